@@ -1,0 +1,6 @@
+"""Limba's engine: network, optimizer, partitioning, training and checkpoints.
+
+Nothing in this package imports TensorFlow or SeqIO; data arrives through the contract in `limba.data`.
+"""
+
+__version__ = "0.1.0"

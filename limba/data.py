@@ -1,0 +1,156 @@
+"""The contract between the engine and the data.
+
+The engine asks for batches by a `DatasetConfig` and receives NumPy arrays under SeqIO's feature names. Whoever produces
+them (the `tasks` package, a benchmark, a test) needs nothing from the engine but this module.
+
+Feature names of an encoder-decoder batch, all int32 `[batch, length]`:
+
+- `encoder_input_tokens`, `decoder_target_tokens`
+- `decoder_input_tokens`: the targets shifted right by one, each sequence begins with 0
+- `decoder_loss_weights`: 1 on a target token, 0 on padding
+- packed batches add `encoder_segment_ids`, `decoder_segment_ids`, `encoder_positions`, `decoder_positions`
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+import numpy as np
+
+Batch = Mapping[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetConfig:
+    """What to read: T5X's `utils.DatasetConfig`, field by field, plus the number of readers.
+
+    Attributes:
+      mixture_or_task_name: a name in the SeqIO registry.
+      task_feature_lengths: tokens per feature, such as `{"inputs": 512, "targets": 114}`.
+      split: a split of the task.
+      batch_size: examples in the global batch, over all hosts.
+      shuffle: whether examples are shuffled, each epoch differently.
+      seed: makes order and corruption reproducible. None draws one, and the log says which.
+      use_cached: read SeqIO's offline cache instead of the source.
+      pack: put several short examples into one row.
+      use_custom_packing_ops: accepted for T5X's files; must be False.
+      module: a Python module to import first, the one that registers the task.
+      use_memory_cache: keep evaluation batches in host memory after the first pass.
+      trim_output_features: cut features to their length instead of failing.
+      num_readers: logical readers that split the source. Part of the data order: the global batch at step n depends
+        on it and on nothing else about the hosts. None means `default_num_readers(batch_size)`.
+    """
+
+    mixture_or_task_name: str
+    task_feature_lengths: Mapping[str, int]
+    split: str
+    batch_size: int
+    shuffle: bool = True
+    seed: int | None = None
+    use_cached: bool = False
+    pack: bool = False
+    use_custom_packing_ops: bool = False
+    module: str | None = None
+    use_memory_cache: bool = True
+    trim_output_features: bool = True
+    num_readers: int | None = None
+
+    def __post_init__(self):
+        if self.batch_size < 1:
+            raise ValueError(f"DatasetConfig.batch_size is {self.batch_size}; it must be at least 1.")
+        if self.use_custom_packing_ops:
+            raise ValueError("DatasetConfig.use_custom_packing_ops needs tensor2tensor's ops; set it to False.")
+        if self.num_readers is not None and (self.num_readers < 1 or self.batch_size % self.num_readers):
+            raise ValueError(
+                f"DatasetConfig.num_readers is {self.num_readers}, which does not divide batch_size "
+                f"{self.batch_size}; choose a divisor."
+            )
+
+
+def default_num_readers(batch_size: int) -> int:
+    """Readers when nobody says: 8, or the largest power of two below it that divides the batch."""
+    return math.gcd(batch_size, 8)
+
+
+@dataclasses.dataclass(frozen=True)
+class ReaderLayout:
+    """Which rows of the global batch each reader makes, and which readers each host owns.
+
+    Reader `r` yields rows `[r * rows_per_reader, (r + 1) * rows_per_reader)` of every global batch; host `h` owns a
+    contiguous run of readers, so its rows are contiguous too.
+
+    Raises:
+      ValueError: if readers cannot be shared equally between the hosts.
+    """
+
+    num_readers: int
+    batch_size: int
+    process_index: int = 0
+    process_count: int = 1
+
+    def __post_init__(self):
+        if self.num_readers % self.process_count:
+            raise ValueError(
+                f"{self.num_readers} readers cannot be shared equally by {self.process_count} hosts; set "
+                f"DatasetConfig.num_readers to a multiple of {self.process_count} that divides the batch "
+                f"of {self.batch_size}."
+            )
+        if self.batch_size % self.num_readers:
+            raise ValueError(f"A batch of {self.batch_size} does not divide by {self.num_readers} readers.")
+
+    @property
+    def rows_per_reader(self) -> int:
+        return self.batch_size // self.num_readers
+
+    @property
+    def readers(self) -> range:
+        """The readers that this host owns."""
+        per_host = self.num_readers // self.process_count
+        return range(self.process_index * per_host, (self.process_index + 1) * per_host)
+
+    @classmethod
+    def for_config(cls, config: DatasetConfig, process_index: int = 0, process_count: int = 1) -> "ReaderLayout":
+        readers = config.num_readers or default_num_readers(config.batch_size)
+        return cls(readers, config.batch_size, process_index, process_count)
+
+
+class BatchIterator(Protocol):
+    """An endless, resumable stream of this host's rows of the global batch."""
+
+    def __iter__(self) -> "BatchIterator": ...
+
+    def __next__(self) -> Batch:
+        """The next batch: `[rows of this host, length]` per feature."""
+        ...
+
+    def save_state(self) -> Mapping[str, bytes]:
+        """The position after the last batch returned: one file name and content per reader that this host owns.
+
+        Names are the same whichever host owns the reader, so that a run can go on with another number of hosts.
+        """
+        ...
+
+    def restore_state(self, state: Mapping[str, bytes]) -> None:
+        """Goes to a saved position. Files of readers that this host does not own are ignored.
+
+        Raises:
+          ValueError: if a reader's file is missing, or was saved by another task, seed or number of readers.
+        """
+        ...
+
+
+# An evaluation set: per task, batches that end and can be iterated again. The last batch is filled up with rows whose
+# `decoder_loss_weights` are 0, so that every example counts exactly once.
+EvalBatches = Mapping[str, Iterable[Batch]]
+
+
+class GetTrainBatches(Protocol):
+    """Opens the training stream, positioned at its beginning."""
+
+    def __call__(
+        self, config: DatasetConfig, feature_converter: str, process_index: int, process_count: int
+    ) -> BatchIterator: ...
+
+
+GetEvalBatches = Callable[[DatasetConfig, str, int, int], EvalBatches]
