@@ -1,0 +1,317 @@
+"""Adafactor (arXiv:1804.04235) with T5X's numbers and state names.
+
+The statistics of a matrix are kept as two vectors, so the optimizer needs almost no memory. Which two dims of a tensor
+are factored follows its shape (rank 2 and below) or its logical axes (scanned layers, rank 3 and above).
+"""
+
+import enum
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import traverse_util
+
+Array = jax.Array
+PyTree = Any
+
+
+class FactorDim(enum.Enum):
+    """What factoring does to a dim: reduced into `v_row`/`v_col`, kept apart (BATCH), or unfactored (NONE)."""
+
+    BATCH = "batch"
+    ROW = "row"
+    COLUMN = "column"
+    NONE = "none"
+
+
+def standard_logical_factor_rules() -> Mapping[str, FactorDim]:
+    """How each logical axis is factored, as T5X's rules of the same name."""
+    return {
+        "vocab": FactorDim.COLUMN,
+        "embed": FactorDim.ROW,
+        "mlp": FactorDim.COLUMN,
+        "heads": FactorDim.COLUMN,
+        "kv": FactorDim.COLUMN,
+        "joined_kv": FactorDim.COLUMN,
+        "relpos_buckets": FactorDim.NONE,
+        "layers": FactorDim.BATCH,
+        "stack": FactorDim.BATCH,
+        "q_wi_fused": FactorDim.COLUMN,
+        "o_wo_fused": FactorDim.COLUMN,
+        "multiquery_heads": FactorDim.COLUMN,
+        "kv_fused": FactorDim.COLUMN,
+        "layer_norm_scale": FactorDim.NONE,
+        "mlp_activations": FactorDim.COLUMN,
+    }
+
+
+@flax.struct.dataclass
+class ParamState:
+    """Statistics of one parameter; slots that are not in use are `zeros((1,))`.
+
+    Attributes:
+      m: momentum, as the parameter.
+      v: second moment of an unfactored parameter, as the parameter.
+      v_row: mean over the COLUMN dims (for matrices: over the larger dim).
+      v_col: mean over the ROW dims (for matrices: over the smaller dim).
+    """
+
+    m: Array
+    v: Array
+    v_row: Array
+    v_col: Array
+
+
+@flax.struct.dataclass
+class _Factoring:
+    """The dims of one parameter that each statistic averages over, and the dims of one layer."""
+
+    row_reduced: tuple[int, ...] = flax.struct.field(pytree_node=False)
+    col_reduced: tuple[int, ...] = flax.struct.field(pytree_node=False)
+    layer_dims: tuple[int, ...] = flax.struct.field(pytree_node=False)
+
+    @property
+    def factored(self) -> bool:
+        return bool(self.row_reduced and self.col_reduced)
+
+
+class Adafactor:
+    """The optimizer definition that gin binds as `@adafactor.Adafactor()`.
+
+    It follows optax's protocol with extra arguments: `init(params)` and
+    `update(grads, state, params, learning_rate=…, step=…)`. One step, all in float32, with `t` the 0-based step:
+
+    - `beta2 = 1 - (max(0, t - step_offset) + 1)^-decay_rate`, `g2 = grad^2 + epsilon1`
+    - factored: `v_row`, `v_col` are running means of `g2` over one dim each,
+      `y = grad * (v_row / mean(v_row))^-1/2 * v_col^-1/2`; else `y = grad * v^-1/2`
+    - `y /= max(1, rms(y) / clipping_threshold)`
+    - `update = learning_rate * max(rms(param), epsilon2) * y`, with momentum `m = beta1 * m + (1 - beta1) * update`
+    - `param = (1 - wd) * param - update`, where `wd` is `weight_decay_rate`, times
+      `learning_rate ^ weight_decay_rate_lr_exponent` if that is given
+
+    `rms` and the clipping are per layer for scanned layers.
+
+    Attributes:
+      learning_rate: used only where none is passed to `update`; the Trainer passes its schedule.
+      factored: keep row and column statistics where possible.
+      multiply_by_parameter_scale: scale updates by the RMS of the parameter.
+      min_dim_size_to_factor: matrices with a smaller dim are not factored.
+      logical_factor_rules: logical axis to `FactorDim` (or its name); needed for rank 3 and above.
+      global_norm_clip_threshold: clips the gradient's global norm before the statistics.
+      max_parameter_scale: an upper bound of the parameter scale.
+      skip_nan_updates: leave parameters and statistics alone when any gradient is not finite.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float | None = None,
+        factored: bool = True,
+        multiply_by_parameter_scale: bool = True,
+        beta1: float | None = None,
+        decay_rate: float = 0.8,
+        step_offset: int = 0,
+        clipping_threshold: float | None = 1.0,
+        weight_decay_rate: float | None = None,
+        min_dim_size_to_factor: int = 128,
+        epsilon1: float = 1e-30,
+        epsilon2: float = 1e-3,
+        dtype_momentum: Any = jnp.float32,
+        logical_factor_rules: Mapping[str, FactorDim | str] | None = None,
+        weight_decay_rate_lr_exponent: float | None = None,
+        global_norm_clip_threshold: float | None = None,
+        max_parameter_scale: float | None = None,
+        skip_nan_updates: bool = False,
+    ):
+        self.learning_rate = learning_rate
+        self.factored = factored
+        self.multiply_by_parameter_scale = multiply_by_parameter_scale
+        self.beta1 = beta1
+        self.decay_rate = decay_rate
+        self.step_offset = step_offset
+        self.clipping_threshold = clipping_threshold
+        self.weight_decay_rate = weight_decay_rate
+        self.min_dim_size_to_factor = min_dim_size_to_factor
+        self.epsilon1 = epsilon1
+        self.epsilon2 = epsilon2
+        self.dtype_momentum = jnp.dtype(dtype_momentum)
+        self.logical_factor_rules = (
+            None if logical_factor_rules is None else {k: FactorDim(v) for k, v in logical_factor_rules.items()}
+        )
+        self.weight_decay_rate_lr_exponent = weight_decay_rate_lr_exponent
+        self.global_norm_clip_threshold = global_norm_clip_threshold
+        self.max_parameter_scale = max_parameter_scale
+        self.skip_nan_updates = skip_nan_updates
+        self._param_axes: dict[str, tuple[str | None, ...]] = {}
+
+    def set_param_axes(self, param_axes: PyTree) -> None:
+        """Tells the logical axes of every parameter: a tree as the parameters, with `PartitionSpec` leaves."""
+        flat = traverse_util.flatten_dict(param_axes, sep="/")
+        self._param_axes = {name: tuple(axes) for name, axes in flat.items()}
+
+    # ------------------------------------------------ optax protocol ------------------------------------------------
+
+    def init(self, params: PyTree) -> PyTree:
+        """A tree as `params`, with a `ParamState` for each parameter."""
+        return _map_named(self._init_param, params)
+
+    def update(
+        self,
+        grads: PyTree,
+        state: PyTree,
+        params: PyTree,
+        *,
+        learning_rate: Array | float | None = None,
+        step: Array,
+    ) -> tuple[PyTree, PyTree]:
+        """Additive updates and the new statistics.
+
+        Raises:
+          ValueError: if no learning rate is known.
+        """
+        learning_rate = self.learning_rate if learning_rate is None else learning_rate
+        if learning_rate is None:
+            raise ValueError("Adafactor has no learning rate: bind Trainer.learning_rate_fn.")
+        if self.global_norm_clip_threshold is not None:
+            norm = jnp.sqrt(sum(jnp.sum(jnp.square(g.astype(jnp.float32))) for g in jax.tree.leaves(grads)))
+            threshold = self.global_norm_clip_threshold
+            scale = threshold * jnp.minimum(1.0 / threshold, 1.0 / norm)
+            grads = jax.tree.map(lambda g: g * scale, grads)
+
+        step = jnp.asarray(step, jnp.float32)
+        results = _map_named(
+            lambda name, param, grad, s: self._update_param(name, param, grad, s, learning_rate, step),
+            params,
+            grads,
+            state,
+        )
+        updates = jax.tree.map(lambda pair: pair[0], results, is_leaf=_is_pair)
+        new_state = jax.tree.map(lambda pair: pair[1], results, is_leaf=_is_pair)
+        if self.skip_nan_updates:
+            finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(g)) for g in jax.tree.leaves(grads)]))
+            updates = jax.tree.map(lambda u: jnp.where(finite, u, 0.0), updates)
+            new_state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), new_state, state)
+        return updates, new_state
+
+    def state_axes(self, params: PyTree, param_axes: PyTree) -> PyTree:
+        """Logical axes of the state: `m` and a full `v` as their parameter, the vectors replicated."""
+
+        def axes_of(name, param, axes):
+            full_v = not self._factoring(name, param.shape).factored
+            return ParamState(m=axes if self.beta1 else None, v=axes if full_v else None, v_row=None, v_col=None)
+
+        return _map_named(axes_of, params, param_axes)
+
+    # ------------------------------------------------ one parameter -------------------------------------------------
+
+    def _factoring(self, name: str, shape: Sequence[int]) -> _Factoring:
+        axes = self._param_axes.get(name, ())
+        rules = self.logical_factor_rules or {}
+        batch_dims = tuple(i for i, axis in enumerate(axes) if rules.get(axis) is FactorDim.BATCH)
+        layer_dims = tuple(i for i in range(len(shape)) if i not in batch_dims)
+        if not self.factored:
+            return _Factoring((), (), layer_dims)
+        if len(shape) <= 2 and not batch_dims:
+            return self._factoring_by_size(shape, layer_dims)
+        return self._factoring_by_rules(name, shape, axes, rules, layer_dims)
+
+    def _factoring_by_size(self, shape: Sequence[int], layer_dims: tuple[int, ...]) -> _Factoring:
+        """Matrices: `v_row` averages over the larger dim, `v_col` over the smaller one."""
+        if len(shape) < 2 or min(shape) < self.min_dim_size_to_factor:
+            return _Factoring((), (), layer_dims)
+        smaller, larger = (int(i) for i in np.argsort(shape, kind="stable"))
+        return _Factoring(row_reduced=(larger,), col_reduced=(smaller,), layer_dims=layer_dims)
+
+    def _factoring_by_rules(self, name, shape, axes, rules, layer_dims) -> _Factoring:
+        if len(axes) != len(shape):
+            raise ValueError(
+                f"Adafactor cannot factor {name} of shape {tuple(shape)}: it has no logical axes. Declare them with "
+                "param_with_axes, or set Adafactor.factored = False."
+            )
+        unknown = [axis for axis in axes if axis not in rules]
+        if unknown:
+            raise ValueError(
+                f"Adafactor cannot factor {name} {tuple(shape)}: no rule for its logical axes {unknown}. Bind "
+                "Adafactor.logical_factor_rules = @adafactor.standard_logical_factor_rules() or add them."
+            )
+        dims = {kind: tuple(i for i, axis in enumerate(axes) if rules[axis] is kind) for kind in FactorDim}
+        if dims[FactorDim.ROW] and dims[FactorDim.COLUMN] and dims[FactorDim.NONE]:
+            raise ValueError(f"Adafactor's rules make {name} with axes {axes} both factored and unfactored.")
+        if not (dims[FactorDim.ROW] and dims[FactorDim.COLUMN]):
+            return _Factoring((), (), layer_dims)
+        return _Factoring(row_reduced=dims[FactorDim.COLUMN], col_reduced=dims[FactorDim.ROW], layer_dims=layer_dims)
+
+    def _init_param(self, name: str, param: Array) -> ParamState:
+        dims = self._factoring(name, param.shape)
+        unused = lambda: jnp.zeros((1,), jnp.float32)  # noqa: E731
+        without = lambda reduced: tuple(n for i, n in enumerate(param.shape) if i not in reduced)  # noqa: E731
+        return ParamState(
+            m=jnp.zeros(param.shape, self.dtype_momentum) if self.beta1 else unused(),
+            v=unused() if dims.factored else jnp.zeros(param.shape, jnp.float32),
+            v_row=jnp.zeros(without(dims.row_reduced), jnp.float32) if dims.factored else unused(),
+            v_col=jnp.zeros(without(dims.col_reduced), jnp.float32) if dims.factored else unused(),
+        )
+
+    def _update_param(
+        self, name: str, param: Array, grad: Array, state: ParamState, learning_rate: Array | float, step: Array
+    ) -> tuple[Array, ParamState]:
+        dims = self._factoring(name, param.shape)
+        grad = grad.astype(jnp.float32)
+        param32 = param.astype(jnp.float32)
+        # Steps before the offset count as the first one; a negative base would make NaN.
+        beta2 = 1.0 - (jnp.maximum(step - self.step_offset, 0.0) + 1.0) ** (-self.decay_rate)
+        square = jnp.square(grad) + self.epsilon1
+
+        if dims.factored:
+            v_row = beta2 * state.v_row + (1.0 - beta2) * jnp.mean(square, axis=dims.row_reduced)
+            v_col = beta2 * state.v_col + (1.0 - beta2) * jnp.mean(square, axis=dims.col_reduced)
+            state = state.replace(v_row=v_row, v_col=v_col)
+            row = jnp.expand_dims(v_row, dims.row_reduced)
+            row_mean = jnp.mean(row, axis=dims.col_reduced, keepdims=True)
+            y = grad * (row / row_mean) ** -0.5 * jnp.expand_dims(v_col, dims.col_reduced) ** -0.5
+        else:
+            v = beta2 * state.v + (1.0 - beta2) * square
+            state = state.replace(v=v)
+            y = grad * v**-0.5
+
+        if self.clipping_threshold is not None:
+            y = y / jnp.maximum(1.0, _rms(y, dims.layer_dims) / self.clipping_threshold)
+        scale: Array | float = learning_rate
+        if self.multiply_by_parameter_scale:
+            parameter_scale = jnp.maximum(_rms(param32, dims.layer_dims), self.epsilon2)
+            if self.max_parameter_scale is not None:
+                parameter_scale = jnp.minimum(parameter_scale, self.max_parameter_scale)
+            scale = learning_rate * parameter_scale
+        update = scale * y
+        if self.beta1:
+            momentum = self.beta1 * state.m.astype(jnp.float32) + (1.0 - self.beta1) * update
+            state = state.replace(m=momentum.astype(self.dtype_momentum))
+            update = momentum
+        decay = self._weight_decay(learning_rate)
+        if decay is not None:
+            update = update + decay * param32
+        return -update, state
+
+    def _weight_decay(self, learning_rate: Array | float) -> Array | float | None:
+        if self.weight_decay_rate_lr_exponent:
+            return (self.weight_decay_rate or 1.0) * learning_rate**self.weight_decay_rate_lr_exponent
+        return self.weight_decay_rate
+
+
+def _rms(x: Array, dims: tuple[int, ...]) -> Array:
+    return jnp.sqrt(jnp.mean(jnp.square(x), axis=dims, keepdims=True))
+
+
+def _is_pair(x: Any) -> bool:
+    return isinstance(x, tuple) and len(x) == 2
+
+
+def _map_named(function, tree: PyTree, *rest: PyTree) -> PyTree:
+    """Maps `function(name, leaf, *subtrees)` over the parameters; names are paths joined by `/`."""
+
+    def named(path, leaf, *others):
+        return function("/".join(str(getattr(key, "key", key)) for key in path), leaf, *others)
+
+    return jax.tree_util.tree_map_with_path(named, tree, *rest)

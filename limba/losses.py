@@ -1,0 +1,173 @@
+"""Cross entropy with z-loss and label smoothing, and T5X's ways to normalize it."""
+
+import enum
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from limba.data import Batch
+
+Array = jax.Array
+
+
+class SpecialLossNormalizingFactor(enum.Enum):
+    """Normalizations that depend on the batch.
+
+    NUM_REAL_TARGET_TOKENS divides by the weights' sum, NUM_TOTAL_TARGET_TOKENS by the number of target positions,
+    AVERAGE_PER_SEQUENCE makes the weights of each sequence (or packed segment) sum to 1, then divides by their sum.
+    """
+
+    NUM_REAL_TARGET_TOKENS = 1
+    NUM_TOTAL_TARGET_TOKENS = 2
+    AVERAGE_PER_SEQUENCE = 3
+
+
+LossNormalizingFactor = float | int | str | SpecialLossNormalizingFactor | None
+
+
+def canonical_normalizing_factor(factor: LossNormalizingFactor) -> float | SpecialLossNormalizingFactor | None:
+    """Reads a factor as gin gives it: a number, None, or a special one by name.
+
+    Raises:
+      ValueError: for a name that is none of `SpecialLossNormalizingFactor`, or a number that is not positive.
+    """
+    if isinstance(factor, str):
+        # T5X's files write either the bare name or "SpecialLossNormalizingFactor.NAME".
+        name = factor.rpartition(".")[2].upper()
+        if name not in SpecialLossNormalizingFactor.__members__:
+            raise ValueError(
+                f"loss_normalizing_factor is {factor!r}; give a number, None, or one of "
+                f"{list(SpecialLossNormalizingFactor.__members__)}."
+            )
+        return SpecialLossNormalizingFactor[name]
+    if isinstance(factor, int | float) and factor <= 0:
+        raise ValueError(f"loss_normalizing_factor is {factor}; a number must be positive.")
+    return factor
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def cross_entropy_with_logits(
+    logits: Array, targets: Array, label_smoothing: float, z_loss: float
+) -> tuple[Array, Array]:
+    """Cross entropy per position, in nats, and its z-loss part.
+
+    With smoothing `a` the target distribution is `1 - a` on the target and `a / (vocab - 1)` elsewhere; the entropy of
+    that distribution is subtracted, so that the minimum is 0. `z_loss * log(Z)^2` keeps the logits from drifting
+    (arXiv:1804.04235, appendix of mesh-tensorflow). The z-loss output carries no gradient of its own.
+
+    Args:
+      logits: float32 `[..., vocab]`.
+      targets: int32 `[...]`.
+      label_smoothing: `a`.
+      z_loss: its coefficient.
+
+    Returns:
+      `(loss + z, z)`, each `[...]`.
+    """
+    return _cross_entropy_fwd(logits, targets, label_smoothing, z_loss)[0]
+
+
+def _target_distribution(vocab: int, label_smoothing: float) -> tuple[float, float, float]:
+    """Probability of the target, of every other token, and the entropy of the whole."""
+    on, off = 1.0 - label_smoothing, label_smoothing / (vocab - 1)
+    if label_smoothing == 0.0:
+        return on, off, 0.0
+    entropy = -(on * jnp.log(on) + (vocab - 1) * off * jnp.log(off + 1e-20))
+    return on, off, entropy
+
+
+def _is_target(logits: Array, targets: Array) -> Array:
+    # A comparison with an iota, not a gather: it fuses, and it stays local when the vocabulary is sharded.
+    return jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) == targets[..., None]
+
+
+def _cross_entropy_fwd(logits, targets, label_smoothing, z_loss):
+    on, off, entropy = _target_distribution(logits.shape[-1], label_smoothing)
+    log_z = jax.nn.logsumexp(logits, axis=-1)
+    target_logit = jnp.sum(jnp.where(_is_target(logits, targets), logits, 0.0), axis=-1)
+    expected_logit = (on - off) * target_logit
+    if label_smoothing != 0.0:
+        expected_logit += off * jnp.sum(logits, axis=-1)
+    z = z_loss * jnp.square(log_z)
+    return (log_z - expected_logit - entropy + z, z), (logits, targets, log_z)
+
+
+def _cross_entropy_bwd(label_smoothing, z_loss, residuals, cotangents):
+    logits, targets, log_z = residuals
+    g, _ = cotangents
+    on, off, _ = _target_distribution(logits.shape[-1], label_smoothing)
+    probabilities = jnp.exp(logits - log_z[..., None])
+    soft_targets = jnp.where(_is_target(logits, targets), on, off)
+    grad = probabilities * (1.0 + 2.0 * z_loss * log_z)[..., None] - soft_targets
+    return g[..., None] * grad, None
+
+
+cross_entropy_with_logits.defvjp(_cross_entropy_fwd, _cross_entropy_bwd)
+
+
+def compute_weighted_cross_entropy(
+    logits: Array,
+    targets: Array,
+    weights: Array | None = None,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    normalizing_factor: Array | float | None = None,
+) -> tuple[Array, Array, Array]:
+    """Summed loss of a batch.
+
+    Args:
+      logits: `[batch, length, vocab]`.
+      targets: `[batch, length]`.
+      weights: `[batch, length]`, or None for 1 everywhere.
+      label_smoothing: see `cross_entropy_with_logits`.
+      z_loss: likewise.
+      normalizing_factor: what the sums are divided by, if anything.
+
+    Returns:
+      Scalars: loss with z-loss, the z-loss in it, the sum of the weights.
+    """
+    loss, z = cross_entropy_with_logits(logits, targets, label_smoothing, z_loss)
+    weight_sum = jnp.float32(targets.size)
+    if weights is not None:
+        loss, z, weight_sum = loss * weights, z * weights, jnp.sum(weights)
+    if normalizing_factor is not None:
+        loss, z = loss / normalizing_factor, z / normalizing_factor
+    return jnp.sum(loss), jnp.sum(z), weight_sum
+
+
+def normalizing_factor_and_weights(
+    factor: float | SpecialLossNormalizingFactor | None, batch: Batch
+) -> tuple[Array | float | None, Array | None]:
+    """The divisor of the loss and the weights it applies to, both possibly None.
+
+    Args:
+      factor: as `canonical_normalizing_factor` returns it.
+      batch: with `decoder_target_tokens`, and `decoder_loss_weights` unless every position counts.
+
+    Returns:
+      `(factor, weights [batch, length])`.
+    """
+    weights = batch.get("decoder_loss_weights")
+    if weights is not None:
+        weights = weights.astype(jnp.float32)
+    if not isinstance(factor, SpecialLossNormalizingFactor):
+        return factor, weights
+
+    targets = batch["decoder_target_tokens"]
+    if weights is None:
+        weights = (targets > 0).astype(jnp.float32)
+    if factor is SpecialLossNormalizingFactor.NUM_TOTAL_TARGET_TOKENS:
+        return float(targets.size), weights
+    if factor is SpecialLossNormalizingFactor.AVERAGE_PER_SEQUENCE:
+        per_sequence = _weight_sum_of_own_sequence(weights, batch.get("decoder_segment_ids"))
+        weights = jnp.where(per_sequence > 0, weights / jnp.where(per_sequence > 0, per_sequence, 1.0), 0.0)
+    return jnp.sum(weights), weights
+
+
+def _weight_sum_of_own_sequence(weights: Array, segment_ids: Array | None) -> Array:
+    """For each position, the weights of its sequence (its segment, when packed) summed up: `[batch, length]`."""
+    if segment_ids is None:
+        return jnp.broadcast_to(jnp.sum(weights, axis=-1, keepdims=True), weights.shape)
+    same_segment = (segment_ids[:, :, None] == segment_ids[:, None, :]).astype(jnp.float32)
+    return jnp.einsum("bqk,bk->bq", same_segment, weights)

@@ -1,0 +1,116 @@
+"""Metrics as sums that add up over microbatches, steps and hosts, and become numbers at the end.
+
+A metric is a ratio of two sums; adding metrics adds both. Names are T5X's TensorBoard tags.
+"""
+
+from collections.abc import Mapping
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from limba.data import Batch
+
+Array = jax.Array
+
+
+@flax.struct.dataclass
+class Ratio:
+    """`total / count`, both scalars."""
+
+    total: Array
+    count: Array
+
+    def __add__(self, other: "Ratio") -> "Ratio":
+        return Ratio(self.total + other.total, self.count + other.count)
+
+    def compute(self) -> float:
+        """The value; 0 when nothing was counted."""
+        count = float(self.count)
+        return float(self.total) / count if count else 0.0
+
+
+@flax.struct.dataclass
+class PerStep:
+    """A sum over one step, averaged over steps: microbatches of a step add to `total` only."""
+
+    total: Array
+    steps: Array
+
+    def __add__(self, other: "PerStep") -> "PerStep":
+        return PerStep(self.total + other.total, self.steps + other.steps)
+
+    def compute(self) -> float:
+        steps = float(self.steps)
+        return float(self.total) / steps if steps else 0.0
+
+
+Metrics = dict[str, Ratio | PerStep]
+
+
+def add(a: Metrics, b: Metrics) -> Metrics:
+    """Metrics of two steps together."""
+    return {name: a[name] + b[name] for name in a}
+
+
+def add_microbatches(a: Metrics, b: Metrics) -> Metrics:
+    """Metrics of two microbatches of one step together."""
+
+    def one(x, y):
+        return PerStep(x.total + y.total, x.steps) if isinstance(x, PerStep) else x + y
+
+    return {name: one(a[name], b[name]) for name in a}
+
+
+def compute(metrics: Mapping[str, Ratio | PerStep]) -> dict[str, float]:
+    """Numbers, on the host."""
+    return {name: metric.compute() for name, metric in jax.device_get(dict(metrics)).items()}
+
+
+def _nonzero_fraction(x: Array) -> Ratio:
+    return Ratio(jnp.sum(x != 0).astype(jnp.float32), jnp.float32(x.size))
+
+
+def _sequences(tokens: Array, segment_ids: Array | None) -> PerStep:
+    """Sequences in the batch; packed ones count singly."""
+    count = jnp.sum(jnp.max(segment_ids, axis=-1)) if segment_ids is not None else tokens.shape[0]
+    return PerStep(jnp.asarray(count, jnp.float32), jnp.float32(1))
+
+
+def encoder_decoder_metrics(logits: Array, batch: Batch, weights: Array | None, loss: Array, z_loss: Array) -> Metrics:
+    """T5X's model metrics of one batch.
+
+    Args:
+      logits: `[batch, length, vocab]`.
+      batch: the features of `limba.data`.
+      weights: what each target position weighs, `[batch, length]`, or None for 1.
+      loss: scalar, normalized, z-loss included.
+      z_loss: scalar.
+    """
+    targets = batch["decoder_target_tokens"]
+    if weights is None:
+        weights = jnp.ones(targets.shape, jnp.float32)
+    hits = jnp.sum((jnp.argmax(logits, axis=-1) == targets) * weights)
+    weight_sum, one = jnp.sum(weights), jnp.float32(1)
+    positions = jnp.float32(targets.size)
+    metrics: Metrics = {
+        "accuracy": Ratio(hits, weight_sum),
+        "loss": PerStep(loss, one),
+        "loss_per_nonpadding_target_token": Ratio(loss, weight_sum),
+        "loss_per_all_target_tokens": Ratio(loss, positions),
+        "z_loss": PerStep(z_loss, one),
+        "z_loss_per_all_target_tokens": Ratio(z_loss, positions),
+        "cross_ent_loss": PerStep(loss - z_loss, one),
+        "cross_ent_loss_per_all_target_tokens": Ratio(loss - z_loss, positions),
+        "effective_batch_size/decoder": _sequences(targets, batch.get("decoder_segment_ids")),
+        "non_padding_fraction/decoder": _nonzero_fraction(targets),
+        "non_padding_fraction/loss_weights": _nonzero_fraction(weights),
+    }
+    overall = metrics["non_padding_fraction/decoder"]
+    if "encoder_input_tokens" in batch:
+        inputs = batch["encoder_input_tokens"]
+        metrics["effective_batch_size/encoder"] = _sequences(inputs, batch.get("encoder_segment_ids"))
+        metrics["non_padding_fraction/encoder"] = _nonzero_fraction(inputs)
+        overall = overall + metrics["non_padding_fraction/encoder"]
+    metrics["non_padding_fraction/overall"] = overall
+    return metrics
