@@ -1,0 +1,1 @@
+"""The data: sources, objectives, vocabularies and SeqIO tasks. The only package that imports TensorFlow."""
