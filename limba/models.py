@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+import flax.core
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -76,7 +77,8 @@ class EncoderDecoderModel:
     def param_shapes_and_axes(self) -> tuple[PyTree, PyTree]:
         """Shapes of the parameters and their logical axes (`PartitionSpec` leaves), without computing any."""
         variables = jax.eval_shape(self.initial_variables, jax.random.key(0))
-        return variables["params"], nn_partitioning.get_axis_names(variables["params_axes"])
+        axes = nn_partitioning.get_axis_names(variables["params_axes"])
+        return variables["params"], flax.core.unfreeze(axes)
 
     # ---------------------------------------------------- loss ------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Named device meshes, and rules that map logical axes to mesh axes.
 
-A network names the dims of its arrays ("embed", "mlp", "heads" …); a run chooses rules from those names to the mesh axes
-`data` and `model`. XLA's partitioner does the rest: there are no hand-written collectives anywhere.
+A network names the dims of its arrays ("embed", "mlp", "heads" …); a run chooses rules from those names to the mesh
+axes `data` and `model`. XLA's partitioner does the rest: there are no hand-written collectives anywhere.
 """
 
 import contextlib
