@@ -38,6 +38,10 @@ class Objective(Protocol):
         """Tokens of text that fill an example of `inputs_length` inputs."""
         ...
 
+    def check_sentinels(self, inputs_length: int, num_sentinels: int) -> None:
+        """Raises ValueError if a full example needs more sentinels than the vocabulary has."""
+        ...
+
     def corrupt(
         self,
         tokens: np.ndarray,

@@ -258,9 +258,7 @@ class HuggingFaceSource(seqio.DataSource):
             args = dict(self._load_args)
             if files[0].endswith(".tsv"):
                 args.setdefault("delimiter", "\t")
-            stream = datasets.load_dataset(
-                builder, data_files={split: files}, split=split, streaming=True, **args
-            )
+            stream = datasets.load_dataset(builder, data_files={split: files}, split=split, streaming=True, **args)
             assert stream.num_shards == len(files), (stream.num_shards, files)
             self._streams[split] = stream
         return self._streams[split]

@@ -1,0 +1,198 @@
+"""SentencePiece vocabularies with T5's special tokens: training them, and checking that they fit a model.
+
+python -m tasks.vocabularies build --data_files 'corpus/train-*.jsonl' --vocab_size 8192 --out vocab/spiece.model
+"""
+
+import argparse
+import io
+import os
+import pathlib
+import re
+import sys
+from collections.abc import Iterator
+
+import sentencepiece
+import seqio
+from tqdm import tqdm
+
+from tasks import sources
+
+NUM_SENTINELS = 100
+# Embedding tables are cut into tiles of 128 rows on a TPU.
+_MULTIPLE = 128
+# SentencePiece skips sentences of more bytes than this.
+_MAX_SENTENCE_BYTES = 4192
+
+
+def num_sentinels(vocabulary: seqio.Vocabulary) -> int:
+    """How many of the last ids are sentinels: `extra_ids`, or those that the SentencePiece model itself contains."""
+    if vocabulary.extra_ids or not isinstance(vocabulary, seqio.SentencePieceVocabulary):
+        return vocabulary.extra_ids
+    model = vocabulary.tokenizer
+    size = model.get_piece_size()
+    count = 0
+    while count < size and re.fullmatch(rf"▁?<extra_id_{count}>", model.id_to_piece(size - 1 - count)):
+        count += 1
+    return count
+
+
+def check_vocabulary(vocabulary: seqio.Vocabulary, num_embeddings: int | None = None) -> None:
+    """Checks that a vocabulary can serve span corruption, and a model with `num_embeddings` rows.
+
+    Raises:
+      FileNotFoundError: if its SentencePiece model is missing.
+      ValueError: if it has no sentinels or no EOS, if padding is not 0, or if it is larger than the embedding.
+    """
+    what = type(vocabulary).__name__
+    if isinstance(vocabulary, seqio.SentencePieceVocabulary):
+        file = vocabulary.sentencepiece_model_file
+        what = f"The vocabulary {file!r}"
+        if "://" not in file and not os.path.exists(file):
+            raise FileNotFoundError(
+                f"There is no SentencePiece model {file!r} (working directory {os.getcwd()!r}). Build one with "
+                f"`python -m tasks.vocabularies build --out {file}`."
+            )
+        if vocabulary.tokenizer.pad_id() != 0:
+            raise ValueError(f"{what} has padding id {vocabulary.tokenizer.pad_id()}; T5 needs 0. Train it anew.")
+    if vocabulary.eos_id is None or vocabulary.eos_id < 0:
+        raise ValueError(f"{what} has no end-of-sequence id; T5 needs one (id 1). Train it anew.")
+    if not num_sentinels(vocabulary):
+        raise ValueError(
+            f"{what} has extra_ids={vocabulary.extra_ids} and no sentinels of its own, so its last pieces would be "
+            f"taken for sentinels; open it with extra_ids={NUM_SENTINELS}."
+        )
+    if num_embeddings is not None and vocabulary.vocab_size > num_embeddings:
+        raise ValueError(
+            f"{what} has {vocabulary.vocab_size} ids, sentinels included, and the model's embedding has "
+            f"{num_embeddings} rows; set the model's vocab_size to {_round_up(vocabulary.vocab_size)}."
+        )
+
+
+def train_vocabulary(
+    source: sources.HuggingFaceSource,
+    out: str | os.PathLike[str],
+    *,
+    vocab_size: int = 32128,
+    split: str = "train",
+    text_column: str = "text",
+    num_sentences: int = 1_000_000,
+    byte_fallback: bool = False,
+    character_coverage: float = 0.9995,
+) -> pathlib.Path:
+    """Trains a unigram SentencePiece model with T5's ids: padding 0, EOS 1, unknown 2, no BOS.
+
+    The file has no sentinels: `seqio.SentencePieceVocabulary(out, extra_ids=100)` and Hugging Face's T5 tokenizers add
+    them behind its last piece, which makes `vocab_size` ids.
+
+    Args:
+      source: the text.
+      out: the file to write, appears only when complete.
+      vocab_size: size with the 100 sentinels, a multiple of 128.
+      split: the split of the source.
+      text_column: the column of the source.
+      num_sentences: at most so many lines are read, from all shards in turn.
+      byte_fallback: spell characters that are not in the vocabulary as bytes, instead of as unknown.
+      character_coverage: share of characters that get a piece of their own; 1.0 for small alphabets.
+
+    Raises:
+      ValueError: if `vocab_size` is not a multiple of 128, or the corpus is too small for it.
+    """
+    if vocab_size % _MULTIPLE or vocab_size <= _MULTIPLE:
+        raise ValueError(
+            f"vocab_size is {vocab_size}; it must be a multiple of {_MULTIPLE}, sentinels included: "
+            f"{max(_round_up(vocab_size), 2 * _MULTIPLE)}."
+        )
+    source.check(split)
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=_sentences(source, split, text_column, num_sentences),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=vocab_size - NUM_SENTINELS,
+            pad_id=0,
+            eos_id=1,
+            unk_id=2,
+            bos_id=-1,
+            byte_fallback=byte_fallback,
+            character_coverage=character_coverage,
+            max_sentence_length=_MAX_SENTENCE_BYTES,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        largest = re.search(r"value <= (\d+)", str(error))
+        if not largest:
+            raise
+        possible = (int(largest.group(1)) + NUM_SENTINELS) // _MULTIPLE * _MULTIPLE
+        raise ValueError(
+            f"The corpus is too small for a vocabulary of {vocab_size}; with split {split!r} the largest possible "
+            f"vocab_size is {possible}."
+        ) from error
+    out = pathlib.Path(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = out.with_name(f"{out.name}.{os.getpid()}.tmp")
+    temporary.write_bytes(model.getvalue())
+    temporary.replace(out)
+    return out
+
+
+def _sentences(source: sources.HuggingFaceSource, split: str, text_column: str, limit: int) -> Iterator[str]:
+    """Lines of the corpus, at most `limit`, long ones cut between words."""
+    with tqdm(desc="reading", unit=" lines", unit_scale=True, total=limit, file=sys.stderr) as progress:
+        for documents in source.documents(split):
+            for document in documents:
+                for line in (document[text_column] or "").splitlines():
+                    for sentence in _cut(line.strip()):
+                        yield sentence
+                        progress.update()
+                        if progress.n >= limit:
+                            return
+        progress.total = progress.n
+
+
+def _cut(line: str) -> Iterator[str]:
+    # A character is at most 4 bytes.
+    size = _MAX_SENTENCE_BYTES // 4
+    while len(line) > size:
+        end = line.rfind(" ", 1, size)
+        end = end if end > 0 else size
+        yield line[:end]
+        line = line[end:].lstrip()
+    if line:
+        yield line
+
+
+def _round_up(size: int) -> int:
+    return -(-size // _MULTIPLE) * _MULTIPLE
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tasks.vocabularies", description=__doc__.partition("\n")[0])
+    commands = parser.add_subparsers(required=True)
+    build = commands.add_parser("build", help="train a vocabulary on a corpus")
+    build.add_argument("--data_files", nargs="+", required=True, help="files or patterns, the training text")
+    build.add_argument("--out", required=True, help="the model file to write, such as vocab/spiece.model")
+    build.add_argument("--vocab_size", type=int, default=32128, help="with 100 sentinels, a multiple of 128 (32128)")
+    build.add_argument("--text_column", default="text", help="the column with the text (text)")
+    build.add_argument("--num_sentences", type=int, default=1_000_000, help="read at most so many lines (1000000)")
+    build.add_argument("--byte_fallback", action="store_true", help="spell unknown characters as bytes")
+    build.add_argument("--character_coverage", type=float, default=0.9995, help="share of characters kept (0.9995)")
+    args = parser.parse_args(argv)
+    source = sources.HuggingFaceSource({"train": args.data_files}, [args.text_column])
+    try:
+        out = train_vocabulary(
+            source,
+            args.out,
+            vocab_size=args.vocab_size,
+            text_column=args.text_column,
+            num_sentences=args.num_sentences,
+            byte_fallback=args.byte_fallback,
+            character_coverage=args.character_coverage,
+        )
+    except (ValueError, FileNotFoundError) as error:
+        sys.exit(f"error: {error}")
+    print(f"{out}: {args.vocab_size} ids, {NUM_SENTINELS} of them sentinels")
+
+
+if __name__ == "__main__":
+    main()
