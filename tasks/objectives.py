@@ -71,10 +71,10 @@ class SpanCorruption:
     """T5's span corruption: each masked span becomes one sentinel, and the targets say what stood there.
 
     Lengths, noise masks and sentinels follow `t5.data.preprocessors` (`random_spans_helper`,
-    `random_spans_noise_mask`, `noise_span_to_unique_sentinel`, `nonnoise_span_to_unique_sentinel`): a window begins with
-    text and ends with a masked span, sentinels count down from the last id of the vocabulary, no sentinel closes the
-    targets, and both features end with EOS. (T5 rounds the masked tokens in float32 when it masks and in float64 when it
-    computes lengths, which differ at some exact halves; this class always uses the latter, so nothing is cut.)
+    `random_spans_noise_mask`, `noise_span_to_unique_sentinel`, `nonnoise_span_to_unique_sentinel`): a window begins
+    with text and ends with a masked span, sentinels count down from the last id of the vocabulary, no sentinel closes
+    the targets, and both features end with EOS. (T5 rounds the masked tokens in float32 when it masks and in float64
+    when it computes lengths, which differ at some exact halves; this class always uses the latter, so nothing is cut.)
 
     Attributes:
       noise_density: the share of tokens that is masked.

@@ -1,8 +1,8 @@
 """Opens SeqIO tasks and mixtures as the batches that the engine trains and evaluates on: the contract of `limba.data`.
 
-A reader is one `tf.data` pipeline: the documents of its pieces of the source, the task's preprocessors, a shuffle buffer,
-and its rows of the global batch. It is a function of configuration, seed and reader, and TensorFlow saves its position
-to the last element.
+A reader is one `tf.data` pipeline: the documents of its pieces of the source, the task's preprocessors, a shuffle
+buffer, and its rows of the global batch. It is a function of configuration, seed and reader, and TensorFlow saves its
+position to the last element.
 """
 
 import dataclasses
@@ -172,7 +172,7 @@ class _Stream:
     def open(
         cls, config: data.DatasetConfig, feature_converter: FeatureConverter, shuffle_buffer_size: int | None
     ) -> "_Stream":
-        provider = _find(config)
+        provider = find_provider(config.mixture_or_task_name, config.module)
         tasks = [task for task in seqio.get_subtasks(provider) if config.split in task.splits]
         if not tasks:
             raise ValueError(
@@ -435,16 +435,20 @@ def encoder_decoder_features(inputs: np.ndarray, targets: np.ndarray) -> dict[st
     }
 
 
-def _find(config: data.DatasetConfig) -> seqio.Task | seqio.Mixture:
-    name = config.mixture_or_task_name
-    if config.module:
+def find_provider(name: str, module: str | None = None) -> seqio.Task | seqio.Mixture:
+    """The task or mixture of that name, after importing the module that registers it.
+
+    Raises:
+      ValueError: if the module or the name does not exist; says which names are near.
+    """
+    if module:
         try:
-            importlib.import_module(config.module)
+            importlib.import_module(module)
         except ModuleNotFoundError as error:
-            if error.name is None or not config.module.startswith(error.name):
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
                 raise
             raise ValueError(
-                f"DatasetConfig.module is {config.module!r}, and there is no such module; check PYTHONPATH."
+                f"There is no module {module!r} (DatasetConfig.module, --module); check its name and PYTHONPATH."
             ) from error
     names = [*seqio.MixtureRegistry.names(), *seqio.TaskRegistry.names()]
     if name not in names:

@@ -1,8 +1,8 @@
 """A SeqIO data source over Hugging Face `datasets` streaming, whose position can be saved exactly.
 
-The source is a pure function of counters: epoch -> order of the reader's pieces -> numbered chunks of a piece. `tf.data`
-saves such a pipeline to the last element, shuffle buffers included, when external state is ignored; it cannot save a
-generator. The files that are open meanwhile are a cache, and a restored iterator opens them again.
+The source is a pure function of counters: epoch -> order of the reader's pieces -> numbered chunks of a piece.
+`tf.data` saves such a pipeline to the last element, shuffle buffers included, when external state is ignored; it cannot
+save a generator. The files that are open meanwhile are a cache, and a restored iterator opens them again.
 """
 
 import dataclasses
@@ -76,8 +76,8 @@ def split_shards(sizes: Sequence[float], num_readers: int) -> list[list[Piece]]:
 class HuggingFaceSource(seqio.DataSource):
     """Documents of a data set that `datasets.load_dataset` can stream, in numbered chunks of numbered shards.
 
-    Examples are `{column: value, ..., "document": int64[3]}`; `document` says (epoch, shard, row), so that a position in
-    the stream can be read by people.
+    Examples are `{column: value, ..., "document": int64[3]}`; `document` says (epoch, shard, row), so that a position
+    in the stream can be read by people.
 
     Args:
       data_files: per split a file, a pattern, or a list of them. Files are shards.
@@ -126,18 +126,19 @@ class HuggingFaceSource(seqio.DataSource):
             raise ValueError(f"There is no split {split!r}; this source has {', '.join(map(repr, self._data_files))}.")
         files = []
         for pattern in self._data_files[split]:
-            found = sorted(glob.glob(os.path.expanduser(pattern), recursive=True))
+            found = sorted(glob.glob(str(pathlib.Path(pattern).expanduser()), recursive=True))  # noqa: PTH207, also absolute patterns
             if not found:
                 what = "No file matches the pattern" if glob.has_magic(pattern) else "There is no file"
                 raise FileNotFoundError(
-                    f"{what} {pattern!r} (split {split!r}, working directory {os.getcwd()!r}). {self._hint}".rstrip()
+                    f"{what} {pattern!r} (split {split!r}, working directory "
+                    f"{str(pathlib.Path.cwd())!r}). {self._hint}".rstrip()
                 )
-            files.extend(os.path.abspath(file) for file in found)
+            files.extend(str(pathlib.Path(file).absolute()) for file in found)
         return files
 
     def fingerprint(self, split: str) -> dict[str, Any]:
         """What the order of documents depends on. Directories do not count, so a corpus may move."""
-        files = {os.path.basename(file): os.path.getsize(file) for file in self.list_shards(split)}
+        files = {pathlib.Path(file).name: pathlib.Path(file).stat().st_size for file in self.list_shards(split)}
         return {"files": files, "columns": list(self._columns), "chunk_documents": self._chunk_documents}
 
     def check(self, split: str) -> None:
@@ -201,7 +202,7 @@ class HuggingFaceSource(seqio.DataSource):
         self.check(split)
         reader, num_readers = (shard_info.index, shard_info.num_shards) if shard_info else (0, 1)
         seed = secrets.randbits(31) if seed is None else int(seed)
-        sizes = [os.path.getsize(file) for file in self.list_shards(split)]
+        sizes = [pathlib.Path(file).stat().st_size for file in self.list_shards(split)]
         pieces = split_shards(sizes, num_readers)[reader]
         cursor = _Cursor(self, split, pieces, self._chunk_documents)
         if not any(cursor.has_rows(index) for index in range(len(pieces))):
@@ -240,7 +241,7 @@ class HuggingFaceSource(seqio.DataSource):
                 for column in columns:
                     column.set_shape([None])
                 ids.set_shape([None, 3])
-                return {**{field.name: column for field, column in zip(fields, columns)}, "document": ids}
+                return {**{field.name: column for field, column in zip(fields, columns, strict=True)}, "document": ids}
 
             chunks = tf.data.Dataset.range(_FOREVER).map(numbered_chunk)
             return chunks.take_while(lambda documents: tf.shape(documents["document"])[0] > 0)
@@ -305,13 +306,15 @@ class _Cursor:
                 break
             self._waiting.append(table)
             end += table.num_rows
-            while self._waiting and self._start + self._waiting[0].num_rows <= start:
-                self._start += self._waiting.pop(0).num_rows
-        while self._waiting and self._start + self._waiting[0].num_rows <= start:
-            self._start += self._waiting.pop(0).num_rows
+            self._drop_before(start)
+        self._drop_before(start)
         if not self._waiting:
             return self._source._schemas[self._split].empty_table()
-        return pa.concat_tables(self._waiting).slice(max(start - self._start, 0), stop - start)
+        return pa.concat_tables(self._waiting).slice(start - self._start, stop - start)
+
+    def _drop_before(self, start: int) -> None:
+        while self._waiting and self._start + self._waiting[0].num_rows <= start:
+            self._start += self._waiting.pop(0).num_rows
 
 
 def _as_list(files: DataFiles) -> list[str]:

@@ -47,9 +47,10 @@ def check_vocabulary(vocabulary: seqio.Vocabulary, num_embeddings: int | None = 
     if isinstance(vocabulary, seqio.SentencePieceVocabulary):
         file = vocabulary.sentencepiece_model_file
         what = f"The vocabulary {file!r}"
-        if "://" not in file and not os.path.exists(file):
+        if "://" not in file and not pathlib.Path(file).exists():
             raise FileNotFoundError(
-                f"There is no SentencePiece model {file!r} (working directory {os.getcwd()!r}). Build one with "
+                f"There is no SentencePiece model {file!r} (working directory "
+                f"{str(pathlib.Path.cwd())!r}). Build one with "
                 f"`python -m tasks.vocabularies build --out {file}`."
             )
         if vocabulary.tokenizer.pad_id() != 0:

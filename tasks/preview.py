@@ -1,0 +1,86 @@
+"""Shows what a task feeds to a model: a few examples as text, and how full the rows are.
+
+python -m tasks.preview quickstart_span_corruption --module tasks.quickstart
+"""
+
+import argparse
+import itertools
+import sys
+
+import numpy as np
+import seqio
+
+from limba import data
+from tasks import pipeline, preprocessors, vocabularies
+
+
+def to_text(vocabulary: seqio.Vocabulary, tokens: np.ndarray) -> str:
+    """Decodes tokens, up to padding; sentinels become `<0>`, `<1>` …, and EOS `</s>`."""
+    num_sentinels = vocabularies.num_sentinels(vocabulary)
+    first_sentinel = vocabulary.vocab_size - 1
+    parts: list[str] = []
+    span: list[int] = []
+    for token in [*tokens[tokens != 0].tolist(), None]:
+        is_sentinel = token is not None and first_sentinel - num_sentinels < token <= first_sentinel
+        if token is not None and not is_sentinel and token != vocabulary.eos_id:
+            span.append(token)
+            continue
+        if span:
+            parts.append(vocabulary.decode(span))
+            span = []
+        if is_sentinel:
+            parts.append(f"<{first_sentinel - token}>")
+        elif token is not None:
+            parts.append("</s>")
+    return " ".join(parts)
+
+
+def feature_lengths(task: seqio.Task | seqio.Mixture, inputs_length: int, targets_length: int | None) -> dict[str, int]:
+    """The lengths asked for; without a targets length, the one that the task's objective computes."""
+    if targets_length is None:
+        steps = [step for sub in seqio.get_subtasks(task) for step in sub.preprocessors]
+        denoise = [step for step in steps if isinstance(step, preprocessors.Denoise)]
+        if not denoise:
+            raise ValueError(
+                f"{task.name!r} has no objective that computes its targets' length; give --targets_length."
+            )
+        targets_length = max(step.objective.lengths(inputs_length)["targets"] for step in denoise)
+    return {"inputs": inputs_length, "targets": targets_length}
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tasks.preview", description=__doc__.partition("\n")[0])
+    parser.add_argument("task", help="a task or mixture in the SeqIO registry")
+    parser.add_argument("--module", help="the module that registers it, such as tasks.quickstart")
+    parser.add_argument("--split", default="train")
+    parser.add_argument("--num", type=int, default=3, help="examples to show (3)")
+    parser.add_argument("--inputs_length", type=int, default=512)
+    parser.add_argument("--targets_length", type=int, help="computed from the objective if not given")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args(argv)
+    try:
+        preview(args)
+    except (ValueError, FileNotFoundError) as error:
+        sys.exit(f"error: {error}")
+
+
+def preview(args: argparse.Namespace) -> None:
+    task = pipeline.find_provider(args.task, args.module)
+    lengths = feature_lengths(task, args.inputs_length, args.targets_length)
+    config = data.DatasetConfig(args.task, lengths, args.split, 1, seed=args.seed, use_memory_cache=False)
+    vocabulary = task.output_features["targets"].vocabulary
+    # Unshuffled and finite, so that the fill is that of the corpus and not of a buffer.
+    batches = [b for examples in pipeline.get_eval_batches(config).values() for b in itertools.islice(examples, 500)]
+    for number, batch in enumerate(batches[: args.num]):
+        for name, key in (("inputs", "encoder_input_tokens"), ("targets", "decoder_target_tokens")):
+            tokens = batch[key][0]
+            print(f"--- example {number}, {name}: {np.count_nonzero(tokens)} of {len(tokens)} tokens")
+            print(to_text(vocabulary, tokens))
+            print(" ".join(map(str, tokens[:16])), "…")
+    inputs = np.mean([batch["encoder_input_tokens"] != 0 for batch in batches])
+    targets = np.mean([batch["decoder_target_tokens"] != 0 for batch in batches])
+    print(f"--- fill of the first {len(batches)} examples: inputs {inputs:.1%}, targets {targets:.1%}")
+
+
+if __name__ == "__main__":
+    main()
