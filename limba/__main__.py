@@ -1,0 +1,5 @@
+"""`python -m limba` is `limba`."""
+
+from limba.cli import main
+
+main()

@@ -1,0 +1,41 @@
+"""`limba COMMAND …`: finds the room where a command lives and goes there. Starts fast: imports nothing before it."""
+
+import importlib
+import sys
+
+# Command: (module with main(argv), what it does).
+_COMMANDS = {
+    "train": ("limba.train", "pre-train or go on training, from gin files"),
+    "eval": ("limba.eval", "loss and accuracy of a checkpoint on a split"),
+    "infer": ("limba.infer", "let a checkpoint fill blanks or answer"),
+    "convert": ("convert.__main__", "hand a checkpoint to Hugging Face users"),
+    "vocab": ("tasks.vocabularies", "build a SentencePiece vocabulary from a corpus"),
+    "preview": ("tasks.preview", "show examples of a task as text"),
+}
+
+
+def main() -> None:
+    """Dispatches `sys.argv`."""
+    if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
+        print("usage: limba COMMAND [options]\n")
+        for name, (_, what) in _COMMANDS.items():
+            print(f"  {name:10} {what}")
+        print("\n`limba COMMAND --help` says more.")
+        sys.exit(0 if len(sys.argv) > 1 else 2)
+    command = sys.argv[1]
+    if command not in _COMMANDS:
+        import difflib
+
+        nearest = difflib.get_close_matches(command, _COMMANDS, n=1)
+        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        print(f"error: limba has no command {command!r}.{hint} Commands: {', '.join(_COMMANDS)}.", file=sys.stderr)
+        sys.exit(2)
+
+    module = importlib.import_module(_COMMANDS[command][0])
+    from limba.gin_utils import run_command
+
+    run_command(module.main, sys.argv[2:])
+
+
+if __name__ == "__main__":
+    main()

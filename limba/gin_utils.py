@@ -1,0 +1,156 @@
+"""Gin files and the flags that T5X's users type.
+
+--gin_file=PATH             may be given several times; later files override earlier ones
+--gin.NAME=VALUE            one binding, applied after the files; strings need their own quotes
+--gin_bindings="NAME = V"   the same
+--gin_search_paths=A,B      where gin files and their includes are looked for, before this repository
+"""
+
+import argparse
+import difflib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+try:
+    import gin
+    from gin import config as gin_config
+except ImportError as error:
+    # This repository's own folder gin/ imports as an empty namespace package.
+    raise ImportError("gin-config is not installed; run `pip install -e .` or launch/quickstart.sh first.") from error
+
+# The folder that holds gin/, so that `gin/runs/pretrain.gin` is found from anywhere.
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+class GinError(ValueError):
+    """A gin file or binding that cannot be used; the message names it and the remedy."""
+
+
+def argument_parser(command: str, description: str) -> argparse.ArgumentParser:
+    """A parser with the gin flags; commands add their own."""
+    parser = argparse.ArgumentParser(
+        prog=f"limba {command}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="Every value of a gin file can be overridden: --gin.TRAIN_STEPS=1000 --gin.MODEL_DIR=\"'runs/x'\"",
+    )
+    parser.add_argument("--gin_file", action="append", default=[], metavar="PATH", help="a gin file; repeatable")
+    parser.add_argument(
+        "--gin_bindings", action="append", default=[], metavar="'NAME = VALUE'", help="a binding; repeatable"
+    )
+    parser.add_argument(
+        "--gin_search_paths", default="", metavar="A,B", help="folders in which gin files and includes are looked for"
+    )
+    return parser
+
+
+def rewrite_gin_flags(argv: Sequence[str]) -> list[str]:
+    """Turns `--gin.NAME=VALUE` into `--gin_bindings=NAME = VALUE`."""
+    rewritten = []
+    for argument in argv:
+        if argument.startswith("--gin."):
+            name, equals, value = argument.removeprefix("--gin.").partition("=")
+            if not equals:
+                raise GinError(f"{argument} lacks a value; write --gin.{name}=VALUE.")
+            argument = f"--gin_bindings={name} = {value}"
+        rewritten.append(argument)
+    return rewritten
+
+
+def parse_gin_flags(files: Sequence[str], bindings: Sequence[str], search_paths: str = "") -> None:
+    """Reads files, then bindings, into gin's configuration.
+
+    Raises:
+      GinError: for a file that is not there, a name that does not exist, a value that does not parse.
+    """
+    paths = [path for path in search_paths.split(",") if path] + [os.getcwd(), str(REPOSITORY)]
+    for path in reversed(paths):  # Gin searches what was added last first.
+        gin.add_config_file_search_path(path)
+    for file in files:
+        if not any((Path(path) / file).is_file() for path in paths):
+            raise GinError(f"--gin_file={file} does not exist below {', '.join(paths)}.{_nearest_gin_file(file)}")
+    try:
+        gin.parse_config_files_and_bindings(list(files), list(bindings), finalize_config=False)
+    except (ValueError, TypeError, AttributeError, ImportError, OSError, SyntaxError, RuntimeError) as error:
+        raise GinError(_explain(error)) from error
+    _check_macros(bindings)
+
+
+def _nearest_gin_file(file: str) -> str:
+    known = [str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "gin").rglob("*.gin")]
+    nearest = difflib.get_close_matches(file, known, n=3, cutoff=0.5)
+    return f" Did you mean {', '.join(nearest)}?" if nearest else ""
+
+
+def _explain(error: Exception) -> str:
+    """Gin's own message, on one line, with the nearest names where a name is unknown."""
+    message = " ".join(str(error).split())
+    unknown = next((part for part in message.split("'")[1::2]), "")
+    known = [selector.rpartition(".")[2] for selector in gin_config._REGISTRY]  # Gin offers no public list.
+    nearest = difflib.get_close_matches(unknown.rpartition(".")[2], sorted(set(known)), n=3)
+    hint = f" Did you mean {', '.join(nearest)}?" if nearest and unknown.rpartition(".")[2] not in known else ""
+    return f"{type(error).__name__}: {message}{hint}"
+
+
+def _check_macros(bindings: Sequence[str]) -> None:
+    """An override of a macro that no file uses is a typing error: gin itself would ignore it in silence."""
+    config = gin.config_str()
+    used = {word for word in _macros_in(config)}
+    for binding in bindings:
+        name = binding.partition("=")[0].strip()
+        if "." in name or "/" in name or not name.isupper():
+            continue
+        if name not in used:
+            nearest = difflib.get_close_matches(name, sorted(used), n=3)
+            hint = f" Did you mean {', '.join(nearest)}?" if nearest else f" The files use {', '.join(sorted(used))}."
+            raise GinError(f"--gin.{name} overrides a name that no gin file uses.{hint}")
+
+
+def _macros_in(config: str) -> set[str]:
+    return {piece.strip(" ,)]}\n").split()[0] for piece in config.split("%")[1:] if piece.strip()}
+
+
+def require_bindings(**macros: str) -> None:
+    """Raises GinError for the first of these macros that is still `%gin.REQUIRED`; values say what to give."""
+    for name, example in macros.items():
+        try:
+            value = gin.query_parameter(f"%{name}")
+        except ValueError:
+            continue  # Files that do not use the macro do not need it.
+        if value is gin.REQUIRED or "gin.REQUIRED" in str(value):
+            raise GinError(f"{name} is required: add --gin.{name}={example} or bind it in a gin file.")
+
+
+def operative_config() -> str:
+    """The bindings in use, as a gin file that repeats the run."""
+    return gin.operative_config_str()
+
+
+def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
+    """Runs a command's main; what the user can mend is one message and exit code 1, without a traceback.
+
+    `LIMBA_TRACEBACK=1` shows the traceback too.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    for noisy in ("absl", "jax", "orbax", "datasets", "httpx", "fsspec"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
+    try:
+        code = main(list(sys.argv[1:] if argv is None else argv))
+    except (ValueError, OSError, RuntimeError, ImportError) as error:
+        if os.environ.get("LIMBA_TRACEBACK"):
+            raise
+        print(f"error: {_without_gin_trailer(error)}", file=sys.stderr)
+        code = 1
+    sys.exit(code)
+
+
+def _without_gin_trailer(error: Exception) -> str:
+    """Gin appends where in the configuration a call came from; the message proper comes first."""
+    message = str(error)
+    for marker in ("\n  In call to configurable", "\n\nIn call to configurable"):
+        message = message.partition(marker)[0]
+    return message.strip() or type(error).__name__

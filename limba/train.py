@@ -1,0 +1,490 @@
+"""`limba train`: trains a model as gin files say, and goes on where an earlier run stopped.
+
+limba train --gin_file=gin/recipes/quickstart.gin --gin.TRAIN_STEPS=2000
+"""
+
+import dataclasses
+import json
+import logging
+import math
+import secrets
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gin
+import jax
+import jax.numpy as jnp
+
+import limba
+from limba import checkpoints, gin_utils, writers
+from limba import metrics as metrics_lib
+from limba.data import Batch, BatchIterator, DatasetConfig, GetEvalBatches, GetTrainBatches
+from limba.models import EncoderDecoderModel
+from limba.partitioning import PjitPartitioner
+from limba.preemption import PREEMPTED_EXIT_CODE, StopRequest
+from limba.train_state import TrainState
+from limba.trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+
+class NanLossError(RuntimeError):
+    """The loss is not a number any more; training on would only spread it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """What the loop needs, once the chapters before it have made it."""
+
+    trainer: Trainer
+    batches: BatchIterator
+    eval_batches: Mapping[str, Iterable[Batch]]
+    checkpointer: checkpoints.Checkpointer
+    writers: Sequence[writers.MetricWriter]
+    run_files: Mapping[str, bytes]
+    model_dir: Path
+    batch_size: int
+    total_steps: int
+    eval_steps: int | None
+    eval_period: int
+    stats_period: int
+    save: checkpoints.SaveCheckpointConfig
+
+
+def train(
+    *,
+    model: EncoderDecoderModel,
+    train_dataset_cfg: DatasetConfig,
+    train_eval_dataset_cfg: DatasetConfig | None = None,
+    checkpoint_cfg: checkpoints.CheckpointConfig,
+    partitioner: PjitPartitioner,
+    trainer_cls: type[Trainer] = Trainer,
+    model_dir: str,
+    total_steps: int,
+    eval_steps: int | None = None,
+    eval_period: int = 1000,
+    stats_period: int = 100,
+    random_seed: int | None = None,
+    run_eval_before_training: bool = True,
+    get_dataset_fn: GetTrainBatches | None = None,
+    train_eval_get_dataset_fn: GetEvalBatches | None = None,
+) -> tuple[int, TrainState]:
+    """Trains until `total_steps`.
+
+    A `model_dir` with checkpoints is gone on with, from the newest whole one: same parameters, same optimizer state,
+    same place in the data. Otherwise training starts from `checkpoint_cfg.restore`, or from scratch.
+
+    Args:
+      model: network, loss and optimizer definition.
+      train_dataset_cfg: the training stream.
+      train_eval_dataset_cfg: the evaluation batches, or None.
+      checkpoint_cfg: saving, and the initial checkpoint.
+      partitioner: mesh and rules.
+      trainer_cls: called with `model`, `partitioner` and `rng`; gin binds the rest.
+      model_dir: where everything goes.
+      total_steps: the step to end at.
+      eval_steps: batches of each evaluation; None takes the whole split.
+      eval_period: steps between evaluations; one more is made at the end.
+      stats_period: steps that each line of training metrics sums up.
+      random_seed: of initialization and dropout. None draws one; a resumed run keeps its own.
+      run_eval_before_training: evaluate the initial model too, so that there is something to compare with.
+      get_dataset_fn: opens the training stream; None is `tasks.pipeline.get_train_batches`.
+      train_eval_get_dataset_fn: likewise; None is `tasks.pipeline.get_eval_batches`.
+
+    Returns:
+      The last step and state.
+
+    Raises:
+      ValueError: for a configuration that cannot work, before anything is compiled.
+      NanLossError: when the loss is not finite.
+    """
+    # --------------------------------------------------- checks -------------------------------------------------------
+    directory = _writable_directory(model_dir)
+    _check_vocabulary(model)
+    network_config = getattr(model.module, "config", None)
+    if network_config is not None:
+        partitioner.check_heads(network_config.num_heads)
+    seeds = _seeds(directory, random_seed, train_dataset_cfg.seed)
+    train_dataset_cfg = dataclasses.replace(train_dataset_cfg, seed=seeds["dataset"])
+    trainer = trainer_cls(model=model, partitioner=partitioner, rng=jax.random.key(seeds["random"]))
+    partitioner.check_batch_size(train_dataset_cfg.batch_size, "batch_size", trainer.num_microbatches)
+    if train_eval_dataset_cfg is not None:
+        partitioner.check_batch_size(train_eval_dataset_cfg.batch_size, "the evaluation batch_size")
+
+    # ---------------------------------------------------- data --------------------------------------------------------
+    if get_dataset_fn is None or train_eval_get_dataset_fn is None:
+        from tasks import pipeline  # TensorFlow comes in here, and only here.
+
+        get_dataset_fn = get_dataset_fn or pipeline.get_train_batches
+        train_eval_get_dataset_fn = train_eval_get_dataset_fn or pipeline.get_eval_batches
+    hosts = (jax.process_index(), jax.process_count())
+    batches = get_dataset_fn(train_dataset_cfg, model.FEATURE_CONVERTER, *hosts)
+    eval_batches = (
+        train_eval_get_dataset_fn(train_eval_dataset_cfg, model.FEATURE_CONVERTER, *hosts)
+        if train_eval_dataset_cfg is not None
+        else {}
+    )
+
+    # ---------------------------------------------------- state -------------------------------------------------------
+    checkpointer = checkpoints.Checkpointer(directory, checkpoint_cfg.save)
+    state = _restore_or_initialize(trainer, checkpointer, checkpoint_cfg, batches, seeds["random"])
+    first_step = int(state.step)
+    if first_step >= total_steps:
+        logger.info("%s is already at step %d of %d: nothing to train.", directory, first_step, total_steps)
+        checkpointer.close()
+        return first_step, state
+
+    # ---------------------------------------------------- loop --------------------------------------------------------
+    run = _Run(
+        trainer=trainer,
+        batches=batches,
+        eval_batches=eval_batches,
+        checkpointer=checkpointer,
+        writers=_open_writers(directory, first_step),
+        run_files=_run_files(model, train_dataset_cfg, seeds),
+        model_dir=directory,
+        batch_size=train_dataset_cfg.batch_size,
+        total_steps=total_steps,
+        eval_steps=eval_steps,
+        eval_period=eval_period,
+        stats_period=stats_period,
+        save=checkpoint_cfg.save,
+    )
+    _announce(run, model, first_step)
+    try:
+        if run_eval_before_training and first_step == 0:
+            _evaluate(run, state, first_step)
+        return _train_loop(run, state, first_step)
+    finally:
+        checkpointer.close()
+        for writer in run.writers:
+            writer.close()
+
+
+# ------------------------------------------------------- the loop -----------------------------------------------------
+
+
+def _train_loop(run: _Run, state: TrainState, first_step: int) -> tuple[int, TrainState]:
+    """Steps from `first_step` to the end, with statistics, evaluations and checkpoints in between."""
+    tokens = sum(math.prod(shape) for shape in _token_shapes(run)) or 1
+    bar = writers.ProgressBar(run.total_steps, first_step, tokens)
+    add = jax.jit(metrics_lib.add)
+    statistics = _Statistics(run, tokens)
+    step, last_saved = first_step, first_step
+    in_flight: metrics_lib.Metrics | None = None
+
+    with StopRequest() as stop:
+        while step < run.total_steps and not stop.requested:
+            began = time.monotonic()
+            batch = run.trainer.partitioner.shard_batch(next(run.batches))
+            state, metrics = run.trainer.train_step(state, batch)
+            step += 1
+            if in_flight is None:  # The first call compiles.
+                jax.block_until_ready(metrics)
+                statistics.compiled(time.monotonic() - began)
+                bar.message(f"compiled and made the first step in {time.monotonic() - began:.1f} s")
+            else:
+                # One step stays in flight; looking at the one before costs nothing and finds a NaN early.
+                _check_finite(in_flight, step - 1, run)
+            in_flight = metrics
+            statistics.add(metrics, add)
+            bar.step(float(metrics["loss_per_nonpadding_target_token"].compute()) if bar.wants_loss else None)
+
+            last = step == run.total_steps or stop.requested
+            if step % run.stats_period == 0 or last:
+                statistics.write(step)
+            if last or step % run.save.period == 0:
+                _check_finite(metrics, step, run)
+                _save(run, state)
+                last_saved = step
+            if step % run.eval_period == 0 or (last and not stop.requested):
+                with statistics.paused():
+                    _evaluate(run, state, step, bar)
+
+    bar.close()
+    run.checkpointer.wait()
+    if step < run.total_steps:
+        logger.warning("Stopped on request at step %d; saved as %s.", step, _path(run, last_saved))
+        raise SystemExit(PREEMPTED_EXIT_CODE)
+    return step, state
+
+
+class _Statistics:
+    """Sums up training metrics over a period and writes them with rates, under T5X's tags."""
+
+    def __init__(self, run: _Run, tokens_per_step: int):
+        self._run = run
+        self._tokens_per_step = tokens_per_step
+        self._sum: metrics_lib.Metrics | None = None
+        self._steps = 0
+        self._began = time.monotonic()
+        self._extra: dict[str, float] = {}
+
+    def compiled(self, seconds: float) -> None:
+        self._extra["timing/compilation_seconds"] = seconds
+        self._began = time.monotonic()
+
+    def add(self, metrics: metrics_lib.Metrics, add) -> None:
+        self._sum = metrics if self._sum is None else add(self._sum, metrics)
+        self._steps += 1
+
+    def paused(self) -> "_Pause":
+        """A context whose time does not count as training."""
+        return _Pause(self)
+
+    def shift(self, seconds: float) -> None:
+        self._began += seconds
+
+    def write(self, step: int) -> None:
+        if self._sum is None:
+            return
+        scalars = metrics_lib.compute(self._sum)
+        seconds = max(time.monotonic() - self._began, 1e-9)
+        steps_per_second = self._steps / seconds
+        scalars |= {
+            "learning_rate/current": float(self._run.trainer.learning_rate_fn(jnp.int32(step - 1))),
+            "timing/seconds": seconds,
+            "timing/steps_per_second": steps_per_second,
+            "timing/seqs_per_second": steps_per_second * self._run.batch_size,
+            "timing/seqs_per_second_per_core": steps_per_second * self._run.batch_size / jax.device_count(),
+            "timing/tokens_per_second": steps_per_second * self._tokens_per_step,
+            **self._extra,
+        }
+        for writer in self._run.writers:
+            writer.write_scalars(step, "train", scalars)
+        self._sum, self._steps, self._began, self._extra = None, 0, time.monotonic(), {}
+
+
+class _Pause:
+    def __init__(self, statistics: _Statistics):
+        self._statistics = statistics
+
+    def __enter__(self) -> None:
+        self._entered = time.monotonic()
+
+    def __exit__(self, *_) -> None:
+        self._statistics.shift(time.monotonic() - self._entered)
+
+
+def _token_shapes(run: _Run) -> list[tuple[int, int]]:
+    lengths = json.loads(run.run_files["run.json"])["feature_lengths"]
+    return [(run.batch_size, length) for length in lengths.values()]
+
+
+def _check_finite(metrics: metrics_lib.Metrics, step: int, run: _Run) -> None:
+    loss = float(metrics["loss"].compute())
+    if math.isfinite(loss):
+        return
+    run.checkpointer.wait()
+    saved = checkpoints.checkpoint_steps(run.model_dir)
+    good = f"The last good checkpoint is {_path(run, saved[-1])}." if saved else "No checkpoint was saved before."
+    raise NanLossError(
+        f"The loss of step {step} is {loss}. {good} Nothing was saved after it. Usual causes: a learning rate that is "
+        "too high, missing warm-up with AdamW, label or token ids outside the vocabulary."
+    )
+
+
+def _path(run: _Run, step: int) -> Path:
+    return checkpoints.checkpoint_path(run.model_dir, step)
+
+
+def _save(run: _Run, state: TrainState) -> None:
+    dataset_state = run.batches.save_state() if run.save.save_dataset else None
+    run.checkpointer.save(state, dataset_state, run.run_files)
+
+
+def _evaluate(run: _Run, state: TrainState, step: int, bar: writers.ProgressBar | None = None) -> None:
+    for task, batches in run.eval_batches.items():
+        scalars = evaluate_batches(run.trainer, state.params, batches, run.eval_steps)
+        for writer in run.writers:
+            writer.write_scalars(step, f"training_eval/{task}", scalars)
+        loss = scalars["cross_ent_loss"] * scalars["timing/batches"] / max(scalars["num_target_tokens"], 1)
+        text = f"step {step}: {task} validation loss {loss:.4f} nats/token, accuracy {scalars['accuracy']:.2%}"
+        bar.message(text) if bar else logger.info(text)
+
+
+def evaluate_batches(
+    trainer: Trainer, params: Any, batches: Iterable[Batch], max_batches: int | None
+) -> dict[str, float]:
+    """Teacher-forced metrics over batches that end.
+
+    Raises:
+      ValueError: if there is not a single batch.
+    """
+    total: metrics_lib.Metrics | None = None
+    count, began = 0, time.monotonic()
+    for batch in batches:
+        if max_batches is not None and count >= max_batches:
+            break
+        metrics = jax.device_get(trainer.eval_step(params, trainer.partitioner.shard_batch(batch)))
+        total = metrics if total is None else metrics_lib.add(total, metrics)
+        count += 1
+    if total is None:
+        raise ValueError("The evaluation split is empty; give another split, or train_eval_dataset_cfg = None.")
+    scalars = metrics_lib.compute(total)
+    scalars["num_target_tokens"] = float(total["accuracy"].count)
+    scalars["timing/batches"] = float(count)
+    scalars["timing/evaluate_seconds"] = time.monotonic() - began
+    return scalars
+
+
+# ----------------------------------------------------- the chapters ---------------------------------------------------
+
+
+def _writable_directory(model_dir: str) -> Path:
+    """An absolute directory that can be written to.
+
+    Raises:
+      ValueError: if it cannot be made or written.
+    """
+    directory = Path(model_dir).expanduser().absolute()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        probe = directory / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(f"MODEL_DIR {directory} cannot be written to ({error.strerror}); choose another.") from error
+    return directory
+
+
+def _check_vocabulary(model: EncoderDecoderModel) -> None:
+    rows = getattr(getattr(model.module, "config", None), "vocab_size", None)
+    for vocabulary in (model.input_vocabulary, model.output_vocabulary):
+        size = vocabulary.vocab_size
+        if rows is not None and size > rows:
+            raise ValueError(
+                f"The vocabulary has {size} tokens and the embedding {rows} rows (T5Config.vocab_size): the last "
+                f"{size - rows}, the sentinels first of all, would be lost. Set T5Config.vocab_size to at least "
+                f"{-(-size // 128) * 128}."
+            )
+
+
+def _seeds(directory: Path, random_seed: int | None, dataset_seed: int | None) -> dict[str, int]:
+    """The seeds of this run: configured, else those it began with, else drawn."""
+    recorded = {}
+    if checkpoints.checkpoint_steps(directory):
+        try:
+            recorded = checkpoints.load_run_info(directory)["seeds"]
+        except (FileNotFoundError, KeyError, json.JSONDecodeError) as error:
+            logger.warning("The seeds of the run in %s are not known (%s); drawing new ones.", directory, error)
+    seeds = {}
+    for name, configured in (("random", random_seed), ("dataset", dataset_seed)):
+        seeds[name] = configured if configured is not None else recorded.get(name, secrets.randbelow(2**31))
+    logger.info("Seeds: %s", seeds)
+    return seeds
+
+
+def _restore_or_initialize(
+    trainer: Trainer,
+    checkpointer: checkpoints.Checkpointer,
+    config: checkpoints.CheckpointConfig,
+    batches: BatchIterator,
+    random_seed: int,
+) -> TrainState:
+    shapes = trainer.sharded_state_shapes()
+    resumed = checkpointer.restore_latest(shapes)
+    if resumed is not None:
+        state, dataset_state = resumed
+        if dataset_state:
+            batches.restore_state(dataset_state)
+        else:
+            logger.warning("The checkpoint does not say where the data stood (save_dataset = False): they start anew.")
+        logger.info("Going on from step %d in %s.", int(state.step), checkpointer.model_dir)
+        return state
+    initial = config.restore.checkpoint
+    if initial is not None:
+        state = checkpoints.load_state(initial, shapes)
+        logger.info("Starting from %s at step %d.", initial, int(state.step))
+        return state
+    return trainer.new_state(jax.random.key(random_seed))
+
+
+def _open_writers(directory: Path, first_step: int) -> list[writers.MetricWriter]:
+    if jax.process_index() != 0:
+        return []
+    opened: list[writers.MetricWriter] = [
+        writers.TensorBoardWriter(directory, first_step),
+        writers.JsonLinesWriter(directory, first_step),
+    ]
+    config = gin_utils.operative_config()
+    (directory / "config.gin").write_text(config, encoding="utf-8")
+    for writer in opened:
+        writer.write_text(first_step, "train", "config", config)
+    return opened
+
+
+def run_info(model: EncoderDecoderModel, dataset_config: DatasetConfig, seeds: Mapping[str, int]) -> dict[str, Any]:
+    """What `run/run.json` of a checkpoint says: all that a converter or a server needs to know of the run."""
+    network = getattr(model.module, "config", None)
+    fields = dataclasses.asdict(network) if dataclasses.is_dataclass(network) else {}  # type: ignore[arg-type]
+    if "dtype" in fields:
+        fields["dtype"] = jnp.dtype(fields["dtype"]).name
+    vocabulary: Any = model.output_vocabulary
+    file = getattr(vocabulary, "sentencepiece_model_file", None)
+    return {
+        "limba_version": limba.__version__,
+        "network": fields,
+        "vocabulary": {
+            "class": type(vocabulary).__name__,
+            "sentencepiece_model_file": str(Path(file).expanduser().absolute()) if file else None,
+            "extra_ids": getattr(vocabulary, "extra_ids", 0),
+            "vocab_size": vocabulary.vocab_size,
+        },
+        "task": dataset_config.mixture_or_task_name,
+        "feature_lengths": dict(dataset_config.task_feature_lengths),
+        "batch_size": dataset_config.batch_size,
+        "seeds": dict(seeds),
+    }
+
+
+def _run_files(model: EncoderDecoderModel, dataset_config: DatasetConfig, seeds: Mapping[str, int]) -> dict[str, bytes]:
+    return {
+        "run.json": json.dumps(run_info(model, dataset_config, seeds), indent=1).encode(),
+        "config.gin": gin_utils.operative_config().encode(),
+    }
+
+
+def _announce(run: _Run, model: EncoderDecoderModel, first_step: int) -> None:
+    count = sum(math.prod(x.shape) for x in jax.tree.leaves(run.trainer.param_shapes))
+    mesh = dict(run.trainer.partitioner.mesh.shape)
+    lengths = json.loads(run.run_files["run.json"])["feature_lengths"]
+    logger.info(
+        "%s: %s parameters, batch %d x %s, steps %d to %d, mesh %s on %s",
+        run.model_dir,
+        f"{count:,}",
+        run.batch_size,
+        lengths,
+        first_step,
+        run.total_steps,
+        mesh,
+        jax.devices()[0].platform,
+    )
+
+
+def main(argv: Sequence[str]) -> int:
+    """Parses flags and gin, and trains."""
+    parser = gin_utils.argument_parser("train", __doc__ or "")
+    flags = parser.parse_args(gin_utils.rewrite_gin_flags(argv))
+    if not flags.gin_file:
+        parser.error("give at least one --gin_file, for example --gin_file=gin/recipes/quickstart.gin")
+    configured = gin.external_configurable(train, module="limba.train")
+    gin_utils.parse_gin_flags(flags.gin_file, flags.gin_bindings, flags.gin_search_paths)
+    gin_utils.require_bindings(
+        MODEL_DIR="\"'runs/my_run'\"",
+        MIXTURE_OR_TASK_NAME="\"'my_task'\"",
+        TASK_FEATURE_LENGTHS="\"{'inputs': 512, 'targets': 114}\"",
+        TRAIN_STEPS="100000",
+        DROPOUT_RATE="0.0",
+    )
+    configured()
+    return 0
+
+
+if __name__ == "__main__":
+    # `python -m` makes a second copy of this module; gin must see the functions of the first.
+    from limba import train as _this
+
+    gin_utils.run_command(_this.main)

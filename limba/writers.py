@@ -1,0 +1,136 @@
+"""Where metrics go: TensorBoard, a JSON-lines file, and the progress bar."""
+
+import json
+import math
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+import tensorboardX
+from tqdm import tqdm
+
+Scalars = Mapping[str, float]
+
+
+class MetricWriter(Protocol):
+    """Takes the scalars of one dataset ("train", "training_eval/<task>") at one step."""
+
+    def write_scalars(self, step: int, dataset: str, scalars: Scalars) -> None: ...
+
+    def write_text(self, step: int, dataset: str, name: str, text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class TensorBoardWriter:
+    """Event files in T5X's folders: `<model_dir>/train`, `<model_dir>/training_eval/<task>`.
+
+    What an interrupted run wrote after `first_step` is hidden: it is about to be written again.
+    """
+
+    def __init__(self, model_dir: Path, first_step: int = 0):
+        self._model_dir = model_dir
+        self._first_step = first_step
+        self._writers: dict[str, tensorboardX.SummaryWriter] = {}
+
+    def _writer(self, dataset: str) -> tensorboardX.SummaryWriter:
+        if dataset not in self._writers:
+            # TensorBoard drops earlier events from purge_step on.
+            purge_step = self._first_step + 1 if self._first_step else None
+            self._writers[dataset] = tensorboardX.SummaryWriter(str(self._model_dir / dataset), purge_step=purge_step)
+        return self._writers[dataset]
+
+    def write_scalars(self, step: int, dataset: str, scalars: Scalars) -> None:
+        writer = self._writer(dataset)
+        for name, value in scalars.items():
+            writer.add_scalar(name, value, step)
+        writer.flush()
+
+    def write_text(self, step: int, dataset: str, name: str, text: str) -> None:
+        # Markdown: four blanks keep a configuration's lines apart.
+        self._writer(dataset).add_text(name, "\n".join(f"    {line}" for line in text.splitlines()), step)
+
+    def close(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
+
+
+class JsonLinesWriter:
+    """`<model_dir>/metrics.jsonl`, one line a step and dataset: `{"step": 100, "dataset": "train", "loss": …}`.
+
+    Lines of an interrupted run after `first_step` are removed: that work is done again.
+    """
+
+    def __init__(self, model_dir: Path, first_step: int = 0):
+        path = model_dir / "metrics.jsonl"
+        kept = _lines_until(path, first_step) if path.exists() else []
+        rewritten = path.with_suffix(".tmp")
+        rewritten.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+        rewritten.replace(path)
+        self._file = path.open("a", encoding="utf-8")
+
+    def write_scalars(self, step: int, dataset: str, scalars: Scalars) -> None:
+        # JSON has no NaN; null is what every reader understands.
+        values = {name: value if math.isfinite(value) else None for name, value in scalars.items()}
+        self._file.write(json.dumps({"step": step, "dataset": dataset, **values}) + "\n")
+        self._file.flush()
+
+    def write_text(self, step: int, dataset: str, name: str, text: str) -> None:
+        """Texts lie beside the file as files of their own."""
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _lines_until(path: Path, step: int) -> list[str]:
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line)
+        except (json.JSONDecodeError, KeyError):
+            continue  # The last line of a killed run may be half-written.
+    return kept
+
+
+class ProgressBar:
+    """Loss, steps/s, tokens/s and the time left, on standard error.
+
+    Args:
+      total_steps: where the run ends.
+      first_step: where it begins or goes on.
+      tokens_per_step: input and target positions of the global batch.
+    """
+
+    def __init__(self, total_steps: int, first_step: int, tokens_per_step: int):
+        # A terminal is redrawn; a log file gets a line now and then.
+        interval = 0.2 if sys.stderr.isatty() else 15.0
+        self._bar = tqdm(
+            total=total_steps, initial=first_step, unit="step", mininterval=interval, dynamic_ncols=True, smoothing=0.05
+        )
+        self._tokens_per_step = tokens_per_step
+        self._loss_due = 0.0
+        self._began = time.monotonic()
+        self._steps = 0
+
+    @property
+    def wants_loss(self) -> bool:
+        """Whether the loss is about to be shown; reading it from the device costs a little."""
+        return time.monotonic() >= self._loss_due
+
+    def step(self, loss: float | None = None) -> None:
+        self._steps += 1
+        if loss is not None:
+            self._loss_due = time.monotonic() + 0.5
+            tokens_per_second = self._steps * self._tokens_per_step / (time.monotonic() - self._began)
+            self._bar.set_postfix_str(f"loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s", refresh=False)
+        self._bar.update(1)
+
+    def message(self, text: str) -> None:
+        """A line above the bar."""
+        tqdm.write(text, file=sys.stderr)
+
+    def close(self) -> None:
+        self._bar.close()
