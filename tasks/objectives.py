@@ -94,6 +94,7 @@ class SpanCorruption:
 
     def _num_noise_tokens_and_spans(self, length: int) -> tuple[int, int]:
         num_noise_tokens = min(max(round(length * self.noise_density), 1), length - 1)
+        # T5's length helper forgets that there is at least one span, and so cuts windows shorter than half a span.
         num_spans = max(round(num_noise_tokens / self.mean_noise_span_length), 1)
         return num_noise_tokens, min(num_spans, length - num_noise_tokens)
 
@@ -240,8 +241,8 @@ def _random_keys(seeds: np.ndarray, count: int, stream: int) -> np.ndarray:
     return _mix(_mix(seeds.astype(np.uint64))[:, None] + position[None, :])
 
 
-def _mix(value: np.ndarray) -> np.ndarray:
-    """The finalizer of SplitMix64 (Steele et al., 2014): a random-looking bijection of 64 bits, wrapping on purpose."""
+def _mix(value):
+    """SplitMix64's finalizer (Steele et al., 2014): a random-looking bijection of uint64, which wraps on purpose."""
     with np.errstate(over="ignore"):
         value = value + np.uint64(0x9E3779B97F4A7C15)
         value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

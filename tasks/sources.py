@@ -38,7 +38,7 @@ _COMPRESSIONS = (".gz", ".zst", ".xz", ".bz2")
 DataFiles = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, order=True)
 class Piece:
     """Rows `offset`, `offset + step`, `offset + 2 * step` … of a shard: what one reader reads of one file."""
 
@@ -70,7 +70,7 @@ def split_shards(sizes: Sequence[float], num_readers: int) -> list[list[Piece]]:
             heapq.heappush(loads, (load - negative_size, reader))
         if max(loads)[0] <= 1.05 * share:
             break
-    return pieces
+    return [sorted(mine) for mine in pieces]
 
 
 class HuggingFaceSource(seqio.DataSource):
@@ -124,7 +124,7 @@ class HuggingFaceSource(seqio.DataSource):
         """
         if split not in self._data_files:
             raise ValueError(f"There is no split {split!r}; this source has {', '.join(map(repr, self._data_files))}.")
-        files = []
+        files: list[str] = []
         for pattern in self._data_files[split]:
             found = sorted(glob.glob(str(pathlib.Path(pattern).expanduser()), recursive=True))  # noqa: PTH207, also absolute patterns
             if not found:
@@ -151,9 +151,13 @@ class HuggingFaceSource(seqio.DataSource):
         if split in self._schemas:
             return
         where = f"split {split!r}, files {_shorten(self.list_shards(split))}"
-        table = next(iter(self._stream(split).with_format("arrow").iter(batch_size=1)), None)
-        if table is None:
-            raise ValueError(f"The corpus is empty: no document in {where}. {self._hint}".rstrip())
+        try:
+            if not any(self._sizes(split)):
+                raise StopIteration
+            # `datasets` lets a StopIteration of its own escape for JSON without documents.
+            table = next(iter(self._stream(split).with_format("arrow").iter(batch_size=1)))
+        except StopIteration:
+            raise ValueError(f"The corpus is empty: no document in {where}. {self._hint}".rstrip()) from None
         for column in self._columns:
             if column not in table.column_names:
                 nearest = difflib.get_close_matches(column, table.column_names, n=1, cutoff=0.0)[0]
@@ -202,8 +206,7 @@ class HuggingFaceSource(seqio.DataSource):
         self.check(split)
         reader, num_readers = (shard_info.index, shard_info.num_shards) if shard_info else (0, 1)
         seed = secrets.randbits(31) if seed is None else int(seed)
-        sizes = [pathlib.Path(file).stat().st_size for file in self.list_shards(split)]
-        pieces = split_shards(sizes, num_readers)[reader]
+        pieces = split_shards(self._sizes(split), num_readers)[reader]
         cursor = _Cursor(self, split, pieces, self._chunk_documents)
         if not any(cursor.has_rows(index) for index in range(len(pieces))):
             raise ValueError(
@@ -249,6 +252,9 @@ class HuggingFaceSource(seqio.DataSource):
         epochs = tf.data.Dataset.range(_FOREVER if num_epochs is None else num_epochs)
         return epochs.flat_map(pieces_of_epoch).flat_map(chunks_of_piece).unbatch()
 
+    def _sizes(self, split: str) -> list[int]:
+        return [pathlib.Path(file).stat().st_size for file in self.list_shards(split)]
+
     def _stream(self, split: str):
         if split not in self._streams:
             # `datasets` takes seconds to import, and a task that is only registered does not need it.
@@ -279,7 +285,11 @@ class _Cursor:
         self._pieces = pieces
         self._chunk_documents = chunk_documents
         self._lock = threading.Lock()
+        # The open piece, the row of the shard where `_waiting` begins, and what was read and may be asked for.
         self._open: int | None = None
+        self._start = 0
+        self._waiting: list[pa.Table] = []
+        self._tables: Iterator[pa.Table] = iter(())
 
     def has_rows(self, index: int) -> bool:
         return len(self.read(index, 0)[1]) > 0
@@ -292,8 +302,11 @@ class _Cursor:
         with self._lock:
             if self._open != index or start < self._start:
                 self._tables = self._source._tables(self._split, piece.shard, self._chunk_documents)
-                self._open, self._start, self._waiting = index, 0, []
+                self._start, self._waiting = 0, []
+            # Stays unset if reading fails: a broken stream would otherwise pass for one that has ended.
+            self._open = None
             table = self._advance(start, start + rows_per_chunk)
+            self._open = index
         rows = np.arange(piece.offset, table.num_rows, piece.step)
         return (table.take(rows) if piece.step > 1 else table), start + rows
 

@@ -1,0 +1,97 @@
+"""Small corpora and tasks. TensorFlow's messages are kept out of the test output."""
+
+import json
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import pytest
+import seqio
+
+from tasks import objectives, pretraining, sources
+
+# 7 uneven shards; the smallest has 3 documents.
+SHARD_ROWS = (40, 3, 25, 60, 17, 31, 24)
+LENGTHS = objectives.span_corruption_lengths(64, 0.15, 3.0)
+
+
+def _write_jsonl(path, documents):
+    path.write_text("".join(json.dumps(document) + "\n" for document in documents), encoding="utf-8")
+    return path
+
+
+def _make_document(shard, row):
+    words = " ".join(f"w{shard}x{row}y{i}" for i in range(4 + row % 9))
+    return {"text": f"shard {shard} row {row}: {words}", "n": row}
+
+
+@pytest.fixture(autouse=True)
+def _clean_registry():
+    before = set(seqio.TaskRegistry.names()), set(seqio.MixtureRegistry.names())
+    yield
+    for registry, names in zip((seqio.TaskRegistry, seqio.MixtureRegistry), before, strict=True):
+        for name in set(registry.names()) - names:
+            registry.remove(name)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """A directory with 7 training shards and one validation file."""
+    directory = tmp_path / "corpus"
+    directory.mkdir()
+    for shard, rows in enumerate(SHARD_ROWS):
+        _write_jsonl(directory / f"train-{shard}.jsonl", [_make_document(shard, row) for row in range(rows)])
+    _write_jsonl(directory / "validation.jsonl", [_make_document(99, row) for row in range(30)])
+    return directory
+
+
+@pytest.fixture
+def data_files(corpus):
+    return {"train": str(corpus / "train-*.jsonl"), "validation": str(corpus / "validation.jsonl")}
+
+
+@pytest.fixture(name="write_jsonl")
+def write_jsonl_fixture():
+    return _write_jsonl
+
+
+@pytest.fixture(name="make_document")
+def make_document_fixture():
+    """The text of a (shard, row) of the corpus."""
+    return _make_document
+
+
+@pytest.fixture
+def places():
+    """Every (shard, row) of the training split."""
+    return {(shard, row) for shard, rows in enumerate(SHARD_ROWS) for row in range(rows)}
+
+
+@pytest.fixture
+def lengths():
+    return dict(LENGTHS)
+
+
+def _register(name, data_files, **options):
+    """A byte-level task whose chunks are smaller than most shards and whose buffer is larger than any."""
+    return pretraining.register_pretraining_task(
+        name,
+        data_files=sources.HuggingFaceSource(data_files, chunk_documents=8),
+        vocabulary=seqio.ByteVocabulary(extra_ids=100),
+        shuffle_buffer_size=400,
+        **options,
+    )
+
+
+@pytest.fixture
+def task(data_files):
+    return _register("test_task", data_files)
+
+
+@pytest.fixture
+def mixture(data_files):
+    """Two tasks, one of them in a nested mixture, at the rates 3 : 1."""
+    _register("test_mix_a", {"train": data_files["train"]})
+    _register("test_mix_b", {"train": data_files["validation"]})
+    inner = seqio.MixtureRegistry.add("test_inner", [("test_mix_a", 3.0)])
+    return seqio.MixtureRegistry.add("test_mixture", [(inner.name, 3.0), ("test_mix_b", 1.0)])

@@ -1,0 +1,299 @@
+import dataclasses
+import io
+import json
+import logging
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+import seqio
+import tensorflow as tf
+
+from limba import data
+from tasks import pipeline
+
+
+def config_for(task, lengths, **options):
+    options = {"split": "train", "batch_size": 8, "num_readers": 4, "seed": 3, **options}
+    return data.DatasetConfig(task.name, lengths, **options)
+
+
+def take(batches, count):
+    return [next(batches) for _ in range(count)]
+
+
+def assert_equal(first, second):
+    assert len(first) == len(second)
+    for a, b in zip(first, second, strict=True):
+        assert a.keys() == b.keys()
+        for name in a:
+            np.testing.assert_array_equal(a[name], b[name])
+
+
+def position(state, reader):
+    name = next(name for name in state if name.startswith(f"reader-{reader:04d}"))
+    return json.loads(zipfile.ZipFile(io.BytesIO(state[name])).read("position.json"))
+
+
+def test_batches_have_the_contract_s_features(task, lengths):
+    batch = next(pipeline.get_train_batches(config_for(task, lengths)))
+    assert {name: (value.shape, value.dtype.name) for name, value in batch.items()} == {
+        "encoder_input_tokens": ((8, 64), "int32"),
+        "decoder_target_tokens": ((8, lengths["targets"]), "int32"),
+        "decoder_input_tokens": ((8, lengths["targets"]), "int32"),
+        "decoder_loss_weights": ((8, lengths["targets"]), "int32"),
+    }
+    # Full rows: the corpus is concatenated, so nothing but the leftover of a batch of documents is padding.
+    assert batch["decoder_loss_weights"].mean() > 0.9
+
+
+def test_features_equal_seqio_s_converter():
+    rng = np.random.default_rng(0)
+    examples = [
+        {name: rng.integers(1, 50, rng.integers(1, 30)).astype(np.int32) for name in ("inputs", "targets")}
+        for _ in range(20)
+    ]
+    lengths = {"inputs": 24, "targets": 17}
+    signature = {name: tf.TensorSpec([None], tf.int32) for name in lengths}
+    dataset = tf.data.Dataset.from_generator(lambda: iter(examples), output_signature=signature)
+    expected = next(seqio.EncDecFeatureConverter(pack=False)(dataset, lengths).batch(20).as_numpy_iterator())
+
+    def pad(name):
+        rows = np.zeros((20, lengths[name]), np.int32)
+        for row, example in zip(rows, examples, strict=True):
+            tokens = example[name][: lengths[name]]
+            row[: len(tokens)] = tokens
+        return rows
+
+    actual = pipeline.encoder_decoder_features(pad("inputs"), pad("targets"))
+    assert_equal([actual], [expected])
+    assert {name: value.dtype for name, value in actual.items()} == {k: v.dtype for k, v in expected.items()}
+
+
+@pytest.mark.parametrize("provider", ["task", "mixture"])
+@pytest.mark.parametrize("pack", [False, True])
+def test_restored_stream_equals_the_uninterrupted_one(provider, pack, lengths, request):
+    """Over several epochs, with a buffer larger than any shard, in the middle of an epoch and of a chunk."""
+    config = config_for(request.getfixturevalue(provider), lengths, pack=pack)
+    batches = pipeline.get_train_batches(config)
+    take(batches, 7)
+    states = [batches.save_state()]
+    expected = take(batches, 60)
+    states.append(batches.save_state())
+    rest = take(batches, 5)
+    restored = pipeline.get_train_batches(config)
+    restored.restore_state(states[0])
+    assert_equal(take(restored, 60), expected)
+    restored.restore_state(states[1])
+    assert_equal(take(restored, 5), rest)
+    if not pack:
+        assert position(states[1], 0)["batches"] == 67
+        places = position(states[1], 0)["position"]
+        assert max(place["epoch"] for place in places.values()) >= 1
+
+
+@pytest.mark.slow
+def test_restored_in_another_process(task, lengths, data_files, tmp_path):
+    batches = pipeline.get_train_batches(config_for(task, lengths))
+    take(batches, 9)
+    for name, content in batches.save_state().items():
+        (tmp_path / name).write_bytes(content)
+    expected = take(batches, 20)
+    code = f"""
+import pathlib, sys, numpy as np, seqio
+from limba import data
+from tasks import pipeline, pretraining, sources
+pretraining.register_pretraining_task("test_task", data_files=sources.HuggingFaceSource({data_files!r}, chunk_documents=8),
+    vocabulary=seqio.ByteVocabulary(100), shuffle_buffer_size=400)
+batches = pipeline.get_train_batches(
+    data.DatasetConfig("test_task", {lengths!r}, "train", batch_size=8, num_readers=4, seed=3))
+batches.restore_state({{path.name: path.read_bytes() for path in pathlib.Path({str(tmp_path)!r}).glob("reader-*")}})
+np.save({str(tmp_path / "result.npy")!r}, np.stack([next(batches)["encoder_input_tokens"] for _ in range(20)]))
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    np.testing.assert_array_equal(
+        np.load(tmp_path / "result.npy"), np.stack([batch["encoder_input_tokens"] for batch in expected])
+    )
+
+
+def test_global_batch_is_the_same_on_any_number_of_hosts(mixture, lengths):
+    config = config_for(mixture, lengths)
+    expected = take(pipeline.get_train_batches(config), 12)
+    saved = {}
+    for count in (2, 4):
+        hosts = [pipeline.get_train_batches(config, process_index=i, process_count=count) for i in range(count)]
+        for step in range(6):
+            parts = [next(host) for host in hosts]
+            assert_equal([{k: np.concatenate([part[k] for part in parts]) for k in parts[0]}], [expected[step]])
+        saved = {name: content for host in hosts for name, content in host.save_state().items()}
+    # Saved by four hosts, restored by one.
+    restored = pipeline.get_train_batches(config)
+    restored.restore_state(saved)
+    assert_equal(take(restored, 6), expected[6:])
+
+
+def test_epochs_and_seeds_differ(task, lengths):
+    config = config_for(task, lengths, num_readers=1)
+    first = take(pipeline.get_train_batches(config), 3)
+    assert_equal(take(pipeline.get_train_batches(config), 3), first)
+    other = take(pipeline.get_train_batches(dataclasses.replace(config, seed=4)), 3)
+    assert not np.array_equal(first[0]["encoder_input_tokens"], other[0]["encoder_input_tokens"])
+    rows = [row.tobytes() for batch in first for row in batch["encoder_input_tokens"]]
+    assert len(set(rows)) == len(rows)
+
+
+def test_mixture_rates(mixture, lengths):
+    batches = pipeline.get_train_batches(config_for(mixture, lengths, num_readers=1, batch_size=64))
+    state_positions = [reader._position for reader in batches._readers]
+    counts = np.zeros(2)
+    for _ in range(10):
+        batch = next(batches._readers[0]._iterator)
+        counts += np.bincount(batch["position"].numpy()[:, 0], minlength=2)
+    assert state_positions == [{}]
+    assert abs(counts[0] / counts.sum() - 0.75) < 0.06
+
+
+def test_no_seed_draws_one_and_keeps_it(task, lengths, caplog):
+    config = config_for(task, lengths, seed=None)
+    with caplog.at_level(logging.WARNING):
+        batches = pipeline.get_train_batches(config)
+    assert "this run draws" in caplog.text
+    take(batches, 3)
+    state = batches.save_state()
+    expected = take(batches, 3)
+    restored = pipeline.get_train_batches(config)
+    restored.restore_state(state)
+    assert_equal(take(restored, 3), expected)
+
+
+def test_a_changed_run_is_refused_and_says_what_changed(task, lengths, corpus):
+    config = config_for(task, lengths)
+    batches = pipeline.get_train_batches(config)
+    state = batches.save_state()
+    for changes, message in [
+        ({"seed": 4}, "seed was 3 and is 4"),
+        ({"batch_size": 16}, "batch_size was 8 and is 16"),
+        ({"split": "validation"}, "split was 'train' and is 'validation'"),
+        ({"shuffle": False}, "shuffle was True and is False"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            pipeline.get_train_batches(dataclasses.replace(config, **changes)).restore_state(state)
+    with pytest.raises(ValueError, match="has no 'reader-0000-of-0002.zip'"):
+        pipeline.get_train_batches(dataclasses.replace(config, num_readers=2)).restore_state(state)
+    with pytest.raises(ValueError, match="damaged"):
+        batches.restore_state({name: content[:100] for name, content in state.items()})
+    with (corpus / "train-2.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"text": "one more document", "n": 25}\n')
+    with pytest.raises(ValueError, match=r"files\.train-2\.jsonl was \d+ and is \d+"):
+        pipeline.get_train_batches(config).restore_state(state)
+
+
+def register_seqio_task(name, source):
+    vocabulary = seqio.ByteVocabulary(100)
+    return seqio.TaskRegistry.add(
+        name,
+        source=source,
+        preprocessors=[
+            lambda ds: ds.map(lambda e: {"inputs": e["text"], "targets": e["text"]}),
+            seqio.preprocessors.tokenize,
+            seqio.preprocessors.append_eos,
+        ],
+        output_features={feature: seqio.Feature(vocabulary) for feature in ("inputs", "targets")},
+    )
+
+
+def test_t5x_style_task_that_can_be_saved(tmp_path):
+    for shard in range(4):
+        (tmp_path / f"{shard}.txt").write_text("\n".join(f"line {shard} {i}" for i in range(50)))
+    task = register_seqio_task(
+        "test_lines",
+        seqio.FileDataSource(
+            lambda file: tf.data.TextLineDataset(file).map(lambda line: {"text": line}),
+            {"train": str(tmp_path / "*.txt")},
+        ),
+    )
+    config = config_for(task, {"inputs": 16, "targets": 16})
+    batches = pipeline.get_train_batches(config)
+    take(batches, 40)
+    state = batches.save_state()
+    expected = take(batches, 20)
+    restored = pipeline.get_train_batches(config)
+    restored.restore_state(state)
+    assert_equal(take(restored, 20), expected)
+
+
+def test_t5x_style_generator_is_read_again_and_says_so(caplog):
+    def generate(split, shuffle_files, seed):
+        del split, shuffle_files, seed
+        lines = (f"line {i}" for i in range(100))
+        return tf.data.Dataset.from_generator(
+            lambda: ({"text": line} for line in list(lines) or [f"line {i}" for i in range(100)]),
+            output_signature={"text": tf.TensorSpec([], tf.string)},
+        )
+
+    task = register_seqio_task("test_generator", seqio.FunctionDataSource(generate, splits=["train"]))
+    config = config_for(task, {"inputs": 16, "targets": 16}, num_readers=2)
+    with caplog.at_level(logging.WARNING):
+        batches = pipeline.get_train_batches(config)
+    assert "cannot be saved" in caplog.text
+    assert "1 shards for 2 readers" in caplog.text
+    take(batches, 5)
+    state = batches.save_state()
+    expected = take(batches, 5)
+    restored = pipeline.get_train_batches(config)
+    restored.restore_state(state)
+    assert "reads 5 batches again" in caplog.text
+    assert_equal(take(restored, 5), expected)
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_evaluation_is_finite_complete_and_repeatable(task, lengths, cache, make_document):
+    config = config_for(task, lengths, split="validation", num_readers=None, use_memory_cache=cache)
+    (batches,) = pipeline.get_eval_batches(config).values()
+    assert next(iter(batches)) is not None  # stopping early loses nothing
+    passes = [list(batches), list(batches)]
+    assert_equal(*passes)
+    text = b"".join(make_document(99, row)["text"].encode() for row in range(30))
+    examples = np.concatenate([batch["encoder_input_tokens"] for batch in passes[0]])
+    weights = np.concatenate([batch["decoder_loss_weights"] for batch in passes[0]])
+    assert len(examples) % 8 == 0
+    real = examples.any(axis=1)
+    assert not weights[~real].any()
+    # Bytes of the text: what is neither sentinel nor EOS nor padding, in inputs and targets together.
+    targets = np.concatenate([batch["decoder_target_tokens"] for batch in passes[0]])
+    tokens = np.concatenate([examples.ravel(), targets.ravel()])
+    tokens = tokens[(tokens >= 3) & (tokens < 259)]
+    np.testing.assert_array_equal(
+        np.bincount(tokens - 3, minlength=256), np.bincount(np.frombuffer(text, np.uint8), minlength=256)
+    )
+    # Four hosts see the same rows between them.
+    hosts = [next(iter(pipeline.get_eval_batches(config, process_index=i, process_count=4).values())) for i in range(4)]
+    for parts, whole in zip(zip(*hosts, strict=True), passes[0], strict=True):
+        assert_equal([{k: np.concatenate([part[k] for part in parts]) for k in whole}], [whole])
+
+
+def test_evaluation_has_every_task_of_a_mixture(mixture, lengths):
+    sets = pipeline.get_eval_batches(config_for(mixture, lengths))
+    assert set(sets) == {"test_mix_a", "test_mix_b"}
+    assert all(len(list(batches)) > 0 for batches in sets.values())
+
+
+def test_errors(task, lengths, caplog):
+    config = config_for(task, lengths)
+    with pytest.raises(ValueError, match=r"no task or mixture 'test_tsk'.*'test_task'.*import"):
+        pipeline.get_train_batches(dataclasses.replace(config, mixture_or_task_name="test_tsk"))
+    with pytest.raises(ValueError, match="There is no module 'no_such_module'"):
+        pipeline.get_train_batches(dataclasses.replace(config, module="no_such_module"))
+    with pytest.raises(ValueError, match="no split 'test'; it has 'train', 'validation'"):
+        pipeline.get_train_batches(dataclasses.replace(config, split="test"))
+    with pytest.raises(ValueError, match="did you mean 'EncDecFeatureConverter'"):
+        pipeline.get_train_batches(config, "EncDecFeatureConvertor")
+    with pytest.raises(ValueError, match=r"64 inputs are 14 targets, and 10 would cut them; set targets to 14"):
+        pipeline.get_train_batches(dataclasses.replace(config, task_feature_lengths={"inputs": 64, "targets": 10}))
+    with pytest.raises(ValueError, match="no length for"):
+        pipeline.get_train_batches(dataclasses.replace(config, task_feature_lengths={"inputs": 64}))
+    with caplog.at_level(logging.WARNING):
+        pipeline.get_train_batches(dataclasses.replace(config, task_feature_lengths={"inputs": 64, "targets": 28}))
+    assert "28 wastes 50% of the decoder" in caplog.text

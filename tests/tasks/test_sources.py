@@ -1,0 +1,124 @@
+import collections
+import csv
+import gzip
+import json
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import seqio
+
+from tasks import sources
+
+def read(source, split="train", num_readers=1, reader=0, **options):
+    dataset = source.get_dataset(split, shard_info=seqio.ShardInfo(reader, num_readers), **options)
+    return list(dataset.as_numpy_iterator())
+
+
+@pytest.mark.parametrize("num_readers", [1, 2, 3, 4, 16])
+def test_every_document_once_per_epoch(data_files, num_readers, make_document, places):
+    source = sources.HuggingFaceSource(data_files, ["text", "n"], chunk_documents=8)
+    seen = collections.Counter()
+    for reader in range(num_readers):
+        mine = 0
+        for example in read(source, num_readers=num_readers, reader=reader, shuffle=True, seed=1, num_epochs=2):
+            epoch, shard, row = example["document"].tolist()
+            assert example["text"].decode() == make_document(shard, row)["text"]
+            assert example["n"] == row
+            seen[epoch, shard, row] += 1
+            mine += 1
+        assert mine > 0
+    assert seen == collections.Counter({(epoch, *place): 1 for epoch in (0, 1) for place in places})
+
+
+def test_order(data_files, places):
+    source = sources.HuggingFaceSource(data_files, chunk_documents=8)
+    order = [tuple(e["document"].tolist()) for e in read(source, shuffle=True, seed=1, num_epochs=2)]
+    first, second = order[:200], order[200:]
+    assert {p[0] for p in first} == {0} and {p[0] for p in second} == {1}
+    assert [p[1:] for p in first] != [p[1:] for p in second]
+    assert order == [tuple(e["document"].tolist()) for e in read(source, shuffle=True, seed=1, num_epochs=2)]
+    assert order[:200] != [tuple(e["document"].tolist()) for e in read(source, shuffle=True, seed=2)]
+    in_order = [tuple(e["document"].tolist()[1:]) for e in read(source, shuffle=False)]
+    assert in_order == sorted(places)
+
+
+@pytest.mark.parametrize("num_readers", [1, 2, 3, 4, 8, 16])
+@pytest.mark.parametrize("sizes", [[100] * 16, [1000, 1, 1], [40, 3, 25, 60, 17, 31, 24], [10]])
+def test_pieces_are_disjoint_complete_and_balanced(sizes, num_readers):
+    readers = sources.split_shards(sizes, num_readers)
+    stripes = collections.Counter(
+        (piece.shard, row)
+        for pieces in readers
+        for piece in pieces
+        for row in range(piece.offset, 64, piece.step)
+    )
+    assert stripes == collections.Counter({(shard, row): 1 for shard in range(len(sizes)) for row in range(64)})
+    loads = [sum(sizes[piece.shard] / piece.step for piece in pieces) for pieces in readers]
+    assert max(loads) <= 1.05 * sum(sizes) / num_readers + 1e-6
+
+
+def test_shards_stay_whole_where_that_balances():
+    assert all(piece.step == 1 for pieces in sources.split_shards([100] * 16, 8) for piece in pieces)
+
+
+def test_formats(tmp_path, make_document, write_jsonl):
+    documents = [make_document(0, row) for row in range(20)]
+    texts = [document["text"] for document in documents]
+    write_jsonl(tmp_path / "a.jsonl", documents)
+    with gzip.open(tmp_path / "b.json.gz", "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps(document) + "\n" for document in documents)
+    pa.parquet.write_table(pa.Table.from_pylist(documents), tmp_path / "c.parquet", row_group_size=6)
+    (tmp_path / "d.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    with (tmp_path / "e.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, ["text", "n"])
+        writer.writeheader()
+        writer.writerows(documents)
+    for name in ("a.jsonl", "b.json.gz", "c.parquet", "d.txt", "e.csv"):
+        source = sources.HuggingFaceSource({"train": tmp_path / name}, chunk_documents=7)
+        assert [e["text"].decode() for e in read(source, shuffle=False)] == texts, name
+
+
+def test_documents_reads_all_shards_without_tensorflow(data_files, make_document, places):
+    source = sources.HuggingFaceSource(data_files, ["text", "n"])
+    texts = [document["text"] for documents in source.documents("train", 8) for document in documents]
+    assert sorted(texts) == sorted(make_document(*place)["text"] for place in places)
+    assert texts[0].startswith("shard 0") and texts[8].startswith("shard 1")
+
+
+def test_plain_seqio_task(data_files, make_document):
+    """A T5X-style task with SeqIO's own preprocessors reads the source."""
+    vocabulary = seqio.ByteVocabulary(100)
+    task = seqio.TaskRegistry.add(
+        "test_plain",
+        source=sources.HuggingFaceSource(data_files),
+        preprocessors=[
+            lambda ds: ds.map(lambda e: {"inputs": e["text"], "targets": e["text"]}),
+            seqio.preprocessors.tokenize,
+            seqio.preprocessors.append_eos,
+        ],
+        output_features={name: seqio.Feature(vocabulary) for name in ("inputs", "targets")},
+    )
+    examples = list(task.get_dataset({"inputs": 512, "targets": 512}, "validation", shuffle=False).as_numpy_iterator())
+    assert len(examples) == 30
+    assert vocabulary.decode(examples[3]["targets"].tolist()) == make_document(99, 3)["text"]
+
+
+def test_errors(data_files, tmp_path, make_document, write_jsonl):
+    with pytest.raises(FileNotFoundError, match=r"There is no file '.*missing\.jsonl' \(split 'train'.*Look here"):
+        sources.HuggingFaceSource({"train": str(tmp_path / "missing.jsonl")}, hint="Look here.").check("train")
+    with pytest.raises(FileNotFoundError, match="No file matches the pattern"):
+        sources.HuggingFaceSource({"train": str(tmp_path / "nothing-*.jsonl")}).check("train")
+    with pytest.raises(ValueError, match=r"no column 'txt'.*'text', 'n'; did you mean 'text'"):
+        sources.HuggingFaceSource(data_files, ["txt"]).check("train")
+    with pytest.raises(ValueError, match="no split 'test'; this source has 'train', 'validation'"):
+        sources.HuggingFaceSource(data_files).check("test")
+    with pytest.raises(ValueError, match="format of .* is not clear"):
+        (tmp_path / "a.bin").write_bytes(b"x")
+        sources.HuggingFaceSource({"train": str(tmp_path / "a.bin")}).check("train")
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(ValueError, match="The corpus is empty"):
+        sources.HuggingFaceSource({"train": str(tmp_path / "empty.jsonl")}).check("train")
+    with pytest.raises(ValueError, match="Reader 3 of 4 has no document"):
+        few = write_jsonl(tmp_path / "few.jsonl", [make_document(0, row) for row in range(3)])
+        read(sources.HuggingFaceSource({"train": few}), num_readers=4, reader=3)
