@@ -1,0 +1,1 @@
+"""The doors to other formats: `python -m convert --help`."""

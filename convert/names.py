@@ -1,0 +1,210 @@
+"""The names, shapes and orientations of a T5's tensors in Limba (T5X), PyTorch and Flax: one table, read both ways.
+
+Limba's names are those of unrolled layers, `encoder/layers_0/attention/query/kernel`. A scanned stack, with the layers
+at one axis of `encoder/encoder/attention/query/kernel`, is split and stacked here, at the edge.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from limba.attention import RelativePositionBiases
+from limba.network import T5Config
+
+Shape = tuple[int, ...]
+
+NUM_BUCKETS = RelativePositionBiases.num_buckets
+
+_BIAS = "SelfAttention.relative_attention_bias"
+
+# Limba's name, Hugging Face's module and the dims of Limba's tensor, in the words of the logical axes.
+_MODEL = (
+    ("token_embedder/embedding", "shared", ("vocab", "embed")),
+    ("encoder/relpos_bias/rel_embedding", f"encoder.block.0.layer.0.{_BIAS}", ("heads", "buckets")),
+    ("encoder/encoder_norm/scale", "encoder.final_layer_norm", ("embed",)),
+    ("decoder/relpos_bias/rel_embedding", f"decoder.block.0.layer.0.{_BIAS}", ("heads", "buckets")),
+    ("decoder/decoder_norm/scale", "decoder.final_layer_norm", ("embed",)),
+)
+_UNTIED = (("decoder/logits_dense/kernel", "lm_head", ("embed", "vocab")),)
+
+_ENCODER_LAYER = (
+    ("pre_attention_layer_norm/scale", "layer.0.layer_norm", ("embed",)),
+    ("attention/query/kernel", "layer.0.SelfAttention.q", ("embed", "joined_kv")),
+    ("attention/key/kernel", "layer.0.SelfAttention.k", ("embed", "joined_kv")),
+    ("attention/value/kernel", "layer.0.SelfAttention.v", ("embed", "joined_kv")),
+    ("attention/out/kernel", "layer.0.SelfAttention.o", ("joined_kv", "embed")),
+    ("pre_mlp_layer_norm/scale", "layer.1.layer_norm", ("embed",)),
+    ("mlp/WI/kernel", "layer.1.DenseReluDense.WI", ("embed", "mlp")),
+    ("mlp/wo/kernel", "layer.1.DenseReluDense.wo", ("mlp", "embed")),
+)
+_DECODER_LAYER = (
+    ("pre_self_attention_layer_norm/scale", "layer.0.layer_norm", ("embed",)),
+    ("self_attention/query/kernel", "layer.0.SelfAttention.q", ("embed", "joined_kv")),
+    ("self_attention/key/kernel", "layer.0.SelfAttention.k", ("embed", "joined_kv")),
+    ("self_attention/value/kernel", "layer.0.SelfAttention.v", ("embed", "joined_kv")),
+    ("self_attention/out/kernel", "layer.0.SelfAttention.o", ("joined_kv", "embed")),
+    ("pre_cross_attention_layer_norm/scale", "layer.1.layer_norm", ("embed",)),
+    ("encoder_decoder_attention/query/kernel", "layer.1.EncDecAttention.q", ("embed", "joined_kv")),
+    ("encoder_decoder_attention/key/kernel", "layer.1.EncDecAttention.k", ("embed", "joined_kv")),
+    ("encoder_decoder_attention/value/kernel", "layer.1.EncDecAttention.v", ("embed", "joined_kv")),
+    ("encoder_decoder_attention/out/kernel", "layer.1.EncDecAttention.o", ("joined_kv", "embed")),
+    ("pre_mlp_layer_norm/scale", "layer.2.layer_norm", ("embed",)),
+    ("mlp/WI/kernel", "layer.2.DenseReluDense.WI", ("embed", "mlp")),
+    ("mlp/wo/kernel", "layer.2.DenseReluDense.wo", ("mlp", "embed")),
+)
+
+# By the last part of Limba's name: transposed in PyTorch, the last part of the name in Flax, transposed in Flax.
+_KINDS = {
+    "kernel": (True, "kernel", False),
+    "scale": (False, "weight", False),
+    "embedding": (False, "embedding", False),
+    "rel_embedding": (True, "embedding", True),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """One tensor as a foreign format keeps it.
+
+    Attributes:
+      name: `shared.weight` in PyTorch, `shared/embedding` in Flax.
+      shape: there.
+      transposed: against Limba.
+    """
+
+    name: str
+    shape: Shape
+    transposed: bool
+
+    def orient(self, array: np.ndarray) -> np.ndarray:
+        """Turns Limba's array into this format's, or this format's into Limba's, as a view."""
+        return array.T if self.transposed else array
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """One parameter in every format; `limba` and `shape` are those of unrolled layers."""
+
+    limba: str
+    shape: Shape
+    torch: Stored
+    flax: Stored
+
+
+def table(config: T5Config) -> list[Tensor]:
+    """Every tensor of a network, in the order in which exports are written."""
+    sizes = {
+        "vocab": config.vocab_size,
+        "embed": config.emb_dim,
+        "joined_kv": config.num_heads * config.head_dim,
+        "mlp": config.mlp_dim,
+        "heads": config.num_heads,
+        "buckets": NUM_BUCKETS,
+    }
+    return [_tensor(limba, module, tuple(sizes[dim] for dim in dims)) for limba, module, dims in _rows(config)]
+
+
+def _rows(config: T5Config) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    yield from _MODEL if config.logits_via_embedding else _MODEL + _UNTIED
+    branches = len(config.mlp_activations)
+    wi_names = ["wi"] if branches == 1 else [f"wi_{i}" for i in range(branches)]
+    stacks = (
+        ("encoder", config.num_encoder_layers, _ENCODER_LAYER),
+        ("decoder", config.num_decoder_layers, _DECODER_LAYER),
+    )
+    for stack, num_layers, rows in stacks:
+        for layer in range(num_layers):
+            for limba, module, dims in rows:
+                for wi in wi_names if "WI" in limba else [""]:
+                    yield (
+                        f"{stack}/layers_{layer}/{limba.replace('WI', wi)}",
+                        f"{stack}.block.{layer}.{module.replace('WI', wi)}",
+                        dims,
+                    )
+
+
+def _tensor(limba: str, module: str, shape: Shape) -> Tensor:
+    torch_transposed, flax_leaf, flax_transposed = _KINDS[limba.rpartition("/")[2]]
+    torch_shape = shape[::-1] if torch_transposed else shape
+    flax_shape = shape[::-1] if flax_transposed else shape
+    return Tensor(
+        limba,
+        shape,
+        torch=Stored(f"{module}.weight", torch_shape, torch_transposed),
+        flax=Stored(f"{module.replace('.', '/')}/{flax_leaf}", flax_shape, flax_transposed),
+    )
+
+
+# --------------------------------------------------- Limba's trees ---------------------------------------------------
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
+    """`{"a": {"b": x}} -> {"a/b": x}`."""
+    flat: dict[str, np.ndarray] = {}
+    for name, value in tree.items():
+        flat |= flatten(value, f"{prefix}{name}/") if isinstance(value, Mapping) else {prefix + name: value}
+    return flat
+
+
+def unflatten(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """`{"a/b": x} -> {"a": {"b": x}}`."""
+    tree: dict[str, Any] = {}
+    for name, value in flat.items():
+        *folders, leaf = name.split("/")
+        branch = tree
+        for folder in folders:
+            branch = branch.setdefault(folder, {})
+        branch[leaf] = value
+    return tree
+
+
+def unroll(params: Mapping[str, Any], scan_axis: int) -> dict[str, np.ndarray]:
+    """Limba's parameters by their unrolled names. Scanned stacks are split into views, layers at `scan_axis`."""
+    unrolled = {}
+    for name, array in flatten(params).items():
+        scanned = re.fullmatch(r"(encoder/)encoder/(.*)|(decoder/)decoder/(.*)", name)
+        if not scanned:
+            unrolled[name] = array
+            continue
+        stack, rest = [group for group in scanned.groups() if group]
+        for i, layer in enumerate(np.moveaxis(array, scan_axis, 0)):
+            unrolled[f"{stack}layers_{i}/{rest}"] = layer
+    return unrolled
+
+
+def roll(unrolled: Mapping[str, np.ndarray], config: T5Config) -> dict[str, Any]:
+    """The tree of parameters that a network of `config` takes: `unroll` backwards."""
+    if not config.scan_layers:
+        return unflatten(unrolled)
+    flat, stacks = {}, {}
+    for name, array in unrolled.items():
+        layer = re.fullmatch(r"(encoder|decoder)/layers_(\d+)/(.*)", name)
+        if not layer:
+            flat[name] = array
+            continue
+        stack, i, rest = layer.groups()
+        stacks.setdefault(f"{stack}/{stack}/{rest}", {})[int(i)] = array
+    for name, layers in stacks.items():
+        flat[name] = np.stack([layers[i] for i in sorted(layers)], axis=config.param_scan_axis)
+    return unflatten(flat)
+
+
+def verify(what: str, found: Mapping[str, Shape], wanted: Mapping[str, Shape]) -> None:
+    """Checks that `what` has exactly the wanted tensors.
+
+    Raises:
+      ValueError: naming the tensors that are missing, extra or of another shape.
+    """
+    problems = [f"{name} is missing" for name in wanted if name not in found]
+    problems += [f"{name} has no place in the network" for name in found if name not in wanted]
+    problems += [
+        f"{name} has shape {found[name]} instead of {shape}"
+        for name, shape in wanted.items()
+        if name in found and tuple(found[name]) != tuple(shape)
+    ]
+    if problems:
+        more = f", and {len(problems) - 8} more" if len(problems) > 8 else ""
+        raise ValueError(f"{what} does not fit its network configuration: {', '.join(problems[:8])}{more}.")

@@ -1,0 +1,168 @@
+"""The forward pass of Hugging Face's T5 in NumPy: what an export means, computed without the code that wrote it.
+
+It reads config.json and Hugging Face's tensors, follows T5's definition (arXiv:1910.10683 and, for gated feed-forward
+blocks, arXiv:2002.05202), and shares nothing with Limba's network or table of names. For checks, not for speed.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+Array = np.ndarray
+
+
+class Weights(Protocol):
+    """Tensors by the names of Hugging Face's modules, in float32."""
+
+    def kernel(self, module: str) -> Array: ...  # [in, out]
+
+    def embedding(self, module: str) -> Array: ...  # [rows, features]
+
+    def scale(self, module: str) -> Array: ...  # [features]
+
+
+class TorchWeights:
+    """The tensors of a PyTorch state dict, `module.weight`; its kernels are `[out, in]`."""
+
+    def __init__(self, tensors: Mapping[str, Array]):
+        self._tensors = tensors
+
+    def kernel(self, module: str) -> Array:
+        return self.embedding(module).T
+
+    def embedding(self, module: str) -> Array:
+        return self._tensors[f"{module}.weight"].astype(np.float32)
+
+    scale = embedding
+
+
+class FlaxWeights:
+    """The tensors of a Flax tree, `module/kernel`, `module/embedding`, `module/weight`."""
+
+    def __init__(self, tensors: Mapping[str, Array]):
+        self._tensors = tensors
+
+    def _tensor(self, module: str, leaf: str) -> Array:
+        return self._tensors[f"{module.replace('.', '/')}/{leaf}"].astype(np.float32)
+
+    def kernel(self, module: str) -> Array:
+        return self._tensor(module, "kernel")
+
+    def embedding(self, module: str) -> Array:
+        return self._tensor(module, "embedding")
+
+    def scale(self, module: str) -> Array:
+        return self._tensor(module, "weight")
+
+
+def logits(weights: Weights, config: Mapping[str, Any], input_ids: Array, decoder_input_ids: Array) -> Array:
+    """Float32 logits `[batch, targets, vocab]`; both ids are `[batch, length]`, and 0 among the inputs is padding."""
+    visible = (input_ids != config["pad_token_id"])[:, None, None, :]
+    causal = np.tril(np.ones((decoder_input_ids.shape[1],) * 2, bool))[None, None]
+    shared = weights.embedding("shared")
+    encoded = _stack(weights, config, "encoder", shared[input_ids], visible)
+    decoded = _stack(weights, config, "decoder", shared[decoder_input_ids], causal, encoded, visible)
+    if config["tie_word_embeddings"]:
+        return decoded * np.float32(config["d_model"] ** -0.5) @ shared.T
+    return decoded @ weights.kernel("lm_head")
+
+
+def _stack(
+    weights: Weights,
+    config: Mapping[str, Any],
+    stack: str,
+    x: Array,
+    visible: Array,
+    encoded: Array | None = None,
+    encoded_visible: Array | None = None,
+) -> Array:
+    epsilon = config["layer_norm_epsilon"]
+    first_attention = f"{stack}.block.0.layer.0.SelfAttention"
+    table = weights.embedding(f"{first_attention}.relative_attention_bias")
+    bias = _position_bias(table, config, x.shape[1], bidirectional=encoded is None)
+    num_layers = config["num_layers"] if encoded is None else config["num_decoder_layers"]
+    for i in range(num_layers):
+        block = f"{stack}.block.{i}.layer"
+        y = _rms_norm(x, weights.scale(f"{block}.0.layer_norm"), epsilon)
+        x = x + _attention(weights, config, f"{block}.0.SelfAttention", y, y, visible, bias)
+        last = 1
+        if encoded is not None and encoded_visible is not None:
+            y = _rms_norm(x, weights.scale(f"{block}.1.layer_norm"), epsilon)
+            x = x + _attention(weights, config, f"{block}.1.EncDecAttention", y, encoded, encoded_visible, None)
+            last = 2
+        y = _rms_norm(x, weights.scale(f"{block}.{last}.layer_norm"), epsilon)
+        x = x + _feed_forward(weights, config, f"{block}.{last}.DenseReluDense", y)
+    return _rms_norm(x, weights.scale(f"{stack}.final_layer_norm"), epsilon)
+
+
+def _rms_norm(x: Array, scale: Array, epsilon: float) -> Array:
+    return x / np.sqrt(np.mean(np.square(x), -1, keepdims=True) + np.float32(epsilon)) * scale
+
+
+def _attention(
+    weights: Weights,
+    config: Mapping[str, Any],
+    module: str,
+    x: Array,
+    memory: Array,
+    visible: Array,
+    bias: Array | None,
+) -> Array:
+    def heads(name: str, source: Array) -> Array:
+        projected = source @ weights.kernel(f"{module}.{name}")
+        return projected.reshape(*source.shape[:2], config["num_heads"], config["d_kv"]).transpose(0, 2, 1, 3)
+
+    scores = heads("q", x) @ heads("k", memory).transpose(0, 1, 3, 2)
+    if bias is not None:
+        scores = scores + bias
+    scores = np.where(visible, scores, -np.inf)
+    exponentials = np.exp(scores - scores.max(-1, keepdims=True))
+    attended = exponentials / exponentials.sum(-1, keepdims=True) @ heads("v", memory)
+    joined = attended.transpose(0, 2, 1, 3).reshape(*x.shape[:2], -1)
+    return joined @ weights.kernel(f"{module}.o")
+
+
+def _feed_forward(weights: Weights, config: Mapping[str, Any], module: str, x: Array) -> Array:
+    projection = config["feed_forward_proj"]
+    if projection.startswith("gated-"):
+        activation = _ACTIVATIONS[{"gelu": "gelu_new"}.get(name := projection.removeprefix("gated-"), name)]
+        hidden = activation(x @ weights.kernel(f"{module}.wi_0")) * (x @ weights.kernel(f"{module}.wi_1"))
+    else:
+        hidden = _ACTIVATIONS[projection](x @ weights.kernel(f"{module}.wi"))
+    return hidden @ weights.kernel(f"{module}.wo")
+
+
+_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": lambda x: np.maximum(x, 0),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "gelu_new": lambda x: 0.5 * x * (1 + np.tanh(np.float32(math.sqrt(2 / math.pi)) * (x + 0.044715 * x**3))),
+}
+
+
+def _position_bias(table: Array, config: Mapping[str, Any], length: int, bidirectional: bool) -> Array:
+    """`[1, heads, length, length]` from a table `[buckets, heads]`."""
+    num_buckets, max_distance = config["relative_attention_num_buckets"], config["relative_attention_max_distance"]
+    buckets = np.zeros((length, length), np.int64)
+    for query in range(length):
+        for key in range(length):
+            buckets[query, key] = _bucket(key - query, bidirectional, num_buckets, max_distance)
+    return table[buckets].transpose(2, 0, 1)[None]
+
+
+def _bucket(relative_position: int, bidirectional: bool, num_buckets: int, max_distance: int) -> int:
+    """One bucket a distance up to half of them, then logarithmically wider ones up to `max_distance`."""
+    offset = 0
+    if bidirectional:
+        num_buckets //= 2
+        offset = num_buckets if relative_position > 0 else 0
+        distance = abs(relative_position)
+    else:
+        distance = max(-relative_position, 0)
+    exact = num_buckets // 2
+    if distance < exact:
+        return offset + distance
+    # In float32, as every implementation of T5 computes it: a distance on an edge must fall on the same side.
+    ratio = np.log(np.float32(distance) / np.float32(exact)) / np.float32(math.log(max_distance / exact))
+    return offset + min(exact + int(ratio * np.float32(num_buckets - exact)), num_buckets - 1)
