@@ -333,17 +333,31 @@ def load_params(path: str | Path) -> dict[str, PyTree]:
     """
     path = find_checkpoint(path)
     with ocp.PyTreeCheckpointer() as reader:
-        saved = dict(_saved_tensors(reader, path / "state"))
-        # Naming only `target` leaves the optimizer state on disk.
-        target = jax.tree.map(lambda m: np.zeros((), m.dtype), saved["target"], is_leaf=lambda x: hasattr(x, "shape"))
+        saved = dict(_saved_tensors(reader, path / "state"))["target"]
+        target = jax.tree.map(lambda m: np.zeros((), m.dtype), saved, is_leaf=lambda x: hasattr(x, "shape"))
         restore_args = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), target)
-        restored = reader.restore(
-            path / "state",
-            args=ocp.args.PyTreeRestore(
-                item={"target": target}, restore_args={"target": restore_args}, partial_restore=True
-            ),
-        )
-    return restored["target"]
+        return _restore_target(reader, path, target, restore_args)
+
+
+def load_sharded_params(path: str | Path, shapes: PyTree) -> PyTree:
+    """The parameters of a checkpoint with the shapes, dtypes and shardings of `shapes`; other state stays on disk.
+
+    Raises:
+      CheckpointMismatchError: as `load_state`.
+    """
+    path = find_checkpoint(path)
+    with ocp.PyTreeCheckpointer() as reader:
+        saved = dict(_saved_tensors(reader, path / "state"))["target"]
+        _check_same_tensors(path, saved, shapes)
+        return _restore_target(reader, path, shapes, ocp.checkpoint_utils.construct_restore_args(shapes))
+
+
+def _restore_target(reader: ocp.PyTreeCheckpointer, path: Path, target: PyTree, restore_args: PyTree) -> PyTree:
+    """Naming only `target` leaves the optimizer state on disk."""
+    restore = ocp.args.PyTreeRestore(
+        item={"target": target}, restore_args={"target": restore_args}, partial_restore=True
+    )
+    return reader.restore(path / "state", args=restore)["target"]
 
 
 def load_files(path: str | Path, item: str) -> dict[str, bytes]:

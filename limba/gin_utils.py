@@ -22,6 +22,11 @@ except ImportError as error:
     # This repository's own folder gin/ imports as an empty namespace package.
     raise ImportError("gin-config is not installed; run `pip install -e .` or launch/quickstart.sh first.") from error
 
+from limba import native_logs
+
+# TensorFlow, which tasks bring in, reports missing GPUs from C++, where no logger of Python's can stop it.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
 # The folder that holds gin/, so that `gin/runs/pretrain.gin` is found from anywhere.
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -67,14 +72,15 @@ def parse_gin_flags(files: Sequence[str], bindings: Sequence[str], search_paths:
     Raises:
       GinError: for a file that is not there, a name that does not exist, a value that does not parse.
     """
-    paths = [path for path in search_paths.split(",") if path] + [os.getcwd(), str(REPOSITORY)]
+    paths = [path for path in search_paths.split(",") if path] + [str(Path.cwd()), str(REPOSITORY)]
     for path in reversed(paths):  # Gin searches what was added last first.
         gin.add_config_file_search_path(path)
     for file in files:
         if not any((Path(path) / file).is_file() for path in paths):
             raise GinError(f"--gin_file={file} does not exist below {', '.join(paths)}.{_nearest_gin_file(file)}")
     try:
-        gin.parse_config_files_and_bindings(list(files), list(bindings), finalize_config=False)
+        with native_logs.filtered():  # Task modules named in the files bring TensorFlow in.
+            gin.parse_config_files_and_bindings(list(files), list(bindings), finalize_config=False)
     except (ValueError, TypeError, AttributeError, ImportError, OSError, SyntaxError, RuntimeError) as error:
         raise GinError(_explain(error)) from error
     _check_macros(bindings)
@@ -99,7 +105,7 @@ def _explain(error: Exception) -> str:
 def _check_macros(bindings: Sequence[str]) -> None:
     """An override of a macro that no file uses is a typing error: gin itself would ignore it in silence."""
     config = gin.config_str()
-    used = {word for word in _macros_in(config)}
+    used = _macros_in(config)
     for binding in bindings:
         name = binding.partition("=")[0].strip()
         if "." in name or "/" in name or not name.isupper():
@@ -135,9 +141,7 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
 
     `LIMBA_TRACEBACK=1` shows the traceback too.
     """
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    for noisy in ("absl", "jax", "orbax", "datasets", "httpx", "fsspec"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
+    _set_up_logging()
     try:
         code = main(list(sys.argv[1:] if argv is None else argv))
     except (ValueError, OSError, RuntimeError, ImportError) as error:
@@ -146,6 +150,15 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
         print(f"error: {_without_gin_trailer(error)}", file=sys.stderr)
         code = 1
     sys.exit(code)
+
+
+def _set_up_logging() -> None:
+    """Our own messages from INFO on, everybody else's errors only."""
+    logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(message)s", stream=sys.stderr, force=True)
+    for ours in ("limba", "tasks", "convert"):
+        logging.getLogger(ours).setLevel(logging.INFO)
+    for noisy in ("absl", "jax", "orbax"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
 
 
 def _without_gin_trailer(error: Exception) -> str:

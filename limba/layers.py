@@ -11,6 +11,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.linen import partitioning as nn_partitioning
 
 Array = jax.Array
@@ -32,10 +33,6 @@ def _low_precision_einsum(equation: str, a: Array, b: Array, dtype: DType) -> Ar
     return _accumulate_f32(equation, a.astype(dtype), b.astype(dtype)).astype(dtype)
 
 
-def _accumulate_f32(equation: str, a: Array, b: Array) -> Array:
-    return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
-
-
 def _low_precision_einsum_fwd(equation, a, b, dtype):
     return _low_precision_einsum(equation, a, b, dtype), (a, b)
 
@@ -51,6 +48,39 @@ def _low_precision_einsum_bwd(equation, dtype, operands, g):
 
 
 _low_precision_einsum.defvjp(_low_precision_einsum_fwd, _low_precision_einsum_bwd)
+
+
+def _accumulate_f32(equation: str, a: Array, b: Array) -> Array:
+    """The product of two low-precision arrays, accumulated and returned in float32."""
+    inputs, out = equation.split("->")
+    a_dims, b_dims = inputs.split(",")
+    # The operand with the first dim of its own goes first. Otherwise XLA's CPU compiler makes a transposed product,
+    # for which it has no mixed-precision kernel.
+    own = next((dim for dim in out if (dim in a_dims) != (dim in b_dims)), None)
+    if own is not None and own in b_dims:
+        equation, a, b = f"{b_dims},{a_dims}->{out}", b, a
+    if jax.default_backend() == "cpu" and not _cpu_multiplies_bf16():
+        return jnp.einsum(equation, a.astype(jnp.float32), b.astype(jnp.float32))
+    return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
+
+
+@functools.cache
+def _cpu_multiplies_bf16() -> bool:
+    """Whether this CPU's XLA runs bf16 products into float32; some builds refuse, and only when they run."""
+    shape = jax.ShapeDtypeStruct((2, 3, 4, 5), jnp.bfloat16)
+    logits = jax.ShapeDtypeStruct((2, 4, 3, 3), jnp.bfloat16)
+    try:
+        for equation, a, b in (
+            ("bqhd,bkhd->bhqk", shape, shape),
+            ("bhqk,bkhd->bqhd", logits, shape),
+            ("bhqk,bqhd->bkhd", logits, shape),
+        ):
+            product = functools.partial(jnp.einsum, equation, preferred_element_type=jnp.float32)
+            compiled = jax.jit(product).lower(a, b).compile()
+            compiled(*(np.zeros(x.shape, x.dtype) for x in (a, b))).block_until_ready()
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
 
 
 def einsum(equation: str, a: Array, b: Array, dtype: DType) -> Array:

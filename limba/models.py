@@ -99,16 +99,27 @@ class EncoderDecoderModel:
 
     def loss_fn(self, params: PyTree, batch: Batch, dropout_rng: Array | None) -> tuple[Array, metrics_lib.Metrics]:
         """The scalar that training minimizes, and the metrics of the batch."""
-        logits = self.logits(params, batch, dropout_rng)
+        return self._loss_and_metrics(self.logits(params, batch, dropout_rng), batch)
+
+    def eval_fn(self, params: PyTree, batch: Batch) -> metrics_lib.Metrics:
+        """The metrics of a batch without dropout, and `nats_per_target_token`.
+
+        The latter is plain cross entropy per target token of positive weight: no smoothing, z-loss or normalization,
+        so it compares between runs, and with other models.
+        """
+        logits = self.logits(params, batch)
+        _, metrics = self._loss_and_metrics(logits, batch)
+        nats, _ = losses.cross_entropy_with_logits(logits, batch["decoder_target_tokens"], 0.0, 0.0)
+        real = (batch["decoder_loss_weights"] > 0).astype(jnp.float32)
+        metrics["nats_per_target_token"] = metrics_lib.Ratio(jnp.sum(nats * real), jnp.sum(real))
+        return metrics
+
+    def _loss_and_metrics(self, logits: Array, batch: Batch) -> tuple[Array, metrics_lib.Metrics]:
         factor, weights = losses.normalizing_factor_and_weights(self.loss_normalizing_factor, batch)
         loss, z_loss, _ = losses.compute_weighted_cross_entropy(
             logits, batch["decoder_target_tokens"], weights, self.label_smoothing, self.z_loss, factor
         )
         return loss, metrics_lib.encoder_decoder_metrics(logits, batch, weights, loss, z_loss)
-
-    def eval_fn(self, params: PyTree, batch: Batch) -> metrics_lib.Metrics:
-        """The metrics of a batch without dropout."""
-        return self.loss_fn(params, batch, None)[1]
 
     def microbatch_weight(self, microbatch: Batch) -> Array | float:
         """What the loss of one microbatch was divided by, if that depends on the batch; else 1.

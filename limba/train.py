@@ -9,7 +9,7 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,9 @@ import jax
 import jax.numpy as jnp
 
 import limba
-from limba import checkpoints, gin_utils, writers
+from limba import checkpoints, evaluation, gin_utils, native_logs, writers
 from limba import metrics as metrics_lib
-from limba.data import Batch, BatchIterator, DatasetConfig, GetEvalBatches, GetTrainBatches
+from limba.data import BatchIterator, DatasetConfig, EvalBatches, GetEvalBatches, GetTrainBatches
 from limba.models import EncoderDecoderModel
 from limba.partitioning import PjitPartitioner
 from limba.preemption import PREEMPTED_EXIT_CODE, StopRequest
@@ -40,7 +40,7 @@ class _Run:
 
     trainer: Trainer
     batches: BatchIterator
-    eval_batches: Mapping[str, Iterable[Batch]]
+    eval_batches: EvalBatches
     checkpointer: checkpoints.Checkpointer
     writers: Sequence[writers.MetricWriter]
     run_files: Mapping[str, bytes]
@@ -114,18 +114,17 @@ def train(
         partitioner.check_batch_size(train_eval_dataset_cfg.batch_size, "the evaluation batch_size")
 
     # ---------------------------------------------------- data --------------------------------------------------------
-    if get_dataset_fn is None or train_eval_get_dataset_fn is None:
-        from tasks import pipeline  # TensorFlow comes in here, and only here.
-
-        get_dataset_fn = get_dataset_fn or pipeline.get_train_batches
-        train_eval_get_dataset_fn = train_eval_get_dataset_fn or pipeline.get_eval_batches
     hosts = (jax.process_index(), jax.process_count())
-    batches = get_dataset_fn(train_dataset_cfg, model.FEATURE_CONVERTER, *hosts)
-    eval_batches = (
-        train_eval_get_dataset_fn(train_eval_dataset_cfg, model.FEATURE_CONVERTER, *hosts)
-        if train_eval_dataset_cfg is not None
-        else {}
-    )
+    with native_logs.filtered():
+        if get_dataset_fn is None or train_eval_get_dataset_fn is None:
+            from tasks import pipeline  # TensorFlow comes in here, and only here.
+
+            get_dataset_fn = get_dataset_fn or pipeline.get_train_batches
+            train_eval_get_dataset_fn = train_eval_get_dataset_fn or pipeline.get_eval_batches
+        batches = get_dataset_fn(train_dataset_cfg, model.FEATURE_CONVERTER, *hosts)
+        eval_batches: EvalBatches = {}
+        if train_eval_dataset_cfg is not None:
+            eval_batches = train_eval_get_dataset_fn(train_eval_dataset_cfg, model.FEATURE_CONVERTER, *hosts)
 
     # ---------------------------------------------------- state -------------------------------------------------------
     checkpointer = checkpoints.Checkpointer(directory, checkpoint_cfg.save)
@@ -297,37 +296,12 @@ def _save(run: _Run, state: TrainState) -> None:
 
 def _evaluate(run: _Run, state: TrainState, step: int, bar: writers.ProgressBar | None = None) -> None:
     for task, batches in run.eval_batches.items():
-        scalars = evaluate_batches(run.trainer, state.params, batches, run.eval_steps)
+        scalars = evaluation.evaluate(run.trainer.eval_step, state.params, batches, run.eval_steps)
         for writer in run.writers:
             writer.write_scalars(step, f"training_eval/{task}", scalars)
-        loss = scalars["cross_ent_loss"] * scalars["timing/batches"] / max(scalars["num_target_tokens"], 1)
-        text = f"step {step}: {task} validation loss {loss:.4f} nats/token, accuracy {scalars['accuracy']:.2%}"
+        loss, accuracy = scalars["nats_per_target_token"], scalars["accuracy"]
+        text = f"step {step}: validation loss of {task} {loss:.4f} nats/token, accuracy {accuracy:.2%}"
         bar.message(text) if bar else logger.info(text)
-
-
-def evaluate_batches(
-    trainer: Trainer, params: Any, batches: Iterable[Batch], max_batches: int | None
-) -> dict[str, float]:
-    """Teacher-forced metrics over batches that end.
-
-    Raises:
-      ValueError: if there is not a single batch.
-    """
-    total: metrics_lib.Metrics | None = None
-    count, began = 0, time.monotonic()
-    for batch in batches:
-        if max_batches is not None and count >= max_batches:
-            break
-        metrics = jax.device_get(trainer.eval_step(params, trainer.partitioner.shard_batch(batch)))
-        total = metrics if total is None else metrics_lib.add(total, metrics)
-        count += 1
-    if total is None:
-        raise ValueError("The evaluation split is empty; give another split, or train_eval_dataset_cfg = None.")
-    scalars = metrics_lib.compute(total)
-    scalars["num_target_tokens"] = float(total["accuracy"].count)
-    scalars["timing/batches"] = float(count)
-    scalars["timing/evaluate_seconds"] = time.monotonic() - began
-    return scalars
 
 
 # ----------------------------------------------------- the chapters ---------------------------------------------------

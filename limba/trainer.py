@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from limba import evaluation
 from limba import metrics as metrics_lib
 from limba.data import Batch
 from limba.models import EncoderDecoderModel
@@ -57,11 +58,7 @@ class Trainer:
             out_shardings=(self.state_shardings, partitioner.replicated),
             donate_argnums=(0,),
         )
-        self.eval_step = partitioner.jit(
-            model.eval_fn,
-            in_shardings=(self.state_shardings.params, partitioner.data_sharding),
-            out_shardings=partitioner.replicated,
-        )
+        self.eval_step = evaluation.make_eval_step(model, partitioner, self.state_shardings.params)
 
     # ----------------------------------------------------- state ----------------------------------------------------
 

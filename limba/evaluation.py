@@ -1,0 +1,53 @@
+"""Teacher-forced evaluation over batches that end."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+
+from limba import metrics as metrics_lib
+from limba.data import Batch
+from limba.models import EncoderDecoderModel
+from limba.partitioning import PjitPartitioner
+
+PyTree = Any
+EvalStep = Callable[[PyTree, Batch], metrics_lib.Metrics]
+
+
+def make_eval_step(model: EncoderDecoderModel, partitioner: PjitPartitioner, param_shardings: PyTree) -> EvalStep:
+    """A jitted `(params, this host's rows of a batch) -> metrics`."""
+    step = partitioner.jit(
+        model.eval_fn,
+        in_shardings=(param_shardings, partitioner.data_sharding),
+        out_shardings=partitioner.replicated,
+    )
+    return lambda params, batch: step(params, partitioner.shard_batch(batch))
+
+
+def evaluate(
+    eval_step: EvalStep, params: PyTree, batches: Iterable[Batch], max_batches: int | None
+) -> dict[str, float]:
+    """The model's metrics over the batches, with `num_target_tokens` and the seconds it took.
+
+    Args:
+      eval_step: from `make_eval_step`.
+      params: parameters.
+      batches: this host's rows.
+      max_batches: stop after so many; None takes all.
+
+    Raises:
+      ValueError: if there is not a single batch.
+    """
+    total: metrics_lib.Metrics | None = None
+    began = time.monotonic()
+    for batch in itertools.islice(batches, max_batches):
+        metrics = jax.device_get(eval_step(params, batch))
+        total = metrics if total is None else metrics_lib.add(total, metrics)
+    if total is None:
+        raise ValueError("The evaluation split is empty: choose another split, or leave the evaluation out.")
+    scalars = metrics_lib.compute(total)
+    scalars["num_target_tokens"] = float(total["nats_per_target_token"].count)
+    scalars["timing/evaluate_seconds"] = time.monotonic() - began
+    return scalars
