@@ -133,6 +133,7 @@ def train(
     if first_step >= total_steps:
         logger.info("%s is already at step %d of %d: nothing to train.", directory, first_step, total_steps)
         checkpointer.close()
+        _report(directory)
         return first_step, state
 
     # ---------------------------------------------------- loop --------------------------------------------------------
@@ -155,11 +156,13 @@ def train(
     try:
         if run_eval_before_training and first_step == 0:
             _evaluate(run, state, first_step)
-        return _train_loop(run, state, first_step)
+        last_step, state = _train_loop(run, state, first_step)
     finally:
         checkpointer.close()
         for writer in run.writers:
             writer.close()
+    _report(directory)
+    return last_step, state
 
 
 # ------------------------------------------------------- the loop -----------------------------------------------------
@@ -436,6 +439,21 @@ def _announce(run: _Run, model: EncoderDecoderModel, first_step: int) -> None:
         mesh,
         jax.devices()[0].platform,
     )
+
+
+def _report(model_dir: Path) -> None:
+    """Prints what the run reached, per task, from its own record."""
+    evaluations: dict[str, list[dict]] = {}
+    for line in writers.read_metrics(model_dir, "training_eval/"):
+        evaluations.setdefault(line["dataset"].partition("/")[2], []).append(line)
+    for task, lines in evaluations.items():
+        first, last = lines[0], lines[-1]
+        change = 1 - last["nats_per_target_token"] / first["nats_per_target_token"]
+        print(
+            f"validation loss of {task}, nats per target token: {first['nats_per_target_token']:.4f} at step "
+            f"{first['step']}, {last['nats_per_target_token']:.4f} at step {last['step']} ({change:.1%} lower); best "
+            f"constant (unigram) predictor on the same targets: {last['unigram_nats_per_target_token']:.4f}"
+        )
 
 
 def main(argv: Sequence[str]) -> int:

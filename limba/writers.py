@@ -95,6 +95,15 @@ def _lines_until(path: Path, step: int) -> list[str]:
     return kept
 
 
+def read_metrics(model_dir: Path, dataset_prefix: str = "") -> list[dict]:
+    """The lines of `metrics.jsonl` whose dataset begins with `dataset_prefix`, in the order written."""
+    path = model_dir / "metrics.jsonl"
+    if not path.exists():
+        return []
+    lines = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    return [line for line in lines if line["dataset"].startswith(dataset_prefix)]
+
+
 class ProgressBar:
     """Loss, steps/s, tokens/s and the time left, on standard error.
 
