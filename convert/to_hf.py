@@ -79,7 +79,7 @@ def to_hf(
     # ----------------------------------------------- what is asked for -----------------------------------------------
     path = checkpoints.find_checkpoint(checkpoint)
     info = checkpoints.load_run_info(path)
-    config = T5Config(**info["network"])
+    config = _network_config(path, info["network"])
     tokenizer = hf_tokenizer.from_vocabulary(info["vocabulary"], vocab)
     if tokenizer.vocab_size > config.vocab_size:
         raise ValueError(
@@ -125,7 +125,6 @@ def to_hf(
         report = {
             **request,
             "limba_version": limba.__version__,
-            "step": info["step"],
             "parameters": int(sum(x.size for x in params.values())),
             "largest_logits_difference": differences,
         }
@@ -133,6 +132,16 @@ def to_hf(
     print(f"{path.name} is exported to {out} ({', '.join(FORMATS[f] for f in formats)}, {dtype}).")
     _print_differences(report)
     return report
+
+
+def _network_config(path: Path, fields: dict[str, Any]) -> T5Config:
+    try:
+        return T5Config(**fields)
+    except TypeError as error:
+        raise ValueError(
+            f"{path}/run/run.json does not describe a limba.network.T5Config of this version ({error}); only that "
+            "network can be exported."
+        ) from error
 
 
 def _write_weights(

@@ -1,0 +1,189 @@
+"""Small random models with everything an export needs, and Hugging Face's classes to load it with."""
+
+import json
+import os
+import random
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ["USE_TF"] = "0"  # transformers 4 would import TensorFlow, for nothing.
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import sentencepiece
+
+from convert.to_hf import to_hf
+from limba import checkpoints, train
+from limba.models import EncoderDecoderModel
+from limba.network import T5Config, Transformer
+from limba.train_state import TrainState
+
+NUM_PIECES = 412
+INPUTS_LENGTH, TARGETS_LENGTH = 160, 20
+
+SMALL = {
+    "vocab_size": 512,
+    "emb_dim": 32,
+    "num_heads": 3,
+    "head_dim": 8,
+    "mlp_dim": 48,
+    "num_encoder_layers": 3,
+    "num_decoder_layers": 2,
+    "dropout_rate": 0.0,
+}
+KINDS = {
+    f"{output}-{activation}-{layout}": {
+        "logits_via_embedding": output == "tied",
+        "mlp_activations": ("gelu", "linear") if activation == "gated" else ("relu",),
+        "scan_layers": layout == "scanned",
+    }
+    for output in ("untied", "tied")
+    for activation in ("gated", "relu")
+    for layout in ("unrolled", "scanned")
+}
+
+
+def _sentences(count: int) -> list[str]:
+    rng = random.Random(0)
+    consonants, vowels = "b c d f g h l m n p r s t v z ș ț".split(), "a e i o u ă â î".split()
+    syllables = [c + v for c in consonants for v in vowels]
+    words = ["".join(rng.choices(syllables, k=rng.randint(1, 4))) for _ in range(500)]
+    return [
+        " ".join(rng.choices(words, k=rng.randint(3, 14))).capitalize()
+        + rng.choice(".?!,;")
+        + f" {rng.randint(0, 999)}"
+        for _ in range(count)
+    ]
+
+
+@pytest.fixture(scope="session")
+def sentences() -> list[str]:
+    return _sentences(60)
+
+
+@pytest.fixture(scope="session")
+def spiece_model(tmp_path_factory) -> Path:
+    """A SentencePiece model in T5's layout: padding 0, EOS 1, unknown 2."""
+    path = tmp_path_factory.mktemp("vocabulary") / "any_name.model"
+    with path.open("wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(_sentences(3000)),
+            model_writer=file,
+            vocab_size=NUM_PIECES,
+            pad_id=0,
+            eos_id=1,
+            unk_id=2,
+            bos_id=-1,
+            minloglevel=2,
+        )
+    return path
+
+
+class SentencePieceVocabulary:
+    """What the engine reads of SeqIO's class of that name."""
+
+    def __init__(self, sentencepiece_model_file: Path, extra_ids: int = 100, eos_id: int = 1):
+        self.sentencepiece_model_file = str(sentencepiece_model_file)
+        self.extra_ids = extra_ids
+        self.eos_id = eos_id
+        self.vocab_size = NUM_PIECES + extra_ids
+
+
+@pytest.fixture(scope="session")
+def new_run(spiece_model) -> Callable[..., Path]:
+    """`new_run(directory, poison=name, vocabulary=…, **fields of T5Config)` saves a random model as a run's checkpoint."""
+
+    def save(directory: Path, *, poison: str | None = None, vocabulary=None, dtype: str = "float32", **fields) -> Path:
+        config = T5Config(**(SMALL | fields))
+        model = types.SimpleNamespace(
+            module=Transformer(config), output_vocabulary=vocabulary or SentencePieceVocabulary(spiece_model)
+        )
+        shapes, _ = EncoderDecoderModel.param_shapes_and_axes(
+            types.SimpleNamespace(initial_variables=lambda rng: EncoderDecoderModel.initial_variables(model, rng))
+        )
+        rng = np.random.default_rng(7)
+
+        def random_tensor(path, shape):
+            name = "/".join(key.key for key in path)
+            # Every tensor differs from every other, norms included, so that none can stand for another.
+            spread = 0.3 if name.endswith("scale") else 1.0 if "embedding" in name else shape.shape[0] ** -0.5
+            spread *= config.head_dim**-0.5 if "/query/" in name else 1.0
+            values = rng.normal(1.0 if name.endswith("scale") else 0.0, spread, shape.shape).astype(np.float32)
+            if poison and poison in name:
+                values.flat[5] = np.nan
+            return jnp.asarray(values)
+
+        params = jax.tree_util.tree_map_with_path(random_tensor, shapes)
+        state = TrainState(step=jnp.int32(10), params=params, opt_state={})
+        dataset = types.SimpleNamespace(
+            mixture_or_task_name="small",
+            task_feature_lengths={"inputs": INPUTS_LENGTH, "targets": TARGETS_LENGTH},
+            batch_size=2,
+        )
+        run_files = {"run.json": json.dumps(train.run_info(model, dataset, {})).encode()}
+        checkpointer = checkpoints.Checkpointer(directory, checkpoints.SaveCheckpointConfig(dtype=dtype))
+        checkpointer.save(state, None, run_files)
+        checkpointer.wait()
+        checkpointer.close()
+        return directory
+
+    return save
+
+
+class Exported:
+    """A run, its network, and the folder that was exported from it."""
+
+    def __init__(self, run: Path, folder: Path, report: dict):
+        self.run, self.folder, self.report = run, folder, report
+        self.config = T5Config(**checkpoints.load_run_info(run)["network"])
+        self.params = checkpoints.load_params(run)
+        rng = np.random.default_rng(1)
+        self.inputs = rng.integers(3, SMALL["vocab_size"], (3, INPUTS_LENGTH), np.int32)
+        self.inputs[1, INPUTS_LENGTH // 2 :] = 0
+        self.targets = rng.integers(3, SMALL["vocab_size"], (3, TARGETS_LENGTH), np.int32)
+        self.decoder_inputs = np.pad(self.targets[:, :-1], ((0, 0), (1, 0)))
+        self.model = EncoderDecoderModel(
+            Transformer(self.config),
+            None,
+            types.SimpleNamespace(eos_id=1),
+            None,
+        )
+        self.batch = {
+            "encoder_input_tokens": self.inputs,
+            "decoder_input_tokens": self.decoder_inputs,
+            "decoder_target_tokens": self.targets,
+        }
+
+    def logits(self) -> np.ndarray:
+        return np.asarray(self.model.logits(self.params, self.batch))
+
+    def greedy_tokens(self) -> np.ndarray:
+        return np.asarray(self.model.predict_batch(self.params, self.batch)[0])
+
+
+@pytest.fixture(scope="session", params=list(KINDS))
+def exported(request, new_run, tmp_path_factory) -> Exported:
+    """One export of each kind of T5."""
+    directory = tmp_path_factory.mktemp(request.param)
+    run = new_run(directory / "run", **KINDS[request.param])
+    return Exported(run, directory / "export", to_hf(run, directory / "export"))
+
+
+@pytest.fixture(scope="session")
+def flax_t5():
+    """Hugging Face's Flax T5 on a current JAX, whose `clip` no longer knows `a_min` and `a_max`."""
+    from transformers.models.t5 import modeling_flax_t5
+
+    class OldNumpy:
+        def __getattr__(self, name):
+            return getattr(jnp, name)
+
+        @staticmethod
+        def clip(x, a_min=None, a_max=None):
+            return jnp.clip(x, min=a_min, max=a_max)
+
+    modeling_flax_t5.jnp = OldNumpy()
+    return modeling_flax_t5.FlaxT5ForConditionalGeneration
