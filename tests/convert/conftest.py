@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
 
 from convert.to_hf import to_hf
 from limba import checkpoints, train
@@ -48,8 +49,7 @@ KINDS = {
 
 def _sentences(count: int) -> list[str]:
     rng = random.Random(0)
-    consonants, vowels = "b c d f g h l m n p r s t v z ș ț".split(), "a e i o u ă â î".split()
-    syllables = [c + v for c in consonants for v in vowels]
+    syllables = [consonant + vowel for consonant in "bcdfghlmnprstvzșț" for vowel in "aeiouăâî"]
     words = ["".join(rng.choices(syllables, k=rng.randint(1, 4))) for _ in range(500)]
     return [
         " ".join(rng.choices(words, k=rng.randint(3, 14))).capitalize()
@@ -59,9 +59,47 @@ def _sentences(count: int) -> list[str]:
     ]
 
 
+# White space, full width, ligatures, combining and invisible characters, other scripts, unknown ones, control ones.
+VARIED = [
+    *[
+        "",
+        " ",
+        "  ",
+        "\n",
+        "a\n\nb\tc",
+        "  în față și în spate  ",
+        "multe   spații   aici",
+        "ＦＵＬＬ ﬁ ①",
+        "日本語 ba",
+    ],
+    *["emoji 😀 x", "a▁b", "zero\u200bwidth", "nbsp\u00a0aici", "Ţ ţ ș Ș", "e\u0301 c", "con\x07trol", "3,14 „ce”…"],
+    *["soft\u00adhyphen", "rând\r\nnou", "\ufeffbom", "A" * 50, "<extra_id_0", "ba <extra_id_100> ce"],
+]
+WITH_SENTINELS = [
+    *["<extra_id_0>", "<extra_id_0> ba <extra_id_1>", "ba <extra_id_0> ce <extra_id_99>", " <extra_id_5>"],
+    *["ba  <extra_id_0>  ce", "ba <extra_id_0>\n<extra_id_1> ce"],
+]
+
+
 @pytest.fixture(scope="session")
 def sentences() -> list[str]:
     return _sentences(60)
+
+
+@pytest.fixture(scope="session")
+def texts(sentences) -> list[str]:
+    """On these every tokenizer gives SentencePiece's ids."""
+    return [*sentences, *VARIED, *WITH_SENTINELS]
+
+
+@pytest.fixture(scope="session")
+def reference(spiece_model) -> sentencepiece.SentencePieceProcessor:
+    """The SentencePiece model with the sentinels as pieces of its own behind the last one, as SeqIO sets them."""
+    model = sentencepiece_model_pb2.ModelProto.FromString(spiece_model.read_bytes())
+    for i in reversed(range(100)):
+        piece = sentencepiece_model_pb2.ModelProto.SentencePiece.USER_DEFINED
+        model.pieces.add(piece=f"▁<extra_id_{i}>", score=0.0, type=piece)
+    return sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
 
 
 @pytest.fixture(scope="session")
@@ -85,22 +123,24 @@ def spiece_model(tmp_path_factory) -> Path:
 class SentencePieceVocabulary:
     """What the engine reads of SeqIO's class of that name."""
 
-    def __init__(self, sentencepiece_model_file: Path, extra_ids: int = 100, eos_id: int = 1):
+    extra_ids = 100
+    eos_id = 1
+    vocab_size = NUM_PIECES + 100
+
+    def __init__(self, sentencepiece_model_file: Path):
         self.sentencepiece_model_file = str(sentencepiece_model_file)
-        self.extra_ids = extra_ids
-        self.eos_id = eos_id
-        self.vocab_size = NUM_PIECES + extra_ids
 
 
 @pytest.fixture(scope="session")
 def new_run(spiece_model) -> Callable[..., Path]:
-    """`new_run(directory, poison=name, vocabulary=…, **fields of T5Config)` saves a random model as a run's checkpoint."""
+    """Saves a random model as the checkpoint of a run: `new_run(directory, **fields of T5Config)`.
 
-    def save(directory: Path, *, poison: str | None = None, vocabulary=None, dtype: str = "float32", **fields) -> Path:
+    `poison` puts a NaN into the tensors whose names contain it; `dtype` is that of the checkpoint.
+    """
+
+    def save(directory: Path, *, poison: str | None = None, vocab_file=spiece_model, dtype: str = "float32", **fields):
         config = T5Config(**(SMALL | fields))
-        model = types.SimpleNamespace(
-            module=Transformer(config), output_vocabulary=vocabulary or SentencePieceVocabulary(spiece_model)
-        )
+        model = types.SimpleNamespace(module=Transformer(config), output_vocabulary=SentencePieceVocabulary(vocab_file))
         shapes, _ = EncoderDecoderModel.param_shapes_and_axes(
             types.SimpleNamespace(initial_variables=lambda rng: EncoderDecoderModel.initial_variables(model, rng))
         )
@@ -145,12 +185,8 @@ class Exported:
         self.inputs[1, INPUTS_LENGTH // 2 :] = 0
         self.targets = rng.integers(3, SMALL["vocab_size"], (3, TARGETS_LENGTH), np.int32)
         self.decoder_inputs = np.pad(self.targets[:, :-1], ((0, 0), (1, 0)))
-        self.model = EncoderDecoderModel(
-            Transformer(self.config),
-            None,
-            types.SimpleNamespace(eos_id=1),
-            None,
-        )
+        vocabulary = types.SimpleNamespace(eos_id=1)
+        self.model = EncoderDecoderModel(Transformer(self.config), vocabulary, vocabulary, optimizer_def=None)
         self.batch = {
             "encoder_input_tokens": self.inputs,
             "decoder_input_tokens": self.decoder_inputs,
