@@ -207,31 +207,33 @@ class _Stream:
             dataset = task.source.get_dataset(config.split, config.shuffle, seed, shard, num_epochs=num_epochs)
             dataset = task.preprocess_precache(dataset, seed=example_seed)
             dataset = task.preprocess_postcache(dataset, sequence_length=lengths, seed=example_seed)
-            if config.shuffle and buffer_size:
-                dataset = dataset.shuffle(buffer_size, seed=example_seed)
         else:
             dataset = task.get_dataset(
                 lengths,
                 config.split,
                 config.use_cached,
+                # The buffer is below, for all sources; SeqIO shuffles the files of this one.
                 shuffle=config.shuffle,
-                shuffle_buffer_size=buffer_size,
-                seed=example_seed,
+                shuffle_buffer_size=1,
+                # All readers need one order of files, since they may take every n-th example of it.
+                seed=_derive_seed(seed, number),
                 shard_info=shard if num_readers > 1 else None,
                 num_epochs=num_epochs,
                 trim_output_features=False,
                 try_in_mem_cache=False,
             )
 
+        names = [name for name in lengths if name in dataset.element_spec]
+        if self._converts_in_numpy and not {"inputs", "targets"} <= set(names):
+            raise ValueError(f"EncDecFeatureConverter needs inputs and targets; task {task.name!r} makes {names}.")
+
         def finish(example):
-            result = {
-                name: example[name][: lengths[name]] if config.trim_output_features else example[name]
-                for name in task.output_features
-            }
+            result = {n: example[n][: lengths[n]] if config.trim_output_features else example[n] for n in names}
             document = example.get("document", tf.fill([3], tf.constant(-1, tf.int64)))
             return {**result, "position": tf.concat([tf.constant([number], tf.int64), document], axis=0)}
 
-        return dataset.map(finish)
+        dataset = dataset.map(finish)
+        return dataset.shuffle(buffer_size, seed=example_seed) if config.shuffle and buffer_size else dataset
 
     def mixed_examples(self, seed: int, reader: int, num_readers: int) -> tf.data.Dataset:
         """A reader's endless training examples, of all tasks at their rates."""
@@ -248,8 +250,7 @@ class _Stream:
         lengths = dict(self.config.task_feature_lengths)
         if self._converts_in_numpy:
             shapes = {**{name: [lengths[name]] for name in ("inputs", "targets")}, "position": [4]}
-            selected = examples.map(lambda example: {name: example[name] for name in shapes})
-            batches = selected.padded_batch(rows, padded_shapes=shapes)
+            batches = examples.padded_batch(rows, padded_shapes=shapes)
         else:
             batches = self.converter(pack=self.config.pack)(examples, lengths).batch(rows)
         options = tf.data.Options()

@@ -1,6 +1,7 @@
 """SeqIO preprocessors that work on whole chunks of documents: one NumPy call instead of a graph call per example."""
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -21,7 +22,7 @@ def encode_batch(vocabulary: seqio.Vocabulary, texts: Sequence[bytes]) -> tuple[
     else:
         encoded = [vocabulary.encode(string) for string in strings]
     lengths = np.array([len(ids) for ids in encoded], np.int64)
-    return np.fromiter((i for ids in encoded for i in ids), np.int32, lengths.sum()), lengths
+    return np.fromiter(itertools.chain.from_iterable(encoded), np.int32, lengths.sum()), lengths
 
 
 def split_into_windows(tokens: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:

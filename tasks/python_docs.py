@@ -23,7 +23,7 @@ import pyarrow.parquet
 
 # One document in so many is for validation.
 _VALIDATION_SHARE = 40
-_NUM_SHARDS = {"train": 4, "validation": 2}
+_NUM_SHARDS = {"train": 8, "validation": 2}
 _MIN_WORDS = 8
 
 
@@ -45,12 +45,16 @@ def write_corpus(out: str | pathlib.Path) -> dict[str, int]:
         splits["validation" if is_validation else "train"].append(text)
     out.mkdir(parents=True, exist_ok=True)
     for split, texts in splits.items():
-        # By hash, so that every shard has something of every module.
+        # By hash, so that every shard has something of every module; by size, so that shards are equally large.
         texts.sort(key=lambda text: hashlib.sha256(text.encode()).hexdigest())
-        num_shards = _NUM_SHARDS[split]
-        for shard in range(num_shards):
-            name = f"{split}-{shard:05d}-of-{num_shards:05d}"
-            _write_shard(out, name, texts[shard::num_shards])
+        shards: list[list[str]] = [[] for _ in range(_NUM_SHARDS[split])]
+        sizes = [0] * len(shards)
+        for text in texts:
+            smallest = sizes.index(min(sizes))
+            shards[smallest].append(text)
+            sizes[smallest] += len(text)
+        for shard, members in enumerate(shards):
+            _write_shard(out, f"{split}-{shard:05d}-of-{len(shards):05d}", members)
     counts = {split: len(texts) for split, texts in splits.items()}
     _replace(summary, lambda path: path.write_text(json.dumps(counts)))
     return counts

@@ -125,7 +125,9 @@ def test_a_row_depends_on_its_seed_alone():
 
 def test_too_many_sentinels_says_what_to_do():
     # 4096 bytes with spans of 3 need more than 200 sentinels; ByT5's spans of 20 do not.
-    with pytest.raises(ValueError, match=r"needs 227 sentinels, and the vocabulary has 100; set mean_noise_span_length"):
+    with pytest.raises(
+        ValueError, match=r"needs 227 sentinels, and the vocabulary has 100; set mean_noise_span_length"
+    ):
         objectives.SpanCorruption().check_sentinels(4096, 100)
     objectives.SpanCorruption(mean_noise_span_length=20).check_sentinels(4096, 100)
     with pytest.raises(ValueError, match="extra_ids=100"):

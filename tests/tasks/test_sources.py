@@ -10,6 +10,7 @@ import seqio
 
 from tasks import sources
 
+
 def read(source, split="train", num_readers=1, reader=0, **options):
     dataset = source.get_dataset(split, shard_info=seqio.ShardInfo(reader, num_readers), **options)
     return list(dataset.as_numpy_iterator())
@@ -48,10 +49,7 @@ def test_order(data_files, places):
 def test_pieces_are_disjoint_complete_and_balanced(sizes, num_readers):
     readers = sources.split_shards(sizes, num_readers)
     stripes = collections.Counter(
-        (piece.shard, row)
-        for pieces in readers
-        for piece in pieces
-        for row in range(piece.offset, 64, piece.step)
+        (piece.shard, row) for pieces in readers for piece in pieces for row in range(piece.offset, 64, piece.step)
     )
     assert stripes == collections.Counter({(shard, row): 1 for shard in range(len(sizes)) for row in range(64)})
     loads = [sum(sizes[piece.shard] / piece.step for piece in pieces) for pieces in readers]
