@@ -2,10 +2,11 @@
 
     python benchmarks/input_pipeline.py [--seconds 20]
 
-Prints one JSON line. Both read the same JSON-lines shards, tokenize with the same SentencePiece vocabulary, concatenate,
-corrupt spans (512 inputs, 114 targets), shuffle and batch. Ours is `tasks.pipeline` as training uses it, position saved
-once per round. The reference is made of SeqIO's own preprocessors and feature converter, an example per graph call, with
-T5's span corruption written in TensorFlow, as T5's mixtures do. Rounds alternate, so that both see the same machine.
+Prints one JSON line. Both read the same JSON-lines shards through the same source, tokenize with the same SentencePiece
+vocabulary, concatenate, corrupt spans (512 inputs, 114 targets), shuffle and batch. Ours is `tasks.pipeline` as it
+trains, position saved once per round. The reference is made of SeqIO's own preprocessors and feature converter, an
+example per graph call, with T5's span corruption written in TensorFlow, as T5's mixtures do. Rounds alternate, so that
+both see the same machine.
 """
 
 import argparse

@@ -121,20 +121,28 @@ def train_vocabulary(
             minloglevel=2,
         )
     except RuntimeError as error:
-        largest = re.search(r"value <= (\d+)", str(error))
-        if not largest:
-            raise
-        possible = (int(largest.group(1)) + NUM_SENTINELS) // _MULTIPLE * _MULTIPLE
-        raise ValueError(
-            f"The corpus is too small for a vocabulary of {vocab_size}; with split {split!r} the largest possible "
-            f"vocab_size is {possible}."
-        ) from error
+        raise _explain(error, vocab_size, split) from error
     out = pathlib.Path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = out.with_name(f"{out.name}.{os.getpid()}.tmp")
     temporary.write_bytes(model.getvalue())
     temporary.replace(out)
     return out
+
+
+def _explain(error: RuntimeError, vocab_size: int, split: str) -> Exception:
+    """SentencePiece's complaint about the size, in terms of `vocab_size`."""
+    if largest := re.search(r"value <= (\d+)", str(error)):
+        possible = (int(largest.group(1)) + NUM_SENTINELS) // _MULTIPLE * _MULTIPLE
+        remedy = f"the largest possible vocab_size is {possible}" if possible > _MULTIPLE else "give it more text"
+        return ValueError(f"Split {split!r} is too small for a vocabulary of {vocab_size}; {remedy}.")
+    if characters := re.search(r"smaller than required_chars\. (\d+)", str(error)):
+        needed = _round_up(int(characters.group(1)) + NUM_SENTINELS)
+        return ValueError(
+            f"A vocabulary of {vocab_size} has no room for the characters of split {split!r}; set vocab_size to "
+            f"{needed} or more, or lower character_coverage."
+        )
+    return error
 
 
 def _sentences(source: sources.HuggingFaceSource, split: str, text_column: str, limit: int) -> Iterator[str]:

@@ -104,7 +104,8 @@ def test_restored_in_another_process(task, lengths, data_files, tmp_path):
 import pathlib, sys, numpy as np, seqio
 from limba import data
 from tasks import pipeline, pretraining, sources
-pretraining.register_pretraining_task("test_task", data_files=sources.HuggingFaceSource({data_files!r}, chunk_documents=8),
+pretraining.register_pretraining_task(
+    "test_task", data_files=sources.HuggingFaceSource({data_files!r}, chunk_documents=8),
     vocabulary=seqio.ByteVocabulary(100), shuffle_buffer_size=400)
 batches = pipeline.get_train_batches(
     data.DatasetConfig("test_task", {lengths!r}, "train", batch_size=8, num_readers=4, seed=3))
@@ -179,7 +180,7 @@ def test_a_changed_run_is_refused_and_says_what_changed(task, lengths, corpus):
     ]:
         with pytest.raises(ValueError, match=message):
             pipeline.get_train_batches(dataclasses.replace(config, **changes)).restore_state(state)
-    with pytest.raises(ValueError, match="has no 'reader-0000-of-0002.zip'"):
+    with pytest.raises(ValueError, match=r"has no 'reader-0000-of-0002\.zip'"):
         pipeline.get_train_batches(dataclasses.replace(config, num_readers=2)).restore_state(state)
     with pytest.raises(ValueError, match="damaged"):
         batches.restore_state({name: content[:100] for name, content in state.items()})
@@ -224,8 +225,8 @@ def test_t5x_style_task_that_can_be_saved(tmp_path):
 
 
 def test_t5x_style_generator_is_read_again_and_says_so(caplog):
-    def generate(split, shuffle_files):
-        del split, shuffle_files
+    def generate(split, shuffle_files, seed=None):
+        del split, shuffle_files, seed
         return tf.data.Dataset.from_generator(
             lambda: ({"text": f"line {i}"} for i in range(100)),
             output_signature={"text": tf.TensorSpec([], tf.string)},

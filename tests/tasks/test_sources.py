@@ -111,7 +111,7 @@ def test_errors(data_files, tmp_path, make_document, write_jsonl):
         sources.HuggingFaceSource(data_files, ["txt"]).check("train")
     with pytest.raises(ValueError, match="no split 'test'; this source has 'train', 'validation'"):
         sources.HuggingFaceSource(data_files).check("test")
-    with pytest.raises(ValueError, match="format of .* is not clear"):
+    with pytest.raises(ValueError, match=r"format of .* is not clear"):
         (tmp_path / "a.bin").write_bytes(b"x")
         sources.HuggingFaceSource({"train": str(tmp_path / "a.bin")}).check("train")
     (tmp_path / "empty.jsonl").touch()

@@ -39,16 +39,23 @@ def test_byte_fallback_spells_what_it_does_not_know(source, tmp_path):
     assert model.decode(model.encode("abc 你")) == "abc 你"
 
 
-def test_too_small_a_corpus_names_the_largest_size(tmp_path, write_jsonl):
-    file = write_jsonl(tmp_path / "tiny.jsonl", [{"text": "the quick brown fox jumps over the lazy dog"}] * 50)
-    source = sources.HuggingFaceSource({"train": file})
-    with pytest.raises(
-        ValueError, match=r"too small for a vocabulary of 8192.*largest possible vocab_size is \d+"
-    ) as e:
-        vocabularies.train_vocabulary(source, tmp_path / "spiece.model", vocab_size=8192)
-    largest = int(str(e.value).rstrip(".").split()[-1])
+def test_too_small_a_corpus_names_the_largest_size(source, tmp_path, write_jsonl):
+    with pytest.raises(ValueError, match=r"too small for a vocabulary of 65536; the largest possible") as error:
+        vocabularies.train_vocabulary(source, tmp_path / "spiece.model", vocab_size=65536)
+    largest = int(str(error.value).rstrip(".").split()[-1])
     assert largest % 128 == 0
     vocabularies.train_vocabulary(source, tmp_path / "spiece.model", vocab_size=largest)
+    tiny = sources.HuggingFaceSource({"train": write_jsonl(tmp_path / "tiny.jsonl", [{"text": "a b c"}] * 5)})
+    with pytest.raises(ValueError, match="too small for a vocabulary of 8192; give it more text"):
+        vocabularies.train_vocabulary(tiny, tmp_path / "tiny.model", vocab_size=8192)
+    assert not (tmp_path / "tiny.model").exists()
+
+
+def test_too_many_characters(tmp_path, write_jsonl):
+    text = " ".join(chr(0x4E00 + i) for i in range(600))
+    source = sources.HuggingFaceSource({"train": write_jsonl(tmp_path / "han.jsonl", [{"text": text}] * 3)})
+    with pytest.raises(ValueError, match=r"no room for the characters of split 'train'; set vocab_size to 768 or more"):
+        vocabularies.train_vocabulary(source, tmp_path / "spiece.model", vocab_size=256)
 
 
 def test_size_must_be_a_multiple_of_128(source, tmp_path):
