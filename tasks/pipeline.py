@@ -61,7 +61,14 @@ def get_train_batches(
     if seed is None:
         seed = secrets.randbits(31)
         logger.warning("No seed is set for %s: this run draws %d.", config.mixture_or_task_name, seed)
-    return TrainBatches([_Reader(stream, reader, layout, seed) for reader in layout.readers])
+    readers = [_Reader(stream, reader, layout, seed) for reader in layout.readers]
+    foreign_tasks = [task for task in stream.tasks if not stream.reads_chunks(task)]
+    if foreign_tasks:
+        _say_what_cannot_be_done(foreign_tasks, config, layout)
+        can_save = readers[0].probe()
+        for reader in readers:
+            reader.can_save = can_save
+    return TrainBatches(readers)
 
 
 def get_eval_batches(
@@ -305,10 +312,8 @@ class _Reader:
         self._reader = reader
         self._layout = layout
         self.state_name = f"reader-{reader:04d}-of-{layout.num_readers:04d}.zip"
+        self.can_save = True
         self._open(seed)
-        self._can_save = True
-        if not all(stream.reads_chunks(task) for task in stream.tasks):
-            self._probe()
 
     def _open(self, seed: int) -> None:
         self._seed = seed
@@ -318,31 +323,22 @@ class _Reader:
         self._batches = 0
         self._position: dict[int, tuple[int, ...]] = {}
 
-    def _probe(self) -> None:
-        """Finds out whether TensorFlow can save this pipeline, and says what will happen if not."""
-        names = ", ".join(task.name for task in self._stream.tasks if not self._stream.reads_chunks(task))
+    def probe(self) -> bool:
+        """Whether TensorFlow can save this pipeline. A generator refuses only once it runs, so a batch is read."""
         try:
+            next(self._iterator)
             self._serialize_iterator()
         except (tf.errors.UnimplementedError, tf.errors.FailedPreconditionError) as error:
-            self._can_save = False
-            if self._reader == self._layout.readers[0]:
-                logger.warning(
-                    "The data position of %s cannot be saved (%s). A restart reads all earlier batches again to find "
-                    "its place; give the task a tasks.sources.HuggingFaceSource to avoid that.",
-                    names,
-                    error.message.split(". [")[0].split("} ")[-1],
-                )
-        if self._layout.num_readers > 1 and self._reader == self._layout.readers[0]:
-            for task in self._stream.tasks:
-                if not self._stream.reads_chunks(task) and not task.source.supports_arbitrary_sharding:
-                    num_shards = len(task.source.list_shards(self._stream.config.split))
-                    if num_shards < self._layout.num_readers:
-                        logger.warning(
-                            "%s has %d shards for %d readers: each reader reads all of it and keeps its share.",
-                            task.name,
-                            num_shards,
-                            self._layout.num_readers,
-                        )
+            logger.warning(
+                "The data position of %s cannot be saved (%s). A restart will read all earlier batches again to find "
+                "its place; a tasks.sources.HuggingFaceSource avoids that.",
+                self._stream.config.mixture_or_task_name,
+                error.message.partition("} ")[2].partition(" [")[0],
+            )
+            return False
+        finally:
+            self._open(self._seed)
+        return True
 
     def __next__(self) -> dict[str, np.ndarray]:
         batch = {name: value.numpy() for name, value in next(self._iterator).items()}
@@ -373,7 +369,7 @@ class _Reader:
             "position": position,
             "fingerprint": self._stream.fingerprint(self._seed, self._layout.num_readers),
         }
-        files = self._serialize_iterator() if self._can_save else {}
+        files = self._serialize_iterator() if self.can_save else {}
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             archive.writestr("position.json", json.dumps(header, indent=1, ensure_ascii=False))
@@ -401,7 +397,7 @@ class _Reader:
         header = self._header(state)
         # Opened anew: a run without a seed goes on with the seed that it drew first.
         self._open(header["fingerprint"]["seed"])
-        if self._can_save:
+        if self.can_save:
             with tempfile.TemporaryDirectory() as directory, zipfile.ZipFile(io.BytesIO(state)) as archive:
                 archive.extractall(directory)
                 tf.train.Checkpoint(iterator=self._iterator).read(f"{directory}/iterator").assert_consumed()
@@ -470,6 +466,20 @@ def _converter_class(feature_converter: FeatureConverter) -> type[seqio.FeatureC
         nearest = difflib.get_close_matches(feature_converter, known, n=1, cutoff=0.0)[0]
         raise ValueError(f"SeqIO has no feature converter {feature_converter!r}; did you mean {nearest!r}?")
     return getattr(seqio, feature_converter)
+
+
+def _say_what_cannot_be_done(tasks: list[seqio.Task], config: data.DatasetConfig, layout: data.ReaderLayout) -> None:
+    for task in tasks:
+        if config.use_cached or task.source.supports_arbitrary_sharding:
+            continue
+        num_shards = len(task.source.list_shards(config.split))
+        if num_shards < layout.num_readers:
+            logger.warning(
+                "%s has too few shards (%d) for %d readers: each of them reads everything and keeps its share.",
+                task.name,
+                num_shards,
+                layout.num_readers,
+            )
 
 
 def _check_lengths(task: seqio.Task, lengths: Mapping[str, int]) -> None:

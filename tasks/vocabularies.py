@@ -136,7 +136,7 @@ def _explain(error: RuntimeError, vocab_size: int, split: str) -> Exception:
         possible = (int(largest.group(1)) + NUM_SENTINELS) // _MULTIPLE * _MULTIPLE
         remedy = f"the largest possible vocab_size is {possible}" if possible > _MULTIPLE else "give it more text"
         return ValueError(f"Split {split!r} is too small for a vocabulary of {vocab_size}; {remedy}.")
-    if characters := re.search(r"smaller than required_chars\. (\d+)", str(error)):
+    if characters := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
         needed = _round_up(int(characters.group(1)) + NUM_SENTINELS)
         return ValueError(
             f"A vocabulary of {vocab_size} has no room for the characters of split {split!r}; set vocab_size to "

@@ -237,7 +237,7 @@ def test_t5x_style_generator_is_read_again_and_says_so(caplog):
     with caplog.at_level(logging.WARNING):
         batches = pipeline.get_train_batches(config)
     assert "cannot be saved" in caplog.text
-    assert "1 shards for 2 readers" in caplog.text
+    assert "too few shards (1) for 2 readers" in caplog.text
     take(batches, 5)
     state = batches.save_state()
     expected = take(batches, 5)
