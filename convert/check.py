@@ -19,8 +19,10 @@ import numpy as np
 from convert import hf_weights, names, numpy_t5
 from limba.network import T5Config, Transformer
 
-# Two float32 implementations of one model differ by less, for logits of ordinary size.
+# Two float32 implementations of one model differ by less: about 1e-5 for a random T5 of base size. Rounding grows with
+# the logits, so where the largest is above 10, 1e-5 of it is allowed.
 TOLERANCE = 1e-4
+RELATIVE_TOLERANCE = 1e-5
 
 _INPUTS_LENGTH, _TARGETS_LENGTH = 48, 24
 
@@ -58,11 +60,12 @@ def check_export(
         differences[f"limba vs export (NumPy, from {file})"] = _largest_difference(ours, theirs)
     if "safetensors" in formats and importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
         differences["limba vs export (PyTorch)"] = _largest_difference(ours, _torch_logits(folder, batch))
-    wrong = [f"{what}: {difference:.2e}" for what, difference in differences.items() if not difference <= TOLERANCE]
+    allowed = max(TOLERANCE, RELATIVE_TOLERANCE * float(np.max(np.abs(ours))))
+    wrong = [f"{what}: {difference:.2e}" for what, difference in differences.items() if not difference <= allowed]
     if wrong:
         raise ValueError(
             f"The export does not compute what the checkpoint does; largest logits difference {'; '.join(wrong)}, "
-            f"allowed {TOLERANCE:.0e}. Nothing was kept."
+            f"allowed {allowed:.0e}. Nothing was kept."
         )
     return differences
 

@@ -149,7 +149,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
     return flat
 
 
-def unflatten(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
     """`{"a/b": x} -> {"a": {"b": x}}`."""
     tree: dict[str, Any] = {}
     for name, value in flat.items():
@@ -179,7 +179,8 @@ def roll(unrolled: Mapping[str, np.ndarray], config: T5Config) -> dict[str, Any]
     """The tree of parameters that a network of `config` takes: `unroll` backwards."""
     if not config.scan_layers:
         return unflatten(unrolled)
-    flat, stacks = {}, {}
+    flat: dict[str, np.ndarray] = {}
+    stacks: dict[str, dict[int, np.ndarray]] = {}
     for name, array in unrolled.items():
         layer = re.fullmatch(r"(encoder|decoder)/layers_(\d+)/(.*)", name)
         if not layer:

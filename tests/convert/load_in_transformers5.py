@@ -5,6 +5,7 @@ python load_in_transformers5.py EXPORT REQUEST.json OUT.npz
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,8 +15,7 @@ from transformers import AutoTokenizer, T5ForConditionalGeneration
 
 def main(folder: str, request_file: str, out: str) -> None:
     assert transformers.__version__.startswith("5."), transformers.__version__
-    with open(request_file) as file:
-        request = json.load(file)
+    request = json.loads(Path(request_file).read_text())
     inputs, decoder_inputs = torch.tensor(request["inputs"]), torch.tensor(request["decoder_inputs"])
     model, loading = T5ForConditionalGeneration.from_pretrained(folder, output_loading_info=True)
     mask = (inputs != 0).long()
