@@ -186,6 +186,9 @@ class _Stream:
                 f"{config.mixture_or_task_name!r} has no split {config.split!r}; it has "
                 f"{', '.join(map(repr, sorted(provider.splits)))}."
             )
+        for task in seqio.get_subtasks(provider):
+            if task not in tasks:
+                logger.warning("Task %s has no split %r and is left out.", task.name, config.split)
         for task in tasks:
             _check_lengths(task, config.task_feature_lengths)
             if isinstance(task.source, sources.HuggingFaceSource) and not config.use_cached:

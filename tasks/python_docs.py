@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 # One document in so many is for validation.
-_VALIDATION_SHARE = 40
+_VALIDATION_SHARE = 20
 _NUM_SHARDS = {"train": 8, "validation": 2}
 _MIN_WORDS = 8
 

@@ -72,7 +72,7 @@ def test_features_equal_seqio_s_converter():
 
 
 @pytest.mark.parametrize("provider", ["task", "mixture"])
-@pytest.mark.parametrize("pack", [False, True])
+@pytest.mark.parametrize("pack", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_restored_stream_equals_the_uninterrupted_one(provider, pack, lengths, request):
     """Over several epochs, with a buffer larger than any shard, in the middle of an epoch and of a chunk."""
     config = config_for(request.getfixturevalue(provider), lengths, pack=pack)
