@@ -121,16 +121,14 @@ class EncoderDecoderModel:
         )
         return loss, metrics_lib.encoder_decoder_metrics(logits, batch, weights, loss, z_loss)
 
-    def microbatch_weight(self, microbatch: Batch) -> Array | float:
-        """What the loss of one microbatch was divided by, if that depends on the batch; else 1.
+    def microbatch_weight(self, microbatch: Batch) -> Array | float | None:
+        """What the loss of one microbatch was divided by; None if that does not depend on the batch.
 
         The Trainer weighs microbatches with it, so that the loss of the whole is the one a single batch would have.
         """
         if not isinstance(self.loss_normalizing_factor, losses.SpecialLossNormalizingFactor):
-            return 1.0
-        factor, _ = losses.normalizing_factor_and_weights(self.loss_normalizing_factor, microbatch)
-        assert factor is not None
-        return factor
+            return None
+        return losses.normalizing_factor_and_weights(self.loss_normalizing_factor, microbatch)[0]
 
     # -------------------------------------------------- prediction --------------------------------------------------
 

@@ -108,7 +108,9 @@ def train(
         partitioner.check_heads(network_config.num_heads)
     seeds = _seeds(directory, random_seed, train_dataset_cfg.seed)
     train_dataset_cfg = dataclasses.replace(train_dataset_cfg, seed=seeds["dataset"])
-    trainer = trainer_cls(model=model, partitioner=partitioner, rng=jax.random.key(seeds["random"]))
+    # Split as T5X does: the same seed gives its initial parameters.
+    init_rng, dropout_rng = jax.random.split(jax.random.key(seeds["random"]))
+    trainer = trainer_cls(model=model, partitioner=partitioner, rng=dropout_rng)
     partitioner.check_batch_size(train_dataset_cfg.batch_size, "batch_size", trainer.num_microbatches)
     if train_eval_dataset_cfg is not None:
         partitioner.check_batch_size(train_eval_dataset_cfg.batch_size, "the evaluation batch_size")
@@ -128,7 +130,7 @@ def train(
 
     # ---------------------------------------------------- state -------------------------------------------------------
     checkpointer = checkpoints.Checkpointer(directory, checkpoint_cfg.save)
-    state = _restore_or_initialize(trainer, checkpointer, checkpoint_cfg, batches, seeds["random"])
+    state = _restore_or_initialize(trainer, checkpointer, checkpoint_cfg, batches, init_rng)
     first_step = int(state.step)
     if first_step >= total_steps:
         logger.info("%s is already at step %d of %d: nothing to train.", directory, first_step, total_steps)
@@ -359,7 +361,7 @@ def _restore_or_initialize(
     checkpointer: checkpoints.Checkpointer,
     config: checkpoints.CheckpointConfig,
     batches: BatchIterator,
-    random_seed: int,
+    init_rng: jax.Array,
 ) -> TrainState:
     shapes = trainer.sharded_state_shapes()
     resumed = checkpointer.restore_latest(shapes)
@@ -376,7 +378,7 @@ def _restore_or_initialize(
         state = checkpoints.load_state(initial, shapes)
         logger.info("Starting from %s at step %d.", initial, int(state.step))
         return state
-    return trainer.new_state(jax.random.key(random_seed))
+    return trainer.new_state(init_rng)
 
 
 def _open_writers(directory: Path, first_step: int) -> list[writers.MetricWriter]:

@@ -104,18 +104,16 @@ class Trainer:
         n = self.num_microbatches
         microbatches = {name: x.reshape(x.shape[0] // n, n, *x.shape[1:]) for name, x in batch.items()}
         microbatch = lambda i: {name: x[:, i] for name, x in microbatches.items()}  # noqa: E731
-        weight_of = self.model.microbatch_weight
-        total_weight = sum(weight_of(microbatch(i)) for i in range(n))
+        weights = [self.model.microbatch_weight(microbatch(i)) for i in range(n)]
+        # Plain sums add up; a loss normalized over its microbatch counts by the microbatch's share of the batch.
+        normalized = weights[0] is not None
+        shares = jnp.asarray(weights, jnp.float32) / sum(weights) if normalized else jnp.ones(n)
 
         def accumulate(carry, i):
             grads, metrics = carry
-            part = microbatch(i)
-            # A loss normalized over the microbatch counts by its share of the batch; plain sums just add up.
-            special = not isinstance(total_weight, float | int)
-            share = weight_of(part) / total_weight if special else 1.0
-            part_grads, part_metrics = gradient_fn(params, part, jax.random.fold_in(rng, i))
-            grads = jax.tree.map(lambda total, g: total + share * g.astype(jnp.float32), grads, part_grads)
-            part_metrics = _scale_losses(part_metrics, share)
+            part_grads, part_metrics = gradient_fn(params, microbatch(i), jax.random.fold_in(rng, i))
+            grads = jax.tree.map(lambda total, g: total + shares[i] * g.astype(jnp.float32), grads, part_grads)
+            part_metrics = _scale_losses(part_metrics, shares[i])
             return (grads, metrics_lib.add_microbatches(metrics, part_metrics)), None
 
         zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)

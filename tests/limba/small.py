@@ -1,0 +1,102 @@
+"""Small models and batches for the tests of the engine."""
+
+import jax
+import numpy as np
+
+from limba import adafactor, models, network, partitioning, schedules, trainer
+
+VOCAB_SIZE = 256
+
+
+class FixedVocabulary:
+    """A vocabulary of numbers: what the engine needs of one, without a file."""
+
+    vocab_size = VOCAB_SIZE
+    eos_id = 1
+    extra_ids = 100
+
+    def encode(self, text: str) -> list[int]:
+        return [int(word) for word in text.split()]
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(str(i) for i in ids)
+
+
+def config(**fields) -> network.T5Config:
+    defaults = {
+        "vocab_size": VOCAB_SIZE,
+        "emb_dim": 128,
+        "num_heads": 4,
+        "head_dim": 32,
+        "num_encoder_layers": 2,
+        "num_decoder_layers": 2,
+        "mlp_dim": 128,
+        "mlp_activations": ("gelu", "linear"),
+        "dropout_rate": 0.0,
+    }
+    return network.T5Config(**(defaults | fields))
+
+
+def model(optimizer=None, loss_normalizing_factor=None, label_smoothing=0.0, **fields) -> models.EncoderDecoderModel:
+    vocabulary = FixedVocabulary()
+    if optimizer is None:
+        optimizer = adafactor.Adafactor(logical_factor_rules=adafactor.standard_logical_factor_rules())
+    return models.EncoderDecoderModel(
+        network.Transformer(config(**fields)),
+        vocabulary,
+        vocabulary,
+        optimizer,
+        z_loss=1e-4,
+        label_smoothing=label_smoothing,
+        loss_normalizing_factor=loss_normalizing_factor,
+    )
+
+
+def partitioner(num_devices: int = 1, num_partitions: int = 1, rules=None) -> partitioning.PjitPartitioner:
+    return partitioning.PjitPartitioner(num_partitions, logical_axis_rules=rules, devices=jax.devices()[:num_devices])
+
+
+def make_trainer(model_=None, partitioner_=None, num_microbatches=None, learning_rate=0.01) -> trainer.Trainer:
+    return trainer.Trainer(
+        model_ or model(),
+        partitioner_ or partitioner(),
+        schedules.create_learning_rate_scheduler("constant", learning_rate),
+        num_microbatches=num_microbatches,
+    )
+
+
+def batch(seed: int, rows: int = 8, inputs: int = 16, targets: int = 8) -> dict[str, np.ndarray]:
+    """Random tokens; rows end at different lengths, so that padding and weights matter."""
+    rng = np.random.default_rng(seed)
+    encoder = rng.integers(3, VOCAB_SIZE, (rows, inputs), dtype=np.int32)
+    decoder = rng.integers(3, VOCAB_SIZE, (rows, targets), dtype=np.int32)
+    for row in range(rows):
+        encoder[row, inputs - row % 5 :] = 0
+        decoder[row, targets - row % 3 :] = 0
+    return {
+        "encoder_input_tokens": encoder,
+        "decoder_target_tokens": decoder,
+        "decoder_input_tokens": np.pad(decoder, ((0, 0), (1, 0)))[:, :-1],
+        "decoder_loss_weights": (decoder > 0).astype(np.int32),
+    }
+
+
+class Stream:
+    """An endless, resumable stream of `batch(0)`, `batch(1)` …: the contract of `limba.data` in a counter."""
+
+    def __init__(self, rows: int = 8, first: int = 0, broken_at: int | None = None):
+        self.rows, self.next, self.broken_at = rows, first, broken_at
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        made = batch(self.next, self.rows)
+        self.next += 1
+        return made
+
+    def save_state(self):
+        return {"reader-0": str(self.next).encode()}
+
+    def restore_state(self, state):
+        self.next = int(state["reader-0"])

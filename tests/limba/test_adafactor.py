@@ -1,0 +1,152 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from limba import adafactor, optimizers, schedules
+
+RULES = adafactor.standard_logical_factor_rules()
+
+
+def _rms(x):
+    return np.sqrt(np.mean(np.square(x)))
+
+
+def _numpy_adafactor(params, gradients, learning_rates, *, beta1=None, weight_decay=0.0, exponent=None, clip=1.0):
+    """Adafactor of one matrix from the paper's equations, in float64, for comparison."""
+    p = params.astype(np.float64)
+    row, col, full, m = 0.0, 0.0, 0.0, np.zeros_like(p)
+    factored = min(p.shape) >= 128 if p.ndim == 2 else False
+    for t, (g, lr) in enumerate(zip(gradients, learning_rates, strict=True)):
+        beta2 = 1 - (t + 1.0) ** -0.8
+        g = g.astype(np.float64)
+        square = g**2 + 1e-30
+        if factored:
+            smaller, larger = np.argsort(p.shape, kind="stable")
+            row = beta2 * row + (1 - beta2) * square.mean(axis=larger, keepdims=True)
+            col = beta2 * col + (1 - beta2) * square.mean(axis=smaller, keepdims=True)
+            v = row * col / row.mean()
+        else:
+            full = beta2 * full + (1 - beta2) * square
+            v = full
+        y = g / np.sqrt(v)
+        y /= max(1.0, _rms(y) / clip)
+        update = lr * max(_rms(p), 1e-3) * y
+        if beta1:
+            m = beta1 * m + (1 - beta1) * update
+            update = m
+        decay = weight_decay * (lr**exponent if exponent else 1.0)
+        p = (1 - decay) * p - update
+    return p
+
+
+@pytest.mark.parametrize("shape", [(128, 192), (192, 128), (160, 160), (64, 200), (96,)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"beta1": 0.9},
+        {"weight_decay_rate": 0.01},
+        {"beta1": 0.9, "weight_decay_rate": 0.5, "weight_decay_rate_lr_exponent": 2.0},
+    ],
+)
+def test_steps_follow_the_equations(shape, options):
+    rng = np.random.default_rng(0)
+    start = rng.normal(size=shape).astype(np.float32)
+    gradients = rng.normal(size=(4, *shape)).astype(np.float32)
+    rates = [0.01, 0.02, 0.005, 0.1]
+    optimizer = adafactor.Adafactor(logical_factor_rules=RULES, **options)
+    params = {"w": jnp.asarray(start)}
+    state = optimizer.init(params)
+    for step, (g, rate) in enumerate(zip(gradients, rates, strict=True)):
+        updates, state = optimizer.update({"w": g}, state, params, learning_rate=rate, step=step)
+        params = optax.apply_updates(params, updates)
+    expected = _numpy_adafactor(
+        start,
+        gradients,
+        rates,
+        beta1=options.get("beta1"),
+        weight_decay=options.get("weight_decay_rate", 0.0),
+        exponent=options.get("weight_decay_rate_lr_exponent"),
+    )
+    np.testing.assert_allclose(params["w"], expected, rtol=2e-5, atol=2e-6)
+
+
+def test_scanned_layers_are_updated_as_if_each_stood_alone():
+    rng = np.random.default_rng(1)
+    layers = rng.normal(size=(3, 128, 160)).astype(np.float32) * np.array([1, 5, 0.1], np.float32)[:, None, None]
+    gradients = rng.normal(size=(3, 128, 160)).astype(np.float32)
+    stacked = adafactor.Adafactor(logical_factor_rules=RULES)
+    stacked.set_param_axes({"w": P("embed", "layers", "mlp")})
+    single = adafactor.Adafactor(logical_factor_rules=RULES)
+    params = {"w": jnp.moveaxis(jnp.asarray(layers), 0, 1)}
+    grads = {"w": jnp.moveaxis(jnp.asarray(gradients), 0, 1)}
+    updates, state = stacked.update(grads, stacked.init(params), params, learning_rate=0.01, step=0)
+    assert state["w"].v_row.shape == (128, 3) and state["w"].v_col.shape == (3, 160)
+    for i in range(3):
+        one = {"w": jnp.asarray(layers[i])}
+        expected, _ = single.update({"w": jnp.asarray(gradients[i])}, single.init(one), one, learning_rate=0.01, step=0)
+        np.testing.assert_allclose(updates["w"][:, i], expected["w"], rtol=1e-5)
+
+
+def test_state_has_t5x_shapes():
+    params = {"embedding": jnp.zeros((4224, 128)), "scale": jnp.zeros((128,)), "rel": jnp.zeros((4, 32))}
+    optimizer = adafactor.Adafactor(logical_factor_rules=RULES)
+    state = optimizer.init(params)
+    shapes = {
+        name: {slot: getattr(s, slot).shape for slot in ("m", "v", "v_row", "v_col")} for name, s in state.items()
+    }
+    assert shapes == {
+        "embedding": {"m": (1,), "v": (1,), "v_row": (128,), "v_col": (4224,)},
+        "scale": {"m": (1,), "v": (128,), "v_row": (1,), "v_col": (1,)},
+        "rel": {"m": (1,), "v": (4, 32), "v_row": (1,), "v_col": (1,)},
+    }
+
+
+def test_clipping_bounds_and_nan_guard():
+    params = {"w": jnp.full((4,), 10.0)}
+    grads = {"w": jnp.array([1.0, 2.0, 3.0, 4.0])}
+    bounded = adafactor.Adafactor(max_parameter_scale=0.5)
+    updates, _ = bounded.update(grads, bounded.init(params), params, learning_rate=1.0, step=0)
+    np.testing.assert_allclose(updates["w"], -0.5, rtol=1e-6)  # g / sqrt(g^2) = 1, scale cut from 10 to 0.5
+    guarded = adafactor.Adafactor(skip_nan_updates=True)
+    state = guarded.init(params)
+    updates, new_state = guarded.update({"w": grads["w"] * jnp.nan}, state, params, learning_rate=1.0, step=0)
+    assert not np.any(updates["w"]) and jax.tree.all(jax.tree.map(np.array_equal, state, new_state))
+    clipped = adafactor.Adafactor(global_norm_clip_threshold=1e-3, multiply_by_parameter_scale=False, decay_rate=0.8)
+    _, state = clipped.update(grads, clipped.init(params), params, learning_rate=1.0, step=0)
+    norm = np.linalg.norm([1, 2, 3, 4])
+    np.testing.assert_allclose(state["w"].v, (np.array([1, 2, 3, 4]) * 1e-3 / norm) ** 2, rtol=1e-4)
+
+
+def test_steps_below_the_offset_are_finite():
+    params = {"w": jnp.ones((4,))}
+    optimizer = adafactor.Adafactor(step_offset=1000)
+    updates, _ = optimizer.update({"w": jnp.ones((4,))}, optimizer.init(params), params, learning_rate=0.1, step=3)
+    assert np.all(np.isfinite(updates["w"]))
+
+
+def test_rank_three_without_axes_is_refused():
+    with pytest.raises(ValueError, match="logical axes"):
+        adafactor.Adafactor(logical_factor_rules=RULES).init({"w": jnp.zeros((2, 128, 128))})
+    optimizer = adafactor.Adafactor(logical_factor_rules=RULES)
+    optimizer.set_param_axes({"w": P("embed", "layers", "pixels")})
+    with pytest.raises(ValueError, match="pixels"):
+        optimizer.init({"w": jnp.zeros((128, 2, 128))})
+
+
+def test_any_optax_optimizer_follows_the_schedule():
+    rate = schedules.create_learning_rate_scheduler("constant * linear_warmup", 0.1, 5)
+    ours = optimizers.OptaxOptimizer(optax.adamw(1.0, weight_decay=0.1))
+    theirs = optax.adamw(rate, weight_decay=0.1)
+    params = {"w": jnp.arange(6.0)}
+    expected, state, their_state = params, ours.init(params), theirs.init(params)
+    for step in range(8):
+        grads = {"w": jnp.sin(params["w"] + step)}
+        updates, state = ours.update(grads, state, params, learning_rate=rate(jnp.int32(step)), step=jnp.int32(step))
+        params = optax.apply_updates(params, updates)
+        updates, their_state = theirs.update({"w": jnp.sin(expected["w"] + step)}, their_state, expected)
+        expected = optax.apply_updates(expected, updates)
+    np.testing.assert_allclose(params["w"], expected["w"], rtol=1e-5)

@@ -1,0 +1,171 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import traverse_util
+
+from limba import attention, layers, network
+from tests.limba import small
+
+
+def _logits(module, params, batch):
+    return module.apply(
+        {"params": params},
+        batch["encoder_input_tokens"],
+        batch["decoder_input_tokens"],
+        batch["decoder_target_tokens"],
+        enable_dropout=False,
+    )
+
+
+def _stack_layers(params, num_encoder_layers, num_decoder_layers):
+    """The parameters of unrolled layers in the layout of scanned ones, written out for this test alone."""
+    flat = traverse_util.flatten_dict(params, sep="/")
+    stacked = {name: value for name, value in flat.items() if "/layers_" not in name}
+    for side, count in (("encoder", num_encoder_layers), ("decoder", num_decoder_layers)):
+        for name in flat:
+            if name.startswith(f"{side}/layers_0/"):
+                rest = name.removeprefix(f"{side}/layers_0/")
+                parts = [flat[f"{side}/layers_{i}/{rest}"] for i in range(count)]
+                stacked[f"{side}/{side}/{rest}"] = np.stack(parts, axis=1)
+    return traverse_util.unflatten_dict(stacked, sep="/")
+
+
+@pytest.mark.parametrize("remat_policy", ["none", "minimal", "full"])
+def test_scanned_layers_give_the_loss_and_gradients_of_unrolled_ones(remat_policy):
+    unrolled = small.model(num_encoder_layers=3, num_decoder_layers=2)
+    scanned = small.model(num_encoder_layers=3, num_decoder_layers=2, scan_layers=True, remat_policy=remat_policy)
+    params = unrolled.initial_variables(jax.random.key(0))["params"]
+    stacked = _stack_layers(params, 3, 2)
+    batch = small.batch(0)
+    grad = lambda model, p: jax.value_and_grad(lambda q: model.loss_fn(q, batch, None)[0])(p)  # noqa: E731
+    loss, grads = grad(unrolled, params)
+    scanned_loss, scanned_grads = grad(scanned, stacked)
+    assert float(loss) == pytest.approx(float(scanned_loss), rel=1e-6)
+    expected = traverse_util.flatten_dict(_stack_layers(jax.device_get(grads), 3, 2), sep="/")
+    actual = traverse_util.flatten_dict(jax.device_get(scanned_grads), sep="/")
+    assert expected.keys() == actual.keys()
+    for name in expected:
+        np.testing.assert_allclose(actual[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize("tied", [False, True])
+def test_decoding_step_by_step_equals_teacher_forcing(scan_layers, tied):
+    module = network.Transformer(small.config(scan_layers=scan_layers, logits_via_embedding=tied))
+    batch = small.batch(1, rows=3)
+    # Decoding does not mask padded targets, teacher forcing does: compare on full rows.
+    batch["decoder_target_tokens"] = np.maximum(batch["decoder_target_tokens"], 3)
+    batch["decoder_input_tokens"] = np.pad(batch["decoder_target_tokens"], ((0, 0), (1, 0)))[:, :-1]
+    inputs, tokens = batch["encoder_input_tokens"], batch["decoder_input_tokens"]
+    params = module.init(jax.random.key(0), inputs, tokens, batch["decoder_target_tokens"], enable_dropout=False)[
+        "params"
+    ]
+    expected = _logits(module, params, batch)
+
+    encoded = module.apply({"params": params}, inputs, enable_dropout=False, method=module.encode)
+    step = lambda cache, token: module.apply(  # noqa: E731
+        {"params": params, **cache}, encoded, inputs, token, 8, method=module.decode_step, mutable=["cache"]
+    )
+    _, cache = step({}, tokens[:, :1])
+    stepwise = []
+    for t in range(8):
+        logits, cache = step(cache, tokens[:, t : t + 1])
+        stepwise.append(logits)
+    np.testing.assert_allclose(np.concatenate(stepwise, axis=1), expected, atol=2e-4)
+
+
+def test_packed_examples_do_not_see_each_other():
+    module = network.Transformer(small.config())
+    first, second = small.batch(2, rows=1, inputs=6, targets=5), small.batch(3, rows=1, inputs=6, targets=5)
+    for example in (first, second):
+        example["encoder_input_tokens"] = np.maximum(example["encoder_input_tokens"], 3)
+        example["decoder_target_tokens"] = np.maximum(example["decoder_target_tokens"], 3)
+    packed = {name: np.concatenate([first[name], second[name]], axis=1) for name in first}
+    encoder_segments = np.array([[1] * 6 + [2] * 6])
+    decoder_segments = np.array([[1] * 5 + [2] * 5])
+    params = module.init(
+        jax.random.key(0),
+        first["encoder_input_tokens"],
+        first["decoder_input_tokens"],
+        first["decoder_target_tokens"],
+        enable_dropout=False,
+    )["params"]
+    together = module.apply(
+        {"params": params},
+        packed["encoder_input_tokens"],
+        packed["decoder_input_tokens"],
+        packed["decoder_target_tokens"],
+        encoder_segment_ids=encoder_segments,
+        decoder_segment_ids=decoder_segments,
+        enable_dropout=False,
+    )
+    np.testing.assert_allclose(together[:, :5], _logits(module, params, first), atol=1e-5)
+    np.testing.assert_allclose(together[:, 5:], _logits(module, params, second), atol=1e-5)
+
+
+def test_relative_position_buckets_follow_the_definition():
+    def bucket(distance, bidirectional, num_buckets=32, max_distance=128):
+        offset = 0
+        if bidirectional:
+            num_buckets //= 2
+            offset = num_buckets if distance > 0 else 0
+            distance = abs(distance)
+        else:
+            distance = max(-distance, 0)
+        exact = num_buckets // 2
+        if distance < exact:
+            return offset + distance
+        log = math.log(distance / exact) / math.log(max_distance / exact)
+        return offset + min(exact + int(log * (num_buckets - exact) + 1e-6), num_buckets - 1)
+
+    distances = list(range(-200, 201))
+    for bidirectional in (True, False):
+        actual = attention.relative_position_bucket(jnp.array(distances), bidirectional, 32, 128)
+        assert actual.tolist() == [bucket(d, bidirectional) for d in distances]
+
+
+def test_gather_and_one_hot_embedding_agree():
+    tokens = jnp.array([[0, 5, 255], [7, 7, 1]])
+    gather, one_hot = (layers.Embed(256, 16, one_hot=flag) for flag in (False, True))
+    variables = gather.init(jax.random.key(0), tokens)
+    np.testing.assert_allclose(gather.apply(variables, tokens), one_hot.apply(variables, tokens), rtol=1e-6)
+
+
+def test_bf16_stays_close_to_float32_and_its_gradients_too():
+    batch = small.batch(0)
+    losses, gradients = [], []
+    for dtype in ("float32", "bfloat16"):
+        model = small.model(dtype=dtype)
+        params = model.initial_variables(jax.random.key(0))["params"]
+        loss, grads = jax.value_and_grad(lambda p, m=model: m.loss_fn(p, batch, None)[0])(params)
+        losses.append(float(loss))
+        gradients.append(np.concatenate([np.ravel(g) for g in jax.tree.leaves(grads)]))
+    assert losses[1] == pytest.approx(losses[0], rel=2e-3)
+    cosine = np.dot(*gradients) / np.prod([np.linalg.norm(g) for g in gradients])
+    assert cosine > 0.999
+
+
+def test_einsum_accumulates_in_float32():
+    a = jnp.full((1, 1, 4096), 1.0, jnp.bfloat16)
+    b = jnp.full((4096, 1), 2.0**-8, jnp.bfloat16)
+    # In bf16 the sum would stop growing where 2^-8 falls below half a unit in the last place.
+    assert layers.einsum("bld,df->blf", a, b, jnp.bfloat16).item() == 16.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"dtype": "float16"}, ["float16", "wo", "bfloat16"]),
+        ({"remat_policy": "some"}, ["some", "minimal"]),
+        ({"mlp_activations": ("gleu",)}, ["gleu", "gelu"]),
+        ({"num_heads": 0}, ["num_heads", "0"]),
+    ],
+)
+def test_bad_configurations_are_refused(fields, words):
+    with pytest.raises(ValueError) as error:
+        small.config(**fields)
+    for word in words:
+        assert word in str(error.value)

@@ -1,0 +1,121 @@
+import jax
+import numpy as np
+import pytest
+from flax import traverse_util
+
+from limba import partitioning
+from tests.limba import small
+
+
+def _loss_and_params_after_two_steps(trainer, rows=8):
+    state = trainer.new_state(jax.random.key(0))
+    losses = []
+    for step in range(2):
+        state, metrics = trainer.train_step(state, trainer.partitioner.shard_batch(small.batch(step, rows)))
+        losses.append(metrics["loss"].compute())
+    return losses, jax.device_get(state.params)
+
+
+def _assert_same(a, b, rtol=1e-4, atol=1e-5):
+    assert a[0] == pytest.approx(b[0], rel=1e-5)
+    flat_a, flat_b = (traverse_util.flatten_dict(x[1], sep="/") for x in (a, b))
+    assert flat_a.keys() == flat_b.keys()
+    for name in flat_a:
+        np.testing.assert_allclose(flat_a[name], flat_b[name], rtol=rtol, atol=atol, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def on_one_device():
+    return _loss_and_params_after_two_steps(small.make_trainer())
+
+
+@pytest.mark.parametrize(
+    ("num_partitions", "rules"),
+    [
+        (1, partitioning.standard_logical_axis_rules()),
+        (2, partitioning.standard_logical_axis_rules()),
+        (4, partitioning.standard_logical_axis_rules()),
+        (1, partitioning.fsdp_logical_axis_rules()),
+        (2, partitioning.standard_logical_axis_rules(2, 2)),
+        (4, partitioning.standard_logical_axis_rules(2, 1)),
+    ],
+)
+def test_eight_devices_train_as_one(on_one_device, num_partitions, rules):
+    trainer = small.make_trainer(partitioner_=small.partitioner(8, num_partitions, rules))
+    _assert_same(_loss_and_params_after_two_steps(trainer), on_one_device)
+
+
+def test_rules_really_shard():
+    trainer = small.make_trainer(partitioner_=small.partitioner(8, 2, partitioning.fsdp_logical_axis_rules()))
+    state = trainer.new_state(jax.random.key(0))
+    kernel = state.params["encoder"]["layers_0"]["mlp"]["wi_0"]["kernel"]
+    assert kernel.shape == (128, 128)
+    assert kernel.addressable_shards[0].data.shape == (32, 64)  # embed over 4 data, mlp over 2 model
+
+
+def test_initial_parameters_do_not_depend_on_the_mesh():
+    one = small.make_trainer().new_state(jax.random.key(3)).params
+    eight = small.make_trainer(partitioner_=small.partitioner(8, 4)).new_state(jax.random.key(3)).params
+    assert jax.tree.all(jax.tree.map(lambda a, b: np.array_equal(jax.device_get(a), jax.device_get(b)), one, eight))
+
+
+@pytest.mark.parametrize(
+    "factor", [None, 64.0, "NUM_REAL_TARGET_TOKENS", "NUM_TOTAL_TARGET_TOKENS", "AVERAGE_PER_SEQUENCE"]
+)
+@pytest.mark.parametrize("num_devices", [1, 2])
+def test_microbatches_give_the_gradient_of_the_whole_batch(factor, num_devices):
+    """Adafactor hides the scale of gradients, so the gradients themselves are compared."""
+    results = []
+    for num_microbatches in (None, 4):
+        trainer = small.make_trainer(
+            small.model(loss_normalizing_factor=factor),
+            small.partitioner(num_devices),
+            num_microbatches=num_microbatches,
+        )
+        params = trainer.new_state(jax.random.key(0)).params
+        grads, metrics = trainer.partitioner.jit(trainer._gradients)(params, small.batch(0), jax.random.key(0))
+        results.append(([metrics["loss"].compute(), metrics["accuracy"].compute()], jax.device_get(grads)))
+    _assert_same(results[1], results[0])
+
+
+def _temporary_bytes(num_microbatches):
+    trainer = small.make_trainer(num_microbatches=num_microbatches)
+    batch = {name: jax.ShapeDtypeStruct((64, *x.shape[1:]), x.dtype) for name, x in small.batch(0, 1, 64, 32).items()}
+    compiled = trainer.train_step.lower(trainer.sharded_state_shapes(), batch).compile()
+    return compiled.memory_analysis().temp_size_in_bytes
+
+
+def test_microbatches_save_the_memory_they_promise():
+    whole, eighth = _temporary_bytes(None), _temporary_bytes(8)
+    assert eighth < whole / 3  # activations shrink to an eighth, the gradient sum stays
+
+
+def test_dropout_is_a_function_of_seed_and_step():
+    trainer = small.make_trainer(small.model(dropout_rate=0.5))
+    batch = small.batch(0)
+
+    def loss(step):
+        state = trainer.new_state(jax.random.key(0)).replace(step=jax.numpy.int32(step))
+        return trainer.train_step(state, trainer.partitioner.shard_batch(batch))[1]["loss"].compute()
+
+    assert loss(0) == loss(0)
+    assert loss(0) != loss(1)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: small.partitioner(8, 3), ["3", "8 devices", "[1, 2, 4, 8]"]),
+        (lambda: small.partitioner(8).check_batch_size(12, "batch_size"), ["12", "multiple of 8"]),
+        (lambda: small.partitioner(8).check_batch_size(16, "batch_size", 4), ["16", "microbatches", "multiple of 32"]),
+        (lambda: small.partitioner(8, 8).check_heads(6), ["num_heads is 6", "size 8"]),
+        (lambda: small.make_trainer(small.model(mlp_dim=100), small.partitioner(8, 8)), ["mlp", "100", "size 8"]),
+        (lambda: partitioning.PjitPartitioner(2, (2, 2, 1, 1)), ["disagree"]),
+        (lambda: partitioning.standard_logical_axis_rules(3), ["1 or 2"]),
+    ],
+)
+def test_meshes_that_cannot_work_are_refused(call, words):
+    with pytest.raises(ValueError) as error:
+        call()
+    for word in words:
+        assert word in str(error.value)
