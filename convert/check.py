@@ -40,7 +40,7 @@ def check_export(
     """
     batch = check_batch(config.vocab_size)
     hf_config = json.loads((folder / "config.json").read_text("utf-8"))
-    ours = limba_logits(config, {name: x.astype(dtype) for name, x in params.items()}, batch)
+    ours = limba_logits(config, {name: x.astype(dtype, copy=False) for name, x in params.items()}, batch)
     differences = {}
     for format_ in formats:
         if format_ == "safetensors":
@@ -86,7 +86,7 @@ def check_batch(vocab_size: int) -> dict[str, np.ndarray]:
 def limba_logits(config: T5Config, params: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray]) -> np.ndarray:
     """Float32 logits of Limba's network with unrolled parameters."""
     network = Transformer(dataclasses.replace(config, dtype=jnp.float32))
-    tree = names.roll({name: x.astype(np.float32) for name, x in params.items()}, config)
+    tree = names.roll({name: x.astype(np.float32, copy=False) for name, x in params.items()}, config)
     # Accelerators would multiply float32 matrices in fewer bits.
     with jax.default_matmul_precision("highest"):
         return np.asarray(
@@ -107,7 +107,7 @@ def _same_tensors(
     exported = {}
     for name, s in stored.items():
         exported[name] = s.orient(tensors[s.name])
-        if _bits(exported[name]) != _bits(params[name].astype(dtype)):
+        if _bits(exported[name]) != _bits(params[name].astype(dtype, copy=False)):
             raise ValueError(f"{file}: {s.name} is not the checkpoint's {name} in {dtype}. Nothing was kept.")
     return exported
 
