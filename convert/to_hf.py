@@ -152,23 +152,24 @@ def _write_weights(
     dtype: str,
     written: Callable[[int], Any],
 ) -> None:
-    stored = {getattr(t, "torch" if format_ == "safetensors" else "flax").name: t for t in table}
+    stored = {t.limba: t.torch if format_ == "safetensors" else t.flax for t in table}
+    limba_names = {s.name: limba_name for limba_name, s in stored.items()}
 
     def load(name: str) -> np.ndarray:
-        tensor = stored[name]
-        array = params[tensor.limba].astype(dtype)
-        if not np.isfinite(array.astype(np.float32)).all():
+        limba_name = limba_names[name]
+        array = params[limba_name].astype(dtype)
+        if not np.isfinite(array.astype(np.float32, copy=False)).all():
             raise ValueError(
-                f"The checkpoint's {tensor.limba} holds NaN or infinite values; export an earlier checkpoint."
+                f"The checkpoint's {limba_name} holds NaN or infinite values; export an earlier checkpoint."
             )
         written(array.nbytes)
-        return (tensor.torch if format_ == "safetensors" else tensor.flax).orient(array)
+        return stored[limba_name].orient(array)
 
     if format_ == "safetensors":
-        shapes = {name: t.torch.shape for name, t in stored.items()}
+        shapes = {s.name: s.shape for s in stored.values()}
         hf_weights.write_safetensors(folder / FORMATS[format_], shapes, dtype, load)
     else:
-        hf_weights.write_flax(folder / FORMATS[format_], list(stored), load)
+        hf_weights.write_flax(folder / FORMATS[format_], list(limba_names), load)
 
 
 def _previous_report(out: Path, request: dict[str, Any]) -> dict[str, Any] | None:
