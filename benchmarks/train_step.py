@@ -1,0 +1,592 @@
+"""Seconds, cpu-seconds and MFU of one train step: Limba against PyTorch and T5X, side by side in one run.
+
+    python -m benchmarks.train_step --size small --batch_size 8 --steps 1 --rounds 5 --against huggingface t5x
+
+Prints one JSON line; progress goes to stderr. Every side is a child process that holds its model and waits: of an
+interleaved round each side in turn runs `--steps` steps while the others sleep, so that all see the same machine and
+none shares threads, memory or package versions with another. A ratio is what the other side needs over what we need,
+the median over rounds. Every side trains on the same full rows of random tokens, without dropout, with Adafactor, on
+one device.
+
+- `limba`: `Trainer.train_step` as it trains.
+- `huggingface`: T5ForConditionalGeneration in eager PyTorch with transformers' Adafactor set as T5X's (no relative
+  step, no momentum), plain cross entropy, float32 parameters, bf16 by autocast, denormals flushed to zero, TF32 for
+  float32 on GPUs, as JAX does.
+- `t5x`: T5X's own Trainer and network. `T5X_DIR` names its checkout; `T5X_PYTHON` the interpreter of an environment
+  with its dependencies, if this one lacks them.
+
+A side that cannot run here is reported as "unavailable: reason".
+"""
+
+import argparse
+import dataclasses
+import itertools
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+DTYPES = ("bfloat16", "float32")
+Z_LOSS = 1e-4
+
+# T5 1.1 as in gin/models/t5_1_1, which reads the same but needs gin.
+SIZES = {
+    "small": {"emb_dim": 512, "num_heads": 6, "num_encoder_layers": 8, "num_decoder_layers": 8, "mlp_dim": 1024},
+    "base": {"emb_dim": 768, "num_heads": 12, "num_encoder_layers": 12, "num_decoder_layers": 12, "mlp_dim": 2048},
+    "large": {"emb_dim": 1024, "num_heads": 16, "num_encoder_layers": 24, "num_decoder_layers": 24, "mlp_dim": 2816},
+}
+T5_1_1 = {"vocab_size": 32128, "head_dim": 64, "mlp_activations": ("gelu", "linear"), "logits_via_embedding": False}
+
+# Dense bf16 TFLOP/s of one `jax.Device`, by the first name that its `device_kind` contains. GPUs: NVIDIA's data sheets
+# (without sparsity). TPUs: the system architecture pages of cloud.google.com/tpu/docs, which count chips; a device of
+# v2 and v3 is one of the two cores of a chip.
+PEAK_TFLOPS = {
+    "H100 PCIe": 756.0,
+    "H100": 989.0,
+    "H200": 989.0,
+    "A100": 312.0,
+    "TPU v2": 45.0 / 2,
+    "TPU v3": 123.0 / 2,
+    "TPU v4": 275.0,
+    "TPU v5 lite": 197.0,
+    "TPU v5e": 197.0,
+    "TPU v5": 459.0,
+    "TPU v6": 918.0,
+}
+
+
+def peak_tflops(device_kind: str) -> float | None:
+    """Dense bf16 peak of a device; None where it is not known, and for CPUs."""
+    return next((peak for name, peak in PEAK_TFLOPS.items() if name in device_kind), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """What every side trains on.
+
+    Attributes:
+      sizes: fields of `limba.network.T5Config`, without `dtype`.
+      dtype: "bfloat16" or "float32", of activations; parameters are float32.
+      batch_size, inputs, targets: rows, and tokens of each.
+    """
+
+    sizes: dict[str, Any]
+    dtype: str
+    batch_size: int
+    inputs: int
+    targets: int
+
+    def batch(self) -> dict[str, Any]:
+        import numpy as np
+
+        rng = np.random.default_rng(0)
+        encoder = rng.integers(3, self.sizes["vocab_size"], (self.batch_size, self.inputs), dtype=np.int32)
+        decoder = rng.integers(3, self.sizes["vocab_size"], (self.batch_size, self.targets), dtype=np.int32)
+        return {
+            "encoder_input_tokens": encoder,
+            "decoder_target_tokens": decoder,
+            "decoder_input_tokens": np.pad(decoder, ((0, 0), (1, 0)))[:, :-1],
+            "decoder_loss_weights": np.ones_like(decoder),
+        }
+
+
+def forward_flops(workload: Workload) -> float:
+    """FLOPs of the matrix products of one forward pass; a multiply and an add are two.
+
+    With e = emb_dim, a = num_heads * head_dim, m = mlp_dim, g = number of mlp_activations, V = vocab_size, and for each
+    of `batch_size` rows I inputs and T targets:
+
+        encoder layer   2 I (4 e a + (g + 1) e m)            + 4 I^2 a
+        decoder layer   2 T (6 e a + (g + 1) e m) + 4 I e a  + 4 T^2 a + 4 T I a
+        logits          2 T e V
+
+    6 e a are the projections of self-attention and the query and output of cross-attention, whose keys and values
+    (4 I e a) are of the inputs. Causal attention counts in full. Looking up an embedding is not a product.
+    """
+    sizes, inputs, targets = workload.sizes, workload.inputs, workload.targets
+    emb = sizes["emb_dim"]
+    projection = emb * sizes["num_heads"] * sizes["head_dim"]
+    joined_kv = sizes["num_heads"] * sizes["head_dim"]
+    mlp = (len(sizes["mlp_activations"]) + 1) * emb * sizes["mlp_dim"]
+    encoder = 2 * inputs * (4 * projection + mlp) + 4 * inputs**2 * joined_kv
+    decoder = 2 * targets * (6 * projection + mlp) + 4 * inputs * projection
+    decoder += 4 * targets * (targets + inputs) * joined_kv
+    logits = 2 * targets * emb * sizes["vocab_size"]
+    return float(
+        workload.batch_size * (sizes["num_encoder_layers"] * encoder + sizes["num_decoder_layers"] * decoder + logits)
+    )
+
+
+def model_flops(workload: Workload) -> float:
+    """FLOPs of a train step: the backward pass has two products for each of the forward pass. No recomputation."""
+    return 3 * forward_flops(workload)
+
+
+# ----------------------------------------------------- the sides ----------------------------------------------------
+# Each builds its model and returns what runs a number of steps and waits for them, and facts for the report.
+
+Side = tuple[Callable[[int], None], dict[str, Any]]
+
+
+class _Vocabulary:
+    """What the engines ask of a vocabulary when nothing is decoded."""
+
+    eos_id, pad_id, extra_ids = 1, 0, 100
+
+    def __init__(self, vocab_size: int):
+        self.vocab_size = self.base_vocab_size = vocab_size
+
+
+def _limba(workload: Workload) -> Side:
+    import jax
+
+    from limba import adafactor, models, network, partitioning, schedules, trainer
+
+    config = network.T5Config(**workload.sizes, dtype=workload.dtype, dropout_rate=0.0)
+    vocabulary: Any = _Vocabulary(config.vocab_size)
+    model = models.EncoderDecoderModel(
+        network.Transformer(config),
+        vocabulary,
+        vocabulary,
+        adafactor.Adafactor(logical_factor_rules=adafactor.standard_logical_factor_rules()),
+        z_loss=Z_LOSS,
+    )
+    made: Any = trainer.Trainer(
+        model,
+        partitioning.PjitPartitioner(devices=jax.devices()[:1]),
+        schedules.create_learning_rate_scheduler("constant * rsqrt_decay", 1.0, 10_000),
+    )
+    state = made.new_state(jax.random.key(0))
+    batch = made.partitioner.shard_batch(workload.batch())
+    start = time.monotonic()
+    step = made.train_step.lower(state, batch).compile()
+    compile_seconds = time.monotonic() - start
+
+    def run(num_steps: int) -> None:
+        nonlocal state
+        for _ in range(num_steps):
+            state, _ = step(state, batch)
+        jax.block_until_ready(state)
+
+    return run, {
+        "compile_seconds": round(compile_seconds, 1),
+        "temporary_mib": round(step.memory_analysis().temp_size_in_bytes / 2**20),
+        "parameters": sum(x.size for x in jax.tree.leaves(made.param_shapes)),
+        "versions": {"jax": jax.__version__},
+    }
+
+
+def _t5x(workload: Workload) -> Side:
+    if not (Path(os.environ.get("T5X_DIR", "")) / "t5x" / "trainer.py").is_file():
+        raise RuntimeError("set T5X_DIR to a checkout of github.com/google-research/t5x")
+    import jax
+    import jax.numpy as jnp
+    from t5x import adafactor, models, partitioning, trainer, utils
+    from t5x.examples.t5 import network
+
+    if jax.device_count() > 1:
+        raise RuntimeError(f"T5X spreads over all {jax.device_count()} devices; show it one")
+    sizes = {k: v for k, v in workload.sizes.items() if k in {f.name for f in dataclasses.fields(network.T5Config)}}
+    sizes["mlp_activations"] = tuple(sizes["mlp_activations"])  # Flax hashes its modules.
+    config = network.T5Config(**sizes, dtype=jnp.dtype(workload.dtype), dropout_rate=0.0)
+    vocabulary = _Vocabulary(config.vocab_size)
+    optimizer = adafactor.Adafactor(
+        decay_rate=0.8, step_offset=0, logical_factor_rules=adafactor.standard_logical_factor_rules()
+    )
+    model = models.EncoderDecoderModel(network.Transformer(config), vocabulary, vocabulary, optimizer, z_loss=Z_LOSS)
+    partitioner = partitioning.PjitPartitioner(
+        num_partitions=1, logical_axis_rules=partitioning.standard_logical_axis_rules()
+    )
+    batch = workload.batch()
+    initializer = utils.TrainStateInitializer(
+        optimizer_def=optimizer,
+        init_fn=model.get_initial_variables,
+        input_shapes={name: rows.shape for name, rows in batch.items()},
+        input_types={name: rows.dtype for name, rows in batch.items()},
+        partitioner=partitioner,
+    )
+    made = trainer.Trainer(
+        model,
+        initializer.from_scratch(jax.random.PRNGKey(0)),
+        partitioner,
+        eval_names=[],
+        summary_dir=None,
+        train_state_axes=initializer.train_state_axes,
+        rng=jax.random.PRNGKey(0),
+        learning_rate_fn=utils.create_learning_rate_scheduler("constant * rsqrt_decay", 1.0, 10_000),
+        num_microbatches=None,
+    )
+    start = time.monotonic()
+    made.compile_train(batch)
+    compile_seconds = time.monotonic() - start
+    batches = itertools.repeat(batch)
+
+    def run(num_steps: int) -> None:
+        made.train(batches, num_steps)
+        jax.block_until_ready(made.train_state)
+
+    return run, {
+        "compile_seconds": round(compile_seconds, 1),
+        "parameters": sum(x.size for x in jax.tree.leaves(made.train_state.params)),
+        "versions": {"jax": jax.__version__},
+    }
+
+
+def _huggingface(workload: Workload) -> Side:
+    import torch
+
+    # Before any thread of PyTorch's exists: they inherit it. Without it float32 on CPUs crawls.
+    torch.set_flush_denormal(True)
+    torch.set_float32_matmul_precision("high")
+    import transformers
+
+    sizes = workload.sizes
+    activations = tuple(sizes["mlp_activations"])
+    feed_forward = {("relu",): "relu", ("gelu", "linear"): "gated-gelu"}.get(activations)
+    if feed_forward is None:
+        raise RuntimeError(f"Hugging Face's T5 has no mlp_activations {activations}")
+    config = transformers.T5Config(
+        vocab_size=sizes["vocab_size"],
+        d_model=sizes["emb_dim"],
+        d_kv=sizes["head_dim"],
+        d_ff=sizes["mlp_dim"],
+        num_heads=sizes["num_heads"],
+        num_layers=sizes["num_encoder_layers"],
+        num_decoder_layers=sizes["num_decoder_layers"],
+        feed_forward_proj=feed_forward,
+        tie_word_embeddings=sizes["logits_via_embedding"],
+        dropout_rate=0.0,
+        decoder_start_token_id=0,
+        use_cache=False,
+    )
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    model: Any = transformers.T5ForConditionalGeneration(config)
+    model.to(device).train()
+    optimizer = transformers.Adafactor(
+        model.parameters(), lr=0.01, scale_parameter=True, relative_step=False, warmup_init=False
+    )
+    rows = workload.batch()
+    inputs = torch.from_numpy(rows["encoder_input_tokens"]).long().to(device)
+    labels = torch.from_numpy(rows["decoder_target_tokens"]).long().to(device)
+    mask = (inputs > 0).long()
+
+    def run(num_steps: int) -> None:
+        for _ in range(num_steps):
+            with torch.autocast(device, dtype=torch.bfloat16, enabled=workload.dtype == "bfloat16"):
+                loss = model(input_ids=inputs, attention_mask=mask, labels=labels).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    return run, {
+        "compile_seconds": None,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+    }
+
+
+SIDES: dict[str, Callable[[Workload], Side]] = {"limba": _limba, "huggingface": _huggingface, "t5x": _t5x}
+
+
+# ---------------------------------------------------- child process -------------------------------------------------
+
+
+def _device_kind(side: str) -> str:
+    if side == "huggingface":
+        import torch
+
+        return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    import jax
+
+    return jax.devices()[0].device_kind
+
+
+def _peak_memory(side: str) -> dict[str, Any]:
+    """Peak use of the accelerator's memory; on CPUs the peak resident size of the process."""
+    peak = None
+    if side == "huggingface":
+        import torch
+
+        peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
+    else:
+        import jax
+
+        peak = (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+    of = "device"
+    if peak is None:
+        unit = 1 if sys.platform == "darwin" else 1024
+        peak, of = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, "process"
+    return {"peak_memory_mib": round(peak / 2**20), "peak_memory_of": of}
+
+
+def serve(side: str) -> None:
+    """Builds a side, then answers each number of steps on stdin with what they took, one JSON line each."""
+    # Only answers may go to stdout; whatever libraries print there joins stderr.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def answer(**fields) -> None:
+        print(json.dumps(fields), file=answers, flush=True)
+
+    try:
+        workload = Workload(**json.loads(sys.stdin.readline()))
+        run, facts = SIDES[side](workload)
+        run(1)
+    except Exception as error:  # Whatever another project's code raises is the reason that is reported.
+        traceback.print_exc()
+        answer(unavailable=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+        return
+    answer(device=_device_kind(side), **facts)
+    for line in sys.stdin:
+        num_steps = int(line)
+        start, start_cpu = time.monotonic(), time.process_time()
+        run(num_steps)
+        seconds, cpu = time.monotonic() - start, time.process_time() - start_cpu
+        answer(seconds=seconds / num_steps, cpu_seconds=cpu / num_steps, **_peak_memory(side))
+
+
+class Child:
+    """A side in its own process.
+
+    Attributes:
+      facts: what the side said of itself; `unavailable` holds the reason if it cannot run.
+    """
+
+    def __init__(self, side: str, workload: Workload, log: Path):
+        self.side, self.log = side, log
+        environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        paths = [str(REPOSITORY), environment.get("PYTHONPATH", "")]
+        python = sys.executable
+        if side == "t5x":
+            paths.insert(0, environment.get("T5X_DIR", ""))
+            python = environment.get("T5X_PYTHON", python)
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+        with log.open("w") as stderr:
+            self._process = subprocess.Popen(
+                [python, str(Path(__file__).resolve()), "--serve", side],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment,
+            )  # fmt: skip
+        self.facts = self._ask(json.dumps(dataclasses.asdict(workload)))
+
+    def _ask(self, line: str) -> dict[str, Any]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        try:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # It has died; its log says why.
+        answer = self._process.stdout.readline()
+        if answer:
+            return json.loads(answer)
+        last = (self.log.read_text(errors="replace").strip().splitlines() or ["no message"])[-1]
+        return {"unavailable": f"exit status {self._process.wait()}: {last[:300]}"}
+
+    def run(self, num_steps: int) -> dict[str, Any]:
+        """Seconds and cpu-seconds per step."""
+        return self._ask(str(num_steps))
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+# ---------------------------------------------------- measurement ---------------------------------------------------
+
+
+def _progress(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+def measure(workload: Workload, sides: list[str], steps: int, rounds: int, log_folder: Path) -> dict[str, Any]:
+    """A report per side for one dtype; sides[0] is what the ratios compare with."""
+    children = {}
+    reports: dict[str, Any] = {}
+    measured: dict[str, list[dict[str, Any]]] = {}
+    try:
+        for side in sides:
+            _progress(f"{workload.dtype}: {side} builds and compiles")
+            child = Child(side, workload, log_folder / f"{side}-{workload.dtype}.log")
+            children[side] = child
+            if "unavailable" in child.facts:
+                _progress(f"{workload.dtype}: {side} is unavailable: {child.facts['unavailable']}")
+                reports[side] = f"unavailable: {child.facts['unavailable']}"
+            else:
+                measured[side] = []
+        for number in range(rounds):
+            # Every other round in reverse, so that no side always comes after the same one.
+            for side in list(measured)[:: -1 if number % 2 else 1]:
+                answer = children[side].run(steps)
+                if "unavailable" in answer:
+                    reports[side] = f"unavailable: {answer['unavailable']}"
+                    del measured[side]
+                    continue
+                measured[side].append(answer)
+                _progress(
+                    f"{workload.dtype}: round {number + 1} of {rounds}: {side} {answer['seconds']:.4g} s, "
+                    f"{answer['cpu_seconds']:.4g} cpu-s a step"
+                )
+    finally:
+        for child in children.values():
+            child.close()
+    for side, answers in measured.items():
+        reports[side] = _report(workload, children[side].facts, answers, measured.get(sides[0], answers))
+    return {side: reports[side] for side in sides}
+
+
+def _report(workload: Workload, facts: dict, answers: list[dict], ours: list[dict]) -> dict[str, Any]:
+    def median(name: str) -> float:
+        return statistics.median(answer[name] for answer in answers)
+
+    def ratio(name: str) -> float:
+        return round(statistics.median(a[name] / b[name] for a, b in zip(answers, ours, strict=True)), 3)
+
+    seconds = median("seconds")
+    tflops_per_second = model_flops(workload) / seconds / 1e12
+    peak = peak_tflops(facts["device"])
+    report = {
+        "seconds": float(f"{seconds:.4g}"),
+        "cpu_seconds": float(f"{median('cpu_seconds'):.4g}"),
+        "tokens_per_second": round(workload.batch_size * (workload.inputs + workload.targets) / seconds),
+        "model_tflops_per_second": float(f"{tflops_per_second:.4g}"),
+        "mfu": None if peak is None else round(tflops_per_second / peak, 4),
+        "peak_memory_mib": answers[-1]["peak_memory_mib"],
+        "peak_memory_of": answers[-1]["peak_memory_of"],
+        **facts,
+    }
+    if answers is not ours:
+        report |= {"seconds_ratio": ratio("seconds"), "cpu_seconds_ratio": ratio("cpu_seconds")}
+    return report
+
+
+def sizes_from_gin(gin_file: str) -> dict[str, Any]:
+    """The fields of the `network.T5Config` of a gin file.
+
+    Reads the file's statements and imports none of its modules: its vocabulary would bring TensorFlow in.
+    """
+    from gin import config_parser  # type: ignore[attr-defined]
+
+    from limba import network
+
+    class Names(config_parser.ParserDelegate):
+        """Leaves `%MACRO` as its name in a tuple, and `@references`, which sizes do not hold, as None."""
+
+        def configurable_reference(self, scoped_configurable_name, evaluate):
+            return None
+
+        def macro(self, macro_name):
+            return ("macro", macro_name)
+
+    macros: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
+
+    def read(file: str) -> None:
+        path = next((p for p in (Path(file), REPOSITORY / file) if p.is_file()), None)
+        if path is None:
+            raise SystemExit(f"--gin_file: {file} exists neither here nor in {REPOSITORY}.")
+        for statement in config_parser.ConfigParser(path.read_text(), Names()):
+            if isinstance(statement, config_parser.IncludeStatement):
+                read(statement.filename)
+            elif isinstance(statement, config_parser.BindingStatement):
+                if not statement.arg_name:
+                    macros[statement.selector] = statement.value
+                elif statement.selector.rpartition(".")[2] == "T5Config":
+                    fields[statement.arg_name] = statement.value
+
+    read(gin_file)
+    fields = {k: macros.get(v[1]) if isinstance(v, tuple) and v[:1] == ("macro",) else v for k, v in fields.items()}
+    for chosen_here in ("dtype", "dropout_rate"):
+        fields.pop(chosen_here, None)
+    if "vocab_size" not in fields:
+        raise SystemExit(f"--gin_file: {gin_file} binds no T5Config.vocab_size; give a file of gin/models.")
+    config = network.T5Config(**fields)
+    sizes = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return {k: v for k, v in sizes.items() if k not in ("dtype", "dropout_rate")}
+
+
+def _cpu_bf16() -> list[str]:
+    """The instructions for bf16 products that this CPU says it has; the bf16 figures depend on them."""
+    info = Path("/proc/cpuinfo")
+    flags = set(info.read_text().split()) if info.is_file() else set()
+    return [flag for flag in ("avx512_bf16", "amx_bf16") if flag in flags]
+
+
+def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.train_step",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    model = parser.add_mutually_exclusive_group()
+    model.add_argument("--size", choices=SIZES, default="small", help="a T5 1.1 (small)")
+    model.add_argument("--gin_file", help="a model's gin file instead, such as gin/models/t5_1_1/small.gin")
+    parser.add_argument("--batch_size", type=int, default=8, help="rows (8)")
+    parser.add_argument("--inputs", type=int, default=512, help="tokens of inputs (512)")
+    parser.add_argument("--targets", type=int, default=114, help="tokens of targets (114)")
+    parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=list(DTYPES), help="of activations (both)")
+    parser.add_argument("--steps", type=int, default=5, help="steps of a side in one round (5)")
+    parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds, of which the median counts (3)")
+    parser.add_argument(
+        "--against", nargs="*", choices=[side for side in SIDES if side != "limba"], default=[], help="compare with"
+    )
+    parser.add_argument("--serve", choices=SIDES, help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    for name in ("batch_size", "inputs", "targets", "steps", "rounds"):
+        if getattr(args, name) < 1:
+            parser.error(f"--{name} is {getattr(args, name)}; it must be at least 1")
+    return args
+
+
+def main() -> None:
+    args = parse_arguments()
+    if args.serve:
+        serve(args.serve)
+        return
+    sizes = sizes_from_gin(args.gin_file) if args.gin_file else T5_1_1 | SIZES[args.size]
+    sides = ["limba", *dict.fromkeys(args.against)]
+    workloads = [Workload(sizes, dtype, args.batch_size, args.inputs, args.targets) for dtype in args.dtype]
+    with tempfile.TemporaryDirectory() as folder:
+        dtypes = {w.dtype: measure(w, sides, args.steps, args.rounds, Path(folder)) for w in workloads}
+    for dtype, reports in dtypes.items():
+        if isinstance(reports["limba"], str):
+            raise SystemExit(f"benchmarks.train_step: limba in {dtype}: {reports['limba']}")
+    device = dtypes[args.dtype[0]]["limba"]["device"]
+    print(
+        json.dumps(
+            {
+                "benchmark": "train_step",
+                "model": args.gin_file or f"t5_1_1 {args.size}",
+                "sizes": sizes,
+                "batch_size": args.batch_size,
+                "inputs": args.inputs,
+                "targets": args.targets,
+                "optimizer": "adafactor",
+                "steps": args.steps,
+                "rounds": args.rounds,
+                "device": device,
+                "peak_tflops_per_second": peak_tflops(device),
+                "cpus": os.cpu_count(),
+                "cpu_bf16": _cpu_bf16(),
+                "python": platform.python_version(),
+                "model_tflops": float(f"{model_flops(workloads[0]) / 1e12:.4g}"),
+                "dtypes": dtypes,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
