@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the launchers: makes the virtual environment from a lock file, once, and puts it on PATH.
 #
 #   PYTHON   the interpreter to build on (3.11 to 3.13)

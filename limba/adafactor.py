@@ -4,6 +4,7 @@ The statistics of a matrix are kept as two vectors, so the optimizer needs almos
 are factored follows its shape (rank 2 and below) or its logical axes (scanned layers, rank 3 and above).
 """
 
+import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -200,7 +201,13 @@ class Adafactor:
 
         def axes_of(name, param, axes):
             full_v = not self._factoring(name, param.shape).factored
-            return ParamState(m=axes if self.beta1 else None, v=axes if full_v else None, v_row=None, v_col=None)
+            slots: dict[str, Any] = {
+                "m": axes if self.beta1 else None,
+                "v": axes if full_v else None,
+                "v_row": None,
+                "v_col": None,
+            }
+            return ParamState(**slots)
 
         return _map_named(axes_of, params, param_axes)
 
@@ -209,7 +216,7 @@ class Adafactor:
     def _factoring(self, name: str, shape: Sequence[int]) -> _Factoring:
         axes = self._param_axes.get(name, ())
         rules = self.logical_factor_rules or {}
-        batch_dims = tuple(i for i, axis in enumerate(axes) if rules.get(axis) is FactorDim.BATCH)
+        batch_dims = tuple(i for i, axis in enumerate(axes) if axis is not None and rules.get(axis) is FactorDim.BATCH)
         layer_dims = tuple(i for i in range(len(shape)) if i not in batch_dims)
         if not self.factored:
             return _Factoring((), (), layer_dims)
@@ -267,13 +274,13 @@ class Adafactor:
         if dims.factored:
             v_row = beta2 * state.v_row + (1.0 - beta2) * jnp.mean(square, axis=dims.row_reduced)
             v_col = beta2 * state.v_col + (1.0 - beta2) * jnp.mean(square, axis=dims.col_reduced)
-            state = state.replace(v_row=v_row, v_col=v_col)
+            state = dataclasses.replace(state, v_row=v_row, v_col=v_col)
             row = jnp.expand_dims(v_row, dims.row_reduced)
             row_mean = jnp.mean(row, axis=dims.col_reduced, keepdims=True)
             y = grad * (row / row_mean) ** -0.5 * jnp.expand_dims(v_col, dims.col_reduced) ** -0.5
         else:
             v = beta2 * state.v + (1.0 - beta2) * square
-            state = state.replace(v=v)
+            state = dataclasses.replace(state, v=v)
             y = grad * v**-0.5
 
         if self.clipping_threshold is not None:
@@ -287,7 +294,7 @@ class Adafactor:
         update = scale * y
         if self.beta1:
             momentum = self.beta1 * state.m.astype(jnp.float32) + (1.0 - self.beta1) * update
-            state = state.replace(m=momentum.astype(self.dtype_momentum))
+            state = dataclasses.replace(state, m=momentum.astype(self.dtype_momentum))
             update = momentum
         decay = self._weight_decay(learning_rate)
         if decay is not None:

@@ -59,7 +59,7 @@ def relative_position_bucket(
     Half of the buckets hold one distance each, the other half grow logarithmically up to `max_distance`. Bidirectional
     attention splits them again by sign; causal attention puts every later key into bucket 0.
     """
-    offset = 0
+    offset: Array | int = 0
     distance = -relative_position
     if bidirectional:
         num_buckets //= 2
@@ -183,7 +183,7 @@ class MultiHeadDotProductAttention(nn.Module):
         for name, projection in (("cached_key", "key"), ("cached_value", "value")):
             new = self._project(projection, inputs)
             if self.has_variable("cache", name):
-                old = self.get_variable("cache", name)
+                old: Array = self.get_variable("cache", name)
                 updated = jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), index, axis=1)
             else:  # The call that makes the cache writes nothing into it.
                 updated = jnp.zeros((new.shape[0], max_decode_length, *new.shape[2:]), new.dtype)

@@ -310,13 +310,13 @@ def _named_shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
 
 def _check_same_tensors(path: str | Path, saved: PyTree, wanted: PyTree) -> None:
     saved_shapes, wanted_shapes = _named_shapes(dict(saved)), _named_shapes(wanted)
-    problems = [f"{name}: missing" for name in wanted_shapes if name not in saved_shapes]
-    problems += [f"{name}: not in the configured model" for name in saved_shapes if name not in wanted_shapes]
-    problems += [
+    problems = [
         f"{name}: saved as {saved_shapes[name]}, configured as {shape}"
         for name, shape in wanted_shapes.items()
         if name in saved_shapes and saved_shapes[name] != shape
     ]
+    problems += [f"{name}: missing" for name in wanted_shapes if name not in saved_shapes]
+    problems += [f"{name}: not in the configured model" for name in saved_shapes if name not in wanted_shapes]
     if problems:
         more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
         raise CheckpointMismatchError(

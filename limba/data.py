@@ -14,11 +14,10 @@ Feature names of an encoder-decoder batch, all int32 `[batch, length]`:
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
-import numpy as np
-
-Batch = Mapping[str, np.ndarray]
+# NumPy arrays where data come in; inside a jitted step the same names hold JAX arrays.
+Batch = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -53,7 +53,7 @@ def temperature_sample(
 
     def choose(logits: Array, step: Array) -> tuple[Array, Array]:
         log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
-        if greedy:
+        if decode_rng is None or greedy:
             token = jnp.argmax(logits, axis=-1)
         else:
             scaled = _keep_likely(logits.astype(jnp.float32) / temperature, topk, topp)

@@ -7,9 +7,12 @@
 """
 
 import argparse
+import contextlib
 import difflib
+import inspect
 import logging
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +20,6 @@ from typing import Any
 
 try:
     import gin
-    from gin import config as gin_config
 except ImportError as error:
     # This repository's own folder gin/ imports as an empty namespace package.
     raise ImportError("gin-config is not installed; run `pip install -e .` or launch/quickstart.sh first.") from error
@@ -92,14 +94,34 @@ def _nearest_gin_file(file: str) -> str:
     return f" Did you mean {', '.join(nearest)}?" if nearest else ""
 
 
+# How gin says that a name is not there.
+_UNKNOWN_NAME = re.compile(r"has no attribute '?(\w+)|parameter named '(\w+)'|No configurable matching '([\w./]+)'")
+
+
 def _explain(error: Exception) -> str:
     """Gin's own message, on one line, with the nearest names where a name is unknown."""
     message = " ".join(str(error).split())
-    unknown = next((part for part in message.split("'")[1::2]), "")
-    known = [selector.rpartition(".")[2] for selector in gin_config._REGISTRY]  # Gin offers no public list.
-    nearest = difflib.get_close_matches(unknown.rpartition(".")[2], sorted(set(known)), n=3)
-    hint = f" Did you mean {', '.join(nearest)}?" if nearest and unknown.rpartition(".")[2] not in known else ""
-    return f"{type(error).__name__}: {message}{hint}"
+    if unknown := _UNKNOWN_NAME.search(message):
+        name = next(filter(None, unknown.groups())).rpartition(".")[2]
+        nearest = difflib.get_close_matches(name, _known_names(), n=3)
+        message += f" Did you mean {', '.join(nearest)}?" if nearest else ""
+    elif isinstance(error, SyntaxError):
+        message += " Strings need quotes of their own: --gin.NAME=\"'value'\"."
+    return f"{type(error).__name__}: {message}"
+
+
+def _known_names() -> set[str]:
+    """What gin files of ours can name: the public classes and functions of the engine, and their parameters."""
+    names: set[str] = set()
+    for module_name, module in list(sys.modules.items()):
+        if module_name.partition(".")[0] not in ("limba", "tasks"):
+            continue
+        for name, value in vars(module).items():
+            if callable(value) and not name.startswith("_"):
+                names.add(name)
+                with contextlib.suppress(ValueError, TypeError):
+                    names.update(inspect.signature(value).parameters)
+    return names
 
 
 def _check_macros(bindings: Sequence[str]) -> None:

@@ -68,7 +68,7 @@ def cross_entropy_with_logits(
     return _cross_entropy_fwd(logits, targets, label_smoothing, z_loss)[0]
 
 
-def _target_distribution(vocab: int, label_smoothing: float) -> tuple[float, float, float]:
+def _target_distribution(vocab: int, label_smoothing: float) -> tuple[float, float, Array | float]:
     """Probability of the target, of every other token, and the entropy of the whole."""
     on, off = 1.0 - label_smoothing, label_smoothing / (vocab - 1)
     if label_smoothing == 0.0:

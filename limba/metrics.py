@@ -16,13 +16,20 @@ Array = jax.Array
 
 @flax.struct.dataclass
 class Ratio:
-    """`total / count`, both scalars."""
+    """`total / count`, both scalars.
+
+    Attributes:
+      total: numerator.
+      count: denominator.
+      per_step: `count` counts steps, so the microbatches of one step add to `total` only.
+    """
 
     total: Array
     count: Array
+    per_step: bool = flax.struct.field(pytree_node=False, default=False)
 
     def __add__(self, other: "Ratio") -> "Ratio":
-        return Ratio(self.total + other.total, self.count + other.count)
+        return Ratio(self.total + other.total, self.count + other.count, self.per_step)
 
     def compute(self) -> float:
         """The value; 0 when nothing was counted."""
@@ -30,22 +37,12 @@ class Ratio:
         return float(self.total) / count if count else 0.0
 
 
-@flax.struct.dataclass
-class PerStep:
-    """A sum over one step, averaged over steps: microbatches of a step add to `total` only."""
-
-    total: Array
-    steps: Array
-
-    def __add__(self, other: "PerStep") -> "PerStep":
-        return PerStep(self.total + other.total, self.steps + other.steps)
-
-    def compute(self) -> float:
-        steps = float(self.steps)
-        return float(self.total) / steps if steps else 0.0
+Metrics = dict[str, Ratio]
 
 
-Metrics = dict[str, Ratio | PerStep]
+def per_step(total: Array | float) -> Ratio:
+    """A sum over one step, to be averaged over steps."""
+    return Ratio(jnp.asarray(total, jnp.float32), jnp.float32(1), per_step=True)
 
 
 def add(a: Metrics, b: Metrics) -> Metrics:
@@ -55,14 +52,11 @@ def add(a: Metrics, b: Metrics) -> Metrics:
 
 def add_microbatches(a: Metrics, b: Metrics) -> Metrics:
     """Metrics of two microbatches of one step together."""
-
-    def one(x, y):
-        return PerStep(x.total + y.total, x.steps) if isinstance(x, PerStep) else x + y
-
-    return {name: one(a[name], b[name]) for name in a}
+    together = add(a, b)
+    return {name: Ratio(m.total, b[name].count, True) if m.per_step else m for name, m in together.items()}
 
 
-def compute(metrics: Mapping[str, Ratio | PerStep]) -> dict[str, float]:
+def compute(metrics: Mapping[str, Ratio]) -> dict[str, float]:
     """Numbers, on the host."""
     return {name: metric.compute() for name, metric in jax.device_get(dict(metrics)).items()}
 
@@ -71,10 +65,9 @@ def _nonzero_fraction(x: Array) -> Ratio:
     return Ratio(jnp.sum(x != 0).astype(jnp.float32), jnp.float32(x.size))
 
 
-def _sequences(tokens: Array, segment_ids: Array | None) -> PerStep:
+def _sequences(tokens: Array, segment_ids: Array | None) -> Ratio:
     """Sequences in the batch; packed ones count singly."""
-    count = jnp.sum(jnp.max(segment_ids, axis=-1)) if segment_ids is not None else tokens.shape[0]
-    return PerStep(jnp.asarray(count, jnp.float32), jnp.float32(1))
+    return per_step(jnp.sum(jnp.max(segment_ids, axis=-1)) if segment_ids is not None else tokens.shape[0])
 
 
 def encoder_decoder_metrics(logits: Array, batch: Batch, weights: Array | None, loss: Array, z_loss: Array) -> Metrics:
@@ -91,16 +84,16 @@ def encoder_decoder_metrics(logits: Array, batch: Batch, weights: Array | None, 
     if weights is None:
         weights = jnp.ones(targets.shape, jnp.float32)
     hits = jnp.sum((jnp.argmax(logits, axis=-1) == targets) * weights)
-    weight_sum, one = jnp.sum(weights), jnp.float32(1)
+    weight_sum = jnp.sum(weights)
     positions = jnp.float32(targets.size)
     metrics: Metrics = {
         "accuracy": Ratio(hits, weight_sum),
-        "loss": PerStep(loss, one),
+        "loss": per_step(loss),
         "loss_per_nonpadding_target_token": Ratio(loss, weight_sum),
         "loss_per_all_target_tokens": Ratio(loss, positions),
-        "z_loss": PerStep(z_loss, one),
+        "z_loss": per_step(z_loss),
         "z_loss_per_all_target_tokens": Ratio(z_loss, positions),
-        "cross_ent_loss": PerStep(loss - z_loss, one),
+        "cross_ent_loss": per_step(loss - z_loss),
         "cross_ent_loss_per_all_target_tokens": Ratio(loss - z_loss, positions),
         "effective_batch_size/decoder": _sequences(targets, batch.get("decoder_segment_ids")),
         "non_padding_fraction/decoder": _nonzero_fraction(targets),

@@ -1,7 +1,7 @@
 """A network with its loss, metrics, scoring and decoding: what a run binds as `MODEL`."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import flax.core
 import flax.linen as nn
@@ -84,7 +84,7 @@ class EncoderDecoderModel:
 
     def logits(self, params: PyTree, batch: Batch, dropout_rng: Array | None = None) -> Array:
         """Teacher-forced logits `[batch, length, vocab]`; dropout only with an rng."""
-        return self.module.apply(
+        logits = self.module.apply(
             {"params": params},
             batch["encoder_input_tokens"],
             batch["decoder_input_tokens"],
@@ -96,6 +96,7 @@ class EncoderDecoderModel:
             enable_dropout=dropout_rng is not None,
             rngs=None if dropout_rng is None else {"dropout": dropout_rng},
         )
+        return cast(Array, logits)
 
     def loss_fn(self, params: PyTree, batch: Batch, dropout_rng: Array | None) -> tuple[Array, metrics_lib.Metrics]:
         """The scalar that training minimizes, and the metrics of the batch."""

@@ -179,7 +179,7 @@ class Encoder(nn.Module):
     shared_embedding: nn.Module
 
     @nn.compact
-    def __call__(self, tokens: Array, mask: Array, deterministic: bool) -> Array:
+    def __call__(self, tokens: Array, mask: Array | None, deterministic: bool) -> Array:
         """`[batch, length] -> [batch, length, embed]`."""
         cfg = self.config
         length = tokens.shape[-1]
@@ -203,7 +203,7 @@ class Decoder(nn.Module):
         encoded: Array,
         tokens: Array,
         mask: Array | None,
-        cross_mask: Array,
+        cross_mask: Array | None,
         deterministic: bool,
         max_decode_length: int | None = None,
     ) -> Array:

@@ -39,6 +39,7 @@ def standard_logical_axis_rules(
     Raises:
       ValueError: for dims other than 1 and 2.
     """
+    embed: list[tuple[str, str | None]]
     match (activation_partitioning_dims, parameter_partitioning_dims):
         case (1, 1):
             embed = [("embed", None)]
@@ -110,6 +111,12 @@ class PjitPartitioner:
         self.mesh = Mesh(mesh_utils.create_device_mesh(shape, devices=devices), ("data", "model"))
         self.logical_axis_rules = tuple(logical_axis_rules or standard_logical_axis_rules())
 
+    def _mesh_axes(self, logical_axes: Sequence[str | None]) -> PartitionSpec:
+        """The mesh axis of each logical axis, None where it is not sharded."""
+        spec = nn_partitioning.logical_to_mesh_axes(tuple(logical_axes), rules=self.logical_axis_rules)
+        assert spec is not None  # only for axes that are None altogether
+        return spec
+
     @contextlib.contextmanager
     def activate(self) -> Iterator[None]:
         """Makes mesh and rules known to `with_sharding_constraint` while a function is traced."""
@@ -129,11 +136,7 @@ class PjitPartitioner:
         """Shardings for a tree of `PartitionSpec`s of logical axes; None means replicated."""
 
         def sharding(axes):
-            if axes is None:
-                return self.replicated
-            return NamedSharding(
-                self.mesh, nn_partitioning.logical_to_mesh_axes(tuple(axes), rules=self.logical_axis_rules)
-            )
+            return self.replicated if axes is None else NamedSharding(self.mesh, self._mesh_axes(axes))
 
         return jax.tree.map(sharding, logical_axes, is_leaf=lambda x: x is None or isinstance(x, PartitionSpec))
 
@@ -174,8 +177,8 @@ class PjitPartitioner:
         flat_shapes = traverse_util.flatten_dict(shapes, sep="/")
         flat_axes = traverse_util.flatten_dict(logical_axes, sep="/")
         for name, array in flat_shapes.items():
-            spec = nn_partitioning.logical_to_mesh_axes(tuple(flat_axes[name]), rules=self.logical_axis_rules)
-            for dim, axis, mesh_axis in zip(array.shape, flat_axes[name], spec, strict=False):
+            mesh_axes = self._mesh_axes(flat_axes[name])
+            for dim, axis, mesh_axis in zip(array.shape, flat_axes[name], mesh_axes, strict=True):
                 if mesh_axis is not None and dim % self.mesh.shape[mesh_axis]:
                     raise ValueError(
                         f"{name} has {dim} in its logical axis {axis!r}, which does not divide by the mesh axis "
@@ -188,10 +191,10 @@ class PjitPartitioner:
 
         The kernels join heads and kv, so their shapes alone would not show it.
         """
-        spec = nn_partitioning.logical_to_mesh_axes(("heads",), rules=self.logical_axis_rules)
-        size = self.mesh.shape[spec[0]] if spec[0] else 1
+        mesh_axis = self._mesh_axes(("heads",))[0]
+        size = self.mesh.shape[mesh_axis] if mesh_axis else 1
         if num_heads % size:
             raise ValueError(
-                f"num_heads is {num_heads}, which does not divide by the mesh axis {spec[0]!r} of size {size}; set "
+                f"num_heads is {num_heads}, which does not divide by the mesh axis {mesh_axis!r} of size {size}; set "
                 f"PjitPartitioner.num_partitions to a divisor of {num_heads}."
             )

@@ -9,7 +9,7 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ def train(
     train_eval_dataset_cfg: DatasetConfig | None = None,
     checkpoint_cfg: checkpoints.CheckpointConfig,
     partitioner: PjitPartitioner,
-    trainer_cls: type[Trainer] = Trainer,
+    trainer_cls: Callable[..., Trainer] = Trainer,
     model_dir: str,
     total_steps: int,
     eval_steps: int | None = None,
@@ -119,8 +119,9 @@ def train(
     hosts = (jax.process_index(), jax.process_count())
     with native_logs.filtered():
         if get_dataset_fn is None or train_eval_get_dataset_fn is None:
-            from tasks import pipeline  # TensorFlow comes in here, and only here.
+            from tasks import pipeline, vocabularies  # TensorFlow comes in here, and only here.
 
+            vocabularies.check_vocabulary(model.output_vocabulary)
             get_dataset_fn = get_dataset_fn or pipeline.get_train_batches
             train_eval_get_dataset_fn = train_eval_get_dataset_fn or pipeline.get_eval_batches
         batches = get_dataset_fn(train_dataset_cfg, model.FEATURE_CONVERTER, *hosts)
@@ -330,8 +331,15 @@ def _writable_directory(model_dir: str) -> Path:
 
 
 def _check_vocabulary(model: EncoderDecoderModel) -> None:
+    """Cheap checks that need no data; the sentinels are checked with the task."""
     rows = getattr(getattr(model.module, "config", None), "vocab_size", None)
     for vocabulary in (model.input_vocabulary, model.output_vocabulary):
+        file = getattr(vocabulary, "sentencepiece_model_file", None)
+        if file and "://" not in file and not Path(file).is_file():
+            raise FileNotFoundError(
+                f"The vocabulary {file} does not exist (working directory {Path.cwd()}). Build one with `limba vocab "
+                f"build --data_files … --out {file}`, or bind VOCABULARY_FILE."
+            )
         size = vocabulary.vocab_size
         if rows is not None and size > rows:
             raise ValueError(

@@ -1,5 +1,6 @@
 """The jitted training and evaluation steps, and the state they act on."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -47,8 +48,8 @@ class Trainer:
         model.optimizer_def.set_param_axes(self.param_axes)
         partitioner.check_shapes(self.param_shapes, self.param_axes)
         self.state_shapes = jax.eval_shape(self._new_state, jax.random.key(0))
-        self.state_shardings = TrainState(
-            step=partitioner.replicated,
+        self.state_shardings: Any = TrainState(
+            step=partitioner.replicated,  # type: ignore[arg-type]
             params=partitioner.shardings(self.param_axes),
             opt_state=partitioner.shardings(model.optimizer_def.state_axes(self.param_shapes, self.param_axes)),
         )
@@ -88,8 +89,7 @@ class Trainer:
             grads, state.opt_state, state.params, learning_rate=learning_rate, step=state.step
         )
         params = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), state.params, updates)
-        one = jnp.float32(1)
-        metrics["learning_rate"] = metrics_lib.PerStep(learning_rate, one)
+        metrics["learning_rate"] = metrics_lib.per_step(learning_rate)
         return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics
 
     def _gradients(self, params: PyTree, batch: Batch, rng: Array) -> tuple[PyTree, metrics_lib.Metrics]:
@@ -104,10 +104,9 @@ class Trainer:
         n = self.num_microbatches
         microbatches = {name: x.reshape(x.shape[0] // n, n, *x.shape[1:]) for name, x in batch.items()}
         microbatch = lambda i: {name: x[:, i] for name, x in microbatches.items()}  # noqa: E731
-        weights = [self.model.microbatch_weight(microbatch(i)) for i in range(n)]
         # Plain sums add up; a loss normalized over its microbatch counts by the microbatch's share of the batch.
-        normalized = weights[0] is not None
-        shares = jnp.asarray(weights, jnp.float32) / sum(weights) if normalized else jnp.ones(n)
+        weights = [weight for i in range(n) if (weight := self.model.microbatch_weight(microbatch(i))) is not None]
+        shares = jnp.asarray(weights, jnp.float32) / sum(weights) if weights else jnp.ones(n)
 
         def accumulate(carry, i):
             grads, metrics = carry
@@ -119,11 +118,6 @@ class Trainer:
         zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
         metric_shapes = jax.eval_shape(lambda: gradient_fn(params, microbatch(0), rng)[1])
         no_metrics = jax.tree.map(lambda m: jnp.zeros(m.shape, m.dtype), metric_shapes)
-        # The number of steps is not additive: every microbatch belongs to the same step.
-        no_metrics = {
-            name: m.replace(steps=jnp.ones_like(m.steps)) if isinstance(m, metrics_lib.PerStep) else m
-            for name, m in no_metrics.items()
-        }
         (grads, metrics), _ = jax.lax.scan(accumulate, (zeros, no_metrics), jnp.arange(n))
         return grads, metrics
 
@@ -131,6 +125,6 @@ class Trainer:
 def _scale_losses(metrics: metrics_lib.Metrics, share: Array | float) -> metrics_lib.Metrics:
     """Weighs the numerators of everything that is a loss, as the gradient is weighed."""
     return {
-        name: m.replace(total=m.total * share) if "loss" in name and "non_padding" not in name else m
+        name: dataclasses.replace(m, total=m.total * share) if "loss" in name and "non_padding" not in name else m
         for name, m in metrics.items()
     }

@@ -6,9 +6,8 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-import tensorboardX
 from tqdm import tqdm
 
 Scalars = Mapping[str, float]
@@ -33,9 +32,11 @@ class TensorBoardWriter:
     def __init__(self, model_dir: Path, first_step: int = 0):
         self._model_dir = model_dir
         self._first_step = first_step
-        self._writers: dict[str, tensorboardX.SummaryWriter] = {}
+        self._writers: dict[str, Any] = {}
 
-    def _writer(self, dataset: str) -> tensorboardX.SummaryWriter:
+    def _writer(self, dataset: str) -> Any:
+        import tensorboardX  # It looks for PyTorch and imports it: seconds that only a run should pay.
+
         if dataset not in self._writers:
             # TensorBoard drops earlier events from purge_step on.
             purge_step = self._first_step + 1 if self._first_step else None

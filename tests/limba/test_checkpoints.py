@@ -1,0 +1,154 @@
+import json
+import logging
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from limba import checkpoints, partitioning
+from limba.checkpoints import Checkpointer, RestoreCheckpointConfig, SaveCheckpointConfig
+from tests.limba import small
+
+RUN_FILES = {"run.json": json.dumps({"seeds": {"random": 1}}).encode(), "config.gin": b"# gin"}
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    return small.make_trainer()
+
+
+def _save_steps(directory, trainer, steps, config=None):
+    """Saves one state per step, each different; returns the last."""
+    checkpointer = Checkpointer(directory, config or SaveCheckpointConfig())
+    state = trainer.new_state(jax.random.key(0))
+    for step in steps:
+        params = jax.tree.map(lambda p, s=step: p + s, state.params)
+        state = state.replace(step=jnp.int32(step), params=params)
+        checkpointer.save(state, {"reader-0": f"at {step}".encode()}, RUN_FILES)
+    checkpointer.close()
+    return state
+
+
+def _equal(a, b):
+    return jax.tree.all(jax.tree.map(lambda x, y: np.array_equal(jax.device_get(x), jax.device_get(y)), a, b))
+
+
+def test_save_and_restore_bit_for_bit(tmp_path, trainer):
+    state = _save_steps(tmp_path, trainer, [1, 2])
+    restored, dataset = Checkpointer(tmp_path, SaveCheckpointConfig()).restore_latest(trainer.sharded_state_shapes())
+    assert _equal(state, restored)
+    assert dataset == {"reader-0": b"at 2"}
+    assert checkpoints.load_run_info(tmp_path) == {"seeds": {"random": 1}}
+    assert (tmp_path / "checkpoint_2" / "run" / "config.gin").read_bytes() == b"# gin"
+
+
+def test_layout_is_that_of_t5x(tmp_path, trainer):
+    _save_steps(tmp_path, trainer, [3])
+    names = json.loads((tmp_path / "checkpoint_3" / "state" / "_METADATA").read_text())["tree_metadata"]
+    assert "('target', 'token_embedder', 'embedding')" in names
+    assert "('state', 'param_states', 'decoder', 'logits_dense', 'kernel', 'v_row')" in names
+    assert "('state', 'step')" in names
+
+
+@pytest.mark.parametrize("num_partitions", [1, 4])
+def test_restore_onto_another_mesh(tmp_path, trainer, num_partitions):
+    state = _save_steps(tmp_path, trainer, [1])
+    mesh = small.partitioner(8, num_partitions, partitioning.fsdp_logical_axis_rules())
+    other = small.make_trainer(partitioner_=mesh)
+    restored, _ = Checkpointer(tmp_path, SaveCheckpointConfig()).restore_latest(other.sharded_state_shapes())
+    assert _equal(state, restored)
+    kernel = restored.params["decoder"]["layers_0"]["mlp"]["wo"]["kernel"]
+    assert kernel.sharding.mesh.shape["model"] == num_partitions
+
+
+def test_keep_and_dtype(tmp_path, trainer):
+    state = _save_steps(tmp_path, trainer, [1, 2, 3, 4], SaveCheckpointConfig(keep=2, dtype="bfloat16"))
+    assert checkpoints.checkpoint_steps(tmp_path) == [3, 4]
+    saved = checkpoints.load_params(tmp_path)
+    embedding = saved["token_embedder"]["embedding"]
+    assert embedding.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(embedding, state.params["token_embedder"]["embedding"].astype(jnp.bfloat16))
+    restored, _ = Checkpointer(tmp_path, SaveCheckpointConfig()).restore_latest(trainer.sharded_state_shapes())
+    assert restored.params["token_embedder"]["embedding"].dtype == jnp.float32
+
+
+def _flip_bytes(directory):
+    for file in directory.rglob("*"):
+        if file.is_file() and file.parent.name == "d":
+            content = bytearray(file.read_bytes())
+            content[len(content) // 2] ^= 0xFF
+            file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda c: _flip_bytes(c / "state"),
+        lambda c: shutil.rmtree(c / "state"),
+        lambda c: (c / "state" / "manifest.ocdbt").write_bytes(b""),
+        lambda c: (c / "state" / "_METADATA").unlink(),
+    ],
+)
+def test_a_damaged_checkpoint_is_passed_over_and_that_is_said(tmp_path, trainer, damage, caplog):
+    _save_steps(tmp_path, trainer, [1, 2])
+    damage(tmp_path / "checkpoint_2")
+    checkpointer = Checkpointer(tmp_path, SaveCheckpointConfig())
+    with caplog.at_level(logging.WARNING):
+        restored, dataset = checkpointer.restore_latest(trainer.sharded_state_shapes())
+    assert int(restored.step) == 1 and dataset == {"reader-0": b"at 1"}
+    assert "checkpoint_2 cannot be read" in caplog.text and "checkpoint_1" in caplog.text
+    # Step 2 can be made again.
+    checkpointer.save(restored.replace(step=jnp.int32(2)), None, RUN_FILES)
+    checkpointer.close()
+    assert checkpoints.checkpoint_steps(tmp_path) == [1, 2]
+
+
+def test_all_checkpoints_damaged_is_an_error_not_a_fresh_start(tmp_path, trainer):
+    _save_steps(tmp_path, trainer, [1])
+    _flip_bytes(tmp_path / "checkpoint_1" / "state")
+    with pytest.raises(RuntimeError, match=r"None of the checkpoints \[1\]"):
+        Checkpointer(tmp_path, SaveCheckpointConfig()).restore_latest(trainer.sharded_state_shapes())
+
+
+def test_a_half_written_checkpoint_does_not_count(tmp_path, trainer):
+    _save_steps(tmp_path, trainer, [1])
+    shutil.copytree(tmp_path / "checkpoint_1", tmp_path / "checkpoint_2.orbax-checkpoint-tmp")
+    assert checkpoints.checkpoint_steps(tmp_path) == [1]
+    checkpointer = Checkpointer(tmp_path, SaveCheckpointConfig())
+    restored, _ = checkpointer.restore_latest(trainer.sharded_state_shapes())
+    assert int(restored.step) == 1
+
+
+def test_another_network_is_an_error_that_names_the_tensors(tmp_path, trainer):
+    _save_steps(tmp_path, trainer, [1])
+    other = small.make_trainer(small.model(mlp_dim=256, num_encoder_layers=1))
+    with pytest.raises(checkpoints.CheckpointMismatchError) as error:
+        Checkpointer(tmp_path, SaveCheckpointConfig()).restore_latest(other.sharded_state_shapes())
+    assert "mlp" in str(error.value) and "another MODEL_DIR" in str(error.value)
+
+
+def test_paths(tmp_path, trainer):
+    _save_steps(tmp_path, trainer, [1, 20])
+    assert checkpoints.find_checkpoint(tmp_path).name == "checkpoint_20"
+    assert checkpoints.find_checkpoint(tmp_path / "checkpoint_1").name == "checkpoint_1"
+    assert RestoreCheckpointConfig(path=[]).checkpoint is None
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        checkpoints.find_checkpoint(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: SaveCheckpointConfig(dtype="float16"), ["float16", "bfloat16"]),
+        (lambda: SaveCheckpointConfig(period=0), ["period", "0"]),
+        (lambda: SaveCheckpointConfig(keep=0), ["keep", "0"]),
+        (lambda: RestoreCheckpointConfig(mode="newest"), ["newest", "latest"]),
+    ],
+)
+def test_bad_settings(make, words):
+    with pytest.raises(ValueError) as error:
+        make()
+    for word in words:
+        assert word in str(error.value)

@@ -1,0 +1,209 @@
+import json
+import os
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+from limba import checkpoints, trainer, writers
+from limba.data import DatasetConfig
+from limba.preemption import PREEMPTED_EXIT_CODE
+from limba.schedules import create_learning_rate_scheduler
+from limba.train import NanLossError, train
+from tests.limba import small
+
+LENGTHS = {"inputs": 16, "targets": 8}
+
+
+def _train(model_dir, total_steps=6, stream=None, model=None, partitioner=None, **options):
+    """`train()` on the counter stream of `small`, evaluating on two fixed batches."""
+    arguments = {
+        "model": model or small.model(dropout_rate=0.1),
+        "train_dataset_cfg": DatasetConfig("counter", LENGTHS, "train", 8, seed=0),
+        "train_eval_dataset_cfg": DatasetConfig("counter", LENGTHS, "validation", 8, seed=0),
+        "checkpoint_cfg": checkpoints.CheckpointConfig(save=checkpoints.SaveCheckpointConfig(period=2)),
+        "partitioner": partitioner or small.partitioner(),
+        "trainer_cls": _make_trainer,
+        "model_dir": str(model_dir),
+        "total_steps": total_steps,
+        "eval_period": 3,
+        "stats_period": 1,
+        "random_seed": 7,
+        "get_dataset_fn": lambda *_: stream or small.Stream(),
+        "train_eval_get_dataset_fn": lambda *_: {"counter": [small.batch(100), small.batch(101)]},
+    }
+    return train(**(arguments | options))
+
+
+def _make_trainer(model, partitioner, rng):
+    return trainer.Trainer(model, partitioner, create_learning_rate_scheduler("constant", 0.01), rng=rng)
+
+
+def _train_losses(model_dir):
+    return [(line["step"], line["loss"]) for line in writers.read_metrics(model_dir) if line["dataset"] == "train"]
+
+
+def test_a_run_writes_what_it_promises(tmp_path, capsys):
+    step, state = _train(tmp_path)
+    assert step == int(state.step) == 6
+    assert checkpoints.checkpoint_steps(tmp_path) == [2, 4, 6]
+    lines = writers.read_metrics(tmp_path)
+    assert [line["step"] for line in lines if line["dataset"] == "training_eval/counter"] == [0, 3, 6]
+    train_line = next(line for line in lines if line["dataset"] == "train")
+    for tag in ("loss", "accuracy", "learning_rate", "timing/steps_per_second", "non_padding_fraction/overall"):
+        assert np.isfinite(train_line[tag])
+    assert list((tmp_path / "train").glob("events.out.tfevents.*"))
+    assert list((tmp_path / "training_eval" / "counter").glob("events.out.tfevents.*"))
+    assert "unigram" in capsys.readouterr().out
+    info = checkpoints.load_run_info(tmp_path)
+    assert info["network"]["emb_dim"] == 128 and info["seeds"] == {"random": 7, "dataset": 0}
+
+
+def test_unigram_baseline_is_the_entropy_of_the_targets(tmp_path):
+    _train(tmp_path, total_steps=1)
+    targets = np.concatenate([small.batch(i)["decoder_target_tokens"].ravel() for i in (100, 101)])
+    shares = np.bincount(targets[targets > 0]) / np.sum(targets > 0)
+    expected = -np.sum(shares[shares > 0] * np.log(shares[shares > 0]))
+    line = writers.read_metrics(tmp_path, "training_eval/")[0]
+    assert line["unigram_nats_per_target_token"] == pytest.approx(expected)
+    assert line["num_target_tokens"] == np.sum(targets > 0)
+
+
+def test_resuming_repeats_the_uninterrupted_run_to_the_last_bit(tmp_path):
+    _, whole = _train(tmp_path / "whole", 6)
+    _train(tmp_path / "parts", 2)
+    _train(tmp_path / "parts", 4)
+    _, parts = _train(tmp_path / "parts", 6)
+    assert _train_losses(tmp_path / "whole") == _train_losses(tmp_path / "parts")
+    assert jax.tree.all(jax.tree.map(lambda a, b: np.array_equal(jax.device_get(a), jax.device_get(b)), whole, parts))
+
+
+def test_work_after_the_last_checkpoint_is_done_again_and_written_once(tmp_path):
+    _train(tmp_path / "whole", 6)
+    _train(tmp_path / "cut", 5)  # saves at 2, 4 and, as the last step, 5
+    for step in (4, 5):
+        checkpoints.checkpoint_path(tmp_path / "cut", step).rename(tmp_path / f"lost_{step}")
+    with (tmp_path / "cut" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 5, "dataset": "tr')  # what a kill in the middle of a line leaves
+    _train(tmp_path / "cut", 6)
+    assert _train_losses(tmp_path / "cut") == _train_losses(tmp_path / "whole")
+
+
+class _StopAt(small.Stream):
+    """Sends this process SIGTERM when a batch is asked for, as a cluster does."""
+
+    def __init__(self, at):
+        super().__init__()
+        self.at = at
+
+    def __next__(self):
+        if self.next == self.at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().__next__()
+
+
+def test_sigterm_saves_and_exits_with_its_own_code(tmp_path):
+    with pytest.raises(SystemExit) as error:
+        _train(tmp_path / "run", 6, stream=_StopAt(2))
+    assert error.value.code == PREEMPTED_EXIT_CODE
+    assert checkpoints.checkpoint_steps(tmp_path / "run") == [2, 3]
+    _train(tmp_path / "run", 6)
+    _train(tmp_path / "whole", 6)
+    assert _train_losses(tmp_path / "run") == _train_losses(tmp_path / "whole")
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+class _BadTokens(small.Stream):
+    def __next__(self):
+        step = self.next
+        made = super().__next__()
+        if step == 4:
+            # A weight that is not a number makes the loss NaN.
+            made["decoder_loss_weights"] = made["decoder_loss_weights"].astype(np.float32) * np.nan
+        else:
+            made["decoder_loss_weights"] = made["decoder_loss_weights"].astype(np.float32)
+        return made
+
+
+def test_nan_stops_with_the_step_and_the_last_good_checkpoint(tmp_path):
+    with pytest.raises(NanLossError) as error:
+        _train(tmp_path, 6, stream=_BadTokens())
+    assert "step 5" in str(error.value) and "checkpoint_4" in str(error.value)
+    assert checkpoints.checkpoint_steps(tmp_path) == [2, 4]
+
+
+def test_a_finished_run_is_left_alone(tmp_path, capsys):
+    _train(tmp_path, 2)
+    before = (tmp_path / "metrics.jsonl").read_text()
+    capsys.readouterr()
+    step, _ = _train(tmp_path, 2)
+    assert step == 2 and (tmp_path / "metrics.jsonl").read_text() == before
+    assert "validation loss" in capsys.readouterr().out
+
+
+def test_initial_checkpoint(tmp_path):
+    _, first = _train(tmp_path / "first", 2)
+    config = checkpoints.CheckpointConfig(
+        restore=checkpoints.RestoreCheckpointConfig(path=str(tmp_path / "first"), mode="latest")
+    )
+    step, _ = _train(tmp_path / "second", 3, checkpoint_cfg=config)
+    assert step == 3
+    assert [s for s, _ in _train_losses(tmp_path / "second")] == [3]
+    assert int(first.step) == 2
+
+
+def test_a_seed_that_was_drawn_is_kept(tmp_path):
+    options = {"random_seed": None, "train_dataset_cfg": DatasetConfig("counter", LENGTHS, "train", 8)}
+    _train(tmp_path, 2, **options)
+    seeds = checkpoints.load_run_info(tmp_path)["seeds"]
+    _train(tmp_path, 4, **options)
+    assert checkpoints.load_run_info(tmp_path)["seeds"] == seeds
+
+
+def test_relative_model_dir(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _train("runs/here", 2)
+    assert checkpoints.checkpoint_steps(tmp_path / "runs" / "here") == [2]
+
+
+class _BigVocabulary(small.FixedVocabulary):
+    vocab_size = 300
+
+
+def _model_with_big_vocabulary():
+    model = small.model()
+    model.output_vocabulary = _BigVocabulary()
+    return model
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"model": _model_with_big_vocabulary}, ["300 tokens", "256 rows", "384"]),
+        ({"partitioner": lambda: small.partitioner(3)}, ["8", "3 data shards"]),
+        ({"partitioner": lambda: small.partitioner(8, 8)}, ["num_heads is 4", "size 8"]),
+    ],
+)
+def test_bad_configurations_fail_before_data_and_compilation(tmp_path, options, words):
+    def no_data(*_):
+        raise AssertionError("data were opened")
+
+    made = {name: make() for name, make in options.items()}
+    with pytest.raises(ValueError) as error:
+        _train(tmp_path, **made, get_dataset_fn=no_data)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_unwritable_model_dir(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"MODEL_DIR .*file/run cannot be written"):
+        _train(tmp_path / "file" / "run")
+
+
+def test_run_files_are_json_and_gin(tmp_path):
+    _train(tmp_path, 2)
+    files = checkpoints.load_files(tmp_path / "checkpoint_2", "run")
+    assert json.loads(files["run.json"])["feature_lengths"] == LENGTHS
+    assert "config.gin" in files

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Installs and passes the tests: bash tests/run.sh [pytest options]
+set -euo pipefail
+
+REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+HF5_VENV=${HF5_VENV:-$REPOSITORY/.venv-hf5} # a second environment: today's transformers, which has no Flax models
+
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+  cat <<HELP
+usage: bash tests/run.sh [pytest options, such as -k checkpoints or -m "not slow"]
+
+Installs exact versions into .venv and $HF5_VENV, then runs ruff, mypy, shellcheck (if installed) and pytest.
+HELP
+  exit 0
+fi
+
+# shellcheck source=launch/environment.sh
+source "$REPOSITORY/launch/environment.sh"
+cd "$REPOSITORY"
+setup_environment "$REPOSITORY/tests/requirements.lock"
+
+# torch comes by pip and by exact version: other requests can bring a CUDA build of several gigabytes.
+TORCH=torch==2.13.0
+has_torch() { "$1/bin/python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; }
+has_torch "$VENV" || "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "$TORCH"
+hf5_stamp=$HF5_VENV/.limba-$(fingerprint "$REPOSITORY/tests/requirements-hf5.lock")
+if [[ ! -f $hf5_stamp ]]; then
+  [[ -x $HF5_VENV/bin/python ]] || "$PYTHON" -m venv "$HF5_VENV"
+  "$VENV/bin/uv" pip install --quiet --python "$HF5_VENV/bin/python" -r "$REPOSITORY/tests/requirements-hf5.lock"
+  has_torch "$HF5_VENV" || "$HF5_VENV/bin/python" -m pip install --quiet --disable-pip-version-check "$TORCH"
+  touch "$hf5_stamp"
+fi
+export LIMBA_HF5_PYTHON=$HF5_VENV/bin/python
+
+echo "== ruff, mypy"
+ruff check .
+ruff format --check .
+mypy limba tasks convert
+if command -v shellcheck >/dev/null; then
+  shellcheck -x launch/*.sh tests/run.sh
+fi
+
+echo "== pytest"
+python -m pytest "$@"

@@ -1,0 +1,98 @@
+"""Imports point down only (docs/architecture.md draws the rooms)."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# Lower layers first; a module may import its own layer and those below.
+LAYERS = [
+    # data contract, and parts
+    {"limba", "limba.data", "limba.native_logs", "limba.preemption"},
+    {
+        "limba.losses",
+        "limba.metrics",
+        "limba.schedules",
+        "limba.partitioning",
+        "limba.adafactor",
+        "limba.optimizers",
+        "limba.decoding",
+        "limba.train_state",
+        "limba.writers",
+    },
+    {"limba.layers"},
+    {"limba.attention"},
+    {"limba.network"},
+    {"limba.models"},
+    {"limba.checkpoints", "limba.evaluation"},
+    {"limba.trainer"},
+    {"limba.gin_utils"},
+    {"limba.eval"},
+    {"limba.train", "limba.infer"},
+    {"limba.cli", "limba.__main__"},
+]
+RANK = {module: rank for rank, modules in enumerate(LAYERS) for module in modules}
+
+
+def _modules(room):
+    return sorted((ROOT / room).glob("*.py"))
+
+
+def _imports(path, top_level_only=False):
+    """Names that a file imports: `limba.models` for both `import limba.models` and `from limba import models`."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = tree.body if top_level_only else list(ast.walk(tree))
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _name(path):
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    return name.removesuffix(".__init__")
+
+
+@pytest.mark.parametrize("path", _modules("limba"), ids=lambda p: p.stem)
+def test_engine_modules_import_only_what_lies_below(path):
+    name = _name(path)
+    assert name in RANK, f"{name} has no layer yet: add it to LAYERS"
+    for imported in _imports(path):
+        if imported == name:
+            continue  # `python -m` importing its own module
+        if imported in RANK:
+            assert RANK[imported] <= RANK[name], f"{name} imports {imported}, which lies above it"
+        top = imported.partition(".")[0]
+        assert top not in ("tensorflow", "seqio", "tensorflow_text", "datasets", "torch", "transformers"), imported
+    for imported in _imports(path, top_level_only=True):
+        assert imported.partition(".")[0] not in ("tasks", "convert", "tests", "benchmarks"), imported
+
+
+@pytest.mark.parametrize("path", _modules("tasks"), ids=lambda p: p.stem)
+def test_tasks_need_only_the_data_contract(path):
+    for imported in _imports(path):
+        if imported.startswith("limba."):
+            assert imported.startswith("limba.data"), f"{path.name} imports {imported}"
+        assert imported.partition(".")[0] not in ("jax", "flax", "convert", "tests"), imported
+
+
+@pytest.mark.parametrize("path", _modules("convert"), ids=lambda p: p.stem)
+def test_converters_need_no_foreign_model_classes(path):
+    for imported in _imports(path, top_level_only=True):
+        assert imported.partition(".")[0] not in ("torch", "transformers", "tensorflow", "seqio", "tasks"), imported
+
+
+@pytest.mark.parametrize("module", ["limba.train", "limba.infer", "convert.to_hf", "limba.cli", "tasks.objectives"])
+def test_importing_leaves_tensorflow_out(module):
+    code = (
+        f"import sys, {module}; "
+        "print([m for m in ('tensorflow', 'seqio', 'torch', 'transformers', 'datasets') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert out.stdout.strip() == "[]"

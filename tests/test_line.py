@@ -1,0 +1,167 @@
+"""The whole line as a user types it: corpus, vocabulary, training, kill -9, export, filling blanks, and bad input."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests import line
+
+STEPS = 120
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """With `corpus/` and `vocab/spiece.model`."""
+    made = tmp_path_factory.mktemp("line")
+    line.write_corpus(made / "corpus")
+    built = line.command(
+        made,
+        "tasks.vocabularies",
+        "build",
+        f"--data_files={made}/corpus/train-*.jsonl",
+        "--vocab_size=256",
+        f"--out={made}/vocab/spiece.model",
+    )
+    assert built.returncode == 0, built.stderr
+    return made
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(directory):
+    """The model directory of a run from beginning to end."""
+    model_dir = directory / "whole"
+    result = line.command(directory, *line.train_arguments(directory, model_dir, STEPS))
+    assert result.returncode == 0, result.stderr
+    return model_dir
+
+
+def _train_lines(model_dir):
+    path = model_dir / "metrics.jsonl"
+    lines = []
+    for text in path.read_text().splitlines() if path.exists() else []:
+        try:
+            lines.append(json.loads(text))
+        except json.JSONDecodeError:
+            continue  # being written
+    return [x for x in lines if x["dataset"] == "train"]
+
+
+def test_sigkill_at_three_random_steps_changes_nothing(directory, uninterrupted):
+    model_dir = directory / "killed"
+    arguments = [sys.executable, "-m", *line.train_arguments(directory, model_dir, STEPS)]
+    rng = random.Random(time.time_ns())
+    kills = sorted(rng.randint(5, STEPS - 20) for _ in range(3))
+    for kill_at in kills:
+        with (directory / "killed.log").open("a") as log:
+            process = subprocess.Popen(
+                arguments, cwd=line.ROOT, env=line.environment(directory), stdout=log, stderr=log
+            )
+            while process.poll() is None:
+                steps = [x["step"] for x in _train_lines(model_dir)]
+                if steps and steps[-1] >= kill_at:
+                    process.send_signal(signal.SIGKILL)
+                time.sleep(0.005)
+        assert process.returncode == -signal.SIGKILL, (kill_at, (directory / "killed.log").read_text()[-2000:])
+
+    result = line.command(directory, *line.train_arguments(directory, model_dir, STEPS))
+    assert result.returncode == 0, result.stderr
+    expected = [(x["step"], x["loss"], x["accuracy"]) for x in _train_lines(uninterrupted)]
+    assert len(expected) == STEPS
+    # Equal to the last bit; a batch that differed in one token would show.
+    assert [(x["step"], x["loss"], x["accuracy"]) for x in _train_lines(model_dir)] == expected, kills
+
+
+def test_it_learns(uninterrupted):
+    lines = (json.loads(text) for text in (uninterrupted / "metrics.jsonl").read_text().splitlines())
+    evaluations = [x for x in lines if x["dataset"].startswith("training_eval/")]
+    assert evaluations[0]["step"] == 0 and evaluations[-1]["step"] == STEPS
+    assert evaluations[-1]["nats_per_target_token"] < 0.8 * evaluations[0]["nats_per_target_token"]
+
+
+def test_export_eval_and_infer(directory, uninterrupted):
+    exported = line.command(directory, "convert", "to-hf", str(uninterrupted), str(directory / "hf"))
+    assert exported.returncode == 0, exported.stderr
+    differences = [float(text.split()[-1]) for text in exported.stdout.splitlines() if "logits difference" in text]
+    assert len(differences) >= 4 and max(differences) <= 1e-4
+    names = {path.name for path in (directory / "hf").iterdir()}
+    assert names >= {
+        "model.safetensors",
+        "flax_model.msgpack",
+        "config.json",
+        "generation_config.json",
+        "spiece.model",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+    }
+
+    filled = line.command(
+        directory, "limba.infer", "--run_dir", str(uninterrupted), "--input", "the list <extra_id_0> names"
+    )
+    assert filled.returncode == 0, filled.stderr
+    assert filled.stdout.splitlines()[0] == "the list <extra_id_0> names"
+    assert "  -> the list" in filled.stdout
+
+    evaluated = line.command(
+        directory,
+        "limba.eval",
+        f"--gin_file={uninterrupted}/config.gin",
+        "--gin_file=gin/runs/eval.gin",
+        f"--gin.CHECKPOINT_PATH='{uninterrupted}'",
+        f"--gin.EVAL_OUTPUT_DIR='{directory}/eval'",
+    )
+    assert evaluated.returncode == 0, evaluated.stderr
+    report = json.loads((directory / "eval" / "quickstart_span_corruption-metrics.json").read_text())
+    lines = [json.loads(text) for text in (uninterrupted / "metrics.jsonl").read_text().splitlines()]
+    trained = [x for x in lines if x["dataset"].startswith("training_eval/")][-1]
+    assert report["nats_per_target_token"] == pytest.approx(trained["nats_per_target_token"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (
+            ["--gin.MIXTURE_OR_TASK_NAME='quickstart_span_coruption'"],
+            ["'quickstart_span_coruption'", "'quickstart_span_corruption'"],
+        ),
+        (["--gin.network.T5Config.emb_dims=8"], ["emb_dims", "emb_dim"]),
+        (["--gin.VOCAB_SIZE=128"], ["256 tokens", "128 rows", "T5Config.vocab_size"]),
+        (["--gin.VOCABULARY_FILE='/nowhere/spiece.model'"], ["/nowhere/spiece.model"]),
+        (["--gin.network.T5Config.dtype='float16'"], ["float16", "bfloat16"]),
+        (["--gin.TASK_FEATURE_LENGTHS={'inputs': 32, 'targets': 4}"], ["targets", "4"]),
+    ],
+)
+def test_bad_input_is_one_message_before_training(directory, tmp_path, more, words):
+    model_dir = tmp_path / "model"
+    result = line.command(directory, *line.train_arguments(directory, model_dir, 5, *more))
+    assert result.returncode == 1
+    errors = [text for text in result.stderr.splitlines() if text.startswith("error:")]
+    assert len(errors) == 1 and "Traceback" not in result.stderr, result.stderr
+    for word in words:
+        assert word in errors[0]
+    assert not (model_dir / "metrics.jsonl").exists()
+
+
+def test_missing_and_empty_corpora(directory, tmp_path):
+    for name, content, word in (
+        ("missing", None, "corpus"),
+        ("empty", "", "empty"),
+        ("column", '{"txt": "a"}', "text"),
+    ):
+        place = tmp_path / name
+        (place / "vocab").mkdir(parents=True)
+        (place / "vocab" / "spiece.model").write_bytes((directory / "vocab" / "spiece.model").read_bytes())
+        if content is not None:
+            (place / "corpus").mkdir()
+            for split in ("train", "validation"):
+                (place / "corpus" / f"{split}-0.jsonl").write_text(content + "\n" if content else "")
+        result = line.command(place, *line.train_arguments(place, place / "model", 5))
+        assert result.returncode == 1, name
+        errors = [text for text in result.stderr.splitlines() if text.startswith("error:")]
+        assert len(errors) == 1 and word in errors[0], result.stderr
+        assert "Traceback" not in result.stderr
