@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", help="the folder to write")
     parser.add_argument("--format", choices=(*FORMATS, "both"), default="both", help="of the weights (both)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the weights (float32)")
-    parser.add_argument("--vocab", metavar="FILE", help="the SentencePiece model, if the run's own path is gone")
+    parser.add_argument("--vocab", metavar="FILE", help="the SentencePiece model, if the checkpoint lacks it")
     parser.add_argument("--no-check", action="store_true", help="write without reading back and comparing logits")
     parser.add_argument("--overwrite", action="store_true", help="replace what stands at OUT")
 
@@ -66,7 +66,7 @@ def to_hf(
       out: the folder to write. One that holds this very export already is left as it is.
       formats: "safetensors", "flax" or both.
       dtype: of the stored tensors, "float32" or "bfloat16".
-      vocab: the SentencePiece model, if it is not where the run had it.
+      vocab: the SentencePiece model; by default the one kept in the checkpoint, else where the run had it.
       verify: read the files back, compare tensors and logits.
       overwrite: replace what stands at `out`.
 
@@ -80,7 +80,8 @@ def to_hf(
     path = checkpoints.find_checkpoint(checkpoint)
     info = checkpoints.load_run_info(path)
     config = _network_config(path, info["network"])
-    tokenizer = hf_tokenizer.from_vocabulary(info["vocabulary"], vocab)
+    kept = path / "run" / "spiece.model"  # travels with the checkpoint
+    tokenizer = hf_tokenizer.from_vocabulary(info["vocabulary"], vocab or (str(kept) if kept.is_file() else None))
     if tokenizer.vocab_size > config.vocab_size:
         raise ValueError(
             f"The vocabulary {str(tokenizer.model_file)!r} has {tokenizer.vocab_size} ids, sentinels included, and the "

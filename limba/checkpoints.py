@@ -2,7 +2,7 @@
 
     MODEL_DIR/checkpoint_1000/state/     the train state, by Orbax, in the tree of T5X's checkpoints
     MODEL_DIR/checkpoint_1000/dataset/   one small file per logical reader
-    MODEL_DIR/checkpoint_1000/run/       config.gin and run.json: what is needed to use the model elsewhere
+    MODEL_DIR/checkpoint_1000/run/       config.gin, run.json, spiece.model: what using the model elsewhere needs
 
 A directory appears under its final name only when it is complete. Saving is asynchronous; the next save, or the end of
 the run, waits for it.

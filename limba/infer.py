@@ -174,6 +174,9 @@ def main(argv: Sequence[str]) -> int:
         checkpoint = checkpoints.find_checkpoint(flags.run_dir)
         files = [str(checkpoint / "run" / "config.gin"), "gin/runs/infer.gin", *files]
         bindings.insert(0, f"CHECKPOINT_PATH = {str(checkpoint)!r}")
+        vocabulary = checkpoint / "run" / "spiece.model"
+        if vocabulary.is_file():
+            bindings.insert(1, f"seqio.SentencePieceVocabulary.sentencepiece_model_file = {str(vocabulary)!r}")
     configured = gin.external_configurable(infer, module="limba.infer")
     gin_utils.parse_gin_flags(files, bindings, flags.gin_search_paths)
     gin_utils.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"")

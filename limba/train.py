@@ -416,7 +416,7 @@ def run_info(model: EncoderDecoderModel, dataset_config: DatasetConfig, seeds: M
         "network": fields,
         "vocabulary": {
             "class": type(vocabulary).__name__,
-            "sentencepiece_model_file": str(Path(file).expanduser().absolute()) if file else None,
+            "sentencepiece_model_file": _absolute(file) if file else None,
             "extra_ids": getattr(vocabulary, "extra_ids", 0),
             "vocab_size": vocabulary.vocab_size,
         },
@@ -427,11 +427,21 @@ def run_info(model: EncoderDecoderModel, dataset_config: DatasetConfig, seeds: M
     }
 
 
+def _absolute(file: str) -> str:
+    return file if "://" in file else str(Path(file).expanduser().absolute())
+
+
 def _run_files(model: EncoderDecoderModel, dataset_config: DatasetConfig, seeds: Mapping[str, int]) -> dict[str, bytes]:
-    return {
-        "run.json": json.dumps(run_info(model, dataset_config, seeds), indent=1).encode(),
+    info = run_info(model, dataset_config, seeds)
+    files = {
+        "run.json": json.dumps(info, indent=1).encode(),
         "config.gin": gin_utils.operative_config().encode(),
     }
+    vocabulary_file = info["vocabulary"]["sentencepiece_model_file"]
+    if vocabulary_file and Path(vocabulary_file).is_file():
+        # So that a checkpoint can be used on a machine that has nothing else of the run.
+        files["spiece.model"] = Path(vocabulary_file).read_bytes()
+    return files
 
 
 def _announce(run: _Run, model: EncoderDecoderModel, first_step: int) -> None:
