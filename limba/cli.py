@@ -31,7 +31,10 @@ def main() -> None:
         print(f"error: limba has no command {command!r}.{hint} Commands: {', '.join(_COMMANDS)}.", file=sys.stderr)
         sys.exit(2)
 
-    module = importlib.import_module(_COMMANDS[command][0])
+    from limba import native_logs
+
+    with native_logs.filtered():
+        module = importlib.import_module(_COMMANDS[command][0])
     from limba.gin_utils import run_command
 
     run_command(module.main, sys.argv[2:])

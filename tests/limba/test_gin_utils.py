@@ -2,9 +2,12 @@ import logging
 import sys
 
 import gin
+import jax
+import optax
 import pytest
 
-from limba import cli, gin_utils, network
+from limba import cli, gin_utils, models, network
+from tests.limba import small
 
 
 @pytest.fixture(autouse=True)
@@ -124,3 +127,41 @@ def test_help_lists_every_command(capsys, monkeypatch):
     out = capsys.readouterr().out
     assert stop.value.code == 0
     assert all(f"  {name} " in out for name in ("train", "eval", "infer", "convert", "vocab", "preview"))
+
+
+ADAMW = """
+from limba import models
+from limba import optimizers
+import optax
+include 'gin/models/t5_1_1/tiny.gin'
+OPTIMIZER = @optimizers.OptaxOptimizer()
+optimizers.OptaxOptimizer.transformation = @optax.adamw()
+optax.adamw:
+  learning_rate = 1.0
+  weight_decay = 0.01
+LOSS_NORMALIZING_FACTOR = 'NUM_REAL_TARGET_TOKENS'
+"""
+
+
+def test_an_optax_optimizer_by_gin_trains(gin_file):
+    vocabulary = "VOCABULARY = None"
+    gin_utils.parse_gin_flags([gin_file(ADAMW)], ["DROPOUT_RATE = 0.0", vocabulary, "VOCAB_SIZE = 256"])
+    model = gin.get_configurable(models.EncoderDecoderModel)()
+    made = small.make_trainer(model, learning_rate=1e-2)
+    state = made.new_state(jax.random.key(0))
+    batch = made.partitioner.shard_batch(small.batch(0))
+    losses = []
+    for _ in range(8):
+        state, metrics = made.train_step(state, batch)
+        losses.append(metrics["loss"].compute())
+    assert losses[-1] < 0.97 * losses[0]
+    assert int(optax.tree.get(state.opt_state, "count")) == 8
+
+
+def test_recipes_parse():
+    for recipe in sorted((gin_utils.REPOSITORY / "gin" / "recipes").glob("*.gin")):
+        gin.clear_config()
+        gin_utils.parse_gin_flags([str(recipe)], ["MODEL_DIR = 'x'"])
+        assert gin.query_parameter("%TRAIN_STEPS") > 0, recipe
+        header = recipe.read_text().partition("from __gin__")[0]
+        assert "bash launch/" in header and "expect" in header, recipe
