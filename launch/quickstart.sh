@@ -6,7 +6,7 @@ set -euo pipefail
 REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 LIMBA_QUICKSTART_DIR=${LIMBA_QUICKSTART_DIR:-$REPOSITORY/runs/quickstart} # everything lands here
 VOCAB_SIZE=${VOCAB_SIZE:-4096}                                            # a multiple of 128, sentinels included
-TRAIN_STEPS=${TRAIN_STEPS:-500}                                           # more steps, better model
+TRAIN_STEPS=${TRAIN_STEPS:-700}                                           # more steps, better model
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   cat <<HELP

@@ -177,6 +177,9 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
 def _set_up_logging() -> None:
     """Our own messages from INFO on, everybody else's errors only."""
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(message)s", stream=sys.stderr, force=True)
+    # Gin logs every place where a file is not, and then raises the same.
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(lambda record: not record.getMessage().startswith("Path not found"))
     for ours in ("limba", "tasks", "convert"):
         logging.getLogger(ours).setLevel(logging.INFO)
     for noisy in ("absl", "jax", "orbax"):
