@@ -54,7 +54,7 @@ class Trainer:
             opt_state=partitioner.shardings(model.optimizer_def.state_axes(self.param_shapes, self.param_axes)),
         )
         self.train_step = partitioner.jit(
-            self._train_step,
+            self.step,
             in_shardings=(self.state_shardings, partitioner.data_sharding),
             out_shardings=(self.state_shardings, partitioner.replicated),
             donate_argnums=(0,),
@@ -81,9 +81,10 @@ class Trainer:
 
     # ----------------------------------------------------- steps ----------------------------------------------------
 
-    def _train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, metrics_lib.Metrics]:
+    def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, metrics_lib.Metrics]:
+        """One update; `train_step` is this, jitted."""
         rng = jax.random.fold_in(self.rng, state.step)
-        grads, metrics = self._gradients(state.params, batch, rng)
+        grads, metrics = self.gradients(state.params, batch, rng)
         learning_rate = self.learning_rate_fn(state.step)
         updates, opt_state = self.model.optimizer_def.update(
             grads, state.opt_state, state.params, learning_rate=learning_rate, step=state.step
@@ -92,7 +93,7 @@ class Trainer:
         metrics["learning_rate"] = metrics_lib.per_step(learning_rate)
         return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics
 
-    def _gradients(self, params: PyTree, batch: Batch, rng: Array) -> tuple[PyTree, metrics_lib.Metrics]:
+    def gradients(self, params: PyTree, batch: Batch, rng: Array) -> tuple[PyTree, metrics_lib.Metrics]:
         """Gradients of the loss over the whole batch, summed up over microbatches in float32."""
         gradient_fn = jax.grad(self.model.loss_fn, has_aux=True)
         if self.num_microbatches == 1:

@@ -30,7 +30,7 @@ LAYERS = [
     {"limba.models"},
     {"limba.checkpoints", "limba.evaluation"},
     {"limba.trainer"},
-    {"limba.gin_utils"},
+    {"limba.gin_utils", "limba.t5x_compat"},
     {"limba.eval"},
     {"limba.train", "limba.infer"},
     {"limba.cli", "limba.__main__"},

@@ -73,7 +73,7 @@ def test_microbatches_give_the_gradient_of_the_whole_batch(factor, num_devices):
             num_microbatches=num_microbatches,
         )
         params = trainer.new_state(jax.random.key(0)).params
-        grads, metrics = trainer.partitioner.jit(trainer._gradients)(params, small.batch(0), jax.random.key(0))
+        grads, metrics = trainer.partitioner.jit(trainer.gradients)(params, small.batch(0), jax.random.key(0))
         results.append(([metrics["loss"].compute(), metrics["accuracy"].compute()], jax.device_get(grads)))
     _assert_same(results[1], results[0])
 
