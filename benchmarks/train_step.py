@@ -5,8 +5,8 @@
 Prints one JSON line; progress goes to stderr. Every side is a child process that holds its model and waits: of an
 interleaved round each side in turn runs `--steps` steps while the others sleep, so that all see the same machine and
 none shares threads, memory or package versions with another. A ratio is what the other side needs over what we need,
-the median over rounds. Every side trains on the same full rows of random tokens, without dropout, with Adafactor, on
-one device.
+the median over rounds, beside its range: a wide one says that the machine was not quiet. Every side trains on the same
+full rows of random tokens, without dropout, with Adafactor, on one device.
 
 - `limba`: `Trainer.train_step` as it trains.
 - `huggingface`: T5ForConditionalGeneration in eager PyTorch with transformers' Adafactor set as T5X's (no relative
@@ -451,8 +451,12 @@ def _report(workload: Workload, facts: dict, answers: list[dict], ours: list[dic
     def median(name: str) -> float:
         return statistics.median(answer[name] for answer in answers)
 
-    def ratio(name: str) -> float:
-        return round(statistics.median(a[name] / b[name] for a, b in zip(answers, ours, strict=True)), 3)
+    def ratios(name: str) -> dict[str, Any]:
+        of_rounds = [a[name] / b[name] for a, b in zip(answers, ours, strict=True)]
+        return {
+            f"{name}_ratio": round(statistics.median(of_rounds), 3),
+            f"{name}_ratio_range": [round(min(of_rounds), 3), round(max(of_rounds), 3)],
+        }
 
     seconds = median("seconds")
     tflops_per_second = model_flops(workload) / seconds / 1e12
@@ -468,7 +472,7 @@ def _report(workload: Workload, facts: dict, answers: list[dict], ours: list[dic
         **facts,
     }
     if answers is not ours:
-        report |= {"seconds_ratio": ratio("seconds"), "cpu_seconds_ratio": ratio("cpu_seconds")}
+        report |= ratios("seconds") | ratios("cpu_seconds")
     return report
 
 

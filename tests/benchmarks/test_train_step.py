@@ -116,5 +116,6 @@ def test_ratio_is_the_median_over_rounds():
     theirs = [{"seconds": s, "cpu_seconds": 2.0, **memory} for s in (3.0, 4.0, 20.0)]
     report = train_step._report(workload, facts, theirs, ours)
     assert (report["seconds_ratio"], report["cpu_seconds_ratio"]) == (3.0, 2.0)
+    assert report["seconds_ratio_range"] == [2.0, 5.0]
     assert report["mfu"] == pytest.approx(train_step.model_flops(workload) / 4.0 / 312e12, abs=1e-4)
     assert "seconds_ratio" not in train_step._report(workload, facts, ours, ours)
