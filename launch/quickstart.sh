@@ -30,7 +30,7 @@ export LIMBA_QUICKSTART_DIR
 corpus=$LIMBA_QUICKSTART_DIR/corpus
 vocabulary=$LIMBA_QUICKSTART_DIR/vocab/spiece.model
 model=$LIMBA_QUICKSTART_DIR/model
-export_dir=$LIMBA_QUICKSTART_DIR/huggingface
+export_dir=$LIMBA_QUICKSTART_DIR/huggingface-$TRAIN_STEPS # an export stands for one checkpoint
 
 setup_environment "$REPOSITORY/launch/requirements.lock"
 

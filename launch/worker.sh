@@ -21,7 +21,6 @@ fi
 # shellcheck source=launch/environment.sh
 source "$REPOSITORY/launch/environment.sh"
 setup_environment "$LOCK"
-cd "$REPOSITORY"
 recipe=$1
 shift
 exec limba train --gin_file="$recipe" "$@"

@@ -12,6 +12,7 @@ import dataclasses
 import json
 import logging
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,7 @@ logger = logging.getLogger(__name__)
 PyTree = Any
 
 _PREFIX = "checkpoint"
-# What Orbax itself puts into an item's directory.
-_ORBAX_FILES = ("commit_success.txt", "_CHECKPOINT_METADATA", "_METADATA")
+_CHECKSUMS = "checksums-"
 _FLOAT_DTYPES = ("float32", "bfloat16")
 
 
@@ -68,10 +68,10 @@ class RestoreCheckpointConfig:
     Attributes:
       path: a checkpoint, or a run's directory with `mode = "latest"`. Empty means from scratch.
       mode: "specific" (the path is one checkpoint) or "latest" (the newest whole one below the path).
-      dtype: of the restored parameters.
+      dtype: of the restored parameters, for evaluation and inference; training is in float32.
 
     Raises:
-      ValueError: for another mode or dtype.
+      ValueError: for another mode or dtype, or several paths.
     """
 
     path: str | Sequence[str] = ()
@@ -81,15 +81,27 @@ class RestoreCheckpointConfig:
     def __post_init__(self):
         if self.mode not in ("specific", "latest"):
             raise ValueError(f"RestoreCheckpointConfig.mode is {self.mode!r}; use 'specific' or 'latest'.")
+        if not isinstance(self.path, str) and len(self.path) > 1:
+            raise ValueError(f"RestoreCheckpointConfig.path names {len(self.path)} checkpoints; give one.")
         _check_dtype("RestoreCheckpointConfig.dtype", self.dtype)
 
     @property
     def checkpoint(self) -> str | None:
-        """The directory to restore, or None for a start from scratch."""
+        """The directory to restore, or None for a start from scratch.
+
+        Raises:
+          FileNotFoundError: if there is no checkpoint; or if `mode` is "specific" and the path is not one itself.
+        """
         path = self.path if isinstance(self.path, str) else next(iter(self.path), "")
         if not path:
             return None
-        return str(find_checkpoint(path))
+        found = find_checkpoint(path)
+        if self.mode == "specific" and found != Path(path).expanduser().absolute():
+            raise FileNotFoundError(
+                f"{path} is a run's directory; name one checkpoint of it, such as {found}, or set "
+                "RestoreCheckpointConfig.mode = 'latest'."
+            )
+        return str(found)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,15 +155,30 @@ def find_checkpoint(path: str | Path) -> Path:
 
 
 class _FilesHandler(ocp.CheckpointHandler):
-    """Stores named byte strings; every process writes its own, so names must not collide between processes."""
+    """Stores named byte strings; every process writes its own, so names must not collide between processes.
+
+    Each process also lists its files with their CRC-32, so that damage is noticed when they are read.
+    """
 
     def save(self, directory: epath.Path, args: "_FilesSave") -> None:
         for name, content in args.files.items():
             (directory / name).write_bytes(content)
+        checksums = {name: zlib.crc32(content) for name, content in args.files.items()}
+        (directory / f"{_CHECKSUMS}{jax.process_index()}.json").write_text(json.dumps(checksums))
 
     def restore(self, directory: epath.Path, args: "_FilesRestore | None" = None) -> dict[str, bytes]:
         del args
-        return {entry.name: entry.read_bytes() for entry in directory.iterdir() if entry.name not in _ORBAX_FILES}
+        lists = [entry for entry in directory.iterdir() if entry.name.startswith(_CHECKSUMS)]
+        if not lists:
+            raise ValueError(f"{directory} lacks its list of files")
+        files = {}
+        for entry in lists:
+            for name, checksum in json.loads(entry.read_text()).items():
+                path = directory / name
+                files[name] = path.read_bytes() if path.exists() else b""
+                if zlib.crc32(files[name]) != checksum:
+                    raise ValueError(f"{path} is damaged or missing")
+        return files
 
 
 @ocp.args.register_with_handler(_FilesHandler, for_save=True)
@@ -197,7 +224,7 @@ class Checkpointer:
 
         Args:
           state: the train state. Its arrays may be donated to the next step right after.
-          dataset_state: what `BatchIterator.save_state` returned, or None.
+          dataset_state: what `BatchIterator.save_state` returned, or None where the position is not kept.
           run_files: the content of `run/`, the same on every process.
         """
         step = int(state.step)
@@ -208,9 +235,8 @@ class Checkpointer:
         items = {
             "state": ocp.args.StandardSave(tree),
             "run": _FilesSave(run_files if jax.process_index() == 0 else {}),
+            "dataset": _FilesSave(dataset_state or {}),
         }
-        if dataset_state is not None:
-            items["dataset"] = _FilesSave(dataset_state)
         self._manager.save(step, args=ocp.args.Composite(**items))
         return step
 
@@ -361,9 +387,15 @@ def _restore_target(reader: ocp.PyTreeCheckpointer, path: Path, target: PyTree, 
 
 
 def load_files(path: str | Path, item: str) -> dict[str, bytes]:
-    """The small files of `dataset/` or `run/` of a checkpoint; empty if it has none."""
+    """The small files of `dataset/` or `run/` of a checkpoint.
+
+    Raises:
+      ValueError: if the directory, or a file in it, is missing or damaged.
+    """
     directory = epath.Path(path) / item
-    return _FilesHandler().restore(directory) if directory.exists() else {}
+    if not directory.exists():
+        raise ValueError(f"{directory} is missing")
+    return _FilesHandler().restore(directory)
 
 
 def load_run_info(path: str | Path) -> dict[str, Any]:
@@ -371,9 +403,9 @@ def load_run_info(path: str | Path) -> dict[str, Any]:
 
     Raises:
       FileNotFoundError: if the checkpoint has none.
+      ValueError: if it is damaged.
     """
     path = find_checkpoint(path)
-    files = load_files(path, "run")
-    if "run.json" not in files:
+    if not (path / "run" / "run.json").is_file():
         raise FileNotFoundError(f"{path}/run/run.json does not exist: this is not a checkpoint that Limba wrote.")
-    return json.loads(files["run.json"])
+    return json.loads(load_files(path, "run")["run.json"])

@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from pathlib import Path
 
 # Command: (module with main(argv), what it does).
 _COMMANDS = {
@@ -33,6 +34,7 @@ def main() -> None:
 
     from limba import native_logs
 
+    sys.path.insert(0, str(Path.cwd()))  # Task modules of the user's own, as `python -m` finds them.
     with native_logs.filtered():
         module = importlib.import_module(_COMMANDS[command][0])
     from limba.gin_utils import run_command

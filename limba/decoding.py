@@ -43,11 +43,11 @@ def temperature_sample(
       Tokens int32 `[num_rows, max_decode_length]` and the log probability of each row, float32 `[num_rows]`.
 
     Raises:
-      ValueError: if both `topk > 1` and `topp` are given, or sampling lacks an rng.
+      ValueError: if both `topk` and `topp` are given, or sampling lacks an rng.
     """
     greedy = temperature == 0.0 or topk == 1
-    if topk > 1 and topp:
-        raise ValueError(f"Decode with topk ({topk}) or with topp ({topp}), not with both.")
+    if topk and topp:
+        raise ValueError(f"Decode with topk ({topk}) or with topp ({topp}), not with both; set the other to 0.")
     if not greedy and decode_rng is None:
         raise ValueError("Sampling needs a decode_rng; set topk = 1 for greedy decoding.")
 

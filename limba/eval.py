@@ -8,15 +8,18 @@ import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import gin
 import jax
+import jax.numpy as jnp
 
 from limba import checkpoints, evaluation, gin_utils, native_logs
 from limba.data import DatasetConfig, GetEvalBatches
 from limba.models import EncoderDecoderModel
 from limba.partitioning import PjitPartitioner
 
+PyTree = Any
 logger = logging.getLogger(__name__)
 
 
@@ -47,26 +50,26 @@ def evaluate(
     Raises:
       ValueError: if no checkpoint is named.
     """
-    checkpoint = restore_checkpoint_cfg.checkpoint
-    if checkpoint is None:
-        raise ValueError("Nothing to evaluate: RestoreCheckpointConfig.path (CHECKPOINT_PATH) is empty.")
+    if "://" in output_dir:
+        raise ValueError(f"EVAL_OUTPUT_DIR {output_dir} is not a path of this machine.")
     directory = Path(output_dir).expanduser().absolute()
-    directory.mkdir(parents=True, exist_ok=True)
     partitioner.check_batch_size(dataset_cfg.batch_size, "DatasetConfig.batch_size")
     with native_logs.filtered():
         if get_dataset_fn is None:
             from tasks import pipeline
 
+            pipeline.check_task_vocabularies(dataset_cfg, model.input_vocabulary, model.output_vocabulary)
             get_dataset_fn = pipeline.get_eval_batches
         tasks = get_dataset_fn(dataset_cfg, model.FEATURE_CONVERTER, jax.process_index(), jax.process_count())
-    params, shardings = load_model_params(model, partitioner, checkpoint)
+    params, shardings = load_model_params(model, partitioner, restore_checkpoint_cfg)
     eval_step = evaluation.make_eval_step(model, partitioner, shardings)
 
+    directory.mkdir(parents=True, exist_ok=True)
     results = {}
     for task, batches in tasks.items():
         scalars = evaluation.evaluate(eval_step, params, batches, eval_steps)
         results[task] = scalars
-        report = {"checkpoint": str(checkpoint), "split": dataset_cfg.split, **scalars}
+        report = {"checkpoint": restore_checkpoint_cfg.checkpoint, "split": dataset_cfg.split, **scalars}
         (directory / f"{task}-metrics.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
         print(
             f"{task} ({dataset_cfg.split}): {scalars['nats_per_target_token']:.4f} nats/token, accuracy "
@@ -75,13 +78,24 @@ def evaluate(
     return results
 
 
-def load_model_params(model: EncoderDecoderModel, partitioner: PjitPartitioner, checkpoint: str):
-    """Parameters of a checkpoint on the mesh, and their shardings."""
+def load_model_params(
+    model: EncoderDecoderModel, partitioner: PjitPartitioner, restore: checkpoints.RestoreCheckpointConfig
+) -> tuple[PyTree, PyTree]:
+    """Parameters of a checkpoint on the mesh, and their shardings.
+
+    Raises:
+      ValueError: if no checkpoint is named.
+    """
+    checkpoint = restore.checkpoint
+    if checkpoint is None:
+        raise ValueError("No checkpoint: RestoreCheckpointConfig.path (CHECKPOINT_PATH) is empty.")
     shapes, axes = model.param_shapes_and_axes()
     partitioner.check_shapes(shapes, axes)
     shardings = partitioner.shardings(axes)
     sharded = jax.tree.map(
-        lambda s, sharding: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding), shapes, shardings
+        lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, jnp.dtype(restore.dtype), sharding=sharding),
+        shapes,
+        shardings,
     )
     return checkpoints.load_sharded_params(checkpoint, sharded), shardings
 

@@ -85,7 +85,9 @@ def parse_gin_flags(files: Sequence[str], bindings: Sequence[str], search_paths:
             gin.parse_config_files_and_bindings(list(files), list(bindings), finalize_config=False)
     except (ValueError, TypeError, AttributeError, ImportError, OSError, SyntaxError, RuntimeError) as error:
         raise GinError(_explain(error)) from error
-    _check_macros(bindings)
+    used = _macros_in(gin.config_str())
+    _check_overrides(bindings, used)
+    _check_bound(used)
 
 
 def _nearest_gin_file(file: str) -> str:
@@ -124,10 +126,17 @@ def _known_names() -> set[str]:
     return names
 
 
-def _check_macros(bindings: Sequence[str]) -> None:
+def _check_bound(used: set[str]) -> None:
+    for name in sorted(name for name in used if "." not in name):  # with a dot it is a constant, not a macro
+        try:
+            gin.query_parameter(f"%{name}")
+        except ValueError:
+            hint = "include a file of gin/models/ before the run's" if name == "MODEL" else f"add --gin.{name}=…"
+            raise GinError(f"{name} is used in the gin files and not bound anywhere: {hint}.") from None
+
+
+def _check_overrides(bindings: Sequence[str], used: set[str]) -> None:
     """An override of a macro that no file uses is a typing error: gin itself would ignore it in silence."""
-    config = gin.config_str()
-    used = _macros_in(config)
     for binding in bindings:
         name = binding.partition("=")[0].strip()
         if "." in name or "/" in name or not name.isupper():

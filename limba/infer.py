@@ -61,14 +61,11 @@ def infer(
     Raises:
       ValueError: without inputs or a checkpoint.
     """
-    checkpoint = restore_checkpoint_cfg.checkpoint
-    if checkpoint is None:
-        raise ValueError("No checkpoint: RestoreCheckpointConfig.path (CHECKPOINT_PATH) is empty.")
     if not inputs:
         raise ValueError("Nothing to answer: give --input TEXT or --input_file FILE.")
     data_axis = partitioner.mesh.shape["data"]
     batch_size = -(-batch_size // data_axis) * data_axis
-    params, shardings = load_model_params(model, partitioner, checkpoint)
+    params, shardings = load_model_params(model, partitioner, restore_checkpoint_cfg)
     predict = partitioner.jit(
         lambda p, batch, rng: model.predict_batch(p, batch, rng, max_decode_length),
         in_shardings=(shardings, partitioner.data_sharding, partitioner.replicated),

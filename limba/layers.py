@@ -142,7 +142,7 @@ class Embed(nn.Module):
         )
 
     def __call__(self, tokens: Array) -> Array:
-        """`[batch, length] -> [batch, length, embed]`. Ids outside clamp; they are checked where data enter."""
+        """`[batch, length] -> [batch, length, embed]`. Ids outside clamp; vocabularies are checked at start."""
         if self.one_hot:
             one_hot = jax.nn.one_hot(tokens, self.num_embeddings, dtype=self.dtype)
             embedded = einsum("blv,ve->ble", one_hot, self.embedding, self.dtype)

@@ -65,10 +65,14 @@ class T5Config:
     param_scan_axis: int = 1
 
     def __post_init__(self):
-        if jnp.dtype(self.dtype) == jnp.float16:
+        try:
+            is_float16 = self.dtype == "fp16" or jnp.dtype(self.dtype) == jnp.float16
+        except TypeError:
+            raise ValueError(f"T5Config.dtype is {self.dtype!r}; use 'bfloat16' or 'float32'.") from None
+        if is_float16:
             raise ValueError(
-                "T5Config.dtype is 'float16': T5's feed-forward output (`wo`) overflows its range of 65,504 and the "
-                "loss becomes NaN. Use 'bfloat16', which has float32's range, or 'float32'."
+                f"T5Config.dtype is {self.dtype!r}: T5's feed-forward output (`wo`) overflows its range of 65,504 and "
+                "the loss becomes NaN. Use 'bfloat16', which has float32's range, or 'float32'."
             )
         if self.remat_policy not in _REMAT_POLICIES:
             raise ValueError(f"T5Config.remat_policy is {self.remat_policy!r}; choose one of {list(_REMAT_POLICIES)}.")

@@ -108,6 +108,11 @@ class PjitPartitioner:
                 f"choose one of {[n for n in range(1, len(devices) + 1) if len(devices) % n == 0]}."
             )
         shape = (len(devices) // model_axis, model_axis)
+        if shape[0] % jax.process_count():
+            raise ValueError(
+                f"PjitPartitioner.num_partitions = {model_axis} makes hosts share rows of a batch, which is not "
+                f"supported yet: use at most the {jax.local_device_count()} devices of one host."
+            )
         self.mesh = Mesh(mesh_utils.create_device_mesh(shape, devices=devices), ("data", "model"))
         self.logical_axis_rules = tuple(logical_axis_rules or standard_logical_axis_rules())
 

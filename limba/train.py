@@ -7,6 +7,7 @@ import dataclasses
 import json
 import logging
 import math
+import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 import gin
 import jax
 import jax.numpy as jnp
+from jax.experimental import multihost_utils
 
 import limba
 from limba import checkpoints, evaluation, gin_utils, native_logs, writers
@@ -25,6 +27,7 @@ from limba.models import EncoderDecoderModel
 from limba.partitioning import PjitPartitioner
 from limba.preemption import PREEMPTED_EXIT_CODE, StopRequest
 from limba.train_state import TrainState
+from limba.train_statistics import TrainStatistics
 from limba.trainer import Trainer
 
 logger = logging.getLogger(__name__)
@@ -46,6 +49,7 @@ class _Run:
     run_files: Mapping[str, bytes]
     model_dir: Path
     batch_size: int
+    tokens_per_step: int
     total_steps: int
     eval_steps: int | None
     eval_period: int
@@ -101,7 +105,11 @@ def train(
       NanLossError: when the loss is not finite.
     """
     # --------------------------------------------------- checks -------------------------------------------------------
-    directory = _writable_directory(model_dir)
+    for name, value in (("total_steps", total_steps), ("eval_period", eval_period), ("stats_period", stats_period)):
+        _check_positive(f"train.{name}", value)
+    if eval_steps is not None:
+        _check_positive("train.eval_steps", eval_steps)
+    directory = _absolute_directory(model_dir)
     _check_vocabulary(model)
     network_config = getattr(model.module, "config", None)
     if network_config is not None:
@@ -119,9 +127,9 @@ def train(
     hosts = (jax.process_index(), jax.process_count())
     with native_logs.filtered():
         if get_dataset_fn is None or train_eval_get_dataset_fn is None:
-            from tasks import pipeline, vocabularies  # TensorFlow comes in here, and only here.
+            from tasks import pipeline  # TensorFlow comes in here, and only here.
 
-            vocabularies.check_vocabulary(model.output_vocabulary)
+            pipeline.check_task_vocabularies(train_dataset_cfg, model.input_vocabulary, model.output_vocabulary)
             get_dataset_fn = get_dataset_fn or pipeline.get_train_batches
             train_eval_get_dataset_fn = train_eval_get_dataset_fn or pipeline.get_eval_batches
         batches = get_dataset_fn(train_dataset_cfg, model.FEATURE_CONVERTER, *hosts)
@@ -131,13 +139,8 @@ def train(
 
     # ---------------------------------------------------- state -------------------------------------------------------
     checkpointer = checkpoints.Checkpointer(directory, checkpoint_cfg.save)
-    state = _restore_or_initialize(trainer, checkpointer, checkpoint_cfg, batches, init_rng)
+    state, resumed = _restore_or_initialize(trainer, checkpointer, checkpoint_cfg, batches, init_rng)
     first_step = int(state.step)
-    if first_step >= total_steps:
-        logger.info("%s is already at step %d of %d: nothing to train.", directory, first_step, total_steps)
-        checkpointer.close()
-        _report(directory)
-        return first_step, state
 
     # ---------------------------------------------------- loop --------------------------------------------------------
     run = _Run(
@@ -145,20 +148,21 @@ def train(
         batches=batches,
         eval_batches=eval_batches,
         checkpointer=checkpointer,
-        writers=_open_writers(directory, first_step),
+        writers=_open_writers(directory, first_step, resumed),
         run_files=_run_files(model, train_dataset_cfg, seeds),
         model_dir=directory,
         batch_size=train_dataset_cfg.batch_size,
+        tokens_per_step=train_dataset_cfg.batch_size * sum(train_dataset_cfg.task_feature_lengths.values()),
         total_steps=total_steps,
         eval_steps=eval_steps,
         eval_period=eval_period,
         stats_period=stats_period,
         save=checkpoint_cfg.save,
     )
-    _announce(run, model, first_step)
+    _announce(run, train_dataset_cfg.task_feature_lengths, first_step)
     try:
-        if run_eval_before_training and first_step == 0:
-            _evaluate(run, state, first_step)
+        if _evaluation_is_due(run, first_step, resumed, run_eval_before_training):
+            _evaluate(run, state, first_step, logger.info)
         last_step, state = _train_loop(run, state, first_step)
     finally:
         checkpointer.close()
@@ -173,121 +177,74 @@ def train(
 
 def _train_loop(run: _Run, state: TrainState, first_step: int) -> tuple[int, TrainState]:
     """Steps from `first_step` to the end, with statistics, evaluations and checkpoints in between."""
-    tokens = sum(math.prod(shape) for shape in _token_shapes(run)) or 1
-    bar = writers.ProgressBar(run.total_steps, first_step, tokens)
-    add = jax.jit(metrics_lib.add)
-    statistics = _Statistics(run, tokens)
+    if first_step >= run.total_steps:
+        logger.info("The run is at step %d of %d: nothing to train.", first_step, run.total_steps)
+        return first_step, state
+    statistics = TrainStatistics(run.writers, run.trainer.learning_rate_fn, run.batch_size, run.tokens_per_step)
     step, last_saved = first_step, first_step
-    in_flight: metrics_lib.Metrics | None = None
+    previous: metrics_lib.Metrics | None = None
 
-    with StopRequest() as stop:
+    with StopRequest() as stop, writers.ProgressBar(run.total_steps, first_step, run.tokens_per_step) as bar:
         while step < run.total_steps and not stop.requested:
             began = time.monotonic()
             batch = run.trainer.partitioner.shard_batch(next(run.batches))
             state, metrics = run.trainer.train_step(state, batch)
             step += 1
-            if in_flight is None:  # The first call compiles.
+            if previous is None:  # The first call compiles.
                 jax.block_until_ready(metrics)
-                statistics.compiled(time.monotonic() - began)
-                bar.message(f"compiled and made the first step in {time.monotonic() - began:.1f} s")
+                seconds = time.monotonic() - began
+                statistics.add_first(metrics, seconds)
+                bar.step()
+                bar.message(f"compiled and made the first step in {seconds:.1f} s")
             else:
-                # One step stays in flight; looking at the one before costs nothing and finds a NaN early.
-                _check_finite(in_flight, step - 1, run)
-            in_flight = metrics
-            statistics.add(metrics, add)
-            bar.step(float(metrics["loss_per_nonpadding_target_token"].compute()) if bar.wants_loss else None)
+                # One step stays in flight. The one before is done: reading it delays nothing and finds a NaN early.
+                _check_finite(previous, step - 1, run)
+                statistics.add(metrics)
+                bar.step(_shown_loss(previous) if bar.wants_loss else None)
+            previous = metrics
 
-            last = step == run.total_steps or stop.requested
-            if step % run.stats_period == 0 or last:
+            last = step == run.total_steps
+            if step % run.stats_period == 0 or last or stop.requested:
                 statistics.write(step)
-            if last or step % run.save.period == 0:
-                _check_finite(metrics, step, run)
-                _save(run, state)
+            # Evaluation comes before the checkpoint: a run killed in between makes it again.
+            if (step % run.eval_period == 0 or last) and not stop.requested:
+                with statistics.paused(), bar.paused():
+                    _evaluate(run, state, step, bar.message)
+            if step % run.save.period == 0 or last:
+                _save(run, state, metrics, step)
                 last_saved = step
-            if step % run.eval_period == 0 or (last and not stop.requested):
-                with statistics.paused():
-                    _evaluate(run, state, step, bar)
+        if step > last_saved:  # Asked to stop.
+            _save(run, state, previous, step)
 
-    bar.close()
     run.checkpointer.wait()
     if step < run.total_steps:
-        logger.warning("Stopped on request at step %d; saved as %s.", step, _path(run, last_saved))
+        logger.warning("Stopped on request at step %d; saved as %s.", step, _path(run, step))
         raise SystemExit(PREEMPTED_EXIT_CODE)
     return step, state
 
 
-class _Statistics:
-    """Sums up training metrics over a period and writes them with rates, under T5X's tags."""
-
-    def __init__(self, run: _Run, tokens_per_step: int):
-        self._run = run
-        self._tokens_per_step = tokens_per_step
-        self._sum: metrics_lib.Metrics | None = None
-        self._steps = 0
-        self._began = time.monotonic()
-        self._extra: dict[str, float] = {}
-
-    def compiled(self, seconds: float) -> None:
-        self._extra["timing/compilation_seconds"] = seconds
-        self._began = time.monotonic()
-
-    def add(self, metrics: metrics_lib.Metrics, add) -> None:
-        self._sum = metrics if self._sum is None else add(self._sum, metrics)
-        self._steps += 1
-
-    def paused(self) -> "_Pause":
-        """A context whose time does not count as training."""
-        return _Pause(self)
-
-    def shift(self, seconds: float) -> None:
-        self._began += seconds
-
-    def write(self, step: int) -> None:
-        if self._sum is None:
-            return
-        scalars = metrics_lib.compute(self._sum)
-        seconds = max(time.monotonic() - self._began, 1e-9)
-        steps_per_second = self._steps / seconds
-        scalars |= {
-            "learning_rate/current": float(self._run.trainer.learning_rate_fn(jnp.int32(step - 1))),
-            "timing/seconds": seconds,
-            "timing/steps_per_second": steps_per_second,
-            "timing/seqs_per_second": steps_per_second * self._run.batch_size,
-            "timing/seqs_per_second_per_core": steps_per_second * self._run.batch_size / jax.device_count(),
-            "timing/tokens_per_second": steps_per_second * self._tokens_per_step,
-            **self._extra,
-        }
-        for writer in self._run.writers:
-            writer.write_scalars(step, "train", scalars)
-        self._sum, self._steps, self._began, self._extra = None, 0, time.monotonic(), {}
-
-
-class _Pause:
-    def __init__(self, statistics: _Statistics):
-        self._statistics = statistics
-
-    def __enter__(self) -> None:
-        self._entered = time.monotonic()
-
-    def __exit__(self, *_) -> None:
-        self._statistics.shift(time.monotonic() - self._entered)
-
-
-def _token_shapes(run: _Run) -> list[tuple[int, int]]:
-    lengths = json.loads(run.run_files["run.json"])["feature_lengths"]
-    return [(run.batch_size, length) for length in lengths.values()]
+def _shown_loss(metrics: metrics_lib.Metrics) -> float:
+    return metrics["loss_per_nonpadding_target_token"].compute()
 
 
 def _check_finite(metrics: metrics_lib.Metrics, step: int, run: _Run) -> None:
     loss = float(metrics["loss"].compute())
-    if math.isfinite(loss):
-        return
+    if not math.isfinite(loss):
+        raise _not_finite(run, f"The loss of step {step} is {loss}.")
+
+
+@jax.jit
+def _all_finite(tree: Any) -> jax.Array:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))
+
+
+def _not_finite(run: _Run, what: str) -> NanLossError:
     run.checkpointer.wait()
     saved = checkpoints.checkpoint_steps(run.model_dir)
     good = f"The last good checkpoint is {_path(run, saved[-1])}." if saved else "No checkpoint was saved before."
-    raise NanLossError(
-        f"The loss of step {step} is {loss}. {good} Nothing was saved after it. Usual causes: a learning rate that is "
-        "too high, missing warm-up with AdamW, label or token ids outside the vocabulary."
+    return NanLossError(
+        f"{what} {good} Nothing was saved after it. Usual causes: a learning rate that is too high, missing warm-up "
+        "with AdamW, label or token ids outside the vocabulary."
     )
 
 
@@ -295,38 +252,56 @@ def _path(run: _Run, step: int) -> Path:
     return checkpoints.checkpoint_path(run.model_dir, step)
 
 
-def _save(run: _Run, state: TrainState) -> None:
-    dataset_state = run.batches.save_state() if run.save.save_dataset else None
-    run.checkpointer.save(state, dataset_state, run.run_files)
+def _save(run: _Run, state: TrainState, metrics: metrics_lib.Metrics | None, step: int) -> None:
+    """Begins a checkpoint, unless the step has spoiled the state: the loss alone is from before the update."""
+    if metrics is not None:
+        _check_finite(metrics, step, run)
+    if not bool(_all_finite((state.params, state.opt_state))):
+        raise _not_finite(run, f"The update of step {step} made parameters or optimizer state infinite or NaN.")
+    run.checkpointer.save(state, run.batches.save_state() if run.save.save_dataset else None, run.run_files)
 
 
-def _evaluate(run: _Run, state: TrainState, step: int, bar: writers.ProgressBar | None = None) -> None:
+def _evaluation_is_due(run: _Run, first_step: int, resumed: bool, before_training: bool) -> bool:
+    """Whether the state that a run begins with is to be evaluated: a new one, or one that was stopped just before."""
+    if not resumed:
+        return before_training
+    due = first_step % run.eval_period == 0 or first_step >= run.total_steps
+    done = {line["step"] for line in writers.read_metrics(run.model_dir, "training_eval/")}
+    return due and first_step not in done
+
+
+def _evaluate(run: _Run, state: TrainState, step: int, say: Callable[[str], None]) -> None:
     for task, batches in run.eval_batches.items():
         scalars = evaluation.evaluate(run.trainer.eval_step, state.params, batches, run.eval_steps)
         for writer in run.writers:
             writer.write_scalars(step, f"training_eval/{task}", scalars)
         loss, accuracy = scalars["nats_per_target_token"], scalars["accuracy"]
-        text = f"step {step}: validation loss of {task} {loss:.4f} nats/token, accuracy {accuracy:.2%}"
-        bar.message(text) if bar else logger.info(text)
+        say(f"step {step}: validation loss of {task} {loss:.4f} nats/token, accuracy {accuracy:.2%}")
 
 
 # ----------------------------------------------------- the chapters ---------------------------------------------------
 
 
-def _writable_directory(model_dir: str) -> Path:
-    """An absolute directory that can be written to.
+def _check_positive(name: str, value: Any) -> None:
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1.")
+
+
+def _absolute_directory(model_dir: str) -> Path:
+    """Where MODEL_DIR is; it is made later, when everything else is known to be right.
 
     Raises:
-      ValueError: if it cannot be made or written.
+      ValueError: if it is not local or cannot be written to.
     """
+    if "://" in model_dir:
+        raise ValueError(
+            f"MODEL_DIR {model_dir} is not a path of this machine; mount the bucket, or give a shared folder."
+        )
     directory = Path(model_dir).expanduser().absolute()
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        probe = directory / ".writable"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise ValueError(f"MODEL_DIR {directory} cannot be written to ({error.strerror}); choose another.") from error
+    existing = next(parent for parent in (directory, *directory.parents) if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        why = "is not a directory" if not existing.is_dir() else "does not let you write"
+        raise ValueError(f"MODEL_DIR {directory} cannot be written to: {existing} {why}. Choose another.")
     return directory
 
 
@@ -350,16 +325,20 @@ def _check_vocabulary(model: EncoderDecoderModel) -> None:
 
 
 def _seeds(directory: Path, random_seed: int | None, dataset_seed: int | None) -> dict[str, int]:
-    """The seeds of this run: configured, else those it began with, else drawn."""
-    recorded = {}
-    if checkpoints.checkpoint_steps(directory):
+    """The seeds of this run: configured, else those it began with, else drawn. The same on every host."""
+    recorded: dict[str, int] = {}
+    for step in reversed(checkpoints.checkpoint_steps(directory)):
+        path = checkpoints.checkpoint_path(directory, step)
         try:
-            recorded = checkpoints.load_run_info(directory)["seeds"]
-        except (FileNotFoundError, KeyError, json.JSONDecodeError) as error:
-            logger.warning("The seeds of the run in %s are not known (%s); drawing new ones.", directory, error)
+            recorded = json.loads(checkpoints.load_files(path, "run")["run.json"])["seeds"]
+            break
+        except (KeyError, ValueError) as error:
+            logger.warning("%s does not say its seeds (%s).", path, error)
     seeds = {}
     for name, configured in (("random", random_seed), ("dataset", dataset_seed)):
         seeds[name] = configured if configured is not None else recorded.get(name, secrets.randbelow(2**31))
+    if jax.process_count() > 1:
+        seeds = {name: int(seed) for name, seed in multihost_utils.broadcast_one_to_all(seeds).items()}
     logger.info("Seeds: %s", seeds)
     return seeds
 
@@ -370,7 +349,8 @@ def _restore_or_initialize(
     config: checkpoints.CheckpointConfig,
     batches: BatchIterator,
     init_rng: jax.Array,
-) -> TrainState:
+) -> tuple[TrainState, bool]:
+    """The state to begin with, and whether it is this run's own."""
     shapes = trainer.sharded_state_shapes()
     resumed = checkpointer.restore_latest(shapes)
     if resumed is not None:
@@ -380,21 +360,25 @@ def _restore_or_initialize(
         else:
             logger.warning("The checkpoint does not say where the data stood (save_dataset = False): they start anew.")
         logger.info("Going on from step %d in %s.", int(state.step), checkpointer.model_dir)
-        return state
+        return state, True
     initial = config.restore.checkpoint
     if initial is not None:
+        if config.restore.dtype != "float32":
+            raise ValueError(f"RestoreCheckpointConfig.dtype is {config.restore.dtype!r}; training is in float32.")
         state = checkpoints.load_state(initial, shapes)
         logger.info("Starting from %s at step %d.", initial, int(state.step))
-        return state
-    return trainer.new_state(init_rng)
+        return state, False
+    return trainer.new_state(init_rng), False
 
 
-def _open_writers(directory: Path, first_step: int) -> list[writers.MetricWriter]:
+def _open_writers(directory: Path, first_step: int, resumed: bool) -> list[writers.MetricWriter]:
     if jax.process_index() != 0:
         return []
+    # What an interrupted run wrote after its last checkpoint, all of it if it had none, is about to be written again.
+    keep_until = first_step if resumed else -1
     opened: list[writers.MetricWriter] = [
-        writers.TensorBoardWriter(directory, first_step),
-        writers.JsonLinesWriter(directory, first_step),
+        writers.TensorBoardWriter(directory, keep_until),
+        writers.JsonLinesWriter(directory, keep_until),
     ]
     config = gin_utils.operative_config()
     (directory / "config.gin").write_text(config, encoding="utf-8")
@@ -444,19 +428,17 @@ def _run_files(model: EncoderDecoderModel, dataset_config: DatasetConfig, seeds:
     return files
 
 
-def _announce(run: _Run, model: EncoderDecoderModel, first_step: int) -> None:
+def _announce(run: _Run, feature_lengths: Mapping[str, int], first_step: int) -> None:
     count = sum(math.prod(x.shape) for x in jax.tree.leaves(run.trainer.param_shapes))
-    mesh = dict(run.trainer.partitioner.mesh.shape)
-    lengths = json.loads(run.run_files["run.json"])["feature_lengths"]
     logger.info(
         "%s: %s parameters, batch %d x %s, steps %d to %d, mesh %s on %s",
         run.model_dir,
         f"{count:,}",
         run.batch_size,
-        lengths,
+        dict(feature_lengths),
         first_step,
         run.total_steps,
-        mesh,
+        dict(run.trainer.partitioner.mesh.shape),
         jax.devices()[0].platform,
     )
 

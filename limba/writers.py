@@ -1,10 +1,11 @@
 """Where metrics go: TensorBoard, a JSON-lines file, and the progress bar."""
 
+import contextlib
 import json
 import math
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,12 +27,12 @@ class MetricWriter(Protocol):
 class TensorBoardWriter:
     """Event files in T5X's folders: `<model_dir>/train`, `<model_dir>/training_eval/<task>`.
 
-    What an interrupted run wrote after `first_step` is hidden: it is about to be written again.
+    Earlier events after step `keep_until` are hidden (-1: all of them).
     """
 
-    def __init__(self, model_dir: Path, first_step: int = 0):
+    def __init__(self, model_dir: Path, keep_until: int = -1):
         self._model_dir = model_dir
-        self._first_step = first_step
+        self._keep_until = keep_until
         self._writers: dict[str, Any] = {}
 
     def _writer(self, dataset: str) -> Any:
@@ -39,8 +40,9 @@ class TensorBoardWriter:
 
         if dataset not in self._writers:
             # TensorBoard drops earlier events from purge_step on.
-            purge_step = self._first_step + 1 if self._first_step else None
-            self._writers[dataset] = tensorboardX.SummaryWriter(str(self._model_dir / dataset), purge_step=purge_step)
+            self._writers[dataset] = tensorboardX.SummaryWriter(
+                str(self._model_dir / dataset), purge_step=self._keep_until + 1
+            )
         return self._writers[dataset]
 
     def write_scalars(self, step: int, dataset: str, scalars: Scalars) -> None:
@@ -61,12 +63,12 @@ class TensorBoardWriter:
 class JsonLinesWriter:
     """`<model_dir>/metrics.jsonl`, one line a step and dataset: `{"step": 100, "dataset": "train", "loss": …}`.
 
-    Lines of an interrupted run after `first_step` are removed: that work is done again.
+    Earlier lines after step `keep_until` are removed (-1: all of them).
     """
 
-    def __init__(self, model_dir: Path, first_step: int = 0):
+    def __init__(self, model_dir: Path, keep_until: int = -1):
         path = model_dir / "metrics.jsonl"
-        kept = _lines_until(path, first_step) if path.exists() else []
+        kept = _lines_until(path, keep_until) if path.exists() else []
         rewritten = path.with_suffix(".tmp")
         rewritten.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
         rewritten.replace(path)
@@ -122,8 +124,14 @@ class ProgressBar:
         )
         self._tokens_per_step = tokens_per_step
         self._loss_due = 0.0
-        self._began = time.monotonic()
+        self._began: float | None = None
         self._steps = 0
+
+    def __enter__(self) -> "ProgressBar":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._bar.close()
 
     @property
     def wants_loss(self) -> bool:
@@ -131,16 +139,26 @@ class ProgressBar:
         return time.monotonic() >= self._loss_due
 
     def step(self, loss: float | None = None) -> None:
-        self._steps += 1
-        if loss is not None:
-            self._loss_due = time.monotonic() + 0.5
-            tokens_per_second = self._steps * self._tokens_per_step / (time.monotonic() - self._began)
+        """One more step is done. The first one, which compiled, starts the clock of tokens/s."""
+        now = time.monotonic()
+        if self._began is None:
+            self._began = now
+        else:
+            self._steps += 1
+        if loss is not None and self._steps:
+            self._loss_due = now + 0.5
+            tokens_per_second = self._steps * self._tokens_per_step / max(now - self._began, 1e-9)
             self._bar.set_postfix_str(f"loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s", refresh=False)
         self._bar.update(1)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Time spent in here does not count for tokens/s."""
+        entered = time.monotonic()
+        yield
+        if self._began is not None:
+            self._began += time.monotonic() - entered
 
     def message(self, text: str) -> None:
         """A line above the bar."""
         tqdm.write(text, file=sys.stderr)
-
-    def close(self) -> None:
-        self._bar.close()

@@ -344,7 +344,15 @@ class _Reader:
         return True
 
     def __next__(self) -> dict[str, np.ndarray]:
-        batch = {name: value.numpy() for name, value in next(self._iterator).items()}
+        try:
+            batch = {name: value.numpy() for name, value in next(self._iterator).items()}
+        except tf.errors.OpError as error:
+            # TensorFlow wraps the error of a reading function into its own, with a traceback as text.
+            lines = [line for line in error.message.splitlines() if line.strip()]
+            reason = next((line for line in lines if "Error" in line), lines[0])
+            raise RuntimeError(
+                f"Reading {self._stream.config.mixture_or_task_name!r} failed after {self._batches} batches: {reason}"
+            ) from error
         self._batches += 1
         for number, *document in batch.pop("position", np.zeros((0, 4), np.int64)).tolist():
             self._position[number] = max(self._position.get(number, ()), tuple(document))
@@ -459,6 +467,27 @@ def find_provider(name: str, module: str | None = None) -> seqio.Task | seqio.Mi
             "`import my_module` in the gin file, or DatasetConfig.module."
         )
     return seqio.get_mixture_or_task(name)
+
+
+def check_task_vocabularies(config: data.DatasetConfig, inputs: Any, targets: Any) -> None:
+    """Checks that a task makes the ids that the model knows, whose vocabularies `inputs` and `targets` are.
+
+    Raises:
+      ValueError: if a vocabulary of the task is another.
+    """
+    for task in seqio.get_subtasks(find_provider(config.mixture_or_task_name, config.module)):
+        for name, expected in (("inputs", inputs), ("targets", targets)):
+            feature = task.output_features.get(name)
+            if feature is not None and feature.vocabulary != expected:
+                raise ValueError(
+                    f"Task {task.name!r} makes {name} with {_describe(feature.vocabulary)}, and the model has "
+                    f"{_describe(expected)}: bind VOCABULARY_FILE and VOCAB_SIZE to the task's."
+                )
+
+
+def _describe(vocabulary: seqio.Vocabulary) -> str:
+    file = getattr(vocabulary, "sentencepiece_model_file", "")
+    return f"{type(vocabulary).__name__} {file} ({vocabulary.vocab_size} ids)".replace("  ", " ")
 
 
 def _converter_class(feature_converter: FeatureConverter) -> type[seqio.FeatureConverter]:

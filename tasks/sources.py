@@ -167,6 +167,19 @@ class HuggingFaceSource(seqio.DataSource):
                 )
             _tf_dtype(table.schema.field(column))
         self._schemas[split] = table.select(self._columns).schema
+        self._check_every_file(split)
+
+    def _check_every_file(self, split: str) -> None:
+        """Reads the first document of each file, which finds another format now and not in the middle of a run."""
+        for shard, file in enumerate(self.list_shards(split)):
+            try:
+                next(self._tables(split, shard, 1), None)
+            except ValueError as error:  # what `datasets` and pyarrow raise for content
+                reason = str(error).strip().splitlines()[0]
+                raise ValueError(
+                    f"{file} cannot be read with the columns {list(self._columns)} like the other files of split "
+                    f"{split!r} ({type(error).__name__}: {reason}). Mend it or leave it out."
+                ) from error
 
     def documents(self, split: str, batch_size: int = 1024) -> Iterator[list[dict[str, Any]]]:
         """One pass over a split without TensorFlow: lists of documents, taken from all shards in turn."""

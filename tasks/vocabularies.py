@@ -36,12 +36,12 @@ def num_sentinels(vocabulary: seqio.Vocabulary) -> int:
     return count
 
 
-def check_vocabulary(vocabulary: seqio.Vocabulary, num_embeddings: int | None = None) -> None:
-    """Checks that a vocabulary can serve span corruption, and a model with `num_embeddings` rows.
+def check_vocabulary(vocabulary: seqio.Vocabulary) -> None:
+    """Checks that a vocabulary can serve span corruption.
 
     Raises:
       FileNotFoundError: if its SentencePiece model is missing.
-      ValueError: if it has no sentinels or no EOS, if padding is not 0, or if it is larger than the embedding.
+      ValueError: if it has no sentinels or no EOS, or if padding is not 0.
     """
     what = type(vocabulary).__name__
     if isinstance(vocabulary, seqio.SentencePieceVocabulary):
@@ -61,11 +61,6 @@ def check_vocabulary(vocabulary: seqio.Vocabulary, num_embeddings: int | None = 
         raise ValueError(
             f"{what} has extra_ids={vocabulary.extra_ids} and no sentinels of its own, so its last pieces would be "
             f"taken for sentinels; open it with extra_ids={NUM_SENTINELS}."
-        )
-    if num_embeddings is not None and vocabulary.vocab_size > num_embeddings:
-        raise ValueError(
-            f"{what} has {vocabulary.vocab_size} ids, sentinels included, and the model's embedding has "
-            f"{num_embeddings} rows; set the model's vocab_size to {_round_up(vocabulary.vocab_size)}."
         )
 
 

@@ -29,7 +29,7 @@ LAYERS = [
     {"limba.network"},
     {"limba.models"},
     {"limba.checkpoints", "limba.evaluation"},
-    {"limba.trainer"},
+    {"limba.trainer", "limba.train_statistics"},
     {"limba.gin_utils", "limba.t5x_compat"},
     {"limba.eval"},
     {"limba.train", "limba.infer"},

@@ -89,6 +89,9 @@ def _flip_bytes(directory):
         lambda c: shutil.rmtree(c / "state"),
         lambda c: (c / "state" / "manifest.ocdbt").write_bytes(b""),
         lambda c: (c / "state" / "_METADATA").unlink(),
+        lambda c: shutil.rmtree(c / "dataset"),
+        lambda c: (c / "dataset" / "reader-0").unlink(),
+        lambda c: (c / "dataset" / "reader-0").write_bytes(b"at"),
     ],
 )
 def test_a_damaged_checkpoint_is_passed_over_and_that_is_said(tmp_path, trainer, damage, caplog):
@@ -136,6 +139,10 @@ def test_paths(tmp_path, trainer):
     assert RestoreCheckpointConfig(path=[]).checkpoint is None
     with pytest.raises(FileNotFoundError, match="does not exist"):
         checkpoints.find_checkpoint(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match=r"checkpoint_20.*'latest'"):
+        _ = RestoreCheckpointConfig(path=str(tmp_path)).checkpoint
+    specific = RestoreCheckpointConfig(path=str(tmp_path / "checkpoint_1")).checkpoint
+    assert specific == str(tmp_path / "checkpoint_1")
 
 
 @pytest.mark.parametrize(
@@ -145,6 +152,7 @@ def test_paths(tmp_path, trainer):
         (lambda: SaveCheckpointConfig(period=0), ["period", "0"]),
         (lambda: SaveCheckpointConfig(keep=0), ["keep", "0"]),
         (lambda: RestoreCheckpointConfig(mode="newest"), ["newest", "latest"]),
+        (lambda: RestoreCheckpointConfig(path=["a", "b"]), ["2 checkpoints"]),
     ],
 )
 def test_bad_settings(make, words):

@@ -68,7 +68,9 @@ def test_rows_end_at_eos_and_are_padded():
     np.testing.assert_allclose(scores, np.log(0.8), rtol=1e-5)
 
 
-@pytest.mark.parametrize("options", [{"topk": 5, "topp": 0.9, "decode_rng": jax.random.key(0)}, {"topk": 5}])
+@pytest.mark.parametrize(
+    "options", [{"topk": 5, "topp": 0.9, "decode_rng": jax.random.key(0)}, {"topp": 0.9}, {"topk": 5}]
+)
 def test_contradictory_options(options):
     with pytest.raises(ValueError, match=r"topk|decode_rng"):
         decoding.temperature_sample({}, _fixed_logits([0.5, 0.5]), 1, 1, eos_id=1, **options)

@@ -64,6 +64,8 @@ def test_search_paths_come_first(tmp_path, gin_file):
         ("network.T5Config.embdim = 8\n", [], ["embdim", "emb_dim"]),
         (SMALL, ["SISE = 4"], ["SISE", "Did you mean SIZE"]),
         (SMALL, ["SIZE = four"], ["four", "quotes"]),
+        ("network.T5Config.emb_dim = %MODEL\n", [], ["MODEL", "gin/models/"]),
+        ("network.T5Config.emb_dim = %WIDTH\n", [], ["WIDTH", "--gin.WIDTH="]),
         ("import no_such_module\n", [], ["no_such_module"]),
     ],
 )
@@ -96,16 +98,23 @@ def test_every_file_of_ours_has_no_python_and_parses_alone_or_with_a_model():
         assert (config.mlp_activations == ("relu",)) == ("t5_1_0" in str(file))
 
 
+@pytest.fixture
+def _logging_as_before():
+    root = logging.getLogger()
+    before = root.level, root.handlers[:]
+    yield
+    root.level, root.handlers[:] = before
+
+
+@pytest.mark.usefixtures("_logging_as_before")
 def test_command_errors_are_one_message_and_exit_code_1(capsys, monkeypatch):
     monkeypatch.delenv("LIMBA_TRACEBACK", raising=False)
-    level = logging.getLogger().level
 
     def broken(_):
         raise ValueError("batch_size is 3; use 4.\n  In call to configurable 'x' (<class 'X'>)")
 
     with pytest.raises(SystemExit) as stop:
         gin_utils.run_command(broken, [])
-    logging.getLogger().setLevel(level)
     assert stop.value.code == 1
     assert capsys.readouterr().err == "error: batch_size is 3; use 4.\n"
 

@@ -159,6 +159,8 @@ def test_einsum_accumulates_in_float32():
     ("fields", "words"),
     [
         ({"dtype": "float16"}, ["float16", "wo", "bfloat16"]),
+        ({"dtype": "fp16"}, ["fp16", "wo", "bfloat16"]),
+        ({"dtype": "bf16"}, ["bf16", "'bfloat16' or 'float32'"]),
         ({"remat_policy": "some"}, ["some", "minimal"]),
         ({"mlp_activations": ("gleu",)}, ["gleu", "gelu"]),
         ({"num_heads": 0}, ["num_heads", "0"]),

@@ -3,6 +3,7 @@ import os
 import signal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -50,7 +51,7 @@ def test_a_run_writes_what_it_promises(tmp_path, capsys):
     assert checkpoints.checkpoint_steps(tmp_path) == [2, 4, 6]
     lines = writers.read_metrics(tmp_path)
     assert [line["step"] for line in lines if line["dataset"] == "training_eval/counter"] == [0, 3, 6]
-    train_line = next(line for line in lines if line["dataset"] == "train")
+    train_line = [line for line in lines if line["dataset"] == "train"][-1]
     for tag in ("loss", "accuracy", "learning_rate", "timing/steps_per_second", "non_padding_fraction/overall"):
         assert np.isfinite(train_line[tag])
     assert list((tmp_path / "train").glob("events.out.tfevents.*"))
@@ -133,6 +134,82 @@ def test_nan_stops_with_the_step_and_the_last_good_checkpoint(tmp_path):
     assert checkpoints.checkpoint_steps(tmp_path) == [2, 4]
 
 
+def test_an_update_that_spoils_the_parameters_is_not_saved(tmp_path):
+    """The loss of a step is from before its update: it is still finite when the parameters are not."""
+
+    def infinite_rate(model, partitioner, rng):
+        return trainer.Trainer(model, partitioner, lambda step: jnp.where(step == 3, jnp.inf, 0.01), rng=rng)
+
+    with pytest.raises(NanLossError, match=r"update of step 4.*checkpoint_2"):
+        _train(tmp_path, 6, trainer_cls=infinite_rate)
+    assert checkpoints.checkpoint_steps(tmp_path) == [2]
+
+
+class _Evaluation(list):
+    """Evaluation batches during which the process is asked to stop, or killed, the `at`-th time."""
+
+    def __init__(self, at, action):
+        super().__init__([small.batch(100)])
+        self.at, self.action, self.times = at, action, 0
+
+    def __iter__(self):
+        self.times += 1
+        if self.times == self.at:
+            self.action()
+        return super().__iter__()
+
+
+def test_sigterm_during_an_evaluation_saves_too(tmp_path):
+    batches = _Evaluation(2, lambda: os.kill(os.getpid(), signal.SIGTERM))  # before training, then at step 3
+    with pytest.raises(SystemExit) as error:
+        _train(tmp_path, 6, train_eval_get_dataset_fn=lambda *_: {"counter": batches})
+    assert error.value.code == PREEMPTED_EXIT_CODE
+    assert checkpoints.checkpoint_steps(tmp_path) == [2, 3]
+
+
+def test_an_evaluation_that_a_kill_prevented_is_made_up(tmp_path):
+    class Killed(Exception):
+        pass
+
+    def kill():
+        raise Killed
+
+    with pytest.raises(Killed):
+        _train(tmp_path, 6, train_eval_get_dataset_fn=lambda *_: {"counter": _Evaluation(3, kill)})
+    _train(tmp_path, 6)
+    evaluated = [x["step"] for x in writers.read_metrics(tmp_path, "training_eval/")]
+    assert evaluated == [0, 3, 6]
+
+
+def test_a_run_that_died_before_its_first_checkpoint_leaves_no_lines(tmp_path):
+    with pytest.raises(NanLossError):
+        _train(tmp_path, 6, stream=_BadTokens(first=4))
+    assert checkpoints.checkpoint_steps(tmp_path) == []
+    _train(tmp_path, 2)
+    steps = [(x["dataset"], x["step"]) for x in writers.read_metrics(tmp_path)]
+    assert steps == [("training_eval/counter", 0), ("train", 1), ("train", 2), ("training_eval/counter", 2)]
+
+
+def test_drawn_seeds_survive_a_damaged_checkpoint(tmp_path):
+    options = {"random_seed": None, "train_dataset_cfg": DatasetConfig("counter", LENGTHS, "train", 8)}
+    _train(tmp_path, 4, **options)
+    seeds = checkpoints.load_run_info(tmp_path)["seeds"]
+    for file in (tmp_path / "checkpoint_4").rglob("*"):
+        if file.is_file():
+            file.write_bytes(b"")
+    _train(tmp_path, 6, **options)
+    assert checkpoints.load_run_info(tmp_path)["seeds"] == seeds
+
+
+def test_rates_leave_the_compilation_out(tmp_path):
+    _train(tmp_path, 4, stats_period=2)
+    first, second = [x for x in writers.read_metrics(tmp_path) if x["dataset"] == "train"]
+    assert first["timing/compilation_seconds"] > first["timing/seconds"]
+    assert "timing/compilation_seconds" not in second
+    assert first["timing/steps_per_second"] == pytest.approx(1 / first["timing/seconds"])
+    assert second["timing/steps_per_second"] == pytest.approx(2 / second["timing/seconds"])
+
+
 def test_a_finished_run_is_left_alone(tmp_path, capsys):
     _train(tmp_path, 2)
     before = (tmp_path / "metrics.jsonl").read_text()
@@ -150,6 +227,8 @@ def test_initial_checkpoint(tmp_path):
     step, _ = _train(tmp_path / "second", 3, checkpoint_cfg=config)
     assert step == 3
     assert [s for s, _ in _train_losses(tmp_path / "second")] == [3]
+    evaluated = [x["step"] for x in writers.read_metrics(tmp_path / "second", "training_eval/")]
+    assert evaluated == [2, 3]
     assert int(first.step) == 2
 
 
@@ -183,6 +262,9 @@ def _model_with_big_vocabulary():
         ({"model": _model_with_big_vocabulary}, ["300 tokens", "256 rows", "384"]),
         ({"partitioner": lambda: small.partitioner(3)}, ["8", "3 data shards"]),
         ({"partitioner": lambda: small.partitioner(8, 8)}, ["num_heads is 4", "size 8"]),
+        ({"eval_period": lambda: 0}, ["train.eval_period is 0", "at least 1"]),
+        ({"total_steps": lambda: "4"}, ["train.total_steps is '4'"]),
+        ({"model_dir": lambda: "gs://bucket/run"}, ["gs://bucket/run", "mount"]),
     ],
 )
 def test_bad_configurations_fail_before_data_and_compilation(tmp_path, options, words):
@@ -191,9 +273,10 @@ def test_bad_configurations_fail_before_data_and_compilation(tmp_path, options, 
 
     made = {name: make() for name, make in options.items()}
     with pytest.raises(ValueError) as error:
-        _train(tmp_path, **made, get_dataset_fn=no_data)
+        _train(**({"model_dir": tmp_path / "run"} | made), get_dataset_fn=no_data)
     for word in words:
         assert word in str(error.value)
+    assert not (tmp_path / "run").exists()
 
 
 def test_unwritable_model_dir(tmp_path):
