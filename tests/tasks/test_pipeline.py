@@ -296,3 +296,11 @@ def test_errors(task, lengths, caplog):
     with caplog.at_level(logging.WARNING):
         pipeline.get_train_batches(dataclasses.replace(config, task_feature_lengths={"inputs": 64, "targets": 28}))
     assert "28 wastes 50% of the decoder" in caplog.text
+
+
+def test_vocabularies_of_task_and_model_must_agree(task):
+    config = data.DatasetConfig("test_task", {"inputs": 64, "targets": 14}, "train", 8)
+    ours = seqio.get_mixture_or_task("test_task").output_features["targets"].vocabulary
+    pipeline.check_task_vocabularies(config, ours, ours)
+    with pytest.raises(ValueError, match=r"makes targets with .*359 ids.*PassThroughVocabulary \(128 ids\)"):
+        pipeline.check_task_vocabularies(config, ours, seqio.PassThroughVocabulary(128))

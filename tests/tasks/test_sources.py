@@ -120,3 +120,12 @@ def test_errors(data_files, tmp_path, make_document, write_jsonl):
     with pytest.raises(ValueError, match="Reader 3 of 4 has no document"):
         few = write_jsonl(tmp_path / "few.jsonl", [make_document(0, row) for row in range(3)])
         read(sources.HuggingFaceSource({"train": few}), num_readers=4, reader=3)
+
+
+def test_a_file_unlike_the_others_is_named_before_training(corpus, data_files, write_jsonl):
+    write_jsonl(corpus / "train-5.jsonl", [{"txt": "no such column here"}])
+    with pytest.raises(ValueError, match=r"train-5\.jsonl cannot be read with the columns \['text'\]"):
+        sources.HuggingFaceSource(data_files).check("train")
+    (corpus / "train-5.jsonl").write_text('{"text": "half a li')
+    with pytest.raises(ValueError, match=r"train-5\.jsonl"):
+        sources.HuggingFaceSource(data_files).check("train")
