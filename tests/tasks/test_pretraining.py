@@ -1,3 +1,6 @@
+import importlib
+import sys
+
 import pytest
 import seqio
 
@@ -25,7 +28,11 @@ def test_missing_vocabulary_is_said_when_used(data_files, lengths):
 
 def test_quickstart_registers_without_files(monkeypatch, tmp_path, lengths):
     monkeypatch.setenv("LIMBA_QUICKSTART_DIR", str(tmp_path))
-    from tasks import quickstart
+    # Other tests may have imported it with the directory that this checkout has.
+    monkeypatch.delitem(sys.modules, "tasks.quickstart", raising=False)
+    if "quickstart_span_corruption" in seqio.TaskRegistry.names():
+        seqio.TaskRegistry.remove("quickstart_span_corruption")
+    quickstart = importlib.import_module("tasks.quickstart")
 
     task = seqio.TaskRegistry.get("quickstart_span_corruption")
     assert sorted(task.splits) == ["train", "validation"]
