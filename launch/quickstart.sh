@@ -13,7 +13,7 @@ if [[ ${1:-} == -h || ${1:-} == --help ]]; then
 usage: bash launch/quickstart.sh [limba train options, such as --gin.BATCH_SIZE=64]
 
 Installs, writes a corpus (Python's own documentation), builds a vocabulary, pre-trains a small T5 1.1, exports it for
-Hugging Face and fills blanks with it. Ten minutes on two cores. Knobs, as environment variables:
+Hugging Face and fills blanks with it. Seven minutes on two cores. Knobs, as environment variables:
 
   LIMBA_QUICKSTART_DIR  where everything lands   ($LIMBA_QUICKSTART_DIR)
   VOCAB_SIZE            size of the vocabulary   ($VOCAB_SIZE)
