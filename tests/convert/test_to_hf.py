@@ -179,17 +179,23 @@ def test_nan_names_the_tensor(new_run, tmp_path, capsys):
     assert_error(capsys, tmp_path, [tmp_path / "run"], "encoder/layers_1/mlp/wo/kernel holds NaN or infinite values")
 
 
-def test_tensors_of_another_network_are_named(new_run, tmp_path, capsys):
+def test_tensors_of_another_network_are_named(new_run, tmp_path, capsys, monkeypatch):
     new_run(tmp_path / "run")
-    run_json = tmp_path / "run/checkpoint_10/run/run.json"
-    info = json.loads(run_json.read_text())
+    info = checkpoints.load_run_info(tmp_path / "run")
     info["network"] |= {"logits_via_embedding": True, "num_decoder_layers": 3, "mlp_dim": 40}
-    run_json.write_text(json.dumps(info))
+    monkeypatch.setattr(checkpoints, "load_run_info", lambda _: info)
     assert __main__.main(["to-hf", str(tmp_path / "run"), str(tmp_path / "out")]) == 1
     error = capsys.readouterr().err
     assert "decoder/layers_2/pre_self_attention_layer_norm/scale is missing" in error
     assert "more" in error
     assert not (tmp_path / "out").exists()
+
+
+def test_a_run_description_edited_by_hand_is_refused(new_run, tmp_path, capsys):
+    new_run(tmp_path / "run")
+    run_json = tmp_path / "run/checkpoint_10/run/run.json"
+    run_json.write_text(run_json.read_text().replace("gelu", "relu"))
+    assert_error(capsys, tmp_path, [tmp_path / "run"], "run.json is damaged or missing")
 
 
 def test_a_wrong_export_is_not_kept(run, tmp_path, monkeypatch):
