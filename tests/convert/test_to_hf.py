@@ -9,6 +9,7 @@ import pytest
 
 from convert import __main__, hf_weights
 from convert.to_hf import to_hf
+from limba import checkpoints
 
 # Two float32 implementations of these small models differ by about 2e-6.
 TOLERANCE = 1e-5
