@@ -144,7 +144,7 @@ def _provide_scripts() -> None:
         for name in SCRIPTS.keys() & vars(main).keys():
             setattr(main, name, getattr(importlib.import_module(SCRIPTS[name]), name))
     if not hasattr(main, "__getattr__"):
-        main.__getattr__ = _script  # type: ignore[attr-defined]
+        vars(main)["__getattr__"] = _script
 
 
 def _script(name: str):

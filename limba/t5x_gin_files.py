@@ -36,6 +36,10 @@ _EXCEPTIONS = {
     f"t5x/examples/t5/{family}/tiny.gin": "t5x/examples/t5/t5_1_1/tiny.gin" for family in ("t5_1_0", "mt5", "byt5")
 }
 
+# umT5's runs: a size of mT5 and these, in T5X's order.
+_UMT5 = "t5x/examples/scalable_t5/umt5"
+_UMT5_OPTIMIZERS = dict.fromkeys(("small", "base", "large", "xl"), "adafactor") | {"xxl": "adafactor_momentum_nofactor"}
+
 
 def stand_in(name: str, repository: Path) -> Path | str | None:
     """The file, or the text, that stands in for T5X's gin file `name`; None if nothing does.
@@ -51,6 +55,9 @@ def stand_in(name: str, repository: Path) -> Path | str | None:
     if name.startswith("t5x/") and file.is_file():
         return file
     folder, _, base = name.rpartition("/")
+    size = base.removeprefix("pretrain_").removesuffix(".gin")
+    if folder == _UMT5 and base == f"pretrain_{size}.gin" and size in _UMT5_OPTIMIZERS:
+        return _umt5_text(size)
     family = _FAMILIES.get(folder)
     if family is None or not (repository / family.folder / base.lower()).is_file():
         return None
@@ -65,7 +72,8 @@ def names(repository: Path) -> list[str]:
         for folder, family in _FAMILIES.items()
         for path in (repository / family.folder).glob("*.gin")
     ]
-    return sorted({*files, *models, *_EXCEPTIONS})
+    umt5 = [f"{_UMT5}/pretrain_{size}.gin" for size in _UMT5_OPTIMIZERS]
+    return sorted({*files, *models, *umt5, *_EXCEPTIONS})
 
 
 def _t5x_spelling(file: str) -> str:
@@ -87,4 +95,27 @@ def _model_text(ours: str, family: _Family) -> str:
         ]
     if family.fields:
         lines += ["network.T5Config:", *(f"  {field}" for field in family.fields)]
+    return "\n".join(lines) + "\n"
+
+
+def _umt5_text(size: str) -> str:
+    pieces = (
+        "architectures/encoder_decoder",
+        "runs/pretraining_common",
+        f"optimizer/{_UMT5_OPTIMIZERS[size]}",
+        "vocab",
+    )
+    lines = [
+        "from __gin__ import dynamic_registration",
+        "from t5x import partitioning",
+        f"include 't5x/examples/scalable_t5/mt5/{size}.gin'",
+        *(f"include '{_UMT5}/{piece}.gin'" for piece in pieces),
+        "MIXTURE_OR_TASK_NAME = %gin.REQUIRED",
+        "TRAIN_EVAL_MIXTURE_OR_TASK_NAME = %gin.REQUIRED",
+        "TASK_FEATURE_LENGTHS = {'inputs': 1024, 'targets': 229}",
+        "USE_CACHED_TASKS = True",
+        f"partitioning.PjitPartitioner.model_parallel_submesh = (1, 1, {8 if size == 'xxl' else 1}, 1)",
+    ]
+    if size == "xxl":
+        lines.append("partitioning.standard_logical_axis_rules.parameter_partitioning_dims = 2")
     return "\n".join(lines) + "\n"
