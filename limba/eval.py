@@ -93,11 +93,13 @@ def load_model_params(
     partitioner.check_shapes(shapes, axes)
     shardings = partitioner.shardings(axes)
     sharded = jax.tree.map(
-        lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, jnp.dtype(restore.dtype), sharding=sharding),
+        lambda shape, sharding: jax.ShapeDtypeStruct(
+            shape.shape, jnp.dtype(restore.dtype or "float32"), sharding=sharding
+        ),
         shapes,
         shardings,
     )
-    return checkpoints.load_sharded_params(checkpoint, sharded), shardings
+    return checkpoints.load_sharded_params(checkpoint, sharded, restore), shardings
 
 
 def main(argv: Sequence[str]) -> int:

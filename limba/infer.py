@@ -63,7 +63,7 @@ def infer(
     """
     if not inputs:
         raise ValueError("Nothing to answer: give --input TEXT or --input_file FILE.")
-    data_axis = partitioner.mesh.shape["data"]
+    data_axis = partitioner.num_data_shards
     batch_size = -(-batch_size // data_axis) * data_axis
     params, shardings = load_model_params(model, partitioner, restore_checkpoint_cfg)
     predict = partitioner.jit(

@@ -363,7 +363,7 @@ def _restore_or_initialize(
         return state, True
     initial = config.restore.checkpoint
     if initial is not None:
-        if config.restore.dtype != "float32":
+        if config.restore.dtype not in (None, "float32"):
             raise ValueError(f"RestoreCheckpointConfig.dtype is {config.restore.dtype!r}; training is in float32.")
         state = checkpoints.load_state(initial, shapes)
         logger.info("Starting from %s at step %d.", initial, int(state.step))
