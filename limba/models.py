@@ -1,7 +1,7 @@
 """A network with its loss, metrics, scoring and decoding: what a run binds as `MODEL`.
 
-Names and hooks are T5X's: a network with the protocol of `network.Transformer` or `network.DecoderWrapper` can be bound,
-and a subclass can replace the loss, the logits, the initial variables or a step of decoding.
+Names and hooks are T5X's: a network with the protocol of `network.Transformer` or `network.DecoderWrapper` can be
+bound, and a subclass can replace the loss, the logits, the initial variables or a step of decoding.
 """
 
 import dataclasses

@@ -56,7 +56,8 @@ def test_scanned_layers_give_the_loss_and_gradients_of_unrolled_ones(remat_polic
 def test_remat_recomputes_the_same_dropout(scan_layers):
     losses = []
     for remat_policy in ("none", "full"):
-        model = small.model(dropout_rate=0.5, scan_layers=scan_layers, remat_policy=remat_policy)
+        fields = {"scan_layers": scan_layers, "remat_policy": remat_policy}
+        model = small.model(dropout_rate=0.5, num_encoder_layers=1, num_decoder_layers=1, **fields)
         params = model.initial_variables(jax.random.key(0))["params"]
         loss = lambda p, m=model: m.loss_fn(p, small.batch(0), jax.random.key(1))[0]  # noqa: E731
         value, grads = jax.jit(jax.value_and_grad(loss))(params)
