@@ -7,12 +7,13 @@ import flax.core
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import optax
 from flax.linen import partitioning as nn_partitioning
 
 from limba import decoding, losses
 from limba import metrics as metrics_lib
 from limba.data import Batch
-from limba.optimizers import OptimizerDef
+from limba.optimizers import OptimizerDef, as_optimizer_def
 
 Array = jax.Array
 PyTree = Any
@@ -52,7 +53,7 @@ class EncoderDecoderModel:
         module: nn.Module,
         input_vocabulary: Vocabulary,
         output_vocabulary: Vocabulary,
-        optimizer_def: OptimizerDef,
+        optimizer_def: OptimizerDef | optax.GradientTransformation,
         decode_fn: Callable = decoding.temperature_sample,
         label_smoothing: float = 0.0,
         z_loss: float = 0.0,
@@ -61,7 +62,7 @@ class EncoderDecoderModel:
         self.module = module
         self.input_vocabulary = input_vocabulary
         self.output_vocabulary = output_vocabulary
-        self.optimizer_def = optimizer_def
+        self.optimizer_def = as_optimizer_def(optimizer_def)
         self.decode_fn = decode_fn
         self.label_smoothing = label_smoothing
         self.z_loss = z_loss
