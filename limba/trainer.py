@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from limba import evaluation
+from limba import evaluation, optimizers
 from limba import metrics as metrics_lib
 from limba.data import Batch
 from limba.models import EncoderDecoderModel
@@ -46,6 +46,7 @@ class Trainer:
 
         self.param_shapes, self.param_axes = model.param_shapes_and_axes()
         model.optimizer_def.set_param_axes(self.param_axes)
+        optimizers.warn_of_other_rates(model.optimizer_def, learning_rate_fn, self.param_shapes)
         partitioner.check_shapes(self.param_shapes, self.param_axes)
         self.state_shapes = jax.eval_shape(self._new_state, jax.random.key(0))
         self.state_shardings: Any = TrainState(
