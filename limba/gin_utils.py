@@ -167,6 +167,21 @@ def operative_config() -> str:
     return gin.operative_config_str()
 
 
+def summarize_gin_config(model_dir: str, summary_writer: Any, step: int) -> None:
+    """Writes the operative configuration as `<model_dir>/config.gin` and as TensorBoard's text `config`.
+
+    Args:
+      model_dir: made if needed.
+      summary_writer: with clu's `write_texts`, such as `writers.SummaryWriter`; or None.
+      step: that the run begins at.
+    """
+    config = operative_config()
+    Path(model_dir).mkdir(parents=True, exist_ok=True)
+    (Path(model_dir) / "config.gin").write_text(config, encoding="utf-8")
+    if summary_writer is not None:
+        summary_writer.write_texts(step, {"config": config})
+
+
 def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
     """Runs a command's main; what the user can mend is one message and exit code 1, without a traceback.
 
