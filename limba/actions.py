@@ -1,7 +1,7 @@
 """What a run does with its metrics besides writing them: stop early, stop on NaN, whatever a subclass does.
 
-`train(actions={"TRAIN_EVAL": [EarlyStoppingAction(("my_task", "accuracy"), "max")]})`; the keys are `ActionMode`'s names.
-An action runs whenever metrics of its mode are there: `TRAIN` every `stats_period` steps with the metrics of the task
+`train(actions={"TRAIN_EVAL": [EarlyStoppingAction(("my_task", "accuracy"), "max")]})`; the keys name an
+`ActionMode`. An action runs whenever metrics of its mode are there: `TRAIN` every `stats_period` steps with the metrics of the task
 "train", `TRAIN_EVAL` and `INFER_EVAL` after each evaluation. Host 0 decides for all.
 """
 
@@ -9,6 +9,7 @@ import abc
 import collections
 import difflib
 import enum
+import itertools
 import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -55,7 +56,7 @@ class BaseAction(abc.ABC):
           metrics_by_task: values by task and metric; of training itself, under the task "train".
         """
 
-    def resume(self, past: Sequence[MetricsByTask]) -> None:
+    def resume(self, past: Sequence[MetricsByTask]) -> None:  # noqa: B027 (not every action has a memory)
         """Called once in a run that goes on, with the metrics of its earlier periods or evaluations, oldest first."""
 
 
@@ -123,7 +124,7 @@ class EarlyStoppingAction(_MonitoringAction):
         values = list(self._history)
         if len(values) < (self._history.maxlen or 0):
             return False
-        stop = not any(self._improves(before, after) for before, after in zip(values, values[1:], strict=False))
+        stop = not any(self._improves(before, after) for before, after in itertools.pairwise(values))
         if stop:
             logger.info("%s of %s does not improve any more: %s.", self.metric, self.task, values)
         return stop

@@ -192,8 +192,8 @@ def train(
         total_steps = initial_step + relative_steps
     elif first_step > total_steps and not resumed:
         raise ValueError(
-            f"train.total_steps (TRAIN_STEPS) is {total_steps}, and the initial checkpoint is at step {first_step}, which "
-            "counts: give a later step, or the number of steps to add as relative_steps (TRAIN_STEPS_RELATIVE)."
+            f"train.total_steps (TRAIN_STEPS) is {total_steps}, and the initial checkpoint is at step {first_step}: "
+            "its steps count. Give a later step, or the number of steps to add as relative_steps (TRAIN_STEPS_RELATIVE)."
         )
 
     # ---------------------------------------------------- loop --------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Evaluation while a model trains: teacher-forced on `training_eval/<task>`, by prediction on `inference_eval/<task>`."""
+"""Evaluation while a model trains: teacher-forced (`training_eval/<task>`) and by prediction (`inference_eval/<task>`)."""
 
 import dataclasses
 import time
@@ -61,8 +61,8 @@ class TrainingEvaluation:
                 unknown = sorted(set(tasks) - set(self._tasks(mode)))
                 if unknown or not tasks or "/" not in name:
                     raise ValueError(
-                        f"train's average {name!r} of {list(tasks)}: write {{'task_average/accuracy': ['a', 'b']}} with "
-                        f"tasks of the evaluation, which has {sorted(self._tasks(mode))}."
+                        f"train's average {name!r} of {list(tasks)}: write {{'task_average/accuracy': ['a', 'b']}}; "
+                        f"the tasks are {sorted(self._tasks(mode))}."
                     )
 
     def _tasks(self, mode: ActionMode) -> list[str]:
