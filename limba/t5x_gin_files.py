@@ -73,7 +73,12 @@ def _t5x_spelling(file: str) -> str:
 
 
 def _model_text(ours: str, family: _Family) -> str:
-    lines = ["from __gin__ import dynamic_registration", "import seqio", "from limba import network", f"include {ours!r}"]
+    lines = [
+        "from __gin__ import dynamic_registration",
+        "import seqio",
+        "from limba import network",
+        f"include {ours!r}",
+    ]
     if family.vocabulary:
         lines += [
             "seqio.SentencePieceVocabulary:",
