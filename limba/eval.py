@@ -105,13 +105,13 @@ def load_model_params(
 def main(argv: Sequence[str]) -> int:
     """Parses flags and gin, and evaluates."""
     parser = gin_utils.argument_parser("eval", __doc__ or "")
-    flags = parser.parse_args(gin_utils.rewrite_gin_flags(argv))
+    flags = gin_utils.parse_flags(parser, argv)
     if not flags.gin_file:
         parser.error("give --gin_file=RUN/config.gin --gin_file=gin/runs/eval.gin")
     configured = gin.external_configurable(evaluate, module="limba.eval")
     gin_utils.parse_gin_flags(flags.gin_file, flags.gin_bindings, flags.gin_search_paths)
     gin_utils.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"", EVAL_OUTPUT_DIR="\"'runs/my_run/eval'\"")
-    configured()
+    gin_utils.start(configured, flags)
     return 0
 
 

@@ -86,13 +86,13 @@ def gin_files(paths: Sequence[str]) -> list[str]:
 
 def _warm_up(files: Sequence[str]) -> None:
     """Imports here what the files import, so that each child finds it there. What fails is left to them to report."""
-    modules = set()
+    modules = set(t5x_compat.SCRIPTS.values())
     for file in filter(os.path.isfile, files):
         for line in _IMPORT.finditer(Path(file).read_text(encoding="utf-8", errors="replace")):
-            modules.add(".".join(filter(None, line.groups())))
+            module = ".".join(filter(None, line.groups()))
+            # The files of T5X's that a file includes use SeqIO.
+            modules |= {module, *t5x_compat.MODULES.get(module, ()), *(["seqio"] if module.startswith("t5") else [])}
     t5x_compat.install()
-    # T5X's names do not show what they bring in; the files that stand in for its own use SeqIO.
-    modules |= {"seqio"} if any(name.startswith(("t5x.", "t5.")) for name in modules) else set()
     with native_logs.filtered():
         for name in sorted(modules):
             if name.partition(".")[0] in _WARM:

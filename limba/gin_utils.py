@@ -15,7 +15,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -60,6 +60,7 @@ def argument_parser(command: str, description: str) -> argparse.ArgumentParser:
         epilog="Every value of a gin file can be overridden: --gin.TRAIN_STEPS=1000 --gin.MODEL_DIR=\"'runs/x'\"",
     )
     add_gin_flags(parser)
+    _add_t5x_flags(parser)
     return parser
 
 
@@ -72,6 +73,84 @@ def add_gin_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gin_search_paths", default="", metavar="A,B", help="folders in which gin files and includes are looked for"
     )
+
+
+def _add_t5x_flags(parser: argparse.ArgumentParser) -> None:
+    """What T5X's commands take besides gin's flags."""
+    group = parser.add_argument_group("T5X's flags")
+    group.add_argument("--dry_run", **_SWITCH, help="parse and check the configuration, print it, and stop")
+    group.add_argument("--tfds_data_dir", metavar="DIR", help="where TensorFlow Datasets has its data")
+    group.add_argument(
+        "--seqio_additional_cache_dirs", default="", metavar="A,B", help="where SeqIO's cached tasks are looked for"
+    )
+    group.add_argument("--multiprocess_gpu", **_SWITCH, help="join the processes of several hosts into one run")
+    group.add_argument("--coordinator_address", metavar="HOST:PORT", help="of process 0, with --multiprocess_gpu")
+    group.add_argument("--process_count", type=int, metavar="N", help="of all hosts, with --multiprocess_gpu")
+    group.add_argument("--process_index", type=int, metavar="I", help="of this one, with --multiprocess_gpu")
+    group.add_argument("--initialization_timeout", type=int, metavar="SECONDS", help="to wait for the other processes")
+    group.add_argument(
+        "--verbosity", "-v", type=int, default=0, metavar="N", help="-1 warnings only, 1 more than usual"
+    )
+    for name in ("--logtostderr", "--alsologtostderr"):
+        group.add_argument(name, **_SWITCH, help="accepted: messages go to standard error in any case")
+
+
+def _true_or_false(text: str) -> bool:
+    if text.lower() not in ("true", "false", "1", "0"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return text.lower() in ("true", "1")
+
+
+# As absl reads it: --flag, --flag=true, --flag=false.
+_SWITCH: dict[str, Any] = {"nargs": "?", "const": True, "default": False, "type": _true_or_false, "metavar": "BOOL"}
+
+
+def parse_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+    """Parses the flags of a command and does what those of T5X ask for, before anything touches a device.
+
+    Raises:
+      GinError: for flags that Limba has nothing for, or that lack each other.
+    """
+    for argument in argv:
+        if argument.startswith(("--fdl", "--fiddle")):
+            raise GinError(f"{argument}: Limba is configured by gin, not by fiddle; give --gin_file=….")
+    flags = parser.parse_args(rewrite_gin_flags(argv))
+    logging.getLogger("limba").setLevel(logging.INFO - 10 * flags.verbosity)
+    joining = ("coordinator_address", "process_count", "process_index", "initialization_timeout")
+    given = {name: getattr(flags, name) for name in joining if getattr(flags, name) is not None}
+    if flags.multiprocess_gpu:
+        _join_processes(given)
+    elif given:
+        raise GinError(
+            f"--{next(iter(given))} says how to join several processes; add --multiprocess_gpu to join them."
+        )
+    if flags.tfds_data_dir or flags.seqio_additional_cache_dirs:
+        from tasks import sources
+
+        sources.set_folders(flags.tfds_data_dir, [d for d in flags.seqio_additional_cache_dirs.split(",") if d])
+    return flags
+
+
+def _join_processes(given: dict[str, Any]) -> None:
+    import jax
+
+    names = {"process_count": "num_processes", "process_index": "process_id"}
+    logger.info("Joining the other processes: %s", given or "as the cluster says")
+    try:
+        jax.distributed.initialize(**{names.get(name, name): value for name, value in given.items()})
+    except ValueError as error:
+        raise GinError(
+            f"--multiprocess_gpu: {error} Give --coordinator_address, --process_count and --process_index where no "
+            "cluster manager says them."
+        ) from error
+
+
+def start(function: Callable[..., Any], flags: argparse.Namespace, **arguments: Any) -> None:
+    """Calls what gin has configured, or with --dry_run prints the configuration instead."""
+    if flags.dry_run:
+        print(gin.config_str())
+        return
+    function(**arguments)
 
 
 def rewrite_gin_flags(argv: Sequence[str]) -> list[str]:
@@ -242,7 +321,7 @@ def explanation(error: BaseException) -> str:
         nearest = [known for known in difflib.get_close_matches(name, _known_names(), n=3) if known != name]
         message += f" Did you mean {', '.join(nearest)}?" if nearest else ""
     elif isinstance(error, SyntaxError):
-        message = f"{error.msg}: {(error.text or '').strip()} Strings need quotes of their own: \"'value'\"."
+        message = f"cannot read `{(error.text or '').strip()}`. Strings need quotes of their own: \"'value'\"."
     return message
 
 
@@ -289,15 +368,24 @@ def _macros_bound_in(config: str) -> set[str]:
     return set(re.findall(r"^(\w+) = ", config, re.MULTILINE))
 
 
-def require_bindings(**macros: str) -> None:
-    """Raises GinError for the first of these macros that is still `%gin.REQUIRED`; values say what to give."""
-    for name, example in macros.items():
-        try:
-            value = gin.query_parameter(f"%{name}")
-        except ValueError:
-            continue  # Files that do not use the macro do not need it.
+def require_bindings(**examples: str) -> None:
+    """Checks that no macro in use is still `%gin.REQUIRED`.
+
+    Args:
+      **examples: what to give for a macro.
+
+    Raises:
+      GinError: naming all of them.
+    """
+    config = gin.config_str()
+    used = _macros_in(config)
+    missing = []
+    for name in sorted(_macros_bound_in(config) & used):
+        value = gin.query_parameter(f"%{name}")
         if value is gin.REQUIRED or "gin.REQUIRED" in str(value):
-            raise GinError(f"{name} is required: add --gin.{name}={example} or bind it in a gin file.")
+            missing.append(f"{name} is required: add --gin.{name}={examples.get(name, '…')} or bind it in a gin file.")
+    if missing:
+        raise GinError(" ".join(missing))
 
 
 def operative_config() -> str:
@@ -312,20 +400,19 @@ def get_gin_config_str(show_provenance: bool = False) -> str:
     return gin.config_str()
 
 
-def summarize_gin_config(model_dir: str | Path, summary_writer: Any, step: int) -> None:
-    """Writes the bindings in use to `model_dir/config.gin`, and as text for TensorBoard if there is a writer.
+def summarize_gin_config(model_dir: str, summary_writer: Any, step: int) -> None:
+    """Writes the operative configuration as `<model_dir>/config.gin` and as TensorBoard's text `config`.
 
     Args:
       model_dir: made if needed.
-      summary_writer: a `limba.writers.MetricWriter`, or None.
-      step: the step that the text is written at.
+      summary_writer: with clu's `write_texts`, such as `writers.SummaryWriter`; or None.
+      step: that the run begins at.
     """
     config = operative_config()
-    folder = Path(model_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.gin").write_text(config, encoding="utf-8")
+    Path(model_dir).mkdir(parents=True, exist_ok=True)
+    (Path(model_dir) / "config.gin").write_text(config, encoding="utf-8")
     if summary_writer is not None:
-        summary_writer.write_text(step, "train", "config", config)
+        summary_writer.write_texts(step, {"config": config})
 
 
 # T5X's functions for arithmetic inside gin files.

@@ -162,7 +162,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--input", action="append", default=[], metavar="TEXT", help="a line to answer; repeatable")
     parser.add_argument("--input_file", metavar="FILE", help="one input a line; - reads standard input")
     parser.add_argument("--output_file", metavar="FILE", help="JSON lines; printed if not given")
-    flags = parser.parse_args(gin_utils.rewrite_gin_flags(argv))
+    flags = gin_utils.parse_flags(parser, argv)
     if not flags.run_dir and not flags.gin_file:
         parser.error("give --run_dir RUN, or --gin_file with a model and gin/runs/infer.gin")
     inputs = flags.input + (_read_lines(flags.input_file) if flags.input_file else [])
@@ -179,7 +179,7 @@ def main(argv: Sequence[str]) -> int:
     gin_utils.parse_gin_flags(files, bindings, flags.gin_search_paths)
     gin_utils.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"")
     given: dict[str, Any] = {"output_file": flags.output_file} if flags.output_file else {}
-    configured(inputs=inputs, **given)
+    gin_utils.start(configured, flags, inputs=inputs, **given)
     return 0
 
 

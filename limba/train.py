@@ -461,7 +461,7 @@ def _report(model_dir: Path) -> None:
 def main(argv: Sequence[str]) -> int:
     """Parses flags and gin, and trains."""
     parser = gin_utils.argument_parser("train", __doc__ or "")
-    flags = parser.parse_args(gin_utils.rewrite_gin_flags(argv))
+    flags = gin_utils.parse_flags(parser, argv)
     if not flags.gin_file:
         parser.error("give at least one --gin_file, for example --gin_file=gin/recipes/quickstart.gin")
     configured = gin.external_configurable(train, module="limba.train")
@@ -472,8 +472,9 @@ def main(argv: Sequence[str]) -> int:
         TASK_FEATURE_LENGTHS="\"{'inputs': 512, 'targets': 114}\"",
         TRAIN_STEPS="100000",
         DROPOUT_RATE="0.0",
+        INITIAL_CHECKPOINT_PATH="\"'runs/pretrained'\"",
     )
-    configured()
+    gin_utils.start(configured, flags)
     return 0
 
 
