@@ -4,220 +4,103 @@
     MODEL_DIR/checkpoint_1000/dataset/   one small file per logical reader
     MODEL_DIR/checkpoint_1000/run/       config.gin, run.json, spiece.model: what using the model elsewhere needs
 
-A directory appears under its final name only when it is complete. Saving is asynchronous; the next save, or the end of
-the run, waits for it.
+With `use_orbax=False` the train state is in T5X's classic format instead. A directory appears under its final name only
+when it is complete. Saving with Orbax is asynchronous; the next save, or the end of the run, waits for it.
 """
 
 import dataclasses
-import json
 import logging
-import re
-import zlib
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import orbax.checkpoint as ocp
-import tensorstore as ts
-from etils import epath
+from jax.experimental import multihost_utils
 
+from limba import classic_checkpoints, state_utils, storage, writers
+from limba.checkpoint_directories import PREFIX, checkpoint_path, checkpoint_steps, find_checkpoint
+from limba.checkpoint_files import FilesHandler, FilesSave, forget_files, load_files, load_run_info, write_files
+from limba.restore import (
+    CheckpointMismatchError,
+    RestoreCheckpointConfig,
+    check_dtype,
+    load_params,
+    load_sharded_params,
+    load_state,
+)
+from limba.storage import AnyPath
 from limba.train_state import TrainState
+
+__all__ = [
+    "CheckpointConfig",
+    "CheckpointMismatchError",
+    "Checkpointer",
+    "OrbaxCheckpointManagerInterface",
+    "RestoreCheckpointConfig",
+    "SaveBestCheckpointer",
+    "SaveCheckpointConfig",
+    "checkpoint_path",
+    "checkpoint_steps",
+    "find_checkpoint",
+    "load_files",
+    "load_params",
+    "load_run_info",
+    "load_sharded_params",
+    "load_state",
+]
 
 logger = logging.getLogger(__name__)
 PyTree = Any
 
-_PREFIX = "checkpoint"
-_CHECKSUMS = "checksums-"
-_FLOAT_DTYPES = ("float32", "bfloat16")
+# `fn(state_dict, parameter_infos) -> (state_dict, parameter_infos)`; the second are names and shapes.
+SaveStateTransformationFn = Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]
+
+_UNFINISHED = (".orbax-checkpoint-tmp", ".limba-tmp")
+# T5X's mark of a checkpoint that stays.
+_PINNED = "PINNED"
 
 
 @dataclasses.dataclass(frozen=True)
-class SaveCheckpointConfig:
-    """When and how to save: T5X's `utils.SaveCheckpointConfig`.
+class ParameterInfo:
+    """What a `SaveStateTransformationFn` is told of a tensor."""
 
-    Attributes:
-      period: steps between checkpoints. The last step is always saved.
-      dtype: of the saved parameters, "float32" or "bfloat16"; optimizer state stays float32.
-      keep: how many to keep, the newest; None keeps all.
-      save_dataset: also save where the training stream stands.
-
-    Raises:
-      ValueError: for a period or keep below 1, or another dtype.
-    """
-
-    period: int = 1000
-    dtype: str = "float32"
-    keep: int | None = None
-    save_dataset: bool = True
-
-    def __post_init__(self):
-        if self.period < 1:
-            raise ValueError(f"SaveCheckpointConfig.period is {self.period}; it must be at least 1 step.")
-        if self.keep is not None and self.keep < 1:
-            raise ValueError(f"SaveCheckpointConfig.keep is {self.keep}; keep at least 1, or None for all.")
-        _check_dtype("SaveCheckpointConfig.dtype", self.dtype)
-
-
-@dataclasses.dataclass(frozen=True)
-class RestoreCheckpointConfig:
-    """Where to start from: T5X's `utils.RestoreCheckpointConfig`.
-
-    Attributes:
-      path: a checkpoint, or a run's directory with `mode = "latest"`. Empty means from scratch.
-      mode: "specific" (the path is one checkpoint) or "latest" (the newest whole one below the path).
-      dtype: of the restored parameters, for evaluation and inference; training is in float32.
-
-    Raises:
-      ValueError: for another mode or dtype, or several paths.
-    """
-
-    path: str | Sequence[str] = ()
-    mode: str = "specific"
-    dtype: str = "float32"
-
-    def __post_init__(self):
-        if self.mode not in ("specific", "latest"):
-            raise ValueError(f"RestoreCheckpointConfig.mode is {self.mode!r}; use 'specific' or 'latest'.")
-        if not isinstance(self.path, str) and len(self.path) > 1:
-            raise ValueError(f"RestoreCheckpointConfig.path names {len(self.path)} checkpoints; give one.")
-        _check_dtype("RestoreCheckpointConfig.dtype", self.dtype)
-
-    @property
-    def checkpoint(self) -> str | None:
-        """The directory to restore, or None for a start from scratch.
-
-        Raises:
-          FileNotFoundError: if there is no checkpoint; or if `mode` is "specific" and the path is not one itself.
-        """
-        path = self.path if isinstance(self.path, str) else next(iter(self.path), "")
-        if not path:
-            return None
-        found = find_checkpoint(path)
-        if self.mode == "specific" and found != Path(path).expanduser().absolute():
-            raise FileNotFoundError(
-                f"{path} is a run's directory; name one checkpoint of it, such as {found}, or set "
-                "RestoreCheckpointConfig.mode = 'latest'."
-            )
-        return str(found)
-
-
-@dataclasses.dataclass(frozen=True)
-class CheckpointConfig:
-    """How a run saves and where it starts."""
-
-    save: SaveCheckpointConfig = dataclasses.field(default_factory=SaveCheckpointConfig)
-    restore: RestoreCheckpointConfig = dataclasses.field(default_factory=RestoreCheckpointConfig)
-
-
-def _check_dtype(where: str, dtype: str) -> None:
-    if dtype == "float16":
-        raise ValueError(f"{where} is 'float16', in whose range T5's weights and activations overflow; use 'bfloat16'.")
-    if dtype not in _FLOAT_DTYPES:
-        raise ValueError(f"{where} is {dtype!r}; use one of {_FLOAT_DTYPES}.")
-
-
-# ---------------------------------------------------- directories ----------------------------------------------------
-
-
-def checkpoint_steps(model_dir: str | Path) -> list[int]:
-    """Steps of the finished checkpoints in a run's directory, ascending."""
-    directory = epath.Path(model_dir)
-    if not directory.exists():
-        return []
-    matches = (re.fullmatch(rf"{_PREFIX}_(\d+)", entry.name) for entry in directory.iterdir())
-    return sorted(int(match[1]) for match in matches if match)
-
-
-def checkpoint_path(model_dir: str | Path, step: int) -> Path:
-    return Path(model_dir) / f"{_PREFIX}_{step}"
-
-
-def find_checkpoint(path: str | Path) -> Path:
-    """The checkpoint that a path means: itself, or the newest one of a run's directory.
-
-    Raises:
-      FileNotFoundError: if there is none.
-    """
-    path = Path(path).expanduser().absolute()
-    if (path / "state").is_dir():
-        return path
-    steps = checkpoint_steps(path)
-    if not steps:
-        what = "holds no checkpoint_<step> directory" if path.is_dir() else "does not exist"
-        raise FileNotFoundError(f"No checkpoint at {path}: it {what}. Give a run's directory or one checkpoint of it.")
-    return checkpoint_path(path, steps[-1])
-
-
-# ------------------------------------------------------ small files --------------------------------------------------
-
-
-class _FilesHandler(ocp.CheckpointHandler):
-    """Stores named byte strings; every process writes its own, so names must not collide between processes.
-
-    Each process also lists its files with their CRC-32, so that damage is noticed when they are read.
-    """
-
-    def save(self, directory: epath.Path, args: "_FilesSave") -> None:
-        for name, content in args.files.items():
-            (directory / name).write_bytes(content)
-        checksums = {name: zlib.crc32(content) for name, content in args.files.items()}
-        (directory / f"{_CHECKSUMS}{jax.process_index()}.json").write_text(json.dumps(checksums))
-
-    def restore(self, directory: epath.Path, args: "_FilesRestore | None" = None) -> dict[str, bytes]:
-        del args
-        lists = [entry for entry in directory.iterdir() if entry.name.startswith(_CHECKSUMS)]
-        if not lists:
-            raise ValueError(f"{directory} lacks its list of files")
-        files = {}
-        for entry in lists:
-            for name, checksum in json.loads(entry.read_text()).items():
-                path = directory / name
-                files[name] = path.read_bytes() if path.exists() else b""
-                if zlib.crc32(files[name]) != checksum:
-                    raise ValueError(f"{path} is damaged or missing")
-        return files
-
-
-@ocp.args.register_with_handler(_FilesHandler, for_save=True)
-@dataclasses.dataclass
-class _FilesSave(ocp.args.CheckpointArgs):
-    files: Mapping[str, bytes]
-
-
-@ocp.args.register_with_handler(_FilesHandler, for_restore=True)
-@dataclasses.dataclass
-class _FilesRestore(ocp.args.CheckpointArgs):
-    pass
+    name: str
+    shape: tuple[int, ...]
 
 
 # --------------------------------------------------------- a run -----------------------------------------------------
 
 
 class Checkpointer:
-    """Saves and restores the checkpoints of one run.
+    """Saves and restores the checkpoints of one run. Every checkpoint is kept, or the newest `config.keep`.
 
     Args:
       model_dir: the run's directory; made if needed. A relative one is taken from the working directory.
-      config: dtype and number of checkpoints.
+      config: dtype, number of checkpoints and what is done to the state.
+      use_orbax: False writes T5X's classic format, without going on in the background.
     """
 
-    def __init__(self, model_dir: str | Path, config: SaveCheckpointConfig):
-        self.model_dir = Path(model_dir).expanduser().absolute()
+    def __init__(self, model_dir: str | AnyPath, config: "SaveCheckpointConfig", use_orbax: bool = True):
+        self.model_dir = storage.as_path(model_dir)
+        if storage.is_remote(self.model_dir):
+            raise ValueError(
+                f"MODEL_DIR {model_dir} is in a bucket; checkpoints are read from there, not written. Give a folder of "
+                "this machine, or mount the bucket."
+            )
         self._config = config
-        self._manager = ocp.CheckpointManager(
-            self.model_dir,
-            options=ocp.CheckpointManagerOptions(
-                step_prefix=_PREFIX, max_to_keep=config.keep, create=True, cleanup_tmp_directories=True
-            ),
-            item_handlers={
-                "state": ocp.StandardCheckpointHandler(),
-                "dataset": _FilesHandler(),
-                "run": _FilesHandler(),
-            },
-        )
+        self._orbax: ocp.AsyncCheckpointer | None = None
+        if use_orbax:
+            handlers = {"state": ocp.StandardCheckpointHandler(), "dataset": FilesHandler(), "run": FilesHandler()}
+            self._orbax = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler(**handlers))
+        if jax.process_index() == 0:
+            self.model_dir.mkdir(parents=True, exist_ok=True)
+            for name in storage.list_names(self.model_dir):
+                if name.startswith(PREFIX) and any(mark in name for mark in _UNFINISHED):
+                    storage.remove_tree(self.model_dir / name)
+        multihost_utils.sync_global_devices(f"checkpointer:{self.model_dir}")
+
+    # ------------------------------------------------------ saving ---------------------------------------------------
 
     def save(self, state: TrainState, dataset_state: Mapping[str, bytes] | None, run_files: Mapping[str, bytes]) -> int:
         """Begins to save; returns the step.
@@ -227,45 +110,103 @@ class Checkpointer:
           dataset_state: what `BatchIterator.save_state` returned, or None where the position is not kept.
           run_files: the content of `run/`, the same on every process.
         """
+        self.wait()
         step = int(state.step)
-        tree = state.state_dict()
-        dtype = jnp.dtype(self._config.dtype)
-        if dtype != jnp.float32:
-            tree["target"] = jax.tree.map(lambda x: x.astype(dtype), tree["target"])
-        items = {
-            "state": ocp.args.StandardSave(tree),
-            "run": _FilesSave(run_files if jax.process_index() == 0 else {}),
-            "dataset": _FilesSave(dataset_state or {}),
-        }
-        self._manager.save(step, args=ocp.args.Composite(**items))
+        path = checkpoint_path(self.model_dir, step)
+        tree = self._transformed(state.state_dict())
+        run_files = run_files if jax.process_index() == 0 else {}
+        if self._orbax is not None:
+            items = {
+                "state": ocp.args.StandardSave(tree),
+                "dataset": FilesSave(dataset_state or {}),
+                "run": FilesSave(run_files),
+            }
+            self._orbax.save(path, args=ocp.args.Composite(**items))
+            return step
+        unfinished = path.with_name(f"{path.name}{_UNFINISHED[1]}")
+        classic_checkpoints.write(unfinished, tree)
+        write_files(unfinished / "dataset", dataset_state or {})
+        write_files(unfinished / "run", run_files)
+        multihost_utils.sync_global_devices(f"checkpointer:{path}")
+        if jax.process_index() == 0:
+            unfinished.rename(path)
         return step
 
+    def _transformed(self, tree: PyTree) -> PyTree:
+        """The state as it is saved: after the transformations, parameters in the configured dtype."""
+        if self._config.state_transformation_fns:
+            flat = state_utils.flatten_state_dict(tree)
+            infos = {name: ParameterInfo(name, tuple(leaf.shape)) for name, leaf in flat.items()}
+            infos = state_utils.unflatten_state_dict(infos)
+            for transform in self._config.state_transformation_fns:
+                tree, infos = transform(tree, infos)
+        dtype = jnp.dtype(self._config.dtype or "float32")
+        if dtype != jnp.float32:
+            tree = {**tree, "target": jax.tree.map(lambda x: x.astype(dtype), tree["target"])}
+        return tree
+
     def wait(self) -> None:
-        """Returns when everything begun is on disk."""
-        self._manager.wait_until_finished()
+        """Returns when everything begun is on disk, and what is no longer kept is removed."""
+        if self._orbax is not None:
+            self._orbax.wait_until_finished()
+        multihost_utils.sync_global_devices(f"checkpointer:{self.model_dir}:finished")
+        if jax.process_index() == 0:
+            self._remove_old()
 
     def close(self) -> None:
-        self._manager.close()
+        self.wait()
+        if self._orbax is not None:
+            self._orbax.close()
 
-    def restore_latest(self, shapes: TrainState) -> tuple[TrainState, dict[str, bytes]] | None:
+    # ----------------------------------------------------- removing --------------------------------------------------
+
+    def _superfluous(self, steps: list[int], keep: int) -> list[int]:
+        """Those of a run's steps, ascending, that are not kept."""
+        return steps[:-keep]
+
+    def _remove_old(self) -> None:
+        steps = checkpoint_steps(self.model_dir)
+        if self._config.keep is not None:
+            for step in self._superfluous(steps, self._config.keep):
+                path = checkpoint_path(self.model_dir, step)
+                if not storage.is_file(path / _PINNED):
+                    storage.remove_tree(path)
+        if self._config.keep_dataset_checkpoints is not None:
+            for step in checkpoint_steps(self.model_dir)[: -self._config.keep_dataset_checkpoints]:
+                directory = checkpoint_path(self.model_dir, step) / "dataset"
+                if any(not name.startswith("checksums-") for name in storage.list_names(directory)):
+                    forget_files(directory)
+
+    # ---------------------------------------------------- restoring --------------------------------------------------
+
+    def restore_latest(
+        self, shapes: TrainState, restore: RestoreCheckpointConfig | None = None
+    ) -> tuple[TrainState, dict[str, bytes]] | None:
         """The newest whole checkpoint as `(state, dataset state)`, or None if the run has none.
 
-        A checkpoint that cannot be read is passed over, with a warning that names it and the one used instead.
+        A checkpoint that cannot be read is passed over, with a warning that names it and the one used instead. A run
+        that T5X began is gone on with; its checkpoints do not say where our readers stood, so their state is empty.
+
+        Args:
+          shapes: `jax.ShapeDtypeStruct`s with shardings.
+          restore: its transformations are called, with `is_resuming=True`.
 
         Raises:
           ValueError: if a checkpoint is whole but of another network or optimizer.
           RuntimeError: if there are checkpoints and none can be read.
         """
+        config = RestoreCheckpointConfig(
+            state_transformation_fns=restore.transformations(is_resuming=True) if restore else ()
+        )
         steps = checkpoint_steps(self.model_dir)
         for step in reversed(steps):
             path = checkpoint_path(self.model_dir, step)
             try:
-                _check_readable(path / "state")
-                state = load_state(path, shapes)
-                dataset_state = load_files(path, "dataset")
+                state = load_state(path, shapes, config)
+                dataset_state = load_dataset_state(path)
             except CheckpointMismatchError:
                 raise
-            # Whatever a damaged file makes Orbax, TensorStore or the JSON parser raise, the remedy is the same.
+            # Whatever a damaged file makes TensorStore or the JSON parser raise, the remedy is the same.
             except Exception as error:
                 logger.warning("Checkpoint %s cannot be read (%s); trying the one before.", path, _first_line(error))
                 continue
@@ -286,126 +227,145 @@ class Checkpointer:
             for bad in [s for s in checkpoint_steps(self.model_dir) if s > step]:
                 path = checkpoint_path(self.model_dir, bad)
                 path.rename(path.with_name(f"unreadable_{path.name}"))
-        self._manager.reload()
+        multihost_utils.sync_global_devices(f"checkpointer:{self.model_dir}:renamed")
 
 
-class CheckpointMismatchError(ValueError):
-    """A checkpoint is whole, but its tensors are not those of the configured network or optimizer."""
+def load_dataset_state(path: str | AnyPath) -> dict[str, bytes]:
+    """Where our readers stood at a checkpoint; empty if that was not kept.
 
-
-def _check_readable(state_dir: Path) -> None:
-    """Walks the index of a state directory; damage shows here at once instead of once per tensor."""
-    spec = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{state_dir}/"}}
-    if not ts.KvStore.open(spec).result().list().result():
-        raise ValueError(f"{state_dir} holds no tensors")
+    Raises:
+      ValueError: if the files are damaged.
+    """
+    path = storage.as_path(path)
+    if storage.is_dir(path / "run"):
+        return load_files(path, "dataset")
+    logger.warning("%s is T5X's: it does not say where Limba's data stood, so they start anew.", path)
+    return {}
 
 
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error) else ''}"
 
 
-# ------------------------------------------------------ one checkpoint -----------------------------------------------
-
-
-def load_state(path: str | Path, shapes: TrainState) -> TrainState:
-    """Restores one checkpoint into the shapes, dtypes and shardings of `shapes`.
-
-    Raises:
-      CheckpointMismatchError: naming the first tensors that are missing, extra or of another shape.
-    """
-    template = shapes.state_dict()
-    with ocp.StandardCheckpointer() as reader:
-        _check_same_tensors(path, _saved_tensors(reader, Path(path) / "state"), template)
-        restored = reader.restore(Path(path) / "state", template)
-    return shapes.restore_state(restored)
-
-
-def _saved_tensors(reader: ocp.StandardCheckpointer, directory: Path) -> PyTree:
-    metadata = reader.metadata(directory)
-    return getattr(metadata, "item_metadata", metadata)
-
-
-def _named_shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
-    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda x: hasattr(x, "shape"))
-    return {
-        "/".join(str(getattr(key, "key", key)) for key in path): tuple(leaf.shape)
-        for path, leaf in leaves
-        if hasattr(leaf, "shape")
-    }
-
-
-def _check_same_tensors(path: str | Path, saved: PyTree, wanted: PyTree) -> None:
-    saved_shapes, wanted_shapes = _named_shapes(dict(saved)), _named_shapes(wanted)
-    problems = [
-        f"{name}: saved as {saved_shapes[name]}, configured as {shape}"
-        for name, shape in wanted_shapes.items()
-        if name in saved_shapes and saved_shapes[name] != shape
-    ]
-    problems += [f"{name}: missing" for name in wanted_shapes if name not in saved_shapes]
-    problems += [f"{name}: not in the configured model" for name in saved_shapes if name not in wanted_shapes]
-    if problems:
-        more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
-        raise CheckpointMismatchError(
-            f"{path} holds another network or optimizer than the gin files configure: {'; '.join(problems[:5])}{more}. "
-            "Use the gin files of that run, or another MODEL_DIR."
-        )
-
-
-def load_params(path: str | Path) -> dict[str, PyTree]:
-    """The parameters of a checkpoint as NumPy arrays in nested dicts, without any model.
+class SaveBestCheckpointer(Checkpointer):
+    """Keeps the `config.keep` best checkpoints by a metric, and the newest one: T5X's class of that name.
 
     Args:
-      path: a checkpoint, or a run's directory for its newest one.
-    """
-    path = find_checkpoint(path)
-    with ocp.PyTreeCheckpointer() as reader:
-        saved = dict(_saved_tensors(reader, path / "state"))["target"]
-        target = jax.tree.map(lambda m: np.zeros((), m.dtype), saved, is_leaf=lambda x: hasattr(x, "shape"))
-        restore_args = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), target)
-        return _restore_target(reader, path, target, restore_args)
-
-
-def load_sharded_params(path: str | Path, shapes: PyTree) -> PyTree:
-    """The parameters of a checkpoint with the shapes, dtypes and shardings of `shapes`; other state stays on disk.
+      model_dir: as `Checkpointer`; the metrics are those of its `metrics.jsonl`.
+      config: as `Checkpointer`.
+      use_orbax: as `Checkpointer`.
+      metric_name_to_monitor: dataset and metric, `training_eval/my_task/loss`.
+      metric_mode: "max" or "min".
+      keep_checkpoints_without_metrics: False removes them before those that have one.
+      force_keep_period: checkpoints whose step it divides always stay.
 
     Raises:
-      CheckpointMismatchError: as `load_state`.
+      ValueError: for another mode.
     """
-    path = find_checkpoint(path)
-    with ocp.PyTreeCheckpointer() as reader:
-        saved = dict(_saved_tensors(reader, path / "state"))["target"]
-        _check_same_tensors(path, saved, shapes)
-        return _restore_target(reader, path, shapes, ocp.checkpoint_utils.construct_restore_args(shapes))
+
+    def __init__(
+        self,
+        model_dir: str | AnyPath,
+        config: "SaveCheckpointConfig",
+        use_orbax: bool = True,
+        metric_name_to_monitor: str = "train/accuracy",
+        metric_mode: str = "max",
+        keep_checkpoints_without_metrics: bool = True,
+        force_keep_period: int | None = None,
+    ):
+        if metric_mode not in ("max", "min"):
+            raise ValueError(f"SaveBestCheckpointer.metric_mode is {metric_mode!r}; use 'max' or 'min'.")
+        super().__init__(model_dir, config, use_orbax)
+        self._metric = metric_name_to_monitor
+        self._sign = 1.0 if metric_mode == "max" else -1.0
+        self._keep_without = keep_checkpoints_without_metrics
+        self._force_keep_period = force_keep_period
+
+    def _superfluous(self, steps: list[int], keep: int) -> list[int]:
+        candidates = steps[:-1]
+        if self._force_keep_period:
+            candidates = [step for step in candidates if step % self._force_keep_period]
+        values = self._metric_values()
+        if self._keep_without:
+            candidates = [step for step in candidates if step in values]
+        worst = float("-inf")
+        ranked = sorted(candidates, key=lambda step: self._sign * values[step] if step in values else worst)
+        return ranked[: max(0, len(ranked) - keep)]
+
+    def _metric_values(self) -> dict[int, float]:
+        """The metric by step. Its name is a dataset and a metric, and both may contain slashes."""
+        values = {}
+        for line in writers.read_metrics(self.model_dir):
+            metric = self._metric.removeprefix(f"{line['dataset']}/")
+            if metric in line and metric != self._metric:
+                values[line["step"]] = float(line[metric])
+        if not values:
+            logger.warning("SaveBestCheckpointer: no metric %s was written to %s yet.", self._metric, self.model_dir)
+        return values
 
 
-def _restore_target(reader: ocp.PyTreeCheckpointer, path: Path, target: PyTree, restore_args: PyTree) -> PyTree:
-    """Naming only `target` leaves the optimizer state on disk."""
-    restore = ocp.args.PyTreeRestore(
-        item={"target": target}, restore_args={"target": restore_args}, partial_restore=True
-    )
-    return reader.restore(path / "state", args=restore)["target"]
+class OrbaxCheckpointManagerInterface(Checkpointer):
+    """T5X's name of what `SaveCheckpointConfig.checkpoint_manager_cls` is by default."""
 
 
-def load_files(path: str | Path, item: str) -> dict[str, bytes]:
-    """The small files of `dataset/` or `run/` of a checkpoint.
+# ------------------------------------------------------ configuration ------------------------------------------------
+
+
+@dataclasses.dataclass
+class SaveCheckpointConfig:
+    """When and how to save: T5X's `utils.SaveCheckpointConfig`.
+
+    Attributes:
+      dtype: of the saved parameters, "float32" or "bfloat16"; None is float32. Optimizer state stays float32.
+      period: steps between checkpoints; None saves at `checkpoint_steps` only. The last step is always saved.
+      checkpoint_steps: further steps to save at.
+      keep: how many to keep, the newest, or what `checkpointer_cls` prefers; None keeps all. A checkpoint in which
+        someone put a file PINNED stays.
+      keep_dataset_checkpoints: in how many of them, the newest, to keep where the data stood; None keeps it in all.
+      save_dataset: also save where the training stream stands.
+      checkpointer_cls: called with the directory, this configuration and `use_orbax`: `Checkpointer` or
+        `SaveBestCheckpointer`.
+      state_transformation_fns: called in turn as `fn(state_dict, parameter_infos)` before writing; they return both.
+      checkpoint_manager_cls: T5X's name of `checkpointer_cls` with Orbax; used if it is not the default.
 
     Raises:
-      ValueError: if the directory, or a file in it, is missing or damaged.
+      ValueError: for a period or a number to keep below 1, or another dtype.
     """
-    directory = epath.Path(path) / item
-    if not directory.exists():
-        raise ValueError(f"{directory} is missing")
-    return _FilesHandler().restore(directory)
+
+    dtype: str | None = "float32"
+    period: int | None = 1000
+    checkpoint_steps: Sequence[int] | None = None
+    keep: int | None = None
+    keep_dataset_checkpoints: int | None = None
+    save_dataset: bool = True
+    checkpointer_cls: Callable[..., Checkpointer] = Checkpointer
+    state_transformation_fns: Sequence[SaveStateTransformationFn] = ()
+    checkpoint_manager_cls: Callable[..., Checkpointer] = OrbaxCheckpointManagerInterface
+
+    def __post_init__(self):
+        if self.period is not None and self.period < 1:
+            raise ValueError(f"SaveCheckpointConfig.period is {self.period}; it must be at least 1 step, or None.")
+        for name in ("keep", "keep_dataset_checkpoints"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise ValueError(f"SaveCheckpointConfig.{name} is {number}; keep at least 1, or None for all.")
+        check_dtype("SaveCheckpointConfig.dtype", self.dtype)
+
+    def is_due(self, step: int) -> bool:
+        """Whether a checkpoint is saved after this step."""
+        return bool(self.period and step % self.period == 0) or step in (self.checkpoint_steps or ())
+
+    def make_checkpointer(self, model_dir: str | AnyPath, use_orbax: bool = True) -> Checkpointer:
+        """The checkpointer of a run."""
+        make = self.checkpointer_cls
+        if use_orbax and self.checkpoint_manager_cls is not OrbaxCheckpointManagerInterface:
+            make = self.checkpoint_manager_cls
+        return make(model_dir, self, use_orbax=use_orbax)
 
 
-def load_run_info(path: str | Path) -> dict[str, Any]:
-    """What `run/run.json` of a checkpoint says; see `limba.train.run_info`.
+@dataclasses.dataclass
+class CheckpointConfig:
+    """How a run saves, and where it starts. None saves nothing, or starts from scratch."""
 
-    Raises:
-      FileNotFoundError: if the checkpoint has none.
-      ValueError: if it is damaged.
-    """
-    path = find_checkpoint(path)
-    if not (path / "run" / "run.json").is_file():
-        raise FileNotFoundError(f"{path}/run/run.json does not exist: this is not a checkpoint that Limba wrote.")
-    return json.loads(load_files(path, "run")["run.json"])
+    save: SaveCheckpointConfig | None = dataclasses.field(default_factory=SaveCheckpointConfig)
+    restore: RestoreCheckpointConfig | None = dataclasses.field(default_factory=RestoreCheckpointConfig)

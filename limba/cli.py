@@ -9,10 +9,25 @@ _COMMANDS = {
     "train": ("limba.train", "pre-train or go on training, from gin files"),
     "eval": ("limba.eval", "loss and accuracy of a checkpoint on a split"),
     "infer": ("limba.infer", "let a checkpoint fill blanks or answer"),
+    "precompile": ("limba.precompile", "compile the training step without data, and say what it takes"),
+    "gin-check": ("limba.gin_check", "parse gin files and resolve every name in them"),
     "convert": ("convert.__main__", "hand a checkpoint to Hugging Face users"),
     "vocab": ("tasks.vocabularies", "build a SentencePiece vocabulary from a corpus"),
     "preview": ("tasks.preview", "show examples of a task as text"),
 }
+
+
+def _take_run_mode() -> str:
+    """The command in `--run_mode=train`, as T5X's own main has it; takes it out of `sys.argv`."""
+    for i, argument in enumerate(sys.argv):
+        if argument.startswith("--run_mode"):
+            _, equals, mode = argument.partition("=")
+            if not equals and i + 1 < len(sys.argv):
+                mode = sys.argv.pop(i + 1)
+            del sys.argv[i]
+            sys.argv.insert(1, mode)
+            return mode
+    return sys.argv[1]
 
 
 def main() -> None:
@@ -24,6 +39,8 @@ def main() -> None:
         print("\n`limba COMMAND --help` says more.")
         sys.exit(0 if len(sys.argv) > 1 else 2)
     command = sys.argv[1]
+    if command.startswith("-"):
+        command = _take_run_mode()
     if command not in _COMMANDS:
         import difflib
 

@@ -60,7 +60,7 @@ def evaluate(
 
             pipeline.check_task_vocabularies(dataset_cfg, model.input_vocabulary, model.output_vocabulary)
             get_dataset_fn = pipeline.get_eval_batches
-        tasks = get_dataset_fn(dataset_cfg, model.FEATURE_CONVERTER, jax.process_index(), jax.process_count())
+        tasks = get_dataset_fn(dataset_cfg, model.FEATURE_CONVERTER_CLS, jax.process_index(), jax.process_count())
     params, shardings = load_model_params(model, partitioner, restore_checkpoint_cfg)
     eval_step = evaluation.make_eval_step(model, partitioner, shardings)
 
@@ -93,23 +93,25 @@ def load_model_params(
     partitioner.check_shapes(shapes, axes)
     shardings = partitioner.shardings(axes)
     sharded = jax.tree.map(
-        lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, jnp.dtype(restore.dtype), sharding=sharding),
+        lambda shape, sharding: jax.ShapeDtypeStruct(
+            shape.shape, jnp.dtype(restore.dtype or "float32"), sharding=sharding
+        ),
         shapes,
         shardings,
     )
-    return checkpoints.load_sharded_params(checkpoint, sharded), shardings
+    return checkpoints.load_sharded_params(checkpoint, sharded, restore), shardings
 
 
 def main(argv: Sequence[str]) -> int:
     """Parses flags and gin, and evaluates."""
     parser = gin_utils.argument_parser("eval", __doc__ or "")
-    flags = parser.parse_args(gin_utils.rewrite_gin_flags(argv))
+    flags = gin_utils.parse_flags(parser, argv)
     if not flags.gin_file:
         parser.error("give --gin_file=RUN/config.gin --gin_file=gin/runs/eval.gin")
     configured = gin.external_configurable(evaluate, module="limba.eval")
     gin_utils.parse_gin_flags(flags.gin_file, flags.gin_bindings, flags.gin_search_paths)
     gin_utils.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"", EVAL_OUTPUT_DIR="\"'runs/my_run/eval'\"")
-    configured()
+    gin_utils.start(configured, flags)
     return 0
 
 

@@ -63,21 +63,21 @@ def infer(
     """
     if not inputs:
         raise ValueError("Nothing to answer: give --input TEXT or --input_file FILE.")
-    data_axis = partitioner.mesh.shape["data"]
+    data_axis = partitioner.num_data_shards
     batch_size = -(-batch_size // data_axis) * data_axis
     params, shardings = load_model_params(model, partitioner, restore_checkpoint_cfg)
     predict = partitioner.jit(
-        lambda p, batch, rng: model.predict_batch(p, batch, rng, max_decode_length),
+        lambda p, batch, rng: model.predict_batch_with_aux(p, batch, rng),
         in_shardings=(shardings, partitioner.data_sharding, partitioner.replicated),
         out_shardings=partitioner.replicated,
     )
 
     results = []
-    batches = list(_batches(model.input_vocabulary, inputs, max_inputs_length, batch_size))
+    batches = list(_batches(model.input_vocabulary, inputs, max_inputs_length, max_decode_length, batch_size))
     for i, (lines, batch) in enumerate(tqdm(batches, desc="infer", unit="batch", disable=len(batches) == 1)):
         rng = jax.random.fold_in(jax.random.key(random_seed), i)
-        tokens, scores = jax.device_get(predict(params, partitioner.shard_batch(batch), rng))
-        for line, row, score in zip(lines, tokens, scores, strict=False):
+        tokens, aux = jax.device_get(predict(params, partitioner.shard_batch(batch), rng))
+        for line, row, score in zip(lines, tokens, aux["scores"], strict=False):
             prediction = decode_row(model.output_vocabulary, row)
             results.append(
                 {
@@ -92,7 +92,7 @@ def infer(
 
 
 def _batches(
-    vocabulary: Vocabulary, inputs: Sequence[str], max_length: int, batch_size: int
+    vocabulary: Vocabulary, inputs: Sequence[str], max_length: int, max_decode_length: int, batch_size: int
 ) -> Iterator[tuple[Sequence[str], Batch]]:
     """Encoded lines with EOS, `[batch_size, length]`; the last batch is filled up with empty rows."""
     encoded = [[*vocabulary.encode(line), vocabulary.eos_id or 1] for line in inputs]
@@ -105,7 +105,8 @@ def _batches(
         tokens = np.zeros((batch_size, length), np.int32)
         for row, ids in enumerate(encoded[start : start + batch_size]):
             tokens[row, : len(ids)] = ids[:length]
-        yield inputs[start : start + batch_size], {"encoder_input_tokens": tokens}
+        answers = np.zeros((batch_size, max_decode_length), np.int32)  # says how long an answer may be
+        yield inputs[start : start + batch_size], {"encoder_input_tokens": tokens, "decoder_input_tokens": answers}
 
 
 def decode_row(vocabulary: Vocabulary, row: np.ndarray) -> str:
@@ -161,7 +162,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--input", action="append", default=[], metavar="TEXT", help="a line to answer; repeatable")
     parser.add_argument("--input_file", metavar="FILE", help="one input a line; - reads standard input")
     parser.add_argument("--output_file", metavar="FILE", help="JSON lines; printed if not given")
-    flags = parser.parse_args(gin_utils.rewrite_gin_flags(argv))
+    flags = gin_utils.parse_flags(parser, argv)
     if not flags.run_dir and not flags.gin_file:
         parser.error("give --run_dir RUN, or --gin_file with a model and gin/runs/infer.gin")
     inputs = flags.input + (_read_lines(flags.input_file) if flags.input_file else [])
@@ -178,7 +179,7 @@ def main(argv: Sequence[str]) -> int:
     gin_utils.parse_gin_flags(files, bindings, flags.gin_search_paths)
     gin_utils.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"")
     given: dict[str, Any] = {"output_file": flags.output_file} if flags.output_file else {}
-    configured(inputs=inputs, **given)
+    gin_utils.start(configured, flags, inputs=inputs, **given)
     return 0
 
 

@@ -337,7 +337,7 @@ def _restore_or_initialize(
         return state, True
     initial = config.restore.checkpoint
     if initial is not None:
-        if config.restore.dtype != "float32":
+        if config.restore.dtype not in (None, "float32"):
             raise ValueError(f"RestoreCheckpointConfig.dtype is {config.restore.dtype!r}; training is in float32.")
         state = checkpoints.load_state(initial, shapes)
         logger.info("Starting from %s at step %d.", initial, int(state.step))
@@ -426,7 +426,7 @@ def _report(model_dir: Path) -> None:
 def main(argv: Sequence[str]) -> int:
     """Parses flags and gin, and trains."""
     parser = gin_utils.argument_parser("train", __doc__ or "")
-    flags = parser.parse_args(gin_utils.rewrite_gin_flags(argv))
+    flags = gin_utils.parse_flags(parser, argv)
     if not flags.gin_file:
         parser.error("give at least one --gin_file, for example --gin_file=gin/recipes/quickstart.gin")
     configured = gin.external_configurable(train, module="limba.train")
@@ -437,8 +437,9 @@ def main(argv: Sequence[str]) -> int:
         TASK_FEATURE_LENGTHS="\"{'inputs': 512, 'targets': 114}\"",
         TRAIN_STEPS="100000",
         DROPOUT_RATE="0.0",
+        INITIAL_CHECKPOINT_PATH="\"'runs/pretrained'\"",
     )
-    configured()
+    gin_utils.start(configured, flags)
     return 0
 
 

@@ -140,9 +140,14 @@ def test_paths(tmp_path, trainer):
     with pytest.raises(FileNotFoundError, match="does not exist"):
         checkpoints.find_checkpoint(tmp_path / "nowhere")
     with pytest.raises(FileNotFoundError, match=r"checkpoint_20.*'latest'"):
-        _ = RestoreCheckpointConfig(path=str(tmp_path)).checkpoint
-    specific = RestoreCheckpointConfig(path=str(tmp_path / "checkpoint_1")).checkpoint
+        _ = RestoreCheckpointConfig(path=str(tmp_path), mode="specific").checkpoint
+    specific = RestoreCheckpointConfig(path=str(tmp_path / "checkpoint_1"), mode="specific").checkpoint
     assert specific == str(tmp_path / "checkpoint_1")
+    assert RestoreCheckpointConfig(path=str(tmp_path)).checkpoint == str(tmp_path / "checkpoint_20")
+    every = RestoreCheckpointConfig(path=str(tmp_path), mode="all")
+    assert [path.name for path in every.checkpoints] == ["checkpoint_1", "checkpoint_20"]
+    with pytest.raises(ValueError, match="names 2 checkpoints"):
+        _ = every.checkpoint
 
 
 @pytest.mark.parametrize(
@@ -152,7 +157,8 @@ def test_paths(tmp_path, trainer):
         (lambda: SaveCheckpointConfig(period=0), ["period", "0"]),
         (lambda: SaveCheckpointConfig(keep=0), ["keep", "0"]),
         (lambda: RestoreCheckpointConfig(mode="newest"), ["newest", "latest"]),
-        (lambda: RestoreCheckpointConfig(path=["a", "b"]), ["2 checkpoints"]),
+        (lambda: SaveCheckpointConfig(keep_dataset_checkpoints=0), ["keep_dataset_checkpoints", "0"]),
+        (lambda: RestoreCheckpointConfig(dtype="float16"), ["float16", "bfloat16"]),
     ],
 )
 def test_bad_settings(make, words):

@@ -1,0 +1,99 @@
+"""The small files of a checkpoint: `dataset/`, where the data stood, and `run/`, what using the model elsewhere needs.
+
+Each process writes its own and lists them with their CRC-32, so that damage is noticed when they are read.
+"""
+
+import dataclasses
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from etils import epath
+
+from limba import storage
+from limba.checkpoint_directories import find_checkpoint
+from limba.storage import AnyPath
+
+_CHECKSUMS = "checksums-"
+
+
+def write_files(directory: AnyPath, files: Mapping[str, bytes]) -> None:
+    """Writes this process's files; names must not collide between processes."""
+    for name, content in files.items():
+        storage.write_bytes(directory / name, content)
+    checksums = {name: zlib.crc32(content) for name, content in files.items()}
+    name = f"{_CHECKSUMS}{jax.process_index()}.json"
+    storage.write_bytes(directory / name, json.dumps(checksums).encode())
+
+
+def read_files(directory: AnyPath) -> dict[str, bytes]:
+    """The files of all processes.
+
+    Raises:
+      ValueError: if the directory, or a file in it, is missing or damaged.
+    """
+    names = set(storage.list_names(directory))
+    if not names:
+        raise ValueError(f"{directory} is missing")
+    lists = [name for name in sorted(names) if name.startswith(_CHECKSUMS)]
+    if not lists:
+        raise ValueError(f"{directory} lacks its list of files")
+    files = {}
+    for file in lists:
+        for name, checksum in json.loads(storage.read_bytes(directory / file)).items():
+            files[name] = storage.read_bytes(directory / name) if name in names else b""
+            if zlib.crc32(files[name]) != checksum:
+                raise ValueError(f"{directory / name} is damaged or missing")
+    return files
+
+
+def forget_files(directory: AnyPath) -> None:
+    """Removes the files of a directory; it is then one in which nothing was kept, not a damaged one."""
+    lists = [name for name in storage.list_names(directory) if name.startswith(_CHECKSUMS)]
+    storage.remove_tree(directory)
+    for name in lists:
+        storage.write_bytes(directory / name, b"{}")
+
+
+def load_files(path: str | AnyPath, item: str) -> dict[str, bytes]:
+    """The files of `dataset/` or `run/` of a checkpoint.
+
+    Raises:
+      ValueError: if the directory, or a file in it, is missing or damaged.
+    """
+    return read_files(storage.as_path(path) / item)
+
+
+def load_run_info(path: str | AnyPath) -> dict[str, Any]:
+    """What `run/run.json` of a checkpoint says; see `limba.train.run_info`.
+
+    Raises:
+      FileNotFoundError: if the checkpoint has none.
+      ValueError: if it is damaged.
+    """
+    path = find_checkpoint(path)
+    if not storage.is_file(path / "run" / "run.json"):
+        raise FileNotFoundError(f"{path}/run/run.json does not exist: this is not a checkpoint that Limba wrote.")
+    return json.loads(load_files(path, "run")["run.json"])
+
+
+class FilesHandler(ocp.CheckpointHandler):
+    """Lets Orbax write the files when it writes the tensors, into the folder that it renames at the end."""
+
+    def save(self, directory: epath.Path, args: "FilesSave") -> None:
+        write_files(storage.as_path(directory), args.files)
+
+    def restore(self, directory: epath.Path, args: Any = None) -> dict[str, bytes]:
+        del args
+        return read_files(storage.as_path(directory))
+
+
+@ocp.args.register_with_handler(FilesHandler, for_save=True, for_restore=True)
+@dataclasses.dataclass
+class FilesSave(ocp.args.CheckpointArgs):
+    """Orbax's arguments: the content of the files by name."""
+
+    files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)

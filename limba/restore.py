@@ -1,0 +1,282 @@
+"""Restoring: which checkpoint, which of its tensors, and what happens to those that do not fit."""
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import traverse_util
+
+from limba import saved_tensors, scan_layout, state_utils, storage
+from limba.checkpoint_directories import all_checkpoints, find_checkpoint, is_checkpoint
+from limba.saved_tensors import SavedTensor
+from limba.state_utils import AssignmentMap
+from limba.storage import AnyPath
+from limba.train_state import TrainState
+
+logger = logging.getLogger(__name__)
+PyTree = Any
+
+# `fn(state_dict, target_state_dict, is_resuming=False)`; leaves of the first are `SavedTensor`s, of the second shapes.
+RestoreStateTransformationFn = Callable[..., PyTree]
+
+_FLOAT_DTYPES = ("float32", "bfloat16")
+_MODES = ("specific", "latest", "all")
+_STATISTICS = "state/param_states/"
+
+
+class CheckpointMismatchError(ValueError):
+    """A checkpoint is whole, but its tensors are not those of the configured network or optimizer."""
+
+
+def check_dtype(where: str, dtype: str | None) -> None:
+    """Raises ValueError for a dtype that parameters are not kept in."""
+    if dtype == "float16":
+        raise ValueError(f"{where} is 'float16', in whose range T5's weights and activations overflow; use 'bfloat16'.")
+    if dtype is not None and dtype not in _FLOAT_DTYPES:
+        raise ValueError(f"{where} is {dtype!r}; use one of {_FLOAT_DTYPES}, or None.")
+
+
+@dataclasses.dataclass
+class RestoreCheckpointConfig:
+    """Where to start from: T5X's `utils.RestoreCheckpointConfig`.
+
+    Attributes:
+      path: a checkpoint or a run's directory, of Limba or T5X, on this machine or in a bucket; or several. Empty means
+        from scratch.
+      mode: "specific" (the path is one checkpoint), "latest" (or the newest whole one below it), or "all" (each one
+        below it, ascending; not for training).
+      assignment_map: pairs (pattern of names in the model, name in the checkpoint or None); see
+        `limba.state_utils.apply_assignment_map`.
+      strict: a tensor that the model does not have is an error; else it is left where it is. With an assignment map or
+        transformations it always is.
+      fallback_to_scratch: tensors that the checkpoint lacks are initialized, and named in the log, instead of an error.
+      dtype: of the restored parameters in evaluation and inference; None is float32. Training is in float32.
+      restore_dataset: also take over where the data stood. The checkpoint must be of a run on the same task with as
+        many readers.
+      checkpointer_cls: unused; the format is seen in the checkpoint.
+      state_transformation_fns: called in turn as `fn(state_dict, target_state_dict)` after the assignment map, and when
+        a run goes on with its own checkpoint with `is_resuming=True`.
+      checkpoint_manager_cls: unused, likewise.
+
+    Raises:
+      ValueError: for another mode or dtype.
+    """
+
+    path: str | Sequence[str] = ()
+    mode: str = "latest"
+    assignment_map: AssignmentMap | None = None
+    strict: bool = True
+    fallback_to_scratch: bool = False
+    dtype: str | None = None
+    restore_dataset: bool = False
+    checkpointer_cls: Any = None
+    state_transformation_fns: Sequence[RestoreStateTransformationFn] = ()
+    checkpoint_manager_cls: Any = None
+
+    def __post_init__(self):
+        if self.mode not in _MODES:
+            raise ValueError(f"RestoreCheckpointConfig.mode is {self.mode!r}; use one of {_MODES}.")
+        check_dtype("RestoreCheckpointConfig.dtype", self.dtype)
+
+    @property
+    def checkpoints(self) -> list[AnyPath]:
+        """The checkpoints to restore, none for a start from scratch.
+
+        Raises:
+          FileNotFoundError: if there is no checkpoint; or if `mode` is "specific" and the path is not one itself.
+        """
+        paths = [self.path] if isinstance(self.path, (str, Path)) else list(self.path)
+        found: list[AnyPath] = []
+        for path in filter(None, paths):
+            if self.mode == "all" and not is_checkpoint(storage.as_path(path)):
+                found += all_checkpoints(path)
+                continue
+            newest = find_checkpoint(path)
+            if self.mode == "specific" and not is_checkpoint(storage.as_path(path)):
+                raise FileNotFoundError(
+                    f"{path} is a run's directory; name one checkpoint of it, such as {newest}, or set "
+                    "RestoreCheckpointConfig.mode = 'latest'."
+                )
+            found.append(newest)
+        return found
+
+    @property
+    def checkpoint(self) -> str | None:
+        """The one checkpoint to restore, or None for a start from scratch.
+
+        Raises:
+          FileNotFoundError: as `checkpoints`.
+          ValueError: if there are several.
+        """
+        found = self.checkpoints
+        if len(found) > 1:
+            raise ValueError(
+                f"RestoreCheckpointConfig names {len(found)} checkpoints ({found[0]}, {found[1]} …); give one."
+            )
+        return str(found[0]) if found else None
+
+    def transformations(self, is_resuming: bool = False) -> list[RestoreStateTransformationFn]:
+        """What is done to the state of a checkpoint, in order."""
+        functions = list(self.state_transformation_fns)
+        if self.assignment_map is not None:
+            functions.insert(0, functools.partial(state_utils.apply_assignment_map, assignment_map=self.assignment_map))
+        return [functools.partial(f, is_resuming=True) for f in functions] if is_resuming else functions
+
+
+_EXACT = RestoreCheckpointConfig()
+
+
+def load_state(
+    path: str | AnyPath,
+    shapes: TrainState,
+    config: RestoreCheckpointConfig = _EXACT,
+    init_fn: Callable[[], TrainState] | None = None,
+    is_resuming: bool = False,
+) -> TrainState:
+    """Restores one checkpoint into the shapes, dtypes and shardings of `shapes`.
+
+    A checkpoint without optimizer state is a start with a new one. Scanned and unrolled layers are converted.
+
+    Args:
+      path: the checkpoint.
+      shapes: `jax.ShapeDtypeStruct`s with shardings.
+      config: what is done to the tensors, and to those that do not fit.
+      init_fn: makes a new state, where tensors of one are needed; it is traced, and only those are computed.
+      is_resuming: the run goes on with its own checkpoint.
+
+    Raises:
+      CheckpointMismatchError: naming the first tensors that are missing, extra or of another shape.
+    """
+    template = shapes.state_dict()
+    wanted = state_utils.flatten_state_dict(template)
+    tensors = _open(path, template, config, is_resuming)
+    missing = _missing(path, tensors, wanted, config)
+    new = _initialize(path, missing, wanted, init_fn)
+    restored = saved_tensors.read_tensors(tensors, {n: want for n, want in wanted.items() if n not in new})
+    flat = state_utils.flatten_state_dict(template, keep_empty_nodes=True)
+    empty = {name: leaf for name, leaf in flat.items() if leaf is traverse_util.empty_node}
+    return shapes.restore_state(state_utils.unflatten_state_dict(restored | new | empty))
+
+
+def load_sharded_params(path: str | AnyPath, shapes: PyTree, config: RestoreCheckpointConfig = _EXACT) -> PyTree:
+    """The parameters of a checkpoint with the shapes, dtypes and shardings of `shapes`; other state stays on disk.
+
+    Raises:
+      CheckpointMismatchError: as `load_state`.
+    """
+    path = find_checkpoint(path)
+    template = {"target": shapes, "state": {"step": jax.ShapeDtypeStruct((), np.int32)}}
+    wanted = state_utils.flatten_state_dict({"target": shapes})
+    tensors = {name: t for name, t in _open(path, template, config).items() if name.startswith("target/")}
+    if missing := _missing(path, tensors, wanted, config):
+        raise _mismatch(path, [f"{name}: missing" for name in missing])
+    return state_utils.unflatten_state_dict(saved_tensors.read_tensors(tensors, wanted))["target"]
+
+
+def load_params(path: str | AnyPath) -> dict[str, PyTree]:
+    """The parameters of a checkpoint as NumPy arrays in nested dicts, without any model.
+
+    Args:
+      path: a checkpoint, or a run's directory for its newest one.
+    """
+    tensors = saved_tensors.open_tensors(find_checkpoint(path))
+    tensors = {name: tensor for name, tensor in tensors.items() if name.startswith("target/")}
+    wanted = {name: jax.ShapeDtypeStruct(tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
+    return state_utils.unflatten_state_dict(saved_tensors.read_tensors(tensors, wanted))["target"]
+
+
+# ----------------------------------------------------- the tensors ---------------------------------------------------
+
+
+def _open(
+    path: str | AnyPath, template: PyTree, config: RestoreCheckpointConfig, is_resuming: bool = False
+) -> dict[str, SavedTensor]:
+    """A checkpoint's tensors as the configuration and the layout of the layers transform them."""
+    tensors = saved_tensors.open_tensors(storage.as_path(path))
+    if transformations := config.transformations(is_resuming):
+        state = state_utils.unflatten_state_dict(tensors)
+        for transform in transformations:
+            state = transform(state, template)
+        flat = state_utils.flatten_state_dict(state)
+        tensors = {name: saved_tensors.from_array(leaf) for name, leaf in flat.items() if leaf is not None}
+    try:
+        tensors, done = scan_layout.convert(tensors, state_utils.flatten_state_dict(template))
+    except ValueError as error:
+        raise CheckpointMismatchError(f"{path}: {error}") from error
+    if done:
+        logger.info("%s: %s.", path, done)
+    return tensors
+
+
+def _missing(
+    path: str | AnyPath,
+    tensors: Mapping[str, SavedTensor],
+    wanted: Mapping[str, jax.ShapeDtypeStruct],
+    config: RestoreCheckpointConfig,
+) -> list[str]:
+    """Names that have to be initialized, after checking the others.
+
+    Raises:
+      CheckpointMismatchError: if a shape differs, or a tensor is missing or extra and that is not allowed.
+    """
+    problems = [
+        f"{name}: saved as {tensors[name].shape}, configured as {tuple(want.shape)}"
+        for name, want in wanted.items()
+        if name in tensors and tensors[name].shape != tuple(want.shape)
+    ]
+    missing = [name for name in wanted if name not in tensors]
+    without_optimizer = not any(name.startswith(_STATISTICS) for name in tensors)
+    if not config.fallback_to_scratch:
+        problems += [
+            f"{name}: missing" for name in missing if not (without_optimizer and not name.startswith("target/"))
+        ]
+    extra = [name for name in tensors if name not in wanted]
+    if extra and config.strict and not config.transformations():
+        problems += [f"{name}: not in the configured model" for name in extra]
+    elif extra:
+        logger.warning("%s: not in the configured model and left out: %s.", path, _some(extra))
+    if problems:
+        raise _mismatch(path, problems)
+    if missing and without_optimizer:
+        logger.warning("%s holds no optimizer state: the optimizer starts anew.", path)
+    if others := [name for name in missing if not (without_optimizer and not name.startswith("target/"))]:
+        logger.warning("%s: initialized from scratch (fallback_to_scratch): %s.", path, _some(others, 50))
+    return missing
+
+
+def _mismatch(path: str | AnyPath, problems: Sequence[str]) -> CheckpointMismatchError:
+    return CheckpointMismatchError(
+        f"{path} holds another network or optimizer than the gin files configure: {_some(problems, 5, '; ')}. "
+        "Use the gin files of that run, or another MODEL_DIR. To start from it all the same, set "
+        "RestoreCheckpointConfig.fallback_to_scratch (missing tensors), .strict = False (extra ones) or "
+        ".assignment_map (other names)."
+    )
+
+
+def _some(items: Sequence[str], count: int = 5, separator: str = ", ") -> str:
+    more = f" and {len(items) - count} more" if len(items) > count else ""
+    return separator.join(items[:count]) + more
+
+
+def _initialize(
+    path: str | AnyPath,
+    names: Sequence[str],
+    wanted: Mapping[str, jax.ShapeDtypeStruct],
+    init_fn: Callable[[], TrainState] | None,
+) -> dict[str, jax.Array]:
+    """New values of some tensors, made where they are sharded."""
+    if not names:
+        return {}
+    if init_fn is None:
+        raise _mismatch(path, [f"{name}: missing" for name in names])
+
+    def chosen() -> dict[str, jax.Array]:
+        flat = state_utils.flatten_state_dict(init_fn().state_dict())
+        return {name: flat[name].astype(wanted[name].dtype) for name in names}
+
+    return jax.jit(chosen, out_shardings={name: wanted[name].sharding for name in names})()

@@ -1,0 +1,93 @@
+"""Directories of this machine and of buckets (gs://, s3://), through TensorStore's key-value stores.
+
+A bucket has no directories: one exists while something lies below its name. Paths here are `pathlib.Path` for this
+machine and `epath.Path` for a bucket, so `/`, `.name` and `.parent` work for both; reading and writing go through the
+functions below, which need neither TensorFlow nor a cloud library.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import tensorstore as ts
+from etils import epath
+
+AnyPath = Path | epath.Path
+
+
+def as_path(path: str | AnyPath) -> AnyPath:
+    """An absolute path of this machine, or the place in a bucket that a URL names."""
+    if is_remote(path):
+        return epath.Path(path)
+    return Path(path).expanduser().absolute()
+
+
+def is_remote(path: str | AnyPath) -> bool:
+    return "://" in str(path)
+
+
+def kvstore_spec(path: AnyPath) -> dict[str, Any]:
+    """TensorStore's description of a directory.
+
+    Raises:
+      ValueError: for a kind of URL that TensorStore does not know.
+    """
+    if is_remote(path):
+        return ts.KvStore.Spec(f"{path}/").to_json()
+    return {"driver": "file", "path": f"{path}/"}
+
+
+def list_names(path: AnyPath) -> list[str]:
+    """Names of the files and folders in a directory, sorted; empty where there is none."""
+    if is_remote(path):
+        return sorted({key.split(b"/")[0].decode() for key in _open(path).list().result()})
+    return sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
+
+
+def is_file(path: AnyPath) -> bool:
+    if is_remote(path):
+        return _open(path.parent).read(path.name).result().state == "value"
+    return path.is_file()
+
+
+def is_dir(path: AnyPath) -> bool:
+    return bool(list_names(path)) if is_remote(path) else path.is_dir()
+
+
+def read_bytes(path: AnyPath) -> bytes:
+    """The content of a file.
+
+    Raises:
+      FileNotFoundError: if there is none.
+    """
+    if is_remote(path):
+        read = _open(path.parent).read(path.name).result()
+        if read.state != "value":
+            raise FileNotFoundError(f"{path} does not exist")
+        return read.value
+    return path.read_bytes()
+
+
+def write_bytes(path: AnyPath, content: bytes) -> None:
+    """Writes a file; directories are made as needed."""
+    if is_remote(path):
+        _open(path.parent).write(path.name, content).result()
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def remove_tree(path: AnyPath) -> None:
+    """Removes a directory and everything below it. One of this machine disappears at once, under another name."""
+    if is_remote(path):
+        _open(path).delete_range(ts.KvStore.KeyRange()).result()
+        return
+    if path.exists():
+        going = path.with_name(f".removed_{path.name}")
+        shutil.rmtree(going, ignore_errors=True)
+        path.rename(going)
+        shutil.rmtree(going)
+
+
+def _open(path: AnyPath) -> ts.KvStore:
+    return ts.KvStore.open(kvstore_spec(path)).result()
