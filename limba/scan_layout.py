@@ -19,6 +19,7 @@ from limba.saved_tensors import Index, SavedTensor
 Shape = tuple[int, ...]
 
 _UNROLLED = re.compile(r"(.*?)(?:^|(?<=/))(\w+)/layers_(\d+)/(.*)")
+_SCANNED = re.compile(r"(.*?)(?:^|(?<=/))(encoder|decoder)/\2/(.*)")
 _DUMMY = (1,)
 _OTHER_SLOT = {"v_row": "v_col", "v_col": "v_row"}
 _LAYERS = -1
@@ -170,6 +171,60 @@ def _kept_dim_scanned(name: str, statistic: Shape, stack: Shape, count: int) -> 
     options = [kept for kept in (0, 1) if statistic == tuple(size[dim] for dim in dims if dim in (kept, _LAYERS))]
     if len(options) == 1:
         return options[0]
-    # Square and symmetric: `v_row` keeps the embedding, which is a kernel's last dim where it leads back to it.
+    return _kept_dim_by_name(name)
+
+
+def _kept_dim_by_name(name: str) -> int:
+    """Scanned, `v_row` keeps the embedding, which is the last dim of a kernel that leads back to it."""
     embedding = 1 if re.search(r"/(out|wo)/kernel/\w+$", name) else 0
     return embedding if _slot(name) == "v_row" else 1 - embedding
+
+
+# ---------------------------------------------- a layout without a model --------------------------------------------
+
+
+def scanned_shapes(saved: Mapping[str, SavedTensor], scan_axis: int = 1) -> dict[str, jax.ShapeDtypeStruct]:
+    """The names and shapes that T5X's scanned network has for unrolled tensors; the rest stays as it is."""
+    stacks = _layer_names(saved)
+    shapes = {name: tensor for name, tensor in saved.items() if not _is_layer_of(name, stacks)}
+    result = {name: jax.ShapeDtypeStruct(tensor.shape, tensor.dtype) for name, tensor in shapes.items()}
+    for name, layers in stacks.items():
+        layer = saved[layers[0]]
+        matrix = _parameter_shape(layers[0], saved)
+        if layer.shape == _DUMMY and matrix is not None:
+            shape = _DUMMY
+        elif _slot(name) in _OTHER_SLOT and matrix is not None and len(matrix) == 2:
+            kept = _kept_dim_by_name(name)
+            shape = _insert((matrix[kept],), scan_axis if kept == 0 else max(0, scan_axis - 1), len(layers))
+        else:
+            shape = _insert(layer.shape, scan_axis, len(layers))
+        result[name] = jax.ShapeDtypeStruct(shape, layer.dtype)
+    return result
+
+
+def unrolled_shapes(saved: Mapping[str, SavedTensor], scan_axis: int = 1) -> dict[str, jax.ShapeDtypeStruct]:
+    """The names and shapes that the unrolled network has for scanned tensors; the rest stays as it is."""
+    result = {}
+    for name, tensor in saved.items():
+        match = _SCANNED.fullmatch(name)
+        parameter = _parameter_shape(name, saved) or tensor.shape
+        if match is None:
+            result[name] = jax.ShapeDtypeStruct(tensor.shape, tensor.dtype)
+            continue
+        axis = min(scan_axis, len(parameter) - 1)
+        count, matrix = parameter[axis], parameter[:axis] + parameter[axis + 1 :]
+        if tensor.shape == _DUMMY:
+            shape: Shape = _DUMMY
+        elif _slot(name) in _OTHER_SLOT and len(matrix) == 2:
+            shape = (matrix[_kept_dim_unrolled(_slot(name), matrix)],)
+        else:
+            shape = tensor.shape[:axis] + tensor.shape[axis + 1 :]
+        for i in range(count):
+            layer = f"{match[1]}{match[2]}/layers_{i}/{match[3]}"
+            result[layer] = jax.ShapeDtypeStruct(shape, tensor.dtype)
+    return result
+
+
+def _insert(shape: Shape, axis: int, size: int) -> Shape:
+    axis = min(axis, len(shape))
+    return (*shape[:axis], size, *shape[axis:])

@@ -7,12 +7,12 @@ functions below, which need neither TensorFlow nor a cloud library.
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorstore as ts
 from etils import epath
 
-AnyPath = Path | epath.Path
+AnyPath: TypeAlias = Path | epath.Path
 
 
 def as_path(path: str | AnyPath) -> AnyPath:
