@@ -7,7 +7,7 @@ import flax.core
 import flax.struct
 import jax
 import jax.numpy as jnp
-from flax import serialization
+from flax import serialization, traverse_util
 from flax.linen import partitioning as nn_partitioning
 
 from limba.optimizers import OptimizerDef
@@ -31,19 +31,31 @@ class TrainState:
     opt_state: PyTree
 
     def state_dict(self) -> dict[str, PyTree]:
-        """Nested dicts in the layout of T5X's checkpoints: `target`, `state/step`, `state/param_states`."""
-        return {
-            "target": serialization.to_state_dict(self.params),
-            "state": {"step": self.step, "param_states": serialization.to_state_dict(self.opt_state)},
-        }
+        """Nested dicts in the layout of T5X's checkpoints: `target`, `state/step`, `state/param_states`.
+
+        Only what holds arrays: optax's many empty states, and parameters without an optimizer, are left out.
+        """
+        arrays = {path: x for path, x in _flat_state(self.opt_state).items() if _is_array(x)}
+        param_states = {"param_states": traverse_util.unflatten_dict(arrays)} if arrays else {}
+        return {"target": serialization.to_state_dict(self.params), "state": {"step": self.step, **param_states}}
 
     def restore_state(self, state_dict: dict[str, PyTree]) -> "TrainState":
         """A state of this structure with the values of `state_dict`."""
+        given = traverse_util.flatten_dict(state_dict["state"].get("param_states", {}))
+        complete = {path: given[path] if _is_array(x) else x for path, x in _flat_state(self.opt_state).items()}
         return TrainState(
             step=state_dict["state"]["step"],
             params=serialization.from_state_dict(self.params, state_dict["target"]),
-            opt_state=serialization.from_state_dict(self.opt_state, state_dict["state"]["param_states"]),
+            opt_state=serialization.from_state_dict(self.opt_state, traverse_util.unflatten_dict(complete)),
         )
+
+
+def _flat_state(opt_state: PyTree) -> dict[tuple[str, ...], Any]:
+    return traverse_util.flatten_dict(serialization.to_state_dict(opt_state), keep_empty_nodes=True)
+
+
+def _is_array(x: Any) -> bool:
+    return x is not None and x is not traverse_util.empty_node
 
 
 class TrainStateInitializer:
@@ -77,20 +89,21 @@ class TrainStateInitializer:
         self.param_axes = flax.core.unfreeze(nn_partitioning.get_axis_names(variables["params_axes"]))
         optimizer_def.set_param_axes(self.param_axes)
         partitioner.check_shapes(self.param_shapes, self.param_axes)
-        self.train_state_shapes = jax.eval_shape(self._new_state, jax.random.key(0))
+        self.train_state_shapes = jax.eval_shape(self.new_state, jax.random.key(0))
         self.train_state_axes: Any = TrainState(
             step=partitioner.replicated,  # type: ignore[arg-type]
             params=partitioner.shardings(self.param_axes),
             opt_state=partitioner.shardings(optimizer_def.state_axes(self.param_shapes, self.param_axes)),
         )
 
-    def _new_state(self, rng: jax.Array) -> TrainState:
+    def new_state(self, rng: jax.Array) -> TrainState:
+        """A new state wherever this is computed; it can be traced."""
         params = self._init_fn(rng)["params"]
         return TrainState(step=jnp.zeros((), jnp.int32), params=params, opt_state=self._optimizer_def.init(params))
 
     def from_scratch(self, init_rng: jax.Array) -> TrainState:
         """A randomly initialized state, created where it is sharded. The same numbers on every mesh."""
-        return self._partitioner.jit(self._new_state, out_shardings=self.train_state_axes)(init_rng)
+        return self._partitioner.jit(self.new_state, out_shardings=self.train_state_axes)(init_rng)
 
     def sharded_shapes(self) -> TrainState:
         """Shapes, dtypes and shardings of the state: what a checkpoint is restored into."""

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from limba import metrics as metrics_lib
+from limba import optimizers
 from limba.data import Batch
 from limba.models import EncoderDecoderModel
 from limba.partitioning import PjitPartitioner
@@ -119,6 +120,7 @@ class Trainer(BaseTrainer):
         summary_dir: str | None = None,
     ):
         super().__init__(model, partitioner, rng, train_state, train_state_axes, eval_names, summary_dir)
+        optimizers.warn_of_other_rates(model.optimizer_def, learning_rate_fn, self.param_shapes)
         self.learning_rate_fn = learning_rate_fn
         self.num_microbatches = num_microbatches or 1
         self.weight_metrics_computer = weight_metrics_computer
@@ -185,9 +187,8 @@ def train_with_lr(
 
 
 def eval_step(model: EncoderDecoderModel, train_state: TrainState, batch: Batch) -> metrics_lib.Metrics:
-    """The metrics of a batch without dropout. A model's `eval_fn` may return `(loss, metrics)`, as T5X's do."""
-    result = model.eval_fn(train_state.params, batch)
-    return result[1] if isinstance(result, tuple) else result
+    """The metrics of a batch without dropout."""
+    return model.eval_fn(train_state.params, batch)[1]
 
 
 def accumulate_gradients(

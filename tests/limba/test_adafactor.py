@@ -139,7 +139,7 @@ def test_rank_three_without_axes_is_refused():
 
 def test_any_optax_optimizer_follows_the_schedule():
     rate = schedules.create_learning_rate_scheduler("constant * linear_warmup", 0.1, 5)
-    ours = optimizers.OptaxOptimizer(optax.adamw(1.0, weight_decay=0.1))
+    ours = optimizers.OptaxWrapper(optax.adamw(1.0, weight_decay=0.1))
     theirs = optax.adamw(rate, weight_decay=0.1)
     params = {"w": jnp.arange(6.0)}
     expected, state, their_state = params, ours.init(params), theirs.init(params)

@@ -143,8 +143,8 @@ from limba import models
 from limba import optimizers
 import optax
 include 'gin/models/t5_1_1/tiny.gin'
-OPTIMIZER = @optimizers.OptaxOptimizer()
-optimizers.OptaxOptimizer.transformation = @optax.adamw()
+OPTIMIZER = @optimizers.OptaxWrapper()
+optimizers.OptaxWrapper.optax_optimizer = @optax.adamw()
 optax.adamw:
   learning_rate = 1.0
   weight_decay = 0.01
