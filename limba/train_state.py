@@ -1,10 +1,17 @@
-"""What a training step changes: step, parameters, optimizer state."""
+"""What a training step changes: step, parameters, optimizer state. And how a run's first state is made."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import flax.core
 import flax.struct
 import jax
+import jax.numpy as jnp
 from flax import serialization, traverse_util
+from flax.linen import partitioning as nn_partitioning
+
+from limba.optimizers import OptimizerDef
+from limba.partitioning import PjitPartitioner
 
 PyTree = Any
 
@@ -49,3 +56,59 @@ def _flat_state(opt_state: PyTree) -> dict[tuple[str, ...], Any]:
 
 def _is_array(x: Any) -> bool:
     return x is not None and x is not traverse_util.empty_node
+
+
+class TrainStateInitializer:
+    """Knows shapes and shardings of a run's state before there is one, and makes a random one.
+
+    Args:
+      optimizer_def: see `limba.optimizers`.
+      init_fn: from a random key to `params` and `params_axes`, such as `EncoderDecoderModel.initial_variables`.
+      partitioner: mesh and rules.
+
+    Attributes:
+      param_shapes, param_axes: of the parameters alone; axes are logical.
+      train_state_shapes: the state with a `jax.ShapeDtypeStruct` for each array.
+      train_state_axes: the state with a sharding for each array.
+
+    Raises:
+      ValueError: if a dim does not divide by its mesh axis.
+    """
+
+    def __init__(
+        self,
+        optimizer_def: OptimizerDef,
+        init_fn: Callable[[jax.Array], Mapping[str, PyTree]],
+        partitioner: PjitPartitioner,
+    ):
+        self._optimizer_def = optimizer_def
+        self._init_fn = init_fn
+        self._partitioner = partitioner
+        variables = jax.eval_shape(init_fn, jax.random.key(0))
+        self.param_shapes = variables["params"]
+        self.param_axes = flax.core.unfreeze(nn_partitioning.get_axis_names(variables["params_axes"]))
+        optimizer_def.set_param_axes(self.param_axes)
+        partitioner.check_shapes(self.param_shapes, self.param_axes)
+        self.train_state_shapes = jax.eval_shape(self.new_state, jax.random.key(0))
+        self.train_state_axes: Any = TrainState(
+            step=partitioner.replicated,  # type: ignore[arg-type]
+            params=partitioner.shardings(self.param_axes),
+            opt_state=partitioner.shardings(optimizer_def.state_axes(self.param_shapes, self.param_axes)),
+        )
+
+    def new_state(self, rng: jax.Array) -> TrainState:
+        """A new state wherever this is computed; it can be traced."""
+        params = self._init_fn(rng)["params"]
+        return TrainState(step=jnp.zeros((), jnp.int32), params=params, opt_state=self._optimizer_def.init(params))
+
+    def from_scratch(self, init_rng: jax.Array) -> TrainState:
+        """A randomly initialized state, created where it is sharded. The same numbers on every mesh."""
+        return self._partitioner.jit(self.new_state, out_shardings=self.train_state_axes)(init_rng)
+
+    def sharded_shapes(self) -> TrainState:
+        """Shapes, dtypes and shardings of the state: what a checkpoint is restored into."""
+        return jax.tree.map(
+            lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding),
+            self.train_state_shapes,
+            self.train_state_axes,
+        )

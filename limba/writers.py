@@ -5,7 +5,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ Scalars = Mapping[str, float]
 
 
 class MetricWriter(Protocol):
-    """Takes the scalars of one dataset ("train", "training_eval/<task>") at one step."""
+    """Takes the scalars of one dataset ("train", "training_eval/<task>", "inference_eval/<task>") at one step."""
 
     def write_scalars(self, step: int, dataset: str, scalars: Scalars) -> None: ...
 
@@ -58,6 +58,33 @@ class TensorBoardWriter:
     def close(self) -> None:
         for writer in self._writers.values():
             writer.close()
+
+
+class SummaryWriter:
+    """The writers of one dataset under clu's `MetricWriter` methods: what a `summarize_config_fn` is given."""
+
+    def __init__(self, writers: Sequence[MetricWriter], dataset: str):
+        self._writers = writers
+        self._dataset = dataset
+
+    def write_scalars(self, step: int, scalars: Scalars) -> None:
+        for writer in self._writers:
+            writer.write_scalars(step, self._dataset, scalars)
+
+    def write_texts(self, step: int, texts: Mapping[str, str]) -> None:
+        for writer in self._writers:
+            for name, text in texts.items():
+                writer.write_text(step, self._dataset, name, text)
+
+    def flush(self) -> None:
+        """Each write is flushed."""
+
+
+def write_timing(writers: Sequence[MetricWriter], step: int, name: str, seconds: float) -> None:
+    """A duration of its own, under TensorBoard's `train`; `metrics.jsonl` has one line a step and dataset."""
+    for writer in writers:
+        if isinstance(writer, TensorBoardWriter):
+            writer.write_scalars(step, "train", {f"timing/{name}": seconds})
 
 
 class JsonLinesWriter:
