@@ -1,7 +1,7 @@
 """What a run does with its metrics besides writing them: stop early, stop on NaN, whatever a subclass does.
 
-`train(actions={"TRAIN_EVAL": [EarlyStoppingAction(("my_task", "accuracy"), "max")]})`; the keys name an
-`ActionMode`. An action runs whenever metrics of its mode are there: `TRAIN` every `stats_period` steps with the metrics of the task
+`train(actions={"TRAIN_EVAL": [EarlyStoppingAction(("my_task", "accuracy"), "max")]})`; the keys name an `ActionMode`.
+An action runs whenever metrics of its mode are there: `TRAIN` every `stats_period` steps with the metrics of the task
 "train", `TRAIN_EVAL` and `INFER_EVAL` after each evaluation. Host 0 decides for all.
 """
 

@@ -54,7 +54,8 @@ def evaluate(
     if total is None:
         raise ValueError("The evaluation split is empty: choose another split, or leave the evaluation out.")
     scalars = metrics_lib.compute(total)
-    scalars["num_target_tokens"] = float(total["nats_per_target_token"].count)
+    if "nats_per_target_token" in total:  # A model of a user's own may have other metrics.
+        scalars["num_target_tokens"] = float(total["nats_per_target_token"].count)
     scalars["unigram_nats_per_target_token"] = _entropy(token_counts)
     scalars["timing/evaluate_seconds"] = time.monotonic() - began
     return scalars

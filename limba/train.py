@@ -4,6 +4,7 @@ limba train --gin_file=gin/recipes/quickstart.gin --gin.TRAIN_STEPS=2000
 """
 
 import dataclasses
+import functools
 import logging
 import math
 import os
@@ -16,7 +17,7 @@ import gin
 import jax
 
 from limba import actions as actions_lib
-from limba import checkpoints, data, gin_utils, native_logs, run_description, training_loop, writers
+from limba import checkpoints, data, evaluation, gin_utils, native_logs, run_description, training_loop, writers
 from limba.data import BatchIterator, DatasetConfig, EvalBatches, GetDatasetFn, GetEvalDatasetFn
 from limba.models import EncoderDecoderModel
 from limba.partitioning import PjitPartitioner
@@ -157,7 +158,7 @@ def train(
 
     # ---------------------------------------------------- data --------------------------------------------------------
     hosts = (jax.process_index(), jax.process_count())
-    converter = getattr(model, "FEATURE_CONVERTER_CLS", None) or model.FEATURE_CONVERTER
+    converter = model.FEATURE_CONVERTER_CLS
     with native_logs.filtered():
         if verify_matching_vocabs_fn is not None and hasattr(model, "input_vocabulary"):
             for config in filter(None, (train_dataset_cfg, train_eval_dataset_cfg, infer_eval_dataset_cfg)):
@@ -168,7 +169,7 @@ def train(
         if not hasattr(batches, "save_state"):
             from tasks import pipeline
 
-            batches = pipeline.DatasetBatches(batches, train_dataset_cfg)
+            batches = pipeline.DatasetBatches(batches, train_dataset_cfg, *hosts)
         eval_batches: EvalBatches = {}
         if train_eval_dataset_cfg is not None:
             get_eval_fn = train_eval_get_dataset_fn or data.get_training_eval_datasets
@@ -178,14 +179,26 @@ def train(
             }
         evaluator = None
         if infer_eval_dataset_cfg is not None:
-            evaluator = _inference_evaluator(
-                infer_eval_dataset_cfg, inference_evaluator_cls, model, partitioner, directory
+            evaluator = evaluation.InferenceEvaluator(
+                infer_eval_dataset_cfg,
+                inference_evaluator_cls,
+                model,
+                partitioner,
+                directory,
+                verify_matching_vocabs_fn=None,  # done above
             )
+            if not evaluator.eval_tasks:
+                logger.warning(
+                    "No inference evaluation: no task of %s has metric_fns and a split %r.",
+                    infer_eval_dataset_cfg.name,
+                    infer_eval_dataset_cfg.split,
+                )
+                evaluator = None
 
     # ---------------------------------------------------- state -------------------------------------------------------
     save = checkpoint_cfg.save
-    checkpointer = checkpoints.Checkpointer(directory, save)
-    state, resumed = _restore_or_initialize(initializer, checkpointer, checkpoint_cfg, batches, init_rng)
+    checkpointer = (save or checkpoints.SaveCheckpointConfig()).make_checkpointer(directory, use_orbax)
+    state, resumed = _restore_or_initialize(initializer, checkpointer, checkpoint_cfg.restore, batches, init_rng)
     first_step = int(state.step)
     initial_step = before.get("initial_step", first_step) if resumed else first_step
     if relative_steps is not None:
@@ -193,13 +206,14 @@ def train(
     elif first_step > total_steps and not resumed:
         raise ValueError(
             f"train.total_steps (TRAIN_STEPS) is {total_steps}, and the initial checkpoint is at step {first_step}: "
-            "its steps count. Give a later step, or the number of steps to add as relative_steps (TRAIN_STEPS_RELATIVE)."
+            "it counts. Give a later step, or the steps to add as relative_steps (TRAIN_STEPS_RELATIVE)."
         )
 
     # ---------------------------------------------------- loop --------------------------------------------------------
-    period_of_stats = stats_period or min(p for p in (eval_period, save.period, gc_period, total_steps) if p)
+    periods = (eval_period, save.period if save is not None else None, gc_period, total_steps)
+    stats_period = stats_period or min(filter(None, periods))
     metric_writers = _open_writers(directory, first_step, resumed)
-    evaluation = TrainingEvaluation(
+    evaluations = TrainingEvaluation(
         trainer,
         eval_batches,
         eval_steps,
@@ -212,10 +226,9 @@ def train(
     run = training_loop.Run(
         trainer=trainer,
         batches=batches,
-        evaluation=evaluation,
-        actions=_prepare_actions(actions, evaluation, directory, first_step if resumed else None),
+        evaluation=evaluations,
+        actions=_prepare_actions(actions, evaluations, directory, first_step if resumed else None),
         checkpointer=checkpointer,
-        save_dataset=save.save_dataset,
         writers=metric_writers,
         run_files=run_description.run_files(model, train_dataset_cfg, seeds, initial_step),
         model_dir=directory,
@@ -225,9 +238,8 @@ def train(
         periods=training_loop.Periods(
             total_steps=total_steps,
             evaluation=eval_period,
-            statistics=period_of_stats,
-            checkpoint=save.period,
-            checkpoint_steps=(),
+            statistics=stats_period,
+            save=save,
             garbage_collection=gc_period,
         ),
     )
@@ -238,15 +250,14 @@ def train(
     try:
         ended = False
         if _evaluation_is_due(run, first_step, resumed, run_eval_before_training):
-            _, ended = training_loop.evaluate(run, state, first_step, logger.info)
+            ended = training_loop.evaluate(run, state, first_step, logger.info)
         last_step = first_step
         if ended:
             logger.info("An action ended training before its first step, at step %d.", first_step)
         else:
             last_step, state = training_loop.train_loop(run, state, first_step)
     finally:
-        if checkpointer is not None:
-            checkpointer.close()
+        checkpointer.close()
         for writer in metric_writers:
             writer.close()
     _report(directory)
@@ -298,35 +309,16 @@ def _check_vocabulary(model: EncoderDecoderModel) -> None:
             )
 
 
-def _inference_evaluator(
-    config: DatasetConfig,
-    evaluator_cls: Callable[..., Any] | None,
-    model: EncoderDecoderModel,
-    partitioner: PjitPartitioner,
-    directory: Path,
-) -> Any:
-    """The evaluator, or None, with a warning, where no task has metrics of its own."""
-    from limba import evaluation
-
-    evaluator = evaluation.InferenceEvaluator(config, evaluator_cls, model, partitioner, str(directory))
-    if not evaluator.eval_tasks:
-        logger.warning(
-            "No inference evaluation: no task of %s has metric_fns and a split %r.", config.name, config.split
-        )
-        return None
-    return evaluator
-
-
 def _restore_or_initialize(
     initializer: TrainStateInitializer,
     checkpointer: checkpoints.Checkpointer,
-    config: checkpoints.CheckpointConfig,
+    restore: checkpoints.RestoreCheckpointConfig | None,
     batches: BatchIterator,
     init_rng: jax.Array,
 ) -> tuple[TrainState, bool]:
     """The state to begin with, and whether it is this run's own."""
     shapes = initializer.sharded_shapes()
-    resumed = checkpointer.restore_latest(shapes)
+    resumed = checkpointer.restore_latest(shapes, restore)
     if resumed is not None:
         state, dataset_state = resumed
         if dataset_state:
@@ -335,11 +327,13 @@ def _restore_or_initialize(
             logger.warning("The checkpoint does not say where the data stood (save_dataset = False): they start anew.")
         logger.info("Going on from step %d in %s.", int(state.step), checkpointer.model_dir)
         return state, True
-    initial = config.restore.checkpoint
-    if initial is not None:
-        if config.restore.dtype not in (None, "float32"):
-            raise ValueError(f"RestoreCheckpointConfig.dtype is {config.restore.dtype!r}; training is in float32.")
-        state = checkpoints.load_state(initial, shapes)
+    initial = restore.checkpoint if restore is not None else None
+    if restore is not None and initial is not None:
+        if restore.dtype not in (None, "float32"):
+            raise ValueError(f"RestoreCheckpointConfig.dtype is {restore.dtype!r}; training is in float32.")
+        state = checkpoints.load_state(initial, shapes, restore, functools.partial(initializer.new_state, init_rng))
+        if restore.restore_dataset:
+            batches.restore_state(checkpoints.load_dataset_state(initial))
         logger.info("Starting from %s at step %d.", initial, int(state.step))
         return state, False
     return initializer.from_scratch(init_rng), False

@@ -1,4 +1,4 @@
-"""Evaluation while a model trains: teacher-forced (`training_eval/<task>`) and by prediction (`inference_eval/<task>`)."""
+"""Evaluation in training: teacher-forced (`training_eval/<task>`) and by prediction (`inference_eval/<task>`)."""
 
 import dataclasses
 import time
@@ -134,26 +134,29 @@ class TrainingEvaluation:
     def _evaluate_predictions(self, state: TrainState, step: int, say: Callable[[str], None]) -> Results:
         assert self.inference_evaluator is not None
         began = time.monotonic()
-        results = {
-            task: dict(metrics) for task, metrics in self.inference_evaluator.evaluate(state.params, step).items()
-        }
+        predicted = self.inference_evaluator.evaluate(state.params, step)
         seconds = time.monotonic() - began
-        averaged = _add_averages(results, self.infer_eval_averages)
+        # SeqIO's metrics may be objects; texts and histograms are the loggers' business.
+        values = {task: {n: getattr(x, "value", x) for n, x in metrics.items()} for task, metrics in predicted.items()}
+        results = {
+            task: {name: float(x) for name, x in metrics.items() if _is_number(x)} for task, metrics in values.items()
+        }
+        averaged = _add_averages(results, self.infer_eval_averages) if results else set()  # others than host 0: nothing
         writers.write_timing(self.metric_writers, step, "evaluate_seconds", seconds)
         for writer in self.metric_writers:
             for task, metrics in results.items():
-                scalars = {f"eval/{name}": float(x) for name, x in metrics.items() if np.size(x) == 1 and _is_number(x)}
+                scalars = {f"eval/{name}": x for name, x in metrics.items()}
                 # The evaluator's own loggers write the tasks; JSON lines and averages are ours.
                 if task in averaged or isinstance(writer, writers.JsonLinesWriter):
                     writer.write_scalars(step, f"inference_eval/{task}", scalars)
         for task, metrics in results.items():
-            shown = [f"{name} {float(x):.4g}" for name, x in metrics.items() if _is_number(x)]
+            shown = [f"{name} {x:.4g}" for name, x in metrics.items()]
             say(f"step {step}: {task} (inference_eval): {', '.join(shown)}")
         return results
 
 
 def _is_number(x: Any) -> bool:
-    return isinstance(x, (float, int, np.number)) or (isinstance(x, np.ndarray) and x.dtype.kind in "fiu")
+    return isinstance(x, (float, int, np.number, np.ndarray, jax.Array)) and np.size(x) == 1
 
 
 def _add_averages(results: Results, averages: Averages) -> set[str]:

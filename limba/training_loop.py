@@ -37,21 +37,18 @@ class Periods:
     Attributes:
       total_steps: the step to end at.
       evaluation, statistics: steps between them.
-      checkpoint: likewise; None saves at `checkpoint_steps` and at the end only.
-      checkpoint_steps: more steps to save at.
+      save: says when checkpoints are due; None saves nothing, not even at the end.
       garbage_collection: Python's collector runs at these steps only; 0 leaves it to Python.
     """
 
     total_steps: int
     evaluation: int
     statistics: int
-    checkpoint: int | None
-    checkpoint_steps: Sequence[int]
+    save: checkpoints.SaveCheckpointConfig | None
     garbage_collection: int
 
     def saves(self, step: int) -> bool:
-        regular = self.checkpoint is not None and step % self.checkpoint == 0
-        return regular or step in self.checkpoint_steps or step == self.total_steps
+        return self.save is not None and (self.save.is_due(step) or step == self.total_steps)
 
     def evaluates(self, step: int) -> bool:
         return step % self.evaluation == 0 or step == self.total_steps
@@ -65,8 +62,7 @@ class Run:
     """What the loop needs, once the chapters of `train()` have made it.
 
     Attributes:
-      checkpointer: None if nothing is saved.
-      save_dataset: whether checkpoints hold the place in the data.
+      checkpointer: of `model_dir`.
       batch_size: rows of the global batch.
       target_tokens_per_step, tokens_per_step: positions of targets, and of targets and inputs, in the global batch.
     """
@@ -75,8 +71,7 @@ class Run:
     batches: BatchIterator
     evaluation: TrainingEvaluation
     actions: Actions
-    checkpointer: checkpoints.Checkpointer | None
-    save_dataset: bool
+    checkpointer: checkpoints.Checkpointer
     writers: Sequence[writers.MetricWriter]
     run_files: Mapping[str, bytes]
     model_dir: Path
@@ -95,7 +90,6 @@ def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, Train
     statistics = TrainStatistics(run.writers, run.batch_size, run.target_tokens_per_step, run.tokens_per_step)
     step, last_saved = first_step, first_step
     previous: metrics_lib.Metrics | None = None
-    measured: dict[str, float] = {}  # of the step at hand, by folder and tag
     ended_early = False
 
     with (
@@ -122,28 +116,23 @@ def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, Train
                 bar.step(_shown_loss(previous) if bar.wants_loss else None)
             previous = metrics
 
-            measured = {}
             if periods.summarizes(step) or stop.requested:
                 scalars = statistics.write(step)
-                measured |= {f"train/{name}": value for name, value in scalars.items()}
                 ended_early |= run.actions.run(ActionMode.TRAIN, state, {TRAIN_METRIC_KEY: scalars})
             # Evaluation comes before the checkpoint: a run killed in between makes it again.
             if periods.evaluates(step) and not stop.requested:
                 with statistics.paused(), bar.paused():
-                    results, stopped = evaluate(run, state, step, bar.message)
-                measured |= results
-                ended_early |= stopped
+                    ended_early |= evaluate(run, state, step, bar.message)
             if periods.saves(step) or ended_early:
                 with statistics.paused(), bar.paused():
-                    _save(run, state, metrics, step, measured)
+                    _save(run, state, metrics, step)
                 last_saved = step
             collect(step)
         if step > last_saved:  # Asked to stop.
-            _save(run, state, previous, step, measured)
+            _save(run, state, previous, step)
 
-    if run.checkpointer is not None:
-        run.checkpointer.wait()
-    where = f"saved as {_path(run, step)}" if run.checkpointer is not None else "not saved, as configured"
+    run.checkpointer.wait()
+    where = f"saved as {_path(run, step)}" if periods.save is not None else "not saved, as configured"
     if stop.requested and step < periods.total_steps and not ended_early:
         logger.warning("Stopped on request at step %d; %s.", step, where)
         raise SystemExit(PREEMPTED_EXIT_CODE)
@@ -152,22 +141,12 @@ def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, Train
     return step, state
 
 
-def evaluate(run: Run, state: TrainState, step: int, say: Any) -> tuple[dict[str, float], bool]:
-    """Makes the evaluations of a step and runs their actions.
-
-    Returns:
-      The metrics by folder and tag (`training_eval/my_task/accuracy`), and whether an action ends training.
-    """
+def evaluate(run: Run, state: TrainState, step: int, say: Callable[[str], None]) -> bool:
+    """Makes the evaluations of a step and runs their actions; whether one of them ends training."""
     results = run.evaluation.run(state, step, say)
-    folders = {ActionMode.TRAIN_EVAL: "training_eval/{}/{}", ActionMode.INFER_EVAL: "inference_eval/{}/eval/{}"}
-    measured = {
-        folders[mode].format(task, name): value
-        for mode, tasks in results.items()
-        for task, metrics in tasks.items()
-        for name, value in metrics.items()
-    }
+    # All of them run, whatever the first says.
     stops = [run.actions.run(mode, state, tasks) for mode, tasks in results.items()]
-    return measured, any(stops)
+    return any(stops)
 
 
 @contextlib.contextmanager
@@ -204,8 +183,7 @@ def _all_finite(tree: Any) -> jax.Array:
 
 
 def _not_finite(run: Run, what: str) -> NanLossError:
-    if run.checkpointer is not None:
-        run.checkpointer.wait()
+    run.checkpointer.wait()
     saved = checkpoints.checkpoint_steps(run.model_dir)
     good = f"The last good checkpoint is {_path(run, saved[-1])}." if saved else "No checkpoint was saved before."
     return NanLossError(
@@ -218,16 +196,15 @@ def _path(run: Run, step: int) -> Path:
     return checkpoints.checkpoint_path(run.model_dir, step)
 
 
-def _save(
-    run: Run, state: TrainState, metrics: metrics_lib.Metrics | None, step: int, measured: Mapping[str, float]
-) -> None:
+def _save(run: Run, state: TrainState, metrics: metrics_lib.Metrics | None, step: int) -> None:
     """Begins a checkpoint, unless the step has spoiled the state: the loss alone is from before the update."""
-    if run.checkpointer is None:
+    save = run.periods.save
+    if save is None:
         return
     began = time.monotonic()
     if metrics is not None:
         _check_finite(metrics, step, run)
     if not bool(_all_finite((state.params, state.opt_state))):
         raise _not_finite(run, f"The update of step {step} made parameters or optimizer state infinite or NaN.")
-    run.checkpointer.save(state, run.batches.save_state() if run.save_dataset else None, run.run_files)
+    run.checkpointer.save(state, run.batches.save_state() if save.save_dataset else None, run.run_files)
     writers.write_timing(run.writers, step, "checkpoint_seconds", time.monotonic() - began)

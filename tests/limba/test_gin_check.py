@@ -25,7 +25,7 @@ PATHS = [
     "t5x/examples/scalable_t5/umt5/optimizer/adafactor_momentum_nofactor.gin",
     "t5x/examples/scalable_t5/umt5/runs/pretraining_common.gin",
     "t5x/examples/scalable_t5/umt5/runs/finetuning_common.gin",
-    *(f"t5x/examples/decoder_only/models/{size}.gin" for size in "base large xl xxl".split()),
+    *(f"t5x/examples/decoder_only/models/{size}.gin" for size in f"{_SIZES} xl xxl".split()),
 ]
 
 
@@ -68,13 +68,25 @@ HEAD = "from __gin__ import dynamic_registration\nfrom t5x import utils\n"
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        (HEAD + "utils.DatasetConfg.seed = 3\n", "{}:3: Limba does not provide t5x.utils.DatasetConfg. Did you mean DatasetC"),
-        (HEAD + "utils.DatasetConfig.sede = 3\n", "{}:3: Configurable 'utils.DatasetConfig' doesn't have a parameter named"),
+        (
+            HEAD + "utils.DatasetConfg.seed = 3\n",
+            "{}:3: Limba does not provide t5x.utils.DatasetConfg. Did you mean DatasetC",
+        ),
+        (
+            HEAD + "utils.DatasetConfig.sede = 3\n",
+            "{}:3: Configurable 'utils.DatasetConfig' doesn't have a parameter named",
+        ),
         (HEAD + "X = @utils.nothing()\n", "{}:3: Limba does not provide t5x.utils.nothing."),
-        (HEAD + "trainer.Trainer.num_microbatches = 2\n", "{}:3: 'trainer' is not imported in this file. Add `from t5x import t"),
+        (
+            HEAD + "trainer.Trainer.num_microbatches = 2\n",
+            "{}:3: 'trainer' is not imported in this file. Add `from t5x import t",
+        ),
         ("from t5x import export_lib\n", "{}:1: Limba does not provide t5x.export_lib. Limba writes no TensorFlow"),
         ("import no_such_module\n", "{}:1: No module named 'no_such_module'"),
-        ("network.T5Config.emb_dim = 8\n", "{}:1: No configurable matching 'network.T5Config'. Import its module, or read"),
+        (
+            "network.T5Config.emb_dim = 8\n",
+            "{}:1: No configurable matching 'network.T5Config'. Import its module, or read",
+        ),
         ("X = four\n", "{}:1: cannot read `X = four`. Strings need quotes"),
         ("X = [1,\n", "{}"),
         ("include 't5x/configs/runs/export.gin'\n", "{}:1: There is no gin file t5x/configs/runs/export.gin."),
@@ -96,17 +108,25 @@ def test_a_fault_in_an_included_file_names_both(tmp_path, capsys):
     (tmp_path / "inner.gin").write_text(HEAD + "\nutils.DatasetConfig.sede = 3\n")
     (tmp_path / "outer.gin").write_text("X = 1\ninclude 'inner.gin'\n")
     _, lines = _run(capsys, f"--gin_search_paths={tmp_path}", tmp_path / "outer.gin")
-    assert lines[0].startswith(f"FAIL {tmp_path}/outer.gin:2: {tmp_path}/inner.gin:4: Configurable 'utils.DatasetConfig'")
+    assert lines[0].startswith(
+        f"FAIL {tmp_path}/outer.gin:2: {tmp_path}/inner.gin:4: Configurable 'utils.DatasetConfig'"
+    )
 
 
 def test_files_are_read_apart_and_folders_are_whole(tmp_path, capsys):
     """What one file imports does not help another."""
     (tmp_path / "c.gin").write_text("network.T5Config.emb_dim = 8\n")
     (tmp_path / "d.txt").write_text("not gin\n")
-    (tmp_path / "a.gin").write_text("from __gin__ import dynamic_registration\nfrom limba import network\nX = @network.T5Config\n")
+    (tmp_path / "a.gin").write_text(
+        "from __gin__ import dynamic_registration\nfrom limba import network\nX = @network.T5Config\n"
+    )
     (tmp_path / "b.gin").write_text("M = %gin.REQUIRED\nX = %M\n")
     code, lines = _run(capsys, tmp_path)
-    assert [line.split(":")[0] for line in lines] == [f"ok {tmp_path}/a.gin", f"ok {tmp_path}/b.gin", f"FAIL {tmp_path}/c.gin"]
+    assert [line.split(":")[0] for line in lines] == [
+        f"ok {tmp_path}/a.gin",
+        f"ok {tmp_path}/b.gin",
+        f"FAIL {tmp_path}/c.gin",
+    ]
     assert code == 1
     code, lines = _run(capsys, f"--gin_file={tmp_path}/a.gin", tmp_path / "c.gin")
     assert (code, lines) == (0, [f"ok {tmp_path}/c.gin"])

@@ -68,7 +68,9 @@ NAMES = {
 
 def _run(code, **environment):
     """In a process of its own: what it puts into sys.modules should not reach other tests."""
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, **environment)
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, **environment
+    )
 
 
 def test_every_name_of_the_gin_surface_is_here():
@@ -119,7 +121,9 @@ def test_what_is_not_provided_says_what_is():
     lines = _run(_CHECK).stdout.splitlines()
     assert lines[0] == "Limba does not provide t5x.adafactr. It provides t5x.adafactor."
     assert lines[1] == "Limba does not provide t5x.contrib.moe.partitioning. Limba has no mixture of experts."
-    assert lines[2].startswith("Limba does not provide t5x.export_lib. Limba writes no TensorFlow SavedModels; `limba conv")
+    assert lines[2].startswith(
+        "Limba does not provide t5x.export_lib. Limba writes no TensorFlow SavedModels; `limba conv"
+    )
     assert lines[3].startswith("Limba does not provide t5.models.mesh_transformer. Mesh TensorFlow")
     assert lines[4] == "Limba does not provide t5x.utils.DatasetConfg. Did you mean DatasetConfig?"
     assert "t5.data.mixtures.c4_v220" in lines[5]
