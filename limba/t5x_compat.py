@@ -58,7 +58,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "t5.data": ("tasks.t5_data", "seqio"),
     "t5.data.mixtures": (),
     "t5.data.tasks": (),
-    "t5.data.postprocessors": ("tasks.postprocessors", "seqio.postprocessors"),
+    "t5.data.postprocessors": ("tasks.postprocessors",),
     "t5.data.preprocessors": ("tasks.t5_preprocessors", "seqio.preprocessors"),
     "t5.data.utils": ("tasks.t5_data", "seqio"),
     "t5.evaluation": (),
@@ -196,8 +196,8 @@ def _missing_module(fullname: str) -> str:
     for name, instead in WITHOUT_COUNTERPART.items():
         if f"{fullname}.".startswith(f"{name}."):
             return f"Limba does not provide {fullname}. {instead}"
-    nearest = difflib.get_close_matches(fullname, MODULES, n=3)
-    known = ", ".join(nearest or [name for name in MODULES if name.partition(".")[0] == fullname.partition(".")[0]])
+    package = [name for name in MODULES if name.partition(".")[0] == fullname.partition(".")[0]]
+    known = ", ".join(difflib.get_close_matches(fullname, package, n=1) or package)
     return f"Limba does not provide {fullname}. It provides {known}."
 
 
