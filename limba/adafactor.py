@@ -360,7 +360,7 @@ class Adafactor:
             scale = learning_rate * parameter_scale
         update = scale * y
         if self.beta1 is not None:
-            momentum = self.beta1 * state.m.astype(jnp.float32) + (1.0 - self.beta1) * update
+            momentum = self.beta1 * state.m + (1.0 - self.beta1) * update
             state = dataclasses.replace(state, m=momentum.astype(self.dtype_momentum))
             update = momentum
         decay = self._weight_decay(learning_rate)

@@ -250,6 +250,11 @@ def get_vocabulary(cfg: DatasetConfig) -> tuple[Any, Any]:
     return pipeline.task_vocabularies(cfg)
 
 
+def round_vocab_size_to_multiple(vocabulary: Any, divisor: int = 128) -> int:
+    """Rows of an embedding for a vocabulary: its size, rounded up. T5X's, for `T5Config.vocab_size` in gin files."""
+    return -(-vocabulary.vocab_size // divisor) * divisor
+
+
 class NumpyBatches:
     """A finite `tf.data.Dataset` as batches that can be iterated again."""
 

@@ -4,9 +4,9 @@
     limba gin-check --gin_search_paths=~/t5x ~/t5x/t5x/examples
     limba gin-check --gin_file=gin/models/t5_1_1/base.gin my_vocabulary.gin
 
-One line a file, `ok FILE` or `FAIL FILE:LINE: what is missing`; the exit code is 1 if any failed. A folder stands for all
-the gin files below it. Each file is read by itself, after the files of --gin_file if there are any and before bindings.
-Macros may be unbound or %gin.REQUIRED: a file may be meant for inclusion.
+One line a file, `ok FILE` or `FAIL FILE:LINE: what is missing`; the exit code is 1 if any failed. A folder stands for
+all the gin files below it. Each file is read by itself, after the files of --gin_file and before bindings, if there are
+any. Macros may be unbound or %gin.REQUIRED: a file may be meant for inclusion.
 """
 
 import argparse

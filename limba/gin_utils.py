@@ -298,6 +298,7 @@ _LOCATION = re.compile(r'\n\s*In (?:file "(?P<file>[^"]*)",|bindings string) lin
 _UNKNOWN_NAME = re.compile(
     r"has no attribute '?(\w+)|parameter named '(\w+)'|No configurable matching (?:reference )?'([@\w./()]+)'"
 )
+_UNIMPORTED = re.compile(r"'(\w+)' was not provided by an import statement")
 _ABSENT_FILE = re.compile(r"Unable to open file: (\S+)\. ")
 _UNKNOWN_ALIASED_NAME = re.compile(r"<module '(t5x?[\w.]*)'.*has no attribute '?(\w+)")
 
@@ -316,10 +317,15 @@ def explanation(error: BaseException) -> str:
         return f"There is no gin file {absent[1]}.{_nearest_gin_file(absent[1])}{_not_standing_in(absent[1])}"
     if aliased := _UNKNOWN_ALIASED_NAME.search(message):
         return t5x_compat.missing_name(*aliased.groups())
+    if unimported := _UNIMPORTED.match(message):
+        line = _imports_for(unimported[1])
+        return f"{unimported[1]!r} is not imported in this file." + (f" Add `{line}`." if line else "")
     if unknown := _UNKNOWN_NAME.search(message):
         name = next(filter(None, unknown.groups())).strip("@()").rpartition("/")[2].rpartition(".")[2]
         nearest = [known for known in difflib.get_close_matches(name, _known_names(), n=3) if known != name]
         message += f" Did you mean {', '.join(nearest)}?" if nearest else ""
+        if unknown[3]:
+            message += " Import its module, or read this file after one that does."
     elif isinstance(error, SyntaxError):
         message = f"cannot read `{(error.text or '').strip()}`. Strings need quotes of their own: \"'value'\"."
     return message

@@ -65,7 +65,8 @@ def precompile(
         for name, shape in batch_shapes(train_dataset_cfg, model.FEATURE_CONVERTER).items()
     }
     began = time.monotonic()
-    lowered = trainer.train_step.lower(trainer.sharded_state_shapes(), batch)
+    train_step: Any = trainer.train_step
+    lowered = train_step.lower(trainer.sharded_state_shapes(), batch)
     traced = time.monotonic()
     compiled = lowered.compile()
     memory, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}

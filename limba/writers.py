@@ -27,12 +27,12 @@ class MetricWriter(Protocol):
 class TensorBoardWriter:
     """Event files in T5X's folders: `<model_dir>/train`, `<model_dir>/training_eval/<task>`.
 
-    Earlier events after step `keep_until` are hidden (-1: all of them).
+    Earlier events after step `keep_until` are hidden (-1: all of them; None: none).
     """
 
-    def __init__(self, model_dir: Path, keep_until: int = -1):
+    def __init__(self, model_dir: Path, keep_until: int | None = -1):
         self._model_dir = model_dir
-        self._keep_until = keep_until
+        self._purge_step = None if keep_until is None else keep_until + 1
         self._writers: dict[str, Any] = {}
 
     def _writer(self, dataset: str) -> Any:
@@ -41,7 +41,7 @@ class TensorBoardWriter:
         if dataset not in self._writers:
             # TensorBoard drops earlier events from purge_step on.
             self._writers[dataset] = tensorboardX.SummaryWriter(
-                str(self._model_dir / dataset), purge_step=self._keep_until + 1
+                str(self._model_dir / dataset), purge_step=self._purge_step
             )
         return self._writers[dataset]
 

@@ -286,7 +286,7 @@ class _Stream:
                 _check_cached(task)
             if isinstance(task.source, sources.HuggingFaceSource) and not config.use_cached:
                 task.source.check(config.split)
-        return cls(config, provider, tasks, _converter_class(feature_converter), shuffle_buffer_size)
+        return cls(config, provider, tasks, converter_class(feature_converter), shuffle_buffer_size)
 
     @property
     def _converts_in_numpy(self) -> bool:
@@ -594,7 +594,7 @@ def _describe(vocabulary: seqio.Vocabulary) -> str:
     return f"{type(vocabulary).__name__} {file} ({vocabulary.vocab_size} ids)".replace("  ", " ")
 
 
-def _converter_class(feature_converter: FeatureConverter) -> type[seqio.FeatureConverter]:
+def converter_class(feature_converter: FeatureConverter) -> type[seqio.FeatureConverter]:
     if not isinstance(feature_converter, str):
         return feature_converter
     known = [name for name in dir(seqio) if name.endswith("FeatureConverter")]

@@ -29,11 +29,13 @@ LAYERS = [
     {"limba.layers"},
     {"limba.attention"},
     {"limba.network"},
+    {"limba.decoder_only", "limba.scalable_t5"},
     {"limba.models"},
     {"limba.classic_checkpoints"},
     {"limba.saved_tensors", "limba.checkpoint_directories"},
     {"limba.scan_layout", "limba.checkpoint_files"},
     {"limba.restore"},
+    {"limba.inference"},
     {"limba.checkpoints", "limba.evaluation"},
     {"limba.weight_metrics", "limba.actions", "limba.train_statistics"},
     {"limba.trainer"},
@@ -41,7 +43,8 @@ LAYERS = [
     {"limba.training_loop"},
     {"limba.gin_utils", "limba.t5x_compat"},
     {"limba.eval", "limba.run_description"},
-    {"limba.train", "limba.infer"},
+    {"limba.train", "limba.infer_text"},
+    {"limba.infer"},
     {"limba.cli", "limba.__main__"},
 ]
 RANK = {module: rank for rank, modules in enumerate(LAYERS) for module in modules}

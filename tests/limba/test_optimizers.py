@@ -241,9 +241,9 @@ def test_muon_orthogonalizes_kernels_only():
     updates, _ = definition.update(
         grads, definition.init(params), params, learning_rate=jnp.float32(1.0), step=jnp.int32(0)
     )
-    # The first step of Adam is the sign; of Muon, a matrix whose singular values are near one.
-    np.testing.assert_allclose(updates["logits_dense"]["kernel"], -1.0, rtol=1e-4)
-    np.testing.assert_allclose(updates["token_embedder"]["embedding"], -1.0, rtol=1e-4)
+    # The first step of Adam has one size everywhere; that of Muon is a matrix whose singular values are near one.
+    for update in (updates["logits_dense"]["kernel"], updates["token_embedder"]["embedding"]):
+        np.testing.assert_allclose(update, np.full(update.shape, update[0, 0]), rtol=1e-4)
     for name in ("mlp", "attention"):
         values = np.linalg.svd(np.asarray(updates[name]["kernel"]).reshape(8, 6), compute_uv=False)
         assert values.min() > 0.6 and values.max() < 1.3, name
@@ -254,18 +254,32 @@ def test_muon_orthogonalizes_kernels_only():
 MODEL = """
 from __gin__ import dynamic_registration
 from limba import models
-from limba import trainer
+from limba import network
 from limba import schedules
+from limba import trainer
 include 'gin/models/t5_1_1/tiny.gin'
+network.T5Config:
+  num_encoder_layers = 1
+  num_decoder_layers = 1
+TRAIN_STEPS = 100
 trainer.Trainer.learning_rate_fn = @schedules.create_learning_rate_scheduler()
 """
 
 
+@pytest.fixture
+def clean_gin():
+    gin.clear_config()
+    yield
+    gin.clear_config()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("clean_gin")
 @pytest.mark.parametrize("name", ["adafactor", "adamw", "adamw_scale", "lion", "muon"])
 def test_an_optimizer_by_gin_lowers_the_loss(tmp_path, name):
     file = tmp_path / "run.gin"
     file.write_text(MODEL + f"include 'gin/optimizers/{name}.gin'\n")
-    overrides = ["DROPOUT_RATE = 0.0", "VOCABULARY = None", "VOCAB_SIZE = 256", "TRAIN_STEPS = 100"]
+    overrides = ["DROPOUT_RATE = 0.0", "VOCABULARY = None", "VOCAB_SIZE = 256"]
     overrides += ["schedules.create_learning_rate_scheduler.warmup_steps = 1"]
     gin_utils.parse_gin_flags([str(file)], overrides)
     made = gin.get_configurable("trainer.Trainer")(
@@ -277,9 +291,10 @@ def test_an_optimizer_by_gin_lowers_the_loss(tmp_path, name):
     for _ in range(20):
         state, metrics = made.train_step(state, batch)
         losses.append(metrics["loss"].compute())
-    assert losses[-1] < 0.98 * losses[0] and np.all(np.isfinite(losses))
+    assert losses[-1] < losses[0] - 0.01 and np.all(np.isfinite(losses))
 
 
+@pytest.mark.usefixtures("clean_gin")
 def test_optax_bound_as_the_optimizer_itself(tmp_path):
     file = tmp_path / "run.gin"
     file.write_text(MODEL + "import optax\nOPTIMIZER = @optax.sgd()\noptax.sgd.learning_rate = 0.5\n")
