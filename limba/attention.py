@@ -1,6 +1,12 @@
-"""Multi-head attention with T5's relative position bias, masks, and the cache of incremental decoding."""
+"""Multi-head attention with T5's relative position bias, masks, and the cache of incremental decoding.
 
+Fields, calls and cache entries are those of T5X's layers, so that networks written for T5X are built of these.
+"""
+
+import functools
 import math
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -8,44 +14,87 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from limba.layers import Dense, einsum, param_with_axes, with_sharding_constraint
+from limba.layers import DenseGeneral, Initializer, einsum, param_with_axes, with_sharding_constraint
 
 Array = jax.Array
 DType = Any
 
-# What a masked logit becomes: far below any real one, and finite so that a fully masked row stays finite.
+# Added to a masked logit: it is then far below any real one, and finite so that a fully masked row stays finite.
 _MASKED = -1e10
 
 # ----------------------------------------------------- masks -------------------------------------------------------
-# A mask is bool [batch, 1, query_length, key_length]: True where a query may look.
+# A mask is [batch, 1, query_length, key_length] and positive where a query may look. T5X's users make masks of numbers,
+# so that is the default of these functions; the network here asks for bool.
 
 
-def padding_mask(queries: Array, keys: Array) -> Array:
-    """True where both positions are real. `queries` and `keys` are bool `[batch, length]`."""
-    return (queries[:, :, None] & keys[:, None, :])[:, None]
+def make_attention_mask(
+    query_input: Array,
+    key_input: Array,
+    pairwise_fn: Callable = jnp.multiply,
+    extra_batch_dims: int = 0,
+    dtype: DType = jnp.float32,
+) -> Array:
+    """`pairwise_fn` of every query with every key.
+
+    Args:
+      query_input, key_input: `[batch, query_length]` and `[batch, key_length]`: what is compared, such as "is a token"
+        or segment ids.
+      pairwise_fn: broadcasts over its two arguments.
+      extra_batch_dims: dims of size 1 to put in front.
+      dtype: of the mask.
+    """
+    mask = pairwise_fn(query_input[..., :, None], key_input[..., None, :])[..., None, :, :]
+    return jnp.expand_dims(mask, tuple(range(extra_batch_dims))).astype(dtype)
+
+
+def make_causal_mask(x: Array, extra_batch_dims: int = 0, dtype: DType = jnp.float32) -> Array:
+    """True where the key does not come after the query, for tokens `[batch, length]` of any value."""
+    positions = jnp.broadcast_to(jnp.arange(x.shape[-1]), x.shape)
+    return make_attention_mask(positions, positions, jnp.greater_equal, extra_batch_dims, dtype)
+
+
+def make_decoder_mask(
+    decoder_target_tokens: Array,
+    dtype: DType,
+    decoder_causal_attention: Array | None = None,
+    decoder_segment_ids: Array | None = None,
+) -> Array:
+    """The mask of a decoder's self-attention; all arguments are `[batch, length]`.
+
+    Args:
+      decoder_target_tokens: 0 is padding, which neither looks nor is looked at.
+      dtype: of the mask.
+      decoder_causal_attention: 1 in the prefix of a prefix LM, whose positions all see each other; causal when None.
+      decoder_segment_ids: which packed example a position belongs to; examples do not see each other.
+    """
+    allowed = make_causal_mask(decoder_target_tokens, dtype=bool)
+    if decoder_causal_attention is not None:
+        prefix = decoder_causal_attention > 0
+        allowed |= make_attention_mask(prefix, prefix, jnp.logical_and, dtype=bool)
+    real = decoder_target_tokens > 0
+    allowed &= make_attention_mask(real, real, jnp.logical_and, dtype=bool)
+    if decoder_segment_ids is not None:
+        allowed &= make_attention_mask(decoder_segment_ids, decoder_segment_ids, jnp.equal, dtype=bool)
+    return allowed.astype(dtype)
 
 
 def segment_mask(query_segments: Array | None, key_segments: Array | None) -> Array | None:
     """True within one packed example; None (no restriction) for batches that are not packed."""
     if query_segments is None or key_segments is None:
         return None
-    return (query_segments[:, :, None] == key_segments[:, None, :])[:, None]
+    return make_attention_mask(query_segments, key_segments, jnp.equal, dtype=bool)
 
 
-def causal_mask(length: int) -> Array:
-    """True where the key does not come after the query: `[1, 1, length, length]`."""
-    return jnp.tril(jnp.ones((1, 1, length, length), bool))
-
-
-def combine_masks(*masks: Array | None) -> Array | None:
-    """Allowed only where every given mask allows."""
+def combine_masks(*masks: Array | None, dtype: DType = jnp.float32) -> Array | None:
+    """Allowed only where every given mask allows; None if none is given."""
     given = [mask for mask in masks if mask is not None]
-    if not given:
-        return None
-    combined = given[0]
-    for mask in given[1:]:
-        combined = combined & mask
-    return combined
+    return functools.reduce(jnp.logical_and, given).astype(dtype) if given else None
+
+
+def combine_biases(*biases: Array | None) -> Array | None:
+    """The sum of the given biases; None if none is given."""
+    given = [bias for bias in biases if bias is not None]
+    return functools.reduce(operator.add, given) if given else None
 
 
 # ------------------------------------------------ relative positions -----------------------------------------------
@@ -80,118 +129,228 @@ def relative_position_bucket(
 class RelativePositionBiases(nn.Module):
     """A learned bias per head and bucket of the distance between query and key."""
 
+    num_buckets: int
+    max_distance: int
     num_heads: int
-    num_buckets: int = 32
-    max_distance: int = 128
     dtype: DType = jnp.float32
+    embedding_init: Initializer = nn.linear.default_embed_init
 
     @nn.compact
-    def __call__(self, query_positions: Array, key_length: int, bidirectional: bool) -> Array:
-        """Bias `[1, heads, query_length, key_length]` for queries at `query_positions` `[query_length]`."""
+    def __call__(self, qlen: int, klen: int, bidirectional: bool = True, decode: bool = False) -> Array:
+        """Bias `[1, heads, qlen, klen]`.
+
+        With `decode` the bias of all positions is computed by the call that makes the cache, and kept there: later
+        calls return it whatever their lengths are, and attention takes the row of the position that it decodes.
+        """
+        if decode and self.has_variable("cache", "cached_bias"):
+            return self.get_variable("cache", "cached_bias")
         rel_embedding = param_with_axes(
             "rel_embedding",
-            nn.initializers.variance_scaling(1.0, "fan_avg", "uniform"),
+            self.embedding_init,
             (self.num_heads, self.num_buckets),
             jnp.float32,
             axes=("heads", "relpos_buckets"),
         )
-        relative_position = jnp.arange(key_length)[None, :] - query_positions[:, None]
+        relative_position = jnp.arange(klen)[None, :] - jnp.arange(qlen)[:, None]
         buckets = relative_position_bucket(relative_position, bidirectional, self.num_buckets, self.max_distance)
         # One row per distance is looked up by a one-hot product: its gradient is a matmul, not a scatter.
         one_hot = jax.nn.one_hot(buckets, self.num_buckets, dtype=self.dtype)
-        return jnp.einsum("hr,qkr->hqk", rel_embedding.astype(self.dtype), one_hot)[None]
+        bias = jnp.einsum("hr,qkr->hqk", rel_embedding.astype(self.dtype), one_hot)[None]
+        if decode:
+            self.put_variable("cache", "cached_bias", bias)
+        return bias
 
 
 # ---------------------------------------------------- attention ----------------------------------------------------
 
 
+def dot_product_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    bias: Array | None = None,
+    dropout_rng: Array | None = None,
+    dropout_rate: float = 0.0,
+    deterministic: bool = False,
+    dtype: DType = jnp.float32,
+    float32_logits: bool = False,
+    *,
+    mask: Array | None = None,
+) -> Array:
+    """The values that each query attends to, `[batch, query_length, heads, kv]`.
+
+    Args:
+      query: `[batch, query_length, heads, kv]`; not divided by sqrt(kv).
+      key, value: `[batch, key_length, heads, kv]`.
+      bias: added to the logits, broadcast to `[batch, heads, query_length, key_length]`.
+      dropout_rng: for dropout of attention weights, which is shared by all queries of a row.
+      dropout_rate: share of weights that are dropped.
+      deterministic: no dropout.
+      dtype: of the products.
+      float32_logits: logits and softmax in float32 even if `dtype` is not.
+      mask: True where a query may look, broadcast as the bias is.
+    """
+    logits = einsum("bqhd,bkhd->bhqk", query, key, jnp.float32 if float32_logits else dtype)
+    if bias is not None:
+        logits = logits + bias.astype(logits.dtype)
+    if mask is not None:
+        # Added, not put in place: a fully masked row has T5X's gradients then too.
+        logits = logits + jnp.where(mask, 0, _MASKED).astype(logits.dtype)
+    weights = jax.nn.softmax(logits).astype(dtype)
+    if not deterministic and dropout_rate > 0.0:
+        assert dropout_rng is not None
+        keep = 1.0 - dropout_rate
+        kept = jax.random.bernoulli(dropout_rng, keep, (*weights.shape[:-2], 1, weights.shape[-1]))
+        weights = weights * (kept.astype(weights.dtype) / jnp.asarray(keep, weights.dtype))
+    return einsum("bhqk,bkhd->bqhd", weights, value, dtype)
+
+
 class MultiHeadDotProductAttention(nn.Module):
     """T5's attention: no biases, no division by sqrt(head_dim) (the query initializer carries it).
 
-    Kernels are joined, `[embed, heads * kv]`, so that Adafactor factors them as T5X does.
+    Attributes:
+      num_heads, head_dim: their product need not be the width of the inputs.
+      dtype: of activations.
+      dropout_rate: of attention weights.
+      kernel_init: of all four kernels; the query's is divided by sqrt(head_dim).
+      float32_logits: see `dot_product_attention`.
+      joined_kernels: kernels are matrices `[embed, joined_kv]`; otherwise `[embed, heads, kv]`. The same numbers, but
+        Adafactor factors them differently, and checkpoints have either.
     """
 
     num_heads: int
     head_dim: int
-    dropout_rate: float
     dtype: DType = jnp.float32
+    dropout_rate: float = 0.0
+    kernel_init: Initializer = nn.initializers.variance_scaling(1.0, "fan_in", "normal")
     float32_logits: bool = False
+    joined_kernels: bool = True
 
     @nn.compact
     def __call__(
         self,
         inputs_q: Array,
         inputs_kv: Array,
-        mask: Array | None,
-        bias: Array | None,
-        deterministic: bool,
-        cache_index: Array | None = None,
-        max_decode_length: int | None = None,
+        mask: Array | None = None,
+        bias: Array | None = None,
+        *,
+        decode: bool = False,
+        deterministic: bool = False,
+        prefill: bool = False,
+        prefill_lengths: Array | None = None,
+        keep_keys: bool = False,
     ) -> Array:
         """Attends from `inputs_q` `[batch, query_length, embed]` to `inputs_kv` `[batch, key_length, embed]`.
 
         Args:
           inputs_q: what asks.
           inputs_kv: what is looked at; the same array as `inputs_q` for self-attention.
-          mask: bool `[batch, 1, query_length, key_length]`, or None.
-          bias: added to the logits, `[1, heads, query_length, key_length]`, or None.
+          mask: `[batch, 1, query_length, key_length]`, positive where a query may look, or None.
+          bias: added to the logits, `[1, heads, query_length, key_length]`, or None. When decoding it has a row for
+            every position.
+          decode: self-attention of one position to those in the cache. The first call makes the cache, as long as its
+            inputs are.
           deterministic: no dropout.
-          cache_index: the position being decoded; None outside incremental decoding.
-          max_decode_length: length of the self-attention cache; None (with a `cache_index`) marks cross-attention,
-            whose keys and values are computed once and kept.
+          prefill: self-attention that also writes the first `prefill_lengths` positions into the cache.
+          prefill_lengths: `[batch]`; each row then goes on from its own position.
+          keep_keys: for attention to something that stays the same while decoding: puts keys and values into the
+            cache. Calls without `decode` and `prefill` use what is there.
 
         Returns:
           `[batch, query_length, embed]`.
+
+        Raises:
+          ValueError: if more than one position is decoded at a time, or `prefill` comes without a cache.
         """
-        query = self._project("query", inputs_q, scale=1.0 / self.head_dim)
-        if cache_index is None:
-            key, value = self._project("key", inputs_kv), self._project("value", inputs_kv)
-        elif max_decode_length is None:
-            key, value = self._cached_cross_keys(inputs_kv)
-        else:
-            key, value = self._append_to_cache(inputs_kv, cache_index, max_decode_length)
-            mask = combine_masks(mask, (jnp.arange(max_decode_length) <= cache_index)[None, None, None, :])
-
-        logits_dtype = jnp.float32 if self.float32_logits else self.dtype
-        logits = einsum("bqhd,bkhd->bhqk", query, key, logits_dtype)
-        if bias is not None:
-            logits = logits + bias.astype(logits.dtype)
         if mask is not None:
-            logits = jnp.where(mask, logits, jnp.asarray(_MASKED, logits.dtype))
-        weights = jax.nn.softmax(logits).astype(self.dtype)
-        weights = nn.Dropout(self.dropout_rate, broadcast_dims=(-2,))(weights, deterministic=deterministic)
-        attended = einsum("bhqk,bkhd->bqhd", weights, value, self.dtype)
+            mask = mask > 0
+        query = self._project("query", inputs_q)
+        if decode or prefill:
+            key, value = self._project("key", inputs_kv), self._project("value", inputs_kv)
+            if decode and self.has_variable("cache", "cached_key"):
+                key, value, mask, bias = self._decode_one_position(key, value, mask, bias)
+            elif prefill:
+                self._prefill_cache(key, value, prefill_lengths)
+            else:
+                self._make_cache(key, value)
+        elif self.has_variable("cache", "cached_key"):
+            key, value = self.get_variable("cache", "cached_key"), self.get_variable("cache", "cached_value")
+        else:
+            key, value = self._project("key", inputs_kv), self._project("value", inputs_kv)
+            if keep_keys:
+                self.put_variable("cache", "cached_key", key)
+                self.put_variable("cache", "cached_value", value)
 
-        joined = attended.reshape(*attended.shape[:2], self.num_heads * self.head_dim)
-        return Dense(inputs_q.shape[-1], ("joined_kv", "embed"), self.dtype, _kernel_init(1.0), name="out")(joined)
+        attended = dot_product_attention(
+            query,
+            key,
+            value,
+            bias,
+            self.make_rng("dropout") if self.dropout_rate > 0.0 and not deterministic else None,
+            self.dropout_rate,
+            deterministic,
+            self.dtype,
+            self.float32_logits,
+            mask=mask,
+        )
+        return DenseGeneral(
+            inputs_q.shape[-1],
+            (-2, -1),
+            self.dtype,
+            self.kernel_init,
+            ("joined_kv", "embed") if self.joined_kernels else ("heads", "kv", "embed"),
+            name="out",
+        )(attended)
 
-    def _project(self, name: str, inputs: Array, scale: float = 1.0) -> Array:
+    def _project(self, name: str, inputs: Array) -> Array:
         """`[batch, length, embed] -> [batch, length, heads, kv]`."""
-        features = self.num_heads * self.head_dim
-        joined = Dense(features, ("embed", "joined_kv"), self.dtype, _kernel_init(scale), name=name)(inputs)
-        split = joined.reshape(*joined.shape[:2], self.num_heads, self.head_dim)
-        return with_sharding_constraint(split, ("batch", "length", "heads", "kv"))
+        scale = jnp.sqrt(self.head_dim).astype(self.dtype) if name == "query" else 1.0
+        projected = DenseGeneral(
+            (self.num_heads, self.head_dim),
+            -1,
+            self.dtype,
+            lambda *args: self.kernel_init(*args) / scale,
+            ("embed", "joined_kv") if self.joined_kernels else ("embed", "heads", "kv"),
+            name=name,
+        )(inputs)
+        return with_sharding_constraint(projected, ("batch", "length", "heads", "kv"))
 
-    def _cached_cross_keys(self, encoded: Array) -> tuple[Array, Array]:
-        if not self.has_variable("cache", "cached_key"):
-            self.put_variable("cache", "cached_key", self._project("key", encoded))
-            self.put_variable("cache", "cached_value", self._project("value", encoded))
-        return self.get_variable("cache", "cached_key"), self.get_variable("cache", "cached_value")
+    # ------------------------------------------------ cache ------------------------------------------------
+    # cached_key and cached_value [batch, length, heads, kv], zero where nothing was decoded; cache_index, the next
+    # position: a scalar, or [batch] after a prefill.
 
-    def _append_to_cache(self, inputs: Array, index: Array, max_decode_length: int) -> tuple[Array, Array]:
-        cached = []
-        for name, projection in (("cached_key", "key"), ("cached_value", "value")):
-            new = self._project(projection, inputs)
-            if self.has_variable("cache", name):
-                old: Array = self.get_variable("cache", name)
-                updated = jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), index, axis=1)
-            else:  # The call that makes the cache writes nothing into it.
-                updated = jnp.zeros((new.shape[0], max_decode_length, *new.shape[2:]), new.dtype)
-            self.put_variable("cache", name, updated)
-            cached.append(updated)
-        return cached[0], cached[1]
+    def _make_cache(self, key: Array, value: Array) -> None:
+        self.put_variable("cache", "cached_key", jnp.zeros_like(key))
+        self.put_variable("cache", "cached_value", jnp.zeros_like(value))
+        self.put_variable("cache", "cache_index", jnp.zeros((), jnp.int32))
 
+    def _prefill_cache(self, key: Array, value: Array, lengths: Array | None) -> None:
+        if lengths is None or not self.has_variable("cache", "cached_key"):
+            raise ValueError("prefill needs prefill_lengths, and a cache that a call with decode=True has made.")
+        in_prompt = (jnp.arange(key.shape[1]) < lengths[:, None])[:, :, None, None]
+        self.put_variable("cache", "cached_key", jnp.where(in_prompt, key, 0))
+        self.put_variable("cache", "cached_value", jnp.where(in_prompt, value, 0))
+        self.put_variable("cache", "cache_index", lengths)
 
-def _kernel_init(scale: float):
-    """Variance `scale / fan_in`: the query's 1 / sqrt(head_dim) is folded into its initial weights."""
-    return nn.initializers.variance_scaling(scale, "fan_in", "normal")
+    def _decode_one_position(self, key: Array, value: Array, mask: Array | None, bias: Array | None):
+        index: Array = self.get_variable("cache", "cache_index")
+        length: int = self.get_variable("cache", "cached_key").shape[1]
+        if key.shape[1] != 1:
+            raise ValueError(f"Decoding feeds one position at a time, with a cache of {length}; got {key.shape[1]}.")
+        key, value = self._append("cached_key", key, index), self._append("cached_value", value, index)
+        self.put_variable("cache", "cache_index", index + 1)
+        rows = jnp.atleast_1d(index)
+        mask = combine_masks(mask, (jnp.arange(length) <= rows[:, None])[:, None, None, :], dtype=bool)
+        if bias is not None:
+            bias = jnp.moveaxis(jnp.take(bias[0], rows, axis=1, mode="clip"), 1, 0)[:, :, None, :]
+        return key, value, mask, bias
+
+    def _append(self, name: str, new: Array, index: Array) -> Array:
+        cached: Array = self.get_variable("cache", name)
+        if index.ndim == 0:
+            cached = jax.lax.dynamic_update_slice_in_dim(cached, new.astype(cached.dtype), index, axis=1)
+        else:  # Rows at the end of the cache write nothing any more.
+            here = jnp.arange(cached.shape[1]) == index[:, None]
+            cached = jnp.where(here[:, :, None, None], new.astype(cached.dtype), cached)
+        self.put_variable("cache", name, cached)
+        return cached

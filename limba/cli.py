@@ -9,6 +9,8 @@ _COMMANDS = {
     "train": ("limba.train", "pre-train or go on training, from gin files"),
     "eval": ("limba.eval", "loss and accuracy of a checkpoint on a split"),
     "infer": ("limba.infer", "let a checkpoint fill blanks or answer"),
+    "precompile": ("limba.precompile", "compile the training step without data, and say what it takes"),
+    "gin-check": ("limba.gin_check", "parse gin files and resolve every name in them"),
     "convert": ("convert.__main__", "hand a checkpoint to Hugging Face users"),
     "vocab": ("tasks.vocabularies", "build a SentencePiece vocabulary from a corpus"),
     "preview": ("tasks.preview", "show examples of a task as text"),

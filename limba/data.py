@@ -148,8 +148,8 @@ class GetTrainBatches(Protocol):
     """Opens the training stream, positioned at its beginning."""
 
     def __call__(
-        self, config: DatasetConfig, feature_converter: str, process_index: int, process_count: int
+        self, config: DatasetConfig, feature_converter: Any, process_index: int, process_count: int
     ) -> BatchIterator: ...
 
 
-GetEvalBatches = Callable[[DatasetConfig, str, int, int], EvalBatches]
+GetEvalBatches = Callable[[DatasetConfig, Any, int, int], EvalBatches]

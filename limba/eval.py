@@ -60,7 +60,7 @@ def evaluate(
 
             pipeline.check_task_vocabularies(dataset_cfg, model.input_vocabulary, model.output_vocabulary)
             get_dataset_fn = pipeline.get_eval_batches
-        tasks = get_dataset_fn(dataset_cfg, model.FEATURE_CONVERTER, jax.process_index(), jax.process_count())
+        tasks = get_dataset_fn(dataset_cfg, model.FEATURE_CONVERTER_CLS, jax.process_index(), jax.process_count())
     params, shardings = load_model_params(model, partitioner, restore_checkpoint_cfg)
     eval_step = evaluation.make_eval_step(model, partitioner, shardings)
 

@@ -20,7 +20,7 @@ EvalStep = Callable[[PyTree, Batch], metrics_lib.Metrics]
 def make_eval_step(model: EncoderDecoderModel, partitioner: PjitPartitioner, param_shardings: PyTree) -> EvalStep:
     """A jitted `(params, this host's rows of a batch) -> metrics`."""
     step = partitioner.jit(
-        model.eval_fn,
+        lambda params, batch: model.eval_fn(params, batch)[1],
         in_shardings=(param_shardings, partitioner.data_sharding),
         out_shardings=partitioner.replicated,
     )

@@ -10,21 +10,25 @@ import argparse
 import contextlib
 import difflib
 import inspect
+import io
 import logging
 import os
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 try:
     import gin
+    from gin import config as gin_config
 except ImportError as error:
     # This repository's own folder gin/ imports as an empty namespace package.
     raise ImportError("gin-config is not installed; run `pip install -e .` or launch/quickstart.sh first.") from error
 
-from limba import native_logs
+from limba import native_logs, t5x_compat, t5x_gin_files
+
+logger = logging.getLogger(__name__)
 
 # TensorFlow, which tasks bring in, reports missing GPUs from C++, where no logger of Python's can stop it.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -34,7 +38,17 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 class GinError(ValueError):
-    """A gin file or binding that cannot be used; the message names it and the remedy."""
+    """A gin file or binding that cannot be used; the message names it and the remedy.
+
+    Attributes:
+      what: the message without the place.
+      places: file and line, the innermost of nested includes first; empty for what is not in a file.
+    """
+
+    def __init__(self, what: str, places: Sequence[tuple[str, int]] = ()):
+        super().__init__("".join(f"{file}:{line}: " for file, line in places[:1]) + what)
+        self.what = what
+        self.places = tuple(places)
 
 
 def argument_parser(command: str, description: str) -> argparse.ArgumentParser:
@@ -45,6 +59,12 @@ def argument_parser(command: str, description: str) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="Every value of a gin file can be overridden: --gin.TRAIN_STEPS=1000 --gin.MODEL_DIR=\"'runs/x'\"",
     )
+    add_gin_flags(parser)
+    return parser
+
+
+def add_gin_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of gin itself."""
     parser.add_argument("--gin_file", action="append", default=[], metavar="PATH", help="a gin file; repeatable")
     parser.add_argument(
         "--gin_bindings", action="append", default=[], metavar="'NAME = VALUE'", help="a binding; repeatable"
@@ -52,7 +72,6 @@ def argument_parser(command: str, description: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--gin_search_paths", default="", metavar="A,B", help="folders in which gin files and includes are looked for"
     )
-    return parser
 
 
 def rewrite_gin_flags(argv: Sequence[str]) -> list[str]:
@@ -68,48 +87,163 @@ def rewrite_gin_flags(argv: Sequence[str]) -> list[str]:
     return rewritten
 
 
+# ----------------------------------------------------- finding files --------------------------------------------------
+
+_search_paths: list[Path] = []
+
+
+def set_search_paths(search_paths: str) -> None:
+    """Where files and includes are looked for from now on: these folders, the working directory, this repository.
+
+    What T5X's users include from T5X itself, `t5x/…`, is looked for there too; only what is in none of them is ours.
+    """
+    _search_paths[:] = [Path(path).expanduser() for path in search_paths.split(",") if path]
+    _search_paths.append(Path())
+    if t5x_compat.uses_installed_t5x() and (folder := t5x_compat.installed("t5x")):
+        _search_paths.append(folder.parent)
+    _search_paths.append(REPOSITORY)
+    # Gin would look in the working directory first, then take the folders of an include path for Python packages, and
+    # stumble over those that have no __init__.py. It has no public way to replace its readers.
+    gin_config._FILE_READERS[:] = [(_open_gin_file, lambda name: _locate(name) is not None)]
+
+
+def _locate(name: str) -> Path | str | None:
+    """The file that a name of a gin file means, or the text of one of T5X's that this repository stands in for."""
+    if "://" in name:
+        return _remote(name)
+    for folder in _search_paths:
+        if (folder / name).is_file():
+            return folder / name
+    return None if t5x_compat.uses_installed_t5x() else t5x_gin_files.stand_in(name, REPOSITORY)
+
+
+def _remote(name: str) -> str | None:
+    from etils import epath
+
+    path = epath.Path(name)
+    return path.read_text() if path.is_file() else None
+
+
+def _open_gin_file(name: str) -> IO[str]:
+    found = _locate(name)
+    if isinstance(found, Path):
+        return found.open(encoding="utf-8")
+    text = io.StringIO(found)
+    text.name = name  # for gin's messages
+    return text
+
+
+# -------------------------------------------------------- parsing -----------------------------------------------------
+
+# What gin raises for files that do not parse or name what is not there.
+PARSE_ERRORS = (ValueError, TypeError, AttributeError, NameError, ImportError, OSError, SyntaxError, RuntimeError)
+
+
 def parse_gin_flags(files: Sequence[str], bindings: Sequence[str], search_paths: str = "") -> None:
     """Reads files, then bindings, into gin's configuration.
 
     Raises:
+      GinError: for a file that is not there, a name that does not exist, a value that does not parse, a macro that is
+        used and not bound.
+    """
+    parse_files(files, search_paths)
+    _check_overrides(bindings, _macros_in(gin.config_str()) | _macros_bound_in(gin.config_str()))
+    for binding in bindings:
+        parse_binding(binding)
+    _check_bound(_macros_in(gin.config_str()))
+
+
+def parse_files(files: Sequence[str], search_paths: str = "") -> None:
+    """Reads files into gin's configuration; macros may still be unbound.
+
+    Raises:
       GinError: for a file that is not there, a name that does not exist, a value that does not parse.
     """
-    paths = [path for path in search_paths.split(",") if path] + [str(Path.cwd()), str(REPOSITORY)]
-    for path in reversed(paths):  # Gin searches what was added last first.
-        gin.add_config_file_search_path(path)
+    t5x_compat.install()
+    set_search_paths(search_paths)
     for file in files:
-        if not any((Path(path) / file).is_file() for path in paths):
-            raise GinError(f"--gin_file={file} does not exist below {', '.join(paths)}.{_nearest_gin_file(file)}")
-    try:
-        with native_logs.filtered():  # Task modules named in the files bring TensorFlow in.
-            gin.parse_config_files_and_bindings(list(files), list(bindings), finalize_config=False)
-    except (ValueError, TypeError, AttributeError, ImportError, OSError, SyntaxError, RuntimeError) as error:
-        raise GinError(_explain(error)) from error
-    used = _macros_in(gin.config_str())
-    _check_overrides(bindings, used)
-    _check_bound(used)
+        if _locate(file) is None:
+            folders = ", ".join(str(folder.absolute()) for folder in _search_paths)
+            raise GinError(f"--gin_file={file} does not exist below {folders}.{_nearest_gin_file(file)}")
+        try:
+            with native_logs.filtered():  # Task modules named in the files bring TensorFlow in.
+                gin.parse_config_file(file)
+        except PARSE_ERRORS as error:
+            raise GinError(explanation(error), _places(error)) from error
 
 
 def _nearest_gin_file(file: str) -> str:
     known = [str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "gin").rglob("*.gin")]
-    nearest = difflib.get_close_matches(file, known, n=3, cutoff=0.5)
+    nearest = difflib.get_close_matches(file, [*known, *t5x_gin_files.names(REPOSITORY)], n=3, cutoff=0.5)
     return f" Did you mean {', '.join(nearest)}?" if nearest else ""
 
 
+def _not_standing_in(name: str) -> str:
+    if not name.startswith("t5x/"):
+        return ""
+    return " Limba has none in its place; give a checkout of T5X by --gin_search_paths to read T5X's own."
+
+
+def parse_binding(binding: str) -> None:
+    """Binds one value of the command line, whose name may be the one of T5X's gin files or ours."""
+    shown = f"--gin.{binding.replace(' = ', '=', 1)}"
+    try:
+        gin.parse_config(binding)
+    except PARSE_ERRORS as error:
+        # Gin knows a function by the module that a file imported it from; there may be other names for it.
+        imports = _imports_for(binding)
+        if not imports or "No configurable matching" not in str(error):
+            raise GinError(f"{shown}: {explanation(error)}") from error
+        try:
+            gin.parse_config(f"from __gin__ import dynamic_registration\n{imports}\n{binding}")
+        except PARSE_ERRORS as again:
+            raise GinError(f"{shown}: {explanation(again)}") from again
+
+
+def _imports_for(binding: str) -> str:
+    """The import that makes `utils.DatasetConfig.seed = 1` or `train_script.train.eval_period = 5` a known name."""
+    module = binding.partition("=")[0].strip().rpartition("/")[2].partition(".")[0]
+    if module in ("train_script", "eval_script", "infer_script"):
+        return f"import __main__ as {module}"
+    for alias in (f"t5x.{module}", f"t5x.examples.t5.{module}"):
+        if t5x_compat.MODULES.get(alias):
+            return f"from {alias.rpartition('.')[0]} import {module}"
+    return f"from limba import {module}" if (Path(__file__).parent / f"{module}.py").is_file() else ""
+
+
+# -------------------------------------------------------- messages ----------------------------------------------------
+
+_LOCATION = re.compile(r'\n\s*In (?:file "(?P<file>[^"]*)",|bindings string) line (?P<line>\d+)\n')
+
 # How gin says that a name is not there.
-_UNKNOWN_NAME = re.compile(r"has no attribute '?(\w+)|parameter named '(\w+)'|No configurable matching '([\w./]+)'")
+_UNKNOWN_NAME = re.compile(
+    r"has no attribute '?(\w+)|parameter named '(\w+)'|No configurable matching (?:reference )?'([@\w./()]+)'"
+)
+_ABSENT_FILE = re.compile(r"Unable to open file: (\S+)\. ")
+_UNKNOWN_ALIASED_NAME = re.compile(r"<module '(t5x?[\w.]*)'.*has no attribute '?(\w+)")
 
 
-def _explain(error: Exception) -> str:
-    """Gin's own message, on one line, with the nearest names where a name is unknown."""
-    message = " ".join(str(error).split())
+def _places(error: BaseException) -> list[tuple[str, int]]:
+    """The gin files and lines that an error of the parser comes from, the innermost of nested includes first."""
+    if isinstance(error, SyntaxError):
+        return [(error.filename, error.lineno)] if error.filename and error.lineno else []
+    return [(place["file"], int(place["line"])) for place in _LOCATION.finditer(str(error)) if place["file"]]
+
+
+def explanation(error: BaseException) -> str:
+    """What an error of gin's parser says, on one line and without the place, and the nearest names."""
+    message = " ".join(_LOCATION.split(str(error))[0].split())
+    if absent := _ABSENT_FILE.match(message):
+        return f"There is no gin file {absent[1]}.{_nearest_gin_file(absent[1])}{_not_standing_in(absent[1])}"
+    if aliased := _UNKNOWN_ALIASED_NAME.search(message):
+        return t5x_compat.missing_name(*aliased.groups())
     if unknown := _UNKNOWN_NAME.search(message):
-        name = next(filter(None, unknown.groups())).rpartition(".")[2]
-        nearest = difflib.get_close_matches(name, _known_names(), n=3)
+        name = next(filter(None, unknown.groups())).strip("@()").rpartition("/")[2].rpartition(".")[2]
+        nearest = [known for known in difflib.get_close_matches(name, _known_names(), n=3) if known != name]
         message += f" Did you mean {', '.join(nearest)}?" if nearest else ""
     elif isinstance(error, SyntaxError):
-        message += " Strings need quotes of their own: --gin.NAME=\"'value'\"."
-    return f"{type(error).__name__}: {message}"
+        message = f"{error.msg}: {(error.text or '').strip()} Strings need quotes of their own: \"'value'\"."
+    return message
 
 
 def _known_names() -> set[str]:
@@ -135,20 +269,24 @@ def _check_bound(used: set[str]) -> None:
             raise GinError(f"{name} is used in the gin files and not bound anywhere: {hint}.") from None
 
 
-def _check_overrides(bindings: Sequence[str], used: set[str]) -> None:
-    """An override of a macro that no file uses is a typing error: gin itself would ignore it in silence."""
+def _check_overrides(bindings: Sequence[str], known: set[str]) -> None:
+    """An override of a macro that no file knows is a typing error: gin itself would ignore it in silence."""
     for binding in bindings:
         name = binding.partition("=")[0].strip()
         if "." in name or "/" in name or not name.isupper():
             continue
-        if name not in used:
-            nearest = difflib.get_close_matches(name, sorted(used), n=3)
-            hint = f" Did you mean {', '.join(nearest)}?" if nearest else f" The files use {', '.join(sorted(used))}."
+        if name not in known:
+            nearest = difflib.get_close_matches(name, sorted(known), n=3)
+            hint = f" Did you mean {', '.join(nearest)}?" if nearest else f" The files use {', '.join(sorted(known))}."
             raise GinError(f"--gin.{name} overrides a name that no gin file uses.{hint}")
 
 
 def _macros_in(config: str) -> set[str]:
     return {piece.strip(" ,)]}\n").split()[0] for piece in config.split("%")[1:] if piece.strip()}
+
+
+def _macros_bound_in(config: str) -> set[str]:
+    return set(re.findall(r"^(\w+) = ", config, re.MULTILINE))
 
 
 def require_bindings(**macros: str) -> None:
@@ -165,6 +303,46 @@ def require_bindings(**macros: str) -> None:
 def operative_config() -> str:
     """The bindings in use, as a gin file that repeats the run."""
     return gin.operative_config_str()
+
+
+def get_gin_config_str(show_provenance: bool = False) -> str:
+    """All bindings. Which file each comes from (`show_provenance`) is not kept."""
+    if show_provenance:
+        raise ValueError("get_gin_config_str.show_provenance is True, but gin-config keeps no provenance; set False.")
+    return gin.config_str()
+
+
+def summarize_gin_config(model_dir: str | Path, summary_writer: Any, step: int) -> None:
+    """Writes the bindings in use to `model_dir/config.gin`, and as text for TensorBoard if there is a writer.
+
+    Args:
+      model_dir: made if needed.
+      summary_writer: a `limba.writers.MetricWriter`, or None.
+      step: the step that the text is written at.
+    """
+    config = operative_config()
+    folder = Path(model_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.gin").write_text(config, encoding="utf-8")
+    if summary_writer is not None:
+        summary_writer.write_text(step, "train", "config", config)
+
+
+# T5X's functions for arithmetic inside gin files.
+
+
+def sum_fn(var1: Any, var2: Any) -> Any:
+    return var1 + var2
+
+
+def bool_fn(var1: Any) -> bool:
+    return bool(var1)
+
+
+def string_split_fn(text: str, separator: str, maxsplit: int = -1, index: int | None = None) -> list[str] | str:
+    """`text.split(separator, maxsplit)`, or one piece of it."""
+    pieces = text.split(separator, maxsplit)
+    return pieces if index is None else pieces[index]
 
 
 def run_command(main: Any, argv: Sequence[str] | None = None) -> None:

@@ -63,21 +63,21 @@ def infer(
     """
     if not inputs:
         raise ValueError("Nothing to answer: give --input TEXT or --input_file FILE.")
-    data_axis = partitioner.mesh.shape["data"]
+    data_axis = partitioner.num_data_shards
     batch_size = -(-batch_size // data_axis) * data_axis
     params, shardings = load_model_params(model, partitioner, restore_checkpoint_cfg)
     predict = partitioner.jit(
-        lambda p, batch, rng: model.predict_batch(p, batch, rng, max_decode_length),
+        lambda p, batch, rng: model.predict_batch_with_aux(p, batch, rng),
         in_shardings=(shardings, partitioner.data_sharding, partitioner.replicated),
         out_shardings=partitioner.replicated,
     )
 
     results = []
-    batches = list(_batches(model.input_vocabulary, inputs, max_inputs_length, batch_size))
+    batches = list(_batches(model.input_vocabulary, inputs, max_inputs_length, max_decode_length, batch_size))
     for i, (lines, batch) in enumerate(tqdm(batches, desc="infer", unit="batch", disable=len(batches) == 1)):
         rng = jax.random.fold_in(jax.random.key(random_seed), i)
-        tokens, scores = jax.device_get(predict(params, partitioner.shard_batch(batch), rng))
-        for line, row, score in zip(lines, tokens, scores, strict=False):
+        tokens, aux = jax.device_get(predict(params, partitioner.shard_batch(batch), rng))
+        for line, row, score in zip(lines, tokens, aux["scores"], strict=False):
             prediction = decode_row(model.output_vocabulary, row)
             results.append(
                 {
@@ -92,7 +92,7 @@ def infer(
 
 
 def _batches(
-    vocabulary: Vocabulary, inputs: Sequence[str], max_length: int, batch_size: int
+    vocabulary: Vocabulary, inputs: Sequence[str], max_length: int, max_decode_length: int, batch_size: int
 ) -> Iterator[tuple[Sequence[str], Batch]]:
     """Encoded lines with EOS, `[batch_size, length]`; the last batch is filled up with empty rows."""
     encoded = [[*vocabulary.encode(line), vocabulary.eos_id or 1] for line in inputs]
@@ -105,7 +105,8 @@ def _batches(
         tokens = np.zeros((batch_size, length), np.int32)
         for row, ids in enumerate(encoded[start : start + batch_size]):
             tokens[row, : len(ids)] = ids[:length]
-        yield inputs[start : start + batch_size], {"encoder_input_tokens": tokens}
+        answers = np.zeros((batch_size, max_decode_length), np.int32)  # says how long an answer may be
+        yield inputs[start : start + batch_size], {"encoder_input_tokens": tokens, "decoder_input_tokens": answers}
 
 
 def decode_row(vocabulary: Vocabulary, row: np.ndarray) -> str:

@@ -1,10 +1,11 @@
-"""Dense, embedding, normalization and MLP layers, with T5X's parameter names and logical axes.
+"""Dense, embedding, normalization and MLP layers, with T5X's fields, parameter names and logical axes.
 
 Every parameter is declared with `flax.linen.partitioning.param_with_axes`, so its logical axes can be read from the
 `params_axes` collection and mapped to the mesh by rules (`limba.partitioning`).
 """
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -96,41 +97,69 @@ def einsum(equation: str, a: Array, b: Array, dtype: DType) -> Array:
 # ----------------------------------------------------- layers ------------------------------------------------------
 
 
-class Dense(nn.Module):
-    """`[batch, length, in] -> [batch, length, features]`, no bias, float32 parameters.
+def _as_tuple(value: int | Sequence[int]) -> tuple[int, ...]:
+    return (value,) if isinstance(value, int) else tuple(value)
+
+
+class DenseGeneral(nn.Module):
+    """A product over some dims of the inputs, without bias; the parameters are float32.
 
     Attributes:
-      features: size of the last dim of the output.
-      kernel_axes: logical axes of the `[in, features]` kernel.
+      features: size of the output dim, or of several.
+      axis: the dim of the inputs that is contracted, or several.
       dtype: of the product.
-      kernel_init: T5X's default for MLP and logits is truncated, attention passes its own.
+      kernel_init: called with a kernel's shape as a matrix, `[contracted, features]`. T5X's default for MLP and logits
+        is truncated, attention passes its own.
+      kernel_axes: logical axes of the kernel. One name a dim makes a kernel of that many dims, such as
+        `[embed, heads, kv]`; two names for more dims make a matrix, such as `[embed, joined_kv]`.
     """
 
-    features: int
-    kernel_axes: tuple[str, str]
+    features: int | Sequence[int]
+    axis: int | Sequence[int] = -1
     dtype: DType = jnp.float32
     kernel_init: Initializer = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
+    kernel_axes: tuple[str, ...] = ()
 
     @nn.compact
     def __call__(self, inputs: Array) -> Array:
+        """The contracted dims go, `features` come last: `[batch, length, in] -> [batch, length, features]`."""
+        features, axis = _as_tuple(self.features), _as_tuple(self.axis)
+        inputs = jnp.moveaxis(inputs, axis, tuple(range(-len(axis), 0)))
+        kept, contracted = inputs.shape[: -len(axis)], inputs.shape[-len(axis) :]
+        matrix = (math.prod(contracted), math.prod(features))
+        one_name_a_dim = len(self.kernel_axes) == len(contracted) + len(features)
         kernel = param_with_axes(
-            "kernel", self.kernel_init, (inputs.shape[-1], self.features), jnp.float32, axes=self.kernel_axes
+            "kernel",
+            lambda rng, shape, dtype: self.kernel_init(rng, matrix, dtype).reshape(shape),
+            (*contracted, *features) if one_name_a_dim else matrix,
+            jnp.float32,
+            axes=self.kernel_axes,
         )
-        return einsum("bld,df->blf", inputs, kernel, self.dtype)
+        dims = "blpqrs"[: len(kept)]
+        product = einsum(f"{dims}d,df->{dims}f", inputs.reshape(*kept, matrix[0]), kernel.reshape(matrix), self.dtype)
+        return product.reshape(*kept, *features)
 
 
 class Embed(nn.Module):
     """A table of `[vocab, embed]` embeddings.
 
-    `one_hot` multiplies by one-hot vectors instead of gathering rows. The numbers are the same; it is worth its FLOPs
-    only where the vocabulary is sharded over the model axis of a TPU.
+    Attributes:
+      num_embeddings, features: the table's shape.
+      cast_input_dtype: a type that tokens are cast to first.
+      dtype: of the embedded tokens.
+      attend_dtype: of the logits that `attend` returns; `dtype` when None.
+      embedding_init: of the table.
+      one_hot: multiply by one-hot vectors instead of gathering rows. The numbers are the same; it is worth its FLOPs
+        only where the vocabulary is sharded over the model axis of a TPU.
     """
 
     num_embeddings: int
     features: int
+    cast_input_dtype: DType | None = None
     dtype: DType = jnp.float32
+    attend_dtype: DType | None = None
+    embedding_init: Initializer = nn.initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)
     one_hot: bool = False
-    embedding_init: Initializer = nn.initializers.normal(stddev=1.0)
 
     def setup(self):
         self.embedding = param_with_axes(
@@ -142,7 +171,15 @@ class Embed(nn.Module):
         )
 
     def __call__(self, tokens: Array) -> Array:
-        """`[batch, length] -> [batch, length, embed]`. Ids outside clamp; vocabularies are checked at start."""
+        """`[batch, length] -> [batch, length, embed]`. Ids outside clamp; vocabularies are checked at start.
+
+        Raises:
+          ValueError: if the tokens are not integers.
+        """
+        if self.cast_input_dtype:
+            tokens = tokens.astype(self.cast_input_dtype)
+        if not jnp.issubdtype(tokens.dtype, jnp.integer):
+            raise ValueError(f"Embed got tokens of type {tokens.dtype}; cast them to int32, or set cast_input_dtype.")
         if self.one_hot:
             one_hot = jax.nn.one_hot(tokens, self.num_embeddings, dtype=self.dtype)
             embedded = einsum("blv,ve->ble", one_hot, self.embedding, self.dtype)
@@ -150,32 +187,35 @@ class Embed(nn.Module):
             embedded = jnp.take(self.embedding, tokens, axis=0, mode="clip").astype(self.dtype)
         return with_sharding_constraint(embedded, ("batch", "length", "embed"))
 
-    def attend(self, query: Array, dtype: DType = jnp.float32) -> Array:
+    def attend(self, query: Array) -> Array:
         """Logits against every embedding: `[batch, length, embed] -> [batch, length, vocab]`."""
-        return einsum("ble,ve->blv", query, self.embedding, dtype)
+        return einsum("ble,ve->blv", query, self.embedding, self.attend_dtype or self.dtype)
 
 
 class LayerNorm(nn.Module):
     """T5's layer norm: division by the root mean square over `embed`, no mean, no bias (arXiv:1910.07467)."""
 
-    dtype: DType = jnp.float32
     epsilon: float = 1e-6
+    dtype: DType = jnp.float32
+    scale_init: Initializer = nn.initializers.ones
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         x = x.astype(jnp.float32)
-        scale = param_with_axes("scale", nn.initializers.ones, (x.shape[-1],), jnp.float32, axes=("embed",))
+        scale = param_with_axes("scale", self.scale_init, (x.shape[-1],), jnp.float32, axes=("embed",))
         mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
         normalized = (x * jax.lax.rsqrt(mean_square + self.epsilon)).astype(self.dtype)
         return normalized * scale.astype(self.dtype)
 
 
-def activation_function(name: str) -> Callable[[Array], Array]:
-    """An activation by its name in `flax.linen`; "linear" is the identity.
+def activation_function(name: str | Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """An activation by its name in `flax.linen`; "linear" is the identity. A function stands for itself.
 
     Raises:
       ValueError: if Flax has none of that name.
     """
+    if callable(name):
+        return name
     if name == "linear":
         return lambda x: x
     function = getattr(nn, name, None)
@@ -187,21 +227,26 @@ def activation_function(name: str) -> Callable[[Array], Array]:
 class MlpBlock(nn.Module):
     """The feed-forward block; several activations are multiplied (gated linear units, arXiv:2002.05202)."""
 
-    mlp_dim: int
-    activations: Sequence[str]
-    dropout_rate: float
+    intermediate_dim: int = 2048
+    activations: Sequence[str | Callable[[Array], Array]] = ("relu",)
+    kernel_init: Initializer = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
+    intermediate_dropout_rate: float = 0.1
     dtype: DType = jnp.float32
 
     @nn.compact
-    def __call__(self, inputs: Array, deterministic: bool) -> Array:
-        """`[batch, length, embed] -> [batch, length, embed]`."""
+    def __call__(self, inputs: Array, decode: bool = False, deterministic: bool = False) -> Array:
+        """`[batch, length, embed] -> [batch, length, embed]`; decoding makes no difference."""
+        del decode
+        dense = functools.partial(DenseGeneral, dtype=self.dtype, kernel_init=self.kernel_init)
         hidden = None
         for i, name in enumerate(self.activations):
-            dense = Dense(
-                self.mlp_dim, ("embed", "mlp"), self.dtype, name="wi" if len(self.activations) == 1 else f"wi_{i}"
+            wi = dense(
+                self.intermediate_dim,
+                kernel_axes=("embed", "mlp"),
+                name="wi" if len(self.activations) == 1 else f"wi_{i}",
             )
-            branch = activation_function(name)(dense(inputs))
+            branch = activation_function(name)(wi(inputs))
             hidden = branch if hidden is None else hidden * branch
-        hidden = nn.Dropout(self.dropout_rate, broadcast_dims=(-2,))(hidden, deterministic=deterministic)
+        hidden = nn.Dropout(self.intermediate_dropout_rate, broadcast_dims=(-2,))(hidden, deterministic=deterministic)
         hidden = with_sharding_constraint(hidden, ("batch", "length", "mlp"))
-        return Dense(inputs.shape[-1], ("mlp", "embed"), self.dtype, name="wo")(hidden)
+        return dense(inputs.shape[-1], kernel_axes=("mlp", "embed"), name="wo")(hidden)

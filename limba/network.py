@@ -1,4 +1,4 @@
-"""The T5 encoder-decoder in Flax Linen: T5 1.0 and 1.1 by fields of one configuration.
+"""T5 in Flax Linen: T5 1.0 and 1.1, mT5, ByT5 and umT5, by fields of one configuration.
 
 Sizes live in gin files (`gin/models/`). Parameter names and shapes are T5X's. With `scan_layers` a stack holds one
 layer whose parameters have the layers at axis 1, under `encoder/encoder` and `decoder/decoder`, as T5X's scalable_t5.
@@ -18,6 +18,7 @@ from limba import attention, layers
 Array = jax.Array
 
 _REMAT_POLICIES = {
+    None: None,
     "none": None,
     # Keeps the products of weights and activations, recomputes attention and elementwise work.
     "minimal": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims,
@@ -42,6 +43,8 @@ class T5Config:
       scan_layers: compile one layer instead of all; much shorter compilation of deep stacks.
       remat_policy: "none", "minimal" or "full": what is recomputed in the backward pass to save memory.
       param_scan_axis: where the layers stand in the parameters of a scanned stack.
+      relative_bias_per_layer: a table of relative positions in every layer (scalable_t5, umT5) instead of one a stack.
+      joined_attention_kernels: `[embed, heads * kv]` (T5X's t5); False is `[embed, heads, kv]` (its scalable_t5).
 
     Raises:
       ValueError: for fp16, an unknown remat policy, an unknown activation or sizes below 1.
@@ -61,8 +64,10 @@ class T5Config:
     float32_attention_logits: bool = False
     one_hot_embedding: bool = False
     scan_layers: bool = False
-    remat_policy: str = "none"
+    remat_policy: str | None = "none"
     param_scan_axis: int = 1
+    relative_bias_per_layer: bool = False
+    joined_attention_kernels: bool = True
 
     def __post_init__(self):
         try:
@@ -75,7 +80,9 @@ class T5Config:
                 "the loss becomes NaN. Use 'bfloat16', which has float32's range, or 'float32'."
             )
         if self.remat_policy not in _REMAT_POLICIES:
-            raise ValueError(f"T5Config.remat_policy is {self.remat_policy!r}; choose one of {list(_REMAT_POLICIES)}.")
+            raise ValueError(
+                f"T5Config.remat_policy is {self.remat_policy!r}; choose one of {[p for p in _REMAT_POLICIES if p]}."
+            )
         for name in self.mlp_activations:
             layers.activation_function(name)
         for field in ("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim"):
@@ -87,19 +94,49 @@ def _attention(config: T5Config, name: str) -> attention.MultiHeadDotProductAtte
     return attention.MultiHeadDotProductAttention(
         num_heads=config.num_heads,
         head_dim=config.head_dim,
-        dropout_rate=config.dropout_rate,
         dtype=config.dtype,
+        dropout_rate=config.dropout_rate,
         float32_logits=config.float32_attention_logits,
+        joined_kernels=config.joined_attention_kernels,
         name=name,
     )
 
 
 def _mlp(config: T5Config) -> layers.MlpBlock:
-    return layers.MlpBlock(config.mlp_dim, tuple(config.mlp_activations), config.dropout_rate, config.dtype, name="mlp")
+    return layers.MlpBlock(
+        intermediate_dim=config.mlp_dim,
+        activations=tuple(config.mlp_activations),
+        intermediate_dropout_rate=config.dropout_rate,
+        dtype=config.dtype,
+        name="mlp",
+    )
 
 
 def _relative_bias(config: T5Config) -> attention.RelativePositionBiases:
-    return attention.RelativePositionBiases(config.num_heads, dtype=config.dtype, name="relpos_bias")
+    return attention.RelativePositionBiases(
+        num_buckets=32,
+        max_distance=128,
+        num_heads=config.num_heads,
+        dtype=config.dtype,
+        embedding_init=nn.initializers.variance_scaling(1.0, "fan_avg", "uniform"),
+        name="relpos_bias",
+    )
+
+
+def _embedding(config: T5Config, name: str | None = None) -> layers.Embed:
+    return layers.Embed(
+        num_embeddings=config.vocab_size,
+        features=config.emb_dim,
+        dtype=config.dtype,
+        attend_dtype=jnp.float32,  # logits are float32 for a stable softmax
+        embedding_init=nn.initializers.normal(stddev=1.0),
+        one_hot=config.one_hot_embedding,
+        name=name,
+    )
+
+
+def _layer_norm(config: T5Config, name: str) -> layers.LayerNorm:
+    return layers.LayerNorm(dtype=config.dtype, name=name)
 
 
 def _residual(config: T5Config, update: Array, x: Array, deterministic: bool) -> Array:
@@ -113,16 +150,20 @@ class EncoderLayer(nn.Module):
     config: T5Config
 
     @nn.compact
-    def __call__(self, x: Array, mask: Array, bias: Array, deterministic: bool) -> tuple[Array, None]:
+    def __call__(self, x: Array, mask: Array | None, bias: Array | None, deterministic: bool) -> tuple[Array, None]:
         cfg = self.config
-        y = layers.LayerNorm(cfg.dtype, name="pre_attention_layer_norm")(x)
-        x = _residual(cfg, _attention(cfg, "attention")(y, y, mask, bias, deterministic), x, deterministic)
-        y = layers.LayerNorm(cfg.dtype, name="pre_mlp_layer_norm")(x)
-        return _residual(cfg, _mlp(cfg)(y, deterministic), x, deterministic), None
+        if bias is None:
+            bias = _relative_bias(cfg)(x.shape[-2], x.shape[-2], bidirectional=True)
+        y = _layer_norm(cfg, "pre_attention_layer_norm")(x)
+        x = _residual(
+            cfg, _attention(cfg, "attention")(y, y, mask, bias, deterministic=deterministic), x, deterministic
+        )
+        y = _layer_norm(cfg, "pre_mlp_layer_norm")(x)
+        return _residual(cfg, _mlp(cfg)(y, deterministic=deterministic), x, deterministic), None
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention, attention to the encoder, feed-forward. Returns `(x, None)`."""
+    """Causal self-attention, attention to the encoder if there is one, feed-forward. Returns `(x, None)`."""
 
     config: T5Config
 
@@ -130,33 +171,49 @@ class DecoderLayer(nn.Module):
     def __call__(
         self,
         x: Array,
-        encoded: Array,
+        encoded: Array | None,
         mask: Array | None,
-        cross_mask: Array,
-        bias: Array,
-        cache_index: Array | None,
+        cross_mask: Array | None,
+        bias: Array | None,
         deterministic: bool,
-        max_decode_length: int | None,
+        decode: bool,
+        keep_encoded_keys: bool,
+        prefill: bool,
+        prefill_lengths: Array | None,
     ) -> tuple[Array, None]:
         cfg = self.config
-        y = layers.LayerNorm(cfg.dtype, name="pre_self_attention_layer_norm")(x)
-        y = _attention(cfg, "self_attention")(y, y, mask, bias, deterministic, cache_index, max_decode_length)
+        if bias is None:
+            bias = _relative_bias(cfg)(x.shape[-2], x.shape[-2], bidirectional=False, decode=decode)
+        y = _layer_norm(cfg, "pre_self_attention_layer_norm")(x)
+        y = _attention(cfg, "self_attention")(
+            y,
+            y,
+            mask,
+            bias,
+            decode=decode,
+            deterministic=deterministic,
+            prefill=prefill,
+            prefill_lengths=prefill_lengths,
+        )
         x = _residual(cfg, y, x, deterministic)
-        y = layers.LayerNorm(cfg.dtype, name="pre_cross_attention_layer_norm")(x)
-        y = _attention(cfg, "encoder_decoder_attention")(y, encoded, cross_mask, None, deterministic, cache_index)
-        x = _residual(cfg, y, x, deterministic)
-        y = layers.LayerNorm(cfg.dtype, name="pre_mlp_layer_norm")(x)
-        return _residual(cfg, _mlp(cfg)(y, deterministic), x, deterministic), None
+        if encoded is not None:
+            y = _layer_norm(cfg, "pre_cross_attention_layer_norm")(x)
+            y = _attention(cfg, "encoder_decoder_attention")(
+                y, encoded, cross_mask, deterministic=deterministic, keep_keys=keep_encoded_keys
+            )
+            x = _residual(cfg, y, x, deterministic)
+        y = _layer_norm(cfg, "pre_mlp_layer_norm")(x)
+        return _residual(cfg, _mlp(cfg)(y, deterministic=deterministic), x, deterministic), None
 
 
 def _apply_stack(config: T5Config, layer_cls: type[nn.Module], num_layers: int, name: str, x: Array, *args):
     """Runs `num_layers` layers over `x`: unrolled, or as one scanned layer called `name`.
 
-    The trailing arguments that are plain Python values (`deterministic`, lengths) are static under remat.
+    The arguments that are plain Python values (`deterministic`, `decode` …) are static under remat.
     """
     policy = _REMAT_POLICIES[config.remat_policy]
-    if config.remat_policy != "none":
-        static = tuple(i + 2 for i, arg in enumerate(args) if isinstance(arg, bool | int))
+    if policy is not None:
+        static = tuple(i for i, arg in enumerate((x, *args)) if isinstance(arg, bool))
         layer_cls = nn_partitioning.remat(
             layer_cls, prevent_cse=not config.scan_layers, policy=policy, static_argnums=static
         )
@@ -183,73 +240,81 @@ class Encoder(nn.Module):
     shared_embedding: nn.Module
 
     @nn.compact
-    def __call__(self, tokens: Array, mask: Array | None, deterministic: bool) -> Array:
+    def __call__(self, encoder_input_tokens: Array, encoder_mask: Array | None, deterministic: bool) -> Array:
         """`[batch, length] -> [batch, length, embed]`."""
         cfg = self.config
-        length = tokens.shape[-1]
-        bias = _relative_bias(cfg)(jnp.arange(length), length, bidirectional=True)
-        x = self.shared_embedding(tokens)
+        length = encoder_input_tokens.shape[-1]
+        bias = None if cfg.relative_bias_per_layer else _relative_bias(cfg)(length, length, bidirectional=True)
+        x = self.shared_embedding(encoder_input_tokens.astype(jnp.int32))
         x = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(x, deterministic=deterministic)
-        x = _apply_stack(cfg, EncoderLayer, cfg.num_encoder_layers, "encoder", x, mask, bias, deterministic)
-        x = layers.LayerNorm(cfg.dtype, name="encoder_norm")(x)
-        return nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(x, deterministic=deterministic)
+        x = _apply_stack(cfg, EncoderLayer, cfg.num_encoder_layers, "encoder", x, encoder_mask, bias, deterministic)
+        x = _layer_norm(cfg, "encoder_norm")(x)
+        return nn.Dropout(cfg.dropout_rate)(x, deterministic=deterministic)
 
 
 class Decoder(nn.Module):
-    """Embedding, layers, final norm and logits over the targets."""
+    """Embedding, layers, final norm and logits over the targets.
+
+    Attributes:
+      config: the sizes.
+      shared_embedding: the embedding of the encoder; None makes one, under `token_embedder`.
+    """
 
     config: T5Config
-    shared_embedding: nn.Module
+    shared_embedding: nn.Module | None = None
 
     @nn.compact
     def __call__(
         self,
-        encoded: Array,
-        tokens: Array,
-        mask: Array | None,
-        cross_mask: Array | None,
+        encoded: Array | None,
+        decoder_input_tokens: Array,
+        decoder_mask: Array | None,
+        encoder_decoder_mask: Array | None,
         deterministic: bool,
-        max_decode_length: int | None = None,
+        decode: bool = False,
+        keep_encoded_keys: bool = False,
+        prefill: bool = False,
+        prefill_lengths: Array | None = None,
     ) -> Array:
-        """`[batch, length] -> float32 logits [batch, length, vocab]`.
-
-        With `max_decode_length` the call decodes one position (length 1) against the `cache` collection; the call
-        that finds no cache makes one and stays at position 0.
-        """
+        """`[batch, length] -> float32 logits [batch, length, vocab]`; without `encoded`, a decoder on its own."""
         cfg = self.config
-        cache_index = None
-        if max_decode_length is None:
-            length = tokens.shape[-1]
-            bias = _relative_bias(cfg)(jnp.arange(length), length, bidirectional=False)
-        else:
-            has_cache = self.has_variable("cache", "cache_index")
-            cache_index = self.get_variable("cache", "cache_index") if has_cache else jnp.zeros((), jnp.int32)
-            bias = _relative_bias(cfg)(cache_index[None], max_decode_length, bidirectional=False)
-            self.put_variable("cache", "cache_index", cache_index + 1 if has_cache else cache_index)
-
-        y = self.shared_embedding(tokens)
+        length = decoder_input_tokens.shape[-1]
+        bias = None
+        if not cfg.relative_bias_per_layer:
+            bias = _relative_bias(cfg)(length, length, bidirectional=False, decode=decode)
+        embedding = self.shared_embedding or _embedding(cfg, "token_embedder")
+        y = embedding(decoder_input_tokens.astype(jnp.int32))
         y = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(y, deterministic=deterministic)
-        layer_args = (encoded, mask, cross_mask, bias, cache_index, deterministic, max_decode_length)
-        y = _apply_stack(cfg, DecoderLayer, cfg.num_decoder_layers, "decoder", y, *layer_args)
-        y = layers.LayerNorm(cfg.dtype, name="decoder_norm")(y)
+        masks = (decoder_mask, encoder_decoder_mask, bias)
+        modes = (deterministic, decode, keep_encoded_keys, prefill, prefill_lengths)
+        y = _apply_stack(cfg, DecoderLayer, cfg.num_decoder_layers, "decoder", y, encoded, *masks, *modes)
+        y = _layer_norm(cfg, "decoder_norm")(y)
         y = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(y, deterministic=deterministic)
 
         # Logits are float32 for a stable softmax.
         if cfg.logits_via_embedding:
-            return self.shared_embedding.attend(y) / jnp.sqrt(jnp.float32(cfg.emb_dim))
-        return layers.Dense(cfg.vocab_size, ("embed", "vocab"), jnp.float32, name="logits_dense")(y)
+            return embedding.attend(y) / jnp.sqrt(jnp.float32(cfg.emb_dim))
+        return layers.DenseGeneral(cfg.vocab_size, kernel_axes=("embed", "vocab"), name="logits_dense")(y)
 
 
 class Transformer(nn.Module):
-    """The encoder-decoder."""
+    """The encoder-decoder, with T5X's protocol.
+
+    Decoding: a call of `decode` (or of the whole) with `decode=True`, the `cache` collection mutable and tokens of the
+    full length makes the cache; then each call of `decode` with one token a row returns the logits that follow it.
+    """
 
     config: T5Config
 
+    @property
+    def scan_layers(self) -> bool:
+        """Whether the arrays of the cache have the layers before the batch."""
+        return self.config.scan_layers
+
     def setup(self):
-        cfg = self.config
-        self.token_embedder = layers.Embed(cfg.vocab_size, cfg.emb_dim, cfg.dtype, cfg.one_hot_embedding)
-        self.encoder = Encoder(cfg, self.token_embedder)
-        self.decoder = Decoder(cfg, self.token_embedder)
+        self.token_embedder = _embedding(self.config)
+        self.encoder = Encoder(self.config, self.token_embedder)
+        self.decoder = Decoder(self.config, self.token_embedder)
 
     def encode(
         self, encoder_input_tokens: Array, encoder_segment_ids: Array | None = None, enable_dropout: bool = True
@@ -257,7 +322,9 @@ class Transformer(nn.Module):
         """`[batch, inputs_length] -> [batch, inputs_length, embed]`. Token 0 is padding."""
         real = encoder_input_tokens > 0
         mask = attention.combine_masks(
-            attention.padding_mask(real, real), attention.segment_mask(encoder_segment_ids, encoder_segment_ids)
+            attention.make_attention_mask(real, real, jnp.logical_and, dtype=bool),
+            attention.segment_mask(encoder_segment_ids, encoder_segment_ids),
+            dtype=bool,
         )
         return self.encoder(encoder_input_tokens, mask, not enable_dropout)
 
@@ -269,25 +336,46 @@ class Transformer(nn.Module):
         decoder_target_tokens: Array,
         encoder_segment_ids: Array | None = None,
         decoder_segment_ids: Array | None = None,
+        decoder_positions: Array | None = None,
         enable_dropout: bool = True,
+        decode: bool = False,
+        max_decode_length: int | None = None,
+        keep_encoded_keys: bool = False,
     ) -> Array:
-        """Teacher-forced float32 logits `[batch, targets_length, vocab]`."""
-        real_inputs, real_targets = encoder_input_tokens > 0, decoder_target_tokens > 0
-        mask = attention.combine_masks(
-            attention.causal_mask(decoder_input_tokens.shape[-1]),
-            attention.padding_mask(real_targets, real_targets),
-            attention.segment_mask(decoder_segment_ids, decoder_segment_ids),
-        )
-        cross_mask = attention.combine_masks(
-            attention.padding_mask(real_targets, real_inputs),
-            attention.segment_mask(decoder_segment_ids, encoder_segment_ids),
-        )
-        return self.decoder(encoded, decoder_input_tokens, mask, cross_mask, not enable_dropout)
+        """Float32 logits `[batch, targets_length, vocab]`.
 
-    def decode_step(self, encoded: Array, encoder_input_tokens: Array, token: Array, max_decode_length: int) -> Array:
-        """Logits `[batch, 1, vocab]` after `token` `[batch, 1]`, with the `cache` collection mutable."""
-        cross_mask = attention.padding_mask(jnp.ones_like(token, bool), encoder_input_tokens > 0)
-        return self.decoder(encoded, token, None, cross_mask, True, max_decode_length)
+        Args:
+          encoded: what `encode` returned.
+          encoder_input_tokens: `[batch, inputs_length]`, for the padding.
+          decoder_input_tokens, decoder_target_tokens: `[batch, targets_length]`.
+          encoder_segment_ids, decoder_segment_ids: of packed batches; not with `decode`.
+          decoder_positions: of packed batches; relative positions do not need them.
+          enable_dropout: for training.
+          decode: one position at a time, with a cache (see the class).
+          max_decode_length: T5X's; the length of the cache is that of the call that made it.
+          keep_encoded_keys: when making the cache, compute the keys and values of the encoded inputs once and keep
+            them there. `encoded` and its tokens must then be the real ones already.
+
+        Raises:
+          ValueError: for packed batches with `decode`.
+        """
+        del decoder_positions, max_decode_length
+        real_inputs = encoder_input_tokens > 0
+        if decode:
+            if encoder_segment_ids is not None or decoder_segment_ids is not None:
+                raise ValueError("Packed batches cannot be decoded: leave out the segment ids, and pack = False.")
+            mask, real_targets = None, jnp.ones(decoder_target_tokens.shape, bool)
+        else:
+            mask = attention.make_decoder_mask(decoder_target_tokens, bool, decoder_segment_ids=decoder_segment_ids)
+            real_targets = decoder_target_tokens > 0
+        cross_mask = attention.combine_masks(
+            attention.make_attention_mask(real_targets, real_inputs, jnp.logical_and, dtype=bool),
+            attention.segment_mask(decoder_segment_ids, encoder_segment_ids),
+            dtype=bool,
+        )
+        return self.decoder(
+            encoded, decoder_input_tokens, mask, cross_mask, not enable_dropout, decode, keep_encoded_keys
+        )
 
     def __call__(
         self,
@@ -300,12 +388,13 @@ class Transformer(nn.Module):
         decoder_positions: Array | None = None,
         *,
         enable_dropout: bool = True,
+        decode: bool = False,
     ) -> Array:
         """Float32 logits `[batch, targets_length, vocab]`; every feature is int32 `[batch, length]`.
 
         Positions are part of packed batches; T5's relative positions do not need them.
         """
-        del encoder_positions, decoder_positions
+        del encoder_positions
         encoded = self.encode(encoder_input_tokens, encoder_segment_ids, enable_dropout)
         return self.decode(
             encoded,
@@ -314,5 +403,7 @@ class Transformer(nn.Module):
             decoder_target_tokens,
             encoder_segment_ids,
             decoder_segment_ids,
+            decoder_positions,
             enable_dropout,
+            decode,
         )

@@ -5,6 +5,7 @@ axes `data` and `model`. XLA's partitioner does the rest: there are no hand-writ
 """
 
 import contextlib
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,8 +19,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from limba.data import Batch
 
+logger = logging.getLogger(__name__)
 PyTree = Any
-LogicalAxisRules = Sequence[tuple[str, str | None]]
+MeshAxes = str | tuple[str, ...] | None
+LogicalAxisRules = Sequence[tuple[str, MeshAxes]]
 
 
 def standard_logical_axis_rules(
@@ -39,7 +42,7 @@ def standard_logical_axis_rules(
     Raises:
       ValueError: for dims other than 1 and 2.
     """
-    embed: list[tuple[str, str | None]]
+    embed: list[tuple[str, MeshAxes]]
     match (activation_partitioning_dims, parameter_partitioning_dims):
         case (1, 1):
             embed = [("embed", None)]
@@ -51,7 +54,7 @@ def standard_logical_axis_rules(
             embed = [("embed", "model"), ("embed", "data")]
         case dims:
             raise ValueError(f"standard_logical_axis_rules takes 1 or 2 for both partitioning dims, not {dims}.")
-    rules: list[tuple[str, str | None]] = [
+    rules: list[tuple[str, MeshAxes]] = [
         ("batch", "data"),
         ("vocab", "model"),
         ("mlp", "model"),
@@ -74,53 +77,115 @@ def fsdp_logical_axis_rules() -> LogicalAxisRules:
     return standard_logical_axis_rules(parameter_partitioning_dims=2)
 
 
+def _model_axis(
+    num_partitions: int | None, model_parallel_submesh: Sequence[int] | None, devices: Sequence[jax.Device]
+) -> int:
+    submesh_size = math.prod(model_parallel_submesh) if model_parallel_submesh else None
+    if num_partitions and submesh_size and num_partitions not in (1, submesh_size):
+        raise ValueError(
+            f"PjitPartitioner.num_partitions = {num_partitions} and model_parallel_submesh = "
+            f"{tuple(model_parallel_submesh or ())} disagree; give one of them."
+        )
+    wanted = submesh_size or num_partitions or 1
+    if len(devices) % wanted == 0:
+        return wanted
+    if devices[0].platform == "cpu":
+        # A pod's recipe tried on a laptop: the mesh changes where numbers are computed, not the numbers.
+        size = math.gcd(wanted, len(devices))
+        logger.warning(
+            "PjitPartitioner.num_partitions = %d does not divide the %d CPU devices: the model axis is %d here.",
+            *(wanted, len(devices), size),
+        )
+        return size
+    raise ValueError(
+        f"PjitPartitioner.num_partitions = {wanted} does not divide the {len(devices)} devices; "
+        f"choose one of {[n for n in range(1, len(devices) + 1) if len(devices) % n == 0]}."
+    )
+
+
+def _multi_slice_mesh(
+    ici_mesh_shape: Sequence[int] | None, dcn_mesh_shape: Sequence[int] | None, devices: Sequence[jax.Device]
+) -> np.ndarray:
+    """Devices `[replica, data, model]`, the product of the shapes within a slice (ICI) and across slices (DCN)."""
+    shapes = (tuple(ici_mesh_shape or ()), tuple(dcn_mesh_shape or ()))
+    if any(len(shape) != 3 for shape in shapes) or math.prod((*shapes[0], *shapes[1])) != len(devices):
+        raise ValueError(
+            f"PjitPartitioner.ici_mesh_shape = {shapes[0]} and dcn_mesh_shape = {shapes[1]} must both be (replica, "
+            f"data, model), and their product the {len(devices)} devices."
+        )
+    if math.prod(shapes[1]) == 1:
+        return mesh_utils.create_device_mesh(shapes[0], devices=devices)
+    # Only TPUs know which slice a device belongs to; elsewhere a host is one.
+    by_process = devices[0].platform != "tpu"
+    return mesh_utils.create_hybrid_device_mesh(*shapes, devices=devices, process_is_granule=by_process)
+
+
 class PjitPartitioner:
     """A mesh of all devices with the axes `data` and `model`, and the rules of a run.
 
     Attributes:
       num_partitions: size of the `model` axis; the rest is `data`. Honoured on every platform.
       model_parallel_submesh: T5X's way to give the same number, as a TPU submesh `(x, y, z, cores)`.
+      params_on_devices: True; T5X's False, parameters in host memory, is not provided.
+      backend: the platform whose devices are meant, such as "cpu"; None is JAX's default.
+      ici_mesh_shape, dcn_mesh_shape: for several slices, `(replica, data, model)` within a slice and across slices; the
+        mesh has these three axes then, and batches are split over `replica` and `data`.
       logical_axis_rules: defaults to `standard_logical_axis_rules()`.
-      devices: defaults to `jax.devices()`.
+      devices: defaults to `jax.devices(backend)`.
 
     Raises:
-      ValueError: if the devices do not divide by the model axis, or both ways to say it disagree.
+      ValueError: if accelerators do not divide by the model axis (CPU devices get the largest that fits, and a
+        warning), if two ways to say it disagree, or for what is not provided.
     """
 
     def __init__(
         self,
         num_partitions: int | None = None,
         model_parallel_submesh: Sequence[int] | None = None,
+        params_on_devices: bool = True,
+        backend: str | None = None,
+        ici_mesh_shape: Sequence[int] | None = None,
+        dcn_mesh_shape: Sequence[int] | None = None,
         logical_axis_rules: LogicalAxisRules | None = None,
         devices: Sequence[jax.Device] | None = None,
     ):
-        submesh_size = math.prod(model_parallel_submesh) if model_parallel_submesh else None
-        if num_partitions and submesh_size and num_partitions not in (1, submesh_size):
+        if not params_on_devices:
             raise ValueError(
-                f"PjitPartitioner.num_partitions = {num_partitions} and model_parallel_submesh = "
-                f"{tuple(model_parallel_submesh or ())} disagree; give one of them."
+                "PjitPartitioner.params_on_devices = False is not provided; FSDP rules save memory instead."
             )
-        model_axis = submesh_size or num_partitions or 1
-        devices = list(devices if devices is not None else jax.devices())
-        if len(devices) % model_axis:
+        devices = list(devices if devices is not None else jax.devices(backend))
+        rules = tuple(logical_axis_rules or standard_logical_axis_rules())
+        if ici_mesh_shape is not None or dcn_mesh_shape is not None:
+            device_mesh = _multi_slice_mesh(ici_mesh_shape, dcn_mesh_shape, devices)
+            self.mesh = Mesh(device_mesh, ("replica", "data", "model"))
+            self.data_axes: tuple[str, ...] = ("replica", "data")
+            rules = tuple((name, self.data_axes if name == "batch" else axis) for name, axis in rules)
+        else:
+            model_axis = _model_axis(num_partitions, model_parallel_submesh, devices)
+            shape = (len(devices) // model_axis, model_axis)
+            self.mesh = Mesh(mesh_utils.create_device_mesh(shape, devices=devices), ("data", "model"))
+            self.data_axes = ("data",)
+        self.logical_axis_rules = rules
+        if self.num_data_shards % jax.process_count():
             raise ValueError(
-                f"PjitPartitioner.num_partitions = {model_axis} does not divide the {len(devices)} devices; "
-                f"choose one of {[n for n in range(1, len(devices) + 1) if len(devices) % n == 0]}."
+                f"PjitPartitioner.num_partitions = {self.mesh.shape['model']} makes hosts share rows of a batch, which "
+                f"is not supported yet: use at most the {jax.local_device_count()} devices of one host."
             )
-        shape = (len(devices) // model_axis, model_axis)
-        if shape[0] % jax.process_count():
-            raise ValueError(
-                f"PjitPartitioner.num_partitions = {model_axis} makes hosts share rows of a batch, which is not "
-                f"supported yet: use at most the {jax.local_device_count()} devices of one host."
-            )
-        self.mesh = Mesh(mesh_utils.create_device_mesh(shape, devices=devices), ("data", "model"))
-        self.logical_axis_rules = tuple(logical_axis_rules or standard_logical_axis_rules())
+
+    @property
+    def num_data_shards(self) -> int:
+        """Over how many groups of devices a batch is split."""
+        return math.prod(self.mesh.shape[axis] for axis in self.data_axes)
 
     def _mesh_axes(self, logical_axes: Sequence[str | None]) -> PartitionSpec:
         """The mesh axis of each logical axis, None where it is not sharded."""
         spec = nn_partitioning.logical_to_mesh_axes(tuple(logical_axes), rules=self.logical_axis_rules)
         assert spec is not None  # only for axes that are None altogether
         return spec
+
+    def _size(self, mesh_axes: MeshAxes) -> int:
+        axes = (mesh_axes,) if isinstance(mesh_axes, str) else mesh_axes or ()
+        return math.prod(self.mesh.shape[axis] for axis in axes)
 
     @contextlib.contextmanager
     def activate(self) -> Iterator[None]:
@@ -130,8 +195,8 @@ class PjitPartitioner:
 
     @property
     def data_sharding(self) -> NamedSharding:
-        """Of every feature of a batch: rows over `data`."""
-        return NamedSharding(self.mesh, PartitionSpec("data"))
+        """Of every feature of a batch: rows over `data`, and over `replica` where there are several slices."""
+        return NamedSharding(self.mesh, PartitionSpec(self.data_axes))
 
     @property
     def replicated(self) -> NamedSharding:
@@ -169,7 +234,7 @@ class PjitPartitioner:
 
     def check_batch_size(self, batch_size: int, where: str, num_microbatches: int = 1) -> None:
         """Raises ValueError unless every device gets the same number of rows of every microbatch."""
-        data = self.mesh.shape["data"]
+        data = self.num_data_shards
         if batch_size % (data * num_microbatches):
             split = f"{data} data shards" + (f" x {num_microbatches} microbatches" if num_microbatches > 1 else "")
             raise ValueError(
@@ -184,10 +249,10 @@ class PjitPartitioner:
         for name, array in flat_shapes.items():
             mesh_axes = self._mesh_axes(flat_axes[name])
             for dim, axis, mesh_axis in zip(array.shape, flat_axes[name], mesh_axes, strict=True):
-                if mesh_axis is not None and dim % self.mesh.shape[mesh_axis]:
+                if dim % self._size(mesh_axis):
                     raise ValueError(
                         f"{name} has {dim} in its logical axis {axis!r}, which does not divide by the mesh axis "
-                        f"{mesh_axis!r} of size {self.mesh.shape[mesh_axis]}; choose a PjitPartitioner.num_partitions "
+                        f"{mesh_axis!r} of size {self._size(mesh_axis)}; choose a PjitPartitioner.num_partitions "
                         f"that divides it, or other logical_axis_rules."
                     )
 
@@ -197,7 +262,7 @@ class PjitPartitioner:
         The kernels join heads and kv, so their shapes alone would not show it.
         """
         mesh_axis = self._mesh_axes(("heads",))[0]
-        size = self.mesh.shape[mesh_axis] if mesh_axis else 1
+        size = self._size(mesh_axis)
         if num_heads % size:
             raise ValueError(
                 f"num_heads is {num_heads}, which does not divide by the mesh axis {mesh_axis!r} of size {size}; set "

@@ -132,10 +132,10 @@ def train(
             pipeline.check_task_vocabularies(train_dataset_cfg, model.input_vocabulary, model.output_vocabulary)
             get_dataset_fn = get_dataset_fn or pipeline.get_train_batches
             train_eval_get_dataset_fn = train_eval_get_dataset_fn or pipeline.get_eval_batches
-        batches = get_dataset_fn(train_dataset_cfg, model.FEATURE_CONVERTER, *hosts)
+        batches = get_dataset_fn(train_dataset_cfg, model.FEATURE_CONVERTER_CLS, *hosts)
         eval_batches: EvalBatches = {}
         if train_eval_dataset_cfg is not None:
-            eval_batches = train_eval_get_dataset_fn(train_eval_dataset_cfg, model.FEATURE_CONVERTER, *hosts)
+            eval_batches = train_eval_get_dataset_fn(train_eval_dataset_cfg, model.FEATURE_CONVERTER_CLS, *hosts)
 
     # ---------------------------------------------------- state -------------------------------------------------------
     checkpointer = checkpoints.Checkpointer(directory, checkpoint_cfg.save)

@@ -6,6 +6,7 @@ import random
 import types
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 os.environ["USE_TF"] = "0"  # transformers 4 would import TensorFlow, for nothing.
 
@@ -140,10 +141,9 @@ def new_run(spiece_model) -> Callable[..., Path]:
 
     def save(directory: Path, *, poison: str | None = None, vocab_file=spiece_model, dtype: str = "float32", **fields):
         config = T5Config(**(SMALL | fields))
-        model = types.SimpleNamespace(module=Transformer(config), output_vocabulary=SentencePieceVocabulary(vocab_file))
-        shapes, _ = EncoderDecoderModel.param_shapes_and_axes(
-            types.SimpleNamespace(initial_variables=lambda rng: EncoderDecoderModel.initial_variables(model, rng))
-        )
+        vocabulary: Any = SentencePieceVocabulary(vocab_file)
+        model = EncoderDecoderModel(Transformer(config), vocabulary, vocabulary, optimizer_def=None)
+        shapes, _ = model.param_shapes_and_axes()
         rng = np.random.default_rng(7)
 
         def random_tensor(path, shape):
@@ -197,7 +197,7 @@ class Exported:
         return np.asarray(self.model.logits(self.params, self.batch))
 
     def greedy_tokens(self) -> np.ndarray:
-        return np.asarray(self.model.predict_batch(self.params, self.batch)[0])
+        return np.asarray(self.model.predict_batch(self.params, self.batch))
 
 
 @pytest.fixture(scope="session", params=list(KINDS))

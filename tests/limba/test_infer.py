@@ -51,10 +51,11 @@ def test_answers_are_those_of_predict_batch(checkpoint, tmp_path, num_devices):
         tokens = np.zeros((1, 32), np.int32)
         ids = [*map(int, line.split()), 1]
         tokens[0, : len(ids)] = ids
-        expected, score = model.predict_batch(params, {"encoder_input_tokens": tokens}, max_decode_length=5)
+        batch = {"encoder_input_tokens": tokens, "decoder_input_tokens": np.zeros((1, 5), np.int32)}
+        expected, aux = model.predict_batch_with_aux(params, batch)
         text = " ".join(str(t) for t in expected[0].tolist() if t > 1)
         assert result["prediction"] == text
-        assert result["score"] == pytest.approx(float(score[0]), abs=1e-3)
+        assert result["score"] == pytest.approx(float(aux["scores"][0]), abs=1e-3)
 
 
 def test_nothing_to_answer(checkpoint):

@@ -1,3 +1,4 @@
+import functools
 import math
 
 import jax
@@ -52,9 +53,30 @@ def test_scanned_layers_give_the_loss_and_gradients_of_unrolled_ones(remat_polic
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])
-@pytest.mark.parametrize("tied", [False, True])
-def test_decoding_step_by_step_equals_teacher_forcing(scan_layers, tied):
-    module = network.Transformer(small.config(scan_layers=scan_layers, logits_via_embedding=tied))
+def test_remat_recomputes_the_same_dropout(scan_layers):
+    losses = []
+    for remat_policy in ("none", "full"):
+        fields = {"scan_layers": scan_layers, "remat_policy": remat_policy}
+        model = small.model(dropout_rate=0.5, num_encoder_layers=1, num_decoder_layers=1, **fields)
+        params = model.initial_variables(jax.random.key(0))["params"]
+        loss = lambda p, m=model: m.loss_fn(p, small.batch(0), jax.random.key(1))[0]  # noqa: E731
+        value, grads = jax.jit(jax.value_and_grad(loss))(params)
+        losses.append((float(value), float(jnp.linalg.norm(grads["token_embedder"]["embedding"]))))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "keeps_keys"),
+    [
+        ({}, True),
+        ({}, False),
+        ({"logits_via_embedding": True, "relative_bias_per_layer": True}, True),
+        ({"scan_layers": True}, True),
+        ({"scan_layers": True, "relative_bias_per_layer": True, "joined_attention_kernels": False}, False),
+    ],
+)
+def test_decoding_step_by_step_equals_teacher_forcing(fields, keeps_keys):
+    module = network.Transformer(small.config(**fields))
     batch = small.batch(1, rows=3)
     # Decoding does not mask padded targets, teacher forcing does: compare on full rows.
     batch["decoder_target_tokens"] = np.maximum(batch["decoder_target_tokens"], 3)
@@ -66,10 +88,23 @@ def test_decoding_step_by_step_equals_teacher_forcing(scan_layers, tied):
     expected = _logits(module, params, batch)
 
     encoded = module.apply({"params": params}, inputs, enable_dropout=False, method=module.encode)
-    step = lambda cache, token: module.apply(  # noqa: E731
-        {"params": params, **cache}, encoded, inputs, token, 8, method=module.decode_step, mutable=["cache"]
-    )
-    _, cache = step({}, tokens[:, :1])
+
+    @functools.partial(jax.jit, static_argnames="keep")
+    def step(cache, fed, keep=False):
+        return module.apply(
+            {"params": params, **cache},
+            encoded,
+            inputs,
+            fed,
+            fed,
+            enable_dropout=False,
+            decode=True,
+            keep_encoded_keys=keep,
+            mutable=["cache"],
+            method=module.decode,
+        )
+
+    _, cache = step({}, tokens, keep=keeps_keys)
     stepwise = []
     for t in range(8):
         logits, cache = step(cache, tokens[:, t : t + 1])

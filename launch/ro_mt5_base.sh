@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# mT5 base continued on Romanian; gin/recipes/ro_mt5_base.gin says what it needs.
+exec bash "$(dirname "${BASH_SOURCE[0]}")/worker.sh" gin/recipes/ro_mt5_base.gin "$@"

@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# mT5 large continued on Romanian; gin/recipes/ro_mt5_large.gin says what it needs.
+exec bash "$(dirname "${BASH_SOURCE[0]}")/worker.sh" gin/recipes/ro_mt5_large.gin "$@"

@@ -1,0 +1,124 @@
+"""`limba gin-check FILE…`: parses gin files and resolves every name in them, without building or compiling anything.
+
+    limba gin-check my_run.gin
+    limba gin-check --gin_search_paths=~/t5x ~/t5x/t5x/examples
+    limba gin-check --gin_file=gin/models/t5_1_1/base.gin my_vocabulary.gin
+
+One line a file, `ok FILE` or `FAIL FILE:LINE: what is missing`; the exit code is 1 if any failed. A folder stands for all
+the gin files below it. Each file is read by itself, after the files of --gin_file if there are any and before bindings.
+Macros may be unbound or %gin.REQUIRED: a file may be meant for inclusion.
+"""
+
+import argparse
+import contextlib
+import importlib
+import os
+import re
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from limba import gin_utils, native_logs, t5x_compat
+
+# What a file's imports are likely to name, and what is slow to import: once for all files.
+_IMPORT = re.compile(r"^\s*(?:from (?P<package>[\w.]+) )?import (?P<module>[\w.]+)", re.MULTILINE)
+_WARM = ("limba", "optax", "seqio", "t5", "t5x", "tasks")
+
+
+def check(file: str, before: Sequence[str], bindings: Sequence[str], search_paths: str) -> str | None:
+    """What is wrong with a file, as `FILE:LINE: message`; None if nothing is. Leaves gin's configuration changed."""
+    try:
+        gin_utils.parse_files([*before, file], search_paths)
+        for binding in bindings:
+            gin_utils.parse_binding(binding)
+    except gin_utils.GinError as error:
+        # The file itself comes first, then the one it includes in which it went wrong.
+        places = [f"{name}:{line}" for name, line in error.places]
+        if not places or error.places[-1][0] != file:
+            places.append(file)
+        return ": ".join([places[-1], *places[:1][: len(places) - 1], error.what])
+    return None
+
+
+def check_apart(file: str, before: Sequence[str], bindings: Sequence[str], search_paths: str) -> str | None:
+    """`check` in a process of its own, forked from this one: imports of this process are there, and nothing is left."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # JAX warns of forks; the child computes nothing.
+        child = os.fork()
+    if child == 0:
+        os.close(reading)
+        answer = "the check was cut short"
+        try:
+            # What task modules print is not an answer.
+            with contextlib.redirect_stdout(sys.stderr):
+                answer = check(file, before, bindings, search_paths) or "ok"
+        except SystemExit as stop:
+            answer = f"{file}: a module that it imports ends the process ({stop})"
+        finally:
+            os.write(writing, answer.encode())
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8") as pipe:
+        answer = pipe.read()
+    os.waitpid(child, 0)
+    return None if answer == "ok" else answer or f"{file}: the process that read it died"
+
+
+def gin_files(paths: Sequence[str]) -> list[str]:
+    """The files, and those below the folders.
+
+    Raises:
+      FileNotFoundError: for a folder without gin files.
+    """
+    files: list[str] = []
+    for path in paths:
+        if Path(path).is_dir():
+            below = sorted(str(file) for file in Path(path).rglob("*.gin"))
+            if not below:
+                raise FileNotFoundError(f"There is no gin file below {path}.")
+            files += below
+        else:
+            files.append(path)
+    return files
+
+
+def _warm_up(files: Sequence[str]) -> None:
+    """Imports here what the files import, so that each child finds it there. What fails is left to them to report."""
+    modules = set()
+    for file in filter(os.path.isfile, files):
+        for line in _IMPORT.finditer(Path(file).read_text(encoding="utf-8", errors="replace")):
+            modules.add(".".join(filter(None, line.groups())))
+    t5x_compat.install()
+    # T5X's names do not show what they bring in; the files that stand in for its own use SeqIO.
+    modules |= {"seqio"} if any(name.startswith(("t5x.", "t5.")) for name in modules) else set()
+    with native_logs.filtered():
+        for name in sorted(modules):
+            if name.partition(".")[0] in _WARM:
+                with contextlib.suppress(ImportError):
+                    importlib.import_module(name)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Checks the files and prints a line for each."""
+    parser = argparse.ArgumentParser(
+        prog="limba gin-check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a gin file, or a folder of them")
+    gin_utils.add_gin_flags(parser)
+    flags = parser.parse_args(gin_utils.rewrite_gin_flags(argv))
+    files = gin_files(flags.files)
+    _warm_up([*flags.gin_file, *files])
+    failed = 0
+    for file in files:
+        wrong = check_apart(file, flags.gin_file, flags.gin_bindings, flags.gin_search_paths)
+        print(f"FAIL {wrong}" if wrong else f"ok {file}", flush=True)
+        failed += wrong is not None
+    if failed:
+        print(f"{failed} of {len(files)} files failed.", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    gin_utils.run_command(main)
