@@ -15,7 +15,7 @@ from typing import Any
 import sentencepiece
 
 import limba
-from convert.t5x_checkpoint import LAYERS, Source, open_source, write_checkpoint
+from convert.t5x_checkpoint import NETWORKS, Source, open_source, write_checkpoint
 from limba.checkpoint_files import write_files
 
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", help="the run's directory to write checkpoint_<step> into")
     parser.add_argument("--vocab", metavar="FILE", required=True, help="the SentencePiece model of the run")
     parser.add_argument("--extra_ids", type=int, default=100, help="sentinels behind its pieces (100)")
-    parser.add_argument("--layers", choices=LAYERS, help="scan or unroll the layers (as they are)")
+    parser.add_argument("--network", choices=NETWORKS, help="whose layout the layers get (as it is)")
     parser.add_argument(
         "--mlp_activations", nargs="+", metavar="NAME", help="tensors do not tell (gated: gelu linear; else relu)"
     )
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
         args.out,
         vocab=args.vocab,
         extra_ids=args.extra_ids,
-        layers=args.layers,
+        network=args.network,
         mlp_activations=args.mlp_activations,
         with_optimizer=not args.no_optimizer,
         overwrite=args.overwrite,
@@ -51,7 +51,7 @@ def from_t5x(
     *,
     vocab: str | Path,
     extra_ids: int = 100,
-    layers: str | None = None,
+    network: str | None = None,
     mlp_activations: Sequence[str] | None = None,
     with_optimizer: bool = True,
     overwrite: bool = False,
@@ -65,7 +65,7 @@ def from_t5x(
     vocab = Path(vocab).expanduser().absolute()
     if not vocab.is_file():
         raise FileNotFoundError(f"There is no SentencePiece model {str(vocab)!r}; say where it is with --vocab FILE.")
-    source = open_source(checkpoint, layers, with_optimizer)
+    source = open_source(checkpoint, network, with_optimizer)
     network = network_fields(source, mlp_activations)
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(vocab)).vocab_size()
     info = {

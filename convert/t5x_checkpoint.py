@@ -18,7 +18,7 @@ from limba.checkpoint_directories import checkpoint_path, find_checkpoint
 from limba.saved_tensors import SavedTensor
 from limba.storage import AnyPath
 
-LAYERS = ("scanned", "unrolled")
+NETWORKS = ("t5", "scalable_t5")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,12 +36,12 @@ class Source:
     step: int
 
 
-def open_source(checkpoint: str | AnyPath, layers: str | None = None, with_optimizer: bool = True) -> Source:
+def open_source(checkpoint: str | AnyPath, network: str | None = None, with_optimizer: bool = True) -> Source:
     """Opens a checkpoint of Limba or T5X, or the newest one of a run's directory.
 
     Args:
       checkpoint: on this machine or in a bucket.
-      layers: "scanned", "unrolled", or None as they are.
+      network: whose layout the layers get: "t5" (unrolled), "scalable_t5" (scanned), or None as it is.
       with_optimizer: False leaves the optimizer's statistics out.
 
     Raises:
@@ -50,9 +50,14 @@ def open_source(checkpoint: str | AnyPath, layers: str | None = None, with_optim
     """
     path = find_checkpoint(checkpoint)
     tensors: Mapping[str, SavedTensor] = saved_tensors.open_tensors(path)
-    if layers is not None:
-        shapes = scan_layout.scanned_shapes if layers == "scanned" else scan_layout.unrolled_shapes
-        tensors, _ = scan_layout.convert(tensors, shapes(tensors))
+    if network is not None:
+        shapes = scan_layout.shapes_for(tensors, network)
+        tensors, _ = scan_layout.convert(tensors, shapes)
+        if missing := [name for name in shapes if name not in tensors]:
+            raise ValueError(
+                f"{path} cannot be a {network}: {missing[0]} cannot be made. Tables of relative positions that differ "
+                "from layer to layer, as scalable_t5 trains them, have no place in t5."
+            )
     step = int(np.asarray(tensors["state/step"])) if "state/step" in tensors else 0
     if not with_optimizer:
         tensors = {name: t for name, t in tensors.items() if not name.startswith("state/param_states/")}

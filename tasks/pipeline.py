@@ -130,8 +130,8 @@ class TrainBatches:
 class DatasetBatches:
     """A `tf.data.Dataset` of a user's own as the training stream. Implements `limba.data.BatchIterator`.
 
-    Its position is saved by TensorFlow where it can save the pipeline; otherwise a resumed run reads all earlier batches
-    again. A data set that ends is begun again.
+    Its position is saved by TensorFlow where it can save the pipeline; otherwise a resumed run reads all earlier
+    batches again. A data set that ends is begun again.
 
     Args:
       dataset: batches of this host's rows under the model's feature names.
@@ -268,8 +268,8 @@ class _Stream:
         provider = find_provider(config.mixture_or_task_name, config.module)
         if config.task_feature_lengths is None:
             raise ValueError(
-                f"DatasetConfig.task_feature_lengths of {config.name!r} is None, which only inference evaluation can do "
-                "with: bind TASK_FEATURE_LENGTHS, such as {'inputs': 512, 'targets': 114}."
+                f"DatasetConfig.task_feature_lengths of {config.name!r} is None, which only inference evaluation can "
+                "do with: bind TASK_FEATURE_LENGTHS, such as {'inputs': 512, 'targets': 114}."
             )
         tasks = [task for task in seqio.get_subtasks(provider) if config.split in task.splits]
         if not tasks:
@@ -643,8 +643,8 @@ def _check_cached(task: seqio.Task) -> None:
         places = ", ".join(seqio.get_global_cache_dirs()) or "no folder is named"
         raise ValueError(
             f"Task {task.name!r} has no offline cache ({places}), and DatasetConfig.use_cached asks for it. Make its "
-            "examples while training with --gin.USE_CACHED_TASKS=False; or cache it with seqio_cache_tasks and name the "
-            "folder, --seqio_additional_cache_dirs=FOLDER."
+            "examples while training with --gin.USE_CACHED_TASKS=False; or cache it with seqio_cache_tasks and name "
+            "the folder, --seqio_additional_cache_dirs=FOLDER."
         )
 
 
