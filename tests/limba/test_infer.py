@@ -110,9 +110,7 @@ def test_shards_make_up_the_whole(checkpoint, tmp_path):
 
 
 def test_auxiliary_values_and_ids(checkpoint, tmp_path):
-    write_fn = functools.partial(
-        infer.write_inferences_to_file, output_ids=True, input_fields_to_include=["targets"]
-    )
+    write_fn = functools.partial(infer.write_inferences_to_file, output_ids=True, input_fields_to_include=["targets"])
     _infer(checkpoint, tmp_path, mode="predict_with_aux", write_fn=write_fn)
     for line in _lines(tmp_path / _name("predict_with_aux")):
         assert set(line["inputs"]) == {"targets", "targets_pretokenized"}
