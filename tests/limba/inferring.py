@@ -7,6 +7,9 @@ import seqio
 import tensorflow as tf
 
 from limba import checkpoints, metrics, train_state
+from tasks import inference as task_inference
+
+__all__ = ["FormulaModel", "register_task", "save_checkpoint", "task_inference"]
 
 VOCABULARY = seqio.ByteVocabulary()
 LENGTHS = {"inputs": 8, "targets": 4}
