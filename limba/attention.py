@@ -19,7 +19,7 @@ from limba.layers import DenseGeneral, Initializer, einsum, param_with_axes, wit
 Array = jax.Array
 DType = Any
 
-# What a masked logit becomes: far below any real one, and finite so that a fully masked row stays finite.
+# Added to a masked logit: it is then far below any real one, and finite so that a fully masked row stays finite.
 _MASKED = -1e10
 
 # ----------------------------------------------------- masks -------------------------------------------------------
@@ -72,12 +72,10 @@ def make_decoder_mask(
         prefix = decoder_causal_attention > 0
         allowed |= make_attention_mask(prefix, prefix, jnp.logical_and, dtype=bool)
     real = decoder_target_tokens > 0
-    return combine_masks(
-        allowed,
-        make_attention_mask(real, real, jnp.logical_and, dtype=bool),
-        segment_mask(decoder_segment_ids, decoder_segment_ids),
-        dtype=dtype,
-    )
+    allowed &= make_attention_mask(real, real, jnp.logical_and, dtype=bool)
+    if decoder_segment_ids is not None:
+        allowed &= make_attention_mask(decoder_segment_ids, decoder_segment_ids, jnp.equal, dtype=bool)
+    return allowed.astype(dtype)
 
 
 def segment_mask(query_segments: Array | None, key_segments: Array | None) -> Array | None:
@@ -196,9 +194,11 @@ def dot_product_attention(
     if bias is not None:
         logits = logits + bias.astype(logits.dtype)
     if mask is not None:
-        logits = jnp.where(mask, logits, jnp.asarray(_MASKED, logits.dtype))
+        # Added, not put in place: a fully masked row has T5X's gradients then too.
+        logits = logits + jnp.where(mask, 0, _MASKED).astype(logits.dtype)
     weights = jax.nn.softmax(logits).astype(dtype)
     if not deterministic and dropout_rate > 0.0:
+        assert dropout_rng is not None
         keep = 1.0 - dropout_rate
         kept = jax.random.bernoulli(dropout_rng, keep, (*weights.shape[:-2], 1, weights.shape[-1]))
         weights = weights * (kept.astype(weights.dtype) / jnp.asarray(keep, weights.dtype))
@@ -333,8 +333,8 @@ class MultiHeadDotProductAttention(nn.Module):
         self.put_variable("cache", "cache_index", lengths)
 
     def _decode_one_position(self, key: Array, value: Array, mask: Array | None, bias: Array | None):
-        index = self.get_variable("cache", "cache_index")
-        length = self.get_variable("cache", "cached_key").shape[1]
+        index: Array = self.get_variable("cache", "cache_index")
+        length: int = self.get_variable("cache", "cached_key").shape[1]
         if key.shape[1] != 1:
             raise ValueError(f"Decoding feeds one position at a time, with a cache of {length}; got {key.shape[1]}.")
         key, value = self._append("cached_key", key, index), self._append("cached_value", value, index)

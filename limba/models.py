@@ -5,6 +5,7 @@ bound, and a subclass can replace the loss, the logits, the initial variables or
 """
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -124,7 +125,8 @@ class BaseTransformerModel:
     def initial_variables(self, rng: Array) -> Mapping[str, PyTree]:
         """`get_initial_variables` for a small batch: in networks with relative positions the lengths do not matter."""
         shapes = dict.fromkeys(("encoder_input_tokens", "decoder_input_tokens"), (1, 8))
-        return flax.core.unfreeze(self.get_initial_variables(rng, shapes))
+        variables: Any = self.get_initial_variables(rng, shapes)
+        return flax.core.unfreeze(variables)
 
     def param_shapes_and_axes(self) -> tuple[PyTree, PyTree]:
         """Shapes of the parameters and their logical axes (`PartitionSpec` leaves), without computing any."""
@@ -220,10 +222,9 @@ class BaseTransformerModel:
         """The tokens of `predict_batch_with_aux`, which says what the options are."""
         return self.predict_batch_with_aux(params=params, batch=batch, rng=rng, **options)[0]
 
-    def predict_batch_with_aux(
-        self, params: PyTree, batch: Batch, rng: Array | None = None, **options: Any
-    ) -> tuple[Array, Mapping[str, Array]]:
-        """Decoded tokens, and `scores` among what else is known of them."""
+    # Subclasses name their options.
+    def predict_batch_with_aux(self, *args: Any, **options: Any) -> tuple[Array, Mapping[str, Array]]:
+        """Decoded tokens of `(params, batch, rng)`, and `scores` among what else is known of them."""
         raise NotImplementedError(f"{type(self).__name__} must define predict_batch_with_aux.")
 
     def _decode(
@@ -260,7 +261,7 @@ class BaseTransformerModel:
 class EncoderDecoderModel(BaseTransformerModel):
     """An encoder-decoder network trained by teacher forcing."""
 
-    FEATURE_CONVERTER_CLS = "EncDecFeatureConverter"
+    FEATURE_CONVERTER_CLS: Any = "EncDecFeatureConverter"
 
     def __init__(
         self,
@@ -380,7 +381,7 @@ class EncoderDecoderModel(BaseTransformerModel):
         """
         ones = jnp.ones_like(decoder_input_tokens)
         # What networks of Limba offer beyond T5X's protocol.
-        keep = {"keep_encoded_keys": True} if _accepts(self.module.decode, "keep_encoded_keys") else {}
+        keep: dict[str, Any] = {"keep_encoded_keys": True} if _accepts(self.module.decode, "keep_encoded_keys") else {}
         _, variables = self.module.apply(
             {"params": params},
             encoded_inputs,
@@ -452,7 +453,7 @@ class EncoderDecoderModel(BaseTransformerModel):
         if prompt_with_targets:
             prompts = jnp.where(targets == self.output_vocabulary.eos_id, 0, targets)
 
-        encoded = self.module.apply({"params": params}, inputs, enable_dropout=False, method=self.module.encode)
+        encoded: Any = self.module.apply({"params": params}, inputs, enable_dropout=False, method=self.module.encode)
         cache, initial_index = self._compute_kv_cache(
             params,
             encoded_inputs=encoded,
@@ -461,11 +462,15 @@ class EncoderDecoderModel(BaseTransformerModel):
             prefill_decoder_prompt=_accepts(self.decode_fn, "initial_index")
             and _accepts(self.module.decode, "prefill"),
         )
-        rows = {"encoded_inputs": jnp.repeat(encoded, num_decodes, 0), "raw_inputs": jnp.repeat(inputs, num_decodes, 0)}
+        tokens_to_logits = functools.partial(
+            self._compute_logits_from_slice,
+            params=params,
+            encoded_inputs=jnp.repeat(encoded, num_decodes, axis=0),
+            raw_inputs=jnp.repeat(inputs, num_decodes, axis=0),
+            max_decode_length=targets.shape[1],
+        )
         decodes, scores = self._decode(
-            lambda state: self._compute_logits_from_slice(
-                state, params=params, max_decode_length=targets.shape[1], **rows
-            ),
+            tokens_to_logits,
             prompts,
             cache,
             initial_index,
@@ -485,7 +490,7 @@ class DecoderOnlyModel(BaseTransformerModel):
     targets; with `inputs_bidirectional_attention` the inputs all see each other (arXiv:1910.10683, section 3.2.1).
     """
 
-    FEATURE_CONVERTER_CLS = "DecoderFeatureConverter"
+    FEATURE_CONVERTER_CLS: Any = "DecoderFeatureConverter"
 
     def __init__(
         self,
@@ -612,10 +617,9 @@ class DecoderOnlyModel(BaseTransformerModel):
         params: PyTree,
         batch: Batch,
         rng: Array | None = None,
-        *,
+        decoder_params: Mapping[str, Any] | None = None,
         return_all_decodes: bool = False,
         num_decodes: int = 1,
-        decoder_params: Mapping[str, Any] | None = None,
     ) -> tuple[Array, Mapping[str, Array]]:
         """Goes on from the inputs of a batch.
 
@@ -624,9 +628,9 @@ class DecoderOnlyModel(BaseTransformerModel):
           batch: `decoder_input_tokens` (inputs, then targets, shifted right) and `decoder_causal_attention` (1 on the
             inputs). What they hold of the targets is not looked at.
           rng: for sampling.
+          decoder_params: more arguments for `decode_fn`, which must take `initial_index`.
           return_all_decodes: every decode, not only the best.
           num_decodes: samples of each input.
-          decoder_params: more arguments for `decode_fn`, which must take `initial_index`.
 
         Returns:
           The new tokens int32 `[batch, length]` without the inputs, 0 after EOS, and `{"scores": [batch]}`. With
@@ -644,7 +648,7 @@ class DecoderOnlyModel(BaseTransformerModel):
         inputs = batch["decoder_input_tokens"] * batch["decoder_causal_attention"]
         cache, initial_index = self._compute_kv_cache(params, inputs, batch["decoder_causal_attention"])
         decodes, scores = self._decode(
-            lambda state: self._compute_logits_from_slice(state, params=params, max_decode_length=inputs.shape[1]),
+            functools.partial(self._compute_logits_from_slice, params=params, max_decode_length=inputs.shape[1]),
             inputs,
             cache,
             initial_index,

@@ -1,4 +1,4 @@
-"""T5 in Flax Linen: T5 1.0 and 1.1, mT5, ByT5, umT5 and decoder-only, by fields of one configuration.
+"""T5 in Flax Linen: T5 1.0 and 1.1, mT5, ByT5 and umT5, by fields of one configuration.
 
 Sizes live in gin files (`gin/models/`). Parameter names and shapes are T5X's. With `scan_layers` a stack holds one
 layer whose parameters have the layers at axis 1, under `encoder/encoder` and `decoder/decoder`, as T5X's scalable_t5.
@@ -406,62 +406,4 @@ class Transformer(nn.Module):
             decoder_positions,
             enable_dropout,
             decode,
-        )
-
-
-class DecoderWrapper(nn.Module):
-    """A decoder on its own, with T5X's protocol: a language model, or a prefix LM (arXiv:1910.10683, section 3.2.1)."""
-
-    config: T5Config
-
-    @property
-    def scan_layers(self) -> bool:
-        """Whether the arrays of the cache have the layers before the batch."""
-        return self.config.scan_layers
-
-    def setup(self):
-        self.decoder = Decoder(self.config)
-
-    def __call__(
-        self,
-        decoder_input_tokens: Array,
-        decoder_target_tokens: Array,
-        decoder_segment_ids: Array | None = None,
-        decoder_positions: Array | None = None,
-        decoder_causal_attention: Array | None = None,
-        *,
-        enable_dropout: bool = True,
-        decode: bool = False,
-        max_decode_length: int | None = None,
-        prefill: bool = False,
-        prefill_lengths: Array | None = None,
-    ) -> Array:
-        """Float32 logits `[batch, length, vocab]`.
-
-        Args:
-          decoder_input_tokens: int32 `[batch, length]`, as the other features.
-          decoder_target_tokens: 0 is padding.
-          decoder_segment_ids, decoder_positions: of packed batches; relative positions do not need the latter.
-          decoder_causal_attention: 1 in the prefix whose positions all see each other; causal when None.
-          enable_dropout: for training.
-          decode: one position at a time; the call that finds no cache makes one as long as its tokens are.
-          max_decode_length: T5X's; the length of the cache is that of the call that made it.
-          prefill: write the first `prefill_lengths` positions `[batch]` of each row into the cache at once.
-          prefill_lengths: see `prefill`.
-        """
-        del decoder_positions, max_decode_length
-        mask = None
-        if not decode:
-            mask = attention.make_decoder_mask(
-                decoder_target_tokens, bool, decoder_causal_attention, decoder_segment_ids
-            )
-        return self.decoder(
-            None,
-            decoder_input_tokens,
-            mask,
-            None,
-            not enable_dropout,
-            decode,
-            prefill=prefill,
-            prefill_lengths=prefill_lengths,
         )

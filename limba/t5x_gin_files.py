@@ -9,25 +9,22 @@ from typing import NamedTuple
 
 
 class _Family(NamedTuple):
-    """A folder of T5X's model files: the folder of ours, the vocabulary file, and what else is bound in T5Config."""
+    """A folder of T5X's model files: the folder of ours, and T5X's vocabulary file if it has the sentinels in it."""
 
     folder: str
     vocabulary: str | None
-    fields: tuple[str, ...] = ()
 
 
 _ENGLISH = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
 _MULTILINGUAL = "gs://t5-data/vocabs/mc4.250000.100extra/sentencepiece.model"
-_MT5 = ("vocab_size = 250112",)
-_SCANNED = ("scan_layers = True", "remat_policy = 'minimal'")
 
 _FAMILIES = {
     "t5x/examples/t5/t5_1_0": _Family("gin/models/t5_1_0", _ENGLISH),
     "t5x/examples/t5/t5_1_1": _Family("gin/models/t5_1_1", _ENGLISH),
-    "t5x/examples/t5/mt5": _Family("gin/models/t5_1_1", _MULTILINGUAL, _MT5),
+    "t5x/examples/t5/mt5": _Family("gin/models/mt5", _MULTILINGUAL),
     "t5x/examples/t5/byt5": _Family("gin/models/byt5", None),
-    "t5x/examples/scalable_t5/t5_1_1": _Family("gin/models/t5_1_1", _ENGLISH, _SCANNED),
-    "t5x/examples/scalable_t5/mt5": _Family("gin/models/t5_1_1", _MULTILINGUAL, _MT5 + _SCANNED),
+    "t5x/examples/scalable_t5/t5_1_1": _Family("gin/models/scalable_t5", _ENGLISH),
+    "t5x/examples/scalable_t5/mt5": _Family("gin/models/scalable_mt5", _MULTILINGUAL),
     "t5x/examples/decoder_only/models": _Family("gin/models/decoder_only", _ENGLISH),
 }
 
@@ -73,18 +70,11 @@ def _t5x_spelling(file: str) -> str:
 
 
 def _model_text(ours: str, family: _Family) -> str:
-    lines = [
-        "from __gin__ import dynamic_registration",
-        "import seqio",
-        "from limba import network",
-        f"include {ours!r}",
-    ]
+    lines = ["from __gin__ import dynamic_registration", "import seqio", f"include {ours!r}"]
     if family.vocabulary:
         lines += [
             "seqio.SentencePieceVocabulary:",
             f"  sentencepiece_model_file = {family.vocabulary!r}",
             "  extra_ids = 0",
         ]
-    if family.fields:
-        lines += ["network.T5Config:", *(f"  {field}" for field in family.fields)]
     return "\n".join(lines) + "\n"

@@ -29,6 +29,7 @@ LAYERS = [
     {"limba.layers"},
     {"limba.attention"},
     {"limba.network"},
+    {"limba.decoder_only", "limba.scalable_t5"},
     {"limba.models"},
     {"limba.classic_checkpoints"},
     {"limba.saved_tensors", "limba.checkpoint_directories"},
