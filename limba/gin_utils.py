@@ -27,7 +27,7 @@ except ImportError as error:
     # This repository's own folder gin/ imports as an empty namespace package.
     raise ImportError("gin-config is not installed; run `pip install -e .` or launch/quickstart.sh first.") from error
 
-from limba import native_logs, t5x_compat, t5x_gin_files
+from limba import native_logs, rooms, t5x_compat, t5x_gin_files
 
 logger = logging.getLogger(__name__)
 
@@ -243,6 +243,7 @@ def parse_files(files: Sequence[str], search_paths: str = "") -> None:
       GinError: for a file that is not there, a name that does not exist, a value that does not parse.
     """
     t5x_compat.install()
+    rooms.warn_of_hidden_modules()
     set_search_paths(search_paths)
     for file in files:
         if _locate(file) is None:
