@@ -1,7 +1,7 @@
 """Keeps `tasks` and `convert` this repository's, whatever else is on the path.
 
-Many a T5X project has a `tasks.py` of its own in the folder that its launcher puts on the path, and `import tasks` takes
-the first that it finds.
+Many a T5X project has a `tasks.py` of its own in the folder that its launcher puts on the path, and `import tasks`
+takes the first that it finds.
 """
 
 import importlib.util

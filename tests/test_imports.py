@@ -25,6 +25,7 @@ LAYERS = [
         "limba.writers",
         "limba.storage",
         "limba.state_utils",
+        "limba.patches",
     },
     {"limba.layers"},
     {"limba.attention"},
