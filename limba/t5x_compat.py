@@ -27,7 +27,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "t5x.decoding": ("limba.decoding",),
     "t5x.eval": ("limba.eval", "limba.evaluation"),
     "t5x.gin_utils": ("limba.gin_utils",),
-    "t5x.infer": ("limba.infer", "tasks.tfexample"),
+    "t5x.infer": ("limba.infer", "tasks.inference", "tasks.tfexample"),
     "t5x.losses": ("limba.losses",),
     "t5x.metrics": ("limba.metrics",),
     "t5x.models": ("limba.models", "limba.metrics"),
@@ -100,6 +100,8 @@ SCRIPTS: Mapping[str, str] = {
     "evaluate": "limba.eval",
     "infer": "limba.infer",
     "precompile": "limba.precompile",
+    "write_inferences_to_file": "tasks.inference",
+    "merge_chunks_to_file": "limba.infer",
     "create_task_from_tfexample_file": "tasks.tfexample",
 }
 
