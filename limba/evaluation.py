@@ -1,6 +1,5 @@
 """Evaluation: by teacher forcing over batches that end, and by a SeqIO task's own metrics over predictions."""
 
-import importlib.util
 import itertools
 import logging
 import time
@@ -117,39 +116,19 @@ class InferenceEvaluator:
         log_dir: str | Path | None = None,
         verify_matching_vocabs_fn: Callable[[DatasetConfig, Any], None] | None = data.verify_matching_vocabs,
     ):
-        import seqio  # TensorFlow comes in here, and only here.
-
-        from tasks import pipeline
+        from tasks import inference as task_inference  # TensorFlow comes in here, and only here.
 
         config = infer_eval_dataset_cfg
         if verify_matching_vocabs_fn is not None:
             verify_matching_vocabs_fn(config, model)
-        arguments: dict[str, Any] = {}
-        if log_dir is None or inference_evaluator_cls is None:
-            arguments["logger_cls"] = ()
-        if log_dir is not None:
-            directory = Path(log_dir) / "inference_eval"
-            directory.mkdir(parents=True, exist_ok=True)  # Evaluator does not make it.
-            arguments["log_dir"] = str(directory)
-        task = config.mixture_or_task_name
-        provider = pipeline.find_provider(task, config.module) if isinstance(task, str) else task
-        self._evaluator = (inference_evaluator_cls or seqio.Evaluator)(
-            mixture_or_task_name=provider.name,
-            feature_converter=pipeline.converter_class(model.FEATURE_CONVERTER_CLS)(pack=False),
-            eval_split=config.split,
-            use_cached=config.use_cached,
-            seed=config.seed,
-            sequence_length=config.task_feature_lengths,
-            use_memory_cache=config.use_memory_cache,
-            **arguments,
+        self._evaluator = task_inference.make_evaluator(
+            config,
+            inference_evaluator_cls,
+            model.FEATURE_CONVERTER_CLS,
+            None if log_dir is None else Path(log_dir) / "inference_eval",
+            _TensorBoardLogger,
         )
         self.eval_tasks: Sequence[Any] = self._evaluator.eval_tasks
-        if self.eval_tasks and importlib.util.find_spec("tensorboard") is None:
-            # SeqIO's logger writes through TensorFlow, whose summaries need the package tensorboard.
-            self._evaluator._loggers = tuple(
-                _TensorBoardLogger(one.output_dir) if isinstance(one, seqio.TensorBoardLogger) else one
-                for one in self._evaluator.loggers
-            )
         self._batch_size = config.batch_size
         self._infer_fns = {
             mode: inference.make_infer_fn(getattr(model, method), config.batch_size, partitioner)

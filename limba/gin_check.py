@@ -56,6 +56,8 @@ def check_apart(file: str, before: Sequence[str], bindings: Sequence[str], searc
                 answer = check(file, before, bindings, search_paths) or "ok"
         except SystemExit as stop:
             answer = f"{file}: a module that it imports ends the process ({stop})"
+        except Exception as error:  # A module that a file imports may raise anything.
+            answer = f"{file}: {type(error).__name__}: {error}"
         finally:
             os.write(writing, answer.encode())
             os._exit(0)

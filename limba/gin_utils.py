@@ -15,6 +15,7 @@ import logging
 import os
 import re
 import sys
+import tokenize
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -215,7 +216,10 @@ def _open_gin_file(name: str) -> IO[str]:
 # -------------------------------------------------------- parsing -----------------------------------------------------
 
 # What gin raises for files that do not parse or name what is not there.
-PARSE_ERRORS = (ValueError, TypeError, AttributeError, NameError, ImportError, OSError, SyntaxError, RuntimeError)
+PARSE_ERRORS = (
+    *(ValueError, TypeError, AttributeError, NameError, ImportError, OSError, SyntaxError, RuntimeError),
+    tokenize.TokenError,
+)
 
 
 def parse_gin_flags(files: Sequence[str], bindings: Sequence[str], search_paths: str = "") -> None:
@@ -305,6 +309,8 @@ _UNKNOWN_ALIASED_NAME = re.compile(r"<module '(t5x?[\w.]*)'.*has no attribute '?
 
 def _places(error: BaseException) -> list[tuple[str, int]]:
     """The gin files and lines that an error of the parser comes from, the innermost of nested includes first."""
+    if isinstance(error, tokenize.TokenError):
+        return []  # It knows the line, but not the file.
     if isinstance(error, SyntaxError):
         return [(error.filename, error.lineno)] if error.filename and error.lineno else []
     return [(place["file"], int(place["line"])) for place in _LOCATION.finditer(str(error)) if place["file"]]
@@ -313,6 +319,8 @@ def _places(error: BaseException) -> list[tuple[str, int]]:
 def explanation(error: BaseException) -> str:
     """What an error of gin's parser says, on one line and without the place, and the nearest names."""
     message = " ".join(_LOCATION.split(str(error))[0].split())
+    if isinstance(error, tokenize.TokenError):
+        return "the file ends inside a bracket or a string."
     if absent := _ABSENT_FILE.match(message):
         return f"There is no gin file {absent[1]}.{_nearest_gin_file(absent[1])}{_not_standing_in(absent[1])}"
     if aliased := _UNKNOWN_ALIASED_NAME.search(message):
@@ -322,7 +330,8 @@ def explanation(error: BaseException) -> str:
         return f"{unimported[1]!r} is not imported in this file." + (f" Add `{line}`." if line else "")
     if unknown := _UNKNOWN_NAME.search(message):
         name = next(filter(None, unknown.groups())).strip("@()").rpartition("/")[2].rpartition(".")[2]
-        nearest = [known for known in difflib.get_close_matches(name, _known_names(), n=3) if known != name]
+        known = _known_names()
+        nearest = [] if name in known else difflib.get_close_matches(name, known, n=3)
         message += f" Did you mean {', '.join(nearest)}?" if nearest else ""
         if unknown[3]:
             message += " Import its module, or read this file after one that does."

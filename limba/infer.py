@@ -41,84 +41,6 @@ MergeFn = Callable[[str, str, str, int | None], None]
 _COMPLETED = ".COMPLETED"
 
 
-# ----------------------------------------------------- writing -------------------------------------------------------
-
-
-def write_inferences_to_file(
-    path: str,
-    inferences: Inferences,
-    task_ds: Any,
-    mode: str,
-    vocabulary: Any = None,
-    json_encoder_cls: type[json.JSONEncoder] | None = None,
-    include_all_inputs: bool = False,
-    input_fields_to_include: Sequence[str] | None = None,
-    output_ids: bool = False,
-) -> None:
-    """Writes JSON lines `{"inputs": {…}, "prediction": …}`, or `"score"`; `"aux"` where there are such values.
-
-    Args:
-      path: of the file.
-      inferences: predictions are token ids `[length]` or `[num_decodes, length]` an example.
-      task_ds: a `tf.data.Dataset` of the examples; their features `*_pretokenized` are written.
-      mode: "predict", "predict_with_aux" or "score".
-      vocabulary: of the predictions.
-      json_encoder_cls: None is `seqio.TensorAndNumpyEncoder`.
-      include_all_inputs: write all features of the examples.
-      input_fields_to_include: write these features, and their pretokenized forms.
-      output_ids: also write the ids of predictions up to the first 0, as `prediction_tokens`.
-
-    Raises:
-      ValueError: for another mode, without a vocabulary to decode with, or if both choices of features are made.
-    """
-    import seqio
-    import tensorflow as tf
-
-    if include_all_inputs and input_fields_to_include is not None:
-        raise ValueError("Set either include_all_inputs or input_fields_to_include of write_inferences_to_file.")
-    _check_mode(mode)
-    results, aux = inferences
-    texts: Any = None
-    if mode != "score":
-        if vocabulary is None:
-            raise ValueError(f"write_inferences_to_file needs a vocabulary in mode {mode!r}.")
-        texts = vocabulary.decode_tf(tf.constant(results)).numpy()
-
-    def is_included(feature: str) -> bool:
-        if input_fields_to_include is None:
-            return include_all_inputs or feature.endswith("_pretokenized")
-        return feature.removesuffix("_pretokenized") in input_fields_to_include or feature in input_fields_to_include
-
-    with epath.Path(path).open("w") as file:
-        for i, example in enumerate(task_ds.as_numpy_iterator()):
-            line: dict[str, Any] = {"inputs": {name: _plain(x) for name, x in example.items() if is_included(name)}}
-            if texts is None:
-                line["score"] = _plain(results[i])
-            else:
-                line["prediction"] = _plain(texts[i])
-                if output_ids:
-                    ids = np.asarray(results[i]).tolist()
-                    line["prediction_tokens"] = ids[: ids.index(0)] if 0 in ids else ids
-            if aux:
-                line["aux"] = jax.tree.map(lambda x, i=i: _plain(x[i]), aux, is_leaf=_is_per_example)
-            file.write(json.dumps(line, cls=json_encoder_cls or seqio.TensorAndNumpyEncoder) + "\n")
-
-
-def _is_per_example(x: Any) -> bool:
-    return isinstance(x, (np.ndarray, list))
-
-
-def _plain(value: Any) -> Any:
-    """What JSON can hold; numbers become floats, as in T5X's files."""
-    if isinstance(value, bytes):
-        return value.decode("utf-8")
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, np.number):
-        return float(value)
-    return value
-
-
 def merge_chunks_to_file(output_dir: str, output_fname: str, tmp_dir: str, step: int | None) -> None:
     """Joins the chunks of a shard, in order, to `output_dir/output_fname`.
 
@@ -154,7 +76,7 @@ def infer(
     shard_id: int = 0,
     num_shards: int = 1,
     merge_chunked_results: bool = True,
-    write_fn: WriteFn = write_inferences_to_file,
+    write_fn: WriteFn | None = None,
     checkpoint_ds_iter: bool = True,
     train_state_initializer_cls: Any = None,
     fallback_init_rng: int | None = None,
@@ -182,7 +104,7 @@ def infer(
       checkpoint_period: batches in a chunk.
       shard_id, num_shards: the part of the dataset that this call works on, of so many.
       merge_chunked_results: False leaves the chunks where they are.
-      write_fn: writes one chunk.
+      write_fn: writes one chunk; None is `tasks.inference.write_inferences_to_file`.
       checkpoint_ds_iter: accepted; a run that goes on reads past the examples that are done, which every source can.
       train_state_initializer_cls: must be None: parameters are restored without one.
       fallback_init_rng: seed of what `RestoreCheckpointConfig.fallback_to_scratch` initializes.
@@ -212,9 +134,12 @@ def infer(
         if summarize_config_fn is not None and shard_id == 0:
             summarize_config_fn(model_dir=str(directory), summary_writer=None, step=0)
     with native_logs.filtered():
+        from tasks import inference as task_inference  # TensorFlow comes in here, and only here.
+
         if verify_matching_vocabs_fn is not None:
             verify_matching_vocabs_fn(dataset_cfg, model)
-        tasks = _tasks(dataset_cfg)
+        tasks = task_inference.subtasks(dataset_cfg)
+    write_fn = write_fn or task_inference.write_inferences_to_file
     suffix = f"{shard_id:05}-of-{num_shards:05}"
     names = {task.name: f"{task.name}-{mode}.{file_extension}-{suffix}" for task in tasks}
     left = [task for task in tasks if not (directory / (names[task.name] + _COMPLETED)).exists()]
@@ -237,11 +162,11 @@ def infer(
         done = _completed_chunks(chunks_dir, output_fname, identity) if is_writer else 0
         done = int(multihost_utils.broadcast_one_to_all(np.int32(done)))
         with native_logs.filtered():
-            examples = _examples(task, dataset_cfg, model.FEATURE_CONVERTER_CLS, shard_id, num_shards)
-            chunks = examples.padded_batch(chunk_size).skip(done)
+            shard = (shard_id, num_shards)
+            chunks = task_inference.chunks(task, dataset_cfg, model.FEATURE_CONVERTER_CLS, *shard, chunk_size, done)
         progress = tqdm(desc=f"{task.name} {mode}", unit="example", initial=done * chunk_size, disable=not is_writer)
         vocabulary = task.output_features[output_vocab_feature_name].vocabulary if mode != "score" else None
-        for chunk, (task_features, features) in enumerate(chunks.as_numpy_iterator(), start=done):
+        for chunk, (examples, features) in enumerate(chunks, start=done):
             batches = _batches(features, dataset_cfg.batch_size, progress)
             outputs = infer_fn(params, batches, jax.random.fold_in(jax.random.PRNGKey(0), chunk))
             results, aux = inference.split_aux(outputs)
@@ -249,7 +174,7 @@ def infer(
                 aux = jax.tree.map(lambda x: x.tolist(), aux)
             if is_writer:
                 path = chunks_dir / f"{output_fname}-chunk{chunk:05}"
-                write_fn(str(path), (_per_example(results), aux), _dataset_of(task_features), mode, vocabulary)
+                write_fn(str(path), (_per_example(results), aux), examples, mode, vocabulary)
                 # Written last: a chunk without this file is made again.
                 (path.parent / (path.name + _COMPLETED)).write_text("")
         progress.close()
@@ -266,44 +191,6 @@ def infer(
 def _check_mode(mode: str) -> None:
     if mode not in inference.MODES:
         raise ValueError(f"infer.mode is {mode!r}; use one of {tuple(inference.MODES)}.")
-
-
-def _tasks(config: DatasetConfig) -> list[Any]:
-    """The SeqIO tasks of a task or mixture."""
-    import seqio
-
-    from tasks import pipeline
-
-    provider = config.mixture_or_task_name
-    if isinstance(provider, str):
-        provider = pipeline.find_provider(provider, config.module)
-    return list(seqio.get_subtasks(provider))
-
-
-def _examples(task: Any, config: DatasetConfig, feature_converter: Any, shard_id: int, num_shards: int) -> Any:
-    """A `tf.data.Dataset` of `(the task's features, the model's features)`."""
-    import seqio
-    import tensorflow as tf
-
-    from tasks import pipeline
-
-    examples = task.get_dataset(
-        sequence_length=config.task_feature_lengths,
-        split=config.split,
-        shuffle=False,
-        num_epochs=1,
-        shard_info=seqio.ShardInfo(index=shard_id, num_shards=num_shards),
-        use_cached=config.use_cached,
-        seed=config.seed,
-    )
-    converter = pipeline.converter_class(feature_converter)(pack=False)
-    return tf.data.Dataset.zip((examples, converter(examples, config.task_feature_lengths)))
-
-
-def _dataset_of(features: Mapping[str, np.ndarray]) -> Any:
-    import tensorflow as tf
-
-    return tf.data.Dataset.from_tensor_slices(dict(features))
 
 
 def _batches(features: Batch, batch_size: int, progress: tqdm) -> Any:

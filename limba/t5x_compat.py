@@ -27,7 +27,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "t5x.decoding": ("limba.decoding",),
     "t5x.eval": ("limba.eval", "limba.evaluation"),
     "t5x.gin_utils": ("limba.gin_utils",),
-    "t5x.infer": ("limba.infer", "tasks.tfexample"),
+    "t5x.infer": ("limba.infer", "tasks.inference", "tasks.tfexample"),
     "t5x.losses": ("limba.losses",),
     "t5x.metrics": ("limba.metrics",),
     "t5x.models": ("limba.models", "limba.metrics"),
@@ -58,7 +58,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "t5.data": ("tasks.t5_data", "seqio"),
     "t5.data.mixtures": (),
     "t5.data.tasks": (),
-    "t5.data.postprocessors": ("tasks.postprocessors", "seqio.postprocessors"),
+    "t5.data.postprocessors": ("tasks.postprocessors",),
     "t5.data.preprocessors": ("tasks.t5_preprocessors", "seqio.preprocessors"),
     "t5.data.utils": ("tasks.t5_data", "seqio"),
     "t5.evaluation": (),
@@ -100,6 +100,8 @@ SCRIPTS: Mapping[str, str] = {
     "evaluate": "limba.eval",
     "infer": "limba.infer",
     "precompile": "limba.precompile",
+    "write_inferences_to_file": "tasks.inference",
+    "merge_chunks_to_file": "limba.infer",
     "create_task_from_tfexample_file": "tasks.tfexample",
 }
 
@@ -196,8 +198,8 @@ def _missing_module(fullname: str) -> str:
     for name, instead in WITHOUT_COUNTERPART.items():
         if f"{fullname}.".startswith(f"{name}."):
             return f"Limba does not provide {fullname}. {instead}"
-    nearest = difflib.get_close_matches(fullname, MODULES, n=3)
-    known = ", ".join(nearest or [name for name in MODULES if name.partition(".")[0] == fullname.partition(".")[0]])
+    package = [name for name in MODULES if name.partition(".")[0] == fullname.partition(".")[0]]
+    known = ", ".join(difflib.get_close_matches(fullname, package, n=1) or package)
     return f"Limba does not provide {fullname}. It provides {known}."
 
 

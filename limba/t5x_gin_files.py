@@ -9,10 +9,20 @@ from typing import NamedTuple
 
 
 class _Family(NamedTuple):
-    """A folder of T5X's model files: the folder of ours, and T5X's vocabulary file if it has the sentinels in it."""
+    """A folder of T5X's model files.
+
+    Attributes:
+      folder: the one of ours.
+      vocabulary: T5X's vocabulary file, if it has the sentinels in it.
+      network: T5X's module; files that include a model call its classes `network.…` without importing them, so they
+        must be known by that name before ours give them another.
+      bound: the class of the network and that of its configuration.
+    """
 
     folder: str
     vocabulary: str | None
+    network: str = "t5x.examples.t5"
+    bound: tuple[str, str] = ("Transformer", "T5Config")
 
 
 _ENGLISH = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
@@ -23,9 +33,11 @@ _FAMILIES = {
     "t5x/examples/t5/t5_1_1": _Family("gin/models/t5_1_1", _ENGLISH),
     "t5x/examples/t5/mt5": _Family("gin/models/mt5", _MULTILINGUAL),
     "t5x/examples/t5/byt5": _Family("gin/models/byt5", None),
-    "t5x/examples/scalable_t5/t5_1_1": _Family("gin/models/scalable_t5", _ENGLISH),
-    "t5x/examples/scalable_t5/mt5": _Family("gin/models/scalable_mt5", _MULTILINGUAL),
-    "t5x/examples/decoder_only/models": _Family("gin/models/decoder_only", _ENGLISH),
+    "t5x/examples/scalable_t5/t5_1_1": _Family("gin/models/scalable_t5", _ENGLISH, "t5x.examples.scalable_t5"),
+    "t5x/examples/scalable_t5/mt5": _Family("gin/models/scalable_mt5", _MULTILINGUAL, "t5x.examples.scalable_t5"),
+    "t5x/examples/decoder_only/models": _Family(
+        "gin/models/decoder_only", _ENGLISH, "t5x.examples.decoder_only", ("DecoderWrapper", "TransformerConfig")
+    ),
 }
 
 # The tiny files of all of T5X's families are T5 1.1.
@@ -78,13 +90,16 @@ def _t5x_spelling(file: str) -> str:
 
 
 def _model_text(ours: str, family: _Family) -> str:
-    lines = ["from __gin__ import dynamic_registration", "import seqio", f"include {ours!r}"]
+    module, config = family.bound
+    lines = [
+        "from __gin__ import dynamic_registration",
+        "import seqio",
+        f"from {family.network} import network",
+        f"network.{module}.config = @network.{config}()",
+        f"include {ours!r}",
+    ]
     if family.vocabulary:
-        lines += [
-            "seqio.SentencePieceVocabulary:",
-            f"  sentencepiece_model_file = {family.vocabulary!r}",
-            "  extra_ids = 0",
-        ]
+        lines += [f"VOCABULARY_FILE = {family.vocabulary!r}", "seqio.SentencePieceVocabulary.extra_ids = 0"]
     return "\n".join(lines) + "\n"
 
 

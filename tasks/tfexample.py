@@ -1,12 +1,11 @@
-"""A task made of files of tf.Examples, for `limba infer` on data that nobody has registered."""
+"""A task made of files of `tf.train.Example`s, for `limba infer`: T5X's infer_from_tfexample_file.gin."""
 
+import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 
 import seqio
 import tensorflow as tf
-
-_READERS = {"tfrecord": tf.data.TFRecordDataset}
 
 
 def create_task_from_tfexample_file(
@@ -17,50 +16,41 @@ def create_task_from_tfexample_file(
     features: Mapping[str, seqio.Feature],
     task_id: str | None = None,
 ) -> str:
-    """Registers a task over files of tf.Examples, with the one split `infer`.
+    """Registers a task with the split "infer" over files of examples, and returns its name.
 
     Args:
-      paths: files, or patterns of them.
+      paths: files or patterns; or one, as a string.
       file_type: "tfrecord".
-      inputs_key: the field of the text.
-      targets_key: the field of the answer; None leaves the targets empty.
-      features: `inputs` and `targets`.
-      task_id: the name of the task; one that is made of paths and fields by default.
-
-    Returns:
-      The name.
+      inputs_key: the feature with the input text.
+      targets_key: the feature with the target text, for scores; None if there is none.
+      features: "inputs" and "targets": vocabularies, and whether EOS is added.
+      task_id: the name is `infer_<task_id>`; None makes one of the arguments.
 
     Raises:
-      ValueError: for another file type, or features that are not these two.
+      ValueError: if there are no such files, or for another type of file.
     """
-    if file_type not in _READERS:
+    paths = [paths] if isinstance(paths, str) else list(paths)
+    if not tf.io.gfile.glob(paths):
         raise ValueError(
-            f"create_task_from_tfexample_file.file_type is {file_type!r}; it is one of {sorted(_READERS)}."
+            f"create_task_from_tfexample_file.paths (TF_EXAMPLE_FILE_PATHS) {paths}: there is no such file."
         )
-    if set(features) != {"inputs", "targets"}:
-        raise ValueError(
-            f"create_task_from_tfexample_file.features are {sorted(features)}; they are inputs and targets."
-        )
-    if task_id is None:
-        what = "|".join([*paths, inputs_key, targets_key or ""])
-        task_id = f"tfexamples_{hashlib.sha256(what.encode()).hexdigest()[:12]}"
-    if task_id in seqio.TaskRegistry.names():
-        return task_id
-
-    fields = {key: tf.io.FixedLenFeature([], tf.string, default_value="") for key in (inputs_key, targets_key) if key}
-
-    def rename(example):
-        return {"inputs": example[inputs_key], "targets": example[targets_key] if targets_key else tf.constant("")}
-
+    if file_type != "tfrecord":
+        raise ValueError(f"create_task_from_tfexample_file.file_type is {file_type!r}; TensorFlow reads 'tfrecord'.")
+    keys = [inputs_key] if targets_key is None else [inputs_key, targets_key]
+    name = (
+        f"infer_{task_id or hashlib.md5(':'.join([*paths, inputs_key, targets_key or '']).encode()).hexdigest()[:10]}"
+    )
+    if name in seqio.TaskRegistry.names():  # Gin may call this for each place that names the task.
+        seqio.TaskRegistry.remove(name)
     seqio.TaskRegistry.add(
-        task_id,
-        source=seqio.TFExampleDataSource({"infer": list(paths)}, fields, reader_cls=_READERS[file_type]),
+        name,
+        source=seqio.TFExampleDataSource(
+            {"infer": paths}, {key: tf.io.FixedLenFeature([], tf.string) for key in keys}, tf.data.TFRecordDataset
+        ),
         preprocessors=[
-            lambda dataset: dataset.map(rename, num_parallel_calls=tf.data.AUTOTUNE),
-            seqio.preprocessors.tokenize,
-            seqio.preprocessors.append_eos_after_trim,
+            functools.partial(seqio.preprocessors.rekey, key_map={"inputs": inputs_key, "targets": targets_key}),
+            seqio.preprocessors.tokenize_and_append_eos,
         ],
         output_features=dict(features),
-        metric_fns=[],
     )
-    return task_id
+    return name

@@ -41,10 +41,12 @@ LAYERS = [
     {"limba.trainer"},
     {"limba.training_evaluation"},
     {"limba.training_loop"},
+    {"limba.t5x_gin_files"},
     {"limba.gin_utils", "limba.t5x_compat"},
     {"limba.eval", "limba.run_description"},
     {"limba.train", "limba.infer_text"},
     {"limba.infer"},
+    {"limba.precompile", "limba.gin_check"},
     {"limba.cli", "limba.__main__"},
 ]
 RANK = {module: rank for rank, modules in enumerate(LAYERS) for module in modules}

@@ -6,7 +6,10 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from limba import checkpoints, train_state
+from limba import checkpoints, metrics, train_state
+from tasks import inference as task_inference
+
+__all__ = ["FormulaModel", "register_task", "save_checkpoint", "task_inference"]
 
 VOCABULARY = seqio.ByteVocabulary()
 LENGTHS = {"inputs": 8, "targets": 4}
@@ -30,6 +33,11 @@ class FormulaModel:
         noise = jax.random.randint(rng, start.shape, 0, 3)
         tokens = jnp.where(start > 2, start + params["shift"].astype(jnp.int32) + noise, start)
         return tokens, {"scores": jnp.sum(tokens, axis=1) / 2}
+
+    def eval_fn(self, params, batch):
+        count = jnp.sum(batch["decoder_loss_weights"]).astype(jnp.float32)
+        nats = metrics.Ratio(count * (1 + params["shift"][0]), count)
+        return nats.total, {"nats_per_target_token": nats, "accuracy": metrics.Ratio(count / 4, count)}
 
     def score_batch(self, params, batch):
         return -jnp.sum(batch["decoder_target_tokens"], axis=1).astype(jnp.float32) * params["shift"][0]

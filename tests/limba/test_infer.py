@@ -75,7 +75,7 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_bytes(checkpoint, pre
         calls.append(Path(path).name[-2:])
         if calls[-1] == stop_at and not written:
             raise KeyboardInterrupt
-        infer.write_inferences_to_file(path, *arguments)
+        inferring.task_inference.write_inferences_to_file(path, *arguments)
         if calls[-1] == stop_at:
             raise KeyboardInterrupt  # written, and not yet known to be whole
 
@@ -104,14 +104,14 @@ def test_shards_make_up_the_whole(checkpoint, tmp_path):
     texts = [line["inputs"]["inputs_pretokenized"] for part in parts for line in part]
     assert len(set(texts)) == 23
     for line in parts[0] + parts[1]:
-        targets = inferring.VOCABULARY.encode(line["inputs"]["targets_pretokenized"]) + [1]
+        targets = [*inferring.VOCABULARY.encode(line["inputs"]["targets_pretokenized"]), 1]
         assert line["score"] == -2.0 * sum(targets)
         assert set(line) == {"inputs", "score"}
 
 
 def test_auxiliary_values_and_ids(checkpoint, tmp_path):
     write_fn = functools.partial(
-        infer.write_inferences_to_file, output_ids=True, input_fields_to_include=["targets"]
+        inferring.task_inference.write_inferences_to_file, output_ids=True, input_fields_to_include=["targets"]
     )
     _infer(checkpoint, tmp_path, mode="predict_with_aux", write_fn=write_fn)
     for line in _lines(tmp_path / _name("predict_with_aux")):

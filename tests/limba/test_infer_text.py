@@ -2,10 +2,11 @@ import functools
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba import checkpoints, decoding, infer_text
+from limba import checkpoints, decoding, infer_text, train_state
 from tests.limba import small
 
 
@@ -26,12 +27,13 @@ def test_fill_blanks(text, prediction, filled):
 def checkpoint(tmp_path_factory):
     directory = tmp_path_factory.mktemp("run")
     greedy = functools.partial(decoding.temperature_sample, rescale_log_probs=False)
-    trainer = small.make_trainer(small.model(decode_fn=greedy, emb_dim=32, mlp_dim=32))
-    state = small.new_state(trainer)
+    model = small.model(decode_fn=greedy, emb_dim=32, num_encoder_layers=1, num_decoder_layers=1)
+    params = model.initial_variables(jax.random.key(1))["params"]
+    state = train_state.TrainState(step=jnp.int32(0), params=params, opt_state={})
     checkpointer = checkpoints.Checkpointer(directory, checkpoints.SaveCheckpointConfig())
     checkpointer.save(state, None, {})
     checkpointer.close()
-    return trainer.model, state.params, str(directory)
+    return model, params, str(directory)
 
 
 @pytest.mark.parametrize("num_devices", [1, 4])
@@ -48,6 +50,7 @@ def test_answers_are_those_of_predict_batch(checkpoint, tmp_path, num_devices):
         max_decode_length=5,
         batch_size=2,
     )
+    predict = jax.jit(model.predict_batch_with_aux)
     results = [json.loads(line) for line in out.read_text().splitlines()]
     assert [r["input"] for r in results] == lines
     for result, line in zip(results, lines, strict=True):
@@ -55,7 +58,7 @@ def test_answers_are_those_of_predict_batch(checkpoint, tmp_path, num_devices):
         ids = [*map(int, line.split()), 1]
         tokens[0, : len(ids)] = ids
         batch = {"encoder_input_tokens": tokens, "decoder_input_tokens": np.zeros((1, 5), np.int32)}
-        expected, aux = model.predict_batch_with_aux(params, batch)
+        expected, aux = predict(params, batch)
         text = " ".join(str(t) for t in expected[0].tolist() if t > 1)
         assert result["prediction"] == text
         assert result["score"] == pytest.approx(float(aux["scores"][0]), abs=1e-3)
