@@ -258,6 +258,8 @@ def train(
             last_step, state = training_loop.train_loop(run, state, first_step)
     finally:
         checkpointer.close()
+        if evaluator is not None:
+            evaluator.close()
         for writer in metric_writers:
             writer.close()
     _report(directory)

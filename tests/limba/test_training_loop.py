@@ -84,6 +84,9 @@ class _Evaluator:
     def __init__(self, config, evaluator_cls, model, partitioner, log_dir, verify_matching_vocabs_fn):
         assert verify_matching_vocabs_fn is None
 
+    def close(self):
+        """Nothing to do."""
+
     def evaluate(self, params, step):
         return {"a": {"accuracy": float(step), "text": "none"}, "b": {"accuracy": np.float32(step / 2)}}
 
@@ -135,9 +138,9 @@ class _StopAt(actions.BaseAction):
         return int(train_state.step) == self.step
 
 
-@pytest.mark.parametrize("concurrent_metrics", [True, False])
 @pytest.mark.parametrize(
-    ("mode", "step", "seen"), [("TRAIN", 3, [1, 2, 3]), ("TRAIN_EVAL", 4, [2, 4]), ("INFER_EVAL", 2, [2])]
+    ("mode", "step", "seen", "concurrent_metrics"),
+    [("TRAIN", 3, [1, 2, 3], True), ("TRAIN_EVAL", 4, [2, 4], False), ("INFER_EVAL", 2, [2], True)],
 )
 def test_an_action_of_every_mode_ends_training_with_a_checkpoint(
     tmp_path, predictions, caplog, mode, step, seen, concurrent_metrics
@@ -354,7 +357,6 @@ def test_injected_functions_are_called_as_t5x_calls_them(tmp_path):
         ({"relative_steps": 0}, ["train.relative_steps is 0"]),
         ({"actions": {"INFER_EVAL": [_StopAt(1)]}}, ["INFER_EVAL", "infer_eval_dataset_cfg"]),
         ({"training_eval_average_metrics": {"mean/accuracy": ["a", "c"]}}, ["mean/accuracy", "['a', 'b']"]),
-        ({"get_dataset_fn": lambda *_: [1, 2]}, ["get_dataset_fn returned a list", "tf.data.Dataset"]),
     ],
 )
 def test_what_cannot_work_is_refused(tmp_path, options, words):
