@@ -1,4 +1,4 @@
-"""What `train()` does besides stepping: actions, tags, periods, hooks of T5X. Tiny models; the rest is in test_train."""
+"""What `train()` does besides stepping: actions, tags, periods, T5X hooks. Tiny models; test_train has the rest."""
 
 import functools
 import gc
