@@ -99,11 +99,7 @@ def _model_text(ours: str, family: _Family) -> str:
         f"include {ours!r}",
     ]
     if family.vocabulary:
-        lines += [
-            "seqio.SentencePieceVocabulary:",
-            f"  sentencepiece_model_file = {family.vocabulary!r}",
-            "  extra_ids = 0",
-        ]
+        lines += [f"VOCABULARY_FILE = {family.vocabulary!r}", "seqio.SentencePieceVocabulary.extra_ids = 0"]
     return "\n".join(lines) + "\n"
 
 

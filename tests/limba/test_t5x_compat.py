@@ -123,7 +123,7 @@ except ImportError as error:
 def test_what_is_not_provided_says_what_is():
     lines = _run(_CHECK).stdout.splitlines()
     assert lines[0] == "Limba does not provide t5x.adafactr. It provides t5x.adafactor."
-    assert lines[1] == "Limba does not provide t5x.contrib.moe.partitioning. Limba has no mixture of experts."
+    assert lines[1] == "Limba does not provide t5x.contrib.moe. Limba has no mixture of experts."
     assert lines[2].startswith(
         "Limba does not provide t5x.export_lib. Limba writes no TensorFlow SavedModels; `limba conv"
     )

@@ -130,4 +130,4 @@ def test_a_task_of_tf_examples(tmp_path):
     assert [VOCABULARY.decode(e["inputs"].tolist()) for e in examples] == ["one", "two"]
     assert [e["inputs"][-1] for e in examples] == [1, 1]
     with pytest.raises(ValueError, match="'csv'"):
-        tfexample.create_task_from_tfexample_file(["x"], "csv", "a", None, features)
+        tfexample.create_task_from_tfexample_file([str(file)], "csv", "a", None, features)
