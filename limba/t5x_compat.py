@@ -34,7 +34,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "t5x.optimizers": ("limba.optimizers",),
     "t5x.partitioning": ("limba.partitioning",),
     "t5x.precompile": ("limba.precompile",),
-    "t5x.state_utils": ("limba.checkpoints",),
+    "t5x.state_utils": ("limba.state_utils",),
     "t5x.train": ("limba.train",),
     "t5x.train_state": ("limba.train_state",),
     "t5x.trainer": ("limba.trainer", "limba.train_statistics", "limba.train"),
