@@ -66,11 +66,11 @@ def from_t5x(
     if not vocab.is_file():
         raise FileNotFoundError(f"There is no SentencePiece model {str(vocab)!r}; say where it is with --vocab FILE.")
     source = open_source(checkpoint, network, with_optimizer)
-    network = network_fields(source, mlp_activations)
+    fields = network_fields(source, mlp_activations)
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(vocab)).vocab_size()
     info = {
         "limba_version": limba.__version__,
-        "network": network,
+        "network": fields,
         "vocabulary": {
             "class": "SentencePieceVocabulary",
             "sentencepiece_model_file": str(vocab),
@@ -86,7 +86,7 @@ def from_t5x(
         write_files(folder / "run", files)
 
     path = write_checkpoint(source, out, "orbax", "float32", overwrite, add_files)
-    print(f"{source.path} is converted to {path}: {network}.")
+    print(f"{source.path} is converted to {path}: {fields}.")
     return path
 
 
