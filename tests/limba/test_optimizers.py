@@ -9,7 +9,7 @@ import pytest
 from flax import traverse_util
 from jax.sharding import PartitionSpec as P
 
-from limba import adafactor, gin_utils, models, optimizers, schedules, train_state
+from limba import adafactor, gin_utils, models, optimizers, partitioning, schedules, train_state
 from tests.limba import small
 
 T5X_NAMES = [
@@ -174,6 +174,26 @@ def test_each_optimizer_trains_its_parameters_and_the_rest_is_frozen():
     assert jax.tree.all(jax.tree.map(np.array_equal, fresh.restore_state(made.state_dict()), made))
 
 
+def test_sharded_states_have_the_shapes_of_the_states():
+    definition = optimizers.MultiOptimizer(
+        [
+            (
+                optimizers.match_any(["/encoder/.*"]),
+                adafactor.Adafactor(logical_factor_rules=adafactor.standard_logical_factor_rules()),
+            ),
+            (optimizers.match_any(["/decoder/.*"]), optimizers.muon()),
+        ]
+    )
+    mesh = small.partitioner(8, 2, partitioning.fsdp_logical_axis_rules())
+    shapes = small.make_trainer(
+        small.model(definition, num_encoder_layers=1, num_decoder_layers=1), mesh
+    ).sharded_state_shapes()
+    mlp = shapes.opt_state["encoder"]["layers_0"]["mlp"]["wo"]["kernel"]
+    assert mlp.v_row.shape == (128,) and mlp.v_row.sharding.spec == P()
+    moments = shapes.opt_state["optimizer_1"].inner_states["muon"].inner_state[0].mu["decoder"]["layers_0"]["mlp"]
+    assert moments["wo"]["kernel"].sharding.spec == P("model", "data")
+
+
 def test_choices_that_overlap_or_choose_nothing_are_refused():
     everything = (lambda path, value: True, optimizers.sgd())
     with pytest.raises(ValueError, match=r"choose the same parameters: .'a/kernel', 'b/scale'"):
@@ -301,3 +321,18 @@ def test_optax_bound_as_the_optimizer_itself(tmp_path):
     gin_utils.parse_gin_flags([str(file)], ["DROPOUT_RATE = 0.0", "VOCABULARY = None"])
     model = gin.get_configurable(models.EncoderDecoderModel)()
     assert isinstance(model.optimizer_def, optimizers.OptaxWrapper)
+
+
+@pytest.mark.usefixtures("clean_gin")
+def test_freezing_by_gin(tmp_path):
+    """The example of docs/optimizers.md."""
+    file = tmp_path / "run.gin"
+    page = (gin_utils.REPOSITORY / "docs" / "optimizers.md").read_text()
+    example = page[page.index("    from flax import traverse_util") :].partition("\n\n")[0]
+    file.write_text(MODEL + "\n".join(line.strip() for line in example.splitlines()))
+    gin_utils.parse_gin_flags([str(file)], ["DROPOUT_RATE = 0.0", "VOCABULARY = None"])
+    model = gin.get_configurable(models.EncoderDecoderModel)()
+    shapes, axes = model.param_shapes_and_axes()
+    model.optimizer_def.set_param_axes(axes)
+    state = jax.eval_shape(model.optimizer_def.init, shapes)
+    assert set(state) == {"decoder"} and set(state["decoder"]) == set(shapes["decoder"])
