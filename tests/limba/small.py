@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from limba import adafactor, models, network, partitioning, schedules, trainer
+from limba import adafactor, decoding, models, network, partitioning, schedules, trainer
 
 VOCAB_SIZE = 256
 
@@ -37,15 +37,23 @@ def config(**fields) -> network.T5Config:
     return network.T5Config(**(defaults | fields))
 
 
-def model(optimizer=None, loss_normalizing_factor=None, label_smoothing=0.0, **fields) -> models.EncoderDecoderModel:
+def model(
+    optimizer=None,
+    loss_normalizing_factor=None,
+    label_smoothing=0.0,
+    module=None,
+    decode_fn=decoding.beam_search,
+    **fields,
+) -> models.EncoderDecoderModel:
     vocabulary = FixedVocabulary()
     if optimizer is None:
         optimizer = adafactor.Adafactor(logical_factor_rules=adafactor.standard_logical_factor_rules())
     return models.EncoderDecoderModel(
-        network.Transformer(config(**fields)),
+        module or network.Transformer(config(**fields)),
         vocabulary,
         vocabulary,
         optimizer,
+        decode_fn=decode_fn,
         z_loss=1e-4,
         label_smoothing=label_smoothing,
         loss_normalizing_factor=loss_normalizing_factor,

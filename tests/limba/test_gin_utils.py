@@ -87,15 +87,8 @@ def test_required_macros(gin_file):
         gin_utils.require_bindings(STEPS="100", OTHER="1")
 
 
-def test_every_file_of_ours_has_no_python_and_parses_alone_or_with_a_model():
-    files = sorted((gin_utils.REPOSITORY / "gin").rglob("*"))
-    assert not [f for f in files if f.suffix == ".py"]
-    for file in (f for f in files if "models" in f.parts and f.suffix == ".gin"):
-        gin.clear_config()
-        gin_utils.parse_gin_flags([str(file)], ["DROPOUT_RATE = 0.0", "VOCABULARY = None"])
-        config = gin.get_configurable(network.T5Config)()
-        assert config.vocab_size == 32128
-        assert (config.mlp_activations == ("relu",)) == ("t5_1_0" in str(file))
+def test_the_folder_gin_holds_no_python():
+    assert not list((gin_utils.REPOSITORY / "gin").rglob("*.py"))
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import traverse_util
+from flax.linen import partitioning as nn_partitioning
 
-from limba import attention, layers, network
+from limba import attention, layers, network, scalable_t5
 from tests.limba import small
 
 
@@ -139,6 +140,57 @@ def test_packed_examples_do_not_see_each_other():
     )
     np.testing.assert_allclose(together[:, :5], _logits(module, params, first), atol=1e-5)
     np.testing.assert_allclose(together[:, 5:], _logits(module, params, second), atol=1e-5)
+
+
+@pytest.mark.parametrize("scan_layers", [True, False])
+def test_scalable_t5_has_its_own_layout(scan_layers):
+    sizes = {"vocab_size": 64, "emb_dim": 24, "num_heads": 3, "head_dim": 5, "mlp_dim": 16}
+    config = scalable_t5.T5Config(**sizes, num_encoder_layers=4, num_decoder_layers=4, scan_layers=scan_layers)
+    tokens = jnp.ones((1, 4), jnp.int32)
+    variables = jax.eval_shape(
+        lambda: network.Transformer(config).init(jax.random.key(0), tokens, tokens, tokens, enable_dropout=False)
+    )
+    params = traverse_util.flatten_dict(variables["params"], sep="/")
+    axes = traverse_util.flatten_dict(nn_partitioning.get_axis_names(variables["params_axes"]), sep="/")
+    layer, layers_axis = ("decoder/decoder", ["layers"]) if scan_layers else ("decoder/layers_3", [])
+    for name, shape, names in (
+        ("self_attention/query/kernel", (24, 3, 5), ("embed", "heads", "kv")),
+        ("self_attention/out/kernel", (3, 5, 24), ("heads", "kv", "embed")),
+        ("relpos_bias/rel_embedding", (3, 32), ("heads", "relpos_buckets")),
+        ("mlp/wo/kernel", (16, 24), ("mlp", "embed")),
+        ("pre_mlp_layer_norm/scale", (24,), ("embed",)),
+    ):
+        stacked = (shape[0], *([4] if scan_layers else []), *shape[1:])
+        assert params[f"{layer}/{name}"].shape == stacked
+        assert tuple(axes[f"{layer}/{name}"]) == (names[0], *layers_axis, *names[1:])
+    assert "decoder/relpos_bias/rel_embedding" not in params
+
+
+def test_joined_and_split_kernels_are_the_same_numbers():
+    module, split = (network.Transformer(small.config(joined_attention_kernels=joined)) for joined in (True, False))
+    batch = small.batch(0, rows=2)
+    tokens = [batch[f"{name}_tokens"] for name in ("encoder_input", "decoder_input", "decoder_target")]
+    apply = lambda m: m.init_with_output(jax.random.key(0), *tokens, enable_dropout=False)[0]  # noqa: E731
+    np.testing.assert_allclose(
+        jax.jit(apply, static_argnums=0)(module), jax.jit(apply, static_argnums=0)(split), atol=1e-5
+    )
+
+
+def test_decoding_is_refused_where_it_would_go_wrong():
+    module = network.Transformer(small.config())
+    tokens = jnp.ones((1, 4), jnp.int32)
+    new = lambda **more: module.init(jax.random.key(0), tokens, tokens, tokens, enable_dropout=False, **more)  # noqa: E731
+    with pytest.raises(ValueError, match="pack = False"):
+        jax.eval_shape(lambda: new(decode=True, encoder_segment_ids=tokens, decoder_segment_ids=tokens))
+    layer = attention.MultiHeadDotProductAttention(num_heads=2, head_dim=4)
+    x = jnp.ones((1, 3, 8))
+    variables = jax.eval_shape(lambda: layer.init(jax.random.key(0), x, x, decode=True))
+    with pytest.raises(ValueError, match="one position at a time, with a cache of 3; got 3"):
+        jax.eval_shape(lambda v: layer.apply(v, x, x, decode=True, mutable=["cache"]), variables)
+    with pytest.raises(ValueError, match="prefill_lengths"):
+        jax.eval_shape(lambda v: layer.apply(v, x, x, prefill=True, mutable=["cache"]), variables)
+    with pytest.raises(ValueError, match="float32; cast them"):
+        layers.Embed(8, 4).init(jax.random.key(0), x)
 
 
 def test_relative_position_buckets_follow_the_definition():
