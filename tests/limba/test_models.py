@@ -156,12 +156,13 @@ def test_a_loss_of_ones_own_is_that_of_training_and_evaluation():
     plain = small.model(**TINY)
     doubled = Doubled(plain.module, plain.input_vocabulary, plain.output_vocabulary, plain.optimizer_def, z_loss=1e-4)
     params, batch = _new_params(plain), small.batch(0)
-    evaluate = lambda p: (
-        plain.eval_fn(p, batch),
-        doubled.eval_fn(p, batch),
-        plain.loss_fn(p, batch, jax.random.key(0)),
-    )  # noqa: E731
-    (loss, metrics), (twice, _), (_, training_metrics) = jax.jit(evaluate)(params)
+
+    @jax.jit
+    def losses(params):
+        training = plain.loss_fn(params, batch, jax.random.key(0))
+        return plain.eval_fn(params, batch), doubled.eval_fn(params, batch), training
+
+    (loss, metrics), (twice, _), (_, training_metrics) = losses(params)
     assert float(twice) == pytest.approx(2 * float(loss))
     assert set(metrics) - set(training_metrics) == {"nats_per_target_token"}
 
