@@ -1,6 +1,8 @@
 """Converts checkpoints to and from other formats.
 
 python -m convert to-hf CHECKPOINT_OR_RUN_DIR OUT
+python -m convert to-t5x CHECKPOINT_OR_RUN_DIR OUT --format classic
+python -m convert from-t5x CHECKPOINT_OR_MODEL_DIR OUT --vocab FILE
 """
 
 import argparse
@@ -11,6 +13,8 @@ import sys
 # The module of a command has `add_arguments(parser)` and `run(args)`. It is imported when its command is given.
 _COMMANDS = {
     "to-hf": ("convert.to_hf", "write a Hugging Face folder from a Limba checkpoint"),
+    "to-t5x": ("convert.to_t5x", "write a checkpoint that T5X goes on from"),
+    "from-t5x": ("convert.from_t5x", "write a Limba checkpoint from one of T5X"),
 }
 
 

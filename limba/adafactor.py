@@ -6,7 +6,8 @@ are factored follows its shape (rank 2 and below) or its logical axes (scanned l
 
 import dataclasses
 import enum
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import flax.struct
@@ -26,6 +27,49 @@ class FactorDim(enum.Enum):
     ROW = "row"
     COLUMN = "column"
     NONE = "none"
+
+
+class HeuristicRule(enum.Enum):
+    """The value in a `factor_map` of parameters that are factored by their shape."""
+
+    token = 1
+
+
+HEURISTIC_RULE = HeuristicRule.token
+
+
+def factor_name_to_factordim(name: str | FactorDim) -> FactorDim:
+    """`'row'`, `'col'`, `'column'`, `'batch'`, `'none'`, `'unfactorized'` in any case, as gin files write them.
+
+    Raises:
+      ValueError: for another name.
+    """
+    if isinstance(name, FactorDim):
+        return name
+    canonical = {"col": "column", "unfactorized": "none"}.get(name.lower(), name.lower())
+    try:
+        return FactorDim(canonical)
+    except ValueError:
+        raise ValueError(f"{name!r} is no way to factor a dim; choose 'row', 'column', 'batch' or 'none'.") from None
+
+
+class HParamMap:
+    """A hyperparameter by the parameter it is for: the value of the first expression found in the parameter's path.
+
+    Attributes:
+      rules: pairs of a regular expression and a value.
+    """
+
+    def __init__(self, rules: Iterable[tuple[str, Any]]):
+        self._rules = [(re.compile(expression), value) for expression, value in rules]
+
+    def __getitem__(self, path: str) -> Any:
+        """Raises KeyError if no expression is found in `path`."""
+        for expression, value in self._rules:
+            if expression.search(path):
+                return value
+        expressions = [expression.pattern for expression, _ in self._rules]
+        raise KeyError(f"No rule of the HParamMap {expressions} is for {path}; end it with ('.*', …).")
 
 
 def standard_logical_factor_rules() -> Mapping[str, FactorDim]:
@@ -98,19 +142,26 @@ class Adafactor:
     Attributes:
       learning_rate: used only where none is passed to `update`; the Trainer passes its schedule.
       factored: keep row and column statistics where possible.
-      multiply_by_parameter_scale: scale updates by the RMS of the parameter.
+      multiply_by_parameter_scale: scale updates by the RMS of the parameter; an `HParamMap` decides for each.
+      beta1: momentum if it is not None, which needs a state as large as the parameters.
       min_dim_size_to_factor: matrices with a smaller dim are not factored.
+      factor_map: for parameters without logical axes: an `HParamMap` of tuples with a `FactorDim` for each dim, or of
+        `HEURISTIC_RULE`.
       logical_factor_rules: logical axis to `FactorDim` (or its name); needed for rank 3 and above.
       global_norm_clip_threshold: clips the gradient's global norm before the statistics.
       max_parameter_scale: an upper bound of the parameter scale.
-      skip_nan_updates: leave parameters and statistics alone when any gradient is not finite.
+      skip_nan_updates: parameters and statistics that would not be finite keep their value. (T5X lets infinities
+        into the statistics, from which they never leave.)
+
+    Raises:
+      ValueError: for a `factor_map` together with `factored = False`.
     """
 
     def __init__(
         self,
         learning_rate: float | None = None,
         factored: bool = True,
-        multiply_by_parameter_scale: bool = True,
+        multiply_by_parameter_scale: bool | HParamMap = True,
         beta1: float | None = None,
         decay_rate: float = 0.8,
         step_offset: int = 0,
@@ -120,12 +171,15 @@ class Adafactor:
         epsilon1: float = 1e-30,
         epsilon2: float = 1e-3,
         dtype_momentum: Any = jnp.float32,
+        factor_map: HParamMap | None = None,
         logical_factor_rules: Mapping[str, FactorDim | str] | None = None,
         weight_decay_rate_lr_exponent: float | None = None,
         global_norm_clip_threshold: float | None = None,
         max_parameter_scale: float | None = None,
         skip_nan_updates: bool = False,
     ):
+        if factor_map is not None and not factored:
+            raise ValueError("Adafactor.factor_map is given while Adafactor.factored is False; drop one of them.")
         self.learning_rate = learning_rate
         self.factored = factored
         self.multiply_by_parameter_scale = multiply_by_parameter_scale
@@ -138,8 +192,11 @@ class Adafactor:
         self.epsilon1 = epsilon1
         self.epsilon2 = epsilon2
         self.dtype_momentum = jnp.dtype(dtype_momentum)
+        self.factor_map = factor_map
         self.logical_factor_rules = (
-            None if logical_factor_rules is None else {k: FactorDim(v) for k, v in logical_factor_rules.items()}
+            None
+            if logical_factor_rules is None
+            else {axis: factor_name_to_factordim(rule) for axis, rule in logical_factor_rules.items()}
         )
         self.weight_decay_rate_lr_exponent = weight_decay_rate_lr_exponent
         self.global_norm_clip_threshold = global_norm_clip_threshold
@@ -175,7 +232,7 @@ class Adafactor:
         learning_rate = self.learning_rate if learning_rate is None else learning_rate
         if learning_rate is None:
             raise ValueError("Adafactor has no learning rate: bind Trainer.learning_rate_fn.")
-        if self.global_norm_clip_threshold is not None:
+        if self.global_norm_clip_threshold:
             norm = jnp.sqrt(sum(jnp.sum(jnp.square(g.astype(jnp.float32))) for g in jax.tree.leaves(grads)))
             threshold = self.global_norm_clip_threshold
             scale = threshold * jnp.minimum(1.0 / threshold, 1.0 / norm)
@@ -191,9 +248,8 @@ class Adafactor:
         updates = jax.tree.map(lambda pair: pair[0], results, is_leaf=_is_pair)
         new_state = jax.tree.map(lambda pair: pair[1], results, is_leaf=_is_pair)
         if self.skip_nan_updates:
-            finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(g)) for g in jax.tree.leaves(grads)]))
-            updates = jax.tree.map(lambda u: jnp.where(finite, u, 0.0), updates)
-            new_state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), new_state, state)
+            updates = jax.tree.map(lambda u: jnp.where(jnp.isfinite(u), u, 0.0), updates)
+            new_state = jax.tree.map(lambda new, old: jnp.where(jnp.isfinite(new), new, old), new_state, state)
         return updates, new_state
 
     def state_axes(self, params: PyTree, param_axes: PyTree) -> PyTree:
@@ -202,7 +258,7 @@ class Adafactor:
         def axes_of(name, param, axes):
             full_v = not self._factoring(name, param.shape).factored
             slots: dict[str, Any] = {
-                "m": axes if self.beta1 else None,
+                "m": axes if self.beta1 is not None else None,
                 "v": axes if full_v else None,
                 "v_row": None,
                 "v_col": None,
@@ -214,15 +270,44 @@ class Adafactor:
     # ------------------------------------------------ one parameter -------------------------------------------------
 
     def _factoring(self, name: str, shape: Sequence[int]) -> _Factoring:
-        axes = self._param_axes.get(name, ())
-        rules = self.logical_factor_rules or {}
-        batch_dims = tuple(i for i, axis in enumerate(axes) if axis is not None and rules.get(axis) is FactorDim.BATCH)
-        layer_dims = tuple(i for i in range(len(shape)) if i not in batch_dims)
+        every_dim = tuple(range(len(shape)))
         if not self.factored:
-            return _Factoring((), (), layer_dims)
+            return _Factoring((), (), every_dim)
+        rule = self._factor_rule(name, shape)
+        batch_dims = _dims_of(rule, FactorDim.BATCH)
         if len(shape) <= 2 and not batch_dims:
-            return self._factoring_by_size(shape, layer_dims)
-        return self._factoring_by_rules(name, shape, axes, rules, layer_dims)
+            return self._factoring_by_size(shape, every_dim)
+        if len(rule) != len(shape):
+            raise ValueError(
+                f"Adafactor cannot factor {name} of shape {tuple(shape)}: it has no logical axes. Declare them with "
+                "param_with_axes, or set Adafactor.factored = False."
+            )
+        layer_dims = tuple(i for i in every_dim if i not in batch_dims)
+        rows, columns = _dims_of(rule, FactorDim.ROW), _dims_of(rule, FactorDim.COLUMN)
+        if not (rows and columns):
+            return _Factoring((), (), layer_dims)
+        if unfactored := _dims_of(rule, FactorDim.NONE):
+            raise ValueError(
+                f"Adafactor's rules make {name} of shape {tuple(shape)} both factored and, in its dims {unfactored}, "
+                "unfactored; say ROW, COLUMN or BATCH for every dim."
+            )
+        return _Factoring(row_reduced=columns, col_reduced=rows, layer_dims=layer_dims)
+
+    def _factor_rule(self, name: str, shape: Sequence[int]) -> tuple[FactorDim, ...]:
+        """What is said about each dim; nothing for a parameter that is factored by its shape."""
+        if self.logical_factor_rules is None or not self._param_axes:
+            rule = self.factor_map[name] if self.factor_map else HEURISTIC_RULE
+            return () if rule is HEURISTIC_RULE or rule is None else tuple(map(factor_name_to_factordim, rule))
+        axes = self._param_axes.get(name, ())
+        unknown = [axis for axis in axes if axis not in self.logical_factor_rules]
+        if not unknown:
+            return tuple(self.logical_factor_rules[axis] for axis in axes if axis is not None)
+        if len(shape) > 2:
+            raise ValueError(
+                f"Adafactor cannot factor {name} {tuple(shape)}: no rule for its logical axes {unknown}. Bind "
+                "Adafactor.logical_factor_rules = @adafactor.standard_logical_factor_rules() or add them."
+            )
+        return ()
 
     def _factoring_by_size(self, shape: Sequence[int], layer_dims: tuple[int, ...]) -> _Factoring:
         """Matrices: `v_row` averages over the larger dim, `v_col` over the smaller one."""
@@ -231,31 +316,12 @@ class Adafactor:
         smaller, larger = (int(i) for i in np.argsort(shape, kind="stable"))
         return _Factoring(row_reduced=(larger,), col_reduced=(smaller,), layer_dims=layer_dims)
 
-    def _factoring_by_rules(self, name, shape, axes, rules, layer_dims) -> _Factoring:
-        if len(axes) != len(shape):
-            raise ValueError(
-                f"Adafactor cannot factor {name} of shape {tuple(shape)}: it has no logical axes. Declare them with "
-                "param_with_axes, or set Adafactor.factored = False."
-            )
-        unknown = [axis for axis in axes if axis not in rules]
-        if unknown:
-            raise ValueError(
-                f"Adafactor cannot factor {name} {tuple(shape)}: no rule for its logical axes {unknown}. Bind "
-                "Adafactor.logical_factor_rules = @adafactor.standard_logical_factor_rules() or add them."
-            )
-        dims = {kind: tuple(i for i, axis in enumerate(axes) if rules[axis] is kind) for kind in FactorDim}
-        if dims[FactorDim.ROW] and dims[FactorDim.COLUMN] and dims[FactorDim.NONE]:
-            raise ValueError(f"Adafactor's rules make {name} with axes {axes} both factored and unfactored.")
-        if not (dims[FactorDim.ROW] and dims[FactorDim.COLUMN]):
-            return _Factoring((), (), layer_dims)
-        return _Factoring(row_reduced=dims[FactorDim.COLUMN], col_reduced=dims[FactorDim.ROW], layer_dims=layer_dims)
-
     def _init_param(self, name: str, param: Array) -> ParamState:
         dims = self._factoring(name, param.shape)
         unused = lambda: jnp.zeros((1,), jnp.float32)  # noqa: E731
         without = lambda reduced: tuple(n for i, n in enumerate(param.shape) if i not in reduced)  # noqa: E731
         return ParamState(
-            m=jnp.zeros(param.shape, self.dtype_momentum) if self.beta1 else unused(),
+            m=jnp.zeros(param.shape, self.dtype_momentum) if self.beta1 is not None else unused(),
             v=unused() if dims.factored else jnp.zeros(param.shape, jnp.float32),
             v_row=jnp.zeros(without(dims.row_reduced), jnp.float32) if dims.factored else unused(),
             v_col=jnp.zeros(without(dims.col_reduced), jnp.float32) if dims.factored else unused(),
@@ -286,14 +352,15 @@ class Adafactor:
         if self.clipping_threshold is not None:
             y = y / jnp.maximum(1.0, _rms(y, dims.layer_dims) / self.clipping_threshold)
         scale: Array | float = learning_rate
-        if self.multiply_by_parameter_scale:
+        scaled = self.multiply_by_parameter_scale
+        if scaled[name] if isinstance(scaled, HParamMap) else scaled:
             parameter_scale = jnp.maximum(_rms(param32, dims.layer_dims), self.epsilon2)
             if self.max_parameter_scale is not None:
                 parameter_scale = jnp.minimum(parameter_scale, self.max_parameter_scale)
             scale = learning_rate * parameter_scale
         update = scale * y
-        if self.beta1:
-            momentum = self.beta1 * state.m.astype(jnp.float32) + (1.0 - self.beta1) * update
+        if self.beta1 is not None:
+            momentum = self.beta1 * state.m + (1.0 - self.beta1) * update
             state = dataclasses.replace(state, m=momentum.astype(self.dtype_momentum))
             update = momentum
         decay = self._weight_decay(learning_rate)
@@ -305,6 +372,10 @@ class Adafactor:
         if self.weight_decay_rate_lr_exponent:
             return (self.weight_decay_rate or 1.0) * learning_rate**self.weight_decay_rate_lr_exponent
         return self.weight_decay_rate
+
+
+def _dims_of(rule: tuple[FactorDim, ...], kind: FactorDim) -> tuple[int, ...]:
+    return tuple(i for i, factor_dim in enumerate(rule) if factor_dim is kind)
 
 
 def _rms(x: Array, dims: tuple[int, ...]) -> Array:

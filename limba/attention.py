@@ -216,6 +216,7 @@ class MultiHeadDotProductAttention(nn.Module):
       float32_logits: see `dot_product_attention`.
       joined_kernels: kernels are matrices `[embed, joined_kv]`; otherwise `[embed, heads, kv]`. The same numbers, but
         Adafactor factors them differently, and checkpoints have either.
+      scale_logits: divide the queries by sqrt(head_dim) after all, beside what their initializer does.
     """
 
     num_heads: int
@@ -225,6 +226,7 @@ class MultiHeadDotProductAttention(nn.Module):
     kernel_init: Initializer = nn.initializers.variance_scaling(1.0, "fan_in", "normal")
     float32_logits: bool = False
     joined_kernels: bool = True
+    scale_logits: bool = False
 
     @nn.compact
     def __call__(
@@ -264,7 +266,8 @@ class MultiHeadDotProductAttention(nn.Module):
         """
         if mask is not None:
             mask = mask > 0
-        query = self._project("query", inputs_q)
+        asking = inputs_q / jnp.sqrt(self.head_dim).astype(self.dtype) if self.scale_logits else inputs_q
+        query = self._project("query", asking)
         if decode or prefill:
             key, value = self._project("key", inputs_kv), self._project("value", inputs_kv)
             if decode and self.has_variable("cache", "cached_key"):

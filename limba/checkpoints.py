@@ -83,17 +83,18 @@ class Checkpointer:
 
     def __init__(self, model_dir: str | AnyPath, config: "SaveCheckpointConfig", use_orbax: bool = True):
         self.model_dir = storage.as_path(model_dir)
-        if storage.is_remote(self.model_dir):
+        self._remote = storage.is_remote(self.model_dir)
+        if self._remote and use_orbax:
             raise ValueError(
-                f"MODEL_DIR {model_dir} is in a bucket; checkpoints are read from there, not written. Give a folder of "
-                "this machine, or mount the bucket."
+                f"MODEL_DIR {model_dir} is in a bucket, where checkpoints are written in T5X's classic format: set "
+                "train.use_orbax = False, or give a folder of this machine, or mount the bucket."
             )
         self._config = config
         self._orbax: ocp.AsyncCheckpointer | None = None
         if use_orbax:
             handlers = {"state": ocp.StandardCheckpointHandler(), "dataset": FilesHandler(), "run": FilesHandler()}
             self._orbax = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler(**handlers))
-        if jax.process_index() == 0:
+        if jax.process_index() == 0 and not self._remote:
             self.model_dir.mkdir(parents=True, exist_ok=True)
             for name in storage.list_names(self.model_dir):
                 if name.startswith(PREFIX) and any(mark in name for mark in _UNFINISHED):
@@ -123,13 +124,17 @@ class Checkpointer:
             }
             self._orbax.save(path, args=ocp.args.Composite(**items))
             return step
-        unfinished = path.with_name(f"{path.name}{_UNFINISHED[1]}")
-        classic_checkpoints.write(unfinished, tree)
-        write_files(unfinished / "dataset", dataset_state or {})
-        write_files(unfinished / "run", run_files)
-        multihost_utils.sync_global_devices(f"checkpointer:{path}")
+        # A bucket cannot rename: there a checkpoint counts from when its index is written, and that is last.
+        folder = path if self._remote else path.with_name(f"{path.name}{_UNFINISHED[1]}")
         if jax.process_index() == 0:
-            unfinished.rename(path)
+            storage.remove_tree(folder)
+        multihost_utils.sync_global_devices(f"checkpointer:{path}:emptied")
+        write_files(folder / "dataset", dataset_state or {})
+        write_files(folder / "run", run_files)
+        classic_checkpoints.write(folder, tree)
+        if jax.process_index() == 0 and not self._remote:
+            folder.rename(path)
+        multihost_utils.sync_global_devices(f"checkpointer:{path}:complete")
         return step
 
     def _transformed(self, tree: PyTree) -> PyTree:
@@ -226,7 +231,10 @@ class Checkpointer:
         if jax.process_index() == 0:
             for bad in [s for s in checkpoint_steps(self.model_dir) if s > step]:
                 path = checkpoint_path(self.model_dir, bad)
-                path.rename(path.with_name(f"unreadable_{path.name}"))
+                if self._remote:
+                    storage.remove_tree(path)
+                else:
+                    path.rename(path.with_name(f"unreadable_{path.name}"))
         multihost_utils.sync_global_devices(f"checkpointer:{self.model_dir}:renamed")
 
 

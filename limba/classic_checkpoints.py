@@ -103,13 +103,13 @@ def tensor_spec(name: str, shape: tuple[int, ...], shard: tuple[int, ...], dtype
         "kvstore": {**kvstore, "path": name.replace("/", ".") + "/"},
         "metadata": {
             "shape": list(shape),
-            "chunks": _chunks(shard, np.dtype(dtype).itemsize),
+            "chunks": chunk_shape(shard, np.dtype(dtype).itemsize),
             "compressor": {"id": "gzip", "level": 1},
         },
     }
 
 
-def _chunks(shard: tuple[int, ...], itemsize: int) -> list[int]:
+def chunk_shape(shard: tuple[int, ...], itemsize: int) -> list[int]:
     """The shard, its largest dim halved until it is at most 64 MiB."""
     chunks = list(shard)
     while math.prod(chunks) * itemsize > _CHUNK_BYTES:

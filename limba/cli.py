@@ -17,6 +17,19 @@ _COMMANDS = {
 }
 
 
+def _take_run_mode() -> str:
+    """The command in `--run_mode=train`, as T5X's own main has it; takes it out of `sys.argv`."""
+    for i, argument in enumerate(sys.argv):
+        if argument.startswith("--run_mode"):
+            _, equals, mode = argument.partition("=")
+            if not equals and i + 1 < len(sys.argv):
+                mode = sys.argv.pop(i + 1)
+            del sys.argv[i]
+            sys.argv.insert(1, mode)
+            return mode
+    return sys.argv[1]
+
+
 def main() -> None:
     """Dispatches `sys.argv`."""
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
@@ -26,6 +39,8 @@ def main() -> None:
         print("\n`limba COMMAND --help` says more.")
         sys.exit(0 if len(sys.argv) > 1 else 2)
     command = sys.argv[1]
+    if command.startswith("-"):
+        command = _take_run_mode()
     if command not in _COMMANDS:
         import difflib
 

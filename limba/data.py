@@ -13,7 +13,7 @@ Feature names of an encoder-decoder batch, all int32 `[batch, length]`:
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 # NumPy arrays where data come in; inside a jitted step the same names hold JAX arrays.
@@ -25,8 +25,9 @@ class DatasetConfig:
     """What to read: T5X's `utils.DatasetConfig`, field by field, plus the number of readers.
 
     Attributes:
-      mixture_or_task_name: a name in the SeqIO registry.
-      task_feature_lengths: tokens per feature, such as `{"inputs": 512, "targets": 114}`.
+      mixture_or_task_name: a name in the SeqIO registry, or a SeqIO task or mixture itself.
+      task_feature_lengths: tokens per feature, such as `{"inputs": 512, "targets": 114}`. None, for inference
+        evaluation only, takes the longest of the examples.
       split: a split of the task.
       batch_size: examples in the global batch, over all hosts.
       shuffle: whether examples are shuffled, each epoch differently.
@@ -37,12 +38,14 @@ class DatasetConfig:
       module: a Python module to import first, the one that registers the task.
       use_memory_cache: keep evaluation batches in host memory after the first pass.
       trim_output_features: cut features to their length instead of failing.
+      runtime_preprocessors, num_prefetch_threads, num_workers: of AirIO, which T5X also reads and Limba does not;
+        accepted as T5X's files leave them.
       num_readers: logical readers that split the source. Part of the data order: the global batch at step n depends
         on it and on nothing else about the hosts. None means `default_num_readers(batch_size)`.
     """
 
-    mixture_or_task_name: str
-    task_feature_lengths: Mapping[str, int]
+    mixture_or_task_name: Any
+    task_feature_lengths: Mapping[str, int] | None
     split: str
     batch_size: int
     shuffle: bool = True
@@ -53,9 +56,17 @@ class DatasetConfig:
     module: str | None = None
     use_memory_cache: bool = True
     trim_output_features: bool = True
+    runtime_preprocessors: Sequence[Any] | None = None
+    num_prefetch_threads: int | None = None
+    num_workers: int | None = 0
     num_readers: int | None = None
 
     def __post_init__(self):
+        if self.runtime_preprocessors or self.num_workers:
+            raise ValueError(
+                "DatasetConfig.runtime_preprocessors and num_workers belong to AirIO tasks, which Limba does not read; "
+                "register the task with SeqIO."
+            )
         if self.batch_size < 1:
             raise ValueError(f"DatasetConfig.batch_size is {self.batch_size}; it must be at least 1.")
         if self.use_custom_packing_ops:
@@ -65,6 +76,12 @@ class DatasetConfig:
                 f"DatasetConfig.num_readers is {self.num_readers}, which does not divide batch_size "
                 f"{self.batch_size}; choose a divisor."
             )
+
+    @property
+    def name(self) -> str:
+        """Of the task or mixture."""
+        provider = self.mixture_or_task_name
+        return provider if isinstance(provider, str) else provider.name
 
 
 def default_num_readers(batch_size: int) -> int:
@@ -144,12 +161,105 @@ class BatchIterator(Protocol):
 EvalBatches = Mapping[str, Iterable[Batch]]
 
 
-class GetTrainBatches(Protocol):
-    """Opens the training stream, positioned at its beginning."""
+class GetDatasetFn(Protocol):
+    """Opens the training stream, positioned at its beginning: T5X's `GetDatasetCallable`.
+
+    The result is a `BatchIterator`, or, as T5X's functions return, a `tf.data.Dataset` of this host's rows.
+    """
+
+    def __call__(self, cfg: DatasetConfig, shard_id: int, num_shards: int, feature_converter_cls: Any) -> Any: ...
+
+
+class GetEvalDatasetFn(Protocol):
+    """Opens the evaluation sets: T5X's `GetEvalDatasetCallable`. The values may be `tf.data.Dataset`s."""
 
     def __call__(
-        self, config: DatasetConfig, feature_converter: Any, process_index: int, process_count: int
-    ) -> BatchIterator: ...
+        self, cfg: DatasetConfig, shard_id: int, num_shards: int, eval_steps: int | None, feature_converter_cls: Any
+    ) -> Mapping[str, Any]: ...
 
 
-GetEvalBatches = Callable[[DatasetConfig, Any, int, int], EvalBatches]
+def get_dataset(
+    cfg: DatasetConfig,
+    shard_id: int,
+    num_shards: int,
+    feature_converter_cls: Any,
+    num_epochs: int | None = None,
+    continue_from_last_checkpoint: bool = False,
+) -> BatchIterator:
+    """The training stream of a SeqIO task or mixture: T5X's `utils.get_dataset`, but endless and resumable.
+
+    Args:
+      cfg: what to read.
+      shard_id, num_shards: this host, and how many there are.
+      feature_converter_cls: a SeqIO feature converter, or its name.
+      num_epochs, continue_from_last_checkpoint: accepted as T5X calls it for training: None and False.
+
+    Raises:
+      ValueError: for whatever is wrong with the task, and for a number of epochs.
+    """
+    if num_epochs is not None or continue_from_last_checkpoint:
+        raise ValueError(
+            "get_dataset makes the endless stream of training, whose position train() saves and restores; use "
+            "seqio.get_dataset for a number of epochs."
+        )
+    from tasks import pipeline  # TensorFlow comes in here, and only here.
+
+    return pipeline.get_train_batches(cfg, feature_converter_cls, shard_id, num_shards)
+
+
+def get_training_eval_datasets(
+    cfg: DatasetConfig,
+    shard_id: int,
+    num_shards: int,
+    eval_steps: int | None,
+    feature_converter_cls: Any,
+    deterministic: bool = False,
+) -> EvalBatches:
+    """The evaluation sets of each task, and of the mixture: T5X's `utils.get_training_eval_datasets`.
+
+    Args:
+      cfg: what to read.
+      shard_id, num_shards: this host, and how many there are.
+      eval_steps: batches that will be used of each; None means the whole split.
+      feature_converter_cls: a SeqIO feature converter, or its name.
+      deterministic: must be False; the order is always that of the files.
+    """
+    del eval_steps  # Batches are made when they are asked for.
+    if deterministic:
+        raise ValueError("get_training_eval_datasets.deterministic needs data that T5X does not publish; leave it out.")
+    from tasks import pipeline
+
+    return pipeline.get_eval_batches(cfg, feature_converter_cls, shard_id, num_shards)
+
+
+def verify_matching_vocabs(cfg: DatasetConfig, model: Any) -> None:
+    """Checks that a task makes the ids that the model knows: T5X's `utils.verify_matching_vocabs`.
+
+    Raises:
+      ValueError: if a vocabulary of the task is not the model's.
+    """
+    from tasks import pipeline
+
+    pipeline.check_task_vocabularies(cfg, model.input_vocabulary, model.output_vocabulary)
+
+
+def get_vocabulary(cfg: DatasetConfig) -> tuple[Any, Any]:
+    """The vocabularies of a task's inputs and targets: T5X's `utils.get_vocabulary`."""
+    from tasks import pipeline
+
+    return pipeline.task_vocabularies(cfg)
+
+
+def round_vocab_size_to_multiple(vocabulary: Any, divisor: int = 128) -> int:
+    """Rows of an embedding for a vocabulary: its size, rounded up. T5X's, for `T5Config.vocab_size` in gin files."""
+    return -(-vocabulary.vocab_size // divisor) * divisor
+
+
+class NumpyBatches:
+    """A finite `tf.data.Dataset` as batches that can be iterated again."""
+
+    def __init__(self, dataset: Any):
+        self._dataset = dataset
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self._dataset.as_numpy_iterator()

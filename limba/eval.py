@@ -1,117 +1,248 @@
-"""`limba eval`: loss and accuracy of a checkpoint on a split, by teacher forcing.
+"""`limba eval`: a task's metrics over predictions of a checkpoint, or its loss and accuracy by teacher forcing.
 
     limba eval --gin_file=RUN/config.gin --gin_file=gin/runs/eval.gin --gin.CHECKPOINT_PATH="'RUN'" \\
         --gin.EVAL_OUTPUT_DIR="'RUN/eval'"
+
+With T5X's t5x/configs/runs/eval.gin the task's own metrics are computed, over decoded answers.
 """
 
+import dataclasses
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import gin
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from limba import checkpoints, evaluation, gin_utils, native_logs
-from limba.data import DatasetConfig, GetEvalBatches
-from limba.models import EncoderDecoderModel
+from limba import checkpoints, data, evaluation, gin_utils, native_logs, restore, saved_tensors, storage, writers
+from limba.data import DatasetConfig, GetEvalDatasetFn
+from limba.models import BaseTransformerModel
 from limba.partitioning import PjitPartitioner
+from limba.train_state import TrainState
 
 PyTree = Any
 logger = logging.getLogger(__name__)
 
+Results = dict[str, dict[str, Any]]
+
 
 def evaluate(
     *,
-    model: EncoderDecoderModel,
+    model: BaseTransformerModel,
     dataset_cfg: DatasetConfig,
     restore_checkpoint_cfg: checkpoints.RestoreCheckpointConfig,
     partitioner: PjitPartitioner,
     output_dir: str,
+    inference_evaluator_cls: Callable[..., Any] | None = None,
+    training_evaluator_cls: Any = None,
+    summarize_config_fn: Callable[..., None] | None = gin_utils.summarize_gin_config,
+    train_state_initializer_cls: Any = None,
+    train_eval_get_dataset_fn: GetEvalDatasetFn | None = data.get_training_eval_datasets,
+    fallback_init_rng: int | None = None,
+    use_orbax: bool = True,
     eval_steps: int | None = None,
-    get_dataset_fn: GetEvalBatches | None = None,
-) -> dict[str, dict[str, float]]:
-    """Evaluates one checkpoint on every task of a mixture and writes `<output_dir>/<task>-metrics.json`.
+) -> Results:
+    """Evaluates one checkpoint or several on every task of a mixture: T5X's `eval_script.evaluate`.
+
+    By predictions, if `inference_evaluator_cls` is bound: its loggers write to `<output_dir>/inference_eval`. By teacher
+    forcing, if it is not bound or `training_evaluator_cls` is: TensorBoard has the metrics in
+    `<output_dir>/training_eval/<task>`, and `<output_dir>/<task>-metrics.json` those of the last checkpoint.
+
+    `RestoreCheckpointConfig.mode = 'all'` passes over the checkpoints that `<output_dir>/eval.<task>.ckpt` lists, the
+    ones that an earlier call evaluated.
 
     Args:
-      model: network and loss.
+      model: network, loss and decoding.
       dataset_cfg: task, split, lengths.
-      restore_checkpoint_cfg: the checkpoint.
+      restore_checkpoint_cfg: the checkpoints.
       partitioner: mesh and rules.
       output_dir: made if needed.
-      eval_steps: batches per task; None takes the whole split.
-      get_dataset_fn: None is `tasks.pipeline.get_eval_batches`.
+      inference_evaluator_cls: `seqio.Evaluator` with its arguments, or None.
+      training_evaluator_cls: T5X's Trainer class for teacher forcing; what it is does not matter here.
+      summarize_config_fn: writes the configuration, `(model_dir=, summary_writer=, step=)`; None does not.
+      train_state_initializer_cls: must be None: parameters are restored without one.
+      train_eval_get_dataset_fn: opens the batches of teacher forcing; None is `data.get_training_eval_datasets`.
+      fallback_init_rng: seed of what `RestoreCheckpointConfig.fallback_to_scratch` initializes.
+      use_orbax: accepted; the format is seen in the checkpoint.
+      eval_steps: batches of teacher forcing per task; None takes the whole split.
 
     Returns:
-      Metrics by task.
+      Metrics by task, of the last checkpoint.
 
     Raises:
-      ValueError: if no checkpoint is named.
+      ValueError: if no checkpoint is named, or there is nothing to measure.
     """
+    del use_orbax
+    refuse_train_state_initializer(train_state_initializer_cls, "evaluate")
     if "://" in output_dir:
         raise ValueError(f"EVAL_OUTPUT_DIR {output_dir} is not a path of this machine.")
     directory = Path(output_dir).expanduser().absolute()
-    partitioner.check_batch_size(dataset_cfg.batch_size, "DatasetConfig.batch_size")
-    with native_logs.filtered():
-        if get_dataset_fn is None:
-            from tasks import pipeline
-
-            pipeline.check_task_vocabularies(dataset_cfg, model.input_vocabulary, model.output_vocabulary)
-            get_dataset_fn = pipeline.get_eval_batches
-        tasks = get_dataset_fn(dataset_cfg, model.FEATURE_CONVERTER_CLS, jax.process_index(), jax.process_count())
-    params, shardings = load_model_params(model, partitioner, restore_checkpoint_cfg)
-    eval_step = evaluation.make_eval_step(model, partitioner, shardings)
-
     directory.mkdir(parents=True, exist_ok=True)
-    results = {}
-    for task, batches in tasks.items():
-        scalars = evaluation.evaluate(eval_step, params, batches, eval_steps)
-        results[task] = scalars
-        report = {"checkpoint": restore_checkpoint_cfg.checkpoint, "split": dataset_cfg.split, **scalars}
-        (directory / f"{task}-metrics.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
-        print(
-            f"{task} ({dataset_cfg.split}): {scalars['nats_per_target_token']:.4f} nats/token, accuracy "
-            f"{scalars['accuracy']:.2%}, {scalars['num_target_tokens']:,.0f} target tokens"
-        )
+    partitioner.check_batch_size(dataset_cfg.batch_size, "DatasetConfig.batch_size")
+    is_writer = jax.process_index() == 0
+    if summarize_config_fn is not None and is_writer:
+        summarize_config_fn(model_dir=str(directory), summary_writer=None, step=0)
+
+    # ----------------------------------------------------- data ------------------------------------------------------
+    evaluator, batches = None, {}
+    with native_logs.filtered():
+        if inference_evaluator_cls is not None:
+            evaluator = evaluation.InferenceEvaluator(
+                dataset_cfg, inference_evaluator_cls, model, partitioner, directory
+            )
+            if not evaluator.eval_tasks:
+                raise ValueError(
+                    f"No task of {dataset_cfg.name!r} has metric_fns and a split {dataset_cfg.split!r}. Give the task "
+                    "metrics, or choose another split; for the loss alone set evaluate.inference_evaluator_cls = None."
+                )
+        if inference_evaluator_cls is None or training_evaluator_cls is not None:
+            if dataset_cfg.task_feature_lengths is None:
+                raise ValueError("The loss needs TASK_FEATURE_LENGTHS, such as {'inputs': 512, 'targets': 114}.")
+            data.verify_matching_vocabs(dataset_cfg, model)
+            open_batches = train_eval_get_dataset_fn or data.get_training_eval_datasets
+            hosts = (jax.process_index(), jax.process_count())
+            opened = open_batches(dataset_cfg, *hosts, eval_steps, model.FEATURE_CONVERTER_CLS)
+            batches = {
+                task: data.NumpyBatches(x) if hasattr(x, "as_numpy_iterator") else x for task, x in opened.items()
+            }
+
+    # -------------------------------------------------- checkpoints --------------------------------------------------
+    found = [str(path) for path in restore_checkpoint_cfg.checkpoints]
+    if not found:
+        raise _no_checkpoint()
+    done_file = directory / f"eval.{dataset_cfg.name}.ckpt"
+    done = done_file.read_text(encoding="utf-8").split("\n") if done_file.is_file() else []
+    if restore_checkpoint_cfg.mode == "all":
+        for path in set(found) & set(done):
+            logger.info("%s is evaluated already (%s).", path, done_file)
+        found = [path for path in found if path not in done]
+    eval_step = None
+    results: Results = {}
+    for path in found:
+        step = checkpoint_step(path)
+        params, shardings = load_model_params(model, partitioner, restore_checkpoint_cfg, path, fallback_init_rng)
+        results = {}
+        if batches:
+            eval_step = eval_step or evaluation.make_eval_step(model, partitioner, shardings)
+            results = {task: dict(evaluation.evaluate(eval_step, params, x, eval_steps)) for task, x in batches.items()}
+            if is_writer:
+                _write_losses(directory, path, step, dataset_cfg.split, results)
+        if evaluator is not None:
+            for task, metrics in evaluator.evaluate(params, step).items():
+                results[task] = results.get(task, {}) | metrics
+                shown = ", ".join(f"{name} {_shown(value)}" for name, value in metrics.items())
+                print(f"{task} ({dataset_cfg.split}), step {step}: {shown}")
+        del params
+        if is_writer:
+            done = [*(other for other in done if other and other != path), path]
+            done_file.write_text("\n".join(done), encoding="utf-8")
+    if evaluator is not None:
+        evaluator.close()
     return results
 
 
+def _write_losses(directory: Path, checkpoint: str, step: int, split: str, results: Results) -> None:
+    tensorboard = writers.TensorBoardWriter(directory, keep_until=None)
+    for task, scalars in results.items():
+        tensorboard.write_scalars(step, f"training_eval/{task}", scalars)
+        report = {"checkpoint": checkpoint, "step": step, "split": split, **scalars}
+        (directory / f"{task}-metrics.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
+        shown = [f"{scalars['nats_per_target_token']:.4f} nats/token"] if "nats_per_target_token" in scalars else []
+        print(
+            f"{task} ({split}), step {step}: "
+            + ", ".join(
+                [*shown, f"accuracy {scalars['accuracy']:.2%}", f"{scalars['num_target_tokens']:,.0f} target tokens"]
+            )
+        )
+    tensorboard.close()
+
+
+def _shown(value: Any) -> str:
+    return f"{float(value):.4g}" if np.size(value) == 1 and np.asarray(value).dtype.kind in "fiu" else str(value)
+
+
+def refuse_train_state_initializer(initializer_cls: Any, where: str) -> None:
+    """Raises ValueError for an initializer: parameters are restored without one."""
+    if initializer_cls is not None:
+        raise ValueError(
+            f"{where}.train_state_initializer_cls is {initializer_cls!r}, but parameters are restored without one; "
+            "leave it out, and give RestoreCheckpointConfig.state_transformation_fns for other tensors."
+        )
+
+
+def _no_checkpoint() -> ValueError:
+    return ValueError("No checkpoint: RestoreCheckpointConfig.path (CHECKPOINT_PATH) is empty.")
+
+
 def load_model_params(
-    model: EncoderDecoderModel, partitioner: PjitPartitioner, restore: checkpoints.RestoreCheckpointConfig
+    model: BaseTransformerModel,
+    partitioner: PjitPartitioner,
+    config: checkpoints.RestoreCheckpointConfig,
+    checkpoint: str | None = None,
+    fallback_init_rng: int | None = None,
 ) -> tuple[PyTree, PyTree]:
     """Parameters of a checkpoint on the mesh, and their shardings.
 
+    Args:
+      model: whose parameters they are.
+      partitioner: mesh and rules.
+      config: dtype, and what is done to the tensors.
+      checkpoint: one of several that `config` names; None is the only one.
+      fallback_init_rng: seed of the parameters that the checkpoint lacks, if `config.fallback_to_scratch`.
+
     Raises:
-      ValueError: if no checkpoint is named.
+      ValueError: if no checkpoint is named, or there is no seed for what the checkpoint lacks.
     """
-    checkpoint = restore.checkpoint
+    checkpoint = checkpoint or config.checkpoint
     if checkpoint is None:
-        raise ValueError("No checkpoint: RestoreCheckpointConfig.path (CHECKPOINT_PATH) is empty.")
+        raise _no_checkpoint()
     shapes, axes = model.param_shapes_and_axes()
     partitioner.check_shapes(shapes, axes)
     shardings = partitioner.shardings(axes)
     sharded = jax.tree.map(
         lambda shape, sharding: jax.ShapeDtypeStruct(
-            shape.shape, jnp.dtype(restore.dtype or "float32"), sharding=sharding
+            shape.shape, jnp.dtype(config.dtype or "float32"), sharding=sharding
         ),
         shapes,
         shardings,
     )
-    return checkpoints.load_sharded_params(checkpoint, sharded, restore), shardings
+    if not config.fallback_to_scratch:
+        return checkpoints.load_sharded_params(checkpoint, sharded, config), shardings
+    if fallback_init_rng is None:
+        raise ValueError("RestoreCheckpointConfig.fallback_to_scratch needs a seed: set fallback_init_rng.")
+
+    def scratch() -> TrainState:
+        return _parameters_only(model.initial_variables(jax.random.key(fallback_init_rng))["params"], jnp.int32(0))
+
+    step = jax.ShapeDtypeStruct((), np.int32, sharding=partitioner.replicated)
+    # The optimizer's state is not wanted, which is not an error.
+    lenient = dataclasses.replace(config, strict=False)
+    return restore.load_state(checkpoint, _parameters_only(sharded, step), lenient, scratch).params, shardings
+
+
+def _parameters_only(params: PyTree, step: Any) -> TrainState:
+    return TrainState(step=step, params=params, opt_state={})
+
+
+def checkpoint_step(checkpoint: str) -> int:
+    """The number of updates that a checkpoint was saved after."""
+    return int(np.asarray(saved_tensors.open_tensors(storage.as_path(checkpoint))["state/step"]))
 
 
 def main(argv: Sequence[str]) -> int:
     """Parses flags and gin, and evaluates."""
     parser = gin_utils.argument_parser("eval", __doc__ or "")
-    flags = parser.parse_args(gin_utils.rewrite_gin_flags(argv))
+    flags = gin_utils.parse_flags(parser, argv)
     if not flags.gin_file:
         parser.error("give --gin_file=RUN/config.gin --gin_file=gin/runs/eval.gin")
     configured = gin.external_configurable(evaluate, module="limba.eval")
     gin_utils.parse_gin_flags(flags.gin_file, flags.gin_bindings, flags.gin_search_paths)
     gin_utils.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"", EVAL_OUTPUT_DIR="\"'runs/my_run/eval'\"")
-    configured()
+    gin_utils.start(configured, flags)
     return 0
 
 

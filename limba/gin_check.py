@@ -4,9 +4,9 @@
     limba gin-check --gin_search_paths=~/t5x ~/t5x/t5x/examples
     limba gin-check --gin_file=gin/models/t5_1_1/base.gin my_vocabulary.gin
 
-One line a file, `ok FILE` or `FAIL FILE:LINE: what is missing`; the exit code is 1 if any failed. A folder stands for all
-the gin files below it. Each file is read by itself, after the files of --gin_file if there are any and before bindings.
-Macros may be unbound or %gin.REQUIRED: a file may be meant for inclusion.
+One line a file, `ok FILE` or `FAIL FILE:LINE: what is missing`; the exit code is 1 if any failed. A folder stands for
+all the gin files below it. Each file is read by itself, after the files of --gin_file and before bindings, if there are
+any. Macros may be unbound or %gin.REQUIRED: a file may be meant for inclusion.
 """
 
 import argparse
@@ -56,6 +56,8 @@ def check_apart(file: str, before: Sequence[str], bindings: Sequence[str], searc
                 answer = check(file, before, bindings, search_paths) or "ok"
         except SystemExit as stop:
             answer = f"{file}: a module that it imports ends the process ({stop})"
+        except Exception as error:  # A module that a file imports may raise anything.
+            answer = f"{file}: {type(error).__name__}: {error}"
         finally:
             os.write(writing, answer.encode())
             os._exit(0)
@@ -86,13 +88,13 @@ def gin_files(paths: Sequence[str]) -> list[str]:
 
 def _warm_up(files: Sequence[str]) -> None:
     """Imports here what the files import, so that each child finds it there. What fails is left to them to report."""
-    modules = set()
+    modules = set(t5x_compat.SCRIPTS.values())
     for file in filter(os.path.isfile, files):
         for line in _IMPORT.finditer(Path(file).read_text(encoding="utf-8", errors="replace")):
-            modules.add(".".join(filter(None, line.groups())))
+            module = ".".join(filter(None, line.groups()))
+            # The files of T5X's that a file includes use SeqIO.
+            modules |= {module, *t5x_compat.MODULES.get(module, ()), *(["seqio"] if module.startswith("t5") else [])}
     t5x_compat.install()
-    # T5X's names do not show what they bring in; the files that stand in for its own use SeqIO.
-    modules |= {"seqio"} if any(name.startswith(("t5x.", "t5.")) for name in modules) else set()
     with native_logs.filtered():
         for name in sorted(modules):
             if name.partition(".")[0] in _WARM:

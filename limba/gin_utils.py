@@ -15,7 +15,8 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Sequence
+import tokenize
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,7 +27,7 @@ except ImportError as error:
     # This repository's own folder gin/ imports as an empty namespace package.
     raise ImportError("gin-config is not installed; run `pip install -e .` or launch/quickstart.sh first.") from error
 
-from limba import native_logs, t5x_compat, t5x_gin_files
+from limba import native_logs, patches, rooms, storage, t5x_compat, t5x_gin_files
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,10 @@ def argument_parser(command: str, description: str) -> argparse.ArgumentParser:
         epilog="Every value of a gin file can be overridden: --gin.TRAIN_STEPS=1000 --gin.MODEL_DIR=\"'runs/x'\"",
     )
     add_gin_flags(parser)
+    parser.add_argument(
+        "--buckets", metavar="DIR", help="where buckets are mounted: gs://NAME/x is read and written as DIR/NAME/x"
+    )
+    _add_t5x_flags(parser)
     return parser
 
 
@@ -72,6 +77,86 @@ def add_gin_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gin_search_paths", default="", metavar="A,B", help="folders in which gin files and includes are looked for"
     )
+
+
+def _add_t5x_flags(parser: argparse.ArgumentParser) -> None:
+    """What T5X's commands take besides gin's flags."""
+    group = parser.add_argument_group("T5X's flags")
+    group.add_argument("--dry_run", **_SWITCH, help="parse and check the configuration, print it, and stop")
+    group.add_argument("--tfds_data_dir", metavar="DIR", help="where TensorFlow Datasets has its data")
+    group.add_argument(
+        "--seqio_additional_cache_dirs", default="", metavar="A,B", help="where SeqIO's cached tasks are looked for"
+    )
+    group.add_argument("--multiprocess_gpu", **_SWITCH, help="join the processes of several hosts into one run")
+    group.add_argument("--coordinator_address", metavar="HOST:PORT", help="of process 0, with --multiprocess_gpu")
+    group.add_argument("--process_count", type=int, metavar="N", help="of all hosts, with --multiprocess_gpu")
+    group.add_argument("--process_index", type=int, metavar="I", help="of this one, with --multiprocess_gpu")
+    group.add_argument("--initialization_timeout", type=int, metavar="SECONDS", help="to wait for the other processes")
+    group.add_argument(
+        "--verbosity", "-v", type=int, default=0, metavar="N", help="-1 warnings only, 1 more than usual"
+    )
+    for name in ("--logtostderr", "--alsologtostderr"):
+        group.add_argument(name, **_SWITCH, help="accepted: messages go to standard error in any case")
+
+
+def _true_or_false(text: str) -> bool:
+    if text.lower() not in ("true", "false", "1", "0"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return text.lower() in ("true", "1")
+
+
+# As absl reads it: --flag, --flag=true, --flag=false.
+_SWITCH: dict[str, Any] = {"nargs": "?", "const": True, "default": False, "type": _true_or_false, "metavar": "BOOL"}
+
+
+def parse_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+    """Parses the flags of a command and does what those of T5X ask for, before anything touches a device.
+
+    Raises:
+      GinError: for flags that Limba has nothing for, or that lack each other.
+    """
+    for argument in argv:
+        if argument.startswith(("--fdl", "--fiddle")):
+            raise GinError(f"{argument}: Limba is configured by gin, not by fiddle; give --gin_file=….")
+    flags = parser.parse_args(rewrite_gin_flags(argv))
+    logging.getLogger("limba").setLevel(logging.INFO - 10 * flags.verbosity)
+    joining = ("coordinator_address", "process_count", "process_index", "initialization_timeout")
+    given = {name: getattr(flags, name) for name in joining if getattr(flags, name) is not None}
+    if flags.multiprocess_gpu:
+        _join_processes(given)
+    elif given:
+        raise GinError(
+            f"--{next(iter(given))} says how to join several processes; add --multiprocess_gpu to join them."
+        )
+    if flags.buckets:
+        storage.mount_buckets(flags.buckets)
+    if flags.tfds_data_dir or flags.seqio_additional_cache_dirs:
+        from tasks import sources
+
+        sources.set_folders(flags.tfds_data_dir, [d for d in flags.seqio_additional_cache_dirs.split(",") if d])
+    return flags
+
+
+def _join_processes(given: dict[str, Any]) -> None:
+    import jax
+
+    names = {"process_count": "num_processes", "process_index": "process_id"}
+    logger.info("Joining the other processes: %s", given or "as the cluster says")
+    try:
+        jax.distributed.initialize(**{names.get(name, name): value for name, value in given.items()})
+    except ValueError as error:
+        raise GinError(
+            f"--multiprocess_gpu: {error} Give --coordinator_address, --process_count and --process_index where no "
+            "cluster manager says them."
+        ) from error
+
+
+def start(function: Callable[..., Any], flags: argparse.Namespace, **arguments: Any) -> None:
+    """Calls what gin has configured, or with --dry_run prints the configuration instead."""
+    if flags.dry_run:
+        print(gin.config_str())
+        return
+    function(**arguments)
 
 
 def rewrite_gin_flags(argv: Sequence[str]) -> list[str]:
@@ -136,7 +221,10 @@ def _open_gin_file(name: str) -> IO[str]:
 # -------------------------------------------------------- parsing -----------------------------------------------------
 
 # What gin raises for files that do not parse or name what is not there.
-PARSE_ERRORS = (ValueError, TypeError, AttributeError, NameError, ImportError, OSError, SyntaxError, RuntimeError)
+PARSE_ERRORS = (
+    *(ValueError, TypeError, AttributeError, NameError, ImportError, OSError, SyntaxError, RuntimeError),
+    tokenize.TokenError,
+)
 
 
 def parse_gin_flags(files: Sequence[str], bindings: Sequence[str], search_paths: str = "") -> None:
@@ -160,6 +248,8 @@ def parse_files(files: Sequence[str], search_paths: str = "") -> None:
       GinError: for a file that is not there, a name that does not exist, a value that does not parse.
     """
     t5x_compat.install()
+    patches.install()
+    rooms.warn_of_hidden_modules()
     set_search_paths(search_paths)
     for file in files:
         if _locate(file) is None:
@@ -219,12 +309,15 @@ _LOCATION = re.compile(r'\n\s*In (?:file "(?P<file>[^"]*)",|bindings string) lin
 _UNKNOWN_NAME = re.compile(
     r"has no attribute '?(\w+)|parameter named '(\w+)'|No configurable matching (?:reference )?'([@\w./()]+)'"
 )
+_UNIMPORTED = re.compile(r"'(\w+)' was not provided by an import statement")
 _ABSENT_FILE = re.compile(r"Unable to open file: (\S+)\. ")
 _UNKNOWN_ALIASED_NAME = re.compile(r"<module '(t5x?[\w.]*)'.*has no attribute '?(\w+)")
 
 
 def _places(error: BaseException) -> list[tuple[str, int]]:
     """The gin files and lines that an error of the parser comes from, the innermost of nested includes first."""
+    if isinstance(error, tokenize.TokenError):
+        return []  # It knows the line, but not the file.
     if isinstance(error, SyntaxError):
         return [(error.filename, error.lineno)] if error.filename and error.lineno else []
     return [(place["file"], int(place["line"])) for place in _LOCATION.finditer(str(error)) if place["file"]]
@@ -233,16 +326,24 @@ def _places(error: BaseException) -> list[tuple[str, int]]:
 def explanation(error: BaseException) -> str:
     """What an error of gin's parser says, on one line and without the place, and the nearest names."""
     message = " ".join(_LOCATION.split(str(error))[0].split())
+    if isinstance(error, tokenize.TokenError):
+        return "the file ends inside a bracket or a string."
     if absent := _ABSENT_FILE.match(message):
         return f"There is no gin file {absent[1]}.{_nearest_gin_file(absent[1])}{_not_standing_in(absent[1])}"
     if aliased := _UNKNOWN_ALIASED_NAME.search(message):
         return t5x_compat.missing_name(*aliased.groups())
+    if unimported := _UNIMPORTED.match(message):
+        line = _imports_for(unimported[1])
+        return f"{unimported[1]!r} is not imported in this file." + (f" Add `{line}`." if line else "")
     if unknown := _UNKNOWN_NAME.search(message):
         name = next(filter(None, unknown.groups())).strip("@()").rpartition("/")[2].rpartition(".")[2]
-        nearest = [known for known in difflib.get_close_matches(name, _known_names(), n=3) if known != name]
+        known = _known_names()
+        nearest = [] if name in known else difflib.get_close_matches(name, known, n=3)
         message += f" Did you mean {', '.join(nearest)}?" if nearest else ""
+        if unknown[3]:
+            message += " Import its module, or read this file after one that does."
     elif isinstance(error, SyntaxError):
-        message = f"{error.msg}: {(error.text or '').strip()} Strings need quotes of their own: \"'value'\"."
+        message = f"cannot read `{(error.text or '').strip()}`. Strings need quotes of their own: \"'value'\"."
     return message
 
 
@@ -289,15 +390,24 @@ def _macros_bound_in(config: str) -> set[str]:
     return set(re.findall(r"^(\w+) = ", config, re.MULTILINE))
 
 
-def require_bindings(**macros: str) -> None:
-    """Raises GinError for the first of these macros that is still `%gin.REQUIRED`; values say what to give."""
-    for name, example in macros.items():
-        try:
-            value = gin.query_parameter(f"%{name}")
-        except ValueError:
-            continue  # Files that do not use the macro do not need it.
+def require_bindings(**examples: str) -> None:
+    """Checks that no macro in use is still `%gin.REQUIRED`.
+
+    Args:
+      **examples: what to give for a macro.
+
+    Raises:
+      GinError: naming all of them.
+    """
+    config = gin.config_str()
+    used = _macros_in(config)
+    missing = []
+    for name in sorted(_macros_bound_in(config) & used):
+        value = gin.query_parameter(f"%{name}")
         if value is gin.REQUIRED or "gin.REQUIRED" in str(value):
-            raise GinError(f"{name} is required: add --gin.{name}={example} or bind it in a gin file.")
+            missing.append(f"{name} is required: add --gin.{name}={examples.get(name, '…')} or bind it in a gin file.")
+    if missing:
+        raise GinError(" ".join(missing))
 
 
 def operative_config() -> str:
@@ -312,20 +422,19 @@ def get_gin_config_str(show_provenance: bool = False) -> str:
     return gin.config_str()
 
 
-def summarize_gin_config(model_dir: str | Path, summary_writer: Any, step: int) -> None:
-    """Writes the bindings in use to `model_dir/config.gin`, and as text for TensorBoard if there is a writer.
+def summarize_gin_config(model_dir: str, summary_writer: Any, step: int) -> None:
+    """Writes the operative configuration as `<model_dir>/config.gin` and as TensorBoard's text `config`.
 
     Args:
       model_dir: made if needed.
-      summary_writer: a `limba.writers.MetricWriter`, or None.
-      step: the step that the text is written at.
+      summary_writer: with clu's `write_texts`, such as `writers.SummaryWriter`; or None.
+      step: that the run begins at.
     """
     config = operative_config()
-    folder = Path(model_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.gin").write_text(config, encoding="utf-8")
+    Path(model_dir).mkdir(parents=True, exist_ok=True)
+    (Path(model_dir) / "config.gin").write_text(config, encoding="utf-8")
     if summary_writer is not None:
-        summary_writer.write_text(step, "train", "config", config)
+        summary_writer.write_texts(step, {"config": config})
 
 
 # T5X's functions for arithmetic inside gin files.

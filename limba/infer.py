@@ -1,185 +1,276 @@
-"""`limba infer`: lets a trained model answer lines of text, or fill the blanks in them.
+"""`limba infer`: predictions or scores of a checkpoint, for the examples of a task or for lines of text.
 
     limba infer --run_dir runs/quickstart/model --input "Return the <extra_id_0> of the list."
     limba infer --run_dir runs/quickstart/model --input_file questions.txt --output_file answers.jsonl
 
-Blanks are T5's sentinels <extra_id_0>, <extra_id_1> … in order. A line without blanks is answered as it is.
+    limba infer --gin_file=RUN/config.gin --gin_file=gin/runs/infer.gin --gin.CHECKPOINT_PATH="'RUN'" \\
+        --gin.INFER_OUTPUT_DIR="'RUN/infer'"
+
+The first two answer lines (see `limba.infer_text`). The third runs over a task and writes
+`INFER_OUTPUT_DIR/<task>-predict.jsonl-00000-of-00001`; one that was interrupted goes on where it stopped.
 """
 
 import json
 import logging
-import re
-import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gin
 import jax
 import numpy as np
+from etils import epath
+from jax.experimental import multihost_utils
 from tqdm import tqdm
 
-from limba import checkpoints, gin_utils
-from limba.data import Batch
-from limba.eval import load_model_params
-from limba.models import EncoderDecoderModel, Vocabulary
+from limba import checkpoints, data, gin_utils, infer_text, inference, native_logs, storage
+from limba.data import Batch, DatasetConfig
+from limba.eval import checkpoint_step, load_model_params, refuse_train_state_initializer
+from limba.models import BaseTransformerModel
 from limba.partitioning import PjitPartitioner
 
 logger = logging.getLogger(__name__)
 
-_SENTINEL = re.compile(r"<extra_id_(\d+)>")
+# Predictions or scores, one an example, and auxiliary values: lists or arrays with an entry an example.
+Inferences = tuple[Sequence[Any], Mapping[str, Any]]
+
+# `(path, inferences, task examples as a tf.data.Dataset, mode, vocabulary)`.
+WriteFn = Callable[..., None]
+# `(output_dir, name of the output file, folder of the chunks, step)`.
+MergeFn = Callable[[str, str, str, int | None], None]
+
+_COMPLETED = ".COMPLETED"
+
+
+def merge_chunks_to_file(output_dir: str, output_fname: str, tmp_dir: str, step: int | None) -> None:
+    """Joins the chunks of a shard, in order, to `output_dir/output_fname`.
+
+    Raises:
+      ValueError: if there are none.
+    """
+    del step
+    chunks = sorted(path for path in epath.Path(tmp_dir).iterdir() if _is_chunk(path.name, output_fname))
+    if not chunks:
+        raise ValueError(f"There is nothing to write to {output_fname}: the split, or this shard of it, is empty.")
+    merged = epath.Path(output_dir) / output_fname
+    with merged.open("wb") as file:
+        for chunk in chunks:
+            file.write(chunk.read_bytes())
+
+
+def _is_chunk(name: str, output_fname: str) -> bool:
+    return name.startswith(f"{output_fname}-chunk") and not name.endswith(_COMPLETED)
+
+
+# ---------------------------------------------------- inference ------------------------------------------------------
 
 
 def infer(
     *,
-    model: EncoderDecoderModel,
+    mode: str,
+    model: BaseTransformerModel,
+    dataset_cfg: DatasetConfig,
     restore_checkpoint_cfg: checkpoints.RestoreCheckpointConfig,
     partitioner: PjitPartitioner,
-    inputs: Sequence[str],
-    output_file: str | None = None,
-    max_inputs_length: int = 512,
-    max_decode_length: int = 114,
-    batch_size: int = 8,
-    random_seed: int = 0,
-) -> list[dict[str, Any]]:
-    """Decodes lines of text.
+    output_dir: str,
+    checkpoint_period: int,
+    shard_id: int = 0,
+    num_shards: int = 1,
+    merge_chunked_results: bool = True,
+    write_fn: WriteFn | None = None,
+    checkpoint_ds_iter: bool = True,
+    train_state_initializer_cls: Any = None,
+    fallback_init_rng: int | None = None,
+    merge_fn: MergeFn = merge_chunks_to_file,
+    summarize_config_fn: Callable[..., None] | None = gin_utils.summarize_gin_config,
+    verify_matching_vocabs_fn: Callable[[DatasetConfig, Any], None] | None = data.verify_matching_vocabs,
+    output_vocab_feature_name: str = "targets",
+    file_extension: str = "jsonl",
+    keep_aux_as_numpy: bool = False,
+    use_orbax: bool = True,
+) -> None:
+    """Predicts or scores every example of a task, or of each task of a mixture: T5X's `infer_script.infer`.
+
+    Results are in the order of the dataset, in `<output_dir>/<task>-<mode>.<extension>-<shard>-of-<shards>`. Chunks of
+    `checkpoint_period` batches are written to a folder of their own, `tmp-<task>-…`; a run that was interrupted goes on
+    after the last whole chunk, with the result of an uninterrupted one. A shard that is complete is not run again.
 
     Args:
+      mode: "predict" (decoded targets), "predict_with_aux" (and scores) or "score" (log likelihood of given targets).
       model: network, vocabularies and decoding.
+      dataset_cfg: task, split, lengths, batch size. The order is always that of the files.
       restore_checkpoint_cfg: the checkpoint.
       partitioner: mesh and rules.
-      inputs: lines.
-      output_file: JSON lines `{"input", "prediction", "filled", "score"}`; None prints them.
-      max_inputs_length: longer inputs are cut, and counted in a warning.
-      max_decode_length: tokens of an answer.
-      batch_size: lines at a time.
-      random_seed: for sampling.
-
-    Returns:
-      What was written.
+      output_dir: made if needed; may be in a bucket.
+      checkpoint_period: batches in a chunk.
+      shard_id, num_shards: the part of the dataset that this call works on, of so many.
+      merge_chunked_results: False leaves the chunks where they are.
+      write_fn: writes one chunk; None is `tasks.inference.write_inferences_to_file`.
+      checkpoint_ds_iter: accepted; a run that goes on reads past the examples that are done, which every source can.
+      train_state_initializer_cls: must be None: parameters are restored without one.
+      fallback_init_rng: seed of what `RestoreCheckpointConfig.fallback_to_scratch` initializes.
+      merge_fn: joins the chunks.
+      summarize_config_fn: writes the configuration, `(model_dir=, summary_writer=, step=)`; None does not.
+      verify_matching_vocabs_fn: called with `dataset_cfg` and the model; None checks nothing.
+      output_vocab_feature_name: the task's feature whose vocabulary decodes predictions.
+      file_extension: in the names of files.
+      keep_aux_as_numpy: give auxiliary values to `write_fn` as arrays, not lists.
+      use_orbax: accepted; the format is seen in the checkpoint.
 
     Raises:
-      ValueError: without inputs or a checkpoint.
+      ValueError: for another mode or shard, without a checkpoint, or if the folder of an interrupted run is that of a
+        run with other batches or another checkpoint.
     """
-    if not inputs:
-        raise ValueError("Nothing to answer: give --input TEXT or --input_file FILE.")
-    data_axis = partitioner.num_data_shards
-    batch_size = -(-batch_size // data_axis) * data_axis
-    params, shardings = load_model_params(model, partitioner, restore_checkpoint_cfg)
-    predict = partitioner.jit(
-        lambda p, batch, rng: model.predict_batch_with_aux(p, batch, rng),
-        in_shardings=(shardings, partitioner.data_sharding, partitioner.replicated),
-        out_shardings=partitioner.replicated,
-    )
+    del checkpoint_ds_iter, use_orbax
+    _check_mode(mode)
+    refuse_train_state_initializer(train_state_initializer_cls, "infer")
+    if not 0 <= shard_id < num_shards:
+        raise ValueError(f"infer.shard_id is {shard_id}; it counts from 0 to num_shards - 1 = {num_shards - 1}.")
+    if checkpoint_period < 1:
+        raise ValueError(f"infer.checkpoint_period is {checkpoint_period}; it must be at least 1 batch.")
+    directory = epath.Path(storage.as_path(output_dir))
+    is_writer = jax.process_index() == 0
+    if is_writer:
+        directory.mkdir(parents=True, exist_ok=True)
+        if summarize_config_fn is not None and shard_id == 0:
+            summarize_config_fn(model_dir=str(directory), summary_writer=None, step=0)
+    with native_logs.filtered():
+        from tasks import inference as task_inference  # TensorFlow comes in here, and only here.
 
-    results = []
-    batches = list(_batches(model.input_vocabulary, inputs, max_inputs_length, max_decode_length, batch_size))
-    for i, (lines, batch) in enumerate(tqdm(batches, desc="infer", unit="batch", disable=len(batches) == 1)):
-        rng = jax.random.fold_in(jax.random.key(random_seed), i)
-        tokens, aux = jax.device_get(predict(params, partitioner.shard_batch(batch), rng))
-        for line, row, score in zip(lines, tokens, aux["scores"], strict=False):
-            prediction = decode_row(model.output_vocabulary, row)
-            results.append(
-                {
-                    "input": line,
-                    "prediction": prediction,
-                    "filled": fill_blanks(line, prediction),
-                    "score": float(score),
-                }
-            )
-    _write(results, output_file)
-    return results
-
-
-def _batches(
-    vocabulary: Vocabulary, inputs: Sequence[str], max_length: int, max_decode_length: int, batch_size: int
-) -> Iterator[tuple[Sequence[str], Batch]]:
-    """Encoded lines with EOS, `[batch_size, length]`; the last batch is filled up with empty rows."""
-    encoded = [[*vocabulary.encode(line), vocabulary.eos_id or 1] for line in inputs]
-    cut = sum(len(ids) > max_length for ids in encoded)
-    if cut:
-        logger.warning("%d of %d inputs are longer than %d tokens and were cut.", cut, len(inputs), max_length)
-    # One length for all batches compiles once; a multiple of 32 serves many runs from the compilation cache.
-    length = min(max_length, -(-max(len(ids) for ids in encoded) // 32) * 32)
-    for start in range(0, len(inputs), batch_size):
-        tokens = np.zeros((batch_size, length), np.int32)
-        for row, ids in enumerate(encoded[start : start + batch_size]):
-            tokens[row, : len(ids)] = ids[:length]
-        answers = np.zeros((batch_size, max_decode_length), np.int32)  # says how long an answer may be
-        yield inputs[start : start + batch_size], {"encoder_input_tokens": tokens, "decoder_input_tokens": answers}
-
-
-def decode_row(vocabulary: Vocabulary, row: np.ndarray) -> str:
-    """Text of a row of tokens that ends at EOS or padding; sentinels are kept visible."""
-    ids = []
-    for token in row.tolist():
-        if token in (0, vocabulary.eos_id):
-            break
-        ids.append(token)
-    return vocabulary.decode(ids)
-
-
-def fill_blanks(text: str, prediction: str) -> str:
-    """Puts the spans that follow each sentinel in `prediction` into the blanks of `text`.
-
-    A blank that the prediction does not mention stays as it is. Without blanks, the prediction itself is returned.
-    """
-    if not _SENTINEL.search(text):
-        return prediction
-    pieces = _SENTINEL.split(prediction)
-    spans = {number: span.strip() for number, span in zip(pieces[1::2], pieces[2::2], strict=True)}
-    return _SENTINEL.sub(lambda match: spans.get(match[1], match[0]), text)
-
-
-def _write(results: Sequence[dict[str, Any]], output_file: str | None) -> None:
-    if output_file is None:
-        for result in results:
-            print(f"{result['input']}\n  -> {result['filled']}")
+        if verify_matching_vocabs_fn is not None:
+            verify_matching_vocabs_fn(dataset_cfg, model)
+        tasks = task_inference.subtasks(dataset_cfg)
+    write_fn = write_fn or task_inference.write_inferences_to_file
+    suffix = f"{shard_id:05}-of-{num_shards:05}"
+    names = {task.name: f"{task.name}-{mode}.{file_extension}-{suffix}" for task in tasks}
+    left = [task for task in tasks if not (directory / (names[task.name] + _COMPLETED)).exists()]
+    for task in tasks:
+        if task not in left:
+            print(f"{directory / names[task.name]} is complete; nothing is left to do.")
+    if not left:
         return
-    path = Path(output_file).expanduser().absolute()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in results), encoding="utf-8")
-    temporary.replace(path)
-    print(f"{len(results)} answers in {path}")
+
+    checkpoint = restore_checkpoint_cfg.checkpoint
+    params, _ = load_model_params(model, partitioner, restore_checkpoint_cfg, fallback_init_rng=fallback_init_rng)
+    infer_step = getattr(model, inference.MODES[mode])
+    infer_fn = inference.make_infer_fn(infer_step, dataset_cfg.batch_size, partitioner)
+    chunk_size = checkpoint_period * dataset_cfg.batch_size
+    identity = {"checkpoint": checkpoint, "split": dataset_cfg.split, "examples_per_chunk": chunk_size}
+
+    for task in left:
+        output_fname = names[task.name]
+        chunks_dir = directory / f"tmp-{task.name}-{suffix}"
+        done = _completed_chunks(chunks_dir, output_fname, identity) if is_writer else 0
+        done = int(multihost_utils.broadcast_one_to_all(np.int32(done)))
+        with native_logs.filtered():
+            shard = (shard_id, num_shards)
+            chunks = task_inference.chunks(task, dataset_cfg, model.FEATURE_CONVERTER_CLS, *shard, chunk_size, done)
+        progress = tqdm(desc=f"{task.name} {mode}", unit="example", initial=done * chunk_size, disable=not is_writer)
+        vocabulary = task.output_features[output_vocab_feature_name].vocabulary if mode != "score" else None
+        for chunk, (examples, features) in enumerate(chunks, start=done):
+            batches = _batches(features, dataset_cfg.batch_size, progress)
+            outputs = infer_fn(params, batches, jax.random.fold_in(jax.random.PRNGKey(0), chunk))
+            results, aux = inference.split_aux(outputs)
+            if not keep_aux_as_numpy:
+                aux = jax.tree.map(lambda x: x.tolist(), aux)
+            if is_writer:
+                path = chunks_dir / f"{output_fname}-chunk{chunk:05}"
+                write_fn(str(path), (_per_example(results), aux), examples, mode, vocabulary)
+                # Written last: a chunk without this file is made again.
+                (path.parent / (path.name + _COMPLETED)).write_text("")
+        progress.close()
+        if is_writer:
+            if merge_chunked_results:
+                merge_fn(str(directory), output_fname, str(chunks_dir), checkpoint_step(str(checkpoint)))
+                chunks_dir.rmtree()
+            (directory / (output_fname + _COMPLETED)).write_text("")
+            where = directory / output_fname if merge_chunked_results else chunks_dir
+            print(f"{task.name}: {progress.n:,} examples in {where}")
+        multihost_utils.sync_global_devices(f"infer:{output_fname}")
 
 
-def _read_lines(file: str) -> list[str]:
-    if file == "-":
-        return [line.rstrip("\n") for line in sys.stdin]
-    path = Path(file)
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"--input_file {file} does not exist; give a file with one input a line, or - for stdin."
+def _check_mode(mode: str) -> None:
+    if mode not in inference.MODES:
+        raise ValueError(f"infer.mode is {mode!r}; use one of {tuple(inference.MODES)}.")
+
+
+def _batches(features: Batch, batch_size: int, progress: tqdm) -> Any:
+    """The batches of a chunk with the indices of their rows in it."""
+    count = len(next(iter(features.values())))
+    for start in range(0, count, batch_size):
+        index = np.arange(start, min(start + batch_size, count))
+        yield index, {name: x[start : start + batch_size] for name, x in features.items()}
+        progress.update(len(index))
+
+
+def _per_example(results: Any) -> list[Any]:
+    """Arrays, or trees of them, `[examples, …]` as a list with an entry an example."""
+    leaves, structure = jax.tree.flatten(results)
+    return [jax.tree.unflatten(structure, row) for row in zip(*(leaf.tolist() for leaf in leaves), strict=True)]
+
+
+def _completed_chunks(chunks_dir: epath.Path, output_fname: str, identity: Mapping[str, Any]) -> int:
+    """How many chunks an earlier run wrote; what it wrote beyond is written again.
+
+    Raises:
+      ValueError: if it was another run.
+    """
+    description = chunks_dir / "chunks.json"
+    if not description.exists():
+        chunks_dir.mkdir(parents=True, exist_ok=True)
+        description.write_text(json.dumps(identity))
+        return 0
+    before = json.loads(description.read_text())
+    if before != identity:
+        changed = ", ".join(
+            f"{name} {before.get(name)!r} -> {value!r}" for name, value in identity.items() if before.get(name) != value
         )
-    return path.read_text(encoding="utf-8").splitlines()
+        raise ValueError(
+            f"{chunks_dir} holds chunks of an interrupted run, and this one differs: {changed}. Go on with the same "
+            "settings, or remove the folder to start anew."
+        )
+    done = 0
+    while (chunks_dir / f"{output_fname}-chunk{done:05}{_COMPLETED}").exists():
+        done += 1
+    if done:
+        logger.info("Going on after %d chunks of %s.", done, output_fname)
+    return done
+
+
+# ----------------------------------------------------- command -------------------------------------------------------
 
 
 def main(argv: Sequence[str]) -> int:
-    """Parses flags and gin, and decodes."""
+    """Parses flags and gin, and infers."""
     parser = gin_utils.argument_parser("infer", __doc__ or "")
     parser.add_argument("--run_dir", help="a run's directory or one checkpoint; brings its own gin configuration")
     parser.add_argument("--input", action="append", default=[], metavar="TEXT", help="a line to answer; repeatable")
     parser.add_argument("--input_file", metavar="FILE", help="one input a line; - reads standard input")
     parser.add_argument("--output_file", metavar="FILE", help="JSON lines; printed if not given")
-    flags = parser.parse_args(gin_utils.rewrite_gin_flags(argv))
+    parser.add_argument("--shard_id", type=int, help="the part of a task to work on; before infer.shard_id of gin")
+    flags = gin_utils.parse_flags(parser, argv)
     if not flags.run_dir and not flags.gin_file:
         parser.error("give --run_dir RUN, or --gin_file with a model and gin/runs/infer.gin")
-    inputs = flags.input + (_read_lines(flags.input_file) if flags.input_file else [])
+    if not (flags.run_dir or flags.input or flags.input_file):
+        configured = gin.external_configurable(infer, module="limba.infer")
+        gin_utils.parse_gin_flags(flags.gin_file, flags.gin_bindings, flags.gin_search_paths)
+        gin_utils.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"", INFER_OUTPUT_DIR="\"'runs/my_run/infer'\"")
+        gin_utils.start(configured, flags, **({} if flags.shard_id is None else {"shard_id": flags.shard_id}))
+        return 0
 
+    inputs = flags.input + (infer_text.read_lines(flags.input_file) if flags.input_file else [])
     files, bindings = list(flags.gin_file), list(flags.gin_bindings)
     if flags.run_dir:
         checkpoint = checkpoints.find_checkpoint(flags.run_dir)
-        files = [str(checkpoint / "run" / "config.gin"), "gin/runs/infer.gin", *files]
+        files = [str(checkpoint / "run" / "config.gin"), "gin/runs/infer_text.gin", *files]
         bindings.insert(0, f"CHECKPOINT_PATH = {str(checkpoint)!r}")
         vocabulary = checkpoint / "run" / "spiece.model"
         if vocabulary.is_file():
             bindings.insert(1, f"seqio.SentencePieceVocabulary.sentencepiece_model_file = {str(vocabulary)!r}")
-    configured = gin.external_configurable(infer, module="limba.infer")
+    configured = gin.external_configurable(infer_text.infer_text, module="limba.infer_text")
     gin_utils.parse_gin_flags(files, bindings, flags.gin_search_paths)
     gin_utils.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"")
     given: dict[str, Any] = {"output_file": flags.output_file} if flags.output_file else {}
-    configured(inputs=inputs, **given)
+    gin_utils.start(configured, flags, inputs=inputs, **given)
     return 0
 
 

@@ -1,9 +1,11 @@
 """Metrics as sums that add up over microbatches, steps and hosts, and become numbers at the end.
 
-A metric is a ratio of two sums; adding metrics adds both. Names are T5X's TensorBoard tags.
+Most metrics are a ratio of two sums; merging metrics adds both. Names are T5X's TensorBoard tags. A model may return
+anything else that is a pytree with `merge(other)` and `compute()`, such as clu's metrics.
 """
 
 from collections.abc import Mapping
+from typing import Any, Protocol
 
 import flax.struct
 import jax
@@ -12,6 +14,14 @@ import jax.numpy as jnp
 from limba.data import Batch
 
 Array = jax.Array
+
+
+class Metric(Protocol):
+    """What the engine needs of a metric; it must also be a pytree."""
+
+    def merge(self, other: Any) -> Any: ...
+
+    def compute(self) -> Any: ...
 
 
 @flax.struct.dataclass
@@ -28,7 +38,7 @@ class Ratio:
     count: Array
     per_step: bool = flax.struct.field(pytree_node=False, default=False)
 
-    def __add__(self, other: "Ratio") -> "Ratio":
+    def merge(self, other: "Ratio") -> "Ratio":
         return Ratio(self.total + other.total, self.count + other.count, self.per_step)
 
     def compute(self) -> float:
@@ -37,7 +47,45 @@ class Ratio:
         return float(self.total) / count if count else 0.0
 
 
-Metrics = dict[str, Ratio]
+@flax.struct.dataclass
+class Last:
+    """A value of which only the latest counts."""
+
+    value: Array
+
+    def merge(self, other: "Last") -> "Last":
+        return other
+
+    def compute(self) -> float:
+        return float(self.value)
+
+
+@flax.struct.dataclass
+class Sum:
+    """A total over microbatches and steps."""
+
+    total: Array
+
+    @classmethod
+    def from_model_output(cls, values: Array, **_: Any) -> "Sum":
+        return cls(jnp.sum(values))
+
+    def merge(self, other: "Sum") -> "Sum":
+        return Sum(self.total + other.total)
+
+    def compute(self) -> float:
+        return float(self.total)
+
+
+class AveragePerStep:
+    """T5X's name for a sum over one step that is averaged over steps."""
+
+    @staticmethod
+    def from_model_output(values: Array, steps: int = 1, **_: Any) -> Ratio:
+        return Ratio(jnp.asarray(jnp.sum(values), jnp.float32), jnp.float32(steps), per_step=True)
+
+
+Metrics = dict[str, Any]  # of `Metric`
 
 
 def per_step(total: Array | float) -> Ratio:
@@ -47,18 +95,21 @@ def per_step(total: Array | float) -> Ratio:
 
 def add(a: Metrics, b: Metrics) -> Metrics:
     """Metrics of two steps together."""
-    return {name: a[name] + b[name] for name in a}
+    return {name: a[name].merge(b[name]) for name in a}
 
 
 def add_microbatches(a: Metrics, b: Metrics) -> Metrics:
     """Metrics of two microbatches of one step together."""
     together = add(a, b)
-    return {name: Ratio(m.total, b[name].count, True) if m.per_step else m for name, m in together.items()}
+    return {
+        name: Ratio(m.total, b[name].count, True) if isinstance(m, Ratio) and m.per_step else m
+        for name, m in together.items()
+    }
 
 
-def compute(metrics: Mapping[str, Ratio]) -> dict[str, float]:
+def compute(metrics: Mapping[str, Metric]) -> dict[str, float]:
     """Numbers, on the host."""
-    return {name: metric.compute() for name, metric in jax.device_get(dict(metrics)).items()}
+    return {name: float(metric.compute()) for name, metric in jax.device_get(dict(metrics)).items()}
 
 
 def _nonzero_fraction(x: Array) -> Ratio:
@@ -104,6 +155,6 @@ def encoder_decoder_metrics(logits: Array, batch: Batch, weights: Array | None, 
         inputs = batch["encoder_input_tokens"]
         metrics["effective_batch_size/encoder"] = _sequences(inputs, batch.get("encoder_segment_ids"))
         metrics["non_padding_fraction/encoder"] = _nonzero_fraction(inputs)
-        overall = overall + metrics["non_padding_fraction/encoder"]
+        overall = overall.merge(metrics["non_padding_fraction/encoder"])
     metrics["non_padding_fraction/overall"] = overall
     return metrics

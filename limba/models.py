@@ -14,12 +14,13 @@ import flax.core
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import optax
 from flax.linen import partitioning as nn_partitioning
 
 from limba import decoding, losses
 from limba import metrics as metrics_lib
 from limba.data import Batch
-from limba.optimizers import OptimizerDef
+from limba.optimizers import OptimizerDef, as_optimizer_def
 
 Array = jax.Array
 PyTree = Any
@@ -69,7 +70,7 @@ class BaseTransformerModel:
         module: nn.Module,
         input_vocabulary: Vocabulary,
         output_vocabulary: Vocabulary,
-        optimizer_def: OptimizerDef,
+        optimizer_def: OptimizerDef | optax.GradientTransformation,
         decode_fn: Callable | None = None,
         label_smoothing: float = 0.0,
         z_loss: float = 0.0,
@@ -84,7 +85,7 @@ class BaseTransformerModel:
         loss_normalizing_factor: None sums over the batch's tokens; see `losses.SpecialLossNormalizingFactor`.
         """
         self.module = module
-        self.optimizer_def = optimizer_def
+        self.optimizer_def = as_optimizer_def(optimizer_def)
         self._input_vocabulary = input_vocabulary
         self._output_vocabulary = output_vocabulary
         self._decode_fn = decode_fn
@@ -267,7 +268,7 @@ class EncoderDecoderModel(BaseTransformerModel):
         module: nn.Module,
         input_vocabulary: Vocabulary,
         output_vocabulary: Vocabulary,
-        optimizer_def: OptimizerDef,
+        optimizer_def: OptimizerDef | optax.GradientTransformation,
         decode_fn: Callable = decoding.beam_search,
         feature_converter_cls: Callable | None = None,
         label_smoothing: float = 0.0,
@@ -495,7 +496,7 @@ class DecoderOnlyModel(BaseTransformerModel):
         self,
         module: nn.Module,
         vocabulary: Vocabulary,
-        optimizer_def: OptimizerDef,
+        optimizer_def: OptimizerDef | optax.GradientTransformation,
         decode_fn: Callable = decoding.temperature_sample,
         inputs_bidirectional_attention: bool = False,
         feature_converter_cls: Callable | None = None,

@@ -39,6 +39,7 @@ class T5Config:
       dropout_rate: everywhere; 0 for pre-training of 1.1.
       logits_via_embedding: tie the output to the embedding (T5 1.0).
       float32_attention_logits: softmax in float32 when `dtype` is not.
+      scale_attn_logits: divide queries by sqrt(head_dim), for AdamW (a field of NVIDIA's networks).
       one_hot_embedding: embed by a matmul; for vocabularies sharded over the model axis of a TPU.
       scan_layers: compile one layer instead of all; much shorter compilation of deep stacks.
       remat_policy: "none", "minimal" or "full": what is recomputed in the backward pass to save memory.
@@ -62,6 +63,7 @@ class T5Config:
     dropout_rate: float = 0.1
     logits_via_embedding: bool = False
     float32_attention_logits: bool = False
+    scale_attn_logits: bool = False
     one_hot_embedding: bool = False
     scan_layers: bool = False
     remat_policy: str | None = "none"
@@ -98,6 +100,7 @@ def _attention(config: T5Config, name: str) -> attention.MultiHeadDotProductAtte
         dropout_rate=config.dropout_rate,
         float32_logits=config.float32_attention_logits,
         joined_kernels=config.joined_attention_kernels,
+        scale_logits=config.scale_attn_logits,
         name=name,
     )
 

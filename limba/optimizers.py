@@ -1,13 +1,34 @@
-"""Optimizer definitions: what a model's `optimizer_def` must offer, and any optax optimizer as one."""
+"""Optimizer definitions: what a model's `optimizer_def` must offer, any optax optimizer as one, and mixtures of them.
 
+The learning rate is the Trainer's, always. Optax's optimizers are built with a rate of their own, which they apply
+through one function of optax, `scale_by_learning_rate`; importing this module replaces it by one that asks the Trainer
+first. A rate given to a constructor is then never multiplied in: it is used where there is no Trainer, and
+`warn_of_other_rates` names it where it differs from the Trainer's.
+"""
+
+import contextlib
+import contextvars
+import dataclasses
+import functools
+import inspect
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import optax
+import optax.contrib
+from flax import traverse_util
 from jax.sharding import PartitionSpec
+from optax._src import transform as optax_transform
 
 Array = jax.Array
 PyTree = Any
+
+logger = logging.getLogger(__name__)
 
 
 class OptimizerDef(Protocol):
@@ -30,37 +51,385 @@ class OptimizerDef(Protocol):
         ...
 
 
-class OptaxOptimizer:
-    """Any optax transformation under the Trainer's schedule.
+# ------------------------------------------------ the Trainer's rate ------------------------------------------------
 
-    Build the transformation with `learning_rate=1.0` (`optax.adamw(1.0, weight_decay=0.01)`, or bind
-    `optax.adamw.learning_rate = 1.0` in gin): its updates are multiplied by what `Trainer.learning_rate_fn` returns,
-    which for every optax optimizer is the same as having given it that schedule.
+
+@dataclasses.dataclass
+class _Training:
+    """What transformations may know while a definition runs them.
+
+    Attributes:
+      param_axes: flat, by the path of a parameter.
+      learning_rate: the Trainer's; None while the state is made.
+      replaced: the rates of transformations in whose place `learning_rate` was applied.
     """
 
-    def __init__(self, transformation: optax.GradientTransformation):
-        self.transformation = transformation
+    param_axes: dict[tuple[str, ...], tuple[str | None, ...]]
+    learning_rate: Array | None = None
+    replaced: list[Any] = dataclasses.field(default_factory=list)
+
+
+_training: contextvars.ContextVar[_Training | None] = contextvars.ContextVar("training", default=None)
+
+
+@contextlib.contextmanager
+def _within(training: _Training) -> Iterator[_Training]:
+    token = _training.set(training)
+    try:
+        yield training
+    finally:
+        _training.reset(token)
+
+
+_optax_scale_by_learning_rate = optax_transform.scale_by_learning_rate
+
+
+@functools.wraps(_optax_scale_by_learning_rate)
+def _scale_by_learning_rate(
+    learning_rate: optax.ScalarOrSchedule | None = None, *, flip_sign: bool = True
+) -> optax.GradientTransformation:
+    """Optax's function of this name, with the Trainer's rate where there is a Trainer. The state stays optax's."""
+    own = _optax_scale_by_learning_rate(learning_rate, flip_sign=flip_sign)
+    if learning_rate is None:
+        return own  # Optax's way to say that nothing is scaled.
+
+    def update(updates, state, params=None):
+        scaled, new_state = own.update(updates, state, params)
+        training = _training.get()
+        if training is not None and training.learning_rate is not None:
+            training.replaced.append(learning_rate)
+            rate = -training.learning_rate if flip_sign else training.learning_rate
+            scaled = jax.tree.map(lambda u: jnp.asarray(rate, u.dtype) * u, updates)
+        return scaled, new_state
+
+    return optax.GradientTransformation(own.init, update)
+
+
+# Optax's optimizers look the function up when they are built, in the module that defines it.
+optax_transform.scale_by_learning_rate = _scale_by_learning_rate
+optax.scale_by_learning_rate = _scale_by_learning_rate
+
+
+def warn_of_other_rates(
+    optimizer_def: OptimizerDef, learning_rate_fn: Callable[[Array], Array], params: PyTree
+) -> list[optax.ScalarOrSchedule]:
+    """Says which learning rates optax's constructors were given that are not the Trainer's, and so are not used.
+
+    T5X applies those instead, and only logs the Trainer's. A rate of 1 is what one gives where a rate must be given.
+    """
+    steps = np.array([0, 1, 10, 100, 1_000, 10_000, 100_000], np.int32)
+
+    def rates(rate):
+        return np.array([float(rate(step) if callable(rate) else rate) for step in steps])
+
+    other = [
+        rate
+        for rate in _own_rates(optimizer_def, params)
+        if (callable(rate) or rate != 1.0) and not np.allclose(rates(rate), rates(learning_rate_fn), rtol=1e-4)
+    ]
+    for rate in other:
+        logger.warning(
+            "An optax optimizer was built with learning_rate = %s. It is not used: the updates follow "
+            "Trainer.learning_rate_fn, which begins at %.3g and is %.3g at step 10,000. To train with the optimizer's "
+            "rate, as T5X does, bind it as Trainer.learning_rate_fn.",
+            f"a schedule from {rates(rate)[0]:.3g} to {rates(rate)[-1]:.3g}" if callable(rate) else rate,
+            rates(learning_rate_fn)[0],
+            rates(learning_rate_fn)[-2],
+        )
+    return other
+
+
+def _own_rates(optimizer_def: OptimizerDef, params: PyTree) -> list[Any]:
+    def trace(params):
+        state = optimizer_def.init(params)
+        return optimizer_def.update(params, state, params, learning_rate=jnp.float32(0), step=jnp.int32(0))
+
+    with _within(_Training({})) as training:
+        jax.eval_shape(trace, params)
+    return training.replaced
+
+
+# ----------------------------------------------------- optax --------------------------------------------------------
+
+
+class OptaxWrapper:
+    """Any optax transformation under the Trainer's schedule.
+
+    The Trainer's rate takes the place of the one the transformation was built with. Where a transformation has no
+    such place (`chain([optax.scale_by_adam(), optax.scale(-1.0)])`), its updates are multiplied by the Trainer's rate.
+
+    The state is optax's own; in a checkpoint it has T5X's names, with the places of a chain as numbers:
+    `state/param_states/1/0/mu/<parameter>`.
+    """
+
+    def __init__(self, optax_optimizer: optax.GradientTransformation):
+        self.optax_optimizer = optax_optimizer
+        self._param_axes: dict[tuple[str, ...], tuple[str | None, ...]] = {}
 
     def set_param_axes(self, param_axes: PyTree) -> None:
-        del param_axes  # Optax works on values alone.
+        flat = traverse_util.flatten_dict(param_axes)
+        self._param_axes = {path: tuple(axes) for path, axes in flat.items()}
 
     def init(self, params: PyTree) -> PyTree:
-        return self.transformation.init(params)
+        with _within(_Training(self._param_axes)):
+            return self.optax_optimizer.init(params)
 
     def update(
         self, grads: PyTree, state: PyTree, params: PyTree, *, learning_rate: Array, step: Array
     ) -> tuple[PyTree, PyTree]:
         del step  # Optax keeps its own count.
-        updates, state = self.transformation.update(grads, state, params)
-        return jax.tree.map(lambda u: learning_rate * u, updates), state
+        outer = _training.get()
+        with _within(_Training(self._param_axes, learning_rate)) as training:
+            updates, state = self.optax_optimizer.update(grads, state, params)
+        if not training.replaced:
+            updates = jax.tree.map(lambda u: learning_rate * u, updates)
+        if outer is not None:
+            outer.replaced.extend(training.replaced)
+        return updates, state
 
     def state_axes(self, params: PyTree, param_axes: PyTree) -> PyTree:
-        state = jax.eval_shape(self.transformation.init, params)
+        """Leaves that lie under the path of a parameter and have its shape are sharded as it, all others replicated."""
+        shapes = {path: x.shape for path, x in traverse_util.flatten_dict(params).items()}
+        axes = traverse_util.flatten_dict(param_axes)
 
-        def axes_of(leaf, axes):
-            # Statistics that do not have the parameter's shape (factored ones) are small: replicate them.
-            return axes if len(leaf.shape) == len(axes) else PartitionSpec()
+        def axes_of(path, leaf):
+            names = tuple(key.key for key in path if isinstance(key, jax.tree_util.DictKey))
+            parameter = next((names[i:] for i in range(len(names)) if names[i:] in shapes), None)
+            return axes[parameter] if parameter and leaf.shape == shapes[parameter] else PartitionSpec()
 
-        return optax.tree_map_params(
-            self.transformation, axes_of, state, param_axes, transform_non_params=lambda _: PartitionSpec()
-        )
+        return jax.tree_util.tree_map_with_path(axes_of, jax.eval_shape(self.init, params))
+
+
+def wrap_optax_optimizer(optax_optimizer: Callable[..., optax.GradientTransformation]) -> Callable[..., OptaxWrapper]:
+    """A constructor of optax, or one like it, as a constructor of definitions. Its `learning_rate` may be left out."""
+    takes_rate = "learning_rate" in inspect.signature(optax_optimizer).parameters
+
+    @functools.wraps(optax_optimizer)
+    def wrapped(*args, **kwargs):
+        if takes_rate and not args:
+            kwargs.setdefault("learning_rate", 1.0)
+        return OptaxWrapper(optax_optimizer(*args, **kwargs))
+
+    return wrapped
+
+
+def as_optimizer_def(optimizer: "OptimizerDef | optax.GradientTransformation") -> OptimizerDef:
+    """A definition as it is; a transformation of optax wrapped, so that gin may bind `OPTIMIZER = @optax.adamw()`."""
+    return OptaxWrapper(optimizer) if isinstance(optimizer, optax.GradientTransformation) else optimizer
+
+
+def _chain(transformations: "Sequence[optax.GradientTransformation | OptaxWrapper]") -> optax.GradientTransformation:
+    """One after the other, as `optax.chain`, in one argument that gin can bind."""
+    return optax.chain(*[t.optax_optimizer if isinstance(t, OptaxWrapper) else t for t in transformations])
+
+
+def _param_axes(path: tuple[Any, ...]) -> tuple[str | None, ...] | None:
+    """Logical axes of the parameter at a path of `tree_map_with_path`, if a definition runs and knows them."""
+    training = _training.get()
+    return None if training is None else training.param_axes.get(tuple(key.key for key in path))
+
+
+# What a network with scanned layers calls the dims that hold its layers.
+_LAYER_AXES = ("layers", "stack")
+
+
+def _adamw_scale(
+    learning_rate: optax.ScalarOrSchedule,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-6,
+    min_scale: float = 1e-3,
+    weight_decay: float = 0.0,
+) -> optax.GradientTransformation:
+    """nanoT5's AdamWScale: AdamW whose steps are multiplied by the RMS of the parameter, as Adafactor's are.
+
+    `step = max(min_scale, rms(param)) * sqrt(1 - b2^t) / (1 - b1^t) * mu / (sqrt(nu) + eps) + weight_decay * param`,
+    times the learning rate; the RMS is per layer where layers are scanned. Source: nanoT5's `AdamWScale`
+    (github.com/PiotrNawrot/nanoT5), which decays the parameter after its step instead of before.
+    """
+
+    def init(params):
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return optax.ScaleByAdamState(count=jnp.zeros([], jnp.int32), mu=zeros, nu=zeros)
+
+    def update(grads, state, params):
+        count = state.count + 1
+        mu = optax.tree.update_moment(grads, state.mu, b1, 1)
+        nu = optax.tree.update_moment(grads, state.nu, b2, 2)
+        correction = jnp.sqrt(1 - b2**count) / (1 - b1**count)
+
+        def step(path, param, m, v):
+            axes = _param_axes(path) or (None,) * param.ndim
+            dims = tuple(i for i, axis in enumerate(axes) if axis not in _LAYER_AXES)
+            rms = jnp.sqrt(jnp.mean(jnp.square(param), axis=dims, keepdims=True))
+            return jnp.maximum(rms, min_scale) * correction * m / (jnp.sqrt(v) + eps)
+
+        return jax.tree_util.tree_map_with_path(step, params, mu, nu), optax.ScaleByAdamState(count, mu, nu)
+
+    return optax.chain(
+        optax.GradientTransformation(init, update),
+        optax.add_decayed_weights(weight_decay),
+        optax_transform.scale_by_learning_rate(learning_rate),
+    )
+
+
+def _muon(
+    learning_rate: optax.ScalarOrSchedule,
+    beta: float = 0.95,
+    ns_steps: int = 5,
+    nesterov: bool = True,
+    consistent_rms: float | None = 0.2,
+    weight_decay: float = 0.0,
+    adam_b1: float = 0.9,
+    adam_b2: float = 0.999,
+    adam_weight_decay: float = 0.0,
+) -> optax.GradientTransformation:
+    """Muon for the kernels of attention and MLP, AdamW for embeddings, norms, relative biases and logits.
+
+    Kernels are orthogonalized as the matrices that they are: `[embed, heads * kv]` also where a network keeps heads and
+    kv apart, and each layer of scanned layers by itself. With `consistent_rms` 0.2 the updates have the RMS of AdamW's
+    (arXiv:2502.16982), so that one learning rate fits both halves; None is optax's scaling by width.
+    """
+    return optax.contrib.muon(
+        learning_rate,
+        ns_steps=ns_steps,
+        beta=beta,
+        nesterov=nesterov,
+        consistent_rms=consistent_rms,
+        weight_decay=weight_decay,
+        adam_b1=adam_b1,
+        adam_b2=adam_b2,
+        adam_weight_decay=adam_weight_decay,
+        muon_weight_dimension_numbers=lambda params: jax.tree_util.tree_map_with_path(_matrix_dims, params),
+    )
+
+
+def _matrix_dims(path: tuple[Any, ...], param: Array) -> optax.contrib.MuonDimensionNumbers | None:
+    """Which dims of a kernel are the rows and which the columns of its matrix; None for all other parameters."""
+    axes = _param_axes(path) or (None,) * param.ndim
+    dims = tuple(i for i, axis in enumerate(axes) if axis not in _LAYER_AXES)
+    if path[-1].key != "kernel" or "vocab" in axes or path[-2].key == "logits_dense" or len(dims) < 2:
+        return None
+    # Kernels read [embed, ...] or write [..., embed].
+    split = 1 if axes[dims[0]] == "embed" else len(dims) - 1
+    return optax.contrib.MuonDimensionNumbers(reduction_axis=dims[:split], output_axis=dims[split:])
+
+
+chain = wrap_optax_optimizer(_chain)
+adabelief = wrap_optax_optimizer(optax.adabelief)
+adagrad = wrap_optax_optimizer(optax.adagrad)
+adam = wrap_optax_optimizer(optax.adam)
+adamw = wrap_optax_optimizer(optax.adamw)
+adamw_scale = wrap_optax_optimizer(_adamw_scale)
+lamb = wrap_optax_optimizer(optax.lamb)
+lars = wrap_optax_optimizer(optax.lars)
+lion = wrap_optax_optimizer(optax.lion)
+muon = wrap_optax_optimizer(_muon)
+noisy_sgd = wrap_optax_optimizer(optax.noisy_sgd)
+radam = wrap_optax_optimizer(optax.radam)
+rmsprop = wrap_optax_optimizer(optax.rmsprop)
+sgd = wrap_optax_optimizer(optax.sgd)
+yogi = wrap_optax_optimizer(optax.yogi)
+
+
+# -------------------------------------------------- several at once -------------------------------------------------
+
+
+def match_any(regexes: Sequence[str]) -> Callable[[str, Any], bool]:
+    """A filter for `MultiOptimizer`: whether any expression matches a parameter's whole path, `/encoder/…/kernel`."""
+    compiled = [re.compile(regex) for regex in regexes]
+    return lambda path, _: any(regex.fullmatch(path) for regex in compiled)
+
+
+class MultiOptimizer:
+    """Optimizers for parts of the parameters, chosen by path; parameters that none chooses are not trained.
+
+    The state of an optimizer that keeps a tree like the parameters, as Adafactor does, lies at the parameters' own
+    paths, as in T5X's checkpoints. Other states, as optax's, lie under `optimizer_<i>`, with `i` the place of the
+    optimizer in the list.
+
+    Attributes:
+      traversals_and_optimizers: pairs of a `flax.traverse_util.ModelParamTraversal`, or a filter such as it takes
+        (`filter(path, value) -> bool`, path with a leading slash), and an optimizer definition or optax transformation.
+
+    Raises:
+      ValueError: in `init`, if two choose the same parameter or one chooses none.
+    """
+
+    def __init__(self, traversals_and_optimizers: Sequence[tuple[Any, Any]]):
+        self._choices = [choice for choice, _ in traversals_and_optimizers]
+        self.sub_optimizers = [as_optimizer_def(optimizer) for _, optimizer in traversals_and_optimizers]
+
+    def set_param_axes(self, param_axes: PyTree) -> None:
+        for optimizer, paths in zip(self.sub_optimizers, self._paths(param_axes), strict=True):
+            optimizer.set_param_axes(_subtree(param_axes, paths))
+
+    def init(self, params: PyTree) -> PyTree:
+        parts = self._paths(params)
+        states = [opt.init(_subtree(params, paths)) for opt, paths in zip(self.sub_optimizers, parts, strict=True)]
+        return self._merge(states, parts)
+
+    def update(
+        self, grads: PyTree, state: PyTree, params: PyTree, *, learning_rate: Array, step: Array
+    ) -> tuple[PyTree, PyTree]:
+        parts = self._paths(params)
+        updates = traverse_util.flatten_dict(jax.tree.map(jnp.zeros_like, params))
+        states = []
+        for i, (optimizer, paths) in enumerate(zip(self.sub_optimizers, parts, strict=True)):
+            new_updates, new_state = optimizer.update(
+                _subtree(grads, paths),
+                self._state_of(i, state, paths),
+                _subtree(params, paths),
+                learning_rate=learning_rate,
+                step=step,
+            )
+            updates |= traverse_util.flatten_dict(new_updates)
+            states.append(new_state)
+        return traverse_util.unflatten_dict(updates), self._merge(states, parts)
+
+    def state_axes(self, params: PyTree, param_axes: PyTree) -> PyTree:
+        parts = self._paths(params)
+        axes = [
+            optimizer.state_axes(_subtree(params, paths), _subtree(param_axes, paths))
+            for optimizer, paths in zip(self.sub_optimizers, parts, strict=True)
+        ]
+        return self._merge(axes, parts)
+
+    def _paths(self, tree: PyTree) -> list[list[tuple[str, ...]]]:
+        """The paths of each optimizer's parameters."""
+        names = traverse_util.unflatten_dict({path: path for path in traverse_util.flatten_dict(tree)})
+        traversals = [c if hasattr(c, "iterate") else traverse_util.ModelParamTraversal(c) for c in self._choices]
+        parts = [list(traversal.iterate(names)) for traversal in traversals]
+        chosen = [path for paths in parts for path in paths]
+        if twice := sorted({"/".join(path) for path in chosen if chosen.count(path) > 1}):
+            raise ValueError(f"Several optimizers of MultiOptimizer choose the same parameters: {twice[:5]}.")
+        for i, paths in enumerate(parts):
+            if not paths:
+                every = ["/" + "/".join(path) for path in traverse_util.flatten_dict(tree)]
+                raise ValueError(f"Optimizer {i} of MultiOptimizer chooses no parameter. There are {every[:5]} ...")
+        return parts
+
+    def _merge(self, states: Sequence[PyTree], parts: Sequence[list[tuple[str, ...]]]) -> PyTree:
+        merged: dict[tuple[str, ...], Any] = {}
+        for i, (state, paths) in enumerate(zip(states, parts, strict=True)):
+            if _like_params(state, paths):
+                merged |= {path: _at(state, path) for path in paths}
+            else:
+                merged[(f"optimizer_{i}",)] = state
+        return traverse_util.unflatten_dict(merged)
+
+    def _state_of(self, i: int, state: PyTree, paths: list[tuple[str, ...]]) -> PyTree:
+        own = state.get(f"optimizer_{i}")
+        return _subtree(state, paths) if own is None else own
+
+
+def _at(tree: PyTree, path: tuple[str, ...]) -> Any:
+    return functools.reduce(lambda subtree, name: subtree[name], path, tree)
+
+
+def _subtree(tree: PyTree, paths: list[tuple[str, ...]]) -> PyTree:
+    return traverse_util.unflatten_dict({path: _at(tree, path) for path in paths})
+
+
+def _like_params(state: PyTree, paths: list[tuple[str, ...]]) -> bool:
+    return isinstance(state, dict) and set(state) == {path[0] for path in paths}

@@ -232,6 +232,30 @@ class PjitPartitioner:
         call.lower = lower  # type: ignore[attr-defined]
         return call
 
+    @property
+    def data_partition_spec(self) -> PartitionSpec:
+        """T5X's name for how a batch is sharded."""
+        return self.data_sharding.spec
+
+    def partition(
+        self, fn: Callable, in_axis_resources: PyTree, out_axis_resources: PyTree, donate_argnums: Sequence[int] = ()
+    ) -> Callable:
+        """`jit` as T5X's trainers call it: shardings or partition specs of mesh axes, None is replicated."""
+
+        def shardings(resources):
+            return jax.tree.map(
+                lambda x: x if isinstance(x, NamedSharding) else NamedSharding(self.mesh, x or PartitionSpec()),
+                resources,
+                is_leaf=lambda x: x is None or isinstance(x, PartitionSpec),
+            )
+
+        return self.jit(
+            fn,
+            in_shardings=shardings(in_axis_resources),
+            out_shardings=shardings(out_axis_resources),
+            donate_argnums=donate_argnums,
+        )
+
     def check_batch_size(self, batch_size: int, where: str, num_microbatches: int = 1) -> None:
         """Raises ValueError unless every device gets the same number of rows of every microbatch."""
         data = self.num_data_shards

@@ -204,10 +204,7 @@ def _open(
             state = transform(state, template)
         flat = state_utils.flatten_state_dict(state)
         tensors = {name: saved_tensors.from_array(leaf) for name, leaf in flat.items() if leaf is not None}
-    try:
-        tensors, done = scan_layout.convert(tensors, state_utils.flatten_state_dict(template))
-    except ValueError as error:
-        raise CheckpointMismatchError(f"{path}: {error}") from error
+    tensors, done = scan_layout.convert(tensors, state_utils.flatten_state_dict(template))
     if done:
         logger.info("%s: %s.", path, done)
     return tensors

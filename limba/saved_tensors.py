@@ -57,7 +57,7 @@ def from_array(array: Any) -> SavedTensor:
     if isinstance(array, SavedTensor):
         return array
     array = np.asarray(array)
-    return SavedTensor(array.shape, array.dtype, lambda index: array[index])
+    return SavedTensor(array.shape, array.dtype, lambda index: np.asarray(array[index]))
 
 
 def open_tensors(path: AnyPath) -> dict[str, SavedTensor]:
@@ -126,7 +126,8 @@ def read_tensors(
             return np.asarray(tensor).astype(want.dtype, copy=False)
         parts: dict[str, np.ndarray] = {}  # Replicas are read once.
 
-        def part(index: Index) -> np.ndarray:
+        def part(index: Index | None) -> np.ndarray:
+            assert index is not None
             key = str(index)
             if key not in parts:
                 parts[key] = tensor.read(index).astype(want.dtype, copy=False)

@@ -1,175 +1,299 @@
-"""Scanned and unrolled layers of one network, converted into each other while a checkpoint is read.
+"""The layouts of one network's layers, converted into each other while a checkpoint is read.
 
-    unrolled   encoder/layers_3/mlp/wo/kernel      [mlp, embed]
-    scanned    encoder/encoder/mlp/wo/kernel       [mlp, layers, embed], the layers at `param_scan_axis`
+                 T5X's t5                                        T5X's scalable_t5
+    layers       unrolled  encoder/layers_3/mlp/wo/kernel        scanned  encoder/encoder/mlp/wo/kernel, at axis 1
+    attention    [embed, heads * kv]                             [embed, heads, kv]
+    position     encoder/relpos_bias                             encoder/encoder/relpos_bias, one table a layer
 
-The optimizer's statistics are named after their parameter and follow it. Those of Adafactor need care: unrolled, its
-`v_row` has the smaller dim of a matrix; scanned, that of the embedding. And what a parameter does not use is a dummy of
-shape `(1,)` in both.
+Each of the three may be one or the other. The optimizer's statistics are named after their parameter and follow it.
+Those of Adafactor need care: for a matrix, `v_row` keeps the smaller dim; for what is factored by rules, which are
+stacks and kernels of more dims, it keeps the embedding. What a parameter does not use is a dummy of shape `(1,)`
+everywhere.
 """
 
+import dataclasses
+import math
 import re
 from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
 
-from limba.saved_tensors import Index, SavedTensor
+from limba.saved_tensors import Index, SavedTensor, from_array
 
 Shape = tuple[int, ...]
+Shapes = Mapping[str, SavedTensor | jax.ShapeDtypeStruct]
 
-_UNROLLED = re.compile(r"(.*?)(?:^|(?<=/))(\w+)/layers_(\d+)/(.*)")
+_UNROLLED = re.compile(r"(.*?)((?:encoder|decoder))/layers_(\d+)/(.*)")
+_SCANNED = re.compile(r"(.*?)((?:encoder|decoder))/\2/(.*)")
+_SHARED_BIAS = re.compile(r"(.*?)((?:encoder|decoder))/(relpos_bias/.*)")
+# Kernels that lead back to the embedding; it is their last dim, and the first of all others.
+_BACK_TO_EMBEDDING = re.compile(r".*/(out|wo)/kernel")
 _DUMMY = (1,)
-_OTHER_SLOT = {"v_row": "v_col", "v_col": "v_row"}
-_LAYERS = -1
+_VECTORS = ("v_row", "v_col")
+_STATISTICS = "state/param_states/"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """Where a tensor of a layer is: `encoder`, layer 3 (None is all of them, scanned), `mlp/wo/kernel`."""
+
+    before: str
+    room: str
+    layer: int | None
+    rest: str
+
+    @property
+    def name(self) -> str:
+        middle = self.room if self.layer is None else f"layers_{self.layer}"
+        return f"{self.before}{self.room}/{middle}/{self.rest}"
+
+
+def _place(name: str) -> _Place | None:
+    if match := _UNROLLED.fullmatch(name):
+        return _Place(match[1], match[2], int(match[3]), match[4])
+    if match := _SCANNED.fullmatch(name):
+        return _Place(match[1], match[2], None, match[3])
+    return None
 
 
 def convert(
     saved: Mapping[str, SavedTensor], wanted: Mapping[str, jax.ShapeDtypeStruct]
 ) -> tuple[dict[str, SavedTensor], str | None]:
-    """The tensors in the layout of the wanted names, and what was done in words; unchanged where that is the layout.
+    """The tensors in the layout that is wanted, and what was done in words; unchanged where that is the layout.
+
+    What cannot be made of the saved tensors is left for the caller to find missing or of another shape.
+    """
+    layers = _Layers(saved, _num_layers(saved, wanted))
+    made: dict[str, SavedTensor] = {}
+    for name, want in wanted.items():
+        if name in saved and saved[name].shape == tuple(want.shape):
+            continue
+        if (place := _place(name)) is not None:
+            tensor = layers.make(place, tuple(want.shape), wanted)
+        elif match := _SHARED_BIAS.fullmatch(name):
+            tensor = layers.shared_bias(match[1], match[2], match[3])
+        else:
+            continue
+        if tensor is not None:
+            made[name] = tensor
+    if not made:
+        return dict(saved), None
+    left = {name: tensor for name, tensor in saved.items() if name in wanted or name not in layers.used}
+    return left | made, f"{len(made)} tensors were converted from another layout of the layers"
+
+
+def _num_layers(*layouts: Shapes) -> dict[str, int]:
+    """Layers of each stack: as unrolled names tell, else the size of T5X's scan axis in the parameters."""
+    scanned: dict[str, int] = {}
+    unrolled: dict[str, int] = {}
+    for layout in layouts:
+        for name, tensor in layout.items():
+            place = _place(name)
+            if place is not None and place.layer is not None:
+                unrolled[place.room] = max(unrolled.get(place.room, 0), place.layer + 1)
+            elif place is not None and place.before == "target/" and len(tensor.shape) > 1:
+                scanned.setdefault(place.room, tensor.shape[1])
+    return scanned | unrolled
+
+
+class _Layers:
+    """Tensors of single layers, with joined heads; vectors as `v_row` with the embedding and `v_col` with the rest."""
+
+    def __init__(self, saved: Mapping[str, SavedTensor], counts: Mapping[str, int]):
+        self.saved = saved
+        self.used: set[str] = set()
+        self.counts = counts
+
+    def make(self, place: _Place, shape: Shape, wanted: Shapes) -> SavedTensor | None:
+        """The tensor for a place of the wanted layout; None where nothing is saved for it."""
+        parameter = _parameter_shape(place.name, wanted)
+        if place.layer is not None:
+            tensor = self.layer(dataclasses.replace(place, rest=_slot_of(place.rest, parameter)))
+            return tensor and _reshaped(tensor, shape)
+        count = self.counts[place.room]
+        axis = _scan_axis(parameter or shape, count)
+        parts = [self.layer(dataclasses.replace(place, layer=i)) for i in range(count)]
+        if any(part is None for part in parts):
+            return None
+        found = [part for part in parts if part is not None]
+        if shape == _DUMMY:
+            return found[0]
+        position = _position(place.rest, parameter, axis, len(shape))
+        inner = shape[:position] + shape[position + 1 :]
+        return _stacked([_reshaped(part, inner) for part in found], position)
+
+    def shared_bias(self, before: str, room: str, rest: str) -> SavedTensor | None:
+        """The one table that all layers have, if they do have the same."""
+        layers = [self.layer(_Place(before, room, i, rest)) for i in range(self.counts.get(room, 0))]
+        tables = [np.asarray(layer) for layer in layers if layer is not None]
+        if not tables or not all(np.array_equal(tables[0], table) for table in tables):
+            return None
+        return from_array(tables[0])
+
+    def layer(self, place: _Place) -> SavedTensor | None:
+        """One layer's tensor in the canonical form; `place.rest` says the canonical slot."""
+        stack = dataclasses.replace(place, layer=None)
+        parameter = _parameter_shape(place.name, self.saved)
+        source = dataclasses.replace(place, rest=_slot_of(place.rest, parameter))
+        if source.name in self.saved:
+            self.used.add(source.name)
+            return _joined(self.saved[source.name], place.rest)
+        if stack.name in self.saved:
+            self.used.add(stack.name)
+            tensor = self.saved[stack.name]
+            if tensor.shape == _DUMMY:
+                return tensor
+            parameter = _parameter_shape(stack.name, self.saved)
+            count = self.counts[place.room]
+            axis = _scan_axis(parameter or tensor.shape, count)
+            position = _position(stack.rest, parameter, axis, tensor.ndim)
+            assert place.layer is not None
+            return _joined(_sliced(tensor, position, place.layer), place.rest)
+        shared = f"{place.before}{place.room}/{place.rest}"
+        if place.rest.startswith("relpos_bias/") and shared in self.saved:
+            self.used.add(shared)
+            return self.saved[shared]
+        return None
+
+
+def shapes_for(saved: Mapping[str, SavedTensor], network: str) -> dict[str, jax.ShapeDtypeStruct]:
+    """The names and shapes that one of T5X's networks, "t5" or "scalable_t5", has for the saved tensors.
 
     Raises:
-      ValueError: if a stack of layers has another number of layers than wanted.
+      ValueError: for another network, or if a relative position bias is needed and missing.
     """
-    layers = _layer_names(saved)
-    stacked = {name: stack for name, stack in layers.items() if name in wanted and name not in saved}
-    if stacked:
-        result = {name: tensor for name, tensor in saved.items() if not _is_layer_of(name, stacked)}
-        for name, stack in stacked.items():
-            result[name] = _stack(name, stack, saved, wanted)
-        return result, f"layers are scanned: {len(stacked)} stacks were made of unrolled layers"
-    wanted_layers = {name: stack for name, stack in _layer_names(wanted).items() if name in saved}
-    if wanted_layers:
-        result = {name: tensor for name, tensor in saved.items() if name not in wanted_layers}
-        for name, stack in wanted_layers.items():
-            for i, layer in enumerate(stack):
-                result[layer] = _layer(name, i, len(stack), layer, saved, wanted)
-        return result, f"layers are unrolled: {len(wanted_layers)} scanned stacks were split"
-    return dict(saved), None
+    if network not in ("t5", "scalable_t5"):
+        raise ValueError(f"The network is {network!r}; use 't5' or 'scalable_t5'.")
+    layers = _Layers(saved, _num_layers(saved))
+    biases = [t.shape for name, t in saved.items() if name.endswith("relpos_bias/rel_embedding")]
+    if not biases:
+        raise ValueError("There is no relpos_bias/rel_embedding, which tells the number of heads.")
+    result = {}
+    for name, tensor in saved.items():
+        place = _place(name)
+        if place is None and (match := _SHARED_BIAS.fullmatch(name)):
+            place = _Place(match[1], match[2], None, match[3])
+        if place is None:
+            result[name] = jax.ShapeDtypeStruct(tensor.shape, tensor.dtype)
+            continue
+        count = layers.counts[place.room]
+        first = layers.layer(dataclasses.replace(place, layer=0))
+        assert first is not None
+        owner, _, slot = place.rest.rpartition("/")
+        parameter = None
+        if slot in _VECTORS and first.shape != _DUMMY:
+            of = layers.layer(_Place("target/", place.room, 0, owner))
+            parameter = None if of is None else of.shape
+        if network == "scalable_t5":
+            shape = _stacked_shape(place.rest, first.shape, parameter, biases[0][0], count)
+            result[dataclasses.replace(place, layer=None).name] = jax.ShapeDtypeStruct(shape, tensor.dtype)
+        elif place.rest.startswith("relpos_bias/"):
+            result[f"{place.before}{place.room}/{place.rest}"] = jax.ShapeDtypeStruct(first.shape, tensor.dtype)
+        else:
+            rest = _slot_of(place.rest, parameter)
+            for i in range(count):
+                layer = dataclasses.replace(place, layer=i, rest=rest).name
+                result[layer] = jax.ShapeDtypeStruct(first.shape, tensor.dtype)
+    return result
 
 
-def _layer_names(names: Mapping[str, object]) -> dict[str, list[str]]:
-    """Names of scanned stacks with the names of their layers, in order."""
-    stacks: dict[str, dict[int, str]] = {}
-    for name in names:
-        if match := _UNROLLED.fullmatch(name):
-            before, stack, number, rest = match.groups()
-            stacks.setdefault(f"{before}{stack}/{stack}/{rest}", {})[int(number)] = name
-    return {name: [layers[i] for i in sorted(layers)] for name, layers in stacks.items()}
+def _stacked_shape(rest: str, layer: Shape, parameter: Shape | None, num_heads: int, count: int) -> Shape:
+    """Shape in scalable_t5 of what has this canonical shape in a layer."""
+    if layer == _DUMMY:
+        return layer
+    split = lambda size: (num_heads, size // num_heads)  # noqa: E731
+    kernel = re.search(r"(query|key|value|out)/kernel(?:/(\w+))?$", rest)
+    if kernel is not None:
+        if kernel[2] == "v_col":
+            layer = split(layer[0])
+        elif kernel[2] != "v_row":
+            layer = (*split(layer[0]), layer[1]) if kernel[1] == "out" else (layer[0], *split(layer[1]))
+        if parameter is not None:
+            parameter = (*parameter[:1], 1, *parameter[1:])
+    stacked = None if parameter is None else (*parameter[:1], count, *parameter[1:])
+    position = _position(rest, stacked, 1, len(layer) + 1)
+    return (*layer[:position], count, *layer[position:])
 
 
-def _is_layer_of(name: str, stacks: Mapping[str, Sequence[str]]) -> bool:
-    match = _UNROLLED.fullmatch(name)
-    return match is not None and f"{match[1]}{match[2]}/{match[2]}/{match[4]}" in stacks
+# ------------------------------------------------------- names -------------------------------------------------------
 
 
-# ------------------------------------------------ unrolled -> scanned ------------------------------------------------
+def _parameter_shape(name: str, tensors: Shapes) -> Shape | None:
+    """Shape of the parameter that a vector of Adafactor's belongs to; None for anything else."""
+    owner, _, slot = name.rpartition("/")
+    if slot not in _VECTORS:
+        return None
+    parameter = tensors.get(owner.replace(_STATISTICS, "target/", 1))
+    return None if parameter is None else tuple(parameter.shape)
 
 
-def _stack(
-    name: str,
-    layers: Sequence[str],
-    saved: Mapping[str, SavedTensor],
-    wanted: Mapping[str, jax.ShapeDtypeStruct],
-) -> SavedTensor:
-    shape = tuple(wanted[name].shape)
-    matrix, parameter = _parameter_shape(layers[0], saved), _parameter_shape(name, wanted)
-    if _changes_slot(name, shape, matrix, parameter, len(layers)):
-        layers = [_in_other_slot(layer) for layer in layers]
-    parts = [saved[layer] for layer in layers]
-    if shape == _DUMMY and parts[0].shape == _DUMMY:
-        return parts[0]
-    axis = _stacking_axis(name, parts[0].shape, shape, len(layers))
+def _slot_of(rest: str, parameter: Shape | None) -> str:
+    """Between the canonical slots, by embedding, and those of an unrolled matrix, by size. The same both ways."""
+    owner, _, slot = rest.rpartition("/")
+    if parameter is None or len(parameter) != 2:
+        return rest
+    smaller = 0 if parameter[0] <= parameter[1] else 1
+    if smaller == _embedding_dim(owner, 2):
+        return rest
+    return f"{owner}/{_VECTORS[1 - _VECTORS.index(slot)]}"
 
+
+def _embedding_dim(parameter: str, ndim: int) -> int:
+    return ndim - 1 if _BACK_TO_EMBEDDING.fullmatch(f"/{parameter}") else 0
+
+
+def _scan_axis(stack: Shape, count: int) -> int:
+    """Where the layers are in a stacked parameter: at axis 1 in T5X, unless that has another size."""
+    return 1 if len(stack) > 1 and stack[1] == count else 0
+
+
+def _position(rest: str, parameter: Shape | None, axis: int, ndim: int) -> int:
+    """Where the layers are in a stacked tensor of `ndim` dims, which for a vector lacks dims of its parameter."""
+    if parameter is None:
+        return min(axis, ndim - 1)
+    owner, _, slot = rest.rpartition("/")
+    num_dims = len(parameter) - 1
+    embedding = _embedding_dim(owner, num_dims)
+    kept = [dim for dim in range(num_dims) if (dim == embedding) == (slot == "v_row")]
+    return sum(dim < axis for dim in kept)
+
+
+# ------------------------------------------------------ tensors ------------------------------------------------------
+
+
+def _joined(tensor: SavedTensor, rest: str) -> SavedTensor:
+    """Heads and their dims as one."""
+    kernel = re.search(r"(query|key|value|out)/kernel(?:/(\w+))?$", rest)
+    if kernel is None or tensor.shape == _DUMMY:
+        return tensor
+    if kernel[2] in _VECTORS:
+        return _reshaped(tensor, (math.prod(tensor.shape),))
+    if tensor.ndim != 3:
+        return tensor
+    a, b, c = tensor.shape
+    return _reshaped(tensor, (a * b, c) if kernel[1] == "out" else (a, b * c))
+
+
+def _reshaped(tensor: SavedTensor, shape: Shape) -> SavedTensor:
+    """Read whole, unless it has the shape already. Of another size, it stays as it is, for the check of the shapes."""
+    if tensor.shape == shape or math.prod(tensor.shape) != math.prod(shape):
+        return tensor
+    return SavedTensor(shape, tensor.dtype, lambda index: np.asarray(tensor).reshape(shape)[index])
+
+
+def _sliced(tensor: SavedTensor, axis: int, number: int) -> SavedTensor:
+    def read(index: Index) -> np.ndarray:
+        whole = (*index[:axis], slice(number, number + 1), *index[axis:])
+        return np.squeeze(tensor.read(whole), axis=axis)
+
+    return SavedTensor(tensor.shape[:axis] + tensor.shape[axis + 1 :], tensor.dtype, read)
+
+
+def _stacked(parts: Sequence[SavedTensor], axis: int) -> SavedTensor:
     def read(index: Index) -> np.ndarray:
         inner = index[:axis] + index[axis + 1 :]
         return np.stack([part.read(inner) for part in parts[index[axis]]], axis=axis)
 
-    return SavedTensor(shape, parts[0].dtype, read)
-
-
-# ------------------------------------------------ scanned -> unrolled ------------------------------------------------
-
-
-def _layer(
-    name: str,
-    number: int,
-    count: int,
-    layer: str,
-    saved: Mapping[str, SavedTensor],
-    wanted: Mapping[str, jax.ShapeDtypeStruct],
-) -> SavedTensor:
-    source, shape = name, tuple(wanted[layer].shape)
-    matrix, parameter = _parameter_shape(layer, wanted), _parameter_shape(name, saved)
-    if _changes_slot(name, saved[name].shape, matrix, parameter, count):
-        source = _in_other_slot(name)
-    stacked = saved[source]
-    if shape == _DUMMY and stacked.shape == _DUMMY:
-        return stacked
-    axis = _stacking_axis(name, shape, stacked.shape, count)
-
-    def read(index: Index) -> np.ndarray:
-        whole = (*index[:axis], slice(number, number + 1), *index[axis:])
-        return np.squeeze(stacked.read(whole), axis=axis)
-
-    return SavedTensor(shape, stacked.dtype, read)
-
-
-# ------------------------------------------------------ shapes -------------------------------------------------------
-
-
-def _stacking_axis(name: str, layer: Shape, stack: Shape, count: int) -> int:
-    """Where the layers are. T5X scans at axis 1, so that is tried first."""
-    for axis in (1, 0, *range(2, len(stack))):
-        if axis < len(stack) and stack == (*layer[:axis], count, *layer[axis:]):
-            return axis
-    raise ValueError(
-        f"{name}: {count} unrolled layers of shape {layer} are not a scanned stack of shape {stack}. Configure the "
-        "number of layers and the sizes of the checkpoint."
-    )
-
-
-def _slot(name: str) -> str:
-    return name.rpartition("/")[2]
-
-
-def _in_other_slot(name: str) -> str:
-    before, _, slot = name.rpartition("/")
-    return f"{before}/{_OTHER_SLOT[slot]}"
-
-
-def _parameter_shape(statistic: str, tensors: Mapping[str, SavedTensor | jax.ShapeDtypeStruct]) -> Shape | None:
-    """Shape of the parameter that Adafactor's statistic belongs to."""
-    name = statistic.rpartition("/")[0].replace("state/param_states/", "target/", 1)
-    return tuple(tensors[name].shape) if name in tensors else None
-
-
-def _changes_slot(name: str, statistic: Shape, matrix: Shape | None, stack: Shape | None, count: int) -> bool:
-    """Whether what scanned is `v_row` is unrolled `v_col`, for one of Adafactor's statistics of a stack of matrices."""
-    slot = _slot(name)
-    if slot not in _OTHER_SLOT or statistic == _DUMMY or matrix is None or stack is None or len(matrix) != 2:
-        return False
-    return _kept_dim_unrolled(slot, matrix) != _kept_dim_scanned(name, statistic, stack, count)
-
-
-def _kept_dim_unrolled(slot: str, matrix: Shape) -> int:
-    """The dim that `v_row` keeps is the smaller, that of `v_col` the larger; of equal ones the first and the second."""
-    smaller = 0 if matrix[0] <= matrix[1] else 1
-    return smaller if slot == "v_row" else 1 - smaller
-
-
-def _kept_dim_scanned(name: str, statistic: Shape, stack: Shape, count: int) -> int:
-    """The dim of a layer's matrix that a stacked vector keeps, told by its shape."""
-    axis = next((axis for axis in (1, 0, 2) if stack[axis] == count), 1)
-    matrix = stack[:axis] + stack[axis + 1 :]
-    # Dim 0 and 1 of the matrix with the layers among them; the vector lacks one, and its shape tells which.
-    dims = [0, 1]
-    dims.insert(axis, _LAYERS)
-    size = {0: matrix[0], 1: matrix[1], _LAYERS: count}
-    options = [kept for kept in (0, 1) if statistic == tuple(size[dim] for dim in dims if dim in (kept, _LAYERS))]
-    if len(options) == 1:
-        return options[0]
-    # Square and symmetric: `v_row` keeps the embedding, which is a kernel's last dim where it leads back to it.
-    embedding = 1 if re.search(r"/(out|wo)/kernel/\w+$", name) else 0
-    return embedding if _slot(name) == "v_row" else 1 - embedding
+    shape = parts[0].shape
+    return SavedTensor((*shape[:axis], len(parts), *shape[axis:]), parts[0].dtype, read)

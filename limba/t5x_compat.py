@@ -27,18 +27,18 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "t5x.decoding": ("limba.decoding",),
     "t5x.eval": ("limba.eval", "limba.evaluation"),
     "t5x.gin_utils": ("limba.gin_utils",),
-    "t5x.infer": ("limba.infer", "tasks.tfexample"),
+    "t5x.infer": ("limba.infer", "tasks.inference", "tasks.tfexample"),
     "t5x.losses": ("limba.losses",),
     "t5x.metrics": ("limba.metrics",),
     "t5x.models": ("limba.models", "limba.metrics"),
     "t5x.optimizers": ("limba.optimizers",),
     "t5x.partitioning": ("limba.partitioning",),
     "t5x.precompile": ("limba.precompile",),
-    "t5x.state_utils": ("limba.checkpoints",),
+    "t5x.state_utils": ("limba.state_utils",),
     "t5x.train": ("limba.train",),
     "t5x.train_state": ("limba.train_state",),
-    "t5x.trainer": ("limba.trainer", "limba.train_statistics", "limba.train"),
-    "t5x.utils": ("limba.data", "limba.checkpoints", "limba.schedules", "limba.models"),
+    "t5x.trainer": ("limba.trainer", "limba.actions", "limba.weight_metrics"),
+    "t5x.utils": ("limba.data", "limba.checkpoints", "limba.schedules", "limba.train_state"),
     "t5x.examples": (),
     "t5x.examples.decoder_only": (),
     "t5x.examples.decoder_only.layers": ("limba.layers", "limba.attention"),
@@ -58,11 +58,22 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "t5.data": ("tasks.t5_data", "seqio"),
     "t5.data.mixtures": (),
     "t5.data.tasks": (),
-    "t5.data.postprocessors": ("tasks.postprocessors", "seqio.postprocessors"),
+    "t5.data.postprocessors": ("tasks.postprocessors",),
     "t5.data.preprocessors": ("tasks.t5_preprocessors", "seqio.preprocessors"),
     "t5.data.utils": ("tasks.t5_data", "seqio"),
     "t5.evaluation": (),
     "t5.evaluation.metrics": ("tasks.metrics",),
+}
+
+# What has another name here: module and name.
+RENAMED: Mapping[str, tuple[str, str]] = {
+    "t5x.gin_utils.rewrite_gin_args": ("limba.gin_utils", "rewrite_gin_flags"),
+    "t5x.losses.convert_special_loss_normalizing_factor_to_enum": ("limba.losses", "canonical_normalizing_factor"),
+    "t5x.losses.get_loss_normalizing_factor_and_weights": ("limba.losses", "normalizing_factor_and_weights"),
+    "t5x.models.BaseModel": ("limba.models", "BaseTransformerModel"),
+    "t5x.partitioning.BasePartitioner": ("limba.partitioning", "PjitPartitioner"),
+    "t5x.partitioning.BasePjitPartitioner": ("limba.partitioning", "PjitPartitioner"),
+    "t5x.partitioning.with_sharding_constraint": ("flax.linen.partitioning", "with_sharding_constraint"),
 }
 
 # What has no counterpart, the module or its parent: what to use instead.
@@ -89,6 +100,8 @@ SCRIPTS: Mapping[str, str] = {
     "evaluate": "limba.eval",
     "infer": "limba.infer",
     "precompile": "limba.precompile",
+    "write_inferences_to_file": "tasks.inference",
+    "merge_chunks_to_file": "limba.infer",
     "create_task_from_tfexample_file": "tasks.tfexample",
 }
 
@@ -144,7 +157,7 @@ def _provide_scripts() -> None:
         for name in SCRIPTS.keys() & vars(main).keys():
             setattr(main, name, getattr(importlib.import_module(SCRIPTS[name]), name))
     if not hasattr(main, "__getattr__"):
-        main.__getattr__ = _script  # type: ignore[attr-defined]
+        vars(main)["__getattr__"] = _script
 
 
 def _script(name: str):
@@ -161,6 +174,8 @@ class _Alias(types.ModuleType):
             raise AttributeError(name)
         if f"{self.__name__}.{name}" in MODULES:
             return importlib.import_module(f"{self.__name__}.{name}")
+        if renamed := RENAMED.get(f"{self.__name__}.{name}"):
+            return getattr(importlib.import_module(renamed[0]), renamed[1])
         for target in MODULES[self.__name__]:
             module = importlib.import_module(target)
             if hasattr(module, name):
@@ -183,14 +198,14 @@ def _missing_module(fullname: str) -> str:
     for name, instead in WITHOUT_COUNTERPART.items():
         if f"{fullname}.".startswith(f"{name}."):
             return f"Limba does not provide {fullname}. {instead}"
-    nearest = difflib.get_close_matches(fullname, MODULES, n=3)
-    known = ", ".join(nearest or [name for name in MODULES if name.partition(".")[0] == fullname.partition(".")[0]])
+    package = [name for name in MODULES if name.partition(".")[0] == fullname.partition(".")[0]]
+    known = ", ".join(difflib.get_close_matches(fullname, package, n=1) or package)
     return f"Limba does not provide {fullname}. It provides {known}."
 
 
 def public_names(module: str) -> list[str]:
     """What an aliased module has: the classes and functions of Limba's, and its submodules."""
-    names = {name.removeprefix(f"{module}.") for name in MODULES if name.rpartition(".")[0] == module}
+    names = {name.removeprefix(f"{module}.") for name in {**MODULES, **RENAMED} if name.rpartition(".")[0] == module}
     for target in MODULES[module]:
         if target.partition(".")[0] == "seqio":
             continue  # Hundreds, and documented there.

@@ -9,10 +9,20 @@ from typing import NamedTuple
 
 
 class _Family(NamedTuple):
-    """A folder of T5X's model files: the folder of ours, and T5X's vocabulary file if it has the sentinels in it."""
+    """A folder of T5X's model files.
+
+    Attributes:
+      folder: the one of ours.
+      vocabulary: T5X's vocabulary file, if it has the sentinels in it.
+      network: T5X's module; files that include a model call its classes `network.…` without importing them, so they
+        must be known by that name before ours give them another.
+      bound: the class of the network and that of its configuration.
+    """
 
     folder: str
     vocabulary: str | None
+    network: str = "t5x.examples.t5"
+    bound: tuple[str, str] = ("Transformer", "T5Config")
 
 
 _ENGLISH = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
@@ -23,15 +33,21 @@ _FAMILIES = {
     "t5x/examples/t5/t5_1_1": _Family("gin/models/t5_1_1", _ENGLISH),
     "t5x/examples/t5/mt5": _Family("gin/models/mt5", _MULTILINGUAL),
     "t5x/examples/t5/byt5": _Family("gin/models/byt5", None),
-    "t5x/examples/scalable_t5/t5_1_1": _Family("gin/models/scalable_t5", _ENGLISH),
-    "t5x/examples/scalable_t5/mt5": _Family("gin/models/scalable_mt5", _MULTILINGUAL),
-    "t5x/examples/decoder_only/models": _Family("gin/models/decoder_only", _ENGLISH),
+    "t5x/examples/scalable_t5/t5_1_1": _Family("gin/models/scalable_t5", _ENGLISH, "t5x.examples.scalable_t5"),
+    "t5x/examples/scalable_t5/mt5": _Family("gin/models/scalable_mt5", _MULTILINGUAL, "t5x.examples.scalable_t5"),
+    "t5x/examples/decoder_only/models": _Family(
+        "gin/models/decoder_only", _ENGLISH, "t5x.examples.decoder_only", ("DecoderWrapper", "TransformerConfig")
+    ),
 }
 
 # The tiny files of all of T5X's families are T5 1.1.
 _EXCEPTIONS = {
     f"t5x/examples/t5/{family}/tiny.gin": "t5x/examples/t5/t5_1_1/tiny.gin" for family in ("t5_1_0", "mt5", "byt5")
 }
+
+# umT5's runs: a size of mT5 and these, in T5X's order.
+_UMT5 = "t5x/examples/scalable_t5/umt5"
+_UMT5_OPTIMIZERS = dict.fromkeys(("small", "base", "large", "xl"), "adafactor") | {"xxl": "adafactor_momentum_nofactor"}
 
 
 def stand_in(name: str, repository: Path) -> Path | str | None:
@@ -48,6 +64,9 @@ def stand_in(name: str, repository: Path) -> Path | str | None:
     if name.startswith("t5x/") and file.is_file():
         return file
     folder, _, base = name.rpartition("/")
+    size = base.removeprefix("pretrain_").removesuffix(".gin")
+    if folder == _UMT5 and base == f"pretrain_{size}.gin" and size in _UMT5_OPTIMIZERS:
+        return _umt5_text(size)
     family = _FAMILIES.get(folder)
     if family is None or not (repository / family.folder / base.lower()).is_file():
         return None
@@ -62,7 +81,8 @@ def names(repository: Path) -> list[str]:
         for folder, family in _FAMILIES.items()
         for path in (repository / family.folder).glob("*.gin")
     ]
-    return sorted({*files, *models, *_EXCEPTIONS})
+    umt5 = [f"{_UMT5}/pretrain_{size}.gin" for size in _UMT5_OPTIMIZERS]
+    return sorted({*files, *models, *umt5, *_EXCEPTIONS})
 
 
 def _t5x_spelling(file: str) -> str:
@@ -70,11 +90,41 @@ def _t5x_spelling(file: str) -> str:
 
 
 def _model_text(ours: str, family: _Family) -> str:
-    lines = ["from __gin__ import dynamic_registration", "import seqio", f"include {ours!r}"]
+    module, config = family.bound
+    lines = [
+        "from __gin__ import dynamic_registration",
+        "import seqio",
+        f"from {family.network} import network",
+        f"network.{module}.config = @network.{config}()",
+        f"include {ours!r}",
+    ]
     if family.vocabulary:
         lines += [
             "seqio.SentencePieceVocabulary:",
             f"  sentencepiece_model_file = {family.vocabulary!r}",
             "  extra_ids = 0",
         ]
+    return "\n".join(lines) + "\n"
+
+
+def _umt5_text(size: str) -> str:
+    pieces = (
+        "architectures/encoder_decoder",
+        "runs/pretraining_common",
+        f"optimizer/{_UMT5_OPTIMIZERS[size]}",
+        "vocab",
+    )
+    lines = [
+        "from __gin__ import dynamic_registration",
+        "from t5x import partitioning",
+        f"include 't5x/examples/scalable_t5/mt5/{size}.gin'",
+        *(f"include '{_UMT5}/{piece}.gin'" for piece in pieces),
+        "MIXTURE_OR_TASK_NAME = %gin.REQUIRED",
+        "TRAIN_EVAL_MIXTURE_OR_TASK_NAME = %gin.REQUIRED",
+        "TASK_FEATURE_LENGTHS = {'inputs': 1024, 'targets': 229}",
+        "USE_CACHED_TASKS = True",
+        f"partitioning.PjitPartitioner.model_parallel_submesh = (1, 1, {8 if size == 'xxl' else 1}, 1)",
+    ]
+    if size == "xxl":
+        lines.append("partitioning.standard_logical_axis_rules.parameter_partitioning_dims = 2")
     return "\n".join(lines) + "\n"

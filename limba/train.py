@@ -4,11 +4,10 @@ limba train --gin_file=gin/recipes/quickstart.gin --gin.TRAIN_STEPS=2000
 """
 
 import dataclasses
-import json
+import functools
 import logging
 import math
 import os
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,45 +15,21 @@ from typing import Any
 
 import gin
 import jax
-import jax.numpy as jnp
-from jax.experimental import multihost_utils
 
-import limba
-from limba import checkpoints, evaluation, gin_utils, native_logs, writers
-from limba import metrics as metrics_lib
-from limba.data import BatchIterator, DatasetConfig, EvalBatches, GetEvalBatches, GetTrainBatches
+from limba import actions as actions_lib
+from limba import checkpoints, data, evaluation, gin_utils, native_logs, run_description, training_loop, writers
+from limba.data import BatchIterator, DatasetConfig, EvalBatches, GetDatasetFn, GetEvalDatasetFn
 from limba.models import EncoderDecoderModel
 from limba.partitioning import PjitPartitioner
-from limba.preemption import PREEMPTED_EXIT_CODE, StopRequest
-from limba.train_state import TrainState
-from limba.train_statistics import TrainStatistics
-from limba.trainer import Trainer
+from limba.run_description import run_info as run_info  # converters' tests and servers know it from here
+from limba.train_state import TrainState, TrainStateInitializer
+from limba.trainer import BaseTrainer, Trainer
+from limba.training_evaluation import TrainingEvaluation
+from limba.training_loop import NanLossError as NanLossError
 
 logger = logging.getLogger(__name__)
 
-
-class NanLossError(RuntimeError):
-    """The loss is not a number any more; training on would only spread it."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Run:
-    """What the loop needs, once the chapters before it have made it."""
-
-    trainer: Trainer
-    batches: BatchIterator
-    eval_batches: EvalBatches
-    checkpointer: checkpoints.Checkpointer
-    writers: Sequence[writers.MetricWriter]
-    run_files: Mapping[str, bytes]
-    model_dir: Path
-    batch_size: int
-    tokens_per_step: int
-    total_steps: int
-    eval_steps: int | None
-    eval_period: int
-    stats_period: int
-    save: checkpoints.SaveCheckpointConfig
+ConfigSummary = Callable[[str, writers.SummaryWriter, int], None]
 
 
 def train(
@@ -62,20 +37,34 @@ def train(
     model: EncoderDecoderModel,
     train_dataset_cfg: DatasetConfig,
     train_eval_dataset_cfg: DatasetConfig | None = None,
+    infer_eval_dataset_cfg: DatasetConfig | None = None,
     checkpoint_cfg: checkpoints.CheckpointConfig,
     partitioner: PjitPartitioner,
-    trainer_cls: Callable[..., Trainer] = Trainer,
+    trainer_cls: Callable[..., BaseTrainer] = Trainer,
     model_dir: str,
     total_steps: int,
     eval_steps: int | None = None,
     eval_period: int = 1000,
-    stats_period: int = 100,
+    relative_steps: int | None = None,
+    stats_period: int | None = None,
     random_seed: int | None = None,
-    run_eval_before_training: bool = True,
-    get_dataset_fn: GetTrainBatches | None = None,
-    train_eval_get_dataset_fn: GetEvalBatches | None = None,
+    use_hardware_rng: bool = False,
+    summarize_config_fn: ConfigSummary = gin_utils.summarize_gin_config,
+    inference_evaluator_cls: Callable[..., Any] | None = None,
+    get_dataset_fn: GetDatasetFn | None = data.get_dataset,
+    concurrent_metrics: bool = True,
+    actions: Mapping[str, Sequence[actions_lib.BaseAction]] | None = None,
+    train_eval_get_dataset_fn: GetEvalDatasetFn | None = data.get_training_eval_datasets,
+    run_eval_before_training: bool = False,
+    train_state_initializer_cls: Callable[..., TrainStateInitializer] = TrainStateInitializer,
+    use_orbax: bool = True,
+    verify_matching_vocabs_fn: Callable[[DatasetConfig, Any], None] | None = data.verify_matching_vocabs,
+    prepare_train_iter_fn: Callable[..., Any] | None = None,
+    gc_period: int = 0,
+    training_eval_average_metrics: Mapping[str, Sequence[str]] | None = None,
+    infer_eval_average_metrics: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[int, TrainState]:
-    """Trains until `total_steps`.
+    """Trains until `total_steps`, or until an action ends it. The arguments are T5X's.
 
     A `model_dir` with checkpoints is gone on with, from the newest whole one: same parameters, same optimizer state,
     same place in the data. Otherwise training starts from `checkpoint_cfg.restore`, or from scratch.
@@ -83,19 +72,38 @@ def train(
     Args:
       model: network, loss and optimizer definition.
       train_dataset_cfg: the training stream.
-      train_eval_dataset_cfg: the evaluation batches, or None.
+      train_eval_dataset_cfg: the batches of teacher-forced evaluation, or None.
+      infer_eval_dataset_cfg: the examples that are predicted and scored with the task's own metrics, or None.
       checkpoint_cfg: saving, and the initial checkpoint.
       partitioner: mesh and rules.
-      trainer_cls: called with `model`, `partitioner` and `rng`; gin binds the rest.
+      trainer_cls: called with `model`, `partitioner`, `rng`, and the shapes and shardings of the state as
+        `train_state` and `train_state_axes`; gin binds the rest.
       model_dir: where everything goes.
-      total_steps: the step to end at.
-      eval_steps: batches of each evaluation; None takes the whole split.
+      total_steps: the step to end at; it counts the steps of the initial checkpoint.
+      eval_steps: batches of each teacher-forced evaluation; None takes the whole split.
       eval_period: steps between evaluations; one more is made at the end.
-      stats_period: steps that each line of training metrics sums up.
+      relative_steps: train so many steps after the initial checkpoint; `total_steps` then means nothing. A run that is
+        resumed still ends where it would have.
+      stats_period: steps that each line of training metrics sums up; None is the shorter of the periods of
+        evaluation, checkpoints and garbage collection.
       random_seed: of initialization and dropout. None draws one; a resumed run keeps its own.
+      use_hardware_rng: draw dropout with XLA's RngBitGenerator (`unsafe_rbg`): faster on TPUs, and other numbers on
+        another mesh. Initial parameters are the same either way.
+      summarize_config_fn: called with `model_dir`, a `writers.SummaryWriter` and the first step.
+      inference_evaluator_cls: for `infer_eval_dataset_cfg`; None is `seqio.Evaluator`.
+      get_dataset_fn: opens the training stream.
+      concurrent_metrics: accepted for T5X's files; metrics are ready before the next step, and every action runs.
+      actions: of the modes "TRAIN", "TRAIN_EVAL", "INFER_EVAL"; see `limba.actions`.
+      train_eval_get_dataset_fn: opens the evaluation batches.
       run_eval_before_training: evaluate the initial model too, so that there is something to compare with.
-      get_dataset_fn: opens the training stream; None is `tasks.pipeline.get_train_batches`.
-      train_eval_get_dataset_fn: likewise; None is `tasks.pipeline.get_eval_batches`.
+      train_state_initializer_cls: makes the state of a run that starts from scratch.
+      use_orbax: False writes T5X's classic checkpoint format.
+      verify_matching_vocabs_fn: called with each dataset's configuration and the model; None checks nothing.
+      prepare_train_iter_fn: called with what `get_dataset_fn` returned, `partitioner` and `checkpoint_cfg`.
+      gc_period: run Python's garbage collector every so many steps and never else, so that hosts pause together; 0
+        leaves it alone.
+      training_eval_average_metrics: `{"task_average/accuracy": ["task_a", "task_b"]}` adds means over tasks.
+      infer_eval_average_metrics: likewise, of the tasks' own metrics.
 
     Returns:
       The last step and state.
@@ -105,178 +113,155 @@ def train(
       NanLossError: when the loss is not finite.
     """
     # --------------------------------------------------- checks -------------------------------------------------------
-    for name, value in (("total_steps", total_steps), ("eval_period", eval_period), ("stats_period", stats_period)):
-        _check_positive(f"train.{name}", value)
-    if eval_steps is not None:
-        _check_positive("train.eval_steps", eval_steps)
+    began = time.monotonic()
+    if relative_steps is None:
+        _check_positive("train.total_steps", total_steps)
+    optional = {"relative_steps": relative_steps, "stats_period": stats_period, "eval_steps": eval_steps}
+    for name, value in {"eval_period": eval_period, **optional}.items():
+        if name == "eval_period" or value is not None:
+            _check_positive(f"train.{name}", value)
     directory = _absolute_directory(model_dir)
     _check_vocabulary(model)
     network_config = getattr(model.module, "config", None)
     if network_config is not None:
         partitioner.check_heads(network_config.num_heads)
-    seeds = _seeds(directory, random_seed, train_dataset_cfg.seed)
+    for name, config in (
+        ("batch_size", train_dataset_cfg),
+        ("the evaluation batch_size", train_eval_dataset_cfg),
+        ("the inference evaluation batch_size", infer_eval_dataset_cfg),
+    ):
+        if config is not None:
+            partitioner.check_batch_size(config.batch_size, name)
+
+    # ----------------------------------------------- seeds and trainer ------------------------------------------------
+    before = run_description.recorded(directory)
+    seeds = run_description.choose_seeds(before, random_seed, train_dataset_cfg.seed)
     train_dataset_cfg = dataclasses.replace(train_dataset_cfg, seed=seeds["dataset"])
     # Split as T5X does: the same seed gives its initial parameters.
     init_rng, dropout_rng = jax.random.split(jax.random.key(seeds["random"]))
-    trainer = trainer_cls(model=model, partitioner=partitioner, rng=dropout_rng)
-    partitioner.check_batch_size(train_dataset_cfg.batch_size, "batch_size", trainer.num_microbatches)
-    if train_eval_dataset_cfg is not None:
-        partitioner.check_batch_size(train_eval_dataset_cfg.batch_size, "the evaluation batch_size")
+    if use_hardware_rng:
+        dropout_rng = jax.random.split(jax.random.key(seeds["random"], impl="unsafe_rbg"))[1]
+        logger.info("Dropout comes from XLA's RngBitGenerator: repeatable on this mesh and version only.")
+    initializer = train_state_initializer_cls(
+        optimizer_def=model.optimizer_def, init_fn=model.initial_variables, partitioner=partitioner
+    )
+    trainer = trainer_cls(
+        model=model,
+        partitioner=partitioner,
+        rng=dropout_rng,
+        train_state=initializer.train_state_shapes,
+        train_state_axes=initializer.train_state_axes,
+        eval_names=(),
+        summary_dir=str(directory),
+    )
+    partitioner.check_batch_size(train_dataset_cfg.batch_size, "batch_size", getattr(trainer, "num_microbatches", 1))
 
     # ---------------------------------------------------- data --------------------------------------------------------
     hosts = (jax.process_index(), jax.process_count())
+    converter = model.FEATURE_CONVERTER_CLS
     with native_logs.filtered():
-        if get_dataset_fn is None or train_eval_get_dataset_fn is None:
-            from tasks import pipeline  # TensorFlow comes in here, and only here.
+        if verify_matching_vocabs_fn is not None and hasattr(model, "input_vocabulary"):
+            for config in filter(None, (train_dataset_cfg, train_eval_dataset_cfg, infer_eval_dataset_cfg)):
+                verify_matching_vocabs_fn(config, model)
+        batches = (get_dataset_fn or data.get_dataset)(train_dataset_cfg, *hosts, converter)
+        if prepare_train_iter_fn is not None:
+            batches = prepare_train_iter_fn(batches, partitioner=partitioner, checkpoint_cfg=checkpoint_cfg)
+        if not hasattr(batches, "save_state"):
+            from tasks import pipeline
 
-            pipeline.check_task_vocabularies(train_dataset_cfg, model.input_vocabulary, model.output_vocabulary)
-            get_dataset_fn = get_dataset_fn or pipeline.get_train_batches
-            train_eval_get_dataset_fn = train_eval_get_dataset_fn or pipeline.get_eval_batches
-        batches = get_dataset_fn(train_dataset_cfg, model.FEATURE_CONVERTER_CLS, *hosts)
+            batches = pipeline.DatasetBatches(batches, train_dataset_cfg, *hosts)
         eval_batches: EvalBatches = {}
         if train_eval_dataset_cfg is not None:
-            eval_batches = train_eval_get_dataset_fn(train_eval_dataset_cfg, model.FEATURE_CONVERTER_CLS, *hosts)
+            get_eval_fn = train_eval_get_dataset_fn or data.get_training_eval_datasets
+            opened = get_eval_fn(train_eval_dataset_cfg, *hosts, eval_steps, converter)
+            eval_batches = {
+                task: data.NumpyBatches(x) if hasattr(x, "as_numpy_iterator") else x for task, x in opened.items()
+            }
+        evaluator = None
+        if infer_eval_dataset_cfg is not None:
+            evaluator = evaluation.InferenceEvaluator(
+                infer_eval_dataset_cfg,
+                inference_evaluator_cls,
+                model,
+                partitioner,
+                directory,
+                verify_matching_vocabs_fn=None,  # done above
+            )
+            if not evaluator.eval_tasks:
+                logger.warning(
+                    "No inference evaluation: no task of %s has metric_fns and a split %r.",
+                    infer_eval_dataset_cfg.name,
+                    infer_eval_dataset_cfg.split,
+                )
+                evaluator = None
 
     # ---------------------------------------------------- state -------------------------------------------------------
-    checkpointer = checkpoints.Checkpointer(directory, checkpoint_cfg.save)
-    state, resumed = _restore_or_initialize(trainer, checkpointer, checkpoint_cfg, batches, init_rng)
+    save = checkpoint_cfg.save
+    checkpointer = (save or checkpoints.SaveCheckpointConfig()).make_checkpointer(directory, use_orbax)
+    state, resumed = _restore_or_initialize(initializer, checkpointer, checkpoint_cfg.restore, batches, init_rng)
     first_step = int(state.step)
+    initial_step = before.get("initial_step", first_step) if resumed else first_step
+    if relative_steps is not None:
+        total_steps = initial_step + relative_steps
+    elif first_step > total_steps and not resumed:
+        raise ValueError(
+            f"train.total_steps (TRAIN_STEPS) is {total_steps}, and the initial checkpoint is at step {first_step}: "
+            "it counts. Give a later step, or the steps to add as relative_steps (TRAIN_STEPS_RELATIVE)."
+        )
 
     # ---------------------------------------------------- loop --------------------------------------------------------
-    run = _Run(
+    periods = (eval_period, save.period if save is not None else None, gc_period, total_steps)
+    stats_period = stats_period or min(filter(None, periods))
+    metric_writers = _open_writers(directory, first_step, resumed)
+    evaluations = TrainingEvaluation(
+        trainer,
+        eval_batches,
+        eval_steps,
+        evaluator,
+        training_eval_average_metrics or {},
+        infer_eval_average_metrics or {},
+        metric_writers,
+    )
+    lengths = train_dataset_cfg.task_feature_lengths or {}
+    run = training_loop.Run(
         trainer=trainer,
         batches=batches,
-        eval_batches=eval_batches,
+        evaluation=evaluations,
+        actions=_prepare_actions(actions, evaluations, directory, first_step if resumed else None),
         checkpointer=checkpointer,
-        writers=_open_writers(directory, first_step, resumed),
-        run_files=_run_files(model, train_dataset_cfg, seeds),
+        writers=metric_writers,
+        run_files=run_description.run_files(model, train_dataset_cfg, seeds, initial_step),
         model_dir=directory,
         batch_size=train_dataset_cfg.batch_size,
-        tokens_per_step=train_dataset_cfg.batch_size * sum(train_dataset_cfg.task_feature_lengths.values()),
-        total_steps=total_steps,
-        eval_steps=eval_steps,
-        eval_period=eval_period,
-        stats_period=stats_period,
-        save=checkpoint_cfg.save,
+        target_tokens_per_step=train_dataset_cfg.batch_size * lengths.get("targets", 0),
+        tokens_per_step=train_dataset_cfg.batch_size * sum(lengths.values()),
+        periods=training_loop.Periods(
+            total_steps=total_steps,
+            evaluation=eval_period,
+            statistics=stats_period,
+            save=save,
+            garbage_collection=gc_period,
+        ),
     )
-    _announce(run, train_dataset_cfg.task_feature_lengths, first_step)
+    if jax.process_index() == 0:
+        summarize_config_fn(str(directory), writers.SummaryWriter(metric_writers, "train"), first_step)
+    writers.write_timing(metric_writers, first_step, "init_or_restore_seconds", time.monotonic() - began)
+    _announce(run, lengths, first_step)
     try:
+        ended = False
         if _evaluation_is_due(run, first_step, resumed, run_eval_before_training):
-            _evaluate(run, state, first_step, logger.info)
-        last_step, state = _train_loop(run, state, first_step)
+            ended = training_loop.evaluate(run, state, first_step, logger.info)
+        last_step = first_step
+        if ended:
+            logger.info("An action ended training before its first step, at step %d.", first_step)
+        else:
+            last_step, state = training_loop.train_loop(run, state, first_step)
     finally:
         checkpointer.close()
-        for writer in run.writers:
+        for writer in metric_writers:
             writer.close()
     _report(directory)
     return last_step, state
-
-
-# ------------------------------------------------------- the loop -----------------------------------------------------
-
-
-def _train_loop(run: _Run, state: TrainState, first_step: int) -> tuple[int, TrainState]:
-    """Steps from `first_step` to the end, with statistics, evaluations and checkpoints in between."""
-    if first_step >= run.total_steps:
-        logger.info("The run is at step %d of %d: nothing to train.", first_step, run.total_steps)
-        return first_step, state
-    statistics = TrainStatistics(run.writers, run.trainer.learning_rate_fn, run.batch_size, run.tokens_per_step)
-    step, last_saved = first_step, first_step
-    previous: metrics_lib.Metrics | None = None
-
-    with StopRequest() as stop, writers.ProgressBar(run.total_steps, first_step, run.tokens_per_step) as bar:
-        while step < run.total_steps and not stop.requested:
-            began = time.monotonic()
-            batch = run.trainer.partitioner.shard_batch(next(run.batches))
-            state, metrics = run.trainer.train_step(state, batch)
-            step += 1
-            if previous is None:  # The first call compiles.
-                jax.block_until_ready(metrics)
-                seconds = time.monotonic() - began
-                statistics.add_first(metrics, seconds)
-                bar.step()
-                bar.message(f"compiled and made the first step in {seconds:.1f} s")
-            else:
-                # One step stays in flight. The one before is done: reading it delays nothing and finds a NaN early.
-                _check_finite(previous, step - 1, run)
-                statistics.add(metrics)
-                bar.step(_shown_loss(previous) if bar.wants_loss else None)
-            previous = metrics
-
-            last = step == run.total_steps
-            if step % run.stats_period == 0 or last or stop.requested:
-                statistics.write(step)
-            # Evaluation comes before the checkpoint: a run killed in between makes it again.
-            if (step % run.eval_period == 0 or last) and not stop.requested:
-                with statistics.paused(), bar.paused():
-                    _evaluate(run, state, step, bar.message)
-            if step % run.save.period == 0 or last:
-                _save(run, state, metrics, step)
-                last_saved = step
-        if step > last_saved:  # Asked to stop.
-            _save(run, state, previous, step)
-
-    run.checkpointer.wait()
-    if step < run.total_steps:
-        logger.warning("Stopped on request at step %d; saved as %s.", step, _path(run, step))
-        raise SystemExit(PREEMPTED_EXIT_CODE)
-    return step, state
-
-
-def _shown_loss(metrics: metrics_lib.Metrics) -> float:
-    return metrics["loss_per_nonpadding_target_token"].compute()
-
-
-def _check_finite(metrics: metrics_lib.Metrics, step: int, run: _Run) -> None:
-    loss = float(metrics["loss"].compute())
-    if not math.isfinite(loss):
-        raise _not_finite(run, f"The loss of step {step} is {loss}.")
-
-
-@jax.jit
-def _all_finite(tree: Any) -> jax.Array:
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))
-
-
-def _not_finite(run: _Run, what: str) -> NanLossError:
-    run.checkpointer.wait()
-    saved = checkpoints.checkpoint_steps(run.model_dir)
-    good = f"The last good checkpoint is {_path(run, saved[-1])}." if saved else "No checkpoint was saved before."
-    return NanLossError(
-        f"{what} {good} Nothing was saved after it. Usual causes: a learning rate that is too high, missing warm-up "
-        "with AdamW, label or token ids outside the vocabulary."
-    )
-
-
-def _path(run: _Run, step: int) -> Path:
-    return checkpoints.checkpoint_path(run.model_dir, step)
-
-
-def _save(run: _Run, state: TrainState, metrics: metrics_lib.Metrics | None, step: int) -> None:
-    """Begins a checkpoint, unless the step has spoiled the state: the loss alone is from before the update."""
-    if metrics is not None:
-        _check_finite(metrics, step, run)
-    if not bool(_all_finite((state.params, state.opt_state))):
-        raise _not_finite(run, f"The update of step {step} made parameters or optimizer state infinite or NaN.")
-    run.checkpointer.save(state, run.batches.save_state() if run.save.save_dataset else None, run.run_files)
-
-
-def _evaluation_is_due(run: _Run, first_step: int, resumed: bool, before_training: bool) -> bool:
-    """Whether the state that a run begins with is to be evaluated: a new one, or one that was stopped just before."""
-    if not resumed:
-        return before_training
-    due = first_step % run.eval_period == 0 or first_step >= run.total_steps
-    done = {line["step"] for line in writers.read_metrics(run.model_dir, "training_eval/")}
-    return due and first_step not in done
-
-
-def _evaluate(run: _Run, state: TrainState, step: int, say: Callable[[str], None]) -> None:
-    for task, batches in run.eval_batches.items():
-        scalars = evaluation.evaluate(run.trainer.eval_step, state.params, batches, run.eval_steps)
-        for writer in run.writers:
-            writer.write_scalars(step, f"training_eval/{task}", scalars)
-        loss, accuracy = scalars["nats_per_target_token"], scalars["accuracy"]
-        say(f"step {step}: validation loss of {task} {loss:.4f} nats/token, accuracy {accuracy:.2%}")
 
 
 # ----------------------------------------------------- the chapters ---------------------------------------------------
@@ -324,35 +309,16 @@ def _check_vocabulary(model: EncoderDecoderModel) -> None:
             )
 
 
-def _seeds(directory: Path, random_seed: int | None, dataset_seed: int | None) -> dict[str, int]:
-    """The seeds of this run: configured, else those it began with, else drawn. The same on every host."""
-    recorded: dict[str, int] = {}
-    for step in reversed(checkpoints.checkpoint_steps(directory)):
-        path = checkpoints.checkpoint_path(directory, step)
-        try:
-            recorded = json.loads(checkpoints.load_files(path, "run")["run.json"])["seeds"]
-            break
-        except (KeyError, ValueError) as error:
-            logger.warning("%s does not say its seeds (%s).", path, error)
-    seeds = {}
-    for name, configured in (("random", random_seed), ("dataset", dataset_seed)):
-        seeds[name] = configured if configured is not None else recorded.get(name, secrets.randbelow(2**31))
-    if jax.process_count() > 1:
-        seeds = {name: int(seed) for name, seed in multihost_utils.broadcast_one_to_all(seeds).items()}
-    logger.info("Seeds: %s", seeds)
-    return seeds
-
-
 def _restore_or_initialize(
-    trainer: Trainer,
+    initializer: TrainStateInitializer,
     checkpointer: checkpoints.Checkpointer,
-    config: checkpoints.CheckpointConfig,
+    restore: checkpoints.RestoreCheckpointConfig | None,
     batches: BatchIterator,
     init_rng: jax.Array,
 ) -> tuple[TrainState, bool]:
     """The state to begin with, and whether it is this run's own."""
-    shapes = trainer.sharded_state_shapes()
-    resumed = checkpointer.restore_latest(shapes)
+    shapes = initializer.sharded_shapes()
+    resumed = checkpointer.restore_latest(shapes, restore)
     if resumed is not None:
         state, dataset_state = resumed
         if dataset_state:
@@ -361,14 +327,16 @@ def _restore_or_initialize(
             logger.warning("The checkpoint does not say where the data stood (save_dataset = False): they start anew.")
         logger.info("Going on from step %d in %s.", int(state.step), checkpointer.model_dir)
         return state, True
-    initial = config.restore.checkpoint
-    if initial is not None:
-        if config.restore.dtype not in (None, "float32"):
-            raise ValueError(f"RestoreCheckpointConfig.dtype is {config.restore.dtype!r}; training is in float32.")
-        state = checkpoints.load_state(initial, shapes)
+    initial = restore.checkpoint if restore is not None else None
+    if restore is not None and initial is not None:
+        if restore.dtype not in (None, "float32"):
+            raise ValueError(f"RestoreCheckpointConfig.dtype is {restore.dtype!r}; training is in float32.")
+        state = checkpoints.load_state(initial, shapes, restore, functools.partial(initializer.new_state, init_rng))
+        if restore.restore_dataset:
+            batches.restore_state(checkpoints.load_dataset_state(initial))
         logger.info("Starting from %s at step %d.", initial, int(state.step))
         return state, False
-    return trainer.new_state(init_rng), False
+    return initializer.from_scratch(init_rng), False
 
 
 def _open_writers(directory: Path, first_step: int, resumed: bool) -> list[writers.MetricWriter]:
@@ -376,59 +344,48 @@ def _open_writers(directory: Path, first_step: int, resumed: bool) -> list[write
         return []
     # What an interrupted run wrote after its last checkpoint, all of it if it had none, is about to be written again.
     keep_until = first_step if resumed else -1
-    opened: list[writers.MetricWriter] = [
-        writers.TensorBoardWriter(directory, keep_until),
-        writers.JsonLinesWriter(directory, keep_until),
-    ]
-    config = gin_utils.operative_config()
-    (directory / "config.gin").write_text(config, encoding="utf-8")
-    for writer in opened:
-        writer.write_text(first_step, "train", "config", config)
-    return opened
+    return [writers.TensorBoardWriter(directory, keep_until), writers.JsonLinesWriter(directory, keep_until)]
 
 
-def run_info(model: EncoderDecoderModel, dataset_config: DatasetConfig, seeds: Mapping[str, int]) -> dict[str, Any]:
-    """What `run/run.json` of a checkpoint says: all that a converter or a server needs to know of the run."""
-    network = getattr(model.module, "config", None)
-    fields = dataclasses.asdict(network) if dataclasses.is_dataclass(network) else {}  # type: ignore[arg-type]
-    if "dtype" in fields:
-        fields["dtype"] = jnp.dtype(fields["dtype"]).name
-    vocabulary: Any = model.output_vocabulary
-    file = getattr(vocabulary, "sentencepiece_model_file", None)
-    return {
-        "limba_version": limba.__version__,
-        "network": fields,
-        "vocabulary": {
-            "class": type(vocabulary).__name__,
-            "sentencepiece_model_file": _absolute(file) if file else None,
-            "extra_ids": getattr(vocabulary, "extra_ids", 0),
-            "vocab_size": vocabulary.vocab_size,
-        },
-        "task": dataset_config.mixture_or_task_name,
-        "feature_lengths": dict(dataset_config.task_feature_lengths),
-        "batch_size": dataset_config.batch_size,
-        "seeds": dict(seeds),
-    }
+_FOLDERS = {
+    actions_lib.ActionMode.TRAIN: "train",
+    actions_lib.ActionMode.TRAIN_EVAL: "training_eval/",
+    actions_lib.ActionMode.INFER_EVAL: "inference_eval/",
+}
 
 
-def _absolute(file: str) -> str:
-    return file if "://" in file else str(Path(file).expanduser().absolute())
+def _prepare_actions(
+    by_mode: Mapping[str, Sequence[actions_lib.BaseAction]] | None,
+    evaluation: TrainingEvaluation,
+    directory: Path,
+    resumed_at: int | None,
+) -> actions_lib.Actions:
+    """The actions, told what was measured before a run was resumed."""
+    tasks = {actions_lib.ActionMode.TRAIN: [actions_lib.TRAIN_METRIC_KEY], **evaluation.measured_tasks}
+    prepared = actions_lib.Actions(by_mode, tasks)
+    if resumed_at is not None:
+        for mode, folder in _FOLDERS.items():
+            past: dict[int, dict[str, dict[str, float]]] = {}
+            for line in writers.read_metrics(directory, folder):
+                task = line["dataset"].removeprefix(folder) or actions_lib.TRAIN_METRIC_KEY
+                past.setdefault(line["step"], {})[task] = {name.removeprefix("eval/"): x for name, x in line.items()}
+            prepared.resume(mode, [metrics for step, metrics in sorted(past.items()) if step <= resumed_at])
+    return prepared
 
 
-def _run_files(model: EncoderDecoderModel, dataset_config: DatasetConfig, seeds: Mapping[str, int]) -> dict[str, bytes]:
-    info = run_info(model, dataset_config, seeds)
-    files = {
-        "run.json": json.dumps(info, indent=1).encode(),
-        "config.gin": gin_utils.operative_config().encode(),
-    }
-    vocabulary_file = info["vocabulary"]["sentencepiece_model_file"]
-    if vocabulary_file and Path(vocabulary_file).is_file():
-        # So that a checkpoint can be used on a machine that has nothing else of the run.
-        files["spiece.model"] = Path(vocabulary_file).read_bytes()
-    return files
+def _evaluation_is_due(run: training_loop.Run, first_step: int, resumed: bool, before_training: bool) -> bool:
+    """Whether the state that a run begins with is to be evaluated: a new one, or one that was stopped just before."""
+    folder = run.evaluation.last_folder
+    if folder is None:
+        return False
+    if not resumed:
+        return before_training
+    done = {line["step"] for line in writers.read_metrics(run.model_dir, folder)}
+    due = run.periods.evaluates(first_step) or first_step > run.periods.total_steps
+    return due and first_step not in done
 
 
-def _announce(run: _Run, feature_lengths: Mapping[str, int], first_step: int) -> None:
+def _announce(run: training_loop.Run, feature_lengths: Mapping[str, int], first_step: int) -> None:
     count = sum(math.prod(x.shape) for x in jax.tree.leaves(run.trainer.param_shapes))
     logger.info(
         "%s: %s parameters, batch %d x %s, steps %d to %d, mesh %s on %s",
@@ -437,7 +394,7 @@ def _announce(run: _Run, feature_lengths: Mapping[str, int], first_step: int) ->
         run.batch_size,
         dict(feature_lengths),
         first_step,
-        run.total_steps,
+        run.periods.total_steps,
         dict(run.trainer.partitioner.mesh.shape),
         jax.devices()[0].platform,
     )
@@ -450,6 +407,8 @@ def _report(model_dir: Path) -> None:
         evaluations.setdefault(line["dataset"].partition("/")[2], []).append(line)
     for task, lines in evaluations.items():
         first, last = lines[0], lines[-1]
+        if not {"nats_per_target_token", "unigram_nats_per_target_token"} <= last.keys() & first.keys():
+            continue  # An average over tasks, or a model with metrics of its own.
         change = 1 - last["nats_per_target_token"] / first["nats_per_target_token"]
         print(
             f"validation loss of {task}, nats per target token: {first['nats_per_target_token']:.4f} at step "
@@ -461,7 +420,7 @@ def _report(model_dir: Path) -> None:
 def main(argv: Sequence[str]) -> int:
     """Parses flags and gin, and trains."""
     parser = gin_utils.argument_parser("train", __doc__ or "")
-    flags = parser.parse_args(gin_utils.rewrite_gin_flags(argv))
+    flags = gin_utils.parse_flags(parser, argv)
     if not flags.gin_file:
         parser.error("give at least one --gin_file, for example --gin_file=gin/recipes/quickstart.gin")
     configured = gin.external_configurable(train, module="limba.train")
@@ -472,8 +431,9 @@ def main(argv: Sequence[str]) -> int:
         TASK_FEATURE_LENGTHS="\"{'inputs': 512, 'targets': 114}\"",
         TRAIN_STEPS="100000",
         DROPOUT_RATE="0.0",
+        INITIAL_CHECKPOINT_PATH="\"'runs/pretrained'\"",
     )
-    configured()
+    gin_utils.start(configured, flags)
     return 0
 
 

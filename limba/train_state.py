@@ -1,10 +1,17 @@
-"""What a training step changes: step, parameters, optimizer state."""
+"""What a training step changes: step, parameters, optimizer state. And how a run's first state is made."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import flax.core
 import flax.struct
 import jax
-from flax import serialization
+import jax.numpy as jnp
+from flax import serialization, traverse_util
+from flax.linen import partitioning as nn_partitioning
+
+from limba.optimizers import OptimizerDef
+from limba.partitioning import PjitPartitioner
 
 PyTree = Any
 
@@ -24,16 +31,84 @@ class TrainState:
     opt_state: PyTree
 
     def state_dict(self) -> dict[str, PyTree]:
-        """Nested dicts in the layout of T5X's checkpoints: `target`, `state/step`, `state/param_states`."""
-        return {
-            "target": serialization.to_state_dict(self.params),
-            "state": {"step": self.step, "param_states": serialization.to_state_dict(self.opt_state)},
-        }
+        """Nested dicts in the layout of T5X's checkpoints: `target`, `state/step`, `state/param_states`.
+
+        Only what holds arrays: optax's many empty states, and parameters without an optimizer, are left out.
+        """
+        arrays = {path: x for path, x in _flat_state(self.opt_state).items() if _is_array(x)}
+        param_states = {"param_states": traverse_util.unflatten_dict(arrays)} if arrays else {}
+        return {"target": serialization.to_state_dict(self.params), "state": {"step": self.step, **param_states}}
 
     def restore_state(self, state_dict: dict[str, PyTree]) -> "TrainState":
         """A state of this structure with the values of `state_dict`."""
+        given = traverse_util.flatten_dict(state_dict["state"].get("param_states", {}))
+        complete = {path: given[path] if _is_array(x) else x for path, x in _flat_state(self.opt_state).items()}
         return TrainState(
             step=state_dict["state"]["step"],
             params=serialization.from_state_dict(self.params, state_dict["target"]),
-            opt_state=serialization.from_state_dict(self.opt_state, state_dict["state"]["param_states"]),
+            opt_state=serialization.from_state_dict(self.opt_state, traverse_util.unflatten_dict(complete)),
+        )
+
+
+def _flat_state(opt_state: PyTree) -> dict[tuple[str, ...], Any]:
+    return traverse_util.flatten_dict(serialization.to_state_dict(opt_state), keep_empty_nodes=True)
+
+
+def _is_array(x: Any) -> bool:
+    return x is not None and x is not traverse_util.empty_node
+
+
+class TrainStateInitializer:
+    """Knows shapes and shardings of a run's state before there is one, and makes a random one.
+
+    Args:
+      optimizer_def: see `limba.optimizers`.
+      init_fn: from a random key to `params` and `params_axes`, such as `EncoderDecoderModel.initial_variables`.
+      partitioner: mesh and rules.
+
+    Attributes:
+      param_shapes, param_axes: of the parameters alone; axes are logical.
+      train_state_shapes: the state with a `jax.ShapeDtypeStruct` for each array.
+      train_state_axes: the state with a sharding for each array.
+
+    Raises:
+      ValueError: if a dim does not divide by its mesh axis.
+    """
+
+    def __init__(
+        self,
+        optimizer_def: OptimizerDef,
+        init_fn: Callable[[jax.Array], Mapping[str, PyTree]],
+        partitioner: PjitPartitioner,
+    ):
+        self._optimizer_def = optimizer_def
+        self._init_fn = init_fn
+        self._partitioner = partitioner
+        variables = jax.eval_shape(init_fn, jax.random.key(0))
+        self.param_shapes = variables["params"]
+        self.param_axes = flax.core.unfreeze(nn_partitioning.get_axis_names(variables["params_axes"]))
+        optimizer_def.set_param_axes(self.param_axes)
+        partitioner.check_shapes(self.param_shapes, self.param_axes)
+        self.train_state_shapes = jax.eval_shape(self.new_state, jax.random.key(0))
+        self.train_state_axes: Any = TrainState(
+            step=partitioner.replicated,  # type: ignore[arg-type]
+            params=partitioner.shardings(self.param_axes),
+            opt_state=partitioner.shardings(optimizer_def.state_axes(self.param_shapes, self.param_axes)),
+        )
+
+    def new_state(self, rng: jax.Array) -> TrainState:
+        """A new state wherever this is computed; it can be traced."""
+        params = self._init_fn(rng)["params"]
+        return TrainState(step=jnp.zeros((), jnp.int32), params=params, opt_state=self._optimizer_def.init(params))
+
+    def from_scratch(self, init_rng: jax.Array) -> TrainState:
+        """A randomly initialized state, created where it is sharded. The same numbers on every mesh."""
+        return self._partitioner.jit(self.new_state, out_shardings=self.train_state_axes)(init_rng)
+
+    def sharded_shapes(self) -> TrainState:
+        """Shapes, dtypes and shardings of the state: what a checkpoint is restored into."""
+        return jax.tree.map(
+            lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding),
+            self.train_state_shapes,
+            self.train_state_axes,
         )

@@ -5,11 +5,23 @@ import time
 from collections.abc import Iterator, Sequence
 
 import jax
-import jax.numpy as jnp
 
 from limba import metrics as metrics_lib
-from limba.schedules import LearningRateFn
 from limba.writers import MetricWriter
+
+
+def rates(seconds: float, steps: int, sequences: int, target_tokens: int) -> dict[str, float]:
+    """T5X's `timing/` tags of so many steps. Sequences are rows of the batch; target tokens count padding."""
+    seconds = max(seconds, 1e-9)
+    return {
+        "timing/seconds": seconds,
+        "timing/seqs": float(sequences),
+        "timing/steps_per_second": steps / seconds,
+        "timing/seqs_per_second": sequences / seconds,
+        "timing/seqs_per_second_per_core": sequences / seconds / jax.device_count(),
+        "timing/target_tokens_per_second": target_tokens / seconds,
+        "timing/target_tokens_per_second_per_core": target_tokens / seconds / jax.device_count(),
+    }
 
 
 class TrainStatistics:
@@ -17,36 +29,46 @@ class TrainStatistics:
 
     Args:
       writers: where the scalars go.
-      learning_rate_fn: the Trainer's.
-      batch_size: sequences of a step.
+      batch_size: rows of a step.
+      target_tokens_per_step: target positions of a step, padding counted.
       tokens_per_step: input and target positions of a step.
     """
 
     def __init__(
-        self, writers: Sequence[MetricWriter], learning_rate_fn: LearningRateFn, batch_size: int, tokens_per_step: int
+        self, writers: Sequence[MetricWriter], batch_size: int, target_tokens_per_step: int, tokens_per_step: int
     ):
         self._writers = writers
-        self._learning_rate_fn = learning_rate_fn
         self._batch_size = batch_size
+        self._target_tokens_per_step = target_tokens_per_step
         self._tokens_per_step = tokens_per_step
         self._add = jax.jit(metrics_lib.add)
+        self._process_began = time.monotonic()
         self._begin()
 
     def _begin(self) -> None:
         self._sum: metrics_lib.Metrics | None = None
         self._timed_steps = 0
         self._began = time.monotonic()
-        self._compilation_seconds: float | None = None
+        self._first: dict[str, float] = {}
 
     def add(self, metrics: metrics_lib.Metrics) -> None:
         """One more step."""
         self._sum = metrics if self._sum is None else self._add(self._sum, metrics)
         self._timed_steps += 1
 
-    def add_first(self, metrics: metrics_lib.Metrics, compilation_seconds: float) -> None:
-        """The step that compiled: its metrics count, its time does not."""
+    def add_first(self, metrics: metrics_lib.Metrics, compilation_seconds: float, data_seconds: float) -> None:
+        """The step that compiled: its metrics count, its time does not.
+
+        Args:
+          metrics: of the step.
+          compilation_seconds: that it took.
+          data_seconds: until the first batch was there.
+        """
         self._sum = metrics
-        self._compilation_seconds = compilation_seconds
+        self._first = {
+            "timing/compilation_seconds": compilation_seconds,
+            "timing/train_iter_warmup": data_seconds,
+        }
         self._began = time.monotonic()
 
     @contextlib.contextmanager
@@ -56,24 +78,18 @@ class TrainStatistics:
         yield
         self._began += time.monotonic() - entered
 
-    def write(self, step: int) -> None:
-        """Writes what was collected since the last time, if anything, and begins anew."""
+    def write(self, step: int) -> dict[str, float]:
+        """Writes what was collected since the last time, if anything, and begins anew. Returns what was written."""
         if self._sum is None:
-            return
-        scalars = metrics_lib.compute(self._sum)
-        scalars["learning_rate/current"] = float(self._learning_rate_fn(jnp.int32(step - 1)))
-        if self._compilation_seconds is not None:
-            scalars["timing/compilation_seconds"] = self._compilation_seconds
+            return {}
+        scalars = metrics_lib.compute(self._sum) | self._first
+        scalars["timing/uptime"] = time.monotonic() - self._process_began
         if self._timed_steps:
             seconds = max(time.monotonic() - self._began, 1e-9)
-            steps_per_second = self._timed_steps / seconds
-            scalars |= {
-                "timing/seconds": seconds,
-                "timing/steps_per_second": steps_per_second,
-                "timing/seqs_per_second": steps_per_second * self._batch_size,
-                "timing/seqs_per_second_per_core": steps_per_second * self._batch_size / jax.device_count(),
-                "timing/tokens_per_second": steps_per_second * self._tokens_per_step,
-            }
+            steps = self._timed_steps
+            scalars |= rates(seconds, steps, steps * self._batch_size, steps * self._target_tokens_per_step)
+            scalars["timing/tokens_per_second"] = steps * self._tokens_per_step / seconds
         for writer in self._writers:
             writer.write_scalars(step, "train", scalars)
         self._begin()
+        return scalars

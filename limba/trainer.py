@@ -1,33 +1,109 @@
-"""The jitted training and evaluation steps, and the state they act on."""
+"""The jitted training and evaluation steps."""
 
+import abc
 import dataclasses
+import functools
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
-from limba import evaluation
 from limba import metrics as metrics_lib
+from limba import optimizers
 from limba.data import Batch
 from limba.models import EncoderDecoderModel
 from limba.partitioning import PjitPartitioner
 from limba.schedules import LearningRateFn
-from limba.train_state import TrainState
+from limba.train_state import TrainState, TrainStateInitializer
+from limba.weight_metrics import WeightMetricsComputer
 
 Array = jax.Array
 PyTree = Any
 
 
-class Trainer:
-    """Binds model, mesh and schedule into steps.
+class BaseTrainer(abc.ABC):
+    """Binds a model and a mesh into two steps, which a subclass defines. Arguments are T5X's.
 
     Attributes:
       model: loss, metrics and optimizer definition.
       partitioner: mesh and rules.
+      rng: of dropout; each step folds its number in, so a resumed run draws the same.
+      train_state: the shapes of the state; `train()` makes the trainer before it makes or restores the state itself.
+      state_shardings: where each array of the state lies.
+    """
+
+    def __init__(
+        self,
+        model: EncoderDecoderModel,
+        partitioner: PjitPartitioner,
+        rng: Array | None = None,
+        train_state: TrainState | None = None,
+        train_state_axes: TrainState | None = None,
+        eval_names: Collection[str] = (),
+        summary_dir: str | None = None,
+    ):
+        del eval_names, summary_dir  # `train()` evaluates and writes.
+        self.model = model
+        self.partitioner = partitioner
+        self.rng = jax.random.key(0) if rng is None else rng
+        if train_state is None or train_state_axes is None:
+            train_state, train_state_axes = self.initializer.train_state_shapes, self.initializer.train_state_axes
+        self.train_state = train_state
+        self.state_shardings: Any = train_state_axes
+        # The names that T5X's subclasses use.
+        self._model, self._partitioner, self._base_rng = self.model, self.partitioner, self.rng
+        self._train_state_axes = self.state_shardings
+
+    @functools.cached_property
+    def initializer(self) -> TrainStateInitializer:
+        """Of the model on this mesh, for whoever uses a trainer without `train()`."""
+        return TrainStateInitializer(self.model.optimizer_def, self.model.initial_variables, self.partitioner)
+
+    def new_state(self, rng: Array) -> TrainState:
+        """A randomly initialized state."""
+        return self.initializer.from_scratch(rng)
+
+    def sharded_state_shapes(self) -> TrainState:
+        """What a checkpoint is restored into."""
+        return self.initializer.sharded_shapes()
+
+    @property
+    def param_shapes(self) -> PyTree:
+        return self.train_state.params
+
+    def _get_step_rng(self, step: Array) -> Array:
+        return jax.random.fold_in(self.rng, step)
+
+    @property
+    @abc.abstractmethod
+    def _partitioned_train_step(self) -> Callable[[TrainState, Batch], tuple[TrainState, metrics_lib.Metrics]]:
+        """A jitted update; it may donate the state."""
+
+    @property
+    @abc.abstractmethod
+    def _partitioned_eval_step(self) -> Callable[[TrainState, Batch], metrics_lib.Metrics]:
+        """The jitted metrics of a batch, without dropout."""
+
+    @property
+    def train_step(self) -> Any:
+        """`(state, sharded batch) -> (state, metrics)`, jitted."""
+        return self._partitioned_train_step
+
+    def eval_step(self, state: TrainState, batch: Batch) -> metrics_lib.Metrics:
+        """Metrics of this host's rows of a batch, over all hosts."""
+        return self._partitioned_eval_step(state, self.partitioner.shard_batch(batch))
+
+
+class Trainer(BaseTrainer):
+    """Gradients over microbatches, and one update by the optimizer.
+
+    Attributes:
       learning_rate_fn: from the step before the update to the learning rate.
       num_microbatches: the batch is worked off in this many parts and updated once; activations then need that much
         less memory. None, 0 and 1 mean the whole batch at once.
-      rng: of dropout; each step folds its number in, so a resumed run draws the same.
+      weight_metrics_computer: adds its metrics to each step's.
     """
 
     def __init__(
@@ -37,95 +113,122 @@ class Trainer:
         learning_rate_fn: LearningRateFn,
         num_microbatches: int | None = None,
         rng: Array | None = None,
+        weight_metrics_computer: WeightMetricsComputer | None = None,
+        train_state: TrainState | None = None,
+        train_state_axes: TrainState | None = None,
+        eval_names: Collection[str] = (),
+        summary_dir: str | None = None,
     ):
-        self.model = model
-        self.partitioner = partitioner
+        super().__init__(model, partitioner, rng, train_state, train_state_axes, eval_names, summary_dir)
+        optimizers.warn_of_other_rates(model.optimizer_def, learning_rate_fn, self.param_shapes)
         self.learning_rate_fn = learning_rate_fn
         self.num_microbatches = num_microbatches or 1
-        self.rng = jax.random.key(0) if rng is None else rng
+        self.weight_metrics_computer = weight_metrics_computer
+        self._learning_rate_fn, self._num_microbatches = learning_rate_fn, self.num_microbatches
+        self._weight_metrics_computer = weight_metrics_computer
 
-        self.param_shapes, self.param_axes = model.param_shapes_and_axes()
-        model.optimizer_def.set_param_axes(self.param_axes)
-        partitioner.check_shapes(self.param_shapes, self.param_axes)
-        self.state_shapes = jax.eval_shape(self._new_state, jax.random.key(0))
-        self.state_shardings: Any = TrainState(
-            step=partitioner.replicated,  # type: ignore[arg-type]
-            params=partitioner.shardings(self.param_axes),
-            opt_state=partitioner.shardings(model.optimizer_def.state_axes(self.param_shapes, self.param_axes)),
-        )
-        self.train_step = partitioner.jit(
+    @functools.cached_property
+    def _partitioned_train_step(self) -> Any:
+        return self.partitioner.jit(
             self.step,
-            in_shardings=(self.state_shardings, partitioner.data_sharding),
-            out_shardings=(self.state_shardings, partitioner.replicated),
+            in_shardings=(self.state_shardings, self.partitioner.data_sharding),
+            out_shardings=(self.state_shardings, self.partitioner.replicated),
             donate_argnums=(0,),
         )
-        self.eval_step = evaluation.make_eval_step(model, partitioner, self.state_shardings.params)
 
-    # ----------------------------------------------------- state ----------------------------------------------------
-
-    def _new_state(self, rng: Array) -> TrainState:
-        params = self.model.initial_variables(rng)["params"]
-        return TrainState(step=jnp.zeros((), jnp.int32), params=params, opt_state=self.model.optimizer_def.init(params))
-
-    def new_state(self, rng: Array) -> TrainState:
-        """A randomly initialized state, created where it is sharded. The same numbers on every mesh."""
-        return self.partitioner.jit(self._new_state, out_shardings=self.state_shardings)(rng)
-
-    def sharded_state_shapes(self) -> TrainState:
-        """Shapes, dtypes and shardings of the state: what a checkpoint is restored into."""
-        return jax.tree.map(
-            lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding),
-            self.state_shapes,
-            self.state_shardings,
+    @functools.cached_property
+    def _partitioned_eval_step(self) -> Any:
+        return self.partitioner.jit(
+            functools.partial(eval_step, self.model),
+            in_shardings=(self.state_shardings, self.partitioner.data_sharding),
+            out_shardings=self.partitioner.replicated,
         )
-
-    # ----------------------------------------------------- steps ----------------------------------------------------
 
     def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, metrics_lib.Metrics]:
         """One update; `train_step` is this, jitted."""
-        rng = jax.random.fold_in(self.rng, state.step)
-        grads, metrics = self.gradients(state.params, batch, rng)
-        learning_rate = self.learning_rate_fn(state.step)
-        updates, opt_state = self.model.optimizer_def.update(
-            grads, state.opt_state, state.params, learning_rate=learning_rate, step=state.step
+        return train_with_lr(
+            state,
+            batch,
+            self.learning_rate_fn(state.step),
+            self._get_step_rng(state.step),
+            self.model,
+            self.num_microbatches,
+            self.weight_metrics_computer,
         )
-        params = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), state.params, updates)
-        metrics["learning_rate"] = metrics_lib.per_step(learning_rate)
-        return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics
 
     def gradients(self, params: PyTree, batch: Batch, rng: Array) -> tuple[PyTree, metrics_lib.Metrics]:
-        """Gradients of the loss over the whole batch, summed up over microbatches in float32."""
-        gradient_fn = jax.grad(self.model.loss_fn, has_aux=True)
-        if self.num_microbatches == 1:
-            grads, metrics = gradient_fn(params, batch, rng)
-            return grads, metrics
+        """Gradients of the loss over the whole batch, and its metrics."""
+        return accumulate_gradients(self.model, params, batch, rng, self.num_microbatches)
 
-        # Microbatch i takes every n-th row: then each device works on rows that it already has. Consecutive rows would
-        # all lie on a few devices, and the batch would have to be gathered for every microbatch.
-        n = self.num_microbatches
-        microbatches = {name: x.reshape(x.shape[0] // n, n, *x.shape[1:]) for name, x in batch.items()}
-        microbatch = lambda i: {name: x[:, i] for name, x in microbatches.items()}  # noqa: E731
-        # Plain sums add up; a loss normalized over its microbatch counts by the microbatch's share of the batch.
-        weights = [weight for i in range(n) if (weight := self.model.microbatch_weight(microbatch(i))) is not None]
-        shares = jnp.asarray(weights, jnp.float32) / sum(weights) if weights else jnp.ones(n)
 
-        def accumulate(carry, i):
-            grads, metrics = carry
-            part_grads, part_metrics = gradient_fn(params, microbatch(i), jax.random.fold_in(rng, i))
-            grads = jax.tree.map(lambda total, g: total + shares[i] * g.astype(jnp.float32), grads, part_grads)
-            part_metrics = _scale_losses(part_metrics, shares[i])
-            return (grads, metrics_lib.add_microbatches(metrics, part_metrics)), None
+def train_with_lr(
+    train_state: TrainState,
+    batch: Batch,
+    learning_rate: Array,
+    dropout_rng: Array,
+    model: EncoderDecoderModel,
+    num_microbatches: int | None = None,
+    weight_metrics_computer: WeightMetricsComputer | None = None,
+    data_partition_spec: PartitionSpec | None = None,
+) -> tuple[TrainState, metrics_lib.Metrics]:
+    """One update at a learning rate: what T5X's trainers wrap. The new state and the metrics of the batch."""
+    del data_partition_spec  # Microbatches keep the batch's sharding.
+    grads, metrics = accumulate_gradients(model, train_state.params, batch, dropout_rng, num_microbatches or 1)
+    updates, opt_state = model.optimizer_def.update(
+        grads, train_state.opt_state, train_state.params, learning_rate=learning_rate, step=train_state.step
+    )
+    params = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), train_state.params, updates)
+    new_state = TrainState(step=train_state.step + 1, params=params, opt_state=opt_state)
+    metrics["learning_rate"] = metrics_lib.per_step(learning_rate)
+    metrics["learning_rate/current"] = metrics_lib.Last(jnp.asarray(learning_rate, jnp.float32))
+    if weight_metrics_computer is not None:
+        metrics |= weight_metrics_computer.compute_metrics(grads, train_state, new_state)
+    return new_state, metrics
 
-        zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
-        metric_shapes = jax.eval_shape(lambda: gradient_fn(params, microbatch(0), rng)[1])
-        no_metrics = jax.tree.map(lambda m: jnp.zeros(m.shape, m.dtype), metric_shapes)
-        (grads, metrics), _ = jax.lax.scan(accumulate, (zeros, no_metrics), jnp.arange(n))
-        return grads, metrics
+
+def eval_step(model: EncoderDecoderModel, train_state: TrainState, batch: Batch) -> metrics_lib.Metrics:
+    """The metrics of a batch without dropout."""
+    return model.eval_fn(train_state.params, batch)[1]
+
+
+def accumulate_gradients(
+    model: EncoderDecoderModel, params: PyTree, batch: Batch, rng: Array, num_microbatches: int
+) -> tuple[PyTree, metrics_lib.Metrics]:
+    """Gradients of the loss over the whole batch, summed up over microbatches in float32, and its metrics."""
+    gradient_fn = jax.grad(model.loss_fn, has_aux=True)
+    if num_microbatches == 1:
+        grads, metrics = gradient_fn(params, batch, rng)
+        return grads, dict(metrics)
+
+    # Microbatch i takes every n-th row: then each device works on rows that it already has. Consecutive rows would
+    # all lie on a few devices, and the batch would have to be gathered for every microbatch.
+    n = num_microbatches
+    microbatches = {name: x.reshape(x.shape[0] // n, n, *x.shape[1:]) for name, x in batch.items()}
+    microbatch = lambda i: {name: x[:, i] for name, x in microbatches.items()}  # noqa: E731
+    # Plain sums add up; a loss normalized over its microbatch counts by the microbatch's share of the batch.
+    weights = [weight for i in range(n) if (weight := model.microbatch_weight(microbatch(i))) is not None]
+    shares = jnp.asarray(weights, jnp.float32) / sum(weights) if weights else jnp.ones(n)
+
+    def accumulate(carry, i):
+        grads, metrics = carry
+        part_grads, part_metrics = gradient_fn(params, microbatch(i), jax.random.fold_in(rng, i))
+        grads = jax.tree.map(lambda total, g: total + shares[i] * g.astype(jnp.float32), grads, part_grads)
+        part_metrics = _scale_losses(part_metrics, shares[i])
+        return (grads, metrics_lib.add_microbatches(metrics, part_metrics)), None
+
+    zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
+    metric_shapes = jax.eval_shape(lambda: gradient_fn(params, microbatch(0), rng)[1])
+    no_metrics = jax.tree.map(lambda m: jnp.zeros(m.shape, m.dtype), metric_shapes)
+    (grads, metrics), _ = jax.lax.scan(accumulate, (zeros, no_metrics), jnp.arange(n))
+    return grads, metrics
 
 
 def _scale_losses(metrics: metrics_lib.Metrics, share: Array | float) -> metrics_lib.Metrics:
     """Weighs the numerators of everything that is a loss, as the gradient is weighed."""
+
+    def is_loss(name, metric):
+        return isinstance(metric, metrics_lib.Ratio) and "loss" in name and "non_padding" not in name
+
     return {
-        name: dataclasses.replace(m, total=m.total * share) if "loss" in name and "non_padding" not in name else m
-        for name, m in metrics.items()
+        name: dataclasses.replace(m, total=m.total * share) if is_loss(name, m) else m for name, m in metrics.items()
     }

@@ -5,7 +5,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ Scalars = Mapping[str, float]
 
 
 class MetricWriter(Protocol):
-    """Takes the scalars of one dataset ("train", "training_eval/<task>") at one step."""
+    """Takes the scalars of one dataset ("train", "training_eval/<task>", "inference_eval/<task>") at one step."""
 
     def write_scalars(self, step: int, dataset: str, scalars: Scalars) -> None: ...
 
@@ -27,12 +27,12 @@ class MetricWriter(Protocol):
 class TensorBoardWriter:
     """Event files in T5X's folders: `<model_dir>/train`, `<model_dir>/training_eval/<task>`.
 
-    Earlier events after step `keep_until` are hidden (-1: all of them).
+    Earlier events after step `keep_until` are hidden (-1: all of them; None: none).
     """
 
-    def __init__(self, model_dir: Path, keep_until: int = -1):
+    def __init__(self, model_dir: Path, keep_until: int | None = -1):
         self._model_dir = model_dir
-        self._keep_until = keep_until
+        self._purge_step = None if keep_until is None else keep_until + 1
         self._writers: dict[str, Any] = {}
 
     def _writer(self, dataset: str) -> Any:
@@ -41,7 +41,7 @@ class TensorBoardWriter:
         if dataset not in self._writers:
             # TensorBoard drops earlier events from purge_step on.
             self._writers[dataset] = tensorboardX.SummaryWriter(
-                str(self._model_dir / dataset), purge_step=self._keep_until + 1
+                str(self._model_dir / dataset), purge_step=self._purge_step
             )
         return self._writers[dataset]
 
@@ -58,6 +58,33 @@ class TensorBoardWriter:
     def close(self) -> None:
         for writer in self._writers.values():
             writer.close()
+
+
+class SummaryWriter:
+    """The writers of one dataset under clu's `MetricWriter` methods: what a `summarize_config_fn` is given."""
+
+    def __init__(self, writers: Sequence[MetricWriter], dataset: str):
+        self._writers = writers
+        self._dataset = dataset
+
+    def write_scalars(self, step: int, scalars: Scalars) -> None:
+        for writer in self._writers:
+            writer.write_scalars(step, self._dataset, scalars)
+
+    def write_texts(self, step: int, texts: Mapping[str, str]) -> None:
+        for writer in self._writers:
+            for name, text in texts.items():
+                writer.write_text(step, self._dataset, name, text)
+
+    def flush(self) -> None:
+        """Each write is flushed."""
+
+
+def write_timing(writers: Sequence[MetricWriter], step: int, name: str, seconds: float) -> None:
+    """A duration of its own, under TensorBoard's `train`; `metrics.jsonl` has one line a step and dataset."""
+    for writer in writers:
+        if isinstance(writer, TensorBoardWriter):
+            writer.write_scalars(step, "train", {f"timing/{name}": seconds})
 
 
 class JsonLinesWriter:

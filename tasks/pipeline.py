@@ -60,7 +60,7 @@ def get_train_batches(
     seed = config.seed
     if seed is None:
         seed = secrets.randbits(31)
-        logger.warning("No seed is set for %s: this run draws %d.", config.mixture_or_task_name, seed)
+        logger.warning("No seed is set for %s: this run draws %d.", config.name, seed)
     readers = [_Reader(stream, reader, layout, seed) for reader in layout.readers]
     foreign_tasks = [task for task in stream.tasks if not stream.reads_chunks(task)]
     if foreign_tasks:
@@ -77,8 +77,9 @@ def get_eval_batches(
     process_index: int = 0,
     process_count: int = 1,
 ) -> data.EvalBatches:
-    """The evaluation sets of a task, or of each task of a mixture: one pass, in the order of the files.
+    """The evaluation sets of a task; or of each task of a mixture, and of the mixture itself: one pass.
 
+    A task comes in the order of its files. A mixture draws from its tasks at their rates until one of them has ended.
     Every host reads everything and keeps its rows of each batch, so all hosts have equally many batches. A seed of None
     means 0: the same corruption in every evaluation.
 
@@ -90,7 +91,10 @@ def get_eval_batches(
     rows_per_host = config.batch_size // process_count
     rows = slice(process_index * rows_per_host, (process_index + 1) * rows_per_host)
     stream = _Stream.open(dataclasses.replace(config, shuffle=False, seed=config.seed or 0), feature_converter, None)
-    return {task.name: EvalSet(stream, task, rows) for task in stream.tasks}
+    sets = {task.name: EvalSet(stream, task, rows) for task in stream.tasks}
+    if isinstance(stream.provider, seqio.Mixture):
+        sets[stream.provider.name] = EvalSet(stream, None, rows)
+    return sets
 
 
 class TrainBatches:
@@ -123,10 +127,89 @@ class TrainBatches:
             reader.restore(state[reader.state_name])
 
 
-class EvalSet:
-    """The batches of one task: they end, and can be iterated again."""
+class DatasetBatches:
+    """A `tf.data.Dataset` of a user's own as the training stream. Implements `limba.data.BatchIterator`.
 
-    def __init__(self, stream: "_Stream", task: seqio.Task, rows: slice):
+    Its position is saved by TensorFlow where it can save the pipeline; otherwise a resumed run reads all earlier
+    batches again. A data set that ends is begun again.
+
+    Args:
+      dataset: batches of this host's rows under the model's feature names.
+      config: what it was made from, for messages.
+      process_index, process_count: this host, and how many there are.
+
+    Raises:
+      ValueError: if it is no `tf.data.Dataset`.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset, config: data.DatasetConfig, process_index: int, process_count: int):
+        if not isinstance(dataset, tf.data.Dataset):
+            raise ValueError(
+                f"train.get_dataset_fn returned a {type(dataset).__name__} for {config.name!r}; it must return a "
+                "tf.data.Dataset, or an iterator with save_state and restore_state (limba.data.BatchIterator)."
+            )
+        self._dataset = dataset.repeat()
+        self._state_name = f"dataset-{process_index:03d}-of-{process_count:03d}.zip"
+        self._name = config.name
+        self._iterator = iter(self._dataset)
+        self._batches = 0
+
+    def __iter__(self) -> "DatasetBatches":
+        return self
+
+    def __next__(self) -> data.Batch:
+        self._batches += 1
+        return {name: value.numpy() for name, value in next(self._iterator).items()}
+
+    def save_state(self) -> Mapping[str, bytes]:
+        try:
+            files = _save_iterator(self._iterator)
+        except (tf.errors.UnimplementedError, tf.errors.FailedPreconditionError) as error:
+            logger.warning("The data position of %s cannot be saved (%s).", self._name, error.message.split("\n")[0])
+            files = {}
+        return {self._state_name: _zip({"batches.json": json.dumps(self._batches).encode(), **files})}
+
+    def restore_state(self, state: Mapping[str, bytes]) -> None:
+        if self._state_name not in state:
+            raise ValueError(
+                f"The saved data position has no {self._state_name!r}, only {sorted(state)}; go on with the "
+                "get_dataset_fn and the number of hosts that the run began with."
+            )
+        self._iterator = iter(self._dataset)
+        with zipfile.ZipFile(io.BytesIO(state[self._state_name])) as archive:
+            self._batches = json.loads(archive.read("batches.json"))
+            if len(archive.namelist()) > 1:
+                _restore_iterator(self._iterator, archive)
+                return
+        logger.warning("%s: %d batches are read again to find the place.", self._name, self._batches)
+        for _ in range(self._batches):
+            next(self._iterator)
+
+
+def _save_iterator(iterator: Any) -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as directory:
+        tf.train.Checkpoint(iterator=iterator).write(f"{directory}/iterator")
+        return {path.name: path.read_bytes() for path in pathlib.Path(directory).iterdir()}
+
+
+def _restore_iterator(iterator: Any, archive: zipfile.ZipFile) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        archive.extractall(directory)
+        tf.train.Checkpoint(iterator=iterator).read(f"{directory}/iterator").assert_consumed()
+
+
+def _zip(files: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+class EvalSet:
+    """The batches of one task, or of the whole mixture (`task` is None): they end, and can be iterated again."""
+
+    def __init__(self, stream: "_Stream", task: seqio.Task | None, rows: slice):
         self._stream = stream
         self._task = task
         self._rows = rows
@@ -157,7 +240,10 @@ class EvalSet:
         stream = self._stream
         seed = stream.config.seed
         assert seed is not None
-        examples = stream.examples(self._task, seed, reader=0, num_readers=1, num_epochs=1)
+        if self._task is None:
+            examples = stream.mixed_examples(seed, reader=0, num_readers=1, num_epochs=1)
+        else:
+            examples = stream.examples(self._task, seed, reader=0, num_readers=1, num_epochs=1)
         batch_size = stream.config.batch_size
         for batch in stream.batch(examples, batch_size).prefetch(2).as_numpy_iterator():
             missing = batch_size - len(next(iter(batch.values())))
@@ -180,10 +266,15 @@ class _Stream:
         cls, config: data.DatasetConfig, feature_converter: FeatureConverter, shuffle_buffer_size: int | None
     ) -> "_Stream":
         provider = find_provider(config.mixture_or_task_name, config.module)
+        if config.task_feature_lengths is None:
+            raise ValueError(
+                f"DatasetConfig.task_feature_lengths of {config.name!r} is None, which only inference evaluation can "
+                "do with: bind TASK_FEATURE_LENGTHS, such as {'inputs': 512, 'targets': 114}."
+            )
         tasks = [task for task in seqio.get_subtasks(provider) if config.split in task.splits]
         if not tasks:
             raise ValueError(
-                f"{config.mixture_or_task_name!r} has no split {config.split!r}; it has "
+                f"{config.name!r} has no split {config.split!r}; it has "
                 f"{', '.join(map(repr, sorted(provider.splits)))}."
             )
         for task in seqio.get_subtasks(provider):
@@ -191,16 +282,22 @@ class _Stream:
                 logger.warning("Task %s has no split %r and is left out.", task.name, config.split)
         for task in tasks:
             _check_lengths(task, config.task_feature_lengths)
-            if isinstance(task.source, sources.HuggingFaceSource) and not config.use_cached:
+        stream = cls(config, provider, tasks, converter_class(feature_converter), shuffle_buffer_size)
+        for task in tasks:
+            if reads_cache(task, config):
+                _check_cached(task)
+            elif config.use_cached:
+                logger.info("Task %s cannot be cached: its examples are made while training.", task.name)
+            if stream.reads_chunks(task):
                 task.source.check(config.split)
-        return cls(config, provider, tasks, _converter_class(feature_converter), shuffle_buffer_size)
+        return stream
 
     @property
     def _converts_in_numpy(self) -> bool:
         return self.converter is seqio.EncDecFeatureConverter and not self.config.pack
 
     def reads_chunks(self, task: seqio.Task) -> bool:
-        return isinstance(task.source, sources.HuggingFaceSource) and not self.config.use_cached
+        return isinstance(task.source, sources.HuggingFaceSource) and not reads_cache(task, self.config)
 
     def examples(
         self, task: seqio.Task, seed: int, reader: int, num_readers: int, num_epochs: int | None
@@ -245,9 +342,11 @@ class _Stream:
         dataset = dataset.map(finish)
         return dataset.shuffle(buffer_size, seed=example_seed) if config.shuffle and buffer_size else dataset
 
-    def mixed_examples(self, seed: int, reader: int, num_readers: int) -> tf.data.Dataset:
-        """A reader's endless training examples, of all tasks at their rates."""
-        datasets = [self.examples(task, seed, reader, num_readers, num_epochs=None) for task in self.tasks]
+    def mixed_examples(
+        self, seed: int, reader: int, num_readers: int, num_epochs: int | None = None
+    ) -> tf.data.Dataset:
+        """A reader's examples of all tasks at their rates, until a task ends; without a number of epochs none does."""
+        datasets = [self.examples(task, seed, reader, num_readers, num_epochs) for task in self.tasks]
         if len(datasets) == 1:
             return datasets[0]
         assert isinstance(self.provider, seqio.Mixture)
@@ -280,7 +379,7 @@ class _Stream:
         """What a saved position belongs to: with any of it changed, it would mean other batches."""
         config = self.config
         return {
-            "mixture_or_task_name": config.mixture_or_task_name,
+            "mixture_or_task_name": config.name,
             "split": config.split,
             "seed": seed,
             "shuffle": config.shuffle,
@@ -330,12 +429,12 @@ class _Reader:
         """Whether TensorFlow can save this pipeline. A generator refuses only once it runs, so a batch is read."""
         try:
             next(self._iterator)
-            self._serialize_iterator()
+            _save_iterator(self._iterator)
         except (tf.errors.UnimplementedError, tf.errors.FailedPreconditionError) as error:
             logger.warning(
                 "The data position of %s cannot be saved (%s). A restart will read all earlier batches again to find "
                 "its place; a tasks.sources.HuggingFaceSource avoids that.",
-                self._stream.config.mixture_or_task_name,
+                self._stream.config.name,
                 error.message.partition("} ")[2].partition(" [")[0],
             )
             return False
@@ -351,7 +450,7 @@ class _Reader:
             lines = [line for line in error.message.splitlines() if line.strip()]
             reason = next((line for line in lines if "Error" in line), lines[0])
             raise RuntimeError(
-                f"Reading {self._stream.config.mixture_or_task_name!r} failed after {self._batches} batches: {reason}"
+                f"Reading {self._stream.config.name!r} failed after {self._batches} batches: {reason}"
             ) from error
         self._batches += 1
         for number, *document in batch.pop("position", np.zeros((0, 4), np.int64)).tolist():
@@ -380,18 +479,8 @@ class _Reader:
             "position": position,
             "fingerprint": self._stream.fingerprint(self._seed, self._layout.num_readers),
         }
-        files = self._serialize_iterator() if self.can_save else {}
-        buffer = io.BytesIO()
-        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-            archive.writestr("position.json", json.dumps(header, indent=1, ensure_ascii=False))
-            for name, content in files.items():
-                archive.writestr(name, content)
-        return buffer.getvalue()
-
-    def _serialize_iterator(self) -> dict[str, bytes]:
-        with tempfile.TemporaryDirectory() as directory:
-            tf.train.Checkpoint(iterator=self._iterator).write(f"{directory}/iterator")
-            return {path.name: path.read_bytes() for path in pathlib.Path(directory).iterdir()}
+        text = json.dumps(header, indent=1, ensure_ascii=False)
+        return _zip({"position.json": text.encode(), **(_save_iterator(self._iterator) if self.can_save else {})})
 
     def check(self, state: bytes) -> None:
         """Raises ValueError if a state was saved with another configuration."""
@@ -409,9 +498,8 @@ class _Reader:
         # Opened anew: a run without a seed goes on with the seed that it drew first.
         self._open(header["fingerprint"]["seed"])
         if self.can_save:
-            with tempfile.TemporaryDirectory() as directory, zipfile.ZipFile(io.BytesIO(state)) as archive:
-                archive.extractall(directory)
-                tf.train.Checkpoint(iterator=self._iterator).read(f"{directory}/iterator").assert_consumed()
+            with zipfile.ZipFile(io.BytesIO(state)) as archive:
+                _restore_iterator(self._iterator, archive)
         else:
             logger.warning("Reader %d reads %d batches again to find its place.", self._reader, header["batches"])
             for _ in range(header["batches"]):
@@ -443,12 +531,14 @@ def encoder_decoder_features(inputs: np.ndarray, targets: np.ndarray) -> dict[st
     }
 
 
-def find_provider(name: str, module: str | None = None) -> seqio.Task | seqio.Mixture:
-    """The task or mixture of that name, after importing the module that registers it.
+def find_provider(name: str | seqio.Task | seqio.Mixture, module: str | None = None) -> seqio.Task | seqio.Mixture:
+    """The task or mixture of that name, after importing the module that registers it; a task or mixture is itself.
 
     Raises:
       ValueError: if the module or the name does not exist; says which names are near.
     """
+    if not isinstance(name, str):
+        return name
     if module:
         try:
             importlib.import_module(module)
@@ -485,12 +575,30 @@ def check_task_vocabularies(config: data.DatasetConfig, inputs: Any, targets: An
                 )
 
 
+def task_vocabularies(config: data.DatasetConfig) -> tuple[seqio.Vocabulary, seqio.Vocabulary]:
+    """The vocabularies of a task's inputs and targets.
+
+    Without both features it is the one that the others have in common; features that pass ids through do not count.
+
+    Raises:
+      ValueError: if they have different ones.
+    """
+    features = find_provider(config.mixture_or_task_name, config.module).output_features
+    if {"inputs", "targets"} <= set(features):
+        return features["inputs"].vocabulary, features["targets"].vocabulary
+    vocabularies = [feature.vocabulary for feature in features.values()]
+    real = [v for v in vocabularies if not isinstance(v, seqio.PassThroughVocabulary)] or vocabularies
+    if any(vocabulary != real[0] for vocabulary in real):
+        raise ValueError(f"{config.name!r} has neither inputs and targets nor one vocabulary: {', '.join(features)}.")
+    return real[0], real[0]
+
+
 def _describe(vocabulary: seqio.Vocabulary) -> str:
     file = getattr(vocabulary, "sentencepiece_model_file", "")
     return f"{type(vocabulary).__name__} {file} ({vocabulary.vocab_size} ids)".replace("  ", " ")
 
 
-def _converter_class(feature_converter: FeatureConverter) -> type[seqio.FeatureConverter]:
+def converter_class(feature_converter: FeatureConverter) -> type[seqio.FeatureConverter]:
     if not isinstance(feature_converter, str):
         return feature_converter
     known = [name for name in dir(seqio) if name.endswith("FeatureConverter")]
@@ -502,7 +610,7 @@ def _converter_class(feature_converter: FeatureConverter) -> type[seqio.FeatureC
 
 def _say_what_cannot_be_done(tasks: list[seqio.Task], config: data.DatasetConfig, layout: data.ReaderLayout) -> None:
     for task in tasks:
-        if config.use_cached or task.source.supports_arbitrary_sharding:
+        if reads_cache(task, config) or task.source.supports_arbitrary_sharding:
             continue
         num_shards = len(task.source.list_shards(config.split))
         if num_shards < layout.num_readers:
@@ -532,6 +640,21 @@ def _check_lengths(task: seqio.Task, lengths: Mapping[str, int]) -> None:
             logger.warning(
                 "%s, and %d wastes %.0f%% of the decoder on padding; set it to %d.", where, given, waste, needed
             )
+
+
+def reads_cache(task: seqio.Task, config: data.DatasetConfig) -> bool:
+    """Whether a task's offline cache is read: as in SeqIO, only of tasks with a `CacheDatasetPlaceholder`."""
+    return config.use_cached and task.supports_caching
+
+
+def _check_cached(task: seqio.Task) -> None:
+    if task.cache_dir is None:
+        places = ", ".join(seqio.get_global_cache_dirs()) or "no folder is named"
+        raise ValueError(
+            f"Task {task.name!r} has no offline cache ({places}), and DatasetConfig.use_cached asks for it. Make its "
+            "examples while training with --gin.USE_CACHED_TASKS=False; or cache it with seqio_cache_tasks and name "
+            "the folder, --seqio_additional_cache_dirs=FOLDER."
+        )
 
 
 def _derive_seed(*key: int) -> int:

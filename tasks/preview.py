@@ -70,7 +70,9 @@ def preview(args: argparse.Namespace) -> None:
     config = data.DatasetConfig(args.task, lengths, args.split, 1, seed=args.seed, use_memory_cache=False)
     vocabulary = task.output_features["targets"].vocabulary
     # Unshuffled and finite, so that the fill is that of the corpus and not of a buffer.
-    batches = [b for examples in pipeline.get_eval_batches(config).values() for b in itertools.islice(examples, 500)]
+    sets = pipeline.get_eval_batches(config)
+    tasks = [name for name in sets if name != task.name or len(sets) == 1]  # without the mixture of them
+    batches = [batch for name in tasks for batch in itertools.islice(sets[name], 500)]
     for number, batch in enumerate(batches[: args.num]):
         for name, key in (("inputs", "encoder_input_tokens"), ("targets", "decoder_target_tokens")):
             tokens = batch[key][0]

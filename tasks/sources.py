@@ -73,6 +73,13 @@ def split_shards(sizes: Sequence[float], num_readers: int) -> list[list[Piece]]:
     return [sorted(mine) for mine in pieces]
 
 
+def set_folders(tfds_data_dir: str | None, cache_dirs: Sequence[str]) -> None:
+    """Where TensorFlow Datasets has its data, and where else SeqIO looks for cached tasks."""
+    if tfds_data_dir:
+        seqio.set_tfds_data_dir_override(tfds_data_dir)
+    seqio.add_global_cache_dirs(list(cache_dirs))
+
+
 class HuggingFaceSource(seqio.DataSource):
     """Documents of a data set that `datasets.load_dataset` can stream, in numbered chunks of numbered shards.
 

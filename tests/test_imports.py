@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 # Lower layers first; a module may import its own layer and those below.
 LAYERS = [
     # data contract, and parts
-    {"limba", "limba.data", "limba.native_logs", "limba.preemption"},
+    {"limba", "limba.data", "limba.native_logs", "limba.preemption", "limba.rooms"},
     {
         "limba.losses",
         "limba.metrics",
@@ -25,6 +25,7 @@ LAYERS = [
         "limba.writers",
         "limba.storage",
         "limba.state_utils",
+        "limba.patches",
     },
     {"limba.layers"},
     {"limba.attention"},
@@ -35,11 +36,18 @@ LAYERS = [
     {"limba.saved_tensors", "limba.checkpoint_directories"},
     {"limba.scan_layout", "limba.checkpoint_files"},
     {"limba.restore"},
+    {"limba.inference"},
     {"limba.checkpoints", "limba.evaluation"},
-    {"limba.trainer", "limba.train_statistics"},
+    {"limba.weight_metrics", "limba.actions", "limba.train_statistics"},
+    {"limba.trainer"},
+    {"limba.training_evaluation"},
+    {"limba.training_loop"},
+    {"limba.t5x_gin_files"},
     {"limba.gin_utils", "limba.t5x_compat"},
-    {"limba.eval"},
-    {"limba.train", "limba.infer"},
+    {"limba.eval", "limba.run_description"},
+    {"limba.train", "limba.infer_text"},
+    {"limba.infer"},
+    {"limba.precompile", "limba.gin_check"},
     {"limba.cli", "limba.__main__"},
 ]
 RANK = {module: rank for rank, modules in enumerate(LAYERS) for module in modules}

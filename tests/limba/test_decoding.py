@@ -1,3 +1,6 @@
+import functools
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -6,12 +9,180 @@ import pytest
 from limba import decoding
 from tests.limba import small
 
+# What T5X's decoders return for the same tables, prompts and keys.
+GOLDEN = Path(__file__).parent / "golden" / "decoding_t5x.npz"
+
+_SAMPLING = {"decode_rng": jax.random.PRNGKey(3), "rescale_log_probs": True}
+
+# Name: decoder, whether prompts are given, whether the cache holds them, the cache's batch axis, options.
+CASES = {
+    "beam4": (decoding.beam_search, False, False, 0, {"num_decodes": 4, "alpha": 0.6}),
+    "beam1": (decoding.beam_search, False, False, 0, {"num_decodes": 1, "alpha": 1.0}),
+    "beam_prompt": (decoding.beam_search, True, False, 1, {"num_decodes": 3, "max_decode_len": 7}),
+    "beam_prefilled": (decoding.beam_search, True, True, 1, {"num_decodes": 3}),
+    "greedy": (decoding.temperature_sample, True, False, 0, {"rescale_log_probs": False}),
+    "topk": (
+        decoding.temperature_sample,
+        False,
+        False,
+        1,
+        _SAMPLING | {"num_decodes": 3, "topk": 4, "temperature": 0.7},
+    ),
+    "topp_prefilled": (
+        decoding.temperature_sample,
+        True,
+        True,
+        0,
+        _SAMPLING | {"num_decodes": 2, "topk": 0, "topp": 0.8, "max_decode_steps": 3, "rescale_log_probs": False},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_tokens_and_scores_are_t5x_s(name):
+    decode, prompted, prefilled, axis, options = CASES[name]
+    with np.load(GOLDEN) as golden:
+        tables, prompts = jnp.asarray(golden["tables"], jnp.float32), jnp.asarray(golden["prompts"], jnp.int32)
+        expected_tokens, expected_scores = golden[f"{name}_tokens"], golden[f"{name}_scores"]
+    rows, vocab = len(prompts), tables.shape[-1]
+    lengths = jnp.sum(prompts != 0, axis=1)
+
+    def step(state):
+        # Cached counts lower the logits of tokens that came before: beams that take over a wrong cache differ.
+        row, seen = (jnp.squeeze(state.cache[name], axis=0) if axis else state.cache[name] for name in ("row", "seen"))
+        token = state.cur_token[:, 0]
+        new_seen = seen + jax.nn.one_hot(token, vocab)
+        index = state.cache["cache_index"] + 1
+        cache = {"row": state.cache["row"], "seen": new_seen[None] if axis else new_seen, "cache_index": index}
+        return tables[row, token] - 0.7 * seen, cache
+
+    cache = {"row": jnp.arange(rows), "seen": jnp.zeros((rows, vocab)), "cache_index": lengths * prefilled}
+    if axis:
+        cache = {key: value[None] for key, value in cache.items()}
+    tokens, scores = decode(
+        inputs=prompts * prompted,
+        cache=cache if prefilled else cache | {"cache_index": jnp.int32(0)},
+        tokens_to_logits=step,
+        eos_id=1,
+        cache_offset=axis,
+        initial_index=lengths if prefilled else None,
+        **options,
+    )
+    np.testing.assert_array_equal(tokens, expected_tokens)
+    np.testing.assert_allclose(scores, expected_scores, rtol=1e-5, atol=1e-5)
+
+
+# ---------------------------------------------------- by hand --------------------------------------------------------
+
+
+def _fixed_logits(probabilities):
+    logits = jnp.log(jnp.asarray(probabilities))
+    return lambda state: (jnp.broadcast_to(logits, (len(state.cur_token), len(probabilities))), state.cache)
+
+
+def _empty(rows, length):
+    return jnp.zeros((rows, length), jnp.int32)
+
+
+def _sampled(rows=4000, **options):
+    step = _fixed_logits([0.001, 0.001, 0.4, 0.3, 0.2, 0.098])
+    tokens, _ = decoding.temperature_sample(_empty(rows, 1), {}, step, 1, jax.random.key(0), **options)
+    return np.bincount(tokens[:, 0, 0], minlength=6) / rows
+
+
+def test_sampling_follows_the_distribution():
+    np.testing.assert_allclose(_sampled(topk=0), [0.001, 0.001, 0.4, 0.3, 0.2, 0.098], atol=0.03)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_top_k_and_top_p_renormalize_over_what_they_keep(traced):
+    expected = [0, 0, 4 / 7, 3 / 7, 0, 0]
+    sampled = (
+        jax.jit(
+            lambda topk, topp: decoding.temperature_sample(
+                _empty(4000, 1),
+                {},
+                _fixed_logits([0.001, 0.001, 0.4, 0.3, 0.2, 0.098]),
+                1,
+                jax.random.key(0),
+                topk=topk,
+                topp=topp,
+            )[0]
+        )
+        if traced
+        else None
+    )
+    for topk, topp in ((2, 0.0), (0, 0.6)):
+        shares = (
+            np.bincount(sampled(topk, topp)[:, 0, 0], minlength=6) / 4000 if traced else _sampled(topk=topk, topp=topp)
+        )
+        np.testing.assert_allclose(shares, expected, atol=0.03)
+
+
+def test_temperatures_of_rows_differ():
+    step = _fixed_logits([0.1, 0.1, 0.5, 0.3])
+    temperature = jnp.asarray([0.0, 1.0])
+    tokens, scores = decoding.temperature_sample(
+        _empty(2, 1), {}, step, 1, jax.random.key(0), 50, temperature, topk=0, rescale_log_probs=False
+    )
+    assert (tokens[0] == 2).all()
+    assert len(np.unique(tokens[1])) == 4
+    np.testing.assert_allclose(scores[0], np.log(0.5), rtol=1e-5)
+
+
+def test_rows_end_at_eos_and_are_padded():
+    step = _fixed_logits([0.1, 0.8, 0.1])
+    tokens, scores = decoding.temperature_sample(_empty(2, 4), {}, step, 1, rescale_log_probs=False)
+    assert tokens.tolist() == [[[1, 0, 0, 0]]] * 2
+    np.testing.assert_allclose(scores, np.log(0.8), rtol=1e-5)
+
+
+def test_beams_that_end_are_compared_by_their_penalized_scores():
+    # From the first token on: EOS with 0.5; token 2 with 0.4, after which EOS is certain.
+    table = jnp.log(jnp.asarray([[1e-9, 0.5, 0.4, 0.1], [0.25] * 4, [1e-9, 1.0, 1e-9, 1e-9], [0.25] * 4]))
+    tokens, scores = decoding.beam_search(
+        _empty(1, 5), {}, lambda state: (table[state.cur_token[:, 0]], state.cache), 1, num_decodes=2, alpha=2.0
+    )
+    assert tokens[0].tolist() == [[1, 0, 0, 0, 0], [2, 1, 0, 0, 0]]
+    np.testing.assert_allclose(scores[0], [np.log(0.5), np.log(0.4) / (7 / 6) ** 2], rtol=1e-5)
+
+
+def test_callbacks_see_the_state_and_change_it():
+    def ban_what_came_last(logits, state):
+        return jnp.where(jnp.arange(4) == state.cur_token, decoding.NEG_INF, logits)
+
+    def end_rows_that_begin_with_2(state):
+        first = (jnp.arange(6) == 2) & (state.sequences[:, 1:2] == 2)
+        return state.replace(sequences=jnp.where(first, 1, state.sequences))
+
+    tokens, _ = decoding.temperature_sample(
+        jnp.asarray([[0, 0, 0, 0], [0, 3, 0, 0]]),
+        {},
+        _fixed_logits([0.1, 0.1, 0.5, 0.3]),
+        1,
+        state_callback_fn=end_rows_that_begin_with_2,
+        logit_callback_fn=ban_what_came_last,
+    )
+    assert tokens[:, 0].tolist() == [[2, 1, 0, 0], [3, 2, 3, 2]]
+
+
+def test_contradictory_options():
+    with pytest.raises(ValueError, match=r"topk \(5\) or with topp"):
+        decoding.temperature_sample(_empty(1, 1), {}, _fixed_logits([0.5, 0.5]), 1, topk=5, topp=0.9)
+    with pytest.raises(ValueError, match="max_decode_steps is 4"):
+        decoding.temperature_sample(_empty(1, 3), {}, _fixed_logits([0.5, 0.5]), 1, max_decode_steps=4)
+
+
+# --------------------------------------------------- with a network --------------------------------------------------
+
 
 def test_greedy_equals_argmax_over_growing_prefixes():
-    model = small.model()
+    greedy = functools.partial(decoding.temperature_sample, rescale_log_probs=False)
+    model = small.model(decode_fn=greedy)
     params = model.initial_variables(jax.random.key(1))["params"]
-    batch = small.batch(4, rows=3)
-    tokens, scores = model.predict_batch(params, batch, max_decode_length=6)
+    batch = small.batch(4, rows=3, targets=6)
+    tokens, aux = model.predict_batch_with_aux(params, batch)
+    assert tokens.shape == (3, 6)
 
     for row in range(3):
         prefix, score = [0], 0.0
@@ -31,49 +202,7 @@ def test_greedy_equals_argmax_over_growing_prefixes():
                 break
         expected = (prefix[1:] + [0] * 6)[:6]
         assert tokens[row].tolist() == expected
-        assert float(scores[row]) == pytest.approx(score, abs=1e-3)
-
-
-def _fixed_logits(probabilities):
-    logits = jnp.log(jnp.asarray(probabilities))
-    return lambda token, cache: (jnp.broadcast_to(logits, (token.shape[0], len(probabilities))), cache)
-
-
-def _sampled(rows=4000, **options):
-    step = _fixed_logits([0.001, 0.001, 0.4, 0.3, 0.2, 0.098])
-    tokens, _ = decoding.temperature_sample({}, step, rows, 1, eos_id=1, decode_rng=jax.random.key(0), **options)
-    return np.bincount(tokens[:, 0], minlength=6) / rows
-
-
-def test_sampling_follows_the_distribution():
-    np.testing.assert_allclose(_sampled(topk=0), [0.001, 0.001, 0.4, 0.3, 0.2, 0.098], atol=0.03)
-
-
-def test_top_k_renormalizes_over_the_k_best():
-    np.testing.assert_allclose(_sampled(topk=2), [0, 0, 4 / 7, 3 / 7, 0, 0], atol=0.03)
-
-
-def test_top_p_keeps_the_smallest_set_with_that_mass():
-    np.testing.assert_allclose(_sampled(topk=0, topp=0.6), [0, 0, 4 / 7, 3 / 7, 0, 0], atol=0.03)
-
-
-def test_low_temperature_sharpens():
-    assert _sampled(topk=0, temperature=0.1)[2] > 0.9
-
-
-def test_rows_end_at_eos_and_are_padded():
-    step = _fixed_logits([0.1, 0.8, 0.1])
-    tokens, scores = decoding.temperature_sample({}, step, 2, 4, eos_id=1)
-    assert tokens.tolist() == [[1, 0, 0, 0]] * 2
-    np.testing.assert_allclose(scores, np.log(0.8), rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "options", [{"topk": 5, "topp": 0.9, "decode_rng": jax.random.key(0)}, {"topp": 0.9}, {"topk": 5}]
-)
-def test_contradictory_options(options):
-    with pytest.raises(ValueError, match=r"topk|decode_rng"):
-        decoding.temperature_sample({}, _fixed_logits([0.5, 0.5]), 1, 1, eos_id=1, **options)
+        assert float(aux["scores"][row]) == pytest.approx(score, abs=1e-3)
 
 
 def test_score_batch_is_the_log_probability_of_the_targets():

@@ -1,72 +1,147 @@
+import functools
 import json
+from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
-from limba import checkpoints, infer
+from limba import checkpoints, data, infer, inference
 from tests.limba import small
 
-
-@pytest.mark.parametrize(
-    ("text", "prediction", "filled"),
-    [
-        ("a <extra_id_0> b", "<extra_id_0> x y", "a x y b"),
-        ("<extra_id_0> and <extra_id_1>.", "<extra_id_0> this <extra_id_1> that <extra_id_2>", "this and that."),
-        ("a <extra_id_0> b <extra_id_1>", "<extra_id_1> z", "a <extra_id_0> b z"),
-        ("no blanks", "an answer", "an answer"),
-    ],
-)
-def test_fill_blanks(text, prediction, filled):
-    assert infer.fill_blanks(text, prediction) == filled
+inferring = pytest.importorskip("tests.limba.inferring", reason="needs SeqIO", exc_type=ImportError)
 
 
-@pytest.fixture
-def checkpoint(tmp_path):
-    trainer = small.make_trainer()
-    state = trainer.new_state(jax.random.key(1))
-    checkpointer = checkpoints.Checkpointer(tmp_path / "run", checkpoints.SaveCheckpointConfig())
-    checkpointer.save(state, None, {})
-    checkpointer.close()
-    return trainer.model, state.params, str(tmp_path / "run")
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return inferring.save_checkpoint(tmp_path_factory.mktemp("run"), shift=2, step=5)
 
 
-@pytest.mark.parametrize("num_devices", [1, 4])
-def test_answers_are_those_of_predict_batch(checkpoint, tmp_path, num_devices):
-    model, params, path = checkpoint
-    lines = ["5 6 7", "8 9 10 11 12", "200"]
-    out = tmp_path / "out" / "answers.jsonl"
+def _infer(checkpoint, output_dir, num_devices=1, mode="predict", batch_size=4, checkpoint_period=2, **options):
     infer.infer(
-        model=model,
-        restore_checkpoint_cfg=checkpoints.RestoreCheckpointConfig(path=path, mode="latest"),
+        mode=mode,
+        model=inferring.FormulaModel(),
+        dataset_cfg=data.DatasetConfig(
+            inferring.register_task(), inferring.LENGTHS, "validation", batch_size=batch_size, shuffle=False, seed=0
+        ),
+        restore_checkpoint_cfg=checkpoints.RestoreCheckpointConfig(path=checkpoint, mode="specific"),
         partitioner=small.partitioner(num_devices),
-        inputs=lines,
-        output_file=str(out),
-        max_decode_length=5,
-        batch_size=2,
+        output_dir=str(output_dir),
+        checkpoint_period=checkpoint_period,
+        summarize_config_fn=None,
+        **options,
     )
-    results = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [r["input"] for r in results] == lines
-    for result, line in zip(results, lines, strict=True):
-        tokens = np.zeros((1, 32), np.int32)
-        ids = [*map(int, line.split()), 1]
-        tokens[0, : len(ids)] = ids
-        batch = {"encoder_input_tokens": tokens, "decoder_input_tokens": np.zeros((1, 5), np.int32)}
-        expected, aux = model.predict_batch_with_aux(params, batch)
-        text = " ".join(str(t) for t in expected[0].tolist() if t > 1)
-        assert result["prediction"] == text
-        assert result["score"] == pytest.approx(float(aux["scores"][0]), abs=1e-3)
 
 
-def test_nothing_to_answer(checkpoint):
-    model, _, path = checkpoint
-    config = checkpoints.RestoreCheckpointConfig(path=path, mode="latest")
-    with pytest.raises(ValueError, match="--input"):
-        infer.infer(model=model, restore_checkpoint_cfg=config, partitioner=small.partitioner(), inputs=[])
-    with pytest.raises(ValueError, match="No checkpoint"):
-        infer.infer(
-            model=model,
-            restore_checkpoint_cfg=checkpoints.RestoreCheckpointConfig(),
-            partitioner=small.partitioner(),
-            inputs=["1"],
-        )
+def _name(mode="predict", shard="00000-of-00001"):
+    return f"inference_letters-{mode}.jsonl-{shard}"
+
+
+def _lines(path: Path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def predictions(checkpoint, tmp_path_factory):
+    """Bytes of an uninterrupted run."""
+    directory = tmp_path_factory.mktemp("whole")
+    _infer(checkpoint, directory)
+    assert sorted(path.name for path in directory.iterdir()) == [_name(), _name() + ".COMPLETED"]
+    return (directory / _name()).read_bytes()
+
+
+def test_every_example_is_answered_in_order(predictions):
+    lines = [json.loads(line) for line in predictions.splitlines()]
+    assert len(lines) == 23
+    for i, line in enumerate(lines):
+        text = line["inputs"]["inputs_pretokenized"]
+        assert text == f"{chr(97 + i % 26) * 3}{i:02}"
+        assert line["inputs"]["targets_pretokenized"] == text[:3]
+        moved = [ord(b) - ord(a) for a, b in zip(text[:4], line["prediction"], strict=True)]
+        assert set(moved) <= {2, 3, 4}  # the parameter, and noise
+    assert len({line["prediction"][0] for line in lines}) > 10
+
+
+@pytest.mark.parametrize("num_devices", [4])
+def test_the_mesh_does_not_change_results(checkpoint, predictions, tmp_path, num_devices):
+    _infer(checkpoint, tmp_path, num_devices)
+    assert (tmp_path / _name()).read_bytes() == predictions
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_an_interrupted_run_goes_on_and_ends_with_the_same_bytes(checkpoint, predictions, tmp_path, written):
+    calls = []
+
+    def write_fn(path, *arguments, stop_at=None):
+        calls.append(Path(path).name[-2:])
+        if calls[-1] == stop_at and not written:
+            raise KeyboardInterrupt
+        inferring.task_inference.write_inferences_to_file(path, *arguments)
+        if calls[-1] == stop_at:
+            raise KeyboardInterrupt  # written, and not yet known to be whole
+
+    with pytest.raises(KeyboardInterrupt):
+        _infer(checkpoint, tmp_path, write_fn=functools.partial(write_fn, stop_at="01"))
+    assert calls == ["00", "01"]
+    assert not (tmp_path / _name()).exists()
+
+    with pytest.raises(ValueError, match="examples_per_chunk 8 -> 4"):
+        _infer(checkpoint, tmp_path, checkpoint_period=1)
+
+    calls.clear()
+    _infer(checkpoint, tmp_path, write_fn=write_fn)
+    assert calls == ["01", "02"]
+    assert (tmp_path / _name()).read_bytes() == predictions
+    calls.clear()
+    _infer(checkpoint, tmp_path, write_fn=write_fn)
+    assert not calls
+
+
+def test_shards_make_up_the_whole(checkpoint, tmp_path):
+    for shard in range(2):
+        _infer(checkpoint, tmp_path, shard_id=shard, num_shards=2, mode="score")
+    parts = [_lines(tmp_path / _name("score", f"{shard:05}-of-00002")) for shard in range(2)]
+    assert [len(part) for part in parts] == [12, 11]
+    texts = [line["inputs"]["inputs_pretokenized"] for part in parts for line in part]
+    assert len(set(texts)) == 23
+    for line in parts[0] + parts[1]:
+        targets = [*inferring.VOCABULARY.encode(line["inputs"]["targets_pretokenized"]), 1]
+        assert line["score"] == -2.0 * sum(targets)
+        assert set(line) == {"inputs", "score"}
+
+
+def test_auxiliary_values_and_ids(checkpoint, tmp_path):
+    write_fn = functools.partial(
+        inferring.task_inference.write_inferences_to_file, output_ids=True, input_fields_to_include=["targets"]
+    )
+    _infer(checkpoint, tmp_path, mode="predict_with_aux", write_fn=write_fn)
+    for line in _lines(tmp_path / _name("predict_with_aux")):
+        assert set(line["inputs"]) == {"targets", "targets_pretokenized"}
+        assert line["aux"] == {"scores": sum(line["prediction_tokens"]) / 2}
+        assert inferring.VOCABULARY.decode(line["prediction_tokens"]) == line["prediction"]
+
+
+def test_chunks_can_be_left_where_they_are(checkpoint, tmp_path, predictions):
+    _infer(checkpoint, tmp_path, merge_chunked_results=False)
+    chunks = sorted((tmp_path / "tmp-inference_letters-00000-of-00001").glob("*-chunk?????"))
+    assert b"".join(chunk.read_bytes() for chunk in chunks) == predictions
+    assert len(chunks) == 3 and (tmp_path / (_name() + ".COMPLETED")).exists()
+
+
+def test_wrong_settings(checkpoint, tmp_path):
+    for options, message in (
+        ({"mode": "guess"}, "infer.mode is 'guess'"),
+        ({"shard_id": 2, "num_shards": 2}, "shard_id is 2"),
+        ({"checkpoint_period": 0}, "checkpoint_period is 0"),
+        ({"batch_size": 3, "num_devices": 2}, "does not divide"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            _infer(checkpoint, tmp_path, **options)
+
+
+def test_a_step_gets_the_rng_only_if_it_takes_one():
+    partitioner = small.partitioner(2)
+    batches = [(np.arange(3), {"x": np.arange(3.0)}), (np.asarray([3]), {"x": np.asarray([7.0])})]
+    plain = inference.make_infer_fn(lambda params, batch: params * batch["x"], 4, partitioner)
+    np.testing.assert_array_equal(plain(np.float32(2), batches), [0, 2, 4, 14])
+    with pytest.raises(ValueError, match="no examples"):
+        plain(np.float32(2), [])

@@ -33,12 +33,14 @@ def _train(model_dir, total_steps=6, stream=None, model=None, partitioner=None, 
         "random_seed": 7,
         "get_dataset_fn": lambda *_: stream or small.Stream(),
         "train_eval_get_dataset_fn": lambda *_: {"counter": [small.batch(100), small.batch(101)]},
+        "verify_matching_vocabs_fn": None,
+        "run_eval_before_training": True,
     }
     return train(**(arguments | options))
 
 
-def _make_trainer(model, partitioner, rng):
-    return trainer.Trainer(model, partitioner, create_learning_rate_scheduler("constant", 0.01), rng=rng)
+def _make_trainer(**arguments):
+    return trainer.Trainer(learning_rate_fn=create_learning_rate_scheduler("constant", 0.01), **arguments)
 
 
 def _train_losses(model_dir):
@@ -137,8 +139,8 @@ def test_nan_stops_with_the_step_and_the_last_good_checkpoint(tmp_path):
 def test_an_update_that_spoils_the_parameters_is_not_saved(tmp_path):
     """The loss of a step is from before its update: it is still finite when the parameters are not."""
 
-    def infinite_rate(model, partitioner, rng):
-        return trainer.Trainer(model, partitioner, lambda step: jnp.where(step == 3, jnp.inf, 0.01), rng=rng)
+    def infinite_rate(**arguments):
+        return trainer.Trainer(learning_rate_fn=lambda step: jnp.where(step == 3, jnp.inf, 0.01), **arguments)
 
     with pytest.raises(NanLossError, match=r"update of step 4.*checkpoint_2"):
         _train(tmp_path, 6, trainer_cls=infinite_rate)

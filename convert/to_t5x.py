@@ -1,0 +1,58 @@
+"""From a Limba checkpoint to one that T5X goes on from, in either of its formats.
+
+    python -m convert to-t5x runs/quickstart exports/quickstart_t5x --format classic
+
+T5X restores Limba's own directories too; this is for its classic format, and for the layout of its scalable_t5.
+"""
+
+import argparse
+from pathlib import Path
+
+from convert import t5x_state
+from convert.t5x_checkpoint import NETWORKS, open_source, write_checkpoint
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkpoint", help="a checkpoint, or a run's directory for its newest one")
+    parser.add_argument("out", help="the directory to write checkpoint_<step> into, T5X's MODEL_DIR")
+    parser.add_argument("--format", choices=t5x_state.FORMATS, default="orbax", help="T5X's train.use_orbax (orbax)")
+    parser.add_argument("--network", choices=NETWORKS, help="of T5X, whose layout the layers get (as it is)")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="float32", help="of the parameters (float32)"
+    )
+    parser.add_argument("--no-optimizer", action="store_true", help="leave the optimizer's state out")
+    parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint that stands there")
+
+
+def run(args: argparse.Namespace) -> None:
+    to_t5x(
+        args.checkpoint,
+        args.out,
+        format_=args.format,
+        network=args.network,
+        dtype=args.dtype,
+        with_optimizer=not args.no_optimizer,
+        overwrite=args.overwrite,
+    )
+
+
+def to_t5x(
+    checkpoint: str | Path,
+    out: str | Path,
+    *,
+    format_: str = "orbax",
+    network: str | None = None,
+    dtype: str = "float32",
+    with_optimizer: bool = True,
+    overwrite: bool = False,
+) -> Path:
+    """Converts and returns the checkpoint written; see `convert.t5x_checkpoint`.
+
+    Raises:
+      FileNotFoundError: if there is no checkpoint.
+      ValueError: if it is damaged, not finite, or OUT has one already.
+    """
+    source = open_source(checkpoint, network, with_optimizer)
+    path = write_checkpoint(source, out, format_, dtype, overwrite)
+    print(f"{source.path} is converted to {path} (T5X, {format_}, {dtype}, {len(source.tensors)} tensors).")
+    return path

@@ -1,0 +1,212 @@
+"""What a run does with its metrics besides writing them: stop early, stop on NaN, whatever a subclass does.
+
+`train(actions={"TRAIN_EVAL": [EarlyStoppingAction(("my_task", "accuracy"), "max")]})`; the keys name an `ActionMode`.
+An action runs whenever metrics of its mode are there: `TRAIN` every `stats_period` steps with the metrics of the task
+"train", `TRAIN_EVAL` and `INFER_EVAL` after each evaluation. Host 0 decides for all.
+"""
+
+import abc
+import collections
+import difflib
+import enum
+import itertools
+import logging
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from limba.train_state import TrainState
+
+logger = logging.getLogger(__name__)
+
+TRAIN_METRIC_KEY = "train"
+
+
+class Scalar(float):
+    """A metric's value; `.value` is how T5X's actions read it."""
+
+    @property
+    def value(self) -> float:
+        return float(self)
+
+
+MetricsByTask = Mapping[str, Mapping[str, float]]
+
+
+class ActionMode(enum.Enum):
+    """After what an action runs."""
+
+    TRAIN = 1
+    TRAIN_EVAL = 2
+    INFER_EVAL = 3
+
+
+class BaseAction(abc.ABC):
+    """Something done with the metrics of each period or evaluation."""
+
+    @abc.abstractmethod
+    def run(self, train_state: TrainState, metrics_by_task: MetricsByTask) -> bool:
+        """Returns whether training is to end.
+
+        Args:
+          train_state: the state that was measured.
+          metrics_by_task: values by task and metric; of training itself, under the task "train".
+        """
+
+    def resume(self, past: Sequence[MetricsByTask]) -> None:  # noqa: B027 (not every action has a memory)
+        """Called once in a run that goes on, with the metrics of its earlier periods or evaluations, oldest first."""
+
+
+class _MonitoringAction(BaseAction):
+    """Looks at one metric of one task."""
+
+    def __init__(self, task: str, metric: str):
+        self.task = task
+        self.metric = metric
+
+    def _value(self, metrics_by_task: MetricsByTask) -> float | None:
+        """The metric, or None, with a warning, where a period or an evaluation does not have it."""
+        name = type(self).__name__
+        metrics = metrics_by_task.get(self.task)
+        if metrics is None:
+            logger.warning("%s watches task %r, and there are %s.", name, self.task, sorted(metrics_by_task))
+            return None
+        value = metrics.get(self.metric)
+        if not isinstance(value, (float, int, np.number, np.ndarray, jax.Array)) or np.size(value) != 1:
+            nearest = difflib.get_close_matches(self.metric, metrics, n=3) or sorted(metrics)
+            logger.warning("%s watches %r of %s, which has %s.", name, self.metric, self.task, ", ".join(nearest))
+            return None
+        return float(value)
+
+
+class EarlyStoppingAction(_MonitoringAction):
+    """Ends training when a metric has not improved over `patience` measurements in a row.
+
+    Each of the last `patience` values is compared with the one before it, and an improvement must be more than
+    `atol + rtol * |value before|`; so a metric that gets worse and better in turns goes on. A run that is resumed
+    remembers the values it saw.
+
+    Args:
+      metric: (task, name of the metric), such as `("glue_cola_v002", "accuracy")`.
+      mode: "min" if smaller is better, "max" if larger is.
+      patience: measurements, at least 2.
+      atol: absolute change that does not count as an improvement.
+      rtol: likewise, as a share of the value before.
+
+    Raises:
+      ValueError: for another mode, a patience below 2, a negative tolerance.
+    """
+
+    def __init__(
+        self, metric: tuple[str, str], mode: str, patience: int = 3, atol: float = 0.0, rtol: float = 0.0
+    ) -> None:
+        super().__init__(*metric)
+        if mode not in ("min", "max"):
+            raise ValueError(f"EarlyStoppingAction.mode is {mode!r}; use 'min' or 'max'.")
+        if patience < 2:
+            raise ValueError(f"EarlyStoppingAction.patience is {patience}; two measurements are the least to compare.")
+        if atol < 0 or rtol < 0:
+            raise ValueError(f"EarlyStoppingAction.atol and rtol are {atol} and {rtol}; they must not be negative.")
+        self._sign = 1.0 if mode == "max" else -1.0
+        self._atol = atol
+        self._rtol = rtol
+        self._history: collections.deque[float] = collections.deque(maxlen=patience)
+
+    def run(self, train_state: TrainState, metrics_by_task: MetricsByTask) -> bool:
+        del train_state
+        value = self._value(metrics_by_task)
+        if value is None:
+            return False
+        self._history.append(value)
+        values = list(self._history)
+        if len(values) < (self._history.maxlen or 0):
+            return False
+        stop = not any(self._improves(before, after) for before, after in itertools.pairwise(values))
+        if stop:
+            logger.info("%s of %s does not improve any more: %s.", self.metric, self.task, values)
+        return stop
+
+    def _improves(self, before: float, after: float) -> bool:
+        return self._sign * (after - before) > self._atol + self._rtol * abs(before)
+
+    def resume(self, past: Sequence[MetricsByTask]) -> None:
+        values = [metrics.get(self.task, {}).get(self.metric) for metrics in past]
+        self._history.extend(float(value) for value in values if value is not None)
+
+
+class TerminateOnNanAction(_MonitoringAction):
+    """Ends training when a metric is NaN or infinite. A training loss that is not finite ends a run anyway."""
+
+    def __init__(self, task: str, metric: str = "loss"):
+        super().__init__(task, metric)
+
+    def run(self, train_state: TrainState, metrics_by_task: MetricsByTask) -> bool:
+        del train_state
+        value = self._value(metrics_by_task)
+        if value is None or math.isfinite(value):
+            return False
+        logger.info("%s of %s is %s.", self.metric, self.task, value)
+        return True
+
+
+class Actions:
+    """The actions of a run, by mode.
+
+    Args:
+      by_mode: what `train.actions` is bound to.
+      tasks: of each mode, the tasks it measures; a mode that this run does not have is missing.
+
+    Raises:
+      ValueError: for a key that is no mode, a mode that is never measured, or an action that watches a task which its
+        mode does not measure.
+    """
+
+    def __init__(
+        self,
+        by_mode: Mapping[str, Sequence[BaseAction]] | None,
+        tasks: Mapping[ActionMode, Collection[str]],
+    ):
+        self._by_mode: dict[ActionMode, Sequence[BaseAction]] = {}
+        for name, actions in (by_mode or {}).items():
+            if name not in ActionMode.__members__:
+                raise ValueError(f"train.actions has the key {name!r}; use {', '.join(ActionMode.__members__)}.")
+            mode = ActionMode[name]
+            if actions and mode not in tasks:
+                raise ValueError(
+                    f"train.actions has {name!r}, and this run makes no such evaluation: bind "
+                    f"train.{'infer' if mode is ActionMode.INFER_EVAL else 'train'}_eval_dataset_cfg."
+                )
+            for action in actions:
+                task = getattr(action, "task", None)
+                if isinstance(action, _MonitoringAction) and task not in tasks[mode]:
+                    raise ValueError(
+                        f"{type(action).__name__} watches the task {task!r}, and {name} measures {sorted(tasks[mode])}."
+                    )
+            self._by_mode[mode] = actions
+
+    def __contains__(self, mode: ActionMode) -> bool:
+        return bool(self._by_mode.get(mode))
+
+    def run(self, mode: ActionMode, train_state: TrainState, metrics_by_task: MetricsByTask) -> bool:
+        """Runs a mode's actions on host 0; whether one of them ends training, on every host."""
+        if mode not in self:
+            return False
+        stop = False
+        if jax.process_index() == 0:
+            values = {
+                task: {name: Scalar(x) if isinstance(x, (float, int)) else x for name, x in metrics.items()}
+                for task, metrics in metrics_by_task.items()
+            }
+            for action in self._by_mode[mode]:
+                stop |= bool(action.run(train_state, metrics_by_task=values))
+        if jax.process_count() > 1:
+            stop = bool(multihost_utils.broadcast_one_to_all(np.asarray(stop)))
+        return stop
+
+    def resume(self, mode: ActionMode, past: Sequence[MetricsByTask]) -> None:
+        """Tells the actions of a mode what was measured before this process began."""
+        for action in self._by_mode.get(mode, ()):
+            action.resume(past)

@@ -1,0 +1,90 @@
+"""A model's predictions and scores of many examples, on the mesh: T5X's `utils.get_infer_fn`."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from limba.data import Batch
+from limba.partitioning import PjitPartitioner
+
+PyTree = Any
+
+# `(params, batches of (index [rows], features), rng) -> arrays [examples, …]` in the order of the indices.
+InferFn = Callable[..., PyTree]
+
+# T5X's modes, and the model's method of each.
+MODES: Mapping[str, str] = {
+    "predict": "predict_batch",
+    "predict_with_aux": "predict_batch_with_aux",
+    "score": "score_batch",
+}
+
+# The examples' indices travel as one more feature; -1 is filling.
+_INDEX = "example_index"
+
+
+def make_infer_fn(infer_step: Callable, batch_size: int, partitioner: PjitPartitioner) -> InferFn:
+    """Makes a function that runs a step over examples and gives every host all results, in order.
+
+    The result takes `(params, batches, rng=None)`. Every host gives the same batches of at most `batch_size` rows, each
+    with the indices of its examples; shorter ones are filled up, and the filling is taken out again. `rng` is split for
+    each batch as T5X splits it.
+
+    Args:
+      infer_step: `(params, batch)` or `(params, batch, rng)` to arrays `[rows, …]`, such as `model.predict_batch`.
+      batch_size: rows of the global batch.
+      partitioner: the mesh.
+    """
+    partitioner.check_batch_size(batch_size, "DatasetConfig.batch_size")
+    takes_rng = "rng" in inspect.signature(infer_step).parameters
+
+    def step(params: PyTree, batch: Batch, rng: Any) -> tuple[Any, PyTree]:
+        # The indices come back beside the results, in whatever order the mesh has the hosts.
+        index = batch[_INDEX]
+        features = {name: x for name, x in batch.items() if name != _INDEX}
+        outputs = infer_step(params, features, rng=rng) if takes_rng else infer_step(params, features)
+        return index, outputs
+
+    run = partitioner.jit(step, out_shardings=partitioner.replicated)
+    rows_per_host = batch_size // jax.process_count()
+    own_rows = slice(jax.process_index() * rows_per_host, (jax.process_index() + 1) * rows_per_host)
+
+    def infer(params: PyTree, batches: Iterable[tuple[np.ndarray, Batch]], rng: Any = None) -> PyTree:
+        results: list[Any] = []
+        for index, batch in batches:
+            step_rng = None
+            if takes_rng and rng is not None:
+                step_rng, rng = jax.random.split(rng)
+            whole = _filled(np.asarray(index, np.int32), batch, batch_size)
+            own = {name: x[own_rows] for name, x in whole.items()}
+            results.append(run(params, partitioner.shard_batch(own), step_rng))
+            if len(results) > 1:  # The device works on the next batch while this one is fetched.
+                results[-2] = jax.device_get(results[-2])
+        if not results:
+            raise ValueError("There are no examples to predict or score.")
+        results[-1] = jax.device_get(results[-1])
+        index, outputs = jax.tree.map(lambda *parts: np.concatenate(parts), *results)
+        order = np.argsort(index, kind="stable")[np.count_nonzero(index < 0) :]
+        return jax.tree.map(lambda x: x[order], outputs)
+
+    return infer
+
+
+def _filled(index: np.ndarray, batch: Batch, batch_size: int) -> dict[str, np.ndarray]:
+    """The batch with its indices and `batch_size` rows: the first row is repeated under index -1."""
+    missing = batch_size - len(index)
+    rows = {name: np.asarray(x) for name, x in batch.items()} | {_INDEX: index}
+    if missing:
+        rows = {name: np.concatenate([x, np.repeat(x[:1], missing, axis=0)]) for name, x in rows.items()}
+        rows[_INDEX] = np.concatenate([index, np.full(missing, -1, np.int32)])
+    return rows
+
+
+def split_aux(outputs: PyTree) -> tuple[Any, Mapping[str, Any]]:
+    """What a step returned as `(predictions or scores, auxiliary values)`; the second may be empty."""
+    if isinstance(outputs, tuple) and len(outputs) == 2 and isinstance(outputs[1], Mapping):
+        return outputs
+    return outputs, {}

@@ -1,0 +1,210 @@
+"""The loop of `limba train`: steps, statistics, evaluations, actions and checkpoints, until the end or a stop."""
+
+import contextlib
+import dataclasses
+import gc
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from limba import checkpoints, writers
+from limba import metrics as metrics_lib
+from limba.actions import TRAIN_METRIC_KEY, ActionMode, Actions
+from limba.data import BatchIterator
+from limba.preemption import PREEMPTED_EXIT_CODE, StopRequest
+from limba.train_state import TrainState
+from limba.train_statistics import TrainStatistics
+from limba.trainer import BaseTrainer
+from limba.training_evaluation import TrainingEvaluation
+
+logger = logging.getLogger(__name__)
+
+
+class NanLossError(RuntimeError):
+    """The loss is not a number any more; training on would only spread it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Periods:
+    """Which steps do more than train; the last step does all of it.
+
+    Attributes:
+      total_steps: the step to end at.
+      evaluation, statistics: steps between them.
+      save: says when checkpoints are due; None saves nothing, not even at the end.
+      garbage_collection: Python's collector runs at these steps only; 0 leaves it to Python.
+    """
+
+    total_steps: int
+    evaluation: int
+    statistics: int
+    save: checkpoints.SaveCheckpointConfig | None
+    garbage_collection: int
+
+    def saves(self, step: int) -> bool:
+        return self.save is not None and (self.save.is_due(step) or step == self.total_steps)
+
+    def evaluates(self, step: int) -> bool:
+        return step % self.evaluation == 0 or step == self.total_steps
+
+    def summarizes(self, step: int) -> bool:
+        return step % self.statistics == 0 or step == self.total_steps
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What the loop needs, once the chapters of `train()` have made it.
+
+    Attributes:
+      checkpointer: of `model_dir`.
+      batch_size: rows of the global batch.
+      target_tokens_per_step, tokens_per_step: positions of targets, and of targets and inputs, in the global batch.
+    """
+
+    trainer: BaseTrainer
+    batches: BatchIterator
+    evaluation: TrainingEvaluation
+    actions: Actions
+    checkpointer: checkpoints.Checkpointer
+    writers: Sequence[writers.MetricWriter]
+    run_files: Mapping[str, bytes]
+    model_dir: Path
+    batch_size: int
+    target_tokens_per_step: int
+    tokens_per_step: int
+    periods: Periods
+
+
+def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, TrainState]:
+    """Steps from `first_step` to the end, with statistics, evaluations and checkpoints in between."""
+    periods = run.periods
+    if first_step >= periods.total_steps:
+        logger.info("The run is at step %d of %d: nothing to train.", first_step, periods.total_steps)
+        return first_step, state
+    statistics = TrainStatistics(run.writers, run.batch_size, run.target_tokens_per_step, run.tokens_per_step)
+    step, last_saved = first_step, first_step
+    previous: metrics_lib.Metrics | None = None
+    ended_early = False
+
+    with (
+        StopRequest() as stop,
+        writers.ProgressBar(periods.total_steps, first_step, run.tokens_per_step) as bar,
+        _garbage_collection(periods.garbage_collection) as collect,
+    ):
+        while step < periods.total_steps and not stop.requested and not ended_early:
+            began = time.monotonic()
+            batch = run.trainer.partitioner.shard_batch(next(run.batches))
+            read = time.monotonic()
+            state, metrics = run.trainer.train_step(state, batch)
+            step += 1
+            if previous is None:  # The first call compiles.
+                jax.block_until_ready(metrics)
+                seconds = time.monotonic() - read
+                statistics.add_first(metrics, seconds, read - began)
+                bar.step()
+                bar.message(f"compiled and made the first step in {seconds:.1f} s")
+            else:
+                # One step stays in flight. The one before is done: reading it delays nothing and finds a NaN early.
+                _check_finite(previous, step - 1, run)
+                statistics.add(metrics)
+                bar.step(_shown_loss(previous) if bar.wants_loss else None)
+            previous = metrics
+
+            if periods.summarizes(step) or stop.requested:
+                scalars = statistics.write(step)
+                ended_early |= run.actions.run(ActionMode.TRAIN, state, {TRAIN_METRIC_KEY: scalars})
+            # Evaluation comes before the checkpoint: a run killed in between makes it again.
+            if periods.evaluates(step) and not stop.requested:
+                with statistics.paused(), bar.paused():
+                    ended_early |= evaluate(run, state, step, bar.message)
+            if periods.saves(step) or ended_early:
+                with statistics.paused(), bar.paused():
+                    _save(run, state, metrics, step)
+                last_saved = step
+            collect(step)
+        if step > last_saved:  # Asked to stop.
+            _save(run, state, previous, step)
+
+    run.checkpointer.wait()
+    where = f"saved as {_path(run, step)}" if periods.save is not None else "not saved, as configured"
+    if stop.requested and step < periods.total_steps and not ended_early:
+        logger.warning("Stopped on request at step %d; %s.", step, where)
+        raise SystemExit(PREEMPTED_EXIT_CODE)
+    if ended_early:
+        logger.info("An action ended training at step %d of %d; %s.", step, periods.total_steps, where)
+    return step, state
+
+
+def evaluate(run: Run, state: TrainState, step: int, say: Callable[[str], None]) -> bool:
+    """Makes the evaluations of a step and runs their actions; whether one of them ends training."""
+    results = run.evaluation.run(state, step, say)
+    # All of them run, whatever the first says.
+    stops = [run.actions.run(mode, state, tasks) for mode, tasks in results.items()]
+    return any(stops)
+
+
+@contextlib.contextmanager
+def _garbage_collection(period: int) -> Iterator[Callable[[int], Any]]:
+    """Yields what is called after each step: with a period, Python's collector runs then and at no other time."""
+    if not period:
+        yield lambda step: None
+        return
+    gc.disable()
+    try:
+        yield lambda step: gc.collect() if step % period == 0 else None
+    finally:
+        gc.enable()
+
+
+def _shown_loss(metrics: metrics_lib.Metrics) -> float:
+    name = "loss_per_nonpadding_target_token"
+    return float((metrics[name] if name in metrics else metrics["loss"]).compute())
+
+
+def _check_finite(metrics: metrics_lib.Metrics, step: int, run: Run) -> None:
+    loss = float(metrics["loss"].compute())
+    if math.isfinite(loss):
+        return
+    if getattr(run.trainer.model.optimizer_def, "skip_nan_updates", False):
+        logger.warning("The loss of step %d is %s; the optimizer left the update out (skip_nan_updates).", step, loss)
+        return
+    raise _not_finite(run, f"The loss of step {step} is {loss}.")
+
+
+@jax.jit
+def _all_finite(tree: Any) -> jax.Array:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))
+
+
+def _not_finite(run: Run, what: str) -> NanLossError:
+    run.checkpointer.wait()
+    saved = checkpoints.checkpoint_steps(run.model_dir)
+    good = f"The last good checkpoint is {_path(run, saved[-1])}." if saved else "No checkpoint was saved before."
+    return NanLossError(
+        f"{what} {good} Nothing was saved after it. Usual causes: a learning rate that is too high, missing warm-up "
+        "with AdamW, label or token ids outside the vocabulary."
+    )
+
+
+def _path(run: Run, step: int) -> Path:
+    return checkpoints.checkpoint_path(run.model_dir, step)
+
+
+def _save(run: Run, state: TrainState, metrics: metrics_lib.Metrics | None, step: int) -> None:
+    """Begins a checkpoint, unless the step has spoiled the state: the loss alone is from before the update."""
+    save = run.periods.save
+    if save is None:
+        return
+    began = time.monotonic()
+    if metrics is not None:
+        _check_finite(metrics, step, run)
+    if not bool(_all_finite((state.params, state.opt_state))):
+        raise _not_finite(run, f"The update of step {step} made parameters or optimizer state infinite or NaN.")
+    run.checkpointer.save(state, run.batches.save_state() if save.save_dataset else None, run.run_files)
+    writers.write_timing(run.writers, step, "checkpoint_seconds", time.monotonic() - began)

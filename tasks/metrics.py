@@ -1,0 +1,285 @@
+"""Metrics of text tasks, under the names and with the scales of T5's `t5.evaluation.metrics`.
+
+Each takes the targets and the predictions of all examples and returns `{name: value}`; shares are in percent. BLEU and
+ROUGE are sacrebleu's and rouge-score's (`pip install 'limba[metrics]'`), imported when they are used.
+"""
+
+import collections
+import importlib
+import re
+import string
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+Metrics = dict[str, float]
+MetricFn = Callable[[Sequence[Any], Sequence[Any]], Metrics]
+
+
+def _optional(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"This metric needs {module}: pip install 'limba[metrics]'.", name=module) from error
+
+
+def _check_lengths(targets: Sequence[Any], predictions: Sequence[Any]) -> None:
+    if len(targets) != len(predictions):
+        raise ValueError(f"There are {len(targets)} targets and {len(predictions)} predictions; each needs its other.")
+
+
+# ------------------------------------------------------- generated text -----------------------------------------------
+
+
+def bleu(targets: Sequence[str | Sequence[str]], predictions: Sequence[str], tokenizer: str = "intl") -> Metrics:
+    """Corpus BLEU by sacrebleu, smoothed exponentially.
+
+    Args:
+      targets: a string per example, or T5's layout for several references: one list of strings per reference.
+      predictions: a string per example.
+      tokenizer: one of sacrebleu's.
+    """
+    references = [list(targets)] if isinstance(targets[0], str) else [list(reference) for reference in targets]
+    score = _optional("sacrebleu").corpus_bleu(
+        list(predictions), references, smooth_method="exp", smooth_value=0.0, force=False, tokenize=tokenizer
+    )
+    return {"bleu": score.score}
+
+
+def rouge(
+    targets: Sequence[str], predictions: Sequence[str], score_keys: Sequence[str] | None = None, tokenizer: Any = None
+) -> Metrics:
+    """ROUGE F by rouge-score: the median that its bootstrap aggregator reports, in percent.
+
+    A blank, a full stop and a blank end a sentence, as T5's summaries are written.
+    """
+    keys = list(score_keys or ("rouge1", "rouge2", "rougeLsum"))
+    scorer = _optional("rouge_score.rouge_scorer").RougeScorer(keys, tokenizer=tokenizer)
+    aggregator = _optional("rouge_score.scoring").BootstrapAggregator()
+    for target, prediction in zip(targets, predictions, strict=True):
+        sentences = [text.replace(" . ", " .\n") for text in (target, prediction)]
+        aggregator.add_scores(scorer.score(*sentences))
+    scores = aggregator.aggregate()
+    return {key: 100 * scores[key].mid.fmeasure for key in keys}
+
+
+# ------------------------------------------------------ question answering --------------------------------------------
+
+
+def squad(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> Metrics:
+    """SQuAD's exact match and token F1, the best over the answers of each question."""
+    return _best_match(targets, predictions, _normalize_squad)
+
+
+def trivia_qa(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> Metrics:
+    """TriviaQA's: as SQuAD's, but punctuation separates words."""
+    return _best_match(targets, predictions, _normalize_trivia_qa)
+
+
+def span_squad(targets: Sequence[Mapping[str, Any]], predictions: Sequence[str]) -> Metrics:
+    """SQuAD's scores of predictions such as "start: 3 end: 6", word positions in the context.
+
+    Args:
+      targets: `{"answers": [...], "context": str}` per example.
+      predictions: what is no such span answers nothing.
+    """
+    spans = [_words_at(target["context"], prediction) for target, prediction in zip(targets, predictions, strict=True)]
+    return squad([target["answers"] for target in targets], spans)
+
+
+def _words_at(context: str, prediction: str) -> str:
+    words, tokens = _space_tokens(context), _space_tokens(prediction)
+    if len(tokens) < 4 or not (tokens[1].isdigit() and tokens[3].isdigit()):
+        return ""
+    return " ".join(words[int(tokens[1]) : int(tokens[3]) + 1])
+
+
+def _space_tokens(text: str) -> list[str]:
+    return re.sub(r"\W", " ", text).split()
+
+
+def _best_match(
+    targets: Sequence[Sequence[str]], predictions: Sequence[str], normalize: Callable[[str], str]
+) -> Metrics:
+    _check_lengths(targets, predictions)
+    exact, f1 = [], []
+    for answers, prediction in zip(targets, predictions, strict=True):
+        given = normalize(prediction)
+        wanted = [normalize(answer) for answer in answers]
+        exact.append(max(float(given == answer) for answer in wanted))
+        f1.append(max(_token_f1(answer.split(), given.split()) for answer in wanted))
+    return {"em": 100 * float(np.mean(exact)), "f1": 100 * float(np.mean(f1))}
+
+
+def _token_f1(target: Sequence[str], prediction: Sequence[str]) -> float:
+    common = (collections.Counter(target) & collections.Counter(prediction)).total()
+    return 2 * common / (len(target) + len(prediction)) if common else 0.0
+
+
+def _without_articles(text: str) -> str:
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
+
+
+def _normalize_squad(answer: str) -> str:
+    return _without_articles(answer.lower().translate(str.maketrans("", "", string.punctuation)))
+
+
+def _normalize_trivia_qa(answer: str) -> str:
+    punctuation = string.punctuation + "‘’´`_"
+    return _without_articles(answer.lower().translate(str.maketrans(punctuation, " " * len(punctuation))))
+
+
+# -------------------------------------------------------- classification ----------------------------------------------
+
+
+def accuracy(targets: Sequence[Any], predictions: Sequence[Any]) -> Metrics:
+    """The share of predictions that are the target."""
+    _check_lengths(targets, predictions)
+    return {"accuracy": 100 * float(np.mean([t == p for t, p in zip(targets, predictions, strict=True)]))}
+
+
+def sequence_accuracy(targets: Sequence[Any], predictions: Sequence[Any]) -> Metrics:
+    """The share of sequences that are right as a whole."""
+    return {"sequence_accuracy": accuracy(targets, predictions)["accuracy"]}
+
+
+def all_match(targets: Sequence[Any], predictions: Sequence[Any]) -> Metrics:
+    """100 if everything is right, else 0."""
+    return {"exact_match": 100.0 if np.array_equal(targets, predictions) else 0.0}
+
+
+def f1_score_with_invalid(targets: Sequence[int], predictions: Sequence[int]) -> Metrics:
+    """F1 of class 1; a prediction that is neither 0 nor 1 counts as the wrong one of them."""
+    wanted, given = np.asarray(targets, int), np.array(predictions, int)
+    invalid = (given != 0) & (given != 1)
+    given[invalid] = 1 - wanted[invalid]
+    return {"f1": 100 * _class_f1(wanted, given, 1)}
+
+
+def multirc_f1_over_all_answers(
+    targets: Sequence[Mapping[str, int]], predictions: Sequence[Mapping[str, int]]
+) -> Metrics:
+    """`f1_score_with_invalid` of the field "value"."""
+    return f1_score_with_invalid([t["value"] for t in targets], [p["value"] for p in predictions])
+
+
+def mean_multiclass_f1(num_classes: int) -> MetricFn:
+    """A metric: the mean of the F1 of classes 0 to `num_classes - 1`."""
+
+    def metric(targets: Sequence[int], predictions: Sequence[int]) -> Metrics:
+        wanted, given = np.asarray(targets), np.asarray(predictions)
+        scores = [_class_f1(wanted, given, label) for label in range(num_classes)]
+        return {f"mean_{num_classes}class_f1": 100 * float(np.mean(scores))}
+
+    return metric
+
+
+def _class_f1(targets: np.ndarray, predictions: np.ndarray, label: int) -> float:
+    right = np.sum((targets == label) & (predictions == label))
+    total = np.sum(targets == label) + np.sum(predictions == label)
+    return 2 * float(right) / float(total) if total else 0.0
+
+
+def auc(targets: Sequence[float], predictions: Sequence[float], targets_threshold: float | None = None) -> Metrics:
+    """Areas under the ROC curve and the precision-recall curve (average precision), between 0 and 1.
+
+    Args:
+      targets: 0 or 1; any number with a threshold, from which on it is 1.
+      predictions: any numbers.
+      targets_threshold: see `targets`.
+    """
+    positive = np.asarray(targets) >= (0.5 if targets_threshold is None else targets_threshold)
+    scores = np.asarray(predictions, float)
+    num_positive, num_negative = int(positive.sum()), int((~positive).sum())
+    if not num_positive or not num_negative:
+        raise ValueError(
+            f"AUC needs both classes; there are {num_positive} positive and {num_negative} negative targets."
+        )
+    # The share of pairs that are in the right order; ties count half.
+    above = _ranks(scores)[positive].sum() - num_positive * (num_positive + 1) / 2
+    # Precision where recall rises, one point per different score.
+    thresholds = np.unique(scores)[::-1]
+    chosen = scores[None, :] >= thresholds[:, None]
+    hits = (chosen & positive).sum(1)
+    gains = np.diff(hits, prepend=0) / num_positive
+    return {
+        "auc-roc": float(above / (num_positive * num_negative)),
+        "auc-pr": float(np.sum(gains * hits / chosen.sum(1))),
+    }
+
+
+def score_auc(targets: Sequence[float], scores: Sequence[float], targets_threshold: float | None = None) -> Metrics:
+    """`auc` for tasks that score instead of predicting."""
+    return auc(targets, scores, targets_threshold)
+
+
+# ---------------------------------------------------------- correlation -----------------------------------------------
+
+
+def pearson_corrcoef(targets: Sequence[float], predictions: Sequence[float]) -> Metrics:
+    """Pearson's correlation, times 100."""
+    return {"pearson_corrcoef": 100 * float(np.corrcoef(targets, predictions)[0, 1])}
+
+
+def spearman_corrcoef(targets: Sequence[float], predictions: Sequence[float]) -> Metrics:
+    """Spearman's rank correlation, times 100."""
+    ranks = np.corrcoef(_ranks(np.asarray(targets)), _ranks(np.asarray(predictions)))
+    return {"spearman_corrcoef": 100 * float(ranks[0, 1])}
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks from 1; equal values share the mean of theirs."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return ((2 * last - counts + 1) / 2)[inverse]
+
+
+# ------------------------------------------------------ metrics of metrics --------------------------------------------
+
+
+def sklearn_metrics_wrapper(
+    metric_str: str,
+    metric_dict_str: str | None = None,
+    metric_post_process_fn: Callable[[float], float] | None = None,
+    **metric_fn_kwargs: Any,
+) -> MetricFn:
+    """A metric that is a function of `sklearn.metrics`, under its own name or `metric_dict_str`."""
+
+    def metric(targets: Sequence[Any], predictions: Sequence[Any]) -> Metrics:
+        value = getattr(_optional("sklearn.metrics"), metric_str)(targets, predictions, **metric_fn_kwargs)
+        return {metric_dict_str or metric_str: metric_post_process_fn(value) if metric_post_process_fn else value}
+
+    return metric
+
+
+def deduplicate_metric(metric_fn: MetricFn, group_key: str = "group", value_key: str = "value") -> MetricFn:
+    """A metric over the first example of each group; targets and predictions are mappings with these keys."""
+
+    def metric(targets: Sequence[Mapping], predictions: Sequence[Mapping]) -> Metrics:
+        first: dict[Any, tuple[Any, Any]] = {}
+        for target, prediction in zip(targets, predictions, strict=True):
+            first.setdefault(target[group_key], (target[value_key], prediction[value_key]))
+        return metric_fn([t for t, _ in first.values()], [p for _, p in first.values()])
+
+    return metric
+
+
+def mean_group_metric(
+    metric_fn: MetricFn, group_key: str = "group", value_key: str = "value", return_subgroup_scores: bool = False
+) -> MetricFn:
+    """A metric that is the mean over groups of another; with the scores of each group as `<group>-<name>` if asked."""
+
+    def metric(targets: Sequence[Mapping], predictions: Sequence[Mapping]) -> Metrics:
+        groups: dict[Any, list[tuple[Any, Any]]] = collections.defaultdict(list)
+        for target, prediction in zip(targets, predictions, strict=True):
+            groups[target[group_key]].append((target[value_key], prediction[value_key]))
+        scores: dict[str, list[float]] = collections.defaultdict(list)
+        for group, pairs in groups.items():
+            for name, value in metric_fn([t for t, _ in pairs], [p for _, p in pairs]).items():
+                scores[name].append(value)
+                if return_subgroup_scores:
+                    scores[f"{group}-{name}"].append(value)
+        return {name: float(np.mean(values)) for name, values in scores.items()}
+
+    return metric

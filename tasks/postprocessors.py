@@ -1,0 +1,32 @@
+"""What becomes of a decoded answer before it is scored, under the names of T5's `t5.data.postprocessors`.
+
+SeqIO calls each with the decoded text and, as keyword arguments, the example and whether the text is its target.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def lower_text(string: str, **unused: Any) -> str:
+    """Lower case."""
+    return string.lower()
+
+
+def string_to_float(string: str, default: float = -1.0, **unused: Any) -> float:
+    """The number that a text is; `default` if it is none."""
+    try:
+        return float(string)
+    except ValueError:
+        return default
+
+
+def string_label_to_class_id(string_label: str, label_classes: Sequence[str], default: int = -1, **unused: Any) -> int:
+    """The place of a label among the classes; `default` if it is none of them."""
+    return list(label_classes).index(string_label) if string_label in label_classes else default
+
+
+def qa(answer: str, example: Mapping[str, Any] | None = None, is_target: bool = False) -> str | list[str]:
+    """For metrics with several answers: all of an example's `answers` as its target, the text as a prediction."""
+    if not is_target or example is None:
+        return answer
+    return [text.decode() if isinstance(text, bytes) else str(text) for text in example["answers"]]

@@ -1,0 +1,185 @@
+"""SeqIO preprocessors under the names and with the arguments of T5's `t5.data.preprocessors`, for T5X's task modules.
+
+They work on tokenized examples one at a time, as such modules chain them. A new pre-training task is better registered
+with `tasks.pretraining`, which tokenizes and corrupts whole chunks and is several times as fast. As in T5, no EOS is
+appended here: `seqio.preprocessors.append_eos_after_trim` does that for the features that a task declares.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from tasks import objectives, vocabularies
+
+# T5 takes one piece of at most so many tokens of a document.
+_MAX_DOCUMENT_LENGTH = 65536
+
+Features = Mapping[str, seqio.Feature]
+
+
+def span_corruption(
+    dataset: tf.data.Dataset,
+    sequence_length: Mapping[str, int],
+    output_features: Features,
+    mean_noise_span_length: float = 3.0,
+    noise_density: float = 0.15,
+    input_feature_key: str = "inputs",
+    merge_examples_to_reduce_padding: bool = True,
+    reserved_for_packing: int | None = None,
+) -> tf.data.Dataset:
+    """T5's pre-training objective: examples with `targets` tokens become corrupted `inputs` and `targets`.
+
+    Args:
+      dataset: with `targets`, tokens of documents.
+      sequence_length: tokens per feature.
+      output_features: for the vocabulary of `targets`.
+      mean_noise_span_length, noise_density: see `objectives.SpanCorruption`.
+      input_feature_key: the name of the inputs.
+      merge_examples_to_reduce_padding: join 128 documents before they are cut into windows.
+      reserved_for_packing: tokens of the inputs that are left free.
+
+    Raises:
+      ValueError: if the targets do not fit, or the vocabulary has too few sentinels.
+    """
+    objective = objectives.SpanCorruption(noise_density, mean_noise_span_length)
+    inputs_length = sequence_length[input_feature_key] - (reserved_for_packing or 0)
+    targets_length = objective.lengths(inputs_length)["targets"]
+    if sequence_length["targets"] < targets_length:
+        raise ValueError(
+            f"Corrupting {inputs_length} input tokens makes {targets_length} target tokens, and the feature length of "
+            f"targets is {sequence_length['targets']}: set it to {targets_length}."
+        )
+    vocabulary = output_features["targets"].vocabulary
+    num_sentinels = vocabularies.num_sentinels(vocabulary)
+    objective.check_sentinels(inputs_length, num_sentinels)
+
+    def corrupt_row(tokens, seed_high, seed_low):
+        seed = (int(seed_high) << 32) ^ int(seed_low)
+        made = objective.corrupt(
+            tokens[None],
+            np.array([len(tokens)]),
+            objectives.example_seeds(seed, 0, 1),
+            vocab_size=vocabulary.vocab_size,
+            num_sentinels=num_sentinels,
+            eos_id=vocabulary.eos_id,
+        )
+        # Without the EOS that our objectives end with.
+        return made.inputs[0, : made.inputs_lengths[0] - 1], made.targets[0, : made.targets_lengths[0] - 1]
+
+    def corrupt(example, seed):
+        inputs, targets = tf.numpy_function(
+            corrupt_row, [tf.cast(example["targets"], tf.int32), *seed], [tf.int32, tf.int32], stateful=False
+        )
+        return {input_feature_key: tf.ensure_shape(inputs, [None]), "targets": tf.ensure_shape(targets, [None])}
+
+    dataset = select_random_chunk(dataset, max_length=_MAX_DOCUMENT_LENGTH)
+    if merge_examples_to_reduce_padding:
+        dataset = reduce_concat_tokens(dataset)
+    dataset = split_tokens(dataset, max_tokens_per_segment=objective.raw_length(inputs_length))
+    # A single token cannot be corrupted.
+    dataset = dataset.filter(lambda example: tf.size(example["targets"]) > 1)
+    return seqio.map_over_dataset(corrupt, num_seeds=1)(dataset)
+
+
+def prefix_lm(
+    dataset: tf.data.Dataset, sequence_length: Mapping[str, int], output_features: Features
+) -> tf.data.Dataset:
+    """Cuts windows of tokens in two, at a place drawn evenly: the first part is `inputs`, the rest `targets`."""
+
+    def cut(example, seed):
+        tokens = example["targets"]
+        place = tf.random.stateless_uniform([], seed, minval=1, maxval=tf.size(tokens), dtype=tf.int32)
+        return {"inputs": tokens[:place], "targets": tokens[place:]}
+
+    dataset = select_random_chunk(dataset, max_length=_MAX_DOCUMENT_LENGTH)
+    dataset = split_tokens_to_inputs_length(dataset, sequence_length, output_features)
+    dataset = dataset.filter(lambda example: tf.size(example["targets"]) > 1)
+    return seqio.map_over_dataset(cut, num_seeds=1)(dataset)
+
+
+def select_random_chunk(
+    dataset: tf.data.Dataset,
+    output_features: Features | None = None,
+    max_length: int | None = None,
+    feature_key: str = "targets",
+    sequence_length: Mapping[str, int] | None = None,
+) -> tf.data.Dataset:
+    """One piece of each example, `max_length` tokens from a random multiple of it on; empty examples are dropped.
+
+    Without `max_length` it is the feature's length, less one if EOS will follow.
+    """
+    if max_length is None:
+        if sequence_length is None:
+            raise ValueError("select_random_chunk needs max_length or sequence_length.")
+        max_length = sequence_length[feature_key] - int(bool(output_features and output_features[feature_key].add_eos))
+
+    def select(example, seed):
+        tokens = example[feature_key]
+        pieces = -(-tf.size(tokens) // max_length)
+        start = max_length * tf.random.stateless_uniform([], seed, maxval=pieces, dtype=tf.int32)
+        return {feature_key: tokens[start : start + max_length]}
+
+    dataset = dataset.filter(lambda example: tf.size(example[feature_key]) > 0)
+    return seqio.map_over_dataset(select, num_seeds=1)(dataset)
+
+
+def reduce_concat_tokens(
+    dataset: tf.data.Dataset, feature_key: str = "targets", batch_size: int = 128
+) -> tf.data.Dataset:
+    """Joins the tokens of each `batch_size` examples into one."""
+    tokens = dataset.map(lambda example: example[feature_key])
+    return tokens.ragged_batch(batch_size).map(lambda rows: {feature_key: rows.flat_values})
+
+
+def split_tokens(
+    dataset: tf.data.Dataset,
+    min_tokens_per_segment: int | None = None,
+    max_tokens_per_segment: int = 512,
+    feature_key: str = "targets",
+) -> tf.data.Dataset:
+    """Cuts each example into pieces of `max_tokens_per_segment`; the last has what is left."""
+    if min_tokens_per_segment is not None:
+        raise ValueError("split_tokens makes pieces of one length only; leave min_tokens_per_segment out.")
+
+    def cut(example):
+        tokens = example[feature_key]
+        ends = tf.concat([tf.range(0, tf.size(tokens), max_tokens_per_segment), [tf.size(tokens)]], 0)
+        return tf.data.Dataset.from_tensor_slices({feature_key: tf.RaggedTensor.from_row_splits(tokens, ends)})
+
+    return dataset.flat_map(cut)
+
+
+def split_tokens_to_inputs_length(
+    dataset: tf.data.Dataset, sequence_length: Mapping[str, int], output_features: Features, **arguments: Any
+) -> tf.data.Dataset:
+    """`split_tokens` to the length of the inputs, less one if EOS will follow."""
+    inputs = output_features.get("inputs", output_features["targets"])
+    length = sequence_length["inputs"] - int(inputs.add_eos)
+    return split_tokens(dataset, max_tokens_per_segment=length, **arguments)
+
+
+def parse_tsv(
+    dataset: tf.data.Dataset, field_names: Sequence[str] | None = None, field_delim: str = "\t"
+) -> tf.data.Dataset:
+    """Lines become `{field name: text}`; the names are `inputs` and `targets` by default."""
+    names = list(field_names or ("inputs", "targets"))
+
+    def parse(line):
+        return dict(
+            zip(names, tf.io.decode_csv(line, [""] * len(names), field_delim, use_quote_delim=False), strict=True)
+        )
+
+    return dataset.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def summarize(dataset: tf.data.Dataset, article_key: str, summary_key: str) -> tf.data.Dataset:
+    """`summarize: ` and the article become `inputs`, the summary `targets`."""
+
+    def make(example):
+        inputs = tf.strings.join(["summarize:", example[article_key]], " ")
+        return {"inputs": inputs, "targets": example[summary_key]}
+
+    return dataset.map(make, num_parallel_calls=tf.data.AUTOTUNE)

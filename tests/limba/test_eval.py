@@ -1,0 +1,105 @@
+import functools
+import json
+
+import numpy as np
+import pytest
+
+from limba import checkpoints, data, eval
+from tests.limba import small
+
+inferring = pytest.importorskip("tests.limba.inferring", reason="needs SeqIO", exc_type=ImportError)
+TASK = "inference_letters"
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("run")
+    for shift, step in ((0, 3), (1, 10)):
+        inferring.save_checkpoint(directory, shift, step)
+    return directory
+
+
+def _evaluate(run_dir, output_dir, evaluator_cls, mode="latest", split="validation", task=TASK, **options):
+    inferring.register_task()
+    return eval.evaluate(
+        model=inferring.FormulaModel(),
+        dataset_cfg=data.DatasetConfig(task, inferring.LENGTHS, split, batch_size=8, shuffle=False, seed=0),
+        restore_checkpoint_cfg=checkpoints.RestoreCheckpointConfig(path=str(run_dir), mode=mode),
+        partitioner=small.partitioner(2),
+        output_dir=str(output_dir),
+        inference_evaluator_cls=evaluator_cls,
+        summarize_config_fn=None,
+        **options,
+    )
+
+
+def _mean_score(shift):
+    """Of the formula model: minus shift times the ids of the targets, EOS included."""
+    encode = inferring.VOCABULARY.encode
+    return float(np.mean([-shift * (sum(encode(chr(97 + i) * 3)) + 1) for i in range(23)]))
+
+
+def _tensorboard(folder):
+    """`{(step, tag): value}` of the event files in a folder."""
+    events = [
+        event
+        for path in folder.glob("events.out.tfevents.*")
+        for event in inferring.tf.compat.v1.train.summary_iterator(str(path))
+    ]
+    return {(event.step, value.tag): value.simple_value for event in events for value in event.summary.value}
+
+
+def test_metrics_of_predictions_scores_and_auxiliary_values(run_dir, tmp_path):
+    metrics = _evaluate(run_dir, tmp_path, inferring.seqio.Evaluator)[TASK]
+    assert metrics["mean_score"] == pytest.approx(_mean_score(1))
+    assert metrics["first"] == 0.0  # moved on by 1 to 3
+    assert metrics["mean_aux"] > 100
+
+
+def test_all_checkpoints_and_then_only_the_new_ones(run_dir, tmp_path, capsys):
+    seqio = inferring.seqio
+    loggers = [seqio.PyLoggingLogger, seqio.TensorBoardLogger, seqio.JSONLogger]
+    evaluate = functools.partial(_evaluate, run_dir, tmp_path, functools.partial(seqio.Evaluator, logger_cls=loggers))
+    assert evaluate(mode="all")[TASK]["mean_score"] == pytest.approx(_mean_score(1))
+    inferring.save_checkpoint(run_dir, shift=2, step=12)
+    capsys.readouterr()
+    assert evaluate(mode="all")[TASK]["mean_score"] == pytest.approx(_mean_score(2))
+    said = capsys.readouterr().out
+    assert "step 12" in said and "step 10" not in said
+    assert evaluate(mode="all") == {}
+
+    logged = tmp_path / "inference_eval"
+    lines = [json.loads(line) for line in (logged / f"{TASK}-metrics.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["mean_score"]) for line in lines] == [
+        (step, pytest.approx(_mean_score(shift))) for step, shift in ((3, 0), (10, 1), (12, 2))
+    ]
+    predictions = (logged / f"{TASK}-000012.jsonl").read_text().splitlines()
+    assert len(predictions) == 23 and json.loads(predictions[1])["input"]["inputs_pretokenized"] == "bbb01"
+    scalars = _tensorboard(logged / TASK)
+    assert {step for step, _ in scalars} == {3, 10, 12}
+    assert scalars[12, "eval/mean_score"] == pytest.approx(_mean_score(2))
+
+
+@pytest.mark.parametrize("with_predictions", [False, True])
+def test_teacher_forcing(run_dir, tmp_path, with_predictions):
+    options = {"training_evaluator_cls": object} if with_predictions else {}
+    evaluator_cls = inferring.seqio.Evaluator if with_predictions else None
+    path = checkpoints.checkpoint_path(run_dir, 10)
+    metrics = _evaluate(path, tmp_path, evaluator_cls, mode="specific", **options)[TASK]
+    assert metrics["nats_per_target_token"] == pytest.approx(2.0)
+    assert metrics["num_target_tokens"] == 23 * 4
+    assert ("mean_score" in metrics) == with_predictions
+    report = json.loads((tmp_path / f"{TASK}-metrics.json").read_text())
+    assert (report["step"], report["accuracy"]) == (10, 0.25)
+    scalars = _tensorboard(tmp_path / "training_eval" / TASK)
+    assert scalars[10, "nats_per_target_token"] == pytest.approx(2.0)
+
+
+def test_nothing_to_evaluate(run_dir, tmp_path):
+    evaluator_cls = inferring.seqio.Evaluator
+    with pytest.raises(ValueError, match="has metric_fns and a split 'test'"):
+        _evaluate(run_dir, tmp_path, evaluator_cls, split="test")
+    with pytest.raises(ValueError, match="No checkpoint"):
+        _evaluate("", tmp_path, evaluator_cls)
+    with pytest.raises(ValueError, match="train_state_initializer_cls"):
+        _evaluate(run_dir, tmp_path, evaluator_cls, train_state_initializer_cls=object)

@@ -1,0 +1,80 @@
+"""Checkpoints in a bucket, against a loopback server."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# TensorStore reads the server's address once in a process, so this runs in one of its own.
+_SCRIPT = """
+import os, sys, tarfile
+from pathlib import Path
+from tests.limba.fake_gcs import FakeGcs
+
+gcs = FakeGcs()
+os.environ["TENSORSTORE_GCS_HTTP_URL"] = gcs.url
+import jax, jax.numpy as jnp, numpy as np
+from limba import checkpoints, saved_tensors, storage
+from limba.train_state import TrainState
+
+local = Path(sys.argv[1])
+for name in ("classic", "orbax_scanned"):
+    with tarfile.open(f"tests/limba/golden/t5x_{name}.tar.xz") as archive:
+        archive.extractall(local / name, filter="data")
+    gcs.upload("my-bucket", f"runs/{name}", local / name)
+    url = f"gs://my-bucket/runs/{name}"
+    assert checkpoints.RestoreCheckpointConfig(path=url).checkpoint == f"{url}/checkpoint_2"
+    ours = saved_tensors.open_tensors(checkpoints.find_checkpoint(url))
+    files = saved_tensors.open_tensors(local / name / "checkpoint_2")
+    assert ours.keys() == files.keys()
+    assert all(np.array_equal(np.asarray(ours[n]), np.asarray(files[n])) for n in files)
+print("read")
+
+state = TrainState(step=jnp.int32(0), params={"w": jnp.arange(6.0).reshape(2, 3)}, opt_state={})
+run = "gs://my-bucket/runs/mine"
+checkpointer = checkpoints.SaveCheckpointConfig(keep=2).make_checkpointer(run, use_orbax=False)
+for step in (1, 2, 3):
+    checkpointer.save(state.replace(step=jnp.int32(step)), {"reader-0": b"%d" % step}, {"run.json": b'{"a": 1}'})
+gcs.put("my-bucket", "runs/mine/checkpoint_4/target.w/.zarray", b"half written")
+checkpointer.close()
+assert checkpoints.checkpoint_steps(run) == [2, 3], checkpoints.checkpoint_steps(run)
+shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
+restored, dataset_state = checkpointer.restore_latest(shapes)
+assert int(restored.step) == 3 and dataset_state == {"reader-0": b"3"}
+np.testing.assert_array_equal(restored.params["w"], state.params["w"])
+assert checkpoints.load_run_info(run) == {"a": 1}
+print("written")
+
+for call in (
+    lambda: checkpoints.SaveCheckpointConfig().make_checkpointer(run),
+    lambda: checkpoints.find_checkpoint("gs://my-bucket/nowhere"),
+):
+    try:
+        call()
+    except (ValueError, FileNotFoundError) as error:
+        print(type(error).__name__, error)
+"""
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory):
+    root = Path(__file__).parent.parent.parent
+    folder = tmp_path_factory.mktemp("gcs")
+    done = subprocess.run([sys.executable, "-c", _SCRIPT, str(folder)], capture_output=True, text=True, cwd=root)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_t5x_checkpoints_are_read_from_a_bucket(output):
+    assert output[0] == "read"
+
+
+def test_a_run_saves_to_a_bucket_and_goes_on_from_there(output):
+    assert output[1] == "written"
+
+
+def test_what_does_not_work_says_what_does(output):
+    assert output[2].startswith("ValueError MODEL_DIR gs://my-bucket/runs/mine is in a bucket")
+    assert "train.use_orbax = False" in output[2]
+    assert output[3].startswith("FileNotFoundError No checkpoint at gs://my-bucket/nowhere: it does not exist")

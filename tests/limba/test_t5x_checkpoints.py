@@ -1,0 +1,314 @@
+"""T5X's own checkpoints, and ours in T5X's formats.
+
+`golden/t5x_classic.tar.xz` (T5X's t5, classic format) and `golden/t5x_orbax_scanned.tar.xz` (its scalable_t5, Orbax)
+were written by T5X after two steps of a tiny network with Adafactor and momentum; `golden/t5x_checkpoints.json` has the
+CRC-32 of every tensor that T5X had in memory, and the loss of T5X's third step, made after restoring them.
+"""
+
+import json
+import logging
+import shutil
+import tarfile
+import zlib
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from limba import adafactor, checkpoints, classic_checkpoints, models, network, saved_tensors, scan_layout
+from limba.checkpoints import RestoreCheckpointConfig, SaveBestCheckpointer, SaveCheckpointConfig
+from limba.state_utils import flatten_state_dict, unflatten_state_dict
+from tests.limba import small
+
+FOLDER = Path(__file__).parent / "golden"
+GOLDEN = json.loads((FOLDER / "t5x_checkpoints.json").read_text())
+BATCH_3 = {name: np.array(rows, np.int32) for name, rows in GOLDEN["batch_3"].items()}
+RUN_FILES = {"run.json": b"{}"}
+
+
+class _Vocabulary:
+    vocab_size = 32
+    eos_id = 1
+
+
+def _trainer(**fields):
+    optimizer = adafactor.Adafactor(
+        beta1=0.9, min_dim_size_to_factor=8, logical_factor_rules=adafactor.standard_logical_factor_rules()
+    )
+    config = small.config(vocab_size=32, emb_dim=8, num_heads=4, head_dim=4, mlp_dim=16, **fields)
+    made = models.EncoderDecoderModel(network.Transformer(config), _Vocabulary(), _Vocabulary(), optimizer, z_loss=1e-4)
+    return small.make_trainer(made)
+
+
+@pytest.fixture(scope="module")
+def t5():
+    return _trainer()
+
+
+@pytest.fixture(scope="module")
+def scalable_t5():
+    return _trainer(scan_layers=True, relative_bias_per_layer=True, joined_attention_kernels=False)
+
+
+@pytest.fixture(scope="module")
+def state(t5):
+    return t5.new_state(jax.random.key(1)).replace(step=jnp.int32(5))
+
+
+@pytest.fixture(scope="module")
+def t5x_runs(tmp_path_factory):
+    """MODEL_DIRs of T5X by name."""
+    runs = {}
+    for name in ("classic", "orbax_scanned"):
+        runs[name] = tmp_path_factory.mktemp(name)
+        with tarfile.open(FOLDER / f"t5x_{name}.tar.xz") as archive:
+            archive.extractall(runs[name], filter="data")
+    return runs
+
+
+def _equal(a, b) -> bool:
+    a, b = flatten_state_dict(jax.device_get(a)), flatten_state_dict(jax.device_get(b))
+    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("name", ["classic", "orbax_scanned"])
+def test_every_tensor_is_what_t5x_had(t5x_runs, name):
+    tensors = saved_tensors.open_tensors(t5x_runs[name] / "checkpoint_2")
+    read = {name: zlib.crc32(np.ascontiguousarray(tensor).tobytes()) for name, tensor in tensors.items()}
+    assert read == GOLDEN[name]["crc32"]
+
+
+@pytest.mark.parametrize(("name", "network_"), [("classic", "t5"), ("orbax_scanned", "scalable_t5")])
+def test_a_run_of_t5x_is_gone_on_with(tmp_path, t5x_runs, name, network_, request, caplog):
+    trainer = request.getfixturevalue(network_)
+    run = shutil.copytree(t5x_runs[name], tmp_path / "run")
+    checkpointer = SaveCheckpointConfig(keep=2).make_checkpointer(run)
+    with caplog.at_level(logging.WARNING):
+        state, dataset_state = checkpointer.restore_latest(trainer.sharded_state_shapes())
+    assert int(state.step) == 2 and dataset_state == {}
+    assert caplog.text.count("does not say where Limba's data stood") == 1
+    state, metrics = trainer.train_step(state, trainer.partitioner.shard_batch(BATCH_3))
+    loss = metrics["loss_per_nonpadding_target_token"].compute()
+    assert loss == pytest.approx(GOLDEN[name]["loss_3"], rel=2e-6)
+    checkpointer.save(state, None, RUN_FILES)
+    checkpointer.close()
+    assert checkpoints.checkpoint_steps(run) == [2, 3]
+
+
+def test_unrolled_to_scanned_and_back(tmp_path, t5x_runs, t5, scalable_t5):
+    path = t5x_runs["classic"] / "checkpoint_2"
+    original = checkpoints.load_state(path, t5.sharded_state_shapes())
+    scanned = checkpoints.load_state(path, scalable_t5.sharded_state_shapes())
+    classic_checkpoints.write(tmp_path / "checkpoint_2", scanned.state_dict())
+    back = checkpoints.load_state(tmp_path / "checkpoint_2", t5.sharded_state_shapes())
+    assert _equal(original.state_dict(), back.state_dict())
+    # One network, two layouts. The statistics of `out` change places and `v_col` its shape: the second loss tells.
+    losses = {}
+    for name, trainer, state in (("t5", t5, original), ("scalable_t5", scalable_t5, scanned)):
+        losses[name] = []
+        for _ in range(2):
+            state, metrics = trainer.train_step(state, trainer.partitioner.shard_batch(BATCH_3))
+            losses[name].append(metrics["loss_per_nonpadding_target_token"].compute())
+    assert losses["t5"][0] == pytest.approx(GOLDEN["classic"]["loss_3"], rel=2e-6)
+    assert losses["scalable_t5"][0] == pytest.approx(losses["t5"][0], rel=2e-6)
+    # The tables of positions, one a layer now, are updated each by itself.
+    assert losses["scalable_t5"][1] == pytest.approx(losses["t5"][1], rel=2e-3)
+
+
+def test_scalable_t5_becomes_t5_only_with_one_table_of_positions(t5x_runs, t5):
+    path = t5x_runs["orbax_scanned"] / "checkpoint_2"
+    with pytest.raises(checkpoints.CheckpointMismatchError, match="relpos_bias/rel_embedding: missing"):
+        checkpoints.load_state(path, t5.sharded_state_shapes())
+
+
+def test_layouts_of_t5x_without_a_model(t5x_runs):
+    classic = saved_tensors.open_tensors(t5x_runs["classic"] / "checkpoint_2")
+    scanned = saved_tensors.open_tensors(t5x_runs["orbax_scanned"] / "checkpoint_2")
+    shapes = scan_layout.shapes_for(classic, "scalable_t5")
+    assert {name: want.shape for name, want in shapes.items()} == {name: t.shape for name, t in scanned.items()}
+    layers = scan_layout.shapes_for(scanned, "t5")
+    assert {name: want.shape for name, want in layers.items()} == {name: t.shape for name, t in classic.items()}
+
+
+@pytest.mark.parametrize("use_orbax", [True, False])
+def test_both_formats_come_back_bit_for_bit(tmp_path, t5, state, use_orbax):
+    checkpointer = SaveCheckpointConfig().make_checkpointer(tmp_path, use_orbax)
+    checkpointer.save(state, {"reader-0": b"here"}, RUN_FILES)
+    checkpointer.close()
+    restored, dataset_state = checkpointer.restore_latest(t5.sharded_state_shapes())
+    assert _equal(state.state_dict(), restored.state_dict())
+    assert dataset_state == {"reader-0": b"here"}
+    assert classic_checkpoints.is_classic(tmp_path / "checkpoint_5") is not use_orbax
+
+
+def test_our_classic_checkpoint_has_t5xs_folders(tmp_path, t5x_runs, t5):
+    theirs = t5x_runs["classic"] / "checkpoint_2"
+    state = checkpoints.load_state(theirs, t5.sharded_state_shapes())
+    SaveCheckpointConfig().make_checkpointer(tmp_path, use_orbax=False).save(state, None, RUN_FILES)
+    ours = tmp_path / "checkpoint_2"
+    assert {p.name for p in ours.iterdir()} - {"run", "dataset"} == {p.name for p in theirs.iterdir()}
+    name = "target.token_embedder.embedding"
+    assert json.loads((ours / name / ".zarray").read_text()) == json.loads((theirs / name / ".zarray").read_text())
+
+
+@pytest.mark.parametrize("file", ["checkpoint", "target.token_embedder.embedding/0.0"])
+def test_a_damaged_classic_checkpoint_is_passed_over(tmp_path, t5, state, file, caplog):
+    checkpointer = SaveCheckpointConfig().make_checkpointer(tmp_path, use_orbax=False)
+    for step in (1, 2):
+        checkpointer.save(state.replace(step=jnp.int32(step)), None, RUN_FILES)
+    damaged = tmp_path / "checkpoint_2" / file
+    damaged.unlink() if "/" in file else damaged.write_bytes(damaged.read_bytes()[:100])
+    restored, _ = checkpointer.restore_latest(t5.sharded_state_shapes())
+    assert int(restored.step) == 1 and "checkpoint_2 cannot be read" in caplog.text
+
+
+# ------------------------------------------------- what does not fit ------------------------------------------------
+
+
+def _save_without(tmp_path, state, prefix, **renamed):
+    """A checkpoint of step 5 without the tensors whose names begin so, and with others renamed."""
+    flat = {name: x for name, x in flatten_state_dict(state.state_dict()).items() if not name.startswith(prefix)}
+    for new, old in renamed.items():
+        flat = {name.replace(old, new): x for name, x in flat.items()}
+    classic_checkpoints.write(tmp_path / "checkpoint_5", unflatten_state_dict(jax.device_get(flat)))
+    return tmp_path / "checkpoint_5"
+
+
+def _twos(trainer):
+    """An `init_fn` that is told from what was saved."""
+    return lambda: jax.tree.map(lambda shape: jnp.full(shape.shape, 2, shape.dtype), trainer.state_shapes)
+
+
+def test_without_optimizer_state_it_starts_anew(tmp_path, t5, state, caplog):
+    path = _save_without(tmp_path, state, "state/param_states/")
+    restored = checkpoints.load_state(path, t5.sharded_state_shapes(), init_fn=_twos(t5))
+    assert "holds no optimizer state" in caplog.text
+    assert int(restored.step) == 5 and _equal(restored.params, state.params)
+    assert all(np.all(np.asarray(x) == 2) for x in jax.tree.leaves(restored.opt_state))
+
+
+def test_fallback_to_scratch_fills_what_is_missing_and_names_it(tmp_path, t5, state, caplog):
+    path = _save_without(tmp_path, state, "target/decoder/logits_dense")
+    shapes = t5.sharded_state_shapes()
+    with pytest.raises(checkpoints.CheckpointMismatchError, match=r"logits_dense/kernel: missing.*fallback_to_scratch"):
+        checkpoints.load_state(path, shapes, init_fn=_twos(t5))
+    config = RestoreCheckpointConfig(fallback_to_scratch=True)
+    restored = checkpoints.load_state(path, shapes, config, init_fn=_twos(t5))
+    assert "initialized from scratch" in caplog.text and "target/decoder/logits_dense/kernel" in caplog.text
+    assert np.all(np.asarray(restored.params["decoder"]["logits_dense"]["kernel"]) == 2)
+    assert _equal(restored.params["encoder"], state.params["encoder"])
+
+
+def test_assignment_map_takes_other_names(tmp_path, t5, state):
+    path = _save_without(tmp_path, state, "nothing", old_encoder="encoder/")
+    config = RestoreCheckpointConfig(
+        assignment_map=[(r"(.*?)encoder/(.*)", r"\1old_encoder\2"), (r"state/step", None)], fallback_to_scratch=True
+    )
+    restored = checkpoints.load_state(path, t5.sharded_state_shapes(), config, init_fn=_twos(t5))
+    assert _equal(restored.params, state.params)
+    assert int(restored.step) == 2
+    with pytest.raises(ValueError, match="no tensor of the model has a name that matches"):
+        wrong = RestoreCheckpointConfig(assignment_map=[(r"target/encodr/.*", None)])
+        checkpoints.load_state(path, t5.sharded_state_shapes(), wrong)
+
+
+def test_transformations_see_tensors_and_whether_the_run_is_resumed(tmp_path, t5, state):
+    path = _save_without(tmp_path, state, "nothing")
+    calls = []
+
+    def double(state_dict, target_state_dict, is_resuming=False):
+        calls.append(is_resuming)
+        assert target_state_dict["state"]["step"].shape == ()
+        if is_resuming:
+            return state_dict
+        embedding = state_dict["target"]["token_embedder"]["embedding"]
+        return state_dict | {
+            "target": state_dict["target"] | {"token_embedder": {"embedding": 2 * np.asarray(embedding)}}
+        }
+
+    config = RestoreCheckpointConfig(state_transformation_fns=[double])
+    restored = checkpoints.load_state(path, t5.sharded_state_shapes(), config)
+    embedding = state.params["token_embedder"]["embedding"]
+    np.testing.assert_array_equal(restored.params["token_embedder"]["embedding"], 2 * embedding)
+    resumed, _ = SaveCheckpointConfig().make_checkpointer(tmp_path).restore_latest(t5.sharded_state_shapes(), config)
+    np.testing.assert_array_equal(resumed.params["token_embedder"]["embedding"], embedding)
+    assert calls == [False, True]
+
+
+def test_what_the_model_does_not_have(tmp_path, t5, state):
+    path = _save_without(tmp_path, state, "nothing")
+    shapes = t5.sharded_state_shapes().params
+    del shapes["decoder"]["logits_dense"]
+    with pytest.raises(checkpoints.CheckpointMismatchError, match=r"logits_dense/kernel: not in.*strict = False"):
+        checkpoints.load_sharded_params(path, shapes)
+    params = checkpoints.load_sharded_params(path, shapes, RestoreCheckpointConfig(strict=False))
+    assert "logits_dense" not in params["decoder"]
+
+
+# ---------------------------------------------------- what is kept ---------------------------------------------------
+
+
+def _save_steps(checkpointer, state, steps):
+    for step in steps:
+        checkpointer.save(state.replace(step=jnp.int32(step)), {"reader-0": b"x"}, RUN_FILES)
+    checkpointer.close()
+
+
+def _metrics(tmp_path, values):
+    lines = [{"step": step, "dataset": "training_eval/my_task", "accuracy": value} for step, value in values.items()]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+
+
+@pytest.mark.parametrize(("mode", "kept"), [("max", [2, 4, 5]), ("min", [1, 3, 5])])
+def test_the_best_are_kept_and_the_last(tmp_path, mode, kept):
+    _metrics(tmp_path, {1: 0.1, 2: 0.9, 3: 0.2, 4: 0.8, 5: 0.5})
+    config = SaveCheckpointConfig(keep=2)
+    checkpointer = SaveBestCheckpointer(
+        tmp_path, config, metric_name_to_monitor="training_eval/my_task/accuracy", metric_mode=mode
+    )
+    _save_steps(checkpointer, _tiny_state(), [1, 2, 3, 4, 5])
+    assert checkpoints.checkpoint_steps(tmp_path) == kept
+
+
+def test_best_without_metrics_periods_and_pins(tmp_path):
+    _metrics(tmp_path, {1: 0.1, 2: 0.2, 4: 0.4})
+    name = "training_eval/my_task/accuracy"
+    (tmp_path / "checkpoint_1").mkdir()
+    (tmp_path / "checkpoint_1" / "PINNED").write_text("1")
+    checkpointer = SaveBestCheckpointer(tmp_path, SaveCheckpointConfig(keep=1), metric_name_to_monitor=name)
+    _save_steps(checkpointer, _tiny_state(), [2, 3, 4, 5])
+    assert checkpoints.checkpoint_steps(tmp_path) == [1, 3, 4, 5]  # 3 has no metric
+    config = SaveCheckpointConfig(keep=1, keep_dataset_checkpoints=1)
+    checkpointer = SaveBestCheckpointer(
+        tmp_path, config, metric_name_to_monitor=name, keep_checkpoints_without_metrics=False, force_keep_period=3
+    )
+    checkpointer.close()
+    assert checkpoints.checkpoint_steps(tmp_path) == [1, 3, 4, 5]
+    assert checkpoints.load_files(tmp_path / "checkpoint_4", "dataset") == {}
+    assert checkpoints.load_files(tmp_path / "checkpoint_5", "dataset") == {"reader-0": b"x"}
+
+
+def _tiny_state():
+    from limba.train_state import TrainState
+
+    return TrainState(step=jnp.int32(0), params={"w": jnp.ones(2)}, opt_state={})
+
+
+def test_when_a_checkpoint_is_due():
+    config = SaveCheckpointConfig(period=10, checkpoint_steps=[3, 25])
+    assert [step for step in range(31) if config.is_due(step)] == [0, 3, 10, 20, 25, 30]
+    assert not any(map(SaveCheckpointConfig(period=None).is_due, range(5)))
+
+
+def test_state_is_transformed_before_it_is_saved(tmp_path):
+    def keep_half(state_dict, infos):
+        assert infos["target"]["w"].name == "target/w" and infos["target"]["w"].shape == (2,)
+        return state_dict | {"target": {"w": state_dict["target"]["w"] / 2}}, infos
+
+    config = SaveCheckpointConfig(state_transformation_fns=[keep_half], dtype="bfloat16")
+    checkpointer = config.make_checkpointer(tmp_path, use_orbax=False)
+    _save_steps(checkpointer, _tiny_state(), [1])
+    saved = checkpoints.load_params(tmp_path)["w"]
+    assert saved.dtype == jnp.bfloat16 and saved.tolist() == [0.5, 0.5]

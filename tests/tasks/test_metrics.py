@@ -1,0 +1,98 @@
+"""Values worked out by hand, or from the definitions."""
+
+import numpy as np
+import pytest
+
+from tasks import metrics
+
+
+def test_accuracies():
+    assert metrics.accuracy(["a", "b", "c", "d"], ["a", "b", "c", "x"]) == {"accuracy": 75.0}
+    assert metrics.sequence_accuracy([[1, 2], [3]], [[1, 2], [4]]) == {"sequence_accuracy": 50.0}
+    assert metrics.all_match([1, 2], [1, 2]) == {"exact_match": 100.0}
+    assert metrics.all_match([1, 2], [1, 3]) == {"exact_match": 0.0}
+    with pytest.raises(ValueError, match="1 targets and 2 predictions"):
+        metrics.accuracy(["a"], ["a", "b"])
+
+
+def test_squad_takes_the_best_answer_and_forgives_case_articles_and_punctuation():
+    assert metrics.squad([["The cat!"]], ["cat"]) == {"em": 100.0, "f1": 100.0}
+    # Three of four predicted words, of three: precision 3/4, recall 1.
+    scores = metrics.squad([["no", "big black cat"]], ["big black cat sat"])
+    assert scores["em"] == 0
+    assert scores["f1"] == pytest.approx(100 * 2 * 3 / 7)
+    assert metrics.squad([["x"], ["y"]], ["x", "z"]) == {"em": 50.0, "f1": 50.0}
+
+
+def test_trivia_qa_takes_punctuation_for_blanks():
+    assert metrics.trivia_qa([["jean-paul"]], ["Jean Paul"])["em"] == 100
+    assert metrics.squad([["jean-paul"]], ["Jean Paul"])["em"] == 0
+
+
+def test_span_squad():
+    targets = [{"answers": ["black cat"], "context": "the black cat, sat"}] * 3
+    assert metrics.span_squad(targets, ["start: 1 end: 2", "start: 0 end: 2", "garbage"]) == pytest.approx(
+        {"em": 200 / 3, "f1": 200 / 3}
+    )
+
+
+def test_f1():
+    # One hit, one false alarm (5 counts as the wrong class of a 0), one miss.
+    assert metrics.f1_score_with_invalid([1, 0, 1, 0], [1, 5, 0, 0]) == {"f1": 50.0}
+    assert metrics.multirc_f1_over_all_answers([{"value": 1}], [{"value": 1}]) == {"f1": 100.0}
+    # Classes 0: 2/3, 1: 2/3, 2: none there, which is 0.
+    scores = metrics.mean_multiclass_f1(3)([0, 0, 1], [0, 1, 1])
+    assert scores == {"mean_3class_f1": pytest.approx(100 * (2 / 3 + 2 / 3) / 3)}
+
+
+def test_correlations():
+    assert metrics.pearson_corrcoef([1, 2, 3], [2, 4, 6]) == {"pearson_corrcoef": pytest.approx(100)}
+    assert metrics.spearman_corrcoef([1, 2, 3], [1, 8, 27]) == {"spearman_corrcoef": pytest.approx(100)}
+    # Ties share a rank: ranks 1, 2.5, 2.5 against 1, 2, 3.
+    expected = np.corrcoef([1, 2.5, 2.5], [1, 2, 3])[0, 1]
+    assert metrics.spearman_corrcoef([0, 7, 7], [1, 2, 3])["spearman_corrcoef"] == pytest.approx(100 * expected)
+
+
+def test_auc():
+    # Of six pairs of a positive and a negative, four are in order and one ties.
+    scores = metrics.auc([1, 1, 0, 0, 0], [0.9, 0.4, 0.5, 0.4, 0.1])
+    assert scores["auc-roc"] == pytest.approx(4.5 / 6)
+    # Recall 1/2 at precision 1; the rest comes with the two that tie, at precision 2/4.
+    assert scores["auc-pr"] == pytest.approx(0.5 * 1 + 0.5 * 0.5)
+    assert metrics.score_auc([3.0, 1.0], [2, 1], targets_threshold=2)["auc-roc"] == 1
+    with pytest.raises(ValueError, match="0 positive"):
+        metrics.auc([0, 0], [1, 2])
+
+
+def test_groups():
+    pairs = [("a", 1, 1), ("a", 1, 0), ("b", 1, 1)]
+    targets = [{"group": group, "value": target} for group, target, _ in pairs]
+    predictions = [{"group": group, "value": prediction} for group, _, prediction in pairs]
+    assert metrics.deduplicate_metric(metrics.accuracy)(targets, predictions) == {"accuracy": 100.0}
+    scores = metrics.mean_group_metric(metrics.accuracy, return_subgroup_scores=True)(targets, predictions)
+    assert scores == {"accuracy": 75.0, "a-accuracy": 50.0, "b-accuracy": 100.0}
+
+
+def test_bleu():
+    pytest.importorskip("sacrebleu", reason="sacrebleu is not installed (the extra `metrics`)")
+    assert metrics.bleu(["the cat sat on the mat"], ["the cat sat on the mat"])["bleu"] == pytest.approx(100)
+    assert metrics.bleu([["", "a b c d"], ["a b c d", ""]], ["a b c d", "a b c d"])["bleu"] == pytest.approx(100)
+    assert metrics.bleu(["the cat sat"], ["dogs"])["bleu"] == 0
+
+
+def test_rouge():
+    pytest.importorskip("rouge_score", reason="rouge-score is not installed (the extra `metrics`)")
+    scores = metrics.rouge(["the black cat"], ["the cat"])
+    assert scores["rouge1"] == pytest.approx(80)  # precision 1, recall 2/3
+    assert scores["rouge2"] == 0
+
+
+def test_what_is_not_installed_says_how_to_get_it(monkeypatch):
+    def absent(module):
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    monkeypatch.setattr(metrics.importlib, "import_module", absent)
+    with pytest.raises(ModuleNotFoundError, match=r"needs sacrebleu: pip install 'limba\[metrics\]'"):
+        metrics.bleu(["a"], ["a"])
+    with pytest.raises(ModuleNotFoundError, match=r"needs sklearn\.metrics"):
+        metrics.sklearn_metrics_wrapper("matthews_corrcoef")([0], [0])

@@ -1,0 +1,133 @@
+import functools
+
+import numpy as np
+import pytest
+import seqio
+import tensorflow as tf
+
+from tasks import objectives, postprocessors, t5_data, t5_preprocessors, tfexample
+
+VOCABULARY = seqio.ByteVocabulary(extra_ids=100)
+FEATURES = {"targets": seqio.Feature(VOCABULARY, add_eos=True)}
+
+
+def _documents(*lengths):
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(3, 200, n, dtype=np.int32) for n in lengths]
+    dataset = tf.data.Dataset.from_generator(
+        lambda: ({"targets": row} for row in rows), output_signature={"targets": tf.TensorSpec([None], tf.int32)}
+    )
+    return rows, dataset
+
+
+def _restored(inputs, targets):
+    """The window that inputs and targets were made of."""
+    first_sentinel = VOCABULARY.vocab_size - 100
+    spans, sentinel = {}, None
+    for token in targets:
+        if token >= first_sentinel:
+            sentinel = token
+            spans[sentinel] = []
+        else:
+            spans[sentinel].append(token)
+    return [token for given in inputs for token in (spans[given] if given >= first_sentinel else [given])]
+
+
+def test_span_corruption_hides_every_token_once_and_ends_without_eos():
+    rows, dataset = _documents(150, 1, 90)
+    lengths = {"inputs": 32, "targets": objectives.SpanCorruption().lengths(32)["targets"]}
+    corrupted = t5_preprocessors.span_corruption(dataset, lengths, FEATURES)
+    examples = list(corrupted.as_numpy_iterator())
+    assert [token for e in examples for token in _restored(e["inputs"], e["targets"])] == np.concatenate(rows).tolist()
+    # Room for the EOS that seqio appends, in full windows exactly.
+    assert [len(examples[0]["inputs"]), len(examples[0]["targets"])] == [31, lengths["targets"] - 1]
+    assert VOCABULARY.eos_id not in examples[0]["inputs"]
+
+
+def test_span_corruption_checks_its_lengths():
+    _, dataset = _documents(20)
+    with pytest.raises(ValueError, match=r"makes 114 target tokens.*set it to 114"):
+        t5_preprocessors.span_corruption(dataset, {"inputs": 512, "targets": 100}, FEATURES)
+
+
+def test_a_task_module_of_t5x_users():
+    """The chain that they write: it ends with EOS where a feature is declared, and not else."""
+    lines = functools.partial(tf.data.Dataset.from_tensors, b"Now is the winter of our discontent " * 3)
+    task = seqio.Task(
+        "as_in_t5",
+        source=seqio.FunctionDataSource(lambda split, shuffle_files, seed=None: lines(), splits=["train"]),
+        preprocessors=[
+            seqio.map_over_dataset(lambda text: {"inputs": None, "targets": text}),
+            seqio.preprocessors.tokenize,
+            t5_preprocessors.span_corruption,
+            seqio.preprocessors.append_eos_after_trim,
+        ],
+        output_features={"targets": seqio.Feature(VOCABULARY, add_eos=True)},
+    )
+    dataset = task.get_dataset({"inputs": 64, "targets": 32}, "train", shuffle=False)
+    for example in dataset.as_numpy_iterator():
+        assert example["targets"][-1] == 1
+        assert example["inputs"][-1] != 1
+
+
+def test_prefix_lm_cuts_in_two():
+    rows, dataset = _documents(40)
+    pieces = t5_preprocessors.prefix_lm(dataset, {"inputs": 16, "targets": 16}, FEATURES)
+    examples = list(pieces.as_numpy_iterator())
+    joined = [np.concatenate([e["inputs"], e["targets"]]) for e in examples]
+    assert [len(window) for window in joined] == [15, 15, 10]
+    assert np.concatenate(joined).tolist() == rows[0].tolist()
+    assert all(len(e["inputs"]) and len(e["targets"]) for e in examples)
+
+
+def test_chunks_and_pieces():
+    rows, dataset = _documents(25, 0)
+    chunk = next(t5_preprocessors.select_random_chunk(dataset, max_length=10).as_numpy_iterator())["targets"]
+    assert chunk.tolist() in [rows[0][start : start + 10].tolist() for start in (0, 10, 20)]
+    by_length = t5_preprocessors.select_random_chunk(dataset, FEATURES, sequence_length={"targets": 30})
+    assert len(next(by_length.as_numpy_iterator())["targets"]) == 25
+    with pytest.raises(ValueError, match="max_length or sequence_length"):
+        t5_preprocessors.select_random_chunk(dataset)
+    with pytest.raises(ValueError, match="min_tokens_per_segment"):
+        t5_preprocessors.split_tokens(dataset, 5)
+
+
+def test_text():
+    lines = tf.data.Dataset.from_tensors("a question\tan answer")
+    parsed = next(t5_preprocessors.parse_tsv(lines).as_numpy_iterator())
+    assert parsed == {"inputs": b"a question", "targets": b"an answer"}
+    summary = next(
+        t5_preprocessors.summarize(tf.data.Dataset.from_tensors(parsed), "inputs", "targets").as_numpy_iterator()
+    )
+    assert summary == {"inputs": b"summarize: a question", "targets": b"an answer"}
+
+
+def test_postprocessors():
+    assert postprocessors.lower_text("Ab", example=None, is_target=True) == "ab"
+    assert [postprocessors.string_to_float(text) for text in ("1.5", "x")] == [1.5, -1.0]
+    assert [postprocessors.string_label_to_class_id(label, ["no", "yes"]) for label in ("yes", "so")] == [1, -1]
+    assert postprocessors.qa("a", {"answers": [b"a", b"b"]}, is_target=True) == ["a", "b"]
+    assert postprocessors.qa("a", {"answers": [b"a", b"b"]}) == "a"
+
+
+def test_default_vocabulary_has_sentinels():
+    vocabulary = t5_data.get_default_vocabulary()
+    assert (vocabulary.sentencepiece_model_file, vocabulary.extra_ids) == (t5_data.DEFAULT_SPM_PATH, 100)
+
+
+def test_a_task_of_tf_examples(tmp_path):
+    file = tmp_path / "questions.tfrecord"
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        for text in (b"one", b"two"):
+            value = tf.train.Feature(bytes_list=tf.train.BytesList(value=[text]))
+            writer.write(tf.train.Example(features=tf.train.Features(feature={"question": value})).SerializeToString())
+    features = {name: seqio.Feature(VOCABULARY, add_eos=True) for name in ("inputs", "targets")}
+    arguments = ([str(file)], "tfrecord", "question", None, features)
+    name = tfexample.create_task_from_tfexample_file(*arguments)
+    assert tfexample.create_task_from_tfexample_file(*arguments) == name
+    dataset = seqio.get_mixture_or_task(name).get_dataset({"inputs": 8, "targets": 8}, "infer", shuffle=False)
+    examples = list(dataset.as_numpy_iterator())
+    assert [VOCABULARY.decode(e["inputs"].tolist()) for e in examples] == ["one", "two"]
+    assert [e["inputs"][-1] for e in examples] == [1, 1]
+    with pytest.raises(ValueError, match="'csv'"):
+        tfexample.create_task_from_tfexample_file(["x"], "csv", "a", None, features)
