@@ -12,6 +12,7 @@ from limba import attention, layers, network, scalable_t5
 from tests.limba import small
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def _logits(module, params, batch):
     return module.apply(
         {"params": params},
@@ -39,10 +40,10 @@ def _stack_layers(params, num_encoder_layers, num_decoder_layers):
 def test_scanned_layers_give_the_loss_and_gradients_of_unrolled_ones(remat_policy):
     unrolled = small.model(num_encoder_layers=3, num_decoder_layers=2)
     scanned = small.model(num_encoder_layers=3, num_decoder_layers=2, scan_layers=True, remat_policy=remat_policy)
-    params = unrolled.initial_variables(jax.random.key(0))["params"]
+    params = jax.jit(unrolled.initial_variables)(jax.random.key(0))["params"]
     stacked = _stack_layers(params, 3, 2)
     batch = small.batch(0)
-    grad = lambda model, p: jax.value_and_grad(lambda q: model.loss_fn(q, batch, None)[0])(p)  # noqa: E731
+    grad = lambda model, p: jax.jit(jax.value_and_grad(lambda q: model.loss_fn(q, batch, None)[0]))(p)  # noqa: E731
     loss, grads = grad(unrolled, params)
     scanned_loss, scanned_grads = grad(scanned, stacked)
     assert float(loss) == pytest.approx(float(scanned_loss), rel=1e-6)
@@ -59,7 +60,7 @@ def test_remat_recomputes_the_same_dropout(scan_layers):
     for remat_policy in ("none", "full"):
         fields = {"scan_layers": scan_layers, "remat_policy": remat_policy}
         model = small.model(dropout_rate=0.5, num_encoder_layers=1, num_decoder_layers=1, **fields)
-        params = model.initial_variables(jax.random.key(0))["params"]
+        params = jax.jit(model.initial_variables)(jax.random.key(0))["params"]
         loss = lambda p, m=model: m.loss_fn(p, small.batch(0), jax.random.key(1))[0]  # noqa: E731
         value, grads = jax.jit(jax.value_and_grad(loss))(params)
         losses.append((float(value), float(jnp.linalg.norm(grads["token_embedder"]["embedding"]))))
@@ -226,8 +227,8 @@ def test_bf16_stays_close_to_float32_and_its_gradients_too():
     losses, gradients = [], []
     for dtype in ("float32", "bfloat16"):
         model = small.model(dtype=dtype)
-        params = model.initial_variables(jax.random.key(0))["params"]
-        loss, grads = jax.value_and_grad(lambda p, m=model: m.loss_fn(p, batch, None)[0])(params)
+        params = jax.jit(model.initial_variables)(jax.random.key(0))["params"]
+        loss, grads = jax.jit(jax.value_and_grad(lambda p, m=model: m.loss_fn(p, batch, None)[0]))(params)
         losses.append(float(loss))
         gradients.append(np.concatenate([np.ravel(g) for g in jax.tree.leaves(grads)]))
     assert losses[1] == pytest.approx(losses[0], rel=2e-3)
