@@ -62,7 +62,7 @@ def precompile(
     partitioner.check_batch_size(train_dataset_cfg.batch_size, "batch_size", getattr(trainer, "num_microbatches", 1))
     batch = {
         name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=partitioner.data_sharding)
-        for name, shape in batch_shapes(train_dataset_cfg, model.FEATURE_CONVERTER).items()
+        for name, shape in batch_shapes(train_dataset_cfg, model.FEATURE_CONVERTER_CLS).items()
     }
     began = time.monotonic()
     train_step: Any = trainer.train_step
