@@ -167,8 +167,11 @@ class InferenceEvaluator:
         return metrics.result() or {}
 
     def close(self) -> None:
-        """Ends the evaluator's thread."""
+        """Returns when metrics and events are written."""
         self._evaluator.close()
+        for logger_ in self._evaluator.loggers if self.eval_tasks else ():
+            if isinstance(logger_, _TensorBoardLogger):
+                logger_.close()
 
 
 def _numpy_batches(examples: Any, batch_size: int) -> Iterator[tuple[np.ndarray, Batch]]:
@@ -194,3 +197,6 @@ class _TensorBoardLogger:
             else:
                 logger.warning("%s/%s is a %s, which is not written to TensorBoard.", task_name, name, type(metric))
         self._writer.write_scalars(step or 0, task_name, scalars)
+
+    def close(self) -> None:
+        self._writer.close()
