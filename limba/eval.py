@@ -230,7 +230,7 @@ def _parameters_only(params: PyTree, step: Any) -> TrainState:
 
 def checkpoint_step(checkpoint: str) -> int:
     """The number of updates that a checkpoint was saved after."""
-    return int(np.asarray(saved_tensors.open_tensors(storage.as_path(checkpoint))["state/step"]))
+    return int(saved_tensors.open_tensors(storage.as_path(checkpoint))["state/step"].read(()))
 
 
 def main(argv: Sequence[str]) -> int:
