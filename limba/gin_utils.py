@@ -27,7 +27,7 @@ except ImportError as error:
     # This repository's own folder gin/ imports as an empty namespace package.
     raise ImportError("gin-config is not installed; run `pip install -e .` or launch/quickstart.sh first.") from error
 
-from limba import native_logs, t5x_compat, t5x_gin_files
+from limba import native_logs, storage, t5x_compat, t5x_gin_files
 
 logger = logging.getLogger(__name__)
 
@@ -189,7 +189,7 @@ def set_search_paths(search_paths: str) -> None:
 
 def _locate(name: str) -> Path | str | None:
     """The file that a name of a gin file means, or the text of one of T5X's that this repository stands in for."""
-    if "://" in name:
+    if storage.is_remote(name):
         return _remote(name)
     for folder in _search_paths:
         if (folder / name).is_file():
@@ -197,11 +197,12 @@ def _locate(name: str) -> Path | str | None:
     return None if t5x_compat.uses_installed_t5x() else t5x_gin_files.stand_in(name, REPOSITORY)
 
 
-def _remote(name: str) -> str | None:
-    from etils import epath
-
-    path = epath.Path(name)
-    return path.read_text() if path.is_file() else None
+def _remote(url: str) -> str | None:
+    try:
+        path = storage.as_path(url)
+    except KeyError:
+        raise GinError(f"{url}: no file system is known for this kind of URL; gs:// is one.") from None
+    return storage.read_bytes(path).decode() if storage.is_file(path) else None
 
 
 def _open_gin_file(name: str) -> IO[str]:
