@@ -3,4 +3,8 @@
 Nothing in this package imports TensorFlow or SeqIO; data arrives through the contract in `limba.data`.
 """
 
+from limba import rooms
+
 __version__ = "0.1.0"
+
+rooms.claim()

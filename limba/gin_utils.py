@@ -27,7 +27,7 @@ except ImportError as error:
     # This repository's own folder gin/ imports as an empty namespace package.
     raise ImportError("gin-config is not installed; run `pip install -e .` or launch/quickstart.sh first.") from error
 
-from limba import native_logs, storage, t5x_compat, t5x_gin_files
+from limba import native_logs, patches, rooms, storage, t5x_compat, t5x_gin_files
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +61,9 @@ def argument_parser(command: str, description: str) -> argparse.ArgumentParser:
         epilog="Every value of a gin file can be overridden: --gin.TRAIN_STEPS=1000 --gin.MODEL_DIR=\"'runs/x'\"",
     )
     add_gin_flags(parser)
+    parser.add_argument(
+        "--buckets", metavar="DIR", help="where buckets are mounted: gs://NAME/x is read and written as DIR/NAME/x"
+    )
     _add_t5x_flags(parser)
     return parser
 
@@ -125,6 +128,8 @@ def parse_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argpars
         raise GinError(
             f"--{next(iter(given))} says how to join several processes; add --multiprocess_gpu to join them."
         )
+    if flags.buckets:
+        storage.mount_buckets(flags.buckets)
     if flags.tfds_data_dir or flags.seqio_additional_cache_dirs:
         from tasks import sources
 
@@ -244,6 +249,8 @@ def parse_files(files: Sequence[str], search_paths: str = "") -> None:
       GinError: for a file that is not there, a name that does not exist, a value that does not parse.
     """
     t5x_compat.install()
+    patches.install()
+    rooms.warn_of_hidden_modules()
     set_search_paths(search_paths)
     for file in files:
         if _locate(file) is None:

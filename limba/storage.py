@@ -14,9 +14,31 @@ from etils import epath
 
 AnyPath: TypeAlias = Path | epath.Path
 
+_mounts: list[Path] = []
+
+
+def mount_buckets(directory: str) -> None:
+    """From now on gs://NAME/x is the file NAME/x below this directory, as gcsfuse and Vertex AI mount buckets.
+
+    Raises:
+      FileNotFoundError: if there is no such directory.
+    """
+    path = Path(directory).expanduser().absolute()
+    if not path.is_dir():
+        raise FileNotFoundError(f"--buckets={directory} is not a directory; name the one that holds the buckets.")
+    _mounts[:] = [path]
+
+
+def mounted(path: str) -> str:
+    """A path in a bucket as a path of this machine, if `mount_buckets` named a place; any other path as it is."""
+    if _mounts and str(path).startswith("gs://"):
+        return str(_mounts[0] / str(path).removeprefix("gs://"))
+    return path
+
 
 def as_path(path: str | AnyPath) -> AnyPath:
     """An absolute path of this machine, or the place in a bucket that a URL names."""
+    path = mounted(path) if isinstance(path, str) else path
     if is_remote(path):
         return epath.Path(path)
     return Path(path).expanduser().absolute()

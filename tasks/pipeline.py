@@ -283,18 +283,22 @@ class _Stream:
                 logger.warning("Task %s has no split %r and is left out.", task.name, config.split)
         for task in tasks:
             _check_lengths(task, config.task_feature_lengths)
-            if config.use_cached:
+        stream = cls(config, provider, tasks, converter_class(feature_converter), shuffle_buffer_size)
+        for task in tasks:
+            if reads_cache(task, config):
                 _check_cached(task)
-            if isinstance(task.source, sources.HuggingFaceSource) and not config.use_cached:
+            elif config.use_cached:
+                logger.info("Task %s cannot be cached: its examples are made while training.", task.name)
+            if stream.reads_chunks(task):
                 task.source.check(config.split)
-        return cls(config, provider, tasks, converter_class(feature_converter), shuffle_buffer_size)
+        return stream
 
     @property
     def _converts_in_numpy(self) -> bool:
         return self.converter is seqio.EncDecFeatureConverter and not self.config.pack
 
     def reads_chunks(self, task: seqio.Task) -> bool:
-        return isinstance(task.source, sources.HuggingFaceSource) and not self.config.use_cached
+        return isinstance(task.source, sources.HuggingFaceSource) and not reads_cache(task, self.config)
 
     def examples(
         self, task: seqio.Task, seed: int, reader: int, num_readers: int, num_epochs: int | None
@@ -617,7 +621,7 @@ def converter_class(feature_converter: FeatureConverter) -> type[seqio.FeatureCo
 
 def _say_what_cannot_be_done(tasks: list[seqio.Task], config: data.DatasetConfig, layout: data.ReaderLayout) -> None:
     for task in tasks:
-        if config.use_cached or task.source.supports_arbitrary_sharding:
+        if reads_cache(task, config) or task.source.supports_arbitrary_sharding:
             continue
         num_shards = len(task.source.list_shards(config.split))
         if num_shards < layout.num_readers:
@@ -647,6 +651,11 @@ def _check_lengths(task: seqio.Task, lengths: Mapping[str, int]) -> None:
             logger.warning(
                 "%s, and %d wastes %.0f%% of the decoder on padding; set it to %d.", where, given, waste, needed
             )
+
+
+def reads_cache(task: seqio.Task, config: data.DatasetConfig) -> bool:
+    """Whether a task's offline cache is read: as in SeqIO, only of tasks with a `CacheDatasetPlaceholder`."""
+    return config.use_cached and task.supports_caching
 
 
 def _check_cached(task: seqio.Task) -> None:
