@@ -66,11 +66,11 @@ def from_t5x(
     if not vocab.is_file():
         raise FileNotFoundError(f"There is no SentencePiece model {str(vocab)!r}; say where it is with --vocab FILE.")
     source = open_source(checkpoint, network, with_optimizer)
-    network = network_fields(source, mlp_activations)
+    fields = network_fields(source, mlp_activations)
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(vocab)).vocab_size()
     info = {
         "limba_version": limba.__version__,
-        "network": network,
+        "network": fields,
         "vocabulary": {
             "class": "SentencePieceVocabulary",
             "sentencepiece_model_file": str(vocab),
@@ -86,7 +86,7 @@ def from_t5x(
         write_files(folder / "run", files)
 
     path = write_checkpoint(source, out, "orbax", "float32", overwrite, add_files)
-    print(f"{source.path} is converted to {path}: {network}.")
+    print(f"{source.path} is converted to {path}: {fields}.")
     return path
 
 
@@ -101,12 +101,15 @@ def network_fields(source: Source, mlp_activations: Sequence[str] | None = None)
     layer = {room: f"{room}/{room if scanned else 'layers_0'}" for room in ("encoder", "decoder")}
     try:
         vocab_size, emb_dim = shapes["token_embedder/embedding"]
-        num_heads = shapes["encoder/relpos_bias/rel_embedding"][0]
+        bias = "encoder/relpos_bias/rel_embedding"
+        bias_per_layer = bias not in shapes
+        num_heads = shapes[f"{layer['encoder']}/relpos_bias/rel_embedding" if bias_per_layer else bias][0]
         query = shapes[f"{layer['encoder']}/attention/query/kernel"]
         wo = shapes[f"{layer['encoder']}/mlp/wo/kernel"]
         counts = {room: _num_layers(shapes, room, scanned) for room in ("encoder", "decoder")}
     except KeyError as error:
         raise ValueError(f"{source.path} is not of a T5 with encoder and decoder: it has no tensor {error}.") from error
+    joined = len(query) - scanned == 2
     gated = f"{layer['encoder']}/mlp/wi_0/kernel" in shapes
     if mlp_activations is None:
         mlp_activations = ("gelu", "linear") if gated else ("relu",)
@@ -116,13 +119,15 @@ def network_fields(source: Source, mlp_activations: Sequence[str] | None = None)
         "vocab_size": vocab_size,
         "emb_dim": emb_dim,
         "num_heads": num_heads,
-        "head_dim": query[-1] // num_heads,
+        "head_dim": query[-1] // num_heads if joined else query[-1],
         "num_encoder_layers": counts["encoder"],
         "num_decoder_layers": counts["decoder"],
         "mlp_dim": wo[0],
         "mlp_activations": list(mlp_activations),
         "logits_via_embedding": "decoder/logits_dense/kernel" not in shapes,
         "scan_layers": scanned,
+        "relative_bias_per_layer": bias_per_layer,
+        "joined_attention_kernels": joined,
     }
 
 

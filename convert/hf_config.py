@@ -8,10 +8,8 @@ are scaled; 4.57 reads the same key for both. So an untied model states false fo
 
 from typing import Any
 
-from convert.names import NUM_BUCKETS
-from limba.attention import RelativePositionBiases
 from limba.layers import LayerNorm
-from limba.network import T5Config
+from limba.network import MAX_DISTANCE, NUM_BUCKETS, T5Config
 
 # Flax's gelu is the tanh approximation; Hugging Face means the same by "gated-gelu", but not by "gelu".
 _FEED_FORWARD = {
@@ -60,7 +58,7 @@ def model_config(config: T5Config, dtype: str, inputs_length: int | None) -> dic
         "num_decoder_layers": config.num_decoder_layers,
         "feed_forward_proj": _FEED_FORWARD[activations],
         "relative_attention_num_buckets": NUM_BUCKETS,
-        "relative_attention_max_distance": RelativePositionBiases.max_distance,
+        "relative_attention_max_distance": MAX_DISTANCE,
         "layer_norm_epsilon": LayerNorm.epsilon,
         "dropout_rate": config.dropout_rate,
         "initializer_factor": 1.0,

@@ -11,12 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from limba.attention import RelativePositionBiases
-from limba.network import T5Config
+from limba.network import NUM_BUCKETS, T5Config
 
 Shape = tuple[int, ...]
-
-NUM_BUCKETS = RelativePositionBiases.num_buckets
 
 _BIAS = "SelfAttention.relative_attention_bias"
 

@@ -5,6 +5,7 @@ file that lists them) is laid out here; Orbax and T5X read it.
 """
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from limba.state_utils import unflatten_state_dict
 FORMATS = ("orbax", "classic")
 _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
 
+_UNSYNCED = storage.unsynced()
 _COMMIT_BYTES = 256 * 2**20
 
 # Told the bytes that were written.
@@ -42,6 +44,7 @@ def write(path: Path, format_: str, tensors: Mapping[str, SavedTensor], dtype: s
         _write_orbax(path / "state", tensors, dtype, progress)
         metadata = {"item_handlers": {"state": _HANDLER}, "metrics": {}, "performance_metrics": {}}
         (path / "_CHECKPOINT_METADATA").write_text(json.dumps(metadata), "utf-8")
+    os.sync()
 
 
 def _read(name: str, tensor: SavedTensor, dtype: str) -> np.ndarray:
@@ -118,4 +121,5 @@ def _write_orbax(path: Path, tensors: Mapping[str, SavedTensor], dtype: str, pro
 
 
 def _write_array(spec: dict[str, Any], array: np.ndarray, transaction: ts.Transaction | None = None) -> None:
-    ts.open(spec, create=True, transaction=transaction).result().write(array).result()
+    store = ts.open(spec, create=True, transaction=transaction, context=_UNSYNCED).result()
+    store.write(array).result()

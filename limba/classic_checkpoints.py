@@ -7,6 +7,7 @@ A leaf of the index is an array, or TensorStore's description of a folder next t
 """
 
 import math
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -137,6 +138,7 @@ def write(path: AnyPath, tree: Mapping[str, Any]) -> None:
     base, remote = storage.kvstore_spec(path), storage.is_remote(path)
     first = jax.process_index() == 0
     stores = {}
+    context = storage.unsynced()
     for name, leaf in leaves.items():
         if not has_own_folder(name, leaf.shape, parameters):
             index[name] = np.asarray(leaf)
@@ -146,13 +148,15 @@ def write(path: AnyPath, tree: Mapping[str, Any]) -> None:
         index[name] = spec
         stores[name] = {**spec, "kvstore": {**base, "path": base["path"] + spec["kvstore"]["path"]}}
     if first:
-        for future in [ts.open(spec, create=True, delete_existing=True) for spec in stores.values()]:
+        created = [ts.open(spec, create=True, delete_existing=True, context=context) for spec in stores.values()]
+        for future in created:
             future.result()
     multihost_utils.sync_global_devices(f"classic:{path}:created")
     for name, spec in stores.items():
-        store = ts.open(spec, open=True).result()
+        store = ts.open(spec, open=True, context=context).result()
         for part, values in _own_parts(leaves[name], first):
             store[part].write(values).result()
+    os.sync()
     multihost_utils.sync_global_devices(f"classic:{path}:written")
     if first:
         content = {"version": VERSION, "optimizer": unflatten_state_dict(index)}

@@ -115,10 +115,15 @@ def _mlp(config: T5Config) -> layers.MlpBlock:
     )
 
 
+# Of relative positions, in every T5.
+NUM_BUCKETS = 32
+MAX_DISTANCE = 128
+
+
 def _relative_bias(config: T5Config) -> attention.RelativePositionBiases:
     return attention.RelativePositionBiases(
-        num_buckets=32,
-        max_distance=128,
+        num_buckets=NUM_BUCKETS,
+        max_distance=MAX_DISTANCE,
         num_heads=config.num_heads,
         dtype=config.dtype,
         embedding_init=nn.initializers.variance_scaling(1.0, "fan_avg", "uniform"),

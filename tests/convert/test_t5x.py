@@ -1,0 +1,124 @@
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from convert import __main__ as convert_command
+from convert.from_t5x import from_t5x, network_fields
+from convert.t5x_checkpoint import open_source
+from convert.to_hf import to_hf
+from convert.to_t5x import to_t5x
+from limba import checkpoints, classic_checkpoints, saved_tensors
+
+GOLDEN = Path(__file__).parent.parent / "limba" / "golden"
+
+
+@pytest.fixture(scope="module")
+def t5x_run(tmp_path_factory):
+    run = tmp_path_factory.mktemp("t5x")
+    with tarfile.open(GOLDEN / "t5x_classic.tar.xz") as archive:
+        archive.extractall(run, filter="data")
+    return run
+
+
+def _tensors(path):
+    return {name: np.asarray(t) for name, t in saved_tensors.open_tensors(checkpoints.find_checkpoint(path)).items()}
+
+
+def _same(a, b):
+    return a.keys() == b.keys() and all(
+        np.array_equal(a[name], b[name]) and a[name].dtype == b[name].dtype for name in a
+    )
+
+
+def test_there_and_back_through_both_formats_and_layouts(t5x_run, tmp_path):
+    to_t5x(t5x_run, tmp_path / "orbax")
+    assert (tmp_path / "orbax" / "checkpoint_2" / "state" / "manifest.ocdbt").is_file()
+    to_t5x(tmp_path / "orbax", tmp_path / "scanned", format_="classic", network="scalable_t5")
+    scanned = _tensors(tmp_path / "scanned")
+    assert scanned["target/encoder/encoder/attention/out/kernel"].shape == (4, 2, 4, 8)
+    to_t5x(tmp_path / "scanned", tmp_path / "classic", format_="classic", network="t5")
+    assert classic_checkpoints.is_classic(tmp_path / "classic" / "checkpoint_2")
+    assert _same(_tensors(t5x_run), _tensors(tmp_path / "classic"))
+
+
+def test_bfloat16_without_optimizer(t5x_run, tmp_path):
+    to_t5x(t5x_run, tmp_path, dtype="bfloat16", with_optimizer=False)
+    written = _tensors(tmp_path)
+    assert {name.split("/")[0] for name in written} == {"target", "state"}
+    assert sum(name.startswith("state/") for name in written) == 1 and written["state/step"] == 2
+    assert {str(x.dtype) for name, x in written.items() if name.startswith("target/")} == {"bfloat16"}
+
+
+def test_from_t5x_says_which_network_it_is(t5x_run, tmp_path, spiece_model):
+    assert convert_command.main(["from-t5x", str(t5x_run), str(tmp_path), "--vocab", str(spiece_model)]) == 0
+    info = checkpoints.load_run_info(tmp_path)
+    assert info["network"] == {
+        "vocab_size": 32,
+        "emb_dim": 8,
+        "num_heads": 4,
+        "head_dim": 4,
+        "num_encoder_layers": 2,
+        "num_decoder_layers": 2,
+        "mlp_dim": 16,
+        "mlp_activations": ["gelu", "linear"],
+        "logits_via_embedding": False,
+        "scan_layers": False,
+        "relative_bias_per_layer": False,
+        "joined_attention_kernels": True,
+    }
+    assert checkpoints.load_files(checkpoints.find_checkpoint(tmp_path), "run").keys() == {"run.json", "spiece.model"}
+    assert _same(_tensors(t5x_run), _tensors(tmp_path))
+    scanned = network_fields(open_source(t5x_run, "scalable_t5"))
+    assert (scanned["head_dim"], scanned["num_decoder_layers"], scanned["scan_layers"]) == (4, 2, True)
+    assert scanned["relative_bias_per_layer"] and not scanned["joined_attention_kernels"]
+
+
+def test_from_limba_to_t5x_and_on_to_hugging_face(new_run, spiece_model, tmp_path):
+    run = new_run(tmp_path / "run")
+    to_t5x(run, tmp_path / "t5x", format_="classic")
+    from_t5x(tmp_path / "t5x", tmp_path / "back", vocab=spiece_model)
+    assert _same(_tensors(run), _tensors(tmp_path / "back"))
+    report = to_hf(tmp_path / "back", tmp_path / "hf", formats=("safetensors",))  # Proves itself with logits.
+    assert max(report["largest_logits_difference"].values()) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["to-t5x", "nowhere", "OUT"], ["No checkpoint at", "does not exist"]),
+        (["from-t5x", "RUN", "OUT", "--vocab", "nowhere.model"], ["nowhere.model", "--vocab"]),
+    ],
+)
+def test_errors(arguments, words, t5x_run, tmp_path, capsys):
+    arguments = [{"RUN": str(t5x_run), "OUT": str(tmp_path / "out")}.get(argument, argument) for argument in arguments]
+    assert convert_command.main(arguments) == 1
+    error = capsys.readouterr().err
+    assert all(word in error for word in words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_stands_there_stays(t5x_run, tmp_path):
+    to_t5x(t5x_run, tmp_path)
+    with pytest.raises(ValueError, match=r"checkpoint_2 exists.*--overwrite"):
+        to_t5x(t5x_run, tmp_path, format_="classic")
+    to_t5x(t5x_run, tmp_path, format_="classic", overwrite=True)
+    assert classic_checkpoints.is_classic(tmp_path / "checkpoint_2")
+
+
+def test_damage_leaves_nothing_behind(t5x_run, tmp_path):
+    damaged = tmp_path / "damaged" / "checkpoint_2"
+    damaged.parent.mkdir()
+    subprocess.run(["cp", "-r", t5x_run / "checkpoint_2", damaged], check=True)
+    (damaged / "target.decoder.logits_dense.kernel" / "0.0").unlink()
+    with pytest.raises(ValueError, match="logits_dense"):
+        to_t5x(tmp_path / "damaged", tmp_path / "out")
+    assert not any((tmp_path / "out").iterdir())
+
+
+def test_the_command_lists_itself():
+    out = subprocess.run([sys.executable, "-m", "convert", "--help"], capture_output=True, text=True, check=True).stdout
+    assert "to-t5x" in out and "from-t5x" in out
