@@ -264,7 +264,8 @@ def parse_files(files: Sequence[str], search_paths: str = "") -> None:
 
 
 def _nearest_gin_file(file: str) -> str:
-    known = [str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "gin").rglob("*.gin")]
+    ours = (path.relative_to(REPOSITORY) for path in (REPOSITORY / "gin").rglob("*.gin"))
+    known = [str(path) for path in ours if "t5x" not in path.parts]
     nearest = difflib.get_close_matches(file, [*known, *t5x_gin_files.names(REPOSITORY)], n=3, cutoff=0.5)
     return f" Did you mean {', '.join(nearest)}?" if nearest else ""
 

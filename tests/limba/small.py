@@ -38,13 +38,18 @@ def config(**fields) -> network.T5Config:
 
 
 def model(
-    optimizer=None, loss_normalizing_factor=None, label_smoothing=0.0, decode_fn=decoding.beam_search, **fields
+    optimizer=None,
+    loss_normalizing_factor=None,
+    label_smoothing=0.0,
+    module=None,
+    decode_fn=decoding.beam_search,
+    **fields,
 ) -> models.EncoderDecoderModel:
     vocabulary = FixedVocabulary()
     if optimizer is None:
         optimizer = adafactor.Adafactor(logical_factor_rules=adafactor.standard_logical_factor_rules())
     return models.EncoderDecoderModel(
-        network.Transformer(config(**fields)),
+        module or network.Transformer(config(**fields)),
         vocabulary,
         vocabulary,
         optimizer,

@@ -87,15 +87,8 @@ def test_required_macros(gin_file):
         gin_utils.require_bindings(STEPS="100", OTHER="1")
 
 
-def test_every_file_of_ours_has_no_python_and_parses_alone_or_with_a_model():
-    files = sorted((gin_utils.REPOSITORY / "gin").rglob("*"))
-    assert not [f for f in files if f.suffix == ".py"]
-    for file in (f for f in files if f.parent.name in ("t5_1_0", "t5_1_1") and f.suffix == ".gin"):
-        gin.clear_config()
-        gin_utils.parse_gin_flags([str(file)], ["DROPOUT_RATE = 0.0", "VOCABULARY = None"])
-        config = gin.get_configurable(network.T5Config)()
-        assert config.vocab_size == 32128
-        assert (config.mlp_activations == ("relu",)) == ("t5_1_0" in str(file))
+def test_the_folder_gin_holds_no_python():
+    assert not list((gin_utils.REPOSITORY / "gin").rglob("*.py"))
 
 
 @pytest.fixture
@@ -147,8 +140,8 @@ from limba import models
 from limba import optimizers
 import optax
 include 'gin/models/t5_1_1/tiny.gin'
-OPTIMIZER = @optimizers.OptaxWrapper()
-optimizers.OptaxWrapper.optax_optimizer = @optax.adamw()
+OPTIMIZER = @optimizers.OptaxOptimizer()
+optimizers.OptaxOptimizer.transformation = @optax.adamw()
 optax.adamw:
   learning_rate = 1.0
   weight_decay = 0.01
@@ -177,7 +170,7 @@ def test_recipes_parse():
         gin_utils.parse_gin_flags([str(recipe)], ["MODEL_DIR = 'x'"])
         assert gin.query_parameter("%TRAIN_STEPS") > 0, recipe
         header = recipe.read_text().partition("from __gin__")[0]
-        assert "bash launch/" in header and ("expect" in header or "Required:" in header), recipe
+        assert "bash launch/" in header and "expect" in header, recipe
 
 
 # --------------------------------------------------- T5X's command lines ---------------------------------------------

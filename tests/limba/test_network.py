@@ -6,11 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import traverse_util
+from flax.linen import partitioning as nn_partitioning
 
-from limba import attention, layers, network
+from limba import attention, layers, network, scalable_t5
 from tests.limba import small
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def _logits(module, params, batch):
     return module.apply(
         {"params": params},
@@ -38,10 +40,10 @@ def _stack_layers(params, num_encoder_layers, num_decoder_layers):
 def test_scanned_layers_give_the_loss_and_gradients_of_unrolled_ones(remat_policy):
     unrolled = small.model(num_encoder_layers=3, num_decoder_layers=2)
     scanned = small.model(num_encoder_layers=3, num_decoder_layers=2, scan_layers=True, remat_policy=remat_policy)
-    params = unrolled.initial_variables(jax.random.key(0))["params"]
+    params = jax.jit(unrolled.initial_variables)(jax.random.key(0))["params"]
     stacked = _stack_layers(params, 3, 2)
     batch = small.batch(0)
-    grad = lambda model, p: jax.value_and_grad(lambda q: model.loss_fn(q, batch, None)[0])(p)  # noqa: E731
+    grad = lambda model, p: jax.jit(jax.value_and_grad(lambda q: model.loss_fn(q, batch, None)[0]))(p)  # noqa: E731
     loss, grads = grad(unrolled, params)
     scanned_loss, scanned_grads = grad(scanned, stacked)
     assert float(loss) == pytest.approx(float(scanned_loss), rel=1e-6)
@@ -58,7 +60,7 @@ def test_remat_recomputes_the_same_dropout(scan_layers):
     for remat_policy in ("none", "full"):
         fields = {"scan_layers": scan_layers, "remat_policy": remat_policy}
         model = small.model(dropout_rate=0.5, num_encoder_layers=1, num_decoder_layers=1, **fields)
-        params = model.initial_variables(jax.random.key(0))["params"]
+        params = jax.jit(model.initial_variables)(jax.random.key(0))["params"]
         loss = lambda p, m=model: m.loss_fn(p, small.batch(0), jax.random.key(1))[0]  # noqa: E731
         value, grads = jax.jit(jax.value_and_grad(loss))(params)
         losses.append((float(value), float(jnp.linalg.norm(grads["token_embedder"]["embedding"]))))
@@ -141,6 +143,57 @@ def test_packed_examples_do_not_see_each_other():
     np.testing.assert_allclose(together[:, 5:], _logits(module, params, second), atol=1e-5)
 
 
+@pytest.mark.parametrize("scan_layers", [True, False])
+def test_scalable_t5_has_its_own_layout(scan_layers):
+    sizes = {"vocab_size": 64, "emb_dim": 24, "num_heads": 3, "head_dim": 5, "mlp_dim": 16}
+    config = scalable_t5.T5Config(**sizes, num_encoder_layers=4, num_decoder_layers=4, scan_layers=scan_layers)
+    tokens = jnp.ones((1, 4), jnp.int32)
+    variables = jax.eval_shape(
+        lambda: network.Transformer(config).init(jax.random.key(0), tokens, tokens, tokens, enable_dropout=False)
+    )
+    params = traverse_util.flatten_dict(variables["params"], sep="/")
+    axes = traverse_util.flatten_dict(nn_partitioning.get_axis_names(variables["params_axes"]), sep="/")
+    layer, layers_axis = ("decoder/decoder", ["layers"]) if scan_layers else ("decoder/layers_3", [])
+    for name, shape, names in (
+        ("self_attention/query/kernel", (24, 3, 5), ("embed", "heads", "kv")),
+        ("self_attention/out/kernel", (3, 5, 24), ("heads", "kv", "embed")),
+        ("relpos_bias/rel_embedding", (3, 32), ("heads", "relpos_buckets")),
+        ("mlp/wo/kernel", (16, 24), ("mlp", "embed")),
+        ("pre_mlp_layer_norm/scale", (24,), ("embed",)),
+    ):
+        stacked = (shape[0], *([4] if scan_layers else []), *shape[1:])
+        assert params[f"{layer}/{name}"].shape == stacked
+        assert tuple(axes[f"{layer}/{name}"]) == (names[0], *layers_axis, *names[1:])
+    assert "decoder/relpos_bias/rel_embedding" not in params
+
+
+def test_joined_and_split_kernels_are_the_same_numbers():
+    module, split = (network.Transformer(small.config(joined_attention_kernels=joined)) for joined in (True, False))
+    batch = small.batch(0, rows=2)
+    tokens = [batch[f"{name}_tokens"] for name in ("encoder_input", "decoder_input", "decoder_target")]
+    apply = lambda m: m.init_with_output(jax.random.key(0), *tokens, enable_dropout=False)[0]  # noqa: E731
+    np.testing.assert_allclose(
+        jax.jit(apply, static_argnums=0)(module), jax.jit(apply, static_argnums=0)(split), atol=1e-5
+    )
+
+
+def test_decoding_is_refused_where_it_would_go_wrong():
+    module = network.Transformer(small.config())
+    tokens = jnp.ones((1, 4), jnp.int32)
+    new = lambda **more: module.init(jax.random.key(0), tokens, tokens, tokens, enable_dropout=False, **more)  # noqa: E731
+    with pytest.raises(ValueError, match="pack = False"):
+        jax.eval_shape(lambda: new(decode=True, encoder_segment_ids=tokens, decoder_segment_ids=tokens))
+    layer = attention.MultiHeadDotProductAttention(num_heads=2, head_dim=4)
+    x = jnp.ones((1, 3, 8))
+    variables = jax.eval_shape(lambda: layer.init(jax.random.key(0), x, x, decode=True))
+    with pytest.raises(ValueError, match="one position at a time, with a cache of 3; got 3"):
+        jax.eval_shape(lambda v: layer.apply(v, x, x, decode=True, mutable=["cache"]), variables)
+    with pytest.raises(ValueError, match="prefill_lengths"):
+        jax.eval_shape(lambda v: layer.apply(v, x, x, prefill=True, mutable=["cache"]), variables)
+    with pytest.raises(ValueError, match="float32; cast them"):
+        layers.Embed(8, 4).init(jax.random.key(0), x)
+
+
 def test_relative_position_buckets_follow_the_definition():
     def bucket(distance, bidirectional, num_buckets=32, max_distance=128):
         offset = 0
@@ -174,8 +227,8 @@ def test_bf16_stays_close_to_float32_and_its_gradients_too():
     losses, gradients = [], []
     for dtype in ("float32", "bfloat16"):
         model = small.model(dtype=dtype)
-        params = model.initial_variables(jax.random.key(0))["params"]
-        loss, grads = jax.value_and_grad(lambda p, m=model: m.loss_fn(p, batch, None)[0])(params)
+        params = jax.jit(model.initial_variables)(jax.random.key(0))["params"]
+        loss, grads = jax.jit(jax.value_and_grad(lambda p, m=model: m.loss_fn(p, batch, None)[0]))(params)
         losses.append(float(loss))
         gradients.append(np.concatenate([np.ravel(g) for g in jax.tree.leaves(grads)]))
     assert losses[1] == pytest.approx(losses[0], rel=2e-3)

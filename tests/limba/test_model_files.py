@@ -1,0 +1,91 @@
+"""Every file of gin/models binds a network of the size that T5X's file of that name has."""
+
+import dataclasses
+import math
+
+import gin
+import jax
+import jax.numpy as jnp
+import pytest
+
+from limba import decoder_only, gin_utils, network, scalable_t5
+
+# Parameters of the networks that T5X's own files bind, counted there; the small decoder and the tiny files by hand.
+PARAMETERS: dict[str, int] = {
+    "gin/models/t5_1_0/tiny.gin": 260_704,
+    "gin/models/t5_1_0/small.gin": 60_506_624,
+    "gin/models/t5_1_0/base.gin": 222_903_552,
+    "gin/models/t5_1_0/large.gin": 737_668_096,
+    "gin/models/t5_1_0/3b.gin": 2_851_598_336,
+    "gin/models/t5_1_0/11b.gin": 11_307_321_344,
+    "gin/models/t5_1_1/tiny.gin": 518_240,
+    "gin/models/t5_1_1/small.gin": 76_961_152,
+    "gin/models/t5_1_1/base.gin": 247_577_856,
+    "gin/models/t5_1_1/large.gin": 783_150_080,
+    "gin/models/t5_1_1/xl.gin": 2_849_757_184,
+    "gin/models/t5_1_1/xxl.gin": 11_135_332_352,
+    "gin/models/mt5/small.gin": 300_176_768,
+    "gin/models/mt5/base.gin": 582_401_280,
+    "gin/models/mt5/large.gin": 1_229_581_312,
+    "gin/models/mt5/xl.gin": 3_742_619_648,
+    "gin/models/mt5/xxl.gin": 12_921_057_280,
+    "gin/models/byt5/small.gin": 299_637_760,
+    "gin/models/byt5/base.gin": 581_653_248,
+    "gin/models/byt5/large.gin": 1_228_183_552,
+    "gin/models/byt5/xl.gin": 3_737_801_728,
+    "gin/models/byt5/xxl.gin": 12_906_899_328,
+    "gin/models/scalable_t5/small.gin": 76_963_840,
+    "gin/models/scalable_t5/base.gin": 247_586_304,
+    "gin/models/scalable_t5/large.gin": 783_173_632,
+    "gin/models/scalable_t5/xl.gin": 2_849_804_288,
+    "gin/models/scalable_t5/xxl.gin": 11_135_426_560,
+    "gin/models/scalable_mt5/small.gin": 300_179_456,
+    "gin/models/scalable_mt5/base.gin": 582_409_728,
+    "gin/models/scalable_mt5/large.gin": 1_229_604_864,
+    "gin/models/scalable_mt5/xl.gin": 3_742_666_752,
+    "gin/models/scalable_mt5/xxl.gin": 12_921_151_488,
+    "gin/models/umt5/small.gin": 306_601_984,
+    "gin/models/umt5/base.gin": 592_043_520,
+    "gin/models/umt5/large.gin": 1_242_449_920,
+    "gin/models/umt5/xl.gin": 3_768_356_864,
+    "gin/models/umt5/xxl.gin": 12_972_531_712,
+    "gin/models/decoder_only/small.gin": 35_332_800,
+    "gin/models/decoder_only/base.gin": 109_628_544,
+    "gin/models/decoder_only/large.gin": 341_231_104,
+    "gin/models/decoder_only/xl.gin": 1_223_527_424,
+    "gin/models/decoder_only/xxl.gin": 4_762_310_656,
+}
+
+
+def _network(file: str):
+    """The network that a file binds, with scanned layers: as many parameters, and fewer to trace."""
+    gin.clear_config()
+    gin_utils.parse_gin_flags([file], ["DROPOUT_RATE = 0.0", "VOCABULARY = None"])
+    if "decoder_only" in file:
+        module = gin.get_configurable(decoder_only.DecoderWrapper)()
+    else:
+        module = gin.get_configurable(network.Transformer)()
+    return module, module.clone(config=dataclasses.replace(module.config, scan_layers=True))
+
+
+def test_the_table_has_every_file():
+    files = {
+        path.relative_to(gin_utils.REPOSITORY).as_posix()
+        for path in (gin_utils.REPOSITORY / "gin/models").rglob("*.gin")
+    }
+    assert files == set(PARAMETERS)
+
+
+@pytest.mark.parametrize("file", PARAMETERS)
+def test_parameters_of_each_file(file):
+    module, scanned = _network(file)
+    tokens = jnp.ones((1, 8), jnp.int32)
+    inputs = (tokens,) * (2 if "decoder_only" in file else 3)
+    shapes = jax.eval_shape(lambda: scanned.init(jax.random.key(0), *inputs, enable_dropout=False))["params"]
+    assert sum(math.prod(x.shape) for x in jax.tree.leaves(shapes)) == PARAMETERS[file]
+
+    scalable = any(family in file for family in ("scalable", "umt5"))
+    assert isinstance(module.config, scalable_t5.T5Config) == scalable
+    assert module.scan_layers == scalable
+    assert module.config.logits_via_embedding == ("t5_1_0" in file or "decoder_only" in file)
+    assert module.config.mlp_activations == (("relu",) if "t5_1_0" in file else ("gelu", "linear"))
