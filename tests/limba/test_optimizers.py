@@ -301,3 +301,18 @@ def test_optax_bound_as_the_optimizer_itself(tmp_path):
     gin_utils.parse_gin_flags([str(file)], ["DROPOUT_RATE = 0.0", "VOCABULARY = None"])
     model = gin.get_configurable(models.EncoderDecoderModel)()
     assert isinstance(model.optimizer_def, optimizers.OptaxWrapper)
+
+
+@pytest.mark.usefixtures("clean_gin")
+def test_freezing_by_gin(tmp_path):
+    """The example of docs/optimizers.md."""
+    file = tmp_path / "run.gin"
+    page = (gin_utils.REPOSITORY / "docs" / "optimizers.md").read_text()
+    example = page[page.index("    from flax import traverse_util") :].partition("\n\n")[0]
+    file.write_text(MODEL + "\n".join(line.strip() for line in example.splitlines()))
+    gin_utils.parse_gin_flags([str(file)], ["DROPOUT_RATE = 0.0", "VOCABULARY = None"])
+    model = gin.get_configurable(models.EncoderDecoderModel)()
+    shapes, axes = model.param_shapes_and_axes()
+    model.optimizer_def.set_param_axes(axes)
+    state = jax.eval_shape(model.optimizer_def.init, shapes)
+    assert set(state) == {"decoder"} and set(state["decoder"]) == set(shapes["decoder"])
