@@ -194,7 +194,7 @@ def set_search_paths(search_paths: str) -> None:
 
 def _locate(name: str) -> Path | str | None:
     """The file that a name of a gin file means, or the text of one of T5X's that this repository stands in for."""
-    if "://" in name:
+    if storage.is_remote(name):
         return _remote(name)
     for folder in _search_paths:
         if (folder / name).is_file():
@@ -202,11 +202,12 @@ def _locate(name: str) -> Path | str | None:
     return None if t5x_compat.uses_installed_t5x() else t5x_gin_files.stand_in(name, REPOSITORY)
 
 
-def _remote(name: str) -> str | None:
-    from etils import epath
-
-    path = epath.Path(name)
-    return path.read_text() if path.is_file() else None
+def _remote(url: str) -> str | None:
+    try:
+        path = storage.as_path(url)
+    except KeyError:
+        raise GinError(f"{url}: no file system is known for this kind of URL; gs:// is one.") from None
+    return storage.read_bytes(path).decode() if storage.is_file(path) else None
 
 
 def _open_gin_file(name: str) -> IO[str]:
@@ -263,7 +264,8 @@ def parse_files(files: Sequence[str], search_paths: str = "") -> None:
 
 
 def _nearest_gin_file(file: str) -> str:
-    known = [str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "gin").rglob("*.gin")]
+    ours = (path.relative_to(REPOSITORY) for path in (REPOSITORY / "gin").rglob("*.gin"))
+    known = [str(path) for path in ours if "t5x" not in path.parts]
     nearest = difflib.get_close_matches(file, [*known, *t5x_gin_files.names(REPOSITORY)], n=3, cutoff=0.5)
     return f" Did you mean {', '.join(nearest)}?" if nearest else ""
 

@@ -84,7 +84,7 @@ def precompile(
     return report
 
 
-def batch_shapes(config: DatasetConfig, feature_converter: str) -> Mapping[str, tuple[int, int]]:
+def batch_shapes(config: DatasetConfig, feature_converter: str | type) -> Mapping[str, tuple[int, int]]:
     """The features of a batch as SeqIO's converters make them, `[batch, length]`.
 
     Raises:
@@ -93,9 +93,12 @@ def batch_shapes(config: DatasetConfig, feature_converter: str) -> Mapping[str, 
     lengths = config.task_feature_lengths
     if not lengths:
         raise ValueError("DatasetConfig.task_feature_lengths is empty, and without them nothing can be compiled.")
+    converter = feature_converter if isinstance(feature_converter, str) else feature_converter.__name__
+    if converter == "DecoderFeatureConverter":  # SeqIO chooses by what the task has.
+        converter = "PrefixLMFeatureConverter" if "inputs" in lengths else "LMFeatureConverter"
     sides: dict[str, int]
     names = ["decoder_input_tokens", "decoder_target_tokens", "decoder_loss_weights"]
-    match feature_converter:
+    match converter:
         case "EncDecFeatureConverter":
             sides = {"encoder": lengths["inputs"], "decoder": lengths["targets"]}
             names.append("encoder_input_tokens")
@@ -105,9 +108,7 @@ def batch_shapes(config: DatasetConfig, feature_converter: str) -> Mapping[str, 
             sides = {"decoder": lengths["inputs"] + lengths["targets"]}
             names.append("decoder_causal_attention")
         case _:
-            raise ValueError(
-                f"The shapes of {feature_converter} are not known without data; `limba train` compiles with them."
-            )
+            raise ValueError(f"The shapes of {converter} are not known without data; `limba train` compiles with them.")
     if config.pack:
         names += [f"{side}_{name}" for side in sides for name in ("segment_ids", "positions")]
     return {name: (config.batch_size, sides[name.partition("_")[0]]) for name in names}

@@ -14,6 +14,7 @@ import json
 import logging
 import pathlib
 import secrets
+import sys
 import tempfile
 import zipfile
 import zlib
@@ -565,9 +566,19 @@ def find_provider(name: str | seqio.Task | seqio.Mixture, module: str | None = N
         known = f"The nearest are {', '.join(map(repr, nearest))}." if nearest else f"There are {len(names)} others."
         raise ValueError(
             f"There is no task or mixture {name!r}. {known} If a module of yours registers it, import that module: "
-            "`import my_module` in the gin file, or DatasetConfig.module."
+            "`import my_module` in the gin file, or DatasetConfig.module." + _of_t5()
         )
     return seqio.get_mixture_or_task(name)
+
+
+def _of_t5() -> str:
+    """What to say where a file has imported T5's own mixtures, and T5 is not installed."""
+    if not type(sys.modules.get("t5.data.mixtures")).__module__.startswith("limba."):
+        return ""
+    return (
+        " The mixtures of t5.data.mixtures come with T5 (pip install t5), not with Limba; a task of your own over the "
+        "same data is registered as docs/data.md shows."
+    )
 
 
 def check_task_vocabularies(config: data.DatasetConfig, inputs: Any, targets: Any) -> None:

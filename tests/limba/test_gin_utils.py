@@ -122,13 +122,17 @@ def test_unknown_command(argument, words, capsys, monkeypatch):
         assert word in capsys.readouterr().err or word == words[-1]
 
 
+COMMANDS = ("train", "eval", "infer", "precompile", "gin-check", "convert", "vocab", "preview")
+
+
 def test_help_lists_every_command(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["limba", "--help"])
     with pytest.raises(SystemExit) as stop:
         cli.main()
     out = capsys.readouterr().out
     assert stop.value.code == 0
-    assert all(f"  {name} " in out for name in ("train", "eval", "infer", "convert", "vocab", "preview"))
+    assert all(f"  {name} " in out for name in COMMANDS)
+    assert all(cli._COMMANDS[name] for name in COMMANDS)
 
 
 ADAMW = """
@@ -167,3 +171,131 @@ def test_recipes_parse():
         assert gin.query_parameter("%TRAIN_STEPS") > 0, recipe
         header = recipe.read_text().partition("from __gin__")[0]
         assert "bash launch/" in header and "expect" in header, recipe
+
+
+# --------------------------------------------------- T5X's command lines ---------------------------------------------
+
+
+@pytest.fixture
+def joined(monkeypatch):
+    """What `jax.distributed.initialize` was called with."""
+    calls = []
+    monkeypatch.setattr(jax.distributed, "initialize", lambda **given: calls.append(given))
+    return calls
+
+
+def _flags(*argv):
+    return gin_utils.parse_flags(gin_utils.argument_parser("train", ""), argv)
+
+
+def test_t5x_flags(joined):
+    flags = _flags(
+        "--gin_file=a.gin", "--gin_file", "b.gin", "--gin.X=1", "--gin_search_paths=c,d", "--alsologtostderr", "-v=1"
+    )
+    assert (flags.gin_file, flags.gin_bindings, flags.gin_search_paths) == (["a.gin", "b.gin"], ["X = 1"], "c,d")
+    assert logging.getLogger("limba").level == logging.DEBUG
+    assert not _flags("--gin_file=a.gin", "--multiprocess_gpu=false", "--verbosity=0").dry_run
+    assert joined == []
+    _flags("--multiprocess_gpu", "--coordinator_address=h:1", "--process_count=2", "--process_index=1")
+    assert joined == [{"coordinator_address": "h:1", "num_processes": 2, "process_id": 1}]
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"), [("--process_count=2", "add --multiprocess_gpu"), ("--fdl_config=x", "not by fiddle")]
+)
+def test_flags_that_lack_something(joined, argument, words):
+    with pytest.raises(gin_utils.GinError, match=words):
+        _flags(argument)
+    assert joined == []
+
+
+def test_processes_that_nobody_names(monkeypatch):
+    def unknown(**_):
+        raise ValueError("coordinator_address should be defined.")
+
+    monkeypatch.setattr(jax.distributed, "initialize", unknown)
+    with pytest.raises(gin_utils.GinError, match=r"coordinator_address should be defined\. Give --coordinator_address"):
+        _flags("--multiprocess_gpu")
+
+
+def test_a_dry_run_prints_the_configuration_and_starts_nothing(gin_file, capsys):
+    gin_utils.parse_gin_flags([gin_file(SMALL)], [])
+    gin_utils.start(pytest.fail, _flags("--dry_run"))
+    assert "SIZE = 8" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "argv", [["--run_mode=vocab", "x"], ["--gin_file=a", "--run_mode", "vocab", "x"], ["vocab", "--gin_file=a", "x"]]
+)
+def test_run_mode_is_a_command(monkeypatch, argv):
+    monkeypatch.setattr(sys, "argv", ["limba", *argv])
+    if argv[0].startswith("-"):
+        assert cli._take_run_mode() == "vocab"
+    assert sys.argv[1] == "vocab"
+    assert sys.argv[-1] == "x"
+    assert not [argument for argument in sys.argv if "run_mode" in argument]
+
+
+@pytest.mark.parametrize(
+    ("binding", "seed"),
+    [
+        ("train/utils.DatasetConfig.seed = 5", 5),
+        ("train/data.DatasetConfig.seed = 6", 6),
+        ("train/DatasetConfig.seed = 7", 7),
+    ],
+)
+def test_bindings_know_a_class_by_all_its_names(gin_file, binding, seed):
+    file = gin_file("from limba import data\ntrain/data.DatasetConfig.seed = 1\nX = @train/data.DatasetConfig()\n")
+    gin_utils.parse_gin_flags([file], [binding])
+    assert gin.query_parameter("train/data.DatasetConfig.seed") == seed
+
+
+def test_functions_of_scripts_by_both_names(gin_file):
+    file = gin_file("import __main__ as train_script\ntrain_script.train.eval_period = 1\n")
+    gin_utils.parse_gin_flags([file], ["train.eval_period = 2", "train_script.train.eval_steps = 3"])
+    assert gin.query_parameter("train.eval_period") == 2
+    assert gin.query_parameter("train.eval_steps") == 3
+
+
+def test_all_required_macros_are_named_at_once(gin_file):
+    gin_utils.parse_gin_flags([gin_file("A = %gin.REQUIRED\nB = %gin.REQUIRED\nC = %gin.REQUIRED\nX = [%A, %B]\n")], [])
+    with pytest.raises(
+        gin_utils.GinError, match=r"A is required: add --gin\.A=1 .* B is required: add --gin\.B=…"
+    ) as error:
+        gin_utils.require_bindings(A="1")
+    assert "C is required" not in str(error.value)
+
+
+def test_files_in_buckets(gin_file, monkeypatch):
+    bucket = {"gs://bucket/far.gin": b"SIZE = 5\n"}
+    monkeypatch.setattr(gin_utils.storage, "is_file", lambda path: str(path) in bucket)
+    monkeypatch.setattr(gin_utils.storage, "read_bytes", lambda path: bucket[str(path)])
+    gin_utils.parse_gin_flags([gin_file(SMALL), "gs://bucket/far.gin"], [])
+    assert gin.query_parameter("%SIZE") == 5
+    with pytest.raises(gin_utils.GinError, match="gs://bucket/farther.gin does not exist"):
+        gin_utils.parse_gin_flags(["gs://bucket/farther.gin"], [])
+    with pytest.raises(gin_utils.GinError, match="no file system"):
+        gin_utils.parse_gin_flags(["ftp://bucket/far.gin"], [])
+
+
+def test_the_configuration_in_use_is_written(gin_file, tmp_path):
+    class Writer:
+        texts = None
+
+        def write_texts(self, step, texts):
+            self.texts = (step, texts)
+
+    gin_utils.parse_gin_flags([gin_file(SMALL)], [])
+    gin.get_configurable(network.T5Config)()
+    writer = Writer()
+    gin_utils.summarize_gin_config(str(tmp_path / "run"), writer, 3)
+    written = (tmp_path / "run" / "config.gin").read_text()
+    assert "emb_dim = %SIZE" in written
+    assert writer.texts == (3, {"config": written})
+
+
+def test_arithmetic_of_gin_files():
+    assert gin_utils.sum_fn(1, 2) == 3
+    assert gin_utils.bool_fn(0) is False
+    assert gin_utils.string_split_fn("a/b/c", "/", 1) == ["a", "b/c"]
+    assert gin_utils.string_split_fn("a/b/c", "/", index=2) == "c"

@@ -1,0 +1,56 @@
+import gin
+import pytest
+
+from limba import data, gin_utils, models, partitioning, precompile
+from tests.limba import small
+
+LENGTHS = {"inputs": 16, "targets": 8}
+
+
+def _config(**fields):
+    defaults = {"mixture_or_task_name": "nobody", "task_feature_lengths": LENGTHS, "split": "train", "batch_size": 8}
+    return data.DatasetConfig(**(defaults | fields))
+
+
+def test_batches_have_the_shapes_of_the_converters():
+    shapes = precompile.batch_shapes(_config(pack=True), "EncDecFeatureConverter")
+    assert {name: shapes[name] for name in small.batch(0)} == dict.fromkeys(small.batch(0)) | {
+        name: (8, 16 if name.startswith("encoder") else 8) for name in small.batch(0)
+    }
+    assert shapes["encoder_segment_ids"] == (8, 16)
+    assert shapes["decoder_positions"] == (8, 8)
+    prefix = precompile.batch_shapes(_config(), "PrefixLMFeatureConverter")
+    assert set(prefix.values()) == {(8, 24)}
+    assert "decoder_causal_attention" in prefix
+    with pytest.raises(ValueError, match="task_feature_lengths is empty"):
+        precompile.batch_shapes(_config(task_feature_lengths=None), "EncDecFeatureConverter")
+    with pytest.raises(ValueError, match="EncoderFeatureConverter are not known"):
+        precompile.batch_shapes(_config(), "EncoderFeatureConverter")
+
+
+def test_the_step_is_compiled_without_data(capsys, tmp_path):
+    model = small.model(emb_dim=32, num_encoder_layers=1, num_decoder_layers=1)
+    report = precompile.precompile(
+        model=model,
+        train_dataset_cfg=_config(pack=True),
+        partitioner=partitioning.PjitPartitioner(num_partitions=2),
+        model_dir=str(tmp_path),
+    )
+    assert report["mesh"] == {"data": 4, "model": 2}
+    assert report["compile_seconds"] > 0
+    # Parameters alone are more than this; the optimizer's state is factored.
+    assert report["state_and_batch_bytes_per_device"] > 4 * 2 * 32 * 128
+    assert str(report["flops_per_device"]) in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+def test_t5x_run_file_binds_it():
+    gin.clear_config()
+    files = ["t5x/examples/t5/t5_1_1/tiny.gin", "t5x/configs/runs/precompile.gin"]
+    given = ["MIXTURE_OR_TASK_NAME = 'x'", f"TASK_FEATURE_LENGTHS = {LENGTHS}", "MODEL_DIR = 'x'", "DROPOUT_RATE = 0.0"]
+    try:
+        gin_utils.parse_gin_flags(files, [*given, "BATCH_SIZE = 4"])
+        assert gin.query_parameter("precompile.model_dir") is not None
+        assert gin.get_configurable(models.EncoderDecoderModel) is not None
+    finally:
+        gin.clear_config()
