@@ -168,8 +168,11 @@ class InferenceEvaluator:
         return metrics.result() or {}
 
     def close(self) -> None:
-        """Ends the evaluator's thread."""
+        """Ends the evaluator's thread, and writes what its logger still holds."""
         self._evaluator.close()
+        for one in self._evaluator.loggers:
+            if isinstance(one, _TensorBoardLogger):
+                one.close()
 
 
 def _numpy_batches(examples: Any, batch_size: int) -> Iterator[tuple[np.ndarray, Batch]]:
@@ -195,3 +198,6 @@ class _TensorBoardLogger:
             else:
                 logger.warning("%s/%s is a %s, which is not written to TensorBoard.", task_name, name, type(metric))
         self._writer.write_scalars(step or 0, task_name, scalars)
+
+    def close(self) -> None:
+        self._writer.close()

@@ -17,8 +17,17 @@ import gin
 import jax
 
 from limba import actions as actions_lib
-from limba import checkpoints, data, evaluation, gin_utils, native_logs, run_description, training_loop, writers
-from limba.data import BatchIterator, DatasetConfig, EvalBatches, GetDatasetFn, GetEvalDatasetFn
+from limba import (
+    checkpoints,
+    data,
+    gin_utils,
+    native_logs,
+    run_description,
+    training_data,
+    training_loop,
+    writers,
+)
+from limba.data import BatchIterator, DatasetConfig, GetDatasetFn, GetEvalDatasetFn
 from limba.models import EncoderDecoderModel
 from limba.partitioning import PjitPartitioner
 from limba.run_description import run_info as run_info  # converters' tests and servers know it from here
@@ -157,43 +166,20 @@ def train(
     partitioner.check_batch_size(train_dataset_cfg.batch_size, "batch_size", getattr(trainer, "num_microbatches", 1))
 
     # ---------------------------------------------------- data --------------------------------------------------------
-    hosts = (jax.process_index(), jax.process_count())
-    converter = model.FEATURE_CONVERTER_CLS
     with native_logs.filtered():
         if verify_matching_vocabs_fn is not None and hasattr(model, "input_vocabulary"):
             for config in filter(None, (train_dataset_cfg, train_eval_dataset_cfg, infer_eval_dataset_cfg)):
                 verify_matching_vocabs_fn(config, model)
-        batches = (get_dataset_fn or data.get_dataset)(train_dataset_cfg, *hosts, converter)
-        if prepare_train_iter_fn is not None:
-            batches = prepare_train_iter_fn(batches, partitioner=partitioner, checkpoint_cfg=checkpoint_cfg)
-        if not hasattr(batches, "save_state"):
-            from tasks import pipeline
-
-            batches = pipeline.DatasetBatches(batches, train_dataset_cfg, *hosts)
-        eval_batches: EvalBatches = {}
-        if train_eval_dataset_cfg is not None:
-            get_eval_fn = train_eval_get_dataset_fn or data.get_training_eval_datasets
-            opened = get_eval_fn(train_eval_dataset_cfg, *hosts, eval_steps, converter)
-            eval_batches = {
-                task: data.NumpyBatches(x) if hasattr(x, "as_numpy_iterator") else x for task, x in opened.items()
-            }
-        evaluator = None
-        if infer_eval_dataset_cfg is not None:
-            evaluator = evaluation.InferenceEvaluator(
-                infer_eval_dataset_cfg,
-                inference_evaluator_cls,
-                model,
-                partitioner,
-                directory,
-                verify_matching_vocabs_fn=None,  # done above
-            )
-            if not evaluator.eval_tasks:
-                logger.warning(
-                    "No inference evaluation: no task of %s has metric_fns and a split %r.",
-                    infer_eval_dataset_cfg.name,
-                    infer_eval_dataset_cfg.split,
-                )
-                evaluator = None
+        prepare = functools.partial(
+            prepare_train_iter_fn or _keep, partitioner=partitioner, checkpoint_cfg=checkpoint_cfg
+        )
+        batches = training_data.open_stream(model, train_dataset_cfg, get_dataset_fn, prepare)
+        eval_batches = training_data.open_eval_batches(
+            model, train_eval_dataset_cfg, train_eval_get_dataset_fn, eval_steps
+        )
+        evaluator = training_data.open_evaluator(
+            model, infer_eval_dataset_cfg, inference_evaluator_cls, partitioner, directory
+        )
 
     # ---------------------------------------------------- state -------------------------------------------------------
     save = checkpoint_cfg.save
@@ -233,7 +219,6 @@ def train(
         run_files=run_description.run_files(model, train_dataset_cfg, seeds, initial_step),
         model_dir=directory,
         batch_size=train_dataset_cfg.batch_size,
-        target_tokens_per_step=train_dataset_cfg.batch_size * lengths.get("targets", 0),
         tokens_per_step=train_dataset_cfg.batch_size * sum(lengths.values()),
         periods=training_loop.Periods(
             total_steps=total_steps,
@@ -258,6 +243,8 @@ def train(
             last_step, state = training_loop.train_loop(run, state, first_step)
     finally:
         checkpointer.close()
+        if evaluator is not None:
+            evaluator.close()
         for writer in metric_writers:
             writer.close()
     _report(directory)
@@ -265,6 +252,10 @@ def train(
 
 
 # ----------------------------------------------------- the chapters ---------------------------------------------------
+
+
+def _keep(batches: Any, **_: Any) -> Any:
+    return batches
 
 
 def _check_positive(name: str, value: Any) -> None:

@@ -30,16 +30,13 @@ class TrainStatistics:
     Args:
       writers: where the scalars go.
       batch_size: rows of a step.
-      target_tokens_per_step: target positions of a step, padding counted.
       tokens_per_step: input and target positions of a step.
     """
 
-    def __init__(
-        self, writers: Sequence[MetricWriter], batch_size: int, target_tokens_per_step: int, tokens_per_step: int
-    ):
+    def __init__(self, writers: Sequence[MetricWriter], batch_size: int, tokens_per_step: int):
         self._writers = writers
         self._batch_size = batch_size
-        self._target_tokens_per_step = target_tokens_per_step
+        self._target_tokens_per_step = 0
         self._tokens_per_step = tokens_per_step
         self._add = jax.jit(metrics_lib.add)
         self._process_began = time.monotonic()
@@ -56,14 +53,18 @@ class TrainStatistics:
         self._sum = metrics if self._sum is None else self._add(self._sum, metrics)
         self._timed_steps += 1
 
-    def add_first(self, metrics: metrics_lib.Metrics, compilation_seconds: float, data_seconds: float) -> None:
+    def add_first(
+        self, metrics: metrics_lib.Metrics, compilation_seconds: float, data_seconds: float, target_tokens: int
+    ) -> None:
         """The step that compiled: its metrics count, its time does not.
 
         Args:
           metrics: of the step.
           compilation_seconds: that it took.
           data_seconds: until the first batch was there.
+          target_tokens: target positions of the global batch, padding counted.
         """
+        self._target_tokens_per_step = target_tokens
         self._sum = metrics
         self._first = {
             "timing/compilation_seconds": compilation_seconds,

@@ -27,6 +27,8 @@ class InferenceEvaluator(Protocol):
 
     def evaluate(self, params: PyTree, step: int) -> Results: ...
 
+    def close(self) -> None: ...
+
 
 @dataclasses.dataclass
 class TrainingEvaluation:

@@ -64,7 +64,7 @@ class Run:
     Attributes:
       checkpointer: of `model_dir`.
       batch_size: rows of the global batch.
-      target_tokens_per_step, tokens_per_step: positions of targets, and of targets and inputs, in the global batch.
+      tokens_per_step: positions of inputs and targets in the global batch.
     """
 
     trainer: BaseTrainer
@@ -76,7 +76,6 @@ class Run:
     run_files: Mapping[str, bytes]
     model_dir: Path
     batch_size: int
-    target_tokens_per_step: int
     tokens_per_step: int
     periods: Periods
 
@@ -87,7 +86,7 @@ def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, Train
     if first_step >= periods.total_steps:
         logger.info("The run is at step %d of %d: nothing to train.", first_step, periods.total_steps)
         return first_step, state
-    statistics = TrainStatistics(run.writers, run.batch_size, run.target_tokens_per_step, run.tokens_per_step)
+    statistics = TrainStatistics(run.writers, run.batch_size, run.tokens_per_step)
     step, last_saved = first_step, first_step
     previous: metrics_lib.Metrics | None = None
     ended_early = False
@@ -106,7 +105,7 @@ def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, Train
             if previous is None:  # The first call compiles.
                 jax.block_until_ready(metrics)
                 seconds = time.monotonic() - read
-                statistics.add_first(metrics, seconds, read - began)
+                statistics.add_first(metrics, seconds, read - began, batch["decoder_target_tokens"].size)
                 bar.step()
                 bar.message(f"compiled and made the first step in {seconds:.1f} s")
             else:

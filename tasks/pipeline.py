@@ -294,6 +294,10 @@ class _Stream:
         return stream
 
     @property
+    def _lengths(self) -> dict[str, int]:
+        return dict(self.config.task_feature_lengths or {})
+
+    @property
     def _converts_in_numpy(self) -> bool:
         return self.converter is seqio.EncDecFeatureConverter and not self.config.pack
 
@@ -305,7 +309,7 @@ class _Stream:
     ) -> tf.data.Dataset:
         """A reader's examples of one task: its features, and `position`, (task, epoch, shard, row) or -1."""
         config = self.config
-        lengths = dict(config.task_feature_lengths)
+        lengths = self._lengths
         number = self.tasks.index(task)
         shard = seqio.ShardInfo(reader, num_readers)
         example_seed = _derive_seed(seed, reader, number)
@@ -357,7 +361,7 @@ class _Stream:
         return tf.data.Dataset.sample_from_datasets(datasets, weights, choice_seed, stop_on_empty_dataset=True)
 
     def batch(self, examples: tf.data.Dataset, rows: int) -> tf.data.Dataset:
-        lengths = dict(self.config.task_feature_lengths)
+        lengths = self._lengths
         if self._converts_in_numpy:
             shapes = {**{name: [lengths[name]] for name in ("inputs", "targets")}, "position": [4]}
             batches = examples.padded_batch(rows, padded_shapes=shapes)
@@ -387,7 +391,7 @@ class _Stream:
             "shuffle_buffer_size": self.shuffle_buffer_size or [task.shuffle_buffer_size for task in self.tasks],
             "batch_size": config.batch_size,
             "num_readers": num_readers,
-            "task_feature_lengths": dict(config.task_feature_lengths),
+            "task_feature_lengths": self._lengths,
             "pack": config.pack,
             "feature_converter": self.converter.__name__,
             "tasks": {task.name: self._fingerprint_of_task(task) for task in self.tasks},

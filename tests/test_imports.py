@@ -40,7 +40,7 @@ LAYERS = [
     {"limba.checkpoints", "limba.evaluation"},
     {"limba.weight_metrics", "limba.actions", "limba.train_statistics"},
     {"limba.trainer"},
-    {"limba.training_evaluation"},
+    {"limba.training_evaluation", "limba.training_data"},
     {"limba.training_loop"},
     {"limba.t5x_gin_files"},
     {"limba.gin_utils", "limba.t5x_compat"},

@@ -254,7 +254,7 @@ class _BigVocabulary(small.FixedVocabulary):
 
 def _model_with_big_vocabulary():
     model = small.model()
-    model.output_vocabulary = _BigVocabulary()
+    model._output_vocabulary = _BigVocabulary()
     return model
 
 

@@ -275,12 +275,59 @@ def test_evaluation_is_finite_complete_and_repeatable(task, lengths, cache, make
 
 def test_evaluation_has_every_task_of_a_mixture(mixture, lengths):
     sets = pipeline.get_eval_batches(config_for(mixture, lengths))
-    assert set(sets) == {"test_mix_a", "test_mix_b"}
-    assert all(len(list(batches)) > 0 for batches in sets.values())
+    assert set(sets) == {"test_mix_a", "test_mix_b", "test_mixture"}
+    lengths = {name: len(list(batches)) for name, batches in sets.items()}
+    # The mixture ends with the first of its tasks that does.
+    assert min(lengths.values()) > 0 and lengths["test_mixture"] <= lengths["test_mix_a"] + lengths["test_mix_b"]
+
+
+def _model_batches(num_batches):
+    """Numbered batches as a `get_dataset_fn` of T5X's users makes them."""
+    numbers = tf.data.Dataset.range(8 * num_batches, output_type=tf.int32).batch(8)
+    return numbers.map(lambda x: {"decoder_target_tokens": x[:, tf.newaxis]})
+
+
+@pytest.mark.parametrize("can_save", [True, False])
+def test_a_data_set_of_a_users_own_is_endless_and_resumed(task, lengths, can_save, caplog):
+    dataset = _model_batches(3)
+    if not can_save:
+        dataset = dataset.map(lambda x: {k: tf.py_function(lambda v: v, [v], tf.int32) for k, v in x.items()})
+    batches = pipeline.DatasetBatches(dataset, config_for(task, lengths), 0, 1)
+    first = [next(batches)["decoder_target_tokens"][0, 0] for _ in range(5)]
+    assert first == [0, 8, 16, 0, 8]
+    state = batches.save_state()
+    assert ("cannot be saved" in caplog.text) is not can_save
+    resumed = pipeline.DatasetBatches(dataset, config_for(task, lengths), 0, 1)
+    resumed.restore_state(state)
+    assert next(resumed)["decoder_target_tokens"][0, 0] == next(batches)["decoder_target_tokens"][0, 0] == 16
+    with pytest.raises(ValueError, match="number of hosts"):
+        pipeline.DatasetBatches(dataset, config_for(task, lengths), 1, 2).restore_state(state)
+
+
+def test_a_task_object_is_read_as_its_name(task, lengths):
+    config = config_for(task, lengths)
+    by_object = dataclasses.replace(config, mixture_or_task_name=seqio.get_mixture_or_task(config.name))
+    assert by_object.name == config.name
+    assert_equal(take(pipeline.get_train_batches(by_object), 1), take(pipeline.get_train_batches(config), 1))
+
+
+def test_vocabularies_of_a_task(task, lengths):
+    inputs, targets = pipeline.task_vocabularies(config_for(task, lengths))
+    assert inputs == targets == seqio.ByteVocabulary(extra_ids=100)
 
 
 def test_errors(task, lengths, caplog):
     config = config_for(task, lengths)
+    with pytest.raises(
+        ValueError, match=r"'test_task' has no offline cache.*USE_CACHED_TASKS=False.*seqio_cache_tasks"
+    ):
+        pipeline.get_train_batches(dataclasses.replace(config, use_cached=True))
+    with pytest.raises(ValueError, match=r"task_feature_lengths of 'test_task' is None"):
+        pipeline.get_train_batches(dataclasses.replace(config, task_feature_lengths=None))
+    with pytest.raises(ValueError, match="AirIO"):
+        dataclasses.replace(config, num_workers=2)
+    with pytest.raises(ValueError, match=r"get_dataset_fn returned a list for 'test_task'.*tf.data.Dataset"):
+        pipeline.DatasetBatches([], config, 0, 1)
     with pytest.raises(ValueError, match=r"no task or mixture 'test_tsk'.*'test_task'.*import"):
         pipeline.get_train_batches(dataclasses.replace(config, mixture_or_task_name="test_tsk"))
     with pytest.raises(ValueError, match="There is no module 'no_such_module'"):

@@ -1,0 +1,366 @@
+"""What `train()` does besides stepping: actions, tags, periods, T5X hooks. Tiny models; test_train has the rest."""
+
+import functools
+import gc
+import logging
+
+import jax
+import numpy as np
+import pytest
+from flax import traverse_util
+
+from limba import actions, adafactor, checkpoints, evaluation, models, trainer, writers
+from limba.data import DatasetConfig
+from limba.schedules import create_learning_rate_scheduler
+from limba.train import train
+from limba.weight_metrics import WeightMetricsComputer
+from tests.limba import event_files, small
+
+LENGTHS = {"inputs": 16, "targets": 8}
+TINY = {
+    "emb_dim": 16, "num_heads": 2, "head_dim": 8, "num_encoder_layers": 1, "num_decoder_layers": 1, "mlp_dim": 16
+}  # fmt: skip
+Trainer = functools.partial(trainer.Trainer, learning_rate_fn=create_learning_rate_scheduler("constant", 0.01))
+
+
+def _train(model_dir, total_steps=4, model=None, save=None, restore=None, **options):
+    """`train()` on the counter stream of `small`, evaluating every second step on two fixed batches of two tasks."""
+    batches = [small.batch(100), small.batch(101)]
+    arguments = {
+        "model": model or small.model(dropout_rate=0.1, **TINY),
+        "train_dataset_cfg": DatasetConfig("counter", LENGTHS, "train", 8, seed=0),
+        "train_eval_dataset_cfg": DatasetConfig("counter", LENGTHS, "validation", 8, seed=0),
+        "checkpoint_cfg": checkpoints.CheckpointConfig(
+            save=save or checkpoints.SaveCheckpointConfig(period=100), restore=restore
+        ),
+        "partitioner": small.partitioner(),
+        "trainer_cls": Trainer,
+        "model_dir": str(model_dir),
+        "total_steps": total_steps,
+        "eval_period": 2,
+        "stats_period": 1,
+        "random_seed": 7,
+        "get_dataset_fn": lambda *_: small.Stream(),
+        "train_eval_get_dataset_fn": lambda *_: {"a": batches, "b": batches[:1]},
+        "verify_matching_vocabs_fn": None,
+    }
+    return train(**(arguments | options))
+
+
+def _lines(model_dir, dataset):
+    return [line for line in writers.read_metrics(model_dir) if line["dataset"] == dataset]
+
+
+# ------------------------------------------------------- tags ---------------------------------------------------------
+
+MODEL_TAGS = {
+    "accuracy", "loss", "loss_per_nonpadding_target_token", "loss_per_all_target_tokens", "z_loss",
+    "z_loss_per_all_target_tokens", "cross_ent_loss", "cross_ent_loss_per_all_target_tokens",
+    "effective_batch_size/encoder", "effective_batch_size/decoder", "non_padding_fraction/encoder",
+    "non_padding_fraction/decoder", "non_padding_fraction/loss_weights", "non_padding_fraction/overall",
+    "timing/seconds", "timing/seqs", "timing/steps_per_second", "timing/seqs_per_second",
+    "timing/seqs_per_second_per_core", "timing/target_tokens_per_second", "timing/target_tokens_per_second_per_core",
+    "timing/compilation_seconds",
+}  # fmt: skip
+# What a run of T5X with evaluation, prediction and checkpoints writes to `train`.
+TRAIN_TAGS = MODEL_TAGS | {
+    "learning_rate", "learning_rate/current", "timing/uptime", "timing/init_or_restore_seconds",
+    "timing/train_iter_warmup", "timing/checkpoint_seconds", "timing/evaluate_seconds",
+}  # fmt: skip
+WEIGHT_TAGS = (
+    "weight_rms",
+    "weight_max",
+    "weight_gradient_rms",
+    "weight_update_rms",
+    "weight_update_divided_by_weight_rms",
+)
+
+
+class _Evaluator:
+    """Stands in for `evaluation.InferenceEvaluator`: the "accuracy" of step n of two tasks is n and n / 2."""
+
+    eval_tasks = ("a", "b")
+
+    def __init__(self, config, evaluator_cls, model, partitioner, log_dir, verify_matching_vocabs_fn):
+        assert verify_matching_vocabs_fn is None
+
+    def close(self):
+        """Nothing to do."""
+
+    def evaluate(self, params, step):
+        return {"a": {"accuracy": float(step), "text": "none"}, "b": {"accuracy": np.float32(step / 2)}}
+
+
+@pytest.fixture
+def predictions(monkeypatch):
+    """Arguments of a run that evaluates predictions."""
+    monkeypatch.setattr(evaluation, "InferenceEvaluator", _Evaluator)
+    return {"infer_eval_dataset_cfg": DatasetConfig("counter", None, "validation", 8, seed=0)}
+
+
+def test_tensorboard_has_the_tags_of_t5x(tmp_path, predictions):
+    averages = {"mean/accuracy": ["a", "b"]}
+    _train(
+        tmp_path,
+        trainer_cls=functools.partial(Trainer, weight_metrics_computer=WeightMetricsComputer()),
+        training_eval_average_metrics=averages,
+        infer_eval_average_metrics=averages,
+        run_eval_before_training=True,
+        **predictions,
+    )
+    names = traverse_util.flatten_dict(small.make_trainer(small.model(**TINY)).param_shapes, sep="/")
+    weights = {f"{tag}/{name}" for tag in WEIGHT_TAGS for name in names} | {"weight_gradient_norm"}
+    train_tags = event_files.read_tags(tmp_path / "train")
+    ours = {"timing/tokens_per_second", "config/text_summary"}
+    assert set(train_tags) - ours == TRAIN_TAGS | weights
+    assert list(train_tags["timing/evaluate_seconds"]) == [0, 2, 4]
+    ours = {"nats_per_target_token", "unigram_nats_per_target_token", "num_target_tokens", "timing/evaluate_seconds"}
+    for task in ("a", "b"):
+        tags = event_files.read_tags(tmp_path / "training_eval" / task)
+        assert set(tags) - ours == MODEL_TAGS
+        assert list(tags["loss"]) == [0, 2, 4] and list(tags["timing/compilation_seconds"]) == [0]
+    mean = event_files.read_tags(tmp_path / "training_eval" / "mean")
+    accuracies = [event_files.read_tags(tmp_path / "training_eval" / task)["accuracy"] for task in "ab"]
+    assert mean["accuracy"][4] == pytest.approx((accuracies[0][4] + accuracies[1][4]) / 2)
+    assert event_files.read_tags(tmp_path / "inference_eval" / "mean") == {"eval/accuracy": {0: 0.0, 2: 1.5, 4: 3.0}}
+    assert [line["eval/accuracy"] for line in _lines(tmp_path, "inference_eval/b")] == [0, 1, 2]
+
+
+# ------------------------------------------------------ actions -------------------------------------------------------
+
+
+class _StopAt(actions.BaseAction):
+    def __init__(self, step):
+        self.step, self.seen = step, []
+
+    def run(self, train_state, metrics_by_task):
+        self.seen.append((int(train_state.step), {task: set(metrics) for task, metrics in metrics_by_task.items()}))
+        return int(train_state.step) == self.step
+
+
+@pytest.mark.parametrize(
+    ("mode", "step", "seen", "concurrent_metrics"),
+    [("TRAIN", 3, [1, 2, 3], True), ("TRAIN_EVAL", 4, [2, 4], False), ("INFER_EVAL", 2, [2], True)],
+)
+def test_an_action_of_every_mode_ends_training_with_a_checkpoint(
+    tmp_path, predictions, caplog, mode, step, seen, concurrent_metrics
+):
+    action = _StopAt(step)
+    with caplog.at_level(logging.INFO):
+        last, state = _train(
+            tmp_path, 9, actions={mode: [action]}, concurrent_metrics=concurrent_metrics, **predictions
+        )
+    assert last == int(state.step) == step
+    assert checkpoints.checkpoint_steps(tmp_path) == [step]
+    assert [s for s, _ in action.seen] == seen
+    metrics = action.seen[-1][1]
+    assert "loss" in metrics["train"] if mode == "TRAIN" else "accuracy" in metrics["a"]
+    assert f"An action ended training at step {step} of 9; saved as {tmp_path}/checkpoint_{step}" in caplog.text
+
+
+def test_early_stopping_goes_on_where_the_run_was_interrupted(tmp_path):
+    def stopping():
+        return {"TRAIN_EVAL": [actions.EarlyStoppingAction(("a", "num_target_tokens"), "max", patience=3)]}
+
+    assert _train(tmp_path / "whole", 20, actions=stopping())[0] == 6
+    _train(tmp_path / "parts", 3, actions=stopping(), eval_period=100)  # an evaluation at its end
+    assert _train(tmp_path / "parts", 20, actions=stopping())[0] == 6  # and at 4 and 6
+
+
+def test_skipped_nan_updates_do_not_end_a_run(tmp_path, caplog):
+    class NanAtStep2(small.Stream):
+        def __next__(self):
+            step, made = self.next, super().__next__()
+            return made | {
+                "decoder_loss_weights": made["decoder_loss_weights"] * np.float32(np.nan if step == 1 else 1)
+            }
+
+    model = small.model(adafactor.Adafactor(skip_nan_updates=True), **TINY)
+    step, state = _train(tmp_path, 4, model=model, get_dataset_fn=lambda *_: NanAtStep2(), train_eval_dataset_cfg=None)
+    assert step == 4 and all(np.isfinite(x).all() for x in jax.tree.leaves(jax.device_get(state.params)))
+    assert "loss of step 2 is nan" in caplog.text
+
+
+# --------------------------------------------------- steps and periods ------------------------------------------------
+
+
+def test_relative_steps_count_from_the_initial_checkpoint_and_survive_a_restart(tmp_path):
+    _train(tmp_path / "first", 3)
+    restore = checkpoints.RestoreCheckpointConfig(path=str(tmp_path / "first" / "checkpoint_3"), mode="specific")
+    with pytest.raises(ValueError, match=r"TRAIN_STEPS\) is 2, and the initial checkpoint is at step 3"):
+        _train(tmp_path / "less", 2, restore=restore)
+
+    class Killed(Exception):
+        pass
+
+    def kill(*_):
+        raise Killed
+
+    options = {"total_steps": 0, "relative_steps": 4, "restore": restore}
+    save = checkpoints.SaveCheckpointConfig(period=100, checkpoint_steps=[5])
+    with pytest.raises(Killed):
+        _train(tmp_path / "second", save=save, actions={"TRAIN_EVAL": [_KillAfter(5, kill)]}, **options)
+    assert checkpoints.checkpoint_steps(tmp_path / "second") == [5]
+    assert _train(tmp_path / "second", **options)[0] == 7
+
+
+class _KillAfter(actions.BaseAction):
+    def __init__(self, step, kill):
+        self.step, self.kill = step, kill
+
+    def run(self, train_state, metrics_by_task):
+        if int(train_state.step) > self.step:
+            self.kill()
+        return False
+
+
+def test_statistics_are_written_at_the_shortest_period(tmp_path):
+    collected = []
+
+    def count(phase, info):
+        collected.append((phase, info["generation"]))
+
+    gc.callbacks.append(count)
+    try:
+        _train(tmp_path, 6, stats_period=None, eval_period=4, gc_period=3)
+    finally:
+        gc.callbacks.remove(count)
+    assert [line["step"] for line in _lines(tmp_path, "train")] == [3, 6]
+    assert [line["timing/seqs"] for line in _lines(tmp_path, "train")] == [16, 24]  # the first step compiled
+    assert ("stop", 2) in collected and gc.isenabled()
+
+
+def test_a_run_that_saves_nothing(tmp_path):
+    step, _ = _train(tmp_path, checkpoint_cfg=checkpoints.CheckpointConfig(save=None, restore=None))
+    assert step == 4 and checkpoints.checkpoint_steps(tmp_path) == []
+
+
+def test_the_classic_format_is_resumed_exactly(tmp_path):
+    save = checkpoints.SaveCheckpointConfig(period=2)
+    _, whole = _train(tmp_path / "whole", 4, save=save)
+    for total_steps in (2, 4):
+        _, parts = _train(tmp_path / "parts", total_steps, save=save, use_orbax=False)
+    assert (tmp_path / "parts" / "checkpoint_4" / "checkpoint").is_file()
+    assert jax.tree.all(jax.tree.map(lambda a, b: np.array_equal(jax.device_get(a), jax.device_get(b)), whole, parts))
+
+
+def test_hardware_rng_draws_other_dropout_for_the_same_parameters_and_resumes_exactly(tmp_path):
+    options = {"use_hardware_rng": True, "run_eval_before_training": True}
+    _, whole = _train(tmp_path / "hardware", 4, **options)
+    _train(tmp_path / "software", 4, run_eval_before_training=True)
+    before, after = (
+        [_lines(tmp_path / name, "training_eval/a")[i]["loss"] for name in ("hardware", "software")] for i in (0, -1)
+    )
+    assert before[0] == before[1] and after[0] != after[1]
+    for total_steps in (2, 4):
+        _, parts = _train(tmp_path / "parts", total_steps, **options)
+    assert jax.tree.all(jax.tree.map(lambda a, b: np.array_equal(jax.device_get(a), jax.device_get(b)), whole, parts))
+
+
+# -------------------------------------------------- T5X's hooks -------------------------------------------------------
+
+
+class _DoublingTrainer(trainer.Trainer):
+    """A trainer as T5X's users write them: all arguments by keyword, its own step around `train_with_lr`."""
+
+    def __init__(
+        self, model, train_state, partitioner, eval_names, summary_dir, train_state_axes, rng, factor, **others
+    ):
+        super().__init__(
+            model=model, train_state=train_state, partitioner=partitioner, eval_names=eval_names,
+            summary_dir=summary_dir, train_state_axes=train_state_axes, rng=rng, **others
+        )  # fmt: skip
+        self._factor = factor
+
+    @functools.cached_property
+    def _partitioned_train_step(self):
+        def train_step(train_state, batch):
+            return trainer.train_with_lr(
+                train_state,
+                batch,
+                learning_rate=self._factor * self._learning_rate_fn(train_state.step),
+                dropout_rng=self._get_step_rng(train_state.step),
+                model=self._model,
+                num_microbatches=self._num_microbatches,
+                weight_metrics_computer=self._weight_metrics_computer,
+                data_partition_spec=self._partitioner.data_partition_spec,
+            )
+
+        return self._partitioner.partition(
+            train_step,
+            in_axis_resources=(self._train_state_axes, self._partitioner.data_partition_spec),
+            out_axis_resources=(self._train_state_axes, None),
+            donate_argnums=(0,),
+        )
+
+
+class _ScaledModel(models.EncoderDecoderModel):
+    """A model with a loss of its own, and a metric."""
+
+    def loss_fn(self, params, batch, dropout_rng):
+        loss, metrics = super().loss_fn(params, batch, dropout_rng)
+        return loss / 2, metrics | {"half_loss": trainer.metrics_lib.AveragePerStep.from_model_output(loss / 2)}
+
+
+def test_trainers_and_models_of_t5x_users(tmp_path):
+    schedule = create_learning_rate_scheduler("constant", 0.005)
+    plain = small.model(**TINY)
+    model = _ScaledModel(
+        plain.module, plain.input_vocabulary, plain.output_vocabulary, plain.optimizer_def, z_loss=1e-4
+    )
+    _train(
+        tmp_path,
+        2,
+        model=model,
+        trainer_cls=functools.partial(_DoublingTrainer, factor=2.0, learning_rate_fn=schedule, num_microbatches=2),
+    )
+    first, last = _lines(tmp_path, "train")
+    assert last["learning_rate"] == pytest.approx(0.01)
+    assert first["half_loss"] == pytest.approx(first["loss"] / 2)
+    assert _lines(tmp_path, "training_eval/a")[0]["half_loss"] > 0
+
+
+def test_injected_functions_are_called_as_t5x_calls_them(tmp_path):
+    calls = {}
+
+    def record(name, result=None):
+        def function(*args, **kwargs):
+            calls[name] = (args, kwargs)
+            return result
+
+        return function
+
+    stream = small.Stream()
+    config = DatasetConfig("counter", LENGTHS, "train", 8, seed=0)
+    _train(
+        tmp_path,
+        1,
+        train_dataset_cfg=config,
+        eval_steps=1,
+        summarize_config_fn=record("summarize"),
+        get_dataset_fn=record("get", stream),
+        train_eval_get_dataset_fn=record("get_eval", {"a": [small.batch(100)]}),
+        verify_matching_vocabs_fn=record("verify"),
+        prepare_train_iter_fn=record("prepare", stream),
+    )
+    assert calls["get"][0] == (config, 0, 1, "EncDecFeatureConverter")
+    assert calls["get_eval"][0][1:] == (0, 1, 1, "EncDecFeatureConverter")
+    assert calls["prepare"][0] == (stream,) and set(calls["prepare"][1]) == {"partitioner", "checkpoint_cfg"}
+    assert isinstance(calls["verify"][0][1], models.EncoderDecoderModel)
+    model_dir, writer, step = calls["summarize"][0]
+    assert (model_dir, step) == (str(tmp_path), 0) and hasattr(writer, "write_texts")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"relative_steps": 0}, ["train.relative_steps is 0"]),
+        ({"actions": {"INFER_EVAL": [_StopAt(1)]}}, ["INFER_EVAL", "infer_eval_dataset_cfg"]),
+        ({"training_eval_average_metrics": {"mean/accuracy": ["a", "c"]}}, ["mean/accuracy", "['a', 'b']"]),
+    ],
+)
+def test_what_cannot_work_is_refused(tmp_path, options, words):
+    with pytest.raises(ValueError) as error:
+        _train(tmp_path, **options)
+    for word in words:
+        assert word in str(error.value)
