@@ -41,7 +41,8 @@ class DatasetConfig:
       runtime_preprocessors, num_prefetch_threads, num_workers: of AirIO, which T5X also reads and Limba does not;
         accepted as T5X's files leave them.
       num_readers: logical readers that split the source. Part of the data order: the global batch at step n depends
-        on it and on nothing else about the hosts. None means `default_num_readers(batch_size)`.
+        on it and on nothing else about the hosts. None means `default_num_readers(batch_size)`, or one per host for
+        a source that cannot be split into so many.
     """
 
     mixture_or_task_name: Any
@@ -124,11 +125,6 @@ class ReaderLayout:
         """The readers that this host owns."""
         per_host = self.num_readers // self.process_count
         return range(self.process_index * per_host, (self.process_index + 1) * per_host)
-
-    @classmethod
-    def for_config(cls, config: DatasetConfig, process_index: int = 0, process_count: int = 1) -> "ReaderLayout":
-        readers = config.num_readers or default_num_readers(config.batch_size)
-        return cls(readers, config.batch_size, process_index, process_count)
 
 
 class BatchIterator(Protocol):

@@ -48,8 +48,8 @@ def evaluate(
 ) -> Results:
     """Evaluates one checkpoint or several on every task of a mixture: T5X's `eval_script.evaluate`.
 
-    By predictions, if `inference_evaluator_cls` is bound: its loggers write to `<output_dir>/inference_eval`. By teacher
-    forcing, if it is not bound or `training_evaluator_cls` is: TensorBoard has the metrics in
+    By predictions, if `inference_evaluator_cls` is bound: its loggers write to `<output_dir>/inference_eval`. By
+    teacher forcing, if it is not bound or `training_evaluator_cls` is: TensorBoard has the metrics in
     `<output_dir>/training_eval/<task>`, and `<output_dir>/<task>-metrics.json` those of the last checkpoint.
 
     `RestoreCheckpointConfig.mode = 'all'` passes over the checkpoints that `<output_dir>/eval.<task>.ckpt` lists, the
@@ -230,7 +230,7 @@ def _parameters_only(params: PyTree, step: Any) -> TrainState:
 
 def checkpoint_step(checkpoint: str) -> int:
     """The number of updates that a checkpoint was saved after."""
-    return int(np.asarray(saved_tensors.open_tensors(storage.as_path(checkpoint))["state/step"]))
+    return int(saved_tensors.open_tensors(storage.as_path(checkpoint))["state/step"].read(()))
 
 
 def main(argv: Sequence[str]) -> int:

@@ -168,11 +168,11 @@ class InferenceEvaluator:
         return metrics.result() or {}
 
     def close(self) -> None:
-        """Ends the evaluator's thread, and writes what its logger still holds."""
+        """Returns when metrics and events are written."""
         self._evaluator.close()
-        for one in self._evaluator.loggers:
-            if isinstance(one, _TensorBoardLogger):
-                one.close()
+        for logger_ in self._evaluator.loggers if self.eval_tasks else ():
+            if isinstance(logger_, _TensorBoardLogger):
+                logger_.close()
 
 
 def _numpy_batches(examples: Any, batch_size: int) -> Iterator[tuple[np.ndarray, Batch]]:

@@ -184,7 +184,7 @@ def infer(
                 chunks_dir.rmtree()
             (directory / (output_fname + _COMPLETED)).write_text("")
             where = directory / output_fname if merge_chunked_results else chunks_dir
-            print(f"{task.name}: {progress.n:,} examples in {where}")
+            print(f"{task.name}: results in {where}")
         multihost_utils.sync_global_devices(f"infer:{output_fname}")
 
 

@@ -124,7 +124,7 @@ def warn_of_other_rates(
 
     other = [
         rate
-        for rate in _own_rates(optimizer_def, params)
+        for rate in (optimizer_def.own_rates(params) if hasattr(optimizer_def, "own_rates") else ())
         if (callable(rate) or rate != 1.0) and not np.allclose(rates(rate), rates(learning_rate_fn), rtol=1e-4)
     ]
     for rate in other:
@@ -137,16 +137,6 @@ def warn_of_other_rates(
             rates(learning_rate_fn)[-2],
         )
     return other
-
-
-def _own_rates(optimizer_def: OptimizerDef, params: PyTree) -> list[Any]:
-    def trace(params):
-        state = optimizer_def.init(params)
-        return optimizer_def.update(params, state, params, learning_rate=jnp.float32(0), step=jnp.int32(0))
-
-    with _within(_Training({})) as training:
-        jax.eval_shape(trace, params)
-    return training.replaced
 
 
 # ----------------------------------------------------- optax --------------------------------------------------------
@@ -178,14 +168,17 @@ class OptaxWrapper:
         self, grads: PyTree, state: PyTree, params: PyTree, *, learning_rate: Array, step: Array
     ) -> tuple[PyTree, PyTree]:
         del step  # Optax keeps its own count.
-        outer = _training.get()
         with _within(_Training(self._param_axes, learning_rate)) as training:
             updates, state = self.optax_optimizer.update(grads, state, params)
         if not training.replaced:
             updates = jax.tree.map(lambda u: learning_rate * u, updates)
-        if outer is not None:
-            outer.replaced.extend(training.replaced)
         return updates, state
+
+    def own_rates(self, params: PyTree) -> list[optax.ScalarOrSchedule]:
+        """The rates that the transformation was built with, in whose place `update` applies the Trainer's."""
+        with _within(_Training(self._param_axes, jnp.float32(0.0))) as training:
+            jax.eval_shape(lambda p: self.optax_optimizer.update(p, self.optax_optimizer.init(p), p), params)
+        return training.replaced
 
     def state_axes(self, params: PyTree, param_axes: PyTree) -> PyTree:
         """Leaves that lie under the path of a parameter and have its shape are sharded as it, all others replicated."""
@@ -394,6 +387,12 @@ class MultiOptimizer:
             for optimizer, paths in zip(self.sub_optimizers, parts, strict=True)
         ]
         return self._merge(axes, parts)
+
+    def own_rates(self, params: PyTree) -> list[optax.ScalarOrSchedule]:
+        """Those of all optax optimizers in it."""
+        parts = zip(self.sub_optimizers, self._paths(params), strict=True)
+        wrapped = [(opt, paths) for opt, paths in parts if hasattr(opt, "own_rates")]
+        return [rate for opt, paths in wrapped for rate in opt.own_rates(_subtree(params, paths))]
 
     def _paths(self, tree: PyTree) -> list[list[tuple[str, ...]]]:
         """The paths of each optimizer's parameters."""

@@ -56,8 +56,9 @@ def get_train_batches(
     Raises:
       ValueError, FileNotFoundError: for whatever is wrong with the task, the corpus, the vocabulary or the lengths.
     """
-    layout = data.ReaderLayout.for_config(config, process_index, process_count)
     stream = _Stream.open(config, feature_converter, shuffle_buffer_size)
+    num_readers = config.num_readers or stream.default_num_readers(process_count)
+    layout = data.ReaderLayout(num_readers, config.batch_size, process_index, process_count)
     seed = config.seed
     if seed is None:
         seed = secrets.randbits(31)
@@ -300,6 +301,12 @@ class _Stream:
     @property
     def _converts_in_numpy(self) -> bool:
         return self.converter is seqio.EncDecFeatureConverter and not self.config.pack
+
+    def default_num_readers(self, process_count: int) -> int:
+        """As many as read in parallel without reading anything twice; at least one per host."""
+        readers = data.default_num_readers(self.config.batch_size)
+        shards = [_num_shards(task, self.config) for task in self.tasks]
+        return process_count if any(n is not None and n < readers for n in shards) else readers
 
     def reads_chunks(self, task: seqio.Task) -> bool:
         return isinstance(task.source, sources.HuggingFaceSource) and not reads_cache(task, self.config)
@@ -624,17 +631,24 @@ def converter_class(feature_converter: FeatureConverter) -> type[seqio.FeatureCo
 
 
 def _say_what_cannot_be_done(tasks: list[seqio.Task], config: data.DatasetConfig, layout: data.ReaderLayout) -> None:
+    if layout.num_readers == 1:
+        return
     for task in tasks:
-        if reads_cache(task, config) or task.source.supports_arbitrary_sharding:
-            continue
-        num_shards = len(task.source.list_shards(config.split))
-        if num_shards < layout.num_readers:
+        num_shards = _num_shards(task, config)
+        if num_shards is not None and num_shards < layout.num_readers:
             logger.warning(
                 "%s has too few shards (%d) for %d readers: each of them reads everything and keeps its share.",
                 task.name,
                 num_shards,
                 layout.num_readers,
             )
+
+
+def _num_shards(task: seqio.Task, config: data.DatasetConfig) -> int | None:
+    """Into how many parts readers can split a task's source; None if into any number."""
+    if reads_cache(task, config) or task.source.supports_arbitrary_sharding:
+        return None
+    return len(task.source.list_shards(config.split))
 
 
 def _check_lengths(task: seqio.Task, lengths: Mapping[str, int]) -> None:

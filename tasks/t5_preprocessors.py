@@ -5,6 +5,7 @@ with `tasks.pretraining`, which tokenizes and corrupts whole chunks and is sever
 appended here: `seqio.preprocessors.append_eos_after_trim` does that for the features that a task declares.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ import seqio
 import tensorflow as tf
 
 from tasks import objectives, vocabularies
+
+logger = logging.getLogger(__name__)
 
 # T5 takes one piece of at most so many tokens of a document.
 _MAX_DOCUMENT_LENGTH = 65536
@@ -42,7 +45,7 @@ def span_corruption(
       reserved_for_packing: tokens of the inputs that are left free.
 
     Raises:
-      ValueError: if the targets do not fit, or the vocabulary has too few sentinels.
+      ValueError: if the targets do not fit.
     """
     objective = objectives.SpanCorruption(noise_density, mean_noise_span_length)
     inputs_length = sequence_length[input_feature_key] - (reserved_for_packing or 0)
@@ -54,7 +57,15 @@ def span_corruption(
         )
     vocabulary = output_features["targets"].vocabulary
     num_sentinels = vocabularies.num_sentinels(vocabulary)
-    objective.check_sentinels(inputs_length, num_sentinels)
+    try:
+        objective.check_sentinels(inputs_length, num_sentinels)
+    except ValueError as error:
+        # T5 does not look, and T5X's task modules were trained this way; `tasks.pretraining` refuses it.
+        logger.warning(
+            "%s As T5 does, this task takes the last pieces of the vocabulary for sentinels, %r first.",
+            *(error, vocabulary.decode([vocabulary.vocab_size - 1])),
+        )
+        num_sentinels = vocabulary.vocab_size
 
     def corrupt_row(tokens, seed_high, seed_low):
         seed = (int(seed_high) << 32) ^ int(seed_low)

@@ -176,40 +176,42 @@ def test_contradictory_options():
 # --------------------------------------------------- with a network --------------------------------------------------
 
 
-def test_greedy_equals_argmax_over_growing_prefixes():
+@pytest.fixture(scope="module")
+def model():
     greedy = functools.partial(decoding.temperature_sample, rescale_log_probs=False)
-    model = small.model(decode_fn=greedy)
-    params = model.initial_variables(jax.random.key(1))["params"]
+    return small.model(decode_fn=greedy, emb_dim=32, num_encoder_layers=1)
+
+
+@pytest.fixture(scope="module")
+def params(model):
+    return jax.jit(model.initial_variables)(jax.random.key(1))["params"]
+
+
+def test_greedy_equals_argmax_over_growing_prefixes(model, params):
     batch = small.batch(4, rows=3, targets=6)
-    tokens, aux = model.predict_batch_with_aux(params, batch)
+    tokens, aux = jax.jit(model.predict_batch_with_aux)(params, batch)
     assert tokens.shape == (3, 6)
 
-    for row in range(3):
-        prefix, score = [0], 0.0
-        inputs = batch["encoder_input_tokens"][row : row + 1]
-        for _ in range(6):
-            decoder_inputs = np.array([prefix], np.int32)
-            step = {
-                "encoder_input_tokens": inputs,
-                "decoder_input_tokens": decoder_inputs,
-                "decoder_target_tokens": np.ones_like(decoder_inputs),
-            }
-            log_probs = jax.nn.log_softmax(model.logits(params, step)[0, -1])
-            token = int(jnp.argmax(log_probs))
-            score += float(log_probs[token])
-            prefix.append(token)
-            if token == 1:
-                break
-        expected = (prefix[1:] + [0] * 6)[:6]
-        assert tokens[row].tolist() == expected
-        assert float(aux["scores"][row]) == pytest.approx(score, abs=1e-3)
+    # What follows a position does not change its logits, so prefixes are filled up with zeros to one shape.
+    log_probs_of = jax.jit(lambda params, step: jax.nn.log_softmax(model.logits(params, step)))
+    prefixes, scores = np.zeros((3, 7), np.int32), np.zeros(3)
+    for i in range(6):
+        step = {
+            "encoder_input_tokens": batch["encoder_input_tokens"],
+            "decoder_input_tokens": prefixes[:, :6],
+            "decoder_target_tokens": np.ones((3, 6), np.int32),
+        }
+        log_probs = np.asarray(log_probs_of(params, step)[:, i])
+        going = ~np.any(prefixes == 1, axis=1)
+        prefixes[:, i + 1] = np.where(going, log_probs.argmax(-1), 0)
+        scores += np.where(going, log_probs.max(-1), 0)
+    np.testing.assert_array_equal(tokens, prefixes[:, 1:])
+    np.testing.assert_allclose(aux["scores"], scores, atol=1e-3)
 
 
-def test_score_batch_is_the_log_probability_of_the_targets():
-    model = small.model()
-    params = model.initial_variables(jax.random.key(1))["params"]
+def test_score_batch_is_the_log_probability_of_the_targets(model, params):
     batch = small.batch(5, rows=4)
-    log_probs = jax.nn.log_softmax(model.logits(params, batch))
+    log_probs = jax.jit(lambda params, batch: jax.nn.log_softmax(model.logits(params, batch)))(params, batch)
     picked = np.take_along_axis(np.asarray(log_probs), batch["decoder_target_tokens"][..., None], -1)[..., 0]
     expected = (picked * batch["decoder_loss_weights"]).sum(-1)
-    np.testing.assert_allclose(model.score_batch(params, batch), expected, rtol=1e-5)
+    np.testing.assert_allclose(jax.jit(model.score_batch)(params, batch), expected, rtol=1e-5)

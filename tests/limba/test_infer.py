@@ -145,3 +145,27 @@ def test_a_step_gets_the_rng_only_if_it_takes_one():
     np.testing.assert_array_equal(plain(np.float32(2), batches), [0, 2, 4, 14])
     with pytest.raises(ValueError, match="no examples"):
         plain(np.float32(2), [])
+
+
+def test_a_task_of_tfexample_files(tmp_path):
+    import seqio
+    import tensorflow as tf
+
+    from tasks import tfexample
+
+    with tf.io.TFRecordWriter(str(tmp_path / "examples.tfrecord")) as writer:
+        for text in (b"un", b"doi"):
+            feature = {"question": tf.train.Feature(bytes_list=tf.train.BytesList(value=[text]))}
+            writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+    feature = seqio.Feature(vocabulary=inferring.VOCABULARY)
+    paths = [str(tmp_path / "*.tfrecord")]
+    features = {"inputs": feature, "targets": feature}
+    name = tfexample.create_task_from_tfexample_file(paths, "tfrecord", "question", None, features)
+    assert name == tfexample.create_task_from_tfexample_file(paths, "tfrecord", "question", None, features)
+    examples = list(seqio.get_mixture_or_task(name).get_dataset(None, "infer", shuffle=False).as_numpy_iterator())
+    assert [example["inputs_pretokenized"] for example in examples] == [b"un", b"doi"]
+    assert examples[1]["inputs"].tolist() == [*inferring.VOCABULARY.encode("doi"), 1]
+    with pytest.raises(ValueError, match="no such file"):
+        tfexample.create_task_from_tfexample_file(str(tmp_path / "none"), "tfrecord", "question", None, features)
+    with pytest.raises(ValueError, match="'sstable'"):
+        tfexample.create_task_from_tfexample_file(paths, "sstable", "question", None, features)

@@ -9,7 +9,7 @@ import pytest
 from flax import traverse_util
 from jax.sharding import PartitionSpec as P
 
-from limba import adafactor, gin_utils, models, optimizers, schedules, train_state
+from limba import adafactor, gin_utils, models, optimizers, partitioning, schedules, train_state
 from tests.limba import small
 
 T5X_NAMES = [
@@ -172,6 +172,26 @@ def test_each_optimizer_trains_its_parameters_and_the_rest_is_frozen():
     _assert_close(saved["a/kernel/v"], factored["a"]["kernel"].v)
     fresh = train_state.TrainState(jnp.int32(0), params, definition.init(params))
     assert jax.tree.all(jax.tree.map(np.array_equal, fresh.restore_state(made.state_dict()), made))
+
+
+def test_sharded_states_have_the_shapes_of_the_states():
+    definition = optimizers.MultiOptimizer(
+        [
+            (
+                optimizers.match_any(["/encoder/.*"]),
+                adafactor.Adafactor(logical_factor_rules=adafactor.standard_logical_factor_rules()),
+            ),
+            (optimizers.match_any(["/decoder/.*"]), optimizers.muon()),
+        ]
+    )
+    mesh = small.partitioner(8, 2, partitioning.fsdp_logical_axis_rules())
+    shapes = small.make_trainer(
+        small.model(definition, num_encoder_layers=1, num_decoder_layers=1), mesh
+    ).sharded_state_shapes()
+    mlp = shapes.opt_state["encoder"]["layers_0"]["mlp"]["wo"]["kernel"]
+    assert mlp.v_row.shape == (128,) and mlp.v_row.sharding.spec == P()
+    moments = shapes.opt_state["optimizer_1"].inner_states["muon"].inner_state[0].mu["decoder"]["layers_0"]["mlp"]
+    assert moments["wo"]["kernel"].sharding.spec == P("model", "data")
 
 
 def test_choices_that_overlap_or_choose_nothing_are_refused():

@@ -238,6 +238,7 @@ def test_t5x_style_generator_is_read_again_and_says_so(caplog):
         batches = pipeline.get_train_batches(config)
     assert "cannot be saved" in caplog.text
     assert "too few shards (1) for 2 readers" in caplog.text
+    assert len(pipeline.get_train_batches(dataclasses.replace(config, num_readers=None)).save_state()) == 1
     take(batches, 5)
     state = batches.save_state()
     expected = take(batches, 5)
