@@ -53,7 +53,12 @@ class TensorBoardWriter:
 
     def write_text(self, step: int, dataset: str, name: str, text: str) -> None:
         # Markdown: four blanks keep a configuration's lines apart.
-        self._writer(dataset).add_text(name, "\n".join(f"    {line}" for line in text.splitlines()), step)
+        from tensorboardX import summary
+
+        written = summary.text(name, "\n".join(f"    {line}" for line in text.splitlines()))
+        written.value[0].tag = name  # tensorboardX appends "/text_summary", and T5X does not.
+        writer = self._writer(dataset)
+        writer.file_writer.add_summary(written, step)
 
     def close(self) -> None:
         for writer in self._writers.values():

@@ -104,7 +104,7 @@ def test_fine_tuning_evaluates_predictions_and_stops_early(tmp_path, tasks, capl
         folder = tmp_path / "second" / "inference_eval"
         assert event_files.read_tags(folder / task) == {"eval/exact_match": {2: 0.0, 4: 0.0, 6: 0.0}}
         predictions = (folder / f"{task}-000006.jsonl").read_text().splitlines()
-        assert [json.loads(line)["inputs"]["targets_pretokenized"] for line in predictions] == list("012345")
+        assert [json.loads(line)["input"]["targets_pretokenized"] for line in predictions] == list("012345")
         assert [x["step"] for x in lines if x["dataset"] == f"training_eval/{task}"] == [2, 4, 6]
     # T5X evaluates the mixture beside its tasks.
     assert [x["step"] for x in lines if x["dataset"] == "training_eval/finetuning"] == [2, 4, 6]
