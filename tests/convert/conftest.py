@@ -159,7 +159,7 @@ def new_run(spiece_model) -> Callable[..., Path]:
         params = jax.tree_util.tree_map_with_path(random_tensor, shapes)
         state = TrainState(step=jnp.int32(10), params=params, opt_state={})
         dataset = types.SimpleNamespace(
-            mixture_or_task_name="small",
+            name="small",
             task_feature_lengths={"inputs": INPUTS_LENGTH, "targets": TARGETS_LENGTH},
             batch_size=2,
         )

@@ -178,7 +178,7 @@ def _save_without(tmp_path, state, prefix, **renamed):
 
 def _twos(trainer):
     """An `init_fn` that is told from what was saved."""
-    return lambda: jax.tree.map(lambda shape: jnp.full(shape.shape, 2, shape.dtype), trainer.state_shapes)
+    return lambda: jax.tree.map(lambda shape: jnp.full(shape.shape, 2, shape.dtype), trainer.sharded_state_shapes())
 
 
 def test_without_optimizer_state_it_starts_anew(tmp_path, t5, state, caplog):

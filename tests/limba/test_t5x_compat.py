@@ -128,7 +128,7 @@ def test_what_is_not_provided_says_what_is():
         "Limba does not provide t5x.export_lib. Limba writes no TensorFlow SavedModels; `limba conv"
     )
     assert lines[3].startswith("Limba does not provide t5.models. Mesh TensorFlow")
-    assert lines[4] == "Limba does not provide t5x.utils.DatasetConfg. Did you mean DatasetConfig?"
+    assert lines[4].startswith("Limba does not provide t5x.utils.DatasetConfg. Did you mean DatasetConfig")
     assert "t5.data.mixtures.c4_v220" in lines[5]
     assert lines[6] == "ImportError"
 
