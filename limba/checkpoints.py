@@ -305,7 +305,8 @@ class SaveBestCheckpointer(Checkpointer):
         values = {}
         for line in writers.read_metrics(self.model_dir):
             metric = self._metric.removeprefix(f"{line['dataset']}/")
-            if metric in line and metric != self._metric:
+            # What was not a number is null there: such a checkpoint has no metric.
+            if metric != self._metric and line.get(metric) is not None:
                 values[line["step"]] = float(line[metric])
         if not values:
             logger.warning("SaveBestCheckpointer: no metric %s was written to %s yet.", self._metric, self.model_dir)

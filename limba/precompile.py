@@ -22,6 +22,7 @@ from limba import gin_utils
 from limba.data import DatasetConfig
 from limba.models import EncoderDecoderModel
 from limba.partitioning import PjitPartitioner
+from limba.train_state import TrainStateInitializer
 from limba.trainer import Trainer
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,18 @@ def precompile(
     """
     del model_dir, random_seed, get_dataset_fn, verify_matching_vocabs_fn
     make = trainer_cls or functools.partial(Trainer, learning_rate_fn=lambda step: jnp.float32(1e-3))
-    trainer = make(model=model, partitioner=partitioner, rng=jax.random.key(0))
+    initializer = TrainStateInitializer(
+        optimizer_def=model.optimizer_def, init_fn=model.initial_variables, partitioner=partitioner
+    )
+    trainer = make(
+        model=model,
+        partitioner=partitioner,
+        rng=jax.random.key(0),
+        train_state=initializer.train_state_shapes,
+        train_state_axes=initializer.train_state_axes,
+        eval_names=(),
+        summary_dir=None,
+    )
     partitioner.check_batch_size(train_dataset_cfg.batch_size, "batch_size", getattr(trainer, "num_microbatches", 1))
     batch = {
         name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=partitioner.data_sharding)

@@ -401,10 +401,12 @@ def _report(model_dir: Path) -> None:
         if not {"nats_per_target_token", "unigram_nats_per_target_token"} <= last.keys() & first.keys():
             continue  # An average over tasks, or a model with metrics of its own.
         change = 1 - last["nats_per_target_token"] / first["nats_per_target_token"]
+        began = f"{first['nats_per_target_token']:.4f} at step {first['step']}, " if len(lines) > 1 else ""
+        lower = f" ({change:.1%} lower)" if len(lines) > 1 else ""
         print(
-            f"validation loss of {task}, nats per target token: {first['nats_per_target_token']:.4f} at step "
-            f"{first['step']}, {last['nats_per_target_token']:.4f} at step {last['step']} ({change:.1%} lower); best "
-            f"constant (unigram) predictor on the same targets: {last['unigram_nats_per_target_token']:.4f}"
+            f"validation loss of {task}, nats per target token: {began}{last['nats_per_target_token']:.4f} at step "
+            f"{last['step']}{lower}; best constant (unigram) predictor on the same targets: "
+            f"{last['unigram_nats_per_target_token']:.4f}"
         )
 
 
