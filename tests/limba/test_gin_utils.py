@@ -272,7 +272,7 @@ def test_files_in_buckets(gin_file, monkeypatch):
     monkeypatch.setattr(gin_utils.storage, "read_bytes", lambda path: bucket[str(path)])
     gin_utils.parse_gin_flags([gin_file(SMALL), "gs://bucket/far.gin"], [])
     assert gin.query_parameter("%SIZE") == 5
-    with pytest.raises(gin_utils.GinError, match="gs://bucket/farther.gin does not exist"):
+    with pytest.raises(gin_utils.GinError, match=r"gs://bucket/farther\.gin does not exist"):
         gin_utils.parse_gin_flags(["gs://bucket/farther.gin"], [])
     with pytest.raises(gin_utils.GinError, match=r"no file system"):
         gin_utils.parse_gin_flags(["ftp://bucket/far.gin"], [])
