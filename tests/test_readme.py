@@ -32,7 +32,7 @@ def test_every_link_leads_somewhere(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_every_command_exists(page):
     text = _page(page)
-    for command in re.findall(r"^\s+(?:\S+=\S+ )*limba (\w+)", text, re.M):
+    for command in re.findall(r"^\s+(?:\S+=\S+ )*limba ([\w-]+)", text, re.M):
         assert command in cli._COMMANDS, command
     for module in re.findall(r"python -m ([\w.]+)", text):
         path = ROOT / module.replace(".", "/")

@@ -51,6 +51,5 @@ def test_the_numbers_are_t5xs(tmp_path, name):
     with jax.default_matmul_precision("highest"):
         parity.run_kit(tmp_path, tmp_path / "out")
     worst = parity.compare(tmp_path, tmp_path / "out")
-    print(name, worst)
     for result, tolerance in parity.tolerances().items():
         assert worst[result] <= tolerance, result

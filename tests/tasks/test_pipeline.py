@@ -317,12 +317,23 @@ def test_vocabularies_of_a_task(task, lengths):
     assert inputs == targets == seqio.ByteVocabulary(extra_ids=100)
 
 
+def test_use_cached_is_for_tasks_that_can_be_cached(task, lengths):
+    """As in SeqIO: a task without a `CacheDatasetPlaceholder` is read as it is."""
+    config = config_for(task, lengths)
+    cached = dataclasses.replace(config, use_cached=True)
+    assert_equal(take(pipeline.get_train_batches(cached), 2), take(pipeline.get_train_batches(config), 2))
+    seqio.TaskRegistry.add(
+        "test_cacheable",
+        source=task.source,
+        preprocessors=[seqio.CacheDatasetPlaceholder(), *task.preprocessors],
+        output_features=task.output_features,
+    )
+    with pytest.raises(ValueError, match=r"'test_cacheable' has no offline cache.*USE_CACHED_TASKS=False.*seqio_cache"):
+        pipeline.get_train_batches(dataclasses.replace(cached, mixture_or_task_name="test_cacheable"))
+
+
 def test_errors(task, lengths, caplog):
     config = config_for(task, lengths)
-    with pytest.raises(
-        ValueError, match=r"'test_task' has no offline cache.*USE_CACHED_TASKS=False.*seqio_cache_tasks"
-    ):
-        pipeline.get_train_batches(dataclasses.replace(config, use_cached=True))
     with pytest.raises(ValueError, match=r"task_feature_lengths of 'test_task' is None"):
         pipeline.get_train_batches(dataclasses.replace(config, task_feature_lengths=None))
     with pytest.raises(ValueError, match="AirIO"):
