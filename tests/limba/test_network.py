@@ -259,3 +259,13 @@ def test_bad_configurations_are_refused(fields, words):
         small.config(**fields)
     for word in words:
         assert word in str(error.value)
+
+
+def test_scaled_attention_logits_are_those_of_smaller_queries():
+    inputs = jax.random.normal(jax.random.key(0), (2, 5, 32))
+    plain = attention.MultiHeadDotProductAttention(num_heads=2, head_dim=16)
+    scaled = attention.MultiHeadDotProductAttention(num_heads=2, head_dim=16, scale_logits=True)
+    params = plain.init(jax.random.key(1), inputs, inputs)["params"]
+    smaller = {**params, "query": jax.tree.map(lambda kernel: kernel / 4, params["query"])}
+    expected = plain.apply({"params": smaller}, inputs, inputs)
+    np.testing.assert_allclose(scaled.apply({"params": params}, inputs, inputs), expected, rtol=1e-5, atol=1e-6)
