@@ -78,17 +78,16 @@ class Checkpointer:
     Args:
       model_dir: the run's directory; made if needed. A relative one is taken from the working directory.
       config: dtype, number of checkpoints and what is done to the state.
-      use_orbax: False writes T5X's classic format, without going on in the background.
+      use_orbax: False writes T5X's classic format, without going on in the background. So does a bucket, to which Orbax
+        would need a cloud library.
     """
 
     def __init__(self, model_dir: str | AnyPath, config: "SaveCheckpointConfig", use_orbax: bool = True):
         self.model_dir = storage.as_path(model_dir)
         self._remote = storage.is_remote(self.model_dir)
         if self._remote and use_orbax:
-            raise ValueError(
-                f"MODEL_DIR {model_dir} is in a bucket, where checkpoints are written in T5X's classic format: set "
-                "train.use_orbax = False, or give a folder of this machine, or mount the bucket."
-            )
+            logger.info("%s is in a bucket: checkpoints are written in T5X's classic format.", model_dir)
+            use_orbax = False
         self._config = config
         self._orbax: ocp.AsyncCheckpointer | None = None
         if use_orbax:

@@ -16,11 +16,12 @@ import limba
 from limba import checkpoints, gin_utils
 from limba.data import DatasetConfig
 from limba.models import EncoderDecoderModel
+from limba.storage import AnyPath
 
 logger = logging.getLogger(__name__)
 
 
-def recorded(model_dir: Path) -> dict[str, Any]:
+def recorded(model_dir: AnyPath) -> dict[str, Any]:
     """`run.json` of the newest checkpoint in which it is whole; empty for a new run."""
     for step in reversed(checkpoints.checkpoint_steps(model_dir)):
         path = checkpoints.checkpoint_path(model_dir, step)

@@ -66,6 +66,17 @@ def list_names(path: AnyPath) -> list[str]:
     return sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
 
 
+def list_files(path: AnyPath) -> list[str]:
+    """Names of all files below a directory, relative to it, sorted.
+
+    Raises:
+      ValueError: if a bucket cannot be read.
+    """
+    if is_remote(path):
+        return sorted(key.decode() for key in _open(path).list().result())
+    return sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
+
+
 def is_file(path: AnyPath) -> bool:
     if is_remote(path):
         return _open(path.parent).read(path.name).result().state == "value"

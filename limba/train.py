@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import logging
 import math
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from limba.data import BatchIterator, DatasetConfig, GetDatasetFn, GetEvalDatase
 from limba.models import EncoderDecoderModel
 from limba.partitioning import PjitPartitioner
 from limba.run_description import run_info as run_info  # converters' tests and servers know it from here
+from limba.run_directory import BucketWriter, RunDirectory
 from limba.train_state import TrainState, TrainStateInitializer
 from limba.trainer import BaseTrainer, Trainer
 from limba.training_evaluation import TrainingEvaluation
@@ -129,7 +129,8 @@ def train(
     for name, value in {"eval_period": eval_period, **optional}.items():
         if name == "eval_period" or value is not None:
             _check_positive(f"train.{name}", value)
-    directory = _absolute_directory(model_dir)
+    run_directory = RunDirectory(model_dir)
+    directory = run_directory.local
     _check_vocabulary(model)
     network_config = getattr(model.module, "config", None)
     if network_config is not None:
@@ -143,7 +144,7 @@ def train(
             partitioner.check_batch_size(config.batch_size, name)
 
     # ----------------------------------------------- seeds and trainer ------------------------------------------------
-    before = run_description.recorded(directory)
+    before = run_description.recorded(run_directory.home)
     seeds = run_description.choose_seeds(before, random_seed, train_dataset_cfg.seed)
     train_dataset_cfg = dataclasses.replace(train_dataset_cfg, seed=seeds["dataset"])
     # Split as T5X does: the same seed gives its initial parameters.
@@ -183,7 +184,7 @@ def train(
 
     # ---------------------------------------------------- state -------------------------------------------------------
     save = checkpoint_cfg.save
-    checkpointer = (save or checkpoints.SaveCheckpointConfig()).make_checkpointer(directory, use_orbax)
+    checkpointer = (save or checkpoints.SaveCheckpointConfig()).make_checkpointer(run_directory.home, use_orbax)
     state, resumed = _restore_or_initialize(initializer, checkpointer, checkpoint_cfg.restore, batches, init_rng)
     first_step = int(state.step)
     initial_step = before.get("initial_step", first_step) if resumed else first_step
@@ -198,7 +199,7 @@ def train(
     # ---------------------------------------------------- loop --------------------------------------------------------
     periods = (eval_period, save.period if save is not None else None, gc_period, total_steps)
     stats_period = stats_period or min(filter(None, periods))
-    metric_writers = _open_writers(directory, first_step, resumed)
+    metric_writers = _open_writers(run_directory, first_step, resumed)
     evaluations = TrainingEvaluation(
         trainer,
         eval_batches,
@@ -217,7 +218,7 @@ def train(
         checkpointer=checkpointer,
         writers=metric_writers,
         run_files=run_description.run_files(model, train_dataset_cfg, seeds, initial_step),
-        model_dir=directory,
+        model_dir=run_directory.home,
         batch_size=train_dataset_cfg.batch_size,
         tokens_per_step=train_dataset_cfg.batch_size * sum(lengths.values()),
         periods=training_loop.Periods(
@@ -261,24 +262,6 @@ def _keep(batches: Any, **_: Any) -> Any:
 def _check_positive(name: str, value: Any) -> None:
     if not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1.")
-
-
-def _absolute_directory(model_dir: str) -> Path:
-    """Where MODEL_DIR is; it is made later, when everything else is known to be right.
-
-    Raises:
-      ValueError: if it is not local or cannot be written to.
-    """
-    if "://" in model_dir:
-        raise ValueError(
-            f"MODEL_DIR {model_dir} is not a path of this machine; mount the bucket, or give a shared folder."
-        )
-    directory = Path(model_dir).expanduser().absolute()
-    existing = next(parent for parent in (directory, *directory.parents) if parent.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
-        why = "is not a directory" if not existing.is_dir() else "does not let you write"
-        raise ValueError(f"MODEL_DIR {directory} cannot be written to: {existing} {why}. Choose another.")
-    return directory
 
 
 def _check_vocabulary(model: EncoderDecoderModel) -> None:
@@ -330,12 +313,16 @@ def _restore_or_initialize(
     return initializer.from_scratch(init_rng), False
 
 
-def _open_writers(directory: Path, first_step: int, resumed: bool) -> list[writers.MetricWriter]:
+def _open_writers(directory: RunDirectory, first_step: int, resumed: bool) -> list[writers.MetricWriter]:
     if jax.process_index() != 0:
         return []
     # What an interrupted run wrote after its last checkpoint, all of it if it had none, is about to be written again.
     keep_until = first_step if resumed else -1
-    return [writers.TensorBoardWriter(directory, keep_until), writers.JsonLinesWriter(directory, keep_until)]
+    opened: list[writers.MetricWriter] = [
+        writers.TensorBoardWriter(directory.local, keep_until),
+        writers.JsonLinesWriter(directory.local, keep_until),
+    ]
+    return [*opened, BucketWriter(directory)] if directory.is_remote else opened
 
 
 _FOLDERS = {

@@ -18,6 +18,7 @@ from limba import metrics as metrics_lib
 from limba.actions import TRAIN_METRIC_KEY, ActionMode, Actions
 from limba.data import BatchIterator
 from limba.preemption import PREEMPTED_EXIT_CODE, StopRequest
+from limba.storage import AnyPath
 from limba.train_state import TrainState
 from limba.train_statistics import TrainStatistics
 from limba.trainer import BaseTrainer
@@ -74,7 +75,7 @@ class Run:
     checkpointer: checkpoints.Checkpointer
     writers: Sequence[writers.MetricWriter]
     run_files: Mapping[str, bytes]
-    model_dir: Path
+    model_dir: AnyPath
     batch_size: int
     tokens_per_step: int
     periods: Periods

@@ -11,6 +11,9 @@ from typing import Any, Protocol
 
 from tqdm import tqdm
 
+from limba import storage
+from limba.storage import AnyPath
+
 Scalars = Mapping[str, float]
 
 
@@ -130,12 +133,12 @@ def _lines_until(path: Path, step: int) -> list[str]:
     return kept
 
 
-def read_metrics(model_dir: Path, dataset_prefix: str = "") -> list[dict]:
+def read_metrics(model_dir: AnyPath, dataset_prefix: str = "") -> list[dict]:
     """The lines of `metrics.jsonl` whose dataset begins with `dataset_prefix`, in the order written."""
     path = model_dir / "metrics.jsonl"
-    if not path.exists():
+    if not storage.is_file(path):
         return []
-    lines = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    lines = (json.loads(line) for line in storage.read_bytes(path).decode().splitlines())
     return [line for line in lines if line["dataset"].startswith(dataset_prefix)]
 
 

@@ -44,7 +44,7 @@ LAYERS = [
     {"limba.training_loop"},
     {"limba.t5x_gin_files"},
     {"limba.gin_utils", "limba.t5x_compat"},
-    {"limba.eval", "limba.run_description"},
+    {"limba.eval", "limba.run_description", "limba.run_directory"},
     {"limba.train", "limba.infer_text"},
     {"limba.infer"},
     {"limba.precompile", "limba.gin_check"},

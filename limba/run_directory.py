@@ -1,0 +1,90 @@
+"""The directory of a run, on this machine or in a bucket.
+
+Checkpoints are written where MODEL_DIR is. Metrics, events and the configuration are appended to, which a bucket does
+not allow: for a MODEL_DIR in a bucket they lie in a folder of this machine, and copies of them in the bucket.
+"""
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from limba import storage
+from limba.storage import AnyPath
+from limba.writers import Scalars
+
+# Between two copies while nothing but the training metrics changes.
+_SECONDS = 60.0
+
+
+class RunDirectory:
+    """Where a run is.
+
+    Attributes:
+      home: MODEL_DIR, absolute; checkpoints are written there.
+      local: the folder of metrics, events and configuration; `home` itself unless that is in a bucket.
+
+    Raises:
+      ValueError: if `home` cannot be written to, or the bucket cannot be read.
+    """
+
+    def __init__(self, model_dir: str):
+        self.home: AnyPath = storage.as_path(model_dir)
+        self._sent: dict[str, tuple[int, int]] = {}
+        if not storage.is_remote(self.home):
+            self.local = Path(self.home)
+            _check_writable(self.local)
+            return
+        self._temporary = tempfile.TemporaryDirectory(prefix="limba-run-")
+        self.local = Path(self._temporary.name)
+        # What an interrupted run wrote, so that it goes on.
+        for name in storage.list_files(self.home):
+            if not name.startswith("checkpoint"):
+                storage.write_bytes(self.local / name, storage.read_bytes(self.home / name))
+        self._sent = {name: self._state(name) for name in self._names()}
+
+    @property
+    def is_remote(self) -> bool:
+        return self.local != self.home
+
+    def copy(self) -> None:
+        """Copies to the bucket what has changed since the last time."""
+        for name in self._names():
+            state = self._state(name)
+            if self._sent.get(name) != state:
+                storage.write_bytes(self.home / name, (self.local / name).read_bytes())
+                self._sent[name] = state
+
+    def _names(self) -> list[str]:
+        return [str(path.relative_to(self.local)) for path in self.local.rglob("*") if path.is_file()]
+
+    def _state(self, name: str) -> tuple[int, int]:
+        stat = (self.local / name).stat()
+        return stat.st_mtime_ns, stat.st_size
+
+
+class BucketWriter:
+    """Copies a run's small files to its bucket as they are written: the last of a run's metric writers."""
+
+    def __init__(self, directory: RunDirectory):
+        self._directory = directory
+        self._last_copy = time.monotonic()
+
+    def write_scalars(self, step: int, dataset: str, scalars: Scalars) -> None:
+        # An evaluation is worth a copy at once: whoever keeps the best checkpoint reads it there.
+        if dataset != "train" or time.monotonic() - self._last_copy > _SECONDS:
+            self._directory.copy()
+            self._last_copy = time.monotonic()
+
+    def write_text(self, step: int, dataset: str, name: str, text: str) -> None:
+        """Copied with the next scalars."""
+
+    def close(self) -> None:
+        self._directory.copy()
+
+
+def _check_writable(directory: Path) -> None:
+    existing = next(parent for parent in (directory, *directory.parents) if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        why = "is not a directory" if not existing.is_dir() else "does not let you write"
+        raise ValueError(f"MODEL_DIR {directory} cannot be written to: {existing} {why}. Choose another.")
