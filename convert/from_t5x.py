@@ -1,4 +1,4 @@
-"""From a T5X checkpoint to one that every command of Limba takes: `run/` says which network it is.
+"""From a T5X checkpoint to one that every command of Limba takes: `run/` has its network, gin file and vocabulary.
 
     python -m convert from-t5x t5x_runs/base/checkpoint_1000000 runs/base --vocab spiece.model
     python -m convert to-hf runs/base exports/base
@@ -8,7 +8,7 @@ Training, evaluation and inference need no conversion: they read T5X's directori
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +82,27 @@ def from_t5x(
 
     def add_files(folder: Path) -> None:
         write_files(folder / "dataset", {})  # T5X's place in the data means nothing to our readers.
-        files = {"run.json": json.dumps(info, indent=2).encode(), "spiece.model": vocab.read_bytes()}
+        files = {
+            "run.json": json.dumps(info, indent=2).encode(),
+            "config.gin": _model_gin(fields, vocab, extra_ids).encode(),
+            "spiece.model": vocab.read_bytes(),
+        }
         write_files(folder / "run", files)
 
     path = write_checkpoint(source, out, "orbax", "float32", overwrite, add_files)
     print(f"{source.path} is converted to {path}: {fields}.")
     return path
+
+
+def _model_gin(fields: Mapping[str, Any], vocab: Path, extra_ids: int) -> str:
+    """The gin file of the model: what `limba infer --run_dir` reads."""
+    bindings = "".join(f"  {name} = {value!r}\n" for name, value in fields.items())
+    return (
+        "from __gin__ import dynamic_registration\n\nimport seqio\nfrom limba import network\n\n"
+        "include 'gin/models/t5_1_1/base.gin'\n\nDROPOUT_RATE = 0.0\n"
+        f"VOCABULARY_FILE = {str(vocab)!r}\nseqio.SentencePieceVocabulary.extra_ids = {extra_ids}\n"
+        f"network.T5Config:\n{bindings}"
+    )
 
 
 def network_fields(source: Source, mlp_activations: Sequence[str] | None = None) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def load_files(path: str | AnyPath, item: str) -> dict[str, bytes]:
 
 
 def load_run_info(path: str | AnyPath) -> dict[str, Any]:
-    """What `run/run.json` of a checkpoint says; see `limba.train.run_info`.
+    """What `run/run.json` of a checkpoint says; see `limba.run_description.run_info`.
 
     Raises:
       FileNotFoundError: if the checkpoint has none.

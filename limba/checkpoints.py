@@ -233,7 +233,9 @@ class Checkpointer:
                 if self._remote:
                     storage.remove_tree(path)
                 else:
-                    path.rename(path.with_name(f"unreadable_{path.name}"))
+                    unreadable = path.with_name(f"unreadable_{path.name}")
+                    storage.remove_tree(unreadable)  # of an earlier time
+                    path.rename(unreadable)
         multihost_utils.sync_global_devices(f"checkpointer:{self.model_dir}:renamed")
 
 
@@ -246,7 +248,6 @@ def load_dataset_state(path: str | AnyPath) -> dict[str, bytes]:
     path = storage.as_path(path)
     if storage.is_dir(path / "run"):
         return load_files(path, "dataset")
-    logger.warning("%s is T5X's: it does not say where Limba's data stood, so they start anew.", path)
     return {}
 
 

@@ -29,7 +29,6 @@ from limba import (
 from limba.data import BatchIterator, DatasetConfig, GetDatasetFn, GetEvalDatasetFn
 from limba.models import EncoderDecoderModel
 from limba.partitioning import PjitPartitioner
-from limba.run_description import run_info as run_info  # converters' tests and servers know it from here
 from limba.run_directory import BucketWriter, RunDirectory
 from limba.train_state import TrainState, TrainStateInitializer
 from limba.trainer import BaseTrainer, Trainer
@@ -295,10 +294,7 @@ def _restore_or_initialize(
     resumed = checkpointer.restore_latest(shapes, restore)
     if resumed is not None:
         state, dataset_state = resumed
-        if dataset_state:
-            batches.restore_state(dataset_state)
-        else:
-            logger.warning("The checkpoint does not say where the data stood (save_dataset = False): they start anew.")
+        _restore_position(batches, dataset_state)
         logger.info("Going on from step %d in %s.", int(state.step), checkpointer.model_dir)
         return state, True
     initial = restore.checkpoint if restore is not None else None
@@ -307,10 +303,17 @@ def _restore_or_initialize(
             raise ValueError(f"RestoreCheckpointConfig.dtype is {restore.dtype!r}; training is in float32.")
         state = checkpoints.load_state(initial, shapes, restore, functools.partial(initializer.new_state, init_rng))
         if restore.restore_dataset:
-            batches.restore_state(checkpoints.load_dataset_state(initial))
+            _restore_position(batches, checkpoints.load_dataset_state(initial))
         logger.info("Starting from %s at step %d.", initial, int(state.step))
         return state, False
     return initializer.from_scratch(init_rng), False
+
+
+def _restore_position(batches: BatchIterator, dataset_state: Mapping[str, bytes]) -> None:
+    if dataset_state:
+        batches.restore_state(dataset_state)
+    else:
+        logger.warning("The checkpoint does not say where Limba's data stood: they start anew.")
 
 
 def _open_writers(directory: RunDirectory, first_step: int, resumed: bool) -> list[writers.MetricWriter]:

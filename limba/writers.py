@@ -103,7 +103,7 @@ class JsonLinesWriter:
 
     def __init__(self, model_dir: Path, keep_until: int = -1):
         path = model_dir / "metrics.jsonl"
-        kept = _lines_until(path, keep_until) if path.exists() else []
+        kept = [json.dumps(line) for line in read_metrics(model_dir) if line["step"] <= keep_until]
         rewritten = path.with_suffix(".tmp")
         rewritten.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
         rewritten.replace(path)
@@ -122,23 +122,19 @@ class JsonLinesWriter:
         self._file.close()
 
 
-def _lines_until(path: Path, step: int) -> list[str]:
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            if json.loads(line)["step"] <= step:
-                kept.append(line)
-        except (json.JSONDecodeError, KeyError):
-            continue  # The last line of a killed run may be half-written.
-    return kept
+def _parse(text: str) -> list[dict]:
+    """The lines of `metrics.jsonl`; the last one of a killed run may be half-written and is left out."""
+    lines = []
+    for line in text.splitlines():
+        with contextlib.suppress(json.JSONDecodeError):
+            lines.append(json.loads(line))
+    return lines
 
 
 def read_metrics(model_dir: AnyPath, dataset_prefix: str = "") -> list[dict]:
     """The lines of `metrics.jsonl` whose dataset begins with `dataset_prefix`, in the order written."""
     path = model_dir / "metrics.jsonl"
-    if not storage.is_file(path):
-        return []
-    lines = (json.loads(line) for line in storage.read_bytes(path).decode().splitlines())
+    lines = _parse(storage.read_bytes(path).decode()) if storage.is_file(path) else []
     return [line for line in lines if line["dataset"].startswith(dataset_prefix)]
 
 

@@ -18,7 +18,7 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
 from convert.to_hf import to_hf
-from limba import checkpoints, train
+from limba import checkpoints, run_description
 from limba.models import EncoderDecoderModel
 from limba.network import T5Config, Transformer
 from limba.train_state import TrainState
@@ -163,7 +163,7 @@ def new_run(spiece_model) -> Callable[..., Path]:
             task_feature_lengths={"inputs": INPUTS_LENGTH, "targets": TARGETS_LENGTH},
             batch_size=2,
         )
-        run_files = {"run.json": json.dumps(train.run_info(model, dataset, {})).encode()}
+        run_files = {"run.json": json.dumps(run_description.run_info(model, dataset, {})).encode()}
         checkpointer = checkpoints.Checkpointer(directory, checkpoints.SaveCheckpointConfig(dtype=dtype))
         checkpointer.save(state, None, run_files)
         checkpointer.wait()

@@ -3,6 +3,7 @@ import sys
 import tarfile
 from pathlib import Path
 
+import gin
 import numpy as np
 import pytest
 
@@ -11,7 +12,7 @@ from convert.from_t5x import from_t5x, network_fields
 from convert.t5x_checkpoint import open_source
 from convert.to_hf import to_hf
 from convert.to_t5x import to_t5x
-from limba import checkpoints, classic_checkpoints, saved_tensors
+from limba import checkpoints, classic_checkpoints, gin_utils, saved_tensors
 
 GOLDEN = Path(__file__).parent.parent / "limba" / "golden"
 
@@ -70,7 +71,12 @@ def test_from_t5x_says_which_network_it_is(t5x_run, tmp_path, spiece_model):
         "relative_bias_per_layer": False,
         "joined_attention_kernels": True,
     }
-    assert checkpoints.load_files(checkpoints.find_checkpoint(tmp_path), "run").keys() == {"run.json", "spiece.model"}
+    files = checkpoints.load_files(checkpoints.find_checkpoint(tmp_path), "run")
+    assert files.keys() == {"run.json", "config.gin", "spiece.model"}
+    gin_utils.parse_gin_flags([str(checkpoints.find_checkpoint(tmp_path) / "run" / "config.gin")], [])
+    bound = {name: gin.query_parameter(f"network.T5Config.{name}") for name in info["network"]}
+    assert bound == info["network"]
+    gin.clear_config()
     assert _same(_tensors(t5x_run), _tensors(tmp_path))
     scanned = network_fields(open_source(t5x_run, "scalable_t5"))
     assert (scanned["head_dim"], scanned["num_decoder_layers"], scanned["scan_layers"]) == (4, 2, True)

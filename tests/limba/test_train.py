@@ -82,6 +82,25 @@ def test_resuming_repeats_the_uninterrupted_run_to_the_last_bit(tmp_path):
     assert jax.tree.all(jax.tree.map(lambda a, b: np.array_equal(jax.device_get(a), jax.device_get(b)), whole, parts))
 
 
+def test_a_checkpoint_that_does_not_say_where_the_data_stood(tmp_path, caplog):
+    """As T5X's do: the data start anew, whether it is the run's own or the one to begin with, and one line says so."""
+    no_position = checkpoints.CheckpointConfig(save=checkpoints.SaveCheckpointConfig(period=2, save_dataset=False))
+    _train(tmp_path / "run", 2, checkpoint_cfg=no_position)
+    restore = checkpoints.RestoreCheckpointConfig(path=str(tmp_path / "run"), mode="latest", restore_dataset=True)
+    beginning = checkpoints.CheckpointConfig(restore=restore)
+    for model_dir, config, total_steps in (("run", no_position, 3), ("other", beginning, 4)):
+        caplog.clear()
+        stream = small.Stream()
+        _train(tmp_path / model_dir, total_steps, stream=stream, checkpoint_cfg=config)
+        assert stream.next == 1
+        assert caplog.text.count("does not say where Limba's data stood") == 1
+
+
+def test_a_half_written_line_of_metrics_is_left_out(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "dataset": "train", "loss": 2.5}\n{"step": 2, "dat')
+    assert [line["loss"] for line in writers.read_metrics(tmp_path)] == [2.5]
+
+
 def test_work_after_the_last_checkpoint_is_done_again_and_written_once(tmp_path):
     _train(tmp_path / "whole", 6)
     _train(tmp_path / "cut", 5)  # saves at 2, 4 and, as the last step, 5
