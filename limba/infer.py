@@ -10,15 +10,19 @@ The first two answer lines (see `limba.infer_text`). The third runs over a task 
 `INFER_OUTPUT_DIR/<task>-predict.jsonl-00000-of-00001`; one that was interrupted goes on where it stopped.
 """
 
+import contextlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import re
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import gin
 import jax
 import numpy as np
-from etils import epath
 from jax.experimental import multihost_utils
 from tqdm import tqdm
 
@@ -27,6 +31,7 @@ from limba.data import Batch, DatasetConfig
 from limba.eval import checkpoint_step, load_model_params, refuse_train_state_initializer
 from limba.models import BaseTransformerModel
 from limba.partitioning import PjitPartitioner
+from limba.storage import AnyPath
 
 logger = logging.getLogger(__name__)
 
@@ -48,17 +53,31 @@ def merge_chunks_to_file(output_dir: str, output_fname: str, tmp_dir: str, step:
       ValueError: if there are none.
     """
     del step
-    chunks = sorted(path for path in epath.Path(tmp_dir).iterdir() if _is_chunk(path.name, output_fname))
+    chunks_dir = storage.as_path(tmp_dir)
+    chunks = [name for name in storage.list_names(chunks_dir) if _is_chunk(name, output_fname)]
     if not chunks:
         raise ValueError(f"There is nothing to write to {output_fname}: the split, or this shard of it, is empty.")
-    merged = epath.Path(output_dir) / output_fname
-    with merged.open("wb") as file:
+    with _written_here(storage.as_path(output_dir)) as directory, (directory / output_fname).open("wb") as file:
         for chunk in chunks:
-            file.write(chunk.read_bytes())
+            file.write(storage.read_bytes(chunks_dir / chunk))
 
 
 def _is_chunk(name: str, output_fname: str) -> bool:
     return name.startswith(f"{output_fname}-chunk") and not name.endswith(_COMPLETED)
+
+
+@contextlib.contextmanager
+def _written_here(directory: AnyPath) -> Iterator[Path]:
+    """Where to write the files of a directory: in it; or, for a bucket, in one of this machine that is copied there."""
+    if not storage.is_remote(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        yield Path(directory)
+        return
+    with tempfile.TemporaryDirectory(prefix="limba-infer-") as temporary:
+        local = Path(temporary)
+        yield local
+        for name in storage.list_files(local):
+            storage.write_bytes(directory / name, storage.read_bytes(local / name))
 
 
 # ---------------------------------------------------- inference ------------------------------------------------------
@@ -91,8 +110,8 @@ def infer(
     """Predicts or scores every example of a task, or of each task of a mixture: T5X's `infer_script.infer`.
 
     Results are in the order of the dataset, in `<output_dir>/<task>-<mode>.<extension>-<shard>-of-<shards>`. Chunks of
-    `checkpoint_period` batches are written to a folder of their own, `tmp-<task>-…`; a run that was interrupted goes on
-    after the last whole chunk, with the result of an uninterrupted one. A shard that is complete is not run again.
+    `checkpoint_period` batches are written to a folder of their own, `tmp-<task>-<mode>…`; a run that was interrupted
+    goes on after the last whole chunk, with the result of an uninterrupted one. A complete shard is not run again.
 
     Args:
       mode: "predict" (decoded targets), "predict_with_aux" (and scores) or "score" (log likelihood of given targets).
@@ -118,7 +137,7 @@ def infer(
 
     Raises:
       ValueError: for another mode or shard, without a checkpoint, or if the folder of an interrupted run is that of a
-        run with other batches or another checkpoint.
+        run with other settings or another checkpoint.
     """
     del checkpoint_ds_iter, use_orbax
     _check_mode(mode)
@@ -127,12 +146,11 @@ def infer(
         raise ValueError(f"infer.shard_id is {shard_id}; it counts from 0 to num_shards - 1 = {num_shards - 1}.")
     if checkpoint_period < 1:
         raise ValueError(f"infer.checkpoint_period is {checkpoint_period}; it must be at least 1 batch.")
-    directory = epath.Path(storage.as_path(output_dir))
+    directory = storage.as_path(output_dir)
     is_writer = jax.process_index() == 0
-    if is_writer:
-        directory.mkdir(parents=True, exist_ok=True)
-        if summarize_config_fn is not None and shard_id == 0:
-            summarize_config_fn(model_dir=str(directory), summary_writer=None, step=0)
+    if is_writer and summarize_config_fn is not None and shard_id == 0:
+        with _written_here(directory) as local:
+            summarize_config_fn(model_dir=str(local), summary_writer=None, step=0)
     with native_logs.filtered():
         from tasks import inference as task_inference  # TensorFlow comes in here, and only here.
 
@@ -142,7 +160,7 @@ def infer(
     write_fn = write_fn or task_inference.write_inferences_to_file
     suffix = f"{shard_id:05}-of-{num_shards:05}"
     names = {task.name: f"{task.name}-{mode}.{file_extension}-{suffix}" for task in tasks}
-    left = [task for task in tasks if not (directory / (names[task.name] + _COMPLETED)).exists()]
+    left = [task for task in tasks if not storage.is_file(directory / (names[task.name] + _COMPLETED))]
     for task in tasks:
         if task not in left:
             print(f"{directory / names[task.name]} is complete; nothing is left to do.")
@@ -154,11 +172,20 @@ def infer(
     infer_step = getattr(model, inference.MODES[mode])
     infer_fn = inference.make_infer_fn(infer_step, dataset_cfg.batch_size, partitioner)
     chunk_size = checkpoint_period * dataset_cfg.batch_size
-    identity = {"checkpoint": checkpoint, "split": dataset_cfg.split, "examples_per_chunk": chunk_size}
+    identity = {
+        "checkpoint": checkpoint,
+        "mode": mode,
+        "split": dataset_cfg.split,
+        "batch_size": dataset_cfg.batch_size,
+        "examples_per_chunk": chunk_size,
+        "task_feature_lengths": dataset_cfg.task_feature_lengths and dict(dataset_cfg.task_feature_lengths),
+        "seed": dataset_cfg.seed,
+        "crc32 of the gin configuration": _crc_of_gin(),
+    }
 
     for task in left:
         output_fname = names[task.name]
-        chunks_dir = directory / f"tmp-{task.name}-{suffix}"
+        chunks_dir = directory / f"tmp-{output_fname}"
         done = _completed_chunks(chunks_dir, output_fname, identity) if is_writer else 0
         done = int(multihost_utils.broadcast_one_to_all(np.int32(done)))
         with native_logs.filtered():
@@ -173,16 +200,17 @@ def infer(
             if not keep_aux_as_numpy:
                 aux = jax.tree.map(lambda x: x.tolist(), aux)
             if is_writer:
-                path = chunks_dir / f"{output_fname}-chunk{chunk:05}"
-                write_fn(str(path), (_per_example(results), aux), examples, mode, vocabulary)
+                name = f"{output_fname}-chunk{chunk:05}"
+                with _written_here(chunks_dir) as local:
+                    write_fn(str(local / name), (_per_example(results), aux), examples, mode, vocabulary)
                 # Written last: a chunk without this file is made again.
-                (path.parent / (path.name + _COMPLETED)).write_text("")
+                storage.write_bytes(chunks_dir / (name + _COMPLETED), b"")
         progress.close()
         if is_writer:
             if merge_chunked_results:
                 merge_fn(str(directory), output_fname, str(chunks_dir), checkpoint_step(str(checkpoint)))
-                chunks_dir.rmtree()
-            (directory / (output_fname + _COMPLETED)).write_text("")
+                storage.remove_tree(chunks_dir)
+            storage.write_bytes(directory / (output_fname + _COMPLETED), b"")
             where = directory / output_fname if merge_chunked_results else chunks_dir
             print(f"{task.name}: results in {where}")
         multihost_utils.sync_global_devices(f"infer:{output_fname}")
@@ -208,18 +236,24 @@ def _per_example(results: Any) -> list[Any]:
     return [jax.tree.unflatten(structure, row) for row in zip(*(leaf.tolist() for leaf in leaves), strict=True)]
 
 
-def _completed_chunks(chunks_dir: epath.Path, output_fname: str, identity: Mapping[str, Any]) -> int:
+def _crc_of_gin() -> int:
+    """Of the bindings in use: what decodes and what writes. The number of a shard may come from gin or from a flag."""
+    lines = gin.operative_config_str(max_line_length=100_000).splitlines()
+    return zlib.crc32("\n".join(x for x in lines if not re.match(r"#|(\S+\.)?infer\.shard_id\b", x)).encode())
+
+
+def _completed_chunks(chunks_dir: AnyPath, output_fname: str, identity: Mapping[str, Any]) -> int:
     """How many chunks an earlier run wrote; what it wrote beyond is written again.
 
     Raises:
       ValueError: if it was another run.
     """
     description = chunks_dir / "chunks.json"
-    if not description.exists():
-        chunks_dir.mkdir(parents=True, exist_ok=True)
-        description.write_text(json.dumps(identity))
+    identity = json.loads(json.dumps(identity))  # as it is read back
+    if not storage.is_file(description):
+        storage.write_bytes(description, json.dumps(identity).encode())
         return 0
-    before = json.loads(description.read_text())
+    before = json.loads(storage.read_bytes(description))
     if before != identity:
         changed = ", ".join(
             f"{name} {before.get(name)!r} -> {value!r}" for name, value in identity.items() if before.get(name) != value
@@ -229,7 +263,7 @@ def _completed_chunks(chunks_dir: epath.Path, output_fname: str, identity: Mappi
             "settings, or remove the folder to start anew."
         )
     done = 0
-    while (chunks_dir / f"{output_fname}-chunk{done:05}{_COMPLETED}").exists():
+    while storage.is_file(chunks_dir / f"{output_fname}-chunk{done:05}{_COMPLETED}"):
         done += 1
     if done:
         logger.info("Going on after %d chunks of %s.", done, output_fname)
@@ -264,7 +298,7 @@ def main(argv: Sequence[str]) -> int:
         files = [str(checkpoint / "run" / "config.gin"), "gin/runs/infer_text.gin", *files]
         bindings.insert(0, f"CHECKPOINT_PATH = {str(checkpoint)!r}")
         vocabulary = checkpoint / "run" / "spiece.model"
-        if vocabulary.is_file():
+        if storage.is_file(vocabulary):
             bindings.insert(1, f"seqio.SentencePieceVocabulary.sentencepiece_model_file = {str(vocabulary)!r}")
     configured = gin.external_configurable(infer_text.infer_text, module="limba.infer_text")
     gin_utils.parse_gin_flags(files, bindings, flags.gin_search_paths)

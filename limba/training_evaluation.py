@@ -195,9 +195,11 @@ class _CountedBatches:
             self._rows += targets.shape[0] * self._num_hosts
             self._target_tokens += targets.size * self._num_hosts
             given = time.monotonic()
-            yield batch
-            if self._steps == 1:
-                self.first_seconds = time.monotonic() - given
+            try:
+                yield batch
+            finally:  # Of a single batch, `islice` closes this without coming back.
+                if self._steps == 1:
+                    self.first_seconds = time.monotonic() - given
 
     def rates(self) -> dict[str, float]:
         return train_statistics.rates(time.monotonic() - self._began, self._steps, self._rows, self._target_tokens)

@@ -199,13 +199,13 @@ def auc(targets: Sequence[float], predictions: Sequence[float], targets_threshol
     # The share of pairs that are in the right order; ties count half.
     above = _ranks(scores)[positive].sum() - num_positive * (num_positive + 1) / 2
     # Precision where recall rises, one point per different score.
-    thresholds = np.unique(scores)[::-1]
-    chosen = scores[None, :] >= thresholds[:, None]
-    hits = (chosen & positive).sum(1)
+    order = np.argsort(-scores, kind="stable")
+    last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)  # of those that tie
+    hits = np.cumsum(positive[order])[last]
     gains = np.diff(hits, prepend=0) / num_positive
     return {
         "auc-roc": float(above / (num_positive * num_negative)),
-        "auc-pr": float(np.sum(gains * hits / chosen.sum(1))),
+        "auc-pr": float(np.sum(gains * hits / (last + 1))),
     }
 
 

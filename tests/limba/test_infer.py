@@ -1,5 +1,7 @@
 import functools
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ from limba import checkpoints, data, infer, inference
 from tests.limba import small
 
 inferring = pytest.importorskip("tests.limba.inferring", reason="needs SeqIO", exc_type=ImportError)
+REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -16,12 +19,18 @@ def checkpoint(tmp_path_factory):
     return inferring.save_checkpoint(tmp_path_factory.mktemp("run"), shift=2, step=5)
 
 
-def _infer(checkpoint, output_dir, num_devices=1, mode="predict", batch_size=4, checkpoint_period=2, **options):
+def _infer(
+    checkpoint, output_dir, num_devices=1, mode="predict", batch_size=4, checkpoint_period=2, data_options=(), **options
+):
     infer.infer(
         mode=mode,
         model=inferring.FormulaModel(),
         dataset_cfg=data.DatasetConfig(
-            inferring.register_task(), inferring.LENGTHS, "validation", batch_size=batch_size, shuffle=False, seed=0
+            inferring.register_task(),
+            **{"task_feature_lengths": inferring.LENGTHS, "seed": 0} | dict(data_options),
+            split="validation",
+            batch_size=batch_size,
+            shuffle=False,
         ),
         restore_checkpoint_cfg=checkpoints.RestoreCheckpointConfig(path=checkpoint, mode="specific"),
         partitioner=small.partitioner(num_devices),
@@ -96,6 +105,92 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_bytes(checkpoint, pre
     assert not calls
 
 
+def _interrupted(path, *arguments):
+    if path.endswith("01"):
+        raise KeyboardInterrupt
+    inferring.task_inference.write_inferences_to_file(path, *arguments)
+
+
+def test_a_finished_run_of_another_mode_leaves_an_interrupted_one(checkpoint, predictions, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        _infer(checkpoint, tmp_path, write_fn=_interrupted)
+    _infer(checkpoint, tmp_path, mode="score")
+    chunks = []
+
+    def write_fn(path, *arguments):
+        chunks.append(path[-2:])
+        inferring.task_inference.write_inferences_to_file(path, *arguments)
+
+    _infer(checkpoint, tmp_path, write_fn=write_fn)
+    assert chunks == ["01", "02"]
+    assert (tmp_path / _name()).read_bytes() == predictions
+
+
+def test_chunks_of_other_settings_are_refused(checkpoint, tmp_path, monkeypatch):
+    config = "# infer:\ninfer.shard_id = 0\nbeam_search.alpha = 0.6\n"
+    monkeypatch.setattr(infer.gin, "operative_config_str", lambda **_: config)
+    with pytest.raises(KeyboardInterrupt):
+        _infer(checkpoint, tmp_path, write_fn=_interrupted)
+    for options, message in (
+        ({"batch_size": 8, "checkpoint_period": 1}, "differs: batch_size 4 -> 8. Go"),
+        ({"data_options": {"seed": 1}}, "differs: seed 0 -> 1. Go"),
+        ({"data_options": {"task_feature_lengths": {"inputs": 8, "targets": 5}}}, "differs: task_feature_lengths {"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            _infer(checkpoint, tmp_path, **options)
+    with monkeypatch.context() as other:
+        other.setattr(infer.gin, "operative_config_str", lambda **_: config.replace("0.6", "0.7"))
+        with pytest.raises(ValueError, match="differs: crc32 of the gin configuration"):
+            _infer(checkpoint, tmp_path)
+    monkeypatch.setattr(infer.gin, "operative_config_str", lambda **_: config.replace("infer.shard_id = 0\n", ""))
+    _infer(checkpoint, tmp_path)
+
+
+# A process of its own: TensorStore reads the address of its bucket once.
+_BUCKET_SCRIPT = """
+import os, sys
+from tests.limba.fake_gcs import FakeGcs
+
+gcs = FakeGcs()
+os.environ["TENSORSTORE_GCS_HTTP_URL"] = gcs.url
+import pytest
+from etils import epath
+from limba import infer
+from tests.limba import test_infer
+
+run = epath.Path("gs://my-bucket/run/checkpoint_5")
+gcs.put("my-bucket", "run/checkpoint_5/run/spiece.model", b"pieces")
+parsed = []
+with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(infer.checkpoints, "find_checkpoint", lambda _: run)
+    patch.setattr(infer.gin_utils, "parse_gin_flags", lambda files, bindings, _: parsed.extend(bindings))
+    patch.setattr(infer.gin_utils, "require_bindings", lambda **_: None)
+    patch.setattr(infer.gin_utils, "start", lambda *_, **__: None)
+    infer.main(["--run_dir", str(run), "--input", "x"])
+assert f"sentencepiece_model_file = '{run}/run/spiece.model'" in parsed[1], parsed
+
+output = "gs://my-bucket/out"
+with pytest.raises(KeyboardInterrupt):
+    test_infer._infer(sys.argv[1], output, write_fn=test_infer._interrupted)
+assert any(name.endswith("chunk00000.COMPLETED") for _, name in gcs.objects)
+test_infer._infer(sys.argv[1], output)
+assert sorted(name for _, name in gcs.objects if name.startswith("out/")) == [
+    f"out/{test_infer._name()}", f"out/{test_infer._name()}.COMPLETED"
+]
+with open(sys.argv[2], "rb") as file:
+    assert gcs.objects["my-bucket", f"out/{test_infer._name()}"][0] == file.read()
+print("in the bucket")
+"""
+
+
+def test_a_bucket(checkpoint, predictions, tmp_path):
+    (tmp_path / "expected").write_bytes(predictions)
+    command = [sys.executable, "-c", _BUCKET_SCRIPT, checkpoint, str(tmp_path / "expected")]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0 and "in the bucket" in done.stdout, done.stderr[-3000:]
+    assert not (REPOSITORY / "gs:").exists()
+
+
 def test_shards_make_up_the_whole(checkpoint, tmp_path):
     for shard in range(2):
         _infer(checkpoint, tmp_path, shard_id=shard, num_shards=2, mode="score")
@@ -122,7 +217,7 @@ def test_auxiliary_values_and_ids(checkpoint, tmp_path):
 
 def test_chunks_can_be_left_where_they_are(checkpoint, tmp_path, predictions):
     _infer(checkpoint, tmp_path, merge_chunked_results=False)
-    chunks = sorted((tmp_path / "tmp-inference_letters-00000-of-00001").glob("*-chunk?????"))
+    chunks = sorted((tmp_path / f"tmp-{_name()}").glob("*-chunk?????"))
     assert b"".join(chunk.read_bytes() for chunk in chunks) == predictions
     assert len(chunks) == 3 and (tmp_path / (_name() + ".COMPLETED")).exists()
 

@@ -2,7 +2,9 @@
 
 import functools
 import gc
+import itertools
 import logging
+import time
 
 import jax
 import numpy as np
@@ -13,6 +15,7 @@ from limba import actions, adafactor, checkpoints, evaluation, models, trainer, 
 from limba.data import DatasetConfig
 from limba.schedules import create_learning_rate_scheduler
 from limba.train import train
+from limba.training_evaluation import _CountedBatches
 from limba.weight_metrics import WeightMetricsComputer
 from tests.limba import event_files, small
 
@@ -364,3 +367,11 @@ def test_what_cannot_work_is_refused(tmp_path, options, words):
         _train(tmp_path, **options)
     for word in words:
         assert word in str(error.value)
+
+
+@pytest.mark.parametrize("eval_steps", [1, 2])
+def test_the_first_batch_is_timed(eval_steps):
+    counted = _CountedBatches([{"decoder_target_tokens": np.zeros((2, 3))}] * 3, 1)
+    for step, _ in enumerate(itertools.islice(counted, eval_steps)):
+        time.sleep(0.02 if step == 0 else 0.2)
+    assert 0.02 <= counted.first_seconds < 0.2

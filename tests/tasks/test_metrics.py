@@ -1,5 +1,7 @@
 """Values worked out by hand, or from the definitions."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -62,6 +64,20 @@ def test_auc():
     assert metrics.score_auc([3.0, 1.0], [2, 1], targets_threshold=2)["auc-roc"] == 1
     with pytest.raises(ValueError, match="0 positive"):
         metrics.auc([0, 0], [1, 2])
+
+
+def test_auc_of_many_scores():
+    rng = np.random.default_rng(0)
+    targets, scores = rng.integers(0, 2, 4000), rng.integers(0, 3000, 4000) / 7
+    tracemalloc.start()
+    areas = metrics.auc(targets, scores)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2e6  # a matrix of scores by thresholds has 9 MB
+    thresholds = sorted(set(scores), reverse=True)
+    hits = np.asarray([np.sum(targets[scores >= t]) for t in thresholds])
+    precision = hits / [np.sum(scores >= t) for t in thresholds]
+    assert areas["auc-pr"] == pytest.approx(np.sum(np.diff(hits, prepend=0) * precision) / targets.sum(), rel=1e-12)
 
 
 def test_groups():
