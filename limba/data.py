@@ -68,8 +68,10 @@ class DatasetConfig:
                 "DatasetConfig.runtime_preprocessors and num_workers belong to AirIO tasks, which Limba does not read; "
                 "register the task with SeqIO."
             )
-        if self.batch_size < 1:
-            raise ValueError(f"DatasetConfig.batch_size is {self.batch_size}; it must be at least 1.")
+        if not isinstance(self.batch_size, int) or self.batch_size < 1:
+            raise ValueError(
+                f"DatasetConfig.batch_size (BATCH_SIZE) is {self.batch_size!r}; it is a whole number of at least 1."
+            )
         if self.use_custom_packing_ops:
             raise ValueError("DatasetConfig.use_custom_packing_ops needs tensor2tensor's ops; set it to False.")
         if self.num_readers is not None and (self.num_readers < 1 or self.batch_size % self.num_readers):

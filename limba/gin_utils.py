@@ -344,6 +344,8 @@ def explanation(error: BaseException) -> str:
         message += f" Did you mean {', '.join(nearest)}?" if nearest else ""
         if unknown[3]:
             message += " Import its module, or read this file after one that does."
+    elif isinstance(error, SyntaxError) and str(error.filename).endswith(".py"):
+        message = f"the Python module {error.filename}, line {error.lineno}: {error.msg}"
     elif isinstance(error, SyntaxError):
         message = f"cannot read `{(error.text or '').strip()}`. Strings need quotes of their own: \"'value'\"."
     return message

@@ -87,6 +87,10 @@ class T5Config:
             )
         for name in self.mlp_activations:
             layers.activation_function(name)
+        if isinstance(self.dropout_rate, bool | str) or not 0 <= self.dropout_rate < 1:
+            raise ValueError(
+                f"T5Config.dropout_rate (DROPOUT_RATE) is {self.dropout_rate!r}; it is a number from 0 to below 1."
+            )
         for field in ("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim"):
             if getattr(self, field) < 1:
                 raise ValueError(f"T5Config.{field} is {getattr(self, field)}; it must be at least 1.")
@@ -403,15 +407,18 @@ class Transformer(nn.Module):
         Positions are part of packed batches; T5's relative positions do not need them.
         """
         del encoder_positions
-        encoded = self.encode(encoder_input_tokens, encoder_segment_ids, enable_dropout)
+        # By name, for networks that are derived from this one and take only some of them.
+        encoded = self.encode(
+            encoder_input_tokens, encoder_segment_ids=encoder_segment_ids, enable_dropout=enable_dropout
+        )
         return self.decode(
             encoded,
             encoder_input_tokens,
             decoder_input_tokens,
             decoder_target_tokens,
-            encoder_segment_ids,
-            decoder_segment_ids,
-            decoder_positions,
-            enable_dropout,
-            decode,
+            encoder_segment_ids=encoder_segment_ids,
+            decoder_segment_ids=decoder_segment_ids,
+            decoder_positions=decoder_positions,
+            enable_dropout=enable_dropout,
+            decode=decode,
         )

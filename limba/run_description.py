@@ -42,7 +42,10 @@ def choose_seeds(before: Mapping[str, Any], random_seed: int | None, dataset_see
     """
     seeds = {}
     for name, configured in (("random", random_seed), ("dataset", dataset_seed)):
-        drawn = before.get("seeds", {}).get(name, secrets.randbelow(2**31))
+        known = before.get("seeds", {})
+        # Without a saved position the data start anew: from the same seed they would be the same examples again.
+        keep = name in known and (name == "random" or before.get("position_saved", True))
+        drawn = known[name] if keep else secrets.randbelow(2**31)
         seeds[name] = configured if configured is not None else drawn
     if jax.process_count() > 1:
         seeds = {name: int(seed) for name, seed in multihost_utils.broadcast_one_to_all(seeds).items()}
@@ -82,10 +85,14 @@ def _absolute(file: str) -> str:
 
 
 def run_files(
-    model: EncoderDecoderModel, dataset_config: DatasetConfig, seeds: Mapping[str, int], initial_step: int
+    model: EncoderDecoderModel,
+    dataset_config: DatasetConfig,
+    seeds: Mapping[str, int],
+    initial_step: int,
+    position_saved: bool,
 ) -> dict[str, bytes]:
     """The content of `run/`: run.json, config.gin, and the vocabulary's file."""
-    info = run_info(model, dataset_config, seeds, initial_step)
+    info = run_info(model, dataset_config, seeds, initial_step) | {"position_saved": position_saved}
     files = {
         "run.json": json.dumps(info, indent=1).encode(),
         "config.gin": gin_utils.operative_config().encode(),

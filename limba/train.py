@@ -216,7 +216,9 @@ def train(
         actions=_prepare_actions(actions, evaluations, directory, first_step if resumed else None),
         checkpointer=checkpointer,
         writers=metric_writers,
-        run_files=run_description.run_files(model, train_dataset_cfg, seeds, initial_step),
+        run_files=run_description.run_files(
+            model, train_dataset_cfg, seeds, initial_step, position_saved=save is not None and save.save_dataset
+        ),
         model_dir=run_directory.home,
         batch_size=train_dataset_cfg.batch_size,
         tokens_per_step=train_dataset_cfg.batch_size * sum(lengths.values()),
@@ -313,7 +315,10 @@ def _restore_position(batches: BatchIterator, dataset_state: Mapping[str, bytes]
     if dataset_state:
         batches.restore_state(dataset_state)
     else:
-        logger.warning("The checkpoint does not say where Limba's data stood: they start anew.")
+        logger.warning(
+            "The checkpoint does not say where Limba's data stood: they start anew. "
+            "SaveCheckpointConfig.save_dataset = True keeps the place."
+        )
 
 
 def _open_writers(directory: RunDirectory, first_step: int, resumed: bool) -> list[writers.MetricWriter]:

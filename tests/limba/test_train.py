@@ -96,6 +96,21 @@ def test_a_checkpoint_that_does_not_say_where_the_data_stood(tmp_path, caplog):
         assert caplog.text.count("does not say where Limba's data stood") == 1
 
 
+@pytest.mark.parametrize("save_dataset", [True, False])
+def test_a_drawn_data_seed_is_kept_with_the_place_and_drawn_anew_without(tmp_path, save_dataset):
+    save = checkpoints.SaveCheckpointConfig(period=1, save_dataset=save_dataset)
+    seeds = []
+    for total_steps in (1, 2):
+        _train(
+            tmp_path,
+            total_steps,
+            checkpoint_cfg=checkpoints.CheckpointConfig(save=save),
+            train_dataset_cfg=DatasetConfig("counter", LENGTHS, "train", 8, seed=None),
+        )
+        seeds.append(checkpoints.load_run_info(tmp_path)["seeds"]["dataset"])
+    assert (seeds[0] == seeds[1]) == save_dataset
+
+
 def test_a_half_written_line_of_metrics_is_left_out(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "dataset": "train", "loss": 2.5}\n{"step": 2, "dat')
     assert [line["loss"] for line in writers.read_metrics(tmp_path)] == [2.5]
