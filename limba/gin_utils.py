@@ -365,11 +365,19 @@ def _known_names() -> set[str]:
     return names
 
 
+# Macros that a run may leave out, and what they are then. A file read after the run's cannot bind them itself: that
+# would override the run's.
+_DEFAULTS = {"MIXTURE_OR_TASK_MODULE": None}
+
+
 def _check_bound(used: set[str]) -> None:
     for name in sorted(name for name in used if "." not in name):  # with a dot it is a constant, not a macro
         try:
             gin.query_parameter(f"%{name}")
         except ValueError:
+            if name in _DEFAULTS:
+                gin.bind_parameter(f"%{name}", _DEFAULTS[name])
+                continue
             hint = "include a file of gin/models/ before the run's" if name == "MODEL" else f"add --gin.{name}=…"
             raise GinError(f"{name} is used in the gin files and not bound anywhere: {hint}.") from None
 

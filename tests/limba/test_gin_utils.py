@@ -87,6 +87,18 @@ def test_required_macros(gin_file):
         gin_utils.require_bindings(STEPS="100", OTHER="1")
 
 
+@pytest.mark.parametrize("command", ["eval", "infer"])
+@pytest.mark.parametrize("module", ["my.tasks", None])
+def test_evaluation_imports_the_tasks_of_the_run(gin_file, command, module):
+    """A run's file gives the module, if any; a model's alone gives none."""
+    run = "MODEL = 1\nMIXTURE_OR_TASK_NAME = 'x'\nTASK_FEATURE_LENGTHS = None\n"
+    if module:
+        run += f"MIXTURE_OR_TASK_MODULE = {module!r}\n"
+    outputs = [f"{name} = 'out'" for name in ("CHECKPOINT_PATH", f"{command.upper()}_OUTPUT_DIR")]
+    gin_utils.parse_gin_flags([gin_file(run), f"gin/runs/{command}.gin"], outputs)
+    assert gin.get_bindings(f"{command}/DatasetConfig")["module"] == module
+
+
 def test_the_folder_gin_holds_no_python():
     assert not list((gin_utils.REPOSITORY / "gin").rglob("*.py"))
 

@@ -1,7 +1,7 @@
 import gin
 import pytest
 
-from limba import data, gin_utils, models, partitioning, precompile
+from limba import data, gin_utils, partitioning, precompile
 from tests.limba import small
 
 LENGTHS = {"inputs": 16, "targets": 8}
@@ -47,10 +47,17 @@ def test_the_step_is_compiled_without_data(capsys, tmp_path):
 def test_t5x_run_file_binds_it():
     gin.clear_config()
     files = ["t5x/examples/t5/t5_1_1/tiny.gin", "t5x/configs/runs/precompile.gin"]
-    given = ["MIXTURE_OR_TASK_NAME = 'x'", f"TASK_FEATURE_LENGTHS = {LENGTHS}", "MODEL_DIR = 'x'", "DROPOUT_RATE = 0.0"]
+    given = [
+        "MIXTURE_OR_TASK_NAME = 'x'",
+        f"TASK_FEATURE_LENGTHS = {LENGTHS}",
+        "MODEL_DIR = 'runs/x'",
+        "DROPOUT_RATE = 0.0",
+    ]
     try:
         gin_utils.parse_gin_flags(files, [*given, "BATCH_SIZE = 4"])
-        assert gin.query_parameter("precompile.model_dir") is not None
-        assert gin.get_configurable(models.EncoderDecoderModel) is not None
+        assert str(gin.query_parameter("precompile.model_dir")) == "%MODEL_DIR"
+        assert gin.query_parameter("%MODEL_DIR") == "runs/x"
+        rows = gin.get_bindings("train/DatasetConfig")
+        assert (rows["batch_size"], rows["pack"], rows["task_feature_lengths"]) == (4, True, LENGTHS)
     finally:
         gin.clear_config()

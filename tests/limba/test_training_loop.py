@@ -277,24 +277,16 @@ class _DoublingTrainer(trainer.Trainer):
 
     @functools.cached_property
     def _partitioned_train_step(self):
-        def train_step(train_state, batch):
-            return trainer.train_with_lr(
-                train_state,
-                batch,
-                learning_rate=self._factor * self._learning_rate_fn(train_state.step),
-                dropout_rng=self._get_step_rng(train_state.step),
-                model=self._model,
-                num_microbatches=self._num_microbatches,
-                weight_metrics_computer=self._weight_metrics_computer,
-                data_partition_spec=self._partitioner.data_partition_spec,
-            )
-
-        return self._partitioner.partition(
-            train_step,
-            in_axis_resources=(self._train_state_axes, self._partitioner.data_partition_spec),
-            out_axis_resources=(self._train_state_axes, None),
-            donate_argnums=(0,),
+        axes, rows = self._train_state_axes, self._partitioner.data_partition_spec
+        update = functools.partial(
+            trainer.train_with_lr, model=self._model, num_microbatches=self._num_microbatches, data_partition_spec=rows
         )
+
+        def doubled(state, examples):
+            rate = self._learning_rate_fn(state.step) * self._factor
+            return update(state, examples, rate, self._get_step_rng(state.step))
+
+        return self._partitioner.partition(doubled, (axes, rows), (axes, None), donate_argnums=(0,))
 
 
 class _ScaledModel(models.EncoderDecoderModel):
