@@ -16,6 +16,11 @@ AnyPath: TypeAlias = Path | epath.Path
 
 _mounts: list[Path] = []
 
+# Buckets that answered once. TensorStore tries for a quarter of an hour, which is right in the middle of a run; a bucket
+# that is asked for the first time may be a slip of the pen, or this machine may have no network.
+_reached: set[str] = set()
+_FIRST_TRY = ts.Context({"gcs_request_retries": {"max_retries": 3}, "s3_request_retries": {"max_retries": 3}})
+
 
 def mount_buckets(directory: str) -> None:
     """From now on gs://NAME/x is the file NAME/x below this directory, as gcsfuse and Vertex AI mount buckets.
@@ -37,9 +42,15 @@ def mounted(path: str) -> str:
 
 
 def as_path(path: str | AnyPath) -> AnyPath:
-    """An absolute path of this machine, or the place in a bucket that a URL names."""
+    """An absolute path of this machine, or the place in a bucket that a URL names.
+
+    Raises:
+      ValueError: for a URL of another kind than gs:// and s3://.
+    """
     path = mounted(path) if isinstance(path, str) else path
     if is_remote(path):
+        if not str(path).startswith(("gs://", "s3://")):
+            raise ValueError(f"{path}: paths are folders of this machine, gs://BUCKET/… and s3://BUCKET/….")
         return epath.Path(path)
     return Path(path).expanduser().absolute()
 
@@ -49,11 +60,7 @@ def is_remote(path: str | AnyPath) -> bool:
 
 
 def kvstore_spec(path: AnyPath) -> dict[str, Any]:
-    """TensorStore's description of a directory.
-
-    Raises:
-      ValueError: for a kind of URL that TensorStore does not know.
-    """
+    """TensorStore's description of a directory."""
     if is_remote(path):
         return ts.KvStore.Spec(f"{path}/").to_json()
     return {"driver": "file", "path": f"{path}/"}
@@ -70,7 +77,7 @@ def list_files(path: AnyPath) -> list[str]:
     """Names of all files below a directory, relative to it, sorted.
 
     Raises:
-      ValueError: if a bucket cannot be read.
+      ValueError: if a bucket cannot be reached.
     """
     if is_remote(path):
         return sorted(key.decode() for key in _open(path).list().result())
@@ -128,4 +135,14 @@ def unsynced() -> ts.Context:
 
 
 def _open(path: AnyPath) -> ts.KvStore:
+    bucket = "/".join(str(path).split("/")[:3])
+    if bucket not in _reached:
+        try:
+            ts.KvStore.open(kvstore_spec(path), context=_FIRST_TRY).result().read("").result()
+        except ValueError as error:
+            raise ValueError(
+                f"{path} cannot be reached: {error}\nIs the bucket's name right, and has this machine a network and "
+                "credentials for it? A bucket that is mounted as a folder is named by --buckets=DIR."
+            ) from None
+        _reached.add(bucket)
     return ts.KvStore.open(kvstore_spec(path)).result()

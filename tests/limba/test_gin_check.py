@@ -84,8 +84,8 @@ HEAD = "from __gin__ import dynamic_registration\nfrom t5x import utils\n"
         ("from t5x import export_lib\n", "{}:1: Limba does not provide t5x.export_lib. Limba writes no TensorFlow"),
         ("import no_such_module\n", "{}:1: No module named 'no_such_module'"),
         (
-            "network.T5Config.emb_dim = 8\n",
-            "{}:1: No configurable matching 'network.T5Config'. Import its module, or read",
+            "nowhere_imported.T5Config.emb_dim = 8\n",
+            "{}:1: No configurable matching 'nowhere_imported.T5Config'. Import its module, or read",
         ),
         ("X = four\n", "{}:1: cannot read `X = four`. Strings need quotes"),
         ("X = [1,\n", "{}"),
@@ -113,12 +113,14 @@ def test_a_fault_in_an_included_file_names_both(tmp_path, capsys):
     )
 
 
-def test_files_are_read_apart_and_folders_are_whole(tmp_path, capsys):
+def test_files_are_read_apart_and_folders_are_whole(tmp_path, capsys, monkeypatch):
     """What one file imports does not help another."""
-    (tmp_path / "c.gin").write_text("network.T5Config.emb_dim = 8\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "only_in_a.py").write_text("def width(size=1):\n    return size\n")
+    (tmp_path / "c.gin").write_text("only_in_a.width.size = 8\n")
     (tmp_path / "d.txt").write_text("not gin\n")
     (tmp_path / "a.gin").write_text(
-        "from __gin__ import dynamic_registration\nfrom limba import network\nX = @network.T5Config\n"
+        "from __gin__ import dynamic_registration\nimport only_in_a\nX = @only_in_a.width\n"
     )
     (tmp_path / "b.gin").write_text("M = %gin.REQUIRED\nX = %M\n")
     code, lines = _run(capsys, tmp_path)

@@ -1,5 +1,6 @@
 """Checkpoints in a bucket, against a loopback server."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -94,3 +95,12 @@ def test_what_is_not_there_is_named(output):
 
 def test_a_run_lives_in_a_bucket_and_is_resumed_there_to_the_last_bit(output):
     assert output[-1] == "trained"
+
+
+def test_a_bucket_out_of_reach_is_named_with_the_remedy():
+    script = "from limba import storage; storage.list_names(storage.as_path('gs://no-bucket/run'))"
+    closed = os.environ | {"TENSORSTORE_GCS_HTTP_URL": "http://127.0.0.1:1"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=closed, timeout=120)
+    assert done.returncode == 1
+    assert "ValueError: gs://no-bucket/run cannot be reached" in done.stderr
+    assert "--buckets=DIR" in done.stderr

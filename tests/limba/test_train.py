@@ -300,7 +300,7 @@ def _model_with_big_vocabulary():
         ({"partitioner": lambda: small.partitioner(8, 8)}, ["num_heads is 4", "size 8"]),
         ({"eval_period": lambda: 0}, ["train.eval_period is 0", "at least 1"]),
         ({"total_steps": lambda: "4"}, ["train.total_steps is '4'"]),
-        ({"model_dir": lambda: "gs://bucket/run"}, ["gs://bucket/run", "mount"]),
+        ({"model_dir": lambda: "hdfs://name/run"}, ["hdfs://name/run", "gs://BUCKET"]),
     ],
 )
 def test_bad_configurations_fail_before_data_and_compilation(tmp_path, options, words):
