@@ -1,23 +1,27 @@
-"""The proof that an export is the model: tensors bit for bit, logits through other people's arithmetic.
+"""Are two models the same? Parameters by name, then logits, loss and greedy output on the same tokens.
 
-Everything is read back from the written files. Reading them through the table of names that wrote them would repeat
-its mistakes, so the logits are also computed from the files alone, in NumPy and, where installed, in PyTorch.
+    python -m convert check runs/base exports/base
+
+Models are run tensor by tensor, in our network and, for a Hugging Face folder, in other people's: a mistake in the
+table of names, which both directions share, shows there.
 """
 
+import argparse
 import dataclasses
 import importlib.util
-import json
-import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+import sentencepiece
+from tqdm import tqdm
 
-from convert import hf_weights, names, numpy_t5
-from limba.network import T5Config, Transformer
+from convert import flax_forward, forward, models, names, numpy_t5, streams, torch_forward
+from convert.models import Model
+from limba.network import T5Config
+from limba.saved_tensors import SavedTensor
 
 # Two float32 implementations of one model differ by less: about 1e-5 for a random T5 of base size. Rounding grows with
 # the logits, so where the largest is above 10, 1e-5 of it is allowed.
@@ -25,57 +29,244 @@ TOLERANCE = 1e-4
 RELATIVE_TOLERANCE = 1e-5
 
 _INPUTS_LENGTH, _TARGETS_LENGTH = 48, 24
+_GREEDY_TOKENS = 8
+_TEXT = (
+    "The quick brown fox jumps over the lazy dog. Câinele leneș doarme; vulpea, nu. 12.5 % – „știi?” Über 3 Äpfel, "
+    "ça va: быстрая лиса и собака, 狐は犬を跳び越える."
+)
 
 
-def check_export(
-    folder: Path, formats: Sequence[str], config: T5Config, params: Mapping[str, np.ndarray], dtype: str
-) -> dict[str, float]:
-    """Compares the files in `folder` with the checkpoint's unrolled parameters.
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """One line of the table.
 
-    Returns:
-      The largest difference between Limba's logits and those of each export, by what was compared.
+    Attributes:
+      what: was compared.
+      value: the largest difference, or a count of what differs.
+      allowed: what it may be.
+      note: how it was computed, or why not.
+    """
+
+    what: str
+    value: float | None
+    allowed: float
+    note: str = ""
+
+    @property
+    def holds(self) -> bool:
+        return self.value is None or self.value <= self.allowed
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("a", metavar="A", help="a checkpoint of Limba or T5X, a run, or a Hugging Face folder")
+    parser.add_argument("b", metavar="B", help="another one")
+    parser.add_argument("--text", default=_TEXT, help="is encoded for the second row (a few languages)")
+    models.add_told_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    told = models.told_arguments(args)
+    a, b = models.open_model(args.a, told), models.open_model(args.b, told)
+    print(f"A: {_description(a)}\nB: {_description(b)}")
+    rows = compare(a, b, args.text)
+    print(table(rows))
+    require(rows, "A and B are not the same model")
+
+
+def compare(a: Model, b: Model, text: str = _TEXT) -> list[Comparison]:
+    """Compares two models.
+
+    Args:
+      a: the first, whose logits are the measure.
+      b: the second. Where the dtypes differ, both are rounded to the narrower.
+      text: is encoded with the vocabulary of either.
 
     Raises:
-      ValueError: if a tensor is not the checkpoint's in `dtype`, or logits differ by more than the tolerance.
+      ValueError: if they are of different networks, or one cannot be read.
     """
-    batch = check_batch(config.vocab_size)
-    hf_config = json.loads((folder / "config.json").read_text("utf-8"))
-    ours = limba_logits(config, {name: x.astype(dtype, copy=False) for name, x in params.items()}, batch)
-    differences = {}
-    for format_ in formats:
-        if format_ == "safetensors":
-            file = hf_weights.SAFETENSORS
-            tensors: Mapping[str, np.ndarray] = hf_weights.Safetensors(folder / file)
-            weights: numpy_t5.Weights = numpy_t5.TorchWeights(tensors)
-            stored = {t.limba: t.torch for t in names.table(config)}
-        else:
-            file = hf_weights.FLAX
-            tensors = hf_weights.read_flax(folder / file)
-            weights = numpy_t5.FlaxWeights(tensors)
-            stored = {t.limba: t.flax for t in names.table(config)}
-        exported = _same_tensors(file, tensors, stored, params, dtype)
-        theirs = limba_logits(config, exported, batch)
-        differences[f"limba vs export (Limba, from {file})"] = _largest_difference(ours, theirs)
-        theirs = numpy_t5.logits(weights, hf_config, batch["encoder_input_tokens"], batch["decoder_input_tokens"])
-        differences[f"limba vs export (NumPy, from {file})"] = _largest_difference(ours, theirs)
-    if "safetensors" in formats and importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
-        differences["limba vs export (PyTorch)"] = _largest_difference(ours, _torch_logits(folder, batch))
-    allowed = max(TOLERANCE, RELATIVE_TOLERANCE * float(np.max(np.abs(ours))))
-    wrong = [f"{what}: {difference:.2e}" for what, difference in differences.items() if not difference <= allowed]
+    _check_same_network(a, b)
+    rows = _parameters(a, b)
+    a, b = _rounded(a, b)
+    batch = check_batch(a.config.vocab_size, _tokens(a, b, text))
+    inputs = batch["encoder_input_tokens"]
+    with tqdm(total=0, desc="comparing logits", unit="pass", file=sys.stderr) as bar:
+        logits = forward.logits(a.config, a.tensors, batch)
+        bar.update()
+        allowed = max(TOLERANCE, RELATIVE_TOLERANCE * float(np.max(np.abs(logits))))
+        tokens = forward.greedy(a.config, a.tensors, inputs, _GREEDY_TOKENS)
+        bar.update()
+        for label, implementation in _implementations(a, b):
+            theirs = implementation.logits(batch)
+            rows.append(Comparison(f"logits, {label}", _largest_difference(logits, theirs), allowed))
+            losses = [forward.loss(x, batch["decoder_target_tokens"]) for x in (logits, theirs)]
+            rows.append(Comparison(f"loss, {label}", abs(losses[0] - losses[1]), allowed, f"{losses[1]:.6f}"))
+            bar.update()
+            if implementation.greedy is not None:
+                differ = _different_rows(a, batch, tokens, implementation.greedy(inputs), allowed)
+                rows.append(Comparison(f"greedy tokens, {label}", differ, 0, f"{_GREEDY_TOKENS} a row"))
+                bar.update()
+    return rows
+
+
+def table(rows: list[Comparison]) -> str:
+    """The comparisons as text, one a line."""
+    width = max(len(row.what) for row in rows)
+    lines = []
+    for row in rows:
+        verdict = "  –  " if row.value is None else ("ok   " if row.holds else "WRONG")
+        value = "" if row.value is None else f"{row.value:<8.2e} (allowed {row.allowed:.0e})"
+        lines.append(f"{verdict} {row.what:{width}}  {value}  {row.note}".rstrip())
+    return "\n".join(lines)
+
+
+def require(rows: list[Comparison], otherwise: str) -> None:
+    """Raises ValueError, beginning with `otherwise`, if a comparison does not hold."""
+    wrong = [f"{row.what}: {row.value:.3g}, allowed {row.allowed:.0e}" for row in rows if not row.holds]
     if wrong:
-        raise ValueError(
-            f"The export does not compute what the checkpoint does; largest logits difference {'; '.join(wrong)}, "
-            f"allowed {allowed:.0e}. Nothing was kept."
+        raise ValueError(f"{otherwise}: {'; '.join(wrong)}.")
+
+
+def as_json(rows: list[Comparison]) -> list[dict[str, Any]]:
+    """For `conversion_report.json`."""
+    return [dataclasses.asdict(row) | {"holds": row.holds} for row in rows]
+
+
+def _description(model: Model) -> str:
+    return f"{model.path} ({model.format}, {model.family}, {model.num_parameters:,} parameters)"
+
+
+# ----------------------------------------------------- parameters ----------------------------------------------------
+
+
+def _check_same_network(a: Model, b: Model) -> None:
+    names.verify(
+        f"B ({b.path})",
+        {name: t.shape for name, t in b.tensors.items()},
+        {name: t.shape for name, t in a.tensors.items()},
+    )
+    fields = ("mlp_activations", "logits_via_embedding", "relative_bias_per_layer", "scale_attn_logits")
+    for field in fields:
+        ours, theirs = ([*x] if isinstance(x := getattr(m.config, field), tuple | list) else x for m in (a, b))
+        if ours != theirs:
+            raise ValueError(f"{field} is {ours!r} in A ({a.path}) and {theirs!r} in B ({b.path}).")
+
+
+def _parameters(a: Model, b: Model) -> list[Comparison]:
+    """How many tensors differ, after rounding to the narrower dtype, and by how much."""
+    differ: list[str] = []
+    largest = 0.0
+    num_bytes = sum(streams.num_bytes(t) for t in a.tensors.values())
+    narrow_a, narrow_b = _rounded(a, b)
+    with tqdm(total=num_bytes, desc="comparing parameters", unit="B", unit_scale=True, file=sys.stderr) as bar:
+        for name, tensor in narrow_a.tensors.items():
+            difference = 0.0
+            for x, y in streams.pairs(tensor, narrow_b.tensors[name]):
+                if not np.array_equal(x, y):
+                    gap = np.abs(x.astype(np.float32) - y.astype(np.float32))
+                    difference = max(difference, float(np.max(gap)) or np.inf)
+                bar.update(x.size * a.tensors[name].dtype.itemsize)
+            if difference:
+                differ.append(name)
+                largest = max(largest, difference)
+    note = f"of {len(a.tensors)} tensors, in {narrow_a.dtype}"
+    if differ:
+        note += f": {', '.join(differ[:4])}{' …' if len(differ) > 4 else ''}; largest difference {largest:.2e}"
+    return [Comparison("parameters that differ", len(differ), 0, note)]
+
+
+def _rounded(a: Model, b: Model) -> tuple[Model, Model]:
+    """Both in the narrower of their dtypes."""
+    narrower = min((a.dtype, b.dtype), key=lambda dtype: dtype.itemsize)
+    return a.cast(narrower), b.cast(narrower)
+
+
+# -------------------------------------------------------- logits -----------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Implementation:
+    """Somebody's way to run a model; `greedy` is None where it has none."""
+
+    logits: Callable[[Mapping[str, np.ndarray]], np.ndarray]
+    greedy: Callable[[np.ndarray], np.ndarray] | None
+
+
+def _implementations(a: Model, b: Model) -> list[tuple[str, _Implementation]]:
+    """Everything that A's own logits in our network are compared with."""
+    result = [("B in Limba", _in_limba(b.config, b.tensors))]
+    for label, model in (("A", a), ("B", b)):
+        if model.folder is not None:
+            result += [(f"{label} in {name}", found) for name, found in _of_others(model)]
+    return result
+
+
+def _in_limba(config: T5Config, tensors: Mapping[str, SavedTensor]) -> _Implementation:
+    return _Implementation(
+        lambda batch: forward.logits(config, tensors, batch),
+        lambda inputs: forward.greedy(config, tensors, inputs, _GREEDY_TOKENS),
+    )
+
+
+def _of_others(model: Model) -> list[tuple[str, _Implementation]]:
+    """NumPy, and transformers' classes where they are installed, for the files of a Hugging Face folder."""
+    folder, path = model.folder, Path(model.path)
+    assert folder is not None
+    stored = folder.stored
+    weights = numpy_t5.FlaxWeights(stored) if folder.is_flax else numpy_t5.TorchWeights(stored)
+
+    def in_numpy(batch: Mapping[str, np.ndarray]) -> np.ndarray:
+        return numpy_t5.logits(weights, folder.content, batch["encoder_input_tokens"], batch["decoder_input_tokens"])
+
+    result = [("NumPy", _Implementation(in_numpy, None))]
+    if not importlib.util.find_spec("transformers"):
+        return result
+    if not folder.is_flax and importlib.util.find_spec("torch"):
+        in_torch = _Implementation(
+            lambda batch: torch_forward.logits(path, stored, batch),
+            lambda inputs: torch_forward.greedy(path, stored, inputs, _GREEDY_TOKENS),
         )
-    return differences
+        result.append(("PyTorch", in_torch))
+    if folder.is_flax and flax_forward.possible(path, 4 * model.num_parameters) is None:
+        in_flax = _Implementation(
+            lambda batch: flax_forward.logits(path, stored, batch),
+            lambda inputs: flax_forward.greedy(path, stored, inputs, _GREEDY_TOKENS),
+        )
+        result.append(("Flax", in_flax))
+    return result
 
 
-def check_batch(vocab_size: int) -> dict[str, np.ndarray]:
-    """A fixed batch of two rows, the second with padded inputs; features are int32 `[2, length]`."""
+def _tokens(a: Model, b: Model, text: str) -> np.ndarray:
+    """The text in the vocabulary of either; empty if neither has one."""
+    for model in (a, b):
+        vocabulary = model.vocabulary
+        if vocabulary is None:
+            continue
+        if vocabulary["class"] == "ByteVocabulary":
+            return np.frombuffer(text.encode(), np.uint8).astype(np.int32) + 3
+        file = vocabulary["sentencepiece_model_file"]
+        if Path(file).is_file():
+            return np.asarray(sentencepiece.SentencePieceProcessor(model_file=str(file)).encode(text), np.int32)
+    return np.zeros(0, np.int32)
+
+
+def check_batch(vocab_size: int, text: np.ndarray) -> dict[str, np.ndarray]:
+    """A batch of two rows: drawn tokens from all of the vocabulary, and the text with padding behind it.
+
+    Args:
+      vocab_size: of the network.
+      text: tokens `[length]`; with none, the second row is drawn too.
+
+    Returns:
+      int32 features `[2, length]`.
+    """
     rng = np.random.default_rng(0)
     inputs = rng.integers(min(3, vocab_size - 1), vocab_size, (2, _INPUTS_LENGTH), np.int32)
-    inputs[1, _INPUTS_LENGTH // 2 :] = 0
     targets = rng.integers(min(3, vocab_size - 1), vocab_size, (2, _TARGETS_LENGTH), np.int32)
+    if text.size:
+        half = np.minimum(text[: _INPUTS_LENGTH // 2], vocab_size - 1)
+        inputs[1, : half.size] = half
+        targets[1] = np.resize(np.minimum(text, vocab_size - 1), _TARGETS_LENGTH)
+    inputs[1, _INPUTS_LENGTH // 2 :] = 0
     return {
         "encoder_input_tokens": inputs,
         "decoder_input_tokens": np.pad(targets[:, :-1], ((0, 0), (1, 0))),
@@ -83,54 +274,32 @@ def check_batch(vocab_size: int) -> dict[str, np.ndarray]:
     }
 
 
-def limba_logits(config: T5Config, params: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Float32 logits of Limba's network with unrolled parameters."""
-    network = Transformer(dataclasses.replace(config, dtype=jnp.float32))
-    tree = names.roll({name: x.astype(np.float32, copy=False) for name, x in params.items()}, config)
-    # Accelerators would multiply float32 matrices in fewer bits.
-    with jax.default_matmul_precision("highest"):
-        return np.asarray(
-            jax.jit(lambda p, b: network.apply({"params": p}, **b, enable_dropout=False))(tree, dict(batch))
-        )
-
-
-def _same_tensors(
-    file: str,
-    tensors: Mapping[str, np.ndarray],
-    stored: Mapping[str, names.Stored],
-    params: Mapping[str, np.ndarray],
-    dtype: str,
-) -> dict[str, np.ndarray]:
-    """The file's tensors under Limba's names, after comparing each with the checkpoint's."""
-    shapes = {name: tensors[name].shape for name in tensors}
-    names.verify(file, shapes, {s.name: s.shape for s in stored.values()})
-    exported = {}
-    for name, s in stored.items():
-        exported[name] = s.orient(tensors[s.name])
-        if _bits(exported[name]) != _bits(params[name].astype(dtype, copy=False)):
-            raise ValueError(f"{file}: {s.name} is not the checkpoint's {name} in {dtype}. Nothing was kept.")
-    return exported
-
-
-def _bits(array: np.ndarray) -> tuple[Any, bytes]:
-    return array.dtype, array.tobytes()
-
-
-def _torch_logits(folder: Path, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-    os.environ.setdefault("USE_TF", "0")  # transformers 4 would import TensorFlow, for nothing.
-    import torch
-    import transformers
-
-    model = transformers.T5ForConditionalGeneration.from_pretrained(folder).float().eval()
-    inputs = torch.from_numpy(batch["encoder_input_tokens"]).long()
-    with torch.no_grad():
-        output = model(
-            input_ids=inputs,
-            attention_mask=(inputs != 0).long(),
-            decoder_input_ids=torch.from_numpy(batch["decoder_input_tokens"]).long(),
-        )
-    return output.logits.numpy()
-
-
 def _largest_difference(a: np.ndarray, b: np.ndarray) -> float:
-    return float(np.max(np.abs(a - b)))
+    difference = float(np.max(np.abs(a - b)))
+    return difference if np.isfinite(difference) else np.inf
+
+
+def _different_rows(
+    model: Model, batch: Mapping[str, np.ndarray], ours: np.ndarray, theirs: np.ndarray, allowed: float
+) -> int:
+    """Rows of greedy tokens that differ, but for a tie: there the logits of the two tokens are as good as equal."""
+    differ = [i for i in range(len(ours)) if not np.array_equal(ours[i], theirs[i])]
+    if not differ:
+        return 0
+    inputs = np.pad(ours[:, :-1], ((0, 0), (1, 0)))
+    targets = np.ones_like(ours)
+    logits = forward.logits(
+        model.config,
+        model.tensors,
+        {
+            "encoder_input_tokens": batch["encoder_input_tokens"],
+            "decoder_input_tokens": inputs,
+            "decoder_target_tokens": targets,
+        },
+    )
+    count = 0
+    for row in differ:
+        first = int(np.argmax(ours[row] != theirs[row]))
+        gap = logits[row, first, ours[row, first]] - logits[row, first, theirs[row, first]]
+        count += abs(float(gap)) > 2 * allowed
+    return count

@@ -1,30 +1,31 @@
 """The names, shapes and orientations of a T5's tensors in Limba (T5X), PyTorch and Flax: one table, read both ways.
 
-Limba's names are those of unrolled layers, `encoder/layers_0/attention/query/kernel`. A scanned stack, with the layers
-at one axis of `encoder/encoder/attention/query/kernel`, is split and stacked here, at the edge.
+Limba's names are those of unrolled layers with joined kernels, `encoder/layers_0/attention/query/kernel`; other layouts
+of the layers become these while they are read (`limba.scan_layout`).
 """
 
 import dataclasses
-import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
-import numpy as np
-
+from convert.streams import transposed
 from limba.network import NUM_BUCKETS, T5Config
+from limba.saved_tensors import SavedTensor
 
 Shape = tuple[int, ...]
 
-_BIAS = "SelfAttention.relative_attention_bias"
+_BIAS = "layer.0.SelfAttention.relative_attention_bias"
 
 # Limba's name, Hugging Face's module and the dims of Limba's tensor, in the words of the logical axes.
 _MODEL = (
     ("token_embedder/embedding", "shared", ("vocab", "embed")),
-    ("encoder/relpos_bias/rel_embedding", f"encoder.block.0.layer.0.{_BIAS}", ("heads", "buckets")),
     ("encoder/encoder_norm/scale", "encoder.final_layer_norm", ("embed",)),
-    ("decoder/relpos_bias/rel_embedding", f"decoder.block.0.layer.0.{_BIAS}", ("heads", "buckets")),
     ("decoder/decoder_norm/scale", "decoder.final_layer_norm", ("embed",)),
 )
+_BIAS_OF_STACK = (
+    ("encoder/relpos_bias/rel_embedding", f"encoder.block.0.{_BIAS}", ("heads", "buckets")),
+    ("decoder/relpos_bias/rel_embedding", f"decoder.block.0.{_BIAS}", ("heads", "buckets")),
+)
+_BIAS_OF_LAYER = (("relpos_bias/rel_embedding", _BIAS, ("heads", "buckets")),)  # umT5
 _UNTIED = (("decoder/logits_dense/kernel", "lm_head", ("embed", "vocab")),)
 
 _ENCODER_LAYER = (
@@ -76,9 +77,9 @@ class Stored:
     shape: Shape
     transposed: bool
 
-    def orient(self, array: np.ndarray) -> np.ndarray:
-        """Turns Limba's array into this format's, or this format's into Limba's, as a view."""
-        return array.T if self.transposed else array
+    def orient(self, tensor: SavedTensor) -> SavedTensor:
+        """Limba's tensor as this format's, or this format's as Limba's."""
+        return transposed(tensor) if self.transposed else tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +106,10 @@ def table(config: T5Config) -> list[Tensor]:
 
 
 def _rows(config: T5Config) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    yield from _MODEL if config.logits_via_embedding else _MODEL + _UNTIED
+    per_layer = config.relative_bias_per_layer
+    yield from _MODEL
+    yield from () if config.logits_via_embedding else _UNTIED
+    yield from () if per_layer else _BIAS_OF_STACK
     branches = len(config.mlp_activations)
     wi_names = ["wi"] if branches == 1 else [f"wi_{i}" for i in range(branches)]
     stacks = (
@@ -114,7 +118,7 @@ def _rows(config: T5Config) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     )
     for stack, num_layers, rows in stacks:
         for layer in range(num_layers):
-            for limba, module, dims in rows:
+            for limba, module, dims in (_BIAS_OF_LAYER if per_layer else ()) + rows:
                 for wi in wi_names if "WI" in limba else [""]:
                     yield (
                         f"{stack}/layers_{layer}/{limba.replace('WI', wi)}",
@@ -135,59 +139,9 @@ def _tensor(limba: str, module: str, shape: Shape) -> Tensor:
     )
 
 
-# --------------------------------------------------- Limba's trees ---------------------------------------------------
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
-    """`{"a": {"b": x}} -> {"a/b": x}`."""
-    flat: dict[str, np.ndarray] = {}
-    for name, value in tree.items():
-        flat |= flatten(value, f"{prefix}{name}/") if isinstance(value, Mapping) else {prefix + name: value}
-    return flat
-
-
-def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """`{"a/b": x} -> {"a": {"b": x}}`."""
-    tree: dict[str, Any] = {}
-    for name, value in flat.items():
-        *folders, leaf = name.split("/")
-        branch = tree
-        for folder in folders:
-            branch = branch.setdefault(folder, {})
-        branch[leaf] = value
-    return tree
-
-
-def unroll(params: Mapping[str, Any], scan_axis: int) -> dict[str, np.ndarray]:
-    """Limba's parameters by their unrolled names. Scanned stacks are split into views, layers at `scan_axis`."""
-    unrolled = {}
-    for name, array in flatten(params).items():
-        scanned = re.fullmatch(r"(encoder/)encoder/(.*)|(decoder/)decoder/(.*)", name)
-        if not scanned:
-            unrolled[name] = array
-            continue
-        stack, rest = [group for group in scanned.groups() if group]
-        for i, layer in enumerate(np.moveaxis(array, scan_axis, 0)):
-            unrolled[f"{stack}layers_{i}/{rest}"] = layer
-    return unrolled
-
-
-def roll(unrolled: Mapping[str, np.ndarray], config: T5Config) -> dict[str, Any]:
-    """The tree of parameters that a network of `config` takes: `unroll` backwards."""
-    if not config.scan_layers:
-        return unflatten(unrolled)
-    flat: dict[str, np.ndarray] = {}
-    stacks: dict[str, dict[int, np.ndarray]] = {}
-    for name, array in unrolled.items():
-        layer = re.fullmatch(r"(encoder|decoder)/layers_(\d+)/(.*)", name)
-        if not layer:
-            flat[name] = array
-            continue
-        stack, i, rest = layer.groups()
-        stacks.setdefault(f"{stack}/{stack}/{rest}", {})[int(i)] = array
-    for name, layers in stacks.items():
-        flat[name] = np.stack([layers[i] for i in sorted(layers)], axis=config.param_scan_axis)
-    return unflatten(flat)
+def shapes(config: T5Config) -> dict[str, Shape]:
+    """Shapes of the parameters, by name, of unrolled layers."""
+    return {t.limba: t.shape for t in table(config)}
 
 
 def verify(what: str, found: Mapping[str, Shape], wanted: Mapping[str, Shape]) -> None:

@@ -26,14 +26,14 @@ class Weights(Protocol):
 class TorchWeights:
     """The tensors of a PyTorch state dict, `module.weight`; its kernels are `[out, in]`."""
 
-    def __init__(self, tensors: Mapping[str, Array]):
+    def __init__(self, tensors: Mapping[str, Any]):
         self._tensors = tensors
 
     def kernel(self, module: str) -> Array:
         return self.embedding(module).T
 
     def embedding(self, module: str) -> Array:
-        return self._tensors[f"{module}.weight"].astype(np.float32)
+        return np.asarray(self._tensors[f"{module}.weight"]).astype(np.float32, copy=False)
 
     scale = embedding
 
@@ -41,11 +41,11 @@ class TorchWeights:
 class FlaxWeights:
     """The tensors of a Flax tree, `module/kernel`, `module/embedding`, `module/weight`."""
 
-    def __init__(self, tensors: Mapping[str, Array]):
+    def __init__(self, tensors: Mapping[str, Any]):
         self._tensors = tensors
 
     def _tensor(self, module: str, leaf: str) -> Array:
-        return self._tensors[f"{module.replace('.', '/')}/{leaf}"].astype(np.float32)
+        return np.asarray(self._tensors[f"{module.replace('.', '/')}/{leaf}"]).astype(np.float32, copy=False)
 
     def kernel(self, module: str) -> Array:
         return self._tensor(module, "kernel")
@@ -79,12 +79,14 @@ def _stack(
     encoded_visible: Array | None = None,
 ) -> Array:
     epsilon = config["layer_norm_epsilon"]
-    first_attention = f"{stack}.block.0.layer.0.SelfAttention"
-    table = weights.embedding(f"{first_attention}.relative_attention_bias")
-    bias = _position_bias(table, config, x.shape[1], bidirectional=encoded is None)
+    bias = None
     num_layers = config["num_layers"] if encoded is None else config["num_decoder_layers"]
     for i in range(num_layers):
         block = f"{stack}.block.{i}.layer"
+        # One table in the first block for all of a stack; in umT5, one in each.
+        if i == 0 or config["model_type"] == "umt5":
+            table = weights.embedding(f"{block}.0.SelfAttention.relative_attention_bias")
+            bias = _position_bias(table, config, x.shape[1], bidirectional=encoded is None)
         y = _rms_norm(x, weights.scale(f"{block}.0.layer_norm"), epsilon)
         x = x + _attention(weights, config, f"{block}.0.SelfAttention", y, y, visible, bias)
         last = 1

@@ -44,12 +44,28 @@ def num_bytes(tensor: SavedTensor) -> int:
 
 def blocks(tensor: SavedTensor) -> Iterator[np.ndarray]:
     """The tensor's parts along its first dim, each in C order, from front to back."""
+    for index in _block_indices(tensor):
+        yield np.ascontiguousarray(tensor.read(index))
+
+
+def pairs(a: SavedTensor, b: SavedTensor) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The same parts of two tensors of one shape."""
+    for index in _block_indices(a):
+        yield a.read(index), b.read(index)
+
+
+def equal(a: SavedTensor, b: SavedTensor) -> bool:
+    """Whether two tensors have the same shape and values."""
+    return a.shape == b.shape and all(np.array_equal(x, y) for x, y in pairs(a, b))
+
+
+def _block_indices(tensor: SavedTensor) -> Iterator[Index]:
+    rest = (slice(None),) * (tensor.ndim - 1)
     if not tensor.shape or not tensor.shape[0]:
-        yield np.ascontiguousarray(tensor.read((slice(None),) * tensor.ndim)).reshape(tensor.shape)
+        yield (slice(None),) * tensor.ndim
         return
     rows = tensor.shape[0]
     most = max(_BLOCK_BYTES, num_bytes(tensor) // _MAX_BLOCKS)
     step = max(1, most // max(1, num_bytes(tensor) // rows))
-    rest = (slice(None),) * (tensor.ndim - 1)
     for start in range(0, rows, step):
-        yield np.ascontiguousarray(tensor.read((slice(start, min(start + step, rows)), *rest)))
+        yield (slice(start, min(start + step, rows)), *rest)

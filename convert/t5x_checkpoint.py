@@ -1,6 +1,6 @@
 """One checkpoint into another: format, dtype, layout of the layers, with or without optimizer state.
 
-What `to-t5x` and `from-t5x` share. The folder appears when it is complete.
+What all conversions to a checkpoint share. The folder appears when it is complete.
 """
 
 import dataclasses
@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from convert import t5x_state
-from convert.folder import complete_or_absent
+from convert import streams, t5x_state
+from convert.folder import complete_or_absent, fingerprint
 from limba import saved_tensors, scan_layout
 from limba.checkpoint_directories import checkpoint_path, find_checkpoint
 from limba.saved_tensors import SavedTensor
@@ -80,7 +80,7 @@ def write_checkpoint(
       format_: one of `t5x_state.FORMATS`.
       dtype: of the parameters.
       overwrite: replace a checkpoint that stands there.
-      add_files: puts further files into the folder before it is complete.
+      add_files: puts further files into the folder before it is complete; it checks the checkpoint, too.
 
     Raises:
       ValueError: if there is one and `overwrite` is False.
@@ -88,9 +88,10 @@ def write_checkpoint(
     path = Path(checkpoint_path(Path(out), source.step))
     if path.exists() and not overwrite:
         raise ValueError(f"{path} exists; choose another OUT or give --overwrite.")
-    num_bytes = sum(int(np.prod(t.shape)) * t.dtype.itemsize for t in source.tensors.values())
+    num_bytes = sum(streams.num_bytes(t) for t in source.tensors.values())
+    request = {"fingerprint": fingerprint(source.path), "format": format_, "dtype": dtype, "tensors": num_bytes}
     with (
-        complete_or_absent(path) as folder,
+        complete_or_absent(path, request) as folder,
         tqdm(total=num_bytes, desc="converting", unit="B", unit_scale=True, file=sys.stderr) as bar,
     ):
         t5x_state.write(folder, format_, source.tensors, dtype, bar.update)

@@ -1,12 +1,13 @@
-"""A train state written tensor by tensor in one of T5X's formats: memory for the largest tensor is enough.
+"""A train state written chunk by chunk in one of T5X's formats.
 
 Orbax's own writer wants the whole state at once, so its directory (TensorStore's OCDBT, zarr arrays in it and one JSON
 file that lists them) is laid out here; Orbax and T5X read it.
 """
 
+import itertools
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,16 @@ import numpy as np
 import tensorstore as ts
 from flax import serialization
 
+from convert import streams
 from limba import classic_checkpoints, storage
-from limba.saved_tensors import SavedTensor
+from limba.saved_tensors import Index, SavedTensor
 from limba.state_utils import unflatten_state_dict
 
 FORMATS = ("orbax", "classic")
 _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
 
+# Names of the tensors that are written, one a line: whoever was interrupted goes on behind them.
+_WRITTEN = ".written"
 _UNSYNCED = storage.unsynced()
 _COMMIT_BYTES = 256 * 2**20
 
@@ -29,87 +33,113 @@ Progress = Callable[[int], Any]
 
 
 def write(path: Path, format_: str, tensors: Mapping[str, SavedTensor], dtype: str, progress: Progress) -> None:
-    """Writes a checkpoint into an empty folder.
+    """Writes a checkpoint into an empty folder, or goes on with one that was interrupted.
 
     Args:
       path: the folder.
       format_: one of `FORMATS`.
       tensors: by name, `target/…` and `state/…`.
       dtype: of the parameters.
-      progress: is called after each tensor.
+      progress: is called after each chunk.
+
+    Raises:
+      ValueError: if a tensor is not finite.
     """
+    parameter = {name: np.dtype(dtype) if name.startswith("target/") else t.dtype for name, t in tensors.items()}
+    cast = {name: streams.cast(t, parameter[name], f"The checkpoint's {name}") for name, t in tensors.items()}
+    journal = _Journal(path / _WRITTEN)
     if format_ == "classic":
-        _write_classic(path, tensors, dtype, progress)
+        _write_classic(path, cast, journal, progress)
     else:
-        _write_orbax(path / "state", tensors, dtype, progress)
+        _write_orbax(path / "state", cast, journal, progress)
         metadata = {"item_handlers": {"state": _HANDLER}, "metrics": {}, "performance_metrics": {}}
         (path / "_CHECKPOINT_METADATA").write_text(json.dumps(metadata), "utf-8")
+    journal.remove()
     os.sync()
 
 
-def _read(name: str, tensor: SavedTensor, dtype: str) -> np.ndarray:
-    """The whole tensor as it is saved.
+class _Journal:
+    def __init__(self, file: Path):
+        self._file = file
+        self.written = set(file.read_text("utf-8").split("\n")) if file.is_file() else set()
 
-    Raises:
-      ValueError: if it is not finite.
-    """
-    array = np.asarray(tensor)
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise ValueError(f"The checkpoint's {name} holds NaN or infinite values; convert an earlier checkpoint.")
-    return array.astype(dtype, copy=False) if name.startswith("target/") else array
+    def add(self, names: list[str]) -> None:
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write("".join(f"{name}\n" for name in names))
+
+    def remove(self) -> None:
+        self._file.unlink(missing_ok=True)
 
 
-def _write_classic(path: Path, tensors: Mapping[str, SavedTensor], dtype: str, progress: Progress) -> None:
+def _write_classic(path: Path, tensors: Mapping[str, SavedTensor], journal: _Journal, progress: Progress) -> None:
     parameters = {name.removeprefix("target/"): t.shape for name, t in tensors.items() if name.startswith("target/")}
     base = storage.kvstore_spec(path)
     index: dict[str, Any] = {}
     for name, tensor in tensors.items():
-        array = _read(name, tensor, dtype)
-        index[name] = array
-        if classic_checkpoints.has_own_folder(name, array.shape, parameters):
-            spec = classic_checkpoints.tensor_spec(name, array.shape, array.shape, array.dtype.name, remote=False)
-            index[name] = spec
-            _write_array({**spec, "kvstore": {**base, "path": base["path"] + spec["kvstore"]["path"]}}, array)
-        progress(array.nbytes)
+        if not classic_checkpoints.has_own_folder(name, tensor.shape, parameters):
+            index[name] = np.asarray(tensor)
+            progress(streams.num_bytes(tensor))
+            continue
+        spec = classic_checkpoints.tensor_spec(name, tensor.shape, tensor.shape, tensor.dtype.name, remote=False)
+        index[name] = spec
+        if name in journal.written:
+            progress(streams.num_bytes(tensor))
+            continue
+        whole = {**spec, "kvstore": {**base, "path": base["path"] + spec["kvstore"]["path"]}}
+        store = ts.open(whole, open=True, create=True, context=_UNSYNCED).result()
+        for chunk in _chunks(tensor.shape, spec["metadata"]["chunks"]):
+            part = tensor.read(chunk)
+            store[chunk].write(part).result()
+            progress(part.nbytes)
+        journal.add([name])
     content = {"version": classic_checkpoints.VERSION, "optimizer": unflatten_state_dict(index)}
     (path / classic_checkpoints.INDEX).write_bytes(serialization.msgpack_serialize(content))
 
 
-def _write_orbax(path: Path, tensors: Mapping[str, SavedTensor], dtype: str, progress: Progress) -> None:
-    path.mkdir()
+def _write_orbax(path: Path, tensors: Mapping[str, SavedTensor], journal: _Journal, progress: Progress) -> None:
+    path.mkdir(exist_ok=True)
     tree = {}
     # Each commit writes a new index of everything so far, so small tensors share one.
-    commit, uncommitted = ts.Transaction(), 0
+    transaction, uncommitted, names = ts.Transaction(), 0, []
     for name, tensor in tensors.items():
-        array = _read(name, tensor, dtype)
         parts = tuple(name.split("/"))
-        spec = {
-            "driver": "zarr",
-            "dtype": array.dtype.name,
-            "kvstore": {"driver": "ocdbt", "base": storage.kvstore_spec(path), "path": f"{'.'.join(parts)}/"},
-            "metadata": {
-                "shape": list(array.shape),
-                "chunks": classic_checkpoints.chunk_shape(array.shape, array.itemsize),
-                "compressor": {"id": "zstd", "level": 1},
-            },
-            # Zeros too, so that a chunk that is missing is known to be damage.
-            "store_data_equal_to_fill_value": True,
-        }
-        _write_array(spec, array, commit)
-        uncommitted += array.nbytes
-        if uncommitted > _COMMIT_BYTES:
-            commit.commit_async().result()
-            commit, uncommitted = ts.Transaction(), 0
         tree[str(parts)] = {
             "key_metadata": [{"key": part, "key_type": 2} for part in parts],
             "value_metadata": {
                 "value_type": "jax.Array",
                 "skip_deserialize": False,
-                "write_shape": list(array.shape),
+                "write_shape": list(tensor.shape),
             },
         }
-        progress(array.nbytes)
-    commit.commit_async().result()
+        if name in journal.written:
+            progress(streams.num_bytes(tensor))
+            continue
+        chunks = classic_checkpoints.chunk_shape(tensor.shape, tensor.dtype.itemsize)
+        spec = {
+            "driver": "zarr",
+            "dtype": tensor.dtype.name,
+            "kvstore": {"driver": "ocdbt", "base": storage.kvstore_spec(path), "path": f"{'.'.join(parts)}/"},
+            "metadata": {
+                "shape": list(tensor.shape),
+                "chunks": chunks,
+                "compressor": {"id": "zstd", "level": 1},
+            },
+            # Zeros too, so that a chunk that is missing is known to be damage.
+            "store_data_equal_to_fill_value": True,
+        }
+        for chunk in _chunks(tensor.shape, chunks):
+            store = ts.open(spec, open=True, create=True, transaction=transaction, context=_UNSYNCED).result()
+            part = tensor.read(chunk)
+            store[chunk].write(part).result()
+            progress(part.nbytes)
+            uncommitted += part.nbytes
+            if uncommitted > _COMMIT_BYTES:
+                transaction.commit_async().result()
+                journal.add(names)
+                transaction, uncommitted, names = ts.Transaction(), 0, []
+        names.append(name)
+    transaction.commit_async().result()
+    journal.add(names)
     metadata = {
         "tree_metadata": tree,
         "use_ocdbt": True,
@@ -120,6 +150,10 @@ def _write_orbax(path: Path, tensors: Mapping[str, SavedTensor], dtype: str, pro
     (path / "_METADATA").write_text(json.dumps(metadata), "utf-8")
 
 
-def _write_array(spec: dict[str, Any], array: np.ndarray, transaction: ts.Transaction | None = None) -> None:
-    store = ts.open(spec, create=True, transaction=transaction, context=_UNSYNCED).result()
-    store.write(array).result()
+def _chunks(shape: tuple[int, ...], chunks: list[int]) -> Iterator[Index]:
+    """What each chunk of a zarr array covers."""
+    starts = (range(0, size, chunk) for size, chunk in zip(shape, chunks, strict=True))
+    for corner in itertools.product(*starts):
+        yield tuple(
+            slice(start, min(start + chunk, size)) for start, chunk, size in zip(corner, chunks, shape, strict=True)
+        )

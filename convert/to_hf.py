@@ -1,4 +1,5 @@
-"""From a Limba checkpoint to a folder that transformers loads: weights, configuration, tokenizer, and the proof.
+"""From a checkpoint of Limba or T5X to a folder that transformers loads: weights, configuration, tokenizer, model card,
+and the proof.
 
     python -m convert to-hf runs/quickstart exports/quickstart
 
@@ -6,68 +7,84 @@ Neither torch nor transformers is needed. The folder appears when everything in 
 """
 
 import argparse
-import hashlib
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from tqdm import tqdm
 
 import limba
-from convert import check, hf_config, hf_tokenizer, hf_weights, names
-from convert.folder import complete_or_absent
-from limba import checkpoints
-from limba.network import T5Config
+from convert import check, flax_files, hf_config, hf_tokenizer, model_card, models, names, safetensors_files, streams
+from convert.folder import complete_or_absent, fingerprint
+from convert.hf_folder import REPORT
+from convert.models import Model, Told
+from limba.saved_tensors import SavedTensor
 
-FORMATS = {"safetensors": hf_weights.SAFETENSORS, "flax": hf_weights.FLAX}
-REPORT = "conversion_report.json"
+_WRITERS: Mapping[str, Callable[..., None]] = {"safetensors": safetensors_files.write, "flax": flax_files.write}
+FORMATS = tuple(_WRITERS)
+SHARD_GB = 5.0
+_GB = 10**9
+_NOTHING = Told()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", help="a checkpoint, or a run's directory for its newest one")
+    parser.add_argument("checkpoint", help="a checkpoint of Limba or T5X, or a run's directory for its newest one")
     parser.add_argument("out", help="the folder to write")
+    add_options(parser)
+    models.add_told_arguments(parser)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What an export can be, shared with `convert all`."""
     parser.add_argument("--format", choices=(*FORMATS, "both"), default="both", help="of the weights (both)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the weights (float32)")
-    parser.add_argument("--vocab", metavar="FILE", help="the SentencePiece model, if the checkpoint lacks it")
+    parser.add_argument("--shard_gb", type=float, default=SHARD_GB, help="split weights into files of this size (5)")
     parser.add_argument("--no-check", action="store_true", help="write without reading back and comparing logits")
     parser.add_argument("--overwrite", action="store_true", help="replace what stands at OUT")
 
 
 def run(args: argparse.Namespace) -> None:
-    to_hf(
-        args.checkpoint,
-        args.out,
-        formats=tuple(FORMATS) if args.format == "both" else (args.format,),
-        dtype=args.dtype,
-        vocab=args.vocab,
-        verify=not args.no_check,
-        overwrite=args.overwrite,
-    )
+    to_hf(args.checkpoint, args.out, **options(args))
+
+
+def options(args: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of `to_hf` from the command line."""
+    if not args.shard_gb > 0:
+        raise ValueError(f"--shard_gb {args.shard_gb}: the size of a file in GB is above 0.")
+    return {
+        "formats": FORMATS if args.format == "both" else (args.format,),
+        "dtype": args.dtype,
+        "told": models.told_arguments(args),
+        "shard_bytes": int(args.shard_gb * _GB),
+        "verify": not args.no_check,
+        "overwrite": args.overwrite,
+    }
 
 
 def to_hf(
     checkpoint: str | Path,
     out: str | Path,
     *,
-    formats: Sequence[str] = tuple(FORMATS),
+    formats: Sequence[str] = FORMATS,
     dtype: str = "float32",
-    vocab: str | None = None,
+    told: Told = _NOTHING,
+    shard_bytes: int = int(SHARD_GB * _GB),
     verify: bool = True,
     overwrite: bool = False,
 ) -> dict[str, Any]:
     """Exports a checkpoint, prints what came out, and returns the content of `conversion_report.json`.
 
     Args:
-      checkpoint: a checkpoint, or a run's directory for its newest one.
+      checkpoint: a checkpoint of Limba or T5X, or a run's directory for its newest one.
       out: the folder to write. One that holds this very export already is left as it is.
       formats: "safetensors", "flax" or both.
       dtype: of the stored tensors, "float32" or "bfloat16".
-      vocab: the SentencePiece model; by default the one kept in the checkpoint, else where the run had it.
-      verify: read the files back, compare tensors and logits.
+      told: what the checkpoint does not say of itself.
+      shard_bytes: weights above it are split into several files.
+      verify: read the files back, compare tensors, logits and tokens.
       overwrite: replace what stands at `out`.
 
     Raises:
@@ -77,15 +94,66 @@ def to_hf(
     out = Path(out).expanduser().absolute()
 
     # ----------------------------------------------- what is asked for -----------------------------------------------
-    path = checkpoints.find_checkpoint(checkpoint)
-    info = checkpoints.load_run_info(path)
-    config = _network_config(path, info["network"])
-    kept = path / "run" / "spiece.model"  # travels with the checkpoint
-    tokenizer = hf_tokenizer.from_vocabulary(info["vocabulary"], vocab or (str(kept) if kept.is_file() else None))
-    if tokenizer.vocab_size > config.vocab_size:
+    model = models.open_checkpoint(checkpoint, told)
+    tokenizer = _tokenizer(model)
+    request = {
+        "checkpoint": model.path.name,
+        "fingerprint": fingerprint(model.path, tokenizer.model_file),
+        "family": model.family,
+        "formats": list(formats),
+        "dtype": dtype,
+        "shard_bytes": shard_bytes,
+        "checked": verify,
+    }
+    if not overwrite and (report := _previous_report(out, request)):
+        print(f"{out} holds this export of {model.path.name} already.")
+        return report
+
+    # ---------------------------------------------------- files ------------------------------------------------------
+    inputs_length = model.info.get("feature_lengths", {}).get("inputs")
+    config = hf_config.model_config(model.config, model.family, dtype, inputs_length)
+    num_bytes = model.num_parameters * jnp.dtype(dtype).itemsize * len(formats)
+    with complete_or_absent(out, request) as folder:
+        _write_json(folder / "config.json", config)
+        _write_json(folder / "generation_config.json", hf_config.generation_config())
+        hf_tokenizer.write(tokenizer, folder)
+        with tqdm(total=num_bytes, desc="writing", unit="B", unit_scale=True, file=sys.stderr) as progress:
+            for format_ in formats:
+                _WRITERS[format_](folder, _stored(model, format_, dtype), progress.update, shard_bytes)
+
+        comparisons: dict[str, list[check.Comparison]] = {}
+        if verify:
+            for format_ in formats:
+                rows = comparisons[format_] = check.compare(model, models.open_model(folder, format_=format_))
+                check.require(rows, f"The {format_} weights are not the checkpoint's model, nothing was kept")
+        report = {
+            **request,
+            "limba_version": limba.__version__,
+            "step": model.step,
+            "parameters": model.num_parameters,
+            "comparisons": {format_: check.as_json(rows) for format_, rows in comparisons.items()},
+        }
+        _write_json(folder / REPORT, report)
+        model_card.write(folder, model, report)
+    print(f"{model.path.name} is exported to {out} ({', '.join(formats)}, {dtype}).")
+    for format_, rows in comparisons.items():
+        print(f"{format_}:\n{check.table(rows)}")
+    if not verify:
+        print("The export was not checked (--no-check).")
+    return report
+
+
+def _tokenizer(model: Model) -> hf_tokenizer.Tokenizer:
+    if model.vocabulary is None:
+        raise FileNotFoundError(
+            f"{model.path} does not say its vocabulary; say where the SentencePiece model is with --vocab FILE, or "
+            "--family byt5."
+        )
+    tokenizer = hf_tokenizer.from_vocabulary(model.vocabulary)
+    if tokenizer.vocab_size > model.config.vocab_size:
         raise ValueError(
             f"The vocabulary {str(tokenizer.model_file)!r} has {tokenizer.vocab_size} ids, sentinels included, and the "
-            f"model's embedding has only {config.vocab_size} rows; they do not belong together."
+            f"model's embedding has only {model.config.vocab_size} rows; they do not belong together."
         )
     if tokenizer.byte_fallback:
         print(
@@ -93,84 +161,17 @@ def to_hf(
             "one of 4.x (use_fast=False) does that, the others give <unk>.",
             file=sys.stderr,
         )
-    request = {
-        "checkpoint": path.name,
-        "fingerprint": _fingerprint(path, tokenizer.model_file),
-        "formats": list(formats),
-        "dtype": dtype,
-        "checked": verify,
-    }
-    if not overwrite and (report := _previous_report(out, request)):
-        print(f"{out} holds this export of {path.name} already.")
-        _print_differences(report)
-        return report
-
-    # --------------------------------------------------- tensors -----------------------------------------------------
-    table = names.table(config)
-    params = names.unroll(checkpoints.load_params(path), config.param_scan_axis)
-    names.verify(
-        f"The checkpoint {path}", {name: x.shape for name, x in params.items()}, {t.limba: t.shape for t in table}
-    )
-
-    # ---------------------------------------------------- files ------------------------------------------------------
-    with complete_or_absent(out) as folder:
-        model_config = hf_config.model_config(config, dtype, info.get("feature_lengths", {}).get("inputs"))
-        _write_json(folder / "config.json", model_config)
-        _write_json(folder / "generation_config.json", hf_config.generation_config())
-        hf_tokenizer.write(tokenizer, folder)
-        num_bytes = sum(x.size for x in params.values()) * jnp.dtype(dtype).itemsize * len(formats)
-        with tqdm(total=num_bytes, desc="writing", unit="B", unit_scale=True, file=sys.stderr) as progress:
-            for format_ in formats:
-                _write_weights(folder, format_, table, params, dtype, progress.update)
-        differences = check.check_export(folder, formats, config, params, dtype) if verify else {}
-        report = {
-            **request,
-            "limba_version": limba.__version__,
-            "parameters": int(sum(x.size for x in params.values())),
-            "largest_logits_difference": differences,
-        }
-        _write_json(folder / REPORT, report)
-    print(f"{path.name} is exported to {out} ({', '.join(FORMATS[f] for f in formats)}, {dtype}).")
-    _print_differences(report)
-    return report
+    return tokenizer
 
 
-def _network_config(path: Path, fields: dict[str, Any]) -> T5Config:
-    try:
-        return T5Config(**fields)
-    except TypeError as error:
-        raise ValueError(
-            f"{path}/run/run.json does not describe a limba.network.T5Config of this version ({error}); only that "
-            "network can be exported."
-        ) from error
-
-
-def _write_weights(
-    folder: Path,
-    format_: str,
-    table: Sequence[names.Tensor],
-    params: dict[str, np.ndarray],
-    dtype: str,
-    written: Callable[[int], Any],
-) -> None:
-    stored = {t.limba: t.torch if format_ == "safetensors" else t.flax for t in table}
-    limba_names = {s.name: limba_name for limba_name, s in stored.items()}
-
-    def load(name: str) -> np.ndarray:
-        limba_name = limba_names[name]
-        array = params[limba_name].astype(dtype)
-        if not np.isfinite(array.astype(np.float32, copy=False)).all():
-            raise ValueError(
-                f"The checkpoint's {limba_name} holds NaN or infinite values; export an earlier checkpoint."
-            )
-        written(array.nbytes)
-        return stored[limba_name].orient(array)
-
-    if format_ == "safetensors":
-        shapes = {s.name: s.shape for s in stored.values()}
-        hf_weights.write_safetensors(folder / FORMATS[format_], shapes, dtype, load)
-    else:
-        hf_weights.write_flax(folder / FORMATS[format_], list(limba_names), load)
+def _stored(model: Model, format_: str, dtype: str) -> dict[str, SavedTensor]:
+    """The tensors as the files of a format have them."""
+    result = {}
+    for row in names.table(model.config):
+        stored = row.flax if format_ == "flax" else row.torch
+        tensor = streams.cast(model.tensors[row.limba], jnp.dtype(dtype), f"The checkpoint's {row.limba}")
+        result[stored.name] = stored.orient(tensor)
+    return result
 
 
 def _previous_report(out: Path, request: dict[str, Any]) -> dict[str, Any] | None:
@@ -191,23 +192,6 @@ def _previous_report(out: Path, request: dict[str, Any]) -> dict[str, Any] | Non
             f"{out} holds another export (other {', '.join(other)}); choose another folder or give --overwrite."
         )
     return report
-
-
-def _fingerprint(*paths: Path) -> str:
-    """Changes with any file's name, size or time: cheap, and the same as long as nobody touched the files."""
-    digest = hashlib.sha256()
-    for root in paths:
-        for file in sorted(p for p in [root, *root.rglob("*")] if p.is_file()):
-            status = file.stat()
-            digest.update(f"{file.relative_to(root.parent)} {status.st_size} {status.st_mtime_ns}\n".encode())
-    return digest.hexdigest()
-
-
-def _print_differences(report: dict[str, Any]) -> None:
-    for what, difference in report["largest_logits_difference"].items():
-        print(f"largest logits difference: {what}: {difference:.2e}")
-    if not report["checked"]:
-        print("The export was not checked (--no-check).")
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

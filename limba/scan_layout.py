@@ -158,13 +158,17 @@ class _Layers:
 
 
 def shapes_for(saved: Mapping[str, SavedTensor], network: str) -> dict[str, jax.ShapeDtypeStruct]:
-    """The names and shapes that one of T5X's networks, "t5" or "scalable_t5", has for the saved tensors.
+    """The names and shapes that a network has for the saved tensors.
+
+    Args:
+      saved: the tensors.
+      network: "t5" or "scalable_t5" of T5X; "unrolled" is t5, but for tables of relative positions that layers have.
 
     Raises:
       ValueError: for another network, or if a relative position bias is needed and missing.
     """
-    if network not in ("t5", "scalable_t5"):
-        raise ValueError(f"The network is {network!r}; use 't5' or 'scalable_t5'.")
+    if network not in ("t5", "scalable_t5", "unrolled"):
+        raise ValueError(f"The network is {network!r}; use 't5', 'scalable_t5' or 'unrolled'.")
     layers = _Layers(saved, _num_layers(saved))
     biases = [t.shape for name, t in saved.items() if name.endswith("relpos_bias/rel_embedding")]
     if not biases:
@@ -174,6 +178,9 @@ def shapes_for(saved: Mapping[str, SavedTensor], network: str) -> dict[str, jax.
         place = _place(name)
         if place is None and (match := _SHARED_BIAS.fullmatch(name)):
             place = _Place(match[1], match[2], None, match[3])
+            if network == "unrolled":
+                result[name] = jax.ShapeDtypeStruct(tensor.shape, tensor.dtype)
+                continue
         if place is None:
             result[name] = jax.ShapeDtypeStruct(tensor.shape, tensor.dtype)
             continue
@@ -188,7 +195,7 @@ def shapes_for(saved: Mapping[str, SavedTensor], network: str) -> dict[str, jax.
         if network == "scalable_t5":
             shape = _stacked_shape(place.rest, first.shape, parameter, biases[0][0], count)
             result[dataclasses.replace(place, layer=None).name] = jax.ShapeDtypeStruct(shape, tensor.dtype)
-        elif place.rest.startswith("relpos_bias/"):
+        elif place.rest.startswith("relpos_bias/") and network == "t5":
             result[f"{place.before}{place.room}/{place.rest}"] = jax.ShapeDtypeStruct(first.shape, tensor.dtype)
         else:
             rest = _slot_of(place.rest, parameter)

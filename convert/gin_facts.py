@@ -1,0 +1,63 @@
+"""What a run's config.gin says of its network and vocabulary, read without importing what it names.
+
+T5X writes the operative configuration into MODEL_DIR. Its imports may be modules of somebody else, which a conversion
+neither has nor needs.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from gin import config_parser
+
+
+@dataclasses.dataclass(frozen=True)
+class GinFacts:
+    """Parameters that a gin file binds, macros put in: `T5Config`'s, and of the vocabulary."""
+
+    network: Mapping[str, Any]
+    vocabulary: Mapping[str, Any]
+
+
+class _Names(config_parser.ParserDelegate):
+    """References and macros stay what they are in the text."""
+
+    def configurable_reference(self, scoped_name: str, evaluate: bool) -> str:
+        return f"@{scoped_name}"
+
+    def macro(self, scoped_name: str) -> "_Macro":
+        return _Macro(scoped_name)
+
+
+class _Macro(str):
+    pass
+
+
+def read(text: str, where: str) -> GinFacts:
+    """Reads a gin file.
+
+    Raises:
+      ValueError: if it is not gin.
+    """
+    macros: dict[str, Any] = {}
+    bound: dict[str, dict[str, Any]] = {"T5Config": {}, "SentencePieceVocabulary": {}, "ByteVocabulary": {}}
+    try:
+        for statement in config_parser.ConfigParser(text, _Names()):
+            if not isinstance(statement, config_parser.BindingStatement):
+                continue
+            configurable = statement.selector.rpartition(".")[2]
+            if not statement.arg_name:
+                macros[statement.selector] = statement.value
+            elif configurable in bound:
+                bound[configurable][statement.arg_name] = statement.value
+    except SyntaxError as error:
+        raise ValueError(f"{where} cannot be read as gin: {error}") from error
+
+    def resolved(parameters: Mapping[str, Any]) -> dict[str, Any]:
+        values = {name: macros.get(x) if isinstance(x, _Macro) else x for name, x in parameters.items()}
+        return {name: x for name, x in values.items() if x is not None}
+
+    chosen = str(macros.get("VOCABULARY", "")).rpartition(".")[2]
+    kind = chosen if chosen in ("SentencePieceVocabulary", "ByteVocabulary") else "SentencePieceVocabulary"
+    vocabulary = resolved(bound[kind])
+    return GinFacts(resolved(bound["T5Config"]), {"class": kind, **vocabulary} if vocabulary or chosen else {})

@@ -1,0 +1,106 @@
+"""A Hugging Face folder of a T5: config.json and weights in any of the formats, under Limba's names."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from convert import hf_config, names, streams, weight_files
+from limba.network import T5Config
+from limba.saved_tensors import SavedTensor
+from limba.storage import AnyPath
+
+REPORT = "conversion_report.json"
+
+# Other names of the embedding, in PyTorch and Flax. Files may have one of them or all.
+_SHARED = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+_FLAX_SHARED = ("shared/embedding", "encoder/embed_tokens/embedding", "decoder/embed_tokens/embedding")
+_OUTPUT = {"torch": "lm_head.weight", "flax": "lm_head/kernel"}
+# The first T5s have it in their files; no version of the network reads it.
+_UNUSED = "EncDecAttention.relative_attention_bias"
+
+
+@dataclasses.dataclass(frozen=True)
+class Folder:
+    """What a folder holds; nothing is read yet.
+
+    Attributes:
+      config: the network, unrolled.
+      content: of config.json.
+      tensors: by Limba's names.
+      stored: by the names and in the orientation of the files, PyTorch's or Flax's; copies of the embedding left out.
+      is_flax: whose.
+      report: `conversion_report.json`; empty if Limba did not write the folder.
+    """
+
+    config: T5Config
+    content: Mapping[str, Any]
+    tensors: Mapping[str, SavedTensor]
+    stored: Mapping[str, SavedTensor]
+    is_flax: bool
+    report: Mapping[str, Any]
+
+
+def is_folder(path: AnyPath) -> bool:
+    return "://" not in str(path) and (Path(path) / "config.json").is_file()
+
+
+def open_folder(path: Path, format_: str | None = None) -> Folder:
+    """Opens a folder.
+
+    Args:
+      path: the folder.
+      format_: of the weights, where there are several: "safetensors", "torch" or "flax".
+
+    Raises:
+      FileNotFoundError: if it has no weights.
+      ValueError: if it is damaged, contradicts itself, or is not a T5 that Limba has.
+    """
+    content = hf_config.read(path / "config.json")
+    config = hf_config.network_config(path / "config.json", content)
+    found, stored = weight_files.open_tensors(path, format_)
+    kind = "flax" if found == "flax" else "torch"
+    stored = _without_copies(path, kind, config, stored)
+    table = {t.limba: t.flax if kind == "flax" else t.torch for t in names.table(config)}
+    names.verify(str(path), {n: t.shape for n, t in stored.items()}, {s.name: s.shape for s in table.values()})
+    tensors = {name: s.orient(stored[s.name]) for name, s in table.items()}
+    report_file = path / REPORT
+    report = json.loads(report_file.read_text("utf-8")) if report_file.is_file() else {}
+    return Folder(config, content, tensors, stored, kind == "flax", report)
+
+
+def _without_copies(
+    path: Path, kind: str, config: T5Config, stored: Mapping[str, SavedTensor]
+) -> dict[str, SavedTensor]:
+    """The tensors without other names of the embedding, and with its own.
+
+    Raises:
+      ValueError: if they differ, or the output is not what config.json says of it.
+    """
+    aliases = _FLAX_SHARED if kind == "flax" else _SHARED
+    unused = _UNUSED.replace(".", "/") if kind == "flax" else _UNUSED
+    kept = {name: t for name, t in stored.items() if name not in aliases and unused not in name}
+    present = [name for name in aliases if name in stored]
+    if not present:
+        raise ValueError(f"{path} has no {aliases[0]}, the embedding.")
+    shared = stored[present[0]]
+    for name in present[1:]:
+        if not streams.equal(shared, stored[name]):
+            raise ValueError(f"{path}: {present[0]} and {name} differ; a T5 has one embedding.")
+    kept[aliases[0]] = shared
+    output = _OUTPUT[kind]
+    if config.logits_via_embedding and output in kept:
+        same = streams.transposed(kept[output]) if kind == "flax" else kept[output]
+        if not streams.equal(shared, same):
+            raise ValueError(
+                f"{path}/config.json says that the embedding is the output too (tie_word_embeddings), but {output} is "
+                f"another matrix. If the model is T5 1.1, set tie_word_embeddings and scale_decoder_outputs to false."
+            )
+        del kept[output]
+    if not config.logits_via_embedding and output not in kept:
+        raise ValueError(
+            f"{path}/config.json says that the output has its own matrix (tie_word_embeddings: false), but there is "
+            f"no {output}."
+        )
+    return kept
