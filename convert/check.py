@@ -151,6 +151,25 @@ def _check_same_network(a: Model, b: Model) -> None:
             raise ValueError(f"{field} is {ours!r} in A ({a.path}) and {theirs!r} in B ({b.path}).")
 
 
+def compare_states(a: Mapping[str, SavedTensor], b: Mapping[str, SavedTensor]) -> Comparison:
+    """How many tensors of two train states differ, optimizer state and all.
+
+    Raises:
+      ValueError: if one has others than the other.
+    """
+    names.verify("What was written", {n: t.shape for n, t in b.items()}, {n: t.shape for n, t in a.items()})
+    num_bytes = sum(streams.num_bytes(t) for t in a.values())
+    differ = []
+    with tqdm(total=num_bytes, desc="reading back", unit="B", unit_scale=True, file=sys.stderr) as bar:
+        for name, tensor in a.items():
+            if tensor.dtype != b[name].dtype or not streams.equal(tensor, b[name]):
+                differ.append(name)
+            bar.update(streams.num_bytes(tensor))
+    return Comparison(
+        "tensors that differ", len(differ), 0, f"of {len(a)}{': ' if differ else ''}{', '.join(differ[:4])}"
+    )
+
+
 def _parameters(a: Model, b: Model) -> list[Comparison]:
     """How many tensors differ, after rounding to the narrower dtype, and by how much."""
     differ: list[str] = []

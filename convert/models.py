@@ -112,7 +112,7 @@ def open_model(path: str | AnyPath, told: Told = _NOTHING, format_: str | None =
 def _open_folder(path: Path, told: Told, format_: str | None) -> Model:
     folder = hf_folder.open_folder(path, format_)
     _check_told(folder.config, told, f"{path}/config.json")
-    vocabulary = _told_vocabulary(told, {}, folder.config) or hf_tokenizer.read(path)
+    vocabulary = vocabulary_of_folder(path, folder.config, told)
     usual = "mt5" if folder.content["model_type"] == "mt5" and not folder.config.logits_via_embedding else None
     return Model(
         path=path,
@@ -157,6 +157,17 @@ def open_checkpoint(path: str | AnyPath, told: Told = _NOTHING) -> Model:
         step=int(np.asarray(saved[_STEP])) if _STEP in saved else 0,
         info=info,
     )
+
+
+def is_encoder_decoder(tensors: Mapping[str, SavedTensor]) -> bool:
+    """Whether a train state is of a network that can be opened as a `Model`."""
+    wanted = ("token_embedder/embedding", "encoder/encoder_norm/scale", "decoder/decoder_norm/scale")
+    return all(f"{_PARAMETERS}{name}" in tensors for name in wanted)
+
+
+def with_tensors(model: Model, path: AnyPath, saved: Mapping[str, SavedTensor]) -> Model:
+    """The model with the parameters of a train state that was made of it."""
+    return dataclasses.replace(model, path=path, tensors=_unrolled(path, saved), folder=None)
 
 
 def _unrolled(path: AnyPath, saved: Mapping[str, SavedTensor]) -> dict[str, SavedTensor]:
@@ -257,6 +268,11 @@ def _vocabulary(path: AnyPath, recorded: Mapping[str, Any], config: T5Config, to
         return {**recorded, "sentencepiece_model_file": str(file)}
     extra_ids = told.extra_ids if told.extra_ids is not None else recorded.get("extra_ids")
     return hf_tokenizer.describe(storage.mounted(str(file)), extra_ids)
+
+
+def vocabulary_of_folder(path: Path, config: T5Config, told: Told) -> Mapping[str, Any] | None:
+    """A Hugging Face folder's vocabulary; None if it has no tokenizer."""
+    return _told_vocabulary(told, {}, config) or hf_tokenizer.read(path)
 
 
 def _told_vocabulary(told: Told, recorded: Mapping[str, Any], config: T5Config) -> Mapping[str, Any] | None:

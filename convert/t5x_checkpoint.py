@@ -4,6 +4,7 @@ What all conversions to a checkpoint share. The folder appears when it is comple
 """
 
 import dataclasses
+import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,8 +12,10 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from convert import streams, t5x_state
+from convert import check, models, streams, t5x_state
 from convert.folder import complete_or_absent, fingerprint
+from convert.hf_folder import REPORT
+from convert.models import Model
 from limba import saved_tensors, scan_layout
 from limba.checkpoint_directories import checkpoint_path, find_checkpoint
 from limba.saved_tensors import SavedTensor
@@ -50,6 +53,22 @@ def open_source(checkpoint: str | AnyPath, network: str | None = None, with_opti
     """
     path = find_checkpoint(checkpoint)
     tensors: Mapping[str, SavedTensor] = saved_tensors.open_tensors(path)
+    step = int(np.asarray(tensors["state/step"])) if "state/step" in tensors else 0
+    if not with_optimizer:
+        tensors = without_optimizer(tensors)
+    return Source(path, in_layout(tensors, network, path), step)
+
+
+def without_optimizer(tensors: Mapping[str, SavedTensor]) -> dict[str, SavedTensor]:
+    return {name: t for name, t in tensors.items() if not name.startswith("state/param_states/")}
+
+
+def in_layout(tensors: Mapping[str, SavedTensor], network: str | None, path: AnyPath) -> dict[str, SavedTensor]:
+    """A train state in the layout of a network of T5X; None leaves it as it is. Sorted by name.
+
+    Raises:
+      ValueError: naming `path`, if there is no such layout of it.
+    """
     if network is not None:
         shapes = scan_layout.shapes_for(tensors, network)
         tensors, _ = scan_layout.convert(tensors, shapes)
@@ -58,10 +77,7 @@ def open_source(checkpoint: str | AnyPath, network: str | None = None, with_opti
                 f"{path} cannot be a {network}: {missing[0]} cannot be made. Tables of relative positions that differ "
                 "from layer to layer, as scalable_t5 trains them, have no place in t5."
             )
-    step = int(np.asarray(tensors["state/step"])) if "state/step" in tensors else 0
-    if not with_optimizer:
-        tensors = {name: t for name, t in tensors.items() if not name.startswith("state/param_states/")}
-    return Source(path, dict(sorted(tensors.items())), step)
+    return dict(sorted(tensors.items()))
 
 
 def write_checkpoint(
@@ -69,31 +85,49 @@ def write_checkpoint(
     out: str | Path,
     format_: str,
     dtype: str,
+    model: Model | None,
+    verify: bool,
     overwrite: bool,
     add_files: Callable[[Path], None] = lambda folder: None,
 ) -> Path:
-    """Writes `OUT/checkpoint_<step>` and returns it.
+    """Writes `OUT/checkpoint_<step>`, with a `conversion_report.json`, and returns it.
 
     Args:
       source: what to write.
       out: a run's directory.
       format_: one of `t5x_state.FORMATS`.
       dtype: of the parameters.
+      model: whose logits the checkpoint must give; None if it is of another kind than those that can be run.
+      verify: read back, and compare tensors, logits and tokens.
       overwrite: replace a checkpoint that stands there.
-      add_files: puts further files into the folder before it is complete; it checks the checkpoint, too.
+      add_files: puts further files into the folder before it is complete.
 
     Raises:
-      ValueError: if there is one and `overwrite` is False.
+      ValueError: if there is one and `overwrite` is False, or what was written is not the source.
     """
     path = Path(checkpoint_path(Path(out), source.step))
     if path.exists() and not overwrite:
         raise ValueError(f"{path} exists; choose another OUT or give --overwrite.")
     num_bytes = sum(streams.num_bytes(t) for t in source.tensors.values())
     request = {"fingerprint": fingerprint(source.path), "format": format_, "dtype": dtype, "tensors": num_bytes}
-    with (
-        complete_or_absent(path, request) as folder,
-        tqdm(total=num_bytes, desc="converting", unit="B", unit_scale=True, file=sys.stderr) as bar,
-    ):
-        t5x_state.write(folder, format_, source.tensors, dtype, bar.update)
+    with complete_or_absent(path, request) as folder:
+        with tqdm(total=num_bytes, desc="converting", unit="B", unit_scale=True, file=sys.stderr) as bar:
+            t5x_state.write(folder, format_, source.tensors, dtype, bar.update)
         add_files(folder)
+        rows: list[check.Comparison] = []
+        if verify:
+            written = saved_tensors.open_tensors(folder)
+            rows.append(check.compare_states(t5x_state.as_saved(source.tensors, dtype), written))
+            if model is not None:
+                rows += check.compare(model, models.with_tensors(model, folder, written))
+            check.require(rows, "What was written is not the model, nothing was kept")
+        report = {
+            **request,
+            "source": str(source.path),
+            "checked": verify,
+            "comparisons": {format_: check.as_json(rows)},
+        }
+        (folder / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+    if rows:
+        print(check.table(rows))
     return path

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import tensorstore as ts
 from flax import serialization
@@ -45,8 +46,7 @@ def write(path: Path, format_: str, tensors: Mapping[str, SavedTensor], dtype: s
     Raises:
       ValueError: if a tensor is not finite.
     """
-    parameter = {name: np.dtype(dtype) if name.startswith("target/") else t.dtype for name, t in tensors.items()}
-    cast = {name: streams.cast(t, parameter[name], f"The checkpoint's {name}") for name, t in tensors.items()}
+    cast = as_saved(tensors, dtype)
     journal = _Journal(path / _WRITTEN)
     if format_ == "classic":
         _write_classic(path, cast, journal, progress)
@@ -56,6 +56,12 @@ def write(path: Path, format_: str, tensors: Mapping[str, SavedTensor], dtype: s
         (path / "_CHECKPOINT_METADATA").write_text(json.dumps(metadata), "utf-8")
     journal.remove()
     os.sync()
+
+
+def as_saved(tensors: Mapping[str, SavedTensor], dtype: str) -> dict[str, SavedTensor]:
+    """The tensors, parameters in `dtype`. Reading one that is not finite raises ValueError."""
+    dtypes = {name: jnp.dtype(dtype) if name.startswith("target/") else t.dtype for name, t in tensors.items()}
+    return {name: streams.cast(t, dtypes[name], f"The checkpoint's {name}") for name, t in tensors.items()}
 
 
 class _Journal:

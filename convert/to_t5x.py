@@ -8,7 +8,7 @@ T5X restores Limba's own directories too; this is for its classic format, and fo
 import argparse
 from pathlib import Path
 
-from convert import t5x_state
+from convert import models, t5x_state
 from convert.t5x_checkpoint import NETWORKS, open_source, write_checkpoint
 
 
@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype", choices=("float32", "bfloat16"), default="float32", help="of the parameters (float32)"
     )
     parser.add_argument("--no-optimizer", action="store_true", help="leave the optimizer's state out")
+    parser.add_argument("--no-check", action="store_true", help="write without reading back and comparing")
     parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint that stands there")
 
 
@@ -32,6 +33,7 @@ def run(args: argparse.Namespace) -> None:
         network=args.network,
         dtype=args.dtype,
         with_optimizer=not args.no_optimizer,
+        verify=not args.no_check,
         overwrite=args.overwrite,
     )
 
@@ -44,6 +46,7 @@ def to_t5x(
     network: str | None = None,
     dtype: str = "float32",
     with_optimizer: bool = True,
+    verify: bool = True,
     overwrite: bool = False,
 ) -> Path:
     """Converts and returns the checkpoint written; see `convert.t5x_checkpoint`.
@@ -53,6 +56,7 @@ def to_t5x(
       ValueError: if it is damaged, not finite, or OUT has one already.
     """
     source = open_source(checkpoint, network, with_optimizer)
-    path = write_checkpoint(source, out, format_, dtype, overwrite)
+    model = models.open_checkpoint(source.path) if models.is_encoder_decoder(source.tensors) else None
+    path = write_checkpoint(source, out, format_, dtype, model, verify, overwrite)
     print(f"{source.path} is converted to {path} (T5X, {format_}, {dtype}, {len(source.tensors)} tensors).")
     return path

@@ -1,0 +1,110 @@
+r"""From a Hugging Face T5 to a checkpoint that Limba trains on, and the gin file of its network and vocabulary.
+
+    python -m convert from-hf google/t5-v1_1-small runs/small
+    limba train --gin_file=runs/small/model.gin --gin_file=gin/runs/finetune.gin \
+      --gin.INITIAL_CHECKPOINT_PATH="'runs/small'" …
+
+A config.json alone, or a folder without weights, becomes a gin file for training from scratch.
+"""
+
+import argparse
+import dataclasses
+import re
+from pathlib import Path
+
+import numpy as np
+
+from convert import hf_config, hf_folder, hub, limba_run, models, weight_files
+from convert.models import Told
+from convert.t5x_checkpoint import NETWORKS
+from limba import saved_tensors
+from limba.saved_tensors import SavedTensor
+
+_NOTHING = Told()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="a folder of transformers', ORG/NAME on the hub, or a config.json")
+    parser.add_argument("out", help="the run's directory to write checkpoint_<step> and model.gin into")
+    parser.add_argument("--network", choices=NETWORKS, help="whose layout the layers get (umT5: scalable_t5, else t5)")
+    parser.add_argument("--no-check", action="store_true", help="write without reading back and comparing")
+    parser.add_argument("--overwrite", action="store_true", help="replace what stands there")
+    models.add_told_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    from_hf(
+        args.model,
+        args.out,
+        told=models.told_arguments(args),
+        network=args.network,
+        verify=not args.no_check,
+        overwrite=args.overwrite,
+    )
+
+
+def from_hf(
+    model: str | Path,
+    out: str | Path,
+    *,
+    told: Told = _NOTHING,
+    network: str | None = None,
+    verify: bool = True,
+    overwrite: bool = False,
+) -> Path:
+    """Converts; returns the checkpoint written, or the gin file if there were no weights.
+
+    Raises:
+      FileNotFoundError: if there is no such folder, or no vocabulary.
+      ValueError: if it is damaged, not a T5 that Limba has, or contradicts itself; or OUT is in use.
+    """
+    out = Path(out).expanduser().absolute()
+    path = _find(str(model))
+    if path.is_file() or not weight_files.has_weights(path):
+        return _write_gin(path if path.is_file() else path / "config.json", out, told, overwrite)
+    opened = models.open_model(path, told)
+    tensors: dict[str, SavedTensor] = {f"target/{name}": t for name, t in opened.tensors.items()}
+    tensors["state/step"] = saved_tensors.from_array(np.int32(opened.step))
+    layout = network or ("scalable_t5" if opened.config.relative_bias_per_layer else "t5")
+    checkpoint = limba_run.write_run(opened, tensors, layout, out, verify, overwrite)
+    print(f"{path} is converted to {checkpoint} ({opened.family}, {opened.num_parameters:,} parameters). Train on:")
+    print(
+        f"  limba train --gin_file={out}/{limba_run.MODEL_GIN} --gin_file=gin/runs/finetune.gin "
+        f"--gin.INITIAL_CHECKPOINT_PATH=\"'{out}'\" …"
+    )
+    return checkpoint
+
+
+def _find(model: str) -> Path:
+    """The folder or file on this machine, or downloaded from the hub.
+
+    Raises:
+      FileNotFoundError: if it is neither.
+    """
+    path = Path(model).expanduser().absolute()
+    if path.is_file() or hf_folder.is_folder(path):
+        return path
+    if path.exists():
+        raise FileNotFoundError(f"{path} has no config.json: it is not a model that transformers saved.")
+    if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model):
+        return hub.download(model)
+    raise FileNotFoundError(f"{path} does not exist, and {model!r} is not a name on the Hugging Face hub (ORG/NAME).")
+
+
+def _write_gin(config_file: Path, out: Path, told: Told, overwrite: bool) -> Path:
+    config = hf_config.network_config(config_file, hf_config.read(config_file))
+    vocabulary = models.vocabulary_of_folder(config_file.parent, config, told)
+    file = out / limba_run.MODEL_GIN
+    if file.exists() and not overwrite:
+        raise ValueError(f"{file} exists; choose another OUT or give --overwrite.")
+    out.mkdir(parents=True, exist_ok=True)
+    if vocabulary is not None and vocabulary["sentencepiece_model_file"] is not None:
+        content = Path(vocabulary["sentencepiece_model_file"]).read_bytes()
+        (out / limba_run.VOCABULARY).write_bytes(content)
+        vocabulary = {**vocabulary, "sentencepiece_model_file": str(out / limba_run.VOCABULARY)}
+    if config.relative_bias_per_layer:
+        config = dataclasses.replace(config, scan_layers=True, joined_attention_kernels=False)
+    file.write_text(limba_run.model_gin(config, vocabulary, str(config_file)), "utf-8")
+    print(f"{config_file} has no weights beside it. The network is in {file}; train it from scratch with:")
+    print(f"  limba train --gin_file={file} --gin_file=gin/runs/pretrain.gin …")
+    return file

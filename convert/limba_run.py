@@ -1,0 +1,126 @@
+"""A run's directory made of somebody else's model: a checkpoint with its `run/`, and the gin file of the model.
+
+OUT/checkpoint_0/     what INITIAL_CHECKPOINT_PATH = OUT restores
+OUT/model.gin         the network and the vocabulary; the first --gin_file of a training
+OUT/spiece.model
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import limba
+from convert import hf_tokenizer
+from convert.models import Model
+from convert.t5x_checkpoint import Source, in_layout, write_checkpoint
+from limba.checkpoint_files import write_files
+from limba.network import T5Config
+from limba.saved_tensors import SavedTensor
+
+MODEL_GIN = "model.gin"
+VOCABULARY = "spiece.model"
+
+
+def write_run(
+    model: Model, tensors: Mapping[str, SavedTensor], network: str | None, out: Path, verify: bool, overwrite: bool
+) -> Path:
+    """Writes the directory and returns the checkpoint in it.
+
+    Args:
+      model: what is converted.
+      tensors: its train state by name, `target/…` and perhaps `state/…`.
+      network: whose layout the layers get, "t5" or "scalable_t5"; None is as they are.
+      out: the directory.
+      verify: compare what was written with the model.
+      overwrite: replace a checkpoint that stands there.
+
+    Raises:
+      FileNotFoundError: if the vocabulary is not known.
+      ValueError: if it is not the model's, the layout is impossible, or OUT has the checkpoint already.
+    """
+    if model.vocabulary is None:
+        raise FileNotFoundError(
+            f"{model.path} does not say its vocabulary; say where the SentencePiece model is with --vocab FILE, or "
+            "--family byt5."
+        )
+    hf_tokenizer.check_sizes(model.vocabulary, model.config.vocab_size, str(model.path))
+    source = Source(model.path, in_layout(tensors, network, model.path), model.step)
+    config = layout_of(model.config, source.tensors)
+    vocabulary = dict(model.vocabulary)
+    content = None
+    if vocabulary["class"] == "SentencePieceVocabulary":
+        content = Path(vocabulary["sentencepiece_model_file"]).read_bytes()
+        vocabulary["sentencepiece_model_file"] = str(out / VOCABULARY)
+    gin_file = model_gin(config, vocabulary, f"{model.path} ({model.format}, {model.family})")
+    info = {
+        "limba_version": limba.__version__,
+        "network": network_fields(config),
+        "vocabulary": vocabulary,
+        "converted_from": str(model.path),
+    }
+
+    def add_files(folder: Path) -> None:
+        write_files(folder / "dataset", {})  # Another's place in the data means nothing to our readers.
+        files = {"run.json": json.dumps(info, indent=2).encode(), "config.gin": gin_file.encode()}
+        if content is not None:
+            files[VOCABULARY] = content
+        write_files(folder / "run", files)
+
+    path = write_checkpoint(source, out, "orbax", "float32", model, verify, overwrite, add_files)
+    if content is not None:
+        (out / VOCABULARY).write_bytes(content)
+    (out / MODEL_GIN).write_text(gin_file, "utf-8")
+    return path
+
+
+def layout_of(config: T5Config, tensors: Mapping[str, SavedTensor]) -> T5Config:
+    """The network with its layers as the tensors of a checkpoint have them."""
+    scanned = "target/encoder/encoder/mlp/wo/kernel" in tensors
+    query = tensors[f"target/encoder/{'encoder' if scanned else 'layers_0'}/attention/query/kernel"]
+    return dataclasses.replace(config, scan_layers=scanned, joined_attention_kernels=query.ndim - scanned == 2)
+
+
+def network_fields(config: T5Config) -> dict[str, Any]:
+    """The fields of a network that make it what it is, as JSON has them; how it is trained is left to the run."""
+    names = (
+        *["vocab_size", "emb_dim", "num_heads", "head_dim", "num_encoder_layers", "num_decoder_layers", "mlp_dim"],
+        *["mlp_activations", "logits_via_embedding", "scan_layers", "relative_bias_per_layer"],
+        "joined_attention_kernels",
+    )
+    fields = {name: getattr(config, name) for name in names}
+    return fields | {"mlp_activations": list(config.mlp_activations)}
+
+
+def model_gin(config: T5Config, vocabulary: Mapping[str, Any] | None, of: str) -> str:
+    """The gin file of a model: what a training or `limba infer --run_dir` reads first.
+
+    Args:
+      config: the network.
+      vocabulary: as `run.json` describes it; None leaves it to the reader.
+      of: what it is made from, for the first line.
+    """
+    fields = network_fields(config)
+    del fields["vocab_size"]
+    bindings = "".join(f"  {name} = {value!r}\n" for name, value in fields.items())
+    if vocabulary is None:
+        vocabulary_lines = "# Set VOCABULARY_FILE to the SentencePiece model.\n"
+    elif vocabulary["class"] == "ByteVocabulary":
+        vocabulary_lines = (
+            f"VOCABULARY = @seqio.ByteVocabulary()\nseqio.ByteVocabulary.extra_ids = {vocabulary['extra_ids']}\n"
+        )
+    else:
+        vocabulary_lines = (
+            f"VOCABULARY_FILE = {vocabulary['sentencepiece_model_file']!r}\n"
+            f"seqio.SentencePieceVocabulary.extra_ids = {vocabulary['extra_ids']}\n"
+        )
+    return (
+        f"# The network and the vocabulary of {of}.\n"
+        "# Include a file of gin/runs/ after it: pretrain.gin, finetune.gin, eval.gin, infer.gin.\n"
+        "from __gin__ import dynamic_registration\n\nimport seqio\nfrom limba import network\n\n"
+        "include 'gin/models/encoder_decoder.gin'\n\nDROPOUT_RATE = 0.0  # a run's file says its own\n"
+        f"{vocabulary_lines}VOCAB_SIZE = {config.vocab_size}\n\n"
+        "network.Transformer.config = @network.T5Config()\nnetwork.T5Config:\n"
+        f"  vocab_size = %VOCAB_SIZE\n  dtype = 'bfloat16'\n  dropout_rate = %DROPOUT_RATE\n{bindings}"
+    )
