@@ -1,0 +1,156 @@
+"""Limba's network run from tensors that are still on disk: logits and greedy tokens of a model of any size.
+
+It is `limba.network.Transformer` itself, outside `jax.jit`. Flax hands every call of a module with parameters to
+`_Leaves`, which reads these parameters just then, in parts, and computes with the module's own code. So memory for a
+part of one tensor is enough, however large the model is.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from convert import streams
+from limba.attention import RelativePositionBiases
+from limba.layers import DenseGeneral, Embed, LayerNorm
+from limba.network import T5Config, Transformer
+from limba.saved_tensors import SavedTensor
+
+# Of every T5: padding, which also begins the decoder's inputs, and the end of a sequence.
+PAD_ID, EOS_ID = 0, 1
+
+
+def logits(config: T5Config, tensors: Mapping[str, SavedTensor], batch: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Float32 logits `[batch, targets_length, vocab]`, without dropout.
+
+    Args:
+      config: the network. Its dtype is taken for float32, its layers for unrolled with joined attention kernels.
+      tensors: by the names of unrolled layers, `encoder/layers_3/attention/query/kernel`.
+      batch: `encoder_input_tokens` `[batch, inputs_length]`, `decoder_input_tokens` and `decoder_target_tokens`
+        `[batch, targets_length]`.
+
+    Raises:
+      ValueError: if a tensor of the network is missing or has another shape.
+    """
+    # Accelerators would multiply float32 matrices in fewer bits.
+    with jax.default_matmul_precision("highest"), nn.intercept_methods(_Leaves(tensors)):
+        return np.asarray(_network(config).apply({}, **dict[str, Any](batch), enable_dropout=False))
+
+
+def greedy(config: T5Config, tensors: Mapping[str, SavedTensor], inputs: np.ndarray, num_tokens: int) -> np.ndarray:
+    """The most probable tokens, one after the other, int32 `[batch, num_tokens]`; after EOS comes padding.
+
+    Args:
+      config, tensors: as of `logits`.
+      inputs: `[batch, inputs_length]`.
+      num_tokens: the decoder's tensors are read once for each.
+
+    Raises:
+      ValueError: if a tensor of the network is missing or has another shape.
+    """
+    network = _network(config)
+    # The decoder sees PAD_ID and what it has said. Later positions do not count: attention is causal.
+    tokens = np.full((len(inputs), 1 + num_tokens), PAD_ID, np.int32)
+    seen = tokens[:, :-1]
+    ended = np.zeros(len(inputs), bool)
+    with jax.default_matmul_precision("highest"), nn.intercept_methods(_Leaves(tensors)):
+        encoded = network.apply({}, inputs, enable_dropout=False, method="encode")
+        for i in range(num_tokens):
+            # As targets, ones: none of them is padding.
+            step = network.apply({}, encoded, inputs, seen, np.ones_like(seen), enable_dropout=False, method="decode")
+            tokens[:, i + 1] = np.where(ended, PAD_ID, np.argmax(np.asarray(step)[:, i], axis=-1))
+            ended |= tokens[:, i + 1] == EOS_ID
+            if ended.all():
+                break
+    return tokens[:, 1:]
+
+
+def loss(logits: np.ndarray, targets: np.ndarray) -> float:
+    """The mean cross entropy of the targets `[batch, targets_length]` that are not padding, in nats."""
+    total = 0.0
+    for row, row_targets in zip(logits, targets, strict=True):
+        row = row.astype(np.float64)
+        row -= row.max(-1, keepdims=True)
+        picked = np.take_along_axis(row, row_targets[:, None], -1)[:, 0]
+        total += float(np.sum((np.log(np.exp(row).sum(-1)) - picked)[row_targets != PAD_ID]))
+    return total / np.count_nonzero(targets != PAD_ID)
+
+
+def _network(config: T5Config) -> Transformer:
+    # Recomputation in the backward pass would trace the layers, and traced calls have no numbers to look up.
+    return Transformer(
+        dataclasses.replace(
+            config, dtype=jnp.float32, scan_layers=False, joined_attention_kernels=True, remat_policy="none"
+        )
+    )
+
+
+class _Leaves:
+    """Answers the calls of modules that own parameters; what it reads is freed before it returns."""
+
+    def __init__(self, tensors: Mapping[str, SavedTensor]):
+        self._tensors = tensors
+        self._rows: dict[tuple[str, int], np.ndarray] = {}
+
+    def __call__(
+        self, call: Callable[..., Any], args: tuple, kwargs: dict[str, Any], context: nn.module.InterceptorContext
+    ) -> Any:
+        module = context.module
+        if not isinstance(module, DenseGeneral | Embed | LayerNorm | RelativePositionBiases) or not module.path:
+            return call(*args, **kwargs)  # Also the copies that are made below, which have no path.
+        if context.method_name == "setup":
+            return None  # It would make the parameters.
+        if isinstance(module, DenseGeneral):
+            return self._product(module, *args)
+        if isinstance(module, Embed):
+            return self._attend(module, *args) if context.method_name == "attend" else self._embed(module, *args)
+        if isinstance(module, LayerNorm):
+            scale = self._tensor(module, "scale", (args[0].shape[-1],))
+            return _compute(module.clone(), "scale", np.asarray(scale), *args)
+        table = self._tensor(module, "rel_embedding", (module.num_heads, module.num_buckets))
+        return _compute(module.clone(), "rel_embedding", np.asarray(table), *args, **kwargs)
+
+    def _product(self, module: DenseGeneral, x: jax.Array) -> jax.Array:
+        features, axis = np.atleast_1d(module.features).tolist(), np.atleast_1d(module.axis).tolist()
+        shape = (math.prod(x.shape[i] for i in axis), math.prod(features))
+        kernel = self._tensor(module, "kernel", shape)
+        columns = streams.blocks(streams.transposed(kernel))
+        parts = [_compute(module.clone(features=len(block)), "kernel", block.T, x) for block in columns]
+        return jnp.concatenate(parts, -1).reshape(*parts[0].shape[:-1], *features)
+
+    def _embed(self, module: Embed, tokens: jax.Array) -> jax.Array:
+        name = "/".join((*module.path, "embedding"))
+        table = self._tensor(module, "embedding", (module.num_embeddings, module.features))
+        ids, places = np.unique(np.clip(tokens, 0, module.num_embeddings - 1), return_inverse=True)
+        for i in ids:
+            if (name, i) not in self._rows:
+                self._rows[name, i] = table.read((slice(i, i + 1), slice(None)))
+        rows = np.concatenate([self._rows[name, i] for i in ids])
+        return _compute(module.clone(num_embeddings=len(ids)), "embedding", rows, places.reshape(tokens.shape))
+
+    def _attend(self, module: Embed, x: jax.Array) -> jax.Array:
+        table = self._tensor(module, "embedding", (module.num_embeddings, module.features))
+        parts = [
+            _compute(module.clone(num_embeddings=len(block)), "embedding", block, x, method="attend")
+            for block in streams.blocks(table)
+        ]
+        return jnp.concatenate(parts, -1)
+
+    def _tensor(self, module: nn.Module, parameter: str, shape: tuple[int, ...]) -> SavedTensor:
+        name = "/".join((*module.path, parameter))
+        if name not in self._tensors:
+            raise ValueError(f"The network needs {name} {shape}, which the model does not have.")
+        if tuple(self._tensors[name].shape) != shape:
+            raise ValueError(f"{name} has shape {tuple(self._tensors[name].shape)}; the network needs {shape}.")
+        return self._tensors[name]
+
+
+def _compute(module: nn.Module, parameter: str, value: np.ndarray, *args: Any, **kwargs: Any) -> jax.Array:
+    """Calls a module that stands on its own with its one parameter."""
+    outputs = module.apply({"params": {parameter: jnp.asarray(value, jnp.float32)}}, *args, **kwargs)
+    return jax.block_until_ready(outputs)  # The next part is not read while this one is still computed with.

@@ -1,0 +1,148 @@
+"""Files in the safetensors format: the length of a JSON header, the header, the tensors end to end.
+
+https://github.com/huggingface/safetensors#format. The library's reader maps the file and its writer wants all tensors
+at once, so both are done here.
+"""
+
+import json
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from convert import array_files, shards, streams
+from limba.saved_tensors import SavedTensor
+
+FILE = "model.safetensors"
+
+_DTYPES = {
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+}
+_LENGTH = struct.Struct("<Q")
+# What the library allows.
+_MAX_HEADER_BYTES = 100_000_000
+
+
+def open_tensors(files: Sequence[Path]) -> dict[str, SavedTensor]:
+    """The tensors of one model, which may be in several files, by their names.
+
+    Raises:
+      FileNotFoundError: if a file is not there.
+      ValueError: if a file is damaged or cut short, has tensors that are not floating point or not in PyTorch's layout,
+        or two files have the same tensor.
+    """
+    tensors: dict[str, SavedTensor] = {}
+    for path in files:
+        opened = _open_file(path)
+        if twice := sorted(tensors.keys() & opened.keys()):
+            raise ValueError(f"{path} has a tensor that another of the model's files has too: {twice[0]}")
+        tensors |= opened
+    return tensors
+
+
+def _open_file(path: Path) -> dict[str, SavedTensor]:
+    size = array_files.file_size(path)
+    header, begin = _read_header(path, size)
+    framework = header.pop("__metadata__", {}).get("format", "pt")
+    if framework in ("flax", "tf"):
+        raise ValueError(
+            f"{path} holds a model of {framework}, whose tensors have other names and dims than PyTorch's. Load it in "
+            "transformers 4 (from_flax=True or from_tf=True) and save it."
+        )
+    tensors = {}
+    end = 0
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        dtype, shape, offsets = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+        if dtype not in _DTYPES:
+            raise ValueError(f"{path}: {name} is {dtype}; weights are one of {', '.join(_DTYPES)}.")
+        num_bytes = math.prod(shape) * _DTYPES[dtype].itemsize
+        if offsets != [end, end + num_bytes]:
+            raise ValueError(
+                f"{path}: its header is damaged: {name}, {dtype} {list(shape)}, lies at {offsets} and not at "
+                f"{[end, end + num_bytes]}."
+            )
+        tensors[name] = array_files.saved_tensor(
+            path, [array_files.Extent(begin + end, num_bytes)], shape, _DTYPES[dtype]
+        )
+        end += num_bytes
+    if size < begin + end:
+        raise array_files.cut_short(path, begin + end, size)
+    if size > begin + end:
+        raise ValueError(f"{path} is damaged: {begin + end:,} bytes expected, {size:,} found.")
+    return {name: tensors[name] for name in header}
+
+
+def _read_header(path: Path, size: int) -> tuple[dict[str, Any], int]:
+    """The header, in which every tensor has a dtype, a shape and two offsets, and where the tensors begin."""
+    with path.open("rb") as file:
+        start = file.read(_LENGTH.size)
+        if len(start) < _LENGTH.size:
+            raise array_files.cut_short(path, _LENGTH.size, size)
+        (length,) = _LENGTH.unpack(start)
+        if length > _MAX_HEADER_BYTES:
+            raise ValueError(f"{path} is no safetensors file: its first 8 bytes say that its header has {length:,}.")
+        begin = _LENGTH.size + length
+        if begin > size:
+            raise array_files.cut_short(path, begin, size)
+        try:
+            header = json.loads(file.read(length))
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged or no safetensors file: its header is not JSON ({error}).") from error
+    metadata = header.get("__metadata__", {}) if isinstance(header, dict) else None
+    if not isinstance(metadata, dict):
+        raise ValueError(f"{path}: its header is damaged: it is no table of tensors.")
+    for name, entry in header.items():
+        if name != "__metadata__" and not _is_entry(entry):
+            raise ValueError(f"{path}: its header is damaged: {name} is {entry!r:.200}.")
+    return header, begin
+
+
+def _is_entry(entry: Any) -> bool:
+    def are_counts(values: Any) -> bool:
+        return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("dtype"), str)
+        and are_counts(entry.get("shape"))
+        and are_counts(entry.get("data_offsets"))
+    )
+
+
+def write(folder: Path, tensors: Mapping[str, SavedTensor], progress: Callable[[int], Any], shard_bytes: int) -> None:
+    """Writes `model.safetensors`, or shards of it and an index; see `shards.write`.
+
+    Raises:
+      OSError: if the disk is full.
+      ValueError: if the format has no name for a tensor's dtype, or what reading a tensor raises.
+    """
+    shards.write(folder, FILE, tensors, _layout, shard_bytes, progress)
+
+
+def _layout(tensors: Mapping[str, SavedTensor]) -> list[shards.Segment]:
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    dtype_names = {dtype: name for name, dtype in _DTYPES.items()}
+    # Wider dtypes first, so that each tensor begins at a multiple of its item size: readers map the file.
+    ordered = sorted(tensors, key=lambda name: -np.dtype(tensors[name].dtype).itemsize)
+    end = 0
+    for name in ordered:
+        tensor = tensors[name]
+        if tensor.dtype not in dtype_names:
+            raise ValueError(f"{name} is {tensor.dtype}, which is no dtype of weights in safetensors files.")
+        start, end = end, end + streams.num_bytes(tensor)
+        header[name] = {
+            "dtype": dtype_names[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    encoded = json.dumps(header, separators=(",", ":")).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    before = [_LENGTH.pack(len(encoded)) + encoded] + [b""] * (len(ordered) - 1)
+    return [shards.Segment(b, name, streams.num_bytes(tensors[name])) for b, name in zip(before, ordered, strict=True)]
