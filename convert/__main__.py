@@ -1,8 +1,12 @@
 """Converts checkpoints to and from other formats.
 
 python -m convert to-hf CHECKPOINT_OR_RUN_DIR OUT
+python -m convert from-hf FOLDER_OR_HUB_NAME OUT
 python -m convert to-t5x CHECKPOINT_OR_RUN_DIR OUT --format classic
 python -m convert from-t5x CHECKPOINT_OR_MODEL_DIR OUT --vocab FILE
+python -m convert all RUN_DIR OUT --watch
+python -m convert check A B
+python -m convert push OUT ORG/NAME
 """
 
 import argparse
@@ -12,9 +16,13 @@ import sys
 
 # The module of a command has `add_arguments(parser)` and `run(args)`. It is imported when its command is given.
 _COMMANDS = {
-    "to-hf": ("convert.to_hf", "write a Hugging Face folder from a Limba checkpoint"),
+    "to-hf": ("convert.to_hf", "write a Hugging Face folder from a checkpoint of Limba or T5X"),
+    "from-hf": ("convert.from_hf", "write a checkpoint and a gin file from a Hugging Face T5"),
     "to-t5x": ("convert.to_t5x", "write a checkpoint that T5X goes on from"),
     "from-t5x": ("convert.from_t5x", "write a Limba checkpoint from one of T5X"),
+    "all": ("convert.all_checkpoints", "write a Hugging Face folder of every checkpoint of a run"),
+    "check": ("convert.check", "compare two models: parameters, logits, loss and greedy output"),
+    "push": ("convert.push", "upload a converted folder to the Hugging Face hub"),
 }
 
 
@@ -45,6 +53,9 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted: the same command goes on where it was.", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -1,0 +1,115 @@
+"""Every checkpoint of a run to Hugging Face folders, also while the run is still going on.
+
+    python -m convert all runs/base exports/base --watch
+
+Each gets a folder of its own, `OUT/checkpoint_<step>`; those that are there already stay, so the command can be given
+again at any time.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from convert import models, to_hf
+from limba import storage
+from limba.checkpoint_directories import all_checkpoints, checkpoint_path, checkpoint_steps
+from limba.checkpoint_files import load_run_info
+
+_POLL_SECONDS = 20.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_dir", help="the run's directory, of Limba or T5X")
+    parser.add_argument("out", help="the folder in which each checkpoint gets its own")
+    parser.add_argument("--keep-converting", action="store_true", help="go on with the next after one that fails")
+    parser.add_argument(
+        "--watch",
+        nargs="?",
+        type=float,
+        const=120.0,
+        metavar="MINUTES",
+        help="wait for the next checkpoint, until the run's last step or for MINUTES in vain (120)",
+    )
+    to_hf.add_options(parser)
+    models.add_told_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    convert_all(
+        args.run_dir,
+        Path(args.out).expanduser().absolute(),
+        options=to_hf.options(args),
+        keep_converting=args.keep_converting,
+        watch_seconds=None if args.watch is None else 60 * args.watch,
+    )
+
+
+def convert_all(
+    run_dir: str,
+    out: Path,
+    *,
+    options: dict[str, Any],
+    keep_converting: bool = False,
+    watch_seconds: float | None = None,
+    poll_seconds: float = _POLL_SECONDS,
+) -> list[int]:
+    """Converts every checkpoint that is not converted yet; returns the steps that now are.
+
+    Args:
+      run_dir: the run.
+      out: where the folders are made.
+      options: arguments of `to_hf.to_hf`.
+      keep_converting: an error is printed, and raised when all others are done.
+      watch_seconds: how long to wait for another checkpoint; None does not wait.
+      poll_seconds: between two looks.
+
+    Raises:
+      FileNotFoundError: if there is no checkpoint, and none is waited for.
+      ValueError: if one could not be converted.
+    """
+    directory = storage.as_path(run_dir)
+    if watch_seconds is None:
+        all_checkpoints(directory)
+    converted: list[int] = []
+    failed: dict[int, str] = {}
+    last_news = time.monotonic()
+    while True:
+        waiting = [step for step in checkpoint_steps(directory) if step not in converted and step not in failed]
+        for step in waiting:
+            path = checkpoint_path(directory, step)
+            try:
+                to_hf.to_hf(path, out / path.name, **options)
+                converted.append(step)
+            except (ValueError, OSError) as error:
+                if watch_seconds is not None and not storage.is_dir(path):
+                    print(f"{path.name} was removed by the run before it was converted.", file=sys.stderr)
+                elif not keep_converting:
+                    raise
+                else:
+                    print(f"error: {path.name}: {error}", file=sys.stderr)
+                failed[step] = str(error)
+            last_news = time.monotonic()
+        done = not waiting and (
+            watch_seconds is None
+            or time.monotonic() - last_news > watch_seconds
+            or any(step >= _last_step(directory, step) for step in converted[-1:])
+        )
+        if done:
+            break
+        if not waiting:
+            time.sleep(poll_seconds)
+    print(f"{len(converted)} checkpoints are in {out}.")
+    lost = {step: error for step, error in failed.items() if storage.is_dir(checkpoint_path(directory, step))}
+    if lost:
+        raise ValueError(f"{len(lost)} could not be converted: {', '.join(f'checkpoint_{step}' for step in lost)}.")
+    return converted
+
+
+def _last_step(directory: storage.AnyPath, step: int) -> float:
+    """The step at which the run ends, as a checkpoint says it; infinite if it does not."""
+    path = checkpoint_path(directory, step)
+    if not storage.is_file(path / "run" / "run.json"):
+        return float("inf")
+    return load_run_info(path).get("total_steps") or float("inf")
