@@ -54,7 +54,7 @@ class Comparison:
 
     @property
     def holds(self) -> bool:
-        return self.value is None or self.value <= self.allowed
+        return self.value is None or bool(self.value <= self.allowed)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,10 +89,10 @@ def compare(a: Model, b: Model, text: str = _TEXT) -> list[Comparison]:
     a, b = _rounded(a, b)
     batch = check_batch(a.config.vocab_size, _tokens(a, b, text))
     inputs = batch["encoder_input_tokens"]
-    with tqdm(total=0, desc="comparing logits", unit="pass", file=sys.stderr) as bar:
+    with tqdm(desc="comparing logits", unit=" passes", file=sys.stderr) as bar:
         logits = forward.logits(a.config, a.tensors, batch)
         bar.update()
-        allowed = max(TOLERANCE, RELATIVE_TOLERANCE * float(np.max(np.abs(logits))))
+        allowed = float(max(TOLERANCE, RELATIVE_TOLERANCE * np.max(np.abs(logits))))
         tokens = forward.greedy(a.config, a.tensors, inputs, _GREEDY_TOKENS)
         bar.update()
         for label, implementation in _implementations(a, b):
@@ -114,8 +114,10 @@ def table(rows: list[Comparison]) -> str:
     lines = []
     for row in rows:
         verdict = "  –  " if row.value is None else ("ok   " if row.holds else "WRONG")
-        value = "" if row.value is None else f"{row.value:<8.2e} (allowed {row.allowed:.0e})"
-        lines.append(f"{verdict} {row.what:{width}}  {value}  {row.note}".rstrip())
+        value = ""
+        if row.value is not None:
+            value = f"{row.value:.2e} (allowed {row.allowed:.0e})" if row.allowed else f"{row.value:.0f}"
+        lines.append(f"{verdict} {row.what:{width}}  {value:24}  {row.note}".rstrip())
     return "\n".join(lines)
 
 
@@ -295,7 +297,7 @@ def check_batch(vocab_size: int, text: np.ndarray) -> dict[str, np.ndarray]:
 
 def _largest_difference(a: np.ndarray, b: np.ndarray) -> float:
     difference = float(np.max(np.abs(a - b)))
-    return difference if np.isfinite(difference) else np.inf
+    return difference if np.isfinite(difference) else float("inf")
 
 
 def _different_rows(
@@ -320,5 +322,5 @@ def _different_rows(
     for row in differ:
         first = int(np.argmax(ours[row] != theirs[row]))
         gap = logits[row, first, ours[row, first]] - logits[row, first, theirs[row, first]]
-        count += abs(float(gap)) > 2 * allowed
+        count += int(abs(float(gap)) > 2 * allowed)
     return count
