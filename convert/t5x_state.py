@@ -27,7 +27,7 @@ _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheck
 # Names of the tensors that are written, one a line: whoever was interrupted goes on behind them.
 _WRITTEN = ".written"
 _UNSYNCED = storage.unsynced()
-_COMMIT_BYTES = 256 * 2**20
+_COMMIT_BYTES = 16 * 2**20
 
 # Told the bytes that were written.
 Progress = Callable[[int], Any]
