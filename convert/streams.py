@@ -45,7 +45,7 @@ def num_bytes(tensor: SavedTensor) -> int:
 def blocks(tensor: SavedTensor) -> Iterator[np.ndarray]:
     """The tensor's parts along its first dim, each in C order, from front to back."""
     for index in _block_indices(tensor):
-        yield np.ascontiguousarray(tensor.read(index))
+        yield np.asarray(tensor.read(index), order="C")
 
 
 def pairs(a: SavedTensor, b: SavedTensor) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -1,5 +1,7 @@
 """config.json says what transformers needs, and nothing that it would misread."""
 
+import json
+
 import pytest
 
 from convert import hf_config
@@ -8,7 +10,7 @@ from limba.network import T5Config
 
 def test_sizes_and_special_ids():
     config = T5Config(vocab_size=512, emb_dim=32, num_heads=3, head_dim=8, mlp_dim=48, num_decoder_layers=2)
-    written = hf_config.model_config(config, "float32", 160)
+    written = hf_config.model_config(config, "t5", "float32", 160)
     expected = {
         "model_type": "t5",
         "vocab_size": 512,
@@ -33,7 +35,7 @@ def test_sizes_and_special_ids():
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_only_tied_logits_are_scaled(tied):
-    written = hf_config.model_config(T5Config(vocab_size=8, logits_via_embedding=tied), "float32", None)
+    written = hf_config.model_config(T5Config(vocab_size=8, logits_via_embedding=tied), "t5_1_1", "float32", None)
     assert written["tie_word_embeddings"] is tied
     assert written["scale_decoder_outputs"] is tied
     assert "n_positions" not in written
@@ -41,4 +43,118 @@ def test_only_tied_logits_are_scaled(tied):
 
 def test_a_decoder_without_layers_is_refused():
     with pytest.raises(ValueError, match="6 encoder and 0 decoder layers"):
-        hf_config.model_config(T5Config(vocab_size=8, num_decoder_layers=0), "float32", None)
+        hf_config.model_config(T5Config(vocab_size=8, num_decoder_layers=0), "t5_1_1", "float32", None)
+
+
+def test_queries_that_are_scaled_are_refused():
+    with pytest.raises(ValueError, match="scale_attn_logits"):
+        hf_config.model_config(T5Config(vocab_size=8, scale_attn_logits=True), "t5_1_1", "float32", None)
+
+
+BYTES, PIECES = {"class": "ByteVocabulary"}, {"class": "SentencePieceVocabulary"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "vocabulary", "told", "family", "model_type"),
+    [
+        ({"logits_via_embedding": True}, PIECES, None, "t5", "t5"),
+        ({}, PIECES, None, "t5_1_1", "t5"),
+        ({}, PIECES, "mt5", "mt5", "mt5"),
+        ({}, BYTES, None, "byt5", "t5"),
+        ({"relative_bias_per_layer": True}, PIECES, None, "umt5", "umt5"),
+    ],
+)
+def test_families(fields, vocabulary, told, family, model_type):
+    config = T5Config(vocab_size=8, **fields)
+    assert hf_config.find_family(config, vocabulary, told) == family
+    assert hf_config.model_config(config, family, "float32", None)["model_type"] == model_type
+
+
+@pytest.mark.parametrize(
+    ("fields", "told", "why"),
+    [
+        ({"relative_bias_per_layer": True}, "t5_1_1", "every layer has its table"),
+        ({}, "umt5", "one table of relative positions a stack"),
+        ({}, "t5", "there is an output matrix"),
+        ({"logits_via_embedding": True}, "mt5", "the embedding is the output too"),
+    ],
+)
+def test_a_family_that_the_shapes_contradict_is_refused(fields, told, why):
+    with pytest.raises(ValueError, match=f"--family {told}: .*{why}"):
+        hf_config.find_family(T5Config(vocab_size=8, **fields), PIECES, told)
+
+
+# ------------------------------------------------------- reading -----------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["t5", "t5_1_1", "mt5", "umt5"])
+def test_what_is_written_is_read(tmp_path, family):
+    config = T5Config(
+        vocab_size=512,
+        emb_dim=32,
+        num_heads=3,
+        head_dim=8,
+        mlp_dim=48,
+        num_decoder_layers=2,
+        mlp_activations=hf_config.FAMILIES[family].mlp_activations,
+        logits_via_embedding=family == "t5",
+        relative_bias_per_layer=family == "umt5",
+    )
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(hf_config.model_config(config, family, "float32", 160)))
+    assert hf_config.network_config(file, hf_config.read(file)) == config
+
+
+# What transformers writes of a T5 and of an mT5, and what is not there.
+OLD = {
+    "model_type": "t5",
+    "vocab_size": 32128,
+    "d_model": 512,
+    "d_kv": 64,
+    "d_ff": 2048,
+    "num_heads": 8,
+    "num_layers": 6,
+}
+
+
+@pytest.mark.parametrize(
+    ("keys", "tied", "activations"),
+    [
+        ({}, True, ("relu",)),
+        ({"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, False, ("gelu", "linear")),
+        # A model of T5 1.1 that version 5 of transformers saved again.
+        (
+            {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": True, "scale_decoder_outputs": False},
+            False,
+            ("gelu", "linear"),
+        ),
+        ({"model_type": "mt5", "feed_forward_proj": "gated-gelu"}, False, ("gelu", "linear")),
+    ],
+)
+def test_keys_that_are_missing_mean_what_transformers_takes_them_for(tmp_path, keys, tied, activations):
+    config = hf_config.network_config(tmp_path, OLD | keys)
+    assert (config.logits_via_embedding, config.mlp_activations) == (tied, activations)
+    assert config.num_decoder_layers == 6
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"relative_attention_num_buckets": 64}, "relative_attention_num_buckets is 64; Limba's T5 has 32"),
+        ({"feed_forward_proj": "gated-selu"}, "feed_forward_proj is 'gated-selu'"),
+        ({"feed_forward_proj": "gelu"}, "feed_forward_proj is 'gelu'"),
+    ],
+)
+def test_a_network_that_limba_does_not_have_is_named(tmp_path, keys, words):
+    with pytest.raises(ValueError, match=words):
+        hf_config.network_config(tmp_path / "config.json", OLD | keys)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("{", "is not JSON"), ('{"model_type": "bart"}', "model_type is 'bart'"), ("[]", r"model_type is")],
+)
+def test_another_file_is_named(tmp_path, text, words):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=words):
+        hf_config.read(tmp_path / "config.json")

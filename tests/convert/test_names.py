@@ -1,12 +1,11 @@
-"""The table covers exactly the parameters of the network, and scanned stacks split and stack without loss."""
+"""The table covers exactly the parameters of the network."""
 
-import jax
-import numpy as np
 import pytest
 
 from convert import names
 from limba.models import EncoderDecoderModel
 from limba.network import T5Config, Transformer
+from limba.state_utils import flatten_state_dict
 
 FIELDS = {
     "vocab_size": 64,
@@ -22,13 +21,16 @@ FIELDS = {
 def network_shapes(config: T5Config) -> dict[str, tuple[int, ...]]:
     model = EncoderDecoderModel(Transformer(config), None, None, optimizer_def=None)
     shapes, _ = model.param_shapes_and_axes()
-    return {name: x.shape for name, x in names.flatten(shapes).items()}
+    return {name: x.shape for name, x in flatten_state_dict(shapes).items()}
 
 
+@pytest.mark.parametrize("per_layer", [False, True])
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("activations", [("relu",), ("gelu", "linear")])
-def test_every_parameter_has_one_name_in_each_format(tied, activations):
-    config = T5Config(**FIELDS, logits_via_embedding=tied, mlp_activations=activations)
+def test_every_parameter_has_one_name_in_each_format(tied, activations, per_layer):
+    config = T5Config(
+        **FIELDS, logits_via_embedding=tied, mlp_activations=activations, relative_bias_per_layer=per_layer
+    )
     table = names.table(config)
     assert {t.limba: t.shape for t in table} == network_shapes(config)
     for stored in ([t.torch.name for t in table], [t.flax.name for t in table]):
@@ -43,20 +45,12 @@ def test_names_and_orientations():
     bias = table["encoder/relpos_bias/rel_embedding"]
     assert bias.torch.name == "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     assert bias.torch.shape == bias.flax.shape == (32, 3)
+    per_layer = {t.limba: t for t in names.table(T5Config(**FIELDS, relative_bias_per_layer=True))}
+    assert per_layer["decoder/layers_2/relpos_bias/rel_embedding"].flax == names.Stored(
+        "decoder/block/2/layer/0/SelfAttention/relative_attention_bias/embedding", (32, 3), True
+    )
     assert table["token_embedder/embedding"].torch == names.Stored("shared.weight", (64, 8), False)
     assert table["decoder/logits_dense/kernel"].torch == names.Stored("lm_head.weight", (64, 8), True)
-
-
-@pytest.mark.parametrize("scan_axis", [0, 1])
-def test_scanned_stacks_split_and_stack(scan_axis):
-    config = T5Config(**FIELDS, scan_layers=True, param_scan_axis=scan_axis)
-    rng = np.random.default_rng(0)
-    scanned = {name: rng.normal(size=shape) for name, shape in network_shapes(config).items()}
-    unrolled = names.unroll(names.unflatten(scanned), scan_axis)
-    assert {name: x.shape for name, x in unrolled.items()} == {t.limba: t.shape for t in names.table(config)}
-    kernel = scanned["decoder/decoder/mlp/wi/kernel"]
-    np.testing.assert_array_equal(unrolled["decoder/layers_2/mlp/wi/kernel"], kernel.take(2, axis=scan_axis))
-    jax.tree.map(np.testing.assert_array_equal, names.roll(unrolled, config), names.unflatten(scanned))
 
 
 def test_verify_names_missing_extra_and_misshaped_tensors_in_one_error():

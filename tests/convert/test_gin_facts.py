@@ -1,0 +1,49 @@
+"""A config.gin of somebody else tells its network and vocabulary without their modules."""
+
+import pytest
+
+from convert import gin_facts
+
+# As T5X writes it: imports that do not exist here, macros, references, scopes.
+CONFIG = """
+from __gin__ import dynamic_registration
+import __main__ as train_script
+import seqio
+from their_project import tasks_ro
+from t5x.examples.t5 import network
+
+ACTIVATIONS = ('gelu', 'linear')
+VOCABULARY = @seqio.SentencePieceVocabulary()
+seqio.SentencePieceVocabulary.sentencepiece_model_file = 'gs://vocab/ro.model'
+seqio.SentencePieceVocabulary.extra_ids = 100
+network.T5Config:
+  emb_dim = 768
+  mlp_activations = %ACTIVATIONS
+  vocab_size = %NOWHERE
+train/utils.DatasetConfig.batch_size = 128
+trainer.Trainer.learning_rate_fn = @utils.create_learning_rate_scheduler()
+"""
+
+
+def test_network_and_vocabulary():
+    facts = gin_facts.read(CONFIG, "config.gin")
+    assert facts.network == {"emb_dim": 768, "mlp_activations": ("gelu", "linear")}
+    assert facts.vocabulary == {
+        "class": "SentencePieceVocabulary",
+        "sentencepiece_model_file": "gs://vocab/ro.model",
+        "extra_ids": 100,
+    }
+
+
+def test_bytes():
+    text = "VOCABULARY = @seqio.ByteVocabulary()\nseqio.ByteVocabulary.extra_ids = 125\n"
+    assert gin_facts.read(text, "").vocabulary == {"class": "ByteVocabulary", "extra_ids": 125}
+
+
+def test_nothing_known():
+    assert gin_facts.read("x.y = 1\n", "") == gin_facts.GinFacts({}, {})
+
+
+def test_what_is_not_gin_is_named():
+    with pytest.raises(ValueError, match=r"run/config.gin cannot be read as gin"):
+        gin_facts.read("x.y = = 3\n", "run/config.gin")
