@@ -1,0 +1,85 @@
+"""Which files of a Hugging Face folder hold the weights, and the tensors in them.
+
+A model's weights are one file, or several and an index that says in which one each tensor is. A folder may hold them in
+several formats; they are the same weights then, and one format is enough.
+"""
+
+import json
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from convert import flax_files, safetensors_files, torch_files
+from limba.saved_tensors import SavedTensor
+
+# In the order of preference: safetensors are read fastest and without a pickle.
+FILES = {
+    "safetensors": safetensors_files.FILE,
+    "torch": torch_files.FILE,
+    "flax": flax_files.FILE,
+}
+_MODULES: dict[str, Any] = {"safetensors": safetensors_files, "torch": torch_files, "flax": flax_files}
+
+
+def formats(names: Collection[str]) -> list[str]:
+    """The formats of the weights among these names of files, the preferred one first."""
+    return [format_ for format_, file in FILES.items() if file in names or index_name(file) in names]
+
+
+def index_name(file: str) -> str:
+    return f"{file}.index.json"
+
+
+def find(folder: Path, format_: str | None = None) -> tuple[str, list[Path]]:
+    """The format of a folder's weights and their files; `format_` asks for one that is not the preferred one.
+
+    Raises:
+      FileNotFoundError: if there are no weights, or not all files of an index.
+      ValueError: if an index is damaged.
+    """
+    there = formats([path.name for path in folder.iterdir()])
+    if not there:
+        hint = ""
+        if (folder / "tf_model.h5").is_file():
+            hint = " It has tf_model.h5: load the model in transformers 4 with from_tf=True, and save it."
+        raise FileNotFoundError(
+            f"{folder} has no weights, neither {', '.join(FILES.values())} nor shards of them.{hint}"
+        )
+    if format_ not in (None, *there):
+        raise FileNotFoundError(f"{folder} has no weights in the format {format_}, only in {', '.join(there)}.")
+    chosen = format_ or there[0]
+    single = folder / FILES[chosen]
+    if single.is_file():
+        return chosen, [single]
+    files = sorted({folder / file for file in _weight_map(folder / index_name(FILES[chosen])).values()})
+    if missing := [path.name for path in files if not path.is_file()]:
+        more = f" and {len(missing) - 1} more files" if missing[1:] else ""
+        named_by = index_name(FILES[chosen])
+        raise FileNotFoundError(f"{folder} lacks {missing[0]}{more}, which {named_by} names; copy or download it.")
+    return chosen, files
+
+
+def open_tensors(folder: Path, format_: str | None = None) -> dict[str, SavedTensor]:
+    """The tensors of a folder's weights, by the names that the format has for them.
+
+    Raises:
+      FileNotFoundError: as `find`.
+      ValueError: if a file is damaged, or lacks a tensor that the index says is in it.
+    """
+    chosen, files = find(folder, format_)
+    tensors = _MODULES[chosen].open_tensors(files)
+    index = folder / index_name(FILES[chosen])
+    if not (folder / FILES[chosen]).is_file() and (missing := sorted(_weight_map(index).keys() - tensors.keys())):
+        raise ValueError(f"{index} names tensors that are in none of its files: {', '.join(missing[:3])}")
+    return tensors
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    try:
+        weight_map = json.loads(index.read_text("utf-8"))["weight_map"]
+        # A file of the folder itself, whatever an index from elsewhere says.
+        if weight_map and all(isinstance(file, str) and Path(file).name == file for file in weight_map.values()):
+            return weight_map
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"{index} is damaged: it is no index of weights ({error}).") from error
+    raise ValueError(f"{index} is damaged: its weight_map does not say which files of the folder hold the tensors.")

@@ -1,0 +1,105 @@
+import json
+
+import numpy as np
+import pytest
+
+from convert import flax_files, safetensors_files, weight_files
+from limba.saved_tensors import from_array
+
+ARRAYS = {"a": np.ones((3, 4), np.float32), "b": np.zeros(5, np.float32), "c": np.full(2, 7, np.float32)}
+
+
+def write(folder, module=safetensors_files, shard_bytes=10**9):
+    folder.mkdir(exist_ok=True)
+    module.write(folder, {name: from_array(array) for name, array in ARRAYS.items()}, lambda _: None, shard_bytes)
+    return folder
+
+
+def write_torch(folder, sharded=False):
+    torch = pytest.importorskip("torch")
+    tensors = {name: torch.from_numpy(array) for name, array in ARRAYS.items()}
+    if not sharded:
+        torch.save(tensors, folder / "pytorch_model.bin")
+        return
+    files = {name: f"pytorch_model-{i:05d}-of-00003.bin" for i, name in enumerate(ARRAYS, 1)}
+    for name, file in files.items():
+        torch.save({name: tensors[name]}, folder / file)
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}), "utf-8")
+
+
+def assert_whole(tensors):
+    assert tensors.keys() == ARRAYS.keys()
+    for name, array in ARRAYS.items():
+        np.testing.assert_array_equal(np.asarray(tensors[name]), array, strict=True)
+
+
+def test_safetensors_come_before_torch_and_flax(tmp_path):
+    write(tmp_path, flax_files)
+    assert weight_files.find(tmp_path) == ("flax", [tmp_path / "flax_model.msgpack"])
+    assert_whole(weight_files.open_tensors(tmp_path))
+    write_torch(tmp_path)
+    assert weight_files.find(tmp_path) == ("torch", [tmp_path / "pytorch_model.bin"])
+    assert_whole(weight_files.open_tensors(tmp_path))
+    write(tmp_path)
+    assert weight_files.find(tmp_path) == ("safetensors", [tmp_path / "model.safetensors"])
+    assert_whole(weight_files.open_tensors(tmp_path))
+    assert weight_files.find(tmp_path, "flax")[0] == "flax"
+
+
+@pytest.mark.parametrize("module", [safetensors_files, flax_files])
+def test_shards(tmp_path, module):
+    write(tmp_path, module, shard_bytes=50)
+    _, files = weight_files.find(tmp_path)
+    assert len(files) == 2
+    assert_whole(weight_files.open_tensors(tmp_path))
+
+
+def test_shards_of_torch(tmp_path):
+    write_torch(tmp_path, sharded=True)
+    format_, files = weight_files.find(tmp_path)
+    assert format_ == "torch" and len(files) == 3
+    assert_whole(weight_files.open_tensors(tmp_path))
+
+
+def test_a_missing_shard_is_named(tmp_path):
+    write(tmp_path, shard_bytes=20)
+    (tmp_path / "model-00002-of-00003.safetensors").unlink()
+    with pytest.raises(
+        FileNotFoundError, match=r"lacks model-00002-of-00003\.safetensors, which model\.safetensors\.ind"
+    ):
+        weight_files.find(tmp_path)
+    (tmp_path / "model-00003-of-00003.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"lacks model-00002-of-00003\.safetensors and 1 more files"):
+        weight_files.find(tmp_path)
+
+
+def test_a_tensor_that_only_the_index_has_is_named(tmp_path):
+    write(tmp_path, shard_bytes=20)
+    path = tmp_path / "model.safetensors.index.json"
+    index = json.loads(path.read_text("utf-8"))
+    index["weight_map"]["d"] = "model-00001-of-00003.safetensors"
+    path.write_text(json.dumps(index), "utf-8")
+    with pytest.raises(ValueError, match=r"index\.json names tensors that are in none of its files: d"):
+        weight_files.open_tensors(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[]", '{"weight_map": 3}', '{"weight_map": {}}', '{"weight_map": {"a": "../a.safetensors"}}']
+)
+def test_a_damaged_index_is_named(tmp_path, content):
+    (tmp_path / "model.safetensors.index.json").write_text(content, "utf-8")
+    with pytest.raises(ValueError, match=r"model\.safetensors\.index\.json is damaged"):
+        weight_files.find(tmp_path)
+
+
+def test_a_folder_without_weights(tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match=r"has no weights, neither model\.safetensors, pytorch_model\.bin, flax"
+    ):
+        weight_files.find(tmp_path)
+    (tmp_path / "tf_model.h5").touch()
+    with pytest.raises(FileNotFoundError, match=r"tf_model\.h5: load the model in transformers 4"):
+        weight_files.find(tmp_path)
+    write(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"no weights in the format flax, only in safetensors"):
+        weight_files.find(tmp_path, "flax")
