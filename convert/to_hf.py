@@ -82,20 +82,12 @@ def to_hf(
     config = _network_config(path, info["network"])
     kept = path / "run" / "spiece.model"  # travels with the checkpoint
     tokenizer = hf_tokenizer.from_vocabulary(info["vocabulary"], vocab or (str(kept) if kept.is_file() else None))
-    if tokenizer.vocab_size > config.vocab_size:
-        raise ValueError(
-            f"The vocabulary {str(tokenizer.model_file)!r} has {tokenizer.vocab_size} ids, sentinels included, and the "
-            f"model's embedding has only {config.vocab_size} rows; they do not belong together."
-        )
-    if tokenizer.byte_fallback:
-        print(
-            "warning: this vocabulary spells unknown characters in bytes; of transformers' T5 tokenizers only the slow "
-            "one of 4.x (use_fast=False) does that, the others give <unk>.",
-            file=sys.stderr,
-        )
+    hf_tokenizer.check_sizes(tokenizer.vocabulary, config.vocab_size, str(path))
+    for warning in tokenizer.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     request = {
         "checkpoint": path.name,
-        "fingerprint": _fingerprint(path, tokenizer.model_file),
+        "fingerprint": _fingerprint(path, *([tokenizer.model_file] if tokenizer.model_file else [])),
         "formats": list(formats),
         "dtype": dtype,
         "checked": verify,
