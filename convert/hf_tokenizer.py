@@ -1,41 +1,94 @@
-"""The tokenizer files of a Hugging Face T5, written without transformers.
+"""The tokenizer files of a Hugging Face T5, mT5, umT5 or ByT5, written and read without transformers.
 
-The SentencePiece file goes in as `spiece.model`; sentinel `<extra_id_0>` is the last id, as in SeqIO. The two settings
-that matter were found by comparing ids: `legacy: false` and sentinels that do not swallow the spaces around them give
-SentencePiece's own ids, also for what follows a sentinel directly.
+A vocabulary is SeqIO's: a SentencePiece model or bytes, and `extra_ids` sentinels behind them. `<extra_id_0>` is the
+last id, `<extra_id_1>` the one before. mT5's SentencePiece model holds its sentinels as its last pieces.
+
+What is written loads as a fast tokenizer, from tokenizer.json; `spiece.model` is there for whoever reads that.
+transformers' ByT5Tokenizer counts sentinels upward from 259 unless `added_tokens_decoder` says otherwise.
 """
 
+import atexit
 import dataclasses
 import json
+import re
 import shutil
-from collections.abc import Mapping
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
+
+from convert import tokenizer_json
 
 _SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>")
+_SENTINEL = re.compile(r"▁?<extra_id_(\d+)>")
+# Padding, EOS, unknown, and 256 bytes.
+NUM_BYTE_IDS = 3 + 256
+# What transformers and T5's own tasks take where nothing is said.
+_DEFAULT_EXTRA_IDS = 100
 
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
-    """A SentencePiece vocabulary in T5's layout.
+    """A vocabulary in T5's layout: padding 0, EOS 1, unknown 2, and sentinels at the end.
 
     Attributes:
-      model_file: the SentencePiece model.
-      num_pieces: what it holds.
+      model: the SentencePiece model, serialized; None for `seqio.ByteVocabulary`.
+      num_pieces: ids before the `extra_ids`.
       extra_ids: sentinels behind them.
-      byte_fallback: unknown characters are spelled in bytes, which no fast tokenizer of transformers does for T5.
+      own_sentinels: how many of the last pieces are sentinels.
+      model_file: where the model is; None for bytes.
+      warnings: what a user of an export should know, in whole sentences.
     """
 
-    model_file: Path
+    model: bytes | None
     num_pieces: int
     extra_ids: int
-    byte_fallback: bool
+    own_sentinels: int = 0
+    model_file: Path | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
     def vocab_size(self) -> int:
         return self.num_pieces + self.extra_ids
+
+    @property
+    def special_tokens(self) -> dict[int, str]:
+        """Special tokens by id, sentinels included."""
+        sentinels = {self.vocab_size - 1 - i: f"<extra_id_{i}>" for i in range(self.extra_ids or self.own_sentinels)}
+        return dict(enumerate(_SPECIAL_TOKENS)) | sentinels
+
+    @property
+    def vocabulary(self) -> dict[str, Any]:
+        """The description in `run.json`."""
+        return {
+            "class": "SentencePieceVocabulary" if self.model_file else "ByteVocabulary",
+            "sentencepiece_model_file": str(self.model_file.absolute()) if self.model_file else None,
+            "extra_ids": self.extra_ids,
+            "vocab_size": self.vocab_size,
+        }
+
+
+def check_sizes(vocabulary: Mapping[str, Any], embedding_rows: int, where: str) -> None:
+    """Raises ValueError if the vocabulary has more ids than the embedding has rows.
+
+    Args:
+      vocabulary: as `run.json` describes it.
+      embedding_rows: usually more than there are ids, a multiple of 128.
+      where: the model, for the message.
+    """
+    if vocabulary["vocab_size"] > embedding_rows:
+        name = vocabulary["sentencepiece_model_file"] or vocabulary["class"]
+        raise ValueError(
+            f"The vocabulary {name!r} has {vocabulary['vocab_size']} ids, sentinels included, and the embedding of "
+            f"{where} has only {embedding_rows} rows; they do not belong together."
+        )
+
+
+# ------------------------------------------------------- of a run -----------------------------------------------------
 
 
 def from_vocabulary(vocabulary: Mapping[str, Any], model_file: str | None = None) -> Tokenizer:
@@ -47,59 +100,267 @@ def from_vocabulary(vocabulary: Mapping[str, Any], model_file: str | None = None
 
     Raises:
       FileNotFoundError: if the SentencePiece model is missing.
-      ValueError: for another kind of vocabulary, or one without T5's special ids.
+      ValueError: for another kind of vocabulary, one without T5's special ids, or of another size than in the run.
     """
-    if vocabulary["class"] != "SentencePieceVocabulary":
+    kind = vocabulary["class"]
+    if kind == "ByteVocabulary":
+        tokenizer = Tokenizer(None, NUM_BYTE_IDS, vocabulary["extra_ids"])
+        what = f"A ByteVocabulary has {NUM_BYTE_IDS} ids"
+    elif kind == "SentencePieceVocabulary":
+        tokenizer = _from_file(model_file or vocabulary["sentencepiece_model_file"], vocabulary["extra_ids"])
+        what = f"The vocabulary {str(tokenizer.model_file)!r} has {tokenizer.num_pieces} pieces"
+    else:
         raise ValueError(
-            f"The run's vocabulary is a {vocabulary['class']}; only a SentencePieceVocabulary can be exported yet."
+            f"The run's vocabulary is a {kind}; only a SentencePieceVocabulary or a ByteVocabulary can be converted."
         )
-    path = Path(model_file or vocabulary["sentencepiece_model_file"])
+    if tokenizer.vocab_size != vocabulary["vocab_size"]:
+        raise ValueError(
+            f"{what} and {tokenizer.extra_ids} sentinels, {tokenizer.vocab_size} ids; the run had "
+            f"{vocabulary['vocab_size']}. It is another vocabulary than in training."
+        )
+    return tokenizer
+
+
+def describe(model_file: str | Path, extra_ids: int | None = None) -> dict[str, Any]:
+    """What `run.json` would say of a SentencePiece model.
+
+    Args:
+      model_file: the model.
+      extra_ids: sentinels behind its pieces; None for 0 if it holds sentinels of its own, else 100.
+
+    Raises:
+      FileNotFoundError: if it is missing.
+      ValueError: if it is no SentencePiece model, or without T5's special ids.
+    """
+    return _from_file(model_file, extra_ids).vocabulary
+
+
+def _from_file(model_file: str | Path, extra_ids: int | None) -> Tokenizer:
+    path = Path(model_file).expanduser()
     if not path.is_file():
         raise FileNotFoundError(
             f"There is no SentencePiece model {str(path)!r} (working directory {str(Path.cwd())!r}); "
             "say where it is with --vocab FILE."
         )
+    serialized, where = path.read_bytes(), repr(str(path))
     try:
-        model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        model = sentencepiece.SentencePieceProcessor(model_proto=serialized)
     except RuntimeError as error:
-        raise ValueError(f"{str(path)!r} is not a SentencePiece model.") from error
+        raise ValueError(f"{where} is not a SentencePiece model.") from error
+    proto = sentencepiece_pb2.ModelProto.FromString(serialized)
     ids = {"pad": model.pad_id(), "eos": model.eos_id(), "unk": model.unk_id()}
     if ids != {"pad": 0, "eos": 1, "unk": 2}:
-        raise ValueError(
-            f"The vocabulary {str(path)!r} has the special ids {ids}; a T5 tokenizer needs pad 0, eos 1, unk 2."
-        )
-    num_pieces = model.get_piece_size()
-    names = tuple(model.id_to_piece(i) for i in range(3))
+        raise ValueError(f"The vocabulary {where} has the special ids {ids}; a T5 tokenizer needs pad 0, eos 1, unk 2.")
+    names = tuple(piece.piece for piece in proto.pieces[:3])
     if names != _SPECIAL_TOKENS:
-        raise ValueError(
-            f"The vocabulary {str(path)!r} calls its special tokens {names}; T5 calls them {_SPECIAL_TOKENS}."
-        )
-    tokenizer = Tokenizer(path, num_pieces, vocabulary["extra_ids"], any(map(model.is_byte, range(num_pieces))))
-    if tokenizer.vocab_size != vocabulary["vocab_size"]:
-        raise ValueError(
-            f"The vocabulary {str(path)!r} has {num_pieces} pieces and {tokenizer.extra_ids} sentinels, "
-            f"{tokenizer.vocab_size} ids; the run had {vocabulary['vocab_size']}. It is another file than in training."
-        )
-    return tokenizer
+        raise ValueError(f"The vocabulary {where} calls its special tokens {names}; T5 calls them {_SPECIAL_TOKENS}.")
+    num_pieces = len(proto.pieces)
+    own = 0
+    while proto.pieces[num_pieces - 1 - own].piece in (f"▁<extra_id_{own}>", f"<extra_id_{own}>"):
+        own += 1
+    if extra_ids is None:
+        extra_ids = 0 if own else _DEFAULT_EXTRA_IDS
+    unusual = " and ".join(_unusual(proto, num_pieces - own))
+    warning = f"The vocabulary {where} {unusual}: transformers' tokenizers give other ids for some texts."
+    return Tokenizer(serialized, num_pieces, extra_ids, own, path, (warning,) if unusual else ())
+
+
+def _unusual(proto: sentencepiece_pb2.ModelProto, num_pieces: int) -> Iterator[str]:
+    """What transformers does in another way."""
+    if proto.trainer_spec.model_type != sentencepiece_pb2.TrainerSpec.UNIGRAM:
+        yield "is no unigram model"
+    if not proto.normalizer_spec.remove_extra_whitespaces:
+        yield "keeps repeated spaces"
+    if not proto.normalizer_spec.add_dummy_prefix:
+        yield "puts no space before a text"
+    user_defined = [p.piece for p in proto.pieces[3:num_pieces] if p.type == tokenizer_json.Piece.USER_DEFINED]
+    if user_defined:
+        yield f"has symbols defined by its user ({', '.join(map(repr, user_defined[:3]))})"
+
+
+# -------------------------------------------------------- writing -----------------------------------------------------
 
 
 def write(tokenizer: Tokenizer, folder: Path) -> None:
-    """Writes `spiece.model`, `tokenizer_config.json` and `special_tokens_map.json`."""
-    shutil.copyfile(tokenizer.model_file, folder / "spiece.model")
-    sentinels = [f"<extra_id_{i}>" for i in range(tokenizer.extra_ids)]
+    """Writes tokenizer_config.json, special_tokens_map.json and, unless of bytes, `spiece.model` and tokenizer.json."""
     named = dict(zip(("pad_token", "eos_token", "unk_token"), _SPECIAL_TOKENS, strict=True))
-    ids = dict(enumerate(_SPECIAL_TOKENS)) | {tokenizer.vocab_size - 1 - i: token for i, token in enumerate(sentinels)}
-    flags = {"lstrip": False, "rstrip": False, "normalized": False, "single_word": False, "special": True}
+    special_tokens = tokenizer.special_tokens
+    sentinels = [special_tokens[id_] for id_ in sorted(special_tokens, reverse=True) if id_ > 2]
+    tokenizer_class = "ByT5Tokenizer"
+    if tokenizer.model is not None:
+        (folder / "spiece.model").write_bytes(tokenizer.model)
+        proto = sentencepiece_pb2.ModelProto.FromString(tokenizer.model)
+        tokenizer_class = "T5Tokenizer"
+        if proto.trainer_spec.model_type == sentencepiece_pb2.TrainerSpec.UNIGRAM:
+            # Version 5 takes the pieces only from tokenizer.json for a T5Tokenizer, but all of it for this class.
+            tokenizer_class = "PreTrainedTokenizerFast"
+            content = tokenizer_json.from_model(proto, tokenizer.extra_ids, special_tokens)
+            (folder / "tokenizer.json").write_text(json.dumps(content, ensure_ascii=False), "utf-8")
     config = {
-        "tokenizer_class": "T5Tokenizer",
+        "tokenizer_class": tokenizer_class,
         "legacy": False,
         "extra_ids": tokenizer.extra_ids,
         "additional_special_tokens": sentinels,
-        "added_tokens_decoder": {str(i): {"content": ids[i], **flags} for i in sorted(ids)},
+        "added_tokens_decoder": {
+            str(id_): {"content": special_tokens[id_], **tokenizer_json.FLAGS} for id_ in sorted(special_tokens)
+        },
         "clean_up_tokenization_spaces": False,
-        "sp_model_kwargs": {},
         **named,
     }
-    special_tokens = {**named, "additional_special_tokens": sentinels}
+    special_tokens_map = {**named, "additional_special_tokens": sentinels}
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    (folder / "special_tokens_map.json").write_text(json.dumps(special_tokens, indent=2) + "\n", "utf-8")
+    (folder / "special_tokens_map.json").write_text(json.dumps(special_tokens_map, indent=2) + "\n", "utf-8")
+
+
+# -------------------------------------------------------- reading -----------------------------------------------------
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The vocabulary of a Hugging Face folder of T5's families, as `run.json` would describe it.
+
+    If the folder has no `spiece.model`, an equal one is made from tokenizer.json, for as long as the process lives.
+
+    Args:
+      folder: with tokenizer_config.json and `spiece.model` or tokenizer.json, as far as it has them.
+
+    Raises:
+      FileNotFoundError: if there is no SentencePiece model and no tokenizer.json.
+      ValueError: if no vocabulary of SeqIO's gives the folder's ids; the tokens are named.
+    """
+    config = _read_json(folder / "tokenizer_config.json")
+    classes = (config.get("tokenizer_class"), _read_json(folder / "config.json").get("tokenizer_class"))
+    if "ByT5Tokenizer" in classes:
+        return _read_bytes(folder, config)
+    fast = _read_json(folder / "tokenizer.json")
+    model_file = folder / "spiece.model"
+    if not model_file.is_file():
+        if not fast:
+            raise FileNotFoundError(
+                f"{folder} has no spiece.model and no tokenizer.json; give the SentencePiece model with --vocab FILE."
+            )
+        model = tokenizer_json.to_model(fast, _num_sentinels(fast), str(folder / "tokenizer.json"))
+        directory = Path(tempfile.mkdtemp(prefix="limba-vocabulary-"))
+        atexit.register(shutil.rmtree, directory, ignore_errors=True)
+        model_file = directory / "spiece.model"
+        model_file.write_bytes(model.SerializeToString())
+    tokenizer = _from_file(model_file, None)
+    assert tokenizer.model is not None
+    pieces = [piece.piece for piece in sentencepiece_pb2.ModelProto.FromString(tokenizer.model).pieces]
+    _check_same_pieces(fast, pieces, folder)
+    added = _added_tokens(folder, config, fast)
+    named = [token for token in added if _SENTINEL.fullmatch(token)]
+    behind = sum(1 for token in named if added[token] >= tokenizer.num_pieces)
+    extra_ids = behind if named else config.get("extra_ids", tokenizer.extra_ids)
+    tokenizer = dataclasses.replace(tokenizer, extra_ids=extra_ids)
+    _check_added_tokens(added, tokenizer, pieces, folder)
+    return tokenizer.vocabulary
+
+
+def _num_sentinels(fast: Mapping[str, Any]) -> int:
+    """How many of the last entries of tokenizer.json are sentinels; a piece of SentencePiece's begins with "▁"."""
+    entries = _entries(fast)
+    count = 0
+    while count < len(entries) and entries[-1 - count] == f"<extra_id_{count}>":
+        count += 1
+    return count
+
+
+def _entries(fast: Mapping[str, Any]) -> list[str]:
+    """The tokens of a unigram tokenizer.json, empty for another one."""
+    vocab = fast.get("model", {}).get("vocab")
+    return [entry[0] for entry in vocab] if isinstance(vocab, list) else []
+
+
+def _read_bytes(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    added = _added_tokens(folder, config, {})
+    sentinels = {int(match[1]): id_ for token, id_ in added.items() if (match := _SENTINEL.fullmatch(token))}
+    # Without ids transformers numbers them, 125 if nothing is said, upward.
+    count = len(sentinels) or config.get("extra_ids", 125)
+    upward = {i: NUM_BYTE_IDS + i for i in range(count)}
+    downward = {i: NUM_BYTE_IDS + count - 1 - i for i in range(count)}
+    sentinels = sentinels or upward
+    if sentinels == downward:
+        return Tokenizer(None, NUM_BYTE_IDS, count).vocabulary
+    if sentinels != upward:
+        raise ValueError(
+            f"{folder} gives its sentinels the ids {_some(sentinels)}; a ByteVocabulary of SeqIO's with {count} gives "
+            f"them {_some(downward)}."
+        )
+    print(
+        f"warning: {folder} numbers its {count} sentinels upward from {NUM_BYTE_IDS}, as transformers does for every "
+        "ByT5; SeqIO counts down from the last id. Google's ByT5 knows none of them: it was trained with extra_ids=0, "
+        "where 258, 257, … stand for masked spans. The vocabulary is taken with extra_ids=0; for a model that was "
+        f"trained otherwise bind seqio.ByteVocabulary.extra_ids = {count}.",
+        file=sys.stderr,
+    )
+    return Tokenizer(None, NUM_BYTE_IDS, 0).vocabulary
+
+
+def _added_tokens(folder: Path, config: Mapping[str, Any], fast: Mapping[str, Any]) -> dict[str, int]:
+    """All tokens that the folder's files give an id, other than through the SentencePiece model.
+
+    Raises:
+      ValueError: if two files give one token two ids.
+    """
+    found = [
+        ("tokenizer.json", {token["content"]: token["id"] for token in fast.get("added_tokens", ())}),
+        ("tokenizer.json", {token: i for i, token in enumerate(_entries(fast)) if token.startswith("<extra_id_")}),
+        (
+            "tokenizer_config.json",
+            {token["content"]: int(id_) for id_, token in config.get("added_tokens_decoder", {}).items()},
+        ),
+        ("added_tokens.json", _read_json(folder / "added_tokens.json")),
+    ]
+    added: dict[str, tuple[int, str]] = {}
+    for file, tokens in found:
+        for token, id_ in tokens.items():
+            before, other = added.setdefault(token, (id_, file))
+            if before != id_:
+                raise ValueError(f"In {folder}, {other} gives {token!r} the id {before}, and {file} gives it {id_}.")
+    return {token: id_ for token, (id_, _) in added.items()}
+
+
+def _check_added_tokens(added: Mapping[str, int], tokenizer: Tokenizer, pieces: list[str], folder: Path) -> None:
+    """Raises ValueError if a token of the folder has another id in SeqIO's vocabulary, or none."""
+    ours = {token: id_ for id_, token in tokenizer.special_tokens.items()}
+    ours |= {piece: id_ for id_, piece in enumerate(pieces)}
+    wrong = {token: id_ for token, id_ in added.items() if ours.get(token) != id_}
+    if wrong:
+        seqio = {token: ours[token] for token in wrong if token in ours}
+        raise ValueError(
+            f"{folder} gives {len(wrong)} tokens ids that SeqIO's SentencePieceVocabulary with {tokenizer.extra_ids} "
+            f"sentinels does not give them: {_some(wrong)}; there "
+            f"{f'they are {_some(seqio)}' if seqio else 'they have none'}. Take them out of the folder's tokenizer "
+            "files if the data never contain them, or give a SentencePiece model that has them with --vocab FILE."
+        )
+
+
+def _check_same_pieces(fast: Mapping[str, Any], pieces: list[str], folder: Path) -> None:
+    """Raises ValueError if tokenizer.json is of another vocabulary than the SentencePiece model."""
+    for id_, (entry, piece) in enumerate(zip(_entries(fast), pieces, strict=False)):
+        if entry != piece and not (_SENTINEL.fullmatch(entry) and entry == piece.removeprefix("▁")):
+            raise ValueError(
+                f"{folder} holds two vocabularies: id {id_} is {piece!r} in spiece.model and {entry!r} in "
+                "tokenizer.json. Give the right SentencePiece model with --vocab FILE."
+            )
+
+
+def _some(ids: Mapping[Any, int]) -> str:
+    shown = ", ".join(
+        f"{token if isinstance(token, str) else f'<extra_id_{token}>'} {ids[token]}" for token in [*ids][:3]
+    )
+    return shown + (", …" if len(ids) > 3 else "")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The content, empty if there is no such file.
+
+    Raises:
+      ValueError: if it is damaged.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error}).") from error

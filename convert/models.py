@@ -25,7 +25,6 @@ from limba.storage import AnyPath
 
 _PARAMETERS = "target/"
 _STEP = "state/step"
-_BYTES_AND_SPECIAL_IDS = 259
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,7 +271,11 @@ def _vocabulary(path: AnyPath, recorded: Mapping[str, Any], config: T5Config, to
 
 def vocabulary_of_folder(path: Path, config: T5Config, told: Told) -> Mapping[str, Any] | None:
     """A Hugging Face folder's vocabulary; None if it has no tokenizer."""
-    return _told_vocabulary(told, {}, config) or hf_tokenizer.read(path)
+    return _told_vocabulary(told, {}, config) or (hf_tokenizer.read(path) if _has_tokenizer(path) else None)
+
+
+def _has_tokenizer(path: Path) -> bool:
+    return any((path / name).is_file() for name in ("tokenizer_config.json", "tokenizer.json", "spiece.model"))
 
 
 def _told_vocabulary(told: Told, recorded: Mapping[str, Any], config: T5Config) -> Mapping[str, Any] | None:
@@ -290,13 +293,8 @@ def _told_vocabulary(told: Told, recorded: Mapping[str, Any], config: T5Config) 
 
 def _bytes(extra_ids: int | None, config: T5Config) -> dict[str, Any]:
     """SeqIO's ByteVocabulary: 256 bytes, 3 special ids and sentinels, by default as many as the embedding has rows."""
-    extra_ids = config.vocab_size - _BYTES_AND_SPECIAL_IDS if extra_ids is None else extra_ids
-    return {
-        "class": "ByteVocabulary",
-        "sentencepiece_model_file": None,
-        "extra_ids": extra_ids,
-        "vocab_size": _BYTES_AND_SPECIAL_IDS + extra_ids,
-    }
+    extra_ids = config.vocab_size - hf_tokenizer.NUM_BYTE_IDS if extra_ids is None else extra_ids
+    return hf_tokenizer.Tokenizer(None, hf_tokenizer.NUM_BYTE_IDS, extra_ids).vocabulary
 
 
 def _local(file: AnyPath) -> Path:

@@ -150,17 +150,9 @@ def _tokenizer(model: Model) -> hf_tokenizer.Tokenizer:
             "--family byt5."
         )
     tokenizer = hf_tokenizer.from_vocabulary(model.vocabulary)
-    if tokenizer.vocab_size > model.config.vocab_size:
-        raise ValueError(
-            f"The vocabulary {str(tokenizer.model_file)!r} has {tokenizer.vocab_size} ids, sentinels included, and the "
-            f"model's embedding has only {model.config.vocab_size} rows; they do not belong together."
-        )
-    if tokenizer.byte_fallback:
-        print(
-            "warning: this vocabulary spells unknown characters in bytes; of transformers' T5 tokenizers only the slow "
-            "one of 4.x (use_fast=False) does that, the others give <unk>.",
-            file=sys.stderr,
-        )
+    hf_tokenizer.check_sizes(tokenizer.vocabulary, model.config.vocab_size, str(model.path))
+    for warning in tokenizer.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     return tokenizer
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -15,15 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import sentencepiece
-from sentencepiece import sentencepiece_model_pb2
 
 from convert.to_hf import to_hf
 from limba import checkpoints, run_description
 from limba.models import EncoderDecoderModel
 from limba.network import T5Config, Transformer
 from limba.train_state import TrainState
+from tests.convert import vocabularies
 
-NUM_PIECES = 412
 INPUTS_LENGTH, TARGETS_LENGTH = 160, 20
 
 SMALL = {
@@ -46,18 +44,6 @@ KINDS = {
     for activation in ("gated", "relu")
     for layout in ("unrolled", "scanned")
 }
-
-
-def _sentences(count: int) -> list[str]:
-    rng = random.Random(0)
-    syllables = [consonant + vowel for consonant in "bcdfghlmnprstvzșț" for vowel in "aeiouăâî"]
-    words = ["".join(rng.choices(syllables, k=rng.randint(1, 4))) for _ in range(500)]
-    return [
-        " ".join(rng.choices(words, k=rng.randint(3, 14))).capitalize()
-        + rng.choice(".?!,;")
-        + f" {rng.randint(0, 999)}"
-        for _ in range(count)
-    ]
 
 
 # White space, full width, ligatures, combining and invisible characters, other scripts, unknown ones, control ones.
@@ -84,7 +70,7 @@ WITH_SENTINELS = [
 
 @pytest.fixture(scope="session")
 def sentences() -> list[str]:
-    return _sentences(60)
+    return vocabularies.sentences(60)
 
 
 @pytest.fixture(scope="session")
@@ -95,30 +81,24 @@ def texts(sentences) -> list[str]:
 
 @pytest.fixture(scope="session")
 def reference(spiece_model) -> sentencepiece.SentencePieceProcessor:
-    """The SentencePiece model with the sentinels as pieces of its own behind the last one, as SeqIO sets them."""
-    model = sentencepiece_model_pb2.ModelProto.FromString(spiece_model.read_bytes())
-    for i in reversed(range(100)):
-        piece = sentencepiece_model_pb2.ModelProto.SentencePiece.USER_DEFINED
-        model.pieces.add(piece=f"▁<extra_id_{i}>", score=0.0, type=piece)
-    return sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
+    return sentencepiece.SentencePieceProcessor(model_proto=vocabularies.with_sentinels(spiece_model, 100))
+
+
+@pytest.fixture(scope="session")
+def python5() -> str:
+    """The interpreter of an environment with transformers 5 and torch. Without one the tests that need it fail."""
+    python = os.environ.get("LIMBA_HF5_PYTHON") or str(Path(__file__).parents[2] / ".venv-hf5/bin/python")
+    if not Path(python).exists():
+        pytest.fail(
+            f"There is no {python}. tests/run.sh makes that environment; LIMBA_HF5_PYTHON may name another interpreter "
+            "with transformers 5 and torch."
+        )
+    return python
 
 
 @pytest.fixture(scope="session")
 def spiece_model(tmp_path_factory) -> Path:
-    """A SentencePiece model in T5's layout: padding 0, EOS 1, unknown 2."""
-    path = tmp_path_factory.mktemp("vocabulary") / "any_name.model"
-    with path.open("wb") as file:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(_sentences(3000)),
-            model_writer=file,
-            vocab_size=NUM_PIECES,
-            pad_id=0,
-            eos_id=1,
-            unk_id=2,
-            bos_id=-1,
-            minloglevel=2,
-        )
-    return path
+    return vocabularies.train(tmp_path_factory.mktemp("vocabulary") / "any_name.model")
 
 
 class SentencePieceVocabulary:
@@ -126,7 +106,7 @@ class SentencePieceVocabulary:
 
     extra_ids = 100
     eos_id = 1
-    vocab_size = NUM_PIECES + 100
+    vocab_size = vocabularies.NUM_PIECES + 100
 
     def __init__(self, sentencepiece_model_file: Path):
         self.sentencepiece_model_file = str(sentencepiece_model_file)

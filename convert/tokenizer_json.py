@@ -1,0 +1,159 @@
+"""tokenizer.json, the format of the tokenizers library, from a SentencePiece model and back.
+
+transformers reads the file as it is, in every version, without sentencepiece and protobuf. What it builds from a
+SentencePiece model by itself differs from SentencePiece: it has no byte fallback, and version 5 sets a space before
+what follows a sentinel. What stands here was found by comparing ids.
+"""
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
+
+Piece = sentencepiece_pb2.ModelProto.SentencePiece
+
+_SPACE = "▁"
+# Nothing around a special token belongs to it, as in SentencePiece.
+FLAGS = {"lstrip": False, "rstrip": False, "normalized": False, "single_word": False, "special": True}
+# SentencePiece drops spaces at the end and repeated ones. Each stretch between sentinels is normalized on its own: the
+# space before a sentinel goes, as it must, because the sentinel's piece has one. Strip would take line breaks too.
+_SPACES_AT_END = {"type": "Replace", "pattern": {"Regex": r" +\z"}, "content": ""}
+_REPEATED_SPACES = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": _SPACE}
+
+
+def from_model(
+    model: sentencepiece_pb2.ModelProto, extra_ids: int, special_tokens: Mapping[int, str]
+) -> dict[str, Any]:
+    """The content of tokenizer.json.
+
+    Args:
+      model: a unigram model.
+      extra_ids: sentinels behind its pieces.
+      special_tokens: by id: `<pad>`, `</s>`, `<unk>` and the sentinels; also those that are pieces of the model.
+    """
+    vocab = [[piece.piece, piece.score] for piece in model.pieces] + [["", 0.0] for _ in range(extra_ids)]
+    for id_, token in special_tokens.items():
+        vocab[id_][0] = token  # a sentinel that is a piece is called "▁<extra_id_0>" there
+    byte_fallback = any(piece.type == Piece.BYTE for piece in model.pieces)
+    spaces = {
+        "type": "Metaspace",
+        "replacement": _SPACE,
+        "prepend_scheme": "first" if model.normalizer_spec.add_dummy_prefix else "never",
+        # A piece of several words can only be found where words are not taken apart.
+        "split": not any(_SPACE in piece.piece[1:] for piece in model.pieces if piece.type == Piece.NORMAL),
+    }
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": id_, "content": special_tokens[id_], **FLAGS} for id_ in sorted(special_tokens)],
+        "normalizer": {"type": "Sequence", "normalizers": list(_normalizers(model.normalizer_spec))},
+        "pre_tokenizer": spaces,
+        "post_processor": _append(special_tokens[1], 1),
+        "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, spaces]} if byte_fallback else spaces,
+        "model": {"type": "Unigram", "unk_id": 2, "vocab": vocab, "byte_fallback": byte_fallback},
+    }
+
+
+def _normalizers(spec: sentencepiece_pb2.NormalizerSpec) -> Iterator[dict[str, Any]]:
+    if spec.precompiled_charsmap:
+        yield {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(spec.precompiled_charsmap).decode()}
+    if spec.remove_extra_whitespaces:
+        yield _SPACES_AT_END
+        yield _REPEATED_SPACES
+
+
+def _append(token: str, id_: int) -> dict[str, Any]:
+    """The post-processor that ends each text with a token."""
+    text, pair = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    end = {"SpecialToken": {"id": token, "type_id": 0}}
+    return {
+        "type": "TemplateProcessing",
+        "single": [text, end],
+        "pair": [text, end, pair, end],
+        "special_tokens": {token: {"id": token, "ids": [id_], "tokens": [token]}},
+    }
+
+
+def to_model(content: Mapping[str, Any], sentinels: int, where: str) -> sentencepiece_pb2.ModelProto:
+    """The SentencePiece model whose ids a tokenizer.json gives.
+
+    A model with pieces for all 256 bytes gets byte fallback: T5's tokenizers of transformers 4 leave it out.
+
+    Args:
+      content: of tokenizer.json.
+      sentinels: how many entries at its end become no pieces.
+      where: the file, for messages.
+
+    Raises:
+      ValueError: if it is not a unigram model, or normalizes in a way that SentencePiece does not know.
+    """
+    unigram = content["model"]
+    if not isinstance(unigram.get("vocab"), list):
+        raise ValueError(
+            f"{where} holds a {unigram.get('type')} model, and only a Unigram is SentencePiece's. {_REMEDY}"
+        )
+    model = sentencepiece_pb2.ModelProto()
+    _set_normalizer(model.normalizer_spec, content, where)
+    user_defined = {token["id"] for token in content.get("added_tokens", ()) if not token.get("special")}
+    entries = unigram["vocab"][: len(unigram["vocab"]) - sentinels]
+    all_bytes = {f"<0x{byte:02X}>" for byte in range(256)}
+    byte_fallback = all_bytes <= {entry[0] for entry in entries}
+    for id_, (piece, score) in enumerate(entries):
+        kind = Piece.USER_DEFINED if id_ in user_defined else Piece.NORMAL
+        if id_ == unigram["unk_id"]:
+            kind = Piece.UNKNOWN
+        elif id_ < 3:
+            kind = Piece.CONTROL
+        elif byte_fallback and piece in all_bytes:
+            kind = Piece.BYTE
+        elif piece.startswith(f"{_SPACE}<extra_id_"):
+            kind = Piece.USER_DEFINED
+        model.pieces.add(piece=piece, score=score, type=kind)
+    spec = model.trainer_spec
+    spec.model_type = sentencepiece_pb2.TrainerSpec.UNIGRAM
+    spec.vocab_size = len(entries)
+    spec.byte_fallback = byte_fallback
+    spec.unk_id, spec.bos_id, spec.eos_id, spec.pad_id = unigram["unk_id"], -1, 1, 0
+    spec.pad_piece, spec.eos_piece, spec.unk_piece = (entry[0] for entry in entries[:3])
+    return model
+
+
+_REMEDY = "Give the SentencePiece model that the tokenizer came from with --vocab FILE."
+
+
+def _set_normalizer(spec: sentencepiece_pb2.NormalizerSpec, content: Mapping[str, Any], where: str) -> None:
+    charsmap = b""
+    collapses = splits = False
+    for step in _flat(content.get("normalizer"), "normalizers"):
+        if step["type"] == "Precompiled":
+            charsmap = base64.b64decode(step["precompiled_charsmap"] or "")
+        elif step["type"] == "Replace" and step["pattern"] == _REPEATED_SPACES["pattern"]:
+            collapses = True
+        elif step["type"] != "Strip" and step != _SPACES_AT_END:
+            raise ValueError(f"{where} normalizes with {step}, which SentencePiece cannot. {_REMEDY}")
+    spaces = None
+    for step in _flat(content.get("pre_tokenizer"), "pretokenizers"):
+        if step["type"] == "Metaspace" and step["replacement"] == _SPACE:
+            spaces = step
+        elif step["type"] == "WhitespaceSplit":
+            splits = True
+        else:
+            raise ValueError(f"{where} splits texts with {step}, which SentencePiece cannot. {_REMEDY}")
+    # Without a charsmap other white space than spaces stays in SentencePiece, where WhitespaceSplit drops it.
+    if spaces is None or not (splits or collapses) or (splits and not charsmap):
+        raise ValueError(f"{where} treats white space in another way than SentencePiece. {_REMEDY}")
+    spec.name = "precompiled" if charsmap else "identity"
+    spec.precompiled_charsmap = charsmap
+    spec.remove_extra_whitespaces = True
+    spec.add_dummy_prefix = spaces.get("prepend_scheme", "always") != "never" and spaces.get("add_prefix_space", True)
+
+
+def _flat(step: Mapping[str, Any] | None, inner: str) -> Sequence[Mapping[str, Any]]:
+    """The steps of a nested sequence."""
+    if step is None:
+        return []
+    if step["type"] == "Sequence":
+        return [leaf for part in step[inner] for leaf in _flat(part, inner)]
+    return [step]

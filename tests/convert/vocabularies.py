@@ -1,0 +1,40 @@
+"""Small SentencePiece models in T5's layout, and the text that they are trained on."""
+
+import random
+from pathlib import Path
+
+import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
+
+NUM_PIECES = 412
+
+
+def sentences(count: int) -> list[str]:
+    rng = random.Random(0)
+    syllables = [consonant + vowel for consonant in "bcdfghlmnprstvzșț" for vowel in "aeiouăâî"]
+    words = ["".join(rng.choices(syllables, k=rng.randint(1, 4))) for _ in range(500)]
+    return [
+        " ".join(rng.choices(words, k=rng.randint(3, 14))).capitalize()
+        + rng.choice(".?!,;")
+        + f" {rng.randint(0, 999)}"
+        for _ in range(count)
+    ]
+
+
+def train(path: Path, **options) -> Path:
+    """A SentencePiece model in T5's layout: padding 0, EOS 1, unknown 2."""
+    usual = {"vocab_size": NUM_PIECES, "pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "minloglevel": 2}
+    with path.open("wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences(3000)), model_writer=file, **(usual | options)
+        )
+    return path
+
+
+def with_sentinels(spiece_model: Path, count: int) -> bytes:
+    """The SentencePiece model with sentinels as pieces of its own behind the last one, as SeqIO sets them."""
+    model = sentencepiece_model_pb2.ModelProto.FromString(spiece_model.read_bytes())
+    for i in reversed(range(count)):
+        piece = sentencepiece_model_pb2.ModelProto.SentencePiece.USER_DEFINED
+        model.pieces.add(piece=f"▁<extra_id_{i}>", score=0.0, type=piece)
+    return model.SerializeToString()
