@@ -23,6 +23,7 @@ from limba.models import EncoderDecoderModel
 from limba.network import T5Config, Transformer
 from limba.train_state import TrainState
 
+REPOSITORY = Path(__file__).parents[2]
 NUM_PIECES = 412
 INPUTS_LENGTH, TARGETS_LENGTH = 160, 20
 
@@ -223,3 +224,15 @@ def flax_t5():
 
     modeling_flax_t5.jnp = OldNumpy()
     return modeling_flax_t5.FlaxT5ForConditionalGeneration
+
+
+@pytest.fixture(scope="session")
+def python5() -> str:
+    """The interpreter of an environment with transformers 5 and torch. Without one these tests fail."""
+    python = os.environ.get("LIMBA_HF5_PYTHON") or str(REPOSITORY / ".venv-hf5/bin/python")
+    if not Path(python).exists():
+        pytest.fail(
+            f"There is no {python}. tests/run.sh makes that environment; LIMBA_HF5_PYTHON may name another interpreter "
+            "with transformers 5 and torch."
+        )
+    return python

@@ -8,20 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-REPOSITORY = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def python5() -> str:
-    """The interpreter of an environment with transformers 5 and torch. Without one these tests fail."""
-    python = os.environ.get("LIMBA_HF5_PYTHON") or str(REPOSITORY / ".venv-hf5/bin/python")
-    if not Path(python).exists():
-        pytest.fail(
-            f"There is no {python}. tests/run.sh makes that environment; LIMBA_HF5_PYTHON may name another interpreter "
-            "with transformers 5 and torch."
-        )
-    return python
-
 
 @pytest.mark.slow
 def test_it_gives_the_same_logits_tokens_and_ids(exported, python5, reference, texts, tmp_path):
