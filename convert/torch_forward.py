@@ -67,9 +67,7 @@ def greedy(folder: Path, tensors: Mapping[str, SavedTensor], inputs: np.ndarray,
     model = _model(folder, tensors)
     with torch.inference_mode():
         # Without its cache, which in version 4 is as long as the encoder is deep and fails for a deeper decoder.
-        tokens = model.generate(
-            **_inputs(inputs), max_new_tokens=num_tokens, do_sample=False, num_beams=1, use_cache=False
-        )
+        tokens = model.generate(**_inputs(inputs), max_new_tokens=num_tokens, use_cache=False)
     tokens = tokens[:, 1:].numpy().astype(np.int32)
     padding = num_tokens - tokens.shape[1]
     return np.pad(tokens, ((0, 0), (0, padding)), constant_values=model.generation_config.pad_token_id)
@@ -95,13 +93,7 @@ def _model(folder: Path, tensors: Mapping[str, SavedTensor]) -> Any:
     assert not list(model.buffers()), "T5's classes have none; they would have to be computed again."
     model.eval()
     model.tie_weights()
-    given = model.generation_config
-    if (folder / "generation_config.json").exists():
-        given = transformers.GenerationConfig.from_pretrained(folder)
-    # Penalties and lengths that a folder may ask for are left out: greedy is greedy.
-    special_ids = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
-    model.generation_config = transformers.GenerationConfig(**{name: getattr(given, name) for name in special_ids})
-
+    model.generation_config = transformers_library.greedy_config(folder, model)
     for module, parameters in _parameters(folder, model, tensors):
         for leaf in parameters:
             _set(module, leaf, torch.empty(0))  # Of no size, so that nothing computes with it by mistake.

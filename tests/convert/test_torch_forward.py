@@ -91,6 +91,7 @@ def test_logits_and_tokens_are_those_of_from_pretrained(folders, kind, batch):
     np.testing.assert_array_equal(ours[:, : tokens.shape[1]], tokens.numpy())
 
 
+@pytest.mark.slow
 def test_in_transformers_5(folders, batch, python5, tmp_path):
     np.savez(tmp_path / "batch.npz", **batch)
     script, out = Path(__file__).with_name("forward_in_transformers5.py"), tmp_path / "out.json"
