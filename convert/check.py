@@ -8,7 +8,6 @@ table of names, which both directions share, shows there.
 
 import argparse
 import dataclasses
-import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 import sentencepiece
 from tqdm import tqdm
 
-from convert import flax_forward, forward, models, names, numpy_t5, streams, torch_forward
+from convert import flax_forward, forward, models, names, numpy_t5, streams, torch_forward, transformers_library
 from convert.models import Model
 from limba.network import T5Config
 from limba.saved_tensors import SavedTensor
@@ -85,7 +84,7 @@ def compare(a: Model, b: Model, text: str = _TEXT) -> list[Comparison]:
       ValueError: if they are of different networks, or one cannot be read.
     """
     _check_same_network(a, b)
-    rows = _parameters(a, b)
+    rows = [compare_parameters(a, b)]
     a, b = _rounded(a, b)
     batch = check_batch(a.config.vocab_size, _tokens(a, b, text))
     inputs = batch["encoder_input_tokens"]
@@ -96,6 +95,9 @@ def compare(a: Model, b: Model, text: str = _TEXT) -> list[Comparison]:
         tokens = forward.greedy(a.config, a.tensors, inputs, _GREEDY_TOKENS)
         bar.update()
         for label, implementation in _implementations(a, b):
+            if isinstance(implementation, str):
+                rows.append(Comparison(f"logits, {label}", None, allowed, implementation))
+                continue
             theirs = implementation.logits(batch)
             rows.append(Comparison(f"logits, {label}", _largest_difference(logits, theirs), allowed))
             losses = [forward.loss(x, batch["decoder_target_tokens"]) for x in (logits, theirs)]
@@ -172,7 +174,7 @@ def compare_states(a: Mapping[str, SavedTensor], b: Mapping[str, SavedTensor]) -
     )
 
 
-def _parameters(a: Model, b: Model) -> list[Comparison]:
+def compare_parameters(a: Model, b: Model) -> Comparison:
     """How many tensors differ, after rounding to the narrower dtype, and by how much."""
     differ: list[str] = []
     largest = 0.0
@@ -192,7 +194,7 @@ def _parameters(a: Model, b: Model) -> list[Comparison]:
     note = f"of {len(a.tensors)} tensors, in {narrow_a.dtype}"
     if differ:
         note += f": {', '.join(differ[:4])}{' …' if len(differ) > 4 else ''}; largest difference {largest:.2e}"
-    return [Comparison("parameters that differ", len(differ), 0, note)]
+    return Comparison("parameters that differ", len(differ), 0, note)
 
 
 def _rounded(a: Model, b: Model) -> tuple[Model, Model]:
@@ -212,9 +214,9 @@ class _Implementation:
     greedy: Callable[[np.ndarray], np.ndarray] | None
 
 
-def _implementations(a: Model, b: Model) -> list[tuple[str, _Implementation]]:
-    """Everything that A's own logits in our network are compared with."""
-    result = [("B in Limba", _in_limba(b.config, b.tensors))]
+def _implementations(a: Model, b: Model) -> list[tuple[str, _Implementation | str]]:
+    """Everything that A's own logits in our network are compared with, or why it is not."""
+    result: list[tuple[str, _Implementation | str]] = [("B in Limba", _in_limba(b.config, b.tensors))]
     for label, model in (("A", a), ("B", b)):
         if model.folder is not None:
             result += [(f"{label} in {name}", found) for name, found in _of_others(model)]
@@ -228,8 +230,8 @@ def _in_limba(config: T5Config, tensors: Mapping[str, SavedTensor]) -> _Implemen
     )
 
 
-def _of_others(model: Model) -> list[tuple[str, _Implementation]]:
-    """NumPy, and transformers' classes where they are installed, for the files of a Hugging Face folder."""
+def _of_others(model: Model) -> list[tuple[str, _Implementation | str]]:
+    """NumPy and transformers' classes for the files of a Hugging Face folder; or why a class cannot be used."""
     folder, path = model.folder, Path(model.path)
     assert folder is not None
     stored = folder.stored
@@ -238,22 +240,32 @@ def _of_others(model: Model) -> list[tuple[str, _Implementation]]:
     def in_numpy(batch: Mapping[str, np.ndarray]) -> np.ndarray:
         return numpy_t5.logits(weights, folder.content, batch["encoder_input_tokens"], batch["decoder_input_tokens"])
 
-    result = [("NumPy", _Implementation(in_numpy, None))]
-    if not importlib.util.find_spec("transformers"):
-        return result
-    if not folder.is_flax and importlib.util.find_spec("torch"):
-        in_torch = _Implementation(
-            lambda batch: torch_forward.logits(path, stored, batch),
-            lambda inputs: torch_forward.greedy(path, stored, inputs, _GREEDY_TOKENS),
-        )
-        result.append(("PyTorch", in_torch))
-    if folder.is_flax and flax_forward.possible(path, 4 * model.num_parameters) is None:
+    result: list[tuple[str, _Implementation | str]] = [("NumPy", _Implementation(in_numpy, None))]
+    if folder.is_flax:
         in_flax = _Implementation(
             lambda batch: flax_forward.logits(path, stored, batch),
             lambda inputs: flax_forward.greedy(path, stored, inputs, _GREEDY_TOKENS),
         )
-        result.append(("Flax", in_flax))
+        result.append(("Flax", flax_forward.possible(path, 4 * model.num_parameters) or in_flax))
+    else:
+        in_torch = _Implementation(
+            lambda batch: torch_forward.logits(path, stored, batch) * _torch_scale(model),
+            lambda inputs: torch_forward.greedy(path, stored, inputs, _GREEDY_TOKENS),
+        )
+        result.append(("PyTorch", torch_forward.possible() or in_torch))
     return result
+
+
+def _torch_scale(model: Model) -> np.float32:
+    """What the logits of the PyTorch class must be multiplied with to be those of the model.
+
+    Version 5 of transformers scales those of every umT5 by 1/sqrt(d_model), as if it were tied.
+    """
+    version = transformers_library.version()
+    wrong = (
+        model.family == "umt5" and not model.config.logits_via_embedding and version and int(version.split(".")[0]) > 4
+    )
+    return np.float32(model.config.emb_dim**0.5 if wrong else 1)
 
 
 def _tokens(a: Model, b: Model, text: str) -> np.ndarray:

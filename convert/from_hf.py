@@ -60,7 +60,7 @@ def from_hf(
     """
     out = Path(out).expanduser().absolute()
     path = _find(str(model))
-    if path.is_file() or not weight_files.has_weights(path):
+    if path.is_file() or not weight_files.formats([file.name for file in path.iterdir()]):
         return _write_gin(path if path.is_file() else path / "config.json", out, told, overwrite)
     opened = models.open_model(path, told)
     tensors: dict[str, SavedTensor] = {f"target/{name}": t for name, t in opened.tensors.items()}

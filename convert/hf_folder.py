@@ -59,7 +59,8 @@ def open_folder(path: Path, format_: str | None = None) -> Folder:
     """
     content = hf_config.read(path / "config.json")
     config = hf_config.network_config(path / "config.json", content)
-    found, stored = weight_files.open_tensors(path, format_)
+    found, _ = weight_files.find(path, format_)
+    stored = weight_files.open_tensors(path, found)
     kind = "flax" if found == "flax" else "torch"
     stored = _without_copies(path, kind, config, stored)
     table = {t.limba: t.flax if kind == "flax" else t.torch for t in names.table(config)}

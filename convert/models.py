@@ -25,6 +25,8 @@ from limba.storage import AnyPath
 
 _PARAMETERS = "target/"
 _STEP = "state/step"
+# Tensors that a T5 with encoder and decoder has.
+_OF_BOTH = ("token_embedder/embedding", "encoder/encoder_norm/scale", "decoder/decoder_norm/scale")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,13 +132,14 @@ def open_checkpoint(path: str | AnyPath, told: Told = _NOTHING) -> Model:
     """Opens a checkpoint of Limba or T5X; see `open_model`."""
     path = find_checkpoint(path)
     saved = saved_tensors.open_tensors(path)
-    tensors = _unrolled(path, saved)
     info: Mapping[str, Any] = {}
     if storage.is_file(path / "run" / "run.json"):
         info = load_run_info(path)
         config, where = _config_of_run(path, info["network"]), f"{path}/run/run.json"
+        tensors = _unrolled(path, saved, config.relative_bias_per_layer)
         bound = gin_facts.GinFacts({}, info["vocabulary"])
     else:
+        tensors = _unrolled(path, saved, None)
         gin_file = path.parent / "config.gin"
         where = str(gin_file) if storage.is_file(gin_file) else str(path)
         bound = gin_facts.GinFacts({}, {})
@@ -160,25 +163,36 @@ def open_checkpoint(path: str | AnyPath, told: Told = _NOTHING) -> Model:
 
 def is_encoder_decoder(tensors: Mapping[str, SavedTensor]) -> bool:
     """Whether a train state is of a network that can be opened as a `Model`."""
-    wanted = ("token_embedder/embedding", "encoder/encoder_norm/scale", "decoder/decoder_norm/scale")
-    return all(f"{_PARAMETERS}{name}" in tensors for name in wanted)
+    return all(f"{_PARAMETERS}{name}" in tensors for name in _OF_BOTH)
 
 
 def with_tensors(model: Model, path: AnyPath, saved: Mapping[str, SavedTensor]) -> Model:
     """The model with the parameters of a train state that was made of it."""
-    return dataclasses.replace(model, path=path, tensors=_unrolled(path, saved), folder=None)
+    return dataclasses.replace(
+        model, path=path, tensors=_unrolled(path, saved, model.config.relative_bias_per_layer), folder=None
+    )
 
 
-def _unrolled(path: AnyPath, saved: Mapping[str, SavedTensor]) -> dict[str, SavedTensor]:
-    """The parameters by Limba's names."""
+def _unrolled(path: AnyPath, saved: Mapping[str, SavedTensor], per_layer: bool | None) -> dict[str, SavedTensor]:
+    """The parameters by Limba's names.
+
+    Args:
+      path: for messages.
+      saved: the train state.
+      per_layer: whether layers have tables of relative positions of their own; None if the tables shall tell. Those of
+        a T5 that was put into the layout of scalable_t5 are the same in all layers.
+    """
     parameters = {name: t for name, t in saved.items() if name.startswith(_PARAMETERS)}
-    if "target/token_embedder/embedding" not in parameters:
-        raise ValueError(f"{path} is not of a T5 with encoder and decoder: it has no token_embedder/embedding.")
-    try:
-        shapes = scan_layout.shapes_for(parameters, "unrolled")
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-    converted, _ = scan_layout.convert(parameters, shapes)
+    if not is_encoder_decoder(parameters):
+        raise ValueError(f"{path} is not of a T5 with encoder and decoder: it lacks one of {', '.join(_OF_BOTH)}.")
+    for network in ("unrolled",) if per_layer else ("t5", "unrolled"):
+        try:
+            shapes = scan_layout.shapes_for(parameters, network)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+        converted, _ = scan_layout.convert(parameters, shapes)
+        if all(name in converted for name in shapes):
+            break
     return {name.removeprefix(_PARAMETERS): converted[name] for name in shapes}
 
 
@@ -208,7 +222,7 @@ def _config_of_tensors(
         raise ValueError(f"{path} is not of a T5 with encoder and decoder: it has no tensor {error}.") from error
     vocab_size, emb_dim = shapes["token_embedder/embedding"]
     num_heads = biases[0][0]
-    found = {
+    found: dict[str, Any] = {
         "vocab_size": vocab_size,
         "emb_dim": emb_dim,
         "num_heads": num_heads,

@@ -106,7 +106,8 @@ def _write_orbax(path: Path, tensors: Mapping[str, SavedTensor], journal: _Journ
     path.mkdir(exist_ok=True)
     tree = {}
     # Each commit writes a new index of everything so far, so small tensors share one.
-    transaction, uncommitted, names = ts.Transaction(), 0, []
+    transaction, uncommitted = ts.Transaction(), 0
+    names: list[str] = []
     for name, tensor in tensors.items():
         parts = tuple(name.split("/"))
         tree[str(parts)] = {

@@ -1,5 +1,6 @@
 """Small random models with everything an export needs, and Hugging Face's classes to load it with."""
 
+import dataclasses
 import json
 import os
 import types
@@ -15,13 +16,16 @@ import numpy as np
 import pytest
 import sentencepiece
 
+from convert.models import Told
 from convert.to_hf import to_hf
-from limba import checkpoints, run_description
+from convert.to_t5x import to_t5x
+from limba import checkpoints, decoding, run_description
 from limba.models import EncoderDecoderModel
 from limba.network import T5Config, Transformer
 from limba.train_state import TrainState
 from tests.convert import vocabularies
 
+REPOSITORY = Path(__file__).parents[2]
 INPUTS_LENGTH, TARGETS_LENGTH = 160, 20
 
 SMALL = {
@@ -34,16 +38,16 @@ SMALL = {
     "num_decoder_layers": 2,
     "dropout_rate": 0.0,
 }
-KINDS = {
-    f"{output}-{activation}-{layout}": {
-        "logits_via_embedding": output == "tied",
-        "mlp_activations": ("gelu", "linear") if activation == "gated" else ("relu",),
-        "scan_layers": layout == "scanned",
-    }
-    for output in ("untied", "tied")
-    for activation in ("gated", "relu")
-    for layout in ("unrolled", "scanned")
+UNTIED = {"logits_via_embedding": False, "mlp_activations": ("gelu", "linear")}
+FAMILIES = {
+    "t5": {"logits_via_embedding": True, "mlp_activations": ("relu",)},
+    "t5_1_1": UNTIED,
+    "mt5": UNTIED,
+    "umt5": UNTIED | {"relative_bias_per_layer": True},
+    "byt5": UNTIED | {"vocab_size": 384},
 }
+# A family, and the network of T5X in whose layout its checkpoint is; T5X has no unrolled umT5, Limba does.
+KINDS = [f"{family}-{network}" for family in FAMILIES for network in ("t5", "scalable_t5")]
 
 
 # White space, full width, ligatures, combining and invisible characters, other scripts, unknown ones, control ones.
@@ -85,18 +89,6 @@ def reference(spiece_model) -> sentencepiece.SentencePieceProcessor:
 
 
 @pytest.fixture(scope="session")
-def python5() -> str:
-    """The interpreter of an environment with transformers 5 and torch. Without one the tests that need it fail."""
-    python = os.environ.get("LIMBA_HF5_PYTHON") or str(Path(__file__).parents[2] / ".venv-hf5/bin/python")
-    if not Path(python).exists():
-        pytest.fail(
-            f"There is no {python}. tests/run.sh makes that environment; LIMBA_HF5_PYTHON may name another interpreter "
-            "with transformers 5 and torch."
-        )
-    return python
-
-
-@pytest.fixture(scope="session")
 def spiece_model(tmp_path_factory) -> Path:
     return vocabularies.train(tmp_path_factory.mktemp("vocabulary") / "any_name.model")
 
@@ -112,16 +104,25 @@ class SentencePieceVocabulary:
         self.sentencepiece_model_file = str(sentencepiece_model_file)
 
 
+class ByteVocabulary:
+    """What the engine reads of SeqIO's class of that name."""
+
+    extra_ids = 125
+    eos_id = 1
+    vocab_size = 384
+
+
 @pytest.fixture(scope="session")
 def new_run(spiece_model) -> Callable[..., Path]:
     """Saves a random model as the checkpoint of a run: `new_run(directory, **fields of T5Config)`.
 
-    `poison` puts a NaN into the tensors whose names contain it; `dtype` is that of the checkpoint.
+    `poison` puts a NaN into the tensors whose names contain it; `dtype` is that of the checkpoint. Without a
+    `vocab_file` the vocabulary is bytes.
     """
 
     def save(directory: Path, *, poison: str | None = None, vocab_file=spiece_model, dtype: str = "float32", **fields):
         config = T5Config(**(SMALL | fields))
-        vocabulary: Any = SentencePieceVocabulary(vocab_file)
+        vocabulary: Any = SentencePieceVocabulary(vocab_file) if vocab_file else ByteVocabulary()
         model = EncoderDecoderModel(Transformer(config), vocabulary, vocabulary, optimizer_def=None)
         shapes, _ = model.param_shapes_and_axes()
         rng = np.random.default_rng(7)
@@ -154,19 +155,45 @@ def new_run(spiece_model) -> Callable[..., Path]:
 
 
 class Exported:
-    """A run, its network, and the folder that was exported from it."""
+    """A random model of a family, through the doors: T5X's checkpoint of it, and the folder that was exported of that.
 
-    def __init__(self, run: Path, folder: Path, report: dict):
-        self.run, self.folder, self.report = run, folder, report
-        self.config = T5Config(**checkpoints.load_run_info(run)["network"])
-        self.params = checkpoints.load_params(run)
+    Attributes:
+      kind: one of `KINDS`.
+      run: of Limba, where it comes from.
+      t5x: the same as a checkpoint of T5X, which says nothing of itself.
+      folder: of Hugging Face.
+      report: of the export.
+    """
+
+    def __init__(self, kind: str, new_run: Callable[..., Path], vocab_file: Path, directory: Path):
+        self.kind = kind
+        self.family, self.network = kind.split("-")
+        fields = SMALL | FAMILIES[self.family]
+        self.in_bytes = self.family == "byt5"
+        self.run = new_run(directory / "run", vocab_file=None if self.in_bytes else vocab_file, **fields)
+        self.layout = None if kind == "umt5-t5" else self.network
+        format_ = "classic" if self.network == "t5" else "orbax"
+        self.t5x = to_t5x(self.run, directory / "t5x", format_=format_, network=self.layout, verify=False)
+        told = Told(family="byt5") if self.in_bytes else Told(vocab=str(vocab_file), extra_ids=100)
+        if self.family == "mt5":
+            told = dataclasses.replace(told, family="mt5")
+        self.folder = directory / "export"
+        self.report = to_hf(self.t5x, self.folder, told=told)
+        self.config = T5Config(**checkpoints.load_run_info(self.run)["network"])
+        self.params = checkpoints.load_params(self.run)
         rng = np.random.default_rng(1)
-        self.inputs = rng.integers(3, SMALL["vocab_size"], (3, INPUTS_LENGTH), np.int32)
+        self.inputs = rng.integers(3, fields["vocab_size"], (3, INPUTS_LENGTH), np.int32)
         self.inputs[1, INPUTS_LENGTH // 2 :] = 0
-        self.targets = rng.integers(3, SMALL["vocab_size"], (3, TARGETS_LENGTH), np.int32)
+        self.targets = rng.integers(3, fields["vocab_size"], (3, TARGETS_LENGTH), np.int32)
         self.decoder_inputs = np.pad(self.targets[:, :-1], ((0, 0), (1, 0)))
         vocabulary = types.SimpleNamespace(eos_id=1)
-        self.model = EncoderDecoderModel(Transformer(self.config), vocabulary, vocabulary, optimizer_def=None)
+        self.model = EncoderDecoderModel(
+            Transformer(self.config),
+            vocabulary,
+            vocabulary,
+            optimizer_def=None,
+            decode_fn=decoding.temperature_sample,  # greedy, as it comes
+        )
         self.batch = {
             "encoder_input_tokens": self.inputs,
             "decoder_input_tokens": self.decoder_inputs,
@@ -180,12 +207,15 @@ class Exported:
         return np.asarray(self.model.predict_batch(self.params, self.batch))
 
 
-@pytest.fixture(scope="session", params=list(KINDS))
-def exported(request, new_run, tmp_path_factory) -> Exported:
+@pytest.fixture(scope="session")
+def all_exported(new_run, spiece_model, tmp_path_factory) -> dict[str, Exported]:
     """One export of each kind of T5."""
-    directory = tmp_path_factory.mktemp(request.param)
-    run = new_run(directory / "run", **KINDS[request.param])
-    return Exported(run, directory / "export", to_hf(run, directory / "export"))
+    return {kind: Exported(kind, new_run, spiece_model, tmp_path_factory.mktemp(kind)) for kind in KINDS}
+
+
+@pytest.fixture(scope="session", params=KINDS)
+def exported(request, all_exported) -> Exported:
+    return all_exported[request.param]
 
 
 @pytest.fixture(scope="session")
@@ -203,3 +233,15 @@ def flax_t5():
 
     modeling_flax_t5.jnp = OldNumpy()
     return modeling_flax_t5.FlaxT5ForConditionalGeneration
+
+
+@pytest.fixture(scope="session")
+def python5() -> str:
+    """The interpreter of an environment with transformers 5 and torch. Without one these tests fail."""
+    python = os.environ.get("LIMBA_HF5_PYTHON") or str(REPOSITORY / ".venv-hf5/bin/python")
+    if not Path(python).exists():
+        pytest.fail(
+            f"There is no {python}. tests/run.sh makes that environment; LIMBA_HF5_PYTHON may name another interpreter "
+            "with transformers 5 and torch."
+        )
+    return python

@@ -9,9 +9,10 @@ import numpy as np
 import optax
 import pytest
 
-from convert import forward, names, streams
+from convert import forward, streams
 from limba.network import T5Config, Transformer
 from limba.saved_tensors import SavedTensor, from_array
+from limba.state_utils import flatten_state_dict, unflatten_state_dict
 
 GATED = {"mlp_activations": ("gelu", "linear")}
 KINDS = {
@@ -44,7 +45,7 @@ def _batch() -> dict[str, np.ndarray]:
 def _params(config: T5Config) -> dict[str, np.ndarray]:
     """Random parameters by their names, as wide as a network's are at first; norms differ from 1."""
     init = lambda key: Transformer(config).init(key, **_batch(), enable_dropout=False)["params"]  # noqa: E731
-    shapes = names.flatten(jax.eval_shape(init, jax.random.key(0)))
+    shapes = flatten_state_dict(jax.eval_shape(init, jax.random.key(0)))
     rng = np.random.default_rng(1)
 
     def draw(name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -58,7 +59,9 @@ def _params(config: T5Config) -> dict[str, np.ndarray]:
 def _whole(config: T5Config, params: dict[str, np.ndarray], batch: dict[str, np.ndarray]) -> np.ndarray:
     """What the network computes with all parameters in memory."""
     with jax.default_matmul_precision("highest"):
-        return np.asarray(Transformer(config).apply({"params": names.unflatten(params)}, **batch, enable_dropout=False))
+        return np.asarray(
+            Transformer(config).apply({"params": unflatten_state_dict(params)}, **batch, enable_dropout=False)
+        )
 
 
 class Reads:

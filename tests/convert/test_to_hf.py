@@ -1,4 +1,4 @@
-"""The export loads in transformers without a missing key and computes what Limba computes."""
+"""The folder of an export: what is in it, when it is written anew, what is refused. Its models: test_families.py."""
 
 import json
 import shutil
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convert import __main__, hf_weights
+from convert import __main__, models, safetensors_files
 from convert.to_hf import to_hf
 from limba import checkpoints
 
@@ -18,69 +18,8 @@ TOLERANCE = 1e-5
 FILES = {
     *["model.safetensors", "flax_model.msgpack", "config.json", "generation_config.json"],
     *["spiece.model", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "conversion_report.json"],
+    "README.md",
 }
-
-# ---------------------------------------------------- transformers ---------------------------------------------------
-
-
-@pytest.mark.slow
-def test_reports_the_differences_that_it_found(exported):
-    differences = exported.report["largest_logits_difference"]
-    for file in ("model.safetensors", "flax_model.msgpack"):
-        assert differences[f"limba vs export (Limba, from {file})"] == 0.0
-        assert differences[f"limba vs export (NumPy, from {file})"] < TOLERANCE
-    assert differences["limba vs export (PyTorch)"] < TOLERANCE
-
-
-@pytest.mark.slow
-def test_pytorch_loads_it_and_gives_the_same_logits_and_tokens(exported):
-    import torch
-    from transformers import T5ForConditionalGeneration
-
-    model, loading = T5ForConditionalGeneration.from_pretrained(exported.folder, output_loading_info=True)
-    assert not any(loading.values()), loading
-    inputs = torch.from_numpy(exported.inputs).long()
-    mask = (inputs != 0).long()
-    with torch.no_grad():
-        decoder_inputs = torch.from_numpy(exported.decoder_inputs).long()
-        logits = model(input_ids=inputs, attention_mask=mask, decoder_input_ids=decoder_inputs).logits.numpy()
-        tokens = model.generate(inputs, attention_mask=mask, max_new_tokens=exported.targets.shape[1], num_beams=1)
-    np.testing.assert_allclose(logits, exported.logits(), rtol=0, atol=TOLERANCE)
-    _assert_same_tokens(tokens.numpy(), exported.greedy_tokens())
-
-
-@pytest.mark.slow
-def test_flax_loads_it_and_gives_the_same_logits_and_tokens(exported, flax_t5, caplog):
-    model = flax_t5.from_pretrained(exported.folder)
-    assert "newly initialized" not in caplog.text
-    assert "were not used" not in caplog.text
-    mask = (exported.inputs != 0).astype(np.int32)
-    logits = model(exported.inputs, mask, decoder_input_ids=exported.decoder_inputs).logits
-    np.testing.assert_allclose(logits, exported.logits(), rtol=0, atol=TOLERANCE)
-    length = exported.targets.shape[1] + 1
-    tokens = model.generate(exported.inputs, attention_mask=mask, max_length=length, num_beams=1).sequences
-    _assert_same_tokens(np.asarray(tokens), exported.greedy_tokens())
-
-
-def _assert_same_tokens(theirs: np.ndarray, ours: np.ndarray) -> None:
-    """Hugging Face's tokens begin with the start token and end with the longest row."""
-    theirs = theirs[:, 1:]
-    np.testing.assert_array_equal(theirs, ours[:, : theirs.shape[1]])
-    assert not ours[:, theirs.shape[1] :].any()
-
-
-@pytest.mark.slow
-def test_a_resave_in_pytorch_is_the_same_model(exported, tmp_path):
-    from transformers import T5ForConditionalGeneration
-
-    model = T5ForConditionalGeneration.from_pretrained(exported.folder)
-    model.save_pretrained(tmp_path)
-    resaved = hf_weights.Safetensors(tmp_path / "model.safetensors")
-    written = hf_weights.Safetensors(exported.folder / "model.safetensors")
-    assert set(resaved) == set(written)
-    for name in written:
-        np.testing.assert_array_equal(resaved[name], written[name])
-
 
 # ------------------------------------------------------ the folder ---------------------------------------------------
 
@@ -98,21 +37,25 @@ def test_command_line_writes_every_file(run, tmp_path, capsys):
     assert __main__.main(["to-hf", str(run), str(tmp_path / "out")]) == 0
     assert names_in(tmp_path / "out") == FILES
     assert names_in(tmp_path) == {"out"}
-    assert "largest logits difference: limba vs export (NumPy, from model.safetensors): " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "ok    parameters that differ " in out
+    assert "ok    logits, B in NumPy " in out
 
 
 def test_bfloat16_is_rounded_once_and_checked(run, tmp_path):
     report = to_hf(run, tmp_path / "out", dtype="bfloat16")
-    tensors = hf_weights.Safetensors(tmp_path / "out/model.safetensors")
+    tensors = safetensors_files.open_tensors([tmp_path / "out/model.safetensors"])
     assert tensors["shared.weight"].dtype == jnp.bfloat16
-    assert max(report["largest_logits_difference"].values()) < TOLERANCE
+    rows = [row for rows in report["comparisons"].values() for row in rows]
+    assert max(row["value"] for row in rows if "logits" in row["what"] and row["value"] is not None) < TOLERANCE
     assert json.loads((tmp_path / "out/config.json").read_text())["torch_dtype"] == "bfloat16"
 
 
 def test_a_bfloat16_checkpoint_exports_to_float32(new_run, tmp_path):
     new_run(tmp_path / "run", dtype="bfloat16", num_encoder_layers=1, num_decoder_layers=1)
     to_hf(tmp_path / "run", tmp_path / "out", formats=["safetensors"])
-    assert hf_weights.Safetensors(tmp_path / "out/model.safetensors")["shared.weight"].dtype == np.float32
+    tensors = safetensors_files.open_tensors([tmp_path / "out/model.safetensors"])
+    assert tensors["shared.weight"].dtype == np.float32
 
 
 def test_the_same_export_is_reused_and_another_refused(run, tmp_path, capsys):
@@ -182,7 +125,7 @@ def test_tensors_of_another_network_are_named(new_run, tmp_path, capsys, monkeyp
     new_run(tmp_path / "run")
     info = checkpoints.load_run_info(tmp_path / "run")
     info["network"] |= {"logits_via_embedding": True, "num_decoder_layers": 3, "mlp_dim": 40}
-    monkeypatch.setattr(checkpoints, "load_run_info", lambda _: info)
+    monkeypatch.setattr(models, "load_run_info", lambda _: info)
     assert __main__.main(["to-hf", str(tmp_path / "run"), str(tmp_path / "out")]) == 1
     error = capsys.readouterr().err
     assert "decoder/layers_2/pre_self_attention_layer_norm/scale is missing" in error

@@ -1,0 +1,185 @@
+"""Hugging Face's own PyTorch classes run from tensors that are still on disk: what `from_pretrained(folder)` computes.
+
+The model is built without weights. The `forward` of each module that owns parameters is replaced by one that reads them
+just then, in parts, and frees them. So memory for a part of one tensor is enough, however large the model is. torch and
+transformers are imported when a function is called.
+"""
+
+import functools
+import importlib.util
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from convert import names, streams, transformers_library
+from limba.saved_tensors import SavedTensor
+
+_MODEL_TYPES = ("t5", "mt5", "umt5")
+
+
+def possible() -> str | None:
+    """Why these classes cannot be used here; None if they can."""
+    if not importlib.util.find_spec("torch"):
+        return "torch is not installed"
+    return None if transformers_library.version() else "transformers is not installed"
+
+
+def logits(folder: Path, tensors: Mapping[str, SavedTensor], batch: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Float32 logits `[batch, targets_length, vocab]`.
+
+    Args:
+      folder: has the config.json, whose `model_type` names the class.
+      tensors: of the model, by PyTorch's names, `encoder.block.0.layer.0.SelfAttention.q.weight`; of those that are
+        tied, one or more.
+      batch: `encoder_input_tokens` `[batch, inputs_length]`, 0 is padding, and `decoder_input_tokens`
+        `[batch, targets_length]`.
+
+    Raises:
+      ValueError: if the folder is not a T5's, or the tensors are not exactly those of its class.
+    """
+    import torch
+
+    model = _model(folder, tensors)
+    with torch.inference_mode():
+        output = model(
+            **_inputs(batch["encoder_input_tokens"]),
+            decoder_input_ids=torch.tensor(batch["decoder_input_tokens"], dtype=torch.long),
+        )
+    return output.logits.numpy()
+
+
+def greedy(folder: Path, tensors: Mapping[str, SavedTensor], inputs: np.ndarray, num_tokens: int) -> np.ndarray:
+    """The tokens of the class's own `generate` without sampling and beams, int32 `[batch, num_tokens]`.
+
+    Args:
+      folder, tensors: as of `logits`.
+      inputs: `[batch, inputs_length]`, 0 is padding.
+      num_tokens: a row that ends earlier is filled with padding.
+
+    Raises:
+      ValueError: as `logits`.
+    """
+    import torch
+
+    model = _model(folder, tensors)
+    with torch.inference_mode():
+        # Without its cache, which in version 4 is as long as the encoder is deep and fails for a deeper decoder.
+        tokens = model.generate(**_inputs(inputs), max_new_tokens=num_tokens, use_cache=False)
+    tokens = tokens[:, 1:].numpy().astype(np.int32)
+    padding = num_tokens - tokens.shape[1]
+    return np.pad(tokens, ((0, 0), (0, padding)), constant_values=model.generation_config.pad_token_id)
+
+
+def _inputs(tokens: np.ndarray) -> dict[str, Any]:
+    import torch
+
+    input_ids = torch.tensor(tokens, dtype=torch.long)
+    return {"input_ids": input_ids, "attention_mask": (input_ids != 0).long()}
+
+
+def _model(folder: Path, tensors: Mapping[str, SavedTensor]) -> Any:
+    """The class that config.json names, with modules that read their parameters when they are called."""
+    import torch
+
+    transformers = transformers_library.load()
+    config = transformers.AutoConfig.from_pretrained(folder)
+    if config.model_type not in _MODEL_TYPES:
+        raise ValueError(f"{folder}/config.json is of a {config.model_type!r}; it must be one of {_MODEL_TYPES}.")
+    with torch.device("meta"):
+        model = transformers.AutoModelForSeq2SeqLM.from_config(config, dtype=torch.float32)
+    assert not list(model.buffers()), "T5's classes have none; they would have to be computed again."
+    model.eval()
+    model.tie_weights()
+    model.generation_config = transformers_library.greedy_config(folder, model)
+    for module, parameters in _parameters(folder, model, tensors):
+        for leaf in parameters:
+            _set(module, leaf, torch.empty(0))  # Of no size, so that nothing computes with it by mistake.
+        if isinstance(module, torch.nn.Embedding):
+            module.forward = functools.partial(_embed, parameters["weight"])  # type: ignore[method-assign]
+        elif isinstance(module, torch.nn.Linear) and module.bias is None:
+            module.forward = functools.partial(_product, parameters["weight"])  # type: ignore[method-assign]
+        else:
+            module.register_forward_pre_hook(functools.partial(_load, parameters=parameters))
+            module.register_forward_hook(_free)
+    return model
+
+
+def _parameters(
+    folder: Path, model: Any, tensors: Mapping[str, SavedTensor]
+) -> list[tuple[Any, dict[str, SavedTensor]]]:
+    """The modules that own parameters, with the tensors of these by the parameters' names in the module.
+
+    A tied parameter is read from the tensor of its own name, if there is one, else from that of another of its names.
+    """
+    ties: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        ties.setdefault(id(parameter), []).append(name)
+    aliases = {name: group for group in ties.values() for name in group}
+    wanted: dict[str, tuple[int, ...]] = {}
+    owners: list[tuple[Any, dict[str, str]]] = []
+    for prefix, module in model.named_modules():
+        parameters = {}
+        for leaf, parameter in module.named_parameters(recurse=False):
+            own = f"{prefix}.{leaf}"
+            parameters[leaf] = next((name for name in (own, *aliases[own]) if name in tensors), aliases[own][0])
+            wanted[parameters[leaf]] = tuple(parameter.shape)
+        if parameters:
+            owners.append((module, parameters))
+    ignored = model._keys_to_ignore_on_load_unexpected or ()
+    found = {
+        name: tensor.shape
+        for name, tensor in tensors.items()
+        if name in wanted or not (name in aliases or any(re.search(pattern, name) for pattern in ignored))
+    }
+    names.verify(f"{folder} in {type(model).__name__} of transformers", found, wanted)
+    return [(module, {leaf: tensors[name] for leaf, name in parameters.items()}) for module, parameters in owners]
+
+
+# ------------------------------------------ what the modules do instead ------------------------------------------
+
+
+def _embed(table: SavedTensor, ids: Any) -> Any:
+    """Reads the rows of the ids."""
+    import torch
+
+    rows, places = np.unique(ids.numpy(), return_inverse=True)
+    weight = np.concatenate([table.read((slice(row, row + 1), slice(None))) for row in rows])
+    return torch.nn.functional.embedding(torch.from_numpy(places.reshape(ids.shape)), _as_torch(weight))
+
+
+def _product(kernel: SavedTensor, x: Any) -> Any:
+    """Reads some rows of the kernel, `[out, in]`, after others."""
+    import torch
+
+    return torch.cat([torch.nn.functional.linear(x, _as_torch(rows)) for rows in streams.blocks(kernel)], -1)
+
+
+def _load(module: Any, args: tuple, *, parameters: Mapping[str, SavedTensor]) -> None:
+    """Before the call of a module that computes with whole parameters, which are small: its norm's scale."""
+    for leaf, tensor in parameters.items():
+        _set(module, leaf, _as_torch(np.asarray(tensor)))
+
+
+def _free(module: Any, args: tuple, output: Any) -> None:
+    import torch
+
+    for leaf, _ in module.named_parameters(recurse=False):
+        _set(module, leaf, torch.empty(0))
+
+
+def _set(module: Any, leaf: str, value: Any) -> None:
+    import torch
+
+    module.register_parameter(leaf, torch.nn.Parameter(value, requires_grad=False))
+
+
+def _as_torch(array: np.ndarray) -> Any:
+    """A float32 tensor in memory of torch's own, aligned as its kernels like it."""
+    import torch
+
+    tensor = torch.empty(array.shape, dtype=torch.float32)
+    tensor.numpy()[...] = array
+    return tensor

@@ -1,0 +1,46 @@
+"""Hugging Face's transformers, where it is installed; conversion does without."""
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+
+def version() -> str | None:
+    """Of the installed transformers, `4.57.6`; None where there is none. Imports nothing."""
+    try:
+        return importlib.metadata.version("transformers")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def load() -> Any:
+    """Imports transformers. Version 4 would import TensorFlow along, for nothing, so that is switched off meanwhile."""
+    before = os.environ.get("USE_TF")
+    os.environ["USE_TF"] = "0"
+    try:
+        return importlib.import_module("transformers")
+    finally:
+        if before is None:
+            del os.environ["USE_TF"]
+        else:
+            os.environ["USE_TF"] = before
+
+
+def greedy_config(folder: Path, model: Any) -> Any:
+    """A GenerationConfig without sampling, beams, penalties or lengths, whatever the folder prefers.
+
+    Args:
+      folder: a generation_config.json there says which ids begin, end and pad a sequence.
+      model: of transformers; otherwise its own configuration says it.
+    """
+    transformers = load()
+    given = model.generation_config
+    if (folder / "generation_config.json").exists():
+        given = transformers.GenerationConfig.from_pretrained(folder)
+    special_ids = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
+    return transformers.GenerationConfig(
+        do_sample=False, num_beams=1, **{name: getattr(given, name) for name in special_ids}
+    )

@@ -1,0 +1,141 @@
+"""Every family in both layouts of T5X: through all doors and back bit for bit, and right in transformers."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import gin
+import numpy as np
+import pytest
+
+from convert import check, models, safetensors_files
+from convert.from_hf import from_hf
+from convert.to_t5x import to_t5x
+from limba import checkpoints, gin_utils, saved_tensors
+
+# Two float32 implementations of these small models differ by about 2e-6.
+TOLERANCE = 1e-5
+
+
+def test_t5x_to_hugging_face_to_limba_to_t5x_bit_for_bit(exported, tmp_path):
+    limba = from_hf(exported.folder, tmp_path / "limba", network=exported.layout or "scalable_t5", verify=False)
+    if exported.layout is None:
+        # T5X has no unrolled umT5: the parameters are compared by Limba's names.
+        ours, back = models.open_model(exported.t5x).tensors, models.open_model(limba).tensors
+    else:
+        format_ = "classic" if exported.network == "t5" else "orbax"
+        again = to_t5x(limba, tmp_path / "t5x", format_=format_, verify=False)
+        ours, back = saved_tensors.open_tensors(exported.t5x), saved_tensors.open_tensors(again)
+    assert ours.keys() == back.keys()
+    for name, tensor in ours.items():
+        x, y = np.asarray(tensor), np.asarray(back[name])
+        assert (x.dtype, x.shape, x.tobytes()) == (y.dtype, y.shape, y.tobytes()), name
+
+
+def test_the_report_says_what_was_compared(exported):
+    rows = {format_: {row["what"]: row for row in rows} for format_, rows in exported.report["comparisons"].items()}
+    assert rows["safetensors"]["parameters that differ"]["value"] == 0
+    assert rows["safetensors"]["logits, B in Limba"]["value"] == 0
+    for name in ("NumPy", "PyTorch"):
+        assert 0 < rows["safetensors"][f"logits, B in {name}"]["value"] < TOLERANCE
+    assert rows["safetensors"]["greedy tokens, B in PyTorch"]["value"] == 0
+    assert rows["flax"]["logits, B in NumPy"]["value"] < TOLERANCE
+    flax = rows["flax"].get("logits, B in Flax")
+    assert (flax["value"] is None) if exported.family == "umt5" else flax["value"] < TOLERANCE
+    assert exported.report["family"] == exported.family
+
+
+@pytest.mark.slow
+def test_pytorch_loads_it_and_gives_the_same_logits_and_tokens(exported):
+    import torch
+    from transformers import AutoModelForSeq2SeqLM
+
+    model, loading = AutoModelForSeq2SeqLM.from_pretrained(exported.folder, output_loading_info=True)
+    assert type(model).__name__ == json.loads((exported.folder / "config.json").read_text())["architectures"][0]
+    assert not any(loading.values()), loading
+    inputs = torch.from_numpy(exported.inputs).long()
+    mask = (inputs != 0).long()
+    with torch.no_grad():
+        decoder_inputs = torch.from_numpy(exported.decoder_inputs).long()
+        logits = model(input_ids=inputs, attention_mask=mask, decoder_input_ids=decoder_inputs).logits.numpy()
+        tokens = model.generate(inputs, attention_mask=mask, max_new_tokens=exported.targets.shape[1], num_beams=1)
+    np.testing.assert_allclose(logits, exported.logits(), rtol=0, atol=TOLERANCE)
+    _assert_same_tokens(tokens.numpy(), exported.greedy_tokens())
+
+
+@pytest.mark.slow
+def test_flax_loads_it_and_gives_the_same_logits_and_tokens(exported, flax_t5, caplog):
+    if exported.family == "umt5":
+        return  # transformers has no Flax class for it.
+    model = flax_t5.from_pretrained(exported.folder)
+    assert "newly initialized" not in caplog.text
+    assert "were not used" not in caplog.text
+    mask = (exported.inputs != 0).astype(np.int32)
+    logits = model(exported.inputs, mask, decoder_input_ids=exported.decoder_inputs).logits
+    np.testing.assert_allclose(logits, exported.logits(), rtol=0, atol=TOLERANCE)
+    length = exported.targets.shape[1] + 1
+    tokens = model.generate(exported.inputs, attention_mask=mask, max_length=length, num_beams=1).sequences
+    _assert_same_tokens(np.asarray(tokens), exported.greedy_tokens())
+
+
+def _assert_same_tokens(theirs: np.ndarray, ours: np.ndarray) -> None:
+    """Hugging Face's tokens begin with the start token and end with the longest row."""
+    theirs = theirs[:, 1:]
+    np.testing.assert_array_equal(theirs, ours[:, : theirs.shape[1]])
+    assert not ours[:, theirs.shape[1] :].any()
+
+
+@pytest.mark.slow
+def test_a_resave_in_pytorch_is_the_same_model(exported, tmp_path):
+    from transformers import AutoModelForSeq2SeqLM
+
+    AutoModelForSeq2SeqLM.from_pretrained(exported.folder).save_pretrained(tmp_path)
+    resaved = safetensors_files.open_tensors([tmp_path / "model.safetensors"])
+    written = safetensors_files.open_tensors([exported.folder / "model.safetensors"])
+    assert resaved.keys() == written.keys()
+    for name in written:
+        np.testing.assert_array_equal(np.asarray(resaved[name]), np.asarray(written[name]))
+    again = models.open_model(tmp_path)
+    assert check.compare_parameters(models.open_model(exported.run), again).value == 0
+    assert again.config.logits_via_embedding == exported.config.logits_via_embedding
+
+
+@pytest.mark.slow
+def test_transformers_5_gives_the_same_logits_and_tokens(all_exported, python5, tmp_path):
+    """And what it saves again is read as the same model. One process, as importing takes longest."""
+    requests = []
+    for kind, model in all_exported.items():
+        np.savez(tmp_path / f"{kind}.npz", inputs=model.inputs, decoder_inputs=model.decoder_inputs)
+        requests.append([str(model.folder), str(tmp_path / f"{kind}.npz"), str(tmp_path / kind)])
+    (tmp_path / "requests.json").write_text(json.dumps(requests))
+    script = Path(__file__).with_name("load_in_transformers5.py")
+    # A PYTHONPATH would bring this environment's packages along.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [python5, script, tmp_path / "requests.json"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for kind, model in all_exported.items():
+        theirs = np.load(tmp_path / kind / "computed.npz")
+        assert not any(json.loads(str(theirs["loading"])).values()), theirs["loading"]
+        # Version 5 scales the logits of every umT5 as if it were tied; tokens and probabilities' order are the same.
+        scale = model.config.emb_dim**-0.5 if model.family == "umt5" else 1.0
+        np.testing.assert_allclose(theirs["logits"], model.logits() * scale, rtol=0, atol=TOLERANCE)
+        _assert_same_tokens(theirs["tokens"], model.greedy_tokens())
+        again = models.open_model(tmp_path / kind)
+        assert check.compare_parameters(models.open_model(model.run), again).value == 0
+        assert again.config.logits_via_embedding == model.config.logits_via_embedding
+
+
+def test_the_gin_file_of_an_import_is_the_network(all_exported, tmp_path):
+    for family in ("t5", "umt5", "byt5"):
+        model = all_exported[f"{family}-t5"]
+        run = from_hf(model.folder, tmp_path / family, verify=False).parent
+        gin_utils.parse_gin_flags([str(run / "model.gin")], [])
+        fields = checkpoints.load_run_info(run)["network"]
+        assert fields["scan_layers"] == (family == "umt5")
+        assert gin.query_parameter("network.T5Config.emb_dim") == fields["emb_dim"] == 32
+        assert gin.query_parameter("%VOCAB_SIZE") == fields["vocab_size"]
+        assert gin.query_parameter("network.T5Config.logits_via_embedding") == (family == "t5")
+        assert (gin.query_parameter("network.T5Config.mlp_activations") == ["relu"]) == (family == "t5")
+        gin.clear_config()
