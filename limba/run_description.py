@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import secrets
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -84,15 +85,45 @@ def _absolute(file: str) -> str:
     return file if "://" in file else str(Path(file).expanduser().absolute())
 
 
+def commits() -> dict[str, str]:
+    """The git commits of the code, with `-dirty` where tracked files were changed.
+
+    "limba" if it runs from its own checkout, "project" if the working directory is in another one.
+    """
+    limba_folder = Path(limba.__file__).resolve().parents[1]
+    folders = {}
+    # An installed package may lie in the checkout of something else.
+    if _git(limba_folder, "rev-parse", "--show-toplevel") == str(limba_folder):
+        folders["limba"] = limba_folder
+    if (here := _git(Path.cwd(), "rev-parse", "--show-toplevel")) and Path(here) != limba_folder:
+        folders["project"] = Path(here)
+    describe = ("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    return {name: commit for name, folder in folders.items() if (commit := _git(folder, *describe))}
+
+
+def _git(folder: Path, *command: str) -> str | None:
+    """What git prints; None if it is not installed, or the folder is in no checkout."""
+    try:
+        done = subprocess.run(["git", "-C", folder, *command], capture_output=True, text=True, timeout=20)
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
 def run_files(
     model: EncoderDecoderModel,
     dataset_config: DatasetConfig,
     seeds: Mapping[str, int],
     initial_step: int,
+    total_steps: int,
     position_saved: bool,
 ) -> dict[str, bytes]:
     """The content of `run/`: run.json, config.gin, and the vocabulary's file."""
-    info = run_info(model, dataset_config, seeds, initial_step) | {"position_saved": position_saved}
+    info = run_info(model, dataset_config, seeds, initial_step) | {
+        "total_steps": total_steps,
+        "position_saved": position_saved,
+        "commits": commits(),
+    }
     files = {
         "run.json": json.dumps(info, indent=1).encode(),
         "config.gin": gin_utils.operative_config().encode(),

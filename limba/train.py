@@ -217,7 +217,12 @@ def train(
         checkpointer=checkpointer,
         writers=metric_writers,
         run_files=run_description.run_files(
-            model, train_dataset_cfg, seeds, initial_step, position_saved=save is not None and save.save_dataset
+            model,
+            train_dataset_cfg,
+            seeds,
+            initial_step,
+            total_steps,
+            position_saved=save is not None and save.save_dataset,
         ),
         model_dir=run_directory.home,
         batch_size=train_dataset_cfg.batch_size,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba import checkpoints, trainer, writers
+from limba import checkpoints, run_description, trainer, writers
 from limba.data import DatasetConfig
 from limba.preemption import PREEMPTED_EXIT_CODE
 from limba.schedules import create_learning_rate_scheduler
@@ -324,5 +324,8 @@ def test_unwritable_model_dir(tmp_path):
 def test_run_files_are_json_and_gin(tmp_path):
     _train(tmp_path, 2)
     files = checkpoints.load_files(tmp_path / "checkpoint_2", "run")
-    assert json.loads(files["run.json"])["feature_lengths"] == LENGTHS
+    info = json.loads(files["run.json"])
+    assert info["feature_lengths"] == LENGTHS
+    assert info["total_steps"] == 2
+    assert info["commits"] == run_description.commits()
     assert "config.gin" in files

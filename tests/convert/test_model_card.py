@@ -1,0 +1,215 @@
+"""The model card says what is known, escaped, and its metadata are YAML."""
+
+import dataclasses
+import json
+
+import pytest
+from huggingface_hub import ModelCard
+from huggingface_hub.repocard import metadata_load
+
+from convert import loss_picture, model_card
+from limba import checkpoints
+from limba.network import T5Config
+
+NETWORK = T5Config(
+    vocab_size=512,
+    emb_dim=32,
+    num_heads=3,
+    head_dim=8,
+    mlp_dim=48,
+    num_encoder_layers=3,
+    num_decoder_layers=2,
+    mlp_activations=("gelu", "linear"),
+)
+VOCABULARY = {
+    "class": "SentencePieceVocabulary",
+    "sentencepiece_model_file": "/home/somebody/x.model",
+    "extra_ids": 100,
+    "vocab_size": 512,
+}
+LOSS = "loss_per_nonpadding_target_token"
+BARE = model_card.Facts(
+    name="base",
+    family="t5_1_1",
+    network=NETWORK,
+    num_parameters=247_577_856,
+    vocabulary=VOCABULARY,
+    step=0,
+    formats=("safetensors", "flax"),
+    dtype="float32",
+)
+RUN = {
+    "limba_version": "0.1.0",
+    "network": {"dropout_rate": 0.1},
+    "task": "romanian_span_corruption",
+    "feature_lengths": {"inputs": 512, "targets": 114},
+    "batch_size": 128,
+    "seeds": {"random": 7, "dataset": 9},
+    "initial_step": 1000,
+    "total_steps": 5000,
+    "commits": {"limba": "a" * 40, "project": "b" * 40 + "-dirty"},
+}
+GIN = "\n".join(
+    [
+        "from limba import adafactor",
+        "OPTIMIZER = @adafactor.Adafactor()",
+        "INITIAL_CHECKPOINT_PATH = '/home/somebody/secret/runs/first'",
+        "TASK_FEATURE_LENGTHS = \\",
+        "    {'inputs': 1}",
+        "BATCH_SIZE = 64",
+    ]
+)
+METRICS = [
+    {"step": 1000, "dataset": "training_eval/news", LOSS: 9.0, "accuracy": 0.01},
+    {"step": 2000, "dataset": "train", LOSS: 4.0, "accuracy": 0.25, "non_padding_fraction/overall": 0.9},
+    {"step": 3000, "dataset": "train", LOSS: 3.0, "accuracy": 0.4, "non_padding_fraction/overall": 1.0},
+    {"step": 3000, "dataset": "training_eval/news", LOSS: 3.25, "accuracy": 0.375},
+    {"step": 3000, "dataset": "training_eval/books", LOSS: None, "accuracy": 0.375},
+    {"step": 3000, "dataset": "inference_eval/news", "bleu": 27.5, "timing/evaluate_seconds": 3.0},
+    {"step": 4000, "dataset": "train", LOSS: 1.0},
+]
+CHECK = [
+    {"what": "parameters, 55 tensors", "value": 0.0, "allowed": 0.0, "note": "", "holds": True},
+    {"what": "logits, PyTorch", "value": 8.8e-6, "allowed": 1e-4, "note": "transformers 4.57.6", "holds": True},
+    {"what": "logits, Flax", "value": None, "allowed": 1e-4, "note": "not installed", "holds": True},
+]
+TRAINED = dataclasses.replace(
+    BARE, step=3000, run=RUN, gin=GIN, metrics=METRICS, comparisons={"safetensors": CHECK}, dtype="bfloat16"
+)
+
+
+def card(folder, facts: model_card.Facts) -> str:
+    model_card.write(folder, facts)
+    return (folder / "README.md").read_text("utf-8")
+
+
+def row(text: str, name: str) -> str | None:
+    """What a table says of something."""
+    rows = [line for line in text.splitlines() if line.startswith(f"| {name} |")]
+    return rows[0].split(" | ", 1)[1].removesuffix(" |") if rows else None
+
+
+def test_metadata_are_what_the_hub_reads(tmp_path):
+    card(tmp_path, TRAINED)
+    assert metadata_load(tmp_path / "README.md") == {
+        "library_name": "transformers",
+        "pipeline_tag": "text2text-generation",
+        "tags": ["t5_1_1", "limba"],
+    }
+    assert ModelCard.load(tmp_path / "README.md").text.lstrip().startswith("# base\n")
+
+
+def test_facts_of_a_run(tmp_path):
+    text = card(tmp_path, TRAINED)
+    assert "A T5 1.1 encoder-decoder of 247,577,856 parameters, trained and converted with Limba." in text
+    expected = {
+        "layers": "3 encoder, 2 decoder",
+        "width": "32; 3 heads of 8; feed-forward 48",
+        "activation": "gelu × linear",
+        "output": "a matrix of its own (untied)",
+        "stored as": "bfloat16",
+        "vocabulary": "SentencePiece, 512 ids, the last 100 of them sentinels; 512 rows of the embedding",
+        "step": "3,000 of 5,000, begun at 1,000",
+        # 2,000 steps of 128 rows of 626 positions.
+        "tokens seen since step 1,000": "160,256,000 positions of inputs and targets, 95.0% of them not padding",
+        "task or mixture": "`romanian_span_corruption`",
+        "batch": "128 sequences",
+        "lengths": "inputs 512, targets 114",
+        "optimizer": "`Adafactor`",
+        "dropout": "0.1",
+        "began from": "`runs/first`",
+        "seeds": "random 7, dataset 9",
+        "Limba": f"0.1.0, commit `{'a' * 40}`",
+        "project": f"commit `{'b' * 40}-dirty`",
+    }
+    assert {name: row(text, name) for name in expected} == expected
+    assert "secret" not in text and "somebody" not in text
+
+
+def test_results_are_the_last_ones_until_the_step(tmp_path):
+    text = card(tmp_path, TRAINED)
+    results = text[text.index("## Results") : text.index("## Check")].splitlines()[4:]
+    assert results[:-1] == [
+        "| training | loss per target token | 3 | 3,000 |",
+        "| training | accuracy of the next token | 0.4 | 3,000 |",
+        "| `news` | loss per target token | 3.25 | 3,000 |",
+        "| `news` | accuracy of the next token | 0.375 | 3,000 |",
+        "| `books` | accuracy of the next token | 0.375 | 3,000 |",
+        "| `news` | bleu | 27.5 | 3,000 |",
+    ]
+
+
+def test_the_curves_are_the_metrics(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(loss_picture, "draw", lambda curves, *labels: drawn.append(curves) or b"png")
+    text = card(tmp_path, TRAINED)
+    assert drawn == [[("training", [(2000, 4.0), (3000, 3.0)]), ("validation", [(1000, 9.0), (3000, 3.25)])]]
+    assert "![Loss per target token against steps](loss.png)" in text
+    assert (tmp_path / "loss.png").read_bytes() == b"png"
+
+
+def test_several_tasks_are_averaged_where_all_were_measured(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(loss_picture, "draw", lambda curves, *labels: drawn.append(curves) or b"png")
+    more = [{"step": step, "dataset": "training_eval/law", LOSS: 5.0} for step in (2000, 3000)]
+    card(tmp_path, dataclasses.replace(TRAINED, metrics=[*METRICS, *more]))
+    assert drawn[0][1] == ("validation, mean of 2 tasks", [(3000, 4.125)])
+
+
+def test_the_check_is_told(tmp_path):
+    text = card(tmp_path, TRAINED)
+    assert "Weights in safetensors:" in text
+    assert "| parameters, 55 tensors | 0 | 0 |  |" in text
+    assert "| logits, PyTorch | 8.8e-06 | 0.0001 | transformers 4.57.6 |" in text
+    assert "| logits, Flax | not compared | 0.0001 | not installed |" in text
+    assert "This export was not checked." in card(tmp_path, BARE)
+
+
+def test_a_bare_checkpoint_is_told_nothing_of(tmp_path):
+    text = card(tmp_path, BARE)
+    assert "parameters, converted with Limba." in text
+    for word in ("## Training", "## Results", "loss.png", "seeds", "None", "nan"):
+        assert word not in text
+    assert not (tmp_path / "loss.png").exists()
+
+
+def test_a_checkpoint_of_t5x_tells_what_its_gin_file_does(tmp_path):
+    lengths = {"inputs": 512, "targets": 114}
+    gin = f"MIXTURE_OR_TASK_NAME = 'c4_v220_span_corruption'\nBATCH_SIZE = 2048\nTASK_FEATURE_LENGTHS = {lengths}"
+    text = card(tmp_path, dataclasses.replace(BARE, step=10, gin=gin))
+    assert row(text, "task or mixture") == "`c4_v220_span_corruption`"
+    assert row(text, "step") == "10" and row(text, "batch") == "2,048 sequences"
+    # It may have begun at another step, with other data.
+    assert "tokens seen" not in text
+    assert "converted with Limba" in text and "trained and" not in text
+
+
+def test_bytes_and_flax(tmp_path):
+    vocabulary = {"class": "ByteVocabulary", "sentencepiece_model_file": None, "extra_ids": 125, "vocab_size": 384}
+    text = card(tmp_path, dataclasses.replace(BARE, family="byt5", vocabulary=vocabulary, formats=("flax",)))
+    assert row(text, "vocabulary").startswith("bytes, 384 ids, the last 125 of them sentinels")
+    assert "FlaxAutoModelForSeq2SeqLM.from_pretrained(folder)" in text
+    assert "up to version 4.57" in text
+
+
+def test_what_users_name_is_escaped(tmp_path):
+    run = RUN | {"task": "a|b `c` <script>\n# big", "feature_lengths": {"<i>": 3, "x|y": 4}}
+    text = card(tmp_path, dataclasses.replace(TRAINED, name="<b>me_ & *you*\n---\n# x", run=run))
+    assert "# &lt;b&gt;me\\_ &amp; \\*you\\* \\-\\-\\- \\# x\n" in text
+    assert "| task or mixture | ``a\\|b `c` <script> # big`` |" in text
+    assert "| lengths | &lt;i&gt; 3, x\\|y 4 |" in text
+    assert metadata_load(tmp_path / "README.md")["library_name"] == "transformers"
+
+
+def test_the_record_lies_with_the_checkpoint(new_run, tmp_path):
+    checkpoint = checkpoints.find_checkpoint(new_run(tmp_path / "run"))
+    assert model_card.run_record(checkpoint) == ("", [])
+    (tmp_path / "run/config.gin").write_text("BATCH_SIZE = 4")
+    (tmp_path / "run/metrics.jsonl").write_text(json.dumps(METRICS[0]) + '\n{"step": 2')
+    assert model_card.run_record(checkpoint) == ("BATCH_SIZE = 4", [METRICS[0]])
+
+
+@pytest.mark.parametrize("formats", [("safetensors",), ("flax",)])
+def test_the_example_is_python(tmp_path, formats):
+    text = card(tmp_path, dataclasses.replace(BARE, formats=formats))
+    compile(text.split("```python\n")[1].split("```")[0], "README.md", "exec")
