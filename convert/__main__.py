@@ -3,6 +3,7 @@
 python -m convert to-hf CHECKPOINT_OR_RUN_DIR OUT
 python -m convert to-t5x CHECKPOINT_OR_RUN_DIR OUT --format classic
 python -m convert from-t5x CHECKPOINT_OR_MODEL_DIR OUT --vocab FILE
+python -m convert push OUT REPO
 """
 
 import argparse
@@ -15,6 +16,7 @@ _COMMANDS = {
     "to-hf": ("convert.to_hf", "write a Hugging Face folder from a Limba checkpoint"),
     "to-t5x": ("convert.to_t5x", "write a checkpoint that T5X goes on from"),
     "from-t5x": ("convert.from_t5x", "write a Limba checkpoint from one of T5X"),
+    "push": ("convert.push", "upload what to-hf wrote to the Hugging Face hub"),
 }
 
 
