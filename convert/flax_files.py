@@ -17,8 +17,9 @@ import msgpack
 import numpy as np
 from flax import serialization
 
-from convert import array_files, names, shards, streams
+from convert import array_files, shards, streams
 from limba.saved_tensors import SavedTensor
+from limba.state_utils import unflatten_state_dict
 
 FILE = "flax_model.msgpack"
 
@@ -280,7 +281,7 @@ def _layout(tensors: Mapping[str, SavedTensor]) -> list[shards.Segment]:
                 length = min(step, num_bytes - start)
                 add_array([length // dtype.itemsize], dtype.name, value, length)
 
-    add(names.unflatten({name: name for name in tensors}))
+    add(unflatten_state_dict({name: name for name in tensors}))
     return segments
 
 
