@@ -2,6 +2,7 @@ import collections
 import io
 import os
 import pickle
+import struct
 import tracemalloc
 import zipfile
 
@@ -94,6 +95,30 @@ def test_reading_a_part_takes_memory_for_that_part(save):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 200_000
+
+
+def test_a_storage_that_is_part_of_another(tmp_path):
+    """As versions before 0.4 wrote it: the storage of a tensor begins at element 2 of the one in the file."""
+
+    class Part:
+        pass
+
+    class Rebuilt:
+        def __reduce__(self):
+            return torch._utils._rebuild_tensor_v2, (Part(), 1, (2,), (1,), False, collections.OrderedDict())
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, value):
+            part = ("storage", torch.FloatStorage, "7", "cpu", 6, ("8", 2, 4))
+            return part if isinstance(value, Part) else None
+
+    path = tmp_path / "pytorch_model.bin"
+    with path.open("wb") as file:
+        for value in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}, {"w": Rebuilt()}, ["7"]):
+            Pickler(file, protocol=2).dump(value)
+        file.write(struct.pack("<q6f", 6, *range(6)))
+    (w,) = torch_files.open_tensors([path]).values()
+    np.testing.assert_array_equal(np.asarray(w), np.array([3, 4], np.float32), strict=True)
 
 
 @pytest.mark.parametrize("key", ["state_dict", "model", "module"])

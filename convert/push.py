@@ -1,0 +1,108 @@
+"""Uploads a folder that `to-hf` wrote to the Hugging Face hub.
+
+    python -m convert push exports/base my-name/my-t5
+
+A new repository is private unless `--public` is given. Files of the same names are replaced, and weights that an
+earlier upload left under other names are removed, since transformers might load them instead.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import limba
+from convert import hub, weight_files
+
+REPORT = "conversion_report.json"
+
+# The weights that `to-hf` writes, under all the names that they can have.
+_WEIGHTS = [
+    pattern
+    for file in (Path(weight_files.FILES["safetensors"]), Path(weight_files.FILES["flax"]))
+    for pattern in (file.name, weight_files.index_name(file.name), f"{file.stem}-?????-of-?????{file.suffix}")
+]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("out", help="the folder that to-hf wrote")
+    parser.add_argument("repo", help="on the hub, NAME or ORG/NAME; made if it is not there")
+    parser.add_argument("--public", action="store_true", help="a new repository can be seen by everybody (private)")
+    parser.add_argument("--no-check", action="store_true", help="upload a folder whose conversion was not checked")
+
+
+def run(args: argparse.Namespace) -> None:
+    push(args.out, args.repo, public=args.public, check=not args.no_check)
+
+
+def push(out: str | Path, repo: str, *, public: bool = False, check: bool = True) -> str:
+    """Uploads a folder, prints where it is and returns that URL.
+
+    Args:
+      out: what `to-hf` wrote.
+      repo: "name" (the user's own) or "organization/name".
+      public: whether everybody can see the repository. One that is there already must be as this says.
+      check: refuse a folder whose conversion was not checked.
+
+    Raises:
+      FileNotFoundError: if the folder or a file that belongs to it is not there.
+      OSError: if the hub cannot be reached or refuses.
+      ValueError: if there is no token, or the folder is not checked, not whole, or damaged.
+    """
+    hf = hub.library()
+    if not hf.get_token():
+        raise ValueError(f"There is no token for {hf.constants.ENDPOINT}: {hub.TOKEN_REMEDY}.")
+    folder = Path(out).expanduser()
+    report = _verified(folder, check)
+
+    api = hf.HfApi(library_name="limba", library_version=limba.__version__)
+    with hub.plain_errors(hf, repo):
+        repo = api.create_repo(repo, private=not public, exist_ok=True).repo_id
+        if bool(api.model_info(repo).private) == public:
+            raise ValueError(
+                f"{hf.constants.ENDPOINT}/{repo} is there and {'private' if public else 'public'}. Change that in its "
+                f"settings, or {'leave out' if public else 'give'} --public."
+            )
+        try:
+            api.upload_folder(
+                repo_id=repo,
+                folder_path=folder,
+                commit_message=f"{report.get('checkpoint', 'A model')}, converted by Limba {limba.__version__}",
+                delete_patterns=_WEIGHTS,
+            )
+        except RuntimeError as error:  # The library's word for a file that was not taken.
+            raise OSError(f"{error} {error.__cause__ or ''} Give the command again.") from error
+    url = f"{hf.constants.ENDPOINT}/{repo}"
+    print(f"{folder} is at {url} ({'public' if public else 'private'}).")
+    return url
+
+
+def _verified(folder: Path, check: bool) -> dict[str, Any]:
+    """The folder's report, after looking whether its files are whole."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"There is no folder {folder}.")
+    path = folder / REPORT
+    if path.is_file():
+        try:
+            report = json.loads(path.read_text("utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged: {error}") from error
+    elif check:
+        raise FileNotFoundError(
+            f"{folder} has no {REPORT}: it is not what to-hf wrote. --no-check uploads it as it is."
+        )
+    else:
+        report = {}
+    if check and report.get("checked") is not True:
+        raise ValueError(
+            f"{folder} was written without a check of the conversion. Give to-hf again without --no-check, or give "
+            "--no-check here."
+        )
+    if not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"{folder} has no config.json, without which nobody can load the model.")
+    if unfinished := sorted(folder.glob(".*.part")):
+        raise ValueError(f"{folder} is not finished: it holds {unfinished[0].name}. Give to-hf again.")
+    formats = [*report.get("formats", ()), *weight_files.formats([file.name for file in folder.iterdir()])]
+    for format_ in dict.fromkeys(formats or [None]):
+        weight_files.open_tensors(folder, format_)
+    return report

@@ -1,0 +1,228 @@
+import json
+import os
+import site
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from convert import flax_files, hub, safetensors_files, weight_files
+from convert.__main__ import main
+from convert.push import push
+from limba.saved_tensors import from_array
+from tests.convert import loopback_hub
+
+REPOSITORY = Path(__file__).parents[2]
+# The first file is uploaded in parts, the others at once.
+ARRAYS = {"a": np.random.default_rng(0).normal(size=(300, 100)).astype(np.float32), "b": np.zeros(5, np.float32)}
+
+
+@pytest.fixture
+def loopback(monkeypatch, tmp_path):
+    hub = loopback_hub.LoopbackHub()
+    hub.use(monkeypatch, tmp_path / "home")
+    yield hub
+    hub.close()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """What an export looks like from here."""
+    folder = tmp_path / "export"
+    folder.mkdir()
+    report = {"checkpoint": "checkpoint_10", "formats": ["safetensors", "flax"], "checked": True}
+    (folder / "conversion_report.json").write_text(json.dumps(report), "utf-8")
+    (folder / "config.json").write_text("{}", "utf-8")
+    (folder / "spiece.model").write_bytes(b"pieces")
+    (folder / "README.md").write_text("---\nlibrary_name: transformers\n---\n# A model\n", "utf-8")
+    tensors = {name: from_array(array) for name, array in ARRAYS.items()}
+    safetensors_files.write(folder, tensors, lambda _: None, 10**9)
+    flax_files.write(folder, tensors, lambda _: None, 100_000)
+    return folder
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def rewrite_report(folder, **changes):
+    path = folder / "conversion_report.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | changes), "utf-8")
+
+
+def test_a_folder_arrives_whole_and_private(loopback, folder, capsys):
+    assert push(folder, "org/model") == f"{loopback.url}/org/model"
+    repo = loopback.repos["org/model"]
+    assert repo.private and repo.files == content(folder)
+    assert repo.messages[0].startswith("checkpoint_10, converted by Limba")
+    assert f"{folder} is at {loopback.url}/org/model (private)." in capsys.readouterr().out
+    assert len(ARRAYS["a"].tobytes()) > loopback_hub.PART_BYTES
+    assert [asked for asked in loopback.requests if asked.startswith("PUT") and asked.endswith("/2")]
+
+
+def test_there_and_back(loopback, folder):
+    push(folder, "model", public=True)
+    assert not loopback.repos["user/model"].private
+    downloaded = hub.download("user/model")
+    np.testing.assert_array_equal(np.asarray(weight_files.open_tensors(downloaded)["a"]), ARRAYS["a"])
+
+
+def test_the_same_again_uploads_nothing(loopback, folder):
+    push(folder, "org/model")
+    loopback.requests.clear()
+    push(folder, "org/model")
+    assert len(loopback.repos["org/model"].commits) == 2
+    assert not [asked for asked in loopback.requests if asked.startswith("PUT")]
+
+
+def test_other_shards_replace_the_former_weights(loopback, folder):
+    push(folder, "org/model")
+    repo = loopback.repos["org/model"]
+    repo.files["pytorch_model.bin"] = b"not from here"
+    (folder / "model.safetensors").unlink()
+    tensors = {name: from_array(array + 1) for name, array in ARRAYS.items()}
+    safetensors_files.write(folder, tensors, lambda _: None, 100_000)
+    push(folder, "org/model")
+    assert repo.files == content(folder) | {"pytorch_model.bin": b"not from here"}
+    assert "model.safetensors" not in repo.files and "model-00001-of-00002.safetensors" in repo.files
+
+
+@pytest.mark.parametrize(("is_private", "public"), [(True, True), (False, False)])
+def test_a_repository_that_others_see_or_not_is_not_taken_for_the_opposite(loopback, folder, is_private, public):
+    loopback.repos["org/model"] = loopback_hub.Repo(private=is_private)
+    with pytest.raises(ValueError, match=rf"org/model is there and {'private' if is_private else 'public'}"):
+        push(folder, "org/model", public=public)
+    assert not loopback.repos["org/model"].files
+
+
+def test_without_a_token_nothing_else_is_looked_at(loopback, monkeypatch, tmp_path):
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(ValueError, match=r"no token for http.*: set HF_TOKEN, or run `hf auth login`\.$"):
+        push(tmp_path / "no such folder", "org/model")
+    # The file that `hf auth login` writes is enough.
+    (tmp_path / "home").mkdir(exist_ok=True)
+    (tmp_path / "home/token").write_text("hf_loopback", "utf-8")
+    with pytest.raises(FileNotFoundError, match="There is no folder"):
+        push(tmp_path / "no such folder", "org/model")
+    assert not loopback.requests
+
+
+DAMAGE = {
+    "no report": (lambda folder: (folder / "conversion_report.json").unlink(), "has no conversion_report"),
+    "half a report": (lambda folder: (folder / "conversion_report.json").write_text("{"), r"report\.json is damaged"),
+    "not checked": (lambda folder: rewrite_report(folder, checked=False), "written without a check of the conversion"),
+    "no config": (lambda folder: (folder / "config.json").unlink(), r"has no config\.json"),
+    "a part": (lambda folder: (folder / ".model.safetensors.part").touch(), "is not finished"),
+    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "no weights in the format safetensors"),
+    "half the weights": (lambda folder: os.truncate(folder / "model.safetensors", 999), "model.safetensors is cut"),
+    "no second shard": (lambda folder: (folder / "flax_model-00002-of-00002.msgpack").unlink(), "lacks flax_model-000"),
+    "half a shard": (lambda folder: os.truncate(folder / "flax_model-00001-of-00002.msgpack", 9), "is cut short"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_folder_that_is_not_whole_is_refused(loopback, folder, kind):
+    damage, message = DAMAGE[kind]
+    damage(folder)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        push(folder, "org/model")
+    assert not loopback.requests
+
+
+def test_no_check_uploads_what_was_not_checked(loopback, folder):
+    rewrite_report(folder, checked=False)
+    push(folder, "org/unchecked", check=False)
+    (folder / "conversion_report.json").unlink()
+    push(folder, "org/other", check=False)
+    assert loopback.repos["org/other"].files == content(folder)
+    os.truncate(folder / "model.safetensors", 999)
+    with pytest.raises(ValueError, match="cut short"):
+        push(folder, "org/third", check=False)
+
+
+def test_what_the_hub_refuses_is_said(loopback, folder, monkeypatch):
+    loopback.refuses["POST /api/repos/create"] = 403
+    with pytest.raises(OSError, match=rf"{loopback.url} does not do it: 403 Forbidden.*You may not do that"):
+        push(folder, "others/model")
+    loopback.refuses = {"PUT /large": 400}
+    with pytest.raises(
+        OSError, match=r"(?s)Error while uploading '.*' to the Hub\..*You may not do.* Give the command"
+    ):
+        push(folder, "org/model")
+    assert not loopback.repos["org/model"].files
+    monkeypatch.setenv("HF_TOKEN", "of somebody else")
+    loopback.refuses = {}
+    with pytest.raises(OSError, match=r"401 Client Error.*Invalid username or password"):
+        push(folder, "org/model")
+
+
+def test_a_hub_out_of_reach_is_said(loopback, folder):
+    loopback.close()
+    with pytest.raises(ConnectionError, match=rf"{loopback.url} cannot be reached"):
+        push(folder, "org/model")
+
+
+def run(python, code, loopback, tmp_path, *arguments, **environment):
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "PYTHONPATH"))}
+    environment = inherited | loopback.environment(tmp_path / "home") | environment
+    command = [python, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=REPOSITORY)
+
+
+def test_the_command(loopback, folder, tmp_path, capsys):
+    code = "import sys; from convert.__main__ import main; sys.exit(main())"
+    done = run(sys.executable, code, loopback, tmp_path, "push", folder, "org/model")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{folder} is at {loopback.url}/org/model (private).\n"
+    assert loopback.repos["org/model"].files == content(folder)
+    (folder / "config.json").unlink()
+    assert main(["push", str(folder), "org/model"]) == 1
+    expected = f"error: {folder} has no config.json, without which nobody can load the model.\n"
+    assert capsys.readouterr().err == expected
+
+
+@pytest.mark.slow
+def test_a_newer_huggingface_hub(loopback, folder, tmp_path):
+    """The environment with transformers 5 has it; what else is needed comes from this one."""
+    python = os.environ.get("LIMBA_HF5_PYTHON") or str(REPOSITORY / ".venv-hf5/bin/python")
+    if not Path(python).exists():
+        pytest.fail(f"There is no {python}. tests/run.sh makes that environment; LIMBA_HF5_PYTHON may name another.")
+    begin = f"import sys; sys.path += {site.getsitepackages()!r}; from convert import hub, push; "
+    code = "push.push(sys.argv[1], 'org/model'); print(hub.download('org/model'))"
+    done = run(python, begin + code, loopback, tmp_path, folder)
+    assert done.returncode == 0, done.stderr
+    assert loopback.repos["org/model"].private and loopback.repos["org/model"].files == content(folder)
+    downloaded = Path(done.stdout.splitlines()[-1])
+    np.testing.assert_array_equal(np.asarray(weight_files.open_tensors(downloaded)["a"]), ARRAYS["a"])
+
+    # Offline, with the cache and without; a hub that is gone; a model that is not there.
+    code = """
+for name, offline in (("org/model", True), ("org/other", True), ("org/model", False), ("org/other", False)):
+    hub.library().constants.HF_HUB_OFFLINE = offline
+    hub.library().close_session()
+    try:
+        print(hub.download(name))
+    except OSError as error:
+        print(type(error).__name__, error)
+"""
+    done = run(python, begin + code, loopback, tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == lines[2] == str(downloaded)
+    assert "cannot be reached, and org/other is not in the cache" in lines[1] and lines[1].startswith("ConnectionError")
+    assert lines[3].startswith(f"FileNotFoundError org/other is not on {loopback.url}, or it is private and this token")
+    assert f"org/model is taken from the cache, {downloaded}" in done.stderr
+    loopback.close()
+    code = """
+for command in (lambda: hub.download("org/other"), lambda: push.push(sys.argv[1], "org/model")):
+    try:
+        command()
+    except ConnectionError as error:
+        print(error)
+"""
+    done = run(python, begin + code, loopback, tmp_path, folder)
+    no_copy, no_hub = done.stdout.splitlines()
+    assert no_copy.startswith(f"{loopback.url} cannot be reached, and org/other is not in the cache")
+    assert no_hub.startswith(f"{loopback.url} cannot be reached (")
