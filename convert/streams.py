@@ -42,13 +42,13 @@ def num_bytes(tensor: SavedTensor) -> int:
     return int(np.prod(tensor.shape, dtype=np.int64)) * np.dtype(tensor.dtype).itemsize
 
 
-def blocks(tensor: SavedTensor) -> Iterator[np.ndarray]:
+def blocks(tensor: SavedTensor, block_bytes: int = _BLOCK_BYTES) -> Iterator[np.ndarray]:
     """The tensor's parts along its first dim, each in C order, from front to back."""
     if not tensor.shape or not tensor.shape[0]:
         yield np.ascontiguousarray(tensor.read((slice(None),) * tensor.ndim)).reshape(tensor.shape)
         return
     rows = tensor.shape[0]
-    most = max(_BLOCK_BYTES, num_bytes(tensor) // _MAX_BLOCKS)
+    most = max(block_bytes, num_bytes(tensor) // _MAX_BLOCKS)
     step = max(1, most // max(1, num_bytes(tensor) // rows))
     rest = (slice(None),) * (tensor.ndim - 1)
     for start in range(0, rows, step):

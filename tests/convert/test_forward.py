@@ -154,7 +154,7 @@ def test_it_stops_when_every_row_has_ended(untied):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_tensors_are_read_in_parts(tied, monkeypatch):
-    monkeypatch.setattr(streams, "_BLOCK_BYTES", 1)
+    monkeypatch.setattr(forward, "_BLOCK_BYTES", 1)
     config = _config(logits_via_embedding=tied)
     params = _params(config)
     reads = Reads(params)
