@@ -95,7 +95,7 @@ def _network(config: T5Config) -> Transformer:
 
 
 class _Leaves:
-    """Answers the calls of modules that own parameters; what it reads is freed before it returns."""
+    """Answers the calls of modules that own parameters. Of what it reads it keeps only the rows of tokens."""
 
     def __init__(self, tensors: Mapping[str, SavedTensor]):
         self._tensors = tensors
@@ -132,13 +132,17 @@ class _Leaves:
         name = "/".join((*module.path, "embedding"))
         table = self._tensor(module, "embedding", (module.num_embeddings, module.features))
         ids, places = np.unique(np.clip(tokens, 0, module.num_embeddings - 1), return_inverse=True)
-        for i in ids:
-            if (name, i) not in self._rows:
-                self._rows[name, i] = table.read((slice(i, i + 1), slice(None)))
+        unread = np.array([i for i in ids if (name, i) not in self._rows], int)
+        # Not one by one: where the tensor is stored in chunks, each row would cost the reading of a chunk.
+        for span in streams.spans(table, _BLOCK_BYTES):
+            inside = unread[(span.start <= unread) & (unread < span.stop)]
+            if len(inside):
+                part = table.read((slice(inside[0], inside[-1] + 1), slice(None)))
+                self._rows |= {(name, i): part[i - inside[0]].astype(np.float32) for i in inside}
         # One for each token, also of tokens that are there twice: as many whatever is decoded, so it is compiled once.
         rows = np.zeros((tokens.size, module.features), np.float32)
         for place, i in enumerate(ids):
-            rows[place] = self._rows[name, i][0]
+            rows[place] = self._rows[name, i]
         return _compute(module.clone(num_embeddings=len(rows)), {"embedding": rows}, places.reshape(tokens.shape))
 
     def _attend(self, module: Embed, x: jax.Array) -> jax.Array:
