@@ -6,6 +6,7 @@ part of one tensor is enough, however large the model is.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,6 +24,9 @@ from limba.saved_tensors import SavedTensor
 
 # Of every T5: padding, which also begins the decoder's inputs, and the end of a sequence.
 PAD_ID, EOS_ID = 0, 1
+
+# There are up to four copies of a part on its way: as read, in the order and the dtype of the network, in JAX.
+_BLOCK_BYTES = 32 * 2**20
 
 
 def logits(config: T5Config, tensors: Mapping[str, SavedTensor], batch: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -91,7 +95,7 @@ def _network(config: T5Config) -> Transformer:
 
 
 class _Leaves:
-    """Answers the calls of modules that own parameters; what it reads is freed before it returns."""
+    """Answers the calls of modules that own parameters. Of what it reads it keeps only the rows of tokens."""
 
     def __init__(self, tensors: Mapping[str, SavedTensor]):
         self._tensors = tensors
@@ -111,33 +115,41 @@ class _Leaves:
             return self._attend(module, *args) if context.method_name == "attend" else self._embed(module, *args)
         if isinstance(module, LayerNorm):
             scale = self._tensor(module, "scale", (args[0].shape[-1],))
-            return _compute(module.clone(), "scale", np.asarray(scale), *args)
+            return _compute(module, {"scale": np.asarray(scale)}, *args)
         table = self._tensor(module, "rel_embedding", (module.num_heads, module.num_buckets))
-        return _compute(module.clone(), "rel_embedding", np.asarray(table), *args, **kwargs)
+        lengths = dict(zip(("qlen", "klen"), args, strict=True))
+        return _compute(module, {"rel_embedding": np.asarray(table)}, **lengths, **kwargs)
 
     def _product(self, module: DenseGeneral, x: jax.Array) -> jax.Array:
         features, axis = np.atleast_1d(module.features).tolist(), np.atleast_1d(module.axis).tolist()
         shape = (math.prod(x.shape[i] for i in axis), math.prod(features))
         kernel = self._tensor(module, "kernel", shape)
-        columns = streams.blocks(streams.transposed(kernel))
-        parts = [_compute(module.clone(features=len(block)), "kernel", block.T, x) for block in columns]
+        columns = streams.blocks(streams.transposed(kernel), _BLOCK_BYTES)
+        parts = [_compute(module.clone(features=len(block)), {"kernel": block.T}, x) for block in columns]
         return jnp.concatenate(parts, -1).reshape(*parts[0].shape[:-1], *features)
 
     def _embed(self, module: Embed, tokens: jax.Array) -> jax.Array:
         name = "/".join((*module.path, "embedding"))
         table = self._tensor(module, "embedding", (module.num_embeddings, module.features))
         ids, places = np.unique(np.clip(tokens, 0, module.num_embeddings - 1), return_inverse=True)
-        for i in ids:
-            if (name, i) not in self._rows:
-                self._rows[name, i] = table.read((slice(i, i + 1), slice(None)))
-        rows = np.concatenate([self._rows[name, i] for i in ids])
-        return _compute(module.clone(num_embeddings=len(ids)), "embedding", rows, places.reshape(tokens.shape))
+        unread = np.array([i for i in ids if (name, i) not in self._rows], int)
+        # Not one by one: where the tensor is stored in chunks, each row would cost the reading of a chunk.
+        for span in streams.spans(table, _BLOCK_BYTES):
+            inside = unread[(span.start <= unread) & (unread < span.stop)]
+            if len(inside):
+                part = table.read((slice(inside[0], inside[-1] + 1), slice(None)))
+                self._rows |= {(name, i): part[i - inside[0]].astype(np.float32) for i in inside}
+        # One for each token, also of tokens that are there twice: as many whatever is decoded, so it is compiled once.
+        rows = np.zeros((tokens.size, module.features), np.float32)
+        for place, i in enumerate(ids):
+            rows[place] = self._rows[name, i]
+        return _compute(module.clone(num_embeddings=len(rows)), {"embedding": rows}, places.reshape(tokens.shape))
 
     def _attend(self, module: Embed, x: jax.Array) -> jax.Array:
         table = self._tensor(module, "embedding", (module.num_embeddings, module.features))
         parts = [
-            _compute(module.clone(num_embeddings=len(block)), "embedding", block, x, method="attend")
-            for block in streams.blocks(table)
+            _compute(module.clone(num_embeddings=len(block)), {"embedding": block}, x, method="attend")
+            for block in streams.blocks(table, _BLOCK_BYTES)
         ]
         return jnp.concatenate(parts, -1)
 
@@ -150,7 +162,22 @@ class _Leaves:
         return self._tensors[name]
 
 
-def _compute(module: nn.Module, parameter: str, value: np.ndarray, *args: Any, **kwargs: Any) -> jax.Array:
-    """Calls a module that stands on its own with its one parameter."""
-    outputs = module.apply({"params": {parameter: jnp.asarray(value, jnp.float32)}}, *args, **kwargs)
-    return jax.block_until_ready(outputs)  # The next part is not read while this one is still computed with.
+def _compute(module: nn.Module, params: dict[str, np.ndarray], *arrays: Any, **fixed: Any) -> jax.Array:
+    """Calls a module on its own with these parameters; `fixed` are the arguments that are not arrays."""
+    # Without its name and initializers, of which some are made for each module, it equals its like in other layers and
+    # is compiled once for all of them. What is compiled stays in memory, more than a megabyte each time.
+    updates: dict[str, Any] = {
+        field.name: nn.initializers.zeros for field in dataclasses.fields(module) if field.name.endswith("_init")
+    }
+    alike = module.clone(name=None, **updates)
+    in_float32 = {name: jnp.asarray(value, jnp.float32) for name, value in params.items()}
+    # The next part is not read while this one is still computed with.
+    return jax.block_until_ready(_apply(alike, tuple(fixed.items()), in_float32, *arrays))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _apply(
+    module: nn.Module, fixed: tuple[tuple[str, Any], ...], params: dict[str, jax.Array], *arrays: jax.Array
+) -> jax.Array:
+    outputs: Any = module.apply({"params": params}, *arrays, **dict(fixed))
+    return outputs

@@ -93,7 +93,7 @@ def _find(model: str) -> Path:
 
 def _write_gin(config_file: Path, out: Path, told: Told, overwrite: bool) -> Path:
     config = hf_config.network_config(config_file, hf_config.read(config_file))
-    vocabulary = models.vocabulary_of_folder(config_file.parent, config, told)
+    vocabulary = models.vocabulary_of_folder(config_file.parent, told)
     file = out / limba_run.MODEL_GIN
     if file.exists() and not overwrite:
         raise ValueError(f"{file} exists; choose another OUT or give --overwrite.")

@@ -113,7 +113,7 @@ def open_model(path: str | AnyPath, told: Told = _NOTHING, format_: str | None =
 def _open_folder(path: Path, told: Told, format_: str | None) -> Model:
     folder = hf_folder.open_folder(path, format_)
     _check_told(folder.config, told, f"{path}/config.json")
-    vocabulary = vocabulary_of_folder(path, folder.config, told)
+    vocabulary = vocabulary_of_folder(path, told)
     usual = "mt5" if folder.content["model_type"] == "mt5" and not folder.config.logits_via_embedding else None
     return Model(
         path=path,
@@ -269,10 +269,10 @@ def _vocabulary(path: AnyPath, recorded: Mapping[str, Any], config: T5Config, to
     """A checkpoint's vocabulary: told, kept beside it, or where the run had it."""
     if told.extra_ids is not None and recorded.get("extra_ids", told.extra_ids) != told.extra_ids:
         raise ValueError(f"--extra_ids {told.extra_ids}: the run of {path} had {recorded['extra_ids']}.")
-    if (vocabulary := _told_vocabulary(told, recorded, config)) is not None:
+    if (vocabulary := _told_vocabulary(told, recorded)) is not None:
         return vocabulary
     if recorded.get("class") == "ByteVocabulary":
-        return _bytes(recorded.get("extra_ids"), config)
+        return _bytes(recorded.get("extra_ids"))
     kept = path / "run" / "spiece.model"  # travels with the checkpoint
     file = _local(kept) if storage.is_file(kept) else recorded.get("sentencepiece_model_file")
     if file is None:
@@ -283,20 +283,20 @@ def _vocabulary(path: AnyPath, recorded: Mapping[str, Any], config: T5Config, to
     return hf_tokenizer.describe(storage.mounted(str(file)), extra_ids)
 
 
-def vocabulary_of_folder(path: Path, config: T5Config, told: Told) -> Mapping[str, Any] | None:
+def vocabulary_of_folder(path: Path, told: Told) -> Mapping[str, Any] | None:
     """A Hugging Face folder's vocabulary; None if it has no tokenizer."""
-    return _told_vocabulary(told, {}, config) or (hf_tokenizer.read(path) if _has_tokenizer(path) else None)
+    return _told_vocabulary(told, {}) or (hf_tokenizer.read(path) if _has_tokenizer(path) else None)
 
 
 def _has_tokenizer(path: Path) -> bool:
     return any((path / name).is_file() for name in ("tokenizer_config.json", "tokenizer.json", "spiece.model"))
 
 
-def _told_vocabulary(told: Told, recorded: Mapping[str, Any], config: T5Config) -> Mapping[str, Any] | None:
+def _told_vocabulary(told: Told, recorded: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if told.family == "byt5":
         if told.vocab is not None:
             raise ValueError(f"--vocab {told.vocab}: the vocabulary of byt5 is bytes; leave it out.")
-        return _bytes(told.extra_ids, config)
+        return _bytes(told.extra_ids)
     if told.vocab is None:
         return None
     if "vocab_size" in recorded:
@@ -305,10 +305,9 @@ def _told_vocabulary(told: Told, recorded: Mapping[str, Any], config: T5Config) 
     return hf_tokenizer.describe(told.vocab, extra_ids)
 
 
-def _bytes(extra_ids: int | None, config: T5Config) -> dict[str, Any]:
-    """SeqIO's ByteVocabulary: 256 bytes, 3 special ids and sentinels, by default as many as the embedding has rows."""
-    extra_ids = config.vocab_size - hf_tokenizer.NUM_BYTE_IDS if extra_ids is None else extra_ids
-    return hf_tokenizer.Tokenizer(None, hf_tokenizer.NUM_BYTE_IDS, extra_ids).vocabulary
+def _bytes(extra_ids: int | None) -> dict[str, Any]:
+    """SeqIO's ByteVocabulary, of 256 bytes and 3 special ids. ByT5 has no sentinels of its own: bytes serve."""
+    return hf_tokenizer.Tokenizer(None, hf_tokenizer.NUM_BYTE_IDS, extra_ids or 0).vocabulary
 
 
 def _local(file: AnyPath) -> Path:

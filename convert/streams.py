@@ -42,9 +42,18 @@ def num_bytes(tensor: SavedTensor) -> int:
     return int(np.prod(tensor.shape, dtype=np.int64)) * np.dtype(tensor.dtype).itemsize
 
 
-def blocks(tensor: SavedTensor) -> Iterator[np.ndarray]:
+def spans(tensor: SavedTensor, block_bytes: int = _BLOCK_BYTES) -> Iterator[slice]:
+    """Which of its first dim each of the tensor's parts has, from front to back."""
+    rows = tensor.shape[0]
+    most = max(block_bytes, num_bytes(tensor) // _MAX_BLOCKS)
+    step = max(1, most // max(1, num_bytes(tensor) // max(1, rows)))
+    for start in range(0, rows, step):
+        yield slice(start, min(start + step, rows))
+
+
+def blocks(tensor: SavedTensor, block_bytes: int | None = None) -> Iterator[np.ndarray]:
     """The tensor's parts along its first dim, each in C order, from front to back."""
-    for index in _block_indices(tensor):
+    for index in _block_indices(tensor, block_bytes):
         yield np.asarray(tensor.read(index), order="C")
 
 
@@ -59,13 +68,18 @@ def equal(a: SavedTensor, b: SavedTensor) -> bool:
     return a.shape == b.shape and all(np.array_equal(x, y) for x, y in pairs(a, b))
 
 
-def _block_indices(tensor: SavedTensor) -> Iterator[Index]:
-    rest = (slice(None),) * (tensor.ndim - 1)
+def spans(tensor: SavedTensor, block_bytes: int | None = None) -> Iterator[slice]:
+    """Which of its first dim each of the tensor's parts has, from front to back."""
+    rows = tensor.shape[0]
+    most = max(block_bytes or _BLOCK_BYTES, num_bytes(tensor) // _MAX_BLOCKS)
+    step = max(1, most // max(1, num_bytes(tensor) // max(1, rows)))
+    for start in range(0, rows, step):
+        yield slice(start, min(start + step, rows))
+
+
+def _block_indices(tensor: SavedTensor, block_bytes: int | None = None) -> Iterator[Index]:
     if not tensor.shape or not tensor.shape[0]:
         yield (slice(None),) * tensor.ndim
         return
-    rows = tensor.shape[0]
-    most = max(_BLOCK_BYTES, num_bytes(tensor) // _MAX_BLOCKS)
-    step = max(1, most // max(1, num_bytes(tensor) // rows))
-    for start in range(0, rows, step):
-        yield (slice(start, min(start + step, rows)), *rest)
+    for span in spans(tensor, block_bytes):
+        yield (span, *(slice(None),) * (tensor.ndim - 1))

@@ -134,13 +134,34 @@ def to_hf(
             "comparisons": {format_: check.as_json(rows) for format_, rows in comparisons.items()},
         }
         _write_json(folder / REPORT, report)
-        model_card.write(folder, model, report)
+        _write_card(folder, out.name, model, tokenizer, report)
     print(f"{model.path.name} is exported to {out} ({', '.join(formats)}, {dtype}).")
     for format_, rows in comparisons.items():
         print(f"{format_}:\n{check.table(rows)}")
     if not verify:
         print("The export was not checked (--no-check).")
     return report
+
+
+def _write_card(
+    folder: Path, name: str, model: Model, tokenizer: hf_tokenizer.Tokenizer, report: Mapping[str, Any]
+) -> None:
+    gin, metrics = model_card.run_record(model.path)
+    facts = model_card.Facts(
+        name=name,
+        family=model.family,
+        network=model.config,
+        num_parameters=model.num_parameters,
+        vocabulary=tokenizer.vocabulary,
+        step=model.step,
+        formats=report["formats"],
+        dtype=report["dtype"],
+        run=model.info,
+        gin=gin,
+        metrics=metrics,
+        comparisons=report["comparisons"],
+    )
+    model_card.write(folder, facts)
 
 
 def _tokenizer(model: Model) -> hf_tokenizer.Tokenizer:

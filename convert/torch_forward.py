@@ -17,6 +17,8 @@ import numpy as np
 from convert import names, streams, transformers_library
 from limba.saved_tensors import SavedTensor
 
+# There are two copies of a part: as read, and in torch.
+_BLOCK_BYTES = 32 * 2**20
 _MODEL_TYPES = ("t5", "mt5", "umt5")
 
 
@@ -154,7 +156,9 @@ def _product(kernel: SavedTensor, x: Any) -> Any:
     """Reads some rows of the kernel, `[out, in]`, after others."""
     import torch
 
-    return torch.cat([torch.nn.functional.linear(x, _as_torch(rows)) for rows in streams.blocks(kernel)], -1)
+    return torch.cat(
+        [torch.nn.functional.linear(x, _as_torch(rows)) for rows in streams.blocks(kernel, _BLOCK_BYTES)], -1
+    )
 
 
 def _load(module: Any, args: tuple, *, parameters: Mapping[str, SavedTensor]) -> None:

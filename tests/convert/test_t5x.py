@@ -6,6 +6,7 @@ from pathlib import Path
 import gin
 import numpy as np
 import pytest
+import sentencepiece
 
 from convert import __main__ as convert_command
 from convert import models
@@ -24,6 +25,24 @@ def t5x_run(tmp_path_factory):
     with tarfile.open(GOLDEN / "t5x_classic.tar.xz") as archive:
         archive.extractall(run, filter="data")
     return run
+
+
+@pytest.fixture(scope="module")
+def small_vocabulary(tmp_path_factory):
+    """12 pieces, for a model with an embedding of 32 rows."""
+    file = tmp_path_factory.mktemp("vocabulary") / "small.model"
+    with file.open("wb") as writer:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(["ba be bi bo bu"] * 50),
+            model_writer=writer,
+            vocab_size=11,
+            pad_id=0,
+            eos_id=1,
+            unk_id=2,
+            bos_id=-1,
+            minloglevel=2,
+        )
+    return file
 
 
 def _tensors(path):
@@ -55,8 +74,13 @@ def test_bfloat16_without_optimizer(t5x_run, tmp_path):
     assert {str(x.dtype) for name, x in written.items() if name.startswith("target/")} == {"bfloat16"}
 
 
-def test_from_t5x_says_which_network_it_is(t5x_run, tmp_path, spiece_model):
-    assert convert_command.main(["from-t5x", str(t5x_run), str(tmp_path), "--vocab", str(spiece_model)]) == 0
+def test_from_t5x_says_which_network_it_is(t5x_run, tmp_path, small_vocabulary):
+    assert (
+        convert_command.main(
+            ["from-t5x", str(t5x_run), str(tmp_path), "--vocab", str(small_vocabulary), "--extra_ids", "5"]
+        )
+        == 0
+    )
     info = checkpoints.load_run_info(tmp_path)
     assert info["network"] == {
         "vocab_size": 32,
@@ -79,7 +103,13 @@ def test_from_t5x_says_which_network_it_is(t5x_run, tmp_path, spiece_model):
     assert bound == info["network"]
     gin.clear_config()
     assert _same(_tensors(t5x_run), _tensors(tmp_path))
-    from_t5x(t5x_run, tmp_path / "scanned", told=Told(vocab=str(spiece_model)), network="scalable_t5", verify=False)
+    from_t5x(
+        t5x_run,
+        tmp_path / "scanned",
+        told=Told(vocab=str(small_vocabulary), extra_ids=5),
+        network="scalable_t5",
+        verify=False,
+    )
     scanned = checkpoints.load_run_info(tmp_path / "scanned")["network"]
     assert (scanned["head_dim"], scanned["num_decoder_layers"], scanned["scan_layers"]) == (4, 2, True)
     assert not scanned["joined_attention_kernels"]

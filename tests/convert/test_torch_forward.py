@@ -126,7 +126,7 @@ def test_bfloat16_files_are_computed_with_in_float32(folders, batch, tmp_path):
 
 def test_tensors_are_read_in_parts(folders, batch, monkeypatch):
     whole = torch_forward.logits(folders["untied"], _tensors(folders["untied"]), batch)
-    monkeypatch.setattr(streams, "_BLOCK_BYTES", 1)
+    monkeypatch.setattr(torch_forward, "_BLOCK_BYTES", 1)
     reads: dict[str, list] = {}
 
     def recording(name: str, tensor: SavedTensor) -> SavedTensor:
