@@ -13,8 +13,7 @@ from typing import Any
 
 import limba
 from convert import hub, weight_files
-
-REPORT = "conversion_report.json"
+from convert.hf_folder import REPORT
 
 # The weights that `to-hf` writes, under all the names that they can have.
 _WEIGHTS = [

@@ -42,15 +42,6 @@ def num_bytes(tensor: SavedTensor) -> int:
     return int(np.prod(tensor.shape, dtype=np.int64)) * np.dtype(tensor.dtype).itemsize
 
 
-def spans(tensor: SavedTensor, block_bytes: int = _BLOCK_BYTES) -> Iterator[slice]:
-    """Which of its first dim each of the tensor's parts has, from front to back."""
-    rows = tensor.shape[0]
-    most = max(block_bytes, num_bytes(tensor) // _MAX_BLOCKS)
-    step = max(1, most // max(1, num_bytes(tensor) // max(1, rows)))
-    for start in range(0, rows, step):
-        yield slice(start, min(start + step, rows))
-
-
 def blocks(tensor: SavedTensor, block_bytes: int | None = None) -> Iterator[np.ndarray]:
     """The tensor's parts along its first dim, each in C order, from front to back."""
     for index in _block_indices(tensor, block_bytes):
