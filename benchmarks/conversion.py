@@ -12,6 +12,7 @@ T5X_PYTHON, with torch and transformers.
 import argparse
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -84,21 +85,39 @@ def make_checkpoint(config: T5Config, folder: Path) -> None:
 
 
 def measure(command: list[str], env: dict[str, str] | None = None) -> dict[str, Any]:
-    """Runs a command; its peak resident memory, imports included, its cpu-seconds, and how it ended."""
-    start = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=os.environ | (env or {}))
-    assert process.stdout is not None
-    output = process.stdout.read().decode(errors="replace")
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
+    """Runs a command; its peak resident memory, that of its children added, its cpu-seconds, and how it ended."""
+    start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env=os.environ | (env or {}), start_new_session=True
+        )
+        peak = 0
+        while process.poll() is None:
+            peak = max(peak, _resident_bytes(process.pid))
+            time.sleep(0.05)
+        output.seek(0)
+        said = output.read().decode(errors="replace").strip().splitlines()
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     result: dict[str, Any] = {
-        "peak_gb": round(usage.ru_maxrss * 1024 / 1e9, 2),
-        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1),
+        "peak_gb": round(peak / 1e9, 2),
+        "cpu_seconds": round(usage.ru_utime + usage.ru_stime - before.ru_utime - before.ru_stime, 1),
         "seconds": round(time.monotonic() - start, 1),
     }
     if process.returncode:
-        result["failed"] = f"exit code {process.returncode}: {output.strip().splitlines()[-1:]}"
+        result["failed"] = f"exit code {process.returncode}: {said[-1:]}"
     return result
+
+
+def _resident_bytes(session: int) -> int:
+    """Resident memory of all processes of a session; pages of files that they share count for each."""
+    total = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.getsid(int(process.name)) == session:
+                total += int((process / "statm").read_text().split()[1]) * resource.getpagesize()
+        except (OSError, IndexError):
+            continue  # It has just ended.
+    return total
 
 
 def main() -> None:

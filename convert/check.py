@@ -8,8 +8,9 @@ table of names, which both directions share, shows there.
 
 import argparse
 import dataclasses
+import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,18 @@ import numpy as np
 import sentencepiece
 from tqdm import tqdm
 
-from convert import flax_forward, forward, models, names, numpy_t5, streams, torch_forward, transformers_library
+from convert import (
+    flax_forward,
+    forward,
+    models,
+    names,
+    numpy_t5,
+    streams,
+    torch_forward,
+    transformers_library,
+    transformers_process,
+)
 from convert.models import Model
-from limba.network import T5Config
 from limba.saved_tensors import SavedTensor
 
 # Two float32 implementations of one model differ by less: about 1e-5 for a random T5 of base size. Rounding grows with
@@ -89,24 +99,31 @@ def compare(a: Model, b: Model, text: str = _TEXT) -> list[Comparison]:
     batch = check_batch(a.config.vocab_size, _tokens(a, b, text))
     inputs = batch["encoder_input_tokens"]
     with tqdm(desc="comparing logits", unit=" passes", file=sys.stderr) as bar:
+        # Others first: transformers has a process of its own, which is gone before our network takes memory.
+        others = []
+        for label, run in _others(a, b):
+            others.append((label, run(batch)))
+            bar.update()
         logits = forward.logits(a.config, a.tensors, batch)
         bar.update()
-        allowed = float(max(TOLERANCE, RELATIVE_TOLERANCE * np.max(np.abs(logits))))
         tokens = forward.greedy(a.config, a.tensors, inputs, _GREEDY_TOKENS)
         bar.update()
-        for label, implementation in _implementations(a, b):
-            if isinstance(implementation, str):
-                rows.append(Comparison(f"logits, {label}", None, allowed, implementation))
+        ours = _Output(
+            forward.logits(b.config, b.tensors, batch), forward.greedy(b.config, b.tensors, inputs, _GREEDY_TOKENS)
+        )
+        bar.update()
+        allowed = float(max(TOLERANCE, RELATIVE_TOLERANCE * np.max(np.abs(logits))))
+        for label, output in [("B in Limba", ours), *others]:
+            if output.reason:
+                rows.append(Comparison(f"logits, {label}", None, allowed, output.reason))
                 continue
-            theirs = implementation.logits(batch)
-            rows.append(Comparison(f"logits, {label}", _largest_difference(logits, theirs), allowed))
-            losses = [forward.loss(x, batch["decoder_target_tokens"]) for x in (logits, theirs)]
+            assert output.logits is not None
+            rows.append(Comparison(f"logits, {label}", _largest_difference(logits, output.logits), allowed))
+            losses = [forward.loss(x, batch["decoder_target_tokens"]) for x in (logits, output.logits)]
             rows.append(Comparison(f"loss, {label}", abs(losses[0] - losses[1]), allowed, f"{losses[1]:.6f}"))
-            bar.update()
-            if implementation.greedy is not None:
-                differ = _different_rows(a, batch, tokens, implementation.greedy(inputs), allowed)
+            if output.tokens is not None:
+                differ = _different_rows(a, batch, tokens, output.tokens, allowed)
                 rows.append(Comparison(f"greedy tokens, {label}", differ, 0, f"{_GREEDY_TOKENS} a row"))
-                bar.update()
     return rows
 
 
@@ -207,53 +224,43 @@ def _rounded(a: Model, b: Model) -> tuple[Model, Model]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Implementation:
-    """Somebody's way to run a model; `greedy` is None where it has none."""
+class _Output:
+    """What somebody's implementation computes: logits, greedy tokens if it has any, or the reason why nothing."""
 
-    logits: Callable[[Mapping[str, np.ndarray]], np.ndarray]
-    greedy: Callable[[np.ndarray], np.ndarray] | None
+    logits: np.ndarray | None = None
+    tokens: np.ndarray | None = None
+    reason: str = ""
 
 
-def _implementations(a: Model, b: Model) -> list[tuple[str, _Implementation | str]]:
-    """Everything that A's own logits in our network are compared with, or why it is not."""
-    result: list[tuple[str, _Implementation | str]] = [("B in Limba", _in_limba(b.config, b.tensors))]
+_Batch = Mapping[str, np.ndarray]
+
+
+def _others(a: Model, b: Model) -> Iterator[tuple[str, Callable[[_Batch], _Output]]]:
+    """What runs the files of Hugging Face folders without our network: NumPy, and transformers' classes."""
     for label, model in (("A", a), ("B", b)):
         if model.folder is not None:
-            result += [(f"{label} in {name}", found) for name, found in _of_others(model)]
-    return result
+            name = "Flax" if model.folder.is_flax else "PyTorch"
+            yield f"{label} in {name}", functools.partial(_in_transformers, model)
+            yield f"{label} in NumPy", functools.partial(_in_numpy, model)
 
 
-def _in_limba(config: T5Config, tensors: Mapping[str, SavedTensor]) -> _Implementation:
-    return _Implementation(
-        lambda batch: forward.logits(config, tensors, batch),
-        lambda inputs: forward.greedy(config, tensors, inputs, _GREEDY_TOKENS),
-    )
+def _in_numpy(model: Model, batch: _Batch) -> _Output:
+    folder = model.folder
+    assert folder is not None
+    weights = numpy_t5.FlaxWeights(folder.stored) if folder.is_flax else numpy_t5.TorchWeights(folder.stored)
+    inputs, targets = batch["encoder_input_tokens"], batch["decoder_input_tokens"]
+    return _Output(numpy_t5.logits(weights, folder.content, inputs, targets))
 
 
-def _of_others(model: Model) -> list[tuple[str, _Implementation | str]]:
-    """NumPy and transformers' classes for the files of a Hugging Face folder; or why a class cannot be used."""
+def _in_transformers(model: Model, batch: _Batch) -> _Output:
     folder, path = model.folder, Path(model.path)
     assert folder is not None
-    stored = folder.stored
-    weights = numpy_t5.FlaxWeights(stored) if folder.is_flax else numpy_t5.TorchWeights(stored)
-
-    def in_numpy(batch: Mapping[str, np.ndarray]) -> np.ndarray:
-        return numpy_t5.logits(weights, folder.content, batch["encoder_input_tokens"], batch["decoder_input_tokens"])
-
-    result: list[tuple[str, _Implementation | str]] = [("NumPy", _Implementation(in_numpy, None))]
-    if folder.is_flax:
-        in_flax = _Implementation(
-            lambda batch: flax_forward.logits(path, stored, batch),
-            lambda inputs: flax_forward.greedy(path, stored, inputs, _GREEDY_TOKENS),
-        )
-        result.append(("Flax", flax_forward.possible(path, 4 * model.num_parameters) or in_flax))
-    else:
-        in_torch = _Implementation(
-            lambda batch: torch_forward.logits(path, stored, batch) * _torch_scale(model),
-            lambda inputs: torch_forward.greedy(path, stored, inputs, _GREEDY_TOKENS),
-        )
-        result.append(("PyTorch", torch_forward.possible() or in_torch))
-    return result
+    num_bytes = 4 * model.num_parameters
+    reason = flax_forward.possible(path, num_bytes) if folder.is_flax else torch_forward.possible()
+    if reason:
+        return _Output(reason=reason)
+    found = transformers_process.logits_and_tokens(path, folder.format, model.dtype, batch, _GREEDY_TOKENS)
+    return _Output(found[0] * _torch_scale(model), found[1])
 
 
 def _torch_scale(model: Model) -> np.float32:

@@ -30,7 +30,7 @@ class Folder:
       content: of config.json.
       tensors: by Limba's names.
       stored: by the names and in the orientation of the files, PyTorch's or Flax's; copies of the embedding left out.
-      is_flax: whose.
+      format: of the weights: "safetensors", "torch" or "flax".
       report: `conversion_report.json`; empty if Limba did not write the folder.
     """
 
@@ -38,8 +38,12 @@ class Folder:
     content: Mapping[str, Any]
     tensors: Mapping[str, SavedTensor]
     stored: Mapping[str, SavedTensor]
-    is_flax: bool
+    format: str
     report: Mapping[str, Any]
+
+    @property
+    def is_flax(self) -> bool:
+        return self.format == "flax"
 
 
 def is_folder(path: AnyPath) -> bool:
@@ -68,7 +72,7 @@ def open_folder(path: Path, format_: str | None = None) -> Folder:
     tensors = {name: s.orient(stored[s.name]) for name, s in table.items()}
     report_file = path / REPORT
     report = json.loads(report_file.read_text("utf-8")) if report_file.is_file() else {}
-    return Folder(config, content, tensors, stored, kind == "flax", report)
+    return Folder(config, content, tensors, stored, found, report)
 
 
 def _without_copies(
