@@ -58,13 +58,12 @@ def logits(folder: Path, tensors: Mapping[str, SavedTensor], batch: Mapping[str,
     """
     with _running():
         model, params = _model(folder, tensors)
-        return np.asarray(
-            model(
-                **_inputs(batch["encoder_input_tokens"]),
-                decoder_input_ids=jnp.asarray(batch["decoder_input_tokens"], jnp.int32),
-                params=params,
-            ).logits
-        )
+
+        @jax.jit
+        def compute(params: Any, asked: dict[str, jax.Array], decoder_inputs: jax.Array) -> jax.Array:
+            return model(**asked, decoder_input_ids=decoder_inputs, params=params).logits
+
+        return np.asarray(compute(params, _inputs(batch["encoder_input_tokens"]), batch["decoder_input_tokens"]))
 
 
 def greedy(folder: Path, tensors: Mapping[str, SavedTensor], inputs: np.ndarray, num_tokens: int) -> np.ndarray:
@@ -80,8 +79,12 @@ def greedy(folder: Path, tensors: Mapping[str, SavedTensor], inputs: np.ndarray,
     """
     with _running():
         model, params = _model(folder, tensors)
-        tokens = model.generate(**_inputs(inputs), params=params, max_new_tokens=num_tokens)
-        return np.asarray(tokens.sequences)[:, 1:].astype(np.int32)
+
+        @jax.jit
+        def compute(params: Any, asked: dict[str, jax.Array]) -> jax.Array:
+            return model.generate(**asked, params=params, max_new_tokens=num_tokens).sequences
+
+        return np.asarray(compute(params, _inputs(inputs)))[:, 1:].astype(np.int32)
 
 
 def _inputs(tokens: np.ndarray) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class RestoreCheckpointConfig:
     Attributes:
       path: a checkpoint or a run's directory, of Limba or T5X, on this machine or in a bucket; or several. Empty means
         from scratch.
-      mode: "specific" (the path is one checkpoint), "latest" (or the newest whole one below it), or "all" (each one
+      mode: "specific" (the path is one checkpoint, or holds no other), "latest" (or the newest whole one below it), or "all" (each one
         below it, ascending; not for training).
       assignment_map: pairs (pattern of names in the model, name in the checkpoint or None); see
         `limba.state_utils.apply_assignment_map`.
@@ -88,7 +88,7 @@ class RestoreCheckpointConfig:
         """The checkpoints to restore, none for a start from scratch.
 
         Raises:
-          FileNotFoundError: if there is no checkpoint; or if `mode` is "specific" and the path is not one itself.
+          FileNotFoundError: if there is no checkpoint; or if `mode` is "specific" and the path holds several.
         """
         paths = [self.path] if isinstance(self.path, (str, Path)) else list(self.path)
         found: list[AnyPath] = []
@@ -97,10 +97,15 @@ class RestoreCheckpointConfig:
                 found += all_checkpoints(path)
                 continue
             newest = find_checkpoint(path)
-            if self.mode == "specific" and not is_checkpoint(storage.as_path(path)):
+            # What was converted has one checkpoint; of several it would be a guess.
+            if (
+                self.mode == "specific"
+                and not is_checkpoint(storage.as_path(path))
+                and len(several := all_checkpoints(path)) > 1
+            ):
                 raise FileNotFoundError(
-                    f"{path} is a run's directory; name one checkpoint of it, such as {newest}, or set "
-                    "RestoreCheckpointConfig.mode = 'latest'."
+                    f"{path} is a run's directory with {len(several)} checkpoints; name one of them, such as {newest}, "
+                    "or set RestoreCheckpointConfig.mode = 'latest'."
                 )
             found.append(newest)
         return found
