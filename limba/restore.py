@@ -48,8 +48,8 @@ class RestoreCheckpointConfig:
     Attributes:
       path: a checkpoint or a run's directory, of Limba or T5X, on this machine or in a bucket; or several. Empty means
         from scratch.
-      mode: "specific" (the path is one checkpoint, or holds no other), "latest" (or the newest whole one below it), or "all" (each one
-        below it, ascending; not for training).
+      mode: "specific" (the path is one checkpoint, or holds only one), "latest" (or the newest whole one below it), or
+        "all" (each one below it, ascending; not for training).
       assignment_map: pairs (pattern of names in the model, name in the checkpoint or None); see
         `limba.state_utils.apply_assignment_map`.
       strict: a tensor that the model does not have is an error; else it is left where it is. With an assignment map or

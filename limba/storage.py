@@ -16,8 +16,8 @@ AnyPath: TypeAlias = Path | epath.Path
 
 _mounts: list[Path] = []
 
-# Buckets that answered once. TensorStore tries for a quarter of an hour, which is right in the middle of a run; a bucket
-# asked for the first time may be a slip of the pen, or this machine may have no network.
+# Buckets that answered once. TensorStore tries for a quarter of an hour, which is right in the middle of a run. The
+# name of a bucket asked for the first time may be a slip of the pen, or this machine may have no network.
 _reached: set[str] = set()
 _FIRST_TRY = ts.Context({"gcs_request_retries": {"max_retries": 3}, "s3_request_retries": {"max_retries": 3}})
 

@@ -13,6 +13,7 @@ from convert import check, models, safetensors_files
 from convert.from_hf import from_hf
 from convert.to_t5x import to_t5x
 from limba import checkpoints, gin_utils, saved_tensors
+from tests.convert.conftest import CHECKED
 
 # Two float32 implementations of these small models differ by about 2e-6.
 TOLERANCE = 1e-5
@@ -33,7 +34,9 @@ def test_t5x_to_hugging_face_to_limba_to_t5x_bit_for_bit(exported, tmp_path):
         assert (x.dtype, x.shape, x.tobytes()) == (y.dtype, y.shape, y.tobytes()), name
 
 
-def test_the_report_says_what_was_compared(exported):
+@pytest.mark.parametrize("kind", CHECKED)
+def test_the_report_says_what_was_compared(all_exported, kind):
+    exported = all_exported[kind]
     rows = {format_: {row["what"]: row for row in rows} for format_, rows in exported.report["comparisons"].items()}
     assert rows["safetensors"]["parameters that differ"]["value"] == 0
     assert rows["safetensors"]["logits, B in Limba"]["value"] == 0

@@ -1,0 +1,172 @@
+"""From Hugging Face folders of every kind to checkpoints that Limba trains on."""
+
+import json
+import shutil
+
+import gin
+import jax
+import numpy as np
+import pytest
+
+from convert import __main__, models
+from convert.from_hf import from_hf
+from limba import checkpoints, gin_utils
+from tests.convert.loopback_hub import TOKEN, LoopbackHub
+
+
+@pytest.fixture(scope="module")
+def saved(all_exported, tmp_path_factory):
+    """One T5 1.1, saved by transformers in every format of its weights, with our tokenizer beside it."""
+    import torch
+    from transformers import T5ForConditionalGeneration
+
+    exported = all_exported["t5_1_1-t5"]
+    model = T5ForConditionalGeneration.from_pretrained(exported.folder)
+    root = tmp_path_factory.mktemp("saved")
+    folders = {name: root / name for name in ("safetensors", "shards", "bin", "old bin", "flax")}
+    model.save_pretrained(folders["safetensors"])
+    model.save_pretrained(folders["shards"], max_shard_size="60KB")
+    for name, zipped in (("bin", True), ("old bin", False)):
+        folders[name].mkdir()
+        torch.save(model.state_dict(), folders[name] / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
+    folders["flax"].mkdir()
+    shutil.copy(exported.folder / "flax_model.msgpack", folders["flax"])
+    for folder in folders.values():
+        for file in exported.folder.iterdir():
+            if file.name in ("spiece.model", "config.json") or "token" in file.name:
+                shutil.copy(file, folder)
+    return folders
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "shards", "bin", "old bin", "flax"])
+def test_every_format_of_weights_is_the_same_checkpoint(saved, all_exported, kind, tmp_path):
+    if kind == "shards":
+        assert len(list(saved[kind].glob("model-*.safetensors"))) > 1
+    checkpoint = from_hf(saved[kind], tmp_path, verify=False)
+    ours = models.open_model(all_exported["t5_1_1-t5"].run).tensors
+    theirs = models.open_model(checkpoint).tensors
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        np.testing.assert_array_equal(np.asarray(tensor), np.asarray(theirs[name]))
+
+
+def test_limba_starts_from_it(saved, all_exported, tmp_path):
+    """INITIAL_CHECKPOINT_PATH = OUT: the whole train state but the optimizer's, which a Hugging Face model lacks."""
+    from_hf(saved["safetensors"], tmp_path, verify=False)
+    restore = checkpoints.RestoreCheckpointConfig(path=str(tmp_path))
+    assert restore.checkpoint == str(tmp_path / "checkpoint_0")
+    params = checkpoints.load_params(restore.checkpoint)
+    expected = all_exported["t5_1_1-t5"].params
+    jax.tree.map(np.testing.assert_array_equal, params, expected)
+
+
+def test_the_command_checks_it_and_says_how_to_go_on(saved, tmp_path, capsys):
+    assert __main__.main(["from-hf", str(saved["bin"]), str(tmp_path / "run")]) == 0
+    out = capsys.readouterr().out
+    assert "ok    logits, A in PyTorch " in out
+    assert f"limba train --gin_file={tmp_path}/run/model.gin" in out
+    report = json.loads((tmp_path / "run/checkpoint_0/conversion_report.json").read_text())
+    assert report["checked"] and all(row["holds"] for rows in report["comparisons"].values() for row in rows)
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"checkpoint_0", "model.gin", "spiece.model"}
+
+
+def test_a_config_alone_becomes_a_gin_file(saved, tmp_path, capsys):
+    shutil.copy(saved["bin"] / "config.json", tmp_path)
+    assert __main__.main(["from-hf", str(tmp_path / "config.json"), str(tmp_path / "new")]) == 0
+    assert "gin/runs/pretrain.gin" in capsys.readouterr().out
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["model.gin"]
+    gin_utils.parse_gin_flags([str(tmp_path / "new/model.gin")], [])
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert gin.query_parameter("network.T5Config.emb_dim") == config["d_model"]
+    assert gin.query_parameter("network.T5Config.num_decoder_layers") == config["num_decoder_layers"]
+    assert gin.query_parameter("%VOCAB_SIZE") == config["vocab_size"]
+    gin.clear_config()
+
+
+def test_a_name_on_the_hub(saved, all_exported, tmp_path, monkeypatch):
+    hub = LoopbackHub()
+    try:
+        hub.add("limba/small", saved["safetensors"], private=True)
+        hub.use(monkeypatch, tmp_path / "home", token=None)
+        with pytest.raises(FileNotFoundError, match=r"limba/small is not on .*HF_TOKEN"):
+            from_hf("limba/small", tmp_path / "run", verify=False)
+        hub.use(monkeypatch, tmp_path / "home", token=TOKEN)
+        checkpoint = from_hf("limba/small", tmp_path / "run", verify=False)
+    finally:
+        hub.close()
+    params = checkpoints.load_params(checkpoint)
+    jax.tree.map(np.testing.assert_array_equal, params, all_exported["t5_1_1-t5"].params)
+
+
+# ------------------------------------------------------ bad input ----------------------------------------------------
+
+
+def _copy(folder, to, **config):
+    """The folder with other values in config.json."""
+    shutil.copytree(folder, to)
+    content = json.loads((to / "config.json").read_text()) | config
+    (to / "config.json").write_text(json.dumps(content))
+    return to
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"tie_word_embeddings": True, "scale_decoder_outputs": True}, "lm_head.weight is another matrix"),
+        ({"d_ff": 40}, "has shape"),
+        ({"num_layers": 4}, "encoder.block.3.layer.0.layer_norm.weight is missing"),
+        ({"model_type": "umt5"}, "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight is missing"),
+        ({"model_type": "bart"}, "model_type is 'bart'"),
+        ({"vocab_size": 384}, "shared.weight has shape (512, 32) instead of (384, 32)"),
+    ],
+)
+def test_contradictions_are_named_before_anything_is_written(saved, tmp_path, capsys, config, words):
+    folder = _copy(saved["safetensors"], tmp_path / "model", **config)
+    assert __main__.main(["from-hf", str(folder), str(tmp_path / "run")]) == 1
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_untied_model_that_lost_its_output_is_named(all_exported, tmp_path, capsys):
+    tied = all_exported["t5-t5"].folder
+    folder = _copy(tied, tmp_path / "model", tie_word_embeddings=False, scale_decoder_outputs=False)
+    assert __main__.main(["from-hf", str(folder), str(tmp_path / "run")]) == 1
+    assert "has its own matrix (tie_word_embeddings: false), but there is no lm_head.weight" in capsys.readouterr().err
+
+
+def test_a_vocabulary_of_another_model(saved, tmp_path, capsys):
+    arguments = ["from-hf", str(saved["safetensors"]), str(tmp_path / "run"), "--vocab"]
+    vocab = str(saved["safetensors"] / "spiece.model")
+    assert __main__.main([*arguments, vocab, "--extra_ids", "200"]) == 1
+    assert "has 612 ids, sentinels included, and the embedding of" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("keep", [0.5, 0.999])
+def test_a_file_cut_short_is_named(saved, tmp_path, capsys, keep):
+    folder = _copy(saved["safetensors"], tmp_path / "model")
+    file = folder / "model.safetensors"
+    content = file.read_bytes()
+    file.write_bytes(content[: int(len(content) * keep)])
+    assert __main__.main(["from-hf", str(folder), str(tmp_path / "run")]) == 1
+    assert "model.safetensors" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_there_stays(saved, tmp_path, capsys):
+    run = from_hf(saved["safetensors"], tmp_path, verify=False)
+    written = (run / "run/run.json").stat().st_mtime_ns
+    assert __main__.main(["from-hf", str(saved["bin"]), str(tmp_path), "--no-check"]) == 1
+    assert "checkpoint_0 exists; choose another OUT or give --overwrite" in capsys.readouterr().err
+    assert (run / "run/run.json").stat().st_mtime_ns == written
+    assert __main__.main(["from-hf", str(saved["bin"]), str(tmp_path), "--no-check", "--overwrite"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("nowhere/at/all", "does not exist, and"), ("empty", "has no config.json: it is not a model")]
+)
+def test_what_is_not_there(tmp_path, capsys, name, words):
+    (tmp_path / "empty").mkdir()
+    assert __main__.main(["from-hf", str(tmp_path / name), str(tmp_path / "run")]) == 1
+    assert words in capsys.readouterr().err
