@@ -352,12 +352,13 @@ class SaveCheckpointConfig:
     checkpoint_manager_cls: Callable[..., Checkpointer] = OrbaxCheckpointManagerInterface
 
     def __post_init__(self):
-        if self.period is not None and self.period < 1:
-            raise ValueError(f"SaveCheckpointConfig.period is {self.period}; it must be at least 1 step, or None.")
-        for name in ("keep", "keep_dataset_checkpoints"):
+        meaning = {"period": "steps between two", "keep": "the newest that stay", "keep_dataset_checkpoints": "likewise"}
+        for name, what in meaning.items():
             number = getattr(self, name)
-            if number is not None and number < 1:
-                raise ValueError(f"SaveCheckpointConfig.{name} is {number}; keep at least 1, or None for all.")
+            if number is not None and (not isinstance(number, int) or number < 1):
+                raise ValueError(
+                    f"SaveCheckpointConfig.{name} is {number!r} ({what}); it is a whole number of at least 1, or None."
+                )
         check_dtype("SaveCheckpointConfig.dtype", self.dtype)
 
     def is_due(self, step: int) -> bool:

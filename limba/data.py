@@ -72,6 +72,12 @@ class DatasetConfig:
             raise ValueError(
                 f"DatasetConfig.batch_size (BATCH_SIZE) is {self.batch_size!r}; it is a whole number of at least 1."
             )
+        lengths = self.task_feature_lengths or {}
+        if any(isinstance(x, float | str) or (isinstance(x, int) and x < 1) for x in lengths.values()):
+            raise ValueError(
+                f"DatasetConfig.task_feature_lengths (TASK_FEATURE_LENGTHS) is {dict(lengths)}; lengths are whole numbers "
+                "of at least 1."
+            )
         if self.use_custom_packing_ops:
             raise ValueError("DatasetConfig.use_custom_packing_ops needs tensor2tensor's ops; set it to False.")
         if self.num_readers is not None and (self.num_readers < 1 or self.batch_size % self.num_readers):

@@ -156,6 +156,7 @@ def test_paths(tmp_path, trainer):
         (lambda: SaveCheckpointConfig(dtype="float16"), ["float16", "bfloat16"]),
         (lambda: SaveCheckpointConfig(period=0), ["period", "0"]),
         (lambda: SaveCheckpointConfig(keep=0), ["keep", "0"]),
+        (lambda: SaveCheckpointConfig(period="5"), ["period is '5'", "whole number"]),
         (lambda: RestoreCheckpointConfig(mode="newest"), ["newest", "latest"]),
         (lambda: SaveCheckpointConfig(keep_dataset_checkpoints=0), ["keep_dataset_checkpoints", "0"]),
         (lambda: RestoreCheckpointConfig(dtype="float16"), ["float16", "bfloat16"]),
