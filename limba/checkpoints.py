@@ -352,7 +352,7 @@ class SaveCheckpointConfig:
     checkpoint_manager_cls: Callable[..., Checkpointer] = OrbaxCheckpointManagerInterface
 
     def __post_init__(self):
-        meaning = {"period": "steps between two", "keep": "the newest that stay", "keep_dataset_checkpoints": "likewise"}
+        meaning = {"period": "steps between two", "keep": "newest that stay", "keep_dataset_checkpoints": "likewise"}
         for name, what in meaning.items():
             number = getattr(self, name)
             if number is not None and (not isinstance(number, int) or number < 1):

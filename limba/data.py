@@ -75,8 +75,8 @@ class DatasetConfig:
         lengths = self.task_feature_lengths or {}
         if any(isinstance(x, float | str) or (isinstance(x, int) and x < 1) for x in lengths.values()):
             raise ValueError(
-                f"DatasetConfig.task_feature_lengths (TASK_FEATURE_LENGTHS) is {dict(lengths)}; lengths are whole numbers "
-                "of at least 1."
+                f"DatasetConfig.task_feature_lengths (TASK_FEATURE_LENGTHS) is {dict(lengths)}; lengths are whole "
+                "numbers of at least 1."
             )
         if self.use_custom_packing_ops:
             raise ValueError("DatasetConfig.use_custom_packing_ops needs tensor2tensor's ops; set it to False.")
