@@ -11,7 +11,7 @@ _COMMANDS = {
     "infer": ("limba.infer", "let a checkpoint fill blanks or answer"),
     "precompile": ("limba.precompile", "compile the training step without data, and say what it takes"),
     "gin-check": ("limba.gin_check", "parse gin files and resolve every name in them"),
-    "convert": ("convert.__main__", "hand a checkpoint to Hugging Face users"),
+    "convert": ("convert.__main__", "between Limba, T5X and Hugging Face, both ways"),
     "vocab": ("tasks.vocabularies", "build a SentencePiece vocabulary from a corpus"),
     "preview": ("tasks.preview", "show examples of a task as text"),
 }
