@@ -10,9 +10,12 @@ python -m convert push OUT ORG/NAME
 """
 
 import argparse
+import errno
 import importlib
 import os
 import sys
+
+from convert import memory
 
 # The module of a command has `add_arguments(parser)` and `run(args)`. It is imported when its command is given.
 _COMMANDS = {
@@ -34,23 +37,29 @@ def main(argv: list[str] | None = None) -> int:
 
     listing = "\n".join(f"  {name:8} {description}" for name, (_, description) in _COMMANDS.items())
     parser = argparse.ArgumentParser(
-        prog="convert",
-        usage="convert COMMAND ...",
-        description="Converts checkpoints to and from other formats. `convert COMMAND --help` explains a command.",
+        prog="limba convert",
+        usage="limba convert COMMAND ...",
+        description="Converts between Limba, T5X and Hugging Face. `limba convert COMMAND --help` explains a command.",
         epilog=f"commands:\n{listing}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("command", metavar="COMMAND", choices=_COMMANDS, help=argparse.SUPPRESS)
     command = parser.parse_args(argv[:1]).command
 
+    memory.give_back_at_once()
     module, description = _COMMANDS[command]
-    implementation = importlib.import_module(module)
-    parser = argparse.ArgumentParser(prog=f"convert {command}", description=f"{description.capitalize()}.")
-    implementation.add_arguments(parser)
-    args = parser.parse_args(argv[1:])
     try:
-        implementation.run(args)
-    except (ValueError, OSError) as error:
+        implementation = importlib.import_module(module)
+        parser = argparse.ArgumentParser(
+            prog=f"limba convert {command}", description=f"{description[0].upper()}{description[1:]}."
+        )
+        implementation.add_arguments(parser)
+        implementation.run(parser.parse_args(argv[1:]))
+    except OSError as error:
+        remedy = " The disk is full: make room, or choose another OUT." if error.errno == errno.ENOSPC else ""
+        print(f"error: {error}{remedy}", file=sys.stderr)
+        return 1
+    except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

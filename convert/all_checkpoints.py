@@ -7,6 +7,7 @@ again at any time.
 """
 
 import argparse
+import math
 import sys
 import time
 from pathlib import Path
@@ -37,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    if args.watch is not None and not 0 < args.watch < math.inf:
+        raise ValueError(f"--watch {args.watch}: the minutes to wait are above 0 and finite.")
     convert_all(
         args.run_dir,
         Path(args.out).expanduser().absolute(),
@@ -99,7 +102,9 @@ def convert_all(
         if done:
             break
         if not waiting:
-            time.sleep(poll_seconds)
+            time.sleep(min(poll_seconds, watch_seconds or 0))
+    if not converted and not failed:
+        all_checkpoints(directory)  # Says that there is none.
     print(f"{len(converted)} checkpoints are in {out}.")
     lost = {step: error for step, error in failed.items() if storage.is_dir(checkpoint_path(directory, step))}
     if lost:

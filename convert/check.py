@@ -259,7 +259,9 @@ def _in_transformers(model: Model, batch: _Batch) -> _Output:
     reason = flax_forward.possible(path, num_bytes) if folder.is_flax else torch_forward.possible()
     if reason:
         return _Output(reason=reason)
-    found = transformers_process.logits_and_tokens(path, folder.format, model.dtype, batch, _GREEDY_TOKENS)
+    found = transformers_process.logits_and_tokens(
+        path, folder.content, folder.format, model.dtype, batch, _GREEDY_TOKENS
+    )
     return _Output(found[0] * _torch_scale(model), found[1])
 
 

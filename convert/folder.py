@@ -13,7 +13,67 @@ from typing import Any
 from limba import storage
 from limba.storage import AnyPath
 
+REPORT = "conversion_report.json"
 _REQUEST = ".request.json"
+
+
+def choose_out(out: str | Path, *sources: AnyPath | None) -> Path:
+    """The folder that OUT means, links followed.
+
+    Raises:
+      ValueError: if it is a file, or if it is one of the sources, within one or around one.
+    """
+    path = Path(out).expanduser().resolve()
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{path} is a file; OUT is a folder.")
+    for source in sources:
+        if source is None or storage.is_remote(source):
+            continue
+        real = Path(source).resolve()
+        if path == real or path in real.parents or real in path.parents:
+            raise ValueError(
+                f"OUT, {path}, and what is converted, {real}, must not lie in each other; choose another OUT."
+            )
+    return path
+
+
+def read_report(folder: Path) -> dict[str, Any]:
+    """`conversion_report.json` of a folder; empty if it has none.
+
+    Raises:
+      ValueError: if it is damaged.
+    """
+    file = folder / REPORT
+    if not file.is_file():
+        return {}
+    try:
+        report = json.loads(file.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is damaged: {error}.") from error
+    if not isinstance(report, dict):
+        raise ValueError(f"{file} is damaged: it is no JSON object.")
+    return report
+
+
+def previous(out: Path, request: Mapping[str, Any], overwrite: bool) -> dict[str, Any] | None:
+    """The report of an earlier run of this very request at `out`; None if `out` is free to be written.
+
+    Raises:
+      ValueError: if something else stands there. With `overwrite`, another conversion may be replaced, nothing else.
+    """
+    if not out.exists() or not any(out.iterdir()):
+        return None
+    report = read_report(out)
+    if not report:
+        raise ValueError(f"{out} is not empty, and not a conversion of Limba's; choose another OUT.")
+    if overwrite:
+        return None
+    other = [key for key, value in request.items() if report.get(key) != value]
+    if other:
+        raise ValueError(
+            f"{out} holds another conversion (other {', '.join(other)}); choose another OUT or give --overwrite."
+        )
+    return report
 
 
 @contextlib.contextmanager
@@ -31,6 +91,7 @@ def complete_or_absent(out: Path, request: Mapping[str, Any]) -> Iterator[Path]:
       ValueError: if another process is writing `out` now.
     """
     unfinished = out.with_name(f".{out.name}.unfinished")
+    made_parent = not out.parent.exists()
     unfinished.mkdir(parents=True, exist_ok=True)
     lock = os.open(unfinished, os.O_RDONLY)
     try:
@@ -52,6 +113,8 @@ def complete_or_absent(out: Path, request: Mapping[str, Any]) -> Iterator[Path]:
                 unfinished.rename(out)
         except Exception:
             shutil.rmtree(unfinished, ignore_errors=True)
+            if made_parent and not any(out.parent.iterdir()):
+                out.parent.rmdir()
             raise
     finally:
         os.close(lock)

@@ -10,6 +10,7 @@ A config.json alone, or a folder without weights, becomes a gin file for trainin
 import argparse
 import dataclasses
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +70,7 @@ def from_hf(
     checkpoint = limba_run.write_run(opened, tensors, layout, out, verify, overwrite)
     print(f"{path} is converted to {checkpoint} ({opened.family}, {opened.num_parameters:,} parameters). Train on:")
     print(
-        f"  limba train --gin_file={out}/{limba_run.MODEL_GIN} --gin_file=gin/runs/finetune.gin "
+        f"  limba train {shlex.quote(f'--gin_file={out}/{limba_run.MODEL_GIN}')} --gin_file=gin/runs/finetune.gin "
         f"--gin.INITIAL_CHECKPOINT_PATH=\"'{out}'\" …"
     )
     return checkpoint

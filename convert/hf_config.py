@@ -160,6 +160,24 @@ def read(file: Path) -> dict[str, Any]:
     return content
 
 
+def hides_its_output(content: Mapping[str, Any]) -> bool:
+    """Whether config.json says that the embedding is the output too, of every model: version 5 does so for these."""
+    version = str(content.get("transformers_version", ""))
+    forced = (
+        content["model_type"] in ("mt5", "umt5") and version.split(".")[0].isdigit() and int(version.split(".")[0]) > 4
+    )
+    return forced and "scale_decoder_outputs" not in content
+
+
+def explicit(content: Mapping[str, Any], config: T5Config) -> dict[str, Any]:
+    """config.json with every key that the network depends on, so that nobody needs to know what is meant without."""
+    family = "umt5" if config.relative_bias_per_layer else "t5" if config.logits_via_embedding else "t5_1_1"
+    meant = model_config(config, family, "float32", None)
+    tied = dict.fromkeys(("tie_word_embeddings", "scale_decoder_outputs"), config.logits_via_embedding)
+    given = {key: value for key, value in content.items() if value is not None}
+    return meant | given | tied
+
+
 def network_config(file: Path, content: Mapping[str, Any]) -> T5Config:
     """The network of a config.json, unrolled; what a key that is missing means is what transformers takes it for.
 
@@ -178,21 +196,30 @@ def network_config(file: Path, content: Mapping[str, Any]) -> T5Config:
             raise ValueError(f"{file}: {key} is {content[key]}; Limba's T5 has {ours}.")
     default = "relu" if content["model_type"] == "t5" else "gated-gelu"
     projection = content.get("feed_forward_proj", default)
-    if projection not in _ACTIVATIONS:
+    if not isinstance(projection, str) or projection not in _ACTIVATIONS:
         raise ValueError(f"{file}: feed_forward_proj is {projection!r}; Limba's T5 has {sorted(_ACTIVATIONS)}.")
-    try:
-        return T5Config(
-            vocab_size=content["vocab_size"],
-            emb_dim=content["d_model"],
-            num_heads=content["num_heads"],
-            head_dim=content["d_kv"],
-            mlp_dim=content["d_ff"],
-            num_encoder_layers=content["num_layers"],
-            num_decoder_layers=content.get("num_decoder_layers") or content["num_layers"],
-            mlp_activations=_ACTIVATIONS[projection],
-            dropout_rate=content.get("dropout_rate", 0.1),
-            logits_via_embedding=bool(tied),
-            relative_bias_per_layer=content["model_type"] == "umt5",
-        )
-    except KeyError as error:
-        raise ValueError(f"{file} has no {error}.") from error
+    sizes = ("vocab_size", "d_model", "num_heads", "d_kv", "d_ff", "num_layers")
+    for key in sizes:
+        if key not in content:
+            raise ValueError(f"{file} has no {key!r}.")
+    for key in (*sizes, *(["num_decoder_layers"] if content.get("num_decoder_layers") is not None else [])):
+        if not isinstance(content[key], int) or isinstance(content[key], bool) or content[key] < 1:
+            raise ValueError(f"{file}: {key} is {content[key]!r}; it is a whole number of at least 1.")
+    if not isinstance(tied, bool):
+        raise ValueError(f"{file}: tie_word_embeddings or scale_decoder_outputs is {tied!r}; it is true or false.")
+    dropout_rate = content.get("dropout_rate", 0.1)
+    if not isinstance(dropout_rate, int | float):
+        raise ValueError(f"{file}: dropout_rate is {dropout_rate!r}; it is a number.")
+    return T5Config(
+        vocab_size=content["vocab_size"],
+        emb_dim=content["d_model"],
+        num_heads=content["num_heads"],
+        head_dim=content["d_kv"],
+        mlp_dim=content["d_ff"],
+        num_encoder_layers=content["num_layers"],
+        num_decoder_layers=content.get("num_decoder_layers") or content["num_layers"],
+        mlp_activations=_ACTIVATIONS[projection],
+        dropout_rate=dropout_rate,
+        logits_via_embedding=tied,
+        relative_bias_per_layer=content["model_type"] == "umt5",
+    )

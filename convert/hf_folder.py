@@ -1,17 +1,15 @@
 """A Hugging Face folder of a T5: config.json and weights in any of the formats, under Limba's names."""
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from convert import hf_config, names, streams, weight_files
+from convert.folder import read_report
 from limba.network import T5Config
 from limba.saved_tensors import SavedTensor
 from limba.storage import AnyPath
-
-REPORT = "conversion_report.json"
 
 # Other names of the embedding, in PyTorch and Flax. Files may have one of them or all.
 _SHARED = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
@@ -27,7 +25,7 @@ class Folder:
 
     Attributes:
       config: the network, unrolled.
-      content: of config.json.
+      content: of config.json, with what it leaves to transformers' defaults.
       tensors: by Limba's names.
       stored: by the names and in the orientation of the files, PyTorch's or Flax's; copies of the embedding left out.
       format: of the weights: "safetensors", "torch" or "flax".
@@ -62,17 +60,19 @@ def open_folder(path: Path, format_: str | None = None) -> Folder:
       ValueError: if it is damaged, contradicts itself, or is not a T5 that Limba has.
     """
     content = hf_config.read(path / "config.json")
-    config = hf_config.network_config(path / "config.json", content)
     found, _ = weight_files.find(path, format_)
     stored = weight_files.open_tensors(path, found)
     kind = "flax" if found == "flax" else "torch"
+    if hf_config.hides_its_output(content) and _OUTPUT[kind] in stored:
+        # An output that is the embedding is not written twice.
+        content = content | {"scale_decoder_outputs": False}
+    config = hf_config.network_config(path / "config.json", content)
+    content = hf_config.explicit(content, config)
     stored = _without_copies(path, kind, config, stored)
     table = {t.limba: t.flax if kind == "flax" else t.torch for t in names.table(config)}
     names.verify(str(path), {n: t.shape for n, t in stored.items()}, {s.name: s.shape for s in table.values()})
     tensors = {name: s.orient(stored[s.name]) for name, s in table.items()}
-    report_file = path / REPORT
-    report = json.loads(report_file.read_text("utf-8")) if report_file.is_file() else {}
-    return Folder(config, content, tensors, stored, found, report)
+    return Folder(config, content, tensors, stored, found, read_report(path))
 
 
 def _without_copies(
@@ -100,7 +100,7 @@ def _without_copies(
         if not streams.equal(shared, same):
             raise ValueError(
                 f"{path}/config.json says that the embedding is the output too (tie_word_embeddings), but {output} is "
-                f"another matrix. If the model is T5 1.1, set tie_word_embeddings and scale_decoder_outputs to false."
+                "another matrix. If it is the output, set tie_word_embeddings and scale_decoder_outputs to false."
             )
         del kept[output]
     if not config.logits_via_embedding and output not in kept:

@@ -216,6 +216,22 @@ def write(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def read(folder: Path) -> dict[str, Any]:
+    """The vocabulary of a Hugging Face folder; see `_read`.
+
+    Raises:
+      FileNotFoundError: as `_read`.
+      ValueError: as `_read`, or if a file is JSON of another form.
+    """
+    try:
+        return _read(folder)
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{folder}: a file of the tokenizer is damaged ({type(error).__name__}: {error}). Download it again, or "
+            "give the SentencePiece model with --vocab FILE."
+        ) from error
+
+
+def _read(folder: Path) -> dict[str, Any]:
     """The vocabulary of a Hugging Face folder of T5's families, as `run.json` would describe it.
 
     If the folder has no `spiece.model`, an equal one is made from tokenizer.json, for as long as the process lives.

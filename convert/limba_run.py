@@ -6,6 +6,7 @@ OUT/spiece.model
 """
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import limba
 from convert import hf_tokenizer
+from convert.folder import choose_out
 from convert.models import Model
 from convert.t5x_checkpoint import Source, in_layout, write_checkpoint
 from limba.checkpoint_files import write_files
@@ -34,7 +36,7 @@ def write_run(
       network: whose layout the layers get, "t5" or "scalable_t5"; None is as they are.
       out: the directory.
       verify: compare what was written with the model.
-      overwrite: replace a checkpoint that stands there.
+      overwrite: replace another conversion that stands there.
 
     Raises:
       FileNotFoundError: if the vocabulary is not known.
@@ -45,6 +47,7 @@ def write_run(
             f"{model.path} does not say its vocabulary; say where the SentencePiece model is with --vocab FILE, or "
             "--family byt5."
         )
+    out = choose_out(out, model.path)
     hf_tokenizer.check_sizes(model.vocabulary, model.config.vocab_size, str(model.path))
     source = Source(model.path, in_layout(tensors, network, model.path), model.step)
     config = layout_of(model.config, source.tensors)
@@ -68,11 +71,21 @@ def write_run(
             files[VOCABULARY] = content
         write_files(folder / "run", files)
 
-    path = write_checkpoint(source, out, "orbax", "float32", model, verify, overwrite, add_files)
-    if content is not None:
-        (out / VOCABULARY).write_bytes(content)
-    (out / MODEL_GIN).write_text(gin_file, "utf-8")
+    beside = {MODEL_GIN: gin_file.encode()} | ({VOCABULARY: content} if content is not None else {})
+    _check_free(out, beside, overwrite)
+    files = hashlib.sha256(json.dumps(info).encode()).hexdigest()
+    path = write_checkpoint(source, out, "orbax", "float32", model, verify, overwrite, add_files, files)
+    for name, file_content in beside.items():
+        (out / name).write_bytes(file_content)
     return path
+
+
+def _check_free(out: Path, files: Mapping[str, bytes], overwrite: bool) -> None:
+    """Raises ValueError if a directory has files of another model, unless `overwrite`."""
+    if not overwrite:
+        for name, content in files.items():
+            if (out / name).exists() and (out / name).read_bytes() != content:
+                raise ValueError(f"{out / name} is another model's; choose another OUT or give --overwrite.")
 
 
 def layout_of(config: T5Config, tensors: Mapping[str, SavedTensor]) -> T5Config:

@@ -269,11 +269,14 @@ def _vocabulary(path: AnyPath, recorded: Mapping[str, Any], config: T5Config, to
     """A checkpoint's vocabulary: told, kept beside it, or where the run had it."""
     if told.extra_ids is not None and recorded.get("extra_ids", told.extra_ids) != told.extra_ids:
         raise ValueError(f"--extra_ids {told.extra_ids}: the run of {path} had {recorded['extra_ids']}.")
+    kept = path / "run" / "spiece.model"  # travels with the checkpoint
     if (vocabulary := _told_vocabulary(told, recorded)) is not None:
+        given = vocabulary["sentencepiece_model_file"]
+        if given and storage.is_file(kept) and Path(given).read_bytes() != storage.read_bytes(kept):
+            raise ValueError(f"--vocab {given} is another file than in training, which is {kept}; leave it out.")
         return vocabulary
     if recorded.get("class") == "ByteVocabulary":
         return _bytes(recorded.get("extra_ids"))
-    kept = path / "run" / "spiece.model"  # travels with the checkpoint
     file = _local(kept) if storage.is_file(kept) else recorded.get("sentencepiece_model_file")
     if file is None:
         return None
@@ -284,8 +287,21 @@ def _vocabulary(path: AnyPath, recorded: Mapping[str, Any], config: T5Config, to
 
 
 def vocabulary_of_folder(path: Path, told: Told) -> Mapping[str, Any] | None:
-    """A Hugging Face folder's vocabulary; None if it has no tokenizer."""
-    return _told_vocabulary(told, {}) or (hf_tokenizer.read(path) if _has_tokenizer(path) else None)
+    """A Hugging Face folder's vocabulary; None if it has no tokenizer.
+
+    Raises:
+      ValueError: if it is another than is told.
+    """
+    if told.family == "byt5" and (path / "spiece.model").is_file():
+        raise ValueError(f"--family byt5: {path} has a spiece.model.")
+    if (vocabulary := _told_vocabulary(told, {})) is not None:
+        return vocabulary
+    if not _has_tokenizer(path):
+        return None
+    found = hf_tokenizer.read(path)
+    if told.extra_ids not in (None, found["extra_ids"]):
+        raise ValueError(f"--extra_ids {told.extra_ids}: the tokenizer in {path} has {found['extra_ids']}.")
+    return found
 
 
 def _has_tokenizer(path: Path) -> bool:
@@ -293,7 +309,11 @@ def _has_tokenizer(path: Path) -> bool:
 
 
 def _told_vocabulary(told: Told, recorded: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    if told.extra_ids is not None and told.extra_ids < 0:
+        raise ValueError(f"--extra_ids {told.extra_ids}: a number of sentinels is 0 or more.")
     if told.family == "byt5":
+        if recorded.get("class", "ByteVocabulary") != "ByteVocabulary":
+            raise ValueError(f"--family byt5: the run's vocabulary is a {recorded['class']}, not bytes.")
         if told.vocab is not None:
             raise ValueError(f"--vocab {told.vocab}: the vocabulary of byt5 is bytes; leave it out.")
         return _bytes(told.extra_ids)

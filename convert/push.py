@@ -13,7 +13,7 @@ from typing import Any
 
 import limba
 from convert import hub, weight_files
-from convert.hf_folder import REPORT
+from convert.folder import REPORT
 
 # The weights that `to-hf` writes, under all the names that they can have.
 _WEIGHTS = [

@@ -4,6 +4,7 @@ What all conversions to a checkpoint share. The folder appears when it is comple
 """
 
 import dataclasses
+import hashlib
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -13,8 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from convert import check, models, streams, t5x_state
-from convert.folder import complete_or_absent, fingerprint
-from convert.hf_folder import REPORT
+from convert.folder import REPORT, choose_out, complete_or_absent, fingerprint, previous
 from convert.models import Model
 from limba import saved_tensors, scan_layout
 from limba.checkpoint_directories import checkpoint_path, find_checkpoint
@@ -89,6 +89,7 @@ def write_checkpoint(
     verify: bool,
     overwrite: bool,
     add_files: Callable[[Path], None] = lambda folder: None,
+    files: str = "",
 ) -> Path:
     """Writes `OUT/checkpoint_<step>`, with a `conversion_report.json`, and returns it.
 
@@ -99,20 +100,30 @@ def write_checkpoint(
       dtype: of the parameters.
       model: whose logits the checkpoint must give; None if it is of another kind than those that can be run.
       verify: read back, and compare tensors, logits and tokens.
-      overwrite: replace a checkpoint that stands there.
+      overwrite: replace another conversion that stands there.
       add_files: puts further files into the folder before it is complete.
+      files: all that these depend on.
 
     Raises:
-      ValueError: if there is one and `overwrite` is False, or what was written is not the source.
+      ValueError: if something else stands there, or what was written is not the source.
     """
-    path = Path(checkpoint_path(Path(out), source.step))
-    if path.exists() and not overwrite:
-        raise ValueError(f"{path} exists; choose another OUT or give --overwrite.")
+    path = choose_out(str(checkpoint_path(Path(out), source.step)), source.path)
     num_bytes = sum(streams.num_bytes(t) for t in source.tensors.values())
-    request = {"fingerprint": fingerprint(source.path), "format": format_, "dtype": dtype, "tensors": num_bytes}
+    shapes = repr([(name, t.shape, np.dtype(t.dtype).name) for name, t in source.tensors.items()])
+    request = {
+        "fingerprint": fingerprint(source.path),
+        "tensors": hashlib.sha256(shapes.encode()).hexdigest(),
+        "format": format_,
+        "dtype": dtype,
+        "files": files,
+        "checked": verify,
+    }
+    if previous(path, request, overwrite):
+        print(f"{path} is there already.")
+        return path
     with complete_or_absent(path, request) as folder:
         with tqdm(total=num_bytes, desc="converting", unit="B", unit_scale=True, file=sys.stderr) as bar:
-            t5x_state.write(folder, format_, source.tensors, dtype, bar.update)
+            t5x_state.write(folder, format_, source.tensors, dtype, bar.update, f"{source.path}: ")
         add_files(folder)
         rows: list[check.Comparison] = []
         if verify:
@@ -124,7 +135,6 @@ def write_checkpoint(
         report = {
             **request,
             "source": str(source.path),
-            "checked": verify,
             "comparisons": {format_: check.as_json(rows)},
         }
         (folder / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")

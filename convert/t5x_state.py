@@ -33,7 +33,9 @@ _COMMIT_BYTES = 16 * 2**20
 Progress = Callable[[int], Any]
 
 
-def write(path: Path, format_: str, tensors: Mapping[str, SavedTensor], dtype: str, progress: Progress) -> None:
+def write(
+    path: Path, format_: str, tensors: Mapping[str, SavedTensor], dtype: str, progress: Progress, where: str = ""
+) -> None:
     """Writes a checkpoint into an empty folder, or goes on with one that was interrupted.
 
     Args:
@@ -42,11 +44,12 @@ def write(path: Path, format_: str, tensors: Mapping[str, SavedTensor], dtype: s
       tensors: by name, `target/…` and `state/…`.
       dtype: of the parameters.
       progress: is called after each chunk.
+      where: before the name of a tensor, for messages.
 
     Raises:
       ValueError: if a tensor is not finite.
     """
-    cast = as_saved(tensors, dtype)
+    cast = as_saved(tensors, dtype, where)
     journal = _Journal(path / _WRITTEN)
     if format_ == "classic":
         _write_classic(path, cast, journal, progress)
@@ -58,10 +61,10 @@ def write(path: Path, format_: str, tensors: Mapping[str, SavedTensor], dtype: s
     os.sync()
 
 
-def as_saved(tensors: Mapping[str, SavedTensor], dtype: str) -> dict[str, SavedTensor]:
+def as_saved(tensors: Mapping[str, SavedTensor], dtype: str, where: str = "") -> dict[str, SavedTensor]:
     """The tensors, parameters in `dtype`. Reading one that is not finite raises ValueError."""
     dtypes = {name: jnp.dtype(dtype) if name.startswith("target/") else t.dtype for name, t in tensors.items()}
-    return {name: streams.cast(t, dtypes[name], f"The checkpoint's {name}") for name, t in tensors.items()}
+    return {name: streams.cast(t, dtypes[name], f"{where}{name}") for name, t in tensors.items()}
 
 
 class _Journal:

@@ -8,6 +8,7 @@ Neither torch nor transformers is needed. The folder appears when everything in 
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,8 +19,7 @@ from tqdm import tqdm
 
 import limba
 from convert import check, flax_files, hf_config, hf_tokenizer, model_card, models, names, safetensors_files, streams
-from convert.folder import complete_or_absent, fingerprint
-from convert.hf_folder import REPORT
+from convert.folder import REPORT, choose_out, complete_or_absent, fingerprint, previous
 from convert.models import Model, Told
 from limba.saved_tensors import SavedTensor
 
@@ -43,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the weights (float32)")
     parser.add_argument("--shard_gb", type=float, default=SHARD_GB, help="split weights into files of this size (5)")
     parser.add_argument("--no-check", action="store_true", help="write without reading back and comparing logits")
-    parser.add_argument("--overwrite", action="store_true", help="replace what stands at OUT")
+    parser.add_argument("--overwrite", action="store_true", help="replace another conversion that stands at OUT")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -52,8 +52,8 @@ def run(args: argparse.Namespace) -> None:
 
 def options(args: argparse.Namespace) -> dict[str, Any]:
     """The arguments of `to_hf` from the command line."""
-    if not args.shard_gb > 0:
-        raise ValueError(f"--shard_gb {args.shard_gb}: the size of a file in GB is above 0.")
+    if not 0 < args.shard_gb < math.inf:
+        raise ValueError(f"--shard_gb {args.shard_gb}: the size of a file in GB is above 0 and finite.")
     return {
         "formats": FORMATS if args.format == "both" else (args.format,),
         "dtype": args.dtype,
@@ -85,16 +85,15 @@ def to_hf(
       told: what the checkpoint does not say of itself.
       shard_bytes: weights above it are split into several files.
       verify: read the files back, compare tensors, logits and tokens.
-      overwrite: replace what stands at `out`.
+      overwrite: replace another conversion that stands at `out`.
 
     Raises:
       FileNotFoundError: if there is no checkpoint or no SentencePiece model.
       ValueError: if the checkpoint cannot be exported, `out` is in use, or the check fails.
     """
-    out = Path(out).expanduser().absolute()
-
     # ----------------------------------------------- what is asked for -----------------------------------------------
     model = models.open_checkpoint(checkpoint, told)
+    out = choose_out(out, model.path)
     tokenizer = _tokenizer(model)
     request = {
         "checkpoint": model.path.name,
@@ -105,7 +104,7 @@ def to_hf(
         "shard_bytes": shard_bytes,
         "checked": verify,
     }
-    if not overwrite and (report := _previous_report(out, request)):
+    if report := previous(out, request, overwrite):
         print(f"{out} holds this export of {model.path.name} already.")
         return report
 
@@ -185,26 +184,6 @@ def _stored(model: Model, format_: str, dtype: str) -> dict[str, SavedTensor]:
         tensor = streams.cast(model.tensors[row.limba], jnp.dtype(dtype), f"The checkpoint's {row.limba}")
         result[stored.name] = stored.orient(tensor)
     return result
-
-
-def _previous_report(out: Path, request: dict[str, Any]) -> dict[str, Any] | None:
-    """The report of a previous run of this very request at `out`; None if there is nothing at `out`.
-
-    Raises:
-      ValueError: if something else stands there.
-    """
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return None
-    report_file = out / REPORT
-    if not report_file.is_file():
-        raise ValueError(f"{out} exists and is not an export of Limba's; choose another folder or give --overwrite.")
-    report = json.loads(report_file.read_text("utf-8"))
-    other = [key for key, value in request.items() if report.get(key) != value]
-    if other:
-        raise ValueError(
-            f"{out} holds another export (other {', '.join(other)}); choose another folder or give --overwrite."
-        )
-    return report
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

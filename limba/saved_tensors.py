@@ -81,6 +81,8 @@ def _orbax_specs(directory: AnyPath) -> dict[str, dict[str, Any]]:
         metadata = json.loads(storage.read_bytes(directory / "_METADATA"))
     except json.JSONDecodeError as error:
         raise ValueError(f"{directory}/_METADATA is damaged") from error
+    if not isinstance(metadata, dict) or "tree_metadata" not in metadata:
+        raise ValueError(f"{directory}/_METADATA is damaged: it lists no tensors")
     base = storage.kvstore_spec(directory)
     driver = "zarr3" if metadata.get("use_zarr3") else "zarr"
     packed = metadata.get("use_ocdbt", True)

@@ -84,3 +84,9 @@ def test_no_run(tmp_path, capsys):
 def test_a_size_that_is_none(run, tmp_path, capsys):
     assert __main__.main(["all", str(run), str(tmp_path / "out"), "--shard_gb", "0"]) == 1
     assert "--shard_gb 0.0: the size of a file in GB is above 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("minutes", ["nan", "-1", "0"])
+def test_a_wait_that_is_none(run, tmp_path, capsys, minutes):
+    assert __main__.main(["all", str(run), str(tmp_path / "out"), "--watch", minutes]) == 1
+    assert "the minutes to wait are above 0 and finite" in capsys.readouterr().err

@@ -98,15 +98,38 @@ def test_a_name_on_the_hub(saved, all_exported, tmp_path, monkeypatch):
     jax.tree.map(np.testing.assert_array_equal, params, all_exported["t5_1_1-t5"].params)
 
 
-# ------------------------------------------------------ bad input ----------------------------------------------------
-
-
 def _copy(folder, to, **config):
     """The folder with other values in config.json."""
     shutil.copytree(folder, to)
     content = json.loads((to / "config.json").read_text()) | config
     (to / "config.json").write_text(json.dumps(content))
     return to
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "without"),
+    [
+        # Google's own configurations leave to the defaults what was one when they were written.
+        ("t5-t5", {}, ["tie_word_embeddings", "scale_decoder_outputs", "relative_attention_max_distance"]),
+        ("t5_1_1-t5", {}, ["scale_decoder_outputs", "relative_attention_max_distance", "layer_norm_epsilon"]),
+        # As version 5 of transformers saves them again.
+        ("t5_1_1-t5", {"tie_word_embeddings": True, "scale_decoder_outputs": False}, []),
+        ("umt5-t5", {"tie_word_embeddings": True, "transformers_version": "5.23.0"}, ["scale_decoder_outputs"]),
+    ],
+)
+def test_what_a_configuration_leaves_out(all_exported, tmp_path, kind, config, without):
+    """The check runs the classes of transformers with what is meant."""
+    folder = _copy(all_exported[kind].folder, tmp_path / "model", **config)
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in content.items() if k not in without}))
+    (folder / "conversion_report.json").unlink()
+    checkpoint = from_hf(folder, tmp_path / "run")
+    report = json.loads((checkpoint / "conversion_report.json").read_text())
+    rows = {row["what"]: row for row in report["comparisons"]["orbax"]}
+    assert rows["logits, A in PyTorch"]["value"] < 1e-4 and rows["logits, A in NumPy"]["value"] < 1e-4
+
+
+# ------------------------------------------------------ bad input ----------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -117,6 +140,9 @@ def _copy(folder, to, **config):
         ({"num_layers": 4}, "encoder.block.3.layer.0.layer_norm.weight is missing"),
         ({"model_type": "umt5"}, "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight is missing"),
         ({"model_type": "bart"}, "model_type is 'bart'"),
+        ({"d_model": "32"}, "d_model is '32'; it is a whole number"),
+        ({"num_heads": None}, "num_heads is None"),
+        ({"tie_word_embeddings": "false", "scale_decoder_outputs": "false"}, "is 'false'; it is true or false"),
         ({"vocab_size": 384}, "shared.weight has shape (512, 32) instead of (384, 32)"),
     ],
 )
@@ -158,9 +184,46 @@ def test_what_is_there_stays(saved, tmp_path, capsys):
     run = from_hf(saved["safetensors"], tmp_path, verify=False)
     written = (run / "run/run.json").stat().st_mtime_ns
     assert __main__.main(["from-hf", str(saved["bin"]), str(tmp_path), "--no-check"]) == 1
-    assert "checkpoint_0 exists; choose another OUT or give --overwrite" in capsys.readouterr().err
+    assert "holds another conversion (other fingerprint, files)" in capsys.readouterr().err
     assert (run / "run/run.json").stat().st_mtime_ns == written
     assert __main__.main(["from-hf", str(saved["bin"]), str(tmp_path), "--no-check", "--overwrite"]) == 0
+
+
+def test_files_of_another_model_stay(saved, tmp_path, capsys):
+    (tmp_path / "model.gin").write_text("mine")
+    assert __main__.main(["from-hf", str(saved["bin"]), str(tmp_path), "--no-check"]) == 1
+    assert "model.gin is another model's" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["model.gin"]
+
+
+def test_an_import_that_was_interrupted_behind_its_checkpoint_is_completed(saved, tmp_path):
+    from_hf(saved["safetensors"], tmp_path, verify=False)
+    (tmp_path / "model.gin").unlink()
+    from_hf(saved["safetensors"], tmp_path, verify=False)
+    assert (tmp_path / "model.gin").is_file()
+
+
+@pytest.mark.parametrize(("file", "content"), [("tokenizer_config.json", "[]"), ("tokenizer.json", '{"a": 1}')])
+def test_a_damaged_tokenizer_is_named(saved, tmp_path, capsys, file, content):
+    folder = _copy(saved["safetensors"], tmp_path / "model")
+    (folder / "spiece.model").unlink()
+    (folder / file).write_text(content)
+    assert __main__.main(["from-hf", str(folder), str(tmp_path / "run")]) == 1
+    assert "a file of the tokenizer is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (["--extra_ids", "5"], "--extra_ids 5: the tokenizer in"),
+        (["--extra_ids", "-5", "--vocab", "x"], "--extra_ids -5: a number of sentinels is 0 or more"),
+        (["--family", "byt5"], "--family byt5: "),
+        (["--family", "umt5"], "--family umt5: the network is t5_1_1"),
+    ],
+)
+def test_what_is_told_and_not_so(saved, tmp_path, capsys, told, words):
+    assert __main__.main(["from-hf", str(saved["safetensors"]), str(tmp_path / "run"), *told]) == 1
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_the_same_export_is_reused_and_another_refused(run, tmp_path, capsys):
     assert to_hf(run, tmp_path / "out", formats=["safetensors"], verify=False) == first
     assert "holds this export of checkpoint_10 already" in capsys.readouterr().out
     assert (tmp_path / "out/model.safetensors").stat().st_mtime_ns == written
-    with pytest.raises(ValueError, match=r"holds another export \(other dtype\).*--overwrite"):
+    with pytest.raises(ValueError, match=r"holds another conversion \(other dtype\).*--overwrite"):
         to_hf(run, tmp_path / "out", formats=["safetensors"], dtype="bfloat16", verify=False)
     to_hf(run, tmp_path / "out", formats=["flax"], verify=False, overwrite=True)
     assert names_in(tmp_path / "out") == FILES - {"model.safetensors"}
@@ -74,9 +74,36 @@ def test_the_same_export_is_reused_and_another_refused(run, tmp_path, capsys):
 def test_a_folder_of_somebody_else_is_not_touched(run, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out/thesis.txt").write_text("three years")
-    with pytest.raises(ValueError, match="is not an export of Limba's"):
+    with pytest.raises(ValueError, match="not a conversion of Limba's"):
         to_hf(run, tmp_path / "out")
     assert names_in(tmp_path / "out") == {"thesis.txt"}
+
+
+@pytest.mark.parametrize("place", ["run", "run/checkpoint_10", "run/checkpoint_10/export", "."])
+def test_what_is_converted_is_never_overwritten(new_run, tmp_path, place):
+    run = new_run(tmp_path / "run", num_encoder_layers=1, num_decoder_layers=1)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ValueError, match="must not lie in each other"):
+        to_hf(run, tmp_path / place, overwrite=True, verify=False)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_overwrite_replaces_only_conversions(run, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/thesis.txt").write_text("three years")
+    with pytest.raises(ValueError, match="not a conversion of Limba's"):
+        to_hf(run, tmp_path / "out", overwrite=True, verify=False)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ValueError, match="file is a file; OUT is a folder"):
+        to_hf(run, tmp_path / "file", overwrite=True, verify=False)
+
+
+def test_a_link_is_followed(run, tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    to_hf(run, tmp_path / "link", formats=["flax"], verify=False)
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real/flax_model.msgpack").is_file()
 
 
 def test_what_a_killed_export_left_does_not_hinder(run, tmp_path):
