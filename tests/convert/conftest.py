@@ -49,7 +49,7 @@ FAMILIES = {
 # A family, and the network of T5X in whose layout its checkpoint is; T5X has no unrolled umT5, Limba does.
 KINDS = [f"{family}-{network}" for family in FAMILIES for network in ("t5", "scalable_t5")]
 # The check of an export imports transformers anew each time; tests compare the others with its classes themselves.
-CHECKED = ("t5-scalable_t5", "umt5-scalable_t5", "byt5-t5")
+CHECKED = ("t5-scalable_t5", "umt5-scalable_t5")
 
 
 # White space, full width, ligatures, combining and invisible characters, other scripts, unknown ones, control ones.

@@ -43,7 +43,7 @@ def test_command_line_writes_every_file(run, tmp_path, capsys):
 
 
 def test_bfloat16_is_rounded_once_and_checked(run, tmp_path):
-    report = to_hf(run, tmp_path / "out", dtype="bfloat16")
+    report = to_hf(run, tmp_path / "out", dtype="bfloat16", formats=["safetensors"])
     tensors = safetensors_files.open_tensors([tmp_path / "out/model.safetensors"])
     assert tensors["shared.weight"].dtype == jnp.bfloat16
     rows = [row for rows in report["comparisons"].values() for row in rows]
@@ -53,7 +53,7 @@ def test_bfloat16_is_rounded_once_and_checked(run, tmp_path):
 
 def test_a_bfloat16_checkpoint_exports_to_float32(new_run, tmp_path):
     new_run(tmp_path / "run", dtype="bfloat16", num_encoder_layers=1, num_decoder_layers=1)
-    to_hf(tmp_path / "run", tmp_path / "out", formats=["safetensors"])
+    to_hf(tmp_path / "run", tmp_path / "out", formats=["safetensors"], verify=False)
     tensors = safetensors_files.open_tensors([tmp_path / "out/model.safetensors"])
     assert tensors["shared.weight"].dtype == np.float32
 
@@ -140,7 +140,8 @@ def test_missing_sentencepiece_file(new_run, tmp_path, capsys, spiece_model):
     new_run(tmp_path / "run", vocab_file=tmp_path / "moved.model")
     (tmp_path / "moved.model").unlink()
     assert_error(capsys, tmp_path, [tmp_path / "run"], "moved.model")
-    assert __main__.main(["to-hf", str(tmp_path / "run"), str(tmp_path / "out"), "--vocab", str(spiece_model)]) == 0
+    arguments = ["to-hf", str(tmp_path / "run"), str(tmp_path / "out"), "--no-check"]
+    assert __main__.main([*arguments, "--vocab", str(spiece_model)]) == 0
 
 
 def test_nan_names_the_tensor(new_run, tmp_path, capsys):
@@ -181,7 +182,7 @@ def test_a_wrong_export_is_not_kept(run, tmp_path, monkeypatch):
         return list(tensors.values())
 
     monkeypatch.setattr(names, "table", wrong_table)
-    with pytest.raises(ValueError, match=r"are not the checkpoint's model, nothing was kept: logits, B in NumPy"):
+    with pytest.raises(ValueError, match=r"are not the checkpoint's model, nothing was kept: .*logits, B in NumPy"):
         to_hf(run, tmp_path / "out")
     assert names_in(tmp_path) == set()
 

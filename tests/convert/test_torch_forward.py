@@ -42,7 +42,9 @@ KINDS = {
 def _save(folder: Path, kind: str, fields: dict[str, Any]) -> Path:
     """A random model, written by its class."""
     config = getattr(transformers, f"{kind}Config")(**(SIZES | fields))
-    model = getattr(transformers, f"{kind}ForConditionalGeneration")(config)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = getattr(transformers, f"{kind}ForConditionalGeneration")(config)
     generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
         parameter.data += torch.randn(parameter.shape, generator=generator) * 0.1
