@@ -205,8 +205,8 @@ def _locate(name: str) -> Path | str | None:
 def _remote(url: str) -> str | None:
     try:
         path = storage.as_path(url)
-    except KeyError:
-        raise GinError(f"{url}: no file system is known for this kind of URL; gs:// is one.") from None
+    except ValueError as error:
+        raise GinError(str(error)) from None
     return storage.read_bytes(path).decode() if storage.is_file(path) else None
 
 
