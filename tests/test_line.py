@@ -87,7 +87,9 @@ def test_it_learns(uninterrupted):
 def test_export_eval_and_infer(directory, uninterrupted):
     exported = line.command(directory, "convert", "to-hf", str(uninterrupted), str(directory / "hf"))
     assert exported.returncode == 0, exported.stderr
-    differences = [float(text.split()[-1]) for text in exported.stdout.splitlines() if "logits difference" in text]
+    report = json.loads((directory / "hf" / "conversion_report.json").read_text())
+    rows = [row for rows in report["comparisons"].values() for row in rows]
+    differences = [row["value"] for row in rows if row["what"].startswith("logits") and row["value"] is not None]
     assert len(differences) >= 4 and max(differences) <= 1e-4
     names = {path.name for path in (directory / "hf").iterdir()}
     assert names >= {
