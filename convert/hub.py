@@ -15,8 +15,8 @@ from convert import weight_files
 TOKEN_REMEDY = "set HF_TOKEN, or run `hf auth login`"
 
 
-def library() -> ModuleType:
-    """huggingface_hub.
+def client() -> ModuleType:
+    """The library huggingface_hub.
 
     Raises:
       ValueError: if it is not installed.
@@ -71,7 +71,7 @@ def download(name: str) -> Path:
       OSError: if there is no such model, or none that this user may read, or the hub cannot be reached.
       ValueError: if this is no name of a model, or huggingface_hub is not installed.
     """
-    hf = library()
+    hf = client()
     with plain_errors(hf, name):
         try:
             there = [file.rfilename for file in hf.HfApi().model_info(name).siblings or ()]

@@ -48,7 +48,7 @@ def push(out: str | Path, repo: str, *, public: bool = False, check: bool = True
       OSError: if the hub cannot be reached or refuses.
       ValueError: if there is no token, or the folder is not checked, not whole, or damaged.
     """
-    hf = hub.library()
+    hf = hub.client()
     if not hf.get_token():
         raise ValueError(f"There is no token for {hf.constants.ENDPOINT}: {hub.TOKEN_REMEDY}.")
     folder = Path(out).expanduser()

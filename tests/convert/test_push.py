@@ -200,8 +200,8 @@ def test_a_newer_huggingface_hub(loopback, folder, tmp_path):
     # Offline, with the cache and without; a hub that is gone; a model that is not there.
     code = """
 for name, offline in (("org/model", True), ("org/other", True), ("org/model", False), ("org/other", False)):
-    hub.library().constants.HF_HUB_OFFLINE = offline
-    hub.library().close_session()
+    hub.client().constants.HF_HUB_OFFLINE = offline
+    hub.client().close_session()
     try:
         print(hub.download(name))
     except OSError as error:
