@@ -286,7 +286,9 @@ def test_files_in_buckets(gin_file, monkeypatch):
     assert gin.query_parameter("%SIZE") == 5
     with pytest.raises(gin_utils.GinError, match=r"gs://bucket/farther\.gin does not exist"):
         gin_utils.parse_gin_flags(["gs://bucket/farther.gin"], [])
-    with pytest.raises(gin_utils.GinError, match=r"ftp://bucket/far\.gin: paths are folders of this machine, gs://BUCKET"):
+    with pytest.raises(
+        gin_utils.GinError, match=r"ftp://bucket/far\.gin: paths are folders of this machine, gs://BUCKET"
+    ):
         gin_utils.parse_gin_flags(["ftp://bucket/far.gin"], [])
 
 
