@@ -242,16 +242,16 @@ def verify_matching_vocabs(cfg: DatasetConfig, model: Any) -> None:
     Raises:
       ValueError: if a vocabulary of the task is not the model's.
     """
-    from tasks import pipeline
+    from tasks import task_vocabularies
 
-    pipeline.check_task_vocabularies(cfg, model.input_vocabulary, model.output_vocabulary)
+    task_vocabularies.check_task_vocabularies(cfg, model.input_vocabulary, model.output_vocabulary)
 
 
 def get_vocabulary(cfg: DatasetConfig) -> tuple[Any, Any]:
     """The vocabularies of a task's inputs and targets: T5X's `utils.get_vocabulary`."""
-    from tasks import pipeline
+    from tasks import task_vocabularies
 
-    return pipeline.task_vocabularies(cfg)
+    return task_vocabularies.task_vocabularies(cfg)
 
 
 def round_vocab_size_to_multiple(vocabulary: Any, divisor: int = 128) -> int:

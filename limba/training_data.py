@@ -36,9 +36,9 @@ def open_stream(
     batches = prepare((get_dataset_fn or data.get_dataset)(config, *_hosts(), model.FEATURE_CONVERTER_CLS))
     if hasattr(batches, "save_state"):
         return batches
-    from tasks import pipeline
+    from tasks import readers
 
-    return pipeline.DatasetBatches(batches, config, *_hosts())
+    return readers.DatasetBatches(batches, config, *_hosts())
 
 
 def open_eval_batches(

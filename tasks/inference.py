@@ -12,7 +12,7 @@ import tensorflow as tf
 from etils import epath
 
 from limba import data
-from tasks import pipeline
+from tasks import providers
 
 # Predictions or scores, one an example, and auxiliary values: lists or arrays with an entry an example.
 Inferences = tuple[Sequence[Any], Mapping[str, Any]]
@@ -31,13 +31,13 @@ def subtasks(config: data.DatasetConfig) -> list[seqio.Task]:
 
 def _provider(config: data.DatasetConfig) -> seqio.Task | seqio.Mixture:
     provider = config.mixture_or_task_name
-    return pipeline.find_provider(provider, config.module) if isinstance(provider, str) else provider
+    return providers.find_provider(provider, config.module) if isinstance(provider, str) else provider
 
 
 def chunks(
     task: seqio.Task,
     config: data.DatasetConfig,
-    feature_converter: pipeline.FeatureConverter,
+    feature_converter: providers.FeatureConverter,
     shard_id: int,
     num_shards: int,
     size: int,
@@ -65,7 +65,7 @@ def chunks(
         use_cached=config.use_cached,
         seed=config.seed,
     )
-    converter = pipeline.converter_class(feature_converter)(pack=False)
+    converter = providers.converter_class(feature_converter)(pack=False)
     both = tf.data.Dataset.zip((examples, converter(examples, config.task_feature_lengths)))
     for of_task, of_model in both.padded_batch(size).skip(skip).prefetch(1).as_numpy_iterator():
         yield tf.data.Dataset.from_tensor_slices(of_task), of_model
@@ -152,7 +152,7 @@ def _plain(value: Any) -> Any:
 def make_evaluator(
     config: data.DatasetConfig,
     evaluator_cls: Callable[..., Any] | None,
-    feature_converter: pipeline.FeatureConverter,
+    feature_converter: providers.FeatureConverter,
     log_dir: pathlib.Path | None,
     tensorboard_logger: Callable[[str], Any],
 ) -> seqio.Evaluator:
@@ -174,7 +174,7 @@ def make_evaluator(
         arguments["log_dir"] = str(log_dir)
     evaluator = (evaluator_cls or seqio.Evaluator)(
         mixture_or_task_name=_provider(config).name,
-        feature_converter=pipeline.converter_class(feature_converter)(pack=False),
+        feature_converter=providers.converter_class(feature_converter)(pack=False),
         eval_split=config.split,
         use_cached=config.use_cached,
         seed=config.seed,

@@ -11,7 +11,7 @@ import numpy as np
 import seqio
 
 from limba import data
-from tasks import pipeline, preprocessors, vocabularies
+from tasks import pipeline, preprocessors, providers, vocabularies
 
 
 def to_text(vocabulary: seqio.Vocabulary, tokens: np.ndarray) -> str:
@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def preview(args: argparse.Namespace) -> None:
-    task = pipeline.find_provider(args.task, args.module)
+    task = providers.find_provider(args.task, args.module)
     lengths = feature_lengths(task, args.inputs_length, args.targets_length)
     config = data.DatasetConfig(args.task, lengths, args.split, 1, seed=args.seed, use_memory_cache=False)
     vocabulary = task.output_features["targets"].vocabulary

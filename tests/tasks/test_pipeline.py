@@ -12,7 +12,7 @@ import seqio
 import tensorflow as tf
 
 from limba import data
-from tasks import pipeline
+from tasks import pipeline, readers, streams, task_vocabularies
 
 
 def config_for(task, lengths, **options):
@@ -66,7 +66,7 @@ def test_features_equal_seqio_s_converter():
             row[: len(example[name])] = example[name]
         return rows
 
-    actual = pipeline.encoder_decoder_features(pad("inputs"), pad("targets"))
+    actual = streams.encoder_decoder_features(pad("inputs"), pad("targets"))
     assert_equal([actual], [expected])
     assert {name: value.dtype for name, value in actual.items()} == {k: v.dtype for k, v in expected.items()}
 
@@ -293,16 +293,16 @@ def test_a_data_set_of_a_users_own_is_endless_and_resumed(task, lengths, can_sav
     dataset = _model_batches(3)
     if not can_save:
         dataset = dataset.map(lambda x: {k: tf.py_function(lambda v: v, [v], tf.int32) for k, v in x.items()})
-    batches = pipeline.DatasetBatches(dataset, config_for(task, lengths), 0, 1)
+    batches = readers.DatasetBatches(dataset, config_for(task, lengths), 0, 1)
     first = [next(batches)["decoder_target_tokens"][0, 0] for _ in range(5)]
     assert first == [0, 8, 16, 0, 8]
     state = batches.save_state()
     assert ("cannot be saved" in caplog.text) is not can_save
-    resumed = pipeline.DatasetBatches(dataset, config_for(task, lengths), 0, 1)
+    resumed = readers.DatasetBatches(dataset, config_for(task, lengths), 0, 1)
     resumed.restore_state(state)
     assert next(resumed)["decoder_target_tokens"][0, 0] == next(batches)["decoder_target_tokens"][0, 0] == 16
     with pytest.raises(ValueError, match="number of hosts"):
-        pipeline.DatasetBatches(dataset, config_for(task, lengths), 1, 2).restore_state(state)
+        readers.DatasetBatches(dataset, config_for(task, lengths), 1, 2).restore_state(state)
 
 
 def test_a_task_object_is_read_as_its_name(task, lengths):
@@ -313,7 +313,7 @@ def test_a_task_object_is_read_as_its_name(task, lengths):
 
 
 def test_vocabularies_of_a_task(task, lengths):
-    inputs, targets = pipeline.task_vocabularies(config_for(task, lengths))
+    inputs, targets = task_vocabularies.task_vocabularies(config_for(task, lengths))
     assert inputs == targets == seqio.ByteVocabulary(extra_ids=100)
 
 
@@ -339,7 +339,7 @@ def test_errors(task, lengths, caplog):
     with pytest.raises(ValueError, match="AirIO"):
         dataclasses.replace(config, num_workers=2)
     with pytest.raises(ValueError, match=r"get_dataset_fn returned a list for 'test_task'.*tf.data.Dataset"):
-        pipeline.DatasetBatches([], config, 0, 1)
+        readers.DatasetBatches([], config, 0, 1)
     with pytest.raises(ValueError, match=r"no task or mixture 'test_tsk'.*'test_task'.*import"):
         pipeline.get_train_batches(dataclasses.replace(config, mixture_or_task_name="test_tsk"))
     with pytest.raises(ValueError, match="There is no module 'no_such_module'"):
@@ -360,6 +360,6 @@ def test_errors(task, lengths, caplog):
 def test_vocabularies_of_task_and_model_must_agree(task):
     config = data.DatasetConfig("test_task", {"inputs": 64, "targets": 14}, "train", 8)
     ours = seqio.get_mixture_or_task("test_task").output_features["targets"].vocabulary
-    pipeline.check_task_vocabularies(config, ours, ours)
+    task_vocabularies.check_task_vocabularies(config, ours, ours)
     with pytest.raises(ValueError, match=r"makes targets with .*359 ids.*PassThroughVocabulary \(128 ids\)"):
-        pipeline.check_task_vocabularies(config, ours, seqio.PassThroughVocabulary(128))
+        task_vocabularies.check_task_vocabularies(config, ours, seqio.PassThroughVocabulary(128))

@@ -1,0 +1,57 @@
+"""What names in a configuration stand for: tasks and mixtures, feature converters."""
+
+import difflib
+import importlib
+import sys
+
+import seqio
+
+FeatureConverter = str | type[seqio.FeatureConverter]
+
+
+def find_provider(name: str | seqio.Task | seqio.Mixture, module: str | None = None) -> seqio.Task | seqio.Mixture:
+    """The task or mixture of that name, after importing the module that registers it; a task or mixture is itself.
+
+    Raises:
+      ValueError: if the module or the name does not exist; says which names are near.
+    """
+    if not isinstance(name, str):
+        return name
+    if module:
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                raise
+            raise ValueError(
+                f"There is no module {module!r} (DatasetConfig.module, --module); check its name and PYTHONPATH."
+            ) from error
+    names = [*seqio.MixtureRegistry.names(), *seqio.TaskRegistry.names()]
+    if name not in names:
+        nearest = difflib.get_close_matches(name, names, n=3, cutoff=0.3)
+        known = f"The nearest are {', '.join(map(repr, nearest))}." if nearest else f"There are {len(names)} others."
+        raise ValueError(
+            f"There is no task or mixture {name!r}. {known} If a module of yours registers it, import that module: "
+            "`import my_module` in the gin file, or DatasetConfig.module." + _of_t5()
+        )
+    return seqio.get_mixture_or_task(name)
+
+
+def _of_t5() -> str:
+    """What to say where a file has imported T5's own mixtures, and T5 is not installed."""
+    if not type(sys.modules.get("t5.data.mixtures")).__module__.startswith("limba."):
+        return ""
+    return (
+        " The mixtures of t5.data.mixtures come with T5 (pip install t5), not with Limba; a task of your own over the "
+        "same data is registered as docs/data.md shows."
+    )
+
+
+def converter_class(feature_converter: FeatureConverter) -> type[seqio.FeatureConverter]:
+    if not isinstance(feature_converter, str):
+        return feature_converter
+    known = [name for name in dir(seqio) if name.endswith("FeatureConverter")]
+    if feature_converter not in known:
+        nearest = difflib.get_close_matches(feature_converter, known, n=1, cutoff=0.0)[0]
+        raise ValueError(f"SeqIO has no feature converter {feature_converter!r}; did you mean {nearest!r}?")
+    return getattr(seqio, feature_converter)

@@ -1,0 +1,59 @@
+"""The vocabularies of a task, and whether they are the model's."""
+
+from typing import Any
+
+import seqio
+
+from limba import data
+from tasks.providers import find_provider
+
+
+def check_task_vocabularies(config: data.DatasetConfig, inputs: Any, targets: Any) -> None:
+    """Checks that a task makes the ids that the model knows, whose vocabularies `inputs` and `targets` are.
+
+    Raises:
+      ValueError: if a vocabulary of the task is another.
+    """
+    for task in seqio.get_subtasks(find_provider(config.mixture_or_task_name, config.module)):
+        for name, expected in (("inputs", inputs), ("targets", targets)):
+            feature = task.output_features.get(name)
+            if feature is not None and not same_vocabulary(feature.vocabulary, expected):
+                raise ValueError(
+                    f"Task {task.name!r} makes {name} with {_describe(feature.vocabulary)}, and the model has "
+                    f"{_describe(expected)}: bind VOCABULARY_FILE, VOCAB_SIZE and extra_ids to the task's, or register "
+                    "the task with the model's vocabulary."
+                )
+
+
+def task_vocabularies(config: data.DatasetConfig) -> tuple[seqio.Vocabulary, seqio.Vocabulary]:
+    """The vocabularies of a task's inputs and targets.
+
+    Without both features it is the one that the others have in common; features that pass ids through do not count.
+
+    Raises:
+      ValueError: if they have different ones.
+    """
+    features = find_provider(config.mixture_or_task_name, config.module).output_features
+    if {"inputs", "targets"} <= set(features):
+        return features["inputs"].vocabulary, features["targets"].vocabulary
+    vocabularies = [feature.vocabulary for feature in features.values()]
+    real = [v for v in vocabularies if not isinstance(v, seqio.PassThroughVocabulary)] or vocabularies
+    if not all(same_vocabulary(vocabulary, real[0]) for vocabulary in real):
+        raise ValueError(f"{config.name!r} has neither inputs and targets nor one vocabulary: {', '.join(features)}.")
+    return real[0], real[0]
+
+
+def same_vocabulary(a: Any, b: Any) -> bool:
+    """Whether two vocabularies give the same ids. Those of SeqIO are equal only if their files have one path."""
+    if a == b:
+        return True
+    if type(a) is not type(b) or not isinstance(a, seqio.SentencePieceVocabulary):
+        return False
+    settings = [{name: x for name, x in v.__getstate__().items() if "model_file" not in name} for v in (a, b)]
+    return settings[0] == settings[1] and a.sp_model == b.sp_model
+
+
+def _describe(vocabulary: seqio.Vocabulary) -> str:
+    file = getattr(vocabulary, "sentencepiece_model_file", "")
+    extra_ids = f", {vocabulary.extra_ids} of them extra_ids" if getattr(vocabulary, "extra_ids", 0) else ""
+    return f"{type(vocabulary).__name__} {file} ({vocabulary.vocab_size} ids{extra_ids})".replace("  ", " ")
