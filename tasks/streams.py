@@ -81,7 +81,7 @@ class Stream:
         return process_count if any(n is not None and n < readers for n in shards) else readers
 
     def reads_chunks(self, task: seqio.Task) -> bool:
-        return isinstance(task.source, sources.HuggingFaceSource) and not reads_cache(task, self.config)
+        return isinstance(task.source, sources.ShardedSource) and not reads_cache(task, self.config)
 
     def examples(
         self, task: seqio.Task, seed: int, reader: int, num_readers: int, num_epochs: int | None

@@ -11,7 +11,7 @@ import pytest
 from convert import __main__, models
 from convert.from_hf import from_hf
 from limba import checkpoints, gin_utils
-from tests.convert.loopback_hub import TOKEN, LoopbackHub
+from tests.loopback_hub import TOKEN, LoopbackHub
 
 
 @pytest.fixture(scope="module")

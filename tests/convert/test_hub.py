@@ -5,7 +5,7 @@ import pytest
 
 from convert import flax_files, hub, safetensors_files, weight_files
 from limba.saved_tensors import from_array
-from tests.convert.loopback_hub import LoopbackHub
+from tests.loopback_hub import LoopbackHub
 
 ARRAYS = {"a": np.ones((30, 40), np.float32), "b": np.zeros(5, np.float32)}
 MODEL = "org/model"

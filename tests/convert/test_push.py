@@ -12,7 +12,7 @@ from convert import flax_files, hub, safetensors_files, weight_files
 from convert.__main__ import main
 from convert.push import push
 from limba.saved_tensors import from_array
-from tests.convert import loopback_hub
+from tests import loopback_hub
 
 REPOSITORY = Path(__file__).parents[2]
 # The first file is uploaded in parts, the others at once.

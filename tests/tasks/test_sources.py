@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 import seqio
 
-from tasks import sources
+from tasks import chunks, sources
 
 
 def read(source, split="train", num_readers=1, reader=0, **options):
@@ -47,7 +47,7 @@ def test_order(data_files, places):
 @pytest.mark.parametrize("num_readers", [1, 2, 3, 4, 8, 16])
 @pytest.mark.parametrize("sizes", [[100] * 16, [1000, 1, 1], [40, 3, 25, 60, 17, 31, 24], [10]])
 def test_pieces_are_disjoint_complete_and_balanced(sizes, num_readers):
-    readers = sources.split_shards(sizes, num_readers)
+    readers = chunks.split_shards(sizes, num_readers)
     stripes = collections.Counter(
         (piece.shard, row) for pieces in readers for piece in pieces for row in range(piece.offset, 64, piece.step)
     )
@@ -57,7 +57,7 @@ def test_pieces_are_disjoint_complete_and_balanced(sizes, num_readers):
 
 
 def test_shards_stay_whole_where_that_balances():
-    assert all(piece.step == 1 for pieces in sources.split_shards([100] * 16, 8) for piece in pieces)
+    assert all(piece.step == 1 for pieces in chunks.split_shards([100] * 16, 8) for piece in pieces)
 
 
 def test_formats(tmp_path, make_document, write_jsonl):

@@ -1,4 +1,4 @@
-"""A Hugging Face hub on the loopback: the part of its protocol that huggingface_hub speaks for models."""
+"""A Hugging Face hub on the loopback: the part of its protocol that is spoken for models and data sets."""
 
 import base64
 import dataclasses
@@ -9,6 +9,7 @@ import math
 import re
 import threading
 import urllib.parse
+from collections.abc import Callable
 from pathlib import Path
 
 TOKEN = "hf_loopback"
@@ -39,12 +40,17 @@ class Repo:
 
 
 class LoopbackHub:
-    """Serves and keeps models. `requests` is what was asked for: "GET /api/models/org/name"."""
+    """Serves and keeps models and data sets. `requests` is what was asked for: "GET /api/models/org/name"."""
 
     def __init__(self):
         self.repos: dict[str, Repo] = {}
         self.requests: list[str] = []
         self.refuses: dict[str, int] = {}  # from the beginning of a request to the status that it gets
+        # What goes wrong with a request: None, the status of an answer, or "drop" for half a body.
+        self.fault: Callable[[str], int | str | None] = lambda asked: None
+        self.page_size = 1000  # files of a listing
+        self.has_ranges = True
+        self.served_bytes = 0
         self.large_files: dict[str, bytes] = {}
         self.is_closed = False
         self._parts: dict[str, dict[int, bytes]] = {}
@@ -115,8 +121,12 @@ def _handler(hub: LoopbackHub) -> type[http.server.BaseHTTPRequestHandler]:
             for name, value in ({"Content-Length": str(len(content))} | (headers or {})).items():
                 self.send_header(name, value)
             self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(content)
+            if self.command == "HEAD":
+                return
+            if self.drops:
+                content, self.close_connection = content[: len(content) // 2], True
+            hub.served_bytes += len(content)
+            self.wfile.write(content)
 
         def refuse(self, status: int, code: str, message: str = "no"):
             self.answer(status, {"error": message}, {"X-Error-Code": code, "X-Error-Message": message})
@@ -144,6 +154,8 @@ def _handler(hub: LoopbackHub) -> type[http.server.BaseHTTPRequestHandler]:
 
         # ---------------------------------------------- requests ---------------------------------------------
 
+        drops = False
+
         def do(self):
             url = urllib.parse.urlsplit(self.path)
             path = urllib.parse.unquote(url.path)
@@ -157,6 +169,11 @@ def _handler(hub: LoopbackHub) -> type[http.server.BaseHTTPRequestHandler]:
                 if asked.startswith(begin):
                     self.answer(status, {"error": "You may not do that."})
                     return
+            fault = hub.fault(asked)
+            self.drops = fault == "drop"
+            if isinstance(fault, int):
+                self.answer(fault, {"error": "not now"}, {"Retry-After": "0"} if fault == 429 else None)
+                return
             for pattern, action in ROUTES.items():
                 if match := re.fullmatch(pattern, asked):
                     action(self, *match.groups(), content)
@@ -196,7 +213,12 @@ def _handler(hub: LoopbackHub) -> type[http.server.BaseHTTPRequestHandler]:
         def tree(self, name: str, revision: str, content: bytes):
             del content
             if (repo := self.repo(name)) and (found := repo.at(revision)):
-                self.answer(200, [_entry(path, content) for path, content in found[1].items()])
+                query = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
+                begin = int(query.get("cursor", ["0"])[0])
+                entries = [_entry(path, content) for path, content in found[1].items()]
+                url = f"{hub.url}{self.path.partition('&cursor')[0]}&cursor={begin + hub.page_size}"
+                more = {"Link": f'<{url}>; rel="next"'} if begin + hub.page_size < len(entries) else {}
+                self.answer(200, entries[begin : begin + hub.page_size], more)
 
         def preupload(self, name: str, content: bytes):
             if not (repo := self.repo(name)):
@@ -280,8 +302,9 @@ def _handler(hub: LoopbackHub) -> type[http.server.BaseHTTPRequestHandler]:
                 "Accept-Ranges": "bytes",
                 "X-Linked-Size": str(len(data)),
             }
-            if wanted := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or ""):
-                first, last = int(wanted[1]), int(wanted[2] or len(data) - 1)
+            wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
+            if wanted and hub.has_ranges:
+                first, last = int(wanted[1]), min(int(wanted[2] or len(data)), len(data) - 1)
                 headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
                 self.answer(206, data[first : last + 1], headers)
             else:
@@ -291,14 +314,14 @@ def _handler(hub: LoopbackHub) -> type[http.server.BaseHTTPRequestHandler]:
     ROUTES = {
         r"POST /api/repos/create": Handler.create,
         r"POST /api/validate-yaml": Handler.validate,
-        rf"GET /api/models/{name}(?:/revision/([^/]+))?": Handler.info,
-        rf"GET /api/models/{name}/tree/([^/]+)": Handler.tree,
+        rf"GET /api/(?:models|datasets)/{name}(?:/revision/([^/]+))?": Handler.info,
+        rf"GET /api/(?:models|datasets)/{name}/tree/([^/]+)": Handler.tree,
         rf"POST /api/models/{name}/preupload/main": Handler.preupload,
         rf"POST /{name}\.git/info/lfs/objects/batch": Handler.batch,
         r"PUT /large/(\w+)": Handler.keep,
         r"PUT /large/(\w+)/(\d+)": Handler.keep_part,
         r"POST /large/(\w+)": Handler.complete,
         rf"POST /api/models/{name}/commit/main": Handler.commit,
-        rf"(?:GET|HEAD) /{name}/resolve/([^/]+)/(.+)": Handler.resolve,
+        rf"(?:GET|HEAD) (?:/datasets)?/{name}/resolve/([^/]+)/(.+)": Handler.resolve,
     }
     return Handler

@@ -1,0 +1,143 @@
+"""Numbered chunks of numbered shards: who reads which rows, and reading them."""
+
+import dataclasses
+import heapq
+import threading
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from tasks import remote_files, shards, splits
+
+# What the readers of formats raise for files that are damaged or cannot be opened.
+UNREADABLE = (ValueError, OSError, EOFError, zlib.error, pa.ArrowException)
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Piece:
+    """Rows `offset`, `offset + step`, `offset + 2 * step` … of a shard: what one reader reads of one file."""
+
+    shard: int
+    offset: int
+    step: int
+
+
+def split_shards(sizes: Sequence[float], num_readers: int) -> list[list[Piece]]:
+    """Shares shards of the given sizes between readers: disjoint pieces that cover everything, equally much for each.
+
+    Shards stay whole where that balances. Otherwise every shard is split by rows, into the fewest stripes (a divisor of
+    `num_readers`) for which no reader has 5 % more than its share: with unequal shares the readers' epochs would differ
+    in length, and the documents of the short ones would be seen more often.
+    """
+    share = sum(sizes) / num_readers
+    for step in (d for d in range(1, num_readers + 1) if num_readers % d == 0):
+        # Offset 0 has a row more than the last offset has, in a shard whose rows do not divide: it counts a bit more.
+        stripes = sorted(
+            (-size / step * (1 - 1e-6 * offset), shard, offset)
+            for shard, size in enumerate(sizes)
+            for offset in range(step)
+        )
+        loads = [(0.0, reader) for reader in range(num_readers)]
+        pieces: list[list[Piece]] = [[] for _ in range(num_readers)]
+        for negative_size, shard, offset in stripes:
+            load, reader = heapq.heappop(loads)
+            pieces[reader].append(Piece(shard, offset, step))
+            heapq.heappush(loads, (load - negative_size, reader))
+        if max(loads)[0] <= 1.05 * share:
+            break
+    return [sorted(mine) for mine in pieces]
+
+
+class Cursor:
+    """Reads numbered chunks of pieces, and keeps the file of the last one open, so that reading on costs no seeking.
+
+    Args:
+      tables: the shards.
+      rows: which rows of which shards the split has; a piece's `shard` is an index into it.
+      pieces: what is read.
+      schema: columns and types, to which every shard is brought.
+      chunk_documents: documents of a chunk.
+      keeps: which documents the split has, by the first column, which has the text; None keeps all.
+    """
+
+    def __init__(
+        self,
+        tables: shards.Tables,
+        rows: Sequence[splits.ShardRows],
+        pieces: Sequence[Piece],
+        schema: pa.Schema,
+        chunk_documents: int,
+        keeps: Callable[[pa.ChunkedArray], np.ndarray] | None = None,
+    ):
+        self._shards = tables
+        self._rows = rows
+        self._pieces = pieces
+        self._schema = schema
+        self._chunk_documents = chunk_documents
+        self._keeps = keeps
+        self.nothing = (schema.empty_table(), np.zeros(0, np.int64), False)
+        self._lock = threading.Lock()
+        # The open piece, the row of the shard where `_waiting` begins, and what was read and may be asked for.
+        self._open: int | None = None
+        self._start = 0
+        self._waiting: list[pa.Table] = []
+        self._tables: Iterator[pa.Table] = iter(())
+
+    def read(self, index: int, chunk: int) -> tuple[pa.Table, np.ndarray, bool]:
+        """Documents of a chunk, their rows in the shard, and whether the piece goes on: it may keep none of a chunk.
+
+        Raises:
+          BrokenFileError: if the shard cannot be read; it names the shard.
+        """
+        piece = self._pieces[index]
+        where = self._rows[piece.shard]
+        rows_per_chunk = self._chunk_documents * piece.step
+        start = where.start + chunk * rows_per_chunk
+        stop = start + rows_per_chunk if where.stop is None else min(start + rows_per_chunk, where.stop)
+        if start >= stop:
+            return self.nothing
+        with self._lock:
+            try:
+                table = self._read(index, where.shard, start, stop)
+            except remote_files.BrokenFileError as error:
+                raise remote_files.BrokenFileError(f"{error} (shard of row {start} on)") from error
+            except UNREADABLE as error:
+                reason = " ".join(str(error).split()) or "no reason is given"
+                raise remote_files.BrokenFileError(
+                    f"Shard {self._shards.shards[where.shard].name} cannot be read from row {start} on "
+                    f"({type(error).__name__}: {reason})"
+                ) from error
+        rows = np.arange(piece.offset, table.num_rows, piece.step)
+        goes_on = len(rows) > 0
+        if self._keeps is not None:
+            rows = rows[self._keeps(table.column(0).take(rows))]
+        return (table if len(rows) == table.num_rows else table.take(rows)), start + rows, goes_on
+
+    def _read(self, index: int, shard: int, start: int, stop: int) -> pa.Table:
+        """Rows `[start, stop)` of a shard, or fewer at its end. Keeps them, so that they can be asked for again."""
+        if self._open != index or start < self._start:
+            columns = self._schema.names
+            self._start, self._tables = self._shards.open(shard, columns, self._chunk_documents, start)
+            self._waiting = []
+        # Stays unset if reading fails: a broken stream would otherwise pass for one that has ended.
+        self._open = None
+        end = self._start + sum(table.num_rows for table in self._waiting)
+        while end < stop:
+            table = next(self._tables, None)
+            if table is None:
+                break
+            table = table.select(self._schema.names)
+            self._waiting.append(table if table.schema == self._schema else table.cast(self._schema))
+            end += table.num_rows
+            self._drop_before(start)
+        self._drop_before(start)
+        self._open = index
+        if not self._waiting:
+            return self._schema.empty_table()
+        return pa.concat_tables(self._waiting).slice(start - self._start, stop - start)
+
+    def _drop_before(self, start: int) -> None:
+        while self._waiting and self._start + self._waiting[0].num_rows <= start:
+            self._start += self._waiting.pop(0).num_rows

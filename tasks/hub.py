@@ -1,0 +1,182 @@
+"""Data sets on the Hugging Face hub: their files at one commit, and which of them are which split.
+
+The hub, the token and where they are kept are huggingface_hub's: HF_ENDPOINT, HF_TOKEN or `hf auth login`. Requests are
+ours, because a run asks for hours and must get through what hubs and lines do.
+"""
+
+import dataclasses
+import logging
+import pathlib
+import tempfile
+import urllib.parse
+from collections.abc import Mapping
+from typing import Any
+
+import huggingface_hub
+
+from tasks import remote_files, shards
+
+logger = logging.getLogger(__name__)
+
+# Read by `datasets` to learn configurations and splits; of the other files it needs the names.
+_CARDS = ("README.md", ".huggingface.yaml", "dataset_infos.json")
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How a configuration of a data set is read.
+
+    Attributes:
+      builder: the loader of `datasets`, such as "parquet".
+      load_args: its options, where the data set's card sets any.
+      files: paths in the repository by split.
+    """
+
+    builder: str
+    load_args: Mapping[str, Any]
+    files: Mapping[str, list[str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Repository:
+    """A data set's repository at one commit.
+
+    Attributes:
+      name: such as "org/corpus".
+      commit: its hash.
+      sizes: bytes of each file by path.
+      token: of the user, or None for the usual places.
+    """
+
+    name: str
+    commit: str
+    sizes: Mapping[str, int]
+    token: str | None = None
+
+    @classmethod
+    def at(cls, name: str, revision: str, token: str | None = None) -> "Repository":
+        """The repository at a branch, tag or commit, as it is now.
+
+        Raises:
+          FileNotFoundError: if it or the revision does not exist, or is private.
+          ValueError: if access is restricted, or huggingface_hub is offline.
+          BrokenFileError: if the hub does not answer.
+        """
+        _check_online(name)
+        address = f"{_endpoint()}/api/datasets/{name}"
+        try:
+            info = _get(f"{address}/revision/{urllib.parse.quote(revision, safe='')}", token).json()
+            sizes: dict[str, int] = {}
+            page = f"{address}/tree/{info['sha']}?recursive=true"
+            while page:
+                answer = _get(page, token)
+                sizes |= {entry["path"]: entry["size"] for entry in answer.json() if entry["type"] == "file"}
+                page = answer.links.get("next", {}).get("url", "")
+        except remote_files.HttpStatusError as error:
+            raise _explain(error, name, revision, token) from error
+        logger.info("%s: revision %s is commit %s, with %d files.", name, revision, info["sha"], len(sizes))
+        return cls(name, info["sha"], sizes, token)
+
+    def file(self, path: str) -> remote_files.RemoteFile:
+        address = f"{_endpoint()}/datasets/{self.name}/resolve/{self.commit}/{urllib.parse.quote(path)}"
+        return remote_files.RemoteFile(f"{path} of {self.name}", address, self.sizes[path], lambda: headers(self.token))
+
+    def layout(self, config: str | None = None, data_files: Any = None) -> Layout:
+        """What `datasets.load_dataset(name, config, data_files=data_files)` would read.
+
+        It is asked about a folder with the same names, so that its rules hold without a request of its own.
+
+        Raises:
+          ValueError: if there is no such configuration, or nothing that can be read.
+        """
+        import datasets
+
+        with tempfile.TemporaryDirectory() as directory:
+            root = pathlib.Path(directory).resolve() / self.name.rpartition("/")[2]
+            for path in self.sizes:
+                (root / path).parent.mkdir(parents=True, exist_ok=True)
+                (root / path).touch()
+            for path in self.sizes.keys() & set(_CARDS):
+                (root / path).write_bytes(_get(self.file(path).url, self.token).content)
+            try:
+                builder = datasets.load_dataset_builder(
+                    str(root), config, data_files=data_files, cache_dir=f"{directory}/cache"
+                )
+            except (ValueError, OSError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+                reason = str(error).replace(str(root), self.name).strip().splitlines()
+                raise ValueError(
+                    f"Data set {self.name!r} cannot be read with config={config!r}, data_files={data_files!r}: "
+                    f"{' '.join(reason)}. Its files are {_some(sorted(self.sizes))}."
+                ) from error
+            files = {
+                str(split): [pathlib.Path(file).relative_to(root).as_posix() for file in found]
+                for split, found in (builder.config.data_files or {}).items()
+            }
+            if builder.name not in shards.BUILDERS:
+                raise ValueError(
+                    f"Data set {self.name!r} is read by {builder.name!r}, and texts come from "
+                    f"{', '.join(shards.BUILDERS)}; name files of these with data_files."
+                )
+            return Layout(builder.name, _options(builder.config), files)
+
+
+def headers(token: str | None = None) -> dict[str, str]:
+    """Of a request to the hub: with the token given, or that of the usual places if there is one."""
+    return dict(huggingface_hub.utils.build_hf_headers(token=token))
+
+
+def is_on_hub(url: str) -> bool:
+    return url.startswith(f"{_endpoint()}/")
+
+
+def _endpoint() -> str:
+    return huggingface_hub.constants.ENDPOINT
+
+
+def _get(url: str, token: str | None):
+    return remote_files.fetch(url, lambda: headers(token))
+
+
+def _options(config: Any) -> dict[str, Any]:
+    """What a card sets of a loader's options, beyond the names of its files."""
+    import datasets
+
+    names = {field.name for field in dataclasses.fields(config)}
+    names -= {field.name for field in dataclasses.fields(datasets.BuilderConfig)}
+    default = type(config)()
+    return {
+        name: getattr(config, name)
+        for name in sorted(names)
+        if name != "features" and getattr(config, name) != getattr(default, name)
+    }
+
+
+def _check_online(name: str) -> None:
+    if huggingface_hub.constants.HF_HUB_OFFLINE:
+        raise ValueError(
+            f"Data set {name!r} is streamed from the hub, and HF_HUB_OFFLINE forbids it: unset it, or "
+            "download the files and name them: sources.HuggingFaceSource({'train': '…/*.parquet'})."
+        )
+
+
+def _explain(error: remote_files.HttpStatusError, name: str, revision: str, token: str | None) -> Exception:
+    endpoint = _endpoint()
+    if error.code == "RevisionNotFound":
+        return FileNotFoundError(
+            f"Data set {name!r} has no revision {revision!r}; branches and commits are at "
+            f"{endpoint}/datasets/{name}/commits/main."
+        )
+    if error.code == "GatedRepo" or error.status == 403:
+        return ValueError(
+            f"Data set {name!r} is restricted ({error}): ask for access at {endpoint}/datasets/{name} with the "
+            "account of your token."
+        )
+    if error.status in (401, 404):
+        has_token = "authorization" in headers(token)
+        remedy = "your token may not read it" if has_token else "it needs a token: set HF_TOKEN, or run `hf auth login`"
+        return FileNotFoundError(f"There is no data set {name!r} at {endpoint}, or it is private and {remedy}.")
+    return ValueError(f"Data set {name!r} cannot be read: {error}.")
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -1,0 +1,325 @@
+"""Files behind HTTP as Python file objects, whose bytes are the file's whatever the connection does.
+
+A request that fails is made again after a wait, and goes on at the byte where the last one stopped: `Range` where the
+server knows it, otherwise what was read already is skipped.
+"""
+
+import dataclasses
+import email.utils
+import io
+import logging
+import random
+import re
+import time
+from collections.abc import Callable, Mapping
+
+import requests
+import urllib3
+
+logger = logging.getLogger(__name__)
+
+# Waits double from the first to the longest. 14 failures in a row are about 10 minutes: longer than a hub restarts or a
+# rate limit's window of 5 minutes lasts, shorter than anyone wants to pay for idle accelerators.
+FIRST_WAIT_SECONDS = 1.0
+LONGEST_WAIT_SECONDS = 64.0
+MAX_FAILURES = 14
+# Before training somebody waits for the message: half a minute.
+MAX_FAILURES_AT_START = 6
+# `Retry-After` is obeyed up to this: a server that asks for more is not coming back for this run.
+LONGEST_RETRY_AFTER_SECONDS = 300.0
+# Of a connection, and of each piece of a body. Hubs answer within seconds even when they are busy.
+TIMEOUT_SECONDS = (10.0, 30.0)
+# A connection that brings less than this per second, over so many seconds of waiting for it, is given up.
+MIN_BYTES_PER_SECOND = 1024
+SLOW_AFTER_SECONDS = 60.0
+
+_TRANSIENT_STATUS = {408, 425, 429}  # and everything from 500 on
+_FAILURES = (requests.RequestException, urllib3.exceptions.HTTPError, OSError)
+_DIGITS = re.compile(r"\s*(\d+)\s*")
+
+Headers = Callable[[], Mapping[str, str]]
+
+
+class BrokenFileError(RuntimeError):
+    """A file that stayed unreadable; the message has its name and the last cause."""
+
+
+class RefusedError(RuntimeError):
+    """A file that this user may not read."""
+
+
+class HttpStatusError(Exception):
+    """An answer that will not become another one.
+
+    Attributes:
+      status: the HTTP status.
+      code: the hub's own word for it, such as "GatedRepo", or "".
+    """
+
+    def __init__(self, url: str, response: requests.Response):
+        self.status = response.status_code
+        self.code = response.headers.get("X-Error-Code", "")
+        said = response.headers.get("X-Error-Message", "")
+        super().__init__(f"{url} answers with HTTP status {self.status} {response.reason} {said}".rstrip())
+
+
+class _TransientError(OSError):
+    """An answer, or a body, that another request may give better."""
+
+    def __init__(self, message: str, wait_seconds: float | None = None):
+        super().__init__(message)
+        self.wait_seconds = wait_seconds
+
+
+class Retries:
+    """Counts failures in a row, and waits between them: exponentially longer, with jitter so that hosts spread out."""
+
+    def __init__(self, name: str, max_failures: int | None = None):
+        self._name = name
+        self._max_failures = max_failures
+        self._failures = 0
+
+    def succeed(self) -> None:
+        self._failures = 0
+
+    def wait_after(self, error: Exception) -> None:
+        """Raises BrokenFileError after too many failures."""
+        self._failures += 1
+        cause = f"{type(error).__name__.lstrip('_')}: {error}" if str(error) else type(error).__name__
+        most = self._max_failures or MAX_FAILURES
+        if self._failures >= most:
+            raise BrokenFileError(
+                f"{self._name} stays unreadable: {most} requests in a row failed, the last with {cause}"
+            ) from error
+        seconds = min(FIRST_WAIT_SECONDS * 2 ** (self._failures - 1), LONGEST_WAIT_SECONDS)
+        # Not from the global generator: reading must not change anyone's random numbers.
+        seconds *= random.SystemRandom().uniform(0.5, 1.5)
+        asked = getattr(error, "wait_seconds", None)
+        if asked is not None:
+            seconds = max(seconds, min(asked, LONGEST_RETRY_AFTER_SECONDS))
+        # One failure is ordinary: servers close connections that idle while a chunk is trained on.
+        level = logging.INFO if self._failures == 1 else logging.WARNING
+        logger.log(level, "%s: %s; failure %d, again in %.1f s.", self._name, cause, self._failures, seconds)
+        time.sleep(seconds)
+
+
+def fetch(url: str, headers: Headers) -> requests.Response:
+    """A small document, read whole.
+
+    Raises:
+      HttpStatusError: if the server refuses it.
+      BrokenFileError: if it stays unreadable.
+    """
+    retries = Retries(url, MAX_FAILURES_AT_START)
+    with requests.Session() as session:
+        while True:
+            try:
+                response = session.get(url, headers=dict(headers()), timeout=TIMEOUT_SECONDS)
+                _check_status(url, response)
+                return response
+            except _FAILURES as error:
+                retries.wait_after(error)
+
+
+def size_of(url: str, headers: Headers = dict) -> int:
+    """The length of a file behind a URL, in bytes.
+
+    Raises:
+      FileNotFoundError: if the server refuses it.
+      ValueError: if it does not say.
+      BrokenFileError: if it does not answer.
+    """
+    retries = Retries(url, MAX_FAILURES_AT_START)
+    while True:
+        wanted = {**headers(), "Accept-Encoding": "identity", "Range": "bytes=0-0"}
+        try:
+            with requests.get(url, headers=wanted, stream=True, timeout=TIMEOUT_SECONDS) as response:
+                if response.status_code == 416:  # no first byte: empty
+                    return 0
+                _check_status(url, response)
+                total = response.headers.get("Content-Range", "").rpartition("/")[2]
+                length = total if response.status_code == 206 else response.headers.get("Content-Length", "")
+        except HttpStatusError as error:
+            raise FileNotFoundError(f"{error}; check the address.") from error
+        except _FAILURES as error:
+            retries.wait_after(error)
+            continue
+        if not length.isdigit():
+            raise ValueError(
+                f"The server of {url} does not say how long the file is, so an interrupted read would go unnoticed; "
+                "download the file and read it from disk."
+            )
+        return int(length)
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoteFile:
+    """A file behind a URL.
+
+    Attributes:
+      name: what messages call it.
+      url: where it is; may redirect, which is followed anew for each request, as signed addresses expire.
+      size: its bytes.
+      headers: makes the headers of a request, such as one with a token. They are not sent to other hosts.
+    """
+
+    name: str
+    url: str
+    size: int
+    headers: Headers = dict
+
+    def open(self) -> io.BufferedReader:
+        """For reading from front to back: one request, unless it breaks."""
+        return io.BufferedReader(_Reader(self, to_the_end=True), 1 << 20)
+
+    def open_parts(self) -> io.RawIOBase:
+        """For reading here and there: a request for each read."""
+        return _Reader(self, to_the_end=False)
+
+
+class _Reader(io.RawIOBase):
+    def __init__(self, file: RemoteFile, to_the_end: bool):
+        super().__init__()
+        self._file = file
+        self._to_the_end = to_the_end
+        self._session = requests.Session()
+        self._retries = Retries(file.name)
+        self._position = 0
+        # The answer that is being read, and the bytes of the file where it is and where it ends.
+        self._response: requests.Response | None = None
+        self._at = self._end = 0
+        self._etag: str | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size}[whence]
+        self._position = max(0, start + offset)
+        return self._position
+
+    def close(self) -> None:
+        if not self.closed:
+            self._hang_up()
+            self._session.close()
+        super().close()
+
+    def readinto(self, buffer) -> int:
+        view = memoryview(buffer).cast("B")
+        wanted = min(len(view), max(0, self._file.size - self._position))
+        read = 0
+        while read < wanted:
+            some = self._read_some(wanted - read)
+            view[read : read + len(some)] = some
+            read += len(some)
+            if self._to_the_end:
+                break
+        return read
+
+    def _read_some(self, wanted: int) -> bytes:
+        """At least a byte of the file, from the position on."""
+        began = self._position
+        while True:
+            try:
+                if self._response is None or self._at != self._position or self._at >= self._end:
+                    self._ask(self._file.size if self._to_the_end else self._position + wanted)
+                some = self._receive(min(wanted, self._end - self._at))
+            except _FAILURES as error:
+                self._hang_up()
+                self._retries.wait_after(error)
+                continue
+            assert self._position == began
+            self._position += len(some)
+            return some
+
+    def _ask(self, end: int) -> None:
+        """Requests bytes from the position to `end`."""
+        self._hang_up()
+        file, position = self._file, self._position
+        headers = {**file.headers(), "Accept-Encoding": "identity", "Range": f"bytes={position}-{end - 1}"}
+        response = self._session.get(file.url, headers=headers, stream=True, timeout=TIMEOUT_SECONDS)
+        self._response, self._waited, self._received = response, 0.0, 0
+        try:
+            _check_status(file.url, response)
+        except HttpStatusError as error:
+            kind = RefusedError if error.status in (401, 403) else BrokenFileError
+            raise kind(f"{file.name} cannot be read: {error}") from error
+        if response.status_code == 206:
+            got, total = response.headers.get("Content-Range", ""), "*"
+            match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", got)
+            if match is None or int(match[1]) != position:
+                raise _TransientError(f"bytes from {position} on were asked for, and {got!r} came")
+            total = match[2]
+            self._at, self._end = position, end
+        else:
+            # The server sends everything.
+            if not self._to_the_end and position:
+                raise BrokenFileError(
+                    f"{file.name} cannot be streamed: the server of {file.url} does not send parts of files (HTTP "
+                    "Range), and Parquet is read in parts. Download it, or convert it to JSON-lines."
+                )
+            total = response.headers.get("Content-Length", "*")
+            self._at, self._end = 0, file.size
+        self._check_same_file(total, response.headers.get("ETag"))
+        while self._at < position:
+            self._receive(min(position - self._at, 1 << 20))
+
+    def _check_same_file(self, total: str, etag: str | None) -> None:
+        changed = total != "*" and int(total) != self._file.size
+        if etag and not etag.startswith("W/"):
+            changed = changed or self._etag not in (None, etag)
+            self._etag = etag
+        if changed:
+            raise BrokenFileError(f"{self._file.name} has changed at {self._file.url} while it was read")
+
+    def _receive(self, wanted: int) -> bytes:
+        assert self._response is not None
+        began = time.monotonic()
+        some = self._response.raw.read1(wanted)
+        self._waited += time.monotonic() - began
+        self._received += len(some)
+        if not some:
+            raise _TransientError(f"the connection ended at byte {self._at} of {self._file.size}")
+        if self._waited > SLOW_AFTER_SECONDS:
+            if self._received < MIN_BYTES_PER_SECOND * self._waited:
+                raise _TransientError(f"only {self._received} bytes came in {self._waited:.0f} s")
+            self._waited, self._received = 0.0, 0
+        # A connection that only crawls is no success, or a shard that crawls for ever would never count as broken.
+        if self._received >= MIN_BYTES_PER_SECOND * self._waited:
+            self._retries.succeed()
+        self._at += len(some)
+        return some
+
+    def _hang_up(self) -> None:
+        if self._response is not None:
+            self._response.close()
+            self._response = None
+
+
+def _check_status(url: str, response: requests.Response) -> None:
+    status = response.status_code
+    if status in _TRANSIENT_STATUS or status >= 500:
+        raise _TransientError(f"HTTP status {status} {response.reason}", _asked_wait(response.headers))
+    if status not in (200, 206):
+        raise HttpStatusError(url, response)
+
+
+def _asked_wait(headers: Mapping[str, str]) -> float | None:
+    """Seconds that a server asks to wait: `Retry-After` (RFC 9110, section 10.2.3), or the hub's `RateLimit`."""
+    asked = headers.get("Retry-After", "")
+    if digits := _DIGITS.fullmatch(asked):
+        return float(digits[1])
+    if asked:
+        try:
+            return max(0.0, email.utils.parsedate_to_datetime(asked).timestamp() - time.time())
+        except ValueError:
+            return None
+    # Hugging Face answers a limit with `RateLimit: "resolvers";r=0;t=142`.
+    reset = re.search(r";\s*r=0\s*;\s*t=(\d+)", headers.get("RateLimit", ""))
+    return float(reset[1]) if reset else None
