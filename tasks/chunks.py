@@ -12,7 +12,15 @@ import pyarrow as pa
 from tasks import remote_files, shards, splits
 
 # What the readers of formats raise for files that are damaged or cannot be opened.
-UNREADABLE = (ValueError, OSError, EOFError, zlib.error, pa.ArrowException)
+UNREADABLE = (remote_files.BrokenFileError, ValueError, OSError, EOFError, zlib.error, pa.ArrowException)
+
+
+def broken(shard: shards.Shard, row: int, error: Exception) -> remote_files.BrokenFileError:
+    """An error that names the shard, for one of `UNREADABLE`."""
+    reason = " ".join(str(error).split())
+    if not isinstance(error, remote_files.BrokenFileError):
+        reason = f"{type(error).__name__}: {reason}"
+    return remote_files.BrokenFileError(f"Shard {shard.name} cannot be read from row {row} on ({reason})")
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -101,14 +109,8 @@ class Cursor:
         with self._lock:
             try:
                 table = self._read(index, where.shard, start, stop)
-            except remote_files.BrokenFileError as error:
-                raise remote_files.BrokenFileError(f"{error} (shard of row {start} on)") from error
             except UNREADABLE as error:
-                reason = " ".join(str(error).split()) or "no reason is given"
-                raise remote_files.BrokenFileError(
-                    f"Shard {self._shards.shards[where.shard].name} cannot be read from row {start} on "
-                    f"({type(error).__name__}: {reason})"
-                ) from error
+                raise broken(self._shards.shards[where.shard], start, error) from error
         rows = np.arange(piece.offset, table.num_rows, piece.step)
         goes_on = len(rows) > 0
         if self._keeps is not None:

@@ -43,12 +43,14 @@ class Repository:
 
     Attributes:
       name: such as "org/corpus".
+      revision: what was asked for.
       commit: its hash.
       sizes: bytes of each file by path.
       token: of the user, or None for the usual places.
     """
 
     name: str
+    revision: str
     commit: str
     sizes: Mapping[str, int]
     token: str | None = None
@@ -64,18 +66,22 @@ class Repository:
         """
         _check_online(name)
         address = f"{_endpoint()}/api/datasets/{name}"
-        try:
-            info = _get(f"{address}/revision/{urllib.parse.quote(revision, safe='')}", token).json()
-            sizes: dict[str, int] = {}
-            page = f"{address}/tree/{info['sha']}?recursive=true"
-            while page:
-                answer = _get(page, token)
-                sizes |= {entry["path"]: entry["size"] for entry in answer.json() if entry["type"] == "file"}
-                page = answer.links.get("next", {}).get("url", "")
-        except remote_files.HttpStatusError as error:
-            raise _explain(error, name, revision, token) from error
+        repository = cls(name, revision, "", {}, token)
+        info = repository._get(f"{address}/revision/{urllib.parse.quote(revision, safe='')}").json()
+        sizes: dict[str, int] = {}
+        page = f"{address}/tree/{info['sha']}?recursive=true"
+        while page:
+            answer = repository._get(page)
+            sizes |= {entry["path"]: entry["size"] for entry in answer.json() if entry["type"] == "file"}
+            page = answer.links.get("next", {}).get("url", "")
         logger.info("%s: revision %s is commit %s, with %d files.", name, revision, info["sha"], len(sizes))
-        return cls(name, info["sha"], sizes, token)
+        return dataclasses.replace(repository, commit=info["sha"], sizes=sizes)
+
+    def _get(self, url: str):
+        try:
+            return remote_files.fetch(url, lambda: headers(self.token))
+        except remote_files.HttpStatusError as error:
+            raise _explain(error, self) from error
 
     def file(self, path: str) -> remote_files.RemoteFile:
         address = f"{_endpoint()}/datasets/{self.name}/resolve/{self.commit}/{urllib.parse.quote(path)}"
@@ -97,7 +103,7 @@ class Repository:
                 (root / path).parent.mkdir(parents=True, exist_ok=True)
                 (root / path).touch()
             for path in self.sizes.keys() & set(_CARDS):
-                (root / path).write_bytes(_get(self.file(path).url, self.token).content)
+                (root / path).write_bytes(self._get(self.file(path).url).content)
             try:
                 builder = datasets.load_dataset_builder(
                     str(root), config, data_files=data_files, cache_dir=f"{directory}/cache"
@@ -133,10 +139,6 @@ def _endpoint() -> str:
     return huggingface_hub.constants.ENDPOINT
 
 
-def _get(url: str, token: str | None):
-    return remote_files.fetch(url, lambda: headers(token))
-
-
 def _options(config: Any) -> dict[str, Any]:
     """What a card sets of a loader's options, beyond the names of its files."""
     import datasets
@@ -159,8 +161,8 @@ def _check_online(name: str) -> None:
         )
 
 
-def _explain(error: remote_files.HttpStatusError, name: str, revision: str, token: str | None) -> Exception:
-    endpoint = _endpoint()
+def _explain(error: remote_files.HttpStatusError, repository: Repository) -> Exception:
+    name, revision, endpoint = repository.name, repository.revision, _endpoint()
     if error.code == "RevisionNotFound":
         return FileNotFoundError(
             f"Data set {name!r} has no revision {revision!r}; branches and commits are at "
@@ -172,7 +174,7 @@ def _explain(error: remote_files.HttpStatusError, name: str, revision: str, toke
             "account of your token."
         )
     if error.status in (401, 404):
-        has_token = "authorization" in headers(token)
+        has_token = "authorization" in headers(repository.token)
         remedy = "your token may not read it" if has_token else "it needs a token: set HF_TOKEN, or run `hf auth login`"
         return FileNotFoundError(f"There is no data set {name!r} at {endpoint}, or it is private and {remedy}.")
     return ValueError(f"Data set {name!r} cannot be read: {error}.")

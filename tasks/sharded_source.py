@@ -150,10 +150,11 @@ class ShardedSource(seqio.DataSource):
         for row in rows:
             try:
                 schema = tables.schema(row.shard) if tables.shards[row.shard].size else None
-            except remote_files.BrokenFileError as error:
+            except chunks.UNREADABLE as error:
+                broken = chunks.broken(tables.shards[row.shard], 0, error)
                 if self._on_broken_shard == "stop" or row is rows[-1]:
-                    raise
-                self._say_skipped(error)
+                    raise broken from error
+                self._say_skipped(broken)
                 continue
             if schema is not None:
                 return schema

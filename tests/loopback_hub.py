@@ -10,7 +10,7 @@ import re
 import threading
 import urllib.parse
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 TOKEN = "hf_loopback"
 # Larger files are uploaded in parts of this size.
@@ -108,6 +108,7 @@ def _entry(path: str, content: bytes) -> dict:
 def _handler(hub: LoopbackHub) -> type[http.server.BaseHTTPRequestHandler]:
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # A body would wait for the acknowledgement of its headers.
 
         def log_message(self, *_):
             pass
@@ -210,15 +211,23 @@ def _handler(hub: LoopbackHub) -> type[http.server.BaseHTTPRequestHandler]:
             siblings = [{"rfilename": path} for path in files]
             self.answer(200, {"id": name, "sha": sha, "private": repo.private, "siblings": siblings, "tags": []})
 
-        def tree(self, name: str, revision: str, content: bytes):
+        def tree(self, name: str, revision: str, directory: str | None, content: bytes):
             del content
-            if (repo := self.repo(name)) and (found := repo.at(revision)):
-                query = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
-                begin = int(query.get("cursor", ["0"])[0])
-                entries = [_entry(path, content) for path, content in found[1].items()]
-                url = f"{hub.url}{self.path.partition('&cursor')[0]}&cursor={begin + hub.page_size}"
-                more = {"Link": f'<{url}>; rel="next"'} if begin + hub.page_size < len(entries) else {}
-                self.answer(200, entries[begin : begin + hub.page_size], more)
+            if not (repo := self.repo(name)) or not (found := repo.at(revision)):
+                return
+            query = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
+            is_recursive = query.get("recursive", ["false"])[0].lower() == "true"
+            begin = int(query.get("cursor", ["0"])[0])
+            root = f"{directory}/" if directory else ""
+            files = {path: content for path, content in found[1].items() if path.startswith(root)}
+            parents = {str(parent) for path in files for parent in PurePosixPath(path).parents if len(str(parent)) > 1}
+            entries = [{"type": "directory", "path": path, "size": 0, "oid": _blob_id(b"")} for path in sorted(parents)]
+            entries += [_entry(path, content) for path, content in files.items()]
+            if not is_recursive:
+                entries = [entry for entry in entries if "/" not in entry["path"].removeprefix(root)]
+            url = f"{hub.url}{self.path.partition('&cursor')[0]}&cursor={begin + hub.page_size}"
+            more = {"Link": f'<{url}>; rel="next"'} if begin + hub.page_size < len(entries) else {}
+            self.answer(200, entries[begin : begin + hub.page_size], more)
 
         def preupload(self, name: str, content: bytes):
             if not (repo := self.repo(name)):
@@ -315,7 +324,7 @@ def _handler(hub: LoopbackHub) -> type[http.server.BaseHTTPRequestHandler]:
         r"POST /api/repos/create": Handler.create,
         r"POST /api/validate-yaml": Handler.validate,
         rf"GET /api/(?:models|datasets)/{name}(?:/revision/([^/]+))?": Handler.info,
-        rf"GET /api/(?:models|datasets)/{name}/tree/([^/]+)": Handler.tree,
+        rf"GET /api/(?:models|datasets)/{name}/tree/([^/]+)(?:/(.+))?": Handler.tree,
         rf"POST /api/models/{name}/preupload/main": Handler.preupload,
         rf"POST /{name}\.git/info/lfs/objects/batch": Handler.batch,
         r"PUT /large/(\w+)": Handler.keep,

@@ -1,0 +1,342 @@
+"""Tasks that stream data sets of a hub on the loopback, whole and broken."""
+
+import gzip
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import seqio
+
+from limba import data
+from tasks import pipeline, pretraining, remote_files, sources, splits
+from tests.loopback_hub import TOKEN, LoopbackHub
+
+CORPUS = "org/corpus"
+COLUMNS = "org/columns"
+SHARD_ROWS = (40, 3, 25, 60, 17, 31, 24)
+CARD = """---
+configs:
+- config_name: gz
+  data_files:
+  - split: train
+    path: gz/part-*.json.gz
+  - split: test
+    path: gz/other.json.gz
+- config_name: small
+  data_files: gz/part-1.json.gz
+---
+A corpus.
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, make_document):
+    """Two data sets with the same documents: gzipped JSON-lines with a card, and Parquet without one."""
+    folder = tmp_path / "data"
+    for name in ("corpus/gz", "columns"):
+        (folder / name).mkdir(parents=True)
+    (folder / "corpus/README.md").write_text(CARD, "utf-8")
+    for shard, rows in enumerate(SHARD_ROWS):
+        documents = [make_document(shard, row) for row in range(rows)]
+        lines = "".join(json.dumps(document) + "\n" for document in documents)
+        (folder / f"corpus/gz/part-{shard}.json.gz").write_bytes(gzip.compress(lines.encode()))
+        table = pa.Table.from_pylist([document | {"unused": os.urandom(200)} for document in documents])
+        pa.parquet.write_table(table, folder / f"columns/part-{shard}.parquet", row_group_size=11)
+    (folder / "corpus/gz/other.json.gz").write_bytes(gzip.compress(b'{"text": "another split"}\n'))
+    return folder
+
+
+@pytest.fixture
+def loopback(monkeypatch, tmp_path, folder):
+    hub = LoopbackHub()
+    hub.use(monkeypatch, tmp_path / "home")
+    hub.add(CORPUS, folder / "corpus", private=True)
+    hub.add(COLUMNS, folder / "columns", private=True)
+    monkeypatch.setattr(remote_files, "FIRST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(remote_files, "LONGEST_WAIT_SECONDS", 0.002)
+    yield hub
+    hub.close()
+
+
+def register(name, source):
+    return pretraining.register_pretraining_task(
+        name, data_files=source, vocabulary=seqio.ByteVocabulary(extra_ids=100), shuffle_buffer_size=100
+    )
+
+
+def open_batches(task, lengths, **options):
+    options = {"split": "train", "batch_size": 8, "num_readers": 4, "seed": 3, **options}
+    return pipeline.get_train_batches(data.DatasetConfig(task.name, lengths, **options))
+
+
+def take(batches, count):
+    return [next(batches) for _ in range(count)]
+
+
+def assert_equal(first, second):
+    for a, b in zip(first, second, strict=True):
+        for name in a:
+            np.testing.assert_array_equal(a[name], b[name])
+
+
+def texts(source, split="train"):
+    return [document["text"] for documents in source.documents(split) for document in documents]
+
+
+def a_quarter(seed, *faults):
+    """Every fourth request fails, at random, in one of the ways."""
+    rng = random.Random(seed)
+    return lambda asked: rng.choice(faults) if rng.random() < 0.25 else None
+
+
+# ------------------------------------------------- without faults -------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "local"),
+    [(CORPUS, "gz", "corpus/gz/part-*.json.gz"), (COLUMNS, None, "columns/part-*.parquet")],
+)
+def test_batches_equal_those_of_local_files_whatever_a_quarter_of_requests_does(
+    loopback, folder, name, config, local, lengths
+):
+    """Over three epochs, and with the position saved and restored on the way."""
+    local_task = register("test_local", sources.HuggingFaceSource({"train": folder / local}, chunk_documents=8))
+    expected = take(open_batches(local_task, lengths), 60)
+    # Requests are counted from the first on, those of the layout included.
+    loopback.fault = a_quarter(1, 429, 500, 502, 503, 504, "drop")
+    task = register("test_hub", sources.HubSource(name, config, chunk_documents=8))
+    batches = open_batches(task, lengths)
+    first = take(batches, 20)
+    state = batches.save_state()
+    assert_equal(first + take(batches, 40), expected)
+    batches = open_batches(task, lengths)
+    batches.restore_state(state)
+    assert_equal(take(batches, 40), expected[20:])
+    assert sum(asked.startswith("GET /datasets/") for asked in loopback.requests) > 50
+
+
+def test_layout_is_that_of_datasets(loopback, tmp_path):
+    """With another card-less repository, whose splits are in the names of its files."""
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    for name in ("train-00000", "train-00001", "validation", "test"):
+        (plain / f"{name}.jsonl").write_text(json.dumps({"text": name}) + "\n", "utf-8")
+    loopback.add("org/plain", plain)
+    loopback.page_size = 2
+    program = (
+        "import datasets, json, sys\n"
+        "loaded = datasets.load_dataset(*json.loads(sys.argv[1]), streaming=True)\n"
+        "print(json.dumps({split: [row['text'] for row in rows] for split, rows in loaded.items()}))\n"
+    )
+    environment = os.environ | loopback.environment(tmp_path / "home") | {"HF_DATASETS_OFFLINE": "0"}
+    for name, config in ((CORPUS, "gz"), (CORPUS, "small"), ("org/plain", None)):
+        arguments = [sys.executable, "-c", program, json.dumps([name, config] if config else [name])]
+        done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        expected = json.loads(done.stdout.splitlines()[-1])
+        source = sources.HubSource(name, config)
+        assert set(source.splits) == set(expected)
+        for split, rows in expected.items():
+            assert sorted(texts(source, split)) == sorted(rows), (name, split)
+
+
+def test_data_files_in_place_of_the_layout(loopback):
+    source = sources.HubSource(CORPUS, data_files={"train": "gz/part-[01].*", "validation": "gz/other*"})
+    assert source.list_shards("train") == ["gz/part-0.json.gz", "gz/part-1.json.gz"]
+    assert texts(source, "validation") == ["another split"]
+
+
+def test_urls(loopback, make_document, places):
+    """With the token, as they are on the hub; and of a server that sends files only whole, which JSON does with."""
+    sha = loopback.repos[CORPUS].sha()
+    base, columns = (f"{loopback.url}/datasets/{name}/resolve/{sha}" for name in (CORPUS, COLUMNS))
+    expected = sorted(make_document(*place)["text"] for place in places)
+    for has_ranges in (True, False):
+        loopback.has_ranges = has_ranges
+        loopback.fault = a_quarter(2, 503, "drop")
+        source = sources.HuggingFaceSource({"train": [f"{base}/gz/part-{i}.json.gz" for i in range(7)]})
+        assert sorted(texts(source)) == expected
+    with pytest.raises(remote_files.BrokenFileError, match=r"does not send parts of files"):
+        texts(sources.HuggingFaceSource({"train": f"{columns}/part-0.parquet"}))
+    loopback.fault = lambda asked: None
+    with pytest.raises(FileNotFoundError, match=r"gone\.jsonl answers with HTTP status 404"):
+        sources.HuggingFaceSource({"train": f"{base}/gone.jsonl"}).check("train")
+
+
+def test_parquet_reads_only_its_columns_and_from_its_row_group_on(loopback, folder, monkeypatch):
+    monkeypatch.setattr(remote_files, "FIRST_WAIT_SECONDS", 0.0)
+    (folder / "big").mkdir()
+    rows = [{"text": f"text {row}", "unused": os.urandom(2000)} for row in range(1000)]
+    pa.parquet.write_table(pa.Table.from_pylist(rows), folder / "big/big.parquet", row_group_size=100)
+    loopback.add("org/big", folder / "big")
+    size = (folder / "big/big.parquet").stat().st_size
+    source = sources.HubSource("org/big", data_files={"train": "big.parquet"}, chunk_documents=100)
+    tables = source._open("train")[0]
+    first, read = tables.open(0, ["text"], 100, 850)
+    assert first == 800
+    assert [text for table in read for text in table.column("text").to_pylist()] == [
+        f"text {i}" for i in range(800, 1000)
+    ]
+    assert size > 2_000_000
+    assert loopback.served_bytes < 150_000  # the footer, and the texts of two groups
+
+
+# -------------------------------------------------- with faults ---------------------------------------------------
+
+
+def breaks(part):
+    return lambda asked: 503 if part in asked and asked.startswith("GET /datasets/") else None
+
+
+def test_a_shard_that_stays_broken_stops_with_its_name(loopback, lengths):
+    task = register("test_broken", sources.HubSource(CORPUS, "gz", chunk_documents=8))
+    batches = open_batches(task, lengths)
+    loopback.fault = breaks("part-3")
+    message = (
+        r"BrokenFileError: Shard gz/part-3\.json\.gz cannot be read from row \d+ on \(.*14 requests.*HTTP status 503"
+    )
+    with pytest.raises(RuntimeError, match=message):
+        take(batches, 60)
+    asked = [asked for asked in loopback.requests if "part-3" in asked]
+    assert 14 <= len(asked) <= 14 * 4  # each reader opens the shard for itself
+
+
+def test_a_broken_shard_is_skipped_and_counted(loopback, caplog):
+    source = sources.HubSource(CORPUS, "gz", chunk_documents=8, on_broken_shard="skip")
+    source.check("train")
+    loopback.fault = breaks("part-3")
+    examples = list(source.get_dataset(shuffle=True, seed=1, num_epochs=2).as_numpy_iterator())
+    seen = [tuple(example["document"].tolist()) for example in examples]
+    assert sorted(seen) == [
+        (epoch, shard, row)
+        for epoch in (0, 1)
+        for shard, rows in enumerate(SHARD_ROWS)
+        for row in range(rows)
+        if shard != 3
+    ]
+    skipped = [record.getMessage() for record in caplog.records if "Skipped" in record.getMessage()]
+    assert "number 2 in this process: Shard gz/part-3.json.gz cannot be read from row 0 on" in skipped[-1]
+
+
+def test_damaged_content_names_the_shard(loopback, folder):
+    whole = (folder / "corpus/gz/part-0.json.gz").read_bytes()
+    loopback.repos[CORPUS].files["gz/part-0.json.gz"] = whole[:-30]
+    source = sources.HubSource(CORPUS, "gz")
+    with pytest.raises(remote_files.BrokenFileError, match=r"Shard gz/part-0\.json\.gz cannot be read from row 0 on"):
+        texts(source)
+
+
+# -------------------------------------------------- revisions -----------------------------------------------------
+
+
+def change(loopback):
+    files = loopback.repos[CORPUS].files
+    changed = {name: gzip.compress(b'{"text": "newer"}\n') for name in files if name.startswith("gz/part")}
+    loopback.repos[CORPUS].commits.append(files | changed)
+
+
+def test_a_run_keeps_its_commit_when_the_branch_moves(loopback, lengths, caplog):
+    commit = loopback.repos[CORPUS].sha()
+    task = register("test_moving", sources.HubSource(CORPUS, "gz", chunk_documents=8))
+    expected = take(open_batches(task, lengths), 50)
+    batches = open_batches(task, lengths)
+    take(batches, 10)
+    change(loopback)
+    assert_equal(take(batches, 40), expected[10:])
+    state = batches.save_state()
+    assert any(f'"commit": "{commit}"'.encode() in part for part in _positions(state))
+
+    # Another process finds the branch elsewhere, and goes back.
+    seqio.TaskRegistry.remove("test_moving")
+    again = register("test_moving", sources.HubSource(CORPUS, "gz", chunk_documents=8, splits={"train": "train"}))
+    assert again.source.fingerprint("train")["commit"] == loopback.repos[CORPUS].sha() != commit
+    batches = open_batches(again, lengths, num_readers=4)
+    batches.restore_state(state)
+    assert (
+        f"revision main has moved to commit {loopback.repos[CORPUS].sha()}; the run goes on with {commit}"
+        in caplog.text
+    )
+    assert again.source.fingerprint("train")["commit"] == commit
+    assert_equal(take(batches, 5), take(_from(task, lengths, state), 5))
+
+    # Another revision that was asked for is refused.
+    seqio.TaskRegistry.remove("test_moving")
+    newer = loopback.repos[CORPUS].sha()
+    other = register("test_moving", sources.HubSource(CORPUS, "gz", chunk_documents=8, revision=newer))
+    with pytest.raises(ValueError, match=f"commit was '{commit}' and is '{newer}'"):
+        open_batches(other, lengths).restore_state(state)
+
+
+def _from(task, lengths, state):
+    seqio.TaskRegistry.remove(task.name)
+    seqio.TaskRegistry.add_provider(task.name, task)
+    batches = open_batches(task, lengths)
+    batches.restore_state(state)
+    return batches
+
+
+def _positions(state):
+    import io
+    import zipfile
+
+    return [zipfile.ZipFile(io.BytesIO(content)).read("position.json") for content in state.values()]
+
+
+# --------------------------------------------------- errors -------------------------------------------------------
+
+
+def test_errors(loopback, tmp_path, monkeypatch):
+    def error_of(*arguments, **options):
+        with pytest.raises((ValueError, FileNotFoundError, RuntimeError)) as caught:
+            sources.HubSource(*arguments, **options).check("train")
+        return str(caught.value)
+
+    assert "no data set 'org/missing'" in error_of("org/missing") and "your token may not read it" in error_of("org/m")
+    assert "no revision 'v9'" in error_of(CORPUS, "gz", revision="v9")
+    missing = error_of(CORPUS)
+    assert "'gz', 'small'" in missing and "Config name is missing" in missing
+    assert "'gz', 'small'" in error_of(CORPUS, "xml")
+    assert "no column 'txt'" in error_of(COLUMNS, columns=["txt"])
+    with pytest.raises(ValueError, match=r"no split 'validation'; this source has 'train', 'test'"):
+        sources.HubSource(CORPUS, "gz").check("validation")
+    loopback.repos[CORPUS].gated = True
+    assert "restricted" in error_of(CORPUS, "gz")
+    loopback.use(monkeypatch, tmp_path, token=None)
+    assert "set HF_TOKEN, or run `hf auth login`" in error_of(CORPUS, "gz")
+    loopback.repos[CORPUS].gated = False
+    sources.HubSource(CORPUS, "gz", token=TOKEN).check("train")
+    loopback.close()
+    assert "6 requests in a row failed" in error_of("org/other")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert "HF_HUB_OFFLINE forbids it" in error_of(CORPUS, "gz")
+
+
+# ---------------------------------------------- evaluation ends ---------------------------------------------------
+
+
+def test_held_out_documents_of_a_hub_corpus(loopback, lengths, make_document, places):
+    """Whatever the number of readers, each document is in one split, and an evaluation reads no more than it says."""
+    held_out = splits.held_out(0.2, among=70)
+    source = sources.HubSource(COLUMNS, splits=held_out, chunk_documents=8)
+    seen = {
+        split: [
+            tuple(example["document"].tolist()[1:])
+            for reader, shuffle in itertools.product(range(readers), [readers > 1])
+            for example in source.get_dataset(split, shuffle, 1, seqio.ShardInfo(reader, readers)).as_numpy_iterator()
+        ]
+        for split, readers in (("train", 5), ("validation", 1))
+    }
+    assert len(set(seen["train"])) == len(seen["train"]) and not set(seen["train"]) & set(seen["validation"])
+    assert all(sum(SHARD_ROWS[:shard]) + row < 70 for shard, row in seen["validation"])
+    assert 5 <= len(seen["validation"]) <= 25 and 140 <= len(seen["train"]) <= 175
+    task = register("test_held_out", source)
+    config = data.DatasetConfig(task.name, lengths, "validation", 8)
+    rows = [batch["decoder_loss_weights"].max(1).sum() for batch in pipeline.get_eval_batches(config)[task.name]]
+    assert 0 < sum(rows) < 40
