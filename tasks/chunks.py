@@ -93,6 +93,14 @@ class Cursor:
         self._waiting: list[pa.Table] = []
         self._tables: Iterator[pa.Table] = iter(())
 
+    def find(self, shard: int, row: int) -> tuple[int, int]:
+        """The piece that has a row of a shard, and its chunk."""
+        row -= self._rows[shard].start
+        for index, piece in enumerate(self._pieces):
+            if piece.shard == shard and row % piece.step == piece.offset:
+                return index, row // (self._chunk_documents * piece.step)
+        raise ValueError(f"no piece of {self._pieces} has row {row} of shard {shard}")
+
     def read(self, index: int, chunk: int) -> tuple[pa.Table, np.ndarray, bool]:
         """Documents of a chunk, their rows in the shard, and whether the piece goes on: it may keep none of a chunk.
 

@@ -98,17 +98,10 @@ class Reader:
         text = json.dumps(header, indent=1, ensure_ascii=False)
         return _zip({"position.json": text.encode(), **(_save_iterator(self._iterator) if self.can_save else {})})
 
-    def keep_revisions(self, state: bytes) -> None:
-        """Goes on with the revisions of data sets that a state was saved with, if their names have moved on."""
-        saved = self._header(state)["fingerprint"]["tasks"]
-        for task in self._stream.tasks:
-            source = saved.get(task.name, {}).get("source")
-            if self._stream.reads_chunks(task) and isinstance(source, dict):
-                task.source.keep_revision(source)
-
     def check(self, state: bytes) -> None:
         """Raises ValueError if a state was saved with another configuration."""
         saved = self._header(state)["fingerprint"]
+        self._stream.keep_revisions(saved)
         seed = saved["seed"] if self._stream.config.seed is None else self._seed
         differences = list(_differences(saved, self._stream.fingerprint(seed, self._layout.num_readers)))
         if differences:
@@ -166,7 +159,6 @@ class TrainBatches:
                     f"The saved data position has no {reader.state_name!r}, only {sorted(state)}; keep the number of "
                     "readers that the run began with (DatasetConfig.num_readers)."
                 )
-            reader.keep_revisions(state[reader.state_name])
         # All are compared before one is moved.
         for reader in self._readers:
             reader.check(state[reader.state_name])

@@ -130,7 +130,8 @@ class ShardedSource(seqio.DataSource):
         if split in self._schemas:
             return
         found = self._first_schema(split)
-        where = f"split {split!r}, files {_shorten(self.list_shards(split))}"
+        part = self._part(split)
+        where = f"split {split!r}{'' if part.is_whole else f' ({part})'}, files {_shorten(self.list_shards(split))}"
         if found is None:
             raise ValueError(f"The corpus is empty: no document in {where}. {self._hint}".rstrip())
         for column in self._columns:
@@ -207,6 +208,7 @@ class ShardedSource(seqio.DataSource):
         shard_info: seqio.ShardInfo | None = None,
         *,
         num_epochs: int | None = 1,
+        start: Sequence[int] | None = None,
         **unused_kwargs,
     ) -> tf.data.Dataset:
         """The documents of one reader. Shuffling orders pieces, and documents within a chunk, anew in every epoch.
@@ -217,6 +219,7 @@ class ShardedSource(seqio.DataSource):
           seed: of the order; None draws one.
           shard_info: which reader of how many.
           num_epochs: passes over the documents, each in another order; None repeats for ever.
+          start: the (epoch, shard, row) of the document to begin with; None is the first.
 
         Raises:
           FileNotFoundError, ValueError: see `check`; also if there are fewer documents than readers.
@@ -235,9 +238,14 @@ class ShardedSource(seqio.DataSource):
         fields = list(self._schemas[split])
         dtypes = [_tf_dtype(field) for field in fields]
 
+        first_epoch, first_shard, first_row = map(int, start) if start else (0, 0, 0)
+        first_index, first_chunk = cursor.find(first_shard, first_row) if start else (-1, 0)
+
         def order_of_epoch(epoch):
             order = np.arange(len(pieces))
-            return np.random.default_rng([seed, reader, epoch]).permutation(order) if shuffle else order
+            if shuffle:
+                order = np.random.default_rng([seed, reader, epoch]).permutation(order)
+            return order[order.tolist().index(first_index) :] if start and epoch == first_epoch else order
 
         def read_chunk(epoch, index, chunk):
             table, rows, goes_on = self._read(cursor, int(index), int(chunk))
@@ -246,6 +254,8 @@ class ShardedSource(seqio.DataSource):
             if shuffle:
                 key = [seed, epoch, piece.shard, piece.offset, chunk]
                 order = np.random.default_rng(key).permutation(order)
+            if (epoch, index, chunk) == (first_epoch, first_index, first_chunk) and goes_on:
+                order = order[rows[order].tolist().index(first_row) :]
             ids = np.stack([np.full(len(rows), epoch), np.full(len(rows), piece.shard), rows], axis=1)
             columns = [_to_numpy(table.column(field.name)) for field in fields]
             return [column[order] for column in columns] + [ids[order].astype(np.int64), np.bool_(goes_on)]
@@ -267,10 +277,12 @@ class ShardedSource(seqio.DataSource):
                 named = {field.name: column for field, column in zip(fields, columns, strict=True)}
                 return {**named, "document": ids}, goes_on
 
-            numbered = tf.data.Dataset.range(_FOREVER).map(numbered_chunk)
+            is_first = (epoch == first_epoch) & (index == first_index)
+            numbers = tf.data.Dataset.range(tf.where(is_first, tf.constant(first_chunk, tf.int64), 0), _FOREVER)
+            numbered = numbers.map(numbered_chunk)
             return numbered.take_while(lambda documents, goes_on: goes_on).map(lambda documents, goes_on: documents)
 
-        epochs = tf.data.Dataset.range(_FOREVER if num_epochs is None else num_epochs)
+        epochs = tf.data.Dataset.range(first_epoch, _FOREVER if num_epochs is None else num_epochs)
         return epochs.flat_map(pieces_of_epoch).flat_map(chunks_of_piece).unbatch()
 
     def _sizes(self, split: str) -> list[float]:
@@ -327,5 +339,7 @@ def _to_numpy(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _shorten(files: Sequence[str]) -> str:
+    if not files:
+        return "none"
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
     return f"{files[0]!r}{more}"

@@ -102,15 +102,12 @@ def rows_of(part: Part, tables: shards.Tables) -> list[ShardRows]:
                 break
             found.append(ShardRows(shard))
             continue
-        rows = tables.count_rows(shard, at_most=uncounted)
+        # One more than the last bound needs tells whether the shard ends there.
+        rows = tables.count_rows(shard, at_most=uncounted + 1)
         begin, end = max(0, start - first), rows if stop is None else min(rows, stop - first)
-        if rows < uncounted:
-            if begin < end:
-                found.append(ShardRows(shard, begin, end if end < rows else None))
-        elif stop is None:
-            found.append(ShardRows(shard, begin))  # perhaps none: it has `begin` rows or more
-        elif begin < end:
-            found.append(ShardRows(shard, begin, end))
+        if begin < end:
+            is_to_the_end = stop is None or end == rows <= uncounted
+            found.append(ShardRows(shard, begin, None if is_to_the_end else end))
         first += rows
     return found
 

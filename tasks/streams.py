@@ -159,6 +159,13 @@ class Stream:
             return encoder_decoder_features(batch["inputs"], batch["targets"])
         return {k: v.astype(np.int32) if np.issubdtype(v.dtype, np.integer) else v for k, v in batch.items()}
 
+    def keep_revisions(self, saved: Mapping[str, Any]) -> None:
+        """Goes back to the revisions of data sets that a saved fingerprint names, where their names have moved on."""
+        for task in self.tasks:
+            source = saved["tasks"].get(task.name, {}).get("source")
+            if self.reads_chunks(task) and isinstance(source, Mapping):
+                task.source.keep_revision(source)
+
     def fingerprint(self, seed: int, num_readers: int) -> dict[str, Any]:
         """What a saved position belongs to: with any of it changed, it would mean other batches."""
         config = self.config

@@ -1,0 +1,127 @@
+import itertools
+import json
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import seqio
+
+from limba import data
+from tasks import pipeline, pretraining, sources, splits
+from tests.tasks.conftest import SHARD_ROWS
+
+
+def read(source, split, readers=1, shuffle=False):
+    """Every (shard, row) of a split, by all readers."""
+    return [
+        tuple(example["document"].tolist()[1:])
+        for reader in range(readers)
+        for example in source.get_dataset(split, shuffle, 1, seqio.ShardInfo(reader, readers)).as_numpy_iterator()
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["train", "train[:1%]", "train[1000:2000]", "train[-5:]", "train[10%:-10%]", "a.b[3:]"]
+)
+def test_slices_are_written_as_they_are_read(text):
+    assert str(splits.Part.parse(text)) == text
+
+
+@pytest.mark.parametrize("text", ["train[", "train[1]", "train[1:2:3]", "train[a:]", ""])
+def test_what_is_no_slice(text):
+    with pytest.raises(ValueError, match="no slice of a split"):
+        splits.Part.parse(text)
+
+
+@pytest.mark.parametrize("readers", [1, 3])
+@pytest.mark.parametrize(
+    ("text", "start", "stop"),
+    [
+        ("all[:50]", 0, 50),
+        ("all[50:]", 50, 200),
+        ("all[43:68]", 43, 68),  # a whole shard
+        ("all[40:43]", 40, 43),
+        ("all[:40]", 0, 40),
+        ("all[40:]", 40, 200),
+        ("all[:10%]", 0, 20),
+        ("all[90%:]", 180, 200),
+        ("all[-7:]", 193, 200),
+        ("all[30:-30]", 30, 170),
+        ("all[150:1000]", 150, 200),
+    ],
+)
+def test_slices(data_files, places, text, start, stop, readers):
+    source = sources.HuggingFaceSource({"all": data_files["train"]}, splits={"part": text}, chunk_documents=4)
+    expected = sorted(places)[start:stop]
+    shards = sorted({shard for shard, _ in expected})
+    if len(expected) >= readers:
+        seen = [(shards[shard], row) for shard, row in read(source, "part", readers)]
+        assert sorted(seen) == expected
+        if readers == 1:
+            assert seen == expected
+    assert [name[-7] for name in source.list_shards("part")] == [str(shard) for shard in shards]
+
+
+def test_empty_and_unknown(data_files):
+    for text in ("all[200:]", "all[5:5]", "all[9:3]"):
+        source = sources.HuggingFaceSource({"all": data_files["train"]}, splits={"part": text})
+        with pytest.raises(ValueError, match=r"corpus is empty|has no document"):
+            read(source, "part")
+    source = sources.HuggingFaceSource({"all": data_files["train"]}, splits={"part": "any[:5]"})
+    with pytest.raises(ValueError, match="no split 'any'; this source has 'all'"):
+        source.check("part")
+    with pytest.raises(ValueError, match="no split 'all'; this source has 'part'"):
+        source.check("all")
+
+
+def test_held_out_is_disjoint_whole_and_stable(corpus, data_files, places, make_document):
+    """Copies of a text are on one side, and other files, formats and readers change nothing."""
+    source = sources.HuggingFaceSource({"train": data_files["train"]}, splits=splits.held_out(0.25), chunk_documents=4)
+    validation = set(read(source, "validation"))
+    for readers in (1, 2, 4, 5):
+        train = read(source, "train", readers, shuffle=True)
+        assert len(train) == len(set(train)) and set(train) | validation == places and not set(train) & validation
+    assert 30 <= len(validation) <= 70  # a quarter of 200
+    rows = [make_document(shard, row) for shard, row in sorted(places)] * 2
+    pa.parquet.write_table(pa.Table.from_pylist(rows), corpus / "twice.parquet", row_group_size=7)
+    twice = sources.HuggingFaceSource({"train": corpus / "twice.parquet"}, splits=splits.held_out(0.25))
+    texts = [document["text"] for documents in twice.documents("validation") for document in documents]
+    assert sorted(texts) == sorted([make_document(*place)["text"] for place in validation] * 2)
+    with pytest.raises(ValueError, match=r"the share is 2; it lies between 0 and 1"):
+        splits.held_out(2)
+
+
+def test_evaluation_of_a_slice_reads_no_further(corpus, data_files, lengths):
+    """What lies behind it may even be broken."""
+    (corpus / "train-3.jsonl").write_text('{"text": "half a li')
+    source = sources.HuggingFaceSource(
+        {"train": data_files["train"]}, splits={"train": "train[50:]", "validation": "train[:50]"}
+    )
+    task = pretraining.register_pretraining_task(
+        "test_slice", data_files=source, vocabulary=seqio.ByteVocabulary(extra_ids=100)
+    )
+    batches = list(pipeline.get_eval_batches(data.DatasetConfig(task.name, lengths, "validation", 8))[task.name])
+    assert 0 < len(batches) < 200 and set(batches[-1]["decoder_loss_weights"].max(1)) <= {0, 1}
+    with pytest.raises(ValueError, match=r"train-3\.jsonl cannot be read"):
+        source.check("train")
+
+
+def test_beginning_anywhere(data_files):
+    """`start` gives the rest of a stream, of slices and shares too."""
+    for part in ("train", "train[45:190]", splits.held_out(0.3)["train"]):
+        source = sources.HuggingFaceSource({"train": data_files["train"]}, splits={"train": part}, chunk_documents=4)
+        options = {"shuffle": True, "seed": 5, "shard_info": seqio.ShardInfo(1, 3), "num_epochs": 2}
+        whole = [tuple(e["document"].tolist()) for e in source.get_dataset("train", **options).as_numpy_iterator()]
+        for begin in (0, 17, len(whole) // 2 + 3, len(whole) - 1):
+            rest = source.get_dataset("train", **options, start=whole[begin]).as_numpy_iterator()
+            assert [tuple(example["document"].tolist()) for example in rest] == whole[begin:]
+
+
+def test_a_part_belongs_to_the_position(data_files):
+    prints = [
+        json.dumps(sources.HuggingFaceSource({"train": data_files["train"]}, splits=part).fingerprint("train"))
+        for part in (None, {"train": "train"}, {"train": "train[1:]"}, splits.held_out(0.1), splits.held_out(0.2))
+    ]
+    assert prints[0] == prints[1]
+    assert all(a != b for a, b in itertools.combinations(prints[1:], 2))
+    assert sum(SHARD_ROWS) == 200
