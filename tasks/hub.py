@@ -12,7 +12,8 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import Any
 
-import huggingface_hub
+from huggingface_hub import constants
+from huggingface_hub.utils import build_hf_headers
 
 from tasks import remote_files, shards
 
@@ -128,7 +129,7 @@ class Repository:
 
 def headers(token: str | None = None) -> dict[str, str]:
     """Of a request to the hub: with the token given, or that of the usual places if there is one."""
-    return dict(huggingface_hub.utils.build_hf_headers(token=token))
+    return dict(build_hf_headers(token=token))
 
 
 def is_on_hub(url: str) -> bool:
@@ -136,7 +137,7 @@ def is_on_hub(url: str) -> bool:
 
 
 def _endpoint() -> str:
-    return huggingface_hub.constants.ENDPOINT
+    return constants.ENDPOINT
 
 
 def _options(config: Any) -> dict[str, Any]:
@@ -154,7 +155,7 @@ def _options(config: Any) -> dict[str, Any]:
 
 
 def _check_online(name: str) -> None:
-    if huggingface_hub.constants.HF_HUB_OFFLINE:
+    if constants.HF_HUB_OFFLINE:
         raise ValueError(
             f"Data set {name!r} is streamed from the hub, and HF_HUB_OFFLINE forbids it: unset it, or "
             "download the files and name them: sources.HuggingFaceSource({'train': '…/*.parquet'})."

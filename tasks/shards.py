@@ -58,10 +58,15 @@ class Shard:
     def is_remote(self) -> bool:
         return not isinstance(self.place, pathlib.Path)
 
+    @property
+    def path(self) -> pathlib.PurePath:
+        """Its name without what may follow in a URL."""
+        return pathlib.PurePath(self.name.partition("?")[0] if self.is_remote else self.name)
+
     def open(self) -> BinaryIO:
         """Its content from the front, decompressed."""
         file: Any = self.place.open("rb") if isinstance(self.place, pathlib.Path) else self.place.open()
-        decompress = _DECOMPRESSORS.get(pathlib.PurePath(self.name).suffix.lower())
+        decompress = _DECOMPRESSORS.get(self.path.suffix.lower())
         return io.BufferedReader(decompress(file), 1 << 20) if decompress else file
 
     def open_parquet(self) -> pa.parquet.ParquetFile:
@@ -88,9 +93,9 @@ class Tables:
 
     def __init__(self, files: Sequence[Shard], builder: str | None, load_args: Mapping[str, Any]):
         self.shards = tuple(files)
-        self._builder = builder or _builder_of(files[0].name)
+        self._builder = builder or _builder_of(files[0].path)
         self._load_args = dict(load_args)
-        if ".tsv" in pathlib.PurePath(files[0].name).suffixes:
+        if ".tsv" in files[0].path.suffixes:
             self._load_args.setdefault("delimiter", "\t")
         self._stream: Any = None
 
@@ -191,7 +196,7 @@ _published: dict[str, Shard] = {}
 
 def _publish(shard: Shard) -> str:
     """A path under which this process opens the shard's content through fsspec."""
-    path = pathlib.PurePath(shard.name)
+    path = shard.path
     if path.suffix.lower() in _DECOMPRESSORS:
         path = path.with_suffix("")
     # The name is for messages; characters of patterns would be taken for such.
@@ -219,12 +224,12 @@ class _ShardFileSystem(fsspec.AbstractFileSystem):
 fsspec.register_implementation(_PROTOCOL, _ShardFileSystem, clobber=True)
 
 
-def _builder_of(file: str) -> str:
-    suffixes = [s for s in pathlib.PurePath(file.partition("?")[0]).suffixes if s.lower() not in _DECOMPRESSORS]
+def _builder_of(path: pathlib.PurePath) -> str:
+    suffixes = [s for s in path.suffixes if s.lower() not in _DECOMPRESSORS]
     builder = _BUILDER_OF_SUFFIX.get(suffixes[-1].lower()) if suffixes else None
     if builder is None:
         raise ValueError(
-            f"The format of {file!r} is not clear from its name; name it {', '.join(_BUILDER_OF_SUFFIX)} (possibly "
-            f"with {', '.join(_DECOMPRESSORS)} behind), or give the source builder='json', 'parquet', 'text' or 'csv'."
+            f"The format of {str(path)!r} is not clear from its name; name it {', '.join(_BUILDER_OF_SUFFIX)} "
+            f"(possibly with {', '.join(_DECOMPRESSORS)} behind), or give the source builder='json', 'parquet', 'text' or 'csv'."
         )
     return builder

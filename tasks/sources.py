@@ -1,5 +1,6 @@
 """The data sources of tasks: local files and URLs, and data sets on the Hugging Face hub."""
 
+import concurrent.futures
 import glob
 import logging
 import os
@@ -14,6 +15,9 @@ from tasks import shards as shards_lib
 from tasks.sharded_source import ShardedSource, Splits
 
 logger = logging.getLogger(__name__)
+
+# Sizes of files behind URLs, of which a list may have thousands.
+_ASKING_THREADS = 16
 
 DataFiles = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -61,6 +65,9 @@ class HuggingFaceSource(ShardedSource):
     def _tables(self, split: str) -> shards_lib.Tables:
         if split not in self._data_files:
             raise ValueError(f"There is no split {split!r}; this source has {', '.join(map(repr, self._data_files))}.")
+        urls = [url for url in self._data_files[split] if _is_url(url) and url not in self._remote]
+        with concurrent.futures.ThreadPoolExecutor(_ASKING_THREADS) as threads:
+            self._remote.update(zip(urls, threads.map(_remote_shard, urls), strict=True))
         files = tuple(shard for pattern in self._data_files[split] for shard in self._find(pattern, split))
         # Local files may have changed meanwhile.
         if split not in self._opened or self._opened[split].shards != files:
@@ -68,9 +75,7 @@ class HuggingFaceSource(ShardedSource):
         return self._opened[split]
 
     def _find(self, pattern: str, split: str) -> list[shards_lib.Shard]:
-        if pattern.startswith(("http://", "https://")):
-            if pattern not in self._remote:
-                self._remote[pattern] = _remote_shard(pattern)
+        if _is_url(pattern):
             return [self._remote[pattern]]
         found = sorted(glob.glob(str(pathlib.Path(pattern).expanduser()), recursive=True))  # noqa: PTH207, also absolute patterns
         if not found:
@@ -173,6 +178,10 @@ class HubSource(ShardedSource):
         elif commit == current:
             # The same commit under another name.
             self._revision = fingerprint["revision"]
+
+
+def _is_url(pattern: str) -> bool:
+    return pattern.startswith(("http://", "https://"))
 
 
 def _remote_shard(url: str) -> shards_lib.Shard:
