@@ -230,6 +230,7 @@ def _builder_of(path: pathlib.PurePath) -> str:
     if builder is None:
         raise ValueError(
             f"The format of {str(path)!r} is not clear from its name; name it {', '.join(_BUILDER_OF_SUFFIX)} "
-            f"(possibly with {', '.join(_DECOMPRESSORS)} behind), or give the source builder='json', 'parquet', 'text' or 'csv'."
+            f"(possibly with {', '.join(_DECOMPRESSORS)} behind), or give the source builder='json', 'parquet', 'text' "
+            "or 'csv'."
         )
     return builder
