@@ -73,6 +73,11 @@ def split_shards(sizes: Sequence[float], num_readers: int) -> list[list[Piece]]:
     return [sorted(mine) for mine in pieces]
 
 
+def _piece_of(pieces: Sequence[Piece], shard: int, row: int) -> Piece:
+    """The piece that has a row of a shard."""
+    return next(piece for piece in pieces if piece.shard == shard and row % piece.step == piece.offset)
+
+
 def set_folders(tfds_data_dir: str | None, cache_dirs: Sequence[str]) -> None:
     """Where TensorFlow Datasets has its data, and where else SeqIO looks for cached tasks."""
     if tfds_data_dir:
@@ -208,6 +213,7 @@ class HuggingFaceSource(seqio.DataSource):
         shard_info: seqio.ShardInfo | None = None,
         *,
         num_epochs: int | None = 1,
+        start: Sequence[int] | None = None,
         **unused_kwargs,
     ) -> tf.data.Dataset:
         """The documents of one reader. Shuffling orders pieces, and documents within a chunk, anew in every epoch.
@@ -218,6 +224,7 @@ class HuggingFaceSource(seqio.DataSource):
           seed: of the order; None draws one.
           shard_info: which reader of how many.
           num_epochs: passes over the documents, each in another order; None repeats for ever.
+          start: the (epoch, shard, row) of the document to begin with; None is the first.
 
         Raises:
           FileNotFoundError, ValueError: see `check`; also if there are fewer documents than readers.
@@ -235,10 +242,15 @@ class HuggingFaceSource(seqio.DataSource):
             )
         fields = list(self._schemas[split])
         dtypes = [_tf_dtype(field) for field in fields]
+        first_epoch, first_shard, first_row = map(int, start) if start else (0, 0, 0)
+        first_index = pieces.index(_piece_of(pieces, first_shard, first_row)) if start else -1
+        first_chunk = first_row // (self._chunk_documents * pieces[first_index].step)
 
         def order_of_epoch(epoch):
             order = np.arange(len(pieces))
-            return np.random.default_rng([seed, reader, epoch]).permutation(order) if shuffle else order
+            if shuffle:
+                order = np.random.default_rng([seed, reader, epoch]).permutation(order)
+            return order[order.tolist().index(first_index) :] if start and epoch == first_epoch else order
 
         def read_chunk(epoch, index, chunk):
             table, rows = cursor.read(int(index), int(chunk))
@@ -247,6 +259,8 @@ class HuggingFaceSource(seqio.DataSource):
             if shuffle:
                 key = [seed, epoch, piece.shard, piece.offset, chunk]
                 order = np.random.default_rng(key).permutation(order)
+            if (epoch, index, chunk) == (first_epoch, first_index, first_chunk):
+                order = order[rows[order].tolist().index(first_row) :]
             ids = np.stack([np.full(len(rows), epoch), np.full(len(rows), piece.shard), rows], axis=1)
             columns = [_to_numpy(table.column(field.name)) for field in fields]
             return [column[order] for column in columns] + [ids[order].astype(np.int64)]
@@ -266,10 +280,13 @@ class HuggingFaceSource(seqio.DataSource):
                 ids.set_shape([None, 3])
                 return {**{field.name: column for field, column in zip(fields, columns, strict=True)}, "document": ids}
 
-            chunks = tf.data.Dataset.range(_FOREVER).map(numbered_chunk)
+            is_first = (epoch == first_epoch) & (index == first_index)
+            chunks = tf.data.Dataset.range(tf.where(is_first, tf.constant(first_chunk, tf.int64), 0), _FOREVER).map(
+                numbered_chunk
+            )
             return chunks.take_while(lambda documents: tf.shape(documents["document"])[0] > 0)
 
-        epochs = tf.data.Dataset.range(_FOREVER if num_epochs is None else num_epochs)
+        epochs = tf.data.Dataset.range(first_epoch, _FOREVER if num_epochs is None else num_epochs)
         return epochs.flat_map(pieces_of_epoch).flat_map(chunks_of_piece).unbatch()
 
     def _sizes(self, split: str) -> list[int]:
