@@ -225,7 +225,7 @@ class Stream:
 
     def to_model_features(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         if self._converts_in_numpy:
-            return encoder_decoder_features(batch["inputs"], batch["targets"])
+            return data.encoder_decoder_features(batch["inputs"], batch["targets"])
         return {k: v.astype(np.int32) if np.issubdtype(v.dtype, np.integer) else v for k, v in batch.items()}
 
     def fingerprint(self, seed: int, num_readers: int) -> dict[str, Any]:
@@ -255,18 +255,6 @@ class Stream:
             "preprocessors": [fingerprints.describe(step) for step in task.preprocessors],
             "vocabulary": fingerprints.of_vocabulary(task.output_features["targets"].vocabulary),
         }
-
-
-def encoder_decoder_features(inputs: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:
-    """What `seqio.EncDecFeatureConverter` makes of padded int32 `inputs` and `targets` `[batch, length]`."""
-    shifted = np.zeros_like(targets)
-    shifted[:, 1:] = targets[:, :-1]
-    return {
-        "encoder_input_tokens": inputs,
-        "decoder_target_tokens": targets,
-        "decoder_input_tokens": shifted,
-        "decoder_loss_weights": (targets != 0).astype(np.int32),
-    }
 
 
 def num_shards(task: seqio.Task, config: data.DatasetConfig) -> int | None:

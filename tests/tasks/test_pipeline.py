@@ -10,7 +10,7 @@ import seqio
 import tensorflow as tf
 
 from limba import data
-from tasks import foreign_readers, pipeline, streams, task_vocabularies
+from tasks import foreign_readers, pipeline, task_vocabularies
 
 
 def config_for(task, lengths, **options):
@@ -64,7 +64,7 @@ def test_features_equal_seqio_s_converter():
             row[: len(example[name])] = example[name]
         return rows
 
-    actual = streams.encoder_decoder_features(pad("inputs"), pad("targets"))
+    actual = data.encoder_decoder_features(pad("inputs"), pad("targets"))
     assert_equal([actual], [expected])
     assert {name: value.dtype for name, value in actual.items()} == {k: v.dtype for k, v in expected.items()}
 
