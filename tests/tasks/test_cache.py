@@ -14,9 +14,7 @@ SPANS = "inputs=64,targets=14"
 
 
 def make_cache(directory, name="test_task", split="train", lengths=SPANS):
-    cache.main(
-        [name, "--split", split, "--sequence_length", lengths, "--out", str(directory), *options.get("args", [])]
-    )
+    cache.main([name, "--split", split, "--sequence_length", lengths, "--out", str(directory)])
 
 
 def open_cache(directory, lengths, **options):
