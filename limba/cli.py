@@ -13,6 +13,7 @@ _COMMANDS = {
     "gin-check": ("limba.gin_check", "parse gin files and resolve every name in them"),
     "convert": ("convert.__main__", "between Limba, T5X and Hugging Face, both ways"),
     "vocab": ("tasks.vocabularies", "build a SentencePiece vocabulary from a corpus"),
+    "cache": ("tasks.cache", "tokenize a task once, into files that are read without TensorFlow"),
     "preview": ("tasks.preview", "show examples of a task as text"),
 }
 

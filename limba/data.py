@@ -16,6 +16,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 # NumPy arrays where data come in; inside a jitted step the same names hold JAX arrays.
 Batch = Mapping[str, Any]
 
@@ -257,6 +259,18 @@ def get_vocabulary(cfg: DatasetConfig) -> tuple[Any, Any]:
 def round_vocab_size_to_multiple(vocabulary: Any, divisor: int = 128) -> int:
     """Rows of an embedding for a vocabulary: its size, rounded up. T5X's, for `T5Config.vocab_size` in gin files."""
     return -(-vocabulary.vocab_size // divisor) * divisor
+
+
+def encoder_decoder_features(inputs: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:
+    """What `seqio.EncDecFeatureConverter` makes of padded int32 `inputs` and `targets` `[batch, length]`."""
+    shifted = np.zeros_like(targets)
+    shifted[:, 1:] = targets[:, :-1]
+    return {
+        "encoder_input_tokens": inputs,
+        "decoder_target_tokens": targets,
+        "decoder_input_tokens": shifted,
+        "decoder_loss_weights": (targets != 0).astype(np.int32),
+    }
 
 
 class NumpyBatches:

@@ -36,9 +36,9 @@ def open_stream(
     batches = prepare((get_dataset_fn or data.get_dataset)(config, *_hosts(), model.FEATURE_CONVERTER_CLS))
     if hasattr(batches, "save_state"):
         return batches
-    from tasks import readers
+    from tasks import foreign_readers
 
-    return readers.DatasetBatches(batches, config, *_hosts())
+    return foreign_readers.DatasetBatches(batches, config, *_hosts())
 
 
 def open_eval_batches(

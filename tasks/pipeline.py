@@ -9,8 +9,9 @@ import numpy as np
 import seqio
 
 from limba import data
+from tasks.foreign_readers import ForeignReader
 from tasks.providers import FeatureConverter
-from tasks.readers import Reader, TrainBatches
+from tasks.readers import CountedReader, TrainBatches
 from tasks.streams import Stream, num_shards
 
 logger = logging.getLogger(__name__)
@@ -42,13 +43,13 @@ def get_train_batches(
     if seed is None:
         seed = secrets.randbits(31)
         logger.warning("No seed is set for %s: this run draws %d.", config.name, seed)
-    readers = [Reader(stream, reader, layout, seed) for reader in layout.readers]
-    foreign_tasks = [task for task in stream.tasks if not stream.reads_chunks(task)]
-    if foreign_tasks:
-        _say_what_cannot_be_done(foreign_tasks, config, layout)
-        can_save = readers[0].probe()
-        for reader in readers:
-            reader.can_save = can_save
+    if stream.is_counted:
+        return TrainBatches([CountedReader(stream, reader, layout, seed) for reader in layout.readers])
+    _say_what_cannot_be_done(stream, layout)
+    readers = [ForeignReader(stream, reader, layout, seed) for reader in layout.readers]
+    can_save = readers[0].probe()
+    for reader in readers:
+        reader.can_save = can_save
     return TrainBatches(readers)
 
 
@@ -123,11 +124,11 @@ class EvalSet:
             yield {name: value[self._rows] for name, value in stream.to_model_features(full).items()}
 
 
-def _say_what_cannot_be_done(tasks: list[seqio.Task], config: data.DatasetConfig, layout: data.ReaderLayout) -> None:
+def _say_what_cannot_be_done(stream: Stream, layout: data.ReaderLayout) -> None:
     if layout.num_readers == 1:
         return
-    for task in tasks:
-        shards = num_shards(task, config)
+    for task in stream.tasks:
+        shards = num_shards(task, stream.config)
         if shards is not None and shards < layout.num_readers:
             logger.warning(
                 "%s has too few shards (%d) for %d readers: each of them reads everything and keeps its share.",

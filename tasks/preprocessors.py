@@ -68,6 +68,8 @@ class Denoise:
         vocabularies.check_vocabulary(vocabulary)
         self.objective.check_sentinels(sequence_length["inputs"], vocabularies.num_sentinels(vocabulary))
 
+    # Streams call this where AutoGraph converts all Python, which would take a second for each reader.
+    @tf.autograph.experimental.do_not_convert
     def __call__(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         assert self.output_features is not None
         if not self.sequence_length or "inputs" not in self.sequence_length:

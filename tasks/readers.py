@@ -1,145 +1,130 @@
-"""Logical readers: endless batches of their rows of the global batch, and a position that is saved and restored.
+"""Logical readers: endless batches of their rows of the global batch, and a position that is saved and restored."""
 
-TensorFlow saves the position of a reader's pipeline to the last element.
-"""
-
-import functools
-import io
+import dataclasses
 import json
 import logging
 import pathlib
-import tempfile
-import zipfile
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from limba import data
+from tasks import fingerprints
+from tasks.positions import Place, Position
 from tasks.streams import Stream
 
 logger = logging.getLogger(__name__)
 
 
-class Reader:
+class Reader(Protocol):
     """One logical reader: endless batches of its rows, and where it is."""
+
+    state_name: str
+
+    def __next__(self) -> dict[str, np.ndarray]: ...
+
+    def save(self) -> bytes: ...
+
+    def check(self, state: bytes) -> None:
+        """Raises ValueError if a state is damaged or was saved with another configuration."""
+        ...
+
+    def restore(self, state: bytes) -> None: ...
+
+
+class CountedReader:
+    """A reader of sources that can begin anywhere. Its state is a few counters, as JSON."""
 
     def __init__(self, stream: Stream, reader: int, layout: data.ReaderLayout, seed: int):
         self._stream = stream
         self._reader = reader
         self._layout = layout
-        self.state_name = f"reader-{reader:04d}-of-{layout.num_readers:04d}.zip"
-        self.can_save = True
-        self._open(seed)
+        self.state_name = f"reader-{reader:04d}-of-{layout.num_readers:04d}.json"
+        self._open(seed, Place(), 0)
 
-    def _open(self, seed: int) -> None:
-        self._seed = seed
-        examples = self._stream.mixed_examples(seed, self._reader, self._layout.num_readers)
-        self._dataset = self._stream.batch(examples, self._layout.rows_per_reader).prefetch(2)
-        self._iterator = iter(self._dataset)
-        self._batches = 0
-        self._position: dict[int, tuple[int, ...]] = {}
-
-    def probe(self) -> bool:
-        """Whether TensorFlow can save this pipeline. A generator refuses only once it runs, so a batch is read."""
-        try:
-            next(self._iterator)
-            _save_iterator(self._iterator)
-        except (tf.errors.UnimplementedError, tf.errors.FailedPreconditionError) as error:
-            logger.warning(
-                "The data position of %s cannot be saved (%s). A restart will read all earlier batches again to find "
-                "its place; a tasks.sources.HuggingFaceSource avoids that.",
-                self._stream.config.name,
-                error.message.partition("} ")[2].partition(" [")[0],
-            )
-            return False
-        finally:
-            self._open(self._seed)
-        return True
+    def _open(self, seed: int, place: Place, batches: int) -> None:
+        self._seed, self._place, self._batches = seed, place, batches
+        examples = self._stream.mixed_examples(seed, self._reader, self._layout.num_readers, place=place)
+        self._iterator = iter(self._stream.batch(examples, self._layout.rows_per_reader, place).prefetch(2))
 
     def __next__(self) -> dict[str, np.ndarray]:
-        try:
-            batch = {name: value.numpy() for name, value in next(self._iterator).items()}
-        except tf.errors.OpError as error:
-            # TensorFlow wraps the error of a reading function into its own, with a traceback as text.
-            lines = [line for line in error.message.splitlines() if line.strip()]
-            reason = next((line for line in lines if "Error" in line), lines[0])
-            raise RuntimeError(
-                f"Reading {self._stream.config.name!r} failed after {self._batches} batches: {reason}"
-            ) from error
+        batch = next_batch(self._iterator, self._stream.config.name, self._batches)
         self._batches += 1
-        for number, *document in batch.pop("position", np.zeros((0, 4), np.int64)).tolist():
-            self._position[number] = max(self._position.get(number, ()), tuple(document))
+        self._place = self._place.after(batch)
         return self._stream.to_model_features(batch)
 
-    @functools.cached_property
-    def _shard_names(self) -> list[list[str]]:
-        split = self._stream.config.split
-        return [
-            [pathlib.PurePath(shard).name for shard in task.source.list_shards(split)]
-            if self._stream.reads_chunks(task)
-            else []
-            for task in self._stream.tasks
-        ]
-
     def save(self) -> bytes:
-        """A zip archive: `position.json` for people, and TensorFlow's checkpoint of the iterator."""
-        position = {
-            self._stream.tasks[number].name: {"epoch": epoch, "shard": self._shard_names[number][shard], "row": row}
-            for number, (epoch, shard, row) in sorted(self._position.items())
-            if shard >= 0
-        }
-        header = {
+        position = {}
+        for number, place in sorted(self._place.positions.items()):
+            task = self._stream.tasks[number]
+            file = pathlib.PurePath(task.source.list_shards(self._stream.config.split)[place.shard]).name
+            position[task.name] = {**dataclasses.asdict(place), "file": file}
+        state = {
             "batches": self._batches,
             "position": position,
+            "examples": self._place.examples,
+            "rows": self._place.rows,
             "fingerprint": self._stream.fingerprint(self._seed, self._layout.num_readers),
         }
-        text = json.dumps(header, indent=1, ensure_ascii=False)
-        return _zip({"position.json": text.encode(), **(_save_iterator(self._iterator) if self.can_save else {})})
+        return json.dumps(state, indent=1, ensure_ascii=False).encode()
 
     def check(self, state: bytes) -> None:
-        """Raises ValueError if a state was saved with another configuration."""
-        saved = self._header(state)["fingerprint"]
-        self._stream.keep_revisions(saved)
-        seed = saved["seed"] if self._stream.config.seed is None else self._seed
-        differences = list(_differences(saved, self._stream.fingerprint(seed, self._layout.num_readers)))
-        if differences:
-            raise ValueError(
-                f"The saved data position ({self.state_name}) belongs to other data: {'; '.join(differences)}. Restore "
-                "what it was, or start a new run in another directory."
-            )
+        check_fingerprint(
+            self._load(state)["fingerprint"], self._stream, self._seed, self._layout.num_readers, self.state_name
+        )
 
     def restore(self, state: bytes) -> None:
-        header = self._header(state)
-        # Opened anew: a run without a seed goes on with the seed that it drew first.
-        self._open(header["fingerprint"]["seed"])
-        if self.can_save:
-            with zipfile.ZipFile(io.BytesIO(state)) as archive:
-                _restore_iterator(self._iterator, archive)
-        else:
-            logger.warning("Reader %d reads %d batches again to find its place.", self._reader, header["batches"])
-            for _ in range(header["batches"]):
-                next(self._iterator)
-        self._batches = header["batches"]
+        saved = self._load(state)
         numbers = {task.name: number for number, task in enumerate(self._stream.tasks)}
-        for name, place in header["position"].items():
-            number = numbers[name]
-            shard = self._shard_names[number].index(place["shard"])
-            self._position[number] = (place["epoch"], shard, place["row"])
+        positions = {
+            numbers[name]: Position(**{key: value for key, value in place.items() if key != "file"})
+            for name, place in saved["position"].items()
+        }
+        # A run without a seed goes on with the seed that it drew first.
+        self._open(saved["fingerprint"]["seed"], Place(positions, saved["examples"], saved["rows"]), saved["batches"])
 
-    def _header(self, state: bytes) -> dict[str, Any]:
+    def _load(self, state: bytes) -> dict[str, Any]:
         try:
-            with zipfile.ZipFile(io.BytesIO(state)) as archive:
-                return json.loads(archive.read("position.json"))
-        except (zipfile.BadZipFile, KeyError) as error:
+            return json.loads(state)
+        except ValueError as error:
             raise ValueError(f"The saved data position {self.state_name} is damaged ({error}).") from error
+
+
+def next_batch(iterator: Any, name: str, batches: int) -> dict[str, np.ndarray]:
+    """The next batch of a pipeline as NumPy arrays.
+
+    Raises:
+      RuntimeError: with the error of a reading function, which TensorFlow wraps into its own with a traceback as text.
+    """
+    try:
+        return {name: value.numpy() for name, value in next(iterator).items()}
+    except tf.errors.OpError as error:
+        lines = [line for line in error.message.splitlines() if line.strip()]
+        reason = next((line for line in lines if "Error" in line), lines[0])
+        raise RuntimeError(f"Reading {name!r} failed after {batches} batches: {reason}") from error
+
+
+def check_fingerprint(saved: Mapping[str, Any], stream: Stream, seed: int, num_readers: int, state_name: str) -> None:
+    """Raises ValueError if a state was saved with another configuration; a seed that was drawn may differ.
+
+    Data sets whose branch has moved on since go back to the commit that the state belongs to.
+    """
+    stream.keep_revisions(saved)
+    seed = saved["seed"] if stream.config.seed is None else seed
+    differences = list(fingerprints.differences(saved, stream.fingerprint(seed, num_readers)))
+    if differences:
+        raise ValueError(
+            f"The saved data position ({state_name}) belongs to other data: {'; '.join(differences)}. Restore "
+            "what it was, or start a new run in another directory."
+        )
 
 
 class TrainBatches:
     """This host's rows of the global batch, reader by reader. Implements `limba.data.BatchIterator`."""
 
-    def __init__(self, readers: list[Reader]):
+    def __init__(self, readers: Sequence[Reader]):
         self._readers = readers
 
     def __iter__(self) -> "TrainBatches":
@@ -164,91 +149,3 @@ class TrainBatches:
             reader.check(state[reader.state_name])
         for reader in self._readers:
             reader.restore(state[reader.state_name])
-
-
-class DatasetBatches:
-    """A `tf.data.Dataset` of a user's own as the training stream. Implements `limba.data.BatchIterator`.
-
-    Its position is saved by TensorFlow where it can save the pipeline; otherwise a resumed run reads all earlier
-    batches again. A data set that ends is begun again.
-
-    Args:
-      dataset: batches of this host's rows under the model's feature names.
-      config: what it was made from, for messages.
-      process_index, process_count: this host, and how many there are.
-
-    Raises:
-      ValueError: if it is no `tf.data.Dataset`.
-    """
-
-    def __init__(self, dataset: tf.data.Dataset, config: data.DatasetConfig, process_index: int, process_count: int):
-        if not isinstance(dataset, tf.data.Dataset):
-            raise ValueError(
-                f"train.get_dataset_fn returned a {type(dataset).__name__} for {config.name!r}; it must return a "
-                "tf.data.Dataset, or an iterator with save_state and restore_state (limba.data.BatchIterator)."
-            )
-        self._dataset = dataset.repeat()
-        self._state_name = f"dataset-{process_index:03d}-of-{process_count:03d}.zip"
-        self._name = config.name
-        self._iterator = iter(self._dataset)
-        self._batches = 0
-
-    def __iter__(self) -> "DatasetBatches":
-        return self
-
-    def __next__(self) -> data.Batch:
-        self._batches += 1
-        return {name: value.numpy() for name, value in next(self._iterator).items()}
-
-    def save_state(self) -> Mapping[str, bytes]:
-        try:
-            files = _save_iterator(self._iterator)
-        except (tf.errors.UnimplementedError, tf.errors.FailedPreconditionError) as error:
-            logger.warning("The data position of %s cannot be saved (%s).", self._name, error.message.split("\n")[0])
-            files = {}
-        return {self._state_name: _zip({"batches.json": json.dumps(self._batches).encode(), **files})}
-
-    def restore_state(self, state: Mapping[str, bytes]) -> None:
-        if self._state_name not in state:
-            raise ValueError(
-                f"The saved data position has no {self._state_name!r}, only {sorted(state)}; go on with the "
-                "get_dataset_fn and the number of hosts that the run began with."
-            )
-        self._iterator = iter(self._dataset)
-        with zipfile.ZipFile(io.BytesIO(state[self._state_name])) as archive:
-            self._batches = json.loads(archive.read("batches.json"))
-            if len(archive.namelist()) > 1:
-                _restore_iterator(self._iterator, archive)
-                return
-        logger.warning("%s: %d batches are read again to find the place.", self._name, self._batches)
-        for _ in range(self._batches):
-            next(self._iterator)
-
-
-def _save_iterator(iterator: Any) -> dict[str, bytes]:
-    with tempfile.TemporaryDirectory() as directory:
-        tf.train.Checkpoint(iterator=iterator).write(f"{directory}/iterator")
-        return {path.name: path.read_bytes() for path in pathlib.Path(directory).iterdir()}
-
-
-def _restore_iterator(iterator: Any, archive: zipfile.ZipFile) -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        archive.extractall(directory)
-        tf.train.Checkpoint(iterator=iterator).read(f"{directory}/iterator").assert_consumed()
-
-
-def _zip(files: Mapping[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return buffer.getvalue()
-
-
-def _differences(saved: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for key in sorted({*saved, *now}):
-        before, after = saved.get(key), now.get(key)
-        if isinstance(before, Mapping) and isinstance(after, Mapping):
-            yield from _differences(before, after, f"{prefix}{key}.")
-        elif before != after:
-            yield f"{prefix}{key} was {before!r} and is {after!r}"

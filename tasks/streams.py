@@ -5,8 +5,8 @@ rows of the global batch. It is a function of configuration, seed and reader.
 """
 
 import dataclasses
+import functools
 import logging
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +15,8 @@ import seqio
 import tensorflow as tf
 
 from limba import data
-from tasks import preprocessors, sources
+from tasks import fingerprints, positions, preprocessors, sources
+from tasks.positions import BEGINNING, Place
 from tasks.providers import FeatureConverter, converter_class, find_provider
 
 logger = logging.getLogger(__name__)
@@ -23,6 +24,11 @@ logger = logging.getLogger(__name__)
 # The accelerators belong to JAX.
 if tf.config.get_visible_devices("GPU"):
     tf.config.set_visible_devices([], "GPU")
+
+
+# Documents that are preprocessed together where no preprocessor says how many.
+_DOCUMENTS_PER_GROUP = 1024
+_CHOICES_PER_BLOCK = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,80 +89,143 @@ class Stream:
     def reads_chunks(self, task: seqio.Task) -> bool:
         return isinstance(task.source, sources.ShardedSource) and not reads_cache(task, self.config)
 
-    def examples(
-        self, task: seqio.Task, seed: int, reader: int, num_readers: int, num_epochs: int | None
-    ) -> tf.data.Dataset:
-        """A reader's examples of one task: its features, and `position`, (task, epoch, shard, row) or -1."""
-        config = self.config
-        lengths = self._lengths
-        number = self.tasks.index(task)
-        shard = seqio.ShardInfo(reader, num_readers)
-        example_seed = _derive_seed(seed, reader, number)
-        buffer_size = self.shuffle_buffer_size or task.shuffle_buffer_size
-        buffer_size = buffer_size and -(-buffer_size // num_readers)
-        if self.reads_chunks(task):
-            dataset = task.source.get_dataset(config.split, config.shuffle, seed, shard, num_epochs=num_epochs)
-            dataset = task.preprocess_precache(dataset, seed=example_seed)
-            dataset = task.preprocess_postcache(dataset, sequence_length=lengths, seed=example_seed)
-        else:
-            dataset = task.get_dataset(
-                lengths,
-                config.split,
-                config.use_cached,
-                # The buffer is below, for all sources; SeqIO shuffles the files of this one.
-                shuffle=config.shuffle,
-                shuffle_buffer_size=1,
-                # All readers need one order of files, since they may take every n-th example of it.
-                seed=_derive_seed(seed, number),
-                shard_info=shard if num_readers > 1 else None,
-                num_epochs=num_epochs,
-                trim_output_features=False,
-                try_in_mem_cache=False,
-            )
+    @functools.cached_property
+    def is_counted(self) -> bool:
+        """Whether a position is a few counters: all sources can begin anywhere."""
+        return all(self.reads_chunks(task) for task in self.tasks)
 
+    def examples(
+        self,
+        task: seqio.Task,
+        seed: int,
+        reader: int,
+        num_readers: int,
+        num_epochs: int | None,
+        place: Place = BEGINNING,
+    ) -> tf.data.Dataset:
+        """A reader's examples of one task: its features, and `position`, (task, *Position) of what follows or -1."""
+        start = place.of(self.tasks.index(task))
+        buffer_size = self.shuffle_buffer_size or task.shuffle_buffer_size
+        buffer_size = -(-buffer_size // num_readers) if buffer_size and self.config.shuffle else 1
+        if not self.reads_chunks(task):
+            return self._foreign_examples(task, seed, reader, num_readers, num_epochs, buffer_size)
+        documents = task.source.get_dataset(
+            self.config.split,
+            self.config.shuffle,
+            seed,
+            seqio.ShardInfo(reader, num_readers),
+            num_epochs=num_epochs,
+            start=start.document,
+        )
+        example_seed = _derive_seed(seed, reader, self.tasks.index(task))
+        examples = self._preprocess_in_groups(task, documents, example_seed).skip(start.example)
+        if self.is_counted:
+            return positions.shuffle_in_blocks(examples, buffer_size, example_seed).skip(start.taken)
+        # Saved by TensorFlow, which saves a buffer, but no windows.
+        examples = examples.map(positions.without_position)
+        return examples.shuffle(buffer_size, seed=example_seed) if buffer_size > 1 else examples
+
+    def _preprocess_in_groups(self, task: seqio.Task, documents: tf.data.Dataset, seed: int) -> tf.data.Dataset:
+        """Runs the preprocessors on so many documents at a time, so that a stream can begin with any group.
+
+        What is random in a group follows from `seed` and its first document. The `position` of an example says what the
+        group's first document is, and the number of the example in the group.
+        """
+        number = self.tasks.index(task)
+        steps = [step for step in task.preprocessors if isinstance(step, preprocessors.Denoise)]
+        group_size = max((step.documents_per_batch for step in steps), default=_DOCUMENTS_PER_GROUP)
+
+        def examples_of_group(group):
+            first = tf.concat([tf.constant([number], tf.int64), group["document"][0]], axis=0)
+            with positions.random_datasets_from(positions.hash_numbers(first)):
+                dataset = task.preprocess_precache(tf.data.Dataset.from_tensor_slices(group), seed=seed)
+                dataset = task.preprocess_postcache(dataset, sequence_length=self._lengths, seed=seed)
+            examples = self._keep_features(task, dataset).enumerate()
+            return examples.map(lambda i, example: {**example, "position": tf.concat([first, [i]], axis=0)})
+
+        return documents.batch(group_size).flat_map(examples_of_group)
+
+    def _keep_features(self, task: seqio.Task, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        lengths = self._lengths
         names = [name for name in lengths if name in dataset.element_spec]
         if self._converts_in_numpy and not {"inputs", "targets"} <= set(names):
             raise ValueError(f"EncDecFeatureConverter needs inputs and targets; task {task.name!r} makes {names}.")
+        trims = self.config.trim_output_features
+        return dataset.map(lambda example: {n: example[n][: lengths[n]] if trims else example[n] for n in names})
 
-        def finish(example):
-            result = {n: example[n][: lengths[n]] if config.trim_output_features else example[n] for n in names}
-            document = example.get("document", tf.fill([3], tf.constant(-1, tf.int64)))
-            return {**result, "position": tf.concat([tf.constant([number], tf.int64), document], axis=0)}
-
-        dataset = dataset.map(finish)
-        return dataset.shuffle(buffer_size, seed=example_seed) if config.shuffle and buffer_size else dataset
+    def _foreign_examples(
+        self, task: seqio.Task, seed: int, reader: int, num_readers: int, num_epochs: int | None, buffer_size: int
+    ) -> tf.data.Dataset:
+        """The examples of a source that is not ours, or of SeqIO's offline cache."""
+        config = self.config
+        number = self.tasks.index(task)
+        dataset = task.get_dataset(
+            self._lengths,
+            config.split,
+            config.use_cached,
+            # The buffer is below, for all sources; SeqIO shuffles the files of this one.
+            shuffle=config.shuffle,
+            shuffle_buffer_size=1,
+            # All readers need one order of files, since they may take every n-th example of it.
+            seed=_derive_seed(seed, number),
+            shard_info=seqio.ShardInfo(reader, num_readers) if num_readers > 1 else None,
+            num_epochs=num_epochs,
+            trim_output_features=False,
+            try_in_mem_cache=False,
+        )
+        examples = self._keep_features(task, dataset).map(positions.without_position)
+        return examples.shuffle(buffer_size, seed=_derive_seed(seed, reader, number)) if buffer_size > 1 else examples
 
     def mixed_examples(
-        self, seed: int, reader: int, num_readers: int, num_epochs: int | None = None
+        self,
+        seed: int,
+        reader: int,
+        num_readers: int,
+        num_epochs: int | None = None,
+        place: Place = BEGINNING,
     ) -> tf.data.Dataset:
         """A reader's examples of all tasks at their rates, until a task ends; without a number of epochs none does."""
-        datasets = [self.examples(task, seed, reader, num_readers, num_epochs) for task in self.tasks]
+        datasets = [self.examples(task, seed, reader, num_readers, num_epochs, place) for task in self.tasks]
         if len(datasets) == 1:
             return datasets[0]
         assert isinstance(self.provider, seqio.Mixture)
         rates = [self.provider.get_rate(task) for task in self.tasks]
-        weights = [rate / sum(rates) for rate in rates]
+        bounds = np.cumsum(rates) / sum(rates)
         choice_seed = _derive_seed(seed, reader, len(datasets))
-        return tf.data.Dataset.sample_from_datasets(datasets, weights, choice_seed, stop_on_empty_dataset=True)
 
-    def batch(self, examples: tf.data.Dataset, rows: int) -> tf.data.Dataset:
+        def choices(block):
+            values = tf.random.stateless_uniform([_CHOICES_PER_BLOCK], [choice_seed, block], dtype=tf.float64)
+            return tf.searchsorted(bounds[:-1], values, side="right", out_type=tf.int64)
+
+        block, skipped = divmod(place.examples, _CHOICES_PER_BLOCK)
+        chosen = tf.data.Dataset.range(block, 2**62).map(choices).unbatch().skip(skipped)
+        return tf.data.Dataset.choose_from_datasets(datasets, chosen, stop_on_empty_dataset=True)
+
+    def batch(self, examples: tf.data.Dataset, rows: int, place: Place = BEGINNING) -> tf.data.Dataset:
+        """Batches of `rows` rows and their place; `place` is where `examples` begin."""
         lengths = self._lengths
         if self._converts_in_numpy:
-            shapes = {**{name: [lengths[name]] for name in ("inputs", "targets")}, "position": [4]}
+            shapes = {"position": [positions.POSITION_SIZE]} | {name: [lengths[name]] for name in ("inputs", "targets")}
             batches = examples.padded_batch(rows, padded_shapes=shapes)
         else:
-            batches = self.converter(pack=self.config.pack)(examples, lengths).batch(rows)
+            converter = self.converter(pack=self.config.pack)
+            if self.is_counted:
+                groups = positions.convert_in_groups(examples, converter, lengths, place, len(self.tasks))
+                examples = groups.skip(place.rows)
+            else:
+                examples = converter(examples, lengths)
+            batches = examples.batch(rows)
         options = tf.data.Options()
         options.deterministic = True
         # Random seeds and NumPy functions count as external state; ours are functions of their arguments.
         options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
-        # Autotuning changes buffers, whose contents belong to the saved position.
+        # Autotuning changes buffers, whose contents belong to a position that TensorFlow saves.
         options.autotune.enabled = False
         return batches.with_options(options)
 
     def to_model_features(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         if self._converts_in_numpy:
-            return encoder_decoder_features(batch["inputs"], batch["targets"])
+            return data.encoder_decoder_features(batch["inputs"], batch["targets"])
         return {k: v.astype(np.int32) if np.issubdtype(v.dtype, np.integer) else v for k, v in batch.items()}
 
     def keep_revisions(self, saved: Mapping[str, Any]) -> None:
@@ -185,28 +254,14 @@ class Stream:
 
     def _fingerprint_of_task(self, task: seqio.Task) -> dict[str, Any]:
         rate = self.provider.get_rate(task) if isinstance(self.provider, seqio.Mixture) else 1.0
-        vocabulary = task.output_features["targets"].vocabulary
-        pieces = vocabulary.sp_model if isinstance(vocabulary, seqio.SentencePieceVocabulary) else b""
         return {
             "rate": rate,
             "source": task.source.fingerprint(self.config.split)
             if self.reads_chunks(task)
             else type(task.source).__name__,
-            "objectives": [repr(step) for step in task.preprocessors if isinstance(step, preprocessors.Denoise)],
-            "vocabulary": [vocabulary.vocab_size, zlib.crc32(pieces)],
+            "preprocessors": [fingerprints.describe(step) for step in task.preprocessors],
+            "vocabulary": fingerprints.of_vocabulary(task.output_features["targets"].vocabulary),
         }
-
-
-def encoder_decoder_features(inputs: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:
-    """What `seqio.EncDecFeatureConverter` makes of padded int32 `inputs` and `targets` `[batch, length]`."""
-    shifted = np.zeros_like(targets)
-    shifted[:, 1:] = targets[:, :-1]
-    return {
-        "encoder_input_tokens": inputs,
-        "decoder_target_tokens": targets,
-        "decoder_input_tokens": shifted,
-        "decoder_loss_weights": (targets != 0).astype(np.int32),
-    }
 
 
 def num_shards(task: seqio.Task, config: data.DatasetConfig) -> int | None:

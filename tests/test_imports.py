@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 # Lower layers first; a module may import its own layer and those below.
 LAYERS = [
     # data contract, and parts
-    {"limba", "limba.data", "limba.native_logs", "limba.preemption", "limba.rooms"},
+    {"limba", "limba.data", "limba.cached_data", "limba.native_logs", "limba.preemption", "limba.rooms"},
     {
         "limba.losses",
         "limba.metrics",

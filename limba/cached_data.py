@@ -1,0 +1,324 @@
+"""Reads what `limba cache` wrote: examples by index, from memory-mapped files, without TensorFlow.
+
+    train.train.get_dataset_fn = @cached_data.get_dataset
+    cached_data.get_dataset.directory = 'cached/my_task'
+
+The global batch at step `n` is a function of seed and `n`: row `r` of it is example `n * batch_size + r` of a sequence
+in which every epoch is a permutation of all examples. So any number of hosts read the same batches, and where a run
+stands is one number.
+
+A cache is a folder per split with `manifest.json`, and for each feature `NAME.tokens`, all tokens one after another,
+and `NAME.ends.npy`, int64 `[examples]`, where each example ends. Windows of text (the feature `tokens`, and an
+objective in the manifest) are corrupted when they are read, in every epoch anew; finished examples have `inputs` and
+`targets`.
+"""
+
+import importlib
+import json
+import logging
+import secrets
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from limba import data
+
+logger = logging.getLogger(__name__)
+
+_STATE = "cached.json"
+
+
+class Cache:
+    """A split of a cached task, opened and compared with what it was made of, where that is on this machine.
+
+    Args:
+      directory: what `limba cache --out` was given.
+      config: what to read; split and lengths must be the cache's.
+
+    Raises:
+      FileNotFoundError: if there is no finished cache.
+      ValueError: if the cache belongs to another task, split or lengths, is damaged, or older than its sources.
+    """
+
+    def __init__(self, directory: str | Path, config: data.DatasetConfig):
+        self.folder = Path(directory).expanduser().absolute() / config.split
+        command = f"limba cache {config.name} --split {config.split} --out {directory}"
+        if not (self.folder / "manifest.json").is_file():
+            raise FileNotFoundError(f"There is no finished cache in {self.folder}; make it: {command}")
+        manifest = json.loads((self.folder / "manifest.json").read_text(encoding="utf-8"))
+        self.manifest = manifest
+        for name, asked in (
+            ("task", config.name),
+            ("split", config.split),
+            ("lengths", dict(config.task_feature_lengths or {})),
+        ):
+            if manifest[name] != asked:
+                raise ValueError(
+                    f"The cache {self.folder} was made with {name} {manifest[name]!r}, and the configuration asks for "
+                    f"{asked!r}; make another cache with {command}, or ask for what it holds."
+                )
+        if config.pack:
+            raise ValueError(
+                f"The cache {self.folder} cannot be read with DatasetConfig.pack; set PACKING to False, or read the "
+                "task itself."
+            )
+        check_files(manifest["files"], f"The cache {self.folder} is stale", f"Remove it and make it anew: {command}")
+        self.num_examples = manifest["num_examples"]
+        self._lengths = manifest["lengths"]
+        self._tokens: dict[str, np.ndarray] = {}
+        self._ends: dict[str, np.ndarray] = {}
+        for name, feature in manifest["features"].items():
+            path = self.folder / f"{name}.tokens"
+            if not path.is_file() or path.stat().st_size != feature["bytes"]:
+                raise ValueError(f"{path} is damaged or missing: it should have {feature['bytes']} bytes. {command}")
+            self._tokens[name] = np.memmap(path, feature["dtype"], "r")
+            self._ends[name] = np.load(self.folder / f"{name}.ends.npy", mmap_mode="r")
+        objective = manifest["objective"]
+        self._objective = _load_object(objective) if objective else None
+
+    def batch(self, indexes: np.ndarray, epochs: np.ndarray, seed: int) -> data.Batch:
+        """The model's features of these examples; text is corrupted by `seed`, epoch and index.
+
+        Args:
+          indexes, epochs: int64 `[rows]`.
+          seed: of the corruption.
+        """
+        if self._objective is None:
+            columns = {name: self._read(name, indexes, self._lengths[name])[0] for name in ("inputs", "targets")}
+        else:
+            columns = self._corrupt(indexes, epochs, seed)
+        return data.encoder_decoder_features(columns["inputs"], columns["targets"])
+
+    def _corrupt(self, indexes: np.ndarray, epochs: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+        assert self._objective is not None
+        windows, lengths = self._read("tokens", indexes, self.manifest["features"]["tokens"]["longest"])
+        seeds = mix(mix(mix(np.uint64(seed % 2**64)) + epochs.astype(np.uint64)) + indexes.astype(np.uint64))
+        inputs, inputs_lengths, targets, targets_lengths = self._objective.corrupt(
+            windows, lengths, seeds, **self.manifest["vocabulary"]
+        )
+        del inputs_lengths, targets_lengths
+        mode = np.array(self.manifest["mode"], np.int32)
+        inputs = np.concatenate([np.tile(mode, (len(indexes), 1)), inputs], axis=1)
+        return {
+            name: np.pad(x, [(0, 0), (0, max(self._lengths[name] - x.shape[1], 0))])[:, : self._lengths[name]]
+            for name, x in (("inputs", inputs), ("targets", targets))
+        }
+
+    def _read(self, name: str, indexes: np.ndarray, longest: int) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens int32 `[rows, longest]`, padded with 0, and how many each row has, `[rows]`."""
+        tokens, ends = self._tokens[name], self._ends[name]
+        starts = np.where(indexes > 0, ends[indexes - 1], 0)
+        lengths = np.minimum(ends[indexes] - starts, longest)
+        rows = np.zeros((len(indexes), longest), np.int32)
+        for row, start, length in zip(rows, starts, lengths, strict=True):
+            row[:length] = tokens[start : start + length]
+        return rows, lengths
+
+
+class CachedBatches:
+    """This host's rows of the batches of a cache, for ever. Implements `limba.data.BatchIterator`."""
+
+    def __init__(self, cache: Cache, config: data.DatasetConfig, process_index: int, process_count: int):
+        if config.batch_size % process_count:
+            raise ValueError(f"A batch of {config.batch_size} does not divide by {process_count} hosts.")
+        self._cache = cache
+        self._config = config
+        rows = config.batch_size // process_count
+        self._rows = np.arange(process_index * rows, (process_index + 1) * rows)
+        self._is_first_host = process_index == 0
+        self._batches = 0
+        self._seed = config.seed
+        if self._seed is None:
+            if process_count > 1:
+                raise ValueError("Several hosts need one seed; set DatasetConfig.seed.")
+            self._seed = secrets.randbits(31)
+            logger.warning("No seed is set for %s: this run draws %d.", config.name, self._seed)
+
+    def __iter__(self) -> "CachedBatches":
+        return self
+
+    def __next__(self) -> data.Batch:
+        assert self._seed is not None
+        epochs, places = np.divmod(self._batches * self._config.batch_size + self._rows, self._cache.num_examples)
+        indexes = places
+        if self._config.shuffle:
+            # A batch can touch several epochs of a small cache.
+            for epoch in np.unique(epochs):
+                mine = epochs == epoch
+                indexes[mine] = permute(places[mine], self._cache.num_examples, self._seed, int(epoch))
+        self._batches += 1
+        return self._cache.batch(indexes, epochs, self._seed)
+
+    def save_state(self) -> Mapping[str, bytes]:
+        if not self._is_first_host:  # It is the same on all of them.
+            return {}
+        examples = self._batches * self._config.batch_size
+        state = {"batches": self._batches, "epoch": examples // self._cache.num_examples, **self._fingerprint()}
+        return {_STATE: json.dumps(state, indent=1).encode()}
+
+    def restore_state(self, state: Mapping[str, bytes]) -> None:
+        if _STATE not in state:
+            raise ValueError(
+                f"The saved data position has no {_STATE!r}, only {sorted(state)}: the run began with another source. "
+                "Go on with that, or start a new run in another directory."
+            )
+        saved = json.loads(state[_STATE])
+        if self._config.seed is None:
+            self._seed = saved["seed"]
+        differences = [
+            f"{name} was {saved.get(name)!r} and is {value!r}"
+            for name, value in self._fingerprint().items()
+            if saved.get(name) != value
+        ]
+        if differences:
+            raise ValueError(
+                f"The saved data position ({_STATE}) belongs to other data: {'; '.join(differences)}. Restore what it "
+                "was, or start a new run in another directory."
+            )
+        self._batches = saved["batches"]
+
+    def _fingerprint(self) -> dict[str, Any]:
+        manifest = self._cache.manifest
+        return {
+            "task": manifest["task"],
+            "split": manifest["split"],
+            "cache": zlib.crc32(json.dumps(manifest["fingerprint"], sort_keys=True).encode()),
+            "num_examples": manifest["num_examples"],
+            "batch_size": self._config.batch_size,
+            "seed": self._seed,
+            "shuffle": self._config.shuffle,
+        }
+
+
+class CachedEvalBatches:
+    """All examples once, in the order of the files; the last batch is filled up with rows of weight 0."""
+
+    def __init__(self, cache: Cache, config: data.DatasetConfig, process_index: int, process_count: int):
+        if config.batch_size % process_count:
+            raise ValueError(f"An evaluation batch of {config.batch_size} does not divide by {process_count} hosts.")
+        self._cache = cache
+        self._batch_size = config.batch_size
+        self._seed = config.seed or 0
+        rows = config.batch_size // process_count
+        self._rows = slice(process_index * rows, (process_index + 1) * rows)
+
+    def __iter__(self) -> Iterator[data.Batch]:
+        for start in range(0, self._cache.num_examples, self._batch_size):
+            indexes = np.arange(start, start + self._batch_size)
+            exists = indexes < self._cache.num_examples
+            batch = self._cache.batch(np.where(exists, indexes, 0), np.zeros_like(indexes), self._seed)
+            yield {name: (x * exists[:, None].astype(x.dtype))[self._rows] for name, x in batch.items()}
+
+
+def get_dataset(
+    cfg: data.DatasetConfig, shard_id: int, num_shards: int, feature_converter_cls: Any, directory: str = ""
+) -> data.BatchIterator:
+    """The training stream of a cache: a `limba.data.GetDatasetFn`, once gin has bound the directory.
+
+    Args:
+      cfg: what to read.
+      shard_id, num_shards: this host, and how many there are.
+      feature_converter_cls: must be SeqIO's `EncDecFeatureConverter`, or its name.
+      directory: what `limba cache --out` was given.
+
+    Raises:
+      FileNotFoundError, ValueError: as `Cache`.
+    """
+    return CachedBatches(_open(directory, cfg, feature_converter_cls), cfg, shard_id, num_shards)
+
+
+def get_eval_datasets(
+    cfg: data.DatasetConfig,
+    shard_id: int,
+    num_shards: int,
+    eval_steps: int | None,
+    feature_converter_cls: Any,
+    directory: str = "",
+) -> data.EvalBatches:
+    """The evaluation set of a cache: a `limba.data.GetEvalDatasetFn`; see `get_dataset`. A seed of None means 0."""
+    del eval_steps  # Batches are made when they are asked for.
+    cache = _open(directory, cfg, feature_converter_cls)
+    return {cfg.name: CachedEvalBatches(cache, cfg, shard_id, num_shards)}
+
+
+def _open(directory: str, config: data.DatasetConfig, feature_converter: Any) -> Cache:
+    if not directory:
+        raise ValueError(
+            "Bind cached_data.get_dataset.directory (and get_eval_datasets.directory): where the cache is."
+        )
+    converter = getattr(feature_converter, "__name__", feature_converter)
+    if converter != "EncDecFeatureConverter":
+        raise ValueError(f"A cache makes encoder-decoder features, not those of {converter}; read the task itself.")
+    return Cache(directory, config)
+
+
+def describe_files(paths: list[str]) -> dict[str, dict[str, int]]:
+    """Size, time and checksum of each file of this machine."""
+    return {path: {**_stat(Path(path)), "crc32": _checksum(Path(path))} for path in paths if Path(path).is_file()}
+
+
+def check_files(files: Mapping[str, Mapping[str, int]], what: str, remedy: str) -> None:
+    """Raises ValueError if a file has another content than `describe_files` saw. One that is not here says nothing."""
+    for path, before in files.items():
+        if not Path(path).is_file():
+            continue
+        now = _stat(Path(path))
+        # A copy has another time, so the content decides; it is read only where the time makes one wonder.
+        if now["size"] != before["size"] or (
+            now["time_ns"] != before["time_ns"] and _checksum(Path(path)) != before["crc32"]
+        ):
+            raise ValueError(f"{what}: {path} has changed since. {remedy}")
+
+
+def _stat(path: Path) -> dict[str, int]:
+    return {"size": path.stat().st_size, "time_ns": path.stat().st_mtime_ns}
+
+
+def _checksum(path: Path) -> int:
+    checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            checksum = zlib.crc32(block, checksum)
+    return checksum
+
+
+def permute(places: np.ndarray, size: int, seed: int, epoch: int) -> np.ndarray:
+    """Where a permutation of `range(size)` sends these places; another one for every seed and epoch.
+
+    A Feistel network over the next power of four, walked on until a number lies in the range (Black and Rogaway,
+    "Ciphers with arbitrary finite domains", 2002): no table, whatever the size.
+    """
+    half = max(((size - 1).bit_length() + 1) // 2, 1)
+    mask = np.uint64(2**half - 1)
+    keys = mix(mix(mix(np.uint64(seed % 2**64)) + np.uint64(epoch)) + np.arange(1, 9, dtype=np.uint64))
+
+    def encrypt(values: np.ndarray) -> np.ndarray:
+        left, right = values >> np.uint64(half), values & mask
+        for key in keys:
+            left, right = right, left ^ (mix(right + key) & mask)
+        return (left << np.uint64(half)) | right
+
+    values = encrypt(places.astype(np.uint64))
+    while (outside := values >= size).any():
+        values[outside] = encrypt(values[outside])
+    return values.astype(np.int64)
+
+
+def mix(value: Any) -> Any:
+    """SplitMix64's finalizer (Steele et al., 2014): a random-looking bijection of uint64, which wraps on purpose."""
+    with np.errstate(over="ignore"):
+        value = value + np.uint64(0x9E3779B97F4A7C15)
+        value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return value ^ (value >> np.uint64(31))
+
+
+def _load_object(description: Mapping[str, Any]) -> Any:
+    """An objective of `tasks`, which imports no TensorFlow, of what the manifest says of it."""
+    module, _, name = description["class"].rpartition(".")
+    if not module.startswith("tasks."):
+        raise ValueError(f"The cache names the objective {description['class']!r}, which is not one of tasks.*.")
+    return getattr(importlib.import_module(module), name)(**description["arguments"])

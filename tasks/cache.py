@@ -1,0 +1,203 @@
+"""Tokenizes a task once, into files that any number of hosts read by index without TensorFlow: `limba.cached_data`.
+
+limba cache my_task --module my_tasks --sequence_length inputs=512,targets=114 --out cached/my_task
+"""
+
+import argparse
+import dataclasses
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import seqio
+import tqdm
+
+from limba import cached_data, data
+from tasks import fingerprints, objectives, preprocessors, providers, streams, vocabularies
+
+
+@dataclasses.dataclass(frozen=True)
+class _KeepWindows:
+    """An objective that does nothing: its inputs are the windows that `objective` would corrupt."""
+
+    objective: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.objective, name)
+
+    def corrupt(self, tokens: np.ndarray, lengths: np.ndarray, seeds: np.ndarray, **vocabulary: int):
+        del seeds, vocabulary
+        one = np.ones((len(tokens), 1), np.int32)
+        return objectives.CorruptedBatch(tokens, lengths, one, one[:, 0].astype(np.int64))
+
+
+def write_cache(task: seqio.Task, split: str, lengths: Mapping[str, int], directory: str | Path, seed: int = 0) -> Path:
+    """Writes the cache of one split, and returns its folder. A cache that is there and up to date is left as it is.
+
+    A pre-training task (a source of `tasks.sources` and a `preprocessors.Denoise`) is kept as windows of tokens, which
+    are corrupted when they are read, anew in every epoch. Of any other task the finished examples of one epoch are
+    kept: what its preprocessors draw at random is then the same in every epoch.
+
+    Args:
+      task: not a mixture.
+      split: a split of the task.
+      lengths: tokens per feature.
+      directory: gets a folder named for the split.
+      seed: of what preprocessors draw at random.
+
+    Raises:
+      ValueError, FileNotFoundError: for whatever is wrong with the task, and if the folder has a cache of other data.
+    """
+    if not isinstance(task, seqio.Task):
+        raise ValueError(f"{task.name!r} is a mixture; cache its tasks one by one, and mix where they are read.")
+    config = data.DatasetConfig(task, lengths, split, 1, shuffle=False, seed=seed, num_readers=1)
+    stream = streams.Stream.open(config, "EncDecFeatureConverter", None)
+    if set(lengths) != {"inputs", "targets"}:
+        raise ValueError(f"A cache holds the features inputs and targets; --sequence_length has {sorted(lengths)}.")
+    step = task.preprocessors[0]
+    keeps_windows = len(task.preprocessors) == 1 and isinstance(step, preprocessors.Denoise)
+    keeps_windows = keeps_windows and stream.reads_chunks(task)
+    manifest = _describe(task, stream, seed, step if keeps_windows else None)
+    folder = Path(directory).expanduser().absolute() / split
+    if (folder / "manifest.json").is_file():
+        before = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        differences = list(fingerprints.differences(before["fingerprint"], manifest["fingerprint"]))
+        if differences:
+            raise ValueError(
+                f"{folder} has a cache of other data: {'; '.join(differences)}. Remove it, or give another --out."
+            )
+        remedy = f"Remove {folder} to make it anew."
+        cached_data.check_files(before["files"], f"The cache {folder} is stale", remedy)
+        return folder
+
+    unfinished = folder.with_name(f"{split}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    examples = _windows(task, split, lengths, step) if keeps_windows else _examples(task, stream, seed)
+    names = ["tokens"] if keeps_windows else ["inputs", "targets"]
+    vocabulary_size = max(feature.vocabulary.vocab_size for feature in task.output_features.values())
+    dtype = np.dtype(np.uint16 if vocabulary_size <= 2**16 else np.int32)
+    with tqdm.tqdm(examples, desc=f"{task.name}, {split}", unit=" examples", disable=None) as progress:
+        manifest["features"] = _write_features(unfinished, progress, names, dtype)
+    manifest["num_examples"] = manifest["features"][names[0]].pop("num_examples")
+    for name in names[1:]:
+        manifest["features"][name].pop("num_examples")
+    if not manifest["num_examples"]:
+        raise ValueError(f"Split {split!r} of {task.name!r} has no example.")
+    (unfinished / "manifest.json").write_text(json.dumps(manifest, indent=1, ensure_ascii=False), encoding="utf-8")
+    # Only a finished cache has the folder's name.
+    unfinished.rename(folder)
+    return folder
+
+
+def _write_features(
+    folder: Path, examples: Iterator[Mapping[str, np.ndarray]], names: list[str], dtype: np.dtype
+) -> dict[str, dict[str, Any]]:
+    files = {name: (folder / f"{name}.tokens").open("wb") for name in names}
+    lengths: dict[str, list[int]] = {name: [] for name in names}
+    try:
+        for example in examples:
+            for name, file in files.items():
+                file.write(example[name].astype(dtype).tobytes())
+                lengths[name].append(len(example[name]))
+    finally:
+        for file in files.values():
+            file.close()
+    for name in names:
+        np.save(folder / f"{name}.ends.npy", np.cumsum(lengths[name], dtype=np.int64))
+    return {
+        name: {
+            "dtype": dtype.name,
+            "bytes": sum(lengths[name]) * dtype.itemsize,
+            "longest": max(lengths[name], default=0),
+            "num_examples": len(lengths[name]),
+        }
+        for name in names
+    }
+
+
+def _windows(
+    task: seqio.Task, split: str, lengths: Mapping[str, int], step: preprocessors.Denoise
+) -> Iterator[dict[str, np.ndarray]]:
+    keep = dataclasses.replace(
+        step, objective=_KeepWindows(step.objective), output_features=task.output_features, sequence_length=lengths
+    )
+    num_mode_tokens = len(_mode_tokens(task, step))
+    for example in keep(task.source.get_dataset(split, shuffle=False, num_epochs=1)).as_numpy_iterator():
+        yield {"tokens": example["inputs"][num_mode_tokens:]}
+
+
+def _examples(task: seqio.Task, stream: streams.Stream, seed: int) -> Iterator[dict[str, np.ndarray]]:
+    yield from stream.examples(task, seed, reader=0, num_readers=1, num_epochs=1).as_numpy_iterator()
+
+
+def _mode_tokens(task: seqio.Task, step: preprocessors.Denoise) -> list[int]:
+    mode = getattr(step, "mode", "")
+    return task.output_features["inputs"].vocabulary.encode(mode) if mode else []
+
+
+def _describe(
+    task: seqio.Task, stream: streams.Stream, seed: int, denoise: preprocessors.Denoise | None
+) -> dict[str, Any]:
+    """The manifest, without what is counted when the cache is written."""
+    config = stream.config
+    vocabulary = task.output_features["targets"].vocabulary
+    files = list(task.source.list_shards(config.split)) if stream.reads_chunks(task) else []
+    for feature in task.output_features.values():
+        files.append(str(getattr(feature.vocabulary, "sentencepiece_model_file", "")))
+    objective = None
+    if denoise is not None:
+        kind = type(denoise.objective)
+        objective = {"class": f"{kind.__module__}.{kind.__qualname__}", "arguments": vars(denoise.objective)}
+    return {
+        "task": task.name,
+        "split": config.split,
+        "lengths": dict(config.task_feature_lengths or {}),
+        "objective": objective,
+        "mode": _mode_tokens(task, denoise) if denoise else [],
+        "vocabulary": {
+            "vocab_size": vocabulary.vocab_size,
+            "num_sentinels": vocabularies.num_sentinels(vocabulary),
+            "eos_id": vocabulary.eos_id,
+        },
+        "files": cached_data.describe_files(list(dict.fromkeys(files))),
+        "fingerprint": json.loads(json.dumps(stream.fingerprint(seed, 1))),
+    }
+
+
+def _parse_lengths(text: str) -> dict[str, int]:
+    try:
+        lengths = {name: int(length) for name, length in (part.split("=") for part in text.split(","))}
+    except ValueError:
+        raise ValueError(f"--sequence_length is {text!r}; write it like inputs=512,targets=114.") from None
+    return lengths
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="limba cache", description=__doc__.partition("\n")[0])
+    parser.add_argument("task", help="a task in the SeqIO registry")
+    parser.add_argument("--module", help="the module that registers it, such as tasks.quickstart")
+    parser.add_argument("--split", default="train", help="splits, separated by commas (train)")
+    parser.add_argument("--sequence_length", required=True, help="such as inputs=512,targets=114")
+    parser.add_argument("--out", required=True, help="the folder of the cache; each split gets a folder in it")
+    parser.add_argument("--seed", type=int, default=0, help="of what preprocessors draw at random (0)")
+    args = parser.parse_args(argv)
+    try:
+        task = providers.find_provider(args.task, args.module)
+        lengths = _parse_lengths(args.sequence_length)
+        for split in args.split.split(","):
+            folder = write_cache(task, split, lengths, args.out, args.seed)
+            manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+            size = sum(file.stat().st_size for file in folder.iterdir())
+            kept = "windows, corrupted anew in every epoch" if manifest["objective"] else "examples, as they are"
+            print(f"{folder}: {manifest['num_examples']} {kept}, {size / 1e6:.1f} MB")
+    except (ValueError, FileNotFoundError) as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""What a saved position or a cache belongs to, as text and numbers that are the same in every process."""
+
+import dataclasses
+import functools
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import seqio
+
+
+def of_vocabulary(vocabulary: seqio.Vocabulary) -> list[int]:
+    """Its size, and a checksum of its pieces."""
+    pieces = vocabulary.sp_model if isinstance(vocabulary, seqio.SentencePieceVocabulary) else b""
+    return [vocabulary.vocab_size, zlib.crc32(pieces)]
+
+
+def describe(step: Any) -> str:
+    """A preprocessor as text that is the same in every process: no addresses."""
+    if isinstance(step, functools.partial):
+        arguments = [describe(x) for x in step.args] + [f"{k}={describe(v)}" for k, v in step.keywords.items()]
+        return f"{describe(step.func)}({', '.join(arguments)})"
+    if dataclasses.is_dataclass(step) and not isinstance(step, type):
+        fields = [f"{field.name}={describe(getattr(step, field.name))}" for field in dataclasses.fields(step)]
+        return f"{type(step).__name__}({', '.join(fields)})"
+    if step is None or isinstance(step, str | bytes | int | float):
+        return repr(step)
+    if isinstance(step, list | tuple):
+        return f"[{', '.join(map(describe, step))}]"
+    if isinstance(step, Mapping):
+        return f"{{{', '.join(f'{key!r}: {describe(value)}' for key, value in step.items())}}}"
+    return getattr(step, "__qualname__", type(step).__name__)
+
+
+def differences(saved: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """What differs between two fingerprints, as "seed was 3 and is 4"."""
+    for key in sorted({*saved, *now}):
+        before, after = saved.get(key), now.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            yield from differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            yield f"{prefix}{key} was {before!r} and is {after!r}"

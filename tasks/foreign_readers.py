@@ -1,0 +1,177 @@
+"""Readers of pipelines that only TensorFlow can save, or nobody: sources that are not ours, data sets of a user's own.
+
+TensorFlow saves the position of an iterator to the last element, with the contents of all its buffers. What it cannot
+save, a Python generator, is read again up to the place.
+"""
+
+import io
+import json
+import logging
+import pathlib
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from limba import data
+from tasks import readers
+from tasks.streams import Stream
+
+logger = logging.getLogger(__name__)
+
+
+class ForeignReader:
+    """A reader of any SeqIO source. Implements `tasks.readers.Reader`."""
+
+    def __init__(self, stream: Stream, reader: int, layout: data.ReaderLayout, seed: int):
+        self._stream = stream
+        self._reader = reader
+        self._layout = layout
+        self.state_name = f"reader-{reader:04d}-of-{layout.num_readers:04d}.zip"
+        self.can_save = True
+        self._open(seed)
+
+    def _open(self, seed: int) -> None:
+        self._seed = seed
+        examples = self._stream.mixed_examples(seed, self._reader, self._layout.num_readers)
+        self._dataset = self._stream.batch(examples, self._layout.rows_per_reader).prefetch(2)
+        self._iterator = iter(self._dataset)
+        self._batches = 0
+
+    def probe(self) -> bool:
+        """Whether TensorFlow can save this pipeline. A generator refuses only once it runs, so a batch is read."""
+        try:
+            next(self._iterator)
+            _save_iterator(self._iterator)
+        except (tf.errors.UnimplementedError, tf.errors.FailedPreconditionError) as error:
+            logger.warning(
+                "The data position of %s cannot be saved (%s). A restart will read all earlier batches again to find "
+                "its place; a tasks.sources.HuggingFaceSource avoids that.",
+                self._stream.config.name,
+                error.message.partition("} ")[2].partition(" [")[0],
+            )
+            return False
+        finally:
+            self._open(self._seed)
+        return True
+
+    def __next__(self) -> dict[str, np.ndarray]:
+        batch = readers.next_batch(self._iterator, self._stream.config.name, self._batches)
+        self._batches += 1
+        batch.pop("position", None)
+        return self._stream.to_model_features(batch)
+
+    def save(self) -> bytes:
+        """A zip archive: `position.json` for people, and TensorFlow's checkpoint of the iterator."""
+        header = {
+            "batches": self._batches,
+            "fingerprint": self._stream.fingerprint(self._seed, self._layout.num_readers),
+        }
+        text = json.dumps(header, indent=1, ensure_ascii=False)
+        return _zip({"position.json": text.encode(), **(_save_iterator(self._iterator) if self.can_save else {})})
+
+    def check(self, state: bytes) -> None:
+        saved = self._header(state)["fingerprint"]
+        readers.check_fingerprint(saved, self._stream, self._seed, self._layout.num_readers, self.state_name)
+
+    def restore(self, state: bytes) -> None:
+        header = self._header(state)
+        # Opened anew: a run without a seed goes on with the seed that it drew first.
+        self._open(header["fingerprint"]["seed"])
+        if self.can_save:
+            with zipfile.ZipFile(io.BytesIO(state)) as archive:
+                _restore_iterator(self._iterator, archive)
+        else:
+            logger.warning("Reader %d reads %d batches again to find its place.", self._reader, header["batches"])
+            for _ in range(header["batches"]):
+                next(self._iterator)
+        self._batches = header["batches"]
+
+    def _header(self, state: bytes) -> dict[str, Any]:
+        try:
+            with zipfile.ZipFile(io.BytesIO(state)) as archive:
+                return json.loads(archive.read("position.json"))
+        except (zipfile.BadZipFile, KeyError) as error:
+            raise ValueError(f"The saved data position {self.state_name} is damaged ({error}).") from error
+
+
+class DatasetBatches:
+    """A `tf.data.Dataset` of a user's own as the training stream. Implements `limba.data.BatchIterator`.
+
+    Its position is saved by TensorFlow where it can save the pipeline; otherwise a resumed run reads all earlier
+    batches again. A data set that ends is begun again.
+
+    Args:
+      dataset: batches of this host's rows under the model's feature names.
+      config: what it was made from, for messages.
+      process_index, process_count: this host, and how many there are.
+
+    Raises:
+      ValueError: if it is no `tf.data.Dataset`.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset, config: data.DatasetConfig, process_index: int, process_count: int):
+        if not isinstance(dataset, tf.data.Dataset):
+            raise ValueError(
+                f"train.get_dataset_fn returned a {type(dataset).__name__} for {config.name!r}; it must return a "
+                "tf.data.Dataset, or an iterator with save_state and restore_state (limba.data.BatchIterator)."
+            )
+        self._dataset = dataset.repeat()
+        self._state_name = f"dataset-{process_index:03d}-of-{process_count:03d}.zip"
+        self._name = config.name
+        self._iterator = iter(self._dataset)
+        self._batches = 0
+
+    def __iter__(self) -> "DatasetBatches":
+        return self
+
+    def __next__(self) -> data.Batch:
+        self._batches += 1
+        return {name: value.numpy() for name, value in next(self._iterator).items()}
+
+    def save_state(self) -> Mapping[str, bytes]:
+        try:
+            files = _save_iterator(self._iterator)
+        except (tf.errors.UnimplementedError, tf.errors.FailedPreconditionError) as error:
+            logger.warning("The data position of %s cannot be saved (%s).", self._name, error.message.split("\n")[0])
+            files = {}
+        return {self._state_name: _zip({"batches.json": json.dumps(self._batches).encode(), **files})}
+
+    def restore_state(self, state: Mapping[str, bytes]) -> None:
+        if self._state_name not in state:
+            raise ValueError(
+                f"The saved data position has no {self._state_name!r}, only {sorted(state)}; go on with the "
+                "get_dataset_fn and the number of hosts that the run began with."
+            )
+        self._iterator = iter(self._dataset)
+        with zipfile.ZipFile(io.BytesIO(state[self._state_name])) as archive:
+            self._batches = json.loads(archive.read("batches.json"))
+            if len(archive.namelist()) > 1:
+                _restore_iterator(self._iterator, archive)
+                return
+        logger.warning("%s: %d batches are read again to find the place.", self._name, self._batches)
+        for _ in range(self._batches):
+            next(self._iterator)
+
+
+def _save_iterator(iterator: Any) -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as directory:
+        tf.train.Checkpoint(iterator=iterator).write(f"{directory}/iterator")
+        return {path.name: path.read_bytes() for path in pathlib.Path(directory).iterdir()}
+
+
+def _restore_iterator(iterator: Any, archive: zipfile.ZipFile) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        archive.extractall(directory)
+        tf.train.Checkpoint(iterator=iterator).read(f"{directory}/iterator").assert_consumed()
+
+
+def _zip(files: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()

@@ -1,0 +1,135 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import seqio
+import tensorflow as tf
+
+from limba import cached_data, data
+from tasks import cache, pipeline, sources
+
+SPANS = "inputs=64,targets=14"
+
+
+def make_cache(directory, name="test_task", split="train", lengths=SPANS):
+    cache.main([name, "--split", split, "--sequence_length", lengths, "--out", str(directory)])
+
+
+def open_cache(directory, lengths, **options):
+    options = {"split": "train", "batch_size": 8, "seed": 3, **options}
+    config = data.DatasetConfig(options.pop("name", "test_task"), lengths, **options)
+    return cached_data.get_dataset(config, 0, 1, "EncDecFeatureConverter", str(directory))
+
+
+def text_of(rows):
+    """The bytes in `[rows, length]` tokens, without sentinels, counted."""
+    tokens = np.concatenate([row.ravel() for row in rows])
+    return np.bincount(tokens[(tokens >= 3) & (tokens < 259)] - 3, minlength=256)
+
+
+def test_windows_are_corrupted_anew_in_every_epoch(task, lengths, tmp_path, make_document, places, capsys):
+    make_cache(tmp_path / "cache", split="train,validation")
+    output = capsys.readouterr().out
+    assert "train: " in output and "validation: " in output and "corrupted anew in every epoch" in output
+    batches = open_cache(tmp_path / "cache", lengths, batch_size=1)
+    size = json.loads((tmp_path / "cache" / "train" / "manifest.json").read_text())["num_examples"]
+    epochs = [[next(batches) for _ in range(size)] for _ in range(2)]
+    text = "".join(make_document(*place)["text"] for place in places).encode()
+    whole = np.bincount(np.frombuffer(text, np.uint8), minlength=256)
+    for epoch in epochs:
+        counted = text_of(
+            [batch[name] for batch in epoch for name in ("encoder_input_tokens", "decoder_target_tokens")]
+        )
+        # Inputs and targets together are the corpus, but for a single last token that no window holds.
+        assert 0 <= (whole - counted).sum() <= 1
+    first, second = ({batch["encoder_input_tokens"].tobytes() for batch in epoch} for epoch in epochs)
+    assert len(first & second) < 0.1 * len(first)
+    # The features of the streaming pipeline, and its lengths and fill.
+    streamed = next(pipeline.get_train_batches(data.DatasetConfig("test_task", lengths, "train", 8, seed=3)))
+    cached = next(open_cache(tmp_path / "cache", lengths))
+    assert {k: (v.shape, v.dtype) for k, v in cached.items()} == {k: (v.shape, v.dtype) for k, v in streamed.items()}
+
+
+def register_pairs(name, data_files):
+    vocabulary = seqio.ByteVocabulary(100)
+    return seqio.TaskRegistry.add(
+        name,
+        source=sources.HuggingFaceSource(data_files),
+        preprocessors=[
+            lambda ds: ds.map(lambda e: {"inputs": e["text"], "targets": tf.strings.upper(e["text"])}),
+            seqio.preprocessors.tokenize,
+            seqio.preprocessors.append_eos,
+        ],
+        output_features={name: seqio.Feature(vocabulary) for name in ("inputs", "targets")},
+    )
+
+
+def test_finished_examples_are_those_of_the_evaluation(data_files, tmp_path):
+    """Evaluation from the cache and from the task are equal: same examples, same order, same filling."""
+    register_pairs("test_pairs", data_files)
+    lengths = {"inputs": 40, "targets": 30}
+    make_cache(tmp_path, "test_pairs", "validation", "inputs=40,targets=30")
+    config = data.DatasetConfig("test_pairs", lengths, "validation", 8)
+    ((_, expected),) = pipeline.get_eval_batches(config).items()
+    cached = cached_data.get_eval_datasets(config, 0, 1, None, "EncDecFeatureConverter", str(tmp_path))["test_pairs"]
+    count = 0
+    for a, b in zip(cached, expected, strict=True):
+        count += 1
+        for name in b:
+            np.testing.assert_array_equal(a[name], b[name])
+    assert count == 4
+
+
+def test_the_reader_imports_no_tensorflow(task, tmp_path):
+    make_cache(tmp_path)
+    code = f"""
+import sys
+from limba import cached_data, data
+config = data.DatasetConfig("test_task", {{"inputs": 64, "targets": 14}}, "train", 8, seed=3)
+batches = cached_data.get_dataset(config, 0, 1, "EncDecFeatureConverter", {str(tmp_path)!r})
+print(next(batches)["encoder_input_tokens"].sum())
+assert not {{"tensorflow", "seqio", "datasets", "jax"}} & set(sys.modules), sorted(sys.modules)
+"""
+    result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    ours = open_cache(tmp_path, {"inputs": 64, "targets": 14})
+    assert int(result.stdout) == next(ours)["encoder_input_tokens"].sum()
+
+
+def test_interrupted_and_stale_caches(task, corpus, tmp_path, monkeypatch):
+    def break_off(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context:
+        context.setattr(cache, "_write_features", break_off)
+        with pytest.raises(KeyboardInterrupt):
+            make_cache(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no finished cache"):
+        open_cache(tmp_path, {"inputs": 64, "targets": 14})
+    make_cache(tmp_path)
+    before = (tmp_path / "train" / "manifest.json").stat().st_mtime_ns
+    make_cache(tmp_path)  # up to date: nothing is done
+    assert (tmp_path / "train" / "manifest.json").stat().st_mtime_ns == before
+    with pytest.raises(SystemExit, match=r"task_feature_lengths\.inputs was 64 and is 32"):
+        make_cache(tmp_path, lengths="inputs=32,targets=8")
+    with (corpus / "train-2.jsonl").open("a") as file:
+        file.write('{"text": "one more document", "n": 25}\n')
+    with pytest.raises(SystemExit, match=r"cache of other data: .*train-2\.jsonl was \d+ and is \d+"):
+        make_cache(tmp_path)
+    with pytest.raises(ValueError, match=r"is stale: .*train-2\.jsonl has changed since"):
+        open_cache(tmp_path, {"inputs": 64, "targets": 14})
+
+
+def test_errors(task, mixture, tmp_path):
+    with pytest.raises(SystemExit, match="write it like inputs=512,targets=114"):
+        make_cache(tmp_path, lengths="512,114")
+    with pytest.raises(SystemExit, match="'test_mixture' is a mixture; cache its tasks one by one"):
+        make_cache(tmp_path, "test_mixture")
+    with pytest.raises(SystemExit, match="no split 'test'"):
+        make_cache(tmp_path, split="test")
+    with pytest.raises(SystemExit, match="64 inputs are 14 targets, and 10 would cut them"):
+        make_cache(tmp_path, lengths="inputs=64,targets=10")
+    with pytest.raises(SystemExit, match="error: There is no task or mixture 'test_tak'"):
+        make_cache(tmp_path, "test_tak")
+    assert not (tmp_path / "train").exists()
