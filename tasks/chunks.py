@@ -68,6 +68,9 @@ class Cursor:
       schema: columns and types, to which every shard is brought.
       chunk_documents: documents of a chunk.
       keeps: which documents the split has, by the first column, which has the text; None keeps all.
+
+    Attributes:
+      broken: why nothing more is to be read, once a shard has stopped the stream.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class Cursor:
         self._chunk_documents = chunk_documents
         self._keeps = keeps
         self.nothing = (schema.empty_table(), np.zeros(0, np.int64), False)
+        self.broken: remote_files.BrokenFileError | None = None
         self._lock = threading.Lock()
         # The open piece, the row of the shard where `_waiting` begins, and what was read and may be asked for.
         self._open: int | None = None

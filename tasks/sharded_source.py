@@ -306,10 +306,14 @@ class ShardedSource(seqio.DataSource):
         return False
 
     def _read(self, cursor: chunks.Cursor, index: int, chunk: int) -> tuple[pa.Table, np.ndarray, bool]:
+        if cursor.broken is not None:
+            raise cursor.broken
         try:
             return cursor.read(index, chunk)
         except remote_files.BrokenFileError as error:
             if self._on_broken_shard == "stop":
+                # TensorFlow asks for what follows an error, and would wait for all the retries again each time.
+                cursor.broken = error
                 raise
             self._say_skipped(error)
             return cursor.nothing
