@@ -21,6 +21,9 @@ import pyarrow as pa
 import seqio
 import tensorflow as tf
 
+# Bytes of files that may be read when a split is opened, to count their documents.
+_SMALL_CORPUS = 1 << 20
+
 # More counters than any run uses up.
 _FOREVER = 2**62
 
@@ -73,6 +76,22 @@ def split_shards(sizes: Sequence[float], num_readers: int) -> list[list[Piece]]:
     return [sorted(mine) for mine in pieces]
 
 
+def deal_rows(rows: Sequence[int], num_readers: int) -> list[list[Piece]]:
+    """Shares shards of which the rows are known: the n-th document of all goes to reader `n % num_readers`.
+
+    No reader has two documents more than another, however small and many the shards are.
+    """
+    starts = np.cumsum([0, *rows])
+    return [
+        [
+            Piece(shard, offset, num_readers)
+            for shard, count in enumerate(rows)
+            if (offset := int(reader - starts[shard]) % num_readers) < count
+        ]
+        for reader in range(num_readers)
+    ]
+
+
 def _piece_of(pieces: Sequence[Piece], shard: int, row: int) -> Piece:
     """The piece that has a row of a shard."""
     return next(piece for piece in pieces if piece.shard == shard and row % piece.step == piece.offset)
@@ -119,6 +138,7 @@ class HuggingFaceSource(seqio.DataSource):
         self._load_args = dict(load_args or {})
         self._streams: dict[str, Any] = {}
         self._schemas: dict[str, pa.Schema] = {}
+        self._counts: dict[str, list[int]] = {}
 
     def __repr__(self) -> str:
         return f"HuggingFaceSource({self._data_files}, columns={self._columns}, load_args={self._load_args})"
@@ -233,7 +253,7 @@ class HuggingFaceSource(seqio.DataSource):
         self.check(split)
         reader, num_readers = (shard_info.index, shard_info.num_shards) if shard_info else (0, 1)
         seed = secrets.randbits(31) if seed is None else int(seed)
-        pieces = split_shards(self._sizes(split), num_readers)[reader]
+        pieces = self._share(split, num_readers)[reader]
         cursor = _Cursor(self, split, pieces, self._chunk_documents)
         if not any(cursor.has_rows(index) for index in range(len(pieces))):
             raise ValueError(
@@ -288,6 +308,17 @@ class HuggingFaceSource(seqio.DataSource):
 
         epochs = tf.data.Dataset.range(first_epoch, _FOREVER if num_epochs is None else num_epochs)
         return epochs.flat_map(pieces_of_epoch).flat_map(chunks_of_piece).unbatch()
+
+    def _share(self, split: str, num_readers: int) -> list[list[Piece]]:
+        """Each reader's pieces. In a small corpus, where some might get nothing, documents are counted and dealt."""
+        if num_readers == 1 or sum(self._sizes(split)) > _SMALL_CORPUS:
+            return split_shards(self._sizes(split), num_readers)
+        if split not in self._counts:
+            shards = range(len(self.list_shards(split)))
+            self._counts[split] = [
+                sum(table.num_rows for table in self._tables(split, shard, self._chunk_documents)) for shard in shards
+            ]
+        return deal_rows(self._counts[split], num_readers)
 
     def _sizes(self, split: str) -> list[int]:
         return [pathlib.Path(file).stat().st_size for file in self.list_shards(split)]
