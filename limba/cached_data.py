@@ -1,6 +1,6 @@
 """Reads what `limba cache` wrote: examples by index, from memory-mapped files, without TensorFlow.
 
-    train.train.get_dataset_fn = @cached_data.get_dataset
+    train_script.train.get_dataset_fn = @cached_data.get_dataset
     cached_data.get_dataset.directory = 'cached/my_task'
 
 The global batch at step `n` is a function of seed and `n`: row `r` of it is example `n * batch_size + r` of a sequence
@@ -62,7 +62,7 @@ class Cache:
                 )
         if config.pack:
             raise ValueError(
-                f"The cache {self.folder} cannot be read with DatasetConfig.pack; set PACKING to False, or read the "
+                f"The cache {self.folder} cannot be read with DatasetConfig.pack; set PACK to False, or read the "
                 "task itself."
             )
         check_files(manifest["files"], f"The cache {self.folder} is stale", f"Remove it and make it anew: {command}")

@@ -58,6 +58,22 @@ def split_shards(sizes: Sequence[float], num_readers: int) -> list[list[Piece]]:
     return [sorted(mine) for mine in pieces]
 
 
+def deal_rows(rows: Sequence[int], num_readers: int) -> list[list[Piece]]:
+    """Shares shards of which the rows are known: the n-th document of all goes to reader `n % num_readers`.
+
+    No reader has two documents more than another, however small and many the shards are.
+    """
+    starts = np.cumsum([0, *rows])
+    return [
+        [
+            Piece(shard, offset, num_readers)
+            for shard, count in enumerate(rows)
+            if (offset := int(reader - starts[shard]) % num_readers) < count
+        ]
+        for reader in range(num_readers)
+    ]
+
+
 class Cursor:
     """Reads numbered chunks of pieces, and keeps the file of the last one open, so that reading on costs no seeking.
 

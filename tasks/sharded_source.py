@@ -25,6 +25,8 @@ from tasks import splits as splits_lib
 
 logger = logging.getLogger(__name__)
 
+# Bytes of files that may be read when a split is opened, to count their documents.
+_SMALL_CORPUS = 1 << 20
 # More counters than any run uses up.
 _FOREVER = 2**62
 # Shards that are read in turn. Files and connections are limited.
@@ -74,6 +76,7 @@ class ShardedSource(seqio.DataSource):
         self._num_skipped = 0
         self._schemas: dict[str, pa.Schema] = {}
         self._rows: dict[str, tuple[shards_lib.Tables, list[splits_lib.ShardRows]]] = {}
+        self._counts: dict[str, tuple[shards_lib.Tables, list[int]]] = {}
 
     @property
     def supports_arbitrary_sharding(self) -> bool:
@@ -228,7 +231,7 @@ class ShardedSource(seqio.DataSource):
         self.check(split)
         reader, num_readers = (shard_info.index, shard_info.num_shards) if shard_info else (0, 1)
         seed = secrets.randbits(31) if seed is None else int(seed)
-        pieces = chunks.split_shards(self._sizes(split), num_readers)[reader]
+        pieces = self._share(split, num_readers)[reader]
         cursor = self._cursor(split, pieces, self._chunk_documents)
         if not self._has_documents(cursor, len(pieces)):
             raise ValueError(
@@ -284,6 +287,17 @@ class ShardedSource(seqio.DataSource):
 
         epochs = tf.data.Dataset.range(first_epoch, _FOREVER if num_epochs is None else num_epochs)
         return epochs.flat_map(pieces_of_epoch).flat_map(chunks_of_piece).unbatch()
+
+    def _share(self, split: str, num_readers: int) -> list[list[chunks.Piece]]:
+        """Each reader's pieces. In a small corpus, where some might get nothing, documents are counted and dealt."""
+        tables, rows = self._open(split)
+        is_counted = self._on_broken_shard == "stop" or not any(shard.is_remote for shard in tables.shards)
+        if num_readers == 1 or sum(self._sizes(split)) > _SMALL_CORPUS or not is_counted:
+            return chunks.split_shards(self._sizes(split), num_readers)
+        if split not in self._counts or self._counts[split][0] is not tables:
+            counts = [max(0, tables.count_rows(row.shard, row.stop) - row.start) for row in rows]
+            self._counts[split] = tables, counts
+        return chunks.deal_rows(self._counts[split][1], num_readers)
 
     def _sizes(self, split: str) -> list[float]:
         tables, rows = self._open(split)

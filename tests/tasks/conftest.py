@@ -8,7 +8,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import pytest
 import seqio
 
-from tasks import objectives, pretraining, sources
+from tasks import objectives, preprocessors, sources
 
 # 7 uneven shards; the smallest has 3 documents.
 SHARD_ROWS = (40, 3, 25, 60, 17, 31, 24)
@@ -72,14 +72,15 @@ def lengths():
     return dict(LENGTHS)
 
 
-def _register(name, data_files, **options):
+def _register(name, data_files):
     """A byte-level task whose chunks are smaller than most shards and whose buffer is larger than any."""
-    return pretraining.register_pretraining_task(
+    feature = seqio.Feature(seqio.ByteVocabulary(extra_ids=100), add_eos=True)
+    return seqio.TaskRegistry.add(
         name,
-        data_files=sources.HuggingFaceSource(data_files, chunk_documents=8),
-        vocabulary=seqio.ByteVocabulary(extra_ids=100),
+        source=sources.HuggingFaceSource(data_files, chunk_documents=8),
+        preprocessors=[preprocessors.Denoise(objectives.SpanCorruption(), documents_per_batch=32)],
+        output_features={"inputs": feature, "targets": feature},
         shuffle_buffer_size=400,
-        **options,
     )
 
 

@@ -75,7 +75,7 @@ def wait_for(condition, seconds):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
-        time.sleep(0.002)
+        time.sleep(0.02)
 
 
 def log_of(directory, process):

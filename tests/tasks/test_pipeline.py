@@ -99,12 +99,17 @@ def test_restored_in_another_process(task, lengths, data_files, tmp_path):
         (tmp_path / name).write_bytes(content)
     expected = take(batches, 20)
     code = f"""
-import pathlib, sys, numpy as np, seqio
+import pathlib, numpy as np, seqio
 from limba import data
-from tasks import pipeline, pretraining, sources
-pretraining.register_pretraining_task(
-    "test_task", data_files=sources.HuggingFaceSource({data_files!r}, chunk_documents=8),
-    vocabulary=seqio.ByteVocabulary(100), shuffle_buffer_size=400)
+from tasks import objectives, pipeline, preprocessors, sources
+feature = seqio.Feature(seqio.ByteVocabulary(extra_ids=100), add_eos=True)
+seqio.TaskRegistry.add(
+    "test_task",
+    source=sources.HuggingFaceSource({data_files!r}, chunk_documents=8),
+    preprocessors=[preprocessors.Denoise(objectives.SpanCorruption(), documents_per_batch=32)],
+    output_features={{"inputs": feature, "targets": feature}},
+    shuffle_buffer_size=400,
+)
 batches = pipeline.get_train_batches(
     data.DatasetConfig("test_task", {lengths!r}, "train", batch_size=8, num_readers=4, seed=3))
 batches.restore_state({{path.name: path.read_bytes() for path in pathlib.Path({str(tmp_path)!r}).glob("reader-*")}})
