@@ -48,8 +48,8 @@ class ShardedSource(seqio.DataSource):
         or `splits.held_out(0.01)`. None leaves them as they are.
       chunk_documents: documents that are read at a time.
       on_broken_shard: "stop", or "skip" to go on without the rest of a shard, for this epoch, that stays unreadable.
-        Each is counted in the log. What was skipped depends on the weather, so such a run cannot be repeated; resumed,
-        it still goes on exactly where it was.
+        Each is counted in the log. What is skipped depends on the weather: such a run cannot be repeated, and where it
+        is resumed beside a skipped shard, documents of one shuffle buffer may come twice or not at all.
       hint: a sentence added to the error for missing files: what makes them.
     """
 
