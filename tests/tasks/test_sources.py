@@ -67,12 +67,16 @@ def test_formats(tmp_path, make_document, write_jsonl):
     with gzip.open(tmp_path / "b.json.gz", "wt", encoding="utf-8") as file:
         file.writelines(json.dumps(document) + "\n" for document in documents)
     pa.parquet.write_table(pa.Table.from_pylist(documents), tmp_path / "c.parquet", row_group_size=6)
+    with pa.CompressedOutputStream(str(tmp_path / "f.jsonl.zst"), "zstd") as file:
+        file.write((tmp_path / "a.jsonl").read_bytes())
+    with gzip.open(tmp_path / "g.txt.gz", "wt", encoding="utf-8") as file:
+        file.write("\n".join(texts))
     (tmp_path / "d.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
     with (tmp_path / "e.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, ["text", "n"])
         writer.writeheader()
         writer.writerows(documents)
-    for name in ("a.jsonl", "b.json.gz", "c.parquet", "d.txt", "e.csv"):
+    for name in ("a.jsonl", "b.json.gz", "c.parquet", "d.txt", "e.csv", "f.jsonl.zst", "g.txt.gz"):
         source = sources.HuggingFaceSource({"train": tmp_path / name}, chunk_documents=7)
         assert [e["text"].decode() for e in read(source, shuffle=False)] == texts, name
 
