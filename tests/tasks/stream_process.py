@@ -18,6 +18,7 @@ from pathlib import Path
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
+import datasets  # noqa: F401, the source imports it when it is first read
 import seqio
 import tensorflow as tf
 

@@ -88,7 +88,7 @@ def log_of(directory, process):
 def read_uninterrupted(start, directory, steps, **arguments):
     directory.mkdir()
     process = start(directory=str(directory), index=0, count=1, steps=steps, seconds_per_step=0, **arguments)
-    wait_for(lambda: not is_alive(process), 200)
+    wait_for(lambda: not is_alive(process), 300)
     log = log_of(directory, process)
     assert len(log) == steps, (directory.parent / "stderr").read_text()[-2000:]
     return log
@@ -119,7 +119,7 @@ def test_killed_20_times(start, corpus, tmp_path):
     for life in range(20):
         process = start(steps=steps, seconds_per_step=0.01, **arguments)
         if life % 5:  # while it reads and saves; every fifth time while it starts and restores
-            wait_for(lambda: not is_alive(process) or log_of(directory, process), 100)  # noqa: B023
+            wait_for(lambda: not is_alive(process) or log_of(directory, process), 300)  # noqa: B023
         time.sleep(moments.uniform(0, 0.25))
         assert kill(process), (tmp_path / "stderr").read_text()[-2000:]
         log = log_of(directory, process)
@@ -127,7 +127,7 @@ def test_killed_20_times(start, corpus, tmp_path):
         seen |= log
     assert 50 < len(seen) < steps
     process = start(steps=steps, seconds_per_step=0, **arguments)
-    wait_for(lambda: not is_alive(process), 200)
+    wait_for(lambda: not is_alive(process), 300)
     assert seen | log_of(directory, process) == expected
 
 
@@ -143,7 +143,7 @@ def test_the_same_on_4_2_1_and_4_processes(start, corpus, tmp_path):
     seen = set()
     for count, until in ((4, 20), (2, 50), (1, 80), (4, 110)):
         processes = [start(index=i, count=count, seconds_per_step=0.01, **arguments) for i in range(count)]
-        wait_for(lambda: all(max(log_of(directory, p), default=0) >= until for p in processes), 100)  # noqa: B023
+        wait_for(lambda: all(max(log_of(directory, p), default=0) >= until for p in processes), 300)  # noqa: B023
         time.sleep(moments.uniform(0, 0.1))
         killed = [kill(process) for process in processes]
         assert all(killed)
