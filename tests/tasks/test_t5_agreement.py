@@ -57,9 +57,8 @@ def test_lengths_of_span_corruption():
         objective = objectives.SpanCorruption(density, span)
         made = corrupt(objective, np.full((1, objective.raw_length(inputs_length)), 7, np.int32), num_sentinels=2000)
         ours = objective.raw_length(inputs_length), objective.lengths(inputs_length)["targets"]
-        assert made.inputs_lengths[0] <= inputs_length and made.targets_lengths[0] == ours[1]
-        if tokens - noise_tokens + spans + 1 <= inputs_length and targets == noise_tokens + spans + 1:
-            assert ours == (tokens, targets), (inputs_length, density, span)
+        assert made.inputs_lengths[0] <= inputs_length and ours[1] - 1 <= made.targets_lengths[0] <= ours[1]
+        if ours == (tokens, targets):
             assert (made.targets[0] == 7).sum() == noise_tokens and (made.targets[0] > 30000).sum() == spans
         else:  # less than half a span is masked, or every other token is: T5's inputs are cut, or its targets padded
             differing += 1
