@@ -54,8 +54,7 @@ class Stream:
         for task in seqio.get_subtasks(provider):
             if task not in tasks:
                 logger.warning("Task %s has no split %r and is left out.", task.name, config.split)
-        for task in tasks:
-            _check_lengths(task, config.task_feature_lengths)
+        _check_lengths(tasks, config.task_feature_lengths)
         stream = cls(config, provider, tasks, converter_class(feature_converter), shuffle_buffer_size)
         for task in tasks:
             if reads_cache(task, config):
@@ -209,24 +208,33 @@ def num_shards(task: seqio.Task, config: data.DatasetConfig) -> int | None:
     return len(task.source.list_shards(config.split))
 
 
-def _check_lengths(task: seqio.Task, lengths: Mapping[str, int]) -> None:
-    missing = [name for name in task.output_features if name not in lengths]
-    if missing:
-        raise ValueError(f"task_feature_lengths {dict(lengths)} has no length for {missing} of task {task.name!r}.")
-    for step in task.preprocessors:
-        if not isinstance(step, preprocessors.Denoise):
-            continue
-        step.check(task.output_features, lengths)
-        needed = step.objective.lengths(lengths["inputs"])["targets"]
-        given = lengths["targets"]
-        where = f"task_feature_lengths of {task.name!r}: {lengths['inputs']} inputs are {needed} targets"
-        if given < needed:
-            raise ValueError(f"{where}, and {given} would cut them; set targets to {needed}.")
-        if given > needed:
-            waste = 100 * (given - needed) / given
-            logger.warning(
-                "%s, and %d wastes %.0f%% of the decoder on padding; set it to %d.", where, given, waste, needed
-            )
+def _check_lengths(tasks: list[seqio.Task], lengths: Mapping[str, int]) -> None:
+    longest = 0
+    for task in tasks:
+        missing = [name for name in task.output_features if name not in lengths]
+        if missing:
+            raise ValueError(f"task_feature_lengths {dict(lengths)} has no length for {missing} of task {task.name!r}.")
+        for step in task.preprocessors:
+            if not isinstance(step, preprocessors.Denoise):
+                continue
+            step.check(task.output_features, lengths)
+            needed = step.lengths(task.output_features, lengths)["targets"]
+            if lengths["targets"] < needed:
+                where = _where(task, lengths, needed)
+                raise ValueError(f"{where}, and {lengths['targets']} would cut them; set targets to {needed}.")
+            if needed > longest:
+                longest, where = needed, _where(task, lengths, needed)
+    waste = 100 * (lengths["targets"] - longest) / lengths["targets"] if longest else 0
+    # The tokens of a mode make windows a little shorter; of a mixture, the longest targets count.
+    if waste >= 1:
+        logger.warning(
+            "%s, and %d wastes %.0f%% of the decoder on padding; set it to %d.",
+            *(where, lengths["targets"], waste, longest),
+        )
+
+
+def _where(task: seqio.Task, lengths: Mapping[str, int], needed: int) -> str:
+    return f"task_feature_lengths of {task.name!r}: {lengths.get('inputs', 0)} inputs are {needed} targets"
 
 
 def reads_cache(task: seqio.Task, config: data.DatasetConfig) -> bool:
