@@ -49,7 +49,7 @@ def get_train_batches(
         can_save = readers[0].probe()
         for reader in readers:
             reader.can_save = can_save
-    return TrainBatches(readers)
+    return TrainBatches(readers, stream)
 
 
 def get_eval_batches(

@@ -95,15 +95,15 @@ class Denoise:
         vocabulary = self.output_features["targets"].vocabulary
         mode = np.array(self._mode_tokens(self.output_features), np.int32)
         raw_length = self.objective.raw_length(self.sequence_length[main] - len(mode))
-        made = self.lengths(self.output_features, self.sequence_length)
+        names = list(self.lengths(self.output_features, self.sequence_length))
 
-        def make_examples(texts, documents, batch_number, seed_high, seed_low):
+        def make_examples(texts, documents, seed_high, seed_low):
             tokens, lengths = encode_batch(vocabulary, texts)
             if self.objective.eos_after_documents:
                 tokens, lengths = np.insert(tokens, np.cumsum(lengths), vocabulary.eos_id), lengths + 1
             windows, window_lengths = split_into_windows(tokens, raw_length)
             seed = (int(seed_high) << 32) ^ int(seed_low)
-            inputs, inputs_lengths, targets, targets_lengths = self.objective.corrupt(
+            made = self.objective.corrupt(
                 windows,
                 window_lengths,
                 objectives.example_seeds(seed, 0, len(windows)),
@@ -111,40 +111,35 @@ class Denoise:
                 num_sentinels=vocabularies.num_sentinels(vocabulary),
                 eos_id=vocabulary.eos_id,
             )
-            if len(mode):
-                inputs = np.concatenate([np.tile(mode, (len(windows), 1)), inputs], axis=1)
-                inputs_lengths = inputs_lengths + len(mode)
+            features = {"targets": (made.targets, made.targets_lengths)}
+            if "inputs" in names:
+                inputs = np.concatenate([np.tile(mode, (len(windows), 1)), made.inputs], axis=1)
+                features["inputs"] = inputs, made.inputs_lengths + len(mode)
             first_tokens = np.arange(len(windows)) * raw_length
             first_documents = np.searchsorted(np.cumsum(lengths), first_tokens, side="right")
-            documents_before = batch_number * self.documents_per_batch + first_documents
-            return [inputs, inputs_lengths, targets, targets_lengths, documents[first_documents], documents_before]
+            return [x for name in names for x in features[name]] + [documents[first_documents]]
 
         def map_batch(batch, seed):
             texts = batch[self.text_column]
             documents = batch.get("document", tf.fill([tf.shape(texts)[0], 3], tf.constant(-1, tf.int64)))
-            inputs, inputs_lengths, targets, targets_lengths, documents, documents_before = tf.numpy_function(
+            *features, documents = tf.numpy_function(
                 make_examples,
-                [texts, documents, batch["batch_number"], *seed],
-                [tf.int32, tf.int64, tf.int32, tf.int64, tf.int64, tf.int64],
+                [texts, documents, *seed],
+                [tf.int32, tf.int64] * len(names) + [tf.int64],
                 stateful=False,
             )
-            for feature in (inputs, targets):
-                feature.set_shape([None, None])
-            for numbers in (inputs_lengths, targets_lengths, documents_before):
-                numbers.set_shape([None])
+            for tokens, lengths in zip(features[::2], features[1::2], strict=True):
+                tokens.set_shape([None, None])
+                lengths.set_shape([None])
             documents.set_shape([None, 3])
-            return inputs, inputs_lengths, targets, targets_lengths, documents, documents_before
+            return (*features, documents)
 
-        def cut_padding(inputs, inputs_length, targets, targets_length, document, documents_before):
-            features = {"inputs": inputs[:inputs_length], "targets": targets[:targets_length]}
-            return {
-                **{name: features[name] for name in made},
-                "document": document,
-                "documents_before": documents_before,
-            }
+        def cut_padding(*features):
+            *features, document = features
+            cut = [tokens[:length] for tokens, length in zip(features[::2], features[1::2], strict=True)]
+            return {**dict(zip(names, cut, strict=True)), "document": document}
 
-        batches = dataset.batch(self.documents_per_batch).enumerate()
-        batches = batches.map(lambda number, batch: {**batch, "batch_number": number})
+        batches = dataset.batch(self.documents_per_batch)
         # One batch at a time: what runs ahead would have to be saved with the position.
         batches = seqio.map_over_dataset(map_batch, num_seeds=1, num_parallel_calls=None)(batches)
         return batches.unbatch().map(cut_padding)

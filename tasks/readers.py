@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from limba import data
+from tasks.epochs import EpochCounter
 from tasks.streams import Stream
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ class Reader:
         self._iterator = iter(self._dataset)
         self._batches = 0
         self._position: dict[int, tuple[int, ...]] = {}
+        self.epochs = EpochCounter()
 
     def probe(self) -> bool:
         """Whether TensorFlow can save this pipeline. A generator refuses only once it runs, so a batch is read."""
@@ -69,9 +71,12 @@ class Reader:
                 f"Reading {self._stream.config.name!r} failed after {self._batches} batches: {reason}"
             ) from error
         self._batches += 1
-        for number, *document in batch.pop("position", np.zeros((0, 4), np.int64)).tolist():
+        tasks = self._stream.tasks_of(batch)
+        position = batch.pop("position", np.zeros((0, 4), np.int64))
+        self.epochs.add(position[:, 0], position[:, 1])
+        for number, *document in position.tolist():
             self._position[number] = max(self._position.get(number, ()), tuple(document))
-        return self._stream.to_model_features(batch)
+        return self._stream.to_model_features(batch) | tasks
 
     @functools.cached_property
     def _shard_names(self) -> list[list[str]]:
@@ -93,6 +98,7 @@ class Reader:
         header = {
             "batches": self._batches,
             "position": position,
+            "epochs": self.epochs.save(),
             "fingerprint": self._stream.fingerprint(self._seed, self._layout.num_readers),
         }
         text = json.dumps(header, indent=1, ensure_ascii=False)
@@ -121,6 +127,7 @@ class Reader:
             for _ in range(header["batches"]):
                 next(self._iterator)
         self._batches = header["batches"]
+        self.epochs.restore(header["epochs"])
         numbers = {task.name: number for number, task in enumerate(self._stream.tasks)}
         for name, place in header["position"].items():
             number = numbers[name]
@@ -136,10 +143,12 @@ class Reader:
 
 
 class TrainBatches:
-    """This host's rows of the global batch, reader by reader. Implements `limba.data.BatchIterator`."""
+    """This host's rows of the global batch, reader by reader. Implements `limba.data.TaskBatches`."""
 
-    def __init__(self, readers: list[Reader]):
+    def __init__(self, readers: list[Reader], stream: Stream):
         self._readers = readers
+        self._tasks = stream.tasks
+        self.task_groups = stream.task_groups
 
     def __iter__(self) -> "TrainBatches":
         return self
@@ -147,6 +156,12 @@ class TrainBatches:
     def __next__(self) -> data.Batch:
         parts = [next(reader) for reader in self._readers]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def epochs(self) -> dict[str, float]:
+        """The mean over this host's readers, of the tasks that were read from."""
+        counted = [reader.epochs.epochs() for reader in self._readers]
+        numbers = sorted({number for epochs in counted for number in epochs})
+        return {self._tasks[n].name: float(np.mean([epochs.get(n, 0.0) for epochs in counted])) for n in numbers}
 
     def save_state(self) -> Mapping[str, bytes]:
         return {reader.state_name: reader.save() for reader in self._readers}

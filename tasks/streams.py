@@ -5,6 +5,7 @@ rows of the global batch. It is a function of configuration, seed and reader.
 """
 
 import dataclasses
+import functools
 import logging
 import zlib
 from collections.abc import Mapping
@@ -152,6 +153,31 @@ class Stream:
         # Autotuning changes buffers, whose contents belong to the saved position.
         options.autotune.enabled = False
         return batches.with_options(options)
+
+    def tasks_of(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """`example_tasks` of a mixture's batch, made of what `examples` calls `position`; packed rows have none."""
+        if len(self.tasks) == 1 or "position" not in batch:
+            return {}
+        return {"example_tasks": np.eye(len(self.tasks), dtype=np.int32)[batch["position"][:, 0]]}
+
+    @functools.cached_property
+    def task_groups(self) -> dict[str, list[int]]:
+        """What losses are reported by: the tasks, and the mixtures and objectives that several of them share."""
+        if len(self.tasks) == 1 or not self._converts_in_numpy:
+            return {}
+        assert isinstance(self.provider, seqio.Mixture)
+        groups: dict[str, list[int]] = {}
+        for number, task in enumerate(self.tasks):
+            for step in task.preprocessors:
+                if isinstance(step, preprocessors.Denoise):
+                    groups.setdefault(f"objective_{step.objective.name}", []).append(number)
+        for name in self.provider.rate_per_task_name:
+            if name in seqio.MixtureRegistry.names():
+                inner = {task.name for task in seqio.MixtureRegistry.get(name).tasks}
+                groups[name] = [number for number, task in enumerate(self.tasks) if task.name in inner]
+        # One that all tasks share, or that a single task has, says nothing new.
+        groups = {name: numbers for name, numbers in groups.items() if 1 < len(numbers) < len(self.tasks)}
+        return {task.name: [number] for number, task in enumerate(self.tasks)} | groups
 
     def to_model_features(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         if self._converts_in_numpy:
