@@ -134,8 +134,8 @@ class Denoise:
             documents.set_shape([None, 3])
             return (*features, documents)
 
-        def cut_padding(*features):
-            *features, document = features
+        def cut_padding(*made):
+            *features, document = made
             cut = [tokens[:length] for tokens, length in zip(features[::2], features[1::2], strict=True)]
             return {**dict(zip(names, cut, strict=True)), "document": document}
 
