@@ -91,7 +91,7 @@ class SpanCorruption:
             f"A window of {length} tokens with noise_density {self.noise_density} and mean_noise_span_length "
             f"{self.mean_noise_span_length} needs {num_spans} sentinels, and the vocabulary has {num_sentinels}; "
             f"set mean_noise_span_length to {enough} or more, make the inputs shorter, or open the vocabulary with "
-            f"extra_ids={num_spans} and give the embedding as many rows more."
+            f"extra_ids={num_spans} and the embedding as many rows more."
         )
 
     def corrupt(
@@ -236,7 +236,7 @@ class IidDenoising:
         raise ValueError(
             f"I.i.d. denoising of {length} inputs with noise_density {self.noise_density} needs {needed} sentinels, "
             f"and the vocabulary has {num_sentinels}; use at most {fitting} inputs, open the vocabulary with "
-            f"extra_ids={needed} and give the embedding as many rows more, or mask whole spans "
+            f"extra_ids={needed} and the embedding as many rows more, or mask whole spans "
             "(objectives.SpanCorruption)."
         )
 
