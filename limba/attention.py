@@ -19,9 +19,9 @@ from limba.layers import DenseGeneral, Initializer, einsum, param_with_axes, wit
 Array = jax.Array
 DType = Any
 
-# Added to a masked logit: it is then far below any real one, and finite so that a fully masked row stays finite. It is a
-# power of two, because XLA's fused softmax may subtract a maximum rounded to bfloat16 from logits that are not: T5X's
-# -1e10 is 8e5 off then, so that all exponentials of a fully masked row are 0, and the row is NaN.
+# Added to a masked logit: it is then far below any real one, and finite so that a fully masked row stays finite.
+# A power of two, because XLA's fused softmax may subtract a maximum rounded to bfloat16 from logits that are not:
+# T5X's -1e10 is 8e5 off then, all exponentials of a fully masked row are 0, and the row is NaN.
 _MASKED = -(2.0**33)
 
 # ----------------------------------------------------- masks -------------------------------------------------------
