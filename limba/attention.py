@@ -20,7 +20,9 @@ Array = jax.Array
 DType = Any
 
 # Added to a masked logit: it is then far below any real one, and finite so that a fully masked row stays finite.
-_MASKED = -1e10
+# A power of two, because XLA's fused softmax may subtract a maximum rounded to bfloat16 from logits that are not:
+# T5X's -1e10 is 8e5 off then, all exponentials of a fully masked row are 0, and the row is NaN.
+_MASKED = -(2.0**33)
 
 # ----------------------------------------------------- masks -------------------------------------------------------
 # A mask is [batch, 1, query_length, key_length] and positive where a query may look. T5X's users make masks of numbers,

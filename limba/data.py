@@ -9,12 +9,13 @@ Feature names of an encoder-decoder batch, all int32 `[batch, length]`:
 - `decoder_input_tokens`: the targets shifted right by one, each sequence begins with 0
 - `decoder_loss_weights`: 1 on a target token, 0 on padding
 - packed batches add `encoder_segment_ids`, `decoder_segment_ids`, `encoder_positions`, `decoder_positions`
+- batches of a mixture, unless they are packed, add `example_tasks` `[batch, tasks]`: 1 at the task of the example
 """
 
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -159,6 +160,22 @@ class BatchIterator(Protocol):
         Raises:
           ValueError: if a reader's file is missing, or was saved by another task, seed or number of readers.
         """
+        ...
+
+
+@runtime_checkable
+class TaskBatches(BatchIterator, Protocol):
+    """A stream that knows the tasks of its examples: losses are then reported by task.
+
+    Attributes:
+      task_groups: the columns of `example_tasks` by what is reported together: each task by its name, and what several
+        tasks have in common. Empty where batches have no `example_tasks`.
+    """
+
+    task_groups: Mapping[str, Sequence[int]]
+
+    def epochs(self) -> Mapping[str, float]:
+        """How often each task has gone through its documents, on this host."""
         ...
 
 

@@ -106,6 +106,19 @@ def _cross_entropy_bwd(label_smoothing, z_loss, residuals, cotangents):
 cross_entropy_with_logits.defvjp(_cross_entropy_fwd, _cross_entropy_bwd)
 
 
+def weighted_cross_entropy(
+    logits: Array, targets: Array, weights: Array | None = None, label_smoothing: float = 0.0, z_loss: float = 0.0
+) -> tuple[Array, Array]:
+    """`cross_entropy_with_logits` times the weights: `(loss + z, z)`, each `[batch, length]`."""
+    loss, z = cross_entropy_with_logits(logits, targets, label_smoothing, z_loss)
+    return (loss, z) if weights is None else (loss * weights, z * weights)
+
+
+def normalized_sum(loss: Array, normalizing_factor: Array | float | None) -> Array:
+    """The sum of losses of a batch, divided by the factor, if any."""
+    return jnp.sum(loss if normalizing_factor is None else loss / normalizing_factor)
+
+
 def compute_weighted_cross_entropy(
     logits: Array,
     targets: Array,
@@ -127,13 +140,9 @@ def compute_weighted_cross_entropy(
     Returns:
       Scalars: loss with z-loss, the z-loss in it, the sum of the weights.
     """
-    loss, z = cross_entropy_with_logits(logits, targets, label_smoothing, z_loss)
-    weight_sum = jnp.float32(targets.size)
-    if weights is not None:
-        loss, z, weight_sum = loss * weights, z * weights, jnp.sum(weights)
-    if normalizing_factor is not None:
-        loss, z = loss / normalizing_factor, z / normalizing_factor
-    return jnp.sum(loss), jnp.sum(z), weight_sum
+    loss, z = weighted_cross_entropy(logits, targets, weights, label_smoothing, z_loss)
+    weight_sum = jnp.float32(targets.size) if weights is None else jnp.sum(weights)
+    return normalized_sum(loss, normalizing_factor), normalized_sum(z, normalizing_factor), weight_sum
 
 
 def normalizing_factor_and_weights(

@@ -4,7 +4,7 @@ Most metrics are a ratio of two sums; merging metrics adds both. Names are T5X's
 anything else that is a pytree with `merge(other)` and `compute()`, such as clu's metrics.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import flax.struct
@@ -77,6 +77,43 @@ class Sum:
         return float(self.total)
 
 
+@flax.struct.dataclass
+class SumsByTask:
+    """Sums over the examples of each task of a mixture.
+
+    Attributes:
+      loss: float32 `[tasks]`, of target positions, weighted and not normalized.
+      weights: float32 `[tasks]`, of target positions.
+    """
+
+    loss: Array
+    weights: Array
+
+    @classmethod
+    def of(cls, example_tasks: Array, loss: Array, weights: Array | None) -> "SumsByTask":
+        """Args:
+        example_tasks: `[batch, tasks]`, 1 at the task of each example.
+        loss: of target positions, weighted, `[batch, length]`.
+        weights: `[batch, length]`, or None for 1.
+        """
+        tasks = example_tasks.astype(jnp.float32)
+        weights = jnp.ones(loss.shape, jnp.float32) if weights is None else weights
+        # Not a matmul, which accelerators would make of bfloat16.
+        return cls(*(jnp.sum(tasks * jnp.sum(x, axis=-1)[:, None], axis=0) for x in (loss, weights)))
+
+    def merge(self, other: "SumsByTask") -> "SumsByTask":
+        return SumsByTask(self.loss + other.loss, self.weights + other.weights)
+
+    def compute(self, groups: Mapping[str, Sequence[int]]) -> dict[str, float]:
+        """`loss/<group>`, per target token, and `target_tokens/<group>`, both only of groups that had examples."""
+        result: dict[str, float] = {}
+        for name, tasks in groups.items():
+            loss, weights = (float(sum(x[task] for task in tasks)) for x in (self.loss, self.weights))
+            if weights:
+                result |= {f"loss/{name}": loss / weights, f"target_tokens/{name}": weights}
+        return result
+
+
 class AveragePerStep:
     """T5X's name for a sum over one step that is averaged over steps."""
 
@@ -107,9 +144,20 @@ def add_microbatches(a: Metrics, b: Metrics) -> Metrics:
     }
 
 
-def compute(metrics: Mapping[str, Metric]) -> dict[str, float]:
-    """Numbers, on the host."""
-    return {name: float(metric.compute()) for name, metric in jax.device_get(dict(metrics)).items()}
+def compute(metrics: Mapping[str, Any], task_groups: Mapping[str, Sequence[int]] | None = None) -> dict[str, float]:
+    """Numbers, on the host.
+
+    Args:
+      metrics: of `Metric`, and `SumsByTask`.
+      task_groups: the tasks whose sums are reported together, by the name of the group.
+    """
+    values: dict[str, float] = {}
+    for name, metric in jax.device_get(dict(metrics)).items():
+        if isinstance(metric, SumsByTask):
+            values |= metric.compute(task_groups or {})
+        else:
+            values[name] = float(metric.compute())
+    return values
 
 
 def _nonzero_fraction(x: Array) -> Ratio:

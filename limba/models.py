@@ -169,10 +169,11 @@ class BaseTransformerModel:
         logits = self._compute_logits(params, batch, dropout_rng)
         targets = batch["decoder_target_tokens"]
         factor, weights = losses.normalizing_factor_and_weights(self._loss_normalizing_factor, batch)
-        loss, z_loss, _ = losses.compute_weighted_cross_entropy(
-            logits, targets, weights, self._label_smoothing, self._z_loss, factor
-        )
+        by_position = losses.weighted_cross_entropy(logits, targets, weights, self._label_smoothing, self._z_loss)
+        loss, z_loss = (losses.normalized_sum(x, factor) for x in by_position)
         metrics = metrics_lib.encoder_decoder_metrics(logits, batch, weights, loss, z_loss)
+        if "example_tasks" in batch:
+            metrics["by_task"] = metrics_lib.SumsByTask.of(batch["example_tasks"], by_position[0], weights)
         if dropout_rng is None:
             nats, _ = losses.cross_entropy_with_logits(logits, targets, 0.0, 0.0)
             counted = targets > 0 if weights is None else weights > 0

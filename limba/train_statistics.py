@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 
@@ -31,13 +31,24 @@ class TrainStatistics:
       writers: where the scalars go.
       batch_size: rows of a step.
       tokens_per_step: input and target positions of a step.
+      task_groups: the tasks whose losses are reported together, by the name of the group; see `data.TaskBatches`.
+      epochs: says how often each task has gone through its documents.
     """
 
-    def __init__(self, writers: Sequence[MetricWriter], batch_size: int, tokens_per_step: int):
+    def __init__(
+        self,
+        writers: Sequence[MetricWriter],
+        batch_size: int,
+        tokens_per_step: int,
+        task_groups: Mapping[str, Sequence[int]] | None = None,
+        epochs: Callable[[], Mapping[str, float]] = dict,
+    ):
         self._writers = writers
         self._batch_size = batch_size
         self._target_tokens_per_step = 0
         self._tokens_per_step = tokens_per_step
+        self._task_groups = task_groups
+        self._epochs = epochs
         self._add = jax.jit(metrics_lib.add)
         self._process_began = time.monotonic()
         self._begin()
@@ -83,7 +94,8 @@ class TrainStatistics:
         """Writes what was collected since the last time, if anything, and begins anew. Returns what was written."""
         if self._sum is None:
             return {}
-        scalars = metrics_lib.compute(self._sum) | self._first
+        scalars = metrics_lib.compute(self._sum, self._task_groups) | self._first
+        scalars |= {f"epochs/{task}": epochs for task, epochs in self._epochs().items()}
         scalars["timing/uptime"] = time.monotonic() - self._process_began
         if self._timed_steps:
             seconds = max(time.monotonic() - self._began, 1e-9)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from limba import checkpoints, writers
 from limba import metrics as metrics_lib
 from limba.actions import TRAIN_METRIC_KEY, ActionMode, Actions
-from limba.data import BatchIterator
+from limba.data import BatchIterator, TaskBatches
 from limba.preemption import PREEMPTED_EXIT_CODE, StopRequest
 from limba.storage import AnyPath
 from limba.train_state import TrainState
@@ -87,7 +87,10 @@ def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, Train
     if first_step >= periods.total_steps:
         logger.info("The run is at step %d of %d: nothing to train.", first_step, periods.total_steps)
         return first_step, state
-    statistics = TrainStatistics(run.writers, run.batch_size, run.tokens_per_step)
+    by_task: dict[str, Any] = {}
+    if isinstance(run.batches, TaskBatches):  # A stream of a user's own need not know its tasks.
+        by_task = {"task_groups": run.batches.task_groups, "epochs": run.batches.epochs}
+    statistics = TrainStatistics(run.writers, run.batch_size, run.tokens_per_step, **by_task)
     step, last_saved = first_step, first_step
     previous: metrics_lib.Metrics | None = None
     ended_early = False

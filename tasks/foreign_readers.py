@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from limba import data
 from tasks import readers
+from tasks.epochs import EpochCounter
 from tasks.streams import Stream
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ class ForeignReader:
         self._dataset = self._stream.batch(examples, self._layout.rows_per_reader).prefetch(2)
         self._iterator = iter(self._dataset)
         self._batches = 0
+        self.epochs = EpochCounter()  # Stays empty: nobody knows the documents of the examples.
 
     def probe(self) -> bool:
         """Whether TensorFlow can save this pipeline. A generator refuses only once it runs, so a batch is read."""
@@ -61,8 +63,9 @@ class ForeignReader:
     def __next__(self) -> dict[str, np.ndarray]:
         batch = readers.next_batch(self._iterator, self._stream.config.name, self._batches)
         self._batches += 1
+        tasks = self._stream.tasks_of(batch)
         batch.pop("position", None)
-        return self._stream.to_model_features(batch)
+        return self._stream.to_model_features(batch) | tasks
 
     def save(self) -> bytes:
         """A zip archive: `position.json` for people, and TensorFlow's checkpoint of the iterator."""

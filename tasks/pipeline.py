@@ -44,13 +44,13 @@ def get_train_batches(
         seed = secrets.randbits(31)
         logger.warning("No seed is set for %s: this run draws %d.", config.name, seed)
     if stream.is_counted:
-        return TrainBatches([CountedReader(stream, reader, layout, seed) for reader in layout.readers])
+        return TrainBatches([CountedReader(stream, reader, layout, seed) for reader in layout.readers], stream)
     _say_what_cannot_be_done(stream, layout)
     readers = [ForeignReader(stream, reader, layout, seed) for reader in layout.readers]
     can_save = readers[0].probe()
     for reader in readers:
         reader.can_save = can_save
-    return TrainBatches(readers)
+    return TrainBatches(readers, stream)
 
 
 def get_eval_batches(

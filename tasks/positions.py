@@ -122,8 +122,9 @@ def convert_in_groups(
     return examples.scan(start, remember).window(_EXAMPLES_PER_GROUP).prefetch(1).flat_map(convert)
 
 
-def without_position(example: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    return {**example, "position": tf.fill([POSITION_SIZE], tf.constant(-1, tf.int64))}
+def without_position(number: int, example: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """An example of the task of this number whose place nobody can say."""
+    return {**example, "position": tf.constant([number] + [-1] * (POSITION_SIZE - 1), tf.int64)}
 
 
 @contextlib.contextmanager

@@ -43,15 +43,18 @@ def split_into_windows(tokens: np.ndarray, length: int) -> tuple[np.ndarray, np.
 
 @dataclasses.dataclass(frozen=True)
 class Denoise:
-    """Makes `inputs` and `targets` of documents: tokenizes, concatenates, cuts into windows and corrupts them.
+    """Makes examples of documents: tokenizes, concatenates, cuts into windows and does to them what an objective says.
 
-    Like T5's reference it puts nothing between documents, and EOS at the end of both features.
+    Like T5's reference it puts nothing between documents, and EOS at the end of both features; a language model gets
+    EOS between documents and not at the ends of windows.
 
     Attributes:
       objective: what is done to a window.
       text_column: the feature that has the text.
       documents_per_batch: documents that are concatenated. One short window is left over per batch, so more documents
         mean less padding.
+      mode: text in front of the inputs that tells a model of several objectives which one is meant, such as UL2's
+        "[NLU]". Its tokens count as inputs, and windows are that much shorter.
       output_features: set by SeqIO.
       sequence_length: set by SeqIO.
     """
@@ -59,30 +62,50 @@ class Denoise:
     objective: objectives.Objective
     text_column: str = "text"
     documents_per_batch: int = 1024
+    mode: str = ""
     output_features: Mapping[str, seqio.Feature] | None = None
     sequence_length: Mapping[str, int] | None = None
 
+    def lengths(
+        self, output_features: Mapping[str, seqio.Feature], sequence_length: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Tokens per feature of a full example, if the main feature is as long as `sequence_length` says."""
+        length = sequence_length[self.objective.main_feature]
+        lengths = self.objective.lengths(length - len(self._mode_tokens(output_features)))
+        return lengths | {self.objective.main_feature: length}
+
     def check(self, output_features: Mapping[str, seqio.Feature], sequence_length: Mapping[str, int]) -> None:
         """Raises ValueError or FileNotFoundError if vocabulary and lengths do not allow this objective."""
-        vocabulary = output_features["inputs"].vocabulary
+        vocabulary = output_features["targets"].vocabulary
         vocabularies.check_vocabulary(vocabulary)
-        self.objective.check_sentinels(sequence_length["inputs"], vocabularies.num_sentinels(vocabulary))
+        length = sequence_length[self.objective.main_feature] - len(self._mode_tokens(output_features))
+        self.objective.check_sentinels(length, vocabularies.num_sentinels(vocabulary))
+
+    def _mode_tokens(self, output_features: Mapping[str, seqio.Feature]) -> list[int]:
+        return output_features["inputs"].vocabulary.encode(self.mode) if self.mode else []
 
     # Streams call this where AutoGraph converts all Python, which would take a second for each reader.
     @tf.autograph.experimental.do_not_convert
     def __call__(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         assert self.output_features is not None
-        if not self.sequence_length or "inputs" not in self.sequence_length:
-            raise ValueError("The length of `inputs` decides how long windows are; give sequence_length={'inputs': …}.")
+        main = self.objective.main_feature
+        if not self.sequence_length or main not in self.sequence_length:
+            raise ValueError(
+                f"The length of `{main}` decides how long windows are; give sequence_length={{'{main}': …}}."
+            )
         self.check(self.output_features, self.sequence_length)
-        vocabulary = self.output_features["inputs"].vocabulary
-        raw_length = self.objective.raw_length(self.sequence_length["inputs"])
+        vocabulary = self.output_features["targets"].vocabulary
+        mode = np.array(self._mode_tokens(self.output_features), np.int32)
+        raw_length = self.objective.raw_length(self.sequence_length[main] - len(mode))
+        names = list(self.lengths(self.output_features, self.sequence_length))
 
         def make_examples(texts, documents, seed_high, seed_low):
             tokens, lengths = encode_batch(vocabulary, texts)
+            if self.objective.eos_after_documents:
+                tokens, lengths = np.insert(tokens, np.cumsum(lengths), vocabulary.eos_id), lengths + 1
             windows, window_lengths = split_into_windows(tokens, raw_length)
             seed = (int(seed_high) << 32) ^ int(seed_low)
-            examples = self.objective.corrupt(
+            made = self.objective.corrupt(
                 windows,
                 window_lengths,
                 objectives.example_seeds(seed, 0, len(windows)),
@@ -90,28 +113,33 @@ class Denoise:
                 num_sentinels=vocabularies.num_sentinels(vocabulary),
                 eos_id=vocabulary.eos_id,
             )
+            features = {"targets": (made.targets, made.targets_lengths)}
+            if "inputs" in names:
+                inputs = np.concatenate([np.tile(mode, (len(windows), 1)), made.inputs], axis=1)
+                features["inputs"] = inputs, made.inputs_lengths + len(mode)
             first_tokens = np.arange(len(windows)) * raw_length
             first_documents = np.searchsorted(np.cumsum(lengths), first_tokens, side="right")
-            return [*examples, documents[first_documents]]
+            return [x for name in names for x in features[name]] + [documents[first_documents]]
 
         def map_batch(batch, seed):
             texts = batch[self.text_column]
             documents = batch.get("document", tf.fill([tf.shape(texts)[0], 3], tf.constant(-1, tf.int64)))
-            inputs, inputs_lengths, targets, targets_lengths, documents = tf.numpy_function(
+            *features, documents = tf.numpy_function(
                 make_examples,
                 [texts, documents, *seed],
-                [tf.int32, tf.int64, tf.int32, tf.int64, tf.int64],
+                [tf.int32, tf.int64] * len(names) + [tf.int64],
                 stateful=False,
             )
-            for feature in (inputs, targets):
-                feature.set_shape([None, None])
-            for lengths in (inputs_lengths, targets_lengths):
+            for tokens, lengths in zip(features[::2], features[1::2], strict=True):
+                tokens.set_shape([None, None])
                 lengths.set_shape([None])
             documents.set_shape([None, 3])
-            return inputs, inputs_lengths, targets, targets_lengths, documents
+            return (*features, documents)
 
-        def cut_padding(inputs, inputs_length, targets, targets_length, document):
-            return {"inputs": inputs[:inputs_length], "targets": targets[:targets_length], "document": document}
+        def cut_padding(*made):
+            *features, document = made
+            cut = [tokens[:length] for tokens, length in zip(features[::2], features[1::2], strict=True)]
+            return {**dict(zip(names, cut, strict=True)), "document": document}
 
         batches = dataset.batch(self.documents_per_batch)
         # One batch at a time: what runs ahead would have to be saved with the position.

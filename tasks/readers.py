@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from limba import data
 from tasks import fingerprints
-from tasks.positions import Place, Position
+from tasks.epochs import EpochCounter
+from tasks.positions import POSITION_SIZE, Place, Position
 from tasks.streams import Stream
 
 logger = logging.getLogger(__name__)
@@ -22,6 +23,7 @@ class Reader(Protocol):
     """One logical reader: endless batches of its rows, and where it is."""
 
     state_name: str
+    epochs: EpochCounter
 
     def __next__(self) -> dict[str, np.ndarray]: ...
 
@@ -42,6 +44,7 @@ class CountedReader:
         self._reader = reader
         self._layout = layout
         self.state_name = f"reader-{reader:04d}-of-{layout.num_readers:04d}.json"
+        self.epochs = EpochCounter()
         self._open(seed, Place(), 0)
 
     def _open(self, seed: int, place: Place, batches: int) -> None:
@@ -52,8 +55,12 @@ class CountedReader:
     def __next__(self) -> dict[str, np.ndarray]:
         batch = next_batch(self._iterator, self._stream.config.name, self._batches)
         self._batches += 1
+        tasks = self._stream.tasks_of(batch)
+        # Packed rows have the positions of all tasks where their group begins.
+        position = batch["position"] if "position" in batch else batch["positions"].reshape(-1, POSITION_SIZE)
+        self.epochs.add(position[:, 0], position[:, 1])
         self._place = self._place.after(batch)
-        return self._stream.to_model_features(batch)
+        return self._stream.to_model_features(batch) | tasks
 
     def save(self) -> bytes:
         position = {}
@@ -66,6 +73,7 @@ class CountedReader:
             "position": position,
             "examples": self._place.examples,
             "rows": self._place.rows,
+            "epochs": self.epochs.save(),
             "fingerprint": self._stream.fingerprint(self._seed, self._layout.num_readers),
         }
         return json.dumps(state, indent=1, ensure_ascii=False).encode()
@@ -84,6 +92,7 @@ class CountedReader:
         }
         # A run without a seed goes on with the seed that it drew first.
         self._open(saved["fingerprint"]["seed"], Place(positions, saved["examples"], saved["rows"]), saved["batches"])
+        self.epochs.restore(saved["epochs"])
 
     def _load(self, state: bytes) -> dict[str, Any]:
         try:
@@ -122,10 +131,12 @@ def check_fingerprint(saved: Mapping[str, Any], stream: Stream, seed: int, num_r
 
 
 class TrainBatches:
-    """This host's rows of the global batch, reader by reader. Implements `limba.data.BatchIterator`."""
+    """This host's rows of the global batch, reader by reader. Implements `limba.data.TaskBatches`."""
 
-    def __init__(self, readers: Sequence[Reader]):
+    def __init__(self, readers: Sequence[Reader], stream: Stream):
         self._readers = readers
+        self._tasks = stream.tasks
+        self.task_groups = stream.task_groups
 
     def __iter__(self) -> "TrainBatches":
         return self
@@ -133,6 +144,12 @@ class TrainBatches:
     def __next__(self) -> data.Batch:
         parts = [next(reader) for reader in self._readers]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def epochs(self) -> dict[str, float]:
+        """The mean over this host's readers, of the tasks that were read from."""
+        counted = [reader.epochs.epochs() for reader in self._readers]
+        numbers = sorted({number for epochs in counted for number in epochs})
+        return {self._tasks[n].name: float(np.mean([epochs.get(n, 0.0) for epochs in counted])) for n in numbers}
 
     def save_state(self) -> Mapping[str, bytes]:
         return {reader.state_name: reader.save() for reader in self._readers}

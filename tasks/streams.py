@@ -60,8 +60,7 @@ class Stream:
         for task in seqio.get_subtasks(provider):
             if task not in tasks:
                 logger.warning("Task %s has no split %r and is left out.", task.name, config.split)
-        for task in tasks:
-            _check_lengths(task, config.task_feature_lengths)
+        _check_lengths(tasks, config.task_feature_lengths)
         stream = cls(config, provider, tasks, converter_class(feature_converter), shuffle_buffer_size)
         for task in tasks:
             if reads_cache(task, config):
@@ -122,7 +121,7 @@ class Stream:
         if self.is_counted:
             return positions.shuffle_in_blocks(examples, buffer_size, example_seed).skip(start.taken)
         # Saved by TensorFlow, which saves a buffer, but no windows.
-        examples = examples.map(positions.without_position)
+        examples = examples.map(functools.partial(positions.without_position, self.tasks.index(task)))
         return examples.shuffle(buffer_size, seed=example_seed) if buffer_size > 1 else examples
 
     def _preprocess_in_groups(self, task: seqio.Task, documents: tf.data.Dataset, seed: int) -> tf.data.Dataset:
@@ -173,7 +172,9 @@ class Stream:
             trim_output_features=False,
             try_in_mem_cache=False,
         )
-        examples = self._keep_features(task, dataset).map(positions.without_position)
+        examples = self._keep_features(task, dataset).map(
+            functools.partial(positions.without_position, self.tasks.index(task))
+        )
         return examples.shuffle(buffer_size, seed=_derive_seed(seed, reader, number)) if buffer_size > 1 else examples
 
     def mixed_examples(
@@ -223,6 +224,31 @@ class Stream:
         options.autotune.enabled = False
         return batches.with_options(options)
 
+    def tasks_of(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """`example_tasks` of a mixture's batch, made of what `examples` calls `position`; packed rows have none."""
+        if len(self.tasks) == 1 or "position" not in batch:
+            return {}
+        return {"example_tasks": np.eye(len(self.tasks), dtype=np.int32)[batch["position"][:, 0]]}
+
+    @functools.cached_property
+    def task_groups(self) -> dict[str, list[int]]:
+        """What losses are reported by: the tasks, and the mixtures and objectives that several of them share."""
+        if len(self.tasks) == 1 or not self._converts_in_numpy:
+            return {}
+        assert isinstance(self.provider, seqio.Mixture)
+        groups: dict[str, list[int]] = {}
+        for number, task in enumerate(self.tasks):
+            for step in task.preprocessors:
+                if isinstance(step, preprocessors.Denoise):
+                    groups.setdefault(f"objective_{step.objective.name}", []).append(number)
+        for name in self.provider.rate_per_task_name:
+            if name in seqio.MixtureRegistry.names():
+                inner = {task.name for task in seqio.MixtureRegistry.get(name).tasks}
+                groups[name] = [number for number, task in enumerate(self.tasks) if task.name in inner]
+        # One that all tasks share, or that a single task has, says nothing new.
+        groups = {name: numbers for name, numbers in groups.items() if 1 < len(numbers) < len(self.tasks)}
+        return {task.name: [number] for number, task in enumerate(self.tasks)} | groups
+
     def to_model_features(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         if self._converts_in_numpy:
             return data.encoder_decoder_features(batch["inputs"], batch["targets"])
@@ -271,24 +297,33 @@ def num_shards(task: seqio.Task, config: data.DatasetConfig) -> int | None:
     return len(task.source.list_shards(config.split))
 
 
-def _check_lengths(task: seqio.Task, lengths: Mapping[str, int]) -> None:
-    missing = [name for name in task.output_features if name not in lengths]
-    if missing:
-        raise ValueError(f"task_feature_lengths {dict(lengths)} has no length for {missing} of task {task.name!r}.")
-    for step in task.preprocessors:
-        if not isinstance(step, preprocessors.Denoise):
-            continue
-        step.check(task.output_features, lengths)
-        needed = step.objective.lengths(lengths["inputs"])["targets"]
-        given = lengths["targets"]
-        where = f"task_feature_lengths of {task.name!r}: {lengths['inputs']} inputs are {needed} targets"
-        if given < needed:
-            raise ValueError(f"{where}, and {given} would cut them; set targets to {needed}.")
-        if given > needed:
-            waste = 100 * (given - needed) / given
-            logger.warning(
-                "%s, and %d wastes %.0f%% of the decoder on padding; set it to %d.", where, given, waste, needed
-            )
+def _check_lengths(tasks: list[seqio.Task], lengths: Mapping[str, int]) -> None:
+    longest = 0
+    for task in tasks:
+        missing = [name for name in task.output_features if name not in lengths]
+        if missing:
+            raise ValueError(f"task_feature_lengths {dict(lengths)} has no length for {missing} of task {task.name!r}.")
+        for step in task.preprocessors:
+            if not isinstance(step, preprocessors.Denoise):
+                continue
+            step.check(task.output_features, lengths)
+            needed = step.lengths(task.output_features, lengths)["targets"]
+            if lengths["targets"] < needed:
+                where = _where(task, lengths, needed)
+                raise ValueError(f"{where}, and {lengths['targets']} would cut them; set targets to {needed}.")
+            if needed > longest:
+                longest, where = needed, _where(task, lengths, needed)
+    waste = 100 * (lengths["targets"] - longest) / lengths["targets"] if longest else 0
+    # The tokens of a mode make windows a little shorter; of a mixture, the longest targets count.
+    if waste >= 1:
+        logger.warning(
+            "%s, and %d wastes %.0f%% of the decoder on padding; set it to %d.",
+            *(where, lengths["targets"], waste, longest),
+        )
+
+
+def _where(task: seqio.Task, lengths: Mapping[str, int], needed: int) -> str:
+    return f"task_feature_lengths of {task.name!r}: {lengths.get('inputs', 0)} inputs are {needed} targets"
 
 
 def reads_cache(task: seqio.Task, config: data.DatasetConfig) -> bool:

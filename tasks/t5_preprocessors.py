@@ -55,7 +55,51 @@ def span_corruption(
             f"Corrupting {inputs_length} input tokens makes {targets_length} target tokens, and the feature length of "
             f"targets is {sequence_length['targets']}: set it to {targets_length}."
         )
+    dataset = select_random_chunk(dataset, max_length=_MAX_DOCUMENT_LENGTH)
+    if merge_examples_to_reduce_padding:
+        dataset = reduce_concat_tokens(dataset)
+    dataset = split_tokens(dataset, max_tokens_per_segment=objective.raw_length(inputs_length))
+    return _corrupt(dataset, objective, inputs_length, output_features, input_feature_key)
+
+
+def iid_denoising(
+    dataset: tf.data.Dataset, sequence_length: Mapping[str, int], output_features: Features
+) -> tf.data.Dataset:
+    """T5's baseline: each token is masked with probability 0.15, see `objectives.IidDenoising`."""
+    dataset = select_random_chunk(dataset, max_length=_MAX_DOCUMENT_LENGTH)
+    dataset = split_tokens_to_inputs_length(reduce_concat_tokens(dataset), sequence_length, output_features)
+    return _corrupt(dataset, objectives.IidDenoising(), sequence_length["inputs"], output_features)
+
+
+def prefix_lm(
+    dataset: tf.data.Dataset,
+    sequence_length: Mapping[str, int],
+    output_features: Features,
+    noise_density: float = 0.5,
+) -> tf.data.Dataset:
+    """Cuts windows of documents in two at a random place, see `objectives.PrefixLM`. Documents are not joined."""
+    dataset = select_random_chunk(dataset, max_length=_MAX_DOCUMENT_LENGTH)
+    dataset = split_tokens_to_inputs_length(dataset, sequence_length, output_features)
+    return _corrupt(dataset, objectives.PrefixLM(noise_density), sequence_length["inputs"], output_features)
+
+
+def full_lm(dataset: tf.data.Dataset, sequence_length: Mapping[str, int], output_features: Features) -> tf.data.Dataset:
+    """Windows of `targets`, with EOS at the ends of documents only, see `objectives.FullLM`."""
+    dataset = select_random_chunk(dataset, max_length=_MAX_DOCUMENT_LENGTH)
+    dataset = reduce_concat_tokens(seqio.preprocessors.append_eos(dataset, output_features))
+    return split_tokens(dataset, max_tokens_per_segment=sequence_length["targets"])
+
+
+def _corrupt(
+    dataset: tf.data.Dataset,
+    objective: objectives.Objective,
+    inputs_length: int,
+    output_features: Features,
+    input_feature_key: str = "inputs",
+) -> tf.data.Dataset:
+    """Makes `inputs` and `targets` of windows of `targets`, without EOS."""
     vocabulary = output_features["targets"].vocabulary
+    raw_length = objective.raw_length(inputs_length)
     num_sentinels = vocabularies.num_sentinels(vocabulary)
     try:
         objective.check_sentinels(inputs_length, num_sentinels)
@@ -70,7 +114,7 @@ def span_corruption(
     def corrupt_row(tokens, seed_high, seed_low):
         seed = (int(seed_high) << 32) ^ int(seed_low)
         made = objective.corrupt(
-            tokens[None],
+            np.pad(tokens, (0, max(raw_length - len(tokens), 0)))[None],
             np.array([len(tokens)]),
             objectives.example_seeds(seed, 0, 1),
             vocab_size=vocabulary.vocab_size,
@@ -86,29 +130,9 @@ def span_corruption(
         )
         return {input_feature_key: tf.ensure_shape(inputs, [None]), "targets": tf.ensure_shape(targets, [None])}
 
-    dataset = select_random_chunk(dataset, max_length=_MAX_DOCUMENT_LENGTH)
-    if merge_examples_to_reduce_padding:
-        dataset = reduce_concat_tokens(dataset)
-    dataset = split_tokens(dataset, max_tokens_per_segment=objective.raw_length(inputs_length))
     # A single token cannot be corrupted.
     dataset = dataset.filter(lambda example: tf.size(example["targets"]) > 1)
     return seqio.map_over_dataset(corrupt, num_seeds=1)(dataset)
-
-
-def prefix_lm(
-    dataset: tf.data.Dataset, sequence_length: Mapping[str, int], output_features: Features
-) -> tf.data.Dataset:
-    """Cuts windows of tokens in two, at a place drawn evenly: the first part is `inputs`, the rest `targets`."""
-
-    def cut(example, seed):
-        tokens = example["targets"]
-        place = tf.random.stateless_uniform([], seed, minval=1, maxval=tf.size(tokens), dtype=tf.int32)
-        return {"inputs": tokens[:place], "targets": tokens[place:]}
-
-    dataset = select_random_chunk(dataset, max_length=_MAX_DOCUMENT_LENGTH)
-    dataset = split_tokens_to_inputs_length(dataset, sequence_length, output_features)
-    dataset = dataset.filter(lambda example: tf.size(example["targets"]) > 1)
-    return seqio.map_over_dataset(cut, num_seeds=1)(dataset)
 
 
 def select_random_chunk(

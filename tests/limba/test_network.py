@@ -269,3 +269,12 @@ def test_scaled_attention_logits_are_those_of_smaller_queries():
     smaller = {**params, "query": jax.tree.map(lambda kernel: kernel / 4, params["query"])}
     expected = plain.apply({"params": smaller}, inputs, inputs)
     np.testing.assert_allclose(scaled.apply({"params": params}, inputs, inputs), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_padding_does_not_make_bf16_nan():
+    """Padding looks at nothing, and a softmax over nothing but masked logits must stay finite however it is fused."""
+    model = small.model(
+        num_encoder_layers=1, num_decoder_layers=1, emb_dim=32, num_heads=2, head_dim=16, mlp_dim=32, dtype="bfloat16"
+    )
+    params = model.initial_variables(jax.random.key(0))["params"]
+    assert np.isfinite(_logits(model.module, params, small.batch(0, 32, 128, 64))).all()

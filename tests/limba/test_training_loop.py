@@ -367,3 +367,22 @@ def test_the_first_batch_is_timed(eval_steps):
     for step, _ in enumerate(itertools.islice(counted, eval_steps)):
         time.sleep(0.02 if step == 0 else 0.2)
     assert 0.02 <= counted.first_seconds < 0.2
+
+
+def test_losses_and_epochs_of_tasks_are_written_beside_the_whole(tmp_path):
+    class Mixture(small.Stream):
+        task_groups = {"a": [0], "b": [1]}
+
+        def __next__(self):
+            return super().__next__() | {"example_tasks": np.eye(2, dtype=np.int32)[[0, 1, 1, 1, 1, 1, 1, 1]]}
+
+        def epochs(self):
+            return {"a": 0.25, "b": self.next / 2}
+
+    _train(tmp_path, 2, get_dataset_fn=lambda *_: Mixture())
+    for line, epochs in zip(_lines(tmp_path, "train"), (0.5, 1.0), strict=True):
+        tokens = {name: line[f"target_tokens/{name}"] for name in "ab"}
+        whole = sum(line[f"loss/{name}"] * tokens[name] for name in "ab") / sum(tokens.values())
+        assert line["loss_per_nonpadding_target_token"] == pytest.approx(whole, rel=1e-5)
+        assert (tokens["a"], line["epochs/a"], line["epochs/b"]) == (8, 0.25, epochs)
+    assert {"loss/a", "target_tokens/a", "epochs/b"} <= set(event_files.read_tags(tmp_path / "train"))

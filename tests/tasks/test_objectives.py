@@ -140,6 +140,104 @@ def test_bad_arguments(arguments):
         objectives.SpanCorruption(*arguments)
 
 
+ALL = [
+    objectives.SpanCorruption(), objectives.byt5_span_corruption(), objectives.IidDenoising(), objectives.PrefixLM(),
+    objectives.PrefixLM(0.2), objectives.FullLM(), objectives.BertStyle(), objectives.mass_style(),
+    objectives.Deshuffling(), *(denoiser.objective for denoiser in objectives.UL2_DENOISERS[1:-1]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("objective", ALL, ids=lambda objective: objective.name)
+@pytest.mark.parametrize("length", [16, 100, 512])
+def test_full_windows_fit_the_lengths_and_rows_depend_on_their_seeds_alone(objective, length):
+    tokens = np.random.default_rng(0).integers(3, 30000, (300, objective.raw_length(length))).astype(np.int32)
+    args = {"vocab_size": 32128, "num_sentinels": 128, "eos_id": 1}
+    seeds, lengths = objectives.example_seeds(1, 0, 300), np.full(300, tokens.shape[1])
+    made = objective.corrupt(tokens, lengths, seeds, **args)
+    for name, limit in objective.lengths(length).items():
+        number, feature = getattr(made, f"{name}_lengths"), getattr(made, name)
+        assert 0 < number.max() <= limit
+        assert not feature[np.arange(feature.shape[1]) >= number[:, None]].any()
+        # Nothing is wasted on full windows, but what chance leaves of i.i.d. targets.
+        assert number.max() >= limit - max(2, limit // 20) or isinstance(objective, objectives.IidDenoising)
+    order = np.array([7, 2, 290])
+    part = objective.corrupt(tokens[order], lengths[order], seeds[order], **args)
+    assert all(np.array_equal(a, b[order]) for a, b in zip(part, made, strict=True))
+    # A single masked span is the end of the window, in T5 as here: nothing is drawn.
+    if not isinstance(objective, objectives.FullLM) and (made.inputs > 30000).sum(axis=1).max() != 1:
+        other = objective.corrupt(tokens, lengths, objectives.example_seeds(2, 0, 300), **args)
+        assert not np.array_equal(other.inputs, made.inputs)
+
+
+def test_iid_denoising_unmasks_what_does_not_fit():
+    """With few sentinels many windows ask for more spans: their ends stay text, and nothing is lost."""
+    tokens = np.random.default_rng(0).integers(3, 30000, (500, 100)).astype(np.int32)
+    args = {"vocab_size": 32100, "eos_id": 1}
+    objective, seeds, lengths = objectives.IidDenoising(), objectives.example_seeds(0, 0, 500), np.full(500, 100)
+    free = objective.corrupt(tokens, lengths, seeds, num_sentinels=100, **args)
+    made = objective.corrupt(tokens, lengths, seeds, num_sentinels=12, **args)
+    for feature in (made.inputs, made.targets):
+        assert feature[feature > 30000].min() >= 32100 - 12
+    changed = (free.inputs != made.inputs).any(axis=1)
+    assert 0.3 < changed.mean() < 0.9
+    for row in range(500):
+        both = np.concatenate([made.inputs[row], made.targets[row]])
+        assert np.array_equal(np.sort(both[(both > 1) & (both < 30000)]), np.sort(tokens[row]))
+
+
+def test_sentinels_of_the_other_objectives():
+    with pytest.raises(ValueError, match=r"512 inputs with noise_density 0.25 needs 120 sentinels.*at most \d+ inputs"):
+        objectives.IidDenoising(0.25).check_sentinels(512, 100)
+    objectives.IidDenoising().check_sentinels(512, 100)
+    for objective in (objectives.IidDenoising(), objectives.BertStyle()):
+        with pytest.raises(ValueError, match="extra_ids=100"):
+            objective.check_sentinels(512, 0)
+    for objective in (objectives.PrefixLM(), objectives.FullLM(), objectives.Deshuffling()):
+        objective.check_sentinels(512, 0)
+    # Of UL2's denoisers one needs more than T5's 100: half of 766 tokens in spans of 3.
+    needing = []
+    for denoiser in objectives.UL2_DENOISERS:
+        denoiser.objective.check_sentinels(512, 128)
+        try:
+            denoiser.objective.check_sentinels(512, 100)
+        except ValueError:
+            needing.append(denoiser.name)
+    assert needing == ["x_span3"]
+
+
+def test_ul2_is_table_1_of_its_paper():
+    *masking, sequential = objectives.UL2_DENOISERS
+    assert [(d.mode, d.objective.mean_noise_span_length, d.objective.noise_density) for d in masking] == [
+        ("[NLU]", 3, 0.15),
+        ("[NLU]", 8, 0.15),
+        ("[NLG]", 3, 0.5),
+        ("[NLG]", 8, 0.5),
+        ("[NLG]", 64, 0.15),
+        ("[NLG]", 64, 0.5),
+    ]
+    assert (sequential.mode, sequential.objective) == ("[S2S]", objectives.PrefixLM())
+    assert objectives.ul2_lengths(512) == {"inputs": 512, "targets": 512}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: objectives.PrefixLM(0.6),
+        lambda: objectives.IidDenoising(0),
+        lambda: objectives.BertStyle(random_token_rate=2),
+    ],
+)
+def test_bad_arguments_of_the_other_objectives(make):
+    with pytest.raises(ValueError, match="T5 uses"):
+        make()
+
+
+@pytest.mark.parametrize("objective", ALL, ids=lambda objective: objective.name)
+def test_lengths_that_hold_nothing_are_refused(objective):
+    with pytest.raises(ValueError, match="at least"):
+        objective.lengths(1)
+
+
 def test_needs_no_tensorflow():
     code = "import sys, tasks.objectives; assert not {'tensorflow', 'seqio', 'datasets'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -78,6 +78,32 @@ def test_prefix_lm_cuts_in_two():
     assert [len(window) for window in joined] == [15, 15, 10]
     assert np.concatenate(joined).tolist() == rows[0].tolist()
     assert all(len(e["inputs"]) and len(e["targets"]) for e in examples)
+    # Targets that are a tenth of the window on average are never more than a fifth of it.
+    pieces = t5_preprocessors.prefix_lm(dataset, {"inputs": 32, "targets": 32}, FEATURES, noise_density=0.1)
+    assert [len(e["targets"]) <= 6 for e in pieces.as_numpy_iterator()] == [True, True]
+
+
+def test_iid_denoising_hides_every_token_once():
+    rows, dataset = _documents(150, 90)
+    denoised = t5_preprocessors.iid_denoising(dataset, {"inputs": 32, "targets": 32}, FEATURES)
+    examples = list(denoised.as_numpy_iterator())
+    text = np.concatenate(rows)
+    assert len(examples) == 8 and VOCABULARY.eos_id not in np.concatenate([e["inputs"] for e in examples])
+    for number, example in enumerate(examples):
+        window = text[31 * number :][:31]
+        kept, hidden = (x[x < VOCABULARY.vocab_size - 100] for x in (example["inputs"], example["targets"]))
+        assert sorted([*kept, *hidden]) == sorted(window)
+        is_sentinel = example["inputs"] >= VOCABULARY.vocab_size - 100
+        assert np.array_equal(example["inputs"][is_sentinel], VOCABULARY.vocab_size - 1 - np.arange(is_sentinel.sum()))
+
+
+def test_full_lm_ends_documents_and_not_windows():
+    rows, dataset = _documents(25, 7)
+    windows = [
+        e["targets"].tolist() for e in t5_preprocessors.full_lm(dataset, {"targets": 20}, FEATURES).as_numpy_iterator()
+    ]
+    assert [token for window in windows for token in window] == [*rows[0], 1, *rows[1], 1]
+    assert [len(window) for window in windows] == [20, 14]
 
 
 def test_chunks_and_pieces():

@@ -1,0 +1,132 @@
+"""What an objective is: the contract of `tasks.preprocessors.Denoise`, and randomness that is a function of a seed."""
+
+from typing import ClassVar, NamedTuple, Protocol
+
+import numpy as np
+
+
+class CorruptedBatch(NamedTuple):
+    """Examples, padded with 0 behind their end.
+
+    Attributes:
+      inputs: int32 `[batch, inputs_length]`; of width 0 for an objective without inputs.
+      inputs_lengths: int64 `[batch]`.
+      targets: int32 `[batch, targets_length]`.
+      targets_lengths: int64 `[batch]`.
+    """
+
+    inputs: np.ndarray
+    inputs_lengths: np.ndarray
+    targets: np.ndarray
+    targets_lengths: np.ndarray
+
+
+class Objective(Protocol):
+    """What a preprocessor needs to know about an objective.
+
+    Attributes:
+      main_feature: the feature whose length decides the others: `inputs`, or `targets` where there are no inputs.
+      eos_after_documents: whether EOS stands at the end of every document, instead of at the end of every example.
+    """
+
+    main_feature: ClassVar[str]
+    eos_after_documents: ClassVar[bool]
+
+    @property
+    def name(self) -> str:
+        """Short, for the names of tasks and metrics."""
+        ...
+
+    def lengths(self, length: int) -> dict[str, int]:
+        """Tokens per feature of a full example with `length` tokens in the main feature, EOS included."""
+        ...
+
+    def raw_length(self, length: int) -> int:
+        """Tokens of text that fill an example of `length` tokens in the main feature."""
+        ...
+
+    def check_sentinels(self, length: int, num_sentinels: int) -> None:
+        """Raises ValueError if a full example needs more sentinels than the vocabulary has."""
+        ...
+
+    def corrupt(
+        self,
+        tokens: np.ndarray,
+        lengths: np.ndarray,
+        seeds: np.ndarray,
+        *,
+        vocab_size: int,
+        num_sentinels: int,
+        eos_id: int,
+    ) -> CorruptedBatch:
+        """Makes examples of windows of text.
+
+        A row depends on its tokens and on `seeds[i]` alone.
+
+        Args:
+          tokens: int32 `[batch, raw_length]`.
+          lengths: `[batch]`, the tokens of each row, at least 2.
+          seeds: uint64 `[batch]`, see `example_seeds`.
+          vocab_size: size of the vocabulary with its sentinels: the first sentinel is `vocab_size - 1`.
+          num_sentinels: how many of the last ids are sentinels.
+          eos_id: appended to the features.
+        """
+        ...
+
+
+# ----------------------------------------------------- randomness -----------------------------------------------------
+
+
+def example_seeds(seed: int, first_index: int, count: int) -> np.ndarray:
+    """One seed per example, uint64 `[count]`: a function of `seed` and the example's index, whatever the batch is."""
+    index = np.arange(first_index, first_index + count, dtype=np.uint64)
+    return _mix(_mix(np.uint64(seed % 2**64)) + index)
+
+
+def random_keys(seeds: np.ndarray, count: int, stream: int) -> np.ndarray:
+    """Random uint64 `[batch, count]` from one seed per row. Streams of one seed are independent."""
+    position = np.arange(count, dtype=np.uint64) + (np.uint64(stream) << np.uint64(32))
+    return _mix(_mix(seeds.astype(np.uint64))[:, None] + position[None, :])
+
+
+def random_uniform(seeds: np.ndarray, count: int, stream: int) -> np.ndarray:
+    """Random float64 `[batch, count]` in `[0, 1)`."""
+    return (random_keys(seeds, count, stream) >> np.uint64(11)) * 2.0**-53
+
+
+def _mix(value):
+    """SplitMix64's finalizer (Steele et al., 2014): a random-looking bijection of uint64, which wraps on purpose."""
+    with np.errstate(over="ignore"):
+        value = value + np.uint64(0x9E3779B97F4A7C15)
+        value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return value ^ (value >> np.uint64(31))
+
+
+# ------------------------------------------------------- rows --------------------------------------------------------
+
+
+def is_text(tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Which positions of `tokens` `[batch, length]` are tokens and not padding."""
+    return np.arange(tokens.shape[1]) < lengths[:, None]
+
+
+def keep_tokens(tokens: np.ndarray, keep: np.ndarray, width: int, eos_id: int) -> tuple[np.ndarray, np.ndarray]:
+    """The kept tokens of each row, then EOS, then padding.
+
+    Args:
+      tokens: int32 `[batch, length]`.
+      keep: bool `[batch, length]`.
+      width: of the result, at least the kept tokens of any row plus 1.
+      eos_id: the last token of each row.
+
+    Returns:
+      int32 `[batch, width]`, and int64 `[batch]`, the tokens of each row, EOS included.
+    """
+    kept = np.zeros((len(tokens), width), np.int32)
+    rows, columns = np.nonzero(keep)
+    counts = keep.sum(axis=1)
+    first = np.repeat(np.cumsum(counts) - counts, counts)
+    kept[rows, np.arange(len(rows)) - first] = tokens[rows, columns]
+    kept[np.arange(len(tokens)), counts] = eos_id
+    return kept, counts.astype(np.int64) + 1
