@@ -130,8 +130,9 @@ def train(
             _check_positive(f"train.{name}", value)
     run_directory = RunDirectory(model_dir)
     directory = run_directory.local
-    _check_vocabulary(model)
     network_config = getattr(model.module, "config", None)
+    for vocabulary in (model.input_vocabulary, model.output_vocabulary):
+        check_vocabulary(vocabulary, getattr(network_config, "vocab_size", None))
     if network_config is not None:
         partitioner.check_heads(network_config.num_heads)
     for name, config in (
@@ -270,23 +271,30 @@ def _check_positive(name: str, value: Any) -> None:
         raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1.")
 
 
-def _check_vocabulary(model: EncoderDecoderModel) -> None:
-    """Cheap checks that need no data; the sentinels are checked with the task."""
-    rows = getattr(getattr(model.module, "config", None), "vocab_size", None)
-    for vocabulary in (model.input_vocabulary, model.output_vocabulary):
-        file = getattr(vocabulary, "sentencepiece_model_file", None)
-        if file and "://" not in file and not Path(file).is_file():
-            raise FileNotFoundError(
-                f"The vocabulary {file} does not exist (working directory {Path.cwd()}). Build one with `limba vocab "
-                f"build --data_files … --out {file}`, or bind VOCABULARY_FILE."
-            )
-        size = vocabulary.vocab_size
-        if rows is not None and size > rows:
-            raise ValueError(
-                f"The vocabulary has {size} tokens and the embedding {rows} rows (T5Config.vocab_size): the last "
-                f"{size - rows}, the sentinels first of all, would be lost. Set T5Config.vocab_size to at least "
-                f"{-(-size // 128) * 128}."
-            )
+def check_vocabulary(vocabulary: Any, rows: int | None) -> None:
+    """Cheap checks of a model's vocabulary that need no data; the sentinels are checked with the task.
+
+    Args:
+      vocabulary: of SeqIO.
+      rows: of the embedding, None if the network does not say.
+
+    Raises:
+      FileNotFoundError: if its SentencePiece model is missing.
+      ValueError: if it has more ids than the embedding has rows.
+    """
+    file = getattr(vocabulary, "sentencepiece_model_file", None)
+    if file and "://" not in file and not Path(file).is_file():
+        raise FileNotFoundError(
+            f"The vocabulary {file} does not exist (working directory {Path.cwd()}). Build one with `limba vocab "
+            f"build --data_files … --out {file}`, or bind VOCABULARY_FILE."
+        )
+    size = vocabulary.vocab_size
+    if rows is not None and size > rows:
+        raise ValueError(
+            f"The vocabulary has {size} tokens and the embedding {rows} rows (T5Config.vocab_size): the last "
+            f"{size - rows}, the sentinels first of all, would be lost. Set T5Config.vocab_size to at least "
+            f"{-(-size // 128) * 128}."
+        )
 
 
 def _restore_or_initialize(
@@ -418,14 +426,7 @@ def main(argv: Sequence[str]) -> int:
         parser.error("give at least one --gin_file, for example --gin_file=gin/recipes/quickstart.gin")
     configured = gin.external_configurable(train, module="limba.train")
     gin_utils.parse_gin_flags(flags.gin_file, flags.gin_bindings, flags.gin_search_paths)
-    gin_utils.require_bindings(
-        MODEL_DIR="\"'runs/my_run'\"",
-        MIXTURE_OR_TASK_NAME="\"'my_task'\"",
-        TASK_FEATURE_LENGTHS="\"{'inputs': 512, 'targets': 114}\"",
-        TRAIN_STEPS="100000",
-        DROPOUT_RATE="0.0",
-        INITIAL_CHECKPOINT_PATH="\"'runs/pretrained'\"",
-    )
+    gin_utils.require_training_bindings()
     gin_utils.start(configured, flags)
     return 0
 

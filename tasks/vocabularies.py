@@ -43,25 +43,40 @@ def check_vocabulary(vocabulary: seqio.Vocabulary) -> None:
       FileNotFoundError: if its SentencePiece model is missing.
       ValueError: if it has no sentinels or no EOS, or if padding is not 0.
     """
-    what = type(vocabulary).__name__
+    check_file(vocabulary)
+    if not num_sentinels(vocabulary):
+        raise ValueError(
+            f"{_what(vocabulary)} has extra_ids={vocabulary.extra_ids} and no sentinels of its own, so its last pieces "
+            f"would be taken for sentinels; open it with extra_ids={NUM_SENTINELS}."
+        )
+
+
+def check_file(vocabulary: seqio.Vocabulary) -> None:
+    """Checks that a vocabulary can be opened and has T5's ids; its sentinels aside.
+
+    Raises:
+      FileNotFoundError: if its SentencePiece model is missing.
+      ValueError: if it has no EOS, or if padding is not 0.
+    """
     if isinstance(vocabulary, seqio.SentencePieceVocabulary):
         file = vocabulary.sentencepiece_model_file
-        what = f"The vocabulary {file!r}"
         if "://" not in file and not pathlib.Path(file).exists():
             raise FileNotFoundError(
                 f"There is no SentencePiece model {file!r} (working directory "
-                f"{str(pathlib.Path.cwd())!r}). Build one with "
-                f"`python -m tasks.vocabularies build --out {file}`."
+                f"{str(pathlib.Path.cwd())!r}). Build one with `limba vocab build --out {file}`."
             )
         if vocabulary.tokenizer.pad_id() != 0:
-            raise ValueError(f"{what} has padding id {vocabulary.tokenizer.pad_id()}; T5 needs 0. Train it anew.")
+            raise ValueError(
+                f"{_what(vocabulary)} has padding id {vocabulary.tokenizer.pad_id()}; T5 needs 0. Train it anew."
+            )
     if vocabulary.eos_id is None or vocabulary.eos_id < 0:
-        raise ValueError(f"{what} has no end-of-sequence id; T5 needs one (id 1). Train it anew.")
-    if not num_sentinels(vocabulary):
-        raise ValueError(
-            f"{what} has extra_ids={vocabulary.extra_ids} and no sentinels of its own, so its last pieces would be "
-            f"taken for sentinels; open it with extra_ids={NUM_SENTINELS}."
-        )
+        raise ValueError(f"{_what(vocabulary)} has no end-of-sequence id; T5 needs one (id 1). Train it anew.")
+
+
+def _what(vocabulary: seqio.Vocabulary) -> str:
+    if isinstance(vocabulary, seqio.SentencePieceVocabulary):
+        return f"The vocabulary {vocabulary.sentencepiece_model_file!r}"
+    return type(vocabulary).__name__
 
 
 def train_vocabulary(
