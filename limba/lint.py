@@ -22,31 +22,36 @@ from typing import Any
 
 import gin
 import jax
+from gin import config as gin_config
 
 from limba import data, gin_utils, lint_training, native_logs, storage
 from limba.findings import Finding, refused
 from limba.flops import forward_flops
+from limba.network import T5Config
 from limba.partitioning import PjitPartitioner
 from limba.run_directory import RunDirectory
-from limba.train import check_vocabulary, train
+from limba.train import check_numbers, check_vocabulary, train
 from limba.train_state import TrainStateInitializer
 
-# A binding of a dtype, as gin writes them, to float16 in one of its spellings.
-_FLOAT16 = re.compile(r"^(\S*dtype) = (['\"]?(?:float16|fp16|half)['\"]?|@?\S*\.float16)$", re.IGNORECASE | re.MULTILINE)
+_FLOAT16 = re.compile(r"['\"]?(float16|fp16|half)['\"]?|@?[\w.]*\.float16")
 _NEEDED = ("model", "train_dataset_cfg", "checkpoint_cfg", "partitioner", "model_dir")
 
 
 def float16() -> Iterator[Finding]:
     """Bindings to fp16, which become bfloat16 so that the rest can be looked at."""
-    for name, value in _FLOAT16.findall(gin.config_str()):
-        gin_utils.parse_binding(f"{name} = 'bfloat16'")
-        yield Finding(
-            "float16",
-            "error",
-            f"{name} is {value}.",
-            "T5's feed-forward output (`wo`) overflows at 65,504, and the loss becomes NaN",
-            f"Set {name} = 'bfloat16', which has float32's range.",
-        )
+    # Gin has no public way to list what is bound.
+    for (scope, selector), parameters in list(gin_config._CONFIG.items()):
+        for parameter, value in list(parameters.items()):
+            name = scope if selector == "gin.macro" else f"{selector.rpartition('.')[2]}.{parameter}"
+            if name.lower().endswith("dtype") and _FLOAT16.fullmatch(str(value)):
+                parameters[parameter] = "bfloat16"
+                yield Finding(
+                    "float16",
+                    "error",
+                    f"{name} is {value}.",
+                    "T5's feed-forward output (`wo`) overflows at 65,504, and the loss becomes NaN",
+                    f"Set {name} = 'bfloat16', which has float32's range.",
+                )
 
 
 def arguments(configured: Any) -> tuple[dict[str, Any], list[Finding]]:
@@ -71,6 +76,12 @@ def lint(made: Mapping[str, Any], model_axis: int, num_devices: int | None) -> I
       num_devices: that it will have; None if nobody says.
     """
     yield from _check_model_dir(made["model_dir"])
+    names = ("total_steps", "relative_steps", "eval_steps", "eval_period", "stats_period")
+    try:
+        check_numbers(*(made[name] for name in names))
+    except ValueError as error:
+        yield refused("configuration", str(error))
+        made = {**made, "total_steps": 1, "relative_steps": None, "eval_steps": None}
     model, train_cfg, partitioner = made.get("model"), made.get("train_dataset_cfg"), made.get("partitioner")
     config = getattr(getattr(model, "module", None), "config", None)
     usable = True
@@ -79,7 +90,7 @@ def lint(made: Mapping[str, Any], model_axis: int, num_devices: int | None) -> I
             usable = False
             yield finding
     initializer = trainer = None
-    if model is not None and usable:
+    if model is not None:
         # On one device: what does not divide by the mesh is a finding, and shapes are the same.
         alone = PjitPartitioner(num_partitions=1, devices=jax.devices()[:1])
         initializer = TrainStateInitializer(model.optimizer_def, model.initial_variables, alone)
@@ -110,14 +121,18 @@ def _check_model_dir(model_dir: str) -> Iterator[Finding]:
 
 
 def _check_model_vocabularies(model: Any, rows: int | None) -> Iterator[Finding]:
-    vocabularies = {id(v): v for v in (model.input_vocabulary, model.output_vocabulary)}
-    for vocabulary in vocabularies.values():
+    from tasks import vocabularies  # TensorFlow comes in here.
+
+    for vocabulary in (model.input_vocabulary, model.output_vocabulary):
+        try:
+            vocabularies.check_file(vocabulary)
+        except (ValueError, OSError) as error:
+            yield refused("vocabulary", str(error))
+            continue
         try:
             check_vocabulary(vocabulary, rows)
         except ValueError as error:
             yield refused("embedding_rows", str(error))
-        except (OSError, RuntimeError) as error:
-            yield refused("vocabulary", str(error))
 
 
 def _check_training(
@@ -138,9 +153,9 @@ def _check_training(
 
 
 def _check_data(made: Mapping[str, Any], model: Any, config: Any) -> Iterator[Finding]:
-    from tasks import lint_tasks  # TensorFlow comes in here.
+    from tasks import lint_tasks
 
-    flops = functools.partial(forward_flops, dataclasses.asdict(config)) if dataclasses.is_dataclass(config) else None
+    flops = functools.partial(forward_flops, dataclasses.asdict(config)) if isinstance(config, T5Config) else None
     uses = {
         "train_dataset_cfg": lint_tasks.Use("train", None, flops, getattr(config, "vocab_size", None)),
         "train_eval_dataset_cfg": lint_tasks.Use("train_eval", made["eval_steps"]),
@@ -150,9 +165,11 @@ def _check_data(made: Mapping[str, Any], model: Any, config: Any) -> Iterator[Fi
         dataset: data.DatasetConfig | None = made.get(name)
         if dataset is None:
             continue
-        yield from lint_tasks.check(dataset, getattr(model, "FEATURE_CONVERTER_CLS", "EncDecFeatureConverter"), use)
+        found = list(lint_tasks.check(dataset, getattr(model, "FEATURE_CONVERTER_CLS", "EncDecFeatureConverter"), use))
+        yield from found
         verify = made["verify_matching_vocabs_fn"]
-        if use.role == "train" and model is not None and verify is not None and hasattr(model, "input_vocabulary"):
+        known = model is not None and not any(x.name in ("task", "split", "vocabulary") for x in found)
+        if use.role == "train" and known and verify is not None and hasattr(model, "input_vocabulary"):
             try:
                 verify(dataset, model)
             except (ValueError, OSError, RuntimeError) as error:
@@ -169,19 +186,19 @@ def _pretend(num_devices: int) -> None:
     jax.config.update("jax_platforms", "cpu")
     if jax.device_count() != num_devices or jax.devices()[0].platform != "cpu":
         raise RuntimeError(
-            f"A module that the gin files import computes something when it is imported, on {jax.devices()}; lint needs "
-            "JAX untouched. Move it into a function."
+            f"A module that the gin files import computes something when it is imported, on {jax.devices()}. Move that "
+            "into a function: lint needs JAX untouched."
         )
 
 
 def _model_axis() -> tuple[int, int]:
     """The size of the model axis that gin asks for, and the fewest devices that the mesh needs."""
     bound = gin.get_bindings(PjitPartitioner, resolve_references=True)
-    if slices := [bound.get(name) for name in ("ici_mesh_shape", "dcn_mesh_shape")]:
-        if all(slices):
-            return slices[0][-1] * slices[1][-1], math.prod((*slices[0], *slices[1]))
-    size = math.prod(bound.get("model_parallel_submesh") or ()) if bound.get("model_parallel_submesh") else None
-    wanted = size or bound.get("num_partitions") or 1
+    slices = [bound.get(name) for name in ("ici_mesh_shape", "dcn_mesh_shape")]
+    if all(slices):
+        return slices[0][-1] * slices[1][-1], math.prod((*slices[0], *slices[1]))
+    submesh = bound.get("model_parallel_submesh")
+    wanted = math.prod(submesh) if submesh else bound.get("num_partitions") or 1
     return wanted, wanted
 
 
@@ -201,7 +218,7 @@ def main(argv: Sequence[str]) -> int:
     """Parses flags and gin, and looks at everything."""
     parser = gin_utils.argument_parser("lint", __doc__ or "")
     parser.add_argument("files", nargs="*", metavar="GIN", help="gin files, read after those of --gin_file")
-    parser.add_argument("--num_devices", type=int, metavar="N", help="of the mesh; without it the smallest is looked at")
+    parser.add_argument("--num_devices", type=int, metavar="N", help="devices of the mesh (the fewest possible)")
     flags = gin_utils.parse_flags(parser, argv)
     files = [*flags.gin_file, *flags.files]
     if not files:
@@ -227,7 +244,7 @@ def main(argv: Sequence[str]) -> int:
         findings += unmade
         findings += lint(made, model_axis, flags.num_devices)
     sys.stdout.flush()
-    return report(findings)
+    return report(list(dict.fromkeys(findings)))
 
 
 if __name__ == "__main__":

@@ -72,7 +72,10 @@ def check_steps(first_step: int, total_steps: int, relative_steps: int | None) -
 
 def check_rate(rate: Callable[[Any], Any], first_step: int, last_step: int) -> Iterator[Finding]:
     """The learning rate over the steps that a run makes, not those of a schedule from step 0 on."""
-    steps = sorted({first_step, *np.linspace(first_step, max(first_step, last_step - 1), 50).astype(int).tolist()})
+    last_step = min(max(first_step, last_step - 1), np.iinfo(np.int32).max)  # steps are int32
+    # Close together where a warm-up is.
+    later = np.geomspace(1, max(last_step - first_step, 1), 100).astype(np.int64)
+    steps = sorted({first_step, last_step, *(first_step + later[later <= last_step - first_step]).tolist()})
     rates = [float(rate(step)) for step in steps]
     begins = f"The learning rate is {rates[0]:.3g} at step {first_step:,}, where the run begins"
     if max(rates) < _NO_RATE:

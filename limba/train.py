@@ -122,12 +122,7 @@ def train(
     """
     # --------------------------------------------------- checks -------------------------------------------------------
     began = time.monotonic()
-    if relative_steps is None:
-        _check_positive("train.total_steps", total_steps)
-    optional = {"relative_steps": relative_steps, "stats_period": stats_period, "eval_steps": eval_steps}
-    for name, value in {"eval_period": eval_period, **optional}.items():
-        if name == "eval_period" or value is not None:
-            _check_positive(f"train.{name}", value)
+    check_numbers(total_steps, relative_steps, eval_steps, eval_period, stats_period)
     run_directory = RunDirectory(model_dir)
     directory = run_directory.local
     network_config = getattr(model.module, "config", None)
@@ -266,9 +261,15 @@ def _keep(batches: Any, **_: Any) -> Any:
     return batches
 
 
-def _check_positive(name: str, value: Any) -> None:
-    if not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1.")
+def check_numbers(total_steps: Any, relative_steps: Any, eval_steps: Any, eval_period: Any, stats_period: Any) -> None:
+    """Raises ValueError unless `train()`'s numbers of steps are whole and at least 1, or None where they may be."""
+    numbers = {"total_steps": total_steps} if relative_steps is None else {}
+    numbers["eval_period"] = eval_period
+    optional = {"relative_steps": relative_steps, "stats_period": stats_period, "eval_steps": eval_steps}
+    numbers |= {name: value for name, value in optional.items() if value is not None}
+    for name, value in numbers.items():
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"train.{name} is {value!r}; it must be a whole number of at least 1.")
 
 
 def check_vocabulary(vocabulary: Any, rows: int | None) -> None:

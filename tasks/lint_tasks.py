@@ -16,6 +16,8 @@ from limba.findings import Finding, refused
 from tasks import objectives, preprocessors, sources, streams, vocabularies
 from tasks.providers import converter_class, find_provider
 
+# What leaves no examples to look at.
+_UNUSABLE = ("source", "no_cache", "vocabulary")
 # Examples that are made and looked at.
 _NUM_EXAMPLES = 32
 # How much of a split is read to see whether it ends: documents, and seconds.
@@ -24,6 +26,8 @@ _MAX_DOCUMENTS, _MAX_SECONDS = 20_000, 15.0
 _REPEATED = 3
 # ByT5 masks spans of 20 bytes; below half of that a span is a part of a word.
 _SHORT_SPAN_OF_BYTES = 10
+# 0xF5 to 0xFF are in no text: Google's ByT5 takes them for sentinels.
+_BYTES_NOT_IN_UTF8 = 11
 _KNOWN_TO_END = (sources.HuggingFaceSource, seqio.TfdsDataSource, seqio.FileDataSource)
 
 
@@ -60,16 +64,15 @@ def check(config: data.DatasetConfig, feature_converter: Any, use: Use) -> Itera
     if config.task_feature_lengths is None and use.role != "infer_eval":
         yield refused("target_length", f"DatasetConfig.task_feature_lengths of {config.name!r} is None.")
         return
-    if use.role != "infer_eval":
-        yield from _check_lengths(tasks, config, use)
+    found = [] if use.role == "infer_eval" else list(_check_lengths(tasks, config, use))
+    yield from found
+    whole = not any(finding.severity == "error" for finding in found)
     for task in tasks:
-        yield from _check_source(task, config, use)
-        usable = True
+        found = list(_check_source(task, config, use))
         if use.role == "train":
-            for finding in _check_vocabulary(task, config, use):
-                usable = usable and finding.name != "vocabulary"
-                yield finding
-        if usable and use.role == "train":
+            found += _check_vocabulary(task, config, use)
+        yield from found
+        if use.role == "train" and whole and not any(f.name in _UNUSABLE for f in found):
             yield from _check_examples(streams.Stream(config, provider, tasks, converter, None), task)
 
 
@@ -96,7 +99,7 @@ def _check_vocabulary(task: seqio.Task, config: data.DatasetConfig, use: Use) ->
     inputs_length = (config.task_feature_lengths or {}).get("inputs")
     try:
         vocabularies.check_file(vocabulary)
-    except (ValueError, OSError, RuntimeError, tf.errors.OpError) as error:
+    except (ValueError, OSError) as error:
         yield refused("vocabulary", f"Task {task.name!r}: {error}")
         return
     if use.embedding_rows is not None and vocabulary.vocab_size > use.embedding_rows:
@@ -116,8 +119,8 @@ def _check_vocabulary(task: seqio.Task, config: data.DatasetConfig, use: Use) ->
             objective.check_sentinels(inputs_length, num_sentinels)
         except ValueError as error:
             yield refused("too_many_sentinels", f"Task {task.name!r}: {error}")
-    else:
-        yield _sentinel_collision(task, vocabulary, objective, inputs_length)
+    elif count := _num_collisions(task, vocabulary, objective, inputs_length):
+        yield _sentinel_collision(task, vocabulary, count)
     span = getattr(objective, "mean_noise_span_length", None)
     if isinstance(vocabulary, seqio.ByteVocabulary) and span is not None and span < _SHORT_SPAN_OF_BYTES:
         yield Finding(
@@ -129,14 +132,21 @@ def _check_vocabulary(task: seqio.Task, config: data.DatasetConfig, use: Use) ->
         )
 
 
-def _sentinel_collision(task: seqio.Task, vocabulary: seqio.Vocabulary, objective: Any, inputs_length: int) -> Finding:
-    count = _num_sentinels_needed(objective, inputs_length)
-    last = [vocabulary.decode([vocabulary.vocab_size - 1 - i]) for i in range(min(count, 3))]
+def _num_collisions(task: seqio.Task, vocabulary: seqio.Vocabulary, objective: Any, inputs_length: int) -> int:
+    """How many of the last ids would be sentinels and something else too, in a vocabulary without sentinels."""
+    needed = _num_sentinels_needed(objective, inputs_length)
+    unused = isinstance(vocabulary, seqio.ByteVocabulary) and not _is_denoised(task)
+    return 0 if unused and needed <= _BYTES_NOT_IN_UTF8 else needed
+
+
+def _sentinel_collision(task: seqio.Task, vocabulary: seqio.Vocabulary, count: int) -> Finding:
+    ids = range(vocabulary.vocab_size - 1, vocabulary.vocab_size - 1 - min(count, 3), -1)
+    last = [repr(vocabulary.decode([i]) or i) for i in ids]
     return Finding(
         "sentinel_collision",
         "error",
         f"Task {task.name!r} opens its vocabulary with extra_ids={vocabulary.extra_ids}, and the vocabulary has no "
-        f"sentinels of its own: its last {count} pieces, {', '.join(map(repr, last))} …, are taken for sentinels.",
+        f"sentinels of its own: its last {count} pieces, {', '.join(last)} …, are taken for sentinels.",
         f"{count} real pieces mean masked spans too, in pre-training and ever after",
         "Open it with extra_ids=100, in the task and for the model (seqio.SentencePieceVocabulary.extra_ids), and give "
         "T5Config.vocab_size 100 rows more, rounded up to a multiple of 128.",
@@ -292,12 +302,14 @@ def _check_end(task: seqio.Task, config: data.DatasetConfig, use: Use) -> Iterat
 
 
 def _unreadable(task: seqio.Task, config: data.DatasetConfig, error: Exception) -> Finding:
+    # TensorFlow wraps the error of a reading function into its own, with a traceback as text.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = next((line for line in lines if "Error: " in line), lines[0] if lines else "")
     return Finding(
         "source",
         "error",
-        f"Split {config.split!r} of task {task.name!r} cannot be read: {type(error).__name__}: {reason}",
+        f"Split {config.split!r} of task {task.name!r} cannot be read: {reason.rpartition('}} ')[2]}"
+        f"{'' if 'Error: ' in reason else f' ({type(error).__name__})'}.",
         "training stops at its first batch, if it is the same where it runs",
         "Mend the source; or look again on a machine that can reach it.",
     )
@@ -307,44 +319,56 @@ def _unreadable(task: seqio.Task, config: data.DatasetConfig, error: Exception) 
 
 
 def _check_examples(stream: streams.Stream, task: seqio.Task) -> Iterator[Finding]:
-    """Looks at the ends of the first examples."""
+    """Looks at the ends of the first examples; where they cannot be made, at what the task declares."""
     try:
         made = stream.examples(task, 0, reader=0, num_readers=1, num_epochs=1)
         examples = list(itertools.islice(made.as_numpy_iterator(), _NUM_EXAMPLES))
     except Exception as error:  # A task of the user's own may raise anything.
         yield _unreadable(task, stream.config, error)
+        if find_objective(task) is not None and not _is_denoised(task):
+            for name in ("inputs", "targets"):
+                if name not in task.output_features or not task.output_features[name].add_eos:
+                    yield _missing_eos(task, name, f"Task {task.name!r} appends no end-of-sequence id to its {name}")
         return
     if not examples:
         yield refused("source", f"Split {stream.config.split!r} of task {task.name!r} has no examples.")
         return
-    names = [name for name in ("inputs", "targets") if name in examples[0]]
-    for name in names:
+    for name in ("inputs", "targets"):
         feature = task.output_features.get(name, task.output_features.get("targets"))
         eos_id = feature.vocabulary.eos_id if feature is not None else None
-        if eos_id is None or eos_id < 0:
+        if name not in examples[0] or eos_id is None or eos_id < 0:
             continue
         ends = [example[name][example[name] != 0][-2:].tolist() for example in examples]
         without = sum(end[-1:] != [eos_id] for end in ends)
         doubled = sum(end == [eos_id, eos_id] for end in ends)
+        some = f"of the first {len(ends)} examples of task {task.name!r}"
         if without:
-            why = "" if name in task.output_features else f"; it declares no output feature {name!r}"
-            yield Finding(
-                "missing_eos",
-                "error",
-                f"{without} of the first {len(ends)} examples of task {task.name!r} have no end-of-sequence id "
-                f"({eos_id}) behind their {name}{why}.",
-                "the encoder never sees what T5's checkpoints and tokenizers put there"
-                if name == "inputs"
-                else "the model never learns to stop",
-                f"Declare output_features for inputs and targets with add_eos=True, and end the preprocessors with "
-                f"seqio.preprocessors.append_eos_after_trim ({name!r}).",
+            yield _missing_eos(
+                task, name, f"{without} {some} have no end-of-sequence id ({eos_id}) behind their {name}"
             )
         if doubled:
             yield Finding(
                 "double_eos",
                 "warning",
-                f"{doubled} of the first {len(ends)} examples of task {task.name!r} end with two end-of-sequence ids "
-                f"behind their {name}.",
+                f"{doubled} {some} end with two end-of-sequence ids behind their {name}.",
                 "one token of each row is wasted, and the model learns to answer with two",
                 "Append EOS once: in the text or by seqio.preprocessors.append_eos, not both.",
             )
+
+
+def _is_denoised(task: seqio.Task) -> bool:
+    return any(isinstance(step, preprocessors.Denoise) for step in task.preprocessors)
+
+
+def _missing_eos(task: seqio.Task, name: str, what: str) -> Finding:
+    undeclared = "" if name in task.output_features else f": it declares no output feature {name!r}"
+    return Finding(
+        "missing_eos",
+        "error",
+        f"{what}{undeclared}.",
+        "the encoder never sees what stands behind every input of T5's checkpoints and of the converted tokenizer"
+        if name == "inputs"
+        else "the model never learns to stop",
+        "Declare output_features for inputs and targets with add_eos=True, and end the preprocessors with "
+        "seqio.preprocessors.append_eos_after_trim.",
+    )

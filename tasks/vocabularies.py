@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import sentencepiece
 import seqio
+import tensorflow as tf
 from tqdm import tqdm
 
 from tasks import sources
@@ -56,7 +57,7 @@ def check_file(vocabulary: seqio.Vocabulary) -> None:
 
     Raises:
       FileNotFoundError: if its SentencePiece model is missing.
-      ValueError: if it has no EOS, or if padding is not 0.
+      ValueError: if the model cannot be opened, has no EOS, or if padding is not 0.
     """
     if isinstance(vocabulary, seqio.SentencePieceVocabulary):
         file = vocabulary.sentencepiece_model_file
@@ -65,10 +66,16 @@ def check_file(vocabulary: seqio.Vocabulary) -> None:
                 f"There is no SentencePiece model {file!r} (working directory "
                 f"{str(pathlib.Path.cwd())!r}). Build one with `limba vocab build --out {file}`."
             )
-        if vocabulary.tokenizer.pad_id() != 0:
+        try:
+            model = vocabulary.tokenizer
+        except (tf.errors.OpError, RuntimeError) as error:
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise ValueError(
-                f"{_what(vocabulary)} has padding id {vocabulary.tokenizer.pad_id()}; T5 needs 0. Train it anew."
-            )
+                f"{_what(vocabulary)} cannot be opened ({reason}). Is it a SentencePiece model, and can this machine "
+                "reach it? A bucket that is mounted as a folder is named by --buckets=DIR."
+            ) from error
+        if model.pad_id() != 0:
+            raise ValueError(f"{_what(vocabulary)} has padding id {model.pad_id()}; T5 needs 0. Train it anew.")
     if vocabulary.eos_id is None or vocabulary.eos_id < 0:
         raise ValueError(f"{_what(vocabulary)} has no end-of-sequence id; T5 needs one (id 1). Train it anew.")
 
