@@ -13,7 +13,7 @@ _COMMANDS = {
     "precompile": ("limba.precompile", "compile the training step without data, and say what it takes"),
     "gin-check": ("limba.gin_check", "parse gin files and resolve every name in them"),
     "convert": ("convert.__main__", "between Limba, T5X and Hugging Face, both ways"),
-    "vocab": ("tasks.vocabularies", "build a SentencePiece vocabulary from a corpus"),
+    "vocab": ("limba.vocab", "build a SentencePiece vocabulary, or check that one agrees everywhere"),
     "preview": ("tasks.preview", "show examples of a task as text"),
 }
 
