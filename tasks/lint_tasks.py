@@ -16,8 +16,9 @@ from limba.findings import Finding, refused
 from tasks import objectives, preprocessors, sources, streams, vocabularies
 from tasks.providers import converter_class, find_provider
 
-# What leaves no examples to look at.
+# What leaves no examples to look at: of every task, and of those that check their sentinels.
 _UNUSABLE = ("source", "no_cache", "vocabulary")
+_UNUSABLE_DENOISED = (*_UNUSABLE, "sentinel_collision", "too_many_sentinels")
 # Examples that are made and looked at.
 _NUM_EXAMPLES = 32
 # How much of a split is read to see whether it ends: documents, and seconds.
@@ -72,7 +73,8 @@ def check(config: data.DatasetConfig, feature_converter: Any, use: Use) -> Itera
         if use.role == "train":
             found += _check_vocabulary(task, config, use)
         yield from found
-        if use.role == "train" and whole and not any(f.name in _UNUSABLE for f in found):
+        unusable = _UNUSABLE_DENOISED if _is_denoised(task) else _UNUSABLE
+        if use.role == "train" and whole and not any(finding.name in unusable for finding in found):
             yield from _check_examples(streams.Stream(config, provider, tasks, converter, None), task)
 
 
@@ -118,7 +120,8 @@ def _check_vocabulary(task: seqio.Task, config: data.DatasetConfig, use: Use) ->
         try:
             objective.check_sentinels(inputs_length, num_sentinels)
         except ValueError as error:
-            yield refused("too_many_sentinels", f"Task {task.name!r}: {error}")
+            cost = "training stops at its start, or real pieces are taken for the sentinels that lack"
+            yield Finding("too_many_sentinels", "error", f"Task {task.name!r}: {error}", cost)
     elif count := _num_collisions(task, vocabulary, objective, inputs_length):
         yield _sentinel_collision(task, vocabulary, count)
     span = getattr(objective, "mean_noise_span_length", None)

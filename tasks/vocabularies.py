@@ -17,6 +17,7 @@ import numpy as np
 import sentencepiece
 import seqio
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 from tqdm import tqdm
 
 from tasks import sources
@@ -73,7 +74,7 @@ def check_file(vocabulary: seqio.Vocabulary) -> None:
             )
         try:
             model = vocabulary.tokenizer
-        except (tf.errors.OpError, RuntimeError) as error:
+        except (tf.errors.OpError, DecodeError, RuntimeError) as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             if "<extra_id_" in reason and "already defined" in reason:
                 raise ValueError(
