@@ -6,7 +6,7 @@ Files are never mapped: pages of a mapping count as memory of the process, so a 
 import dataclasses
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +39,21 @@ def file_size(path: Path) -> int:
         if file.read(len(_POINTER)) == _POINTER:
             raise ValueError(f"{path} is only git-lfs's pointer to the file; run `git lfs pull` in its folder.")
     return size
+
+
+def merged(files: Sequence[Path], open_file: Callable[[Path], Mapping[str, SavedTensor]]) -> dict[str, SavedTensor]:
+    """The tensors of one model, which may be in several files, by their names.
+
+    Raises:
+      ValueError: if two files have the same tensor; and what opening a file raises.
+    """
+    tensors: dict[str, SavedTensor] = {}
+    for path in files:
+        opened = open_file(path)
+        if twice := sorted(tensors.keys() & opened.keys()):
+            raise ValueError(f"{path} has a tensor that another of the model's files has too: {twice[0]}")
+        tensors |= opened
+    return tensors
 
 
 def cut_short(path: Path, expected: int, found: int) -> ValueError:

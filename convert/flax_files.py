@@ -84,22 +84,25 @@ def open_tensors(files: Sequence[Path]) -> dict[str, SavedTensor]:
       ValueError: if a file is damaged, cut short or holds something else than arrays of floating point, or two files
         have the same array.
     """
+    return array_files.merged(files, _open_file)
+
+
+def _open_file(path: Path) -> dict[str, SavedTensor]:
     tensors: dict[str, SavedTensor] = {}
-    for path in files:
-        for name, value in _leaves(_Parser(path).tree()):
-            if not isinstance(value, _Array):
-                raise ValueError(f"{path}: {name} is {value!r:.60} and no array; weights are arrays in nested maps.")
-            if value.dtype not in _DTYPES:
-                raise ValueError(f"{path}: {name} is {value.dtype}; weights are one of {', '.join(_DTYPES)}.")
-            if name in tensors:
-                raise ValueError(f"{path} has an array that the model's files have already: {name}")
-            dtype = _DTYPES[value.dtype]
-            if math.prod(value.shape) * dtype.itemsize != sum(extent.num_bytes for extent in value.extents):
-                raise ValueError(
-                    f"{path} is damaged: {name}, {value.dtype} {list(value.shape)}, has "
-                    f"{sum(extent.num_bytes for extent in value.extents):,} bytes."
-                )
-            tensors[name] = array_files.saved_tensor(path, value.extents, value.shape, dtype)
+    for name, value in _leaves(_Parser(path).tree()):
+        if not isinstance(value, _Array):
+            raise ValueError(f"{path}: {name} is {value!r:.60} and no array; weights are arrays in nested maps.")
+        if value.dtype not in _DTYPES:
+            raise ValueError(f"{path}: {name} is {value.dtype}; weights are one of {', '.join(_DTYPES)}.")
+        if name in tensors:
+            raise ValueError(f"{path} has two arrays of the name {name}; it is damaged.")
+        dtype = _DTYPES[value.dtype]
+        if math.prod(value.shape) * dtype.itemsize != sum(extent.num_bytes for extent in value.extents):
+            raise ValueError(
+                f"{path} is damaged: {name}, {value.dtype} {list(value.shape)}, has "
+                f"{sum(extent.num_bytes for extent in value.extents):,} bytes."
+            )
+        tensors[name] = array_files.saved_tensor(path, value.extents, value.shape, dtype)
     return tensors
 
 

@@ -17,7 +17,6 @@ import numpy as np
 
 from convert import hf_config, hf_folder, hub, limba_run, models, weight_files
 from convert.models import Told
-from convert.t5x_checkpoint import NETWORKS
 from limba import saved_tensors
 from limba.saved_tensors import SavedTensor
 
@@ -27,21 +26,11 @@ _NOTHING = Told()
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="a folder of transformers', ORG/NAME on the hub, or a config.json")
     parser.add_argument("out", help="the run's directory to write checkpoint_<step> and model.gin into")
-    parser.add_argument("--network", choices=NETWORKS, help="whose layout the layers get (umT5: scalable_t5, else t5)")
-    parser.add_argument("--no-check", action="store_true", help="write without reading back and comparing")
-    parser.add_argument("--overwrite", action="store_true", help="replace what stands there")
-    models.add_told_arguments(parser)
+    limba_run.add_options(parser, "umT5: scalable_t5, else t5")
 
 
 def run(args: argparse.Namespace) -> None:
-    from_hf(
-        args.model,
-        args.out,
-        told=models.told_arguments(args),
-        network=args.network,
-        verify=not args.no_check,
-        overwrite=args.overwrite,
-    )
+    from_hf(args.model, args.out, **limba_run.options(args))
 
 
 def from_hf(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from convert import limba_run, models
 from convert.models import Told
-from convert.t5x_checkpoint import NETWORKS, without_optimizer
+from convert.t5x_checkpoint import without_optimizer
 from limba import saved_tensors
 
 _NOTHING = Told()
@@ -21,23 +21,12 @@ _NOTHING = Told()
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", help="a checkpoint of T5X, or a model_dir for its newest one")
     parser.add_argument("out", help="the run's directory to write checkpoint_<step> into")
-    parser.add_argument("--network", choices=NETWORKS, help="whose layout the layers get (as it is)")
     parser.add_argument("--no-optimizer", action="store_true", help="leave the optimizer's state out")
-    parser.add_argument("--no-check", action="store_true", help="write without reading back and comparing")
-    parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint that stands there")
-    models.add_told_arguments(parser)
+    limba_run.add_options(parser, "as it is")
 
 
 def run(args: argparse.Namespace) -> None:
-    from_t5x(
-        args.checkpoint,
-        args.out,
-        told=models.told_arguments(args),
-        network=args.network,
-        with_optimizer=not args.no_optimizer,
-        verify=not args.no_check,
-        overwrite=args.overwrite,
-    )
+    from_t5x(args.checkpoint, args.out, with_optimizer=not args.no_optimizer, **limba_run.options(args))
 
 
 def from_t5x(

@@ -5,6 +5,7 @@ OUT/model.gin         the network and the vocabulary; the first --gin_file of a 
 OUT/spiece.model
 """
 
+import argparse
 import dataclasses
 import hashlib
 import json
@@ -13,16 +14,39 @@ from pathlib import Path
 from typing import Any
 
 import limba
-from convert import hf_tokenizer
+from convert import hf_tokenizer, models
 from convert.folder import choose_out
 from convert.models import Model
-from convert.t5x_checkpoint import Source, in_layout, write_checkpoint
+from convert.t5x_checkpoint import NETWORKS, Source, in_layout, write_checkpoint
 from limba.checkpoint_files import write_files
 from limba.network import T5Config
 from limba.saved_tensors import SavedTensor
 
 MODEL_GIN = "model.gin"
 VOCABULARY = "spiece.model"
+
+
+def add_options(parser: argparse.ArgumentParser, usual_network: str) -> None:
+    """What the commands that write a run's directory have in common.
+
+    Args:
+      parser: of the command.
+      usual_network: whose layout the layers get if nobody says, for --help.
+    """
+    parser.add_argument("--network", choices=NETWORKS, help=f"whose layout the layers get ({usual_network})")
+    parser.add_argument("--no-check", action="store_true", help="write without reading back and comparing")
+    parser.add_argument("--overwrite", action="store_true", help="replace what another conversion wrote to OUT")
+    models.add_told_arguments(parser)
+
+
+def options(args: argparse.Namespace) -> dict[str, Any]:
+    """The arguments `told`, `network`, `verify` and `overwrite` from the command line."""
+    return {
+        "told": models.told_arguments(args),
+        "network": args.network,
+        "verify": not args.no_check,
+        "overwrite": args.overwrite,
+    }
 
 
 def write_run(

@@ -38,13 +38,7 @@ def open_tensors(files: Sequence[Path]) -> dict[str, SavedTensor]:
       ValueError: if a file is damaged or cut short, has tensors that are not floating point or not in PyTorch's layout,
         or two files have the same tensor.
     """
-    tensors: dict[str, SavedTensor] = {}
-    for path in files:
-        opened = _open_file(path)
-        if twice := sorted(tensors.keys() & opened.keys()):
-            raise ValueError(f"{path} has a tensor that another of the model's files has too: {twice[0]}")
-        tensors |= opened
-    return tensors
+    return array_files.merged(files, _open_file)
 
 
 def _open_file(path: Path) -> dict[str, SavedTensor]:

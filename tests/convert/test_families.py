@@ -39,7 +39,7 @@ def test_the_report_says_what_was_compared(all_exported, kind):
     exported = all_exported[kind]
     rows = {format_: {row["what"]: row for row in rows} for format_, rows in exported.report["comparisons"].items()}
     assert rows["safetensors"]["parameters that differ"]["value"] == 0
-    assert rows["safetensors"]["logits, B in Limba"]["value"] == 0
+    assert rows["safetensors"]["logits, B in Limba"]["note"].startswith("those of A")
     for name in ("NumPy", "PyTorch"):
         assert 0 < rows["safetensors"][f"logits, B in {name}"]["value"] < TOLERANCE
     assert rows["safetensors"]["greedy tokens, B in PyTorch"]["value"] == 0

@@ -106,7 +106,7 @@ def test_shards_come_back(tmp_path):
     assert index["metadata"]["total_size"] == sum(array.nbytes for array in ARRAYS.values())
     assert_same(flax_files.open_tensors(files), ARRAYS)
     with pytest.raises(
-        ValueError, match=r"00001-of-00003\.msgpack has an array that .* already: encoder/block/0/kernel"
+        ValueError, match=r"00001-of-00003\.msgpack has a tensor that another of .* too: encoder/block/0/kernel"
     ):
         flax_files.open_tensors([*files, files[0]])
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import gin
 import numpy as np
 import pytest
-import sentencepiece
 
 from convert import __main__ as convert_command
 from convert import check, models
@@ -15,6 +14,7 @@ from convert.models import Told
 from convert.to_hf import to_hf
 from convert.to_t5x import to_t5x
 from limba import checkpoints, classic_checkpoints, gin_utils, saved_tensors
+from tests.convert import vocabularies
 
 GOLDEN = Path(__file__).parent.parent / "limba" / "golden"
 
@@ -23,7 +23,7 @@ GOLDEN = Path(__file__).parent.parent / "limba" / "golden"
 def t5x_run(tmp_path_factory):
     run = tmp_path_factory.mktemp("t5x")
     with tarfile.open(GOLDEN / "t5x_classic.tar.xz") as archive:
-        archive.extractall(run, filter="data")
+        archive.extractall(run)
     return run
 
 
@@ -31,18 +31,7 @@ def t5x_run(tmp_path_factory):
 def small_vocabulary(tmp_path_factory):
     """12 pieces, for a model with an embedding of 32 rows."""
     file = tmp_path_factory.mktemp("vocabulary") / "small.model"
-    with file.open("wb") as writer:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(["ba be bi bo bu"] * 50),
-            model_writer=writer,
-            vocab_size=11,
-            pad_id=0,
-            eos_id=1,
-            unk_id=2,
-            bos_id=-1,
-            minloglevel=2,
-        )
-    return file
+    return vocabularies.train(file, ["ba be bi bo bu"] * 50, vocab_size=11)
 
 
 def _tensors(path):

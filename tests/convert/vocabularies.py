@@ -21,12 +21,12 @@ def sentences(count: int) -> list[str]:
     ]
 
 
-def train(path: Path, **options) -> Path:
-    """A SentencePiece model in T5's layout: padding 0, EOS 1, unknown 2."""
+def train(path: Path, text: list[str] | None = None, **options) -> Path:
+    """A SentencePiece model in T5's layout: padding 0, EOS 1, unknown 2. Without a text, of 3,000 sentences."""
     usual = {"vocab_size": NUM_PIECES, "pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "minloglevel": 2}
     with path.open("wb") as file:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(sentences(3000)), model_writer=file, **(usual | options)
+            sentence_iterator=iter(text or sentences(3000)), model_writer=file, **(usual | options)
         )
     return path
 

@@ -63,7 +63,7 @@ def t5x_runs(tmp_path_factory):
     for name in ("classic", "orbax_scanned"):
         runs[name] = tmp_path_factory.mktemp(name)
         with tarfile.open(FOLDER / f"t5x_{name}.tar.xz") as archive:
-            archive.extractall(runs[name], filter="data")
+            archive.extractall(runs[name])
     return runs
 
 
