@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -158,7 +158,7 @@ def _sentinel_collision(task: seqio.Task, vocabulary: seqio.Vocabulary, count: i
 
 def _num_sentinels_needed(objective: Any, inputs_length: int) -> int:
     """The fewest with which the objective's own check is content."""
-    for count in range(1, inputs_length + 1):
+    for count in range(inputs_length + 1):
         try:
             objective.check_sentinels(inputs_length, count)
         except ValueError:
@@ -176,11 +176,12 @@ def _check_lengths(tasks: Sequence[seqio.Task], config: data.DatasetConfig, use:
                 "target_length", f"TASK_FEATURE_LENGTHS {dict(lengths)} has no length for {missing} of {task.name!r}."
             )
             return
-    found = [find_objective(task) for task in tasks]
-    if use.role != "train" or not all(found) or "inputs" not in lengths:
+    if use.role != "train" or not {"inputs", "targets"} <= lengths.keys():
         return
-    inputs, given = lengths["inputs"], lengths["targets"]
-    needed = max(objective.lengths(inputs)["targets"] for objective in found)
+    found = [_targets_needed(task, lengths) for task in tasks]
+    if None in found:
+        return
+    inputs, given, needed = lengths["inputs"], lengths["targets"], max(filter(None, found))
     if given < needed:
         yield Finding(
             "target_length",
@@ -201,6 +202,12 @@ def _check_lengths(tasks: Sequence[seqio.Task], config: data.DatasetConfig, use:
             cost,
             f"Set targets to {needed}, or TASK_FEATURE_LENGTHS = @objectives.span_corruption_lengths().",
         )
+
+
+def _targets_needed(task: seqio.Task, lengths: Mapping[str, int]) -> int | None:
+    """Tokens of a full example's targets; None of a task without an objective."""
+    objective = find_objective(task)
+    return None if objective is None else objective.lengths(lengths["inputs"])["targets"]
 
 
 # ------------------------------------------------------- the source --------------------------------------------------
@@ -333,6 +340,8 @@ def _check_examples(stream: streams.Stream, task: seqio.Task) -> Iterator[Findin
                 if name not in task.output_features or not task.output_features[name].add_eos:
                     yield _missing_eos(task, name, f"Task {task.name!r} appends no end-of-sequence id to its {name}")
         return
+    if _is_denoised(task):
+        return  # The objective says where EOS stands.
     if not examples:
         yield refused("source", f"Split {stream.config.split!r} of task {task.name!r} has no examples.")
         return
