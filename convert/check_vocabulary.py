@@ -84,12 +84,12 @@ def open_vocabulary(model: str, vocab: str | None = None, extra_ids: int | None 
     told = models.Told(vocab=vocab, extra_ids=extra_ids)
     if path.is_dir() and (hf_folder.is_folder(path) or (path / "tokenizer_config.json").is_file()):
         return _open_folder(path, told)
-    if not path.exists():
+    if "://" not in model and not path.exists():
         raise FileNotFoundError(
             f"{model} does not exist (working directory {Path.cwd()}). Give a SentencePiece model, a checkpoint, a "
             "run's directory, or a Hugging Face folder."
         )
-    opened = models.open_model(path, told)
+    opened = models.open_model(model, told)
     if opened.vocabulary is None:
         raise FileNotFoundError(f"{model} does not say its vocabulary; give the SentencePiece model with --vocab FILE.")
     return Checked(opened.vocabulary, opened.config.vocab_size)

@@ -96,6 +96,17 @@ def test_a_hugging_face_folder(folder, capsys):
     assert table["ids"] == ["412", "512", "512", "512", "512"]
 
 
+def test_a_run_of_ours(new_run, tmp_path, capsys):
+    new_run(tmp_path / "run")
+    code, table, problems = _check(capsys, tmp_path / "run")
+    assert (code, problems) == (0, [])
+    assert table["ids"] == ["412", "512", "512", "512", "512"]
+    new_run(tmp_path / "bytes", vocab_file=None, vocab_size=256)
+    code, table, problems = _check(capsys, tmp_path / "bytes")
+    assert code == 1 and table["ids"][-1] == "256"
+    assert any("The embedding has 256 rows for " in problem for problem in problems)
+
+
 def test_a_folder_whose_fast_tokenizer_is_another(folder, capsys):
     fast = json.loads((folder / "tokenizer.json").read_text("utf-8"))
     vocab = fast["model"]["vocab"]
