@@ -29,8 +29,7 @@ from limba.train_state import TrainState
 from limba.trainer import Trainer
 
 # Relative, float32: the loss of every step, and each tensor's L2 distance over its norm. A kit in lower precision binds
-# TOLERANCE in kit.gin, which is then both, and may bind OPTIMIZER_TOLERANCE for the optimizer's state, which keeps
-# squared gradients and with them twice their rounding.
+# TOLERANCE in kit.gin, which is then both.
 LOSS_TOLERANCE = 5e-6
 TENSOR_TOLERANCE = 3e-5
 
@@ -93,19 +92,11 @@ def _macro(name: str) -> Any:
 
 def tolerances() -> dict[str, float]:
     """Of each result of `compare`, for the kit that was run last."""
-    tensors = _declared("TOLERANCE", TENSOR_TOLERANCE)
-    return {
-        "losses": _declared("TOLERANCE", LOSS_TOLERANCE),
-        "final.npz": tensors,
-        "opt_final.npz": _declared("OPTIMIZER_TOLERANCE", tensors),
-    }
-
-
-def _declared(name: str, default: float) -> float:
     try:
-        return float(gin.query_parameter(f"%{name}"))
+        declared = float(gin.query_parameter("%TOLERANCE"))
     except ValueError:  # gin's answer for a macro that no file binds
-        return default
+        return {"losses": LOSS_TOLERANCE, "final.npz": TENSOR_TOLERANCE, "opt_final.npz": TENSOR_TOLERANCE}
+    return dict.fromkeys(("losses", "final.npz", "opt_final.npz"), declared)
 
 
 def _initial_state(trainer: Trainer, init, start_step: int) -> TrainState:

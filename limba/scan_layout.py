@@ -80,7 +80,9 @@ def convert(
     if not made:
         return dict(saved), None
     left = {name: tensor for name, tensor in saved.items() if name in wanted or name not in layers.used}
-    return left | made, f"{len(made)} tensors were converted from another layout of the layers"
+    # Tensors of another size are no success: the caller says what does not fit.
+    fits = all(tensor.shape == tuple(wanted[name].shape) for name, tensor in made.items())
+    return left | made, f"{len(made)} tensors were converted from another layout of the layers" if fits else None
 
 
 def _num_layers(*layouts: Shapes) -> dict[str, int]:

@@ -41,4 +41,5 @@ if command -v shellcheck >/dev/null; then
 fi
 
 echo "== pytest"
-python -m pytest "$@"
+# Files are shared between a few processes; each needs 2 or 3 GB.
+python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder "$@"

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import logging
 import shutil
@@ -130,6 +131,18 @@ def test_another_network_is_an_error_that_names_the_tensors(tmp_path, trainer):
     with pytest.raises(checkpoints.CheckpointMismatchError) as error:
         Checkpointer(tmp_path, SaveCheckpointConfig()).restore_latest(other.sharded_state_shapes())
     assert "mlp" in str(error.value) and "another MODEL_DIR" in str(error.value)
+
+
+@pytest.mark.parametrize(("mlp_dim", "converted"), [(128, True), (256, False)])
+def test_only_what_fits_is_another_layout(tmp_path, trainer, caplog, mlp_dim, converted):
+    _save_steps(tmp_path, trainer, [1])
+    shapes = small.make_trainer(small.model(mlp_dim=mlp_dim, scan_layers=True)).sharded_state_shapes()
+    with (
+        caplog.at_level("INFO"),
+        contextlib.nullcontext() if converted else pytest.raises(checkpoints.CheckpointMismatchError, match="wi"),
+    ):
+        checkpoints.load_state(tmp_path / "checkpoint_1", shapes)
+    assert ("converted from another layout" in caplog.text) == converted
 
 
 def test_paths(tmp_path, trainer):

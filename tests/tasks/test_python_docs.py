@@ -34,7 +34,8 @@ def test_corpus(tmp_path):
         assert len(lines) == len(set(lines)) == counts[split]
         texts[split] = set(lines)
     assert not texts["train"] & texts["validation"]
-    assert sum(len(text) for text in texts["train"]) > 2_500_000
+    # Distributions leave parts of the library out: Debian's 3.11 has 2.2 million characters, python.org's 3 million.
+    assert sum(len(text) for text in texts["train"]) > 2_000_000
     assert all(int(hashlib.sha256(text.encode()).hexdigest(), 16) % 20 == 0 for text in texts["validation"])
     sizes = [shard.stat().st_size for shard in tmp_path.glob("train-*.jsonl")]
     assert len(sizes) == 8 and max(sizes) < 1.05 * min(sizes)
