@@ -35,6 +35,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from limba import flops
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 DTYPES = ("bfloat16", "float32")
 Z_LOSS = 1e-4
@@ -101,30 +103,8 @@ class Workload:
 
 
 def forward_flops(workload: Workload) -> float:
-    """FLOPs of the matrix products of one forward pass; a multiply and an add are two.
-
-    With e = emb_dim, a = num_heads * head_dim, m = mlp_dim, g = number of mlp_activations, V = vocab_size, and for each
-    of `batch_size` rows I inputs and T targets:
-
-        encoder layer   2 I (4 e a + (g + 1) e m)            + 4 I^2 a
-        decoder layer   2 T (6 e a + (g + 1) e m) + 4 I e a  + 4 T^2 a + 4 T I a
-        logits          2 T e V
-
-    6 e a are the projections of self-attention and the query and output of cross-attention, whose keys and values
-    (4 I e a) are of the inputs. Causal attention counts in full. Looking up an embedding is not a product.
-    """
-    sizes, inputs, targets = workload.sizes, workload.inputs, workload.targets
-    emb = sizes["emb_dim"]
-    projection = emb * sizes["num_heads"] * sizes["head_dim"]
-    joined_kv = sizes["num_heads"] * sizes["head_dim"]
-    mlp = (len(sizes["mlp_activations"]) + 1) * emb * sizes["mlp_dim"]
-    encoder = 2 * inputs * (4 * projection + mlp) + 4 * inputs**2 * joined_kv
-    decoder = 2 * targets * (6 * projection + mlp) + 4 * inputs * projection
-    decoder += 4 * targets * (targets + inputs) * joined_kv
-    logits = 2 * targets * emb * sizes["vocab_size"]
-    return float(
-        workload.batch_size * (sizes["num_encoder_layers"] * encoder + sizes["num_decoder_layers"] * decoder + logits)
-    )
+    """FLOPs of the matrix products of one forward pass, counted by `limba.flops`."""
+    return workload.batch_size * flops.forward_flops(workload.sizes, workload.inputs, workload.targets)
 
 
 def model_flops(workload: Workload) -> float:

@@ -243,11 +243,11 @@ def _read(folder: Path) -> dict[str, Any]:
       FileNotFoundError: if there is no SentencePiece model and no tokenizer.json.
       ValueError: if no vocabulary of SeqIO's gives the folder's ids; the tokens are named.
     """
-    config = _read_json(folder / "tokenizer_config.json")
-    classes = (config.get("tokenizer_class"), _read_json(folder / "config.json").get("tokenizer_class"))
+    config = read_json(folder / "tokenizer_config.json")
+    classes = (config.get("tokenizer_class"), read_json(folder / "config.json").get("tokenizer_class"))
     if "ByT5Tokenizer" in classes:
         return _read_bytes(folder, config)
-    fast = _read_json(folder / "tokenizer.json")
+    fast = read_json(folder / "tokenizer.json")
     model_file = folder / "spiece.model"
     if not model_file.is_file():
         if not fast:
@@ -325,7 +325,7 @@ def _added_tokens(folder: Path, config: Mapping[str, Any], fast: Mapping[str, An
             "tokenizer_config.json",
             {token["content"]: int(id_) for id_, token in config.get("added_tokens_decoder", {}).items()},
         ),
-        ("added_tokens.json", _read_json(folder / "added_tokens.json")),
+        ("added_tokens.json", read_json(folder / "added_tokens.json")),
     ]
     added: dict[str, tuple[int, str]] = {}
     for file, tokens in found:
@@ -368,7 +368,7 @@ def _some(ids: Mapping[Any, int]) -> str:
     return shown + (", …" if len(ids) > 3 else "")
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     """The content, empty if there is no such file.
 
     Raises:

@@ -9,10 +9,11 @@ _COMMANDS = {
     "train": ("limba.train", "pre-train or go on training, from gin files"),
     "eval": ("limba.eval", "loss and accuracy of a checkpoint on a split"),
     "infer": ("limba.infer", "let a checkpoint fill blanks or answer"),
+    "lint": ("limba.lint", "say what would hurt in a training, before any accelerator is touched"),
     "precompile": ("limba.precompile", "compile the training step without data, and say what it takes"),
     "gin-check": ("limba.gin_check", "parse gin files and resolve every name in them"),
     "convert": ("convert.__main__", "between Limba, T5X and Hugging Face, both ways"),
-    "vocab": ("tasks.vocabularies", "build a SentencePiece vocabulary from a corpus"),
+    "vocab": ("limba.vocab", "build a SentencePiece vocabulary, or check that one agrees everywhere"),
     "cache": ("tasks.cache", "tokenize a task once, into files that are read without TensorFlow"),
     "preview": ("tasks.preview", "show examples of a task as text"),
 }

@@ -422,6 +422,18 @@ def require_bindings(**examples: str) -> None:
         raise GinError(" ".join(missing))
 
 
+def require_training_bindings() -> None:
+    """`require_bindings`, with what to give for the macros of a training."""
+    require_bindings(
+        MODEL_DIR="\"'runs/my_run'\"",
+        MIXTURE_OR_TASK_NAME="\"'my_task'\"",
+        TASK_FEATURE_LENGTHS="\"{'inputs': 512, 'targets': 114}\"",
+        TRAIN_STEPS="100000",
+        DROPOUT_RATE="0.0",
+        INITIAL_CHECKPOINT_PATH="\"'runs/pretrained'\"",
+    )
+
+
 def operative_config() -> str:
     """The bindings in use, as a gin file that repeats the run."""
     return gin.operative_config_str()
@@ -477,7 +489,7 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
     except (ValueError, OSError, RuntimeError, ImportError) as error:
         if os.environ.get("LIMBA_TRACEBACK"):
             raise
-        print(f"error: {_without_gin_trailer(error)}", file=sys.stderr)
+        print(f"error: {without_gin_trailer(error)}", file=sys.stderr)
         code = 1
     sys.exit(code)
 
@@ -494,7 +506,7 @@ def _set_up_logging() -> None:
         logging.getLogger(noisy).setLevel(logging.ERROR)
 
 
-def _without_gin_trailer(error: Exception) -> str:
+def without_gin_trailer(error: Exception) -> str:
     """Gin appends where in the configuration a call came from; the message proper comes first."""
     message = str(error)
     for marker in ("\n  In call to configurable", "\n\nIn call to configurable"):

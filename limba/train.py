@@ -122,16 +122,12 @@ def train(
     """
     # --------------------------------------------------- checks -------------------------------------------------------
     began = time.monotonic()
-    if relative_steps is None:
-        _check_positive("train.total_steps", total_steps)
-    optional = {"relative_steps": relative_steps, "stats_period": stats_period, "eval_steps": eval_steps}
-    for name, value in {"eval_period": eval_period, **optional}.items():
-        if name == "eval_period" or value is not None:
-            _check_positive(f"train.{name}", value)
+    check_numbers(total_steps, relative_steps, eval_steps, eval_period, stats_period)
     run_directory = RunDirectory(model_dir)
     directory = run_directory.local
-    _check_vocabulary(model)
     network_config = getattr(model.module, "config", None)
+    for vocabulary in (model.input_vocabulary, model.output_vocabulary):
+        check_vocabulary(vocabulary, getattr(network_config, "vocab_size", None))
     if network_config is not None:
         partitioner.check_heads(network_config.num_heads)
     for name, config in (
@@ -265,28 +261,41 @@ def _keep(batches: Any, **_: Any) -> Any:
     return batches
 
 
-def _check_positive(name: str, value: Any) -> None:
-    if not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1.")
+def check_numbers(total_steps: Any, relative_steps: Any, eval_steps: Any, eval_period: Any, stats_period: Any) -> None:
+    """Raises ValueError unless `train()`'s numbers of steps are whole and at least 1, or None where they may be."""
+    numbers = {"total_steps": total_steps} if relative_steps is None else {}
+    numbers["eval_period"] = eval_period
+    optional = {"relative_steps": relative_steps, "stats_period": stats_period, "eval_steps": eval_steps}
+    numbers |= {name: value for name, value in optional.items() if value is not None}
+    for name, value in numbers.items():
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"train.{name} is {value!r}; it must be a whole number of at least 1.")
 
 
-def _check_vocabulary(model: EncoderDecoderModel) -> None:
-    """Cheap checks that need no data; the sentinels are checked with the task."""
-    rows = getattr(getattr(model.module, "config", None), "vocab_size", None)
-    for vocabulary in (model.input_vocabulary, model.output_vocabulary):
-        file = getattr(vocabulary, "sentencepiece_model_file", None)
-        if file and "://" not in file and not Path(file).is_file():
-            raise FileNotFoundError(
-                f"The vocabulary {file} does not exist (working directory {Path.cwd()}). Build one with `limba vocab "
-                f"build --data_files … --out {file}`, or bind VOCABULARY_FILE."
-            )
-        size = vocabulary.vocab_size
-        if rows is not None and size > rows:
-            raise ValueError(
-                f"The vocabulary has {size} tokens and the embedding {rows} rows (T5Config.vocab_size): the last "
-                f"{size - rows}, the sentinels first of all, would be lost. Set T5Config.vocab_size to at least "
-                f"{-(-size // 128) * 128}."
-            )
+def check_vocabulary(vocabulary: Any, rows: int | None) -> None:
+    """Cheap checks of a model's vocabulary that need no data; the sentinels are checked with the task.
+
+    Args:
+      vocabulary: of SeqIO.
+      rows: of the embedding, None if the network does not say.
+
+    Raises:
+      FileNotFoundError: if its SentencePiece model is missing.
+      ValueError: if it has more ids than the embedding has rows.
+    """
+    file = getattr(vocabulary, "sentencepiece_model_file", None)
+    if file and "://" not in file and not Path(file).is_file():
+        raise FileNotFoundError(
+            f"The vocabulary {file} does not exist (working directory {Path.cwd()}). Build one with `limba vocab "
+            f"build --data_files … --out {file}`, or bind VOCABULARY_FILE."
+        )
+    size = vocabulary.vocab_size
+    if rows is not None and size > rows:
+        raise ValueError(
+            f"The vocabulary has {size} tokens and the embedding {rows} rows (T5Config.vocab_size): the last "
+            f"{size - rows}, the sentinels first of all, would be lost. Set T5Config.vocab_size to at least "
+            f"{-(-size // 128) * 128}."
+        )
 
 
 def _restore_or_initialize(
@@ -418,14 +427,7 @@ def main(argv: Sequence[str]) -> int:
         parser.error("give at least one --gin_file, for example --gin_file=gin/recipes/quickstart.gin")
     configured = gin.external_configurable(train, module="limba.train")
     gin_utils.parse_gin_flags(flags.gin_file, flags.gin_bindings, flags.gin_search_paths)
-    gin_utils.require_bindings(
-        MODEL_DIR="\"'runs/my_run'\"",
-        MIXTURE_OR_TASK_NAME="\"'my_task'\"",
-        TASK_FEATURE_LENGTHS="\"{'inputs': 512, 'targets': 114}\"",
-        TRAIN_STEPS="100000",
-        DROPOUT_RATE="0.0",
-        INITIAL_CHECKPOINT_PATH="\"'runs/pretrained'\"",
-    )
+    gin_utils.require_training_bindings()
     gin_utils.start(configured, flags)
     return 0
 

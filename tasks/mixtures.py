@@ -38,7 +38,7 @@ def num_bytes(task: seqio.Task, split: str = "train") -> float:
     Raises:
       ValueError: if its source does not say.
     """
-    if not isinstance(task.source, sources.HuggingFaceSource):
+    if not isinstance(task.source, sources.ShardedSource):
         raise ValueError(
             f"Nobody knows how large task {task.name!r} is: its source is a {type(task.source).__name__}. Give the "
             "sizes of all tasks, such as register_mixture(…, {'task_a': 2e6, 'task_b': 5e5})."

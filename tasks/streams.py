@@ -64,7 +64,7 @@ class Stream:
         stream = cls(config, provider, tasks, converter_class(feature_converter), shuffle_buffer_size)
         for task in tasks:
             if reads_cache(task, config):
-                _check_cached(task)
+                check_cached(task)
             elif config.use_cached:
                 logger.info("Task %s cannot be cached: its examples are made while training.", task.name)
             if stream.reads_chunks(task):
@@ -331,7 +331,8 @@ def reads_cache(task: seqio.Task, config: data.DatasetConfig) -> bool:
     return config.use_cached and task.supports_caching
 
 
-def _check_cached(task: seqio.Task) -> None:
+def check_cached(task: seqio.Task) -> None:
+    """Raises ValueError if a task's offline cache is asked for and not there."""
     if task.cache_dir is None:
         places = ", ".join(seqio.get_global_cache_dirs()) or "no folder is named"
         raise ValueError(

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import sentencepiece
 import seqio
+from sentencepiece import sentencepiece_model_pb2
 
 from tasks import sources, vocabularies
 
@@ -29,6 +30,21 @@ def test_t5_ids(source, tmp_path):
     vocabularies.check_vocabulary(vocabulary)
     with pytest.raises(ValueError, match="open it with extra_ids=100"):
         vocabularies.check_vocabulary(seqio.SentencePieceVocabulary(str(file), extra_ids=0))
+
+
+def test_files_that_cannot_be_opened(source, tmp_path):
+    file = vocabularies.train_vocabulary(source, tmp_path / "spiece.model", vocab_size=512)
+    proto = sentencepiece_model_pb2.ModelProto.FromString(file.read_bytes())
+    for i in reversed(range(100)):
+        proto.pieces.add(piece=f"▁<extra_id_{i}>", score=0.0, type=proto.SentencePiece.USER_DEFINED)
+    own = tmp_path / "own.model"
+    own.write_bytes(proto.SerializeToString())
+    vocabularies.check_vocabulary(seqio.SentencePieceVocabulary(str(own), extra_ids=0))
+    with pytest.raises(ValueError, match="has sentinels of its own and cannot be opened with extra_ids=100"):
+        vocabularies.check_vocabulary(seqio.SentencePieceVocabulary(str(own), extra_ids=100))
+    (tmp_path / "text.model").write_text("words")
+    with pytest.raises(ValueError, match="Is it a SentencePiece model"):
+        vocabularies.check_vocabulary(seqio.SentencePieceVocabulary(str(tmp_path / "text.model"), extra_ids=100))
 
 
 def test_byte_fallback_spells_what_it_does_not_know(source, tmp_path):
@@ -61,11 +77,69 @@ def test_size_must_be_a_multiple_of_128(source, tmp_path):
         vocabularies.train_vocabulary(source, tmp_path / "spiece.model", vocab_size=1000)
 
 
-def test_sampling_is_bounded_and_long_lines_are_cut(tmp_path, write_jsonl):
+def test_long_lines_are_cut(tmp_path, write_jsonl):
     file = write_jsonl(tmp_path / "long.jsonl", [{"text": "word " * 1000 + "\nsecond line"}, {"text": "third"}])
     source = sources.HuggingFaceSource({"train": file})
-    sentences = list(vocabularies._sentences(source, "train", "text", 100))
+    sentences = list(vocabularies._sentences(source, "train", "text", None))
     assert sentences[-2:] == ["second line", "third"]
     assert max(len(sentence.encode()) for sentence in sentences) <= 4192
     assert sum(len(sentence.split()) for sentence in sentences) == 1000 + 3
-    assert len(list(vocabularies._sentences(source, "train", "text", 2))) == 2
+
+
+def test_documents_are_read_from_all_shards_in_turn(tmp_path, write_jsonl):
+    for shard in range(3):
+        write_jsonl(tmp_path / f"{shard}.jsonl", [{"text": f"{shard} {row}"} for row in range(1500)])
+    source = sources.HuggingFaceSource({"train": str(tmp_path / "*.jsonl")})
+    read = list(vocabularies._sentences(source, "train", "text", 2500))
+    assert len(read) == 2500
+    assert [sum(line.startswith(f"{shard} ") for line in read) for shard in range(3)] == [1024, 1024, 452]
+
+
+def test_the_sample_is_of_the_whole_stream_and_repeats():
+    lines = [str(i) for i in range(20_000)]
+    sample = vocabularies._sample(iter(lines), 1000, seed=0)
+    numbers = [int(line) for line in sample]
+    assert len(set(numbers)) == 1000 and numbers == sorted(numbers)
+    # Each tenth of the stream has its share: 100, with a standard deviation of 9.2.
+    assert all(60 < count < 140 for count in np.histogram(numbers, bins=10, range=(0, 20_000))[0])
+    assert sample == vocabularies._sample(iter(lines), 1000, seed=0)
+    assert sample != vocabularies._sample(iter(lines), 1000, seed=1)
+    # Every line is as likely as another, the first and the last too.
+    hits = np.zeros(12)
+    for seed in range(2000):
+        hits[[int(line) for line in vocabularies._sample(iter(lines[:12]), 3, seed)]] += 1
+    assert abs(hits / 2000 - 0.25).max() < 0.04
+    assert vocabularies._sample(iter(lines[:5]), 1000, seed=0) == lines[:5]
+
+
+def test_symbols_of_the_user(source, tmp_path):
+    symbols = ["[NLU]", "[S2S]"]
+    file = vocabularies.train_vocabulary(source, tmp_path / "spiece.model", vocab_size=512, user_symbols=symbols)
+    model = sentencepiece.SentencePieceProcessor(model_file=str(file))
+    assert [model.piece_to_id(symbol) for symbol in symbols] == [3, 4]
+    assert 3 in model.encode("abc [NLU] def") and model.get_piece_size() == 412
+    for symbol, message in {
+        "a b": "has a space in it",
+        "": "is empty",
+        "<extra_id_0>": "the sentinels are added behind the last piece",
+        "</s>": "has a meaning of its own",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            vocabularies.train_vocabulary(source, tmp_path / "x.model", vocab_size=512, user_symbols=[symbol])
+    with pytest.raises(ValueError, match="given twice"):
+        vocabularies.train_vocabulary(source, tmp_path / "x.model", vocab_size=512, user_symbols=["a", "a"])
+
+
+def test_bad_numbers_and_places(source, tmp_path):
+    for name, value in {"num_sentences": 0, "max_documents": 0, "character_coverage": 1.5}.items():
+        with pytest.raises(ValueError, match=f"{name} is {value}"):
+            vocabularies.train_vocabulary(source, tmp_path / "x.model", vocab_size=512, **{name: value})
+    with pytest.raises(ValueError, match="is a directory; name the file"):
+        vocabularies.train_vocabulary(source, tmp_path, vocab_size=512)
+
+
+def test_the_command_says_what_is_wrong(tmp_path):
+    with pytest.raises(SystemExit, match="error: There is no file"):
+        vocabularies.main(["build", "--data_files", str(tmp_path / "gone.jsonl"), "--out", str(tmp_path / "x.model")])
+    with pytest.raises(SystemExit, match="error: vocab_size is 1000"):
+        vocabularies.main(["build", "--data_files", "x", "--out", str(tmp_path / "x.model"), "--vocab_size=1000"])

@@ -1,0 +1,348 @@
+"""`limba vocab check MODEL`: whether all that read a model's vocabulary give the same ids.
+
+Compared are SentencePiece itself, SeqIO (with the model's extra_ids: what training sees), Hugging Face's fast and slow
+tokenizers (what users of an export see), and the rows of the embedding. MODEL is a SentencePiece model, a checkpoint or
+run's directory of Limba or T5X, or a Hugging Face folder.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+
+from convert import hf_tokenizer, transformers_library
+from limba import native_logs
+
+_SPECIAL_IDS = {"<pad>": 0, "</s>": 1, "<unk>": 2}
+_SENTINELS = (0, 1, 99)
+_TEXTS = ("Hello, world! 1234", "Ștefan și-a amintit: „da, mâine”.", "日本語")
+_TEXT_WITH_SENTINELS = "a <extra_id_0> of <extra_id_1>"
+_SIZE, _SEQIO = "ids", "SeqIO"
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """One that reads the vocabulary.
+
+    Attributes:
+      name: of its column.
+      ids: by token, and the number of ids under "ids"; a token that it does not have is left out.
+      encode: a text's ids, without EOS; None if it takes no text.
+      note: why it is not there; then there are no ids.
+    """
+
+    name: str
+    ids: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    encode: Callable[[str], list[int]] | None = None
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Checked:
+    """A vocabulary as `run.json` describes it, and what else the model has.
+
+    Attributes:
+      vocabulary: "class", "sentencepiece_model_file", "extra_ids".
+      embedding_rows: None if they are not known.
+      folder: of Hugging Face; None if it has none of its own.
+      problems: what could not be read, in whole sentences with the remedy.
+    """
+
+    vocabulary: Mapping[str, Any]
+    embedding_rows: int | None = None
+    folder: Path | None = None
+    problems: tuple[str, ...] = ()
+
+
+# -------------------------------------------------------- the model --------------------------------------------------
+
+
+def open_vocabulary(model: str, vocab: str | None = None, extra_ids: int | None = None) -> Checked:
+    """Finds the vocabulary of a model.
+
+    Args:
+      model: a SentencePiece model, a checkpoint, a run's directory, or a Hugging Face folder.
+      vocab: the SentencePiece model, where the model's files do not say it.
+      extra_ids: sentinels behind its pieces, likewise.
+
+    Raises:
+      FileNotFoundError: if there is none.
+      ValueError: if it is nothing of these.
+    """
+    path = Path(model).expanduser()
+    if path.is_file():
+        return Checked(_of_file(path, extra_ids))
+    from convert import hf_folder, models
+
+    told = models.Told(vocab=vocab, extra_ids=extra_ids)
+    if path.is_dir() and (hf_folder.is_folder(path) or (path / "tokenizer_config.json").is_file()):
+        return _open_folder(path, told)
+    if "://" not in model and not path.exists():
+        raise FileNotFoundError(
+            f"{model} does not exist (working directory {Path.cwd()}). Give a SentencePiece model, a checkpoint, a "
+            "run's directory, or a Hugging Face folder."
+        )
+    opened = models.open_model(model, told)
+    if opened.vocabulary is None:
+        raise FileNotFoundError(f"{model} does not say its vocabulary; give the SentencePiece model with --vocab FILE.")
+    return Checked(opened.vocabulary, opened.config.vocab_size)
+
+
+def _of_file(path: Path, extra_ids: int | None) -> dict[str, Any]:
+    try:
+        sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes())
+    except RuntimeError as error:
+        raise ValueError(f"{path} is not a SentencePiece model.") from error
+    if extra_ids is None:
+        extra_ids = 0 if _own_sentinels(path) else 100
+    return {"class": "SentencePieceVocabulary", "sentencepiece_model_file": str(path), "extra_ids": extra_ids}
+
+
+def _own_sentinels(path: Path) -> bool:
+    model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    return model.id_to_piece(model.get_piece_size() - 1) in ("▁<extra_id_0>", "<extra_id_0>")
+
+
+def _open_folder(path: Path, told: Any) -> Checked:
+    from convert import models
+
+    config = hf_tokenizer.read_json(path / "config.json")
+    problems: tuple[str, ...] = ()
+    try:
+        vocabulary = models.vocabulary_of_folder(path, told)
+    except ValueError as error:
+        if not (path / "spiece.model").is_file():
+            raise
+        problems = (str(error),)
+        vocabulary = _of_file(path / "spiece.model", told.extra_ids)
+    if vocabulary is None:
+        raise FileNotFoundError(
+            f"{path} has no tokenizer files; give the SentencePiece model with --vocab FILE, or copy them there."
+        )
+    return Checked(vocabulary, config.get("vocab_size"), path, problems)
+
+
+# ------------------------------------------------------- the readers -------------------------------------------------
+
+
+def readers(checked: Checked) -> Iterator[Reader]:
+    """The columns of the table, the embedding aside."""
+    vocabulary = checked.vocabulary
+    file = vocabulary["sentencepiece_model_file"]
+    yield _sentencepiece(file) if file else Reader("SentencePiece", note="bytes need no model")
+    yield _seqio(vocabulary)
+    if transformers_library.version() is None:
+        for name in ("HF fast", "HF slow"):
+            yield Reader(name, note="transformers is not installed")
+        return
+    with contextlib.ExitStack() as stack:
+        folder = checked.folder
+        if folder is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="limba-vocabulary-")))
+            try:
+                hf_tokenizer.write(_tokenizer(vocabulary), folder)
+            except ValueError as error:
+                for name in ("HF fast", "HF slow"):
+                    yield Reader(name, note=f"cannot be written: {error}")
+                return
+        yield from _transformers(folder, is_bytes=not file)
+
+
+def _tokenizer(vocabulary: Mapping[str, Any]) -> hf_tokenizer.Tokenizer:
+    file, extra_ids = vocabulary["sentencepiece_model_file"], vocabulary["extra_ids"]
+    if file is None:
+        return hf_tokenizer.Tokenizer(None, hf_tokenizer.NUM_BYTE_IDS, extra_ids)
+    return hf_tokenizer.from_vocabulary(hf_tokenizer.describe(file, extra_ids))
+
+
+def _sentencepiece(file: str) -> Reader:
+    model = sentencepiece.SentencePieceProcessor(model_file=file)
+    ids = {"<pad>": model.pad_id(), "</s>": model.eos_id(), "<unk>": model.unk_id(), _SIZE: model.get_piece_size()}
+    for i in _SENTINELS:
+        for piece in (f"▁<extra_id_{i}>", f"<extra_id_{i}>"):
+            if model.id_to_piece(id_ := model.piece_to_id(piece)) == piece:
+                ids[f"<extra_id_{i}>"] = id_
+    return Reader("SentencePiece", ids, model.encode)
+
+
+def _seqio(vocabulary: Mapping[str, Any]) -> Reader:
+    import seqio
+
+    from tasks import vocabularies
+
+    extra_ids = vocabulary["extra_ids"]
+    opened: Any = seqio.ByteVocabulary(extra_ids=extra_ids)
+    if file := vocabulary["sentencepiece_model_file"]:
+        opened = seqio.SentencePieceVocabulary(file, extra_ids=extra_ids)
+        try:
+            _ = opened.tokenizer
+        except RuntimeError as error:
+            return Reader(_SEQIO, note=f"does not open it with extra_ids={extra_ids}: {error}")
+    size, count = opened.vocab_size, vocabularies.num_sentinels(opened)
+    ids = {"<pad>": opened.pad_id, "</s>": opened.eos_id, "<unk>": opened.unk_id, _SIZE: size}
+    # What span corruption takes: the last ids, downward.
+    ids |= {f"<extra_id_{i}>": size - 1 - i for i in _SENTINELS if i < count}
+    return Reader(f"{_SEQIO}, extra_ids={extra_ids}", ids, lambda text: list(opened.encode(text)))
+
+
+def _transformers(folder: Path, is_bytes: bool) -> Iterator[Reader]:
+    transformers = transformers_library.load()
+    transformers.logging.set_verbosity_error()
+    for name, wants_fast in (("HF fast", True), ("HF slow", False)):
+        try:
+            if wants_fast:
+                tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), use_fast=True)
+            else:
+                slow = transformers.ByT5Tokenizer if is_bytes else transformers.T5Tokenizer
+                tokenizer = slow.from_pretrained(str(folder))
+        except (OSError, ValueError, TypeError, ImportError, AttributeError) as error:
+            yield Reader(name, note=f"does not load: {next(iter(str(error).splitlines()), type(error).__name__)}")
+            continue
+        if tokenizer.is_fast != wants_fast:
+            yield Reader(name, note=f"transformers {transformers.__version__} has none for it")
+            continue
+        ids = {"<pad>": tokenizer.pad_token_id, "</s>": tokenizer.eos_token_id, "<unk>": tokenizer.unk_token_id}
+        ids |= {_SIZE: len(tokenizer)}
+        known = tokenizer.get_vocab()
+        ids |= {token: known[token] for i in _SENTINELS if (token := f"<extra_id_{i}>") in known}
+        yield Reader(name, ids, _encode_of(tokenizer))
+
+
+def _encode_of(tokenizer: Any) -> Callable[[str], list[int]]:
+    return lambda text: tokenizer(text, add_special_tokens=False).input_ids
+
+
+# -------------------------------------------------------- comparison -------------------------------------------------
+
+
+def compare(found: Sequence[Reader], checked: Checked) -> Iterator[str]:
+    """What disagrees, in whole sentences with the remedy."""
+    yield from checked.problems
+    plain, seqio_reader, *hugging_face = found
+    if seqio_reader.note:
+        own = "<extra_id_0>" in plain.ids
+        remedy = "It has sentinels of its own: open it with extra_ids=0." if own else "Train it anew."
+        yield f"{_SEQIO} {seqio_reader.note}. {remedy}"
+        return
+    folder = checked.folder
+    anew = "Train it anew with `limba vocab build`."
+    again = f"Write the tokenizer of {folder} anew: `limba convert to-hf`." if folder else anew
+    for token, needed in _SPECIAL_IDS.items():
+        for reader in found:
+            if not reader.note and reader.ids.get(token) != needed:
+                remedy = again if reader in hugging_face else anew
+                yield f"{token} is {_shown(reader, token)} in {reader.name}, and {needed} in T5. {remedy}"
+    if not any(token in seqio_reader.ids for token in map("<extra_id_{}>".format, _SENTINELS)):
+        remedy = "Open it with extra_ids=100." if plain.ids else "Google's ByT5 is so; a new one takes extra_ids=100."
+        yield f"There are no sentinels with extra_ids={checked.vocabulary['extra_ids']}. {remedy}"
+    for token in map("<extra_id_{}>".format, _SENTINELS):
+        if token in plain.ids and plain.ids[token] != seqio_reader.ids.get(token):
+            yield (
+                f"{token} is {plain.ids[token]} in SentencePiece, and {_shown(seqio_reader, token)} in SeqIO with "
+                f"extra_ids={checked.vocabulary['extra_ids']}. Its own are not its last pieces in T5's order, "
+                "<extra_id_0> last: train it without any, `limba vocab build`."
+            )
+        for reader in hugging_face:
+            if not reader.note and reader.ids.get(token) != seqio_reader.ids.get(token):
+                yield (
+                    f"{token} is {_shown(reader, token)} in {reader.name}, and {_shown(seqio_reader, token)} in SeqIO. "
+                    f"{again}"
+                )
+    for reader in hugging_face:
+        if not reader.note and reader.ids[_SIZE] != seqio_reader.ids[_SIZE]:
+            yield f"{reader.name} has {reader.ids[_SIZE]} ids, and SeqIO {seqio_reader.ids[_SIZE]}. {again}"
+    size, rows = seqio_reader.ids[_SIZE], checked.embedding_rows
+    if rows is not None and rows < size:
+        yield (
+            f"The embedding has {rows} rows for {size} ids: the last {size - rows}, the sentinels first of all, are "
+            f"lost. Set T5Config.vocab_size to {_rows(size)} or more."
+        )
+    for text in texts(found):
+        yield from _compare_text(text, found, again)
+
+
+def texts(found: Sequence[Reader]) -> list[str]:
+    """Texts that all can read: sentinels only where all have them."""
+    present = [reader for reader in found[1:] if not reader.note]
+    with_sentinels = all("<extra_id_1>" in reader.ids and "<extra_id_0>" in reader.ids for reader in present)
+    is_text = bool(found[0].ids)  # SeqIO's bytes know no sentinels in a text.
+    return [*_TEXTS, *([_TEXT_WITH_SENTINELS] if with_sentinels and is_text else [])]
+
+
+def _compare_text(text: str, found: Sequence[Reader], again: str) -> Iterator[str]:
+    seqio_reader = found[1]
+    assert seqio_reader.encode is not None
+    expected = seqio_reader.encode(text)
+    for reader in found:
+        # SentencePiece alone has no sentinels that SeqIO adds.
+        if reader.encode is None or (text == _TEXT_WITH_SENTINELS and reader.name == "SentencePiece"):
+            continue
+        if (ids := reader.encode(text)) != expected:
+            yield f"The text {text!r} is {_some(ids)} in {reader.name}, and {_some(expected)} in SeqIO. {again}"
+
+
+def _some(ids: Sequence[int]) -> str:
+    return f"[{', '.join(map(str, ids[:8]))}{', …' if len(ids) > 8 else ''}]"
+
+
+def _shown(reader: Reader, token: str) -> str:
+    return str(reader.ids[token]) if token in reader.ids else "missing"
+
+
+def _rows(size: int) -> int:
+    return -(-size // 128) * 128
+
+
+def table(found: Sequence[Reader], checked: Checked) -> str:
+    """Tokens down, readers across."""
+    present = [reader for reader in found if not reader.note]
+    rows = [["", *(reader.name for reader in present), "embedding"]]
+    tokens = [*_SPECIAL_IDS, *map("<extra_id_{}>".format, _SENTINELS), _SIZE]
+    for token in tokens:
+        last = str(checked.embedding_rows or "not known") if token == _SIZE else ""
+        rows.append([token, *(str(reader.ids.get(token, "-")) for reader in present), last])
+    for text in texts(found):
+        ids = [str(len(r.encode(text))) if r.encode else "-" for r in present]
+        rows.append([f"ids of {text!r}", *ids, ""])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([*lines, *(f"{reader.name}: {reader.note}" for reader in found if reader.note)])
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints the table and what disagrees; the exit code is 1 if anything does."""
+    parser = argparse.ArgumentParser(
+        prog="limba vocab check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=["check"], help=argparse.SUPPRESS)
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("--vocab", metavar="FILE", help="the SentencePiece model, where MODEL does not say it")
+    parser.add_argument(
+        "--extra_ids", type=int, metavar="N", help="sentinels behind its pieces (100; 0 if it has some)"
+    )
+    parser.add_argument("--embedding_rows", type=int, metavar="N", help="T5Config.vocab_size, where MODEL has none")
+    args = parser.parse_args(argv)
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # Nothing here needs an accelerator.
+    checked = open_vocabulary(args.model, args.vocab, args.extra_ids)
+    if args.embedding_rows is not None:
+        checked = dataclasses.replace(checked, embedding_rows=args.embedding_rows)
+    with native_logs.filtered():  # SeqIO brings TensorFlow in.
+        found = list(readers(checked))
+    print(table(found, checked))
+    problems = list(dict.fromkeys(compare(found, checked)))
+    for problem in problems:
+        print(f"DISAGREES: {problem}")
+    if problems:
+        return 1
+    size = found[1].ids[_SIZE]
+    rows = "" if checked.embedding_rows else f"; T5Config.vocab_size = {_rows(size)} has a row for each"
+    print(f"all agree{rows}")
+    sys.stdout.flush()
+    return 0

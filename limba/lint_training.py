@@ -1,0 +1,227 @@
+"""What would hurt in a training: its steps and rate, its checkpoints and their disk, its mesh and dtypes."""
+
+import math
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from limba import saved_tensors, storage
+from limba.checkpoint_directories import checkpoint_steps
+from limba.checkpoints import RestoreCheckpointConfig, SaveCheckpointConfig
+from limba.data import DatasetConfig
+from limba.findings import Finding, refused
+from limba.partitioning import PjitPartitioner
+from limba.train_state import TrainState, TrainStateInitializer
+
+# A rate at which float32 parameters hardly change in any number of steps, and one that no T5 survives.
+_NO_RATE, _HUGE_RATE = 1e-6, 0.1
+# Rates of the pre-training of T5 and of fine-tuning are at most 0.01.
+_HUGE_RATE_TO_GO_ON = 0.02
+_MANY_CHECKPOINTS = 100
+# Every slice and box has a number of data shards that this is a multiple of, or a multiple of this.
+_USUAL_SHARDS = 8
+
+# ------------------------------------------------------ where it begins ----------------------------------------------
+
+
+def initial_step(model_dir: str, restore: RestoreCheckpointConfig | None) -> tuple[int, list[Finding]]:
+    """The step that a run begins at: of its newest checkpoint, or of the initial one, or 0.
+
+    Of an initial checkpoint in a bucket only the name is read.
+    """
+    home = storage.as_path(model_dir)
+    if not storage.is_remote(home) and (own := checkpoint_steps(home)):
+        return own[-1], []
+    path = restore.path if restore is not None else ()
+    paths = [path] if isinstance(path, str | Path) else list(path)
+    if restore is None or not any(paths):
+        return 0, []
+    if storage.is_remote(storage.as_path(next(filter(None, paths)))):
+        return _step_in_name(str(next(filter(None, paths)))) or 0, []
+    try:
+        initial = restore.checkpoint
+    except (FileNotFoundError, ValueError) as error:
+        return _step_in_name(str(paths[0])) or 0, [refused("initial_checkpoint", str(error))]
+    tensors = saved_tensors.open_tensors(storage.as_path(initial or ""))
+    step = tensors.get("state/step")
+    return (int(np.asarray(step)) if step is not None else _step_in_name(str(initial)) or 0), []
+
+
+def _step_in_name(path: str) -> int | None:
+    found = re.search(r"checkpoint_(\d+)/*$", path)
+    return int(found[1]) if found else None
+
+
+def check_steps(first_step: int, total_steps: int, relative_steps: int | None) -> Iterator[Finding]:
+    if relative_steps is None and first_step >= total_steps:
+        yield Finding(
+            "ends_at_once",
+            "error",
+            f"TRAIN_STEPS (train.total_steps) is {total_steps:,}, and the run begins at step {first_step:,}, which "
+            "counts.",
+            "training ends without a step, or stops at its start",
+            f"Give a later step, or the steps to add as TRAIN_STEPS_RELATIVE (train.relative_steps); "
+            f"{first_step + total_steps:,} would make {total_steps:,} steps.",
+        )
+
+
+def check_rate(rate: Callable[[Any], Any], first_step: int, last_step: int) -> Iterator[Finding]:
+    """The learning rate over the steps that a run makes, not those of a schedule from step 0 on."""
+    last_step = min(max(first_step, last_step - 1), np.iinfo(np.int32).max)  # steps are int32
+    # Close together where a warm-up is.
+    later = np.geomspace(1, max(last_step - first_step, 1), 100).astype(np.int64)
+    steps = sorted({first_step, last_step, *(first_step + later[later <= last_step - first_step]).tolist()})
+    rates = [float(rate(step)) for step in steps]
+    begins = f"The learning rate is {rates[0]:.3g} at step {first_step:,}, where the run begins"
+    if max(rates) < _NO_RATE:
+        yield Finding(
+            "learning_rate",
+            "error",
+            f"{begins}, and never above {max(rates):.3g}.",
+            "no parameter changes",
+            "The schedule has ended before the run begins: set create_learning_rate_scheduler.step_offset to "
+            f"{first_step}, or another schedule.",
+        )
+        return
+    limit = _HUGE_RATE_TO_GO_ON if first_step else _HUGE_RATE
+    if max(rates) > limit:
+        yield Finding(
+            "learning_rate",
+            "warning",
+            f"The learning rate rises to {max(rates):.3g} at step {steps[rates.index(max(rates))]:,}.",
+            "what was learned before is lost" if first_step else "training diverges",
+            "T5 pre-trains with 1 / sqrt(step), at most 0.01, and is fine-tuned with 0.001: set "
+            "create_learning_rate_scheduler.base_learning_rate or factors.",
+        )
+    if first_step:
+        before = [float(rate(step)) for step in np.unique(np.geomspace(1, first_step, 50).astype(int)).tolist()]
+        if before[0] < 0.1 * max(before) and rates[0] > 0.1 * max(before):
+            yield Finding(
+                "warmup_skipped",
+                "warning",
+                f"{begins}: the schedule's warm-up lies before it.",
+                "an optimizer that starts anew makes its first steps at the full rate",
+                f"Set create_learning_rate_scheduler.step_offset to {first_step}.",
+            )
+
+
+# ------------------------------------------------------- checkpoints -------------------------------------------------
+
+
+def check_checkpoints(
+    model_dir: str, save: SaveCheckpointConfig | None, state: TrainState | None, first_step: int, last_step: int
+) -> Iterator[Finding]:
+    """What is saved, and the disk that it takes."""
+    if save is None:
+        yield Finding(
+            "no_checkpoints",
+            "warning",
+            "CheckpointConfig.save is None: nothing is saved.",
+            "whatever interrupts the run costs all of it",
+            "Bind CheckpointConfig.save = @checkpoints.SaveCheckpointConfig().",
+        )
+        return
+    if not save.save_dataset:
+        yield Finding(
+            "position_not_saved",
+            "warning",
+            "SaveCheckpointConfig.save_dataset is False: checkpoints do not say where the data stood.",
+            "every restart begins at the first document again: its documents are seen more often than the last ones",
+            "Set SaveCheckpointConfig.save_dataset = True.",
+        )
+    due = {step for step in (save.checkpoint_steps or ()) if first_step < step <= last_step} | {last_step}
+    if save.period:
+        due |= set(range(-(-(first_step + 1) // save.period) * save.period, last_step + 1, save.period))
+    number = len(due)
+    if state is not None:
+        yield from _check_disk(model_dir, save, checkpoint_bytes(state, save), number)
+
+
+def checkpoint_bytes(state: TrainState, save: SaveCheckpointConfig) -> int:
+    """Of the shapes of a state: parameters in the configured dtype, optimizer state in its own."""
+    size = 2 if save.dtype == "bfloat16" else 4
+    tree = state.state_dict()
+    parameters = sum(math.prod(x.shape) * size for x in jax.tree.leaves(tree["target"]))
+    return parameters + sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree["state"]))
+
+
+def _check_disk(model_dir: str, save: SaveCheckpointConfig, size: int, number: int) -> Iterator[Finding]:
+    home = storage.as_path(model_dir)
+    remedy = "Set SaveCheckpointConfig.keep to a few, a longer period, or dtype = 'bfloat16'; or another MODEL_DIR."
+    kept = number if save.keep is None else min(number, save.keep)
+    what = f"{number} checkpoints of {_gigabytes(size)}, of which {kept} stay (period {save.period}, keep {save.keep})"
+    if storage.is_remote(home):
+        if kept > _MANY_CHECKPOINTS:
+            yield Finding("disk", "warning", f"{what}.", f"{_gigabytes(kept * size)} in the bucket", remedy)
+        return
+    existing = next(parent for parent in (home, *home.parents) if parent.exists())
+    there = len(checkpoint_steps(home))
+    # One more is written before the oldest goes.
+    needed = max(kept + (kept < number) - there, 1) * size
+    free = shutil.disk_usage(existing).free
+    if needed > free:
+        yield Finding(
+            "disk",
+            "error",
+            f"{what}, need {_gigabytes(needed)}, and {existing} has {_gigabytes(free)} free.",
+            "the run stops when the disk is full",
+            remedy,
+        )
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / 1e9:.3g} GB"
+
+
+# ----------------------------------------------------------- mesh ----------------------------------------------------
+
+
+def check_mesh(
+    partitioner: PjitPartitioner,
+    model_axis: int,
+    initializer: TrainStateInitializer | None,
+    num_heads: int | None,
+) -> Iterator[Finding]:
+    """Whether the mesh, and the network on it, divide; the batch is `check_batch`'s."""
+    if partitioner.mesh.shape["model"] != model_axis:
+        devices = math.prod(partitioner.mesh.shape.values())
+        yield refused(
+            "mesh",
+            f"PjitPartitioner.num_partitions = {model_axis} does not divide the {devices} devices; choose one of "
+            f"{[n for n in range(1, devices + 1) if devices % n == 0]}.",
+        )
+        return
+    try:
+        if num_heads is not None:
+            partitioner.check_heads(num_heads)
+        if initializer is not None:
+            partitioner.check_shapes(initializer.param_shapes, initializer.param_axes)
+    except ValueError as error:
+        yield refused("model_axis", str(error))
+
+
+def check_batch(
+    partitioner: PjitPartitioner, config: DatasetConfig, where: str, num_microbatches: int, num_devices: int | None
+) -> Iterator[Finding]:
+    """A batch against the mesh; without a number of devices, against those that there usually are."""
+    try:
+        partitioner.check_batch_size(config.batch_size, where, num_microbatches)
+    except ValueError as error:
+        yield refused("batch_size", str(error))
+        return
+    rows = config.batch_size // num_microbatches
+    if num_devices is None and rows % _USUAL_SHARDS:
+        yield Finding(
+            "batch_size",
+            "warning",
+            f"{where} is {config.batch_size}"
+            + (f" in {num_microbatches} microbatches" if num_microbatches > 1 else "")
+            + f", which divides by {math.gcd(rows, _USUAL_SHARDS)} data shards and not by {_USUAL_SHARDS}.",
+            "it runs on fewer devices than it could, and with fewer readers",
+            f"Use a multiple of {_USUAL_SHARDS * num_microbatches}, or say how many devices there are: --num_devices.",
+        )

@@ -1,0 +1,148 @@
+import json
+
+import pytest
+from sentencepiece import sentencepiece_model_pb2
+
+from convert import check_vocabulary, hf_tokenizer, transformers_library
+from tests.convert import vocabularies
+
+
+@pytest.fixture(scope="module")
+def spiece(tmp_path_factory):
+    return vocabularies.train(tmp_path_factory.mktemp("vocabulary") / "spiece.model")
+
+
+@pytest.fixture(scope="module")
+def mt5(spiece):
+    """With its 100 sentinels as its last pieces."""
+    path = spiece.with_name("mt5.model")
+    path.write_bytes(vocabularies.with_sentinels(spiece, 100))
+    return path
+
+
+@pytest.fixture
+def folder(spiece, tmp_path):
+    """A Hugging Face folder of 512 ids."""
+    hf_tokenizer.write(hf_tokenizer.from_vocabulary(hf_tokenizer.describe(spiece)), tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5", "vocab_size": 512}))
+    return tmp_path
+
+
+def _check(capsys, *arguments):
+    """The exit code, the table as lists of cells, and what disagrees."""
+    code = check_vocabulary.main(["check", *map(str, arguments)])
+    lines = capsys.readouterr().out.splitlines()
+    cells = {line.split("  ")[0]: [c.strip() for c in line.split("  ")[1:] if c.strip()] for line in lines}
+    return code, cells, [line.removeprefix("DISAGREES: ") for line in lines if line.startswith("DISAGREES")]
+
+
+def test_a_new_model_agrees_everywhere(spiece, capsys):
+    code, table, problems = _check(capsys, spiece)
+    assert (code, problems) == (0, [])
+    assert table[""] == ["SentencePiece", "SeqIO, extra_ids=100", "HF fast", "HF slow", "embedding"]
+    assert table["<pad>"] == ["0"] * 4 and table["</s>"] == ["1"] * 4 and table["<unk>"] == ["2"] * 4
+    assert table["<extra_id_0>"] == ["-", "511", "511", "511"]
+    assert table["<extra_id_99>"] == ["-", "412", "412", "412"]
+    assert table["ids"] == ["412", "512", "512", "512", "not known"]
+    assert "all agree; T5Config.vocab_size = 512 has a row for each" in table
+
+
+def test_a_model_with_sentinels_of_its_own(mt5, capsys):
+    code, table, problems = _check(capsys, mt5)
+    assert (code, problems) == (0, [])
+    assert table["<extra_id_0>"] == ["511"] * 4 and table["ids"][:4] == ["512"] * 4
+    code, table, problems = _check(capsys, mt5, "--extra_ids=100")
+    assert code == 1
+    (problem,) = problems
+    assert problem.startswith("SeqIO does not open it with extra_ids=100: ")
+    assert "It has sentinels of its own: open it with extra_ids=0." in problem
+
+
+def test_an_embedding_too_small_and_no_sentinels(spiece, capsys):
+    code, _, problems = _check(capsys, spiece, "--embedding_rows=500")
+    assert code == 1
+    (problem,) = problems
+    assert "The embedding has 500 rows for 512 ids" in problem and "T5Config.vocab_size to 512 or more" in problem
+    code, _, problems = _check(capsys, spiece, "--extra_ids=0")
+    assert code == 1 and problems == ["There are no sentinels with extra_ids=0. Open it with extra_ids=100."]
+
+
+def test_other_special_ids(tmp_path, capsys):
+    file = vocabularies.train(tmp_path / "x.model", pad_id=3, unk_id=0, bos_id=1, eos_id=2)
+    code, table, problems = _check(capsys, file)
+    assert code == 1
+    assert table["</s>"][0] == "2"
+    assert "</s> is 2 in SentencePiece, and 1 in T5. Train it anew with `limba vocab build`." in problems
+    assert any(key.startswith("HF fast: cannot be written: ") for key in table)
+
+
+def test_sentinels_in_another_order(spiece, tmp_path, capsys):
+    """Symbols of the user's own, upward from <extra_id_0>, behind which SeqIO adds its own."""
+    model = sentencepiece_model_pb2.ModelProto.FromString(spiece.read_bytes())
+    for i in range(100):
+        kind = sentencepiece_model_pb2.ModelProto.SentencePiece.USER_DEFINED
+        model.pieces.add(piece=f"<extra_id_{i}>", score=0.0, type=kind)
+    file = tmp_path / "upward.model"
+    file.write_bytes(model.SerializeToString())
+    code, _, problems = _check(capsys, file)
+    assert code == 1
+    assert problems[0].startswith("<extra_id_0> is 412 in SentencePiece, and 611 in SeqIO with extra_ids=100. Its own ")
+    assert "train it without any" in problems[0]
+
+
+def test_a_hugging_face_folder(folder, capsys):
+    code, table, problems = _check(capsys, folder)
+    assert (code, problems) == (0, [])
+    assert table["ids"] == ["412", "512", "512", "512", "512"]
+
+
+def test_a_run_of_ours(new_run, tmp_path, capsys):
+    new_run(tmp_path / "run")
+    code, table, problems = _check(capsys, tmp_path / "run")
+    assert (code, problems) == (0, [])
+    assert table["ids"] == ["412", "512", "512", "512", "512"]
+    new_run(tmp_path / "bytes", vocab_file=None, vocab_size=256)
+    code, table, problems = _check(capsys, tmp_path / "bytes")
+    assert code == 1 and table["ids"][-1] == "256"
+    assert any("The embedding has 256 rows for " in problem for problem in problems)
+
+
+def test_a_folder_whose_fast_tokenizer_is_another(folder, capsys):
+    fast = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    vocab = fast["model"]["vocab"]
+    vocab[10][0], vocab[11][0] = vocab[11][0], vocab[10][0]
+    for token in fast["added_tokens"]:
+        if token["content"] in ("<extra_id_0>", "<extra_id_1>"):
+            token["id"] = 511 + 510 - token["id"]
+    (folder / "tokenizer.json").write_text(json.dumps(fast), "utf-8")
+    code, _, problems = _check(capsys, folder)
+    assert code == 1
+    assert "holds two vocabularies: id 10 is" in problems[0]
+    assert any("in HF fast, and" in problem and "`limba convert to-hf`" in problem for problem in problems[1:])
+
+
+def test_without_transformers(spiece, capsys, monkeypatch):
+    monkeypatch.setattr(transformers_library, "version", lambda: None)
+    code, table, _ = _check(capsys, spiece)
+    assert code == 0
+    assert "HF fast: transformers is not installed" in table and table["ids"] == ["412", "512", "not known"]
+
+
+def test_bytes_of_a_folder(tmp_path, capsys):
+    hf_tokenizer.write(hf_tokenizer.Tokenizer(None, hf_tokenizer.NUM_BYTE_IDS, 125), tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5", "vocab_size": 384}))
+    code, table, problems = _check(capsys, tmp_path)
+    assert (code, problems) == (0, [])
+    assert table[""] == ["SeqIO, extra_ids=125", "HF slow", "embedding"]
+    assert table["<extra_id_0>"] == ["383", "383"] and table["ids"] == ["384", "384", "384"]
+
+
+def test_what_is_no_vocabulary(tmp_path):
+    with pytest.raises(FileNotFoundError, match="Give a SentencePiece model"):
+        check_vocabulary.open_vocabulary(str(tmp_path / "gone"))
+    (tmp_path / "text.model").write_text("words")
+    with pytest.raises(ValueError, match="is not a SentencePiece model"):
+        check_vocabulary.open_vocabulary(str(tmp_path / "text.model"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="No checkpoint at"):
+        check_vocabulary.open_vocabulary(str(tmp_path / "empty"))

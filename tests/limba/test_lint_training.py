@@ -1,0 +1,129 @@
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from limba import checkpoints, data, lint_training, partitioning, schedules
+from limba.checkpoints import RestoreCheckpointConfig, SaveCheckpointConfig
+from limba.train_state import TrainState
+
+SCHEDULE = schedules.create_learning_rate_scheduler
+MODEL_DIR = "gs://some-bucket/run"
+
+
+def _names(findings):
+    return [finding.name for finding in findings]
+
+
+# ------------------------------------------------------ where it begins ----------------------------------------------
+
+
+def test_the_step_of_an_initial_checkpoint(tmp_path):
+    def step(model_dir, **restore):
+        return lint_training.initial_step(str(model_dir), RestoreCheckpointConfig(**restore))
+
+    assert step(tmp_path / "new") == (0, [])
+    assert step(tmp_path / "new", path="gs://t5-data/mt5_base/checkpoint_1000000", mode="specific") == (1_000_000, [])
+    number, (finding,) = step(tmp_path / "new", path=str(tmp_path / "checkpoint_500"))
+    assert (number, finding.name, finding.severity) == (500, "initial_checkpoint", "error")
+    state = TrainState(step=np.int32(70), params={"a": np.zeros(2, np.float32)}, opt_state={})
+    checkpointer = checkpoints.Checkpointer(tmp_path / "old", SaveCheckpointConfig(), use_orbax=False)
+    checkpointer.save(state, None, {})
+    checkpointer.close()
+    assert step(tmp_path / "new", path=str(tmp_path / "old")) == (70, [])
+    # A run of its own goes on, whatever it began with.
+    assert step(tmp_path / "old", path="gs://t5-data/mt5_base/checkpoint_1000000") == (70, [])
+
+
+def test_training_that_ends_at_once():
+    (finding,) = lint_training.check_steps(1_000_000, 1_000_000, None)
+    assert finding.name == "ends_at_once" and "2,000,000 would make 1,000,000 steps" in finding.remedy
+    assert not list(lint_training.check_steps(1_000_000, 1_000_001, None))
+    assert not list(lint_training.check_steps(1_000_000, 1_000_010, relative_steps=10))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "first", "last", "names"),
+    [
+        (SCHEDULE("constant * rsqrt_decay", 1.0, 10_000), 0, 2_000_000, []),
+        (SCHEDULE("constant * rsqrt_decay", 0.4, 10_000), 1_000_000, 2_000_000, []),
+        (SCHEDULE("constant", 0.001), 1_000_000, 1_010_000, []),
+        # The schedule counts from step 0, so it is over before the run begins.
+        (SCHEDULE("linear_decay", 0.01, 100, decay_factor=0.01), 500, 1000, ["learning_rate"]),
+        (SCHEDULE("constant", 1.0), 0, 1000, ["learning_rate"]),
+        (SCHEDULE("constant", 0.05), 1_000_000, 1_010_000, ["learning_rate"]),
+        (SCHEDULE("constant * linear_warmup", 0.001, 1000), 500_000, 510_000, ["warmup_skipped"]),
+        (SCHEDULE("constant * linear_warmup", 0.001, 1000, step_offset=500_000), 500_000, 510_000, []),
+    ],
+)
+def test_learning_rates(schedule, first, last, names):
+    assert _names(lint_training.check_rate(schedule, first, last)) == names
+
+
+# ------------------------------------------------------- checkpoints -------------------------------------------------
+
+
+@pytest.fixture
+def state():
+    """Of 1,000,000 parameters, and as many numbers of an optimizer."""
+    shape = jax.ShapeDtypeStruct((1000, 1000), np.float32)
+    step = jax.ShapeDtypeStruct((), np.int32)
+    return TrainState(step=step, params={"a": shape}, opt_state={"a": shape})
+
+
+def test_bytes_of_a_checkpoint(state):
+    assert lint_training.checkpoint_bytes(state, SaveCheckpointConfig()) == 8_000_004
+    assert lint_training.checkpoint_bytes(state, SaveCheckpointConfig(dtype="bfloat16")) == 6_000_004
+
+
+def test_disk(state, tmp_path, monkeypatch):
+    def check(free, **save):
+        monkeypatch.setattr(lint_training.shutil, "disk_usage", lambda _: types.SimpleNamespace(free=free))
+        config = SaveCheckpointConfig(**save)
+        return list(lint_training.check_checkpoints(str(tmp_path / "run"), config, state, 0, 10_500))
+
+    # At 1000, 2000 … 10000, and the last.
+    (finding,) = check(87e6, period=1000)
+    assert finding.name == "disk" and finding.what.startswith("11 checkpoints of 0.008 GB, of which 11 stay")
+    assert not check(89e6, period=1000)
+    assert _names(check(23e6, period=1000, keep=2)) == ["disk"]  # and the one that is being written
+    assert not check(25e6, period=1000, keep=2)
+    many = lint_training.check_checkpoints(MODEL_DIR, SaveCheckpointConfig(period=1), state, 0, 1000)
+    assert [(x.name, x.severity) for x in many] == [("disk", "warning")]
+    assert not list(lint_training.check_checkpoints(MODEL_DIR, SaveCheckpointConfig(period=1, keep=3), state, 0, 1000))
+
+
+def test_what_is_saved(state):
+    found = lint_training.check_checkpoints(MODEL_DIR, SaveCheckpointConfig(save_dataset=False), state, 0, 1000)
+    assert _names(found) == ["position_not_saved"]
+    assert _names(lint_training.check_checkpoints(MODEL_DIR, None, state, 0, 1000)) == ["no_checkpoints"]
+
+
+# ----------------------------------------------------------- mesh ----------------------------------------------------
+
+
+def _config(batch_size):
+    return data.DatasetConfig("x", {"inputs": 8, "targets": 8}, "train", batch_size)
+
+
+def test_batches_against_the_mesh():
+    mesh = partitioning.PjitPartitioner(num_partitions=2)  # 8 devices: 4 data shards
+
+    def check(batch_size, microbatches=1, num_devices=None):
+        found = lint_training.check_batch(mesh, _config(batch_size), "BATCH_SIZE", microbatches, num_devices)
+        return [(finding.name, finding.severity) for finding in found]
+
+    assert check(32) == check(64, 8) == check(12, num_devices=8) == []
+    assert check(12) == [("batch_size", "warning")]
+    assert check(30) == check(32, 16) == [("batch_size", "error")]
+
+
+def test_heads_and_partitions_against_the_mesh():
+    mesh = partitioning.PjitPartitioner(num_partitions=4)
+    assert not list(lint_training.check_mesh(mesh, 4, None, 12))
+    (finding,) = lint_training.check_mesh(mesh, 4, None, 6)
+    assert finding.name == "model_axis" and "num_heads is 6" in finding.what
+    # CPU devices take the largest model axis that fits; accelerators would refuse.
+    (finding,) = lint_training.check_mesh(partitioning.PjitPartitioner(num_partitions=3), 3, None, 6)
+    assert finding.name == "mesh" and "num_partitions = 3 does not divide the 8 devices" in finding.what
