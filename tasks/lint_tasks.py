@@ -29,7 +29,7 @@ _REPEATED = 3
 _SHORT_SPAN_OF_BYTES = 10
 # 0xF5 to 0xFF are in no text: Google's ByT5 takes them for sentinels.
 _BYTES_NOT_IN_UTF8 = 11
-_KNOWN_TO_END = (sources.HuggingFaceSource, seqio.TfdsDataSource, seqio.FileDataSource)
+_KNOWN_TO_END = (sources.ShardedSource, seqio.TfdsDataSource, seqio.FileDataSource)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,11 @@ def check(config: data.DatasetConfig, feature_converter: Any, use: Use) -> Itera
     except ValueError as error:
         yield refused("task", str(error))
         return
-    tasks = [task for task in seqio.get_subtasks(provider) if config.split in task.splits]
+    try:
+        tasks = [task for task in seqio.get_subtasks(provider) if config.split in task.splits]
+    except (ValueError, OSError, RuntimeError) as error:  # The hub says which splits a data set has.
+        yield refused("source", f"{config.name!r}: {error}")
+        return
     if not tasks:
         has = ", ".join(map(repr, sorted(provider.splits)))
         yield refused("split", f"{config.name!r} has no split {config.split!r}; it has {has}.")
@@ -118,7 +122,7 @@ def _check_vocabulary(task: seqio.Task, config: data.DatasetConfig, use: Use) ->
     num_sentinels = vocabularies.num_sentinels(vocabulary)
     if num_sentinels:
         try:
-            objective.check_sentinels(inputs_length, num_sentinels)
+            _check_sentinels(task, objective, config.task_feature_lengths or {}, num_sentinels)
         except ValueError as error:
             cost = "training stops at its start, or real pieces are taken for the sentinels that lack"
             yield Finding("too_many_sentinels", "error", f"Task {task.name!r}: {error}", cost)
@@ -133,6 +137,14 @@ def _check_vocabulary(task: seqio.Task, config: data.DatasetConfig, use: Use) ->
             "a span is less than a word and can be guessed from its neighbours; the model learns spelling",
             "Set mean_noise_span_length to 20, as ByT5 has it.",
         )
+
+
+def _check_sentinels(task: seqio.Task, objective: Any, lengths: Mapping[str, int], num_sentinels: int) -> None:
+    for step in task.preprocessors:
+        if isinstance(step, preprocessors.Denoise):
+            step.check(task.output_features, lengths)
+            return
+    objective.check_sentinels(lengths["inputs"], num_sentinels)
 
 
 def _num_collisions(task: seqio.Task, vocabulary: seqio.Vocabulary, objective: Any, inputs_length: int) -> int:
@@ -190,7 +202,8 @@ def _check_lengths(tasks: Sequence[seqio.Task], config: data.DatasetConfig, use:
             f"every example loses its last {needed - given} targets, or training stops at its start",
             f"Set targets to {needed}.",
         )
-    elif given > needed:
+    # The tokens of a mode make windows a little shorter.
+    elif given - needed >= 0.01 * given:
         cost = f"{(given - needed) / given:.0%} of the decoder's work is on padding"
         if use.flops is not None:
             more = use.flops(inputs, given) / use.flops(inputs, needed) - 1
@@ -206,6 +219,9 @@ def _check_lengths(tasks: Sequence[seqio.Task], config: data.DatasetConfig, use:
 
 def _targets_needed(task: seqio.Task, lengths: Mapping[str, int]) -> int | None:
     """Tokens of a full example's targets; None of a task without an objective."""
+    for step in task.preprocessors:
+        if isinstance(step, preprocessors.Denoise):
+            return step.lengths(task.output_features, lengths)["targets"]
     objective = find_objective(task)
     return None if objective is None else objective.lengths(lengths["inputs"])["targets"]
 
@@ -220,10 +236,10 @@ def _check_source(task: seqio.Task, config: data.DatasetConfig, use: Use) -> Ite
         except ValueError as error:
             yield refused("no_cache", str(error))
         return
-    if isinstance(task.source, sources.HuggingFaceSource):
+    if isinstance(task.source, sources.ShardedSource):
         try:
             task.source.check(config.split)
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, RuntimeError) as error:
             yield refused("source", f"Task {task.name!r}, split {config.split!r}: {error}")
         return
     if use.role == "train":

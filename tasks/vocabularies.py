@@ -98,7 +98,7 @@ def _what(vocabulary: seqio.Vocabulary) -> str:
 
 
 def train_vocabulary(
-    source: sources.HuggingFaceSource,
+    source: sources.ShardedSource,
     out: str | os.PathLike[str],
     *,
     vocab_size: int = 32128,
@@ -206,9 +206,7 @@ def _check_symbols(symbols: Sequence[str]) -> None:
         raise ValueError(f"The user symbol {doubled[0]!r} is given twice; once is enough.")
 
 
-def _sentences(
-    source: sources.HuggingFaceSource, split: str, text_column: str, max_documents: int | None
-) -> Iterator[str]:
+def _sentences(source: sources.ShardedSource, split: str, text_column: str, max_documents: int | None) -> Iterator[str]:
     """Lines of the corpus, from all shards in turn, long ones cut between words."""
     with tqdm(desc="reading", unit=" documents", unit_scale=True, total=max_documents, file=sys.stderr) as progress:
         for documents in source.documents(split):
@@ -259,7 +257,12 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="limba vocab", description=__doc__.partition("\n")[0])
     commands = parser.add_subparsers(required=True)
     build = commands.add_parser("build", help="train a vocabulary on a corpus")
-    build.add_argument("--data_files", nargs="+", required=True, help="files or patterns, the training text")
+    text = build.add_mutually_exclusive_group(required=True)
+    text.add_argument("--data_files", nargs="+", metavar="F", help="files, patterns or URLs, the training text")
+    text.add_argument("--dataset", metavar="ORG/NAME", help="a data set on the Hugging Face hub")
+    build.add_argument("--config", metavar="NAME", help="its configuration")
+    build.add_argument("--revision", default="main", help="its branch, tag or commit (main)")
+    build.add_argument("--split", default="train", help="its split (train)")
     build.add_argument("--out", required=True, help="the model file to write, such as vocab/spiece.model")
     build.add_argument("--vocab_size", type=int, default=32128, help="with 100 sentinels, a multiple of 128 (32128)")
     build.add_argument("--text_column", default="text", help="the column with the text (text)")
@@ -270,12 +273,17 @@ def main(argv: list[str] | None = None) -> None:
     build.add_argument("--user_symbols", nargs="+", default=[], metavar="S", help="pieces that are never split")
     build.add_argument("--character_coverage", type=float, default=0.9995, help="share of characters kept (0.9995)")
     args = parser.parse_args(argv)
-    source = sources.HuggingFaceSource({"train": args.data_files}, [args.text_column])
+    source: sources.ShardedSource
+    if args.dataset:
+        source = sources.HubSource(args.dataset, args.config, [args.text_column], revision=args.revision)
+    else:
+        source = sources.HuggingFaceSource({args.split: args.data_files}, [args.text_column])
     try:
         out = train_vocabulary(
             source,
             args.out,
             vocab_size=args.vocab_size,
+            split=args.split,
             text_column=args.text_column,
             num_sentences=args.num_sentences,
             max_documents=args.max_documents,
@@ -284,7 +292,7 @@ def main(argv: list[str] | None = None) -> None:
             byte_fallback=args.byte_fallback,
             character_coverage=args.character_coverage,
         )
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RuntimeError) as error:  # A shard that stays broken is a RuntimeError.
         sys.exit(f"error: {error}")
     print(f"{out}: {args.vocab_size} ids, {NUM_SENTINELS} of them sentinels")
 

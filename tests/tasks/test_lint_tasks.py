@@ -155,3 +155,15 @@ def test_names_that_are_not_there(task, lengths):
     assert "The nearest are 'test_task'" in _check("test_tusk", lengths)["task"].what
     assert "it has 'train', 'validation'" in _check(task.name, lengths, split="test")["split"].what
     assert "is None" in _check(task.name, None)["target_length"].what
+
+
+def test_other_objectives_of_ours_are_silent(data_files):
+    vocabulary = seqio.ByteVocabulary(extra_ids=200)
+    for objective in (objectives.PrefixLM(), objectives.FullLM(), objectives.BertStyle(), objectives.Deshuffling()):
+        name = type(objective).__name__
+        pretraining.register_pretraining_task(name, data_files=data_files, vocabulary=vocabulary, objective=objective)
+        config = data.DatasetConfig(name, objectives.lengths(objective, 64), "train", 8)
+        converter = "EncDecFeatureConverter" if "inputs" in config.task_feature_lengths else "LMFeatureConverter"
+        assert not list(lint_tasks.check(config, converter, TRAIN)), name
+    pretraining.register_ul2_mixture("ul2", data_files=data_files, vocabulary=vocabulary)
+    assert _check("ul2", objectives.ul2_lengths(1024)).keys() <= {"byte_span"}

@@ -1,3 +1,5 @@
+import contextlib
+
 import numpy as np
 import pytest
 import sentencepiece
@@ -5,6 +7,7 @@ import seqio
 from sentencepiece import sentencepiece_model_pb2
 
 from tasks import sources, vocabularies
+from tests.loopback_hub import LoopbackHub
 
 
 @pytest.fixture
@@ -143,3 +146,22 @@ def test_the_command_says_what_is_wrong(tmp_path):
         vocabularies.main(["build", "--data_files", str(tmp_path / "gone.jsonl"), "--out", str(tmp_path / "x.model")])
     with pytest.raises(SystemExit, match="error: vocab_size is 1000"):
         vocabularies.main(["build", "--data_files", "x", "--out", str(tmp_path / "x.model"), "--vocab_size=1000"])
+
+
+def test_a_data_set_on_the_hub(tmp_path, monkeypatch, write_jsonl):
+    (tmp_path / "corpus").mkdir()
+    words = [f"{a}{b}{c}" for a in "bdfgklmn" for b in "aeiou" for c in "lmnrst"]
+    rows = [{"text": " ".join(words[(7 * i + j * j) % 240] for j in range(30))} for i in range(300)]
+    write_jsonl(tmp_path / "corpus" / "train-0.jsonl", rows[:200])
+    write_jsonl(tmp_path / "corpus" / "train-1.jsonl", rows[200:])
+    hub = LoopbackHub()
+    hub.use(monkeypatch, tmp_path / "home")
+    hub.add("org/corpus", tmp_path / "corpus")
+    built = ["--vocab_size=256", "--out"]
+    with contextlib.closing(hub):
+        vocabularies.main(["build", "--dataset=org/corpus", *built, str(tmp_path / "hub.model")])
+        with pytest.raises(SystemExit, match="error: "):
+            vocabularies.main(["build", "--dataset=org/gone", *built, str(tmp_path / "gone.model")])
+    vocabularies.main(["build", "--data_files", str(tmp_path / "corpus/train-*"), *built, str(tmp_path / "x.model")])
+    hub_model, files_model = ((tmp_path / name).read_bytes() for name in ("hub.model", "x.model"))
+    assert hub_model == files_model
