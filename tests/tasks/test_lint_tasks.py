@@ -166,4 +166,4 @@ def test_other_objectives_of_ours_are_silent(data_files):
         converter = "EncDecFeatureConverter" if "inputs" in config.task_feature_lengths else "LMFeatureConverter"
         assert not list(lint_tasks.check(config, converter, TRAIN)), name
     pretraining.register_ul2_mixture("ul2", data_files=data_files, vocabulary=vocabulary)
-    assert _check("ul2", objectives.ul2_lengths(1024)).keys() <= {"byte_span"}
+    assert _check("ul2", objectives.ul2_lengths(512)).keys() <= {"byte_span"}
