@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from limba import data
+from limba.hashing import mix
 
 logger = logging.getLogger(__name__)
 
@@ -305,15 +306,6 @@ def permute(places: np.ndarray, size: int, seed: int, epoch: int) -> np.ndarray:
     while (outside := values >= size).any():
         values[outside] = encrypt(values[outside])
     return values.astype(np.int64)
-
-
-def mix(value: Any) -> Any:
-    """SplitMix64's finalizer (Steele et al., 2014): a random-looking bijection of uint64, which wraps on purpose."""
-    with np.errstate(over="ignore"):
-        value = value + np.uint64(0x9E3779B97F4A7C15)
-        value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return value ^ (value >> np.uint64(31))
 
 
 def _load_object(description: Mapping[str, Any]) -> Any:

@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import seqio
@@ -124,20 +124,18 @@ def _windows(
     task: seqio.Task, split: str, lengths: Mapping[str, int], step: preprocessors.Denoise
 ) -> Iterator[dict[str, np.ndarray]]:
     keep = dataclasses.replace(
-        step, objective=_KeepWindows(step.objective), output_features=task.output_features, sequence_length=lengths
+        step,
+        objective=cast(objectives.Objective, _KeepWindows(step.objective)),
+        output_features=task.output_features,
+        sequence_length=lengths,
     )
-    num_mode_tokens = len(_mode_tokens(task, step))
+    num_mode_tokens = len(step.mode_tokens(task.output_features))
     for example in keep(task.source.get_dataset(split, shuffle=False, num_epochs=1)).as_numpy_iterator():
         yield {"tokens": example["inputs"][num_mode_tokens:]}
 
 
 def _examples(task: seqio.Task, stream: streams.Stream, seed: int) -> Iterator[dict[str, np.ndarray]]:
     yield from stream.examples(task, seed, reader=0, num_readers=1, num_epochs=1).as_numpy_iterator()
-
-
-def _mode_tokens(task: seqio.Task, step: preprocessors.Denoise) -> list[int]:
-    mode = getattr(step, "mode", "")
-    return task.output_features["inputs"].vocabulary.encode(mode) if mode else []
 
 
 def _describe(
@@ -158,7 +156,7 @@ def _describe(
         "split": config.split,
         "lengths": dict(config.task_feature_lengths or {}),
         "objective": objective,
-        "mode": _mode_tokens(task, denoise) if denoise else [],
+        "mode": denoise.mode_tokens(task.output_features) if denoise else [],
         "vocabulary": {
             "vocab_size": vocabulary.vocab_size,
             "num_sentinels": vocabularies.num_sentinels(vocabulary),

@@ -4,6 +4,8 @@ from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
+from limba.hashing import mix
+
 
 class CorruptedBatch(NamedTuple):
     """Examples, padded with 0 behind their end.
@@ -80,27 +82,18 @@ class Objective(Protocol):
 def example_seeds(seed: int, first_index: int, count: int) -> np.ndarray:
     """One seed per example, uint64 `[count]`: a function of `seed` and the example's index, whatever the batch is."""
     index = np.arange(first_index, first_index + count, dtype=np.uint64)
-    return _mix(_mix(np.uint64(seed % 2**64)) + index)
+    return mix(mix(np.uint64(seed % 2**64)) + index)
 
 
 def random_keys(seeds: np.ndarray, count: int, stream: int) -> np.ndarray:
     """Random uint64 `[batch, count]` from one seed per row. Streams of one seed are independent."""
     position = np.arange(count, dtype=np.uint64) + (np.uint64(stream) << np.uint64(32))
-    return _mix(_mix(seeds.astype(np.uint64))[:, None] + position[None, :])
+    return mix(mix(seeds.astype(np.uint64))[:, None] + position[None, :])
 
 
 def random_uniform(seeds: np.ndarray, count: int, stream: int) -> np.ndarray:
     """Random float64 `[batch, count]` in `[0, 1)`."""
     return (random_keys(seeds, count, stream) >> np.uint64(11)) * 2.0**-53
-
-
-def _mix(value):
-    """SplitMix64's finalizer (Steele et al., 2014): a random-looking bijection of uint64, which wraps on purpose."""
-    with np.errstate(over="ignore"):
-        value = value + np.uint64(0x9E3779B97F4A7C15)
-        value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return value ^ (value >> np.uint64(31))
 
 
 # ------------------------------------------------------- rows --------------------------------------------------------

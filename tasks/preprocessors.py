@@ -71,17 +71,17 @@ class Denoise:
     ) -> dict[str, int]:
         """Tokens per feature of a full example, if the main feature is as long as `sequence_length` says."""
         length = sequence_length[self.objective.main_feature]
-        lengths = self.objective.lengths(length - len(self._mode_tokens(output_features)))
+        lengths = self.objective.lengths(length - len(self.mode_tokens(output_features)))
         return lengths | {self.objective.main_feature: length}
 
     def check(self, output_features: Mapping[str, seqio.Feature], sequence_length: Mapping[str, int]) -> None:
         """Raises ValueError or FileNotFoundError if vocabulary and lengths do not allow this objective."""
         vocabulary = output_features["targets"].vocabulary
         vocabularies.check_vocabulary(vocabulary)
-        length = sequence_length[self.objective.main_feature] - len(self._mode_tokens(output_features))
+        length = sequence_length[self.objective.main_feature] - len(self.mode_tokens(output_features))
         self.objective.check_sentinels(length, vocabularies.num_sentinels(vocabulary))
 
-    def _mode_tokens(self, output_features: Mapping[str, seqio.Feature]) -> list[int]:
+    def mode_tokens(self, output_features: Mapping[str, seqio.Feature]) -> list[int]:
         return output_features["inputs"].vocabulary.encode(self.mode) if self.mode else []
 
     # Streams call this where AutoGraph converts all Python, which would take a second for each reader.
@@ -95,7 +95,7 @@ class Denoise:
             )
         self.check(self.output_features, self.sequence_length)
         vocabulary = self.output_features["targets"].vocabulary
-        mode = np.array(self._mode_tokens(self.output_features), np.int32)
+        mode = np.array(self.mode_tokens(self.output_features), np.int32)
         raw_length = self.objective.raw_length(self.sequence_length[main] - len(mode))
         names = list(self.lengths(self.output_features, self.sequence_length))
 
