@@ -135,14 +135,15 @@ def test_killed_20_times(start, corpus, tmp_path):
 def test_the_same_on_4_2_1_and_4_processes(start, corpus, tmp_path):
     """Every process is killed before their number changes."""
     config = {**CONFIG, "num_readers": 4}
-    expected = read_uninterrupted(start, tmp_path / "whole", 150, corpus=str(corpus), config=config)
+    steps = 400  # None comes so far before the slowest has begun.
+    expected = read_uninterrupted(start, tmp_path / "whole", steps, corpus=str(corpus), config=config)
     moments = random.Random(1)
     directory = tmp_path / "hosts"
     directory.mkdir()
-    arguments = {"directory": str(directory), "corpus": str(corpus), "config": config, "steps": 150}
+    arguments = {"directory": str(directory), "corpus": str(corpus), "config": config, "steps": steps}
     seen = set()
     for count, until in ((4, 20), (2, 50), (1, 80), (4, 110)):
-        processes = [start(index=i, count=count, seconds_per_step=0.01, **arguments) for i in range(count)]
+        processes = [start(index=i, count=count, seconds_per_step=0.02, **arguments) for i in range(count)]
         wait_for(lambda: all(max(log_of(directory, p), default=0) >= until for p in processes), 300)  # noqa: B023
         time.sleep(moments.uniform(0, 0.1))
         killed = [kill(process) for process in processes]
