@@ -65,6 +65,7 @@ class ForeignReader:
         self._batches += 1
         tasks = self._stream.tasks_of(batch)
         batch.pop("position", None)
+        batch.pop("epoch", None)
         return self._stream.to_model_features(batch) | tasks
 
     def save(self) -> bytes:

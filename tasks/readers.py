@@ -56,9 +56,11 @@ class CountedReader:
         batch = next_batch(self._iterator, self._stream.config.name, self._batches)
         self._batches += 1
         tasks = self._stream.tasks_of(batch)
-        # Packed rows have the positions of all tasks where their group begins.
-        position = batch["position"] if "position" in batch else batch["positions"].reshape(-1, POSITION_SIZE)
-        self.epochs.add(position[:, 0], position[:, 1])
+        if "position" in batch:
+            self.epochs.add(batch["position"][:, 0], batch.pop("epoch"))
+        else:  # Packed rows have the positions of all tasks where their group begins.
+            position = batch["positions"].reshape(-1, POSITION_SIZE)
+            self.epochs.add(position[:, 0], position[:, 1])
         self._place = self._place.after(batch)
         return self._stream.to_model_features(batch) | tasks
 

@@ -139,7 +139,12 @@ class Stream:
             with positions.random_datasets_from(positions.hash_numbers(first)):
                 dataset = task.preprocess_precache(tf.data.Dataset.from_tensor_slices(group), seed=seed)
                 dataset = task.preprocess_postcache(dataset, sequence_length=self._lengths, seed=seed)
-            examples = self._keep_features(task, dataset).enumerate()
+            # A group of a small corpus goes through several epochs.
+            keeps_document = "document" in dataset.element_spec
+            examples = self._keep_features(task, dataset)
+            if not keeps_document:
+                examples = examples.map(lambda example: {**example, "epoch": first[1]})
+            examples = examples.enumerate()
             return examples.map(lambda i, example: {**example, "position": tf.concat([first, [i]], axis=0)})
 
         return documents.batch(group_size).flat_map(examples_of_group)
@@ -150,7 +155,12 @@ class Stream:
         if self._converts_in_numpy and not {"inputs", "targets"} <= set(names):
             raise ValueError(f"EncDecFeatureConverter needs inputs and targets; task {task.name!r} makes {names}.")
         trims = self.config.trim_output_features
-        return dataset.map(lambda example: {n: example[n][: lengths[n]] if trims else example[n] for n in names})
+
+        def keep(example):
+            epoch = example["document"][0] if "document" in example else tf.constant(-1, tf.int64)
+            return {n: example[n][: lengths[n]] if trims else example[n] for n in names} | {"epoch": epoch}
+
+        return dataset.map(keep)
 
     def _foreign_examples(
         self, task: seqio.Task, seed: int, reader: int, num_readers: int, num_epochs: int | None, buffer_size: int
@@ -206,7 +216,9 @@ class Stream:
         """Batches of `rows` rows and their place; `place` is where `examples` begin."""
         lengths = self._lengths
         if self._converts_in_numpy:
-            shapes = {"position": [positions.POSITION_SIZE]} | {name: [lengths[name]] for name in ("inputs", "targets")}
+            shapes = {"position": [positions.POSITION_SIZE], "epoch": []} | {
+                name: [lengths[name]] for name in ("inputs", "targets")
+            }
             batches = examples.padded_batch(rows, padded_shapes=shapes)
         else:
             converter = self.converter(pack=self.config.pack)

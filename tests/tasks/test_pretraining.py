@@ -24,9 +24,7 @@ def test_registering_again(data_files):
 
 def test_missing_vocabulary_is_said_when_used(data_files, lengths):
     task = pretraining.register_pretraining_task("test_lazy", data_files=data_files, vocabulary="not/there.model")
-    with pytest.raises(
-        FileNotFoundError, match=r"no SentencePiece model 'not/there\.model'.*tasks\.vocabularies build"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"no SentencePiece model 'not/there\.model'.*limba vocab build"):
         task.get_dataset(lengths, "train")
 
 
