@@ -9,7 +9,7 @@ help() {
 usage: bash launch/pod.sh VERB [options] [what the verb takes]
 
   create [-- gcloud flags]   rent the pod
-  setup                      deploy, and install on all workers; any number of times
+  setup [COMMIT]             deploy, and install on all workers; any number of times
   deploy [COMMIT]            put one commit (HEAD) on all workers; refuses what is not committed
   run RECIPE [limba train options]   start training on all workers, detached
   status [--plain]           each worker's commit, process, last step and age of its last line
@@ -240,7 +240,7 @@ setup() {
   # One worker alone: the first connection makes ssh keys, which must not happen several times at once.
   on_worker 0 true
   each on_worker 'command -v git >/dev/null || { sudo -n apt-get update -q && sudo -n apt-get install -q -y git; }'
-  deploy ""
+  deploy "${1:-}"
   if [[ -n ${POD_WORKER_ENV:-} ]]; then
     [[ -f $POD_WORKER_ENV ]] || fail "--worker-env $POD_WORKER_ENV is not there."
     each copy_to "$POD_WORKER_ENV" "$POD_DIR/.limba-env"
@@ -310,6 +310,5 @@ case $verb in
     [[ $# -ge 1 ]] || fail "exec what? A line of shell."
     each on_worker "$*"
     ;;
-  deploy) deploy "${1:-}" ;;
   *) "$verb" "$@" ;;
 esac

@@ -127,7 +127,9 @@ status() {
       process=exit:$process
       [[ ! -f $worker.stopped ]] || process+=:on-request
     fi
-    step=$(tail -n 5000 "$worker.log" | grep -oE '[0-9]+/[0-9]+ \[.*step' | tail -n 1 | cut -d ' ' -f 1) || step=-
+    # What the progress bar said last, since the run began.
+    step=$(tail -n 5000 "$worker.log" | awk '/ == worker / { step = "" }
+      match($0, /[0-9]+\/[0-9]+ \[.*step/) { split(substr($0, RSTART), words, " "); step = words[1] } END { print step }')
     age=$(($(date +%s) - $(date -r "$worker.log" +%s)))
     echo "index=${worker##*-} commit=$commit process=$process step=${step:--} age=$age ended=$ended"
   done
@@ -136,10 +138,9 @@ status() {
 stop() {
   local worker pid began=$SECONDS code=0
   for worker in "${workers[@]}"; do
-    if pid=$(running "$worker"); then
-      touch "$worker.stopped"
-      kill -TERM "$pid" || true
-    fi
+    # Also of one that has failed: whoever would start it again reads this.
+    [[ $(cat "$worker.exit" 2>/dev/null) == "0 "* ]] || touch "$worker.stopped"
+    if pid=$(running "$worker"); then kill -TERM "$pid" || true; fi
   done
   for worker in "${workers[@]}"; do
     while pid=$(running "$worker"); do
