@@ -219,12 +219,16 @@ deploy() {
     git -C "$REPOSITORY" bundle create --quiet "$scratch/bundle" refs/limba/deployed
   fi
   echo "== commit ${commit:0:10}"
-  each deploy_to "$commit"
+  each quietly deploy_to "$commit"
+}
+
+# What gcloud and ssh say of their connections is shown only when something fails.
+quietly() { # INDEX FUNCTION …
+  "$2" "$1" "${@:3}" 2>"$scratch/errors.$1" || { cat "$scratch/errors.$1" && false; }
 }
 
 deploy_to() {
-  copy_to "$1" "$scratch/bundle" limba-deploy.bundle
-  on_worker "$1" "mkdir -p $POD_DIR && cd $POD_DIR && git init --quiet . &&
+  copy_to "$1" "$scratch/bundle" limba-deploy.bundle && on_worker "$1" "mkdir -p $POD_DIR && cd $POD_DIR && git init --quiet . &&
 if [ -f launch/worker.sh ] && bash launch/worker.sh --status 2>/dev/null | grep -q process=running; then
   echo 'error: training runs here from these files; \`pod.sh stop\` first.'; exit 1
 fi
@@ -238,15 +242,15 @@ git -c advice.detachedHead=false checkout --quiet --detach $2 && git log -1 --fo
 
 setup() {
   # One worker alone: the first connection makes ssh keys, which must not happen several times at once.
-  on_worker 0 true
-  each on_worker 'command -v git >/dev/null || { sudo -n apt-get update -q && sudo -n apt-get install -q -y git; }'
+  quietly 0 on_worker true
+  each quietly on_worker 'command -v git >/dev/null || { sudo -n apt-get update -q && sudo -n apt-get install -q -y git; }'
   deploy "${1:-}"
   if [[ -n ${POD_WORKER_ENV:-} ]]; then
     [[ -f $POD_WORKER_ENV ]] || fail "--worker-env $POD_WORKER_ENV is not there."
-    each copy_to "$POD_WORKER_ENV" "$POD_DIR/.limba-env"
-    each in_repository 'chmod 600 .limba-env'
+    each quietly copy_to "$POD_WORKER_ENV" "$POD_DIR/.limba-env"
+    each quietly in_repository 'chmod 600 .limba-env'
   fi
-  each in_repository 'bash launch/worker.sh --setup'
+  each quietly in_repository 'bash launch/worker.sh --setup'
 }
 
 run() {
@@ -256,14 +260,11 @@ run() {
     [[ -z ${!name:-} ]] || command+="$name=${!name} "
   done
   command+="bash launch/worker.sh --detach$(printf ' %q' "$@")"
-  if ! each in_repository "$command"; then
+  if ! each quietly in_repository "$command"; then
     echo "The others wait for it and end with an error; \`pod.sh stop\` ends them at once." >&2
     return 1
   fi
 }
-
-# What gcloud says of its connections is shown only when one fails.
-ask() { in_repository "$1" "bash launch/worker.sh $2" 2>"$scratch/errors.$1" || { cat "$scratch/errors.$1" && false; }; }
 
 status() {
   local i line answers commit process step age quiet=() commits=() code=0
@@ -271,7 +272,7 @@ status() {
     each in_repository 'bash launch/worker.sh --status'
     return
   fi
-  answers=$(each ask --status 2>/dev/null) || code=1
+  answers=$(each quietly in_repository 'bash launch/worker.sh --status' 2>/dev/null) || code=1
   [[ -n $plain ]] || printf '%-7s %-19s %-22s %-13s %s\n' worker commit process "last step" "last line"
   for ((i = 0; i < count; i++)); do
     line=$(grep -F "[$i] " <<<"$answers" | tail -n 1 | cut -d ' ' -f 2-)
@@ -295,11 +296,11 @@ status() {
   return "$code"
 }
 
-logs() { each ask "--logs ${1:-100}" | sort -s -k 2,2; }
+logs() { each quietly in_repository "bash launch/worker.sh --logs ${1:-100}" | sort -s -k 2,2; }
 
 attach() { each in_repository 'bash launch/worker.sh --attach'; }
 
-stop() { each in_repository "bash launch/worker.sh --stop ${1:-600}"; }
+stop() { each quietly in_repository "bash launch/worker.sh --stop ${1:-600}"; }
 
 case $verb in
   create | delete | state) ;;
