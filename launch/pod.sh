@@ -16,6 +16,7 @@ usage: bash launch/pod.sh VERB [options] [what the verb takes]
   logs [LINES]               the last lines (100) of all workers, ordered by time
   attach                     follow all logs; Ctrl-C ends the following, not the run
   stop [SECONDS]             save a checkpoint and stop on all workers, and wait for that (600 seconds)
+  kill                       end all workers at once, without a checkpoint
   exec COMMAND               a line of shell on all workers
   state                      one word: READY, CREATING, PREEMPTED, TERMINATED …, or ABSENT
   delete                     give the pod back
@@ -74,12 +75,12 @@ case ${1:-} in
     help
     exit 0
     ;;
-  create | setup | deploy | run | status | logs | attach | stop | exec | state | delete) verb=$1 ;;
+  create | setup | deploy | run | status | logs | attach | stop | kill | exec | state | delete) verb=$1 ;;
   "")
     help >&2
     exit 2
     ;;
-  *) fail "$1 is no verb; the verbs are create, setup, deploy, run, status, logs, attach, stop, exec, state and delete." ;;
+  *) fail "$1 is no verb; the verbs are create, setup, deploy, run, status, logs, attach, stop, kill, exec, state and delete." ;;
 esac
 shift
 
@@ -311,5 +312,6 @@ case $verb in
     [[ $# -ge 1 ]] || fail "exec what? A line of shell."
     each on_worker "$*"
     ;;
+  kill) each quietly in_repository 'bash launch/worker.sh --kill' ;;
   *) "$verb" "$@" ;;
 esac

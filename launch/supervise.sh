@@ -142,7 +142,7 @@ run_on_pod() {
   if [[ $(pods status --plain 2>/dev/null) == *process=running* ]]; then
     say "it runs already: watching it."
   elif ! pods run "$@"; then
-    pods stop 60 || true
+    pods kill || true
     return 0
   fi
   while true; do
@@ -186,7 +186,7 @@ run_on_pod() {
       failed_at=$SECONDS
       say "a worker has ended; the others have 90 seconds to."
     elif ((SECONDS - failed_at > 90)); then
-      pods stop 120 || true
+      pods stop 60 || pods kill || true
       return 0
     fi
   done

@@ -9,7 +9,7 @@ LIMBA_LOGS=${LIMBA_LOGS:-$REPOSITORY/logs}
 help() {
   cat <<HELP
 usage: bash launch/worker.sh [--detach] RECIPE [limba train options]
-       bash launch/worker.sh --setup | --status | --logs [LINES] | --attach | --stop [SECONDS]
+       bash launch/worker.sh --setup | --status | --logs [LINES] | --attach | --stop [SECONDS] | --kill
 
 Installs what is missing and trains RECIPE, a gin file or the name of one in gin/recipes, going on from the newest
 checkpoint of its MODEL_DIR:
@@ -25,6 +25,7 @@ second one interrupts. The exit code is that of limba train: 0 TRAIN_STEPS reach
   --logs [LINES]     the end of the log (100 lines)
   --attach           follow the log; Ctrl-C ends the following, not the run
   --stop [SECONDS]   save a checkpoint and stop, and wait for that (600 seconds)
+  --kill             end it at once, without a checkpoint
 
 How it is one of many, the first that applies:
   LIMBA_COORDINATOR_ADDRESS, LIMBA_PROCESS_COUNT, LIMBA_PROCESS_INDEX   all three: HOST:PORT of process 0, how many, which
@@ -67,8 +68,9 @@ tpu_attribute() {
 
 # Sets `index`, `count` and `join`, limba train's flags for joining the others.
 find_place() {
-  local given=${LIMBA_COORDINATOR_ADDRESS:+a}${LIMBA_PROCESS_COUNT:+b}${LIMBA_PROCESS_INDEX:+c} endpoints
+  local given=${LIMBA_COORDINATOR_ADDRESS:+a}${LIMBA_PROCESS_COUNT:+b}${LIMBA_PROCESS_INDEX:+c} kind endpoints
   index=0 count=1 join=()
+  kind=$(accelerator)
   if [[ -n $given ]]; then
     [[ $given == abc ]] || fail "LIMBA_COORDINATOR_ADDRESS, LIMBA_PROCESS_COUNT and LIMBA_PROCESS_INDEX say together which" \
       "of many this worker is; they are '${LIMBA_COORDINATOR_ADDRESS:-}', '${LIMBA_PROCESS_COUNT:-}' and" \
@@ -82,7 +84,7 @@ find_place() {
       "--process_index=$index")
   elif [[ -n ${SLURM_STEP_NODELIST:-} ]]; then
     index=$SLURM_PROCID count=$SLURM_NTASKS
-  elif [[ $(accelerator) == tpu ]] && endpoints=$(tpu_attribute worker-network-endpoints); then
+  elif [[ $kind == tpu ]] && endpoints=$(tpu_attribute worker-network-endpoints); then
     endpoints=${endpoints//[^,]/}
     index=$(tpu_attribute agent-worker-number) count=$((${#endpoints} + 1))
   fi
@@ -115,11 +117,13 @@ find_workers() {
 }
 
 status() {
-  local worker process step ended commit age pid
+  local worker process step ended commit age pid tries
   commit=$(git -C "$REPOSITORY" rev-parse --short=10 HEAD)
   [[ -z $(git -C "$REPOSITORY" status --porcelain --untracked-files=no) ]] || commit+=+changes
   for worker in "${workers[@]}"; do
-    ended=- process=lost
+    ended=- process=lost tries=0
+    # Between the end of the process and the note of its exit code lies a moment.
+    until running "$worker" >/dev/null || [[ -f $worker.exit ]] || ((++tries > 20)); do sleep 0.1; done
     if pid=$(running "$worker"); then
       process=running:$pid
     elif [[ -f $worker.exit ]]; then
@@ -135,17 +139,17 @@ status() {
   done
 }
 
-stop() {
+stop() { # SIGNAL SECONDS
   local worker pid began=$SECONDS code=0
   for worker in "${workers[@]}"; do
     # Also of one that has failed: whoever would start it again reads this.
     [[ $(cat "$worker.exit" 2>/dev/null) == "0 "* ]] || touch "$worker.stopped"
-    if pid=$(running "$worker"); then kill -TERM "$pid" || true; fi
+    if pid=$(running "$worker"); then kill -"$1" "$pid" || true; fi
   done
   for worker in "${workers[@]}"; do
     while pid=$(running "$worker"); do
-      if ((SECONDS - began > $1)); then
-        echo "worker ${worker##*-} still runs as process $pid after $1 seconds; \`kill -9 $pid\` ends it without a checkpoint." >&2
+      if ((SECONDS - began > $2)); then
+        echo "worker ${worker##*-} still runs as process $pid after $2 seconds; --kill ends it without a checkpoint." >&2
         code=1
         break
       fi
@@ -206,7 +210,12 @@ case ${1:-} in
     ;;
   --stop)
     find_workers
-    stop "${2:-600}"
+    stop TERM "${2:-600}"
+    exit
+    ;;
+  --kill)
+    find_workers
+    stop KILL 10
     exit
     ;;
   --detach)
@@ -226,6 +235,12 @@ if [[ ! -f $recipe && -f $REPOSITORY/gin/recipes/$recipe.gin ]]; then
   recipe=$REPOSITORY/gin/recipes/$recipe.gin
 elif [[ ! -f $recipe && $recipe != *.gin ]]; then
   fail "there is no recipe $recipe; gin/recipes has$(cd "$REPOSITORY/gin/recipes" && printf ' %s' *.gin | sed 's/\.gin//g')."
+fi
+
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+  echo "usage: bash launch/worker.sh $recipe [limba train options]"
+  sed -n '/^[^#]/q; s/^# \{0,1\}//p' "$recipe" # what the recipe says of itself
+  exit 0
 fi
 
 find_place
