@@ -9,16 +9,17 @@ import os
 import re
 import signal
 import sys
+from pathlib import Path
 
 _ENDS = re.compile(rb"[\r\n]")
 
 
 def main(log_file: str) -> None:
-    """Copies until the end of the input, whatever signal the group of processes gets and whether or not anybody reads."""
+    """Copies until the end of the input, whatever signal the processes get and whether or not anybody reads."""
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
     rest = b""
-    with open(log_file, "ab", buffering=0) as log:
+    with Path(log_file).open("ab", buffering=0) as log:
         while chunk := os.read(sys.stdin.fileno(), 65536):
             *lines, rest = _ENDS.split(rest + chunk)
             _write(log, lines)

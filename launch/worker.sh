@@ -232,13 +232,14 @@ fi
 recipe=$1
 shift
 if [[ ! -f $recipe && -f $REPOSITORY/gin/recipes/$recipe.gin ]]; then
-  recipe=$REPOSITORY/gin/recipes/$recipe.gin
+  recipe=gin/recipes/$recipe.gin # is looked for in the repository too
 elif [[ ! -f $recipe && $recipe != *.gin ]]; then
   fail "there is no recipe $recipe; gin/recipes has$(cd "$REPOSITORY/gin/recipes" && printf ' %s' *.gin | sed 's/\.gin//g')."
 fi
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   echo "usage: bash launch/worker.sh $recipe [limba train options]"
+  [[ -f $recipe ]] || cd "$REPOSITORY"
   sed -n '/^[^#]/q; s/^# \{0,1\}//p' "$recipe" # what the recipe says of itself
   exit 0
 fi

@@ -17,7 +17,7 @@ def make_environment(directory: Path) -> Path:
     binaries.mkdir(parents=True)
     (binaries / "python").symlink_to(sys.executable)
     limba = binaries / "limba"
-    limba.write_text(f"#!/bin/sh\nexec {sys.executable} {Path(__file__).parent / 'fake_limba.py'} \"$@\"\n")
+    limba.write_text(f'#!/bin/sh\nexec {sys.executable} {Path(__file__).parent / "fake_limba.py"} "$@"\n')
     limba.chmod(0o755)
     (directory / "run").mkdir()
     (directory / "cloud").mkdir()
@@ -25,25 +25,27 @@ def make_environment(directory: Path) -> Path:
 
 
 def environment(directory: Path, **extra: str) -> dict[str, str]:
-    """What scripts see: the fakes before everything else on PATH, nothing to install, nothing of this shell's settings."""
-    ours = ("LIMBA_", "POD_", "SLURM_", "FAKE_", "T5X_")
+    """What scripts see: the fakes first on PATH, nothing to install, nothing of this shell's settings."""
+    ours = ("LIMBA_", "POD_", "SLURM_", "FAKE_", "T5X_", "XLA_FLAGS")  # tests have eight devices, workers one
     env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    return env | {
-        "PATH": f"{BIN}:{env['PATH']}",
-        "PYTHON": sys.executable,
-        "VENV": str(directory / "venv"),
-        "LOCK": "none",
-        "LIMBA_ACCELERATOR": "cpu",
-        "FAKE_CLOUD": str(directory / "cloud"),
-        "FAKE_RUN": str(directory / "run"),
-        "FAKE_PORT": "0",
-        "POD_POLL_SECONDS": "0.2",
-    } | extra
+    return (
+        env
+        | {
+            "PATH": f"{BIN}:{env['PATH']}",
+            "PYTHON": sys.executable,
+            "VENV": str(directory / "venv"),
+            "LOCK": "none",
+            "LIMBA_ACCELERATOR": "cpu",
+            "FAKE_CLOUD": str(directory / "cloud"),
+            "FAKE_RUN": str(directory / "run"),
+            "FAKE_PORT": "0",
+            "POD_POLL_SECONDS": "0.2",
+        }
+        | extra
+    )
 
 
-def call(
-    script: str, *arguments: str, env: dict[str, str], repository: Path = ROOT
-) -> subprocess.CompletedProcess:
+def call(script: str, *arguments: str, env: dict[str, str], repository: Path = ROOT) -> subprocess.CompletedProcess:
     """Runs a script of launch/ to its end."""
     return subprocess.run(
         ["bash", str(repository / "launch" / script), *arguments],
@@ -52,7 +54,7 @@ def call(
         capture_output=True,
         text=True,
         check=False,
-        timeout=180,
+        timeout=400,
         stdin=subprocess.DEVNULL,
     )
 
@@ -70,25 +72,23 @@ def wait_for(condition, what: str, seconds: float = 60.0):
 def committed_copy(directory: Path) -> Path:
     """A repository with this one's files as they are now, committed: deploy refuses what is not."""
     repository = directory / "repository"
-    names = _git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard").splitlines()
+    names = git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard").splitlines()
     for name in names:
         if (ROOT / name).is_file():
             (repository / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, repository / name, follow_symlinks=False)
-    _git(repository, "init", "--quiet")
+    git(repository, "init", "--quiet")
     commit(repository, "As it is")
     return repository
 
 
 def commit(repository: Path, message: str) -> str:
     """Commits everything and returns the commit."""
-    _git(repository, "add", "--all")
+    git(repository, "add", "--all")
     who = ("-c", "user.name=test", "-c", "user.email=test@localhost")
-    _git(repository, *who, "commit", "--quiet", "--allow-empty", "-m", message)
-    return _git(repository, "rev-parse", "HEAD").strip()
+    git(repository, *who, "commit", "--quiet", "--allow-empty", "-m", message)
+    return git(repository, "rev-parse", "HEAD").strip()
 
 
-def _git(repository: Path, *arguments: str) -> str:
-    return subprocess.run(
-        ["git", *arguments], cwd=repository, check=True, capture_output=True, text=True
-    ).stdout
+def git(repository: Path, *arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=repository, check=True, capture_output=True, text=True).stdout

@@ -11,11 +11,11 @@ TYPE = ("--type", "v4-16", "--zone", "z")  # two machines
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A folder with a fake environment, a cloud without pods, and a clean repository."""
+def place(tmp_path_factory, repository):
+    """A folder with a fake environment and a cloud without pods; and a clean repository."""
     directory = tmp_path_factory.mktemp("pod")
     launching.make_environment(directory)
-    return directory, launching.committed_copy(directory)
+    return directory, repository
 
 
 @pytest.fixture

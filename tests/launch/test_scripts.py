@@ -32,4 +32,4 @@ def test_ready_made_recipes_pass_on_what_they_are_given(tmp_path, name):
     result = launching.call(f"{name}.sh", "--gin.TRAIN_STEPS=1", "--gin.MODEL_DIR='runs/a b'", env=env)
     assert result.returncode == 0, result.stderr
     said = (tmp_path / "logs" / "worker-0.log").read_text()
-    assert f"limba train --gin_file={launching.ROOT}/gin/recipes/{name}.gin --gin.TRAIN_STEPS=1 --gin.MODEL_DIR=" in said
+    assert f"limba train --gin_file=gin/recipes/{name}.gin --gin.TRAIN_STEPS=1 --gin.MODEL_DIR=" in said

@@ -1,14 +1,16 @@
 """The job of SLURM: sets up once, starts a process per GPU, and queues itself again."""
 
+import shutil
+
 import pytest
 
 from tests.launch import launching
 
 
 @pytest.fixture
-def job(tmp_path):
+def job(tmp_path, repository):
     launching.make_environment(tmp_path)
-    repository = launching.committed_copy(tmp_path)
+    shutil.rmtree(repository / "logs", ignore_errors=True)
     slurm = {"SLURM_SUBMIT_DIR": str(repository), "SLURM_JOB_ID": "41", "SLURM_NTASKS": "2"}
     env = launching.environment(tmp_path, **slurm)
 

@@ -84,10 +84,9 @@ def test_wrong_calls_are_named(env):
 
 
 @pytest.fixture
-def pod(tmp_path):
+def pod(tmp_path, repository):
     """A pod of two workers that is set up; returns its environment and repository."""
     launching.make_environment(tmp_path)
-    repository = launching.committed_copy(tmp_path)
     env = launching.environment(tmp_path, POD_TYPE="v4-16", POD_ZONE="z", WAIT="0")
     for verb in ("create", "setup"):
         assert launching.call("pod.sh", verb, env=env, repository=repository).returncode == 0
@@ -109,7 +108,7 @@ def test_on_a_pod_a_worker_that_is_killed(pod, tmp_path):
 def test_a_pod_that_is_taken_is_made_again_with_the_same_commit(pod, tmp_path):
     env, repository = pod
     cloud = tmp_path / "cloud"
-    before = subprocess.run(["git", "rev-parse", "HEAD"], cwd=repository, capture_output=True, text=True).stdout.strip()
+    before = launching.git(repository, "rev-parse", "HEAD")
     launching.commit(repository, "Later, and not deployed")
     process = subprocess.Popen(
         ["bash", "launch/supervise.sh", "--pod", "quickstart", "--gin.TRAIN_STEPS=60", "--gin.SECONDS=0.2"],
@@ -128,7 +127,7 @@ def test_a_pod_that_is_taken_is_made_again_with_the_same_commit(pod, tmp_path):
     calls = (cloud / "calls").read_text()
     assert calls.index("delete limba") < calls.rindex("create limba") < calls.rindex("--setup")
     made = cloud / "limba/worker-0/limba"
-    assert subprocess.run(["git", "rev-parse", "HEAD"], cwd=made, capture_output=True, text=True).stdout.strip() == before
+    assert launching.git(made, "rev-parse", "HEAD") == before
     assert (tmp_path / "run/checkpoint").read_text() == "60"
     shutil.rmtree(cloud)
 

@@ -117,7 +117,9 @@ def test_a_wrong_environment_is_named(env, given, words):
 
 def test_wrong_recipes_are_named(env):
     unknown = launching.call("worker.sh", "quickstrat", env=env)
-    assert unknown.returncode == 2 and "no recipe quickstrat; gin/recipes has pretrain_base quickstart" in unknown.stderr
+    assert (
+        unknown.returncode == 2 and "no recipe quickstrat; gin/recipes has pretrain_base quickstart" in unknown.stderr
+    )
     option = launching.call("worker.sh", "--gin.X=1", env=env)
     assert option.returncode == 2 and "--gin.X=1 stands where the recipe belongs" in option.stderr
 
@@ -155,10 +157,11 @@ def test_tpu_place(env, tmp_path):
     assert "== worker 2 of 3 on " in _command(tmp_path, 2) and "--multiprocess_gpu" in _command(tmp_path, 2)
 
 
-def test_variables_for_the_worker_come_from_a_file(env, tmp_path):
-    repository = launching.committed_copy(tmp_path)
+def test_variables_for_the_worker_come_from_a_file(env, repository):
     (repository / ".limba-env").write_text("FAKE_ENDS=0:4:9\n")
-    assert launching.call("worker.sh", "quickstart", env=env, repository=repository).returncode == 9
+    result = launching.call("worker.sh", "quickstart", env=env, repository=repository)
+    (repository / ".limba-env").unlink()
+    assert result.returncode == 9
 
 
 def test_a_python_that_fits_is_provided(env, tmp_path):
@@ -170,7 +173,7 @@ def test_a_python_that_fits_is_provided(env, tmp_path):
         "while [ $1 != --target ]; do shift; done\n"
         'mkdir -p "$2/bin"\n'
         f"printf '#!/bin/sh\\nwhile [ $1 != --install-dir ]; do shift; done\\nmkdir -p $2/cpython-3.12.9-linux/bin\\n"
-        f"ln -s {sys.executable} $2/cpython-3.12.9-linux/bin/python3\\n' >\"$2/bin/uv\"\nchmod +x \"$2/bin/uv\"\n"
+        f'ln -s {sys.executable} $2/cpython-3.12.9-linux/bin/python3\\n\' >"$2/bin/uv"\nchmod +x "$2/bin/uv"\n'
     )
     old.chmod(0o755)
     script = (
