@@ -98,9 +98,15 @@ find_place() {
 # The worker's process id, if it runs on this machine.
 running() {
   local pid host
-  [[ -f $1.pid ]] && read -r pid host <"$1.pid" && [[ $host == "$(hostname)" ]] && kill -0 "$pid" 2>/dev/null || return 1
+  [[ -f $1.pid ]] && read -r pid host _ <"$1.pid" && [[ $host == "$(hostname)" ]] && kill -0 "$pid" 2>/dev/null || return 1
   # After a reboot another process may have the number.
   [[ $(ps -o args= -p "$pid") == *train* ]] && echo "$pid"
+}
+
+# Whether the process that waits for the worker's end is there.
+kept() {
+  local host keeper
+  read -r _ host keeper <"$1.pid" && [[ $host == "$(hostname)" ]] && kill -0 "$keeper" 2>/dev/null
 }
 
 # Sets `workers` to the files of this machine's workers, without their endings: all of them, unless the index is given.
@@ -122,8 +128,8 @@ status() {
   [[ -z $(git -C "$REPOSITORY" status --porcelain --untracked-files=no) ]] || commit+=+changes
   for worker in "${workers[@]}"; do
     ended=- process=lost tries=0
-    # Between the end of the process and the note of its exit code lies a moment.
-    until running "$worker" >/dev/null || [[ -f $worker.exit ]] || ((++tries > 20)); do sleep 0.1; done
+    # Between the end of the process and the note of its exit code lies a moment: there is somebody who writes it.
+    until running "$worker" >/dev/null || [[ -f $worker.exit ]] || ((++tries > 100)) || ! kept "$worker"; do sleep 0.1; done
     if pid=$(running "$worker"); then
       process=running:$pid
     elif [[ -f $worker.exit ]]; then
@@ -162,13 +168,13 @@ stop() { # SIGNAL SECONDS
 
 # Runs a command to its end, ignoring hang-ups; its output goes to the log and to standard output.
 keep() {
-  local worker=$1 code=0
+  local worker=$1 code=0 keeper=${BASHPID:-$$}
   shift
   trap '' HUP
   trap : TERM INT # for the worker, which tells when it has ended
   {
     "$@" &
-    echo "$! $(hostname)" >"$worker.pid"
+    echo "$! $(hostname) $keeper" >"$worker.pid"
     code=0
     wait $! || code=$?
     while kill -0 $! 2>/dev/null; do
@@ -277,6 +283,7 @@ echo "== worker $index of $count on $(hostname), commit $commit: ${command[*]}" 
 set -m # A process group of its own: Ctrl-C and a lost terminal reach this script only.
 if [[ -n $detach ]]; then
   keep "$worker" "${command[@]}" </dev/null >/dev/null 2>&1 &
+  until [[ -s $worker.pid ]]; do sleep 0.05; done
   echo "worker $index of $count started; its log is $worker.log"
   exit 0
 fi
