@@ -113,12 +113,9 @@ class EvalSet:
         stream = self._stream
         seed = stream.config.seed
         assert seed is not None
-        if self._task is None:
-            examples = stream.mixed_examples(seed, reader=0, num_readers=1, num_epochs=1)
-        else:
-            examples = stream.examples(self._task, seed, reader=0, num_readers=1, num_epochs=1)
         batch_size = stream.config.batch_size
-        for batch in stream.batch(examples, batch_size).prefetch(2).as_numpy_iterator():
+        batches = stream.batches(batch_size, seed, reader=0, num_readers=1, num_epochs=1, task=self._task)
+        for batch in batches.prefetch(2).as_numpy_iterator():
             missing = batch_size - len(next(iter(batch.values())))
             full = {name: np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1)) for name, x in batch.items()}
             yield {name: value[self._rows] for name, value in stream.to_model_features(full).items()}
