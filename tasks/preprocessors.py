@@ -95,6 +95,7 @@ class Denoise:
             )
         self.check(self.output_features, self.sequence_length)
         vocabulary = self.output_features["targets"].vocabulary
+        ids = vocabularies.ids_of(vocabulary)
         mode = np.array(self.mode_tokens(self.output_features), np.int32)
         raw_length = self.objective.raw_length(self.sequence_length[main] - len(mode))
         names = list(self.lengths(self.output_features, self.sequence_length))
@@ -109,9 +110,7 @@ class Denoise:
                 windows,
                 window_lengths,
                 objectives.example_seeds(seed, 0, len(windows)),
-                vocab_size=vocabulary.vocab_size,
-                num_sentinels=vocabularies.num_sentinels(vocabulary),
-                eos_id=vocabulary.eos_id,
+                ids,
             )
             features = {"targets": (made.targets, made.targets_lengths)}
             if "inputs" in names:
