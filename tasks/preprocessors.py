@@ -101,7 +101,7 @@ class Denoise:
             )
         self.check(self.output_features, self.sequence_length)
         vocabulary = self.output_features["targets"].vocabulary
-        num_sentinels = vocabularies.num_sentinels(vocabulary)
+        ids = vocabularies.ids_of(vocabulary)
         mode = np.array(self.mode_tokens(self.output_features), np.int32)
         raw_length = self.objective.raw_length(self.sequence_length[main] - len(mode))
         has_inputs = "inputs" in self.lengths(self.output_features, self.sequence_length)
@@ -111,14 +111,7 @@ class Denoise:
             if self.objective.eos_after_documents:
                 tokens, lengths = np.insert(tokens, np.cumsum(lengths), vocabulary.eos_id), lengths + 1
             windows, window_lengths = split_into_windows(tokens, raw_length)
-            made = self.objective.corrupt(
-                windows,
-                window_lengths,
-                objectives.example_seeds(seed, 0, len(windows)),
-                vocab_size=vocabulary.vocab_size,
-                num_sentinels=num_sentinels,
-                eos_id=vocabulary.eos_id,
-            )
+            made = self.objective.corrupt(windows, window_lengths, objectives.example_seeds(seed, 0, len(windows)), ids)
             features = {"targets": (made.targets, made.targets_lengths)}
             if has_inputs:
                 inputs = np.concatenate([np.tile(mode, (len(windows), 1)), made.inputs], axis=1)

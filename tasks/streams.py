@@ -17,7 +17,7 @@ import tensorflow as tf
 from limba import data
 from tasks import blocks, fingerprints, positions, preprocessors, sources
 from tasks.positions import BEGINNING, Place
-from tasks.providers import FeatureConverter, converter_class, find_provider
+from tasks.providers import FeatureConverter, converter_class, find_provider, tasks_with_split
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Stream:
                 f"DatasetConfig.task_feature_lengths of {config.name!r} is None, which only inference evaluation can "
                 "do with: bind TASK_FEATURE_LENGTHS, such as {'inputs': 512, 'targets': 114}."
             )
-        tasks = [task for task in seqio.get_subtasks(provider) if config.split in task.splits]
+        tasks = tasks_with_split(provider, config.split)
         if not tasks:
             raise ValueError(
                 f"{config.name!r} has no split {config.split!r}; it has "
@@ -318,7 +318,7 @@ class Stream:
             if self.reads_chunks(task) and isinstance(source, Mapping):
                 task.source.keep_revision(source)
 
-    def fingerprint(self, seed: int, num_readers: int) -> dict[str, Any]:
+    def fingerprint(self, seed: int | None, num_readers: int | None) -> dict[str, Any]:
         """What a saved position belongs to: with any of it changed, it would mean other batches."""
         config = self.config
         return {
