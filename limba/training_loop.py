@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from limba import checkpoints, writers
+from limba import checkpoints, peers, writers
 from limba import metrics as metrics_lib
 from limba.actions import TRAIN_METRIC_KEY, ActionMode, Actions
 from limba.data import BatchIterator, TaskBatches
@@ -96,11 +96,11 @@ def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, Train
     ended_early = False
 
     with (
-        StopRequest() as stop,
+        StopRequest(peers.peers()) as stop,
         writers.ProgressBar(periods.total_steps, first_step, run.tokens_per_step) as bar,
         _garbage_collection(periods.garbage_collection) as collect,
     ):
-        while step < periods.total_steps and not stop.requested and not ended_early:
+        while step < periods.total_steps and not stop.is_due(step) and not ended_early:
             began = time.monotonic()
             batch = run.trainer.partitioner.shard_batch(next(run.batches))
             read = time.monotonic()
@@ -119,11 +119,11 @@ def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, Train
                 bar.step(_shown_loss(previous) if bar.wants_loss else None)
             previous = metrics
 
-            if periods.summarizes(step) or stop.requested:
+            if periods.summarizes(step) or stop.is_due(step):
                 scalars = statistics.write(step)
                 ended_early |= run.actions.run(ActionMode.TRAIN, state, {TRAIN_METRIC_KEY: scalars})
             # Evaluation comes before the checkpoint: a run killed in between makes it again.
-            if periods.evaluates(step) and not stop.requested:
+            if periods.evaluates(step) and not stop.is_due(step):
                 with statistics.paused(), bar.paused():
                     ended_early |= evaluate(run, state, step, bar.message)
             if periods.saves(step) or ended_early:
@@ -131,12 +131,13 @@ def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, Train
                     _save(run, state, metrics, step)
                 last_saved = step
             collect(step)
+        stopped = stop.is_due(step)
         if step > last_saved:  # Asked to stop.
             _save(run, state, previous, step)
 
     run.checkpointer.wait()
     where = f"saved as {_path(run, step)}" if periods.save is not None else "not saved, as configured"
-    if stop.requested and step < periods.total_steps and not ended_early:
+    if stopped and step < periods.total_steps and not ended_early:
         logger.warning("Stopped on request at step %d; %s.", step, where)
         raise SystemExit(PREEMPTED_EXIT_CODE)
     if ended_early:
@@ -209,5 +210,7 @@ def _save(run: Run, state: TrainState, metrics: metrics_lib.Metrics | None, step
         _check_finite(metrics, step, run)
     if not bool(_all_finite((state.params, state.opt_state))):
         raise _not_finite(run, f"The update of step {step} made parameters or optimizer state infinite or NaN.")
-    run.checkpointer.save(state, run.batches.save_state() if save.save_dataset else None, run.run_files)
+    layout = run.trainer.partitioner.get_data_layout(run.batch_size)
+    keeps_position = save.save_dataset and layout.is_first_host_in_replica_set
+    run.checkpointer.save(state, run.batches.save_state() if keeps_position else None, run.run_files)
     writers.write_timing(run.writers, step, "checkpoint_seconds", time.monotonic() - began)
