@@ -311,6 +311,13 @@ def store() -> Any:
     return global_state.client
 
 
+def coordinator() -> tuple[str, int]:
+    """Where worker 0 keeps the store: host and port."""
+    from jax._src.distributed import global_state
+
+    return _split(global_state.coordinator_address or "")
+
+
 def process_index() -> int:
     """Of this worker. Unlike JAX's function it does not start the devices."""
     from jax._src.distributed import global_state

@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -64,12 +65,16 @@ class Peers:
         self._may_step = threading.Event()
         self._may_step.set()
         self._ended = threading.Event()
-        self._unreachable_since: float | None = None
+        self._asked_at: float | None = None
         self._failing = False
-        self._thread = threading.Thread(target=self._run, name="limba-peers", daemon=True)
+        self._threads = [
+            threading.Thread(target=target, name=f"limba-{target.__name__.strip('_')}", daemon=True)
+            for target in (self._tell_and_listen, self._watch_store)
+        ]
 
     def start(self) -> None:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     # ---------------------------------------------------- stopping ---------------------------------------------------
 
@@ -118,9 +123,10 @@ class Peers:
         return {index: int(life.sign.split()[1]) for index, life in self._lives.items()} | {self.index: self.step}
 
     def close(self) -> None:
-        """Ends the thread, when all workers have reached the end."""
+        """Ends the threads, when all workers have reached the end."""
         self._ended.set()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
 
     def wait_for_cause(self) -> None:
         """Returns when it is clear that no other worker is to blame for what went wrong here; else the process ends."""
@@ -129,14 +135,12 @@ class Peers:
     def _set(self, key: str, value: str) -> None:
         self._store.key_value_set(f"{_FOLDER}/{key}", value, allow_overwrite=True)
 
-    def _run(self) -> None:
+    def _tell_and_listen(self) -> None:
         while not self._ended.wait(_PERIOD if self._may_step.is_set() else _PERIOD / 10):
-            try:
+            self._asked_at = self._asked_at or time.monotonic()
+            with contextlib.suppress(RuntimeError):  # jax.errors.JaxRuntimeError: `_watch_store` finds out
                 self._tick()
-            except RuntimeError as error:  # jax.errors.JaxRuntimeError, and nothing else raises here
-                self._lose_store(error)
-            else:
-                self._unreachable_since = None
+                self._asked_at = None
 
     def _tick(self) -> None:
         self._beats += 1
@@ -174,17 +178,32 @@ class Peers:
                 LOST_WORKER_EXIT_CODE,
             )
 
-    def _lose_store(self, error: Exception) -> None:
-        """The store is worker 0's. JAX notices that it is gone as we do, and aborts the process some seconds later."""
-        now = time.monotonic()
-        self._unreachable_since = self._unreachable_since or now
-        if now - self._unreachable_since > 2 * _PERIOD:
-            self._end(
-                f"{distributed.worker_name(0)}, last at step {self.steps().get(0, 0)}, does not answer any more: "
-                "killed, or its host is gone or cut off. See its log; started again, all workers go on from the newest "
-                f"checkpoint ({_first_line(str(error))})",
-                LOST_WORKER_EXIT_CODE,
-            )
+    def _watch_store(self) -> None:
+        while not self._ended.wait(_PERIOD / 2):
+            self._look_for_store()
+
+    def _look_for_store(self) -> None:
+        """Ends the process if the store, which is worker 0's, neither answers nor is there any more.
+
+        JAX's calls would wait for it, and JAX aborts the process in the meantime; see `start`.
+        """
+        waited = 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
+        if waited < 2 * _PERIOD or self.index == 0 or self._failing:
+            return
+        try:
+            socket.create_connection(distributed.coordinator(), timeout=_PERIOD).close()
+        except ConnectionRefusedError:
+            pass
+        except OSError:  # A host that does not answer may be slow.
+            if waited < LOST_SECONDS:
+                return
+        else:
+            return
+        self._end(
+            f"{distributed.worker_name(0)}, last at step {self.steps().get(0, 0)}, does not answer any more: killed, or "
+            "its host is gone or cut off. See its log; started again, all workers go on from the newest checkpoint",
+            LOST_WORKER_EXIT_CODE,
+        )
 
     def _end(self, message: str, code: int) -> None:
         """Ends this process, whose other threads may wait for a collective that never comes."""

@@ -1,6 +1,7 @@
 """What workers tell each other, tick by tick and with clocks of our own. test_many_processes kills real ones."""
 
 import json
+import socket
 import threading
 
 import pytest
@@ -106,14 +107,19 @@ def test_a_failure_is_repeated_under_its_name_with_its_code(workers, capsys):
     _tick(workers[2])  # it has said its own
 
 
-def test_without_the_store_worker_0_is_gone(workers, clock, capsys):
-    error = RuntimeError("UNAVAILABLE: failed to connect")
-    workers[1]._lose_store(error)
-    clock[0] += 1
-    workers[1]._lose_store(error)
+def test_without_the_store_worker_0_is_gone(workers, clock, capsys, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        monkeypatch.setattr(distributed, "coordinator", lambda: address)
+        workers[1]._look_for_store()
+        workers[1]._asked_at = clock[0]
+        clock[0] += 3
+        workers[1]._look_for_store()  # slow, but there
+    clock[0] -= 2
+    workers[1]._look_for_store()
     clock[0] += 2
     with pytest.raises(_EndedError, match=str(peers.LOST_WORKER_EXIT_CODE)):
-        workers[1]._lose_store(error)
+        workers[1]._look_for_store()
     assert "error: worker 0 (a), last at step 0, does not answer any more: killed" in capsys.readouterr().err
 
 
