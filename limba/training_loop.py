@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from limba import checkpoints, watchdog, writers
+from limba import checkpoints, peers, watchdog, writers
 from limba import metrics as metrics_lib
 from limba.actions import TRAIN_METRIC_KEY, ActionMode, Actions
 from limba.data import Batch, BatchIterator, TaskBatches
@@ -99,6 +99,10 @@ def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, Train
     step, last_saved = first_step, first_step
     previous: metrics_lib.Metrics | None = None
     ended_early = False
+    together = peers.peers()
+    if together is not None:
+        together.doing = lambda: run.goodput.kind
+    describe_others = together.describe_others if together is not None else lambda: ""
 
     def save_while_reading() -> None:
         """Saves the last step while no batch comes; hosts that train together could only save together."""
@@ -110,13 +114,13 @@ def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, Train
             logger.error("No batch came for step %d; step %d is saved.", step + 1, step)
 
     with (
-        StopRequest() as stop,
+        StopRequest(together) as stop,
         writers.ProgressBar(periods.total_steps, first_step, run.tokens_per_step) as bar,
         _garbage_collection(periods.garbage_collection) as collect,
-        watchdog.Watchdog(run.watchdog, stop.request, save_while_reading) as watch,
+        watchdog.Watchdog(run.watchdog, stop.request, save_while_reading, describe_others) as watch,
     ):
         run.goodput.begin_steps()
-        while step < periods.total_steps and not stop.requested and not ended_early:
+        while step < periods.total_steps and not stop.is_due(step) and not ended_early:
             began = time.monotonic()
             batch = _next_batch(run, previous, save_while_reading)
             read = time.monotonic()
@@ -137,11 +141,11 @@ def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, Train
                 bar.step(_shown_loss(previous) if bar.wants_loss else None)
             previous = metrics
 
-            if periods.summarizes(step) or stop.requested:
+            if periods.summarizes(step) or stop.is_due(step):
                 scalars = statistics.write(step)
                 ended_early |= run.actions.run(ActionMode.TRAIN, state, {TRAIN_METRIC_KEY: scalars})
             # Evaluation comes before the checkpoint: a run killed in between makes it again.
-            if periods.evaluates(step) and not stop.requested:
+            if periods.evaluates(step) and not stop.is_due(step):
                 with statistics.paused(), bar.paused(), watch.paused():
                     ended_early |= evaluate(run, state, step, bar.message)
             if periods.saves(step) or ended_early:
@@ -151,13 +155,14 @@ def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, Train
             collect(step)
             run.goodput.step_done(step)
             watch.beat(step)
+        stopped = stop.is_due(step)
         if step > last_saved:  # Asked to stop.
             _save(run, state, previous, step)
 
     with run.goodput.spending("checkpoint"):
         run.checkpointer.wait()
     where = f"saved as {_path(run, step)}" if periods.save is not None else "not saved, as configured"
-    if stop.requested and step < periods.total_steps and not ended_early:
+    if stopped and step < periods.total_steps and not ended_early:
         logger.warning("Stopped on request at step %d; %s.", step, where)
         raise SystemExit(PREEMPTED_EXIT_CODE)
     if ended_early:
@@ -249,8 +254,10 @@ def _save(run: Run, state: TrainState, metrics: metrics_lib.Metrics | None, step
         _check_finite(metrics, step, run)
     if not bool(_all_finite((state.params, state.opt_state))):
         raise _not_finite(run, f"The update of step {step} made parameters or optimizer state infinite or NaN.")
+    layout = run.trainer.partitioner.get_data_layout(run.batch_size)
+    keeps_position = save.save_dataset and layout.is_first_host_in_replica_set
     with run.goodput.spending("checkpoint"):
-        run.checkpointer.save(state, run.batches.save_state() if save.save_dataset else None, run.run_files)
+        run.checkpointer.save(state, run.batches.save_state() if keeps_position else None, run.run_files)
     # From here a restart loses nothing.
     run.goodput.write()
     writers.write_timing(run.writers, step, "checkpoint_seconds", time.monotonic() - began)
