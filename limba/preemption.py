@@ -19,6 +19,10 @@ class StopRequest:
             raise KeyboardInterrupt
         self.requested = True
 
+    def request(self) -> None:
+        """As SIGTERM does, from within."""
+        self.requested = True
+
     def __enter__(self) -> "StopRequest":
         for signum in (signal.SIGTERM, signal.SIGINT):
             self._previous[signum] = signal.signal(signum, self._handle)
