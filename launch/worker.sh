@@ -66,7 +66,7 @@ tpu_attribute() {
     "http://${GCE_METADATA_IP:-metadata.google.internal}/computeMetadata/v1/instance/attributes/$1"
 }
 
-# Sets `index`, `count` and `join`, limba train's flags for joining the others.
+# Sets `index` and `count`. `limba train` finds its place in the same way; `join` has T5X's flags for it.
 find_place() {
   local given=${LIMBA_COORDINATOR_ADDRESS:+a}${LIMBA_PROCESS_COUNT:+b}${LIMBA_PROCESS_INDEX:+c} kind endpoints
   index=0 count=1 join=()
@@ -89,7 +89,7 @@ find_place() {
     index=$(tpu_attribute agent-worker-number) count=$((${#endpoints} + 1))
   fi
   if ((count > 1)) && [[ -z $given ]]; then
-    join=(--multiprocess_gpu) # JAX asks SLURM and the TPU itself.
+    join=(--multiprocess_gpu)
   fi
 }
 
@@ -265,14 +265,14 @@ if [[ -n ${T5X_DIR:-} ]]; then
   echo "== T5X of $T5X_DIR trains $recipe"
   export PYTHONPATH=$REPOSITORY:$T5X_DIR${PYTHONPATH:+:$PYTHONPATH}
   # As a script it would put its own folder first on the path, whose tasks.py hides ours.
-  command=("${T5X_PYTHON:-$PYTHON}" -m t5x.train "--gin_search_paths=$PWD,$REPOSITORY")
+  command=("${T5X_PYTHON:-$PYTHON}" -m t5x.train "--gin_search_paths=$PWD,$REPOSITORY" ${join[@]+"${join[@]}"})
 else
   setup_environment "$LOCK"
   # An environment that is given may hold another checkout.
   export PYTHONPATH=$REPOSITORY${PYTHONPATH:+:$PYTHONPATH}
   command=(limba train)
 fi
-command+=("--gin_file=$recipe" ${join[@]+"${join[@]}"} "$@")
+command+=("--gin_file=$recipe" "$@")
 
 mkdir -p "$LIMBA_LOGS"
 rm -f "$worker.pid" "$worker.exit" "$worker.stopped"
