@@ -26,7 +26,7 @@ the commit that was deployed. \`worker.sh --stop\` and \`pod.sh stop\` end the s
   --detach         go on in the background, for a lost ssh session; its messages go to logs/supervise.log
 
 Exit codes: 0 TRAIN_STEPS reached, 75 stopped on request, 1 given up, 2 called in a wrong way. A run that ends with an
-error before its first step is not started again: its configuration must be mended.
+error (exit code 1) before its first step is not started again: its configuration must be mended.
 
 The next start is told LIMBA_RESTARTS, how many there were, and LIMBA_STOPPED_AT, when the one before ended (Unix time).
 HELP
@@ -208,7 +208,7 @@ while true; do
     say "stopped on request at step $step."
     exit 75
   fi
-  if ((code == 2 || (code < 128 && code != 75 && step + furthest + restarts == 0))); then
+  if ((code == 2 || (code == 1 && step + furthest + restarts == 0))); then
     say "it ended with code $code before its first step; not starting it again. Its last lines say why."
     exit 1
   fi

@@ -1,7 +1,8 @@
 """Stands for `limba train` in tests of the launchers: steps that cost nothing, a checkpoint every five, an end as told.
 
 FAKE_RUN    a folder: `checkpoint`, the step that was saved; `starts`, a line for each process with what it was told
-FAKE_ENDS   "INDEX:STEP:CODE …": that process ends so at that step, once; 137 is a kill. The others then end with 1.
+FAKE_ENDS   "INDEX:STEP:CODE …": that process ends so at that step, once; 137 is a kill. The others end too, with 75 after
+            a stop and else with 69.
 """
 
 import os
@@ -22,7 +23,9 @@ def value(name, default):
 
 
 def leave(code, why):
-    (run / f"ended-{attempt}").touch()
+    said = run / f"ended-{attempt}-{index}"
+    said.write_text(str(code))
+    said.replace(ended)
     print(why, file=sys.stderr, flush=True)
     if code == 137:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -36,6 +39,7 @@ else:
 ends = [end.split(":") for end in os.environ.get("FAKE_ENDS", "").split()]
 total = int(value("TRAIN_STEPS", 20))
 checkpoint = run / "checkpoint"
+ended = run / f"ended-{attempt}"
 first = int(checkpoint.read_text()) if checkpoint.exists() else 0
 with (run / "starts").open("a") as file:
     file.write(f"{index} {attempt} {first} {int(float(os.environ.get('LIMBA_STOPPED_AT', '0')))}\n")
@@ -45,8 +49,8 @@ for step in range(first, total + 1):
         if (who, at) == (index, str(step)) and not once.exists():
             once.touch()
             leave(int(code), f"told to end with {code}")
-    if (run / f"ended-{attempt}").exists() and not stopping:
-        leave(1, "error: worker gone")
+    if ended.exists() and not stopping:
+        leave(75 if ended.read_text() == "75" else 69, "another worker has ended")
     sys.stderr.write(f"\r{step * 100 // total:3}%|#| {step}/{total} [00:00<00:00, 3.00step/s, loss 5.1]")
     sys.stderr.flush()
     if step % 5 == 0 and index == "0":

@@ -42,7 +42,7 @@ def _environment(directory):
 def _arguments(directory, name):
     """Of launch/worker.sh."""
     arguments = line.train_arguments(directory, directory / name, STEPS)
-    return ["quickstart", *arguments[2:]]
+    return ["quickstart", "--initialization_timeout=300", *arguments[2:]]
 
 
 def _losses(model_dir):
