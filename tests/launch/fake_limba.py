@@ -1,8 +1,8 @@
 """Stands for `limba train` in tests of the launchers: steps that cost nothing, a checkpoint every five, an end as told.
 
 FAKE_RUN    a folder: `checkpoint`, the step that was saved; `starts`, a line for each process with what it was told
-FAKE_ENDS   "INDEX:STEP:CODE …": that process ends so at that step, once; 137 is a kill. The others end too, with 75 after
-            a stop and else with 69.
+FAKE_ENDS   "INDEX:STEP:CODE …": that process ends so at that step, once; 137 is a kill. The others end too,
+            with 75 after a stop and else with 69.
 """
 
 import os
