@@ -62,12 +62,12 @@ def test_the_verbs_in_order(pod, place):
     new = launching.commit(repository, "Another")
     deployed = pod("deploy", *TYPE)
     assert deployed.stdout.count("Another") == 2, deployed.stdout + deployed.stderr
-    run = pod("run", *TYPE, "quickstart", "--gin.TRAIN_STEPS=100000", "--gin.NAME='a b'", LIMBA_RESTARTS="3")
+    run = pod("run", *TYPE, "quickstart", "--gin.TRAIN_STEPS=20000", "--gin.NAME='a b'", LIMBA_RESTARTS="3")
     assert run.returncode == 0, run.stdout + run.stderr
 
     def both_step():
         rows = _rows(pod("status", *TYPE))
-        return rows if all(re.fullmatch(r"\d+/100000", row[3]) for row in rows) else None
+        return rows if all(re.fullmatch(r"\d+/20000", row[3]) for row in rows) else None
 
     rows = launching.wait_for(both_step, "steps")
     assert [row[0] for row in rows] == ["0", "1"]

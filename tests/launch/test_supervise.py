@@ -55,7 +55,7 @@ def test_an_error_before_the_first_step_is_not_repeated(env, tmp_path):
 @pytest.mark.parametrize("who", ["supervisor", "worker"])
 def test_stopping_ends_the_supervision_too(env, tmp_path, who):
     process = subprocess.Popen(
-        ["bash", str(launching.ROOT / "launch/supervise.sh"), "quickstart", "--gin.TRAIN_STEPS=100000"],
+        ["bash", str(launching.ROOT / "launch/supervise.sh"), "quickstart", "--gin.TRAIN_STEPS=20000"],
         env=env,
         stderr=subprocess.PIPE,
         text=True,

@@ -76,14 +76,20 @@ def test_two_workers_one_is_killed_and_the_supervisor_resumes(directory, whole, 
             stdout=log,
             stderr=log,
         )
-    launching.wait_for(lambda: max(_losses(directory / "pod"), default=0) >= 30, "step 30", 500)
-    worker = directory / "cloud/limba/worker-1/limba"
-    os.kill(int((worker / "logs/worker-1.pid").read_text().split()[0]), signal.SIGKILL)
-    code = supervisor.wait(timeout=900)
+    try:
+        launching.wait_for(lambda: max(_losses(directory / "pod"), default=0) >= 30, "step 30", 900)
+        worker = directory / "cloud/limba/worker-1/limba"
+        os.kill(int((worker / "logs/worker-1.pid").read_text().split()[0]), signal.SIGKILL)
+        code = supervisor.wait(timeout=900)
+    finally:
+        if supervisor.poll() is None:  # It failed: nothing stays behind.
+            supervisor.kill()
+            launching.call("pod.sh", "kill", env=env, repository=repository)
     said = (directory / "supervise.log").read_text()
     logs = launching.call("pod.sh", "logs", "60", env=env, repository=repository).stdout
     assert code == 0, said + logs
     assert "restart 1 in 0 seconds" in said and "done, after 1 restarts" in said
+    assert "worker 1 (" in logs and "gave no sign of life" in logs  # the other one ended, with its name
     # Both took part: the log of each has its steps.
     assert {found[0] for found in re.findall(rf"\[([01])\].* {STEPS}/{STEPS} \[", logs)} == {"0", "1"}, logs
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.launch import launching
 
-FOREVER = ("quickstart", "--gin.TRAIN_STEPS=100000")
+FOREVER = ("quickstart", "--gin.TRAIN_STEPS=20000")
 
 
 @pytest.fixture
