@@ -86,7 +86,7 @@ def test_two_workers_one_is_killed_and_the_supervisor_resumes(directory, whole, 
             supervisor.kill()
             launching.call("pod.sh", "kill", env=env, repository=repository)
     said = (directory / "supervise.log").read_text()
-    logs = launching.call("pod.sh", "logs", "60", env=env, repository=repository).stdout
+    logs = launching.call("pod.sh", "logs", "200", env=env, repository=repository).stdout
     assert code == 0, said + logs
     assert "restart 1 in 0 seconds" in said and "done, after 1 restarts" in said
     assert "worker 1 (" in logs and "gave no sign of life" in logs  # the other one ended, with its name
