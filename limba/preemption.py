@@ -35,9 +35,16 @@ class StopRequest:
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self._requested and signum == signal.SIGINT:
             raise KeyboardInterrupt
+        self._ask(f"asked to stop ({signal.Signals(signum).name})")
+
+    def request(self) -> None:
+        """As SIGTERM does, from within."""
+        self._ask("asked to stop by its watchdog")
+
+    def _ask(self, reason: str) -> None:
         self._requested = True
         if self._agreement is not None:
-            self._agreement.request_stop(f"asked to stop ({signal.Signals(signum).name})")
+            self._agreement.request_stop(reason)
 
     def __enter__(self) -> "StopRequest":
         for signum in (signal.SIGTERM, signal.SIGINT):

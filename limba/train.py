@@ -26,9 +26,11 @@ from limba import (
     run_description,
     training_data,
     training_loop,
+    watchdog,
     writers,
 )
 from limba.data import BatchIterator, DatasetConfig, GetDatasetFn, GetEvalDatasetFn
+from limba.goodput import Goodput
 from limba.models import EncoderDecoderModel
 from limba.partitioning import PjitPartitioner
 from limba.run_directory import BucketWriter, RunDirectory
@@ -39,6 +41,7 @@ from limba.training_loop import NanLossError as NanLossError
 
 logger = logging.getLogger(__name__)
 
+_WATCHDOG = watchdog.WatchdogConfig()
 ConfigSummary = Callable[[str, writers.SummaryWriter, int], None]
 
 
@@ -73,8 +76,9 @@ def train(
     gc_period: int = 0,
     training_eval_average_metrics: Mapping[str, Sequence[str]] | None = None,
     infer_eval_average_metrics: Mapping[str, Sequence[str]] | None = None,
+    watchdog_cfg: watchdog.WatchdogConfig | None = _WATCHDOG,
 ) -> tuple[int, TrainState]:
-    """Trains until `total_steps`, or until an action ends it. The arguments are T5X's.
+    """Trains until `total_steps`, or until an action ends it. The arguments are T5X's, but for the last.
 
     A `model_dir` with checkpoints is gone on with, from the newest whole one: same parameters, same optimizer state,
     same place in the data. Otherwise training starts from `checkpoint_cfg.restore`, or from scratch.
@@ -114,6 +118,7 @@ def train(
         leaves it alone.
       training_eval_average_metrics: `{"task_average/accuracy": ["task_a", "task_b"]}` adds means over tasks.
       infer_eval_average_metrics: likewise, of the tasks' own metrics.
+      watchdog_cfg: when a step that hangs is reported, and ends the run; None watches nothing.
 
     Returns:
       The last step and state.
@@ -141,10 +146,10 @@ def train(
             partitioner.check_batch_size(config.batch_size, name)
 
     # ----------------------------------------------- seeds and trainer ------------------------------------------------
-    handshake.compare_data(model, train_dataset_cfg, get_dataset_fn, run_directory.home)
     before = run_description.recorded(run_directory.home)
     seeds = run_description.choose_seeds(before, random_seed, train_dataset_cfg.seed)
     train_dataset_cfg = dataclasses.replace(train_dataset_cfg, seed=seeds["dataset"])
+    handshake.compare_data(model, train_dataset_cfg, get_dataset_fn, run_directory.home)
     # Split as T5X does: the same seed gives its initial parameters.
     init_rng, dropout_rng = jax.random.split(jax.random.key(seeds["random"]))
     if use_hardware_rng:
@@ -233,6 +238,8 @@ def train(
             save=save,
             garbage_collection=gc_period,
         ),
+        goodput=Goodput(directory, first_step, began, resumed, writes=jax.process_index() == 0),
+        watchdog=watchdog_cfg,
     )
     if jax.process_index() == 0:
         summarize_config_fn(str(directory), writers.SummaryWriter(metric_writers, "train"), first_step)
@@ -253,6 +260,8 @@ def train(
             evaluator.close()
         for writer in metric_writers:
             writer.close()
+        if jax.process_index() == 0:
+            logger.info("%s", run.goodput.table())
     if jax.process_index() == 0:
         _report(directory)
     return last_step, state

@@ -37,8 +37,8 @@ class ForeignReader:
 
     def _open(self, seed: int) -> None:
         self._seed = seed
-        examples = self._stream.mixed_examples(seed, self._reader, self._layout.num_readers)
-        self._dataset = self._stream.batch(examples, self._layout.rows_per_reader).prefetch(2)
+        layout = self._layout
+        self._dataset = self._stream.batches(layout.rows_per_reader, seed, self._reader, layout.num_readers).prefetch(2)
         self._iterator = iter(self._dataset)
         self._batches = 0
         self.epochs = EpochCounter()  # Stays empty: nobody knows the documents of the examples.
@@ -62,11 +62,13 @@ class ForeignReader:
 
     def __next__(self) -> dict[str, np.ndarray]:
         batch = readers.next_batch(self._iterator, self._stream.config.name, self._batches)
-        self._batches += 1
         tasks = self._stream.tasks_of(batch)
         batch.pop("position", None)
         batch.pop("epoch", None)
         return self._stream.to_model_features(batch) | tasks
+
+    def advance(self) -> None:
+        self._batches += 1
 
     def save(self) -> bytes:
         """A zip archive: `position.json` for people, and TensorFlow's checkpoint of the iterator."""

@@ -26,6 +26,7 @@ LAYERS = [
         "limba.peers",
         "limba.preemption",
         "limba.rooms",
+        "limba.watchdog",
     },
     {
         "limba.losses",
@@ -38,6 +39,7 @@ LAYERS = [
         "limba.train_state",
         "limba.writers",
         "limba.storage",
+        "limba.goodput",
         "limba.handshake",
         "limba.state_utils",
         "limba.patches",

@@ -79,6 +79,7 @@ def test_a_worker_that_is_not_heard_is_named(workers, clock, capsys):
         clock[0] += peers.LOST_SECONDS / 5
         _tick(workers[0], workers[1])
     assert workers[1].steps() == {0: 0, 1: 0, 2: 7}
+    assert peers.describe_others() == ""
     clock[0] += 1
     _tick(workers[0])  # it keeps the store, and waits a little longer
     with pytest.raises(_EndedError, match=str(peers.LOST_WORKER_EXIT_CODE)):
@@ -149,4 +150,4 @@ def test_what_a_command_fails_with_is_told(told, capsys):
 def test_sigterm_outside_of_training_is_told_with_its_code(told):
     with pytest.raises(_EndedError, match="75"), peers.membership():
         peers._terminate(15, None)
-    assert told() == {"message": "it was asked to stop (SIGTERM) before it was training", "code": 75}
+    assert told() == {"message": "it was asked to stop (SIGTERM) while it was not training", "code": 75}
