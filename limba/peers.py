@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from limba import distributed
@@ -36,6 +36,8 @@ LOST_SECONDS = 25.0
 # The same before its first step: loading TensorFlow's libraries from a slow disk stops all threads of a process.
 LOST_SECONDS_AT_START = 50.0
 _PERIOD = 1.0
+# Workers that a message lists one by one.
+_NAMED = 8
 _FOLDER = "limba/peers"
 
 
@@ -53,12 +55,17 @@ class Peers:
     Args:
       store: JAX's key-value store.
       index, count: this worker, and how many there are.
+
+    Attributes:
+      step: the last one that is over.
+      doing: says it in a word, for the others.
     """
 
     def __init__(self, store: Any, index: int, count: int):
         self._store = store
         self.index, self.count = index, count
         self.step = 0
+        self.doing: Callable[[], str] = lambda: "start"
         self._beats = 0
         self._lives: dict[int, _Life] = {}
         self._last_tick = time.monotonic()
@@ -122,7 +129,22 @@ class Peers:
 
     def steps(self) -> dict[int, int]:
         """The last step of each worker that has told one, a second or so ago."""
-        return {index: int(life.sign.split()[1]) for index, life in self._lives.items()} | {self.index: self.step}
+        return {index: int(step) for index, (_, step, _) in self._told()} | {self.index: self.step}
+
+    def describe_others(self) -> str:
+        """Who is behind this worker, or at something else; of a pod that waits, the one that it waits for."""
+        others = [(int(step), index, doing) for index, (_, step, doing) in self._told()]
+        named = [
+            f"{distributed.worker_name(index)} is at step {step + 1}, on {doing!r}"
+            for step, index, doing in sorted(others)
+            if step < self.step or doing != "step"
+        ]
+        rest = len(others) - len(named[:_NAMED])
+        words = named[:_NAMED] + ([f"{rest} others wait as this one does"] if rest else [])
+        return f"{'; '.join(words)}." if words else ""
+
+    def _told(self) -> list[tuple[int, list[str]]]:
+        return [(index, life.sign.split()) for index, life in self._lives.items()]
 
     def close(self) -> None:
         """Ends the threads, when all workers have reached the end."""
@@ -146,7 +168,7 @@ class Peers:
 
     def _tick(self) -> None:
         self._beats += 1
-        self._set(f"alive/{self.index}", f"{self._beats} {self.step}")
+        self._set(f"alive/{self.index}", f"{self._beats} {self.step} {self.doing()}")
         said = {key.removeprefix(f"{_FOLDER}/"): value for key, value in self._store.key_value_dir_get(_FOLDER)}
         for key, value in said.items():
             kind, _, index = key.partition("/")
@@ -165,7 +187,7 @@ class Peers:
         for index in range(self.count):
             if index == self.index:
                 continue
-            sign = said.get(f"alive/{index}", "0 0")
+            sign = said.get(f"alive/{index}", "0 0 ?")
             life = self._lives.get(index)
             if life is None or life.sign != sign:
                 self._lives[index] = _Life(sign, now)
@@ -247,15 +269,6 @@ class _TerminatedError(SystemExit):
 def _terminate(signum: int, frame: Any) -> None:
     del signum, frame
     raise _TerminatedError(PREEMPTED_EXIT_CODE)
-
-
-def describe_others() -> str:
-    """Which workers are behind this one, in words; "" if none is, or this process is alone."""
-    if _peers is None:
-        return ""
-    steps = _peers.steps()
-    behind = {index: step for index, step in steps.items() if step < max(steps.values())}
-    return ", ".join(f"{distributed.worker_name(index)} is at step {step}" for index, step in behind.items())
 
 
 def leave(code: int) -> None:

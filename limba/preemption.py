@@ -32,19 +32,16 @@ class StopRequest:
         """Whether the run ends after this step: the same on all workers, however often they ask."""
         return self._requested if self._agreement is None else self._agreement.stop_due(step)
 
-    def _handle(self, signum: int, frame: FrameType | None) -> None:
-        if self._requested and signum == signal.SIGINT:
-            raise KeyboardInterrupt
-        self._ask(f"asked to stop ({signal.Signals(signum).name})")
-
-    def request(self) -> None:
-        """As SIGTERM does, from within."""
-        self._ask("asked to stop by its watchdog")
-
-    def _ask(self, reason: str) -> None:
+    def request(self, reason: str) -> None:
+        """Asks for a stop, as a signal does."""
         self._requested = True
         if self._agreement is not None:
             self._agreement.request_stop(reason)
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if self._requested and signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.request(f"asked to stop ({signal.Signals(signum).name})")
 
     def __enter__(self) -> "StopRequest":
         for signum in (signal.SIGTERM, signal.SIGINT):

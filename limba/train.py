@@ -260,9 +260,8 @@ def train(
             evaluator.close()
         for writer in metric_writers:
             writer.close()
-        if jax.process_index() == 0:
-            logger.info("%s", run.goodput.table())
     if jax.process_index() == 0:
+        logger.info("%s", run.goodput.table())
         _report(directory)
     return last_step, state
 

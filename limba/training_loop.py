@@ -99,6 +99,10 @@ def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, Train
     step, last_saved = first_step, first_step
     previous: metrics_lib.Metrics | None = None
     ended_early = False
+    together = peers.peers()
+    if together is not None:
+        together.doing = lambda: run.goodput.kind
+    describe_others = together.describe_others if together is not None else lambda: ""
 
     def save_while_reading() -> None:
         """Saves the last step while no batch comes; hosts that train together could only save together."""
@@ -110,12 +114,10 @@ def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, Train
             logger.error("No batch came for step %d; step %d is saved.", step + 1, step)
 
     with (
-        StopRequest(peers.peers()) as stop,
+        StopRequest(together) as stop,
         writers.ProgressBar(periods.total_steps, first_step, run.tokens_per_step) as bar,
         _garbage_collection(periods.garbage_collection) as collect,
-        watchdog.Watchdog(
-            run.watchdog, stop.request, save_while_reading, others=peers.describe_others, end=peers.leave
-        ) as watch,
+        watchdog.Watchdog(run.watchdog, stop.request, save_while_reading, describe_others, peers.leave) as watch,
     ):
         run.goodput.begin_steps()
         while step < periods.total_steps and not stop.is_due(step) and not ended_early:

@@ -1,7 +1,7 @@
 """The watchdog: a run that hangs says so, with what every thread is doing, and ends instead of costing a pod.
 
 A thread of its own compares the time since the last step with the steps before it. Collectives wait without a limit and
-in silence, so the worker that hangs is often another one: where there are several, each tells the others its step.
+in silence, so the worker that hangs is often another one: a report also says what the others are doing.
 """
 
 import collections
@@ -57,19 +57,17 @@ class Watchdog:
 
     Args:
       config: None watches nothing.
-      request_stop: asks the loop to save and end after the present step.
+      request_stop: asks the loop, with the reason, to save and end after the present step.
       rescue: called before the process is ended because the loop did not do so; it may save a checkpoint.
-      tell: called now and then with the last step, for the other workers.
-      others: says which other workers are behind or silent; "" if none.
+      others: says what the other workers are doing; "" if there are none.
       end: ends the process with an exit code, without waiting for anything.
     """
 
     def __init__(
         self,
         config: WatchdogConfig | None,
-        request_stop: Callable[[], None],
+        request_stop: Callable[[str], None],
         rescue: Callable[[], None] = lambda: None,
-        tell: Callable[[int], None] = lambda step: None,
         others: Callable[[], str] = lambda: "",
         end: Callable[[int], None] = os._exit,
         grace_seconds: float = _GRACE,
@@ -77,7 +75,6 @@ class Watchdog:
         self._config = config
         self._request_stop = request_stop
         self._rescue = rescue
-        self._tell = tell
         self._others = others
         self._end = end
         self._grace = grace_seconds
@@ -120,12 +117,10 @@ class Watchdog:
     def _watch(self) -> None:
         assert self._config is not None
         tick = min(1.0, self._config.report_seconds / 4)
-        reported, asked, told = 0.0, False, -1
+        reported, asked, step = 0.0, False, -1
         while not self._closed.wait(tick):
-            if self._step != told:
-                told = self._step
-                self._tell(told)
-                reported, asked = 0.0, False
+            if self._step != step:
+                reported, asked, step = 0.0, False, self._step
             if self._last is None or self._paused:
                 continue
             waited = time.monotonic() - self._last
@@ -139,7 +134,7 @@ class Watchdog:
             if not asked:
                 asked = True
                 logger.error("The run is asked to stop: nothing has moved for %.0f s.", waited)
-                self._request_stop()
+                self._request_stop(f"no step for {waited:.0f} s")
             elif waited > self._config.end_seconds + self._grace:
                 self._finish(waited)
                 return

@@ -5,13 +5,14 @@ import hashlib
 import json
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import numpy as np
 import seqio
 
 from limba import data
 from tasks.foreign_readers import ForeignReader
+from tasks.open_iterators import close_at_exit
 from tasks.providers import FeatureConverter, find_provider, tasks_with_split
 from tasks.readers import CountedReader, TrainBatches
 from tasks.streams import Stream, num_shards
@@ -118,10 +119,10 @@ class EvalSet:
 
     def __iter__(self) -> Iterator[data.Batch]:
         if not self._use_cache:
-            yield from self._read()
+            yield from close_at_exit(self._read())
             return
         if self._remaining is None:
-            self._remaining = self._read()
+            self._remaining = close_at_exit(self._read())
         index = 0
         # The consumer may stop early, so the first pass can take several iterations.
         while index < len(self._cache) or self._cache_next():
@@ -135,7 +136,7 @@ class EvalSet:
             self._cache.append(batch)
         return batch is not None
 
-    def _read(self) -> Iterator[data.Batch]:
+    def _read(self) -> Generator[data.Batch, None, None]:
         stream = self._stream
         seed = stream.config.seed
         assert seed is not None

@@ -13,6 +13,7 @@ import tensorflow as tf
 from limba import data
 from tasks import fingerprints
 from tasks.epochs import EpochCounter
+from tasks.open_iterators import close_at_exit
 from tasks.positions import POSITION_SIZE, Place, Position
 from tasks.streams import Stream
 
@@ -50,12 +51,13 @@ class CountedReader:
         self.state_name = f"reader-{reader:04d}-of-{layout.num_readers:04d}.json"
         self.epochs = EpochCounter()
         self._open(seed, Place(), 0)
+        close_at_exit(self)
 
     def _open(self, seed: int, place: Place, batches: int) -> None:
         self._seed, self._place, self._batches = seed, place, batches
         layout = self._layout
         dataset = self._stream.batches(layout.rows_per_reader, seed, self._reader, layout.num_readers, place=place)
-        self._iterator = iter(dataset.prefetch(2))
+        self._iterator: Any = iter(dataset.prefetch(2))
 
     def __next__(self) -> dict[str, np.ndarray]:
         batch = next_batch(self._iterator, self._stream.config.name, self._batches)
@@ -72,6 +74,10 @@ class CountedReader:
         self._batches += 1
         self._place = self._next_place
         self.epochs.add(*self._seen)
+
+    def close(self) -> None:
+        """Ends reading for good."""
+        self._iterator = None
 
     def save(self) -> bytes:
         position = {}

@@ -115,7 +115,8 @@ batches = pipeline.get_train_batches(
 batches.restore_state({{path.name: path.read_bytes() for path in pathlib.Path({str(tmp_path)!r}).glob("reader-*")}})
 np.save({str(tmp_path / "result.npy")!r}, np.stack([next(batches)["encoder_input_tokens"] for _ in range(20)]))
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    # It also ends: readers that run ahead once kept the process from it.
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
     np.testing.assert_array_equal(
         np.load(tmp_path / "result.npy"), np.stack([batch["encoder_input_tokens"] for batch in expected])
     )
