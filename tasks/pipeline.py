@@ -11,6 +11,7 @@ import numpy as np
 import seqio
 
 from limba import data
+from tasks import readers
 from tasks.foreign_readers import ForeignReader
 from tasks.providers import FeatureConverter, find_provider, tasks_with_split
 from tasks.readers import CountedReader, TrainBatches
@@ -144,7 +145,7 @@ class EvalSet:
         else:
             examples = stream.examples(self._task, seed, reader=0, num_readers=1, num_epochs=1)
         batch_size = stream.config.batch_size
-        for batch in stream.batch(examples, batch_size).prefetch(2).as_numpy_iterator():
+        for batch in readers.read(stream.batch(examples, batch_size).prefetch(2), stream.config.name, "batches"):
             missing = batch_size - len(next(iter(batch.values())))
             full = {name: np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1)) for name, x in batch.items()}
             yield {name: value[self._rows] for name, value in stream.to_model_features(full).items()}

@@ -144,7 +144,10 @@ class ShardedSource(seqio.DataSource):
                     f"There is no column {column!r} in {where}. The columns are "
                     f"{', '.join(map(repr, found.names))}; did you mean {nearest!r}?"
                 )
-            _tf_dtype(found.field(column))
+            try:
+                _tf_dtype(found.field(column))
+            except ValueError as error:
+                raise ValueError(f"{error} It is in {where}.") from error
         schema = pa.schema([pa.field(column, found.field(column).type) for column in self._columns])
         self._check_every_file(split, schema)
         self._schemas[split] = schema
@@ -344,7 +347,9 @@ def _tf_dtype(field: pa.Field) -> tf.DType:
         return tf.int64
     if pa.types.is_floating(field.type):
         return tf.float32
-    raise ValueError(f"Column {field.name!r} is of type {field.type}; only strings, integers and floats can be read.")
+    # How `datasets` says that a column has values of several types.
+    kind = "values of several types" if "arrow.json" in str(field.type) else f"the type {field.type}"
+    raise ValueError(f"Column {field.name!r} has {kind}; only strings, integers and floats can be read.")
 
 
 def _to_numpy(column: pa.ChunkedArray) -> np.ndarray:
