@@ -157,6 +157,10 @@ def train_vocabulary(
     source.check(split)
     out.parent.mkdir(parents=True, exist_ok=True)
     lines = _sample(_sentences(source, split, text_column, max_documents), num_sentences, sample_seed)
+    if not lines:
+        raise ValueError(
+            f"Split {split!r} has documents, and no text in the column {text_column!r}: all lines are blank."
+        )
     print(f"training SentencePiece on {len(lines):,} lines", file=sys.stderr)
     model = io.BytesIO()
     try:
