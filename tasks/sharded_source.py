@@ -298,8 +298,7 @@ class ShardedSource(seqio.DataSource):
         if num_readers == 1 or sum(self._sizes(split)) > _SMALL_CORPUS or not is_counted:
             return chunks.split_shards(self._sizes(split), num_readers)
         if split not in self._counts or self._counts[split][0] is not tables:
-            counts = [max(0, tables.count_rows(row.shard, row.stop) - row.start) for row in rows]
-            self._counts[split] = tables, counts
+            self._counts[split] = tables, [_count(tables, row) for row in rows]
         return chunks.deal_rows(self._counts[split][1], num_readers)
 
     def _sizes(self, split: str) -> list[float]:
@@ -338,6 +337,13 @@ class ShardedSource(seqio.DataSource):
     def _say_skipped(self, error: remote_files.BrokenFileError) -> None:
         self._num_skipped += 1
         logger.warning("Skipped the rest of a shard, number %d in this process: %s.", self._num_skipped, error)
+
+
+def _count(tables: shards_lib.Tables, row: splits_lib.ShardRows) -> int:
+    try:
+        return max(0, tables.count_rows(row.shard, row.stop) - row.start)
+    except chunks.UNREADABLE as error:
+        raise chunks.broken(tables.shards[row.shard], row.start, error) from error
 
 
 def _tf_dtype(field: pa.Field) -> tf.DType:

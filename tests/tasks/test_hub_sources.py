@@ -235,6 +235,8 @@ def test_a_corpus_that_breaks_in_the_middle_leaves_no_cache(loopback, tmp_path, 
     with pytest.raises(SystemExit, match=message):
         cache.main(["test_middle", "--sequence_length", "inputs=64,targets=14", "--out", str(tmp_path / "cache")])
     assert not list((tmp_path / "cache").iterdir())
+    with pytest.raises(remote_files.BrokenFileError, match=r"Shard gz/part-3\.json\.gz cannot be read"):
+        open_batches(seqio.TaskRegistry.get("test_middle"), {"inputs": 64, "targets": 14})
     with pytest.raises(SystemExit, match="BrokenFileError: Shard"):
         preview.main(["test_middle", "--inputs_length", "64"])
     assert "limba-shard" not in capsys.readouterr().err
