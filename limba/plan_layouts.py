@@ -160,7 +160,7 @@ def temporary_bytes(work: Work, layout: Layout, parameter_bytes: float) -> float
 
 # Bytes for each attention weight, and bf16 numbers for each of the feed-forward's and of the embedding's, that the
 # backward pass of a layer keeps beside its products.
-_PROBABILITIES, _WIDE, _NARROW = 4.0, 2.0, 4.0
+_PROBABILITIES, _WIDE, _NARROW = 8.0, 4.0, 4.0
 
 
 # ------------------------------------------------------- time --------------------------------------------------------

@@ -193,10 +193,11 @@ def find(name: str, num_slices: int = 1) -> Topology:
     Raises:
       ValueError: for a name that is none, with the nearest ones; or several slices of GPUs.
     """
-    kind, _, count = name.strip().lower().rpartition("-")
+    spelled = name.strip().lower()
+    kind, _, count = spelled.rpartition("-") if spelled not in CHIPS else (spelled, "", "")
     kind = _ALIASES.get(kind, kind)
     if f"{kind}-{count}" not in names():
-        near = difflib.get_close_matches(f"{kind}-{count}", names(), n=4, cutoff=0.3)
+        near = difflib.get_close_matches(spelled, names(), n=4, cutoff=0.5)
         same = [known for known in names() if known.rpartition("-")[0] == kind] if kind in CHIPS else []
         raise ValueError(f"--topology {name} is none that is known; there are {', '.join(same or near or names())}.")
     chip = CHIPS[kind]

@@ -22,7 +22,9 @@ LAYERS = [
         "limba.native_logs",
         "limba.preemption",
         "limba.rooms",
+        "limba.topologies",
     },
+    {"limba.plan_layouts"},
     {
         "limba.losses",
         "limba.metrics",
@@ -59,6 +61,9 @@ LAYERS = [
     {"limba.train", "limba.infer_text"},
     {"limba.infer"},
     {"limba.precompile", "limba.gin_check", "limba.lint", "limba.vocab"},
+    {"limba.plan_compile"},
+    {"limba.plan_choice"},
+    {"limba.plan"},
     {"limba.cli", "limba.__main__"},
 ]
 RANK = {module: rank for rank, modules in enumerate(LAYERS) for module in modules}
