@@ -216,4 +216,4 @@ def chip_of(device_kind: str) -> Chip | None:
 def peak_flops(device_kind: str) -> float | None:
     """Dense bf16 FLOP/s of one `jax.Device`; None where it is not known, and for CPUs."""
     chip = chip_of(device_kind)
-    return chip and chip.peak_per_device
+    return None if chip is None else chip.peak_per_device
