@@ -59,9 +59,9 @@ def run_kit(kit: Path, out: Path) -> None:
             raise FileNotFoundError(f"{kit / name} is missing; a kit holds kit.gin, init.npz and batches.npz.")
     t5x_compat.install()
     gin_utils.parse_gin_flags([str(kit / "kit.gin")], [])
-    model = _macro("MODEL")
+    model = macro("MODEL")
     trainer = gin.get_configurable(Trainer)(model=model, partitioner=PjitPartitioner(devices=jax.devices()[:1]))
-    state = _initial_state(trainer, np.load(kit / "init.npz"), int(_macro("START_STEP")))
+    state = _initial_state(trainer, np.load(kit / "init.npz"), int(macro("START_STEP")))
     batches = np.load(kit / "batches.npz")
 
     def step_with_gradients(state: TrainState, batch):
@@ -84,7 +84,7 @@ def run_kit(kit: Path, out: Path) -> None:
     np.savez(out / "opt_final.npz", **_flat({"state": state.state_dict()["state"]}))
 
 
-def _macro(name: str) -> Any:
+def macro(name: str) -> Any:
     """The value of a gin macro, built if it is a reference."""
     value = gin.query_parameter(f"%{name}")
     return value.scoped_configurable_fn() if hasattr(value, "scoped_configurable_fn") else value
@@ -137,11 +137,12 @@ def compare(kit: Path, out: Path) -> dict[str, float]:
         theirs, ours = np.load(kit / file), np.load(out / file)
         if set(theirs.files) != set(ours.files):
             raise ValueError(f"{file}: different tensors: {sorted(set(theirs.files) ^ set(ours.files))[:5]}")
-        worst[file] = max(_distance(theirs[name], ours[name]) for name in theirs.files)
+        worst[file] = max(distance(theirs[name], ours[name]) for name in theirs.files)
     return worst
 
 
-def _distance(expected: np.ndarray, actual: np.ndarray) -> float:
+def distance(expected: np.ndarray, actual: np.ndarray) -> float:
+    """The L2 norm of the difference over that of `expected`, in float64."""
     expected, actual = expected.astype(np.float64), actual.astype(np.float64)
     norm = np.linalg.norm(expected)
     return float(np.linalg.norm(actual - expected) / (norm or 1.0))

@@ -79,6 +79,10 @@ class Cache:
             self._ends[name] = np.load(self.folder / f"{name}.ends.npy", mmap_mode="r")
         objective = manifest["objective"]
         self._objective = _load_object(objective) if objective else None
+        if objective:
+            from tasks.corruption import VocabularyIds
+
+            self._ids = VocabularyIds(**manifest["vocabulary"])
 
     def batch(self, indexes: np.ndarray, epochs: np.ndarray, seed: int) -> data.Batch:
         """The model's features of these examples; text is corrupted by `seed`, epoch and index.
@@ -97,9 +101,7 @@ class Cache:
         assert self._objective is not None
         windows, lengths = self._read("tokens", indexes, self.manifest["features"]["tokens"]["longest"])
         seeds = mix(mix(mix(np.uint64(seed % 2**64)) + epochs.astype(np.uint64)) + indexes.astype(np.uint64))
-        inputs, inputs_lengths, targets, targets_lengths = self._objective.corrupt(
-            windows, lengths, seeds, **self.manifest["vocabulary"]
-        )
+        inputs, inputs_lengths, targets, targets_lengths = self._objective.corrupt(windows, lengths, seeds, self._ids)
         del inputs_lengths, targets_lengths
         mode = np.array(self.manifest["mode"], np.int32)
         inputs = np.concatenate([np.tile(mode, (len(indexes), 1)), inputs], axis=1)

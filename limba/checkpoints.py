@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from limba import classic_checkpoints, state_utils, storage, writers
+from limba import classic_checkpoints, distributed, state_utils, storage, writers
 from limba.checkpoint_directories import PREFIX, checkpoint_path, checkpoint_steps, find_checkpoint
 from limba.checkpoint_files import FilesHandler, FilesSave, forget_files, load_files, load_run_info, write_files
 from limba.restore import (
@@ -158,9 +158,11 @@ class Checkpointer:
             self._remove_old()
 
     def close(self) -> None:
-        self.wait()
+        """Finishes what was begun. Waits for no other worker, so that one that fails can be closed too."""
         if self._orbax is not None:
             self._orbax.close()
+        if jax.process_index() == 0:
+            self._remove_old()
 
     # ----------------------------------------------------- removing --------------------------------------------------
 
@@ -202,9 +204,11 @@ class Checkpointer:
         config = RestoreCheckpointConfig(
             state_transformation_fns=restore.transformations(is_resuming=True) if restore else ()
         )
-        steps = checkpoint_steps(self.model_dir)
+        # Worker 0 says which there are, and a checkpoint counts when all workers can read their parts of it.
+        steps = distributed.from_first("list of checkpoints", lambda: checkpoint_steps(self.model_dir))
         for step in reversed(steps):
             path = checkpoint_path(self.model_dir, step)
+            problem = None
             try:
                 state = load_state(path, shapes, config)
                 dataset_state = load_dataset_state(path)
@@ -212,7 +216,10 @@ class Checkpointer:
                 raise
             # Whatever a damaged file makes TensorStore or the JSON parser raise, the remedy is the same.
             except Exception as error:
-                logger.warning("Checkpoint %s cannot be read (%s); trying the one before.", path, _first_line(error))
+                problem = _first_line(error)
+            if (first := distributed.first_problem("restoring of a checkpoint", problem)) is not None:
+                who = f" by {distributed.worker_name(first[0])}" if distributed.process_count() > 1 else ""
+                logger.warning("Checkpoint %s cannot be read%s (%s); trying the one before.", path, who, first[1])
                 continue
             if step != steps[-1]:
                 logger.warning("Going on from %s, the newest whole checkpoint.", path)

@@ -255,6 +255,27 @@ def get_training_eval_datasets(
     return pipeline.get_eval_batches(cfg, feature_converter_cls, shard_id, num_shards)
 
 
+def facts(cfg: DatasetConfig) -> dict[str, str]:
+    """What must be the same on all hosts for `get_dataset` to give them rows of the same batches, as words to compare.
+
+    Each host resolves a branch of a data set on the hub by itself, and may see another commit, another corpus folder or
+    another vocabulary file. After a saved position was restored it is the commit that the run goes on with.
+
+    Args:
+      cfg: what to read; the seed that the run has, not None.
+
+    Returns:
+      "task", "split", "seed"; "source of NAME" and "vocabulary of NAME" of each task; and "data order", a checksum of
+      everything that the order of examples depends on.
+
+    Raises:
+      ValueError, FileNotFoundError: if the task or its corpus is not there.
+    """
+    from tasks import pipeline
+
+    return pipeline.data_facts(cfg)
+
+
 def verify_matching_vocabs(cfg: DatasetConfig, model: Any) -> None:
     """Checks that a task makes the ids that the model knows: T5X's `utils.verify_matching_vocabs`.
 

@@ -18,7 +18,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from limba import checkpoints, data, evaluation, gin_utils, native_logs, restore, saved_tensors, storage, writers
+from limba import (
+    checkpoints,
+    data,
+    distributed,
+    evaluation,
+    gin_utils,
+    native_logs,
+    restore,
+    saved_tensors,
+    storage,
+    writers,
+)
 from limba.data import DatasetConfig, GetEvalDatasetFn
 from limba.models import BaseTransformerModel
 from limba.partitioning import PjitPartitioner
@@ -104,18 +115,22 @@ def evaluate(
                 raise ValueError("The loss needs TASK_FEATURE_LENGTHS, such as {'inputs': 512, 'targets': 114}.")
             data.verify_matching_vocabs(dataset_cfg, model)
             open_batches = train_eval_get_dataset_fn or data.get_training_eval_datasets
-            hosts = (jax.process_index(), jax.process_count())
-            opened = open_batches(dataset_cfg, *hosts, eval_steps, model.FEATURE_CONVERTER_CLS)
+            layout = partitioner.get_data_layout(dataset_cfg.batch_size)
+            shard = (layout.shard_id, layout.num_shards)
+            opened = open_batches(dataset_cfg, *shard, eval_steps, model.FEATURE_CONVERTER_CLS)
             batches = {
                 task: data.NumpyBatches(x) if hasattr(x, "as_numpy_iterator") else x for task, x in opened.items()
             }
 
     # -------------------------------------------------- checkpoints --------------------------------------------------
-    found = [str(path) for path in restore_checkpoint_cfg.checkpoints]
+    found = distributed.from_first("checkpoints", lambda: [str(path) for path in restore_checkpoint_cfg.checkpoints])
     if not found:
         raise _no_checkpoint()
     done_file = directory / f"eval.{dataset_cfg.name}.ckpt"
-    done = done_file.read_text(encoding="utf-8").split("\n") if done_file.is_file() else []
+    done = distributed.from_first(
+        "list of what is evaluated",
+        lambda: done_file.read_text(encoding="utf-8").split("\n") if done_file.is_file() else [],
+    )
     if restore_checkpoint_cfg.mode == "all":
         for path in set(found) & set(done):
             logger.info("%s is evaluated already (%s).", path, done_file)
@@ -197,7 +212,7 @@ def load_model_params(
     Raises:
       ValueError: if no checkpoint is named, or there is no seed for what the checkpoint lacks.
     """
-    checkpoint = checkpoint or config.checkpoint
+    checkpoint = checkpoint or distributed.from_first("checkpoint", lambda: config.checkpoint)
     if checkpoint is None:
         raise _no_checkpoint()
     shapes, axes = model.param_shapes_and_axes()

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 
 from limba import data, inference, writers
 from limba import metrics as metrics_lib
@@ -64,7 +65,7 @@ def evaluate(
     scalars = metrics_lib.compute(total)
     if "nats_per_target_token" in total:  # A model of a user's own may have other metrics.
         scalars["num_target_tokens"] = float(total["nats_per_target_token"].count)
-    scalars["unigram_nats_per_target_token"] = _entropy(token_counts)
+    scalars["unigram_nats_per_target_token"] = _entropy(_sum_over_hosts(token_counts))
     scalars["timing/evaluate_seconds"] = time.monotonic() - began
     return scalars
 
@@ -75,6 +76,14 @@ def _add_counts(counts: np.ndarray, batch: Batch) -> np.ndarray:
     new = np.bincount(targets, minlength=len(counts))
     new[: len(counts)] += counts
     return new
+
+
+def _sum_over_hosts(counts: np.ndarray) -> np.ndarray:
+    """The counts of all hosts, `[vocab]`. Rows that several hosts read count as often: shares stay."""
+    if jax.process_count() == 1:
+        return counts
+    length = int(np.max(multihost_utils.process_allgather(np.int32(len(counts)))))
+    return multihost_utils.process_allgather(np.pad(counts, (0, length - len(counts)))).sum(axis=0)
 
 
 def _entropy(counts: np.ndarray) -> float:

@@ -27,7 +27,7 @@ except ImportError as error:
     # This repository's own folder gin/ imports as an empty namespace package.
     raise ImportError("gin-config is not installed; run `pip install -e .` or launch/quickstart.sh first.") from error
 
-from limba import native_logs, patches, rooms, storage, t5x_compat, t5x_gin_files
+from limba import distributed, handshake, native_logs, patches, peers, rooms, storage, t5x_compat, t5x_gin_files
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +65,8 @@ def argument_parser(command: str, description: str) -> argparse.ArgumentParser:
         "--buckets", metavar="DIR", help="where buckets are mounted: gs://NAME/x is read and written as DIR/NAME/x"
     )
     _add_t5x_flags(parser)
+    # The other commands are for one machine, also on a worker of a pod.
+    parser.set_defaults(joins_cluster=command in ("train", "eval", "infer"))
     return parser
 
 
@@ -88,10 +90,7 @@ def _add_t5x_flags(parser: argparse.ArgumentParser) -> None:
         "--seqio_additional_cache_dirs", default="", metavar="A,B", help="where SeqIO's cached tasks are looked for"
     )
     group.add_argument("--multiprocess_gpu", **_SWITCH, help="join the processes of several hosts into one run")
-    group.add_argument("--coordinator_address", metavar="HOST:PORT", help="of process 0, with --multiprocess_gpu")
-    group.add_argument("--process_count", type=int, metavar="N", help="of all hosts, with --multiprocess_gpu")
-    group.add_argument("--process_index", type=int, metavar="I", help="of this one, with --multiprocess_gpu")
-    group.add_argument("--initialization_timeout", type=int, metavar="SECONDS", help="to wait for the other processes")
+    distributed.add_flags(group)
     group.add_argument(
         "--verbosity", "-v", type=int, default=0, metavar="N", help="-1 warnings only, 1 more than usual"
     )
@@ -120,14 +119,7 @@ def parse_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argpars
             raise GinError(f"{argument}: Limba is configured by gin, not by fiddle; give --gin_file=….")
     flags = parser.parse_args(rewrite_gin_flags(argv))
     logging.getLogger("limba").setLevel(logging.INFO - 10 * flags.verbosity)
-    joining = ("coordinator_address", "process_count", "process_index", "initialization_timeout")
-    given = {name: getattr(flags, name) for name in joining if getattr(flags, name) is not None}
-    if flags.multiprocess_gpu:
-        _join_processes(given)
-    elif given:
-        raise GinError(
-            f"--{next(iter(given))} says how to join several processes; add --multiprocess_gpu to join them."
-        )
+    _join_others(flags)
     if flags.buckets:
         storage.mount_buckets(flags.buckets)
     if flags.tfds_data_dir or flags.seqio_additional_cache_dirs:
@@ -137,25 +129,32 @@ def parse_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argpars
     return flags
 
 
-def _join_processes(given: dict[str, Any]) -> None:
-    import jax
-
-    names = {"process_count": "num_processes", "process_index": "process_id"}
-    logger.info("Joining the other processes: %s", given or "as the cluster says")
-    try:
-        jax.distributed.initialize(**{names.get(name, name): value for name, value in given.items()})
-    except ValueError as error:
+def _join_others(flags: argparse.Namespace) -> None:
+    """Joins the other processes of the run, where there are any."""
+    given = {name: getattr(flags, name) for name in ("coordinator_address", "process_count", "process_index")}
+    given = {name: value for name, value in given.items() if value is not None}
+    if given and not flags.multiprocess_gpu:
         raise GinError(
-            f"--multiprocess_gpu: {error} Give --coordinator_address, --process_count and --process_index where no "
-            "cluster manager says them."
-        ) from error
+            f"--{next(iter(given))} says how to join several processes; add --multiprocess_gpu to join them."
+        )
+    timeout = flags.initialization_timeout
+    if flags.dry_run:
+        return
+    place = distributed.find_place(given, flags.multiprocess_gpu, flags.joins_cluster, timeout)
+    if place is not None:
+        distributed.join(place, timeout)
+        peers.start()
 
 
 def start(function: Callable[..., Any], flags: argparse.Namespace, **arguments: Any) -> None:
-    """Calls what gin has configured, or with --dry_run prints the configuration instead."""
+    """Calls what gin has configured, or with --dry_run prints the configuration instead.
+
+    Where several processes run as one, they first compare their code and configuration.
+    """
     if flags.dry_run:
         print(gin.config_str())
         return
+    handshake.compare_code(gin.config_str())
     function(**arguments)
 
 
@@ -484,14 +483,16 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
     `LIMBA_TRACEBACK=1` shows the traceback too.
     """
     _set_up_logging()
-    try:
-        code = main(list(sys.argv[1:] if argv is None else argv))
-    except (ValueError, OSError, RuntimeError, ImportError) as error:
-        if os.environ.get("LIMBA_TRACEBACK"):
-            raise
-        print(f"error: {without_gin_trailer(error)}", file=sys.stderr)
-        code = 1
-    sys.exit(code)
+    with peers.membership():
+        try:
+            code = main(list(sys.argv[1:] if argv is None else argv))
+        except (ValueError, OSError, RuntimeError, ImportError) as error:
+            if os.environ.get("LIMBA_TRACEBACK"):
+                raise
+            print(f"error: {without_gin_trailer(error)}", file=sys.stderr)
+            peers.tell_failure(error, without_gin_trailer(error))
+            code = 1
+        sys.exit(code)
 
 
 def _set_up_logging() -> None:

@@ -26,7 +26,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from tqdm import tqdm
 
-from limba import checkpoints, data, gin_utils, infer_text, inference, native_logs, storage
+from limba import checkpoints, data, distributed, gin_utils, infer_text, inference, native_logs, storage
 from limba.data import Batch, DatasetConfig
 from limba.eval import checkpoint_step, load_model_params, refuse_train_state_initializer
 from limba.models import BaseTransformerModel
@@ -160,15 +160,19 @@ def infer(
     write_fn = write_fn or task_inference.write_inferences_to_file
     suffix = f"{shard_id:05}-of-{num_shards:05}"
     names = {task.name: f"{task.name}-{mode}.{file_extension}-{suffix}" for task in tasks}
-    left = [task for task in tasks if not storage.is_file(directory / (names[task.name] + _COMPLETED))]
+    complete = distributed.from_first(
+        "list of what is complete",
+        lambda: [name for name, file in names.items() if storage.is_file(directory / (file + _COMPLETED))],
+    )
+    left = [task for task in tasks if task.name not in complete]
     for task in tasks:
         if task not in left:
             print(f"{directory / names[task.name]} is complete; nothing is left to do.")
     if not left:
         return
 
-    checkpoint = restore_checkpoint_cfg.checkpoint
-    params, _ = load_model_params(model, partitioner, restore_checkpoint_cfg, fallback_init_rng=fallback_init_rng)
+    checkpoint = distributed.from_first("checkpoint", lambda: restore_checkpoint_cfg.checkpoint)
+    params, _ = load_model_params(model, partitioner, restore_checkpoint_cfg, checkpoint, fallback_init_rng)
     infer_step = getattr(model, inference.MODES[mode])
     infer_fn = inference.make_infer_fn(infer_step, dataset_cfg.batch_size, partitioner)
     chunk_size = checkpoint_period * dataset_cfg.batch_size
@@ -186,8 +190,7 @@ def infer(
     for task in left:
         output_fname = names[task.name]
         chunks_dir = directory / f"tmp-{output_fname}"
-        done = _completed_chunks(chunks_dir, output_fname, identity) if is_writer else 0
-        done = int(multihost_utils.broadcast_one_to_all(np.int32(done)))
+        done = _done_before(chunks_dir, output_fname, identity)
         with native_logs.filtered():
             shard = (shard_id, num_shards)
             chunks = task_inference.chunks(task, dataset_cfg, model.FEATURE_CONVERTER_CLS, *shard, chunk_size, done)
@@ -214,6 +217,13 @@ def infer(
             where = directory / output_fname if merge_chunked_results else chunks_dir
             print(f"{task.name}: results in {where}")
         multihost_utils.sync_global_devices(f"infer:{output_fname}")
+
+
+def _done_before(chunks_dir: AnyPath, output_fname: str, identity: Mapping[str, Any]) -> int:
+    """The whole chunks of an interrupted run, as worker 0 sees them."""
+    return distributed.from_first(
+        "count of whole chunks", lambda: _completed_chunks(chunks_dir, output_fname, identity)
+    )
 
 
 def _check_mode(mode: str) -> None:
@@ -294,7 +304,8 @@ def main(argv: Sequence[str]) -> int:
     inputs = flags.input + (infer_text.read_lines(flags.input_file) if flags.input_file else [])
     files, bindings = list(flags.gin_file), list(flags.gin_bindings)
     if flags.run_dir:
-        checkpoint = checkpoints.find_checkpoint(flags.run_dir)
+        newest = distributed.from_first("checkpoint", lambda: str(checkpoints.find_checkpoint(flags.run_dir)))
+        checkpoint = storage.as_path(newest)
         files = [str(checkpoint / "run" / "config.gin"), "gin/runs/infer_text.gin", *files]
         bindings.insert(0, f"CHECKPOINT_PATH = {str(checkpoint)!r}")
         vocabulary = checkpoint / "run" / "spiece.model"

@@ -49,8 +49,7 @@ def make_infer_fn(infer_step: Callable, batch_size: int, partitioner: PjitPartit
         return index, outputs
 
     run = partitioner.jit(step, out_shardings=partitioner.replicated)
-    rows_per_host = batch_size // jax.process_count()
-    own_rows = slice(jax.process_index() * rows_per_host, (jax.process_index() + 1) * rows_per_host)
+    own_rows = partitioner.get_data_layout(batch_size).rows
 
     def infer(params: PyTree, batches: Iterable[tuple[np.ndarray, Batch]], rng: Any = None) -> PyTree:
         results: list[Any] = []

@@ -18,6 +18,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from limba.data import Batch
+from limba.data_layout import DataLayout, HostGroups
 
 logger = logging.getLogger(__name__)
 PyTree = Any
@@ -193,11 +194,7 @@ class PjitPartitioner:
             self.mesh = Mesh(_device_mesh((len(devices) // model_axis, model_axis), devices), ("data", "model"))
             self.data_axes = ("data",)
         self.logical_axis_rules = rules
-        if self.num_data_shards % jax.process_count():
-            raise ValueError(
-                f"PjitPartitioner.num_partitions = {self.mesh.shape['model']} makes hosts share rows of a batch, which "
-                f"is not supported yet: use at most the {jax.local_device_count()} devices of one host."
-            )
+        self._host_groups = HostGroups(self.mesh, self.data_axes)
 
     @property
     def num_data_shards(self) -> int:
@@ -238,12 +235,21 @@ class PjitPartitioner:
 
         return jax.tree.map(sharding, logical_axes, is_leaf=lambda x: x is None or isinstance(x, PartitionSpec))
 
+    def get_data_layout(self, batch_size: int) -> DataLayout:
+        """Which rows of a global batch this host reads. Hosts that share the devices of a model read the same."""
+        return self._host_groups.layout(batch_size, jax.process_index())
+
+    @property
+    def num_host_groups(self) -> int:
+        """How many groups of hosts split the rows of a batch; the hosts of a group read the same rows."""
+        return len(self._host_groups.hosts)
+
     def shard_batch(self, batch: Batch) -> dict[str, jax.Array]:
-        """Global arrays from this host's rows of the batch."""
-        return {
-            name: jax.make_array_from_process_local_data(self.data_sharding, np.asarray(rows))
-            for name, rows in batch.items()
-        }
+        """Global arrays from the rows that this host reads, `[rows of its group, …]`."""
+        sharding, host = self.data_sharding, jax.process_index()
+        if jax.process_count() == 1:
+            return {name: jax.device_put(np.asarray(rows), sharding) for name, rows in batch.items()}
+        return {name: self._host_groups.put(np.asarray(rows), sharding, host) for name, rows in batch.items()}
 
     def jit(self, function: Callable, **jit_arguments) -> Callable:
         """`jax.jit` whose tracing sees this mesh and these rules."""

@@ -10,6 +10,7 @@ Writes nothing itself. With JAX_COMPILATION_CACHE_DIR set, the run that follows 
 import functools
 import json
 import logging
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -43,7 +44,7 @@ def precompile(
 
     Args:
       model: network, loss and optimizer definition.
-      train_dataset_cfg: lengths, batch size and packing; the task itself is not opened.
+      train_dataset_cfg: lengths, batch size and packing. Of the task only is asked how many a mixture has.
       partitioner: mesh and rules.
       model_dir: accepted for T5X's files, whose precompile writes HLO there; nothing is written.
       random_seed: accepted for T5X's files; no number is drawn.
@@ -97,7 +98,7 @@ def precompile(
 
 
 def batch_shapes(config: DatasetConfig, feature_converter: str | type) -> Mapping[str, tuple[int, int]]:
-    """The features of a batch as SeqIO's converters make them, `[batch, length]`.
+    """The features of a batch as SeqIO's converters make them, `[batch, length]`, and a mixture's `[batch, tasks]`.
 
     Raises:
       ValueError: without lengths, or for a converter that is not known here.
@@ -123,7 +124,27 @@ def batch_shapes(config: DatasetConfig, feature_converter: str | type) -> Mappin
             raise ValueError(f"The shapes of {converter} are not known without data; `limba train` compiles with them.")
     if config.pack:
         names += [f"{side}_{name}" for side in sides for name in ("segment_ids", "positions")]
-    return {name: (config.batch_size, sides[name.partition("_")[0]]) for name in names}
+    shapes = {name: (config.batch_size, sides[name.partition("_")[0]]) for name in names}
+    # The step of a mixture reports losses by task, and is another program.
+    if converter == "EncDecFeatureConverter" and not config.pack and (tasks := _num_tasks(config)) > 1:
+        shapes["example_tasks"] = (config.batch_size, tasks)
+    return shapes
+
+
+def _num_tasks(config: DatasetConfig) -> int:
+    """Of a mixture; 1 for a task. What nobody has registered yet is taken for a task, and that is said."""
+    reason = f"No module of the configuration registers {config.name!r}."
+    if config.module is not None or "seqio" in sys.modules:  # Otherwise TensorFlow stays out.
+        from tasks import providers
+
+        try:
+            provider = providers.find_provider(config.mixture_or_task_name, config.module)
+        except ValueError as error:
+            reason = str(error)
+        else:
+            return len(providers.tasks_with_split(provider, config.split))
+    logger.warning("%s Its step is compiled as that of a single task; a mixture's is another one.", reason)
+    return 1
 
 
 def main(argv: Sequence[str]) -> int:

@@ -2,22 +2,46 @@
 
 import signal
 from types import FrameType
+from typing import Protocol
 
 # sysexits.h EX_TEMPFAIL: "try again later". A supervisor restarts on it.
 PREEMPTED_EXIT_CODE = 75
 
 
-class StopRequest:
-    """A context in which SIGTERM and the first Ctrl-C only set `requested`; a second Ctrl-C interrupts at once."""
+class Agreement(Protocol):
+    """What stops all workers of a run after the same step: `limba.peers.Peers`."""
 
-    def __init__(self) -> None:
-        self.requested = False
+    def request_stop(self, reason: str) -> None: ...
+
+    def stop_due(self, step: int) -> bool: ...
+
+
+class StopRequest:
+    """A context in which SIGTERM and the first Ctrl-C ask for a stop; a second Ctrl-C interrupts at once.
+
+    Args:
+      agreement: of the workers of a run; None for a process that is alone.
+    """
+
+    def __init__(self, agreement: Agreement | None = None) -> None:
+        self._requested = False
+        self._agreement = agreement
         self._previous: dict[int, object] = {}
 
+    def is_due(self, step: int) -> bool:
+        """Whether the run ends after this step: the same on all workers, however often they ask."""
+        return self._requested if self._agreement is None else self._agreement.stop_due(step)
+
+    def request(self, reason: str) -> None:
+        """Asks for a stop, as a signal does."""
+        self._requested = True
+        if self._agreement is not None:
+            self._agreement.request_stop(reason)
+
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        if self.requested and signum == signal.SIGINT:
+        if self._requested and signum == signal.SIGINT:
             raise KeyboardInterrupt
-        self.requested = True
+        self.request(f"asked to stop ({signal.Signals(signum).name})")
 
     def __enter__(self) -> "StopRequest":
         for signum in (signal.SIGTERM, signal.SIGINT):

@@ -4,17 +4,14 @@ import dataclasses
 import json
 import logging
 import secrets
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-from jax.experimental import multihost_utils
 
 import limba
-from limba import checkpoints, gin_utils
+from limba import checkpoints, code_versions, distributed, gin_utils
 from limba.data import DatasetConfig
 from limba.models import EncoderDecoderModel
 from limba.storage import AnyPath
@@ -23,7 +20,11 @@ logger = logging.getLogger(__name__)
 
 
 def recorded(model_dir: AnyPath) -> dict[str, Any]:
-    """`run.json` of the newest checkpoint in which it is whole; empty for a new run."""
+    """`run.json` of the newest checkpoint in which it is whole, as worker 0 reads it; empty for a new run."""
+    return distributed.from_first("record of the run", lambda: _recorded(model_dir))
+
+
+def _recorded(model_dir: AnyPath) -> dict[str, Any]:
     for step in reversed(checkpoints.checkpoint_steps(model_dir)):
         path = checkpoints.checkpoint_path(model_dir, step)
         try:
@@ -48,8 +49,7 @@ def choose_seeds(before: Mapping[str, Any], random_seed: int | None, dataset_see
         keep = name in known and (name == "random" or before.get("position_saved", True))
         drawn = known[name] if keep else secrets.randbelow(2**31)
         seeds[name] = configured if configured is not None else drawn
-    if jax.process_count() > 1:
-        seeds = {name: int(seed) for name, seed in multihost_utils.broadcast_one_to_all(seeds).items()}
+    seeds = distributed.from_first("seeds", lambda: seeds)
     logger.info("Seeds: %s", seeds)
     return seeds
 
@@ -85,31 +85,6 @@ def _absolute(file: str) -> str:
     return file if "://" in file else str(Path(file).expanduser().absolute())
 
 
-def commits() -> dict[str, str]:
-    """The git commits of the code, with `-dirty` where tracked files were changed.
-
-    "limba" if it runs from its own checkout, "project" if the working directory is in another one.
-    """
-    limba_folder = Path(limba.__file__).resolve().parents[1]
-    folders = {}
-    # An installed package may lie in the checkout of something else.
-    if _git(limba_folder, "rev-parse", "--show-toplevel") == str(limba_folder):
-        folders["limba"] = limba_folder
-    if (here := _git(Path.cwd(), "rev-parse", "--show-toplevel")) and Path(here) != limba_folder:
-        folders["project"] = Path(here)
-    describe = ("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-    return {name: commit for name, folder in folders.items() if (commit := _git(folder, *describe))}
-
-
-def _git(folder: Path, *command: str) -> str | None:
-    """What git prints; None if it is not installed, or the folder is in no checkout."""
-    try:
-        done = subprocess.run(["git", "-C", folder, *command], capture_output=True, text=True, timeout=20)
-    except (FileNotFoundError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
 def run_files(
     model: EncoderDecoderModel,
     dataset_config: DatasetConfig,
@@ -122,7 +97,7 @@ def run_files(
     info = run_info(model, dataset_config, seeds, initial_step) | {
         "total_steps": total_steps,
         "position_saved": position_saved,
-        "commits": commits(),
+        "commits": code_versions.commits(),
     }
     files = {
         "run.json": json.dumps(info, indent=1).encode(),

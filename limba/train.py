@@ -19,14 +19,18 @@ from limba import actions as actions_lib
 from limba import (
     checkpoints,
     data,
+    distributed,
     gin_utils,
+    handshake,
     native_logs,
     run_description,
     training_data,
     training_loop,
+    watchdog,
     writers,
 )
 from limba.data import BatchIterator, DatasetConfig, GetDatasetFn, GetEvalDatasetFn
+from limba.goodput import Goodput
 from limba.models import EncoderDecoderModel
 from limba.partitioning import PjitPartitioner
 from limba.run_directory import BucketWriter, RunDirectory
@@ -37,6 +41,7 @@ from limba.training_loop import NanLossError as NanLossError
 
 logger = logging.getLogger(__name__)
 
+_WATCHDOG = watchdog.WatchdogConfig()
 ConfigSummary = Callable[[str, writers.SummaryWriter, int], None]
 
 
@@ -71,8 +76,9 @@ def train(
     gc_period: int = 0,
     training_eval_average_metrics: Mapping[str, Sequence[str]] | None = None,
     infer_eval_average_metrics: Mapping[str, Sequence[str]] | None = None,
+    watchdog_cfg: watchdog.WatchdogConfig | None = _WATCHDOG,
 ) -> tuple[int, TrainState]:
-    """Trains until `total_steps`, or until an action ends it. The arguments are T5X's.
+    """Trains until `total_steps`, or until an action ends it. The arguments are T5X's, but for the last.
 
     A `model_dir` with checkpoints is gone on with, from the newest whole one: same parameters, same optimizer state,
     same place in the data. Otherwise training starts from `checkpoint_cfg.restore`, or from scratch.
@@ -112,6 +118,7 @@ def train(
         leaves it alone.
       training_eval_average_metrics: `{"task_average/accuracy": ["task_a", "task_b"]}` adds means over tasks.
       infer_eval_average_metrics: likewise, of the tasks' own metrics.
+      watchdog_cfg: when a step that hangs is reported, and ends the run; None watches nothing.
 
     Returns:
       The last step and state.
@@ -139,6 +146,7 @@ def train(
             partitioner.check_batch_size(config.batch_size, name)
 
     # ----------------------------------------------- seeds and trainer ------------------------------------------------
+    handshake.compare_data(model, train_dataset_cfg, get_dataset_fn, run_directory.home)
     before = run_description.recorded(run_directory.home)
     seeds = run_description.choose_seeds(before, random_seed, train_dataset_cfg.seed)
     train_dataset_cfg = dataclasses.replace(train_dataset_cfg, seed=seeds["dataset"])
@@ -169,9 +177,9 @@ def train(
         prepare = functools.partial(
             prepare_train_iter_fn or _keep, partitioner=partitioner, checkpoint_cfg=checkpoint_cfg
         )
-        batches = training_data.open_stream(model, train_dataset_cfg, get_dataset_fn, prepare)
+        batches = training_data.open_stream(model, train_dataset_cfg, get_dataset_fn, prepare, partitioner)
         eval_batches = training_data.open_eval_batches(
-            model, train_eval_dataset_cfg, train_eval_get_dataset_fn, eval_steps
+            model, train_eval_dataset_cfg, train_eval_get_dataset_fn, eval_steps, partitioner
         )
         evaluator = training_data.open_evaluator(
             model, infer_eval_dataset_cfg, inference_evaluator_cls, partitioner, directory
@@ -230,6 +238,8 @@ def train(
             save=save,
             garbage_collection=gc_period,
         ),
+        goodput=Goodput(directory, first_step, began, resumed, writes=jax.process_index() == 0),
+        watchdog=watchdog_cfg,
     )
     if jax.process_index() == 0:
         summarize_config_fn(str(directory), writers.SummaryWriter(metric_writers, "train"), first_step)
@@ -250,7 +260,9 @@ def train(
             evaluator.close()
         for writer in metric_writers:
             writer.close()
-    _report(directory)
+    if jax.process_index() == 0:
+        logger.info("%s", run.goodput.table())
+        _report(directory)
     return last_step, state
 
 
@@ -313,7 +325,7 @@ def _restore_or_initialize(
         _restore_position(batches, dataset_state)
         logger.info("Going on from step %d in %s.", int(state.step), checkpointer.model_dir)
         return state, True
-    initial = restore.checkpoint if restore is not None else None
+    initial = distributed.from_first("initial checkpoint", lambda: restore.checkpoint) if restore is not None else None
     if restore is not None and initial is not None:
         if restore.dtype not in (None, "float32"):
             raise ValueError(f"RestoreCheckpointConfig.dtype is {restore.dtype!r}; training is in float32.")
@@ -380,9 +392,13 @@ def _evaluation_is_due(run: training_loop.Run, first_step: int, resumed: bool, b
         return False
     if not resumed:
         return before_training
-    done = {line["step"] for line in writers.read_metrics(run.model_dir, folder)}
-    due = run.periods.evaluates(first_step) or first_step > run.periods.total_steps
-    return due and first_step not in done
+    if not (run.periods.evaluates(first_step) or first_step > run.periods.total_steps):
+        return False
+
+    def is_done() -> bool:
+        return first_step in {line["step"] for line in writers.read_metrics(run.model_dir, folder)}
+
+    return not distributed.from_first("last evaluation", is_done)
 
 
 def _announce(run: training_loop.Run, feature_lengths: Mapping[str, int], first_step: int) -> None:

@@ -31,6 +31,7 @@ class TrainStatistics:
       writers: where the scalars go.
       batch_size: rows of a step.
       tokens_per_step: input and target positions of a step.
+      goodput: says what the run's time was spent on, as scalars.
       task_groups: the tasks whose losses are reported together, by the name of the group; see `data.TaskBatches`.
       epochs: says how often each task has gone through its documents.
     """
@@ -40,6 +41,7 @@ class TrainStatistics:
         writers: Sequence[MetricWriter],
         batch_size: int,
         tokens_per_step: int,
+        goodput: Callable[[], Mapping[str, float]] = dict,
         task_groups: Mapping[str, Sequence[int]] | None = None,
         epochs: Callable[[], Mapping[str, float]] = dict,
     ):
@@ -47,6 +49,7 @@ class TrainStatistics:
         self._batch_size = batch_size
         self._target_tokens_per_step = 0
         self._tokens_per_step = tokens_per_step
+        self._goodput = goodput
         self._task_groups = task_groups
         self._epochs = epochs
         self._add = jax.jit(metrics_lib.add)
@@ -96,6 +99,7 @@ class TrainStatistics:
             return {}
         scalars = metrics_lib.compute(self._sum, self._task_groups) | self._first
         scalars |= {f"epochs/{task}": epochs for task, epochs in self._epochs().items()}
+        scalars |= self._goodput()
         scalars["timing/uptime"] = time.monotonic() - self._process_began
         if self._timed_steps:
             seconds = max(time.monotonic() - self._began, 1e-9)

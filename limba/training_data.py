@@ -5,8 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from limba import data, evaluation
 from limba.data import BatchIterator, DatasetConfig, EvalBatches, GetDatasetFn, GetEvalDatasetFn
 from limba.models import BaseTransformerModel
@@ -15,15 +13,12 @@ from limba.partitioning import PjitPartitioner
 logger = logging.getLogger(__name__)
 
 
-def _hosts() -> tuple[int, int]:
-    return jax.process_index(), jax.process_count()
-
-
 def open_stream(
     model: BaseTransformerModel,
     config: DatasetConfig,
     get_dataset_fn: GetDatasetFn | None,
     prepare: Callable[[Any], Any],
+    partitioner: PjitPartitioner,
 ) -> BatchIterator:
     """The training stream at its beginning; a `tf.data.Dataset` of a user's function is made resumable.
 
@@ -32,13 +27,16 @@ def open_stream(
       config: what to read.
       get_dataset_fn: None is `data.get_dataset`.
       prepare: what is done to the function's result.
+      partitioner: knows which rows this host reads.
     """
-    batches = prepare((get_dataset_fn or data.get_dataset)(config, *_hosts(), model.FEATURE_CONVERTER_CLS))
+    layout = partitioner.get_data_layout(config.batch_size)
+    shard = (layout.shard_id, layout.num_shards)
+    batches = prepare((get_dataset_fn or data.get_dataset)(config, *shard, model.FEATURE_CONVERTER_CLS))
     if hasattr(batches, "save_state"):
         return batches
     from tasks import foreign_readers
 
-    return foreign_readers.DatasetBatches(batches, config, *_hosts())
+    return foreign_readers.DatasetBatches(batches, config, *shard)
 
 
 def open_eval_batches(
@@ -46,12 +44,14 @@ def open_eval_batches(
     config: DatasetConfig | None,
     get_dataset_fn: GetEvalDatasetFn | None,
     eval_steps: int | None,
+    partitioner: PjitPartitioner,
 ) -> EvalBatches:
     """The batches of teacher-forced evaluation by task; none without a configuration."""
     if config is None:
         return {}
     get_eval_fn = get_dataset_fn or data.get_training_eval_datasets
-    opened = get_eval_fn(config, *_hosts(), eval_steps, model.FEATURE_CONVERTER_CLS)
+    layout = partitioner.get_data_layout(config.batch_size)
+    opened = get_eval_fn(config, layout.shard_id, layout.num_shards, eval_steps, model.FEATURE_CONVERTER_CLS)
     return {task: data.NumpyBatches(x) if hasattr(x, "as_numpy_iterator") else x for task, x in opened.items()}
 
 

@@ -112,7 +112,7 @@ class TrainingEvaluation:
     def _evaluate_batches(self, state: TrainState, step: int, say: Callable[[str], None]) -> Results:
         results: Results = {}
         for task, batches in self.batches.items():
-            counted = _CountedBatches(batches, jax.process_count())
+            counted = _CountedBatches(batches, self.trainer.partitioner.num_host_groups)
             scalars = evaluation.evaluate(self.trainer.eval_step, state, counted, self.max_batches)
             scalars |= counted.rates()
             if self._is_first:
@@ -181,9 +181,9 @@ class _CountedBatches:
       first_seconds: that the first batch took: compilation, where it was the first of its shape.
     """
 
-    def __init__(self, batches: Iterable[Batch], num_hosts: int):
+    def __init__(self, batches: Iterable[Batch], num_host_groups: int):
         self._batches = batches
-        self._num_hosts = num_hosts
+        self._num_host_groups = num_host_groups
         self.first_seconds = 0.0
 
     def __iter__(self) -> Iterator[Batch]:
@@ -192,8 +192,8 @@ class _CountedBatches:
         for batch in self._batches:
             targets = batch["decoder_target_tokens"]
             self._steps += 1
-            self._rows += targets.shape[0] * self._num_hosts
-            self._target_tokens += targets.size * self._num_hosts
+            self._rows += targets.shape[0] * self._num_host_groups
+            self._target_tokens += targets.size * self._num_host_groups
             given = time.monotonic()
             try:
                 yield batch

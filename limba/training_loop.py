@@ -13,10 +13,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from limba import checkpoints, writers
+from limba import checkpoints, peers, watchdog, writers
 from limba import metrics as metrics_lib
 from limba.actions import TRAIN_METRIC_KEY, ActionMode, Actions
-from limba.data import BatchIterator, TaskBatches
+from limba.data import Batch, BatchIterator, TaskBatches
+from limba.goodput import Goodput
 from limba.preemption import PREEMPTED_EXIT_CODE, StopRequest
 from limba.storage import AnyPath
 from limba.train_state import TrainState
@@ -66,6 +67,8 @@ class Run:
       checkpointer: of `model_dir`.
       batch_size: rows of the global batch.
       tokens_per_step: positions of inputs and targets in the global batch.
+      goodput: is told what time is spent on.
+      watchdog: when a step that hangs is reported, and ends the run; None watches nothing.
     """
 
     trainer: BaseTrainer
@@ -79,6 +82,8 @@ class Run:
     batch_size: int
     tokens_per_step: int
     periods: Periods
+    goodput: Goodput
+    watchdog: watchdog.WatchdogConfig | None
 
 
 def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, TrainState]:
@@ -90,24 +95,41 @@ def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, Train
     by_task: dict[str, Any] = {}
     if isinstance(run.batches, TaskBatches):  # A stream of a user's own need not know its tasks.
         by_task = {"task_groups": run.batches.task_groups, "epochs": run.batches.epochs}
-    statistics = TrainStatistics(run.writers, run.batch_size, run.tokens_per_step, **by_task)
+    statistics = TrainStatistics(run.writers, run.batch_size, run.tokens_per_step, run.goodput.scalars, **by_task)
     step, last_saved = first_step, first_step
     previous: metrics_lib.Metrics | None = None
     ended_early = False
+    together = peers.peers()
+    if together is not None:
+        together.doing = lambda: run.goodput.kind
+    describe_others = together.describe_others if together is not None else lambda: ""
+
+    def save_while_reading() -> None:
+        """Saves the last step while no batch comes; hosts that train together could only save together."""
+        nonlocal last_saved
+        if run.goodput.kind == "input" and jax.process_count() == 1 and step > last_saved:
+            last_saved = step
+            _save(run, state, previous, step)
+            run.checkpointer.wait()
+            logger.error("No batch came for step %d; step %d is saved.", step + 1, step)
 
     with (
-        StopRequest() as stop,
+        StopRequest(together) as stop,
         writers.ProgressBar(periods.total_steps, first_step, run.tokens_per_step) as bar,
         _garbage_collection(periods.garbage_collection) as collect,
+        watchdog.Watchdog(run.watchdog, stop.request, save_while_reading, describe_others) as watch,
     ):
-        while step < periods.total_steps and not stop.requested and not ended_early:
+        run.goodput.begin_steps()
+        while step < periods.total_steps and not stop.is_due(step) and not ended_early:
             began = time.monotonic()
-            batch = run.trainer.partitioner.shard_batch(next(run.batches))
+            batch = _next_batch(run, previous, save_while_reading)
             read = time.monotonic()
-            state, metrics = run.trainer.train_step(state, batch)
+            with run.goodput.spending("compile" if previous is None else "step"):
+                state, metrics = run.trainer.train_step(state, batch)
+                if previous is None:  # The first call compiles.
+                    jax.block_until_ready(metrics)
             step += 1
-            if previous is None:  # The first call compiles.
-                jax.block_until_ready(metrics)
+            if previous is None:
                 seconds = time.monotonic() - read
                 statistics.add_first(metrics, seconds, read - began, batch["decoder_target_tokens"].size)
                 bar.step()
@@ -119,24 +141,28 @@ def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, Train
                 bar.step(_shown_loss(previous) if bar.wants_loss else None)
             previous = metrics
 
-            if periods.summarizes(step) or stop.requested:
+            if periods.summarizes(step) or stop.is_due(step):
                 scalars = statistics.write(step)
                 ended_early |= run.actions.run(ActionMode.TRAIN, state, {TRAIN_METRIC_KEY: scalars})
             # Evaluation comes before the checkpoint: a run killed in between makes it again.
-            if periods.evaluates(step) and not stop.requested:
-                with statistics.paused(), bar.paused():
+            if periods.evaluates(step) and not stop.is_due(step):
+                with statistics.paused(), bar.paused(), watch.paused():
                     ended_early |= evaluate(run, state, step, bar.message)
             if periods.saves(step) or ended_early:
-                with statistics.paused(), bar.paused():
+                with statistics.paused(), bar.paused(), watch.paused():
                     _save(run, state, metrics, step)
                 last_saved = step
             collect(step)
+            run.goodput.step_done(step)
+            watch.beat(step)
+        stopped = stop.is_due(step)
         if step > last_saved:  # Asked to stop.
             _save(run, state, previous, step)
 
-    run.checkpointer.wait()
+    with run.goodput.spending("checkpoint"):
+        run.checkpointer.wait()
     where = f"saved as {_path(run, step)}" if periods.save is not None else "not saved, as configured"
-    if stop.requested and step < periods.total_steps and not ended_early:
+    if stopped and step < periods.total_steps and not ended_early:
         logger.warning("Stopped on request at step %d; %s.", step, where)
         raise SystemExit(PREEMPTED_EXIT_CODE)
     if ended_early:
@@ -144,9 +170,28 @@ def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, Train
     return step, state
 
 
+def _next_batch(
+    run: Run, previous: metrics_lib.Metrics | None, save_while_reading: Callable[[], None]
+) -> dict[str, jax.Array]:
+    """The next batch on the devices. Where it cannot be read, what was trained so far is saved first."""
+    began = time.monotonic()
+    with run.goodput.spending("input"):
+        try:
+            batch: Batch = next(run.batches)
+        except Exception:  # Whatever it is goes on to whoever handles it.
+            save_while_reading()
+            raise
+        sharded = run.trainer.partitioner.shard_batch(batch)
+    # While the devices were still at the step before, reading cost nothing.
+    if previous is not None and not all(leaf.is_ready() for leaf in jax.tree.leaves(previous)):
+        run.goodput.move(time.monotonic() - began, "input", "step")
+    return sharded
+
+
 def evaluate(run: Run, state: TrainState, step: int, say: Callable[[str], None]) -> bool:
     """Makes the evaluations of a step and runs their actions; whether one of them ends training."""
-    results = run.evaluation.run(state, step, say)
+    with run.goodput.spending("evaluation"):
+        results = run.evaluation.run(state, step, say)
     # All of them run, whatever the first says.
     stops = [run.actions.run(mode, state, tasks) for mode, tasks in results.items()]
     return any(stops)
@@ -209,5 +254,10 @@ def _save(run: Run, state: TrainState, metrics: metrics_lib.Metrics | None, step
         _check_finite(metrics, step, run)
     if not bool(_all_finite((state.params, state.opt_state))):
         raise _not_finite(run, f"The update of step {step} made parameters or optimizer state infinite or NaN.")
-    run.checkpointer.save(state, run.batches.save_state() if save.save_dataset else None, run.run_files)
+    layout = run.trainer.partitioner.get_data_layout(run.batch_size)
+    keeps_position = save.save_dataset and layout.is_first_host_in_replica_set
+    with run.goodput.spending("checkpoint"):
+        run.checkpointer.save(state, run.batches.save_state() if keeps_position else None, run.run_files)
+    # From here a restart loses nothing.
+    run.goodput.write()
     writers.write_timing(run.writers, step, "checkpoint_seconds", time.monotonic() - began)

@@ -29,8 +29,8 @@ class _KeepWindows:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.objective, name)
 
-    def corrupt(self, tokens: np.ndarray, lengths: np.ndarray, seeds: np.ndarray, **vocabulary: int):
-        del seeds, vocabulary
+    def corrupt(self, tokens: np.ndarray, lengths: np.ndarray, seeds: np.ndarray, ids: objectives.VocabularyIds):
+        del seeds, ids
         one = np.ones((len(tokens), 1), np.int32)
         return objectives.CorruptedBatch(tokens, lengths, one, one[:, 0].astype(np.int64))
 
@@ -157,11 +157,7 @@ def _describe(
         "lengths": dict(config.task_feature_lengths or {}),
         "objective": objective,
         "mode": denoise.mode_tokens(task.output_features) if denoise else [],
-        "vocabulary": {
-            "vocab_size": vocabulary.vocab_size,
-            "num_sentinels": vocabularies.num_sentinels(vocabulary),
-            "eos_id": vocabulary.eos_id,
-        },
+        "vocabulary": dataclasses.asdict(vocabularies.ids_of(vocabulary)),
         "files": cached_data.describe_files(list(dict.fromkeys(files))),
         "fingerprint": json.loads(json.dumps(stream.fingerprint(seed, 1))),
     }

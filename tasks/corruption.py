@@ -1,10 +1,30 @@
 """What an objective is: the contract of `tasks.preprocessors.Denoise`, and randomness that is a function of a seed."""
 
+import dataclasses
 from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
 from limba.hashing import mix
+
+
+@dataclasses.dataclass(frozen=True)
+class VocabularyIds:
+    """What an objective needs to know of a vocabulary.
+
+    Attributes:
+      vocab_size: with its sentinels, which are the last ids and count down.
+      num_sentinels: how many of the last ids are sentinels.
+      eos_id: what features end with.
+    """
+
+    vocab_size: int
+    num_sentinels: int
+    eos_id: int
+
+    @property
+    def first_sentinel(self) -> int:
+        return self.vocab_size - 1
 
 
 class CorruptedBatch(NamedTuple):
@@ -51,16 +71,7 @@ class Objective(Protocol):
         """Raises ValueError if a full example needs more sentinels than the vocabulary has."""
         ...
 
-    def corrupt(
-        self,
-        tokens: np.ndarray,
-        lengths: np.ndarray,
-        seeds: np.ndarray,
-        *,
-        vocab_size: int,
-        num_sentinels: int,
-        eos_id: int,
-    ) -> CorruptedBatch:
+    def corrupt(self, tokens: np.ndarray, lengths: np.ndarray, seeds: np.ndarray, ids: VocabularyIds) -> CorruptedBatch:
         """Makes examples of windows of text.
 
         A row depends on its tokens and on `seeds[i]` alone.
@@ -69,9 +80,7 @@ class Objective(Protocol):
           tokens: int32 `[batch, raw_length]`.
           lengths: `[batch]`, the tokens of each row, at least 2.
           seeds: uint64 `[batch]`, see `example_seeds`.
-          vocab_size: size of the vocabulary with its sentinels: the first sentinel is `vocab_size - 1`.
-          num_sentinels: how many of the last ids are sentinels.
-          eos_id: appended to the features.
+          ids: of the vocabulary that the tokens are of.
         """
         ...
 

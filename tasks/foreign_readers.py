@@ -19,6 +19,7 @@ import tensorflow as tf
 from limba import data
 from tasks import readers
 from tasks.epochs import EpochCounter
+from tasks.open_iterators import close_at_exit
 from tasks.streams import Stream
 
 logger = logging.getLogger(__name__)
@@ -34,12 +35,13 @@ class ForeignReader:
         self.state_name = f"reader-{reader:04d}-of-{layout.num_readers:04d}.zip"
         self.can_save = True
         self._open(seed)
+        close_at_exit(self)
 
     def _open(self, seed: int) -> None:
         self._seed = seed
-        examples = self._stream.mixed_examples(seed, self._reader, self._layout.num_readers)
-        self._dataset = self._stream.batch(examples, self._layout.rows_per_reader).prefetch(2)
-        self._iterator = iter(self._dataset)
+        layout = self._layout
+        self._dataset = self._stream.batches(layout.rows_per_reader, seed, self._reader, layout.num_readers).prefetch(2)
+        self._iterator: Any = iter(self._dataset)
         self._batches = 0
         self.epochs = EpochCounter()  # Stays empty: nobody knows the documents of the examples.
 
@@ -62,11 +64,17 @@ class ForeignReader:
 
     def __next__(self) -> dict[str, np.ndarray]:
         batch = readers.next_batch(self._iterator, self._stream.config.name, self._batches)
-        self._batches += 1
         tasks = self._stream.tasks_of(batch)
         batch.pop("position", None)
         batch.pop("epoch", None)
         return self._stream.to_model_features(batch) | tasks
+
+    def advance(self) -> None:
+        self._batches += 1
+
+    def close(self) -> None:
+        """Ends reading for good."""
+        self._iterator = None
 
     def save(self) -> bytes:
         """A zip archive: `position.json` for people, and TensorFlow's checkpoint of the iterator."""
@@ -126,7 +134,7 @@ class DatasetBatches:
         self._dataset = dataset.repeat()
         self._state_name = f"dataset-{process_index:03d}-of-{process_count:03d}.zip"
         self._name = config.name
-        self._iterator = iter(self._dataset)
+        self._iterator: Any = iter(self._dataset)
         self._batches = 0
 
     def __iter__(self) -> "DatasetBatches":

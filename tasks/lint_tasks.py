@@ -14,7 +14,7 @@ import tensorflow as tf
 from limba import data
 from limba.findings import Finding, refused
 from tasks import objectives, preprocessors, sources, streams, vocabularies
-from tasks.providers import converter_class, find_provider
+from tasks.providers import converter_class, find_provider, tasks_with_split
 
 # What leaves no examples to look at: of every task, and of those that check their sentinels.
 _UNUSABLE = ("source", "no_cache", "vocabulary")
@@ -58,7 +58,7 @@ def check(config: data.DatasetConfig, feature_converter: Any, use: Use) -> Itera
         yield refused("task", str(error))
         return
     try:
-        tasks = [task for task in seqio.get_subtasks(provider) if config.split in task.splits]
+        tasks = tasks_with_split(provider, config.split)
     except (ValueError, OSError, RuntimeError) as error:  # The hub says which splits a data set has.
         yield refused("source", f"{config.name!r}: {error}")
         return

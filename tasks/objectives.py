@@ -13,7 +13,7 @@ and for the other objectives:
 import dataclasses
 from collections.abc import Sequence
 
-from tasks.corruption import CorruptedBatch, Objective, example_seeds
+from tasks.corruption import CorruptedBatch, Objective, VocabularyIds, example_seeds
 from tasks.span_objectives import IidDenoising, SpanCorruption
 from tasks.text_objectives import BertStyle, Deshuffling, FullLM, PrefixLM
 
@@ -28,6 +28,7 @@ __all__ = [
     "Objective",
     "PrefixLM",
     "SpanCorruption",
+    "VocabularyIds",
     "byt5_span_corruption",
     "example_seeds",
     "lengths",

@@ -1,16 +1,19 @@
 """Opens SeqIO tasks and mixtures as the batches that the engine trains and evaluates on: `limba.data`'s contract."""
 
 import dataclasses
+import hashlib
+import json
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import numpy as np
 import seqio
 
 from limba import data
 from tasks.foreign_readers import ForeignReader
-from tasks.providers import FeatureConverter
+from tasks.open_iterators import close_at_exit
+from tasks.providers import FeatureConverter, find_provider, tasks_with_split
 from tasks.readers import CountedReader, TrainBatches
 from tasks.streams import Stream, num_shards
 
@@ -79,6 +82,30 @@ def get_eval_batches(
     return sets
 
 
+def data_facts(config: data.DatasetConfig) -> dict[str, str]:
+    """What hosts must agree on before they read together: `limba.data.facts`.
+
+    Only the hub is asked, and only by the first who needs its answer in this process.
+    """
+    provider = find_provider(config.mixture_or_task_name, config.module)
+    stream = Stream(config, provider, tasks_with_split(provider, config.split), seqio.EncDecFeatureConverter, None)
+    fingerprint = stream.fingerprint(config.seed, config.num_readers)
+    facts = {"task": config.name, "split": config.split, "seed": str(config.seed)}
+    for name, task in fingerprint["tasks"].items():
+        source = task["source"]
+        if isinstance(source, str):  # Not ours, and nothing more is known of it.
+            facts[f"source of {name}"] = source
+        elif "commit" in source:
+            facts[f"source of {name}"] = f"{source['hub']} at commit {source['commit']}"
+        else:
+            facts[f"source of {name}"] = f"{len(source['files'])} files of {sum(source['files'].values())} bytes"
+        size, checksum = task["vocabulary"]
+        facts[f"vocabulary of {name}"] = f"{size} ids, checksum {checksum:08x}"
+    # What the words above leave out: names of files, preprocessors, rates, lengths.
+    text = json.dumps(fingerprint, sort_keys=True)
+    return facts | {"data order": hashlib.sha256(text.encode()).hexdigest()[:16]}
+
+
 class EvalSet:
     """The batches of one task, or of the whole mixture (`task` is None): they end, and can be iterated again."""
 
@@ -92,10 +119,10 @@ class EvalSet:
 
     def __iter__(self) -> Iterator[data.Batch]:
         if not self._use_cache:
-            yield from self._read()
+            yield from close_at_exit(self._read())
             return
         if self._remaining is None:
-            self._remaining = self._read()
+            self._remaining = close_at_exit(self._read())
         index = 0
         # The consumer may stop early, so the first pass can take several iterations.
         while index < len(self._cache) or self._cache_next():
@@ -109,16 +136,13 @@ class EvalSet:
             self._cache.append(batch)
         return batch is not None
 
-    def _read(self) -> Iterator[data.Batch]:
+    def _read(self) -> Generator[data.Batch, None, None]:
         stream = self._stream
         seed = stream.config.seed
         assert seed is not None
-        if self._task is None:
-            examples = stream.mixed_examples(seed, reader=0, num_readers=1, num_epochs=1)
-        else:
-            examples = stream.examples(self._task, seed, reader=0, num_readers=1, num_epochs=1)
         batch_size = stream.config.batch_size
-        for batch in stream.batch(examples, batch_size).prefetch(2).as_numpy_iterator():
+        batches = stream.batches(batch_size, seed, reader=0, num_readers=1, num_epochs=1, task=self._task)
+        for batch in batches.prefetch(2).as_numpy_iterator():
             missing = batch_size - len(next(iter(batch.values())))
             full = {name: np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1)) for name, x in batch.items()}
             yield {name: value[self._rows] for name, value in stream.to_model_features(full).items()}

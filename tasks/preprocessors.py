@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import seqio
@@ -84,9 +84,15 @@ class Denoise:
     def mode_tokens(self, output_features: Mapping[str, seqio.Feature]) -> list[int]:
         return output_features["inputs"].vocabulary.encode(self.mode) if self.mode else []
 
-    # Streams call this where AutoGraph converts all Python, which would take a second for each reader.
-    @tf.autograph.experimental.do_not_convert
-    def __call__(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+    def function(self) -> Callable[[np.ndarray, int], tuple[dict[str, tuple[np.ndarray, np.ndarray]], np.ndarray]]:
+        """What makes examples of texts `[documents]` and a seed, in NumPy.
+
+        It returns each feature as int32 `[examples, length]`, padded, and int64 `[examples]`, the lengths; and which of
+        the documents each example begins in, int64 `[examples]`.
+
+        Raises:
+          ValueError, FileNotFoundError: as `check`; also without the length of the main feature.
+        """
         assert self.output_features is not None
         main = self.objective.main_feature
         if not self.sequence_length or main not in self.sequence_length:
@@ -95,30 +101,35 @@ class Denoise:
             )
         self.check(self.output_features, self.sequence_length)
         vocabulary = self.output_features["targets"].vocabulary
+        ids = vocabularies.ids_of(vocabulary)
         mode = np.array(self.mode_tokens(self.output_features), np.int32)
         raw_length = self.objective.raw_length(self.sequence_length[main] - len(mode))
-        names = list(self.lengths(self.output_features, self.sequence_length))
+        has_inputs = "inputs" in self.lengths(self.output_features, self.sequence_length)
 
-        def make_examples(texts, documents, seed_high, seed_low):
+        def make_examples(texts, seed):
             tokens, lengths = encode_batch(vocabulary, texts)
             if self.objective.eos_after_documents:
                 tokens, lengths = np.insert(tokens, np.cumsum(lengths), vocabulary.eos_id), lengths + 1
             windows, window_lengths = split_into_windows(tokens, raw_length)
-            seed = (int(seed_high) << 32) ^ int(seed_low)
-            made = self.objective.corrupt(
-                windows,
-                window_lengths,
-                objectives.example_seeds(seed, 0, len(windows)),
-                vocab_size=vocabulary.vocab_size,
-                num_sentinels=vocabularies.num_sentinels(vocabulary),
-                eos_id=vocabulary.eos_id,
-            )
+            made = self.objective.corrupt(windows, window_lengths, objectives.example_seeds(seed, 0, len(windows)), ids)
             features = {"targets": (made.targets, made.targets_lengths)}
-            if "inputs" in names:
+            if has_inputs:
                 inputs = np.concatenate([np.tile(mode, (len(windows), 1)), made.inputs], axis=1)
                 features["inputs"] = inputs, made.inputs_lengths + len(mode)
             first_tokens = np.arange(len(windows)) * raw_length
-            first_documents = np.searchsorted(np.cumsum(lengths), first_tokens, side="right")
+            return features, np.searchsorted(np.cumsum(lengths), first_tokens, side="right")
+
+        return make_examples
+
+    # Streams call this where AutoGraph converts all Python, which would take a second for each reader.
+    @tf.autograph.experimental.do_not_convert
+    def __call__(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        function = self.function()
+        assert self.output_features is not None and self.sequence_length is not None
+        names = list(self.lengths(self.output_features, self.sequence_length))
+
+        def make_examples(texts, documents, seed_high, seed_low):
+            features, first_documents = function(texts, (int(seed_high) << 32) ^ int(seed_low))
             return [x for name in names for x in features[name]] + [documents[first_documents]]
 
         def map_batch(batch, seed):

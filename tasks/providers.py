@@ -37,6 +37,11 @@ def find_provider(name: str | seqio.Task | seqio.Mixture, module: str | None = N
     return seqio.get_mixture_or_task(name)
 
 
+def tasks_with_split(provider: seqio.Task | seqio.Mixture, split: str) -> list[seqio.Task]:
+    """Those of a mixture, in its order, that have a split: the others are left out."""
+    return [task for task in seqio.get_subtasks(provider) if split in task.splits]
+
+
 def _of_t5() -> str:
     """What to say where a file has imported T5's own mixtures, and T5 is not installed."""
     if not type(sys.modules.get("t5.data.mixtures")).__module__.startswith("limba."):

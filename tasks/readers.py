@@ -13,6 +13,7 @@ import tensorflow as tf
 from limba import data
 from tasks import fingerprints
 from tasks.epochs import EpochCounter
+from tasks.open_iterators import close_at_exit
 from tasks.positions import POSITION_SIZE, Place, Position
 from tasks.streams import Stream
 
@@ -26,6 +27,10 @@ class Reader(Protocol):
     epochs: EpochCounter
 
     def __next__(self) -> dict[str, np.ndarray]: ...
+
+    def advance(self) -> None:
+        """The last batch was taken: a position that is saved from here on is behind it."""
+        ...
 
     def save(self) -> bytes: ...
 
@@ -46,23 +51,33 @@ class CountedReader:
         self.state_name = f"reader-{reader:04d}-of-{layout.num_readers:04d}.json"
         self.epochs = EpochCounter()
         self._open(seed, Place(), 0)
+        close_at_exit(self)
 
     def _open(self, seed: int, place: Place, batches: int) -> None:
         self._seed, self._place, self._batches = seed, place, batches
-        examples = self._stream.mixed_examples(seed, self._reader, self._layout.num_readers, place=place)
-        self._iterator = iter(self._stream.batch(examples, self._layout.rows_per_reader, place).prefetch(2))
+        layout = self._layout
+        dataset = self._stream.batches(layout.rows_per_reader, seed, self._reader, layout.num_readers, place=place)
+        self._iterator: Any = iter(dataset.prefetch(2))
 
     def __next__(self) -> dict[str, np.ndarray]:
         batch = next_batch(self._iterator, self._stream.config.name, self._batches)
-        self._batches += 1
         tasks = self._stream.tasks_of(batch)
         if "position" in batch:
-            self.epochs.add(batch["position"][:, 0], batch.pop("epoch"))
+            self._seen = batch["position"][:, 0], batch.pop("epoch")
         else:  # Packed rows have the positions of all tasks where their group begins.
             position = batch["positions"].reshape(-1, POSITION_SIZE)
-            self.epochs.add(position[:, 0], position[:, 1])
-        self._place = self._place.after(batch)
+            self._seen = position[:, 0], position[:, 1]
+        self._next_place = self._place.after(batch)
         return self._stream.to_model_features(batch) | tasks
+
+    def advance(self) -> None:
+        self._batches += 1
+        self._place = self._next_place
+        self.epochs.add(*self._seen)
+
+    def close(self) -> None:
+        """Ends reading for good."""
+        self._iterator = None
 
     def save(self) -> bytes:
         position = {}
@@ -145,6 +160,9 @@ class TrainBatches:
 
     def __next__(self) -> data.Batch:
         parts = [next(reader) for reader in self._readers]
+        # All or none: a batch that could not be read whole is read again after a restart.
+        for reader in self._readers:
+            reader.advance()
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def epochs(self) -> dict[str, float]:

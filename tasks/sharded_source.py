@@ -211,10 +211,25 @@ class ShardedSource(seqio.DataSource):
         shard_info: seqio.ShardInfo | None = None,
         *,
         num_epochs: int | None = 1,
-        start: Sequence[int] | None = None,
         **unused_kwargs,
     ) -> tf.data.Dataset:
-        """The documents of one reader. Shuffling orders pieces, and documents within a chunk, anew in every epoch.
+        """The documents of one reader, one by one; see `get_chunks`."""
+        del unused_kwargs
+        return self.get_chunks(split, shuffle, seed, shard_info, num_epochs=num_epochs).unbatch()
+
+    def get_chunks(
+        self,
+        split: str = "train",
+        shuffle: bool = True,
+        seed: int | None = None,
+        shard_info: seqio.ShardInfo | None = None,
+        *,
+        num_epochs: int | None = 1,
+        start: Sequence[int] | None = None,
+    ) -> tf.data.Dataset:
+        """The documents of one reader, as many at a time as are read.
+
+        Shuffling orders pieces, and documents within a chunk, anew in every epoch.
 
         Args:
           split: a split.
@@ -227,7 +242,6 @@ class ShardedSource(seqio.DataSource):
         Raises:
           FileNotFoundError, ValueError: see `check`; also if there are fewer documents than readers.
         """
-        del unused_kwargs
         self.check(split)
         reader, num_readers = (shard_info.index, shard_info.num_shards) if shard_info else (0, 1)
         seed = secrets.randbits(31) if seed is None else int(seed)
@@ -286,7 +300,7 @@ class ShardedSource(seqio.DataSource):
             return numbered.take_while(lambda documents, goes_on: goes_on).map(lambda documents, goes_on: documents)
 
         epochs = tf.data.Dataset.range(first_epoch, _FOREVER if num_epochs is None else num_epochs)
-        return epochs.flat_map(pieces_of_epoch).flat_map(chunks_of_piece).unbatch()
+        return epochs.flat_map(pieces_of_epoch).flat_map(chunks_of_piece)
 
     def _share(self, split: str, num_readers: int) -> list[list[chunks.Piece]]:
         """Each reader's pieces. In a small corpus, where some might get nothing, documents are counted and dealt."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tasks.corruption import CorruptedBatch, is_text, keep_tokens, random_keys, random_uniform
+from tasks.corruption import CorruptedBatch, VocabularyIds, is_text, keep_tokens, random_keys, random_uniform
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,16 +94,7 @@ class SpanCorruption:
             f"extra_ids={num_spans} and the embedding as many rows more."
         )
 
-    def corrupt(
-        self,
-        tokens: np.ndarray,
-        lengths: np.ndarray,
-        seeds: np.ndarray,
-        *,
-        vocab_size: int,
-        num_sentinels: int,
-        eos_id: int,
-    ) -> CorruptedBatch:
+    def corrupt(self, tokens: np.ndarray, lengths: np.ndarray, seeds: np.ndarray, ids: VocabularyIds) -> CorruptedBatch:
         """See `Objective`; raises ValueError if a window needs more sentinels than there are."""
         batch, longest = tokens.shape
         size = self._lengths_of_window(longest)
@@ -113,11 +104,9 @@ class SpanCorruption:
         targets_lengths = np.zeros(batch, np.int64)
         # Windows of one length have equally many spans and equally long outputs, so they are one array operation.
         for length in np.unique(lengths):
-            self._check_spans(int(length), num_sentinels)
+            self._check_spans(int(length), ids.num_sentinels)
             rows = np.flatnonzero(lengths == length)
-            some_inputs, some_targets = self._corrupt_equal_lengths(
-                tokens[rows, :length], seeds[rows], vocab_size - 1, eos_id
-            )
+            some_inputs, some_targets = self._corrupt_equal_lengths(tokens[rows, :length], seeds[rows], ids)
             inputs[rows, : some_inputs.shape[1]] = some_inputs
             targets[rows, : some_targets.shape[1]] = some_targets
             inputs_lengths[rows] = some_inputs.shape[1]
@@ -125,7 +114,7 @@ class SpanCorruption:
         return CorruptedBatch(inputs, inputs_lengths, targets, targets_lengths)
 
     def _corrupt_equal_lengths(
-        self, tokens: np.ndarray, seeds: np.ndarray, first_sentinel: int, eos_id: int
+        self, tokens: np.ndarray, seeds: np.ndarray, ids: VocabularyIds
     ) -> tuple[np.ndarray, np.ndarray]:
         batch, length = tokens.shape
         num_noise_tokens, num_spans = self._num_noise_tokens_and_spans(length)
@@ -145,13 +134,13 @@ class SpanCorruption:
         steps[row, text_starts[:, 1:]] = -1
         is_noise = np.cumsum(steps, axis=1, dtype=np.int8).astype(bool)
 
-        sentinels = first_sentinel - np.arange(num_spans, dtype=tokens.dtype)
+        sentinels = ids.first_sentinel - np.arange(num_spans, dtype=tokens.dtype)
         inputs, targets = tokens.copy(), tokens.copy()
         inputs[row, noise_starts] = sentinels
         targets[row, text_starts] = sentinels
         inputs = inputs[~is_noise | is_noise_start].reshape(batch, length - num_noise_tokens + num_spans)
         targets = targets[is_noise | is_text_start].reshape(batch, num_noise_tokens + num_spans)
-        eos = np.full((batch, 1), eos_id, tokens.dtype)
+        eos = np.full((batch, 1), ids.eos_id, tokens.dtype)
         return np.concatenate([inputs, eos], axis=1), np.concatenate([targets, eos], axis=1)
 
 
@@ -240,21 +229,12 @@ class IidDenoising:
             "(objectives.SpanCorruption)."
         )
 
-    def corrupt(
-        self,
-        tokens: np.ndarray,
-        lengths: np.ndarray,
-        seeds: np.ndarray,
-        *,
-        vocab_size: int,
-        num_sentinels: int,
-        eos_id: int,
-    ) -> CorruptedBatch:
+    def corrupt(self, tokens: np.ndarray, lengths: np.ndarray, seeds: np.ndarray, ids: VocabularyIds) -> CorruptedBatch:
         text = is_text(tokens, lengths)
         noise = text & (random_uniform(seeds, tokens.shape[1], stream=0) < self.noise_density)
-        noise = _unmask_what_is_too_much(noise, text, self._num_targets(tokens.shape[1]), num_sentinels)
-        inputs = _spans_to_sentinels(tokens, noise, text, vocab_size - 1, eos_id)
-        targets = _spans_to_sentinels(tokens, text & ~noise, text, vocab_size - 1, eos_id)
+        noise = _unmask_what_is_too_much(noise, text, self._num_targets(tokens.shape[1]), ids.num_sentinels)
+        inputs = _spans_to_sentinels(tokens, noise, text, ids)
+        targets = _spans_to_sentinels(tokens, text & ~noise, text, ids)
         return CorruptedBatch(*inputs, *targets)
 
 
@@ -271,12 +251,12 @@ def _starts(spans: np.ndarray) -> np.ndarray:
 
 
 def _spans_to_sentinels(
-    tokens: np.ndarray, spans: np.ndarray, text: np.ndarray, first_sentinel: int, eos_id: int
+    tokens: np.ndarray, spans: np.ndarray, text: np.ndarray, ids: VocabularyIds
 ) -> tuple[np.ndarray, np.ndarray]:
     """Each run of `spans` becomes one sentinel, counting down: T5's `noise_span_to_unique_sentinel`, and EOS."""
     starts = _starts(spans)
-    with_sentinels = np.where(starts, first_sentinel + 1 - np.cumsum(starts, axis=1), tokens)
-    return keep_tokens(with_sentinels, text & (~spans | starts), tokens.shape[1] + 1, eos_id)
+    with_sentinels = np.where(starts, ids.first_sentinel + 1 - np.cumsum(starts, axis=1), tokens)
+    return keep_tokens(with_sentinels, text & (~spans | starts), tokens.shape[1] + 1, ids.eos_id)
 
 
 def _unmask_what_is_too_much(noise: np.ndarray, text: np.ndarray, num_targets: int, num_sentinels: int) -> np.ndarray:

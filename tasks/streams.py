@@ -15,9 +15,9 @@ import seqio
 import tensorflow as tf
 
 from limba import data
-from tasks import fingerprints, positions, preprocessors, sources
+from tasks import blocks, fingerprints, positions, preprocessors, sources
 from tasks.positions import BEGINNING, Place
-from tasks.providers import FeatureConverter, converter_class, find_provider
+from tasks.providers import FeatureConverter, converter_class, find_provider, tasks_with_split
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Stream:
                 f"DatasetConfig.task_feature_lengths of {config.name!r} is None, which only inference evaluation can "
                 "do with: bind TASK_FEATURE_LENGTHS, such as {'inputs': 512, 'targets': 114}."
             )
-        tasks = [task for task in seqio.get_subtasks(provider) if config.split in task.splits]
+        tasks = tasks_with_split(provider, config.split)
         if not tasks:
             raise ValueError(
                 f"{config.name!r} has no split {config.split!r}; it has "
@@ -93,6 +93,72 @@ class Stream:
         """Whether a position is a few counters: all sources can begin anywhere."""
         return all(self.reads_chunks(task) for task in self.tasks)
 
+    def _makes_rows(self, task: seqio.Task) -> bool:
+        """Whether a task's examples can be made as blocks of rows."""
+        return (
+            self.is_counted
+            and self._converts_in_numpy
+            and len(task.preprocessors) == 1
+            and isinstance(task.preprocessors[0], preprocessors.Denoise)
+            and {"inputs", "targets"} <= set(task.output_features)
+        )
+
+    def batches(
+        self,
+        rows: int,
+        seed: int,
+        reader: int,
+        num_readers: int,
+        num_epochs: int | None = None,
+        place: Place = BEGINNING,
+        task: seqio.Task | None = None,
+    ) -> tf.data.Dataset:
+        """Batches of a reader's rows and their place, of one task or of all of them at their rates.
+
+        With a number of epochs they end when a task does, and the last batch may be shorter.
+        """
+        tasks = self.tasks if task is None else [task]
+        arguments = (seed, reader, num_readers, num_epochs, place)
+        if len(tasks) == 1 and self._makes_rows(tasks[0]):
+            return _with_options(self._blocks(tasks[0], *arguments).rebatch(rows))
+        examples = self._mixed_examples(*arguments) if len(tasks) > 1 else self.examples(tasks[0], *arguments)
+        return _with_options(self._batch(examples, rows, place))
+
+    def _blocks(
+        self, task: seqio.Task, seed: int, reader: int, num_readers: int, num_epochs: int | None, place: Place
+    ) -> tf.data.Dataset:
+        number = self.tasks.index(task)
+        start = place.of(number)
+        denoise = dataclasses.replace(
+            task.preprocessors[0], output_features=task.output_features, sequence_length=self._lengths
+        )
+        groups = self._chunks(task, seed, reader, num_readers, num_epochs, start).rebatch(denoise.documents_per_batch)
+        buffer_size = self._buffer_size(task, num_readers)
+        key = (_derive_seed(seed, reader, number), number)
+        return blocks.rows(groups, denoise, self._lengths, buffer_size, key, start)
+
+    def _chunks(
+        self,
+        task: seqio.Task,
+        seed: int,
+        reader: int,
+        num_readers: int,
+        num_epochs: int | None,
+        start: positions.Position,
+    ) -> tf.data.Dataset:
+        return task.source.get_chunks(
+            self.config.split,
+            self.config.shuffle,
+            seed,
+            seqio.ShardInfo(reader, num_readers),
+            num_epochs=num_epochs,
+            start=start.document,
+        )
+
+    def _buffer_size(self, task: seqio.Task, num_readers: int) -> int:
+        size = self.shuffle_buffer_size or task.shuffle_buffer_size
+        return -(-size // num_readers) if size and self.config.shuffle else 1
+
     def examples(
         self,
         task: seqio.Task,
@@ -104,27 +170,19 @@ class Stream:
     ) -> tf.data.Dataset:
         """A reader's examples of one task: its features, and `position`, (task, *Position) of what follows or -1."""
         start = place.of(self.tasks.index(task))
-        buffer_size = self.shuffle_buffer_size or task.shuffle_buffer_size
-        buffer_size = -(-buffer_size // num_readers) if buffer_size and self.config.shuffle else 1
+        buffer_size = self._buffer_size(task, num_readers)
         if not self.reads_chunks(task):
             return self._foreign_examples(task, seed, reader, num_readers, num_epochs, buffer_size)
-        documents = task.source.get_dataset(
-            self.config.split,
-            self.config.shuffle,
-            seed,
-            seqio.ShardInfo(reader, num_readers),
-            num_epochs=num_epochs,
-            start=start.document,
-        )
+        chunks = self._chunks(task, seed, reader, num_readers, num_epochs, start)
         example_seed = _derive_seed(seed, reader, self.tasks.index(task))
-        examples = self._preprocess_in_groups(task, documents, example_seed).skip(start.example)
+        examples = self._preprocess_in_groups(task, chunks, example_seed).skip(start.example)
         if self.is_counted:
             return positions.shuffle_in_blocks(examples, buffer_size, example_seed).skip(start.taken)
         # Saved by TensorFlow, which saves a buffer, but no windows.
         examples = examples.map(functools.partial(positions.without_position, self.tasks.index(task)))
         return examples.shuffle(buffer_size, seed=example_seed) if buffer_size > 1 else examples
 
-    def _preprocess_in_groups(self, task: seqio.Task, documents: tf.data.Dataset, seed: int) -> tf.data.Dataset:
+    def _preprocess_in_groups(self, task: seqio.Task, chunks: tf.data.Dataset, seed: int) -> tf.data.Dataset:
         """Runs the preprocessors on so many documents at a time, so that a stream can begin with any group.
 
         What is random in a group follows from `seed` and its first document. The `position` of an example says what the
@@ -147,7 +205,7 @@ class Stream:
             examples = examples.enumerate()
             return examples.map(lambda i, example: {**example, "position": tf.concat([first, [i]], axis=0)})
 
-        return documents.batch(group_size).flat_map(examples_of_group)
+        return chunks.rebatch(group_size).flat_map(examples_of_group)
 
     def _keep_features(self, task: seqio.Task, dataset: tf.data.Dataset) -> tf.data.Dataset:
         lengths = self._lengths
@@ -187,18 +245,15 @@ class Stream:
         )
         return examples.shuffle(buffer_size, seed=_derive_seed(seed, reader, number)) if buffer_size > 1 else examples
 
-    def mixed_examples(
-        self,
-        seed: int,
-        reader: int,
-        num_readers: int,
-        num_epochs: int | None = None,
-        place: Place = BEGINNING,
+    def _mixed_examples(
+        self, seed: int, reader: int, num_readers: int, num_epochs: int | None, place: Place
     ) -> tf.data.Dataset:
         """A reader's examples of all tasks at their rates, until a task ends; without a number of epochs none does."""
-        datasets = [self.examples(task, seed, reader, num_readers, num_epochs, place) for task in self.tasks]
-        if len(datasets) == 1:
-            return datasets[0]
+        arguments = (seed, reader, num_readers, num_epochs, place)
+        datasets = [
+            self._blocks(task, *arguments).unbatch() if self._makes_rows(task) else self.examples(task, *arguments)
+            for task in self.tasks
+        ]
         assert isinstance(self.provider, seqio.Mixture)
         rates = [self.provider.get_rate(task) for task in self.tasks]
         bounds = np.cumsum(rates) / sum(rates)
@@ -212,29 +267,19 @@ class Stream:
         chosen = tf.data.Dataset.range(block, 2**62).map(choices).unbatch().skip(skipped)
         return tf.data.Dataset.choose_from_datasets(datasets, chosen, stop_on_empty_dataset=True)
 
-    def batch(self, examples: tf.data.Dataset, rows: int, place: Place = BEGINNING) -> tf.data.Dataset:
+    def _batch(self, examples: tf.data.Dataset, rows: int, place: Place) -> tf.data.Dataset:
         """Batches of `rows` rows and their place; `place` is where `examples` begin."""
         lengths = self._lengths
         if self._converts_in_numpy:
             shapes = {"position": [positions.POSITION_SIZE], "epoch": []} | {
                 name: [lengths[name]] for name in ("inputs", "targets")
             }
-            batches = examples.padded_batch(rows, padded_shapes=shapes)
-        else:
-            converter = self.converter(pack=self.config.pack)
-            if self.is_counted:
-                groups = positions.convert_in_groups(examples, converter, lengths, place, len(self.tasks))
-                examples = groups.skip(place.rows)
-            else:
-                examples = converter(examples, lengths)
-            batches = examples.batch(rows)
-        options = tf.data.Options()
-        options.deterministic = True
-        # Random seeds and NumPy functions count as external state; ours are functions of their arguments.
-        options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
-        # Autotuning changes buffers, whose contents belong to a position that TensorFlow saves.
-        options.autotune.enabled = False
-        return batches.with_options(options)
+            return examples.padded_batch(rows, padded_shapes=shapes)
+        converter = self.converter(pack=self.config.pack)
+        if self.is_counted:
+            groups = positions.convert_in_groups(examples, converter, lengths, place, len(self.tasks))
+            return groups.skip(place.rows).batch(rows)
+        return converter(examples, lengths).batch(rows)
 
     def tasks_of(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """`example_tasks` of a mixture's batch, made of what `examples` calls `position`; packed rows have none."""
@@ -273,7 +318,7 @@ class Stream:
             if self.reads_chunks(task) and isinstance(source, Mapping):
                 task.source.keep_revision(source)
 
-    def fingerprint(self, seed: int, num_readers: int) -> dict[str, Any]:
+    def fingerprint(self, seed: int | None, num_readers: int | None) -> dict[str, Any]:
         """What a saved position belongs to: with any of it changed, it would mean other batches."""
         config = self.config
         return {
@@ -300,6 +345,16 @@ class Stream:
             "preprocessors": [fingerprints.describe(step) for step in task.preprocessors],
             "vocabulary": fingerprints.of_vocabulary(task.output_features["targets"].vocabulary),
         }
+
+
+def _with_options(batches: tf.data.Dataset) -> tf.data.Dataset:
+    options = tf.data.Options()
+    options.deterministic = True
+    # Random seeds and NumPy functions count as external state; ours are functions of their arguments.
+    options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
+    # Autotuning changes buffers, whose contents belong to a position that TensorFlow saves.
+    options.autotune.enabled = False
+    return batches.with_options(options)
 
 
 def num_shards(task: seqio.Task, config: data.DatasetConfig) -> int | None:

@@ -5,6 +5,7 @@ with `tasks.pretraining`, which tokenizes and corrupts whole chunks and is sever
 appended here: `seqio.preprocessors.append_eos_after_trim` does that for the features that a task declares.
 """
 
+import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -100,16 +101,16 @@ def _corrupt(
     """Makes `inputs` and `targets` of windows of `targets`, without EOS."""
     vocabulary = output_features["targets"].vocabulary
     raw_length = objective.raw_length(inputs_length)
-    num_sentinels = vocabularies.num_sentinels(vocabulary)
+    ids = vocabularies.ids_of(vocabulary)
     try:
-        objective.check_sentinels(inputs_length, num_sentinels)
+        objective.check_sentinels(inputs_length, ids.num_sentinels)
     except ValueError as error:
         # T5 does not look, and T5X's task modules were trained this way; `tasks.pretraining` refuses it.
         logger.warning(
             "%s As T5 does, this task takes the last pieces of the vocabulary for sentinels, %r first.",
-            *(error, vocabulary.decode([vocabulary.vocab_size - 1])),
+            *(error, vocabulary.decode([ids.first_sentinel])),
         )
-        num_sentinels = vocabulary.vocab_size
+        ids = dataclasses.replace(ids, num_sentinels=ids.vocab_size)
 
     def corrupt_row(tokens, seed_high, seed_low):
         seed = (int(seed_high) << 32) ^ int(seed_low)
@@ -117,9 +118,7 @@ def _corrupt(
             np.pad(tokens, (0, max(raw_length - len(tokens), 0)))[None],
             np.array([len(tokens)]),
             objectives.example_seeds(seed, 0, 1),
-            vocab_size=vocabulary.vocab_size,
-            num_sentinels=num_sentinels,
-            eos_id=vocabulary.eos_id,
+            ids,
         )
         # Without the EOS that our objectives end with.
         return made.inputs[0, : made.inputs_lengths[0] - 1], made.targets[0, : made.targets_lengths[0] - 1]

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tasks.corruption import CorruptedBatch, is_text, keep_tokens, random_keys, random_uniform
+from tasks.corruption import CorruptedBatch, VocabularyIds, is_text, keep_tokens, random_keys, random_uniform
 
 # Padding, EOS and unknown are never drawn as random tokens.
 _NUM_RESERVED_TOKENS = 3
@@ -56,25 +56,15 @@ class PrefixLM:
     def check_sentinels(self, length: int, num_sentinels: int) -> None:
         """A prefix LM has no sentinels."""
 
-    def corrupt(
-        self,
-        tokens: np.ndarray,
-        lengths: np.ndarray,
-        seeds: np.ndarray,
-        *,
-        vocab_size: int,
-        num_sentinels: int,
-        eos_id: int,
-    ) -> CorruptedBatch:
-        del vocab_size, num_sentinels
+    def corrupt(self, tokens: np.ndarray, lengths: np.ndarray, seeds: np.ndarray, ids: VocabularyIds) -> CorruptedBatch:
         shortest = self._shortest_prefix(lengths)
         choices = lengths - shortest
         prefix = shortest + (random_uniform(seeds, 1, stream=0)[:, 0] * choices).astype(np.int64)
         is_prefix = np.arange(tokens.shape[1]) < prefix[:, None]
         width = tokens.shape[1] + 1
         return CorruptedBatch(
-            *keep_tokens(tokens, is_prefix, width, eos_id),
-            *keep_tokens(tokens, is_text(tokens, lengths) & ~is_prefix, width, eos_id),
+            *keep_tokens(tokens, is_prefix, width, ids.eos_id),
+            *keep_tokens(tokens, is_text(tokens, lengths) & ~is_prefix, width, ids.eos_id),
         )
 
 
@@ -103,17 +93,8 @@ class FullLM:
     def check_sentinels(self, length: int, num_sentinels: int) -> None:
         """A language model has no sentinels."""
 
-    def corrupt(
-        self,
-        tokens: np.ndarray,
-        lengths: np.ndarray,
-        seeds: np.ndarray,
-        *,
-        vocab_size: int,
-        num_sentinels: int,
-        eos_id: int,
-    ) -> CorruptedBatch:
-        del seeds, vocab_size, num_sentinels, eos_id
+    def corrupt(self, tokens: np.ndarray, lengths: np.ndarray, seeds: np.ndarray, ids: VocabularyIds) -> CorruptedBatch:
+        del seeds, ids
         lengths = np.asarray(lengths, np.int64)
         targets = np.where(is_text(tokens, lengths), tokens, 0).astype(np.int32)
         return CorruptedBatch(np.zeros((len(tokens), 0), np.int32), np.zeros_like(lengths), targets, lengths)
@@ -158,26 +139,16 @@ class BertStyle:
         if num_sentinels < 1:
             raise ValueError("Masking needs a sentinel and this vocabulary has none; open it with extra_ids=100.")
 
-    def corrupt(
-        self,
-        tokens: np.ndarray,
-        lengths: np.ndarray,
-        seeds: np.ndarray,
-        *,
-        vocab_size: int,
-        num_sentinels: int,
-        eos_id: int,
-    ) -> CorruptedBatch:
-        del num_sentinels
+    def corrupt(self, tokens: np.ndarray, lengths: np.ndarray, seeds: np.ndarray, ids: VocabularyIds) -> CorruptedBatch:
         length = tokens.shape[1]
         noise = random_uniform(seeds, length, stream=0) < self.noise_density
         is_random = random_uniform(seeds, length, stream=1) < self.random_token_rate
-        drawn = random_keys(seeds, length, stream=2) % np.uint64(vocab_size - _NUM_RESERVED_TOKENS)
-        replacement = np.where(is_random, drawn.astype(np.int32) + _NUM_RESERVED_TOKENS, vocab_size - 1)
+        drawn = random_keys(seeds, length, stream=2) % np.uint64(ids.vocab_size - _NUM_RESERVED_TOKENS)
+        replacement = np.where(is_random, drawn.astype(np.int32) + _NUM_RESERVED_TOKENS, ids.first_sentinel)
         text = is_text(tokens, lengths)
         return CorruptedBatch(
-            *keep_tokens(np.where(noise, replacement, tokens), text, length + 1, eos_id),
-            *keep_tokens(tokens, text, length + 1, eos_id),
+            *keep_tokens(np.where(noise, replacement, tokens), text, length + 1, ids.eos_id),
+            *keep_tokens(tokens, text, length + 1, ids.eos_id),
         )
 
 
@@ -201,23 +172,15 @@ class Deshuffling:
     def check_sentinels(self, length: int, num_sentinels: int) -> None:
         """Deshuffling has no sentinels."""
 
-    def corrupt(
-        self,
-        tokens: np.ndarray,
-        lengths: np.ndarray,
-        seeds: np.ndarray,
-        *,
-        vocab_size: int,
-        num_sentinels: int,
-        eos_id: int,
-    ) -> CorruptedBatch:
-        del vocab_size, num_sentinels
+    def corrupt(self, tokens: np.ndarray, lengths: np.ndarray, seeds: np.ndarray, ids: VocabularyIds) -> CorruptedBatch:
         text = is_text(tokens, lengths)
         # Padding stays behind the text: no key is greater.
         keys = np.where(text, random_keys(seeds, tokens.shape[1], stream=0) >> np.uint64(1), ~np.uint64(0))
         shuffled = np.take_along_axis(tokens, np.argsort(keys, axis=1, kind="stable"), axis=1)
         width = tokens.shape[1] + 1
-        return CorruptedBatch(*keep_tokens(shuffled, text, width, eos_id), *keep_tokens(tokens, text, width, eos_id))
+        return CorruptedBatch(
+            *keep_tokens(shuffled, text, width, ids.eos_id), *keep_tokens(tokens, text, width, ids.eos_id)
+        )
 
 
 def _window_of_inputs(length: int) -> int:

@@ -20,7 +20,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tqdm import tqdm
 
-from tasks import sources
+from tasks import objectives, sources
 
 NUM_SENTINELS = 100
 # Embedding tables are cut into tiles of 128 rows on a TPU.
@@ -41,6 +41,11 @@ def num_sentinels(vocabulary: seqio.Vocabulary) -> int:
     while count < size and re.fullmatch(rf"▁?<extra_id_{count}>", model.id_to_piece(size - 1 - count)):
         count += 1
     return count
+
+
+def ids_of(vocabulary: seqio.Vocabulary) -> objectives.VocabularyIds:
+    """What objectives need to know of it."""
+    return objectives.VocabularyIds(vocabulary.vocab_size, num_sentinels(vocabulary), vocabulary.eos_id)
 
 
 def check_vocabulary(vocabulary: seqio.Vocabulary) -> None:

@@ -5,6 +5,23 @@ from limba import data, gin_utils, partitioning, precompile
 from tests.limba import small
 
 LENGTHS = {"inputs": 16, "targets": 8}
+_THREE_TASKS = """
+import pathlib
+
+import seqio
+
+from tasks import pretraining
+
+folder = pathlib.Path(__file__).parent
+(folder / "corpus.jsonl").write_text('{"text": "a text of some words"}\\n' * 20)
+for name, split in (("a", "train"), ("b", "train"), ("c", "other")):
+    pretraining.register_pretraining_task(
+        f"precompile_{name}",
+        data_files={split: folder / "corpus.jsonl"},
+        vocabulary=seqio.ByteVocabulary(extra_ids=100),
+    )
+seqio.MixtureRegistry.add("precompile_mixture", [f"precompile_{name}" for name in "abc"], default_rate=1.0)
+"""
 
 
 def _config(**fields):
@@ -26,6 +43,24 @@ def test_batches_have_the_shapes_of_the_converters():
         precompile.batch_shapes(_config(task_feature_lengths=None), "EncDecFeatureConverter")
     with pytest.raises(ValueError, match="EncoderFeatureConverter are not known"):
         precompile.batch_shapes(_config(), "EncoderFeatureConverter")
+
+
+def test_a_mixture_s_batches_say_the_task_of_each_example(monkeypatch, tmp_path, caplog):
+    """So the compiled step is the one that trains; a name that nobody has registered is taken for a task."""
+    assert "example_tasks" not in precompile.batch_shapes(_config(), "EncDecFeatureConverter")
+    assert "'nobody'. " in caplog.text and "Its step is compiled as that of a single task" in caplog.text
+    (tmp_path / "three_tasks.py").write_text(_THREE_TASKS, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    options = {"mixture_or_task_name": "precompile_mixture", "module": "three_tasks"}
+    shapes = precompile.batch_shapes(_config(**options), "EncDecFeatureConverter")
+    # One of the three has no such split.
+    assert shapes["example_tasks"] == (8, 2)
+    for more, converter in (({"pack": True}, "EncDecFeatureConverter"), ({}, "PrefixLMFeatureConverter")):
+        assert "example_tasks" not in precompile.batch_shapes(_config(**options, **more), converter)
+    stream = data.get_dataset(_config(**options, num_readers=2), 0, 1, "EncDecFeatureConverter")
+    assert {name: x.shape for name, x in next(stream).items()} == shapes
+    precompile.batch_shapes(_config(mixture_or_task_name="precompile_mixtrue"), "EncDecFeatureConverter")
+    assert "no task or mixture 'precompile_mixtrue'. The nearest are 'precompile_mixture'" in caplog.text
 
 
 def test_the_step_is_compiled_without_data(capsys, tmp_path):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba import checkpoints, run_description, trainer, writers
+from limba import checkpoints, code_versions, trainer, writers
 from limba.data import DatasetConfig
 from limba.preemption import PREEMPTED_EXIT_CODE
 from limba.schedules import create_learning_rate_scheduler
@@ -327,5 +327,5 @@ def test_run_files_are_json_and_gin(tmp_path):
     info = json.loads(files["run.json"])
     assert info["feature_lengths"] == LENGTHS
     assert info["total_steps"] == 2
-    assert info["commits"] == run_description.commits()
+    assert info["commits"] == code_versions.commits()
     assert "config.gin" in files

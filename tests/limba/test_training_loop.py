@@ -4,6 +4,7 @@ import functools
 import gc
 import itertools
 import logging
+import threading
 import time
 
 import jax
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from limba import actions, adafactor, checkpoints, evaluation, models, trainer, writers
+from limba import actions, adafactor, checkpoints, evaluation, goodput, models, trainer, watchdog, writers
 from limba.data import DatasetConfig
 from limba.schedules import create_learning_rate_scheduler
 from limba.train import train
@@ -114,7 +115,7 @@ def test_tensorboard_has_the_tags_of_t5x(tmp_path, predictions):
     names = traverse_util.flatten_dict(small.make_trainer(small.model(**TINY)).param_shapes, sep="/")
     weights = {f"{tag}/{name}" for tag in WEIGHT_TAGS for name in names} | {"weight_gradient_norm"}
     train_tags = event_files.read_tags(tmp_path / "train")
-    ours = {"timing/tokens_per_second"}
+    ours = {"timing/tokens_per_second", "goodput/fraction", *(f"goodput/{kind}_seconds" for kind in goodput.KINDS)}
     assert set(train_tags) - ours == TRAIN_TAGS | weights
     assert list(train_tags["timing/evaluate_seconds"]) == [0, 2, 4]
     ours = {"nats_per_target_token", "unigram_nats_per_target_token", "num_target_tokens", "timing/evaluate_seconds"}
@@ -386,3 +387,63 @@ def test_losses_and_epochs_of_tasks_are_written_beside_the_whole(tmp_path):
         assert line["loss_per_nonpadding_target_token"] == pytest.approx(whole, rel=1e-5)
         assert (tokens["a"], line["epochs/a"], line["epochs/b"]) == (8, 0.25, epochs)
     assert {"loss/a", "target_tokens/a", "epochs/b"} <= set(event_files.read_tags(tmp_path / "train"))
+
+
+# ------------------------------------------------- what goes wrong ---------------------------------------------------
+
+
+class _BreaksAt(small.Stream):
+    """A stream that fails, once it has waited for something, when batch `broken_at` is asked for."""
+
+    def __init__(self, broken_at, wait=lambda: None):
+        super().__init__(broken_at=broken_at)
+        self.wait = wait
+
+    def __next__(self):
+        if self.next == self.broken_at:
+            self.wait()
+            raise RuntimeError("Shard 7 cannot be read")
+        return super().__next__()
+
+
+def test_what_was_trained_before_the_data_broke_is_saved(tmp_path):
+    _train(tmp_path / "whole", total_steps=4)
+    with pytest.raises(RuntimeError, match="Shard 7 cannot be read"):
+        _train(tmp_path / "broken", total_steps=4, get_dataset_fn=lambda *_: _BreaksAt(3))
+    assert checkpoints.checkpoint_steps(tmp_path / "broken") == [3]
+    _train(tmp_path / "broken", total_steps=4)
+    losses = [[line["loss"] for line in _lines(tmp_path / run, "train")] for run in ("whole", "broken")]
+    assert len(losses[0]) == 4 and losses[0] == losses[1]
+
+
+def test_a_run_that_waits_for_data_in_vain_saves_and_ends(tmp_path, monkeypatch, caplog):
+    ended, is_over = [], threading.Event()
+
+    def end(code):
+        ended.append(code)
+        is_over.set()
+
+    quick = functools.partial(watchdog.Watchdog, end=end, grace_seconds=0.2)
+    monkeypatch.setattr(watchdog, "Watchdog", quick)
+    config = watchdog.WatchdogConfig(report_factor=1.0, report_seconds=0.2, end_seconds=0.5)
+    with pytest.raises(RuntimeError, match="Shard 7 cannot be read"):
+        _train(tmp_path, get_dataset_fn=lambda *_: _BreaksAt(2, lambda: is_over.wait(60)), watchdog_cfg=config)
+    assert ended == [watchdog.HUNG_EXIT_CODE]
+    assert checkpoints.checkpoint_steps(tmp_path) == [2]
+    assert "No batch came for step 3; step 2 is saved." in caplog.text
+    assert "Step 3 has taken" in caplog.text and "in __next__" in caplog.text
+
+
+def test_goodput_is_written_and_goes_on_after_a_restart(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    _train(tmp_path, total_steps=4)
+    assert "goodput " in caplog.text and ", 1 start:" in caplog.text
+    first = _lines(tmp_path, "train")[-1]
+    _train(tmp_path, total_steps=6)
+    assert ", 2 starts:" in caplog.text
+    last = _lines(tmp_path, "train")[-1]
+    for kind in ("start", "compile", "step", "evaluation"):
+        assert last[f"goodput/{kind}_seconds"] > first[f"goodput/{kind}_seconds"] > 0
+    assert last["goodput/restart_seconds"] > 0 == last["goodput/lost_seconds"]
+    seconds = {kind: last[f"goodput/{kind}_seconds"] for kind in goodput.KINDS}
+    assert last["goodput/fraction"] == pytest.approx(seconds["step"] / sum(seconds.values()))

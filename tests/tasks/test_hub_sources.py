@@ -258,9 +258,12 @@ def test_a_run_keeps_its_commit_when_the_branch_moves(loopback, lengths, caplog)
     # Another process finds the branch elsewhere, and goes back.
     seqio.TaskRegistry.remove("test_moving")
     again = register("test_moving", sources.HubSource(CORPUS, "gz", chunk_documents=8, splits={"train": "train"}))
-    assert again.source.fingerprint("train")["commit"] == loopback.repos[CORPUS].sha() != commit
+    newer, config = loopback.repos[CORPUS].sha(), data.DatasetConfig(task.name, lengths, "train", 8, seed=3)
+    assert again.source.fingerprint("train")["commit"] == newer != commit
+    assert data.facts(config)["source of test_moving"] == f"{CORPUS} at commit {newer}"
     batches = open_batches(again, lengths)
     batches.restore_state(state)
+    assert data.facts(config)["source of test_moving"] == f"{CORPUS} at commit {commit}"
     assert (
         f"revision main has moved to commit {loopback.repos[CORPUS].sha()}; the run goes on with {commit}"
         in caplog.text
@@ -270,7 +273,6 @@ def test_a_run_keeps_its_commit_when_the_branch_moves(loopback, lengths, caplog)
 
     # Another revision that was asked for is refused.
     seqio.TaskRegistry.remove("test_moving")
-    newer = loopback.repos[CORPUS].sha()
     other = register("test_moving", sources.HubSource(CORPUS, "gz", chunk_documents=8, revision=newer))
     with pytest.raises(ValueError, match=f"commit was '{commit}' and is '{newer}'"):
         open_batches(other, lengths).restore_state(state)

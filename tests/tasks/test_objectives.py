@@ -28,9 +28,7 @@ def corrupt(tokens, lengths=None, seed=0, objective=None):
         tokens,
         lengths,
         objectives.example_seeds(seed, 0, len(tokens)),
-        vocab_size=FIRST_SENTINEL + 1,
-        num_sentinels=100,
-        eos_id=1,
+        objectives.VocabularyIds(FIRST_SENTINEL + 1, num_sentinels=100, eos_id=1),
     )
 
 
@@ -112,14 +110,14 @@ def test_masked_positions_and_spans_are_those_of_random_segments():
 def test_a_row_depends_on_its_seed_alone():
     tokens = np.random.default_rng(0).integers(3, 30000, (10, 100)).astype(np.int32)
     objective = objectives.SpanCorruption()
-    args = {"vocab_size": 32100, "num_sentinels": 100, "eos_id": 1}
+    ids = objectives.VocabularyIds(32100, num_sentinels=100, eos_id=1)
     seeds = objectives.example_seeds(5, 0, 10)
-    whole = objective.corrupt(tokens, np.full(10, 100), seeds, **args)
+    whole = objective.corrupt(tokens, np.full(10, 100), seeds, ids)
     order = np.array([7, 2, 9])
-    part = objective.corrupt(tokens[order], np.full(3, 100), objectives.example_seeds(5, 0, 10)[order], **args)
+    part = objective.corrupt(tokens[order], np.full(3, 100), objectives.example_seeds(5, 0, 10)[order], ids)
     assert np.array_equal(part.inputs, whole.inputs[order])
     assert np.array_equal(objectives.example_seeds(5, 7, 1), seeds[7:8])
-    other = objective.corrupt(tokens, np.full(10, 100), objectives.example_seeds(6, 0, 10), **args)
+    other = objective.corrupt(tokens, np.full(10, 100), objectives.example_seeds(6, 0, 10), ids)
     assert not np.array_equal(other.inputs, whole.inputs)
 
 
@@ -151,9 +149,9 @@ ALL = [
 @pytest.mark.parametrize("length", [16, 100, 512])
 def test_full_windows_fit_the_lengths_and_rows_depend_on_their_seeds_alone(objective, length):
     tokens = np.random.default_rng(0).integers(3, 30000, (300, objective.raw_length(length))).astype(np.int32)
-    args = {"vocab_size": 32128, "num_sentinels": 128, "eos_id": 1}
+    ids = objectives.VocabularyIds(32128, num_sentinels=128, eos_id=1)
     seeds, lengths = objectives.example_seeds(1, 0, 300), np.full(300, tokens.shape[1])
-    made = objective.corrupt(tokens, lengths, seeds, **args)
+    made = objective.corrupt(tokens, lengths, seeds, ids)
     for name, limit in objective.lengths(length).items():
         number, feature = getattr(made, f"{name}_lengths"), getattr(made, name)
         assert 0 < number.max() <= limit
@@ -161,21 +159,20 @@ def test_full_windows_fit_the_lengths_and_rows_depend_on_their_seeds_alone(objec
         # Nothing is wasted on full windows, but what chance leaves of i.i.d. targets.
         assert number.max() >= limit - max(2, limit // 20) or isinstance(objective, objectives.IidDenoising)
     order = np.array([7, 2, 290])
-    part = objective.corrupt(tokens[order], lengths[order], seeds[order], **args)
+    part = objective.corrupt(tokens[order], lengths[order], seeds[order], ids)
     assert all(np.array_equal(a, b[order]) for a, b in zip(part, made, strict=True))
     # A single masked span is the end of the window, in T5 as here: nothing is drawn.
     if not isinstance(objective, objectives.FullLM) and (made.inputs > 30000).sum(axis=1).max() != 1:
-        other = objective.corrupt(tokens, lengths, objectives.example_seeds(2, 0, 300), **args)
+        other = objective.corrupt(tokens, lengths, objectives.example_seeds(2, 0, 300), ids)
         assert not np.array_equal(other.inputs, made.inputs)
 
 
 def test_iid_denoising_unmasks_what_does_not_fit():
     """With few sentinels many windows ask for more spans: their ends stay text, and nothing is lost."""
     tokens = np.random.default_rng(0).integers(3, 30000, (500, 100)).astype(np.int32)
-    args = {"vocab_size": 32100, "eos_id": 1}
     objective, seeds, lengths = objectives.IidDenoising(), objectives.example_seeds(0, 0, 500), np.full(500, 100)
-    free = objective.corrupt(tokens, lengths, seeds, num_sentinels=100, **args)
-    made = objective.corrupt(tokens, lengths, seeds, num_sentinels=12, **args)
+    free = objective.corrupt(tokens, lengths, seeds, objectives.VocabularyIds(32100, num_sentinels=100, eos_id=1))
+    made = objective.corrupt(tokens, lengths, seeds, objectives.VocabularyIds(32100, num_sentinels=12, eos_id=1))
     for feature in (made.inputs, made.targets):
         assert feature[feature > 30000].min() >= 32100 - 12
     changed = (free.inputs != made.inputs).any(axis=1)

@@ -115,7 +115,8 @@ batches = pipeline.get_train_batches(
 batches.restore_state({{path.name: path.read_bytes() for path in pathlib.Path({str(tmp_path)!r}).glob("reader-*")}})
 np.save({str(tmp_path / "result.npy")!r}, np.stack([next(batches)["encoder_input_tokens"] for _ in range(20)]))
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    # It also ends: readers that run ahead once kept the process from it.
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
     np.testing.assert_array_equal(
         np.load(tmp_path / "result.npy"), np.stack([batch["encoder_input_tokens"] for batch in expected])
     )
@@ -205,6 +206,28 @@ def register_seqio_task(name, source):
     )
 
 
+def test_facts_that_hosts_compare(task, mixture, lengths, corpus):
+    config = config_for(task, lengths)
+    facts = data.facts(config)
+    size = sum(file.stat().st_size for file in corpus.glob("train-*.jsonl"))
+    assert facts == {
+        "task": "test_task",
+        "split": "train",
+        "seed": "3",
+        "source of test_task": f"7 files of {size} bytes",
+        "vocabulary of test_task": "359 ids, checksum 00000000",
+        "data order": facts["data order"],
+    }
+    assert data.facts(config) == facts
+    assert {"source of test_mix_a", "source of test_mix_b"} < data.facts(config_for(mixture, lengths)).keys()
+    longer = data.facts(dataclasses.replace(config, task_feature_lengths={**lengths, "inputs": 128}))
+    assert {name for name in facts if longer[name] != facts[name]} == {"data order"}
+    # Of the same size under another name.
+    (corpus / "train-2.jsonl").rename(corpus / "train-7.jsonl")
+    renamed = data.facts(config)
+    assert {name for name in facts if renamed[name] != facts[name]} == {"data order"}
+
+
 def test_t5x_style_task_that_can_be_saved(tmp_path):
     for shard in range(4):
         (tmp_path / f"{shard}.txt").write_text("\n".join(f"line {shard} {i}" for i in range(50)))
@@ -235,6 +258,7 @@ def test_t5x_style_generator_is_read_again_and_says_so(caplog):
 
     task = register_seqio_task("test_generator", seqio.FunctionDataSource(generate, splits=["train"]))
     config = config_for(task, {"inputs": 16, "targets": 16}, num_readers=2)
+    assert data.facts(config)["source of test_generator"] == "FunctionDataSource"
     with caplog.at_level(logging.WARNING):
         batches = pipeline.get_train_batches(config)
     assert "cannot be saved" in caplog.text

@@ -113,7 +113,7 @@ def test_beginning_anywhere(data_files):
         options = {"shuffle": True, "seed": 5, "shard_info": seqio.ShardInfo(1, 3), "num_epochs": 2}
         whole = [tuple(e["document"].tolist()) for e in source.get_dataset("train", **options).as_numpy_iterator()]
         for begin in (0, 17, len(whole) // 2 + 3, len(whole) - 1):
-            rest = source.get_dataset("train", **options, start=whole[begin]).as_numpy_iterator()
+            rest = source.get_chunks("train", **options, start=whole[begin]).unbatch().as_numpy_iterator()
             assert [tuple(example["document"].tolist()) for example in rest] == whole[begin:]
 
 

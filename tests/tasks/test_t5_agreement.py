@@ -18,9 +18,7 @@ def corrupt(objective, tokens, lengths=None, num_sentinels=100):
         tokens,
         np.full(len(tokens), tokens.shape[1]) if lengths is None else lengths,
         objectives.example_seeds(0, 0, len(tokens)),
-        vocab_size=VOCAB_SIZE,
-        num_sentinels=num_sentinels,
-        eos_id=1,
+        objectives.VocabularyIds(VOCAB_SIZE, num_sentinels, eos_id=1),
     )
 
 

@@ -1,10 +1,10 @@
-"""What a checkpoint says of its run."""
+"""Which code runs."""
 
 import subprocess
 from pathlib import Path
 
 import limba
-from limba import run_description
+from limba import code_versions
 
 
 def _git(folder: Path, *command: str) -> str:
@@ -19,19 +19,19 @@ def test_commits_of_limba_and_of_the_project(tmp_path, monkeypatch):
     (tmp_path / "venv/limba").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "venv")
     monkeypatch.setattr(limba, "__file__", str(tmp_path / "venv/limba/__init__.py"))
-    assert run_description.commits() == {}  # nothing is committed yet
+    assert code_versions.commits() == {}  # nothing is committed yet
     _git(tmp_path, "add", "-A")
     _git(tmp_path, "commit", "-qm", "first")
     _git(tmp_path, "tag", "v1")
     commit = _git(tmp_path, "rev-parse", "HEAD")
-    assert run_description.commits() == {"project": commit}
+    assert code_versions.commits() == {"project": commit}
     (tmp_path / "train.gin").write_text("a = 2")
-    assert run_description.commits() == {"project": f"{commit}-dirty"}
+    assert code_versions.commits() == {"project": f"{commit}-dirty"}
     (tmp_path / "limba").mkdir()
     monkeypatch.setattr(limba, "__file__", str(tmp_path / "limba/__init__.py"))
-    assert run_description.commits() == {"limba": f"{commit}-dirty"}
+    assert code_versions.commits() == {"limba": f"{commit}-dirty"}
 
 
 def test_without_git_there_are_none(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert run_description.commits() == {}
+    assert code_versions.commits() == {}

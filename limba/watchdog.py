@@ -1,0 +1,169 @@
+"""The watchdog: a run that hangs says so, with what every thread is doing, and ends instead of costing a pod.
+
+A thread of its own compares the time since the last step with the steps before it. Collectives wait without a limit and
+in silence, so the worker that hangs is often another one: a report also says what the others are doing.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import logging
+import os
+import statistics
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+
+logger = logging.getLogger(__name__)
+
+# sysexits.h EX_PROTOCOL: the other side does not answer. A supervisor restarts on it.
+HUNG_EXIT_CODE = 76
+
+# Steps whose median is what a step takes.
+_HISTORY = 100
+# Seconds for a run that was asked to stop, before it is ended.
+_GRACE = 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class WatchdogConfig:
+    """When a step is reported, and when it ends the run.
+
+    Attributes:
+      report_factor: times the usual step.
+      report_seconds: and at least so long.
+      end_seconds: after so long the run ends; None only reports.
+    """
+
+    report_factor: float = 10.0
+    report_seconds: float = 120.0
+    end_seconds: float | None = 1800.0
+
+    def __post_init__(self):
+        for name in ("report_factor", "report_seconds", "end_seconds"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int | float) and value > 0):
+                raise ValueError(f"WatchdogConfig.{name} is {value!r}; it must be a number above 0.")
+
+    def report_after(self, usual: float) -> float:
+        """Seconds after which a step is reported, where steps usually take `usual` seconds."""
+        return max(self.report_factor * usual, self.report_seconds)
+
+
+class Watchdog:
+    """Watches the steps of a loop from a thread of its own, while it is entered.
+
+    Args:
+      config: None watches nothing.
+      request_stop: asks the loop, with the reason, to save and end after the present step.
+      rescue: called before the process is ended because the loop did not do so; it may save a checkpoint.
+      others: says what the other workers are doing; "" if there are none.
+      end: ends the process with an exit code, without waiting for anything.
+    """
+
+    def __init__(
+        self,
+        config: WatchdogConfig | None,
+        request_stop: Callable[[str], None],
+        rescue: Callable[[], None] = lambda: None,
+        others: Callable[[], str] = lambda: "",
+        end: Callable[[int], None] = os._exit,
+        grace_seconds: float = _GRACE,
+    ):
+        self._config = config
+        self._request_stop = request_stop
+        self._rescue = rescue
+        self._others = others
+        self._end = end
+        self._grace = grace_seconds
+        self._durations: collections.deque[float] = collections.deque(maxlen=_HISTORY)
+        self._last: float | None = None
+        self._step = 0
+        self._paused = 0
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def __enter__(self) -> "Watchdog":
+        if self._config is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5.0)
+
+    def beat(self, step: int) -> None:
+        """A step is over. The first one, which compiled, starts the clock."""
+        now = time.monotonic()
+        if self._last is not None:
+            self._durations.append(now - self._last)
+        self._last, self._step = now, step
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Evaluations and checkpoints may take their time."""
+        entered = time.monotonic()
+        self._paused += 1
+        try:
+            yield
+        finally:
+            if self._last is not None:
+                self._last += time.monotonic() - entered
+            self._paused -= 1
+
+    def _watch(self) -> None:
+        assert self._config is not None
+        tick = min(1.0, self._config.report_seconds / 4)
+        reported, asked, step = 0.0, False, -1
+        while not self._closed.wait(tick):
+            if self._step != step:
+                reported, asked, step = 0.0, False, self._step
+            if self._last is None or self._paused:
+                continue
+            waited = time.monotonic() - self._last
+            usual = statistics.median(self._durations) if self._durations else 0.0
+            # Again whenever it has taken twice as long: stacks that differ show that something moves.
+            if waited > max(self._config.report_after(usual), 2 * reported):
+                reported = waited
+                self._report(waited, usual)
+            if self._config.end_seconds is None or waited <= self._config.end_seconds:
+                continue
+            if not asked:
+                asked = True
+                logger.error("The run is asked to stop: nothing has moved for %.0f s.", waited)
+                self._request_stop(f"no step for {waited:.0f} s")
+            elif waited > self._config.end_seconds + self._grace:
+                self._finish(waited)
+                return
+
+    def _report(self, waited: float, usual: float) -> None:
+        others = self._others()
+        logger.error(
+            "Step %d has taken %.0f s so far; a step usually takes %.3g s.%s All threads:\n%s",
+            *(self._step + 1, waited, usual, f" {others}" if others else "", stacks()),
+        )
+
+    def _finish(self, waited: float) -> None:
+        others = self._others()
+        logger.error(
+            "Step %d has not ended in %.0f s: the run ends with exit code %d.%s",
+            *(self._step + 1, waited, HUNG_EXIT_CODE, f" {others}" if others else ""),
+        )
+        try:
+            self._rescue()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            self._end(HUNG_EXIT_CODE)
+
+
+def stacks() -> str:
+    """What every thread of this process is doing."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return "\n".join(
+        f"--- thread {names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()
+    )

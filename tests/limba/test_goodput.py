@@ -1,0 +1,92 @@
+"""Where time went, over several starts of a run."""
+
+import json
+import time
+
+import pytest
+
+from limba import goodput
+from limba.goodput import Attempt, Goodput
+
+
+def test_restarts_and_lost_steps_are_counted():
+    # Two starts: steps 0 to 40 with a checkpoint at 30, ten seconds of nothing, then on from 30.
+    first = Attempt(100.0, 150.0, {"start": 5.0, "compile": 5.0, "step": 40.0}, {0: 0.0, 30: 30.0, 40: 40.0})
+    second = Attempt(160.0, 200.0, {"start": 2.0, "step": 36.0, "evaluation": 2.0}, {30: 0.0, 66: 36.0})
+    assert goodput.summarize([first, second], [0, 30]) == {
+        "start": 7.0, "compile": 5.0, "input": 0.0, "step": 66.0, "checkpoint": 0.0, "evaluation": 2.0, "restart": 10.0,
+        "lost": 10.0,
+    }  # fmt: skip
+
+
+def test_a_run_from_scratch_after_no_checkpoint_loses_all():
+    first = Attempt(0.0, 10.0, {"step": 8.0}, {0: 0.0, 5: 8.0})
+    second = Attempt(10.0, 12.0, {"step": 2.0}, {0: 0.0})
+    assert goodput.summarize([first, second], [0, 0]) == dict.fromkeys(goodput.KINDS, 0.0) | {"step": 2.0, "lost": 8.0}
+
+
+class _Clock:
+    """Stands in for the module `time`."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+    def time(self):
+        return self.now + 5000.0
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = _Clock()
+    monkeypatch.setattr(goodput, "time", clock)
+    return clock
+
+
+def test_kinds_are_exclusive_and_sum_to_the_wall_clock(tmp_path, clock):
+    kept = Goodput(tmp_path, 0, clock.now - 3.0, resumed=False)
+    kept.begin_steps()
+    with kept.spending("input"):
+        clock.now += 2.0
+        with kept.spending("checkpoint"):
+            clock.now += 5.0
+        clock.now += 1.0
+    clock.now += 10.0
+    kept.move(1.5, "input", "step")
+    seconds = kept.seconds()
+    assert seconds == dict.fromkeys(goodput.KINDS, 0.0) | {"start": 3.0, "input": 1.5, "checkpoint": 5.0, "step": 11.5}
+    assert sum(seconds.values()) == 21.0
+    assert kept.scalars()["goodput/fraction"] == pytest.approx(11.5 / 21)
+    assert kept.table().splitlines()[0] == "goodput 54.8% of 21 s, 1 start:"
+
+
+def test_lines_tell_the_next_start(tmp_path, clock):
+    first = Goodput(tmp_path, 0, clock.now, resumed=False)
+    first.begin_steps()
+    for step in range(1, 101):
+        clock.now += 1.0
+        first.step_done(step)
+        if step == 50:
+            first.write()  # a checkpoint
+    # Killed at step 100; the last line is of step 60 + 50 = 110 or earlier.
+    lines = [json.loads(line) for line in (tmp_path / goodput.FILE_NAME).read_text().splitlines()]
+    assert [line["step"] for line in lines] == [0, 50]
+    (tmp_path / goodput.FILE_NAME).open("a").write('{"began": 1')
+    clock.now += 7.0
+
+    second = Goodput(tmp_path, 50, clock.now, resumed=True)
+    second.begin_steps()
+    clock.now += 20.0
+    second.step_done(70)
+    # 50 steps and their 50 seconds were after the last line: nobody knows more than that nothing was running.
+    assert second.seconds() == dict.fromkeys(goodput.KINDS, 0.0) | {"step": 70.0, "restart": 57.0}
+    # A new run in the same place begins anew.
+    third = Goodput(tmp_path, 0, clock.now, resumed=False)
+    assert sum(third.seconds().values()) == 0.0
+
+
+def test_only_one_process_writes(tmp_path):
+    Goodput(tmp_path, 0, time.monotonic(), resumed=False, writes=False).begin_steps()
+    assert not (tmp_path / goodput.FILE_NAME).exists()

@@ -1,0 +1,265 @@
+"""Real workers on loopback: they train as one process does, are named when they die or differ, and stop together.
+
+Every launch serves several tests, because starting workers is what takes the time.
+"""
+
+import dataclasses
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gin
+import jax
+import numpy as np
+import pytest
+from flax import traverse_util
+
+from limba import checkpoints, data, gin_utils, partitioning, peers, train, train_state, writers
+from limba.preemption import PREEMPTED_EXIT_CODE
+from tests.limba import worker
+from tests.limba.test_distributed import free_port
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+GIN_FILE = "tests/limba/many.gin"
+STEPS = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """How a worker ended: exit code, its output, and when."""
+
+    code: int
+    output: str
+    at: float
+
+
+def launch(model_dir, count, flags=(), devices=1, env=None, of_worker_1=None, timeout=240):
+    """Runs `count` workers to their end; environment and flags (`"flags"`) of worker 1 may differ."""
+    port = free_port()
+    started = []
+    for index in range(count):
+        own = of_worker_1 if index == 1 and of_worker_1 else {}
+        variables = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+            "LIMBA_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
+            "LIMBA_PROCESS_COUNT": str(count),
+            "LIMBA_PROCESS_INDEX": str(index),
+            **(env or {}),
+            **{name: value for name, value in own.items() if name != "flags"},
+        }
+        command = [sys.executable, "-m", "tests.limba.worker", f"--gin_file={GIN_FILE}"]
+        command += [f"--gin.MODEL_DIR='{model_dir}'", *flags, *own.get("flags", ())]
+        log = Path(f"{model_dir}-{index}-{port}.log")
+        with log.open("wb") as file:
+            started.append((subprocess.Popen(command, cwd=ROOT, env=variables, stdout=file, stderr=file), log))
+    deadline = time.monotonic() + timeout
+    ended: dict[int, Ended] = {}
+    try:
+        while len(ended) < count and time.monotonic() < deadline:
+            for index, (process, log) in enumerate(started):
+                if index not in ended and process.poll() is not None:
+                    ended[index] = Ended(process.returncode, log.read_text(errors="replace"), time.monotonic())
+            time.sleep(0.05)
+        assert len(ended) == count, [log.read_text(errors="replace")[-2000:] for _, log in started]
+    finally:
+        for process, _ in started:
+            process.kill()
+            process.wait()
+    return [ended[index] for index in range(count)]
+
+
+def _losses(model_dir, dataset="train"):
+    return [(line["step"], line["loss"]) for line in writers.read_metrics(model_dir) if line["dataset"] == dataset]
+
+
+def _assert_same_losses(model_dir, expected_dir):
+    for dataset in ("train", "training_eval/counter"):
+        found, expected = _losses(model_dir, dataset), _losses(expected_dir, dataset)
+        assert [step for step, _ in found] == [step for step, _ in expected]
+        np.testing.assert_allclose([x for _, x in found], [x for _, x in expected], rtol=1e-5)
+    unigrams = [
+        [line["unigram_nats_per_target_token"] for line in writers.read_metrics(folder, "training_eval/")]
+        for folder in (model_dir, expected_dir)
+    ]
+    np.testing.assert_allclose(*unigrams, rtol=1e-12)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The run of one process, this one."""
+    folder = tmp_path_factory.mktemp("alone") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "get_dataset", worker.open_rows)
+        patch.chdir(ROOT)
+        gin.clear_config()
+        gin_utils.parse_gin_flags([GIN_FILE], [f"MODEL_DIR = '{folder}'"])
+        gin.external_configurable(train.train, module="limba.train")()
+        gin.clear_config()
+    return folder
+
+
+# ---------------------------------------------------- four workers --------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory):
+    """Four workers of one device: the model's axis is over two of them, and two and two read the same rows."""
+    folder = tmp_path_factory.mktemp("four")
+    flags = [
+        "--gin.partitioning.PjitPartitioner.num_partitions=2",
+        "--gin.partitioning.standard_logical_axis_rules.parameter_partitioning_dims=2",
+    ]
+    ended = launch(folder / "run", 4, flags, env={"DUMP": str(folder)})
+    assert [worker.code for worker in ended] == [0] * 4, ended[0].output[-2000:]
+    assert "mesh {'data': 2, 'model': 2}" in ended[3].output
+    return folder
+
+
+def test_hosts_that_share_rows_train_as_one_process(four, alone):
+    _assert_same_losses(four / "run", alone)
+
+
+def test_one_of_the_hosts_that_share_rows_keeps_the_place_in_the_data(four):
+    assert checkpoints.load_files(four / "run" / f"checkpoint_{STEPS}", "dataset") == {"reader-0": b"6"}
+
+
+@pytest.mark.parametrize(
+    ("devices", "num_partitions", "fsdp"), [(1, 1, False), (2, 2, False), (2, 1, True), (8, 4, True), (8, 1, False)]
+)
+def test_a_checkpoint_of_four_workers_on_another_mesh_bit_for_bit(four, devices, num_partitions, fsdp):
+    model = worker.tiny_model()
+    rules = partitioning.fsdp_logical_axis_rules() if fsdp else None
+    partitioner = partitioning.PjitPartitioner(
+        num_partitions, logical_axis_rules=rules, devices=jax.devices()[:devices]
+    )
+    initializer = train_state.TrainStateInitializer(model.optimizer_def, model.initial_variables, partitioner)
+    state = checkpoints.load_state(four / "run" / f"checkpoint_{STEPS}", initializer.sharded_shapes())
+    restored = traverse_util.flatten_dict(state.state_dict(), sep="/")
+    with np.load(four / f"state_{STEPS}.npz") as saved:
+        assert set(saved.files) == set(restored)
+        for name, array in restored.items():
+            np.testing.assert_array_equal(np.asarray(array), saved[name], err_msg=name, strict=True)
+    sharded = [array for array in restored.values() if not array.sharding.is_fully_replicated]
+    assert bool(sharded) == (num_partitions > 1 or fsdp)
+
+
+# --------------------------------------------------- a worker that dies ---------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """Two workers of two devices; worker 1 is killed between steps 5 and 6, and both are started again."""
+    folder = tmp_path_factory.mktemp("killed") / "run"
+    first = launch(folder, 2, devices=2, env={"BREAK_AT": "kill:1:5"})
+    return folder, first, launch(folder, 2, devices=2)
+
+
+def test_the_others_end_within_a_minute_with_its_name(killed):
+    _, (survivor, dead), _ = killed
+    assert dead.code == -9
+    assert survivor.code == peers.LOST_WORKER_EXIT_CODE
+    assert survivor.at - dead.at < 60
+    name = re.escape(f"worker 1 ({socket.gethostname()})")
+    assert re.search(rf"error: {name}, last at step \d, gave no sign of life for 25 s: killed", survivor.output)
+
+
+def test_started_again_they_have_the_losses_of_the_uninterrupted_run(killed, alone):
+    folder, _, again = killed
+    assert [worker.code for worker in again] == [0, 0], again[1].output[-2000:]
+    assert all(re.search(r"Going on from step [24] in", worker.output) for worker in again)
+    _assert_same_losses(folder, alone)
+
+
+# ------------------------------------------------------- stopping ---------------------------------------------------
+
+
+def test_a_stop_of_one_worker_stops_all_after_the_same_step(tmp_path):
+    folder = tmp_path / "run"
+    flags = [f"--gin.{name}" for name in ("TRAIN_STEPS=1000000", "EVAL_PERIOD=1000000")]
+    flags.append("--gin.SaveCheckpointConfig.period=1000000")
+    ended = launch(folder, 2, flags, env={"BREAK_AT": "term:1:4"})
+    assert [worker.code for worker in ended] == [PREEMPTED_EXIT_CODE] * 2, ended[1].output[-2000:]
+    (step,) = checkpoints.checkpoint_steps(folder)
+    assert step > 4
+    for one in ended:
+        assert f"worker 1 ({socket.gethostname()}): asked to stop (SIGTERM)" in one.output
+        assert f"Stopped on request at step {step}; saved as {folder}/checkpoint_{step}" in one.output
+
+
+# ----------------------------------------------------- the handshake ------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def different_code(tmp_path_factory):
+    """Two workers of which one has another commit, version of optax, and number of steps."""
+    folder = tmp_path_factory.mktemp("code")
+    (folder / "optax-0.0.1.dist-info").mkdir()
+    (folder / "optax-0.0.1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: optax\nVersion: 0.0.1\n")
+    git = folder / "git"
+    git.write_text(f'#!/bin/sh\ncase "$*" in *describe*) echo {"c" * 40};; *) echo {ROOT};; esac\n')
+    git.chmod(0o755)
+    other = {
+        "PYTHONPATH": f"{folder}:{ROOT}",
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "flags": ["--gin.TRAIN_STEPS=7"],
+    }
+    return launch(folder / "run", 2, of_worker_1=other, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def different_data(tmp_path_factory):
+    """Two workers of which one has another revision of the corpus, and other ids in its vocabulary."""
+    folder = tmp_path_factory.mktemp("data")
+    for name in ("a.model", "b.model"):
+        (folder / name).write_text(name)
+    ours, theirs = ({"VOCABULARY": str(folder / name)} for name in ("a.model", "b.model"))
+    return launch(folder / "run", 2, env=ours, of_worker_1=theirs | {"REVISION": "r2"}, timeout=120)
+
+
+@pytest.mark.parametrize(
+    "difference",
+    [
+        rf"commit of limba: {'c' * 40}, on worker 0 \(.*\) \w+",
+        r"version of optax: 0\.0\.1, on worker 0 \(.*\) \d+\.\d+",
+        r"gin configuration: TRAIN_STEPS = 7, on worker 0 \(.*\) TRAIN_STEPS = 6",
+    ],
+)
+def test_a_worker_with_other_code_or_configuration(different_code, difference):
+    _assert_named(different_code, difference)
+
+
+@pytest.mark.parametrize(
+    "difference",
+    [
+        r"revision of counter: r2, on worker 0 \(.*\) r1",
+        r"output vocabulary: FixedVocabulary, 256 ids, SHA-256 \w{16}, on worker 0 \(.*\) FixedVocabulary",
+    ],
+)
+def test_a_worker_with_other_data(different_data, difference):
+    _assert_named(different_data, difference)
+
+
+def _assert_named(ended, difference):
+    """On every worker, before anything is compiled, and nobody is left waiting."""
+    for one in ended:
+        assert one.code == 1
+        assert "error: The workers of this run differ in their" in one.output
+        assert re.search(rf"worker 1 \({re.escape(socket.gethostname())}\): {difference}", one.output), one.output[
+            -3000:
+        ]
+        assert "compiled" not in one.output
+    assert abs(ended[0].at - ended[1].at) < 30
+
+
+def test_a_worker_that_does_not_come_is_named(tmp_path):
+    (ended,) = launch(tmp_path / "run", 1, ["--initialization_timeout=2"], env={"LIMBA_PROCESS_COUNT": "3"}, timeout=60)
+    assert ended.code == 1
+    assert "error: Workers 1, 2 of 3 did not come within 2 s; here are 0 (" in ended.output

@@ -1,0 +1,81 @@
+"""One worker of the runs in test_many_processes: `limba train` on NumPy batches, without TensorFlow.
+
+    python -m tests.limba.worker --gin_file=tests/limba/many.gin [flags of limba train]
+
+What a test wants to go wrong is in environment variables: `BREAK_AT=kill:1:4` kills worker 1 when it is asked for its
+batch 4, and `term` sends it SIGTERM there. `REVISION` and `VOCABULARY` are the corpus and the vocabulary of this
+worker, `DUMP` is a folder where worker 0 writes the whole state that it saves.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+from flax import traverse_util
+from jax.experimental import multihost_utils
+
+from limba import data, distributed, gin_utils, train
+from tests.limba import small
+
+
+class Rows(small.Stream):
+    """The rows of `small.Stream` that one group of hosts reads."""
+
+    def __init__(self, shard_id: int, num_shards: int):
+        super().__init__()
+        self.own = slice(shard_id * self.rows // num_shards, (shard_id + 1) * self.rows // num_shards)
+        self.what, index, batch = os.environ.get("BREAK_AT", "none:0:0").split(":")
+        self.break_at = int(batch) if int(index) == distributed.process_index() else None
+
+    def __next__(self):
+        if self.next == self.break_at and self.what != "none":
+            os.kill(os.getpid(), signal.SIGKILL if self.what == "kill" else signal.SIGTERM)
+        return {name: x[self.own] for name, x in super().__next__().items()}
+
+
+def open_rows(config, shard_id, num_shards, feature_converter_cls):
+    """A `GetDatasetFn`."""
+    return Rows(shard_id, num_shards)
+
+
+def open_eval_rows(config, shard_id, num_shards, eval_steps, feature_converter_cls):
+    """A `GetEvalDatasetFn`: two batches of one task."""
+    count = config.batch_size // num_shards
+    own = slice(shard_id * count, (shard_id + 1) * count)
+    return {"counter": [{name: x[own] for name, x in small.batch(100 + i).items()} for i in range(2)]}
+
+
+def facts(config):
+    """In place of `limba.data.facts`, which knows tasks of SeqIO."""
+    return {"revision of counter": os.environ.get("REVISION", "r1")}
+
+
+def tiny_model():
+    model = small.model(
+        dropout_rate=0.0, emb_dim=16, num_heads=4, head_dim=8, num_encoder_layers=1, num_decoder_layers=1, mlp_dim=32
+    )
+    if file := os.environ.get("VOCABULARY"):
+        model.output_vocabulary.sentencepiece_model_file = file
+    return model
+
+
+def dump(state, infos):
+    """A `SaveStateTransformationFn` that changes nothing: worker 0 writes the arrays that are about to be saved."""
+    if folder := os.environ.get("DUMP"):
+        flat = {name: _whole(x) for name, x in traverse_util.flatten_dict(state, sep="/").items()}
+        if jax.process_index() == 0:
+            np.savez(Path(folder) / f"state_{int(flat['state/step'])}.npz", **flat)
+    return state, infos
+
+
+def _whole(array):
+    return np.asarray(multihost_utils.process_allgather(array, tiled=True)) if hasattr(array, "sharding") else array
+
+
+if __name__ == "__main__":
+    # As if it were a task of SeqIO.
+    data.get_dataset, data.facts = open_rows, facts
+    gin_utils.run_command(train.main, sys.argv[1:])
