@@ -105,7 +105,7 @@ class Training:
     @property
     def work(self) -> Work:
         lengths = dict(self.dataset.task_feature_lengths or {})
-        shapes, _ = self.model.param_shapes_and_axes()
+        shapes, _ = self.with_layers("none").model.param_shapes_and_axes()
         count = sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))
         inputs, targets = lengths.get("inputs", 0), lengths.get("targets", 0)
         if self.config is not None and self.config.num_encoder_layers == 0:  # One stack sees both.
@@ -134,10 +134,14 @@ class StateSizes:
         self._params = (param_axes, params)
         optimizer_state = jax.eval_shape(model.optimizer_def.init, params)
         self._optimizer = (model.optimizer_def.state_axes(params, param_axes), optimizer_state)
+        self._known: dict[tuple[int, int, bool], Memory] = {}
 
     def memory(self, layout: Layout) -> Memory:
         """Of a device; without a peak."""
-        return Memory(self._bytes(*self._params, layout), self._bytes(*self._optimizer, layout))
+        key = (layout.data, layout.model, layout.fsdp)  # Nothing else matters to the state.
+        if key not in self._known:
+            self._known[key] = Memory(self._bytes(*self._params, layout), self._bytes(*self._optimizer, layout))
+        return self._known[key]
 
     def _bytes(self, logical_axes: PyTree, shapes: PyTree, layout: Layout) -> float:
         rules = _rules(layout)
