@@ -54,29 +54,26 @@ def _training(configured: Any) -> tuple["Training", "Layout", int]:
     import gin
     import jax
 
-    from limba.data import DatasetConfig
     from limba.partitioning import PjitPartitioner, fsdp_logical_axis_rules, standard_logical_axis_rules
     from limba.plan_compile import Training
     from limba.plan_layouts import Layout
-    from limba.trainer import Trainer
 
     bound = gin.get_bindings(configured, resolve_references=False)
-    missing = [name for name in ("model", "train_dataset_cfg") if name not in bound]
+    needed = ("model", "train_dataset_cfg", "trainer_cls")
+    missing = [name for name in needed if name not in bound]
     if missing:
         raise gin_utils.GinError(
             f"The gin files bind no train.{missing[0]}; give those of a training: a model of gin/models/ and "
             "gin/runs/pretrain.gin or gin/runs/finetune.gin."
         )
     # Gin builds what is referred to when it is copied.
-    made = {name: copy.deepcopy(bound[name]) for name in ("model", "train_dataset_cfg")}
-    trainer_cls = copy.deepcopy(bound["trainer_cls"]) if "trainer_cls" in bound else Trainer
-    dataset: DatasetConfig = made["train_dataset_cfg"]
+    model, dataset, trainer_cls = (copy.deepcopy(bound[name]) for name in needed)
     if not dataset.task_feature_lengths:
         raise gin_utils.GinError(
             "TASK_FEATURE_LENGTHS is not bound to lengths: add --gin.TASK_FEATURE_LENGTHS=\"{'inputs': 512, "
             "'targets': 114}\"."
         )
-    training = Training(made["model"], dataset, trainer_cls)
+    training = Training(model, dataset, trainer_cls)
 
     mesh = gin.get_bindings(PjitPartitioner, resolve_references=True)
     if mesh.get("ici_mesh_shape") or mesh.get("dcn_mesh_shape"):

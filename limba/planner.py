@@ -188,7 +188,7 @@ class Planner:
     def config_name(self) -> str | None:
         """How a gin file calls the network's configuration."""
         config = self.training.config
-        return config and f"{type(config).__module__.rpartition('.')[2]}.{type(config).__name__}"
+        return None if config is None else f"{type(config).__module__.rpartition('.')[2]}.{type(config).__name__}"
 
     def row(self, topology: Topology, *, compiled: bool) -> str:
         """A line of a table; see `TABLE_HEAD`."""
