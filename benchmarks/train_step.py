@@ -35,7 +35,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from limba import flops
+from limba import flops, topologies
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DTYPES = ("bfloat16", "float32")
@@ -49,27 +49,11 @@ SIZES = {
 }
 T5_1_1 = {"vocab_size": 32128, "head_dim": 64, "mlp_activations": ("gelu", "linear"), "logits_via_embedding": False}
 
-# Dense bf16 TFLOP/s of one `jax.Device`, by the first name that its `device_kind` contains. GPUs: NVIDIA's data sheets
-# (without sparsity). TPUs: the system architecture pages of cloud.google.com/tpu/docs, which count chips; a device of
-# v2 and v3 is one of the two cores of a chip.
-PEAK_TFLOPS = {
-    "H100 PCIe": 756.0,
-    "H100": 989.0,
-    "H200": 989.0,
-    "A100": 312.0,
-    "TPU v2": 45.0 / 2,
-    "TPU v3": 123.0 / 2,
-    "TPU v4": 275.0,
-    "TPU v5 lite": 197.0,
-    "TPU v5e": 197.0,
-    "TPU v5": 459.0,
-    "TPU v6": 918.0,
-}
-
 
 def peak_tflops(device_kind: str) -> float | None:
     """Dense bf16 peak of a device; None where it is not known, and for CPUs."""
-    return next((peak for name, peak in PEAK_TFLOPS.items() if name in device_kind), None)
+    peak = topologies.peak_flops(device_kind)
+    return None if peak is None else peak / 1e12
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ _COMMANDS = {
     "eval": ("limba.eval", "loss and accuracy of a checkpoint on a split"),
     "infer": ("limba.infer", "let a checkpoint fill blanks or answer"),
     "lint": ("limba.lint", "say what would hurt in a training, before any accelerator is touched"),
+    "plan": ("limba.plan", "say whether a training fits a TPU slice or GPU box, how fast, and with which layout"),
     "precompile": ("limba.precompile", "compile the training step without data, and say what it takes"),
     "gin-check": ("limba.gin_check", "parse gin files and resolve every name in them"),
     "convert": ("convert.__main__", "between Limba, T5X and Hugging Face, both ways"),

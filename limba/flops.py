@@ -30,3 +30,22 @@ def forward_flops(sizes: Mapping[str, Any], inputs: int, targets: int) -> float:
     decoder += 4 * targets * (targets + inputs) * joined_kv
     logits = 2 * targets * emb * sizes["vocab_size"]
     return float(sizes["num_encoder_layers"] * encoder + sizes["num_decoder_layers"] * decoder + logits)
+
+
+def recomputed_flops(sizes: Mapping[str, Any], inputs: int, targets: int, remat_policy: str | None) -> float:
+    """FLOPs of one row that `T5Config.remat_policy` computes a second time for the backward pass.
+
+    "full" computes every layer again. "minimal" keeps products with parameters, and computes the two of attention
+    again, which multiply activations. Logits are outside of the layers.
+    """
+    match remat_policy:
+        case None | "none":
+            return 0.0
+        case "minimal":
+            joined_kv = sizes["num_heads"] * sizes["head_dim"]
+            encoder = 4 * inputs**2 * joined_kv
+            decoder = 4 * targets * (targets + inputs) * joined_kv
+            return float(sizes["num_encoder_layers"] * encoder + sizes["num_decoder_layers"] * decoder)
+        case "full":
+            return forward_flops(sizes, inputs, targets) - 2 * targets * sizes["emb_dim"] * sizes["vocab_size"]
+    raise ValueError(f"No FLOPs are known for the remat policy {remat_policy!r}.")

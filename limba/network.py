@@ -21,7 +21,10 @@ _REMAT_POLICIES = {
     None: None,
     "none": None,
     # Keeps the products of weights and activations, recomputes attention and elementwise work.
-    "minimal": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims,
+    "minimal": jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims,  # float32
+        jax.checkpoint_policies.save_only_these_names(layers.PRODUCT_WITHOUT_BATCH_DIMS),  # bfloat16
+    ),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 

@@ -106,6 +106,26 @@ def _model_axis(
     )
 
 
+def _device_mesh(shape: Sequence[int], devices: Sequence[jax.Device]) -> np.ndarray:
+    """Devices in a shape, near ones along the last axis: it has the most to say to each other."""
+    # Splitting happens only where nothing else fits, such as 8 x 2 on the 4 x 4 chips of a v5e-16.
+    return mesh_utils.create_device_mesh(shape, devices=devices, allow_split_physical_axes=True)
+
+
+def _shapes_of_slices(model_axis: int, devices: Sequence[jax.Device]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """ICI and DCN shapes for TPU devices of several slices: one model lies in one slice. None for a single slice."""
+    num_slices = len({getattr(device, "slice_index", 0) for device in devices})
+    if devices[0].platform != "tpu" or num_slices == 1:
+        return None
+    of_a_slice = len(devices) // num_slices
+    if of_a_slice % model_axis:
+        raise ValueError(
+            f"PjitPartitioner.num_partitions = {model_axis} does not divide the {of_a_slice} devices of each of the "
+            f"{num_slices} slices; a model that spans slices needs ici_mesh_shape and dcn_mesh_shape."
+        )
+    return (1, of_a_slice // model_axis, model_axis), (num_slices, 1, 1)
+
+
 def _multi_slice_mesh(
     ici_mesh_shape: Sequence[int] | None, dcn_mesh_shape: Sequence[int] | None, devices: Sequence[jax.Device]
 ) -> np.ndarray:
@@ -117,10 +137,12 @@ def _multi_slice_mesh(
             f"data, model), and their product the {len(devices)} devices."
         )
     if math.prod(shapes[1]) == 1:
-        return mesh_utils.create_device_mesh(shapes[0], devices=devices)
+        return _device_mesh(shapes[0], devices)
     # Only TPUs know which slice a device belongs to; elsewhere a host is one.
     by_process = devices[0].platform != "tpu"
-    return mesh_utils.create_hybrid_device_mesh(*shapes, devices=devices, process_is_granule=by_process)
+    return mesh_utils.create_hybrid_device_mesh(
+        *shapes, devices=devices, process_is_granule=by_process, allow_split_physical_axes=True
+    )
 
 
 class PjitPartitioner:
@@ -132,7 +154,8 @@ class PjitPartitioner:
       params_on_devices: True; T5X's False, parameters in host memory, is not provided.
       backend: the platform whose devices are meant, such as "cpu"; None is JAX's default.
       ici_mesh_shape, dcn_mesh_shape: for several slices, `(replica, data, model)` within a slice and across slices; the
-        mesh has these three axes then, and batches are split over `replica` and `data`.
+        mesh has these three axes then, and batches are split over `replica` and `data`. Devices of several TPU slices
+        have them by themselves: slices are replicas, and `num_partitions` and FSDP are within each.
       logical_axis_rules: defaults to `standard_logical_axis_rules()`.
       devices: defaults to `jax.devices(backend)`.
 
@@ -158,15 +181,17 @@ class PjitPartitioner:
             )
         devices = list(devices if devices is not None else jax.devices(backend))
         rules = tuple(logical_axis_rules or standard_logical_axis_rules())
+        if ici_mesh_shape is None and dcn_mesh_shape is None:
+            model_axis = _model_axis(num_partitions, model_parallel_submesh, devices)
+            if (shapes := _shapes_of_slices(model_axis, devices)) is not None:
+                ici_mesh_shape, dcn_mesh_shape = shapes
         if ici_mesh_shape is not None or dcn_mesh_shape is not None:
             device_mesh = _multi_slice_mesh(ici_mesh_shape, dcn_mesh_shape, devices)
             self.mesh = Mesh(device_mesh, ("replica", "data", "model"))
             self.data_axes: tuple[str, ...] = ("replica", "data")
             rules = tuple((name, self.data_axes if name == "batch" else axis) for name, axis in rules)
         else:
-            model_axis = _model_axis(num_partitions, model_parallel_submesh, devices)
-            shape = (len(devices) // model_axis, model_axis)
-            self.mesh = Mesh(mesh_utils.create_device_mesh(shape, devices=devices), ("data", "model"))
+            self.mesh = Mesh(_device_mesh((len(devices) // model_axis, model_axis), devices), ("data", "model"))
             self.data_axes = ("data",)
         self.logical_axis_rules = rules
         self._host_groups = HostGroups(self.mesh, self.data_axes)
@@ -189,7 +214,8 @@ class PjitPartitioner:
     @contextlib.contextmanager
     def activate(self) -> Iterator[None]:
         """Makes mesh and rules known to `with_sharding_constraint` while a function is traced."""
-        with self.mesh, nn_partitioning.axis_rules(self.logical_axis_rules):
+        # Flax asks JAX for the mesh that was set; one that is only entered (`with mesh:`) constrains nothing.
+        with jax.set_mesh(self.mesh), nn_partitioning.axis_rules(self.logical_axis_rules):
             yield
 
     @property

@@ -27,8 +27,10 @@ LAYERS = [
         "limba.peers",
         "limba.preemption",
         "limba.rooms",
+        "limba.topologies",
         "limba.watchdog",
     },
+    {"limba.plan_layouts"},
     {
         "limba.losses",
         "limba.metrics",
@@ -66,6 +68,10 @@ LAYERS = [
     {"limba.train", "limba.infer_text"},
     {"limba.infer"},
     {"limba.precompile", "limba.gin_check", "limba.lint", "limba.vocab"},
+    {"limba.plan_compile"},
+    {"limba.plan_choice"},
+    {"limba.planner"},
+    {"limba.plan"},
     {"limba.cli", "limba.__main__"},
 ]
 RANK = {module: rank for rank, modules in enumerate(LAYERS) for module in modules}

@@ -1,9 +1,11 @@
+import re
 import types
 
 import jax
+import jax.numpy as jnp
 import pytest
 
-from limba import partitioning
+from limba import layers, partitioning
 from tests.limba import small
 
 
@@ -28,6 +30,37 @@ def test_several_slices_split_the_batch_twice():
     assert mesh.num_data_shards == 4
     rows = mesh.shard_batch(small.batch(0))["encoder_input_tokens"]
     assert rows.addressable_shards[0].data.shape == (2, 16)
+
+
+def test_slices_are_replicas_by_themselves():
+    tpus = [types.SimpleNamespace(platform="tpu", slice_index=i // 4) for i in range(8)]
+    assert partitioning._shapes_of_slices(2, tpus) == ((1, 2, 2), (2, 1, 1))
+    assert partitioning._shapes_of_slices(2, tpus[:4]) is None
+    assert partitioning._shapes_of_slices(2, jax.devices()[:8]) is None
+    with pytest.raises(ValueError, match="= 8 does not divide the 4 devices of each of the 2 slices"):
+        partitioning._shapes_of_slices(8, tpus)
+
+
+def test_constraints_on_activations_take_effect():
+    """Flax leaves them out, in silence, where the mesh is only entered."""
+    mesh = small.partitioner(8, 2, partitioning.fsdp_logical_axis_rules())
+    constrained = mesh.jit(lambda x: layers.with_sharding_constraint(x * 2, ("batch", "length", "embed")))
+    text = constrained.lower(jnp.ones((8, 4, 16))).as_text()
+    assert 'sharding_constraint %1 <@mesh, [{"data"}, {}, {}]>' in text
+
+
+@pytest.mark.slow
+def test_fsdp_gathers_parameters_and_not_activations():
+    mesh = small.partitioner(8, 1, partitioning.fsdp_logical_axis_rules())
+    made = small.make_trainer(small.model(scan_layers=True, num_encoder_layers=2, num_decoder_layers=2), mesh)
+    batch = {
+        name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=mesh.data_sharding) for name, x in small.batch(0).items()
+    }
+    text = made.train_step.lower(made.sharded_state_shapes(), batch).compile().as_text()
+    gathered = re.findall(r"= (\w+\[[\d,]*\])\S* all-gather\(", text)
+    assert "f32[128,128]" in gathered  # a kernel of one layer
+    everywhere = [shape for shape in gathered if re.fullmatch(r"f32\[8,(16|8),\d+\]", shape)]
+    assert not everywhere  # of all rows
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ def on_one_device():
         (2, partitioning.standard_logical_axis_rules()),
         (4, partitioning.standard_logical_axis_rules()),
         (1, partitioning.fsdp_logical_axis_rules()),
+        (2, partitioning.fsdp_logical_axis_rules()),
         (2, partitioning.standard_logical_axis_rules(2, 2)),
         (4, partitioning.standard_logical_axis_rules(2, 1)),
     ],
@@ -43,6 +44,15 @@ def on_one_device():
 def test_eight_devices_train_as_one(on_one_device, num_partitions, rules):
     trainer = small.make_trainer(partitioner_=small.partitioner(8, num_partitions, rules))
     _assert_same(_loss_and_params_after_two_steps(trainer), on_one_device)
+
+
+@pytest.mark.slow
+def test_fsdp_with_a_model_axis_and_scanned_layers_trains_as_one_device():
+    """Adafactor's statistics of a stack are factored by its logical axes, and lie on every device."""
+    model = small.model(scan_layers=True, remat_policy="minimal")
+    mesh = small.partitioner(8, 2, partitioning.fsdp_logical_axis_rules())
+    sharded = small.make_trainer(model, mesh, num_microbatches=2)
+    _assert_same(_loss_and_params_after_two_steps(sharded), _loss_and_params_after_two_steps(small.make_trainer(model)))
 
 
 def test_slices_train_as_one_device(on_one_device):

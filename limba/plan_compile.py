@@ -1,0 +1,209 @@
+"""Compiles a run's training step for chips that are not there, and says what memory it needs.
+
+XLA compiles for a TPU slice on any CPU where libtpu is installed: the slice's own compiler, with its limits. Nothing
+runs and nothing is allocated.
+"""
+
+import copy
+import dataclasses
+import importlib.util
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax.linen import partitioning as nn_partitioning
+from jax.experimental import topologies as jax_topologies
+from jax.sharding import PartitionSpec
+
+from limba.data import DatasetConfig
+from limba.network import T5Config
+from limba.partitioning import (
+    LogicalAxisRules,
+    PjitPartitioner,
+    fsdp_logical_axis_rules,
+    standard_logical_axis_rules,
+)
+from limba.plan_layouts import Layout, Work
+from limba.precompile import batch_shapes
+from limba.topologies import GIB, Topology
+
+PyTree = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes of one device.
+
+    Attributes:
+      parameters, optimizer: as they are sharded.
+      peak: of the step, everything included; None where the compiler did not come to an end.
+      refused: what the compiler said that it needs, if that is more than there is.
+    """
+
+    parameters: float
+    optimizer: float
+    peak: float | None = None
+    refused: float | None = None
+
+    @property
+    def needed(self) -> float:
+        return self.peak if self.peak is not None else self.refused or math.inf
+
+    @property
+    def temporary(self) -> float:
+        """Activations, gradients and everything else that lives only during a step."""
+        return self.needed - self.parameters - self.optimizer
+
+
+def check_compiler() -> None:
+    """Raises ImportError, with the command to install it, if the compiler for TPUs is missing."""
+    if importlib.util.find_spec("libtpu") is None:
+        raise ImportError(
+            "`limba plan` compiles with libtpu, the TPU's own compiler, which is not installed: "
+            "pip install 'limba[plan]' (213 MB, Linux on x86-64). --estimate_only does without."
+        )
+
+
+def devices_of(topology: Topology) -> list[jax.Device]:
+    """Devices to compile for."""
+    generation = {"v5p": "v5"}.get(topology.kind, topology.kind)
+    options: dict[str, Any] = {}
+    if topology.kind in ("v4", "v5p"):  # Else each core is a device, with half of the memory.
+        options = {"chip_config_name": "megacore", "chips_per_host_bounds": (2, 2, 1)}
+    if topology.num_slices > 1:
+        options["num_slices"] = topology.num_slices
+    # Chips of every generation are counted along three axes but for these.
+    flat = topology.kind in ("v5e", "v6e")
+    shape = topology.shape if flat else (*topology.shape, 1)[:3]
+    name = f"{generation}:{'x'.join(map(str, shape))}"
+    return jax_topologies.get_topology_desc(platform="tpu", topology_name=name, **options).devices
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """A run, as far as its step depends on it.
+
+    Attributes:
+      model: network, loss and optimizer definition.
+      dataset: lengths, batch size and packing.
+      trainer_cls: makes the trainer.
+    """
+
+    model: Any
+    dataset: DatasetConfig
+    trainer_cls: Callable[..., Any]
+
+    @property
+    def config(self) -> T5Config | None:
+        """Of the network; None for one that has none of ours, which is compiled as it is."""
+        config = getattr(self.model.module, "config", None)
+        return config if isinstance(config, T5Config) else None
+
+    @property
+    def work(self) -> Work:
+        lengths = dict(self.dataset.task_feature_lengths or {})
+        shapes, _ = self.with_layers("none").model.param_shapes_and_axes()
+        count = sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))
+        inputs, targets = lengths.get("inputs", 0), lengths.get("targets", 0)
+        if self.config is not None and self.config.num_encoder_layers == 0:  # One stack sees both.
+            inputs, targets = 0, inputs + targets
+        sizes = dataclasses.asdict(self.config) if self.config is not None else None
+        return Work(sizes, self.dataset.batch_size, inputs, targets, count)
+
+    def with_layers(self, remat: str) -> "Training":
+        """The same training with scanned layers, which compile as one, and a policy of recomputation."""
+        if self.config is None:
+            return self
+        model = copy.copy(self.model)
+        model.module = self.model.module.clone(
+            config=dataclasses.replace(self.config, scan_layers=True, remat_policy=remat)
+        )
+        return dataclasses.replace(self, model=model)
+
+
+class StateSizes:
+    """How large the state of a training is on a device, for any layout and without devices."""
+
+    def __init__(self, training: Training):
+        model = training.with_layers("none").model
+        params, param_axes = model.param_shapes_and_axes()
+        model.optimizer_def.set_param_axes(param_axes)
+        self._params = (param_axes, params)
+        optimizer_state = jax.eval_shape(model.optimizer_def.init, params)
+        self._optimizer = (model.optimizer_def.state_axes(params, param_axes), optimizer_state)
+        self._known: dict[tuple[int, int, bool], Memory] = {}
+
+    def memory(self, layout: Layout) -> Memory:
+        """Of a device; without a peak."""
+        key = (layout.data, layout.model, layout.fsdp)  # Nothing else matters to the state.
+        if key not in self._known:
+            self._known[key] = Memory(self._bytes(*self._params, layout), self._bytes(*self._optimizer, layout))
+        return self._known[key]
+
+    def _bytes(self, logical_axes: PyTree, shapes: PyTree, layout: Layout) -> float:
+        rules = _rules(layout)
+        mesh = {"data": layout.data, "model": layout.model, None: 1}
+
+        def local(axes, arrays):
+            spec = nn_partitioning.logical_to_mesh_axes(tuple(axes), rules=rules) if axes else ()
+            parts = math.prod(mesh[axis] for axis in spec or ())
+            return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(arrays)) / parts
+
+        is_axes = lambda x: x is None or isinstance(x, PartitionSpec)  # noqa: E731
+        return sum(jax.tree.leaves(jax.tree.map(local, logical_axes, shapes, is_leaf=is_axes)))
+
+
+def _rules(layout: Layout) -> LogicalAxisRules:
+    return fsdp_logical_axis_rules() if layout.fsdp else standard_logical_axis_rules()
+
+
+def partitioner(layout: Layout, devices: Sequence[jax.Device]) -> PjitPartitioner:
+    """The mesh and the rules of a layout."""
+    return PjitPartitioner(layout.model, logical_axis_rules=_rules(layout), devices=devices)
+
+
+def compile_step(training: Training, mesh: PjitPartitioner, num_microbatches: int | None = None) -> Memory:
+    """Compiles the step of a training.
+
+    Args:
+      training: as it will run; see `Training.with_layers`.
+      mesh: of devices to compile for.
+      num_microbatches: None leaves them as the trainer has them.
+
+    Raises:
+      ValueError: if the batch or a parameter cannot be spread over the mesh.
+    """
+    if training.config is not None:
+        mesh.check_heads(training.config.num_heads)
+    model = training.model
+    parts = {} if num_microbatches is None else {"num_microbatches": num_microbatches}
+    trainer = training.trainer_cls(model=model, partitioner=mesh, rng=jax.random.key(0), **parts)
+    mesh.check_batch_size(training.dataset.batch_size, "batch_size", getattr(trainer, "num_microbatches", 1))
+    state_shapes = trainer.sharded_state_shapes()
+    state = Memory(_local_bytes(state_shapes.params), _local_bytes(state_shapes.opt_state))
+    shapes = batch_shapes(training.dataset, model.FEATURE_CONVERTER_CLS)
+    batch = {name: jax.ShapeDtypeStruct(x, jnp.int32, sharding=mesh.data_sharding) for name, x in shapes.items()}
+    lowered = trainer.train_step.lower(state_shapes, batch)
+    try:
+        compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return dataclasses.replace(state, refused=_needed(str(error)))
+    return dataclasses.replace(state, peak=float(compiled.memory_analysis().peak_memory_in_bytes))
+
+
+_UNITS = {"K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
+_SIZE = re.compile(r"([\d.]+)([KMGT])i?B?")
+
+
+def _needed(message: str) -> float | None:
+    """The largest size that the compiler names: the memory that the step needs."""
+    return max((float(number) * _UNITS[unit] for number, unit in _SIZE.findall(message)), default=None)
+
+
+def _local_bytes(tree: PyTree) -> float:
+    return float(sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)))

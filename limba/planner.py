@@ -1,0 +1,235 @@
+"""What `limba plan` says of a training: whether it fits, what it takes and costs, and the layout to take."""
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from limba import plan_choice, plan_compile, topologies
+from limba.plan_choice import Choice
+from limba.plan_compile import Memory, Training
+from limba.plan_layouts import Layout, Work
+from limba.topologies import GIB, Topology
+
+_SECONDS_A_DAY = 86_400
+
+
+@dataclasses.dataclass(frozen=True)
+class Prices:
+    """What time costs.
+
+    Attributes:
+      mfu: the model FLOPs that are reached, as a share of the peak.
+      price: of a chip-hour, in whatever currency; None where it is not known.
+      steps: of the whole training.
+    """
+
+    mfu: float
+    price: float | None
+    steps: int
+
+    def rows_per_second(self, work: Work, topology: Topology) -> float:
+        return self.mfu * topology.chip.peak * topology.all_chips / (work.model_flops / work.batch_size)
+
+    def days(self, work: Work, topology: Topology) -> float:
+        return self.steps * work.batch_size / self.rows_per_second(work, topology) / _SECONDS_A_DAY
+
+    def cost(self, work: Work, topology: Topology) -> float | None:
+        return None if self.price is None else self.days(work, topology) * 24 * topology.all_chips * self.price
+
+
+def _silent(layout: Layout, memory: Memory) -> None:
+    """Tells nobody what was compiled."""
+
+
+class Planner:
+    """A training, and what was compiled of it.
+
+    Attributes:
+      training: as it is configured.
+      given: the layout that is configured, without the data axis, which depends on the devices.
+      record: a file of what was compiled, so that nothing is compiled twice; None keeps none.
+    """
+
+    def __init__(self, training: Training, given: Layout, prices: Prices, record: Path | None, key: str):
+        self.training, self.given, self.prices, self.record, self._key = training, given, prices, record, key
+        self.work = training.work
+        self.state = plan_compile.StateSizes(training)
+
+    # ------------------------------------------------- compiling -----------------------------------------------------
+
+    def compile(self, layout: Layout, topology: Topology) -> Memory:
+        """Memory of a layout, from the record or from the compiler."""
+        key = f"{self._key} {topology.num_slices} x {topology.name} {layout}"
+        if self.record is not None and self.record.is_file():
+            for line in self.record.read_text().splitlines():
+                if (known := json.loads(line))["key"] == key:
+                    return Memory(**known["memory"])
+        began = time.monotonic()
+        training = self.training.with_layers(layout.remat)
+        mesh = plan_compile.partitioner(layout, plan_compile.devices_of(topology))
+        memory = plan_compile.compile_step(training, mesh, layout.microbatches)
+        if self.record is not None:
+            with self.record.open("a") as file:
+                seconds = round(time.monotonic() - began, 1)
+                print(json.dumps({"key": key, "memory": dataclasses.asdict(memory), "seconds": seconds}), file=file)
+        return memory
+
+    def choose(
+        self, topology: Topology, *, compiled: bool, tell: Callable[[Layout, Memory], None] = _silent
+    ) -> Choice | None:
+        """The fastest layout that fits."""
+        ranked = plan_choice.rank(self.training, self.work, self.state, topology)
+        compile_layout = (lambda layout: self.compile(layout, topology)) if compiled else None
+        return plan_choice.choose(ranked, topology, compile_layout, tell)
+
+    def as_given(self, topology: Topology) -> Layout:
+        """The configured layout on these devices.
+
+        Raises:
+          ValueError: if it cannot be spread over them.
+        """
+        devices = topology.num_devices // topology.num_slices
+        if devices % self.given.model:
+            raise ValueError(
+                f"PjitPartitioner.num_partitions = {self.given.model} does not divide the {devices} devices of "
+                f"{topology.name}."
+            )
+        layout = dataclasses.replace(self.given, data=devices // self.given.model, slices=topology.num_slices)
+        rows = layout.data * layout.slices * layout.microbatches
+        if self.work.batch_size % rows:
+            raise ValueError(
+                f"BATCH_SIZE is {self.work.batch_size}, which does not divide by {layout.data * layout.slices} data "
+                f"shards x {layout.microbatches} microbatches."
+            )
+        return layout
+
+    # ------------------------------------------------- reports -------------------------------------------------------
+
+    def report(self, topology: Topology, *, compiled: bool) -> bool:
+        """Prints the plan for one topology; whether anything fits."""
+        print(self.headline(topology), flush=True)
+        self._report_given(topology, compiled=compiled)
+        guess = self.choose(topology, compiled=False)
+        if guess is None:
+            print(f"No layout fits {topology.name}, by estimate. {self._larger(topology)}")
+            return False
+        print(f"best by estimate: {guess.layout}: {_split(guess.memory)}", flush=True)
+        if not compiled:
+            self._recommend(guess, topology)
+            return True
+
+        def tell(layout: Layout, memory: Memory) -> None:
+            print(f"compiled: {layout}: {_verdict(memory, topology)}", flush=True)
+
+        choice = self.choose(topology, compiled=True, tell=tell)
+        if choice is None:
+            print(f"None of the layouts that were compiled fits {topology.name}. {self._larger(topology)}")
+            return False
+        self._recommend(choice, topology)
+        return True
+
+    def headline(self, topology: Topology) -> str:
+        work, chip = self.work, topology.chip
+        lengths = " + ".join(str(n) for n in (work.inputs, work.targets) if n)
+        slices = f"{topology.num_slices} x " if topology.num_slices > 1 else ""
+        return (
+            f"{work.num_parameters:,} parameters, {work.batch_size} rows of {lengths} tokens, on {slices}"
+            f"{topology.name}: {topology.all_chips} chips, {topology.num_hosts} hosts, {topology.memory / GIB:.2f} GiB "
+            f"for each of {topology.num_devices} devices, {chip.peak / 1e12:g} TFLOP/s a chip"
+        )
+
+    def _report_given(self, topology: Topology, *, compiled: bool) -> None:
+
+        try:
+            layout = self.as_given(topology)
+            memory = self.state.memory(layout)
+            state = memory.parameters + memory.optimizer
+            # Gradients are as large as the parameters: what does not fit with them needs no compiler.
+            if state + memory.parameters > topology.memory:
+                print(
+                    f"as configured: {layout}: does not fit: parameters, optimizer state and gradients alone take "
+                    f"{(state + memory.parameters) / GIB:.1f} GiB of {topology.memory / GIB:.2f}",
+                    flush=True,
+                )
+                return
+            if compiled:
+                memory = self.compile(layout, topology)
+            else:
+                memory = plan_choice.estimate(layout, self.work, self.state, topology).memory
+            print(f"as configured: {layout}: {_verdict(memory, topology)}", flush=True)
+        except ValueError as error:
+            print(f"as configured: cannot be: {error}", flush=True)
+
+    def _larger(self, topology: Topology) -> str:
+        """The smallest slice or box of the kind on which something is estimated to fit."""
+        kinds = [name for name in topologies.names() if name.rpartition("-")[0] == topology.kind]
+        for larger in (topologies.find(name, topology.num_slices) for name in kinds):
+            if larger.num_chips > topology.num_chips and self.choose(larger, compiled=False) is not None:
+                return f"By estimate {larger.name} is the smallest that has room."
+        return f"No {topology.kind} that is known has room for this batch."
+
+    def _recommend(self, choice: Choice, topology: Topology) -> None:
+        work, prices = self.work, self.prices
+        print(f"recommended{'' if choice.compiled else ' (estimated, not compiled)'}: {choice.layout}")
+        print(f"  memory per device  {_split(choice.memory)}")
+        again = work.hardware_flops(choice.layout.remat) / work.model_flops - 1
+        print(f"  FLOPs per step     {work.model_flops / 1e12:.4g} T of the model, {again:.0%} more by recomputation")
+        rows = prices.rows_per_second(work, topology)
+        print(f"  at {prices.mfu:.0%} MFU         {rows:,.0f} sequences/s, {work.batch_size / rows:.3g} s a step")
+        cost = prices.cost(work, topology)
+        days = f"{prices.days(work, topology):.3g} days"
+        print(f"  {prices.steps:,} steps  {days}" + (f", {cost:,.0f} at {prices.price:g} a chip-hour" if cost else ""))
+        for line in choice.layout.gin_lines(self.config_name):
+            print(f"  {line}")
+
+    @property
+    def config_name(self) -> str | None:
+        """How a gin file calls the network's configuration."""
+        config = self.training.config
+        return None if config is None else f"{type(config).__module__.rpartition('.')[2]}.{type(config).__name__}"
+
+    def row(self, topology: Topology, *, compiled: bool) -> str:
+        """A line of a table; see `TABLE_HEAD`."""
+        choice = self.choose(topology, compiled=compiled)
+        name = f"{topology.num_slices} x {topology.name}" if topology.num_slices > 1 else topology.name
+        if choice is None:
+            tried = compiled and self.choose(topology, compiled=False) is not None
+            return f"| {name} | {topology.all_chips} | does not fit | | | | {_source(tried)} | | |"
+        layout, memory, prices = choice.layout, choice.memory, self.prices
+        mesh = f"{layout.data} x {layout.model}{' FSDP' if layout.fsdp else ''}"
+        used = [x / GIB for x in (memory.needed, memory.parameters, memory.optimizer, memory.temporary)]
+        cost = prices.cost(self.work, topology)
+        return (
+            f"| {name} | {topology.all_chips} | {mesh} | {layout.remat} | {layout.microbatches} | "
+            f"{used[0]:.1f} = {used[1]:.2f} + {used[2]:.2f} + {used[3]:.1f} of {topology.memory / GIB:.1f} | "
+            f"{_source(choice.compiled)} | "
+            f"{prices.rows_per_second(self.work, topology):,.0f} | {prices.days(self.work, topology):.3g}"
+            + (f", {cost:,.0f}" if cost else "")
+            + " |"
+        )
+
+
+TABLE_HEAD = (
+    "| topology | chips | mesh, data x model | remat | microbatches | GiB per device = parameters + optimizer + rest | "
+    "by | sequences/s | days |\n|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def _source(compiled: bool) -> str:
+    return "compiler" if compiled else "estimate"
+
+
+def _split(memory: Memory) -> str:
+    parts = (memory.needed, memory.parameters, memory.optimizer, memory.temporary)
+    total, parameters, optimizer, rest = (f"{x / GIB:.2f}" for x in parts)
+    return f"{total} GiB = parameters {parameters} + optimizer {optimizer} + activations, gradients {rest}"
+
+
+def _verdict(memory: Memory, topology: Topology) -> str:
+
+    if plan_choice.fits(memory, topology):
+        return f"fits: {_split(memory)}"
+    limit = f"of {topology.memory / GIB:.2f} GiB a device, of which {plan_choice.USABLE:.0%} are planned with"
+    return f"does not fit: {_split(memory)} {limit}"
