@@ -97,11 +97,11 @@ def open_vocabulary(model: str, vocab: str | None = None, extra_ids: int | None 
 
 def _of_file(path: Path, extra_ids: int | None) -> dict[str, Any]:
     try:
-        sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes())
+        own = _own_sentinels(path)
     except RuntimeError as error:
         raise ValueError(f"{path} is not a SentencePiece model.") from error
     if extra_ids is None:
-        extra_ids = 0 if _own_sentinels(path) else 100
+        extra_ids = 0 if own else 100
     return {"class": "SentencePieceVocabulary", "sentencepiece_model_file": str(path), "extra_ids": extra_ids}
 
 
@@ -329,6 +329,10 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--embedding_rows", type=int, metavar="N", help="T5Config.vocab_size, where MODEL has none")
     args = parser.parse_args(argv)
+    for name, least in (("extra_ids", 0), ("embedding_rows", 1)):
+        number = getattr(args, name)
+        if number is not None and number < least:
+            parser.error(f"--{name} is {number}; it is at least {least}")
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # Nothing here needs an accelerator.
     checked = open_vocabulary(args.model, args.vocab, args.extra_ids)
     if args.embedding_rows is not None:

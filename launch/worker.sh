@@ -1,29 +1,261 @@
 #!/usr/bin/env bash
-# What one worker runs: bash launch/worker.sh RECIPE.gin [limba train options]
+# What one worker runs: bash launch/worker.sh RECIPE [limba train options]
 set -euo pipefail
 
 REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-LOCK=${LOCK:-$REPOSITORY/launch/requirements.lock} # exact versions to install
-PYTHON=${PYTHON:-python3}
+LOCK=${LOCK:-$REPOSITORY/launch/requirements.lock}
+LIMBA_LOGS=${LIMBA_LOGS:-$REPOSITORY/logs}
 
-if [[ $# -lt 1 || $1 == -h || $1 == --help ]]; then
+help() {
   cat <<HELP
-usage: bash launch/worker.sh RECIPE.gin [limba train options]
+usage: bash launch/worker.sh [--detach] RECIPE [limba train options]
+       bash launch/worker.sh --setup | --status | --logs [LINES] | --attach | --stop [SECONDS] | --kill
 
-Installs what is missing and trains RECIPE.gin, going on from the newest checkpoint of its MODEL_DIR:
+Installs what is missing and trains RECIPE, a gin file or the name of one in gin/recipes, going on from the newest
+checkpoint of its MODEL_DIR:
 
-  bash launch/worker.sh gin/recipes/quickstart.gin --gin.TRAIN_STEPS=2000 --gin.MODEL_DIR="'runs/mine'"
+  bash launch/worker.sh quickstart --gin.TRAIN_STEPS=2000 --gin.MODEL_DIR="'runs/mine'"
 
-Knobs: PYTHON (the Python to build on), VENV (the environment), LOCK (exact versions).
+The run outlives a lost ssh session, and logs/worker-INDEX.log keeps what it says. Ctrl-C saves a checkpoint and stops; a
+second one interrupts. The exit code is that of limba train: 0 TRAIN_STEPS reached, 75 stopped on request, else a failure.
 
-With T5X_DIR set to a checkout of T5X, and T5X_PYTHON to a Python that has what T5X needs, T5X trains the recipe instead:
-for recipes in T5X's vocabulary, such as gin/recipes/ro_t5_base.gin. Give T5X an absolute MODEL_DIR.
+  --detach           return as soon as it has started
+  --setup            install only, and Python too where the machine's is too old
+  --status           a line for each worker of this machine: commit, process, last step, age of its last line
+  --logs [LINES]     the end of the log (100 lines)
+  --attach           follow the log; Ctrl-C ends the following, not the run
+  --stop [SECONDS]   save a checkpoint and stop, and wait for that (600 seconds)
+  --kill             end it at once, without a checkpoint
+
+How it is one of many, the first that applies:
+  LIMBA_COORDINATOR_ADDRESS, LIMBA_PROCESS_COUNT, LIMBA_PROCESS_INDEX   all three: HOST:PORT of process 0, how many, which
+  SLURM        a task of srun; see launch/slurm.sbatch
+  TPU          what the machine's metadata says
+  otherwise it is alone, with all devices of the machine
+
+Knobs, as environment variables (also in the file .limba-env, as NAME=VALUE):
+  PYTHON             the Python to build on       ($PYTHON)
+  VENV               the environment              ($VENV)
+  LOCK               exact versions to install, or none: VENV as it is
+  LIMBA_ACCELERATOR  tpu, cuda or cpu: which JAX to install (what the machine has)
+  LIMBA_LOGS         where the logs are           ($LIMBA_LOGS)
+  T5X_DIR            a checkout of T5X: T5X trains the recipe instead, with T5X_PYTHON, a Python that has what T5X needs; for
+                     recipes in T5X's vocabulary, such as gin/recipes/ro_t5_base.gin. Give T5X an absolute MODEL_DIR.
 HELP
-  [[ $# -ge 1 ]] && exit 0 || exit 2
+}
+
+fail() {
+  echo "error: $*" >&2
+  exit 2
+}
+
+if [[ -f $REPOSITORY/.limba-env ]]; then
+  set -a
+  # shellcheck source=/dev/null
+  source "$REPOSITORY/.limba-env"
+  set +a
 fi
+# shellcheck source=launch/environment.sh
+source "$REPOSITORY/launch/environment.sh"
+
+# ---------------------------------------------------- one of many ------------------------------------------------------
+
+# An attribute of a TPU machine, which Google's metadata server has.
+tpu_attribute() {
+  curl --silent --fail --max-time 5 --header 'Metadata-Flavor: Google' \
+    "http://${GCE_METADATA_IP:-metadata.google.internal}/computeMetadata/v1/instance/attributes/$1"
+}
+
+# Sets `index` and `count`. `limba train` finds its place in the same way; `join` has T5X's flags for it.
+find_place() {
+  local given=${LIMBA_COORDINATOR_ADDRESS:+a}${LIMBA_PROCESS_COUNT:+b}${LIMBA_PROCESS_INDEX:+c} kind endpoints
+  index=0 count=1 join=()
+  kind=$(accelerator)
+  if [[ -n $given ]]; then
+    [[ $given == abc ]] || fail "LIMBA_COORDINATOR_ADDRESS, LIMBA_PROCESS_COUNT and LIMBA_PROCESS_INDEX say together which" \
+      "of many this worker is; they are '${LIMBA_COORDINATOR_ADDRESS:-}', '${LIMBA_PROCESS_COUNT:-}' and" \
+      "'${LIMBA_PROCESS_INDEX:-}'. Give all three, or none."
+    index=$LIMBA_PROCESS_INDEX count=$LIMBA_PROCESS_COUNT
+    if ! [[ $index =~ ^[0-9]+$ && $count =~ ^[0-9]+$ && $index -lt $count ]]; then
+      fail "LIMBA_PROCESS_INDEX is $index and LIMBA_PROCESS_COUNT $count; the index is a number from 0 to the count less one."
+    fi
+    export LIMBA_COORDINATOR_ADDRESS LIMBA_PROCESS_COUNT LIMBA_PROCESS_INDEX
+    join=(--multiprocess_gpu "--coordinator_address=$LIMBA_COORDINATOR_ADDRESS" "--process_count=$count"
+      "--process_index=$index")
+  elif [[ -n ${SLURM_STEP_NODELIST:-} ]]; then
+    index=$SLURM_PROCID count=$SLURM_NTASKS
+  elif [[ $kind == tpu ]] && endpoints=$(tpu_attribute worker-network-endpoints); then
+    endpoints=${endpoints//[^,]/}
+    index=$(tpu_attribute agent-worker-number) count=$((${#endpoints} + 1))
+  fi
+  if ((count > 1)) && [[ -z $given ]]; then
+    join=(--multiprocess_gpu)
+  fi
+}
+
+# ------------------------------------------------------ processes ------------------------------------------------------
+
+# The worker's process id, if it runs on this machine.
+running() {
+  local pid host
+  [[ -f $1.pid ]] && read -r pid host _ <"$1.pid" && [[ $host == "$(hostname)" ]] && kill -0 "$pid" 2>/dev/null || return 1
+  # After a reboot another process may have the number.
+  [[ $(ps -o args= -p "$pid") == *train* ]] && echo "$pid"
+}
+
+# Whether the process that waits for the worker's end is there.
+kept() {
+  local host keeper
+  read -r _ host keeper <"$1.pid" && [[ $host == "$(hostname)" ]] && kill -0 "$keeper" 2>/dev/null
+}
+
+# Sets `workers` to the files of this machine's workers, without their endings: all of them, unless the index is given.
+find_workers() {
+  local log
+  workers=()
+  if [[ -n ${LIMBA_PROCESS_INDEX:-} ]]; then
+    workers=("$LIMBA_LOGS/worker-$LIMBA_PROCESS_INDEX")
+  fi
+  for log in "$LIMBA_LOGS"/worker-*.log; do
+    [[ -n ${LIMBA_PROCESS_INDEX:-} || ! -f $log ]] || workers+=("${log%.log}")
+  done
+  [[ -f ${workers[0]:-}.log ]] || fail "no worker has begun in $LIMBA_LOGS on $(hostname)."
+}
+
+status() {
+  local worker process step ended commit age pid tries
+  commit=$(git -C "$REPOSITORY" rev-parse --short=10 HEAD)
+  [[ -z $(git -C "$REPOSITORY" status --porcelain --untracked-files=no) ]] || commit+=+changes
+  for worker in "${workers[@]}"; do
+    ended=- process=lost tries=0
+    # Between the end of the process and the note of its exit code lies a moment: there is somebody who writes it.
+    until running "$worker" >/dev/null || [[ -f $worker.exit ]] || ((++tries > 100)) || ! kept "$worker"; do sleep 0.1; done
+    if pid=$(running "$worker"); then
+      process=running:$pid
+    elif [[ -f $worker.exit ]]; then
+      read -r process ended <"$worker.exit"
+      process=exit:$process
+      [[ ! -f $worker.stopped ]] || process+=:on-request
+    fi
+    # What the progress bar said last, since the run began.
+    step=$(tail -n 5000 "$worker.log" | awk '/ == worker / { step = "" }
+      match($0, /[0-9]+\/[0-9]+ \[.*step/) { split(substr($0, RSTART), words, " "); step = words[1] } END { print step }')
+    age=$(($(date +%s) - $(date -r "$worker.log" +%s)))
+    echo "index=${worker##*-} commit=$commit process=$process step=${step:--} age=$age ended=$ended"
+  done
+}
+
+stop() { # SIGNAL SECONDS
+  local worker pid began=$SECONDS code=0
+  for worker in "${workers[@]}"; do
+    # Also of one that has failed: whoever would start it again reads this.
+    [[ $(cat "$worker.exit" 2>/dev/null) == "0 "* ]] || touch "$worker.stopped"
+    if pid=$(running "$worker"); then kill -"$1" "$pid" || true; fi
+  done
+  for worker in "${workers[@]}"; do
+    while pid=$(running "$worker"); do
+      if ((SECONDS - began > $2)); then
+        echo "worker ${worker##*-} still runs as process $pid after $2 seconds; --kill ends it without a checkpoint." >&2
+        code=1
+        break
+      fi
+      sleep 0.5
+    done
+  done
+  status
+  return "$code"
+}
+
+# Runs a command to its end, ignoring hang-ups; its output goes to the log and to standard output.
+keep() {
+  local worker=$1 code=0 keeper=${BASHPID:-$$}
+  shift
+  trap '' HUP
+  trap : TERM INT # for the worker, which tells when it has ended
+  {
+    "$@" &
+    echo "$! $(hostname) $keeper" >"$worker.pid"
+    code=0
+    wait $! || code=$?
+    while kill -0 $! 2>/dev/null; do
+      code=0
+      wait $! || code=$?
+    done
+    exit "$code"
+  } 2>&1 </dev/null | "$PYTHON" "$REPOSITORY/launch/stamp_lines.py" "$worker.log" || code=${PIPESTATUS[0]}
+  echo "$code $(date +%s)" >"$worker.exit"
+  return "$code"
+}
+
+# ------------------------------------------------------- commands ------------------------------------------------------
+
+detach=
+case ${1:-} in
+  -h | --help)
+    help
+    exit 0
+    ;;
+  --setup)
+    provide_python
+    setup_environment "$LOCK"
+    exit 0
+    ;;
+  --status)
+    find_workers
+    status
+    exit 0
+    ;;
+  --logs)
+    find_workers
+    for worker in "${workers[@]}"; do tail -n "${2:-100}" "$worker.log"; done
+    exit 0
+    ;;
+  --attach)
+    find_workers
+    exec tail -n 20 -F "${workers[@]/%/.log}"
+    ;;
+  --stop)
+    find_workers
+    stop TERM "${2:-600}"
+    exit
+    ;;
+  --kill)
+    find_workers
+    stop KILL 10
+    exit
+    ;;
+  --detach)
+    detach=1
+    shift
+    ;;
+esac
+if [[ $# -lt 1 ]]; then
+  help >&2
+  exit 2
+fi
+[[ $1 != -* ]] || fail "$1 stands where the recipe belongs; options of limba train come after it. See --help."
 
 recipe=$1
 shift
+if [[ ! -f $recipe && -f $REPOSITORY/gin/recipes/$recipe.gin ]]; then
+  recipe=gin/recipes/$recipe.gin # is looked for in the repository too
+elif [[ ! -f $recipe && $recipe != *.gin ]]; then
+  fail "there is no recipe $recipe; gin/recipes has$(cd "$REPOSITORY/gin/recipes" && printf ' %s' *.gin | sed 's/\.gin//g')."
+fi
+
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+  echo "usage: bash launch/worker.sh $recipe [limba train options]"
+  [[ -f $recipe ]] || cd "$REPOSITORY"
+  sed -n '/^[^#]/q; s/^# \{0,1\}//p' "$recipe" # what the recipe says of itself
+  exit 0
+fi
+
+find_place
+worker=$LIMBA_LOGS/worker-$index
+if pid=$(running "$worker"); then
+  fail "worker $index runs already, as process $pid, and writes $worker.log." \
+    "\`bash launch/worker.sh --attach\` follows it, --stop ends it; LIMBA_LOGS=… for another run beside it."
+fi
 
 if [[ -n ${T5X_DIR:-} ]]; then
   if [[ ! -f $T5X_DIR/t5x/train.py ]]; then
@@ -33,10 +265,45 @@ if [[ -n ${T5X_DIR:-} ]]; then
   echo "== T5X of $T5X_DIR trains $recipe"
   export PYTHONPATH=$REPOSITORY:$T5X_DIR${PYTHONPATH:+:$PYTHONPATH}
   # As a script it would put its own folder first on the path, whose tasks.py hides ours.
-  exec "${T5X_PYTHON:-$PYTHON}" -m t5x.train --gin_search_paths="$PWD,$REPOSITORY" --gin_file="$recipe" "$@"
+  command=("${T5X_PYTHON:-$PYTHON}" -m t5x.train "--gin_search_paths=$PWD,$REPOSITORY" ${join[@]+"${join[@]}"})
+else
+  setup_environment "$LOCK"
+  # An environment that is given may hold another checkout.
+  export PYTHONPATH=$REPOSITORY${PYTHONPATH:+:$PYTHONPATH}
+  command=(limba train)
+fi
+command+=("--gin_file=$recipe" "$@")
+
+mkdir -p "$LIMBA_LOGS"
+rm -f "$worker.pid" "$worker.exit" "$worker.stopped"
+commit=$(git -C "$REPOSITORY" rev-parse --short=10 HEAD 2>/dev/null || echo "without git")
+echo "== worker $index of $count on $(hostname), commit $commit: ${command[*]}" |
+  "$PYTHON" "$REPOSITORY/launch/stamp_lines.py" "$worker.log"
+
+set -m # A process group of its own: Ctrl-C and a lost terminal reach this script only.
+if [[ -n $detach ]]; then
+  keep "$worker" "${command[@]}" </dev/null >/dev/null 2>&1 &
+  until [[ -s $worker.pid ]]; do sleep 0.05; done
+  echo "worker $index of $count started; its log is $worker.log"
+  exit 0
 fi
 
-# shellcheck source=launch/environment.sh
-source "$REPOSITORY/launch/environment.sh"
-setup_environment "$LOCK"
-exec limba train --gin_file="$recipe" "$@"
+# The first request lets it save a checkpoint, the next Ctrl-C interrupts.
+# shellcheck disable=SC2317 # Traps call it.
+pass_on() {
+  local pid tries=0
+  touch "$worker.stopped"
+  until [[ -s $worker.pid ]] || ((++tries > 20)); do sleep 0.1; done
+  if pid=$(running "$worker"); then kill -"$1" "$pid"; fi
+  trap 'pass_on INT' INT
+}
+trap 'pass_on TERM' INT TERM
+keep "$worker" "${command[@]}" &
+set +m
+code=0
+wait $! || code=$?
+while kill -0 $! 2>/dev/null; do
+  code=0
+  wait $! || code=$?
+done
+exit "$code"

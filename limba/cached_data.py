@@ -49,7 +49,7 @@ class Cache:
         command = f"limba cache {config.name} --split {config.split} --out {directory}"
         if not (self.folder / "manifest.json").is_file():
             raise FileNotFoundError(f"There is no finished cache in {self.folder}; make it: {command}")
-        manifest = json.loads((self.folder / "manifest.json").read_text(encoding="utf-8"))
+        manifest = read_manifest(self.folder)
         self.manifest = manifest
         for name, asked in (
             ("task", config.name),
@@ -256,6 +256,16 @@ def _open(directory: str, config: data.DatasetConfig, feature_converter: Any) ->
     if converter != "EncDecFeatureConverter":
         raise ValueError(f"A cache makes encoder-decoder features, not those of {converter}; read the task itself.")
     return Cache(directory, config)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What a cache says of itself; raises ValueError if that is damaged."""
+    try:
+        return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(
+            f"{folder / 'manifest.json'} is damaged ({error}). Remove {folder} and make it anew."
+        ) from error
 
 
 def describe_files(paths: list[str]) -> dict[str, dict[str, int]]:

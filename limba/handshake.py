@@ -119,7 +119,7 @@ def compare_data(model: Any, config: DatasetConfig, get_dataset_fn: Callable[...
 
     Args:
       model: whose vocabularies they are.
-      config: of the training stream.
+      config: of the training stream, with the run's seed.
       get_dataset_fn: that opens it; of a user's own function nothing is known.
       home: MODEL_DIR.
 
@@ -140,9 +140,8 @@ def compare_data(model: Any, config: DatasetConfig, get_dataset_fn: Callable[...
     for name in ("input_vocabulary", "output_vocabulary"):
         if (vocabulary := getattr(model, name, None)) is not None:
             facts[name.replace("_", " ")] = _vocabulary_hash(vocabulary)
-    data_facts = getattr(data, "facts", None)
-    if data_facts is not None and (get_dataset_fn is None or inspect.unwrap(get_dataset_fn) is data.get_dataset):
-        facts |= data_facts(config)
+    if get_dataset_fn is None or inspect.unwrap(get_dataset_fn) is data.get_dataset:
+        facts |= data.facts(config)
     compare("data", facts)
     if isinstance(home, Path):
         _check_shared(home)

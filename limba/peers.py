@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 LOST_WORKER_EXIT_CODE = 69
 # Without a sign of life. Shorter than JAX's own patience (100 s), whose end is an abort without a name.
 LOST_SECONDS = 25.0
+# The same before its first step: loading TensorFlow's libraries from a slow disk stops all threads of a process.
+LOST_SECONDS_AT_START = 50.0
 _PERIOD = 1.0
 # Workers that a message lists one by one.
 _NAMED = 8
@@ -152,7 +154,7 @@ class Peers:
 
     def wait_for_cause(self) -> None:
         """Returns when it is clear that no other worker is to blame for what went wrong here; else the process ends."""
-        time.sleep(LOST_SECONDS + 10)
+        time.sleep((LOST_SECONDS if self.step else LOST_SECONDS_AT_START) + 8)
 
     def _set(self, key: str, value: str) -> None:
         self._store.key_value_set(f"{_FOLDER}/{key}", value, allow_overwrite=True)
@@ -189,16 +191,19 @@ class Peers:
             life = self._lives.get(index)
             if life is None or life.sign != sign:
                 self._lives[index] = _Life(sign, now)
-            elif now - life.seen > LOST_SECONDS + (5 if self.index == 0 else 0):  # The others still need the store.
+            elif now - life.seen > self._patience(index) + (5 if self.index == 0 else 0):  # The others need the store.
                 lost.append(index)
         if lost:
             steps = self.steps()
             self._end(
                 " and ".join(f"{distributed.worker_name(i)}, last at step {steps[i]}," for i in lost)
-                + f" gave no sign of life for {LOST_SECONDS:.0f} s: killed, or its host is gone or cut off. "
+                + f" gave no sign of life for {self._patience(lost[0]):.0f} s: killed, or its host is gone or cut off. "
                 "See its log; started again, all workers go on from the newest checkpoint",
                 LOST_WORKER_EXIT_CODE,
             )
+
+    def _patience(self, index: int) -> float:
+        return LOST_SECONDS if self.steps()[index] else LOST_SECONDS_AT_START
 
     def _watch_store(self) -> None:
         while not self._ended.wait(_PERIOD / 2):
@@ -258,12 +263,19 @@ def start() -> None:
 
 
 class _TerminatedError(SystemExit):
-    """SIGTERM before the training loop, which only this worker got."""
+    """SIGTERM outside of the training loop, which only this worker got."""
 
 
 def _terminate(signum: int, frame: Any) -> None:
     del signum, frame
     raise _TerminatedError(PREEMPTED_EXIT_CODE)
+
+
+def leave(code: int) -> None:
+    """Ends this process, and the others with it, from any thread: what it was doing cannot be ended otherwise."""
+    if _peers is not None:
+        _peers.fail(f"it hung at step {_peers.step + 1}", code)
+    leave_at_once(code)
 
 
 def leave_at_once(code: int) -> None:
@@ -302,7 +314,7 @@ def membership() -> Iterator[None]:
             raise
         if isinstance(error, SystemExit):
             if isinstance(error, _TerminatedError):
-                tell_failure(error, "it was asked to stop (SIGTERM) before it was training")
+                tell_failure(error, "it was asked to stop (SIGTERM) while it was not training")
             leave_at_once(error.code if isinstance(error.code, int) else 1)
         traceback.print_exc()
         tell_failure(error, f"{type(error).__name__}: {error}")

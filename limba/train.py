@@ -146,10 +146,10 @@ def train(
             partitioner.check_batch_size(config.batch_size, name)
 
     # ----------------------------------------------- seeds and trainer ------------------------------------------------
-    handshake.compare_data(model, train_dataset_cfg, get_dataset_fn, run_directory.home)
     before = run_description.recorded(run_directory.home)
     seeds = run_description.choose_seeds(before, random_seed, train_dataset_cfg.seed)
     train_dataset_cfg = dataclasses.replace(train_dataset_cfg, seed=seeds["dataset"])
+    handshake.compare_data(model, train_dataset_cfg, get_dataset_fn, run_directory.home)
     # Split as T5X does: the same seed gives its initial parameters.
     init_rng, dropout_rng = jax.random.split(jax.random.key(seeds["random"]))
     if use_hardware_rng:

@@ -117,7 +117,7 @@ def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, Train
         StopRequest(together) as stop,
         writers.ProgressBar(periods.total_steps, first_step, run.tokens_per_step) as bar,
         _garbage_collection(periods.garbage_collection) as collect,
-        watchdog.Watchdog(run.watchdog, stop.request, save_while_reading, describe_others) as watch,
+        watchdog.Watchdog(run.watchdog, stop.request, save_while_reading, describe_others, peers.leave) as watch,
     ):
         run.goodput.begin_steps()
         while step < periods.total_steps and not stop.is_due(step) and not ended_early:

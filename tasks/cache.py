@@ -17,7 +17,7 @@ import seqio
 import tqdm
 
 from limba import cached_data, data
-from tasks import fingerprints, objectives, preprocessors, providers, streams, vocabularies
+from tasks import fingerprints, objectives, preprocessors, providers, readers, streams, vocabularies
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,9 @@ def write_cache(task: seqio.Task, split: str, lengths: Mapping[str, int], direct
       seed: of what preprocessors draw at random.
 
     Raises:
-      ValueError, FileNotFoundError: for whatever is wrong with the task, and if the folder has a cache of other data.
+      ValueError, FileNotFoundError: for whatever is wrong with the task, and if the folder has something else.
+      RuntimeError: if the corpus cannot be read to its end.
+      OSError: if the cache cannot be written. Nothing is left of one that is not whole.
     """
     if not isinstance(task, seqio.Task):
         raise ValueError(f"{task.name!r} is a mixture; cache its tasks one by one, and mix where they are read.")
@@ -64,7 +66,7 @@ def write_cache(task: seqio.Task, split: str, lengths: Mapping[str, int], direct
     manifest = _describe(task, stream, seed, step if keeps_windows else None)
     folder = Path(directory).expanduser().absolute() / split
     if (folder / "manifest.json").is_file():
-        before = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        before = cached_data.read_manifest(folder)
         differences = list(fingerprints.differences(before["fingerprint"], manifest["fingerprint"]))
         if differences:
             raise ValueError(
@@ -73,25 +75,45 @@ def write_cache(task: seqio.Task, split: str, lengths: Mapping[str, int], direct
         remedy = f"Remove {folder} to make it anew."
         cached_data.check_files(before["files"], f"The cache {folder} is stale", remedy)
         return folder
+    if folder.exists():
+        raise ValueError(f"{folder} is there, and is no cache. Remove it, or give another --out.")
 
     unfinished = folder.with_name(f"{split}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    examples = _windows(task, split, lengths, step) if keeps_windows else _examples(task, stream, seed)
-    names = ["tokens"] if keeps_windows else ["inputs", "targets"]
+    shutil.rmtree(unfinished, ignore_errors=True)  # what a kill left
+    try:
+        unfinished.mkdir(parents=True)
+        _write(unfinished, manifest, task, stream, seed, step if keeps_windows else None)
+        # Only a finished cache has the folder's name.
+        unfinished.rename(folder)
+    except OSError as error:
+        raise OSError(f"The cache {folder} cannot be written: {error}") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return folder
+
+
+def _write(
+    folder: Path,
+    manifest: dict[str, Any],
+    task: seqio.Task,
+    stream: streams.Stream,
+    seed: int,
+    denoise: preprocessors.Denoise | None,
+) -> None:
+    """Writes the files of a cache, and its manifest when they are whole."""
+    split, lengths = stream.config.split, dict(stream.config.task_feature_lengths or {})
+    examples = _windows(task, split, lengths, denoise) if denoise else _examples(task, stream, seed)
+    names = ["tokens"] if denoise else ["inputs", "targets"]
     vocabulary_size = max(feature.vocabulary.vocab_size for feature in task.output_features.values())
     dtype = np.dtype(np.uint16 if vocabulary_size <= 2**16 else np.int32)
     with tqdm.tqdm(examples, desc=f"{task.name}, {split}", unit=" examples", disable=None) as progress:
-        manifest["features"] = _write_features(unfinished, progress, names, dtype)
+        manifest["features"] = _write_features(folder, progress, names, dtype)
     manifest["num_examples"] = manifest["features"][names[0]].pop("num_examples")
     for name in names[1:]:
         manifest["features"][name].pop("num_examples")
     if not manifest["num_examples"]:
         raise ValueError(f"Split {split!r} of {task.name!r} has no example.")
-    (unfinished / "manifest.json").write_text(json.dumps(manifest, indent=1, ensure_ascii=False), encoding="utf-8")
-    # Only a finished cache has the folder's name.
-    unfinished.rename(folder)
-    return folder
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
 def _write_features(
@@ -130,12 +152,14 @@ def _windows(
         sequence_length=lengths,
     )
     num_mode_tokens = len(step.mode_tokens(task.output_features))
-    for example in keep(task.source.get_dataset(split, shuffle=False, num_epochs=1)).as_numpy_iterator():
+    for example in readers.read(
+        keep(task.source.get_dataset(split, shuffle=False, num_epochs=1)), task.name, "windows"
+    ):
         yield {"tokens": example["inputs"][num_mode_tokens:]}
 
 
 def _examples(task: seqio.Task, stream: streams.Stream, seed: int) -> Iterator[dict[str, np.ndarray]]:
-    yield from stream.examples(task, seed, reader=0, num_readers=1, num_epochs=1).as_numpy_iterator()
+    yield from readers.read(stream.examples(task, seed, reader=0, num_readers=1, num_epochs=1), task.name, "examples")
 
 
 def _describe(
@@ -185,11 +209,11 @@ def main(argv: list[str] | None = None) -> None:
         lengths = _parse_lengths(args.sequence_length)
         for split in args.split.split(","):
             folder = write_cache(task, split, lengths, args.out, args.seed)
-            manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+            manifest = cached_data.read_manifest(folder)
             size = sum(file.stat().st_size for file in folder.iterdir())
             kept = "windows, corrupted anew in every epoch" if manifest["objective"] else "examples, as they are"
             print(f"{folder}: {manifest['num_examples']} {kept}, {size / 1e6:.1f} MB")
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, OSError, RuntimeError) as error:  # A shard that stays broken is a RuntimeError.
         sys.exit(f"error: {error}")
 
 

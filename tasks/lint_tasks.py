@@ -29,6 +29,12 @@ _REPEATED = 3
 _SHORT_SPAN_OF_BYTES = 10
 # 0xF5 to 0xFF are in no text: Google's ByT5 takes them for sentinels.
 _BYTES_NOT_IN_UTF8 = 11
+# By the names of T5's own preprocessors.
+_OBJECTIVES = {
+    "span_corruption": objectives.SpanCorruption,
+    "iid_denoising": objectives.IidDenoising,
+    "prefix_lm": objectives.PrefixLM,
+}
 _KNOWN_TO_END = (sources.ShardedSource, seqio.TfdsDataSource, seqio.FileDataSource)
 
 
@@ -92,9 +98,9 @@ def find_objective(task: seqio.Task) -> Any:
             return step.objective
         keywords = dict(step.keywords) if isinstance(step, functools.partial) else {}
         function = step.func if isinstance(step, functools.partial) else step
-        if getattr(function, "__name__", "") == "span_corruption":
-            names = ("noise_density", "mean_noise_span_length")
-            return objectives.SpanCorruption(**{name: keywords[name] for name in names if name in keywords})
+        if objective := _OBJECTIVES.get(getattr(function, "__name__", "")):
+            names = {field.name for field in dataclasses.fields(objective)}
+            return objective(**{name: value for name, value in keywords.items() if name in names})
     return None
 
 
@@ -199,7 +205,7 @@ def _check_lengths(tasks: Sequence[seqio.Task], config: data.DatasetConfig, use:
             "target_length",
             "error",
             f"TASK_FEATURE_LENGTHS gives {given} targets; {inputs} inputs of {config.name!r} have {needed}.",
-            f"every example loses its last {needed - given} targets, or training stops at its start",
+            f"an example loses its last targets, up to {needed - given} of them, or training stops at its start",
             f"Set targets to {needed}.",
         )
     # The tokens of a mode make windows a little shorter.
@@ -211,7 +217,7 @@ def _check_lengths(tasks: Sequence[seqio.Task], config: data.DatasetConfig, use:
         yield Finding(
             "target_length",
             "warning",
-            f"TASK_FEATURE_LENGTHS gives {given} targets; {inputs} inputs of {config.name!r} have exactly {needed}.",
+            f"TASK_FEATURE_LENGTHS gives {given} targets; {inputs} inputs of {config.name!r} have at most {needed}.",
             cost,
             f"Set targets to {needed}, or TASK_FEATURE_LENGTHS = @objectives.span_corruption_lengths().",
         )

@@ -11,6 +11,7 @@ import numpy as np
 import seqio
 
 from limba import data
+from tasks import readers
 from tasks.foreign_readers import ForeignReader
 from tasks.open_iterators import close_at_exit
 from tasks.providers import FeatureConverter, find_provider, tasks_with_split
@@ -142,7 +143,7 @@ class EvalSet:
         assert seed is not None
         batch_size = stream.config.batch_size
         batches = stream.batches(batch_size, seed, reader=0, num_readers=1, num_epochs=1, task=self._task)
-        for batch in batches.prefetch(2).as_numpy_iterator():
+        for batch in readers.read(batches.prefetch(2), stream.config.name, "batches"):
             missing = batch_size - len(next(iter(batch.values())))
             full = {name: np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1)) for name, x in batch.items()}
             yield {name: value[self._rows] for name, value in stream.to_model_features(full).items()}

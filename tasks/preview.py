@@ -1,6 +1,6 @@
 """Shows what a task feeds to a model: a few examples as text, and how full the rows are.
 
-python -m tasks.preview quickstart_span_corruption --module tasks.quickstart
+limba preview quickstart_span_corruption --module tasks.quickstart
 """
 
 import argparse
@@ -49,7 +49,7 @@ def feature_lengths(task: seqio.Task | seqio.Mixture, inputs_length: int, target
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m tasks.preview", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="limba preview", description=__doc__.partition("\n")[0])
     parser.add_argument("task", help="a task or mixture in the SeqIO registry")
     parser.add_argument("--module", help="the module that registers it, such as tasks.quickstart")
     parser.add_argument("--split", default="train")
@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     try:
         preview(args)
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, OSError, RuntimeError) as error:  # A shard that stays broken is a RuntimeError.
         sys.exit(f"error: {error}")
 
 

@@ -1,10 +1,12 @@
 """Logical readers: endless batches of their rows of the global batch, and a position that is saved and restored."""
 
 import dataclasses
+import itertools
 import json
 import logging
 import pathlib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -118,8 +120,8 @@ class CountedReader:
             raise ValueError(f"The saved data position {self.state_name} is damaged ({error}).") from error
 
 
-def next_batch(iterator: Any, name: str, batches: int) -> dict[str, np.ndarray]:
-    """The next batch of a pipeline as NumPy arrays.
+def next_batch(iterator: Any, name: str, number: int, what: str = "batches") -> dict[str, np.ndarray]:
+    """The next batch of a pipeline as NumPy arrays, or its next of something else, behind so many.
 
     Raises:
       RuntimeError: with the error of a reading function, which TensorFlow wraps into its own with a traceback as text.
@@ -128,8 +130,19 @@ def next_batch(iterator: Any, name: str, batches: int) -> dict[str, np.ndarray]:
         return {name: value.numpy() for name, value in next(iterator).items()}
     except tf.errors.OpError as error:
         lines = [line for line in error.message.splitlines() if line.strip()]
-        reason = next((line for line in lines if "Error" in line), lines[0])
-        raise RuntimeError(f"Reading {name!r} failed after {batches} batches: {reason}") from error
+        reasons = filter(None, (re.search(r"\w+Error: .*", line) for line in lines))
+        reason = next((found[0] for found in reasons), lines[0])
+        raise RuntimeError(f"Reading {name!r} failed after {number} {what}: {reason}") from error
+
+
+def read(dataset: tf.data.Dataset, name: str, what: str) -> Iterator[dict[str, np.ndarray]]:
+    """A data set that ends, of batches or examples, as NumPy arrays; raises what `next_batch` raises."""
+    iterator = iter(dataset)
+    for number in itertools.count():
+        try:
+            yield next_batch(iterator, name, number, what)
+        except StopIteration:
+            return
 
 
 def check_fingerprint(saved: Mapping[str, Any], stream: Stream, seed: int, num_readers: int, state_name: str) -> None:

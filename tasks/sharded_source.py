@@ -144,7 +144,10 @@ class ShardedSource(seqio.DataSource):
                     f"There is no column {column!r} in {where}. The columns are "
                     f"{', '.join(map(repr, found.names))}; did you mean {nearest!r}?"
                 )
-            _tf_dtype(found.field(column))
+            try:
+                _tf_dtype(found.field(column))
+            except ValueError as error:
+                raise ValueError(f"{error} It is in {where}.") from error
         schema = pa.schema([pa.field(column, found.field(column).type) for column in self._columns])
         self._check_every_file(split, schema)
         self._schemas[split] = schema
@@ -309,8 +312,7 @@ class ShardedSource(seqio.DataSource):
         if num_readers == 1 or sum(self._sizes(split)) > _SMALL_CORPUS or not is_counted:
             return chunks.split_shards(self._sizes(split), num_readers)
         if split not in self._counts or self._counts[split][0] is not tables:
-            counts = [max(0, tables.count_rows(row.shard, row.stop) - row.start) for row in rows]
-            self._counts[split] = tables, counts
+            self._counts[split] = tables, [_count(tables, row) for row in rows]
         return chunks.deal_rows(self._counts[split][1], num_readers)
 
     def _sizes(self, split: str) -> list[float]:
@@ -351,6 +353,13 @@ class ShardedSource(seqio.DataSource):
         logger.warning("Skipped the rest of a shard, number %d in this process: %s.", self._num_skipped, error)
 
 
+def _count(tables: shards_lib.Tables, row: splits_lib.ShardRows) -> int:
+    try:
+        return max(0, tables.count_rows(row.shard, row.stop) - row.start)
+    except chunks.UNREADABLE as error:
+        raise chunks.broken(tables.shards[row.shard], row.start, error) from error
+
+
 def _tf_dtype(field: pa.Field) -> tf.DType:
     if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
         return tf.string
@@ -358,7 +367,9 @@ def _tf_dtype(field: pa.Field) -> tf.DType:
         return tf.int64
     if pa.types.is_floating(field.type):
         return tf.float32
-    raise ValueError(f"Column {field.name!r} is of type {field.type}; only strings, integers and floats can be read.")
+    # How `datasets` says that a column has values of several types.
+    kind = "values of several types" if "arrow.json" in str(field.type) else f"the type {field.type}"
+    raise ValueError(f"Column {field.name!r} has {kind}; only strings, integers and floats can be read.")
 
 
 def _to_numpy(column: pa.ChunkedArray) -> np.ndarray:

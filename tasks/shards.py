@@ -9,6 +9,7 @@ import dataclasses
 import gzip
 import hashlib
 import io
+import logging
 import lzma
 import pathlib
 import re
@@ -159,6 +160,8 @@ class Tables:
             # `datasets` takes seconds to import, and a task that is only registered does not need it.
             import datasets
 
+            # It logs what it then raises.
+            logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)
             files = [_publish(shard) for shard in self.shards]
             self._stream = datasets.load_dataset(
                 self._builder, data_files={"train": files}, split="train", streaming=True, **self._load_args

@@ -84,7 +84,11 @@ class HuggingFaceSource(ShardedSource):
                 f"{what} {pattern!r} (split {split!r}, working directory "
                 f"{str(pathlib.Path.cwd())!r}). {self._hint}".rstrip()
             )
-        return [shards_lib.local_shard(pathlib.Path(file).absolute()) for file in found]
+        files = [pathlib.Path(file).absolute() for file in found if not pathlib.Path(file).is_dir()]
+        if not files:
+            example = f"{found[0].rstrip(os.sep)}/*.jsonl"
+            raise FileNotFoundError(f"{pattern!r} is a folder (split {split!r}); name its files, such as {example!r}.")
+        return [shards_lib.local_shard(file) for file in files]
 
 
 class HubSource(ShardedSource):

@@ -154,9 +154,13 @@ def train_vocabulary(
     out = pathlib.Path(out)
     if out.is_dir():
         raise ValueError(f"{out} is a directory; name the file to write, such as {out / 'spiece.model'}.")
-    out.parent.mkdir(parents=True, exist_ok=True)
     source.check(split)
+    out.parent.mkdir(parents=True, exist_ok=True)
     lines = _sample(_sentences(source, split, text_column, max_documents), num_sentences, sample_seed)
+    if not lines:
+        raise ValueError(
+            f"Split {split!r} has documents, and no text in the column {text_column!r}: all lines are blank."
+        )
     print(f"training SentencePiece on {len(lines):,} lines", file=sys.stderr)
     model = io.BytesIO()
     try:
@@ -178,8 +182,11 @@ def train_vocabulary(
     except RuntimeError as error:
         raise _explain(error, vocab_size, split) from error
     temporary = out.with_name(f"{out.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(model.getvalue())
-    temporary.replace(out)
+    try:
+        temporary.write_bytes(model.getvalue())
+        temporary.replace(out)
+    finally:
+        temporary.unlink(missing_ok=True)
     return out
 
 

@@ -25,7 +25,8 @@ def write_corpus(directory: Path) -> None:
 def environment(directory: Path, **extra: str) -> dict[str, str]:
     """What a new shell has: one CPU device, nothing of the tests' own settings but being offline."""
     env = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "LIMBA_TRACEBACK")}
-    return env | {"LIMBA_QUICKSTART_DIR": str(directory), "JAX_PLATFORMS": "cpu"} | extra
+    own = {"LIMBA_QUICKSTART_DIR": str(directory), "LIMBA_LOGS": str(directory / "logs"), "JAX_PLATFORMS": "cpu"}
+    return env | own | extra
 
 
 def command(directory: Path, *arguments: str, **extra_env: str) -> subprocess.CompletedProcess:

@@ -14,6 +14,7 @@ HELP
   exit 0
 fi
 
+export LIMBA_ACCELERATOR=cpu # what the tests run on
 # shellcheck source=launch/environment.sh
 source "$REPOSITORY/launch/environment.sh"
 cd "$REPOSITORY"
@@ -37,7 +38,7 @@ ruff check .
 ruff format --check .
 mypy limba tasks convert
 if command -v shellcheck >/dev/null; then
-  shellcheck -x launch/*.sh tests/run.sh
+  shellcheck -x launch/*.sh launch/slurm.sbatch tests/run.sh tests/launch/bin/*
 fi
 
 echo "== pytest"

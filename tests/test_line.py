@@ -1,6 +1,7 @@
 """The whole line as a user types it: corpus, vocabulary, training, kill -9, export, filling blanks, and bad input."""
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -52,22 +53,37 @@ def _train_lines(model_dir):
     return [x for x in lines if x["dataset"] == "train"]
 
 
-def test_sigkill_at_three_random_steps_changes_nothing(directory, uninterrupted):
+def _reached(model_dir, step):
+    return any(x["step"] >= step for x in _train_lines(model_dir))
+
+
+def _unfinished(model_dir):
+    """What Orbax is writing, and renames when all of it is there."""
+    return list(model_dir.glob("checkpoint_*.orbax-checkpoint-tmp*"))
+
+
+def test_sigkill_at_random_steps_and_inside_a_save_changes_nothing(directory, uninterrupted):
     model_dir = directory / "killed"
     arguments = [sys.executable, "-m", *line.train_arguments(directory, model_dir, STEPS)]
     rng = random.Random(time.time_ns())
     kills = sorted(rng.randint(5, STEPS - 20) for _ in range(3))
-    for kill_at in kills:
+    # The second life ends inside the first save that follows its step.
+    in_a_save = 1
+    for life, kill_at in enumerate(kills):
         with (directory / "killed.log").open("a") as log:
             process = subprocess.Popen(
                 arguments, cwd=line.ROOT, env=line.environment(directory), stdout=log, stderr=log
             )
             while process.poll() is None:
-                steps = [x["step"] for x in _train_lines(model_dir)]
-                if steps and steps[-1] >= kill_at:
-                    process.send_signal(signal.SIGKILL)
-                time.sleep(0.005)
+                if _reached(model_dir, kill_at) and (life != in_a_save or _unfinished(model_dir)):
+                    process.send_signal(signal.SIGSTOP)
+                    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+                    # It may have renamed the folder before it stood still.
+                    is_inside = life != in_a_save or _unfinished(model_dir)
+                    process.send_signal(signal.SIGKILL if is_inside else signal.SIGCONT)
+                time.sleep(0.001)
         assert process.returncode == -signal.SIGKILL, (kill_at, (directory / "killed.log").read_text()[-2000:])
+        assert life != in_a_save or _unfinished(model_dir)
 
     result = line.command(directory, *line.train_arguments(directory, model_dir, STEPS))
     assert result.returncode == 0, result.stderr

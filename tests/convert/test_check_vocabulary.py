@@ -141,8 +141,13 @@ def test_what_is_no_vocabulary(tmp_path):
     with pytest.raises(FileNotFoundError, match="Give a SentencePiece model"):
         check_vocabulary.open_vocabulary(str(tmp_path / "gone"))
     (tmp_path / "text.model").write_text("words")
-    with pytest.raises(ValueError, match="is not a SentencePiece model"):
-        check_vocabulary.open_vocabulary(str(tmp_path / "text.model"))
+    (tmp_path / "nothing.model").touch()
+    for name in ("text.model", "nothing.model"):
+        with pytest.raises(ValueError, match="is not a SentencePiece model"):
+            check_vocabulary.open_vocabulary(str(tmp_path / name))
+    for flag in ("--extra_ids=-5", "--embedding_rows=0"):
+        with pytest.raises(SystemExit, match="2"):
+            check_vocabulary.main(["check", str(tmp_path / "text.model"), flag])
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="No checkpoint at"):
         check_vocabulary.open_vocabulary(str(tmp_path / "empty"))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba import checkpoints, partitioning
+from limba import checkpoints, distributed, partitioning
 from limba.checkpoints import Checkpointer, RestoreCheckpointConfig, SaveCheckpointConfig
 from tests.limba import small
 
@@ -107,6 +107,16 @@ def test_a_damaged_checkpoint_is_passed_over_and_that_is_said(tmp_path, trainer,
     checkpointer.save(restored.replace(step=jnp.int32(2)), None, RUN_FILES)
     checkpointer.close()
     assert checkpoints.checkpoint_steps(tmp_path) == [1, 2]
+
+
+def test_a_checkpoint_that_another_worker_cannot_read_is_passed_over(tmp_path, trainer, monkeypatch, caplog):
+    _save_steps(tmp_path, trainer, [1, 2])
+    problems = iter([(3, "ValueError: damaged"), None])
+    monkeypatch.setattr(distributed, "first_problem", lambda subject, problem: next(problems))
+    monkeypatch.setattr(distributed, "process_count", lambda: 4)
+    restored, _ = Checkpointer(tmp_path, SaveCheckpointConfig()).restore_latest(trainer.sharded_state_shapes())
+    assert int(restored.step) == 1
+    assert "checkpoint_2 cannot be read by worker 3 (ValueError: damaged)" in caplog.text
 
 
 def test_all_checkpoints_damaged_is_an_error_not_a_fresh_start(tmp_path, trainer):

@@ -6,7 +6,7 @@ import jax
 import optax
 import pytest
 
-from limba import cli, gin_utils, models, network
+from limba import cli, distributed, gin_utils, models, network, peers
 from tests.limba import small
 
 
@@ -190,10 +190,11 @@ def test_recipes_parse():
 
 @pytest.fixture
 def joined(monkeypatch):
-    """What `jax.distributed.initialize` was called with."""
-    calls = []
-    monkeypatch.setattr(jax.distributed, "initialize", lambda **given: calls.append(given))
-    return calls
+    """The places that processes joined at."""
+    places = []
+    monkeypatch.setattr(distributed, "join", lambda place, timeout: places.append((place, timeout)))
+    monkeypatch.setattr(peers, "start", lambda: None)
+    return places
 
 
 def _flags(*argv):
@@ -209,7 +210,7 @@ def test_t5x_flags(joined):
     assert not _flags("--gin_file=a.gin", "--multiprocess_gpu=false", "--verbosity=0").dry_run
     assert joined == []
     _flags("--multiprocess_gpu", "--coordinator_address=h:1", "--process_count=2", "--process_index=1")
-    assert joined == [{"coordinator_address": "h:1", "num_processes": 2, "process_id": 1}]
+    assert joined == [(distributed.Place("h:1", 2, 1), 60)]
 
 
 @pytest.mark.parametrize(
@@ -221,13 +222,18 @@ def test_flags_that_lack_something(joined, argument, words):
     assert joined == []
 
 
-def test_processes_that_nobody_names(monkeypatch):
-    def unknown(**_):
-        raise ValueError("coordinator_address should be defined.")
-
-    monkeypatch.setattr(jax.distributed, "initialize", unknown)
-    with pytest.raises(gin_utils.GinError, match=r"coordinator_address should be defined\. Give --coordinator_address"):
+def test_processes_that_nobody_names(joined):
+    with pytest.raises(ValueError, match=r"coordinator_address and .*\. Give --coordinator_address"):
         _flags("--multiprocess_gpu")
+
+
+def test_processes_that_the_environment_names(joined, monkeypatch):
+    for name, value in (("COORDINATOR_ADDRESS", "h:1"), ("PROCESS_COUNT", "2"), ("PROCESS_INDEX", "0")):
+        monkeypatch.setenv(f"LIMBA_{name}", value)
+    _flags("--initialization_timeout=5")
+    assert joined == [(distributed.Place("h:1", 2, 0), 5)]
+    _flags("--dry_run")  # needs nobody
+    assert len(joined) == 1
 
 
 def test_a_dry_run_prints_the_configuration_and_starts_nothing(gin_file, capsys):

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from limba import gin_utils
-from tests import line
+from tests import line, t5x_project
 from tests.convert import vocabularies
 
 pytestmark = pytest.mark.slow
@@ -25,129 +25,31 @@ _OVERRIDES = {
     "quickstart": ["--gin.VOCABULARY_FILE='vocab/spiece.model'"],
 }
 
-# A project as T5X's users have it: what it binds is what runs of T5 on a private corpus bound, and all of it hurts.
-_PROJECT = {
-    "run.gin": """
-include 't5x/examples/t5/t5_1_1/base.gin'
-include 'run_pretrain.gin'
-
-network.T5Config:
-  vocab_size = 64000
-
-VOCABULARY = @seqio.SentencePieceVocabulary()
-seqio.SentencePieceVocabulary.sentencepiece_model_file = "gs://some-bucket/sentencepiece/mine.model"
-
-import t5.data.mixtures
-import run_tasks
-
-MIXTURE_OR_TASK_NAME = "stream_span_corruption"
-TASK_FEATURE_LENGTHS = {"inputs": 512, "targets": 256}
-TRAIN_STEPS = 2_000_000
-DROPOUT_RATE = 0.0
-PjitPartitioner.num_partitions = 2
-""",
-    "continued.gin": """
-include 't5x/examples/t5/mt5/large.gin'
-include 'run_pretrain.gin'
-
-import run_tasks
-
-MIXTURE_OR_TASK_NAME = "stream_span_corruption"
-TASK_FEATURE_LENGTHS = {"inputs": 512, "targets": 512}
-TRAIN_STEPS = 1_000_000
-DROPOUT_RATE = 0.0
-INITIAL_CHECKPOINT_PATH = "gs://other-bucket/mt5_large/checkpoint_1000000"
-PjitPartitioner.num_partitions = 2
-utils.RestoreCheckpointConfig:
-  path = %INITIAL_CHECKPOINT_PATH
-  mode = 'specific'
-""",
-    "run_pretrain.gin": """
-from __gin__ import dynamic_registration
-import __main__ as train_script
-from t5x import partitioning
-from t5x import utils
-from t5x import trainer
-
-include 't5x/configs/runs/pretrain.gin'
-
-USE_CACHED_TASKS = True
-train_script.train.eval_steps = 20
-utils.SaveCheckpointConfig:
-  period = 10000
-  keep = 5
-  save_dataset = False
-""",
-    "gone_task.py": """
+_GONE = """
 from tasks import pretraining
 
 pretraining.register_pretraining_task("gone", data_files={"train": "gone-*.jsonl"}, vocabulary="vocab/spiece.model")
-""",
-    "run_tasks.py": """
-import functools
-
-import seqio
-import tensorflow as tf
-from datasets import load_dataset
-from t5.data import preprocessors
-
-vocabulary = seqio.SentencePieceVocabulary("gs://some-bucket/sentencepiece/mine.model", extra_ids=0)
-byte_vocabulary = seqio.ByteVocabulary()
-
-
-def documents(split):
-    files = {"train": "corpus/train-0.jsonl", "validation": "corpus/validation-0.jsonl"}
-    dataset = load_dataset("json", data_files=files, streaming=True)
-    while True:
-        for row in dataset[split]:
-            yield row["text"]
-
-
-def make_dataset(split, shuffle_files, seed=None):
-    dataset = tf.data.Dataset.from_generator(
-        functools.partial(documents, split), output_signature=tf.TensorSpec([], tf.string)
-    )
-    return dataset.map(lambda text: {"targets": text})
-
-
-def add(name, output_features):
-    seqio.TaskRegistry.add(
-        name,
-        source=seqio.FunctionDataSource(make_dataset, splits=("train", "validation"), caching_permitted=False),
-        preprocessors=[
-            seqio.preprocessors.tokenize,
-            preprocessors.span_corruption,
-            seqio.preprocessors.append_eos_after_trim,
-        ],
-        output_features=output_features,
-        metric_fns=[],
-    )
-
-
-add("stream_span_corruption", {"targets": seqio.Feature(vocabulary, add_eos=True)})
-add("bytes_span_corruption", {name: seqio.Feature(byte_vocabulary) for name in ("inputs", "targets")})
-""",
-}
+"""
 _OF_ITS_SOURCE = {"unshardable_source", "generator_source", "endless_evaluation"}
 _SMALL = [
     *(f"--gin.T5Config.{name}={value}" for name, value in {"emb_dim": 32, "num_heads": 4, "mlp_dim": 48}.items()),
     *(f"--gin.T5Config.num_{stack}_layers=1" for stack in ("encoder", "decoder")),
 ]
+_PROJECT = ["--gin_search_paths=.", "--buckets=buckets", _MODEL_DIR]
 _QUICK = ["gin/recipes/quickstart.gin", *_OVERRIDES["quickstart"], *_SMALL]
 
 # Arguments by name.
 RUNS = {
     **{name: [f"--gin_file=gin/recipes/{name}.gin", _MODEL_DIR, *_OVERRIDES.get(name, [])] for name in RECIPES},
-    "project": ["run.gin", "--gin_search_paths=.", "--buckets=buckets", _MODEL_DIR],
+    **{name: [f"{name}.gin", *_PROJECT, *_SMALL] for name in t5x_project.RECIPES if name != "my_t5_base"},
+    "my_t5_base": ["my_t5_base.gin", *_PROJECT],
     "continued": [
-        *("continued.gin", "--gin_search_paths=.", "--buckets=buckets", _MODEL_DIR, *_SMALL),
-        "--gin.seqio.SentencePieceVocabulary.sentencepiece_model_file='vocab/mt5.model'",
-        "--gin.T5Config.dtype='float16'",
-        "--num_devices=6",
+        *("my_mt5_large.gin", *_PROJECT, *_SMALL),
+        *("--gin.T5Config.dtype='float16'", "--gin.TRAIN_STEPS=1000000", "--num_devices=6"),
     ],
     "bytes": [
-        *("run.gin", "--gin_search_paths=.", "--buckets=buckets", _MODEL_DIR, *_SMALL),
-        "--gin.MIXTURE_OR_TASK_NAME='bytes_span_corruption'",
+        *("my_mt5_large.gin", *_PROJECT, *_SMALL),
+        f"--gin.MIXTURE_OR_TASK_NAME='{t5x_project.BYTE_TASK}'",
     ],
     "much": [
         *(*_QUICK, "--num_devices=12", "--gin.MODEL_DIR='here'"),
@@ -172,11 +74,11 @@ def folder(tmp_path_factory):
     (made / "vocab").mkdir()
     spiece = vocabularies.train(made / "vocab" / "spiece.model")
     (made / "vocab" / "mt5.model").write_bytes(vocabularies.with_sentinels(spiece, 100))
-    bucket = made / "buckets" / "some-bucket" / "sentencepiece"
-    bucket.mkdir(parents=True)
-    (bucket / "mine.model").write_bytes(spiece.read_bytes())
-    for name, text in _PROJECT.items():
-        (made / name).write_text(text, encoding="utf-8")
+    for name, model in ((t5x_project.VOCABULARY, "spiece"), (t5x_project.MULTILINGUAL, "mt5")):
+        (made / "buckets" / name).parent.mkdir(parents=True)
+        (made / "buckets" / name).write_bytes((made / "vocab" / f"{model}.model").read_bytes())
+    t5x_project.write(made, {split: f"corpus/{split}-0.jsonl" for split in ("train", "validation")})
+    (made / "gone_task.py").write_text(_GONE, encoding="utf-8")
     return made
 
 
@@ -213,19 +115,25 @@ def test_our_recipes_are_silent(answers, recipe):
     assert (answers[recipe]["code"], answers[recipe]["out"]) == (0, "no findings\n"), answers[recipe]
 
 
-def test_every_trap_of_a_t5x_project_is_named(answers):
-    answer = answers["project"]
+@pytest.mark.parametrize("recipe", list(t5x_project.RECIPES))
+def test_every_trap_of_a_t5x_project_is_named(answers, recipe):
+    """All four, those that go on from a checkpoint too: their vocabulary has its sentinels."""
+    answer = answers[recipe]
     assert answer["code"] == 1
     found = _named(answer)
+    goes_on = t5x_project.RECIPES[recipe].checkpoint
     assert found.keys() == {
-        *("target_length", "missing_eos", "sentinel_collision", "position_not_saved", *_OF_ITS_SOURCE)
+        *("target_length", "missing_eos", "position_not_saved", *_OF_ITS_SOURCE),
+        "initial_checkpoint" if goes_on else "sentinel_collision",
     }
-    assert "gives 256 targets; 512 inputs of 'stream_span_corruption' have exactly 114" in found["target_length"]
-    assert "32% more FLOPs" in answer["out"]
+    targets = t5x_project.RECIPES[recipe].targets
+    assert f"gives {targets} targets; 512 inputs of '{t5x_project.TASK}' have at most 114" in found["target_length"]
+    if recipe == "my_t5_base":  # in its own size
+        assert "32% more FLOPs" in answer["out"]
     assert (
         "32 of the first 32 examples" in found["missing_eos"] and "no output feature 'inputs'" in found["missing_eos"]
     )
-    assert "its last 28 pieces" in found["sentinel_collision"]
+    assert goes_on or "its last 28 pieces" in found["sentinel_collision"]
     assert "1 shard for 8 readers" in found["unshardable_source"]
     assert "began anew after 60 documents" in found["endless_evaluation"]
     assert "the 20 batches of every evaluation" in answer["out"]
@@ -235,7 +143,7 @@ def test_continuing_from_a_checkpoint(answers):
     found = _named(answers["continued"])
     assert found.keys() == {
         *("ends_at_once", "float16", "batch_size", "target_length", "position_not_saved", "missing_eos"),
-        *("sentinel_collision", "other_vocabulary", "initial_checkpoint", *_OF_ITS_SOURCE),
+        *("initial_checkpoint", *_OF_ITS_SOURCE),
     }
     assert "TRAIN_STEPS (train.total_steps) is 1,000,000, and the run begins at step 1,000,000" in found["ends_at_once"]
     assert found["float16"].startswith("T5Config.dtype is float16")
@@ -245,8 +153,6 @@ def test_continuing_from_a_checkpoint(answers):
 def test_bytes(answers):
     found = _named(answers["bytes"])
     assert "masks spans of 3 tokens on average, and its tokens are bytes" in found["byte_span"]
-    assert "its last 28 pieces" in found["sentinel_collision"]
-    assert "missing_eos" not in found
 
 
 def test_much_at_once(answers):

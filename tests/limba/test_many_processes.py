@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from limba import checkpoints, data, gin_utils, partitioning, peers, train, train_state, writers
+from limba import checkpoints, data, partitioning, peers, train, train_state, writers
 from limba.preemption import PREEMPTED_EXIT_CODE
 from tests.limba import worker
 from tests.limba.test_distributed import free_port
@@ -100,8 +100,7 @@ def alone(tmp_path_factory):
         patch.setattr(data, "get_dataset", worker.open_rows)
         patch.chdir(ROOT)
         gin.clear_config()
-        gin_utils.parse_gin_flags([GIN_FILE], [f"MODEL_DIR = '{folder}'"])
-        gin.external_configurable(train.train, module="limba.train")()
+        train.main([f"--gin_file={GIN_FILE}", f"--gin.MODEL_DIR='{folder}'"])
         gin.clear_config()
     return folder
 

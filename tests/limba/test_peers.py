@@ -149,4 +149,4 @@ def test_what_a_command_fails_with_is_told(told, capsys):
 def test_sigterm_outside_of_training_is_told_with_its_code(told):
     with pytest.raises(_EndedError, match="75"), peers.membership():
         peers._terminate(15, None)
-    assert told() == {"message": "it was asked to stop (SIGTERM) before it was training", "code": 75}
+    assert told() == {"message": "it was asked to stop (SIGTERM) while it was not training", "code": 75}

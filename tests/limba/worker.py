@@ -12,12 +12,14 @@ import signal
 import sys
 from pathlib import Path
 
+import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 from jax.experimental import multihost_utils
 
-from limba import data, distributed, gin_utils, train
+from limba import data, distributed, gin_utils, layers, train
 from tests.limba import small
 
 
@@ -53,10 +55,25 @@ def facts(config):
     return {"revision of counter": os.environ.get("REVISION", "r1")}
 
 
+class Network(nn.Module):
+    """A bag of words that predicts the next one: compiled in a second, with parameters over both axes of a mesh."""
+
+    @nn.compact
+    def __call__(
+        self, encoder_input_tokens, decoder_input_tokens, decoder_target_tokens, *, enable_dropout=True, **others
+    ):
+        embed = layers.Embed(small.VOCAB_SIZE, 16, dtype=jnp.float32, name="token_embedder")
+        bag = embed(encoder_input_tokens).mean(axis=1, keepdims=True)
+        hidden = layers.DenseGeneral(32, kernel_axes=("embed", "mlp"), dtype=jnp.float32, name="wi")(
+            bag + embed(decoder_input_tokens)
+        )
+        return layers.DenseGeneral(small.VOCAB_SIZE, kernel_axes=("mlp", "vocab"), dtype=jnp.float32, name="wo")(
+            nn.relu(hidden)
+        )
+
+
 def tiny_model():
-    model = small.model(
-        dropout_rate=0.0, emb_dim=16, num_heads=4, head_dim=8, num_encoder_layers=1, num_decoder_layers=1, mlp_dim=32
-    )
+    model = small.model(module=Network())
     if file := os.environ.get("VOCABULARY"):
         model.output_vocabulary.sentencepiece_model_file = file
     return model

@@ -1,3 +1,5 @@
+import errno
+import functools
 import json
 import subprocess
 import sys
@@ -101,13 +103,28 @@ def test_interrupted_and_stale_caches(task, corpus, tmp_path, monkeypatch):
     def break_off(*arguments):
         raise KeyboardInterrupt
 
+    def no_space_left(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     with monkeypatch.context() as context:
         context.setattr(cache, "_write_features", break_off)
         with pytest.raises(KeyboardInterrupt):
             make_cache(tmp_path)
+    with monkeypatch.context() as context:
+        context.setattr(cache.np, "save", no_space_left)
+        with pytest.raises(SystemExit, match=r"error: The cache .*train cannot be written: .*No space left on device"):
+            make_cache(tmp_path)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("train")]
     with pytest.raises(FileNotFoundError, match="no finished cache"):
         open_cache(tmp_path, {"inputs": 64, "targets": 14})
+    (tmp_path / "train.unfinished").mkdir()
+    (tmp_path / "train.unfinished" / "of_a_process_that_was_killed").touch()
     make_cache(tmp_path)
+    assert sorted(path.name for path in tmp_path.glob("train*/*")) == [
+        "manifest.json",
+        "tokens.ends.npy",
+        "tokens.tokens",
+    ]
     before = (tmp_path / "train" / "manifest.json").stat().st_mtime_ns
     make_cache(tmp_path)  # up to date: nothing is done
     assert (tmp_path / "train" / "manifest.json").stat().st_mtime_ns == before
@@ -119,6 +136,13 @@ def test_interrupted_and_stale_caches(task, corpus, tmp_path, monkeypatch):
         make_cache(tmp_path)
     with pytest.raises(ValueError, match=r"is stale: .*train-2\.jsonl has changed since"):
         open_cache(tmp_path, {"inputs": 64, "targets": 14})
+    (tmp_path / "train" / "manifest.json").write_text("{")
+    for opens in (make_cache, functools.partial(open_cache, lengths={"inputs": 64, "targets": 14})):
+        with pytest.raises((ValueError, SystemExit), match=r"manifest\.json is damaged"):
+            opens(tmp_path)
+    (tmp_path / "train" / "manifest.json").unlink()
+    with pytest.raises(SystemExit, match="train is there, and is no cache"):
+        make_cache(tmp_path)
 
 
 def test_errors(task, mixture, tmp_path):

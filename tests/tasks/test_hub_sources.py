@@ -15,7 +15,7 @@ import pytest
 import seqio
 
 from limba import data
-from tasks import pipeline, pretraining, remote_files, sources, splits
+from tasks import cache, pipeline, pretraining, preview, remote_files, sources, splits
 from tests.loopback_hub import TOKEN, LoopbackHub
 
 CORPUS = "org/corpus"
@@ -225,6 +225,21 @@ def test_a_broken_shard_is_skipped_and_counted(loopback, caplog):
     ]
     skipped = [record.getMessage() for record in caplog.records if "Skipped" in record.getMessage()]
     assert "number 2 in this process: Shard gz/part-3.json.gz cannot be read from row 0 on" in skipped[-1]
+
+
+def test_a_corpus_that_breaks_in_the_middle_leaves_no_cache(loopback, tmp_path, capsys):
+    """Nor a traceback: what TensorFlow wraps is one sentence."""
+    loopback.repos[CORPUS].files["gz/part-3.json.gz"] = gzip.compress(b'{"text": "a"}\nnot JSON\n')
+    register("test_middle", sources.HubSource(CORPUS, "gz", chunk_documents=8))
+    message = r"^error: Reading 'test_middle' failed after \d+ windows: BrokenFileError: Shard gz/part-3\.json\.gz"
+    with pytest.raises(SystemExit, match=message):
+        cache.main(["test_middle", "--sequence_length", "inputs=64,targets=14", "--out", str(tmp_path / "cache")])
+    assert not list((tmp_path / "cache").iterdir())
+    with pytest.raises(remote_files.BrokenFileError, match=r"Shard gz/part-3\.json\.gz cannot be read"):
+        open_batches(seqio.TaskRegistry.get("test_middle"), {"inputs": 64, "targets": 14})
+    with pytest.raises(SystemExit, match="BrokenFileError: Shard"):
+        preview.main(["test_middle", "--inputs_length", "64"])
+    assert "limba-shard" not in capsys.readouterr().err
 
 
 def test_damaged_content_names_the_shard(loopback, folder):

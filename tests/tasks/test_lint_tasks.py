@@ -69,7 +69,7 @@ def test_target_lengths(data_files):
     assert _check("twenty", {"inputs": 64, "targets": 90}, use)["target_length"].cost.startswith("100% more FLOPs")
     short = _check("twenty", {"inputs": 64, "targets": 10})
     assert short.keys() == {"target_length"} and short["target_length"].severity == "error"
-    assert "loses its last 3 targets" in short["target_length"].cost
+    assert "up to 3 of them" in short["target_length"].cost
     assert "has no length for ['targets']" in _check("twenty", {"inputs": 64})["target_length"].what
 
 
@@ -127,6 +127,19 @@ def test_evaluation_that_cannot_end(make, monkeypatch):
     monkeypatch.setattr(lint_tasks, "_MAX_DOCUMENTS", 30)
     found = _check("ends", lengths, EVAL, "validation")["endless_evaluation"]
     assert "did not end within 31 documents" in found.what
+
+
+def test_objectives_in_t5_s_own_words():
+    cases = {
+        "spans": (functools.partial(t5_preprocessors.span_corruption, mean_noise_span_length=20.0), 13),
+        "single": (t5_preprocessors.iid_denoising, 36),
+        "prefix": (t5_preprocessors.prefix_lm, 63),
+    }
+    for name, (preprocessor, targets) in cases.items():
+        _register(name, functools.partial(_texts, 200), (preprocessor, *EOS))
+        assert _check(name, {"inputs": 64, "targets": targets}).keys() == {"unshardable_source"}, name
+        found = _check(name, {"inputs": 64, "targets": targets - 3})["target_length"]
+        assert found.severity == "error" and f"of {name!r} have {targets}." in found.what
 
 
 def test_what_cannot_be_read_is_said_and_the_rest_is_looked_at():

@@ -109,6 +109,16 @@ def test_plain_seqio_task(data_files, make_document):
 def test_errors(data_files, tmp_path, make_document, write_jsonl):
     with pytest.raises(FileNotFoundError, match=r"There is no file '.*missing\.jsonl' \(split 'train'.*Look here"):
         sources.HuggingFaceSource({"train": str(tmp_path / "missing.jsonl")}, hint="Look here.").check("train")
+    with pytest.raises(
+        FileNotFoundError, match=r"is a folder \(split 'train'\); name its files, such as '.*/\*\.jsonl'"
+    ):
+        sources.HuggingFaceSource({"train": f"{tmp_path}/"}).check("train")
+    lists = {"train": write_jsonl(tmp_path / "lists.jsonl", [{"text": ["a", "b"]}])}
+    with pytest.raises(ValueError, match=r"'text' has the type list<.*It is in split 'train', files '.*lists\.jsonl'"):
+        sources.HuggingFaceSource(lists).check("train")
+    mixed = {"train": write_jsonl(tmp_path / "mixed.jsonl", [{"text": "a"}, {"text": 5}])}
+    with pytest.raises(ValueError, match="'text' has values of several types; only strings"):
+        sources.HuggingFaceSource(mixed).check("train")
     with pytest.raises(FileNotFoundError, match="No file matches the pattern"):
         sources.HuggingFaceSource({"train": str(tmp_path / "nothing-*.jsonl")}).check("train")
     with pytest.raises(ValueError, match=r"no column 'txt'.*'text', 'n'; did you mean 'text'"):

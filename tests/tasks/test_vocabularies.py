@@ -137,6 +137,10 @@ def test_bad_numbers_and_places(source, tmp_path):
     for name, value in {"num_sentences": 0, "max_documents": 0, "character_coverage": 1.5}.items():
         with pytest.raises(ValueError, match=f"{name} is {value}"):
             vocabularies.train_vocabulary(source, tmp_path / "x.model", vocab_size=512, **{name: value})
+    blank = tmp_path / "blank.txt"
+    blank.write_text("\n\n  \n")
+    with pytest.raises(ValueError, match="no text in the column 'text': all lines are blank"):
+        vocabularies.train_vocabulary(sources.HuggingFaceSource({"train": blank}), tmp_path / "x.model", vocab_size=512)
     with pytest.raises(ValueError, match="is a directory; name the file"):
         vocabularies.train_vocabulary(source, tmp_path, vocab_size=512)
 

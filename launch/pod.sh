@@ -1,0 +1,317 @@
+#!/usr/bin/env bash
+# All workers of a TPU pod, or of a list of hosts, from one command: bash launch/pod.sh VERB [options]
+set -euo pipefail
+
+REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+help() {
+  cat <<'HELP'
+usage: bash launch/pod.sh VERB [options] [what the verb takes]
+
+  create [-- gcloud flags]   rent the pod
+  setup [COMMIT]             deploy, and install on all workers; any number of times
+  deploy [COMMIT]            put one commit (HEAD) on all workers; refuses what is not committed
+  run RECIPE [limba train options]   start training on all workers, detached
+  status [--plain]           each worker's commit, process, last step and age of its last line
+  logs [LINES]               the last lines (100) of all workers, ordered by time
+  attach                     follow all logs; Ctrl-C ends the following, not the run
+  stop [SECONDS]             save a checkpoint and stop on all workers, and wait for that (600 seconds)
+  kill                       end all workers at once, without a checkpoint
+  exec COMMAND               a line of shell on all workers
+  state                      one word: READY, CREATING, PREEMPTED, TERMINATED …, or ABSENT
+  delete                     give the pod back
+
+In order, with a file pod.env that holds POD_NAME=ro, POD_ZONE=us-central2-b, POD_TYPE=v4-32, POD_SUBNETWORK=tpusubnet:
+
+  bash launch/pod.sh create
+  bash launch/pod.sh setup
+  bash launch/pod.sh run quickstart --gin.MODEL_DIR="'gs://my-bucket/quickstart'"
+  bash launch/pod.sh status
+  bash launch/pod.sh attach
+  git commit -am "Learn slower" && bash launch/pod.sh stop && bash launch/pod.sh deploy && bash launch/pod.sh run …
+  bash launch/pod.sh delete
+
+Options, each also as a variable of the environment or of pod.env; what is nearer wins:
+  --name NAME          POD_NAME         of the pod (limba)
+  --zone ZONE          POD_ZONE         what gcloud is configured for, unless given
+  --project PROJECT    POD_PROJECT      likewise
+  --type TYPE          POD_TYPE         accelerator: v2-8, v3-32, v4-32, v5litepod-16, v5p-16, v6e-16 … (v4-8)
+  --version IMAGE      POD_VERSION      of the machines; what fits the type, unless given
+  --subnetwork NAME    POD_SUBNETWORK
+  --spot               POD_SPOT=1       cheaper, and may be taken away at any time
+  --queued             POD_QUEUED=1     through a queued resource, waiting for its turn; give it to delete too
+  --hosts A,B,C        POD_HOSTS        hosts to reach by ssh in place of a pod, or a file with one a line; process 0 is the
+                                        first. create and delete are not for them.
+  --coordinator H:P    POD_COORDINATOR  of hosts: where process 0 listens (the first host, port 8476)
+  --dir DIR            POD_DIR          the repository on the workers, from the home directory (limba)
+  --worker-env FILE    POD_WORKER_ENV   NAME=VALUE lines for the workers, such as HF_TOKEN=… or RO_CORPUS=…; setup copies it
+  --config FILE        POD_CONFIG       the file with these variables (pod.env, if there is one)
+  --dry-run            DRY_RUN=1        print the commands and run nothing
+
+Exit codes: 0 done, 1 a worker or gcloud failed (it is named), 2 asked for in a wrong way.
+launch/supervise.sh --pod keeps a run going until its end. docs/pods.md has the whole way.
+HELP
+}
+
+fail() {
+  echo "error: $*" >&2
+  exit 2
+}
+
+# ------------------------------------------------------- options -------------------------------------------------------
+
+read_config() {
+  local line name
+  while read -r line || [[ -n $line ]]; do
+    [[ -n $line && $line != \#* ]] || continue
+    name=${line%%=*}
+    [[ $line == *=* && $name =~ ^POD_[A-Z_]+$ ]] || fail "$1 has the line '$line'; lines are POD_NAME=value."
+    [[ -n ${!name+set} ]] || printf -v "$name" '%s' "${line#*=}"
+  done <"$1"
+}
+
+case ${1:-} in
+  -h | --help)
+    help
+    exit 0
+    ;;
+  create | setup | deploy | run | status | logs | attach | stop | kill | exec | state | delete) verb=$1 ;;
+  "")
+    help >&2
+    exit 2
+    ;;
+  *) fail "$1 is no verb; the verbs are create, setup, deploy, run, status, logs, attach, stop, kill, exec, state and delete." ;;
+esac
+shift
+
+plain=
+while [[ ${1:-} == -* ]]; do
+  case $1 in
+    --name | --zone | --project | --type | --version | --subnetwork | --hosts | --coordinator | --dir | --worker-env | --config)
+      [[ $# -ge 2 ]] || fail "$1 lacks its value."
+      name=$(tr a-z- A-Z_ <<<"${1#--}")
+      printf -v "POD_$name" '%s' "$2"
+      shift 2
+      continue
+      ;;
+    --spot) POD_SPOT=1 ;;
+    --queued) POD_QUEUED=1 ;;
+    --dry-run) DRY_RUN=1 ;;
+    --plain) plain=1 ;;
+    -h | --help)
+      help
+      exit 0
+      ;;
+    --)
+      shift
+      break
+      ;;
+    *) fail "$1 is no option of pod.sh; options of limba train come after the recipe. See --help." ;;
+  esac
+  shift
+done
+
+if [[ -n ${POD_CONFIG:-} ]]; then
+  [[ -f $POD_CONFIG ]] || fail "--config $POD_CONFIG is not there."
+  read_config "$POD_CONFIG"
+elif [[ -f pod.env ]]; then
+  read_config pod.env
+fi
+POD_NAME=${POD_NAME:-limba} POD_TYPE=${POD_TYPE:-v4-8} POD_DIR=${POD_DIR:-limba} POD_HOSTS=${POD_HOSTS:-}
+POD_COORDINATOR=${POD_COORDINATOR:-} POD_POLL_SECONDS=${POD_POLL_SECONDS:-20} DRY_RUN=${DRY_RUN:-}
+where=()
+[[ -z ${POD_ZONE:-} ]] || where+=(--zone="$POD_ZONE")
+[[ -z ${POD_PROJECT:-} ]] || where+=(--project="$POD_PROJECT")
+
+# shellcheck source=launch/pod_workers.sh
+source "$REPOSITORY/launch/pod_workers.sh"
+[[ -n $POD_HOSTS || -n $DRY_RUN ]] || command -v gcloud >/dev/null ||
+  fail "gcloud is not installed here: https://cloud.google.com/sdk/docs/install. For machines without it give --hosts."
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+# -------------------------------------------------------- verbs --------------------------------------------------------
+
+refuse_hosts() {
+  [[ -z $POD_HOSTS ]] || fail "$verb is for pods; the machines of --hosts ($POD_HOSTS) are yours to start and to end."
+}
+
+create() {
+  local flags version state
+  refuse_hosts
+  version=${POD_VERSION:-$(image_of "$POD_TYPE")}
+  flags=(${where[@]+"${where[@]}"} --accelerator-type="$POD_TYPE")
+  [[ -z ${POD_SPOT:-} ]] || flags+=(--spot)
+  [[ -z ${POD_SUBNETWORK:-} ]] || flags+=(--subnetwork="$POD_SUBNETWORK")
+  if [[ -z $DRY_RUN ]]; then
+    state=$(describe_pod)
+    case ${state%%[[:space:]]*} in
+      ABSENT) ;;
+      READY)
+        echo "$POD_NAME is there already."
+        return
+        ;;
+      *)
+        echo "error: $POD_NAME is there already and ${state%%[[:space:]]*}; \`pod.sh delete\` first." >&2
+        exit 1
+        ;;
+    esac
+  fi
+  if [[ -n ${POD_QUEUED:-} ]]; then
+    call gcloud compute tpus queued-resources create "$POD_NAME" --node-id="$POD_NAME" "${flags[@]}" \
+      --runtime-version="$version" "$@"
+    [[ -n $DRY_RUN ]] || wait_for_turn
+  else
+    call gcloud compute tpus tpu-vm create "$POD_NAME" "${flags[@]}" --version="$version" "$@"
+  fi
+}
+
+# Until the queued resource is ACTIVE. Ctrl-C leaves it in the queue.
+wait_for_turn() {
+  local state before=
+  while true; do
+    state=$(gcloud compute tpus queued-resources describe "$POD_NAME" ${where[@]+"${where[@]}"} \
+      --format='value(state.state)')
+    [[ $state == "$before" ]] || echo "$(date +%T) queued resource $POD_NAME is $state"
+    case $state in
+      ACTIVE) return ;;
+      FAILED | SUSPENDED)
+        echo "error: the queued resource $POD_NAME is $state; \`pod.sh delete --queued\` removes it." >&2
+        exit 1
+        ;;
+    esac
+    before=$state
+    sleep "$POD_POLL_SECONDS"
+  done
+}
+
+delete() {
+  refuse_hosts
+  if [[ -n ${POD_QUEUED:-} ]]; then
+    call gcloud compute tpus queued-resources delete "$POD_NAME" ${where[@]+"${where[@]}"} --force --quiet
+  elif [[ -z $DRY_RUN && $(describe_pod) == ABSENT ]]; then
+    echo "$POD_NAME is not there."
+  else
+    call gcloud compute tpus tpu-vm delete "$POD_NAME" ${where[@]+"${where[@]}"} --quiet
+  fi
+}
+
+state() {
+  local answer
+  if [[ -n $POD_HOSTS ]]; then
+    echo READY
+  else
+    answer=$(describe_pod)
+    echo "${answer%%[[:space:]]*}"
+  fi
+}
+
+# The workers get commits only: what is not committed would be on none of them, or on some.
+deploy() {
+  local commit changes
+  commit=$(git -C "$REPOSITORY" rev-parse --verify --quiet "${1:-HEAD}^{commit}") || fail "$1 is no commit of $REPOSITORY."
+  changes=$(git -C "$REPOSITORY" status --porcelain)
+  if [[ -z ${1:-} && -n $changes ]]; then
+    fail "$REPOSITORY has changes that are not committed, and the workers get commits only. Commit them, or name the" \
+      "commit to deploy:"$'\n'"$(head -n 10 <<<"$changes")"
+  fi
+  if [[ -z $DRY_RUN ]]; then
+    git -C "$REPOSITORY" update-ref refs/limba/deployed "$commit" # A bundle holds names, not bare commits.
+    git -C "$REPOSITORY" bundle create --quiet "$scratch/bundle" refs/limba/deployed
+  fi
+  echo "== commit ${commit:0:10}"
+  each quietly deploy_to "$commit"
+}
+
+# What gcloud and ssh say of their connections is shown only when something fails.
+quietly() { # INDEX FUNCTION …
+  "$2" "$1" "${@:3}" 2>"$scratch/errors.$1" || { cat "$scratch/errors.$1" && false; }
+}
+
+deploy_to() {
+  copy_to "$1" "$scratch/bundle" limba-deploy.bundle && on_worker "$1" "mkdir -p $POD_DIR && cd $POD_DIR && git init --quiet . &&
+if [ -f launch/worker.sh ] && bash launch/worker.sh --status 2>/dev/null | grep -q process=running; then
+  echo 'error: training runs here from these files; \`pod.sh stop\` first.'; exit 1
+fi
+changes=\$(git status --porcelain --untracked-files=no)
+if [ -n \"\$changes\" ]; then
+  echo \"error: $POD_DIR has changes of its own: \$changes; undo them with: cd $POD_DIR && git checkout .\"; exit 1
+fi
+git fetch --quiet \$HOME/limba-deploy.bundle refs/limba/deployed &&
+git -c advice.detachedHead=false checkout --quiet --detach $2 && git log -1 --format='now at %h %s'"
+}
+
+setup() {
+  # One worker alone: the first connection makes ssh keys, which must not happen several times at once.
+  quietly 0 on_worker true
+  each quietly on_worker 'command -v git >/dev/null || { sudo -n apt-get update -q && sudo -n apt-get install -q -y git; }'
+  deploy "${1:-}"
+  if [[ -n ${POD_WORKER_ENV:-} ]]; then
+    [[ -f $POD_WORKER_ENV ]] || fail "--worker-env $POD_WORKER_ENV is not there."
+    each quietly copy_to "$POD_WORKER_ENV" "$POD_DIR/.limba-env"
+    each quietly in_repository 'chmod 600 .limba-env'
+  fi
+  each quietly in_repository 'bash launch/worker.sh --setup'
+}
+
+run() {
+  local name command=
+  [[ $# -ge 1 ]] || fail "run what? A gin file of the repository, or the name of a recipe."
+  for name in LIMBA_RESTARTS LIMBA_STOPPED_AT; do # from launch/supervise.sh
+    [[ -z ${!name:-} ]] || command+="$name=${!name} "
+  done
+  command+="bash launch/worker.sh --detach$(printf ' %q' "$@")"
+  if ! each quietly in_repository "$command"; then
+    echo "The others wait for it and end with an error; \`pod.sh stop\` ends them at once." >&2
+    return 1
+  fi
+}
+
+status() {
+  local i line answers commit process step age quiet=() commits=() code=0
+  if [[ -n $DRY_RUN ]]; then
+    each in_repository 'bash launch/worker.sh --status'
+    return
+  fi
+  answers=$(each quietly in_repository 'bash launch/worker.sh --status' 2>/dev/null) || code=1
+  [[ -n $plain ]] || printf '%-7s %-19s %-22s %-13s %s\n' worker commit process "last step" "last line"
+  for ((i = 0; i < count; i++)); do
+    line=$(grep -F "[$i] " <<<"$answers" | tail -n 1 | cut -d ' ' -f 2-)
+    [[ $line == index=* ]] || line="process=none: $line"
+    if [[ -n $plain ]]; then
+      echo "worker=$i $line"
+    elif [[ $line == process=none* ]]; then
+      echo "$i       ${line#process=}"
+    else
+      read -r _ commit process step age _ <<<"$line"
+      printf '%-7s %-19s %-22s %-13s %s\n' "$i" "${commit#*=}" "${process#*=}" "${step#*=}" "${age#*=} s ago"
+      commits+=("${commit#*=}")
+      [[ $process != process=running* || ${age#*=} -lt 300 ]] || quiet+=("$i")
+    fi
+  done
+  if [[ -z $plain ]]; then
+    [[ $(printf '%s\n' ${commits[@]+"${commits[@]}"} | sort -u | wc -l) -le 1 ]] ||
+      echo "The workers have different commits: \`pod.sh stop\` and \`pod.sh deploy\`."
+    [[ ${#quiet[@]} == 0 ]] || echo "Quiet for more than five minutes: worker ${quiet[*]}."
+  fi
+  return "$code"
+}
+
+logs() { each quietly in_repository "bash launch/worker.sh --logs ${1:-100}" | sort -s -k 2,2; }
+
+attach() { each in_repository 'bash launch/worker.sh --attach'; }
+
+stop() { each quietly in_repository "bash launch/worker.sh --stop ${1:-600}"; }
+
+case $verb in
+  create | delete | state) ;;
+  *) find_workers ;;
+esac
+case $verb in
+  exec)
+    [[ $# -ge 1 ]] || fail "exec what? A line of shell."
+    each on_worker "$*"
+    ;;
+  kill) each quietly in_repository 'bash launch/worker.sh --kill' ;;
+  *) "$verb" "$@" ;;
+esac

@@ -1,0 +1,133 @@
+# shellcheck shell=bash disable=SC2154
+# Sourced by launch/pod.sh: reaching the workers of a TPU pod (gcloud) or a list of hosts (ssh), all at once.
+#
+# Reads POD_NAME, POD_TYPE, POD_HOSTS, POD_DIR, POD_COORDINATOR, DRY_RUN, the verb and `where`, gcloud's zone and project.
+# Written for bash 3.2 too, which macOS has.
+
+# Runs a command, or with --dry-run prints it.
+call() {
+  local word line=
+  if [[ -z $DRY_RUN ]]; then
+    "$@"
+    return
+  fi
+  for word in "$@"; do
+    [[ $word =~ ^[A-Za-z0-9_./:=@,-]+$ ]] || word="'${word//\'/\'\\\'\'}'"
+    line+="$word "
+  done
+  echo "${line% }"
+}
+
+# ------------------------------------------------------- the pod -------------------------------------------------------
+
+# gcloud's --version for a type of accelerator.
+image_of() {
+  case $1 in
+    v2-* | v3-* | v4-*) echo tpu-ubuntu2204-base ;;
+    v5litepod-*) echo v2-alpha-tpuv5-lite ;;
+    v5p-*) echo v2-alpha-tpuv5 ;;
+    v6e-*) echo v2-alpha-tpuv6e ;;
+    *) fail "--type $1 is no accelerator type that is known here: v2-8, v3-32, v4-32, v5litepod-16, v5p-16, v6e-16 and" \
+      "their like. For another, give its image by --version." ;;
+  esac
+}
+
+# How many machines a type has, for --dry-run; what is there in truth gcloud says. The types of v2, v3, v4 and v5p count
+# cores, 8 on a machine; those of v5e and v6e chips, up to 8 on one machine and else 4.
+machines_of() {
+  local size=${1##*-}
+  case $1 in
+    v5litepod-* | v6e-*) echo $((size <= 8 ? 1 : size / 4)) ;;
+    *) echo $((size <= 8 ? 1 : size / 8)) ;;
+  esac
+}
+
+# READY, CREATING, PREEMPTED … as gcloud says, or ABSENT; then the addresses of its machines.
+describe_pod() {
+  local answer
+  if answer=$(gcloud compute tpus tpu-vm describe "$POD_NAME" ${where[@]+"${where[@]}"} \
+    --format='value(state,networkEndpoints[].ipAddress)' 2>&1); then
+    echo "$answer"
+  elif [[ $answer == *NOT_FOUND* ]]; then
+    echo ABSENT
+  else
+    echo "error: gcloud does not describe $POD_NAME: $answer" >&2
+    return 1
+  fi
+}
+
+# Sets `count`, the number of workers, and for a list of hosts `hosts`.
+find_workers() {
+  local answer host
+  hosts=()
+  if [[ -n $POD_HOSTS ]]; then
+    if [[ -f $POD_HOSTS ]]; then
+      while read -r host _; do
+        [[ -z $host || $host == \#* ]] || hosts+=("$host")
+      done <"$POD_HOSTS"
+    else
+      IFS=, read -r -a hosts <<<"$POD_HOSTS"
+    fi
+    count=${#hosts[@]}
+    ((count)) || fail "--hosts $POD_HOSTS names no host."
+    [[ -n $POD_COORDINATOR ]] || POD_COORDINATOR=${hosts[0]##*@}:8476
+  elif [[ -n $DRY_RUN ]]; then
+    count=$(machines_of "$POD_TYPE")
+  else
+    answer=$(describe_pod)
+    if [[ $answer != READY* ]]; then
+      echo "error: the pod $POD_NAME is ${answer%%[[:space:]]*}, not READY. \`pod.sh create\` makes it, after" \
+        "\`pod.sh delete\` if it was taken away." >&2
+      exit 1
+    fi
+    count=$(grep -oE '[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+' <<<"$answer" | wc -l)
+  fi
+}
+
+# ----------------------------------------------------- its workers -----------------------------------------------------
+
+# on_worker INDEX COMMAND: a line of shell, in the home directory.
+on_worker() {
+  if [[ -n $POD_HOSTS ]]; then
+    call ssh -o BatchMode=yes -o ConnectTimeout=15 "${hosts[$1]}" "$2"
+  else
+    call gcloud compute tpus tpu-vm ssh "$POD_NAME" ${where[@]+"${where[@]}"} --quiet --worker="$1" --command="$2"
+  fi
+}
+
+# copy_to INDEX FILE TARGET: TARGET counts from the home directory.
+copy_to() {
+  if [[ -n $POD_HOSTS ]]; then
+    call scp -q -o BatchMode=yes -o ConnectTimeout=15 "$2" "${hosts[$1]}:$3"
+  else
+    call gcloud compute tpus tpu-vm scp "$2" "$POD_NAME:$3" ${where[@]+"${where[@]}"} --quiet --worker="$1"
+  fi
+}
+
+# in_repository INDEX COMMAND: in the worker's clone. TPU machines know which of many they are; hosts are told.
+in_repository() {
+  local place=
+  [[ -z $POD_HOSTS ]] ||
+    place="export LIMBA_COORDINATOR_ADDRESS=$POD_COORDINATOR LIMBA_PROCESS_COUNT=$count LIMBA_PROCESS_INDEX=$1; "
+  on_worker "$1" "${place}cd $POD_DIR && $2"
+}
+
+# each FUNCTION …: calls FUNCTION INDEX … for all workers at once; output lines begin with [INDEX]. Names those that fail.
+each() {
+  local i running=() failed=()
+  for ((i = 0; i < count; i++)); do
+    if [[ -n $DRY_RUN ]]; then
+      "$1" "$i" "${@:2}"
+    else
+      ("$1" "$i" "${@:2}" 2>&1 </dev/null | while IFS= read -r line; do echo "[$i] $line"; done) &
+      running+=($!)
+    fi
+  done
+  for i in ${running[@]+"${!running[@]}"}; do
+    wait "${running[$i]}" || failed+=("$i")
+  done
+  if ((${#failed[@]})); then
+    echo "error: ${verb:?} failed on worker ${failed[*]} of $count; its lines above begin with [${failed[0]}]." >&2
+    return 1
+  fi
+}

@@ -1,0 +1,40 @@
+"""Standard input to a log file and to standard output, a line at a time with the time (UTC) before it.
+
+A progress bar's carriage returns end a line too. What `launch/pod.sh logs` sorts by is the time.
+"""
+
+import contextlib
+import datetime
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+_ENDS = re.compile(rb"[\r\n]")
+
+
+def main(log_file: str) -> None:
+    """Copies until the end of the input, whatever signal the processes get and whether or not anybody reads."""
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)
+    rest = b""
+    with Path(log_file).open("ab", buffering=0) as log:
+        while chunk := os.read(sys.stdin.fileno(), 65536):
+            *lines, rest = _ENDS.split(rest + chunk)
+            _write(log, lines)
+        _write(log, [rest])
+
+
+def _write(log, lines: list[bytes]) -> None:
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3].encode()
+    stamped = b"".join(b"%sZ %s\n" % (now, line.rstrip()) for line in lines if line.strip())
+    log.write(stamped)
+    with contextlib.suppress(OSError):  # The terminal may be gone.
+        os.write(sys.stdout.fileno(), stamped)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1] in ("-h", "--help"):
+        sys.exit("usage: COMMAND 2>&1 | python launch/stamp_lines.py LOG_FILE")
+    main(sys.argv[1])

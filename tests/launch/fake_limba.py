@@ -1,0 +1,62 @@
+"""Stands for `limba train` in tests of the launchers: steps that cost nothing, a checkpoint every five, an end as told.
+
+FAKE_RUN    a folder: `checkpoint`, the step that was saved; `starts`, a line for each process with what it was told
+FAKE_ENDS   "INDEX:STEP:CODE …": that process ends so at that step, once; 137 is a kill. The others end too,
+            with 75 after a stop and else with 69.
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+run = Path(os.environ["FAKE_RUN"])
+index = os.environ.get("LIMBA_PROCESS_INDEX", "0")
+attempt = os.environ.get("LIMBA_RESTARTS", "0")
+stopping = []
+
+
+def value(name, default):
+    """Of `--gin.NAME=VALUE`."""
+    return next((x.partition("=")[2] for x in sys.argv if x.startswith(f"--gin.{name}=")), default)
+
+
+def leave(code, why):
+    said = run / f"ended-{attempt}-{index}"
+    said.write_text(str(code))
+    said.replace(ended)
+    print(why, file=sys.stderr, flush=True)
+    if code == 137:
+        os.kill(os.getpid(), signal.SIGKILL)
+    sys.exit(code)
+
+
+if "FAKE_DEAF" not in os.environ:
+    signal.signal(signal.SIGTERM, lambda *_: stopping.append(1))
+else:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+ends = [end.split(":") for end in os.environ.get("FAKE_ENDS", "").split()]
+total = int(value("TRAIN_STEPS", 20))
+checkpoint = run / "checkpoint"
+ended = run / f"ended-{attempt}"
+first = int(checkpoint.read_text()) if checkpoint.exists() else 0
+with (run / "starts").open("a") as file:
+    file.write(f"{index} {attempt} {first} {int(float(os.environ.get('LIMBA_STOPPED_AT', '0')))}\n")
+for step in range(first, total + 1):
+    for number, (who, at, code) in enumerate(ends):
+        once = run / f"end-{number}"
+        if (who, at) == (index, str(step)) and not once.exists():
+            once.touch()
+            leave(int(code), f"told to end with {code}")
+    if ended.exists() and not stopping:
+        leave(75 if ended.read_text() == "75" else 69, "another worker has ended")
+    sys.stderr.write(f"\r{step * 100 // total:3}%|#| {step}/{total} [00:00<00:00, 3.00step/s, loss 5.1]")
+    sys.stderr.flush()
+    if step % 5 == 0 and index == "0":
+        checkpoint.write_text(str(step))
+    if stopping:
+        if index == "0":
+            checkpoint.write_text(str(step))
+        leave(75, "\nWARNING Stopped on request")
+    time.sleep(float(value("SECONDS", 0.02)))

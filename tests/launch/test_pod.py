@@ -1,0 +1,225 @@
+"""The verbs of launch/pod.sh in order, over a fake gcloud and a fake ssh whose workers are folders."""
+
+import re
+import subprocess
+
+import pytest
+
+from tests.launch import launching
+
+TYPE = ("--type", "v4-16", "--zone", "z")  # two machines
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, repository):
+    """A folder with a fake environment and a cloud without pods; and a clean repository."""
+    directory = tmp_path_factory.mktemp("pod")
+    launching.make_environment(directory)
+    return directory, repository
+
+
+@pytest.fixture
+def pod(place):
+    directory, repository = place
+    calls = directory / "cloud/calls"
+
+    def verb(*arguments, **extra):
+        calls.write_text("")
+        env = launching.environment(directory, **extra)
+        result = launching.call("pod.sh", *arguments, env=env, repository=repository)
+        result.calls = calls.read_text()
+        return result
+
+    return verb
+
+
+def _rows(result):
+    return [line.split() for line in result.stdout.splitlines()[1:]]
+
+
+def test_the_verbs_in_order(pod, place):
+    directory, repository = place
+    assert pod("state", *TYPE).stdout == "ABSENT\n"
+    early = pod("status", *TYPE)
+    assert early.returncode == 1 and "pod limba is ABSENT, not READY. `pod.sh create` makes it" in early.stderr
+
+    created = pod("create", *TYPE, "--subnetwork", "tpusubnet", "--", "--network=mine")
+    assert created.returncode == 0, created.stderr
+    assert created.calls.splitlines()[-1] == (
+        "gcloud compute tpus tpu-vm create limba --zone=z --accelerator-type=v4-16 --subnetwork=tpusubnet "
+        "--version=tpu-ubuntu2204-base --network=mine"
+    )
+    assert pod("create", *TYPE).stdout == "limba is there already.\n"
+
+    secret = directory / "worker.env"
+    secret.write_text("HF_TOKEN=abc\n")
+    for _ in range(2):  # any number of times
+        ready = pod("setup", *TYPE, "--worker-env", str(secret))
+        assert ready.returncode == 0, ready.stdout + ready.stderr
+    home = directory / "cloud/limba/worker-1/limba"
+    assert (home / ".limba-env").read_text() == "HF_TOKEN=abc\n" and (home / ".limba-env").stat().st_mode % 512 == 0o600
+
+    new = launching.commit(repository, "Another")
+    deployed = pod("deploy", *TYPE)
+    assert deployed.stdout.count("Another") == 2, deployed.stdout + deployed.stderr
+    run = pod("run", *TYPE, "quickstart", "--gin.TRAIN_STEPS=100000", "--gin.NAME='a b'", LIMBA_RESTARTS="3")
+    assert run.returncode == 0, run.stdout + run.stderr
+
+    def both_step():
+        rows = _rows(pod("status", *TYPE))
+        return rows if all(re.fullmatch(r"\d+/100000", row[3]) for row in rows) else None
+
+    rows = launching.wait_for(both_step, "steps")
+    assert [row[0] for row in rows] == ["0", "1"]
+    assert all(row[1] == new[:10] and row[2].startswith("running:") and int(row[4]) < 60 for row in rows)
+    starts = sorted((directory / "run/starts").read_text().splitlines())
+    assert [line.split()[:2] for line in starts] == [["0", "3"], ["1", "3"]]
+
+    busy = pod("deploy", *TYPE)
+    assert busy.returncode == 1 and "[1] error: training runs here from these files" in busy.stdout
+    twice = pod("run", *TYPE, "quickstart")
+    assert twice.returncode == 1 and "worker 1 runs already" in twice.stdout
+    assert "run failed on worker 0 1 of 2" in twice.stderr
+
+    lines = pod("logs", *TYPE, "20").stdout.splitlines()
+    assert len(lines) == 40 and {line[:3] for line in lines} == {"[0]", "[1]"}
+    times = [line.split()[1] for line in lines]
+    assert times == sorted(times)
+
+    following = subprocess.Popen(
+        ["timeout", "3", "bash", str(repository / "launch/pod.sh"), "attach", *TYPE],
+        env=launching.environment(directory),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert {line[:3] for line in following.communicate()[0].splitlines()} == {"[0]", "[1]"}
+
+    stopped = pod("stop", *TYPE)
+    assert stopped.returncode == 0, stopped.stdout
+    assert [row[2] for row in _rows(pod("status", *TYPE))] == ["exit:75:on-request"] * 2
+    assert int((directory / "run/checkpoint").read_text()) > 0
+
+    head = pod("exec", *TYPE, "git -C limba rev-parse HEAD")
+    assert sorted(line for line in head.stdout.splitlines() if "SSH" not in line) == [f"[0] {new}", f"[1] {new}"]
+    assert pod("delete", *TYPE).returncode == 0
+    assert pod("state", *TYPE).stdout == "ABSENT\n"
+
+
+def test_queued_resources(pod):
+    flags = (*TYPE, "--name", "queued", "--queued")
+    created = pod("create", *flags, "--spot")
+    assert created.returncode == 0, created.stderr
+    assert "create queued --node-id=queued --zone=z --accelerator-type=v4-16 --spot --runtime-version=" in created.calls
+    waited = [line.split()[-1] for line in created.stdout.splitlines()]
+    assert waited == ["WAITING_FOR_RESOURCES", "ACTIVE"]
+    deleted = pod("delete", *flags)
+    assert deleted.calls == "gcloud compute tpus queued-resources delete queued --zone=z --force --quiet\n"
+
+
+def test_only_commits_are_deployed(pod, place):
+    _, repository = place
+    pod("create", *TYPE, "--name", "dirty")
+    (repository / "my_tasks.py").write_text("")
+    refused = pod("deploy", *TYPE, "--name", "dirty")
+    assert refused.returncode == 2
+    assert "changes that are not committed" in refused.stderr and "?? my_tasks.py" in refused.stderr
+    assert "ssh" not in refused.calls
+    # A commit by its name does not care.
+    named = pod("deploy", *TYPE, "--name", "dirty", "HEAD")
+    assert named.returncode == 0, named.stdout + named.stderr
+    (repository / "my_tasks.py").unlink()
+
+    # What was changed by hand on one worker is not lost.
+    changed = place[0] / "cloud/dirty/worker-1/limba/README.md"
+    changed.write_text("mine")
+    hand = pod("deploy", *TYPE, "--name", "dirty")
+    assert hand.returncode == 1 and "deploy failed on worker 1 of 2" in hand.stderr
+    assert "[1] error: limba has changes of its own:  M README.md" in hand.stdout
+    assert changed.read_text() == "mine"
+
+
+def test_hosts(pod, place):
+    directory, _ = place
+    for host in ("alpha", "beta"):
+        (directory / "cloud" / host).mkdir()
+    listed = directory / "hosts"
+    listed.write_text("# the machines\nalpha\nbeta\n")
+    hosts = ("--hosts", str(listed), "--coordinator", "127.0.0.1:9")
+    refused = pod("create", *hosts)
+    assert refused.returncode == 2 and "are yours to start" in refused.stderr
+    assert pod("setup", *hosts).returncode == 0
+    run = pod("run", *hosts, "quickstart", "--gin.TRAIN_STEPS=5")
+    assert "worker 1 of 2 started" in run.stdout, run.stdout + run.stderr
+    ended = ["exit:0", "exit:0"]
+    launching.wait_for(lambda: [row[2] for row in _rows(pod("status", *hosts))] == ended, "end")
+    log = (directory / "cloud/beta/limba/logs/worker-1.log").read_text()
+    assert "== worker 1 of 2 on " in log
+
+    missing = pod("status", "--hosts", "alpha,gamma")
+    assert missing.returncode == 1
+    assert "1       none: ssh: connect to host gamma port 22: No route to host" in missing.stdout
+
+
+def test_dry_run_prints_and_runs_nothing(pod, place):
+    printed = pod("create", "--dry-run", "--type", "v4-32", "--subnetwork", "tpusubnet")
+    assert printed.stdout == (
+        "gcloud compute tpus tpu-vm create limba --accelerator-type=v4-32 --subnetwork=tpusubnet "
+        "--version=tpu-ubuntu2204-base\n"
+    )
+    run = pod("run", "--dry-run", "--type", "v4-32", "quickstart", "--gin.MODEL_DIR='gs://b/a b'")
+    assert len(run.stdout.splitlines()) == 4 and run.calls == printed.calls == ""
+    # What is printed is shell, and means the same.
+    words = subprocess.run(
+        ["bash", "-c", f"gcloud() {{ printf '%s\\n' \"$@\"; }}; {run.stdout.splitlines()[3]}"],
+        capture_output=True,
+        text=True,
+    ).stdout.splitlines()
+    assert words[-2] == "--worker=3"
+    assert words[-1].startswith("--command=cd limba && bash launch/worker.sh --detach quickstart --gin.MODEL_DIR=")
+    for verb in ("setup", "deploy", "status", "logs", "attach", "stop", "delete"):
+        result = pod(verb, "--dry-run")
+        assert result.returncode == 0 and "gcloud compute tpus tpu-vm " in result.stdout, verb
+        assert result.calls == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "image", "machines"),
+    [
+        ("v2-8", "tpu-ubuntu2204-base", 1),
+        ("v3-32", "tpu-ubuntu2204-base", 4),
+        ("v4-32", "tpu-ubuntu2204-base", 4),
+        ("v5litepod-8", "v2-alpha-tpuv5-lite", 1),
+        ("v5litepod-16", "v2-alpha-tpuv5-lite", 4),
+        ("v5p-16", "v2-alpha-tpuv5", 2),
+        ("v6e-16", "v2-alpha-tpuv6e", 4),
+    ],
+)
+def test_images(pod, kind, image, machines):
+    assert f"--version={image}\n" in pod("create", "--dry-run", "--type", kind).stdout
+    assert len(pod("stop", "--dry-run", "--type", kind).stdout.splitlines()) == machines
+
+
+def test_configuration_by_file_environment_and_flag(pod, place, tmp_path):
+    config = tmp_path / "pod.env"
+    config.write_text("# ours\nPOD_NAME=file\nPOD_ZONE=file-z\nPOD_TYPE=v6e-8\n")
+    flags = ("--config", str(config), "--name", "flag")
+    result = pod("delete", "--dry-run", *flags, POD_NAME="environment", POD_ZONE="environment-z")
+    assert result.stdout == "gcloud compute tpus tpu-vm delete flag --zone=environment-z --quiet\n"
+    config.write_text("PATH=/nowhere\n")
+    refused = pod("state", *flags)
+    assert refused.returncode == 2 and "has the line 'PATH=/nowhere'; lines are POD_NAME=value" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("start",), "start is no verb; the verbs are create, setup"),
+        (("run", "--gin.X=1"), "--gin.X=1 is no option of pod.sh"),
+        (("create", "--type"), "--type lacks its value"),
+        (("create", "--dry-run", "--type", "v9-8"), "v9-8 is no accelerator type that is known here"),
+        (("run", "--dry-run"), "run what?"),
+    ],
+)
+def test_wrong_calls_are_named(pod, arguments, words):
+    result = pod(*arguments)
+    assert result.returncode == 2 and words in result.stderr

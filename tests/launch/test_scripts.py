@@ -1,0 +1,35 @@
+"""Every script explains itself and stops at errors. (tests/run.sh runs shellcheck.)"""
+
+import subprocess
+
+import pytest
+
+from tests.launch import launching
+
+SCRIPTS = sorted(
+    [*(launching.ROOT / "launch").glob("*.s[hb]*"), launching.ROOT / "tests/run.sh"], key=lambda path: path.name
+)
+SOURCED = {"environment.sh", "pod_workers.sh"}
+RUN = [path for path in SCRIPTS if path.name not in SOURCED]
+
+
+@pytest.mark.parametrize("script", RUN, ids=lambda path: path.name)
+def test_every_script_has_help(script):
+    result = subprocess.run(["bash", str(script), "--help"], capture_output=True, text=True, check=False, timeout=20)
+    assert result.returncode == 0, result.stderr
+    assert "usage: " in result.stdout and script.name in result.stdout
+
+
+@pytest.mark.parametrize("script", RUN, ids=lambda path: path.name)
+def test_every_script_stops_at_an_error(script):
+    assert "set -euo pipefail" in script.read_text()
+
+
+@pytest.mark.parametrize("name", ["ro_t5_base", "ro_t5_large", "ro_mt5_base", "ro_mt5_large"])
+def test_ready_made_recipes_pass_on_what_they_are_given(tmp_path, name):
+    launching.make_environment(tmp_path)
+    env = launching.environment(tmp_path, LIMBA_LOGS=str(tmp_path / "logs"))
+    result = launching.call(f"{name}.sh", "--gin.TRAIN_STEPS=1", "--gin.MODEL_DIR='runs/a b'", env=env)
+    assert result.returncode == 0, result.stderr
+    said = (tmp_path / "logs" / "worker-0.log").read_text()
+    assert f"limba train --gin_file=gin/recipes/{name}.gin --gin.TRAIN_STEPS=1 --gin.MODEL_DIR=" in said

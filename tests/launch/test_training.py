@@ -1,0 +1,93 @@
+"""Two real workers through the pod launcher: one is killed, the supervisor resumes, the losses are the same."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import line
+from tests.launch import launching
+
+STEPS = 120
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """With `corpus/`, `vocab/spiece.model` and an empty cloud."""
+    made = tmp_path_factory.mktemp("training")
+    line.write_corpus(made / "corpus")
+    build = ("--vocab_size=256", f"--out={made}/vocab/spiece.model")
+    built = line.command(made, "tasks.vocabularies", "build", f"--data_files={made}/corpus/train-*.jsonl", *build)
+    assert built.returncode == 0, built.stderr
+    (made / "cloud").mkdir()
+    (made / "run").mkdir()
+    return made
+
+
+def _environment(directory):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    own = {"VENV": str(Path(sys.executable).parent.parent), "LIMBA_QUICKSTART_DIR": str(directory)}
+    own |= {"FAKE_PORT": str(port), "POD_TYPE": "v4-16", "POD_ZONE": "z", "JAX_PLATFORMS": "cpu"}
+    return launching.environment(directory, **own)
+
+
+def _arguments(directory, name):
+    """Of launch/worker.sh."""
+    arguments = line.train_arguments(directory, directory / name, STEPS)
+    return ["quickstart", "--initialization_timeout=300", *arguments[2:]]
+
+
+def _losses(model_dir):
+    losses = {}
+    path = model_dir / "metrics.jsonl"
+    for text in path.read_text().splitlines() if path.exists() else []:
+        if text.endswith("}") and (x := json.loads(text))["dataset"] == "train":
+            losses[x["step"]] = x["loss"]
+    return losses
+
+
+@pytest.fixture(scope="module")
+def whole(directory):
+    """The losses of one process from beginning to end."""
+    env = _environment(directory) | {"LIMBA_LOGS": str(directory / "logs")}
+    result = launching.call("worker.sh", *_arguments(directory, "whole"), env=env)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr
+    return _losses(directory / "whole")
+
+
+def test_two_workers_one_is_killed_and_the_supervisor_resumes(directory, whole, repository):
+    env = _environment(directory)
+    for verb in ("create", "setup"):
+        done = launching.call("pod.sh", verb, env=env, repository=repository)
+        assert done.returncode == 0, done.stdout + done.stderr
+    with (directory / "supervise.log").open("w") as log:
+        supervisor = subprocess.Popen(
+            ["bash", "launch/supervise.sh", "--pod", *_arguments(directory, "pod")],
+            cwd=repository,
+            env=env,
+            stdout=log,
+            stderr=log,
+        )
+    launching.wait_for(lambda: max(_losses(directory / "pod"), default=0) >= 30, "step 30", 500)
+    worker = directory / "cloud/limba/worker-1/limba"
+    os.kill(int((worker / "logs/worker-1.pid").read_text().split()[0]), signal.SIGKILL)
+    code = supervisor.wait(timeout=900)
+    said = (directory / "supervise.log").read_text()
+    logs = launching.call("pod.sh", "logs", "60", env=env, repository=repository).stdout
+    assert code == 0, said + logs
+    assert "restart 1 in 0 seconds" in said and "done, after 1 restarts" in said
+    # Both took part: the log of each has its steps.
+    assert {found[0] for found in re.findall(rf"\[([01])\].* {STEPS}/{STEPS} \[", logs)} == {"0", "1"}, logs
+
+    losses = _losses(directory / "pod")
+    assert sorted(losses) == sorted(whole) == list(range(1, STEPS + 1))
+    worst = max(abs(losses[step] - whole[step]) / abs(whole[step]) for step in whole)
+    assert worst < 1e-5, worst

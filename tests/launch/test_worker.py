@@ -1,0 +1,202 @@
+"""One worker: its place among many, its log, its end."""
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.launch import launching
+
+FOREVER = ("quickstart", "--gin.TRAIN_STEPS=100000")
+
+
+@pytest.fixture
+def env(tmp_path):
+    launching.make_environment(tmp_path)
+    return launching.environment(tmp_path, LIMBA_LOGS=str(tmp_path / "logs"))
+
+
+def _begin(env, *arguments):
+    process = subprocess.Popen(
+        ["bash", str(launching.ROOT / "launch/worker.sh"), *arguments],
+        cwd=launching.ROOT,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    launching.wait_for(lambda: "step=" in _status(env) and "step= " not in _status(env), "step")
+    return process
+
+
+def _status(env):
+    return launching.call("worker.sh", "--status", env=env).stdout
+
+
+def test_runs_to_the_end_with_a_stamped_log(env, tmp_path):
+    result = launching.call("worker.sh", "quickstart", "--gin.TRAIN_STEPS=7", env=env)
+    assert result.returncode == 0, result.stderr
+    log = (tmp_path / "logs/worker-0.log").read_text()
+    assert log == result.stdout  # on the terminal too
+    lines = log.splitlines()
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ", line) for line in lines)
+    assert "== worker 0 of 1 on " in lines[0] and "7/7 [" in lines[-1]
+    # The bar's carriage returns are lines.
+    assert len(lines) == 1 + 8
+    status = _status(env)
+    assert "index=0 " in status and " process=exit:0 step=7/7 " in status
+
+
+@pytest.mark.parametrize("code", [1, 76])
+def test_the_exit_code_is_that_of_the_run(env, code):
+    result = launching.call("worker.sh", "quickstart", env=env | {"FAKE_ENDS": f"0:3:{code}"})
+    assert result.returncode == code
+    assert f" process=exit:{code} step=2/20 " in _status(env)
+
+
+def test_sigterm_saves_and_ends_with_75(env, tmp_path):
+    process = _begin(env, *FOREVER)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 75
+    assert "Stopped on request" in process.stdout.read()
+    assert " process=exit:75:on-request " in _status(env)
+    assert int((tmp_path / "run/checkpoint").read_text()) > 0
+
+
+def test_a_lost_terminal_ends_the_script_and_not_the_run(env):
+    process = _begin(env, *FOREVER)
+    process.stdout.close()
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(timeout=20) == -signal.SIGHUP
+    before = _status(env)
+    assert "process=running:" in before
+    launching.wait_for(lambda: _status(env).partition("step=")[2] != before.partition("step=")[2], "further step")
+    stopped = launching.call("worker.sh", "--stop", "20", env=env)
+    assert stopped.returncode == 0 and "process=exit:75:on-request" in stopped.stdout
+
+
+def test_detached_and_only_one_at_a_time(env):
+    assert "worker 0 of 1 started" in launching.call("worker.sh", "--detach", *FOREVER, env=env).stdout
+    launching.wait_for(lambda: "process=running" in _status(env), "process")
+    second = launching.call("worker.sh", "quickstart", env=env)
+    assert second.returncode == 2 and "worker 0 runs already, as process" in second.stderr
+    launching.call("worker.sh", "--stop", "20", env=env)
+    assert "process=running" not in _status(env)
+    assert "Stopped on request" in launching.call("worker.sh", "--logs", "3", env=env).stdout
+
+
+def test_a_process_that_does_not_stop_is_named(env):
+    process = _begin(env | {"FAKE_DEAF": "1"}, *FOREVER)
+    result = launching.call("worker.sh", "--stop", "1", env=env)
+    assert result.returncode == 1
+    assert re.search(r"worker 0 still runs as process \d+ after 1 seconds; --kill ends it", result.stderr)
+    killed = launching.call("worker.sh", "--kill", env=env)
+    assert killed.returncode == 0 and "process=exit:137:on-request" in killed.stdout
+    assert process.wait(timeout=20) == 137
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"LIMBA_PROCESS_INDEX": "1"}, "are '', '' and '1'. Give all three, or none"),
+        (
+            {"LIMBA_COORDINATOR_ADDRESS": "h:1", "LIMBA_PROCESS_COUNT": "2", "LIMBA_PROCESS_INDEX": "2"},
+            "LIMBA_PROCESS_INDEX is 2 and LIMBA_PROCESS_COUNT 2",
+        ),
+        ({"LIMBA_ACCELERATOR": "npu"}, "LIMBA_ACCELERATOR is npu"),
+        ({"VENV": "/nowhere"}, "there is none at /nowhere"),
+    ],
+)
+def test_a_wrong_environment_is_named(env, given, words):
+    result = launching.call("worker.sh", "quickstart", env=env | given)
+    assert result.returncode != 0 and words in result.stderr
+
+
+def test_wrong_recipes_are_named(env):
+    unknown = launching.call("worker.sh", "quickstrat", env=env)
+    assert (
+        unknown.returncode == 2 and "no recipe quickstrat; gin/recipes has pretrain_base quickstart" in unknown.stderr
+    )
+    option = launching.call("worker.sh", "--gin.X=1", env=env)
+    assert option.returncode == 2 and "--gin.X=1 stands where the recipe belongs" in option.stderr
+
+
+def _command(tmp_path, index=0):
+    return (tmp_path / f"logs/worker-{index}.log").read_text().splitlines()[0]
+
+
+def test_explicit_place(env, tmp_path):
+    place = {"LIMBA_COORDINATOR_ADDRESS": "10.0.0.1:8476", "LIMBA_PROCESS_COUNT": "4", "LIMBA_PROCESS_INDEX": "3"}
+    assert launching.call("worker.sh", "quickstart", env=env | place).returncode == 0
+    assert "== worker 3 of 4 on " in _command(tmp_path, 3)
+    # The engine was told.
+    assert (tmp_path / "run/starts").read_text().split()[0] == "3"
+
+
+def test_slurm_place(env, tmp_path):
+    place = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_PROCID": "5", "SLURM_NTASKS": "16"}
+    assert launching.call("worker.sh", "quickstart", env=env | place).returncode == 0
+    assert "== worker 5 of 16 on " in _command(tmp_path, 5)
+
+
+def test_tpu_place(env, tmp_path):
+    fakes = tmp_path / "fakes"
+    fakes.mkdir()
+    curl = fakes / "curl"
+    curl.write_text(
+        "#!/bin/sh\nfor url; do :; done\ncase $url in\n"
+        "*/agent-worker-number) echo 2 ;;\n*/worker-network-endpoints) echo a:b:10.0.0.1,c:d:10.0.0.2,e:f:10.0.0.3 ;;\n"
+        "*) exit 22 ;;\nesac\n"
+    )
+    curl.chmod(0o755)
+    tpu = {"LIMBA_ACCELERATOR": "tpu", "PATH": f"{fakes}:{env['PATH']}"}
+    assert launching.call("worker.sh", "quickstart", env=env | tpu).returncode == 0
+    assert "== worker 2 of 3 on " in _command(tmp_path, 2)
+
+
+def test_variables_for_the_worker_come_from_a_file(env, repository):
+    (repository / ".limba-env").write_text("FAKE_ENDS=0:4:9\n")
+    result = launching.call("worker.sh", "quickstart", env=env, repository=repository)
+    (repository / ".limba-env").unlink()
+    assert result.returncode == 9
+
+
+def test_a_python_that_fits_is_provided(env, tmp_path):
+    """On a machine whose only Python is 3.10: pip brings uv, and uv a Python."""
+    old = tmp_path / "python3"
+    log = tmp_path / "calls"
+    old.write_text(
+        f'#!/bin/sh\necho "$*" >>{log}\n[ "$1 $2" = "-m pip" ] || exit 1\n'
+        "while [ $1 != --target ]; do shift; done\n"
+        'mkdir -p "$2/bin"\n'
+        f"printf '#!/bin/sh\\nwhile [ $1 != --install-dir ]; do shift; done\\nmkdir -p $2/cpython-3.12.9-linux/bin\\n"
+        f'ln -s {sys.executable} $2/cpython-3.12.9-linux/bin/python3\\n\' >"$2/bin/uv"\nchmod +x "$2/bin/uv"\n'
+    )
+    old.chmod(0o755)
+    script = (
+        f"set -euo pipefail; REPOSITORY={tmp_path}; source {launching.ROOT}/launch/environment.sh; "
+        "provide_python; echo $PYTHON; provide_python"
+    )
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for tool in ("sh", "bash", "mkdir", "ln", "chmod", "head", "dirname"):
+        (tools / tool).symlink_to(shutil.which(tool))
+    small = {"PATH": str(tools), "PYTHON": str(old), "UV_VERSION": "1.2.3"}
+    result = subprocess.run(["bash", "-c", script], env=small, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == f"{tmp_path}/.python/python/bin/python3"
+    assert log.read_text().count("-m pip install") == 1 and "uv==1.2.3" in log.read_text()
+
+
+def test_t5x_is_told_by_its_flags(env, tmp_path):
+    (tmp_path / "t5x").mkdir()
+    (tmp_path / "t5x/train.py").write_text("import sys; print(sys.argv[1:])")
+    (tmp_path / "t5x/__init__.py").touch()
+    place = {"LIMBA_COORDINATOR_ADDRESS": "10.0.0.1:8476", "LIMBA_PROCESS_COUNT": "4", "LIMBA_PROCESS_INDEX": "3"}
+    t5x = {"T5X_DIR": str(tmp_path), "T5X_PYTHON": sys.executable}
+    result = launching.call("worker.sh", "ro_t5_base", env=env | t5x | place)
+    flags = "'--multiprocess_gpu', '--coordinator_address=10.0.0.1:8476', '--process_count=4', '--process_index=3'"
+    assert result.returncode == 0 and f"{flags}, '--gin_file=gin/recipes/ro_t5_base.gin'" in result.stdout
