@@ -179,7 +179,6 @@ def relative_seconds(work: Work, layout: Layout, topology: Topology, parameter_b
     rows = work.batch_size / (layout.data * layout.slices)
     within = chip.link / chip.devices_per_chip
     across = chip.network / chip.devices_per_chip
-    boxes = topology.num_slices > 1 or topology.num_devices > topology.devices_of_a_box
     waiting = 0.0
     if layout.model > 1 and work.sizes is not None:
         sizes = work.sizes
@@ -190,16 +189,17 @@ def relative_seconds(work: Work, layout: Layout, topology: Topology, parameter_b
         targets = 3 * sizes["num_decoder_layers"] * work.targets
         sums = passes * rows * (inputs + targets) * 2 * sizes["emb_dim"]
         waiting = _all_reduce(sums, layout.model) / within
+    # Data shards that the fast links join, and groups of them: each sends its part of what the group has summed up.
+    near = max(1, min(layout.data, topology.devices_of_a_box // layout.model))
+    far = layout.data // near
     whole = parameter_bytes * (layout.data if layout.fsdp else 1)
-    shards = layout.data * (1 if layout.fsdp else layout.slices)
-    link = across if boxes and not (layout.fsdp and topology.num_slices > 1) else within
-    # Gradients are summed in float32. FSDP gathers bf16 parameters for the forward and the backward pass, and does all
-    # three for every microbatch.
-    travelling = _all_reduce(whole, shards) / link
     if layout.fsdp:
-        travelling = layout.microbatches * 2 * whole * (layout.data - 1) / layout.data / link
-        if layout.slices > 1:
-            travelling += _all_reduce(parameter_bytes, layout.slices) / across
+        # Parameters are gathered in bf16 for the forward and the backward pass and gradients are spread in float32,
+        # for every microbatch; slices have their own copies.
+        sent = whole * (near - 1) / near / within + whole / near * (far - 1) / far / across
+        travelling = layout.microbatches * 2 * sent + _all_reduce(parameter_bytes, layout.slices) / across
+    else:
+        travelling = _all_reduce(whole, near) / within + _all_reduce(whole / near, far * layout.slices) / across
     return max(compute, travelling) + waiting + layout.microbatches * _PER_MICROBATCH * compute
 
 
