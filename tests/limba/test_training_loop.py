@@ -423,8 +423,8 @@ def test_a_run_that_waits_for_data_in_vain_saves_and_ends(tmp_path, monkeypatch,
         ended.append(code)
         is_over.set()
 
-    quick = functools.partial(watchdog.Watchdog, end=end, grace_seconds=0.2)
-    monkeypatch.setattr(watchdog, "Watchdog", quick)
+    make = watchdog.Watchdog
+    monkeypatch.setattr(watchdog, "Watchdog", lambda *given: make(*given[:-1], end, grace_seconds=0.2))
     config = watchdog.WatchdogConfig(report_factor=1.0, report_seconds=0.2, end_seconds=0.5)
     with pytest.raises(RuntimeError, match="Shard 7 cannot be read"):
         _train(tmp_path, get_dataset_fn=lambda *_: _BreaksAt(2, lambda: is_over.wait(60)), watchdog_cfg=config)
