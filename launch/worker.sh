@@ -100,7 +100,7 @@ running() {
   local pid host
   [[ -f $1.pid ]] && read -r pid host _ <"$1.pid" && [[ $host == "$(hostname)" ]] && kill -0 "$pid" 2>/dev/null || return 1
   # After a reboot another process may have the number.
-  [[ $(ps -o args= -p "$pid") == *train* ]] && echo "$pid"
+  [[ $(ps -ww -o args= -p "$pid") == *train* ]] && echo "$pid"
 }
 
 # Whether the process that waits for the worker's end is there.
