@@ -166,6 +166,17 @@ stop() { # SIGNAL SECONDS
   return "$code"
 }
 
+# The exit code of a child, which a signal that comes in between does not replace.
+wait_to_end() {
+  local code=0
+  wait "$1" || code=$?
+  while kill -0 "$1" 2>/dev/null; do
+    code=0
+    wait "$1" || code=$?
+  done
+  return "$code"
+}
+
 # Runs a command to its end, ignoring hang-ups; its output goes to the log and to standard output.
 keep() {
   local worker=$1 code=0 keeper=${BASHPID:-$$}
@@ -176,11 +187,7 @@ keep() {
     "$@" &
     echo "$! $(hostname) $keeper" >"$worker.pid"
     code=0
-    wait $! || code=$?
-    while kill -0 $! 2>/dev/null; do
-      code=0
-      wait $! || code=$?
-    done
+    wait_to_end $! || code=$?
     exit "$code"
   } 2>&1 </dev/null | "$PYTHON" "$REPOSITORY/launch/stamp_lines.py" "$worker.log" || code=${PIPESTATUS[0]}
   echo "$code $(date +%s)" >"$worker.exit"
@@ -301,9 +308,5 @@ trap 'pass_on TERM' INT TERM
 keep "$worker" "${command[@]}" &
 set +m
 code=0
-wait $! || code=$?
-while kill -0 $! 2>/dev/null; do
-  code=0
-  wait $! || code=$?
-done
+wait_to_end $! || code=$?
 exit "$code"

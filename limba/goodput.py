@@ -166,7 +166,7 @@ class Goodput:
 
     def seconds(self) -> dict[str, float]:
         """Seconds by kind so far, of all starts."""
-        self.write()
+        self._account(self.kind)
         this = Attempt(self._began, time.time(), dict(self._seconds), dict(self._step_seconds))
         return summarize([*self._earlier, this], self._first_steps)
 
@@ -177,7 +177,8 @@ class Goodput:
         return {"goodput/fraction": fraction} | {f"goodput/{kind}_seconds": s for kind, s in seconds.items()}
 
     def table(self) -> str:
-        """What is printed at the end of a run."""
+        """What is printed at the end of a run, which the next start counts from."""
+        self.write()
         seconds = self.seconds()
         total = max(sum(seconds.values()), 1e-9)
         starts = f"{len(self._first_steps)} start{'s' if len(self._first_steps) > 1 else ''}"

@@ -13,6 +13,8 @@ import tensorflow as tf
 from tasks import preprocessors
 from tasks.positions import POSITION_SIZE, Position
 
+# A position without what is taken of a block.
+_GROUP_POSITION_SIZE = POSITION_SIZE - 1
 # A block's features, both padded to their length.
 _FEATURES = ("inputs", "targets")
 
@@ -59,7 +61,7 @@ def _rows_of_groups(
         group_seed = int(np.random.default_rng([seed, task, *first]).integers(2**63))
         features, begin_in = make_examples(texts, group_seed)
         number = np.arange(first_row, len(begin_in))
-        position = np.empty((len(number), 5), np.int64)
+        position = np.empty((len(number), _GROUP_POSITION_SIZE), np.int64)
         position[:, 0], position[:, 1:4], position[:, 4] = task, first, number
         padded = [_pad(features[name][0][first_row:], lengths[name]) for name in _FEATURES]
         return *padded, documents[begin_in[first_row:], 0], position
@@ -75,7 +77,7 @@ def _rows_of_groups(
         for name, rows in zip(_FEATURES, features, strict=True):
             rows.set_shape([None, lengths[name]])
         epoch.set_shape([None])
-        position.set_shape([None, 5])
+        position.set_shape([None, _GROUP_POSITION_SIZE])
         return {**dict(zip(_FEATURES, features, strict=True)), "epoch": epoch, "position": position}
 
     return groups.enumerate().map(map_group)

@@ -90,3 +90,15 @@ def test_lines_tell_the_next_start(tmp_path, clock):
 def test_only_one_process_writes(tmp_path):
     Goodput(tmp_path, 0, time.monotonic(), resumed=False, writes=False).begin_steps()
     assert not (tmp_path / goodput.FILE_NAME).exists()
+
+
+def test_asking_writes_no_lines(tmp_path, clock):
+    kept = Goodput(tmp_path, 0, clock.now, resumed=False)
+    kept.begin_steps()
+    for step in range(1, 11):
+        clock.now += 1.0
+        kept.step_done(step)
+        assert kept.scalars()["goodput/step_seconds"] == step
+    assert len((tmp_path / goodput.FILE_NAME).read_text().splitlines()) == 1
+    kept.table()
+    assert json.loads((tmp_path / goodput.FILE_NAME).read_text().splitlines()[-1])["step"] == 10
