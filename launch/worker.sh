@@ -129,8 +129,8 @@ status() {
   for worker in "${workers[@]}"; do
     ended=- process=lost tries=0
     # Between the end of the process and the note of its exit code lies a moment: there is somebody who writes it.
-    until running "$worker" >/dev/null || [[ -f $worker.exit ]] || ((++tries > 100)) || ! kept "$worker"; do sleep 0.1; done
-    if pid=$(running "$worker"); then
+    until pid=$(running "$worker") || [[ -f $worker.exit ]] || ((++tries > 100)) || ! kept "$worker"; do sleep 0.1; done
+    if [[ -n $pid ]]; then
       process=running:$pid
     elif [[ -f $worker.exit ]]; then
       read -r process ended <"$worker.exit"

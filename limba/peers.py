@@ -325,6 +325,8 @@ def _leave_together() -> None:
     assert _peers is not None
     import jax
 
+    # A request to stop reaches the workers one after the other; this one is on its way out already.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     distributed.exchange("end of the run", "")
     _peers.close()
     jax.distributed.shutdown()

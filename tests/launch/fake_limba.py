@@ -1,5 +1,7 @@
 """Stands for `limba train` in tests of the launchers: steps that cost nothing, a checkpoint every five, an end as told.
 
+Like `limba train`, processes begin when all have come (unless FAKE_ALONE is set).
+
 FAKE_RUN    a folder: `checkpoint`, the step that was saved; `starts`, a line for each process with what it was told
 FAKE_ENDS   "INDEX:STEP:CODE …": that process ends so at that step, once; 137 is a kill. The others end too,
             with 75 after a stop and else with 69.
@@ -22,10 +24,16 @@ def value(name, default):
     return next((x.partition("=")[2] for x in sys.argv if x.startswith(f"--gin.{name}=")), default)
 
 
+def replace(file, text):
+    """Writes a file that other processes read, at once."""
+    new = file.with_name(f"{file.name}-{index}")
+    new.write_text(text)
+    new.replace(file)
+
+
 def leave(code, why):
-    said = run / f"ended-{attempt}-{index}"
-    said.write_text(str(code))
-    said.replace(ended)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which may come when another worker has stopped already
+    replace(ended, str(code))
     print(why, file=sys.stderr, flush=True)
     if code == 137:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -43,6 +51,12 @@ ended = run / f"ended-{attempt}"
 first = int(checkpoint.read_text()) if checkpoint.exists() else 0
 with (run / "starts").open("a") as file:
     file.write(f"{index} {attempt} {first} {int(float(os.environ.get('LIMBA_STOPPED_AT', '0')))}\n")
+count = 1 if "FAKE_ALONE" in os.environ else int(os.environ.get("LIMBA_PROCESS_COUNT", "1"))
+waited = time.monotonic() + 30
+while len({x.split()[0] for x in (run / "starts").read_text().splitlines() if x.split()[1] == attempt}) < count:
+    if time.monotonic() > waited or stopping:
+        leave(75 if stopping else 69, "another worker has not come")
+    time.sleep(0.01)
 for step in range(first, total + 1):
     for number, (who, at, code) in enumerate(ends):
         once = run / f"end-{number}"
@@ -54,9 +68,9 @@ for step in range(first, total + 1):
     sys.stderr.write(f"\r{step * 100 // total:3}%|#| {step}/{total} [00:00<00:00, 3.00step/s, loss 5.1]")
     sys.stderr.flush()
     if step % 5 == 0 and index == "0":
-        checkpoint.write_text(str(step))
+        replace(checkpoint, str(step))
     if stopping:
         if index == "0":
-            checkpoint.write_text(str(step))
+            replace(checkpoint, str(step))
         leave(75, "\nWARNING Stopped on request")
     time.sleep(float(value("SECONDS", 0.02)))

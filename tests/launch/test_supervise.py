@@ -100,7 +100,7 @@ def test_on_a_pod_a_worker_that_is_killed(pod, tmp_path):
     )
     assert result.returncode == 0, result.stderr
     starts = sorted(_starts(tmp_path))
-    assert [start[:2] for start in starts] == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    assert [start[:2] for start in starts] == [[0, 0], [0, 1], [1, 0], [1, 1]], result.stderr
     assert starts[1][3] > 1.7e9
     assert "ended with code 137 at step" in result.stderr and "done, after 1 restarts" in result.stderr
 
