@@ -66,7 +66,9 @@ setup_environment() {
     echo "== installing into $VENV for $kind (a minute or two)"
     [[ -x $VENV/bin/python ]] || "$PYTHON" -m venv "$VENV"
     "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "uv==$UV_VERSION"
-    "$VENV/bin/uv" pip install --quiet --python "$VENV/bin/python" -r "$lock" ${jax[@]+"${jax[@]}"}
+    # Compiled once, here: else each of many processes that start together would do it, or each start where bytecode is
+    # not written.
+    "$VENV/bin/uv" pip install --quiet --compile-bytecode --python "$VENV/bin/python" -r "$lock" ${jax[@]+"${jax[@]}"}
     "$VENV/bin/uv" pip install --quiet --python "$VENV/bin/python" --no-deps --editable "$REPOSITORY"
     touch "$stamp"
   fi

@@ -27,7 +27,7 @@ has_torch "$VENV" || "$VENV/bin/python" -m pip install --quiet --disable-pip-ver
 hf5_stamp=$HF5_VENV/.limba-$(fingerprint "$REPOSITORY/tests/requirements-hf5.lock")
 if [[ ! -f $hf5_stamp ]]; then
   [[ -x $HF5_VENV/bin/python ]] || "$PYTHON" -m venv "$HF5_VENV"
-  "$VENV/bin/uv" pip install --quiet --python "$HF5_VENV/bin/python" -r "$REPOSITORY/tests/requirements-hf5.lock"
+  "$VENV/bin/uv" pip install --quiet --compile-bytecode --python "$HF5_VENV/bin/python" -r "$REPOSITORY/tests/requirements-hf5.lock"
   has_torch "$HF5_VENV" || "$HF5_VENV/bin/python" -m pip install --quiet --disable-pip-version-check "$TORCH"
   touch "$hf5_stamp"
 fi
