@@ -12,7 +12,7 @@ import tensorflow as tf
 from etils import epath
 
 from limba import data
-from tasks import providers
+from tasks import providers, supervised_examples
 
 # Predictions or scores, one an example, and auxiliary values: lists or arrays with an entry an example.
 Inferences = tuple[Sequence[Any], Mapping[str, Any]]
@@ -56,6 +56,7 @@ def chunks(
     Yields:
       The task's examples, and the model's features `[examples, length]`.
     """
+    supervised_examples.check_task(task, config.split)
     examples = task.get_dataset(
         sequence_length=config.task_feature_lengths,
         split=config.split,
@@ -172,6 +173,8 @@ def make_evaluator(
     if log_dir is not None:
         log_dir.mkdir(parents=True, exist_ok=True)  # Evaluator does not make it.
         arguments["log_dir"] = str(log_dir)
+    for task in providers.tasks_with_split(_provider(config), config.split):
+        supervised_examples.check_task(task, config.split)
     evaluator = (evaluator_cls or seqio.Evaluator)(
         mixture_or_task_name=_provider(config).name,
         feature_converter=providers.converter_class(feature_converter)(pack=False),

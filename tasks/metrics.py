@@ -1,11 +1,13 @@
 """Metrics of text tasks, under the names and with the scales of T5's `t5.evaluation.metrics`.
 
 Each takes the targets and the predictions of all examples and returns `{name: value}`; shares are in percent. BLEU and
-ROUGE are sacrebleu's and rouge-score's (`pip install 'limba[metrics]'`), imported when they are used.
+ROUGE are sacrebleu's and rouge-score's (`pip install 'limba[metrics]'`), imported when they are used. A value is never
+NaN: what is undefined is 0 where scikit-learn says so, or left out, with a warning that says why.
 """
 
 import collections
 import importlib
+import logging
 import re
 import string
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +17,8 @@ import numpy as np
 
 Metrics = dict[str, float]
 MetricFn = Callable[[Sequence[Any], Sequence[Any]], Metrics]
+
+logger = logging.getLogger(__name__)
 
 
 def _optional(module: str) -> Any:
@@ -27,6 +31,15 @@ def _optional(module: str) -> Any:
 def _check_lengths(targets: Sequence[Any], predictions: Sequence[Any]) -> None:
     if len(targets) != len(predictions):
         raise ValueError(f"There are {len(targets)} targets and {len(predictions)} predictions; each needs its other.")
+    if not len(targets):
+        raise ValueError("There are no targets and predictions to measure: the split is empty.")
+
+
+def _check_texts(targets: Sequence[Any], predictions: Sequence[str]) -> None:
+    """`_check_lengths`; also says how many predictions are empty, which no metric of texts tells from wrong ones."""
+    _check_lengths(targets, predictions)
+    if num_empty := sum(not text.strip() for text in predictions):
+        logger.warning("%d of %d predictions are empty.", num_empty, len(predictions))
 
 
 # ------------------------------------------------------- generated text -----------------------------------------------
@@ -40,7 +53,11 @@ def bleu(targets: Sequence[str | Sequence[str]], predictions: Sequence[str], tok
       predictions: a string per example.
       tokenizer: one of sacrebleu's.
     """
+    if not len(targets):
+        _check_lengths(targets, predictions)
     references = [list(targets)] if isinstance(targets[0], str) else [list(reference) for reference in targets]
+    for reference in references:
+        _check_texts(reference, predictions)
     score = _optional("sacrebleu").corpus_bleu(
         list(predictions), references, smooth_method="exp", smooth_value=0.0, force=False, tokenize=tokenizer
     )
@@ -54,6 +71,7 @@ def rouge(
 
     A blank, a full stop and a blank end a sentence, as T5's summaries are written.
     """
+    _check_texts(targets, predictions)
     keys = list(score_keys or ("rouge1", "rouge2", "rougeLsum"))
     scorer = _optional("rouge_score.rouge_scorer").RougeScorer(keys, tokenizer=tokenizer)
     aggregator = _optional("rouge_score.scoring").BootstrapAggregator()
@@ -102,7 +120,7 @@ def _space_tokens(text: str) -> list[str]:
 def _best_match(
     targets: Sequence[Sequence[str]], predictions: Sequence[str], normalize: Callable[[str], str]
 ) -> Metrics:
-    _check_lengths(targets, predictions)
+    _check_texts(targets, predictions)
     exact, f1 = [], []
     for answers, prediction in zip(targets, predictions, strict=True):
         given = normalize(prediction)
@@ -149,8 +167,29 @@ def all_match(targets: Sequence[Any], predictions: Sequence[Any]) -> Metrics:
     return {"exact_match": 100.0 if np.array_equal(targets, predictions) else 0.0}
 
 
+def majority_accuracy(targets: Sequence[Any], predictions: Sequence[Any]) -> Metrics:
+    """What always saying the most frequent target would reach: an accuracy near it has learned nothing."""
+    _check_lengths(targets, predictions)
+    return {"majority_accuracy": 100 * collections.Counter(targets).most_common(1)[0][1] / len(targets)}
+
+
+def matthews_corrcoef(targets: Sequence[int], predictions: Sequence[int]) -> Metrics:
+    """Matthews' correlation of two classes or more, times 100, as scikit-learn has it: 0 where it is undefined."""
+    _check_lengths(targets, predictions)
+    labels, both = np.unique([targets, predictions], return_inverse=True)
+    wanted, given = np.eye(len(labels))[both.reshape(2, -1)]  # [examples, classes]
+    covariance = np.sum((wanted - wanted.mean(axis=0)) * (given - given.mean(axis=0)))
+    spread = [np.sum((x - x.mean(axis=0)) ** 2) for x in (wanted, given)]
+    if not all(spread):
+        what = "targets" if not spread[0] else "predictions"
+        logger.warning("Matthews' correlation is undefined, and 0 by convention: the %s are of one class only.", what)
+        return {"matthews_corrcoef": 0.0}
+    return {"matthews_corrcoef": 100 * float(covariance / np.sqrt(spread[0] * spread[1]))}
+
+
 def f1_score_with_invalid(targets: Sequence[int], predictions: Sequence[int]) -> Metrics:
     """F1 of class 1; a prediction that is neither 0 nor 1 counts as the wrong one of them."""
+    _check_lengths(targets, predictions)
     wanted, given = np.asarray(targets, int), np.array(predictions, int)
     invalid = (given != 0) & (given != 1)
     given[invalid] = 1 - wanted[invalid]
@@ -168,6 +207,7 @@ def mean_multiclass_f1(num_classes: int) -> MetricFn:
     """A metric: the mean of the F1 of classes 0 to `num_classes - 1`."""
 
     def metric(targets: Sequence[int], predictions: Sequence[int]) -> Metrics:
+        _check_lengths(targets, predictions)
         wanted, given = np.asarray(targets), np.asarray(predictions)
         scores = [_class_f1(wanted, given, label) for label in range(num_classes)]
         return {f"mean_{num_classes}class_f1": 100 * float(np.mean(scores))}
@@ -175,27 +215,32 @@ def mean_multiclass_f1(num_classes: int) -> MetricFn:
     return metric
 
 
-def _class_f1(targets: np.ndarray, predictions: np.ndarray, label: int) -> float:
-    right = np.sum((targets == label) & (predictions == label))
-    total = np.sum(targets == label) + np.sum(predictions == label)
+def _class_f1(targets: np.ndarray, predictions: np.ndarray, label: int, weights: np.ndarray | float = 1.0) -> float:
+    right = np.sum(weights * ((targets == label) & (predictions == label)))
+    total = np.sum(weights * (targets == label)) + np.sum(weights * (predictions == label))
     return 2 * float(right) / float(total) if total else 0.0
 
 
 def auc(targets: Sequence[float], predictions: Sequence[float], targets_threshold: float | None = None) -> Metrics:
     """Areas under the ROC curve and the precision-recall curve (average precision), between 0 and 1.
 
+    Both are left out, with a warning, where the targets are of one class only.
+
     Args:
       targets: 0 or 1; any number with a threshold, from which on it is 1.
       predictions: any numbers.
       targets_threshold: see `targets`.
     """
+    _check_lengths(targets, predictions)
     positive = np.asarray(targets) >= (0.5 if targets_threshold is None else targets_threshold)
     scores = np.asarray(predictions, float)
     num_positive, num_negative = int(positive.sum()), int((~positive).sum())
     if not num_positive or not num_negative:
-        raise ValueError(
-            f"AUC needs both classes; there are {num_positive} positive and {num_negative} negative targets."
+        logger.warning(
+            "AUC is undefined and left out: it needs both classes, and there are %d positive and %d negative targets.",
+            *(num_positive, num_negative),
         )
+        return {}
     # The share of pairs that are in the right order; ties count half.
     above = _ranks(scores)[positive].sum() - num_positive * (num_positive + 1) / 2
     # Precision where recall rises, one point per different score.
@@ -214,18 +259,105 @@ def score_auc(targets: Sequence[float], scores: Sequence[float], targets_thresho
     return auc(targets, scores, targets_threshold)
 
 
+# ---------------------------------------------------------- ranking ---------------------------------------------------
+
+# What T5's postprocessor `rank_classification` makes of a choice: `idx`, whether it is right, its weight, its tokens.
+Choice = tuple[Sequence[int], bool, float, int]
+
+
+def rank_classification(
+    targets: Sequence[Choice],
+    scores: Sequence[float],
+    num_classes: int | None = None,
+    normalize_by_target_length: bool = False,
+) -> Metrics:
+    """Metrics of the choice with the best score: `accuracy`, and with classes their F1.
+
+    Of two classes also `auc-roc` and `auc-pr`, in percent, of the probability of class 1 (the softmax of the scores).
+
+    Args:
+      targets: `(idx, is_correct, weight, number of target tokens)` for each choice, `idx` being the numbers of the
+        example and of the choice. Any of several right choices is right, and then there is only the accuracy.
+      scores: a log likelihood for each choice.
+      num_classes: choices of an example; None if their number differs, which leaves the accuracy.
+      normalize_by_target_length: divide scores by the number of tokens.
+
+    Raises:
+      ValueError: if the lengths differ, or an example has another number of choices.
+    """
+    correct, weights, by_example = _by_example(targets, scores, normalize_by_target_length)
+    if num_classes and any(len(x) != num_classes for x in by_example):
+        found = sorted({len(x) for x in by_example})
+        raise ValueError(f"There are {num_classes} classes, and examples with {found} choices: was the split cut?")
+    best = [int(np.argmax(x)) for x in by_example]
+    weight = np.array([x[i] for x, i in zip(weights, best, strict=True)])
+    hits = np.array([x[i] for x, i in zip(correct, best, strict=True)], float)
+    result = {"accuracy": 100 * float(np.sum(weight * hits) / np.sum(weight))}
+    if not num_classes or any(sum(x) != 1 for x in correct):
+        return result
+    wanted, given = np.argmax(correct, axis=1), np.array(best)
+    f1 = [_class_f1(wanted, given, label, weight) for label in range(num_classes)]
+    if num_classes > 2:
+        return result | {f"mean_{num_classes}class_f1": 100 * float(np.mean(f1))}
+    areas = auc(wanted, [second - first for first, second in by_example])  # in the order of the probability
+    return result | {"f1": 100 * f1[1]} | {name: 100 * area for name, area in areas.items()}
+
+
+def of_best_choice(rank_fn: Callable[..., Metrics], metric_fns: Sequence[MetricFn]) -> Callable[..., Metrics]:
+    """A metric of scores: that of `rank_fn`, and others of the number of the best choice and of the right one."""
+
+    def metric(targets: Sequence[Choice], scores: Sequence[float]) -> Metrics:
+        result = dict(rank_fn(targets, scores))
+        correct, _, by_example = _by_example(targets, scores, False)
+        if all(sum(x) == 1 for x in correct):
+            wanted, given = [int(np.argmax(x)) for x in correct], [int(np.argmax(x)) for x in by_example]
+            for metric_fn in metric_fns:
+                result |= metric_fn(wanted, given)
+        return result
+
+    return metric
+
+
+def _by_example(
+    targets: Sequence[Choice], scores: Sequence[float], normalize: bool
+) -> tuple[list[list[bool]], list[list[float]], list[list[float]]]:
+    """For each example what is right, the weights and the scores of its choices, in the order of `idx`."""
+    _check_lengths(targets, scores)
+    groups: dict[int, list[tuple[int, bool, float, float]]] = collections.defaultdict(list)
+    for (idx, is_correct, weight, length), score in zip(targets, scores, strict=True):
+        example, choice = (int(x) for x in idx)
+        value = float(score) / length if normalize else float(score)
+        groups[example].append((choice, bool(is_correct), float(weight), value))
+    ordered = [sorted(groups[example]) for example in sorted(groups)]
+    return (
+        [[x[1] for x in group] for group in ordered],
+        [[x[2] for x in group] for group in ordered],
+        [[x[3] for x in group] for group in ordered],
+    )
+
+
 # ---------------------------------------------------------- correlation -----------------------------------------------
 
 
 def pearson_corrcoef(targets: Sequence[float], predictions: Sequence[float]) -> Metrics:
-    """Pearson's correlation, times 100."""
-    return {"pearson_corrcoef": 100 * float(np.corrcoef(targets, predictions)[0, 1])}
+    """Pearson's correlation, times 100; 0 where it is undefined, because one of them is constant."""
+    _check_lengths(targets, predictions)
+    return {"pearson_corrcoef": 100 * _correlation("Pearson", np.asarray(targets), np.asarray(predictions))}
 
 
 def spearman_corrcoef(targets: Sequence[float], predictions: Sequence[float]) -> Metrics:
-    """Spearman's rank correlation, times 100."""
-    ranks = np.corrcoef(_ranks(np.asarray(targets)), _ranks(np.asarray(predictions)))
-    return {"spearman_corrcoef": 100 * float(ranks[0, 1])}
+    """Spearman's rank correlation, times 100; 0 where it is undefined, because one of them is constant."""
+    _check_lengths(targets, predictions)
+    ranks = _ranks(np.asarray(targets)), _ranks(np.asarray(predictions))
+    return {"spearman_corrcoef": 100 * _correlation("Spearman", *ranks)}
+
+
+def _correlation(name: str, targets: np.ndarray, predictions: np.ndarray) -> float:
+    for what, values in (("targets", targets), ("predictions", predictions)):
+        if np.ptp(values) == 0:
+            logger.warning("%s's correlation is undefined, and given as 0: all %s are the same.", name, what)
+            return 0.0
+    return float(np.corrcoef(targets, predictions)[0, 1])
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
@@ -247,7 +379,11 @@ def sklearn_metrics_wrapper(
     """A metric that is a function of `sklearn.metrics`, under its own name or `metric_dict_str`."""
 
     def metric(targets: Sequence[Any], predictions: Sequence[Any]) -> Metrics:
+        _check_lengths(targets, predictions)
         value = getattr(_optional("sklearn.metrics"), metric_str)(targets, predictions, **metric_fn_kwargs)
+        if np.size(value) == 1 and np.isnan(value):
+            logger.warning("%s of these targets and predictions is undefined and left out.", metric_str)
+            return {}
         return {metric_dict_str or metric_str: metric_post_process_fn(value) if metric_post_process_fn else value}
 
     return metric

@@ -30,3 +30,13 @@ def qa(answer: str, example: Mapping[str, Any] | None = None, is_target: bool = 
     if not is_target or example is None:
         return answer
     return [text.decode() if isinstance(text, bytes) else str(text) for text in example["answers"]]
+
+
+def rank_classification(
+    score: Any, example: Mapping[str, Any] | None = None, is_target: bool = False
+) -> float | tuple[Any, bool, float, int]:
+    """Of a target `(idx, is_correct, weight, number of target tokens)`, as the metric of this name takes it."""
+    if not is_target or example is None:
+        return score
+    weight = float(example["weight"]) if "weight" in example else 1.0
+    return example["idx"], bool(example["is_correct"]), weight, len(example["targets"])

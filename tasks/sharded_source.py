@@ -8,6 +8,7 @@ save a generator. The files that are open meanwhile are a cache, and a restored 
 import abc
 import difflib
 import itertools
+import json
 import logging
 import pathlib
 import secrets
@@ -51,6 +52,7 @@ class ShardedSource(seqio.DataSource):
         Each is counted in the log. What is skipped depends on the weather: such a run cannot be repeated, and where it
         is resumed beside a skipped shard, documents of one shuffle buffer may come twice or not at all.
       hint: a sentence added to the error for missing files: what makes them.
+      nested_columns: columns with lists or records, which are read as well, as JSON text.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class ShardedSource(seqio.DataSource):
         chunk_documents: int,
         on_broken_shard: str,
         hint: str = "",
+        nested_columns: Sequence[str] = (),
     ):
         if on_broken_shard not in ("stop", "skip"):
             raise ValueError(f"on_broken_shard is {on_broken_shard!r}; it is 'stop' or 'skip'.")
@@ -69,7 +72,8 @@ class ShardedSource(seqio.DataSource):
             for name, part in (splits or {}).items()
         }
         super().__init__(splits=self._parts or own_splits)
-        self._columns = tuple(columns)
+        self._columns = (*columns, *nested_columns)
+        self._nested_columns = tuple(nested_columns)
         self._chunk_documents = chunk_documents
         self._on_broken_shard = on_broken_shard
         self._hint = hint
@@ -145,7 +149,7 @@ class ShardedSource(seqio.DataSource):
                     f"{', '.join(map(repr, found.names))}; did you mean {nearest!r}?"
                 )
             try:
-                _tf_dtype(found.field(column))
+                self._tf_dtype(found.field(column))
             except ValueError as error:
                 raise ValueError(f"{error} It is in {where}.") from error
         schema = pa.schema([pa.field(column, found.field(column).type) for column in self._columns])
@@ -206,6 +210,23 @@ class ShardedSource(seqio.DataSource):
                 open_shards.remove(shard)
                 open_shards.extend(itertools.islice(waiting, 1))
 
+    def numbered_documents(self, split: str, batch_size: int = 1024) -> Iterator[tuple[str, int, dict[str, Any]]]:
+        """The documents of a split in the order of its files, each with its file and its row in there, from 0."""
+        self.check(split)
+        tables, rows = self._open(split)
+        for shard, where in enumerate(rows):
+            cursor = self._cursor(split, [chunks.Piece(shard, 0, 1)], batch_size)
+            for chunk in itertools.count():
+                table, numbers, goes_on = self._read(cursor, 0, chunk)
+                if not goes_on:
+                    break
+                for number, document in zip(numbers.tolist(), table.to_pylist(), strict=True):
+                    yield tables.shards[where.shard].name, number, document
+
+    def is_remote(self, split: str) -> bool:
+        """Whether reading a split needs the network."""
+        return any(shard.is_remote for shard in self._open(split)[0].shards)
+
     def get_dataset(  # type: ignore[override]
         self,
         split: str = "train",
@@ -256,7 +277,7 @@ class ShardedSource(seqio.DataSource):
                 f"{_shorten(self.list_shards(split))}; set DatasetConfig.num_readers to fewer than the documents."
             )
         fields = list(self._schemas[split])
-        dtypes = [_tf_dtype(field) for field in fields]
+        dtypes = [self._tf_dtype(field) for field in fields]
 
         first_epoch, first_shard, first_row = map(int, start) if start else (0, 0, 0)
         first_index, first_chunk = cursor.find(first_shard, first_row) if start else (-1, 0)
@@ -304,6 +325,17 @@ class ShardedSource(seqio.DataSource):
 
         epochs = tf.data.Dataset.range(first_epoch, _FOREVER if num_epochs is None else num_epochs)
         return epochs.flat_map(pieces_of_epoch).flat_map(chunks_of_piece)
+
+    def _tf_dtype(self, field: pa.Field) -> tf.DType:
+        if _is_text(field.type) or pa.types.is_boolean(field.type) or field.name in self._nested_columns:
+            return tf.string
+        if pa.types.is_integer(field.type):
+            return tf.int64
+        if pa.types.is_floating(field.type):
+            return tf.float32
+        # How `datasets` says that a column has values of several types.
+        kind = "values of several types" if "arrow.json" in str(field.type) else f"the type {field.type}"
+        raise ValueError(f"Column {field.name!r} has {kind}; only strings, integers and floats can be read.")
 
     def _share(self, split: str, num_readers: int) -> list[list[chunks.Piece]]:
         """Each reader's pieces. In a small corpus, where some might get nothing, documents are counted and dealt."""
@@ -360,23 +392,19 @@ def _count(tables: shards_lib.Tables, row: splits_lib.ShardRows) -> int:
         raise chunks.broken(tables.shards[row.shard], row.start, error) from error
 
 
-def _tf_dtype(field: pa.Field) -> tf.DType:
-    if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
-        return tf.string
-    if pa.types.is_integer(field.type):
-        return tf.int64
-    if pa.types.is_floating(field.type):
-        return tf.float32
-    # How `datasets` says that a column has values of several types.
-    kind = "values of several types" if "arrow.json" in str(field.type) else f"the type {field.type}"
-    raise ValueError(f"Column {field.name!r} has {kind}; only strings, integers and floats can be read.")
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
 def _to_numpy(column: pa.ChunkedArray) -> np.ndarray:
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    if _is_text(column.type):
         # TensorFlow takes bytes without encoding them again. A missing text is an empty one.
         values = [value or b"" for value in column.cast(pa.large_binary()).to_pylist()]
         return np.array(values, dtype=object)
+    if pa.types.is_boolean(column.type):  # As files of text have them.
+        return np.array([b"" if value is None else str(value).encode() for value in column.to_pylist()], dtype=object)
+    if pa.types.is_nested(column.type):
+        return np.array([json.dumps(value, ensure_ascii=False).encode() for value in column.to_pylist()], dtype=object)
     dtype = np.int64 if pa.types.is_integer(column.type) else np.float32
     return column.to_numpy().astype(dtype)
 

@@ -94,7 +94,7 @@ class Tables:
 
     def __init__(self, files: Sequence[Shard], builder: str | None, load_args: Mapping[str, Any]):
         self.shards = tuple(files)
-        self._builder = builder or _builder_of(files[0].path)
+        self._builder = builder or builder_of(files[0].path)
         self._load_args = dict(load_args)
         if ".tsv" in files[0].path.suffixes:
             self._load_args.setdefault("delimiter", "\t")
@@ -227,7 +227,12 @@ class _ShardFileSystem(fsspec.AbstractFileSystem):
 fsspec.register_implementation(_PROTOCOL, _ShardFileSystem, clobber=True)
 
 
-def _builder_of(path: pathlib.PurePath) -> str:
+def builder_of(path: pathlib.PurePath) -> str:
+    """The loader of a file, by its name.
+
+    Raises:
+      ValueError: if the name does not say.
+    """
     suffixes = [s for s in path.suffixes if s.lower() not in _DECOMPRESSORS]
     builder = _BUILDER_OF_SUFFIX.get(suffixes[-1].lower()) if suffixes else None
     if builder is None:

@@ -38,6 +38,7 @@ class HuggingFaceSource(ShardedSource):
       builder: the loader, such as "json", "parquet", "text" or "csv"; None takes it from the first file's name.
       splits, chunk_documents, on_broken_shard, hint: see `ShardedSource`.
       load_args: further arguments of `datasets.load_dataset`, such as `{"delimiter": ";"}`.
+      nested_columns: columns with lists or records, which are read as well, as JSON text.
     """
 
     def __init__(
@@ -51,8 +52,9 @@ class HuggingFaceSource(ShardedSource):
         on_broken_shard: str = "stop",
         hint: str = "",
         load_args: Mapping[str, Any] | None = None,
+        nested_columns: Sequence[str] = (),
     ):
-        super().__init__(tuple(data_files), columns, splits, chunk_documents, on_broken_shard, hint)
+        super().__init__(tuple(data_files), columns, splits, chunk_documents, on_broken_shard, hint, nested_columns)
         self._data_files = {split: _as_list(files) for split, files in data_files.items()}
         self._builder = builder
         self._load_args = dict(load_args or {})
@@ -103,7 +105,7 @@ class HubSource(ShardedSource):
       data_files: patterns in the repository, or patterns per split, in place of the splits that its layout says.
       splits, chunk_documents, on_broken_shard: see `ShardedSource`.
       token: for private data sets; None takes HF_TOKEN, or what `hf auth login` stored.
-      load_args: options of the loader, as `HuggingFaceSource`.
+      load_args, nested_columns: as `HuggingFaceSource`.
     """
 
     def __init__(
@@ -119,8 +121,9 @@ class HubSource(ShardedSource):
         on_broken_shard: str = "stop",
         token: str | None = None,
         load_args: Mapping[str, Any] | None = None,
+        nested_columns: Sequence[str] = (),
     ):
-        super().__init__((), columns, splits, chunk_documents, on_broken_shard)
+        super().__init__((), columns, splits, chunk_documents, on_broken_shard, nested_columns=nested_columns)
         self._name = name
         self._config = config
         self._revision = revision

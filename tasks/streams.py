@@ -15,7 +15,7 @@ import seqio
 import tensorflow as tf
 
 from limba import data
-from tasks import blocks, fingerprints, positions, preprocessors, sources
+from tasks import blocks, fingerprints, positions, preprocessors, sources, supervised_examples
 from tasks.positions import BEGINNING, Place
 from tasks.providers import FeatureConverter, converter_class, find_provider, tasks_with_split
 
@@ -69,6 +69,7 @@ class Stream:
                 logger.info("Task %s cannot be cached: its examples are made while training.", task.name)
             if stream.reads_chunks(task):
                 task.source.check(config.split)
+                supervised_examples.check_task(task, config.split)
         return stream
 
     @property

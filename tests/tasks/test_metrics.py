@@ -1,5 +1,6 @@
-"""Values worked out by hand, or from the definitions."""
+"""Values worked out by hand, or from the definitions; test_metrics_agreement.py compares with other libraries."""
 
+import logging
 import tracemalloc
 
 import numpy as np
@@ -55,15 +56,16 @@ def test_correlations():
     assert metrics.spearman_corrcoef([0, 7, 7], [1, 2, 3])["spearman_corrcoef"] == pytest.approx(100 * expected)
 
 
-def test_auc():
+def test_auc(caplog):
     # Of six pairs of a positive and a negative, four are in order and one ties.
     scores = metrics.auc([1, 1, 0, 0, 0], [0.9, 0.4, 0.5, 0.4, 0.1])
     assert scores["auc-roc"] == pytest.approx(4.5 / 6)
     # Recall 1/2 at precision 1; the rest comes with the two that tie, at precision 2/4.
     assert scores["auc-pr"] == pytest.approx(0.5 * 1 + 0.5 * 0.5)
     assert metrics.score_auc([3.0, 1.0], [2, 1], targets_threshold=2)["auc-roc"] == 1
-    with pytest.raises(ValueError, match="0 positive"):
-        metrics.auc([0, 0], [1, 2])
+    with caplog.at_level(logging.WARNING):
+        assert metrics.auc([0, 0], [1, 2]) == {}
+    assert "0 positive and 2 negative" in caplog.text
 
 
 def test_auc_of_many_scores():
@@ -78,6 +80,91 @@ def test_auc_of_many_scores():
     hits = np.asarray([np.sum(targets[scores >= t]) for t in thresholds])
     precision = hits / [np.sum(scores >= t) for t in thresholds]
     assert areas["auc-pr"] == pytest.approx(np.sum(np.diff(hits, prepend=0) * precision) / targets.sum(), rel=1e-12)
+
+
+# ------------------------------------------------- ranking and what is undefined ------------------------------------
+
+
+def _choices(correct, scores):
+    """Targets and scores of `[example][choice]`, as the postprocessor makes them."""
+    numbered = [(i, j) for i, row in enumerate(correct) for j in range(len(row))]
+    targets = [(index, correct[index[0]][index[1]], 1.0, 2 + index[1]) for index in numbered]
+    return targets, [scores[i][j] for i, j in numbered]
+
+
+def test_the_likeliest_choice_is_the_answer():
+    # Right, right, wrong, right; of class 1 one of two is found.
+    correct = [[True, False], [False, True], [False, True], [True, False]]
+    scores = [[-1.0, -3.0], [-2.0, -1.0], [-1.0, -1.5], [-0.1, -0.2]]
+    found = metrics.rank_classification(*_choices(correct, scores), num_classes=2)
+    # Margins of class 1: -2, 1 (right), -0.5 (right), -0.1: three of four pairs are in order.
+    expected = {"accuracy": 75.0, "f1": 100 * 2 / 3, "auc-roc": 75.0, "auc-pr": 100 * (0.5 + 0.5 * 2 / 3)}
+    assert found == pytest.approx(expected)
+    targets, flat = _choices(correct, scores)
+    assert metrics.rank_classification(targets[::-1], flat[::-1], num_classes=2) == found  # in any order
+    # By tokens (2 and 3): -0.5 and -1, -1 and -1/3, -0.5 and -0.5 (the first wins), -0.05 and -0.067.
+    by_length = metrics.rank_classification(targets, flat, num_classes=2, normalize_by_target_length=True)
+    assert by_length["accuracy"] == 75.0
+
+
+def test_choices_may_differ_and_several_may_be_right():
+    correct, scores = [[True, True, False], [False, True]], [[-3.0, -1.0, -2.0], [-1.0, -2.0]]
+    assert metrics.rank_classification(*_choices(correct, scores)) == {"accuracy": 50.0}
+    targets, flat = _choices(correct, scores)
+    assert metrics.rank_classification(targets[:3], flat[:3], num_classes=3) == {"accuracy": 100.0}
+    with pytest.raises(ValueError, match=r"3 classes, and examples with \[2, 3\] choices"):
+        metrics.rank_classification(targets, flat, num_classes=3)
+
+
+def test_other_metrics_of_the_best_choice():
+    correct = [[True, False], [False, True], [False, True]]
+    targets, scores = _choices(correct, [[0.0, -1.0], [-1.0, 0.0], [0.0, -1.0]])
+    metric = metrics.of_best_choice(metrics.rank_classification, [metrics.matthews_corrcoef])
+    assert metric(targets, scores) == pytest.approx({"accuracy": 200 / 3, "matthews_corrcoef": 50.0})
+
+
+def test_what_is_undefined_says_so_and_is_never_nan(caplog):
+    with caplog.at_level(logging.WARNING):
+        assert metrics.pearson_corrcoef([1, 2, 3], [2, 2, 2]) == {"pearson_corrcoef": 0.0}
+        assert metrics.spearman_corrcoef([4.5, 4.5], [1, 2]) == {"spearman_corrcoef": 0.0}
+        assert metrics.matthews_corrcoef([1, 1, 1], [0, 1, 1]) == {"matthews_corrcoef": 0.0}
+        assert metrics.matthews_corrcoef([0, 1, 1], [1, 1, 1]) == {"matthews_corrcoef": 0.0}
+        found = metrics.rank_classification(*_choices([[False, True]], [[-1.0, -2.0]]), num_classes=2)
+    assert found == {"accuracy": 0.0, "f1": 0.0}
+    for words in (
+        "Pearson's correlation is undefined, and given as 0: all predictions are the same",
+        "Spearman's correlation is undefined, and given as 0: all targets are the same",
+        "by convention: the targets are of one class only",
+        "by convention: the predictions are of one class only",
+        "1 positive and 0 negative",
+    ):
+        assert words in caplog.text
+
+
+_TEXT_METRICS = [metrics.squad, metrics.trivia_qa]
+_METRICS = [
+    *(metrics.accuracy, metrics.majority_accuracy, metrics.matthews_corrcoef, metrics.f1_score_with_invalid),
+    *(metrics.pearson_corrcoef, metrics.spearman_corrcoef, metrics.auc, metrics.mean_multiclass_f1(2)),
+]
+
+
+@pytest.mark.parametrize("metric", [*_METRICS, *_TEXT_METRICS])
+def test_unequal_lengths_and_nothing_at_all_are_refused(metric):
+    example = [["a"]] if metric in _TEXT_METRICS else [1]
+    with pytest.raises(ValueError, match="1 targets and 0 predictions"):
+        metric(example, [])
+    with pytest.raises(ValueError, match="the split is empty"):
+        metric([], [])
+
+
+def test_empty_predictions_are_counted(caplog):
+    with caplog.at_level(logging.WARNING):
+        assert metrics.squad([["x"], ["y"], ["z"]], ["", " ", "z"])["em"] == pytest.approx(100 / 3)
+    assert "2 of 3 predictions are empty" in caplog.text
+
+
+def test_majority():
+    assert metrics.majority_accuracy(["a", "b", "a", "c"], ["c"] * 4) == {"majority_accuracy": 50.0}
 
 
 def test_groups():

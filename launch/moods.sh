@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# A label given as a blank, learned from a csv: bash launch/moods.sh
+# Runs any number of times; what is done is reused.
+set -euo pipefail
+
+REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+LIMBA_MOODS_DIR=${LIMBA_MOODS_DIR:-$REPOSITORY/runs/moods} # everything lands here
+LOCK=${LOCK:-$REPOSITORY/launch/requirements.lock}         # none: the environment at VENV as it is
+
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+  cat <<HELP
+usage: bash launch/moods.sh [limba train options for the fine-tuning, such as --gin.BATCH_SIZE=32]
+
+Installs, writes short stories with moods, builds a vocabulary, pre-trains a very small T5 1.1 on the stories, fine-tunes
+it to say the mood where the text has a blank, and measures it on stories that it has not seen: by the answers that it
+generates, and by the likelihood of each mood. The recipe is gin/recipes/moods.gin. Knobs, as environment variables:
+
+  LIMBA_MOODS_DIR  where everything lands   ($LIMBA_MOODS_DIR)
+  PYTHON           the Python to build on   (python3)
+  LOCK             what is installed; "none" takes the environment at VENV   ($LOCK)
+HELP
+  exit 0
+fi
+
+# shellcheck source=launch/environment.sh
+source "$REPOSITORY/launch/environment.sh"
+cd "$REPOSITORY"
+export LIMBA_MOODS_DIR
+stories=$LIMBA_MOODS_DIR/stories
+vocabulary=$LIMBA_MOODS_DIR/vocab/spiece.model
+pretrained=$LIMBA_MOODS_DIR/pretrained
+model=$LIMBA_MOODS_DIR/model
+
+setup_environment "$LOCK"
+
+echo "== stories"
+python -m tasks.moods --out "$stories"
+
+echo "== vocabulary"
+if [[ -f $vocabulary ]]; then
+  echo "$vocabulary is there already"
+else
+  limba vocab build --data_files "$stories/corpus.jsonl" --vocab_size 256 --out "$vocabulary"
+fi
+
+echo "== pre-training"
+limba train --gin_file=gin/recipes/moods_pretrain.gin \
+  --gin.VOCABULARY_FILE="'$vocabulary'" --gin.MODEL_DIR="'$pretrained'"
+
+echo "== fine-tuning"
+limba train --gin_file=gin/recipes/moods.gin --gin.VOCABULARY_FILE="'$vocabulary'" \
+  --gin.MODEL_DIR="'$model'" --gin.INITIAL_CHECKPOINT_PATH="'$pretrained'" "$@"
+
+# Fine-tuning has measured generated answers; this is the likeliest label of each story.
+echo "== the likeliest mood"
+limba eval --gin_file="$model/config.gin" --gin_file=gin/runs/eval.gin \
+  --gin.MIXTURE_OR_TASK_NAME="'moods_rank'" --gin.CHECKPOINT_PATH="'$model'" \
+  --gin.EVAL_OUTPUT_DIR="'$model/rank'" --gin.evaluate.inference_evaluator_cls=@seqio.Evaluator
+
+echo "== one story"
+limba infer --run_dir "$model" --input "Although Ana missed the train, in the end Ana won a prize. mood: <extra_id_0>"
+
+cat <<DONE
+
+Done. Where everything lies:
+  $stories    train.csv and validation.csv, and the stories to pre-train on
+  $vocabulary   the SentencePiece vocabulary
+  $model      checkpoints, metrics.jsonl, inference_eval/ with every answer
+
+What to do next: docs/finetune.md, your own csv.
+DONE

@@ -1,0 +1,365 @@
+"""How a row of a data set becomes a text to answer and its answer, in the formats that T5's checkpoints know.
+
+A format is called with a row, `{column: value}`, and returns `Example`s. The texts of benchmarks are those of T5
+(arXiv:1910.10683, appendix D, and `t5.data.preprocessors`), to the blank.
+"""
+
+import dataclasses
+import json
+import re
+import string
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+Row = Mapping[str, Any]
+
+# T5's answer where the labels of a split are kept secret.
+UNKNOWN = "<unk>"
+LANGUAGES = {"de": "German", "en": "English", "fr": "French", "ro": "Romanian"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A text and its answer.
+
+    Attributes:
+      inputs: what the model reads.
+      targets: what it shall answer.
+      choices: all that could be answered, where that is a closed set.
+      correct: for each choice, whether it is right.
+      reference: what metrics compare a prediction with, as JSON has it; None is `targets`.
+    """
+
+    inputs: str
+    targets: str
+    choices: tuple[str, ...] = ()
+    correct: tuple[bool, ...] = ()
+    reference: Any = None
+
+
+class Format(Protocol):
+    """What makes examples of a row.
+
+    Attributes:
+      columns: the columns that it needs.
+      nested_columns: those that it needs, which have lists or records.
+      num_choices: how many answers there are; None if it is not a closed set, 0 if their number differs by row.
+    """
+
+    @property
+    def columns(self) -> tuple[str, ...]: ...
+
+    @property
+    def nested_columns(self) -> tuple[str, ...]: ...
+
+    @property
+    def num_choices(self) -> int | None: ...
+
+    def __call__(self, row: Row) -> Sequence[Example]: ...
+
+    def prediction(self, answer: str) -> Any:
+        """What metrics take in place of a decoded answer."""
+        ...
+
+
+# ------------------------------------------------------- one template -------------------------------------------------
+
+
+def prompt(name: str, *columns: str) -> str:
+    """T5's template: `prompt("mnli", "premise")` is `"mnli premise: {premise}"`."""
+    return " ".join([name, *(f"{column}: {{{column}}}" for column in columns)])
+
+
+@dataclasses.dataclass(frozen=True)
+class Template:
+    """Text with columns in braces, and the column with the answer.
+
+    Args:
+      inputs: such as `"mnli hypothesis: {hypothesis} premise: {premise}"`; a brace that is meant is doubled.
+      label_column: the column with the answer.
+      labels: the text of each value of the label column; a sequence, whose values stand for themselves; None where the
+        column has any text, which is then the answer.
+      unlabelled: the value of the label column where the label is not told, as in GLUE's test sets.
+
+    Raises:
+      ValueError: if the template is none, or has no column.
+    """
+
+    inputs: str
+    label_column: str
+    labels: Mapping[Any, str] | Sequence[str] | None = None
+    unlabelled: Any = None
+
+    def __post_init__(self):
+        if not self._fields:
+            raise ValueError(f"The inputs {self.inputs!r} have no column in braces, such as '{{text}}'.")
+        if isinstance(self.labels, str) or (self.labels is not None and len(self.labels) < 2):
+            raise ValueError(f"labels are {self.labels!r}; give at least two, as a list or {{value: text}}.")
+
+    @property
+    def _fields(self) -> tuple[str, ...]:
+        try:
+            parts = list(string.Formatter().parse(self.inputs))
+        except ValueError as error:
+            raise ValueError(
+                f"The inputs {self.inputs!r} are no template: {error}. Double braces that are meant."
+            ) from error
+        fields = [name for _, name, _, _ in parts if name is not None]
+        strange = [name for name in fields if not name.strip()] + [
+            f"{name}!{conversion or ''}:{spec or ''}" for _, name, spec, conversion in parts if spec or conversion
+        ]
+        if strange:
+            raise ValueError(f"The inputs {self.inputs!r} have {strange}; braces hold the name of a column only.")
+        return tuple(dict.fromkeys(fields))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self._fields, self.label_column)))
+
+    @property
+    def nested_columns(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def _texts(self) -> dict[str, str]:
+        """The label's text by its value, written as a text: files of text have no numbers."""
+        assert self.labels is not None
+        pairs = self.labels.items() if isinstance(self.labels, Mapping) else zip(self.labels, self.labels, strict=True)
+        return {as_text(value): text for value, text in pairs}
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        return () if self.labels is None else tuple(dict.fromkeys(self._texts.values()))
+
+    @property
+    def num_choices(self) -> int | None:
+        return len(self.choices) or None
+
+    def __call__(self, row: Row) -> list[Example]:
+        inputs = "".join(
+            literal + ("" if name is None else as_text(row[name]))
+            for literal, name, _, _ in string.Formatter().parse(self.inputs)
+        )
+        label = as_text(row[self.label_column])
+        if self.labels is None:
+            return [Example(inputs, label)]
+        if self.unlabelled is not None and label == as_text(self.unlabelled):
+            return [Example(inputs, UNKNOWN, self.choices, (False,) * len(self.choices))]
+        if label not in self._texts:
+            known = ", ".join(map(repr, self._texts))
+            what = f"the label {label!r}" if label else "no label"
+            raise ValueError(f"column {self.label_column!r} has {what}; the known labels are {known}")
+        target = self._texts[label]
+        return [Example(inputs, target, self.choices, tuple(choice == target for choice in self.choices))]
+
+    def prediction(self, answer: str) -> Any:
+        """The number of the label, -1 if it is none; without labels the text."""
+        if self.labels is None:
+            return answer
+        answer = " ".join(answer.split())
+        return self.choices.index(answer) if answer in self.choices else -1
+
+
+def as_text(value: Any) -> str:
+    """A value as files of text have it: whole numbers without a point, nothing for what is missing."""
+    if value is None or (isinstance(value, float | np.floating) and np.isnan(value)):
+        return ""
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value)
+
+
+# ------------------------------------------------------ GLUE, SuperGLUE ----------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Similarity:
+    """STS-B: a number from 0 to 5 as a text, rounded to the nearest fifth.
+
+    A number that cannot be read from an answer counts as -1, as in T5.
+    """
+
+    inputs: str = prompt("stsb", "sentence1", "sentence2")
+    label_column: str = "label"
+    nested_columns: tuple[str, ...] = ()
+    num_choices: int | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return Template(self.inputs, self.label_column).columns
+
+    def __call__(self, row: Row) -> list[Example]:
+        (example,) = Template(self.inputs, self.label_column)(row)
+        try:
+            value = np.float32(row[self.label_column])
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"column {self.label_column!r} has {row[self.label_column]!r}, which is no number"
+            ) from error
+        if value == -1:  # the test set
+            return [dataclasses.replace(example, targets=UNKNOWN, reference=-1.0)]
+        return [dataclasses.replace(example, targets=f"{np.round(value * 5) / 5:.1f}")]
+
+    def prediction(self, answer: str) -> float:
+        try:
+            value = float(answer)
+        except ValueError:
+            return -1.0
+        return value if np.isfinite(value) else -1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiRc:
+    """SuperGLUE's MultiRC: whether an answer to a question about a paragraph is right. Markup is taken out.
+
+    Metrics get `{"value": class, "group": question}`.
+    """
+
+    columns: tuple[str, ...] = ("question", "answer", "paragraph", "label")
+    nested_columns: tuple[str, ...] = ("idx",)
+    num_choices: int | None = 2
+
+    @property
+    def _template(self) -> Template:
+        return Template(
+            prompt("multirc", "question", "answer", "paragraph"), "label", {0: "False", 1: "True"}, unlabelled=-1
+        )
+
+    def __call__(self, row: Row) -> list[Example]:
+        (example,) = self._template(row)
+        inputs = re.sub("</?b>", "", example.inputs.replace("<br>", " "))
+        reference = {"value": self._template.prediction(example.targets), "group": record_of(row["idx"])["question"]}
+        return [dataclasses.replace(example, inputs=inputs, reference=reference)]
+
+    def prediction(self, answer: str) -> dict[str, Any]:
+        return {"value": self._template.prediction(answer)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """SuperGLUE's ReCoRD: which entity a placeholder stands for. One example for each right answer.
+
+    Metrics get `{"value": right answers, "group": passage and query}`, and take one example of each group.
+    """
+
+    columns: tuple[str, ...] = ("passage", "query")
+    nested_columns: tuple[str, ...] = ("entities", "answers", "idx")
+    num_choices: int | None = 0
+
+    def __call__(self, row: Row) -> list[Example]:
+        passage = re.sub("(\\.|\\?|!|\"|')\n@highlight\n", r"\1 ", row["passage"]).replace("\n@highlight\n", ". ")
+        entities, answers = record_of(row["entities"]), record_of(row["answers"])
+        index = record_of(row["idx"])
+        inputs = f"record query: {row['query']} entities: {', '.join(entities)} passage: {passage}"
+        correct = tuple(entity in answers for entity in entities)
+        reference = {"value": answers, "group": f"{index['passage']}/{index['query']}"}
+        return [Example(inputs, answer, tuple(entities), correct, reference) for answer in answers or [UNKNOWN]]
+
+    def prediction(self, answer: str) -> dict[str, Any]:
+        return {"value": answer}
+
+
+@dataclasses.dataclass(frozen=True)
+class Winograd:
+    """SuperGLUE's WSC: whether a pronoun (between `#`) means a noun (between `*`)."""
+
+    columns: tuple[str, ...] = ("text", "span1_text", "span1_index", "span2_text", "span2_index", "label")
+    nested_columns: tuple[str, ...] = ()
+    num_choices: int | None = 2
+
+    @property
+    def _template(self) -> Template:
+        return Template("wsc text: {text}", "label", {0: "False", 1: "True"}, unlabelled=-1)
+
+    def __call__(self, row: Row) -> list[Example]:
+        first, second = int(row["span1_index"]), int(row["span2_index"])
+        text = _mark_word(row["text"], row["span1_text"], first, "*")
+        # The two marks are words now.
+        text = _mark_word(text, row["span2_text"], second + (2 if first < second else 0), "#")
+        return self._template({"text": text, "label": row["label"]})
+
+    def prediction(self, answer: str) -> int:
+        return self._template.prediction(answer)
+
+
+def _mark_word(text: str, span: str, index: int, mark: str) -> str:
+    return re.sub(rf"^((?:\S+\s){{{index}}})({re.escape(span)})", rf"\1{mark} \2 {mark}", text)
+
+
+# -------------------------------------------- questions, translations ------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Squad:
+    """SQuAD: the first answer is learned, all of them are right. Punctuation stands between blanks, as T5 has it.
+
+    Args:
+      answers: the column with the answers: a list, or SQuAD's record with `text`, or a single text.
+    """
+
+    answers: str = "answers"
+    num_choices: int | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return ("question", "context")
+
+    @property
+    def nested_columns(self) -> tuple[str, ...]:
+        return (self.answers,)
+
+    def __call__(self, row: Row) -> list[Example]:
+        answers = record_of(row[self.answers])
+        if isinstance(answers, Mapping):
+            answers = answers["text"]
+        answers = [_pad_punctuation(text) for text in ([answers] if isinstance(answers, str) else answers)]
+        parts = ["question:", _pad_punctuation(row["question"]), "context:", _pad_punctuation(row["context"])]
+        inputs = re.sub(r"\s+", " ", " ".join(parts))
+        # SQuAD 2 has questions without an answer.
+        return [Example(inputs, answers[0] if answers else "", reference=answers or [""])]
+
+    def prediction(self, answer: str) -> str:
+        return answer
+
+
+def _pad_punctuation(text: str) -> str:
+    # What is not ASCII counts as punctuation too: so the checkpoints have learned it.
+    return re.sub(r"\s+", " ", re.sub(r"(\W)", r" \1 ", text, flags=re.ASCII), flags=re.ASCII)
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation:
+    """A column `translation` of texts by language, as WMT's data sets have it: from `source` to `target`.
+
+    Raises:
+      ValueError: for a language whose English name is not known here.
+    """
+
+    source: str
+    target: str
+    columns: tuple[str, ...] = ()
+    nested_columns: tuple[str, ...] = ("translation",)
+    num_choices: int | None = None
+
+    def __post_init__(self):
+        for language in (self.source, self.target):
+            if language not in LANGUAGES:
+                raise ValueError(
+                    f"The name of the language {language!r} is not known, only those of {', '.join(LANGUAGES)}; with "
+                    "a column for each language use inputs='translate English to Klingon: {en}'."
+                )
+
+    def __call__(self, row: Row) -> list[Example]:
+        texts = record_of(row["translation"])
+        inputs = f"translate {LANGUAGES[self.source]} to {LANGUAGES[self.target]}: {texts[self.source]}"
+        return [Example(inputs, texts[self.target])]
+
+    def prediction(self, answer: str) -> str:
+        return answer
+
+
+def record_of(value: Any) -> Any:
+    """A list or record, also if it came as JSON, as `tasks.sources` reads it."""
+    return json.loads(value) if isinstance(value, str) and value[:1] in ("[", "{", '"') else value

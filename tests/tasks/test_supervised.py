@@ -1,0 +1,203 @@
+"""Registered data sets from files, through SeqIO's evaluator and Limba's stream."""
+
+import json
+import logging
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import seqio
+
+from limba import data
+from tasks import inference, metrics, pipeline, shards, sources, supervised, supervised_formats
+from tasks.supervised import SupervisedDataset, register_supervised_task
+
+BYTES = seqio.ByteVocabulary(extra_ids=100)
+MOODS = SupervisedDataset("{text} mood:", "mood", labels=["glad", "sad", "None"])
+ROWS = [("rain, and more", "sad"), ("sun", "glad"), ("007", "None"), ("NA", "glad")]
+LENGTHS = {"inputs": 32, "targets": 8}
+
+
+def _write_csv(path, rows, header="text,mood"):
+    lines = "".join(f'"{text}",{mood}\n' for text, mood in rows)
+    path.write_text(f"{header}\n{lines}", encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def files(tmp_path):
+    return {split: _write_csv(tmp_path / f"{split}.csv", ROWS) for split in ("train", "validation")}
+
+
+def _examples(task, split="validation", lengths=None):
+    return list(task.get_dataset(lengths, split, shuffle=False).as_numpy_iterator())
+
+
+def _texts(task, **options):
+    return [
+        tuple(BYTES.decode(example[name][:-1].tolist()) for name in ("inputs", "targets"))
+        for example in _examples(task, **options)
+    ]
+
+
+def test_csv_becomes_a_task_to_the_letter(files):
+    task = register_supervised_task("moods", MOODS, vocabulary=BYTES, data_files=files)
+    assert register_supervised_task("moods", MOODS, vocabulary=BYTES, data_files=files) is task
+    # Neither "None" nor "NA" is nothing, and 007 stays what it is.
+    assert _texts(task) == [(f"{text} mood:", mood) for text, mood in ROWS]
+    example = _examples(task)[0]
+    assert example["inputs"][-1] == example["targets"][-1] == 1
+    assert (example["inputs_pretokenized"], example["reference"]) == (b"rain, and more mood:", b"null")
+    with pytest.raises(ValueError, match="'moods' is registered already"):
+        register_supervised_task("moods", MOODS, vocabulary=BYTES)
+    # Training reads them like other tasks: shuffled over several epochs, as there are so few.
+    config = data.DatasetConfig("moods", LENGTHS, "train", 4, seed=0, num_readers=1)
+    batch = next(pipeline.get_train_batches(config))
+    assert {BYTES.decode(x[x > 1].tolist()) for x in batch["decoder_target_tokens"]} <= {mood for _, mood in ROWS}
+
+
+@pytest.mark.parametrize("kind", ["json", "parquet"])
+def test_json_and_parquet_with_numbers_booleans_and_lists(tmp_path, kind):
+    rows = [{"question": "Who?", "context": "Ana.", "answers": {"text": ["Ana", "she"]}, "n": 3, "b": True, "x": 0.5}]
+    if kind == "json":
+        (tmp_path / "a.json").write_text(json.dumps(rows[0]) + "\n")
+    else:
+        pyarrow.parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    data_files = {"validation": str(tmp_path / f"a.{kind}")}
+    entry = SupervisedDataset(supervised_formats.Squad(), metric_fns=[metrics.squad])
+    task = register_supervised_task("qa", entry, vocabulary=BYTES, data_files=data_files)
+    (example,) = _examples(task)
+    assert example["inputs_pretokenized"] == b"question: Who ? context: Ana . "
+    assert task.postprocess_fn("Ana", example=example, is_target=True) == ["Ana", "she"]
+    assert task.postprocess_fn("Ana", example=example, is_target=False) == "Ana"
+    entry = SupervisedDataset("{n} {x}", "b", labels={True: "yes", False: "no"})
+    task = register_supervised_task("facts", entry, vocabulary=BYTES, data_files=data_files)
+    assert _texts(task) == [("3 0.5", "yes")]
+
+
+def _evaluate(name, **model_fns):
+    evaluator = inference.make_evaluator(
+        data.DatasetConfig(name, None, "validation", 4), None, "EncDecFeatureConverter", None, lambda _: None
+    )
+    return evaluator.evaluate(compute_metrics=True, **model_fns)[0].result()[name]
+
+
+def test_answers_are_generated_and_ranked(files):
+    register_supervised_task("moods", MOODS, vocabulary=BYTES, data_files=files)
+    answers = ["sad", "sad", "no mood", "glad"]
+
+    def predict(examples):
+        return [(i, [*BYTES.encode(text), 1, *[0] * (8 - len(text))]) for i, text in enumerate(answers)]
+
+    assert _evaluate("moods", predict_fn=predict) == {"accuracy": 50.0, "majority_accuracy": 50.0}
+    task = seqio.TaskRegistry.get("moods_rank")
+    assert list(task.splits) == ["validation"]
+    made = [(x["idx"].tolist(), bool(x["is_correct"]), x["targets_pretokenized"].decode()) for x in _examples(task)]
+    assert made[:4] == [([0, 0], False, "glad"), ([0, 1], True, "sad"), ([0, 2], False, "None"), ([1, 0], True, "glad")]
+    assert len(made) == 12
+
+    def score(examples):
+        # Rows 0, 1 and 3 are answered right, row 2 by "glad".
+        likely = [1, 0, 0, 0]
+        return [(i, -0.5 if i % 3 == likely[i // 3] else -2.0) for i in range(12)]
+
+    found = _evaluate("moods_rank", score_fn=score)
+    # F1: glad 2 of 2 with one wrong, sad all right, None never.
+    expected = {"accuracy": 75.0, "majority_accuracy": 50.0, "mean_3class_f1": 100 * (0.8 + 1 + 0) / 3}
+    assert found == pytest.approx(expected)
+
+
+# ------------------------------------------------------ bad input ----------------------------------------------------
+
+
+def test_wrong_rows_are_named_before_anything_runs(tmp_path, files):
+    bad = {**files, "validation": _write_csv(tmp_path / "bad.csv", [*ROWS, ("storm", "grumpy")])}
+    register_supervised_task("moods", MOODS, vocabulary=BYTES, data_files=bad)
+    config = data.DatasetConfig("moods", LENGTHS, "validation", 4)
+    message = (
+        r"Task 'moods', row 4 \(the first is 0\) of .*bad\.csv: column 'mood' has the label 'grumpy'; the known labels "
+        "are 'glad', 'sad', 'None'"
+    )
+    for check in (pipeline.get_eval_batches, lambda c: inference.make_evaluator(c, None, "", None, print)):
+        with pytest.raises(ValueError, match=message):
+            check(config)
+    # Behind what is looked at before, the row is named when it comes.
+    with pytest.raises(Exception, match=r"Task 'moods', row 4 .*'grumpy'"):
+        _examples(seqio.TaskRegistry.get("moods"))
+
+
+def test_missing_columns_are_named_with_the_nearest(files):
+    entry = SupervisedDataset("{text}", "moods", labels=["glad", "sad"])
+    task = register_supervised_task("wrong_column", entry, vocabulary=BYTES, data_files=files)
+    with pytest.raises(ValueError, match=r"no column 'moods' in .*columns are 'text', 'mood'; did you mean 'mood'\?"):
+        task.source.check("train")
+
+
+def test_what_is_too_long_or_empty_is_counted(tmp_path, caplog):
+    rows = [("x" * n, "a" if n % 2 else "") for n in range(1, 31)]
+    entry = SupervisedDataset("{text}", "mood")
+    files = {"validation": _write_csv(tmp_path / "v.csv", rows)}
+    task = register_supervised_task("long", entry, vocabulary=BYTES, data_files=files)
+    with caplog.at_level(logging.WARNING):
+        examples = _examples(task, lengths={"inputs": 11, "targets": 4})
+        pipeline.get_eval_batches(data.DatasetConfig("long", LENGTHS, "validation", 2))
+    assert "20 of the first 30 examples have inputs longer than 11 tokens (the longest: 31) and are cut" in caplog.text
+    assert "15 of the first 30 rows of split 'validation' have no answer" in caplog.text
+    assert max(len(x["inputs"]) for x in examples) == 11 and examples[-1]["inputs"][-1] == 1
+
+
+def test_wrong_entries_are_refused():
+    with pytest.raises(ValueError, match=r"'glue_mrcp'\. The nearest are 'glue_mrpc'"):
+        register_supervised_task("glue_mrcp", vocabulary=BYTES)
+    with pytest.raises(ValueError, match="Nothing says where the data of task 'x' are"):
+        register_supervised_task("x", MOODS, vocabulary=BYTES)
+    with pytest.raises(ValueError, match="needs label_column"):
+        SupervisedDataset("{text}")
+    with pytest.raises(ValueError, match="leave label_column and labels out"):
+        SupervisedDataset(supervised_formats.Squad(), "answer")
+    with pytest.raises(ValueError, match="is not clear from its name"):
+        register_supervised_task("x", MOODS, vocabulary=BYTES, data_files={"train": "a.xlsx"})
+    assert not {"x", "glue_mrcp"} & set(seqio.TaskRegistry.names())
+
+
+# ------------------------------------------------------ the table ----------------------------------------------------
+
+
+def test_benchmarks_are_mixtures_in_proportion(monkeypatch, tmp_path):
+    mixture = supervised.register_benchmark("glue", vocabulary=BYTES)
+    names = {task.name for task in mixture.tasks}
+    assert len(names) == 12 and "glue_mrpc_rank" in seqio.TaskRegistry.names()
+    assert "glue_stsb_rank" not in seqio.TaskRegistry.names()
+    rate = {name: mixture.get_rate(seqio.TaskRegistry.get(name)) for name in ("glue_mnli", "glue_rte")}
+    assert rate == {"glue_mnli": 392_702, "glue_rte": 2490}
+    assert list(seqio.TaskRegistry.get("glue_mnli_rank").splits) == ["validation", "test"]
+    with pytest.raises(ValueError, match="begins with 'blue'"):
+        supervised.register_benchmark("blue", vocabulary=BYTES)
+
+
+def test_the_hub_s_mrpc(monkeypatch, tmp_path):
+    """The columns and splits that the hub has, from files in its place."""
+    table = {"sentence1": ["A."], "sentence2": ["B."], "label": [1], "idx": [0]}
+    pyarrow.parquet.write_table(pa.table(table), tmp_path / "validation.parquet")
+    files = {"validation": str(tmp_path / "validation.parquet")}
+    task = register_supervised_task("glue_mrpc", vocabulary=BYTES, data_files=files)
+    assert _texts(task) == [("mrpc sentence1: A. sentence2: B.", "equivalent")]
+    answers = [[*BYTES.encode("equivalent"), 1]]
+    found = _evaluate("glue_mrpc", predict_fn=lambda _: list(enumerate(answers)))
+    assert found == {"f1": 100.0, "accuracy": 100.0}
+
+
+def test_nested_columns_are_json_only_where_that_is_asked_for(tmp_path):
+    pyarrow.parquet.write_table(pa.table({"text": ["a"], "list": [["b", "ș"]]}), tmp_path / "x.parquet")
+    files = {"train": str(tmp_path / "x.parquet")}
+    with pytest.raises(ValueError, match="'list' has the type list"):
+        sources.HuggingFaceSource(files, ["text", "list"]).check("train")
+    source = sources.HuggingFaceSource(files, nested_columns=["list"])
+    (row,) = source.get_dataset("train", shuffle=False).as_numpy_iterator()
+    assert json.loads(row["list"]) == ["b", "ș"]
+    ((file, number, document),) = source.numbered_documents("train")
+    assert (file, number, document["list"]) == (str(tmp_path / "x.parquet"), 0, ["b", "ș"])
+    assert not source.is_remote("train")
+    assert shards.builder_of(tmp_path / "x.csv.gz") == "csv"
+    assert np.shape(row["document"]) == (3,)
