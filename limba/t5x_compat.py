@@ -91,7 +91,7 @@ WITHOUT_COUNTERPART: Mapping[str, str] = {
     "t5x.contrib.gpu.scripts_gpu": "Its tasks need datasets of their own; register them as docs/data.md shows.",
     "t5x.contrib.moe": "Limba has no mixture of experts.",
     "t5.models": "Mesh TensorFlow's models are not Limba's.",
-    "t5.data.glue_utils": "Register the task with the functions of t5.data.preprocessors and t5.evaluation.metrics.",
+    "t5.data.glue_utils": "`tasks.supervised.register_supervised_task` has GLUE and SuperGLUE (docs/finetune.md).",
 }
 
 # What T5X's gin files import from `__main__`.

@@ -7,7 +7,8 @@ appended here: `seqio.preprocessors.append_eos_after_trim` does that for the fea
 
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+import string
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -217,3 +218,105 @@ def summarize(dataset: tf.data.Dataset, article_key: str, summary_key: str) -> t
         return {"inputs": inputs, "targets": example[summary_key]}
 
     return dataset.map(make, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+# ------------------------------------------------- ranking of answers ------------------------------------------------
+
+TensorFn = Callable[[Mapping[str, tf.Tensor]], tf.Tensor]
+
+
+def rank_classification(
+    dataset: tf.data.Dataset,
+    inputs_fn: TensorFn,
+    targets_fn: TensorFn,
+    is_correct_fn: TensorFn,
+    weight_fn: TensorFn | None = None,
+    mode: str = "eval",
+    passthrough_feature_keys: Sequence[str] | None = None,
+) -> tf.data.Dataset:
+    """An example for each answer of an example, for the postprocessor and the metric of this name.
+
+    A task of one's own has this from `tasks.supervised`, by naming its labels.
+
+    Args:
+      dataset: of any features.
+      inputs_fn: the text that each answer belongs to, `[answers]`, or one for all of them.
+      targets_fn: the answers, `[answers]`.
+      is_correct_fn: whether each is right, `[answers]`.
+      weight_fn: the example's weight.
+      mode: "eval" has all answers, "train" the right ones, "fewshot_eval" all of an example in one.
+      passthrough_feature_keys: features that are kept.
+
+    Raises:
+      ValueError: for another mode.
+    """
+    if mode not in ("train", "eval", "fewshot_eval"):
+        raise ValueError(f"rank_classification has the modes 'train', 'eval' and 'fewshot_eval', not {mode!r}.")
+
+    def make(number, example):
+        targets = targets_fn(example)
+        count = tf.size(targets)
+        numbers = tf.fill([count], tf.cast(number, tf.int32))
+        made = {
+            "idx": tf.stack([numbers, tf.range(count)], axis=1),
+            "inputs": tf.broadcast_to(inputs_fn(example), [count]),
+            "targets": targets,
+            "is_correct": tf.cast(is_correct_fn(example), tf.bool),
+        }
+        if weight_fn is not None:
+            made["weight"] = tf.fill([count], tf.cast(weight_fn(example), tf.float32))
+        for key in passthrough_feature_keys or ():
+            made[key] = tf.repeat(example[key][None], count, axis=0)
+        return made
+
+    dataset = dataset.enumerate().map(make, num_parallel_calls=tf.data.AUTOTUNE)
+    if mode != "fewshot_eval":
+        dataset = dataset.unbatch()
+    return dataset.filter(lambda example: example["is_correct"]) if mode == "train" else dataset
+
+
+def rank_classification_formatter(
+    dataset: tf.data.Dataset,
+    inputs_formats: str | Sequence[str],
+    targets_formats: str | Sequence[str],
+    mode: str = "eval",
+    label_key: str = "label",
+    weight_key: str | None = None,
+) -> tf.data.Dataset:
+    """`rank_classification` of texts with features in braces; `{a/b}` is a feature within a feature.
+
+    Args:
+      dataset: of any features; `label_key` has the number of the right answer, or numbers of right ones.
+      inputs_formats: a text, or one for each answer.
+      targets_formats: the answers; a single one where each of the inputs is an answer's own.
+      mode, weight_key: see `rank_classification`; the feature with the weight.
+      label_key: see `dataset`.
+
+    Raises:
+      ValueError: if there are several inputs and another number of targets.
+    """
+    inputs, targets = ([x] if isinstance(x, str) else list(x) for x in (inputs_formats, targets_formats))
+    count = max(len(inputs), len(targets))
+    if not {len(inputs), len(targets)} <= {1, count}:
+        raise ValueError(f"{len(inputs)} inputs_formats do not go with {len(targets)} targets_formats.")
+
+    def filled(formats: list[str]) -> TensorFn:
+        return lambda example: tf.stack([_fill(text, example) for text in formats * (count // len(formats))])
+
+    def is_correct(example):
+        return tf.reduce_any(tf.range(count)[:, None] == tf.cast(tf.reshape(example[label_key], [1, -1]), tf.int32), 1)
+
+    weight_fn = (lambda example: example[weight_key]) if weight_key is not None else None
+    return rank_classification(dataset, filled(inputs), filled(targets), is_correct, weight_fn, mode)
+
+
+def _fill(text: str, example: Mapping[str, Any]) -> tf.Tensor:
+    parts: list[Any] = []
+    for literal, name, _, _ in string.Formatter().parse(text):
+        parts.append(literal)
+        if name is not None:
+            value: Any = example
+            for key in name.split("/"):
+                value = value[key]
+            parts.append(value if value.dtype == tf.string else tf.strings.as_string(value))
+    return tf.strings.join(parts)

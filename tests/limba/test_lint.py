@@ -23,6 +23,11 @@ _OVERRIDES = {
         "--gin.VOCABULARY_FILE='vocab/spiece.model'",
     ],
     "quickstart": ["--gin.VOCABULARY_FILE='vocab/spiece.model'"],
+    "moods_pretrain": ["--gin.VOCABULARY_FILE='vocab/spiece.model'", "--gin.VOCAB_SIZE=4096"],
+    "moods": [
+        *("--gin.VOCABULARY_FILE='vocab/spiece.model'", "--gin.VOCAB_SIZE=4096"),
+        "--gin.INITIAL_CHECKPOINT_PATH=()",
+    ],
 }
 
 _GONE = """
@@ -71,6 +76,11 @@ RUNS = {
 def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("lint")
     line.write_corpus(made / "corpus")
+    (made / "stories").mkdir()
+    for split in ("train", "validation"):
+        (made / "stories" / f"{split}.csv").write_text("story,mood\n" + "At work Ana won a prize.,glad\n" * 500)
+    for name, split in (("corpus", "train"), ("corpus-validation", "validation")):
+        (made / "stories" / f"{name}.jsonl").write_bytes((made / "corpus" / f"{split}-0.jsonl").read_bytes())
     (made / "vocab").mkdir()
     spiece = vocabularies.train(made / "vocab" / "spiece.model")
     (made / "vocab" / "mt5.model").write_bytes(vocabularies.with_sentinels(spiece, 100))
@@ -86,6 +96,7 @@ def folder(tmp_path_factory):
 def answers(folder):
     environment = {
         "LIMBA_QUICKSTART_DIR": str(folder),
+        "LIMBA_MOODS_DIR": str(folder),
         "RO_CORPUS": str(folder / "corpus"),
         "RO_VOCABULARY": str(folder / "vocab" / "spiece.model"),
         "MT5_VOCABULARY": str(folder / "vocab" / "mt5.model"),

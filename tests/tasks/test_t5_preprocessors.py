@@ -157,3 +157,41 @@ def test_a_task_of_tf_examples(tmp_path):
     assert [e["inputs"][-1] for e in examples] == [1, 1]
     with pytest.raises(ValueError, match="'csv'"):
         tfexample.create_task_from_tfexample_file([str(file)], "csv", "a", None, features)
+
+
+# ------------------------------------------------- ranking of answers ------------------------------------------------
+
+
+def _stories():
+    rows = {"text": ["A", "B"], "label": [1, 0], "w": [2.0, 0.5]}
+    return tf.data.Dataset.from_tensor_slices(rows).map(lambda x: {**x, "inner": {"n": x["label"] + 5}})
+
+
+def test_every_answer_becomes_an_example():
+    made = t5_preprocessors.rank_classification_formatter(
+        _stories(), "{text} {{x}} {inner/n}", ["no", "yes {text}"], weight_key="w"
+    )
+    rows = [
+        (x["idx"].tolist(), x["inputs"], x["targets"], bool(x["is_correct"]), x["weight"])
+        for x in made.as_numpy_iterator()
+    ]
+    assert rows == [
+        ([0, 0], b"A {x} 6", b"no", False, 2.0),
+        ([0, 1], b"A {x} 6", b"yes A", True, 2.0),
+        ([1, 0], b"B {x} 5", b"no", True, 0.5),
+        ([1, 1], b"B {x} 5", b"yes B", False, 0.5),
+    ]
+    train = t5_preprocessors.rank_classification_formatter(_stories(), ["{text}1", "{text}2"], "x", mode="train")
+    assert [x["inputs"] for x in train.as_numpy_iterator()] == [b"A2", b"B1"]
+    together = t5_preprocessors.rank_classification_formatter(_stories(), "{text}", ["a", "b"], mode="fewshot_eval")
+    assert [x["targets"].tolist() for x in together.as_numpy_iterator()] == [[b"a", b"b"]] * 2
+    example = next(made.as_numpy_iterator())
+    assert postprocessors.rank_classification("no", example=example | {"targets": [7, 8, 1]}, is_target=True)[1:] == (
+        False,
+        2.0,
+        3,
+    )
+    with pytest.raises(ValueError, match="not 'test'"):
+        t5_preprocessors.rank_classification_formatter(_stories(), "a", ["b", "c"], mode="test")
+    with pytest.raises(ValueError, match="2 inputs_formats do not go with 3"):
+        t5_preprocessors.rank_classification_formatter(_stories(), ["a", "b"], ["b", "c", "d"])
