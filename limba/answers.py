@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import numpy as np
@@ -56,6 +56,7 @@ class Answerer:
         max_inputs_length: int = 512,
         max_decode_length: int = 114,
         batch_size: int = 8,
+        decode_fn: Callable | None = None,
         num_decodes: int | None = None,
         random_seed: int = 0,
     ):
@@ -67,12 +68,15 @@ class Answerer:
           max_inputs_length: longer inputs are cut, and counted in a warning.
           max_decode_length: tokens of an answer.
           batch_size: lines at a time; rounded up to what the mesh divides.
+          decode_fn: a function of `limba.decoding`; None is the model's.
           num_decodes: beams or samples of a line; None asks the model.
           random_seed: for sampling.
 
         Raises:
           ValueError: without a checkpoint.
         """
+        if decode_fn is not None:
+            model = model.with_decode_fn(decode_fn)
         self._model = model
         self._max_inputs_length = max_inputs_length
         self._max_decode_length = max_decode_length

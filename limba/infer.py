@@ -29,6 +29,7 @@ from tqdm import tqdm
 from limba import (
     checkpoints,
     data,
+    decoding_flags,
     distributed,
     gin_utils,
     infer_text,
@@ -300,7 +301,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--input", action="append", default=[], metavar="TEXT", help="a line to answer; repeatable")
     parser.add_argument("--input_file", metavar="FILE", help="one input a line; - reads standard input")
     parser.add_argument("--output_file", metavar="FILE", help="JSON lines; printed if not given")
-    run_configuration.add_decoding_flags(parser)
+    decoding_flags.add_flags(parser)
     parser.add_argument("--shard_id", type=int, help="the part of a task to work on; before infer.shard_id of gin")
     flags = gin_utils.parse_flags(parser, argv)
     if not flags.run_dir and not flags.gin_file:
@@ -313,14 +314,15 @@ def main(argv: Sequence[str]) -> int:
         return 0
 
     inputs = flags.input + (infer_text.read_lines(flags.input_file) if flags.input_file else [])
-    bindings = run_configuration.decoding_bindings(flags)
+    decoding = decoding_flags.from_flags(flags)
+    bindings = []
     if flags.run_dir:
-        bindings.insert(0, f"CHECKPOINT_PATH = {run_configuration.newest_checkpoint(flags.run_dir)!r}")
+        bindings = [f"CHECKPOINT_PATH = {run_configuration.newest_checkpoint(flags.run_dir)!r}"]
     run_configuration.parse(flags, "gin/runs/infer_text.gin", bindings)
     gin_utils.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"")
     configured = gin.external_configurable(infer_text.infer_text, module="limba.infer_text")
     given: dict[str, Any] = {"output_file": flags.output_file} if flags.output_file else {}
-    gin_utils.start(configured, flags, inputs=inputs, **given)
+    gin_utils.start(configured, flags, inputs=inputs, decoding=decoding, **given)
     return 0
 
 

@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from limba import checkpoints, distributed
 from limba.answers import Answer, Answerer
+from limba.decoding_flags import AS_BOUND, Decoding
 
 
 def infer_text(
@@ -24,6 +25,7 @@ def infer_text(
     restore_checkpoint_cfg: checkpoints.RestoreCheckpointConfig,
     inputs: Sequence[str],
     output_file: str | None = None,
+    decoding: Decoding = AS_BOUND,
 ) -> list[Answer]:
     """Answers lines of text.
 
@@ -35,6 +37,7 @@ def infer_text(
       restore_checkpoint_cfg: the checkpoint.
       inputs: lines.
       output_file: JSON lines with the fields of `limba.answers.Answer`; None prints them.
+      decoding: where it is not the run's.
 
     Returns:
       What was printed, or was new in the file.
@@ -46,11 +49,13 @@ def infer_text(
         raise ValueError("Nothing to answer: give --input TEXT or --input_file FILE.")
     checkpoint = distributed.from_first("checkpoint", lambda: restore_checkpoint_cfg.checkpoint)
     is_writer = jax.process_index() == 0
-    file = _AnswersFile(Path(output_file).expanduser().absolute(), checkpoint, inputs) if output_file else None
+    file = (
+        _AnswersFile(Path(output_file).expanduser().absolute(), checkpoint, inputs, decoding) if output_file else None
+    )
     done = distributed.from_first("count of answers", lambda: file.done() if file else 0)
     answers = []
     if done < len(inputs):
-        answerer = answerer_cls(restore_checkpoint_cfg=restore_checkpoint_cfg)
+        answerer = answerer_cls(restore_checkpoint_cfg=restore_checkpoint_cfg, **decoding.arguments())
         done -= done % answerer.lines_at_once
         hidden = not is_writer or len(inputs) <= answerer.batch_size
         with (
@@ -82,12 +87,13 @@ def _ignore(answer: Answer) -> None:
 class _AnswersFile:
     """Answers as JSON lines. Unfinished, the first line says of what."""
 
-    def __init__(self, path: Path, checkpoint: str | None, inputs: Sequence[str]):
+    def __init__(self, path: Path, checkpoint: str | None, inputs: Sequence[str], decoding: Decoding):
         self.path = path
         self._unfinished = path.with_name(path.name + ".unfinished")
         self._header = {
             "checkpoint": checkpoint,
             "inputs": hashlib.sha256("\n".join(inputs).encode()).hexdigest(),
+            "way of decoding": dataclasses.asdict(decoding),
             "configuration": hashlib.sha256(gin.config_str().encode()).hexdigest(),
         }
 

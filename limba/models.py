@@ -4,11 +4,12 @@ Names and hooks are T5X's: a network with the protocol of `network.Transformer` 
 bound, and a subclass can replace the loss, the logits, the initial variables or a step of decoding.
 """
 
+import copy
 import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import flax.core
 import flax.linen as nn
@@ -104,6 +105,12 @@ class BaseTransformerModel:
     @property
     def decode_fn(self) -> Callable | None:
         return self._decode_fn
+
+    def with_decode_fn(self, decode_fn: Callable) -> Self:
+        """This model, decoding in another way."""
+        other = copy.copy(self)
+        other._decode_fn = decode_fn
+        return other
 
     # ------------------------------------------------- parameters ---------------------------------------------------
 

@@ -17,8 +17,9 @@ from typing import Any
 
 import gin
 
-from limba import checkpoints, gin_utils, native_logs, run_configuration
+from limba import checkpoints, decoding_flags, gin_utils, native_logs, run_configuration
 from limba.answers import Answer, Answerer
+from limba.decoding_flags import AS_BOUND, Decoding
 
 _BLANK = re.compile(r"_{3,}")
 
@@ -29,6 +30,7 @@ def try_model(
     restore_checkpoint_cfg: checkpoints.RestoreCheckpointConfig,
     serve: Callable[[Callable[[str, str], str], str], None],
     prefix: str,
+    decoding: Decoding = AS_BOUND,
 ) -> None:
     """Loads a model and lets somebody ask it.
 
@@ -37,8 +39,9 @@ def try_model(
       restore_checkpoint_cfg: the checkpoint.
       serve: gets `(text, prefix) -> answer` and the prefix, and returns when nobody asks any more.
       prefix: what the texts begin with.
+      decoding: where it is not the run's.
     """
-    answerer = answerer_cls(restore_checkpoint_cfg=restore_checkpoint_cfg)
+    answerer = answerer_cls(restore_checkpoint_cfg=restore_checkpoint_cfg, **decoding.arguments())
     serve(lambda text, before: reply(answerer, text, before), prefix)
 
 
@@ -110,19 +113,19 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--web", action="store_true", help="a page in the browser, in place of the terminal")
     parser.add_argument("--host", default="127.0.0.1", help="where the page listens (this machine only)")
     parser.add_argument("--port", type=int, default=7860, help="of the page (7860)")
-    run_configuration.add_decoding_flags(parser)
+    decoding_flags.add_flags(parser)
     flags = gin_utils.parse_flags(parser, argv)
     name = Path(flags.run_dir).absolute().name
     if flags.web:
         make_page(lambda text, before: text, "", name)  # Fails before the model is loaded, if it fails.
-    bindings = run_configuration.decoding_bindings(flags)
-    bindings.insert(0, f"CHECKPOINT_PATH = {run_configuration.newest_checkpoint(flags.run_dir)!r}")
-    bindings.insert(0, "answers.Answerer.batch_size = 1")
+    decoding = decoding_flags.from_flags(flags)
+    checkpoint = run_configuration.newest_checkpoint(flags.run_dir)
+    bindings = [f"CHECKPOINT_PATH = {checkpoint!r}", "answers.Answerer.batch_size = 1"]
     configured = gin.external_configurable(try_model, module="limba.try_model")
     with native_logs.filtered():
         run_configuration.parse(flags, "gin/runs/infer_text.gin", bindings)
     serve = _web_server(flags, name) if flags.web else serve_terminal
-    gin_utils.start(configured, flags, serve=serve, prefix=flags.prefix)
+    gin_utils.start(configured, flags, serve=serve, prefix=flags.prefix, decoding=decoding)
     return 0
 
 

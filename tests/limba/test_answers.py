@@ -65,10 +65,11 @@ def test_answers_are_those_of_predict_batch(greedy, num_devices):
         assert result.score < -1
 
 
-def test_several_decodes_the_best_first(greedy, tmp_path):
-    model, params, restore = save_model(tmp_path, decoding.beam_search)
+def test_several_decodes_the_best_first(greedy):
+    model, params, restore = greedy
     answerer = answers.Answerer(
         model=model,
+        decode_fn=decoding.beam_search,
         restore_checkpoint_cfg=restore,
         partitioner=small.partitioner(),
         max_decode_length=5,
@@ -76,7 +77,9 @@ def test_several_decodes_the_best_first(greedy, tmp_path):
     )
     (answer,) = answerer.answer(["5 6 7"])
     batch = {"encoder_input_tokens": np.array([[5, 6, 7, 1] + [0] * 28]), "decoder_input_tokens": np.zeros((1, 5), int)}
-    beams, aux = model.predict_batch_with_aux(params, batch, num_decodes=3, return_all_decodes=True)
+    beams, aux = model.with_decode_fn(decoding.beam_search).predict_batch_with_aux(
+        params, batch, num_decodes=3, return_all_decodes=True
+    )
     texts = [" ".join(str(t) for t in row if t > 1) for row in np.asarray(beams[0])]
     assert [answer.prediction, *answer.others] == texts[::-1] and len(set(texts)) == 3
     assert answer.score == pytest.approx(float(aux["scores"][0, -1]), abs=1e-4)
