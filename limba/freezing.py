@@ -1,6 +1,7 @@
 """Training a part of the parameters, chosen by path: the others get no updates and have no optimizer state."""
 
 import difflib
+import functools
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -66,17 +67,24 @@ def require_match(where: str, pattern: re.Pattern[str], paths: Iterable[str]) ->
     if any(map(pattern.fullmatch, paths)):
         return
     nearest = [path for path in paths if pattern.search(path) or pattern.fullmatch(path[1:])]
-    nearest = nearest or difflib.get_close_matches(pattern.pattern.replace(".*", ""), paths, n=3, cutoff=0.0)
+    nearest = nearest or sorted(paths, key=functools.partial(_likeness, pattern.pattern), reverse=True)
     raise ValueError(
         f"{where} has {pattern.pattern!r}, which matches no parameter. An expression matches the whole path, slash "
         f"included; the nearest are {', '.join(nearest[:3])}."
     )
 
 
+def _likeness(regex: str, path: str) -> float:
+    """How much the end of a path is like the words of an expression."""
+    words = re.sub(r"[^\w/]+", "", regex).strip("/")
+    end = path.split("/")[-words.count("/") - 1 :]
+    return difflib.SequenceMatcher(None, words, "/".join(end)).ratio()
+
+
 def count_trained(optimizer_def: Any, params: PyTree) -> tuple[int, int]:
     """How many numbers an optimizer definition trains, and how many there are."""
     total = sum(math.prod(x.shape) for x in jax.tree.leaves(params))
-    if not isinstance(optimizer_def, MultiOptimizer):
+    if not hasattr(optimizer_def, "trained_paths"):
         return total, total
     flat = traverse_util.flatten_dict(params)
     return sum(math.prod(flat[path].shape) for path in optimizer_def.trained_paths(params)), total

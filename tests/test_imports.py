@@ -47,7 +47,7 @@ LAYERS = [
         "limba.state_utils",
         "limba.patches",
     },
-    {"limba.freezing"},
+    {"limba.clipping", "limba.freezing"},
     {"limba.lora"},
     {"limba.layers"},
     {"limba.attention"},

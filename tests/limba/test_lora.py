@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -16,60 +18,65 @@ def _models(**fields):
     return small.model(optimizer, module=lora.LoRA(plain, rank=2, alpha=8.0)), small.model(module=plain)
 
 
+def _random(shapes):
+    """Numbers in the shapes of parameters, by path."""
+    rng = np.random.default_rng(0)
+    flat = traverse_util.flatten_dict(shapes)
+    return {path: rng.normal(0, 0.1, x.shape).astype(np.float32) for path, x in flat.items()}
+
+
 @pytest.mark.parametrize("scan_layers", [False, True])
 @pytest.mark.parametrize("joined_attention_kernels", [False, True])
-def test_new_adapters_change_nothing_and_the_sums_are_the_networks_kernels(scan_layers, joined_attention_kernels):
+def test_the_networks_kernels_are_the_sums(scan_layers, joined_attention_kernels):
     model, plain = _models(scan_layers=scan_layers, joined_attention_kernels=joined_attention_kernels)
-    params = model.initial_variables(jax.random.key(0))["params"]
-    base = plain.initial_variables(jax.random.key(0))["params"]
-    assert jax.tree.all(jax.tree.map(lambda a, b: np.array_equal(a, b), model.module.merge(params), base))
-
-    rng = np.random.default_rng(0)
-    flat = {
-        path: rng.normal(0, 0.1, x.shape).astype(np.float32) if path[-1] == "lora_b" else np.asarray(x)
-        for path, x in traverse_util.flatten_dict(params, sep="/").items()
-        for path in [tuple(path.split("/"))]
-    }
+    flat = _random(model.param_shapes_and_axes()[0])
     sums = {path: x for path, x in flat.items() if path[-1] not in ("lora_a", "lora_b")}
     for path, a in flat.items():
         if path[-1] == "lora_a":
             b, kernel = flat[*path[:-1], "lora_b"], (*path[:-1], "kernel")
             # Layer by layer: of T5X's stacks they are at axis 1.
-            products = [a @ b] if not scan_layers else [a[:, i] @ b[:, i] for i in range(3)]
-            shape = flat[kernel].shape if not scan_layers else (flat[kernel].shape[0], *flat[kernel].shape[2:])
-            products = [4.0 * product.reshape(shape) for product in products]
+            products = [a[:, i] @ b[:, i] for i in range(3)] if scan_layers else [a @ b]
+            shape = flat[kernel].shape
+            layer = (shape[0], *shape[2:]) if scan_layers else shape
+            products = [4.0 * product.reshape(layer) for product in products]
             sums[kernel] = flat[kernel] + (np.stack(products, axis=1) if scan_layers else products[0])
-    with_adapters = model.logits(traverse_util.unflatten_dict(flat), small.batch(0))
-    merged = plain.logits(traverse_util.unflatten_dict(sums), small.batch(0))
-    np.testing.assert_allclose(with_adapters, merged, rtol=0, atol=1e-5)
-    assert np.abs(with_adapters - plain.logits(base, small.batch(0))).max() > 1e-2
+    merged = traverse_util.flatten_dict(model.module.merge(traverse_util.unflatten_dict(flat)))
+    assert merged.keys() == sums.keys() == traverse_util.flatten_dict(plain.param_shapes_and_axes()[0]).keys()
+    # Of a layer 4 kernels of each attention, of which the decoder has two, and 3 of the MLP.
+    assert sum(path[-1] == "lora_a" for path in flat) == (7 + 11) * (1 if scan_layers else 3)
+    for path, x in merged.items():
+        np.testing.assert_allclose(x, sums[path], rtol=1e-6, atol=1e-6)
 
 
-def test_training_changes_the_factors_alone_and_decoding_uses_them():
-    model, plain = _models()
+def test_training_changes_the_factors_alone():
+    model, _ = _models(num_encoder_layers=1, num_decoder_layers=1)
     trainer = small.make_trainer(model)
     state = trainer.new_state(jax.random.key(0))
     before = traverse_util.flatten_dict(jax.tree.map(np.asarray, state.params))
+    # The products begin as zeros.
+    assert all(np.any(x) == (path[-1] != "lora_b") for path, x in before.items())
     for step in range(2):
         state, _ = trainer.train_step(state, small.batch(step))
     for path, x in traverse_util.flatten_dict(state.params).items():
         assert np.array_equal(x, before[path]) == (path[-1] not in ("lora_a", "lora_b")), path
-    np.testing.assert_array_equal(
-        model.predict_batch(state.params, small.batch(0)),
-        plain.predict_batch(model.module.merge(state.params), small.batch(0)),
-    )
+
+
+def test_a_copy_with_another_network():
+    module = _models()[0].module
+    scanned = module.clone(config=dataclasses.replace(module.config, scan_layers=True))
+    assert scanned.config.scan_layers and scanned.rank == module.rank == 2
 
 
 @pytest.mark.parametrize(
     ("fields", "share"),
     [
         # T5 1.1 base, mT5 small, T5 1.0 small, umT5 small.
-        ({"vocab_size": 32128, "emb_dim": 768, "num_heads": 12, "layers": 12, "mlp_dim": 2048}, 0.0137),
-        ({"vocab_size": 250112, "emb_dim": 512, "num_heads": 6, "layers": 8, "mlp_dim": 1024}, 0.0042),
+        ({"vocab_size": 32128, "emb_dim": 768, "num_heads": 12, "layers": 12, "mlp_dim": 2048}, 0.01351),
+        ({"vocab_size": 250112, "emb_dim": 512, "num_heads": 6, "layers": 8, "mlp_dim": 1024}, 0.00424),
         ({"emb_dim": 512, "num_heads": 8, "layers": 6, "mlp_dim": 2048, "logits_via_embedding": True,
-          "mlp_activations": ("relu",), "vocab_size": 32128}, 0.0175),
+          "mlp_activations": ("relu",), "vocab_size": 32128}, 0.01756),
         ({"vocab_size": 256384, "emb_dim": 512, "num_heads": 6, "layers": 8, "mlp_dim": 1024,
-          "relative_bias_per_layer": True}, 0.0041),
+          "relative_bias_per_layer": True}, 0.00415),
     ],
 )  # fmt: skip
 def test_less_than_two_percent_are_trained(fields, share):
@@ -82,7 +89,7 @@ def test_less_than_two_percent_are_trained(fields, share):
     model = small.model(optimizer, module=lora.LoRA(network.Transformer(config)))
     shapes, _ = model.param_shapes_and_axes()
     trained, total = freezing.count_trained(model.optimizer_def, shapes)
-    assert trained / total == pytest.approx(share, abs=5e-5)
+    assert trained / total == pytest.approx(share, abs=1e-5)
 
 
 @pytest.mark.parametrize(
