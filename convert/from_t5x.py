@@ -10,7 +10,7 @@ Training, evaluation and inference need no conversion: they read T5X's directori
 import argparse
 from pathlib import Path
 
-from convert import limba_run, models
+from convert import limba_run, lora_merge, models
 from convert.models import Told
 from convert.t5x_checkpoint import without_optimizer
 from limba import saved_tensors
@@ -46,7 +46,7 @@ def from_t5x(
       ValueError: if the checkpoint is damaged, not finite, or not of an encoder and decoder; or OUT has one already.
     """
     model = models.open_checkpoint(checkpoint, told)
-    tensors = saved_tensors.open_tensors(model.path)
+    tensors = lora_merge.merged(saved_tensors.open_tensors(model.path), model.path)
     if not with_optimizer:
         tensors = without_optimizer(tensors)
     path = limba_run.write_run(model, tensors, network, Path(out).expanduser().absolute(), verify, overwrite)

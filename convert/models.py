@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from convert import gin_facts, hf_config, hf_folder, hf_tokenizer, names, streams
+from convert import gin_facts, hf_config, hf_folder, hf_tokenizer, lora_merge, names, streams
 from limba import saved_tensors, scan_layout, storage
 from limba.checkpoint_directories import find_checkpoint
 from limba.checkpoint_files import load_run_info
@@ -131,7 +131,7 @@ def _open_folder(path: Path, told: Told, format_: str | None) -> Model:
 def open_checkpoint(path: str | AnyPath, told: Told = _NOTHING) -> Model:
     """Opens a checkpoint of Limba or T5X; see `open_model`."""
     path = find_checkpoint(path)
-    saved = saved_tensors.open_tensors(path)
+    saved = lora_merge.merged(saved_tensors.open_tensors(path), path)
     info: Mapping[str, Any] = {}
     if storage.is_file(path / "run" / "run.json"):
         info = load_run_info(path)

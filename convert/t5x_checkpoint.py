@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from convert import check, models, streams, t5x_state
+from convert import check, lora_merge, models, streams, t5x_state
 from convert.folder import REPORT, choose_out, complete_or_absent, fingerprint, previous
 from convert.models import Model
 from limba import saved_tensors, scan_layout
@@ -40,7 +40,7 @@ class Source:
 
 
 def open_source(checkpoint: str | AnyPath, network: str | None = None, with_optimizer: bool = True) -> Source:
-    """Opens a checkpoint of Limba or T5X, or the newest one of a run's directory.
+    """Opens a checkpoint of Limba or T5X, or the newest one of a run's directory; LoRA adapters are merged.
 
     Args:
       checkpoint: on this machine or in a bucket.
@@ -52,7 +52,7 @@ def open_source(checkpoint: str | AnyPath, network: str | None = None, with_opti
       ValueError: if it is damaged.
     """
     path = find_checkpoint(checkpoint)
-    tensors: Mapping[str, SavedTensor] = saved_tensors.open_tensors(path)
+    tensors = lora_merge.merged(saved_tensors.open_tensors(path), path)
     step = int(np.asarray(tensors["state/step"])) if "state/step" in tensors else 0
     if not with_optimizer:
         tensors = without_optimizer(tensors)

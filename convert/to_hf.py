@@ -21,6 +21,7 @@ import limba
 from convert import check, flax_files, hf_config, hf_tokenizer, model_card, models, names, safetensors_files, streams
 from convert.folder import REPORT, choose_out, complete_or_absent, fingerprint, previous
 from convert.models import Model, Told
+from limba.best_checkpoint import best_checkpoint
 from limba.saved_tensors import SavedTensor
 
 _WRITERS: Mapping[str, Callable[..., None]] = {"safetensors": safetensors_files.write, "flax": flax_files.write}
@@ -33,6 +34,12 @@ _NOTHING = Told()
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", help="a checkpoint of Limba or T5X, or a run's directory for its newest one")
     parser.add_argument("out", help="the folder to write")
+    parser.add_argument(
+        "--best",
+        metavar="MODE:METRIC",
+        help="of a run, the checkpoint that is best by a metric of its metrics.jsonl, not the newest: "
+        "max:inference_eval/my_task/eval/accuracy, min:training_eval/my_task/loss",
+    )
     add_options(parser)
     models.add_told_arguments(parser)
 
@@ -47,7 +54,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    to_hf(args.checkpoint, args.out, **options(args))
+    checkpoint = args.checkpoint if args.best is None else str(best_checkpoint(args.checkpoint, args.best))
+    to_hf(checkpoint, args.out, **options(args))
 
 
 def options(args: argparse.Namespace) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a run does with its metrics besides writing them: stop early, stop on NaN, whatever a subclass does.
+"""What a run does with its metrics besides writing them: stop early, drop the rate, whatever a subclass does.
 
 `train(actions={"TRAIN_EVAL": [EarlyStoppingAction(("my_task", "accuracy"), "max")]})`; the keys name an `ActionMode`.
 An action runs whenever metrics of its mode are there: `TRAIN` every `stats_period` steps with the metrics of the task
@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from limba import distributed
 from limba.train_state import TrainState
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,13 @@ class ActionMode(enum.Enum):
 
 
 class BaseAction(abc.ABC):
-    """Something done with the metrics of each period or evaluation."""
+    """Something done with the metrics of each period or evaluation.
+
+    Attributes:
+      rate_scale: what the learning rate is to be multiplied by from now on.
+    """
+
+    rate_scale: float = 1.0
 
     @abc.abstractmethod
     def run(self, train_state: TrainState, metrics_by_task: MetricsByTask) -> bool:
@@ -104,12 +111,9 @@ class EarlyStoppingAction(_MonitoringAction):
         self, metric: tuple[str, str], mode: str, patience: int = 3, atol: float = 0.0, rtol: float = 0.0
     ) -> None:
         super().__init__(*metric)
-        if mode not in ("min", "max"):
-            raise ValueError(f"EarlyStoppingAction.mode is {mode!r}; use 'min' or 'max'.")
+        _check_mode_and_tolerances(type(self).__name__, mode, atol, rtol)
         if patience < 2:
             raise ValueError(f"EarlyStoppingAction.patience is {patience}; two measurements are the least to compare.")
-        if atol < 0 or rtol < 0:
-            raise ValueError(f"EarlyStoppingAction.atol and rtol are {atol} and {rtol}; they must not be negative.")
         self._sign = 1.0 if mode == "max" else -1.0
         self._atol = atol
         self._rtol = rtol
@@ -135,6 +139,89 @@ class EarlyStoppingAction(_MonitoringAction):
     def resume(self, past: Sequence[MetricsByTask]) -> None:
         values = [metrics.get(self.task, {}).get(self.metric) for metrics in past]
         self._history.extend(float(value) for value in values if value is not None)
+
+
+class DropOnPlateauAction(_MonitoringAction):
+    """Multiplies the learning rate by `factor` when a metric has not improved on its best for `patience` measurements.
+
+    What was seen before, and so the rate, is known again in a run that is resumed, from its `metrics.jsonl`. The
+    training step is compiled anew at each drop.
+
+    Args:
+      metric: (task, name of the metric).
+      mode: "min" if smaller is better, "max" if larger is.
+      factor: below 1.
+      patience: measurements in a row that are no improvement.
+      atol: absolute change that does not count as an improvement.
+      rtol: likewise, as a share of the best.
+      min_scale: the product of all factors is never below it.
+
+    Raises:
+      ValueError: for another mode, a factor or `min_scale` that is not between 0 and 1, a patience below 1, a negative
+        tolerance.
+    """
+
+    def __init__(
+        self,
+        metric: tuple[str, str],
+        mode: str,
+        factor: float = 0.5,
+        patience: int = 2,
+        atol: float = 0.0,
+        rtol: float = 0.0,
+        min_scale: float = 0.01,
+    ) -> None:
+        super().__init__(*metric)
+        _check_mode_and_tolerances(type(self).__name__, mode, atol, rtol)
+        if not (0 < factor < 1 and 0 < min_scale < 1):
+            raise ValueError(
+                f"DropOnPlateauAction.factor and min_scale are {factor} and {min_scale}; they lie between 0 and 1."
+            )
+        if patience < 1:
+            raise ValueError(f"DropOnPlateauAction.patience is {patience}; it is at least 1 measurement.")
+        self._sign = 1.0 if mode == "max" else -1.0
+        self._factor, self._min_scale, self._patience = factor, min_scale, patience
+        self._atol, self._rtol = atol, rtol
+        self._best: float | None = None
+        self._without_improvement = 0
+
+    def run(self, train_state: TrainState, metrics_by_task: MetricsByTask) -> bool:
+        del train_state
+        value = self._value(metrics_by_task)
+        if value is not None and self._drops(value):
+            logger.info(
+                "%s of %s is %.6g and its best %.6g: the learning rate is now %.3g of the schedule's.",
+                *(self.metric, self.task, value, self._best, self.rate_scale),
+            )
+        return False
+
+    def _drops(self, value: float) -> bool:
+        """Takes a measurement in; whether the rate drops. What is not finite is no measurement."""
+        if not math.isfinite(value):
+            return False
+        margin = self._atol + self._rtol * abs(self._best or 0.0)
+        if self._best is None or self._sign * (value - self._best) > margin:
+            self._best, self._without_improvement = value, 0
+            return False
+        self._without_improvement += 1
+        if self._without_improvement < self._patience or self.rate_scale <= self._min_scale:
+            return False
+        self._without_improvement = 0
+        self.rate_scale = max(self._min_scale, self.rate_scale * self._factor)
+        return True
+
+    def resume(self, past: Sequence[MetricsByTask]) -> None:
+        for metrics in past:
+            value = metrics.get(self.task, {}).get(self.metric)
+            if value is not None:
+                self._drops(float(value))
+
+
+def _check_mode_and_tolerances(action: str, mode: str, atol: float, rtol: float) -> None:
+    if mode not in ("min", "max"):
+        raise ValueError(f"{action}.mode is {mode!r}; use 'min' or 'max'.")
+    if atol < 0 or rtol < 0:
+        raise ValueError(f"{action}.atol and rtol are {atol} and {rtol}; they must not be negative.")
 
 
 class TerminateOnNanAction(_MonitoringAction):
@@ -189,6 +276,19 @@ class Actions:
 
     def __contains__(self, mode: ActionMode) -> bool:
         return bool(self._by_mode.get(mode))
+
+    @property
+    def scale_rate(self) -> bool:
+        """Whether one of them may scale the learning rate."""
+        return any(isinstance(x, DropOnPlateauAction) for actions in self._by_mode.values() for x in actions)
+
+    @property
+    def rate_scale(self) -> float:
+        """What the actions multiply the learning rate by, as host 0 knows it."""
+        return distributed.from_first(
+            "scale of the learning rate",
+            lambda: math.prod(action.rate_scale for actions in self._by_mode.values() for action in actions),
+        )
 
     def run(self, mode: ActionMode, train_state: TrainState, metrics_by_task: MetricsByTask) -> bool:
         """Runs a mode's actions on host 0; whether one of them ends training, on every host."""

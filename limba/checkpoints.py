@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from limba import classic_checkpoints, distributed, state_utils, storage, writers
+from limba import classic_checkpoints, distributed, state_utils, storage
+from limba.best_checkpoint import metric_values
 from limba.checkpoint_directories import PREFIX, checkpoint_path, checkpoint_steps, find_checkpoint
 from limba.checkpoint_files import FilesHandler, FilesSave, forget_files, load_files, load_run_info, write_files
 from limba.restore import (
@@ -308,13 +309,7 @@ class SaveBestCheckpointer(Checkpointer):
         return ranked[: max(0, len(ranked) - keep)]
 
     def _metric_values(self) -> dict[int, float]:
-        """The metric by step. Its name is a dataset and a metric, and both may contain slashes."""
-        values = {}
-        for line in writers.read_metrics(self.model_dir):
-            metric = self._metric.removeprefix(f"{line['dataset']}/")
-            # What was not a number is null there: such a checkpoint has no metric.
-            if metric != self._metric and line.get(metric) is not None:
-                values[line["step"]] = float(line[metric])
+        values = metric_values(self.model_dir, self._metric)
         if not values:
             logger.warning("SaveBestCheckpointer: no metric %s was written to %s yet.", self._metric, self.model_dir)
         return values

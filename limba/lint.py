@@ -76,12 +76,14 @@ def lint(made: Mapping[str, Any], model_axis: int, num_devices: int | None) -> I
       num_devices: that it will have; None if nobody says.
     """
     yield from _check_model_dir(made["model_dir"])
-    names = ("total_steps", "relative_steps", "eval_steps", "eval_period", "stats_period")
+    names = ("total_steps", "relative_steps", "epochs", "eval_steps", "eval_period", "stats_period")
     try:
         check_numbers(*(made[name] for name in names))
     except ValueError as error:
         yield refused("configuration", str(error))
-        made = {**made, "total_steps": 1, "relative_steps": None, "eval_steps": None}
+        made = {**made, "total_steps": 1, "relative_steps": None, "epochs": None, "eval_steps": None}
+    if made["epochs"] is not None:  # How many steps they are is counted by the run; the first is looked at.
+        made = {**made, "relative_steps": 1}
     model, train_cfg, partitioner = made.get("model"), made.get("train_dataset_cfg"), made.get("partitioner")
     config = getattr(getattr(model, "module", None), "config", None)
     usable = True

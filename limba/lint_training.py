@@ -41,6 +41,8 @@ def initial_step(model_dir: str, restore: RestoreCheckpointConfig | None) -> tup
     paths = [path] if isinstance(path, str | Path) else list(path)
     if restore is None or not any(paths):
         return 0, []
+    if "step" in restore.reset:
+        return 0, []
     if storage.is_remote(storage.as_path(next(filter(None, paths)))):
         return _step_in_name(str(next(filter(None, paths)))) or 0, []
     try:

@@ -21,6 +21,7 @@ from flax.linen import partitioning as nn_partitioning
 from limba import decoding, losses
 from limba import metrics as metrics_lib
 from limba.data import Batch
+from limba.lora import LoRA
 from limba.optimizers import OptimizerDef, as_optimizer_def
 
 Array = jax.Array
@@ -68,7 +69,7 @@ class BaseTransformerModel:
 
     def __init__(
         self,
-        module: nn.Module,
+        module: nn.Module | LoRA,
         input_vocabulary: Vocabulary,
         output_vocabulary: Vocabulary,
         optimizer_def: OptimizerDef | optax.GradientTransformation,
@@ -78,7 +79,7 @@ class BaseTransformerModel:
         loss_normalizing_factor: losses.LossNormalizingFactor = None,
     ):
         """Args:
-        module: a Linen network.
+        module: a Linen network, or one with adapters.
         input_vocabulary, output_vocabulary: SeqIO vocabularies.
         optimizer_def: see `limba.optimizers`.
         decode_fn: `decoding.beam_search`, `decoding.temperature_sample` or one with their signature.
@@ -235,6 +236,10 @@ class BaseTransformerModel:
         """Decoded tokens of `(params, batch, rng)`, and `scores` among what else is known of them."""
         raise NotImplementedError(f"{type(self).__name__} must define predict_batch_with_aux.")
 
+    def _merged(self, params: PyTree) -> PyTree:
+        """The parameters with adapters merged, where the network has some: once, and not at every step of decoding."""
+        return self.module.merge(params) if isinstance(self.module, LoRA) else params
+
     def _decode(
         self,
         tokens_to_logits: decoding.TokensToLogits,
@@ -273,7 +278,7 @@ class EncoderDecoderModel(BaseTransformerModel):
 
     def __init__(
         self,
-        module: nn.Module,
+        module: nn.Module | LoRA,
         input_vocabulary: Vocabulary,
         output_vocabulary: Vocabulary,
         optimizer_def: OptimizerDef | optax.GradientTransformation,
@@ -461,6 +466,7 @@ class EncoderDecoderModel(BaseTransformerModel):
         if prompt_with_targets:
             prompts = jnp.where(targets == self.output_vocabulary.eos_id, 0, targets)
 
+        params = self._merged(params)
         encoded: Any = self.module.apply({"params": params}, inputs, enable_dropout=False, method=self.module.encode)
         cache, initial_index = self._compute_kv_cache(
             params,
@@ -502,7 +508,7 @@ class DecoderOnlyModel(BaseTransformerModel):
 
     def __init__(
         self,
-        module: nn.Module,
+        module: nn.Module | LoRA,
         vocabulary: Vocabulary,
         optimizer_def: OptimizerDef | optax.GradientTransformation,
         decode_fn: Callable = decoding.temperature_sample,
@@ -654,6 +660,7 @@ class DecoderOnlyModel(BaseTransformerModel):
                 "`inputs` and `targets`."
             )
         inputs = batch["decoder_input_tokens"] * batch["decoder_causal_attention"]
+        params = self._merged(params)
         cache, initial_index = self._compute_kv_cache(params, inputs, batch["decoder_causal_attention"])
         decodes, scores = self._decode(
             functools.partial(self._compute_logits_from_slice, params=params, max_decode_length=inputs.shape[1]),

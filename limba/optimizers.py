@@ -394,6 +394,10 @@ class MultiOptimizer:
         wrapped = [(opt, paths) for opt, paths in parts if hasattr(opt, "own_rates")]
         return [rate for opt, paths in wrapped for rate in opt.own_rates(_subtree(params, paths))]
 
+    def trained_paths(self, params: PyTree) -> list[tuple[str, ...]]:
+        """The parameters that one of the optimizers chooses."""
+        return [path for paths in self._paths(params) for path in paths]
+
     def _paths(self, tree: PyTree) -> list[list[tuple[str, ...]]]:
         """The paths of each optimizer's parameters."""
         names = traverse_util.unflatten_dict({path: path for path in traverse_util.flatten_dict(tree)})

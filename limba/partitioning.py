@@ -326,3 +326,21 @@ class PjitPartitioner:
                 f"num_heads is {num_heads}, which does not divide by the mesh axis {mesh_axis!r} of size {size}; set "
                 f"PjitPartitioner.num_partitions to a divisor of {num_heads}."
             )
+
+
+def batch_size_of_devices(per_device: int, partitioner: PjitPartitioner, num_microbatches: int = 1) -> int:
+    """The global batch from the rows of a device: `BATCH_SIZE = @partitioning.batch_size_of_devices()`.
+
+    Args:
+      per_device: rows that a device works on at a time. Devices that hold one copy of the model together
+        (`num_partitions`) count as one.
+      partitioner: the mesh.
+      num_microbatches: of an update, as `trainer.Trainer.num_microbatches`.
+
+    Raises:
+      ValueError: if one of the numbers is not at least 1.
+    """
+    for name, number in (("per_device (BATCH_SIZE_PER_DEVICE)", per_device), ("num_microbatches", num_microbatches)):
+        if not isinstance(number, int) or number < 1:
+            raise ValueError(f"batch_size_of_devices.{name} is {number!r}; it is a whole number of at least 1.")
+    return per_device * partitioner.num_data_shards * num_microbatches

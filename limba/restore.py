@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ RestoreStateTransformationFn = Callable[..., PyTree]
 
 _FLOAT_DTYPES = ("float32", "bfloat16")
 _MODES = ("specific", "latest", "all")
+_RESETS = ("step", "optimizer")
 _STATISTICS = "state/param_states/"
 
 
@@ -55,6 +57,9 @@ class RestoreCheckpointConfig:
       strict: a tensor that the model does not have is an error; else it is left where it is. With an assignment map or
         transformations it always is.
       fallback_to_scratch: tensors that the checkpoint lacks are initialized, and named in the log, instead of an error.
+      initialize: expressions that match whole names, `target/.*/lora_a`; such tensors may be missing.
+      reset: what of the checkpoint not to take over, of "step" (training begins at step 0) and "optimizer" (its state
+        starts anew).
       dtype: of the restored parameters in evaluation and inference; None is float32. Training is in float32.
       restore_dataset: also take over where the data stood. The checkpoint must be of a run on the same task with as
         many readers.
@@ -64,7 +69,7 @@ class RestoreCheckpointConfig:
       checkpoint_manager_cls: unused, likewise.
 
     Raises:
-      ValueError: for another mode or dtype.
+      ValueError: for another mode, dtype or thing to reset.
     """
 
     path: str | Sequence[str] = ()
@@ -72,6 +77,8 @@ class RestoreCheckpointConfig:
     assignment_map: AssignmentMap | None = None
     strict: bool = True
     fallback_to_scratch: bool = False
+    initialize: Sequence[str] = ()
+    reset: Sequence[str] = ()
     dtype: str | None = None
     restore_dataset: bool = False
     checkpointer_cls: Any = None
@@ -82,6 +89,8 @@ class RestoreCheckpointConfig:
         if self.mode not in _MODES:
             raise ValueError(f"RestoreCheckpointConfig.mode is {self.mode!r}; use one of {_MODES}.")
         check_dtype("RestoreCheckpointConfig.dtype", self.dtype)
+        if isinstance(self.reset, str) or set(self.reset) - set(_RESETS):
+            raise ValueError(f"RestoreCheckpointConfig.reset is {self.reset!r}; give a list of some of {_RESETS}.")
 
     @property
     def checkpoints(self) -> list[AnyPath]:
@@ -209,6 +218,10 @@ def _open(
             state = transform(state, template)
         flat = state_utils.flatten_state_dict(state)
         tensors = {name: saved_tensors.from_array(leaf) for name, leaf in flat.items() if leaf is not None}
+    if "optimizer" in config.reset:
+        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(_STATISTICS)}
+    if "step" in config.reset:
+        tensors["state/step"] = saved_tensors.from_array(np.zeros((), np.int32))
     tensors, done = scan_layout.convert(tensors, state_utils.flatten_state_dict(template))
     if done:
         logger.info("%s: %s.", path, done)
@@ -233,10 +246,17 @@ def _missing(
     ]
     missing = [name for name in wanted if name not in tensors]
     without_optimizer = not any(name.startswith(_STATISTICS) for name in tensors)
+    for pattern in config.initialize:
+        if not any(re.fullmatch(pattern, name) for name in wanted):
+            raise ValueError(
+                f"RestoreCheckpointConfig.initialize has {pattern!r}, which matches no tensor of the model. Names are "
+                f"whole, such as {next(iter(wanted))}."
+            )
+    statistics = {name for name in missing if without_optimizer and not name.startswith("target/")}
+    new = [name for name in missing if any(re.fullmatch(pattern, name) for pattern in config.initialize)]
+    others = [name for name in missing if name not in statistics and name not in new]
     if not config.fallback_to_scratch:
-        problems += [
-            f"{name}: missing" for name in missing if not (without_optimizer and not name.startswith("target/"))
-        ]
+        problems += [f"{name}: missing" for name in others]
     extra = [name for name in tensors if name not in wanted]
     if extra and config.strict and not config.transformations():
         problems += [f"{name}: not in the configured model" for name in extra]
@@ -244,9 +264,13 @@ def _missing(
         logger.warning("%s: not in the configured model and left out: %s.", path, _some(extra))
     if problems:
         raise _mismatch(path, problems)
-    if missing and without_optimizer:
+    if new:
+        logger.info("%s: %d tensors are new and initialized, such as %s.", path, len(new), new[0])
+    if "optimizer" in config.reset:
+        logger.info("%s: the optimizer starts anew, as RestoreCheckpointConfig.reset has it.", path)
+    elif missing and without_optimizer:
         logger.warning("%s holds no optimizer state: the optimizer starts anew.", path)
-    if others := [name for name in missing if not (without_optimizer and not name.startswith("target/"))]:
+    if others:
         logger.warning("%s: initialized from scratch (fallback_to_scratch): %s.", path, _some(others, 50))
     return missing
 
@@ -255,8 +279,8 @@ def _mismatch(path: str | AnyPath, problems: Sequence[str]) -> CheckpointMismatc
     return CheckpointMismatchError(
         f"{path} holds another network or optimizer than the gin files configure: {_some(problems, 5, '; ')}. "
         "Use the gin files of that run, or another MODEL_DIR. To start from it all the same, set "
-        "RestoreCheckpointConfig.fallback_to_scratch (missing tensors), .strict = False (extra ones) or "
-        ".assignment_map (other names)."
+        "RestoreCheckpointConfig.fallback_to_scratch (missing tensors), .strict = False (extra ones), "
+        ".assignment_map (other names) or .reset = ['optimizer'] (another optimizer)."
     )
 
 

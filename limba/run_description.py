@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import limba
 from limba import checkpoints, code_versions, distributed, gin_utils
 from limba.data import DatasetConfig
+from limba.lora import LoRA
 from limba.models import EncoderDecoderModel
 from limba.storage import AnyPath
 
@@ -67,6 +68,7 @@ def run_info(
     return {
         "limba_version": limba.__version__,
         "network": fields,
+        **({"lora": model.module.description} if isinstance(model.module, LoRA) else {}),
         "vocabulary": {
             "class": type(vocabulary).__name__,
             "sentencepiece_model_file": _absolute(file) if file else None,
@@ -92,11 +94,13 @@ def run_files(
     initial_step: int,
     total_steps: int,
     position_saved: bool,
+    rows_per_epoch: int | None = None,
 ) -> dict[str, bytes]:
     """The content of `run/`: run.json, config.gin, and the vocabulary's file."""
     info = run_info(model, dataset_config, seeds, initial_step) | {
         "total_steps": total_steps,
         "position_saved": position_saved,
+        "rows_per_epoch": rows_per_epoch,
         "commits": code_versions.commits(),
     }
     files = {

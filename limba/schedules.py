@@ -1,4 +1,9 @@
-"""Learning rate schedules under T5X's names."""
+"""Learning rate schedules: T5X's product of factors, and the usual shapes by name.
+
+A schedule is a function from the step before the update (int32 scalar, the first is 0) to a float32 scalar. The named
+ones warm up along a line from 0 and count their steps from `step_offset`, which is the step of the initial checkpoint
+where it counts (`TRAIN_STEPS_RELATIVE`).
+"""
 
 from collections.abc import Callable
 
@@ -86,3 +91,111 @@ def create_learning_rate_scheduler(
         return jnp.asarray(jnp.maximum(rate, min_learning_rate), jnp.float32)
 
     return learning_rate
+
+
+# --------------------------------------------------- the usual shapes ------------------------------------------------
+
+
+def warmup_constant(base_learning_rate: float, warmup_steps: int = 0, step_offset: int = 0) -> LearningRateFn:
+    """`base_learning_rate` after the warm-up."""
+    _check("warmup_constant", base_learning_rate, warmup_steps)
+    return _warmed_up(base_learning_rate, warmup_steps, step_offset, lambda s: jnp.ones_like(s))
+
+
+def warmup_rsqrt(base_learning_rate: float, warmup_steps: int, step_offset: int = 0) -> LearningRateFn:
+    """`base_learning_rate * sqrt(warmup_steps / step)` after the warm-up."""
+    _check("warmup_rsqrt", base_learning_rate, warmup_steps)
+    if warmup_steps < 1:
+        raise ValueError(f"warmup_rsqrt.warmup_steps is {warmup_steps}; the decay is measured by it, so at least 1.")
+    decay = lambda s: jnp.sqrt(warmup_steps / jnp.maximum(s, warmup_steps))  # noqa: E731
+    return _warmed_up(base_learning_rate, warmup_steps, step_offset, decay)
+
+
+def warmup_linear(
+    base_learning_rate: float,
+    total_steps: int,
+    warmup_steps: int = 0,
+    final_learning_rate: float = 0.0,
+    step_offset: int = 0,
+) -> LearningRateFn:
+    """After the warm-up along a line to `final_learning_rate` at `total_steps`, and constant from there."""
+    _check("warmup_linear", base_learning_rate, warmup_steps, total_steps, total_steps - warmup_steps)
+    final = final_learning_rate / base_learning_rate
+    decay = lambda s: 1.0 - (1.0 - final) * _progress(s, warmup_steps, total_steps)  # noqa: E731
+    return _warmed_up(base_learning_rate, warmup_steps, step_offset, decay)
+
+
+def warmup_cosine(
+    base_learning_rate: float,
+    total_steps: int,
+    warmup_steps: int = 0,
+    final_learning_rate: float = 0.0,
+    step_offset: int = 0,
+) -> LearningRateFn:
+    """After the warm-up along half a cosine to `final_learning_rate` at `total_steps`, and constant from there."""
+    _check("warmup_cosine", base_learning_rate, warmup_steps, total_steps, total_steps - warmup_steps)
+    final = final_learning_rate / base_learning_rate
+
+    def decay(step: Array) -> Array:
+        return final + (1.0 - final) * 0.5 * (1.0 + jnp.cos(jnp.pi * _progress(step, warmup_steps, total_steps)))
+
+    return _warmed_up(base_learning_rate, warmup_steps, step_offset, decay)
+
+
+def warmup_stable_decay(
+    base_learning_rate: float,
+    total_steps: int,
+    warmup_steps: int = 0,
+    decay_steps: int | None = None,
+    final_learning_rate: float = 0.0,
+    step_offset: int = 0,
+) -> LearningRateFn:
+    """WSD: warm-up, a constant rate, and over the last `decay_steps` `1 - sqrt(progress)` to `final_learning_rate`.
+
+    A run can go on from any checkpoint before the decay with a later `total_steps`. Source: arXiv:2404.06395, with the
+    shape of the decay that arXiv:2405.18392 found best.
+
+    Args:
+      decay_steps: None is a fifth of `total_steps`.
+    """
+    decay_steps = total_steps // 5 if decay_steps is None else decay_steps
+    _check("warmup_stable_decay", base_learning_rate, warmup_steps, total_steps, decay_steps)
+    final = final_learning_rate / base_learning_rate
+
+    def decay(step: Array) -> Array:
+        return 1.0 - (1.0 - final) * jnp.sqrt(_progress(step, total_steps - decay_steps, total_steps))
+
+    return _warmed_up(base_learning_rate, warmup_steps, step_offset, decay)
+
+
+def _check(name: str, base: float, warmup_steps: int, total_steps: int | None = None, decay_steps: int = 0) -> None:
+    """Raises ValueError unless a schedule of that name can be made."""
+    if not base > 0 or warmup_steps < 0:
+        raise ValueError(
+            f"schedules.{name}: base_learning_rate {base} must be above 0 and warmup_steps {warmup_steps} not negative."
+        )
+    if total_steps is not None and (decay_steps < 1 or warmup_steps + decay_steps > total_steps):
+        raise ValueError(
+            f"schedules.{name}: total_steps {total_steps} leaves no room for warmup_steps {warmup_steps} and a decay "
+            f"of {decay_steps} steps. (A run by TRAIN_STEPS_RELATIVE or TRAIN_EPOCHS says its length here too.)"
+        )
+
+
+def _progress(step: Array, begin: int, end: int) -> Array:
+    return jnp.clip((step - begin) / (end - begin), 0.0, 1.0)
+
+
+def _warmed_up(base: float, warmup_steps: int, step_offset: int, decay: Callable[[Array], Array]) -> LearningRateFn:
+    """`base * min(1, s / warmup_steps) * decay(s)` with `s = max(0, step - step_offset)`."""
+
+    def learning_rate(step: Array) -> Array:
+        since = jnp.maximum(0, jnp.asarray(step) - step_offset).astype(jnp.float32)
+        warmth = jnp.minimum(1.0, since / warmup_steps) if warmup_steps else 1.0
+        return jnp.asarray(base * warmth * decay(since), jnp.float32)
+
+    return learning_rate
+
+
+def scaled(learning_rate_fn: LearningRateFn, scale: float) -> LearningRateFn:
+    """A schedule times a factor."""
+    return lambda step: jnp.asarray(scale * learning_rate_fn(step), jnp.float32)

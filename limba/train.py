@@ -6,7 +6,6 @@ limba train --gin_file=gin/recipes/quickstart.gin --gin.TRAIN_STEPS=2000
 import dataclasses
 import functools
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from limba import (
     checkpoints,
     data,
     distributed,
+    freezing,
     gin_utils,
     handshake,
     native_logs,
@@ -29,6 +29,7 @@ from limba import (
     watchdog,
     writers,
 )
+from limba import epochs as epochs_lib
 from limba.data import BatchIterator, DatasetConfig, GetDatasetFn, GetEvalDatasetFn
 from limba.goodput import Goodput
 from limba.models import EncoderDecoderModel
@@ -59,6 +60,7 @@ def train(
     eval_steps: int | None = None,
     eval_period: int = 1000,
     relative_steps: int | None = None,
+    epochs: float | None = None,
     stats_period: int | None = None,
     random_seed: int | None = None,
     use_hardware_rng: bool = False,
@@ -78,7 +80,7 @@ def train(
     infer_eval_average_metrics: Mapping[str, Sequence[str]] | None = None,
     watchdog_cfg: watchdog.WatchdogConfig | None = _WATCHDOG,
 ) -> tuple[int, TrainState]:
-    """Trains until `total_steps`, or until an action ends it. The arguments are T5X's, but for the last.
+    """Trains until `total_steps`, or until an action ends it. The arguments are T5X's, but for `epochs` and the last.
 
     A `model_dir` with checkpoints is gone on with, from the newest whole one: same parameters, same optimizer state,
     same place in the data. Otherwise training starts from `checkpoint_cfg.restore`, or from scratch.
@@ -98,6 +100,8 @@ def train(
       eval_period: steps between evaluations; one more is made at the end.
       relative_steps: train so many steps after the initial checkpoint; `total_steps` then means nothing. A run that is
         resumed still ends where it would have.
+      epochs: train so many epochs after the initial checkpoint; `total_steps` then means nothing. The rows of the
+        training split are counted before the first step, with `train_eval_get_dataset_fn`; see `limba.epochs`.
       stats_period: steps that each line of training metrics sums up; None is the shorter of the periods of
         evaluation, checkpoints and garbage collection.
       random_seed: of initialization and dropout. None draws one; a resumed run keeps its own.
@@ -129,7 +133,7 @@ def train(
     """
     # --------------------------------------------------- checks -------------------------------------------------------
     began = time.monotonic()
-    check_numbers(total_steps, relative_steps, eval_steps, eval_period, stats_period)
+    check_numbers(total_steps, relative_steps, epochs, eval_steps, eval_period, stats_period)
     run_directory = RunDirectory(model_dir)
     directory = run_directory.local
     network_config = getattr(model.module, "config", None)
@@ -191,6 +195,18 @@ def train(
     state, resumed = _restore_or_initialize(initializer, checkpointer, checkpoint_cfg.restore, batches, init_rng)
     first_step = int(state.step)
     initial_step = before.get("initial_step", first_step) if resumed else first_step
+    rows_per_epoch: int | None = None
+    if epochs is not None:
+        # Counted again only where a checkpoint does not say it.
+        rows_per_epoch = before.get("rows_per_epoch") or distributed.from_first(
+            "rows of an epoch",
+            lambda: epochs_lib.count_rows(train_dataset_cfg, train_eval_get_dataset_fn, model.FEATURE_CONVERTER_CLS),
+        )
+        relative_steps = epochs_lib.steps_of(epochs, rows_per_epoch, train_dataset_cfg.batch_size)
+        logger.info(
+            "%g epochs of %s rows in batches of %d are %s steps.",
+            *(epochs, f"{rows_per_epoch:,}", train_dataset_cfg.batch_size, f"{relative_steps:,}"),
+        )
     if relative_steps is not None:
         total_steps = initial_step + relative_steps
     elif first_step > total_steps and not resumed:
@@ -227,6 +243,7 @@ def train(
             initial_step,
             total_steps,
             position_saved=save is not None and save.save_dataset,
+            rows_per_epoch=rows_per_epoch,
         ),
         model_dir=run_directory.home,
         batch_size=train_dataset_cfg.batch_size,
@@ -247,6 +264,7 @@ def train(
     _announce(run, lengths, first_step)
     try:
         ended = False
+        training_loop.follow_rate(run)  # where an earlier start of this run left it
         if _evaluation_is_due(run, first_step, resumed, run_eval_before_training):
             ended = training_loop.evaluate(run, state, first_step, logger.info)
         last_step = first_step
@@ -273,9 +291,13 @@ def _keep(batches: Any, **_: Any) -> Any:
     return batches
 
 
-def check_numbers(total_steps: Any, relative_steps: Any, eval_steps: Any, eval_period: Any, stats_period: Any) -> None:
+def check_numbers(
+    total_steps: Any, relative_steps: Any, epochs: Any, eval_steps: Any, eval_period: Any, stats_period: Any
+) -> None:
     """Raises ValueError unless `train()`'s numbers of steps are whole and at least 1, or None where they may be."""
-    numbers = {"total_steps": total_steps} if relative_steps is None else {}
+    if epochs is not None:
+        epochs_lib.check_epochs(epochs, relative_steps)
+    numbers = {"total_steps": total_steps} if relative_steps is None and epochs is None else {}
     numbers["eval_period"] = eval_period
     optional = {"relative_steps": relative_steps, "stats_period": stats_period, "eval_steps": eval_steps}
     numbers |= {name: value for name, value in optional.items() if value is not None}
@@ -375,6 +397,11 @@ def _prepare_actions(
     """The actions, told what was measured before a run was resumed."""
     tasks = {actions_lib.ActionMode.TRAIN: [actions_lib.TRAIN_METRIC_KEY], **evaluation.measured_tasks}
     prepared = actions_lib.Actions(by_mode, tasks)
+    if prepared.scale_rate and not hasattr(evaluation.trainer, "scale_rate"):
+        raise ValueError(
+            f"train.actions has a DropOnPlateauAction, and {type(evaluation.trainer).__name__} has no learning rate to "
+            "scale; derive it from trainer.Trainer."
+        )
     if resumed_at is not None:
         for mode, folder in _FOLDERS.items():
             past: dict[int, dict[str, dict[str, float]]] = {}
@@ -402,11 +429,13 @@ def _evaluation_is_due(run: training_loop.Run, first_step: int, resumed: bool, b
 
 
 def _announce(run: training_loop.Run, feature_lengths: Mapping[str, int], first_step: int) -> None:
-    count = sum(math.prod(x.shape) for x in jax.tree.leaves(run.trainer.param_shapes))
+    trained, count = freezing.count_trained(run.trainer.model.optimizer_def, run.trainer.param_shapes)
+    part = f" ({trained:,} of them trained, {trained / count:.2%})" if trained < count else ""
     logger.info(
-        "%s: %s parameters, batch %d x %s, steps %d to %d, mesh %s on %s",
+        "%s: %s parameters%s, batch %d x %s, steps %d to %d, mesh %s on %s",
         run.model_dir,
         f"{count:,}",
+        part,
         run.batch_size,
         dict(feature_lengths),
         first_step,

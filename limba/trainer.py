@@ -15,7 +15,7 @@ from limba import optimizers
 from limba.data import Batch
 from limba.models import EncoderDecoderModel
 from limba.partitioning import PjitPartitioner
-from limba.schedules import LearningRateFn
+from limba.schedules import LearningRateFn, scaled
 from limba.train_state import TrainState, TrainStateInitializer
 from limba.weight_metrics import WeightMetricsComputer
 
@@ -126,11 +126,19 @@ class Trainer(BaseTrainer):
         self.weight_metrics_computer = weight_metrics_computer
         self._learning_rate_fn, self._num_microbatches = learning_rate_fn, self.num_microbatches
         self._weight_metrics_computer = weight_metrics_computer
+        self._unscaled_rate_fn, self._rate_scale = learning_rate_fn, 1.0
+
+    def scale_rate(self, scale: float) -> None:
+        """From the next step on, the learning rate is the schedule's times `scale`; the step is compiled for it."""
+        if scale != self._rate_scale:
+            self._rate_scale = scale
+            self.learning_rate_fn = self._learning_rate_fn = scaled(self._unscaled_rate_fn, scale)
+            self.__dict__.pop("_partitioned_train_step", None)
 
     @functools.cached_property
     def _partitioned_train_step(self) -> Any:
         return self.partitioner.jit(
-            self.step,
+            functools.partial(self.step),  # a new function each time: JAX remembers the traces of old ones
             in_shardings=(self.state_shardings, self.partitioner.data_sharding),
             out_shardings=(self.state_shardings, self.partitioner.replicated),
             donate_argnums=(0,),

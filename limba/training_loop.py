@@ -144,6 +144,7 @@ def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, Train
             if periods.summarizes(step) or stop.is_due(step):
                 scalars = statistics.write(step)
                 ended_early |= run.actions.run(ActionMode.TRAIN, state, {TRAIN_METRIC_KEY: scalars})
+                follow_rate(run)
             # Evaluation comes before the checkpoint: a run killed in between makes it again.
             if periods.evaluates(step) and not stop.is_due(step):
                 with statistics.paused(), bar.paused(), watch.paused():
@@ -194,7 +195,14 @@ def evaluate(run: Run, state: TrainState, step: int, say: Callable[[str], None])
         results = run.evaluation.run(state, step, say)
     # All of them run, whatever the first says.
     stops = [run.actions.run(mode, state, tasks) for mode, tasks in results.items()]
+    follow_rate(run)
     return any(stops)
+
+
+def follow_rate(run: Run) -> None:
+    """Trains on at the learning rate that the actions want."""
+    if run.actions.scale_rate:
+        run.trainer.scale_rate(run.actions.rate_scale)  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager

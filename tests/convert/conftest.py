@@ -20,6 +20,7 @@ from convert.models import Told
 from convert.to_hf import to_hf
 from convert.to_t5x import to_t5x
 from limba import checkpoints, decoding, run_description
+from limba.lora import LoRA
 from limba.models import EncoderDecoderModel
 from limba.network import T5Config, Transformer
 from limba.train_state import TrainState
@@ -118,14 +119,25 @@ class ByteVocabulary:
 def new_run(spiece_model) -> Callable[..., Path]:
     """Saves a random model as the checkpoint of a run: `new_run(directory, **fields of T5Config)`.
 
+    With `adapters`, arguments of `LoRA`, it is a LoRA of it.
+
     `poison` puts a NaN into the tensors whose names contain it; `dtype` is that of the checkpoint. Without a
     `vocab_file` the vocabulary is bytes.
     """
 
-    def save(directory: Path, *, poison: str | None = None, vocab_file=spiece_model, dtype: str = "float32", **fields):
+    def save(
+        directory: Path,
+        *,
+        poison: str | None = None,
+        vocab_file=spiece_model,
+        dtype: str = "float32",
+        adapters: dict[str, Any] | None = None,
+        **fields,
+    ):
         config = T5Config(**(SMALL | fields))
         vocabulary: Any = SentencePieceVocabulary(vocab_file) if vocab_file else ByteVocabulary()
-        model = EncoderDecoderModel(Transformer(config), vocabulary, vocabulary, optimizer_def=None)
+        module: Any = Transformer(config) if adapters is None else LoRA(Transformer(config), **adapters)
+        model = EncoderDecoderModel(module, vocabulary, vocabulary, optimizer_def=None)
         shapes, _ = model.param_shapes_and_axes()
         rng = np.random.default_rng(7)
 

@@ -130,6 +130,18 @@ def test_no_checkpoint(tmp_path, capsys):
     assert_error(capsys, tmp_path, [tmp_path / "nowhere"], "No checkpoint at")
 
 
+def test_the_best_checkpoint_of_a_run(run, tmp_path, capsys):
+    copied = shutil.copytree(run, tmp_path / "run")
+    shutil.copytree(copied / "checkpoint_10", copied / "checkpoint_20")
+    lines = [{"step": step, "dataset": "inference_eval/a", "eval/accuracy": x} for step, x in ((10, 0.9), (20, 0.5))]
+    (copied / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    options = ["--no-check", "--format", "safetensors", "--best"]
+    best = "max:inference_eval/a/eval/accuracy"
+    assert __main__.main(["to-hf", str(copied), str(tmp_path / "best"), *options, best]) == 0
+    assert json.loads((tmp_path / "best" / "conversion_report.json").read_text())["checkpoint"] == "checkpoint_10"
+    assert_error(capsys, tmp_path, [copied, *options, "max:loss"], "the nearest are inference_eval/a/eval/accuracy")
+
+
 def test_vocabulary_larger_than_the_embedding(new_run, tmp_path, capsys):
     new_run(tmp_path / "run", vocab_size=384)
     assert_error(capsys, tmp_path, [tmp_path / "run"], "checkpoint_10 has only 384 rows; they do not belong together")

@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import pytest
 
 from limba import actions
-from limba.actions import ActionMode, EarlyStoppingAction, TerminateOnNanAction
+from limba.actions import ActionMode, DropOnPlateauAction, EarlyStoppingAction, TerminateOnNanAction
 
 # mode, patience, atol, rtol, values, and the measurement at which T5X's EarlyStoppingAction ended training.
 T5X_DECISIONS = [
@@ -36,6 +36,31 @@ def test_early_stopping_remembers_what_a_resumed_run_saw():
     action = EarlyStoppingAction(("task", "metric"), "max", patience=3)
     action.resume([{"task": {"metric": 0.5}}, {"other": {}}, {"task": {"metric": 0.5}}, {"task": {"metric": None}}])
     assert _run(action, [0.5]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "values", "scales"),
+    [
+        # Against the best so far, not the value before; counted anew after a drop.
+        ({"mode": "min"}, [1.0, 0.8, 0.9, 0.85, 0.7, 0.7, 0.7, 0.7, 0.7], [1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.125]),
+        ({"mode": "max", "patience": 1, "factor": 0.1}, [0.5, 0.6, 0.5, 0.5, 0.5], [1, 1, 0.1, 0.01, 0.01]),
+        ({"mode": "max", "patience": 1, "atol": 0.2}, [0.5, 0.6, 0.9], [1, 0.5, 0.5]),
+        ({"mode": "min", "patience": 1, "rtol": 0.1}, [1.0, 0.95, 0.8], [1, 0.5, 0.5]),
+        ({"mode": "min", "patience": 1}, [float("nan"), 1.0, float("nan"), 1.0], [1, 1, 1, 0.5]),
+    ],
+)
+def test_the_rate_drops_on_a_plateau_and_a_resumed_run_knows_it(options, values, scales):
+    action = DropOnPlateauAction(("task", "metric"), **options)
+    metrics = [{"task": {"metric": value}} for value in values]
+    seen = []
+    for measured in metrics:
+        assert not action.run(None, measured)
+        seen.append(action.rate_scale)
+    assert seen == pytest.approx(scales)
+    resumed = DropOnPlateauAction(("task", "metric"), **options)
+    resumed.resume([{"task": {"metric": None}}, *metrics[:-1]])
+    resumed.run(None, metrics[-1])
+    assert resumed.rate_scale == pytest.approx(scales[-1])
 
 
 @pytest.mark.parametrize(("value", "stops"), [(1.0, False), (float("nan"), True), (float("inf"), True)])
@@ -80,6 +105,9 @@ TASKS = {ActionMode.TRAIN: ["train"], ActionMode.TRAIN_EVAL: ["mnli"]}
         (lambda: EarlyStoppingAction(("t", "m"), "maximum"), ["'maximum'", "'max'"]),
         (lambda: EarlyStoppingAction(("t", "m"), "max", patience=1), ["patience is 1"]),
         (lambda: EarlyStoppingAction(("t", "m"), "max", rtol=-0.1), ["-0.1", "negative"]),
+        (lambda: DropOnPlateauAction(("t", "m"), "least"), ["DropOnPlateauAction.mode is 'least'"]),
+        (lambda: DropOnPlateauAction(("t", "m"), "min", factor=2.0), ["2.0", "between 0 and 1"]),
+        (lambda: DropOnPlateauAction(("t", "m"), "min", patience=0), ["patience is 0"]),
     ],
 )
 def test_actions_that_cannot_work_are_refused(make, words):

@@ -75,3 +75,12 @@ def test_fsdp_gathers_parameters_and_not_activations():
 def test_what_cannot_be_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         partitioning.PjitPartitioner(**arguments, devices=jax.devices()[:8])
+
+
+def test_the_batch_of_the_devices():
+    partitioner = small.partitioner(4, 2)  # two data shards
+    assert partitioning.batch_size_of_devices(8, partitioner) == 16
+    assert partitioning.batch_size_of_devices(8, partitioner, num_microbatches=3) == 48
+    for arguments in ({"per_device": 0}, {"per_device": 2.0}, {"per_device": 2, "num_microbatches": 0}):
+        with pytest.raises(ValueError, match=r"batch_size_of_devices.*at least 1"):
+            partitioning.batch_size_of_devices(partitioner=partitioner, **arguments)

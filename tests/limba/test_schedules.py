@@ -57,3 +57,57 @@ def test_factors(settings, expected):
 def test_unknown_factor():
     with pytest.raises(ValueError, match="rsqrt_dekay"):
         schedules.create_learning_rate_scheduler("constant * rsqrt_dekay")
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "expected"),
+    [
+        ("warmup_constant", {"warmup_steps": 10}, {0: 0.0, 5: 1.0, 10: 2.0, 500: 2.0}),
+        ("warmup_constant", {}, {0: 2.0, 500: 2.0}),
+        ("warmup_rsqrt", {"warmup_steps": 100}, {50: 1.0, 100: 2.0, 400: 1.0}),
+        ("warmup_linear", {"warmup_steps": 10, "total_steps": 110}, {5: 1.0, 10: 2.0, 60: 1.0, 110: 0.0, 200: 0.0}),
+        ("warmup_linear", {"total_steps": 100, "final_learning_rate": 1.0}, {0: 2.0, 50: 1.5, 100: 1.0}),
+        ("warmup_cosine", {"warmup_steps": 10, "total_steps": 110}, {5: 1.0, 10: 2.0, 60: 1.0, 110: 0.0, 200: 0.0}),
+        (
+            "warmup_cosine",
+            {"total_steps": 100, "final_learning_rate": 0.2},
+            {0: 2.0, 25: 0.2 + 1.8 * (1 + math.cos(math.pi / 4)) / 2, 150: 0.2},
+        ),
+        # 1 - sqrt(progress) over the last 100 steps.
+        (
+            "warmup_stable_decay",
+            {"warmup_steps": 10, "total_steps": 500},
+            {5: 1.0, 10: 2.0, 400: 2.0, 425: 1.0, 481: 0.2, 500: 0.0},
+        ),
+        ("warmup_stable_decay", {"total_steps": 500, "decay_steps": 400, "final_learning_rate": 1.0}, {200: 1.5}),
+        ("warmup_cosine", {"total_steps": 100, "step_offset": 1000}, {900: 2.0, 1050: 1.0, 1100: 0.0}),
+    ],
+)
+def test_usual_shapes(make, settings, expected):
+    rate = getattr(schedules, make)(2.0, **settings)
+    for step, value in expected.items():
+        assert float(rate(step)) == pytest.approx(value, rel=1e-5, abs=1e-6), step
+
+
+def test_a_warm_up_is_that_of_the_factors():
+    ours = schedules.warmup_rsqrt(0.1, 50)
+    factors = schedules.create_learning_rate_scheduler("constant * linear_warmup * rsqrt_normalized_decay", 0.1, 50)
+    assert [float(ours(step)) for step in (1, 49, 50, 777)] == pytest.approx(
+        [float(factors(step)) for step in (1, 49, 50, 777)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: schedules.warmup_linear(1.0, 100, warmup_steps=100), "total_steps 100 leaves no room"),
+        (lambda: schedules.warmup_stable_decay(1.0, 100, 90, 20), "warmup_steps 90 and a decay of 20"),
+        (lambda: schedules.warmup_cosine(0.0, 100), "base_learning_rate 0.0 must be above 0"),
+        (lambda: schedules.warmup_constant(1.0, -1), "warmup_steps -1 not negative"),
+        (lambda: schedules.warmup_rsqrt(1.0, 0), "warmup_rsqrt.warmup_steps is 0"),
+        (lambda: schedules.warmup_linear(1.0, 0), "total_steps 0 leaves no room"),
+    ],
+)
+def test_shapes_that_cannot_be(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()

@@ -171,6 +171,27 @@ def test_early_stopping_goes_on_where_the_run_was_interrupted(tmp_path):
     assert _train(tmp_path / "parts", 20, actions=stopping())[0] == 6  # and at 4 and 6
 
 
+def test_the_rate_drops_on_a_plateau_also_over_a_restart(tmp_path):
+    def rates(total_steps):
+        # The loss falls, which "max" takes for no improvement.
+        action = actions.DropOnPlateauAction(("a", "loss"), "max", patience=1)
+        _train(tmp_path, total_steps, actions={"TRAIN_EVAL": [action]})
+        return [line["learning_rate"] for line in _lines(tmp_path, "train") if "learning_rate" in line]
+
+    assert rates(5) == pytest.approx([0.01] * 4 + [0.005])
+    # Evaluated at steps 2, 4 and 5.
+    assert rates(6) == pytest.approx([0.01] * 4 + [0.005, 0.0025])
+
+
+def test_epochs_are_counted_once_and_trained_from_the_initial_checkpoint_on(tmp_path, caplog):
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):  # 24 rows are 3 steps; a run that is done is done
+            step, _ = _train(tmp_path, total_steps=0, epochs=0.5)
+            assert step == 2
+    assert checkpoints.load_run_info(tmp_path)["rows_per_epoch"] == 24
+    assert caplog.text.count("0.5 epochs of 24 rows in batches of 8 are 2 steps.") == 2
+
+
 def test_skipped_nan_updates_do_not_end_a_run(tmp_path, caplog):
     class NanAtStep2(small.Stream):
         def __next__(self):

@@ -1,0 +1,72 @@
+"""The adapters of a LoRA run merged into its kernels, tensor by tensor, while a checkpoint is read."""
+
+import functools
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from limba import lora
+from limba.checkpoint_files import load_run_info
+from limba.saved_tensors import Index, SavedTensor
+from limba.storage import AnyPath
+
+
+def merged(tensors: Mapping[str, SavedTensor], path: AnyPath) -> Mapping[str, SavedTensor]:
+    """A train state without adapters: `kernel + alpha / rank * A @ B` in their place. One that has none stays as it is.
+
+    The optimizer's state is left out, because it is that of the adapters.
+
+    Args:
+      tensors: of a checkpoint, by name.
+      path: of the checkpoint, whose `run/run.json` says alpha.
+
+    Raises:
+      ValueError: if a factor or its kernel is missing, or they do not fit.
+      FileNotFoundError: if there is no `run.json`.
+    """
+    factors = [name for name in tensors if name.startswith("target/") and name.endswith(f"/{lora.A}")]
+    if not factors:
+        return tensors
+    described = load_run_info(path).get("lora")
+    if described is None:
+        raise ValueError(f"{path}/run/run.json does not say the alpha of its LoRA adapters (`lora`).")
+    endings = (f"/{lora.A}", f"/{lora.B}")
+    result = {n: t for n, t in tensors.items() if not n.endswith(endings) and not n.startswith("state/param_states/")}
+    for name in factors:
+        module = name.removesuffix(f"/{lora.A}")
+        kernel, b = f"{module}/kernel", f"{module}/{lora.B}"
+        if kernel not in tensors or b not in tensors:
+            raise ValueError(f"{path}: {name} is there, and {b if kernel in tensors else kernel} is missing.")
+        result[kernel] = _sum(tensors[kernel], tensors[name], tensors[b], described["alpha"], f"{path}: {module}")
+    return result
+
+
+def _sum(kernel: SavedTensor, a: SavedTensor, b: SavedTensor, alpha: float, where: str) -> SavedTensor:
+    """`kernel + alpha / rank * A @ B` in float32; the shapes are those of `limba.lora`."""
+    shape, rank = kernel.shape, a.shape[-1]
+    axis = lora.layers_axis(a.shape, shape) if a.ndim == 3 else None
+    inner = [dim for dim in range(kernel.ndim) if dim != axis]
+    rows = next((inner[:n] for n in range(1, len(inner)) if math.prod(shape[d] for d in inner[:n]) == a.shape[0]), None)
+    fits = rows is not None and b.shape[0] == rank and b.shape[1:-1] == a.shape[1:-1]
+    if rows is None or not fits or math.prod(shape) != math.prod(a.shape[:-1]) * b.shape[-1]:
+        raise ValueError(f"{where}: the adapters {a.shape} and {b.shape} do not fit the kernel {shape}.")
+    columns = inner[len(rows) :]
+    layers = a.shape[1:-1]
+
+    def read(index: Index) -> np.ndarray:
+        # Factors are small, so they are read whole and cut, with their joined dims apart.
+        stack = tuple(index[axis] for _ in layers) if axis is not None else ()
+        whole_a = np.asarray(a, np.float32).reshape(*(shape[d] for d in rows), *layers, rank)
+        whole_b = np.asarray(b, np.float32).reshape(rank, *layers, *(shape[d] for d in columns))
+        part_a = whole_a[(*(index[d] for d in rows), *stack, slice(None))]
+        part_b = whole_b[(slice(None), *stack, *(index[d] for d in columns))]
+        part = kernel.read(index).astype(np.float32)
+        flat_a = part_a.reshape(-1, *part_a.shape[len(rows) :])
+        flat_b = part_b.reshape(*part_b.shape[: 1 + len(layers)], -1)
+        return part + np.float32(alpha / rank) * lora.product(flat_a, flat_b, part.shape, _EINSUM, axis)
+
+    return SavedTensor(shape, np.dtype(np.float32), read)
+
+
+_EINSUM = functools.partial(np.einsum, optimize=True)  # which lets BLAS multiply

@@ -1,0 +1,56 @@
+import json
+
+import pytest
+
+from limba.best_checkpoint import best_checkpoint
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Checkpoints of steps 10, 20, 30 and 40, of which 40 was not measured; step 25 was, and has no checkpoint."""
+    lines = []
+    for step, accuracy, loss in ((10, 0.5, 2.0), (20, 0.75, 1.0), (25, 0.9, 0.1), (30, 0.75, None)):
+        lines.append({"step": step, "dataset": "inference_eval/my_task", "eval/accuracy": accuracy})
+        lines.append({"step": step, "dataset": "training_eval/my/task", "loss": loss})
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for step in (10, 20, 30, 40):
+        (tmp_path / f"checkpoint_{step}").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("choice", "step"),
+    [
+        ("max:inference_eval/my_task/eval/accuracy", 20),
+        ("min:inference_eval/my_task/eval/accuracy", 10),
+        ("min:training_eval/my/task/loss", 20),
+    ],
+)
+def test_the_best_of_those_that_are_there(run, choice, step):
+    assert best_checkpoint(str(run), choice) == run / f"checkpoint_{step}"
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        ("inference_eval/my_task/eval/accuracy", "write max:METRIC or min:METRIC"),
+        ("max:inference_eval/my_task/accuracy", "the nearest are inference_eval/my_task/eval/accuracy"),
+        ("most:loss", "--best most:loss"),
+    ],
+)
+def test_choices_that_cannot_be(run, choice, words):
+    with pytest.raises(ValueError, match=words):
+        best_checkpoint(run, choice)
+
+
+def test_runs_without_what_is_needed(run, tmp_path_factory):
+    (run / "checkpoint_10").rename(run / "elsewhere")
+    for step in (20, 30):
+        (run / f"checkpoint_{step}").rmdir()
+    with pytest.raises(ValueError, match=r"measured at steps \[10, 20, 25, 30\].*are of steps \[40\]"):
+        best_checkpoint(run, "max:inference_eval/my_task/eval/accuracy")
+    (run / "metrics.jsonl").unlink()
+    with pytest.raises(ValueError, match=r"has no metrics\.jsonl"):
+        best_checkpoint(run, "max:inference_eval/my_task/eval/accuracy")
+    with pytest.raises(FileNotFoundError):
+        best_checkpoint(tmp_path_factory.mktemp("empty"), "max:loss")

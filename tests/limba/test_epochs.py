@@ -1,0 +1,52 @@
+import itertools
+
+import numpy as np
+import pytest
+
+from limba import epochs
+from limba.data import DatasetConfig
+
+CONFIG = DatasetConfig("mixed", {"inputs": 4, "targets": 4}, "train", 8, shuffle=True, num_readers=4)
+
+
+def _batch(rows):
+    weights = np.zeros((8, 4), np.int32)
+    weights[:rows, :2] = 1
+    return {"decoder_loss_weights": weights}
+
+
+def _count(sets, **options):
+    def get_dataset(config, shard_id, num_shards, eval_steps, feature_converter_cls):
+        assert (config.shuffle, config.use_memory_cache, shard_id, num_shards, eval_steps) == (False, False, 0, 1, None)
+        assert feature_converter_cls == "converter"
+        return sets
+
+    return epochs.count_rows(CONFIG, get_dataset, "converter", **options)
+
+
+def test_rows_of_all_tasks_are_counted_without_what_fills_up():
+    # The mixture itself ends with its first task, and would count rows twice.
+    assert _count({"a": [_batch(8), _batch(3)], "b": [_batch(5)], "mixed": [_batch(8)]}) == 16
+    assert _count({"mixed": [_batch(8), _batch(1)]}) == 9
+
+
+@pytest.mark.parametrize(("number", "rows", "steps"), [(3, 16, 6), (0.5, 16, 1), (1, 17, 3), (2.5, 100, 32)])
+def test_the_last_batch_is_whole(number, rows, steps):
+    assert epochs.steps_of(number, rows, 8) == steps
+
+
+def test_what_has_no_end_and_what_is_empty():
+    with pytest.raises(ValueError, match=r"'train' split of 'mixed' has more than 20 rows, or no end.*TRAIN_STEPS"):
+        _count({"mixed": itertools.repeat(_batch(8))}, most=20)
+    with pytest.raises(ValueError, match="'train' split of 'mixed' has no row"):
+        _count({"mixed": [_batch(0)]})
+
+
+@pytest.mark.parametrize(
+    ("number", "relative_steps", "words"),
+    [(0, None, "is 0; it is"), ("3", None, "is '3'"), (True, None, "is True"), (float("inf"), None, "is inf"),
+     (3, 10, "give one of the two")],
+)  # fmt: skip
+def test_numbers_that_are_none(number, relative_steps, words):
+    with pytest.raises(ValueError, match=words):
+        epochs.check_epochs(number, relative_steps)

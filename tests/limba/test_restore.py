@@ -1,0 +1,59 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from limba import checkpoints
+from limba.checkpoints import CheckpointMismatchError, RestoreCheckpointConfig
+from limba.train_state import TrainState
+
+
+def _state(step, **params):
+    params = {name: jnp.full((2,), value, jnp.float32) for name, value in params.items()}
+    return TrainState(
+        step=jnp.int32(step), params=params, opt_state={name: {"m": x * 10} for name, x in params.items()}
+    )
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A checkpoint of step 7 with the parameter `kernel` of ones, and its statistics."""
+    directory = tmp_path_factory.mktemp("run")
+    checkpointer = checkpoints.Checkpointer(directory, checkpoints.SaveCheckpointConfig())
+    checkpointer.save(_state(7, kernel=1.0), None, {})
+    checkpointer.close()
+    return directory / "checkpoint_7"
+
+
+def _load(path, new, **config):
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), new)
+    return checkpoints.load_state(path, shapes, RestoreCheckpointConfig(**config), lambda: new)
+
+
+@pytest.mark.parametrize(
+    ("reset", "step", "statistic"),
+    [((), 7, 10.0), (["step"], 0, 10.0), (["optimizer"], 7, 50.0), (["step", "optimizer"], 0, 50.0)],
+)
+def test_step_and_optimizer_are_reset_at_will(saved, reset, step, statistic):
+    state = _load(saved, _state(0, kernel=5.0), reset=reset)
+    assert int(state.step) == step
+    np.testing.assert_array_equal(state.params["kernel"], [1.0, 1.0])
+    np.testing.assert_array_equal(state.opt_state["kernel"]["m"], [statistic] * 2)
+
+
+def test_only_what_is_named_may_be_missing(saved):
+    new = _state(0, kernel=5.0, lora_a=6.0)
+    state = _load(saved, new, initialize=["target/lora_[ab]"], reset=["optimizer"])
+    np.testing.assert_array_equal(state.params["kernel"], [1.0, 1.0])
+    np.testing.assert_array_equal(state.params["lora_a"], [6.0, 6.0])
+    with pytest.raises(CheckpointMismatchError, match=r"target/other: missing.*\.reset = \['optimizer'\]"):
+        _load(saved, _state(0, kernel=5.0, lora_a=6.0, other=7.0), initialize=["target/lora_a"], reset=["optimizer"])
+    with pytest.raises(ValueError, match="initialize has 'target/lora_b', which matches no tensor of the model"):
+        _load(saved, new, initialize=["target/lora_b"])
+
+
+@pytest.mark.parametrize("reset", [["optimiser"], "step"])
+def test_what_cannot_be_reset(reset):
+    with pytest.raises(ValueError, match=r"reset is .*give a list of some of"):
+        RestoreCheckpointConfig(reset=reset)
