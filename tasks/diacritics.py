@@ -1,8 +1,8 @@
 """Diacritics of text: what a language's marks are, the same text without them, and sentences to learn from.
 
-Only marks are taken off: a letter of the language's script keeps its base, everything else (punctuation, quotes, digits,
-emoji, other scripts) stays what it was. Marks are what Unicode decomposes into a letter and combining characters, and
-the few letters beside them that a language's row says, such as Polish ł.
+Only marks are taken off: a letter of the language's script keeps its base, everything else (punctuation, quotes,
+digits, emoji, other scripts) stays what it was. Marks are what Unicode decomposes into a letter and combining
+characters, and the few letters beside them that a language's row says, such as Polish ł.
 """
 
 import dataclasses
@@ -111,7 +111,7 @@ class Rules:
 
     Attributes:
       letters: that may carry marks, lower and upper case.
-      places: plain letters where a mark may stand.
+      places: plain letters where a mark may stand; empty where signs stand at any letter.
     """
 
     letters: frozenset[str]
@@ -120,6 +120,10 @@ class Rules:
     _marked: re.Pattern[str] | None
     _normalized: Mapping[int, str]
     _plain: Mapping[int, str]
+
+    def is_place(self, letter: str) -> bool:
+        """Whether a plain letter could have a mark."""
+        return letter in self.places if self.places else letter.isalpha()
 
     def with_marks(self, text: str) -> str:
         """A text as it is learned: letters composed, other forms of them normalized."""
@@ -143,16 +147,19 @@ def rules_of(language: str | Language | None) -> Rules:
     return _make_rules(language) if isinstance(language, Language) else _rules_of(language)
 
 
+@functools.cache
+def _letters_of(script: str) -> list[str]:
+    """All letters of a script, in the order of their codes."""
+    letters = map(chr, range(sys.maxunicode + 1 if script else 0))
+    return [x for x in letters if x.isalpha() and unicodedata.name(x, "").startswith(script)]
+
+
 def _make_rules(language: Language) -> Rules:
-    bases, plain = [], dict.fromkeys(map(ord, language.marks), "")
-    for code in range(sys.maxunicode + 1 if language.script else 0):
-        letter = chr(code)
-        if not letter.isalpha() or not unicodedata.name(letter, "").startswith(language.script):
-            continue
-        bases.append(letter)
+    bases, plain = _letters_of(language.script), dict.fromkeys(map(ord, language.marks), "")
+    for letter in bases:
         decomposed = unicodedata.normalize("NFD", letter)
         if len(decomposed) > 1:
-            plain[code] = "".join(c for c in decomposed if not unicodedata.combining(c))
+            plain[ord(letter)] = "".join(c for c in decomposed if not unicodedata.combining(c))
     both = {letter: base for pair in language.plain.items() for letter, base in _cases(*pair).items()}
     plain |= {ord(letter): base for letter, base in both.items()}
     normalized = {letter: form for pair in language.normalized.items() for letter, form in _cases(*pair).items()}

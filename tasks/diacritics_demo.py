@@ -1,4 +1,4 @@
-"""The tasks of `launch/diacritics.sh`: span corruption and restored diacritics of Romanian sentences of a known grammar.
+"""The tasks of `launch/diacritics.sh`: span corruption and diacritics of Romanian sentences of a known grammar.
 
 The directory is `$LIMBA_DIACRITICS_DIR`, `runs/diacritics` if that is not set, with the corpus in `corpus/`
 (`python -m tasks.romanian_sentences`) and the vocabulary in `vocab/spiece.model`.

@@ -69,12 +69,14 @@ def metric(language: str | diacritics.Language | None) -> metrics.MetricFn:
 
 def _places(want: str, got: str, rules: diacritics.Rules) -> tuple[int, int]:
     """How many letters of a target word could have marks, and at how many the prediction differs."""
-    wanted = _letters(want, rules)
-    given = _letters(got, rules)
-    might = [i for i, letter in enumerate(wanted) if rules.without_marks(letter) in rules.places]
-    if rules.without_marks(want) != rules.without_marks(got):
-        return len(might), len(might)
-    return len(might), sum(wanted[i] != given[i] for i in might)
+    plain = rules.without_marks(want)
+    might = sum(map(rules.is_place, plain))
+    if want == got:
+        return might, 0
+    if plain != rules.without_marks(got):
+        return might, might
+    pairs = zip(_letters(want, rules), _letters(got, rules), strict=True)
+    return might, sum(a != b and rules.is_place(rules.without_marks(a)) for a, b in pairs)
 
 
 def _letters(word: str, rules: diacritics.Rules) -> list[str]:

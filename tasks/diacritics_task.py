@@ -49,7 +49,7 @@ def register_diacritics_task(
       text_column: the column with the text, written with diacritics.
       max_tokens: of inputs and targets each, where no lengths are given (in inference evaluation), EOS included.
       min_marked_words: the share of a document's words that have marks, below which it is left out as written without;
-        0.05 is a cautious value for Romanian from the web, where a tenth of it is.
+        0.05 is a cautious value for Romanian.
       shuffle_buffer_size: examples in the shuffle buffers of all readers together.
 
     Raises:
@@ -126,7 +126,7 @@ class RemoveDiacritics:
                 "warning",
                 f"The vocabulary of task {self.name!r} lacks {' '.join(missing)} of the language {self.language!r}.",
                 "the model can neither read nor write them, and every word with one is wrong",
-                "Build a vocabulary from text with them (--character_coverage 1.0), with --byte_fallback, or use bytes.",
+                "Build one from text with them (--character_coverage 1.0), or with --byte_fallback; or use bytes.",
             )
 
     def function(self) -> Callable[[Sequence[bytes]], tuple[dict[str, list[np.ndarray]], list[tuple[str, str]], Any]]:

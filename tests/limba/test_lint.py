@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from limba import gin_utils
+from tasks import romanian_sentences
 from tests import line, t5x_project
 from tests.convert import vocabularies
 
@@ -23,6 +24,11 @@ _OVERRIDES = {
         "--gin.VOCABULARY_FILE='vocab/spiece.model'",
     ],
     "quickstart": ["--gin.VOCABULARY_FILE='vocab/spiece.model'"],
+    "diacritics_small_pretrain": ["--gin.VOCABULARY_FILE='vocab/spiece.model'"],
+    "diacritics_small": [
+        "--gin.VOCABULARY_FILE='vocab/spiece.model'",
+        "--gin.INITIAL_CHECKPOINT_PATH='gs://some-bucket/pretrained'",
+    ],
 }
 
 _GONE = """
@@ -71,8 +77,9 @@ RUNS = {
 def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("lint")
     line.write_corpus(made / "corpus")
+    romanian_sentences.write_corpus(made / "ro", {"train": 200, "validation": 20})
     (made / "vocab").mkdir()
-    spiece = vocabularies.train(made / "vocab" / "spiece.model")
+    spiece = vocabularies.train(made / "vocab" / "spiece.model", user_defined_symbols=list("AIĂÂÎ"))
     (made / "vocab" / "mt5.model").write_bytes(vocabularies.with_sentinels(spiece, 100))
     for name, model in ((t5x_project.VOCABULARY, "spiece"), (t5x_project.MULTILINGUAL, "mt5")):
         (made / "buckets" / name).parent.mkdir(parents=True)
@@ -86,7 +93,8 @@ def folder(tmp_path_factory):
 def answers(folder):
     environment = {
         "LIMBA_QUICKSTART_DIR": str(folder),
-        "RO_CORPUS": str(folder / "corpus"),
+        "LIMBA_DIACRITICS_DIR": str(folder),
+        "RO_CORPUS": str(folder / "ro"),
         "RO_VOCABULARY": str(folder / "vocab" / "spiece.model"),
         "MT5_VOCABULARY": str(folder / "vocab" / "mt5.model"),
     }

@@ -41,7 +41,8 @@ def test_marks_and_only_marks(language, marked, typed):
 
 @pytest.mark.parametrize("language", ["ro", "pl", "vi", None])
 def test_other_characters_stay(language):
-    text = "„Așa” — ‘da’… 1½ 5′ 3² ﬁ ™ № 日本語が 한국어 Привет, ёж й עִברית नि 🙂👩\u200d👧 1\ufe0f\u20e3 \u212b\u2126 €\u00a0x\ty"
+    text = "„Așa” — ‘da’… 1½ 5′ 3² ﬁ ™ № 日本語が 한국어 Привет, ёж й עִברית नि 🙂"
+    text += "👩\u200d👧 1\ufe0f\u20e3 \u212b\u2126 €\u00a0x\ty"
     rules = diacritics.rules_of(language)
     assert rules.with_marks(text) == text
     assert rules.without_marks(text) == text.replace("Așa", "Asa")

@@ -22,8 +22,10 @@ def test_right_and_wrong_marks():
 def test_perfect_predictions():
     texts = ["Știu că vine.", "fata"]
     assert METRIC(texts, texts) == {
-        **{"word_accuracy": 100.0, "marked_word_accuracy": 100.0},
-        **{"diacritic_error_rate": 0.0, "exact_sentences": 100.0},
+        "word_accuracy": 100.0,
+        "marked_word_accuracy": 100.0,
+        "diacritic_error_rate": 0.0,
+        "exact_sentences": 100.0,
     }
 
 
@@ -67,7 +69,7 @@ def test_other_numbers_of_words(target, prediction, right, of):
 
 def test_alignment_says_what_lacks_and_what_was_added():
     plain = diacritics.rules_of("ro").without_marks
-    pairs = diacritics_metrics.align("el și ea".split(), "el ea ai".split(), plain)
+    pairs = diacritics_metrics.align(["el", "și", "ea"], ["el", "ea", "ai"], plain)
     assert pairs == [("el", "el"), ("și", None), ("ea", "ea"), (None, "ai")]
     assert diacritics_metrics.align([], ["a"], plain) == [(None, "a")]
 
@@ -88,6 +90,11 @@ def test_an_undefined_metric_is_left_out_and_said_once(caplog):
 def test_without_a_language_any_letter_that_could_have_marks_counts():
     got = diacritics_metrics.metric(None)(["çok é"], ["cok é"])
     assert got["diacritic_error_rate"] == pytest.approx(100 * 1 / 4)  # ç o k é all could
+
+
+def test_signs_that_stand_at_any_letter():
+    got = diacritics_metrics.metric("he")(["שָׁלוֹם"], ["שלוֹם"])
+    assert got["diacritic_error_rate"] == pytest.approx(100 * 1 / 4)
 
 
 def test_bad_input():
