@@ -14,7 +14,7 @@ usage: bash launch/diacritics.sh [limba train options of the fine-tuning, such a
 
 Installs, writes Romanian sentences of a small grammar, builds a vocabulary, pre-trains a small T5 1.1 on them, fine-tunes
 it to restore their diacritics, and compares it on held-out sentences with the best that their ambiguity allows. Ten
-minutes on two cores. Knobs, as environment variables:
+cpu-minutes. Knobs, as environment variables:
 
   LIMBA_DIACRITICS_DIR  where everything lands   ($LIMBA_DIACRITICS_DIR)
   PRETRAIN_STEPS        steps of pre-training    ($PRETRAIN_STEPS)
@@ -61,9 +61,9 @@ python -m tasks.diacritics_table --corpus "$corpus" --run "$model"
 
 echo "== some sentences"
 limba infer --run_dir "$model" \
-  --input "Fata vede casa alba pe malul marii." \
-  --input "Pescarul mananca peste." \
-  --input "Odinioara taranul canta in gradina, iar acum tace."
+  --input "Taranul vinde casa alba pe malul marii." \
+  --input "Copilul mananca peste langa fantana." \
+  --input "Odinioara bunicul canta in gradina iar acum bunica canta la scoala."
 
 cat <<DONE
 

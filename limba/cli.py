@@ -7,8 +7,9 @@ from pathlib import Path
 # Command: (module with main(argv), what it does).
 _COMMANDS = {
     "train": ("limba.train", "pre-train or go on training, from gin files"),
-    "eval": ("limba.eval", "loss and accuracy of a checkpoint on a split"),
+    "eval": ("limba.eval", "loss and metrics of one, several or all checkpoints of a run, as a table"),
     "infer": ("limba.infer", "let a checkpoint fill blanks or answer"),
+    "try": ("limba.try_model", "a prompt in the terminal, or a page in the browser, for trying a model"),
     "lint": ("limba.lint", "say what would hurt in a training, before any accelerator is touched"),
     "plan": ("limba.plan", "say whether a training fits a TPU slice or GPU box, how fast, and with which layout"),
     "precompile": ("limba.precompile", "compile the training step without data, and say what it takes"),
