@@ -129,7 +129,7 @@ class RemoveDiacritics:
                 "Build one from text with them (--character_coverage 1.0), or with --byte_fallback; or use bytes.",
             )
 
-    def function(self) -> Callable[[Sequence[bytes]], tuple[dict[str, list[np.ndarray]], list[tuple[str, str]], Any]]:
+    def function(self) -> Callable[[Sequence[bytes]], tuple[dict[str, list[np.ndarray]], list[tuple[str, ...]], Any]]:
         """What makes examples of texts, in NumPy.
 
         It returns the tokens of each feature `[length]` with EOS, the pairs of texts (inputs, targets), and which of
@@ -143,7 +143,7 @@ class RemoveDiacritics:
             raise ValueError(f"Task {self.name!r} has lengths {self.sequence_length}; a token and EOS need 2.")
         self._warn_of_missing_letters(features[1].vocabulary)
 
-        def encode(pairs: Sequence[tuple[str, str]]) -> list[list[np.ndarray]]:
+        def encode(pairs: Sequence[tuple[str, ...]]) -> list[list[np.ndarray]]:
             """Tokens of each feature of each pair, without EOS."""
             return [
                 np.split(tokens, np.cumsum(lengths)[:-1])
@@ -153,7 +153,7 @@ class RemoveDiacritics:
                 )
             ]
 
-        def fitting(pair: tuple[str, str], tokens: Sequence[np.ndarray]) -> Iterator[tuple[Any, Any]]:
+        def fitting(pair: tuple[str, ...], tokens: Sequence[np.ndarray]) -> Iterator[tuple[Any, Any]]:
             """A pair that fits as it is; of a longer one its halves, of words."""
             if all(len(ids) <= most for ids, most in zip(tokens, room, strict=True)):
                 yield pair, tokens
@@ -190,7 +190,7 @@ class RemoveDiacritics:
 
         return make_examples
 
-    def _is_left_out(self, pairs: Sequence[tuple[str, str]]) -> bool:
+    def _is_left_out(self, pairs: Sequence[tuple[str, ...]]) -> bool:
         if not self.min_marked_words or not pairs:
             return False
         words = [(a, b) for pair in pairs for a, b in zip(*(text.split() for text in pair), strict=True)]
