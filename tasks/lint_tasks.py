@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from limba import data
 from limba.findings import Finding, refused
-from tasks import objectives, preprocessors, sources, streams, vocabularies
+from tasks import diacritics_task, objectives, preprocessors, sources, streams, vocabularies
 from tasks.providers import converter_class, find_provider, tasks_with_split
 
 # What leaves no examples to look at: of every task, and of those that check their sentinels.
@@ -123,6 +123,9 @@ def _check_vocabulary(task: seqio.Task, config: data.DatasetConfig, use: Use) ->
             "the last ids, the sentinels first of all, share one row without a word",
             f"Set T5Config.vocab_size to {-(-vocabulary.vocab_size // 128) * 128} or more.",
         )
+    for step in task.preprocessors:
+        if isinstance(step, diacritics_task.RemoveDiacritics):
+            yield from step.find_missing_letters(vocabulary)
     if objective is None or inputs_length is None:
         return
     num_sentinels = vocabularies.num_sentinels(vocabulary)

@@ -1,4 +1,4 @@
-"""Romanian pre-training tasks, for Limba and for T5X alike: what the recipes `gin/recipes/ro_*.gin` train on.
+"""Romanian tasks, for Limba and for T5X alike: what `gin/recipes/ro_*.gin` and `gin/recipes/diacritics.gin` train on.
 
     RO_CORPUS        folder with `train-*` and `validation-*` files of documents in the column `text`; default corpus/ro
     RO_CORPUS_TYPE   the files' ending; default jsonl
@@ -13,7 +13,7 @@ import pathlib
 
 import seqio
 
-from tasks import pretraining, sources
+from tasks import diacritics_task, pretraining, sources
 
 CORPUS = pathlib.Path(os.environ.get("RO_CORPUS", "corpus/ro"))
 CORPUS_TYPE = os.environ.get("RO_CORPUS_TYPE", "jsonl")
@@ -40,3 +40,9 @@ def _corpus() -> sources.HuggingFaceSource:
 
 pretraining.register_pretraining_task("ro_span_corruption", data_files=_corpus(), vocabulary=vocabulary())
 pretraining.register_pretraining_task("ro_mt5_span_corruption", data_files=_corpus(), vocabulary=mt5_vocabulary())
+
+# Text from the web is often written without: a twentieth of a document's words has to have marks.
+for name, its_vocabulary in (("ro_diacritics", vocabulary()), ("ro_mt5_diacritics", mt5_vocabulary())):
+    diacritics_task.register_diacritics_task(
+        name, data_files=_corpus(), vocabulary=its_vocabulary, language="ro", min_marked_words=0.05
+    )

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from limba import gin_utils
+from tasks import romanian_sentences
 from tests import line, t5x_project
 from tests.convert import vocabularies
 
@@ -27,6 +28,11 @@ _OVERRIDES = {
     "moods": [
         *("--gin.VOCABULARY_FILE='vocab/spiece.model'", "--gin.VOCAB_SIZE=4096"),
         "--gin.INITIAL_CHECKPOINT_PATH=()",
+    ],
+    "diacritics_small_pretrain": ["--gin.VOCABULARY_FILE='vocab/spiece.model'"],
+    "diacritics_small": [
+        "--gin.VOCABULARY_FILE='vocab/spiece.model'",
+        "--gin.INITIAL_CHECKPOINT_PATH='gs://some-bucket/pretrained'",
     ],
 }
 
@@ -81,8 +87,9 @@ def folder(tmp_path_factory):
         (made / "stories" / f"{split}.csv").write_text("story,mood\n" + "At work Ana won a prize.,glad\n" * 500)
     for name, split in (("corpus", "train"), ("corpus-validation", "validation")):
         (made / "stories" / f"{name}.jsonl").write_bytes((made / "corpus" / f"{split}-0.jsonl").read_bytes())
+    romanian_sentences.write_corpus(made / "ro", {"train": 200, "validation": 20})
     (made / "vocab").mkdir()
-    spiece = vocabularies.train(made / "vocab" / "spiece.model")
+    spiece = vocabularies.train(made / "vocab" / "spiece.model", user_defined_symbols=list("AIĂÂÎ"))
     (made / "vocab" / "mt5.model").write_bytes(vocabularies.with_sentinels(spiece, 100))
     for name, model in ((t5x_project.VOCABULARY, "spiece"), (t5x_project.MULTILINGUAL, "mt5")):
         (made / "buckets" / name).parent.mkdir(parents=True)
@@ -97,7 +104,8 @@ def answers(folder):
     environment = {
         "LIMBA_QUICKSTART_DIR": str(folder),
         "LIMBA_MOODS_DIR": str(folder),
-        "RO_CORPUS": str(folder / "corpus"),
+        "LIMBA_DIACRITICS_DIR": str(folder),
+        "RO_CORPUS": str(folder / "ro"),
         "RO_VOCABULARY": str(folder / "vocab" / "spiece.model"),
         "MT5_VOCABULARY": str(folder / "vocab" / "mt5.model"),
     }
