@@ -7,6 +7,8 @@ from pathlib import Path
 # Command: (module with main(argv), what it does).
 _COMMANDS = {
     "train": ("limba.train", "pre-train or go on training, from gin files"),
+    "run": ("limba.run", "train with the keys of a Hugging Face script, and export"),
+    "sweep": ("limba.sweep", "try many values of gin bindings, and keep the best"),
     "eval": ("limba.eval", "loss and accuracy of a checkpoint on a split"),
     "infer": ("limba.infer", "let a checkpoint fill blanks or answer"),
     "lint": ("limba.lint", "say what would hurt in a training, before any accelerator is touched"),
