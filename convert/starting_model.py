@@ -1,4 +1,4 @@
-"""The model that a Hugging Face script names with `model_name_or_path`, `config_name` and `tokenizer_name`, for `limba run`."""
+"""The model that a Hugging Face script names: `model_name_or_path`, `config_name`, `tokenizer_name` of `limba run`."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""The gin file that does what the keys of a Hugging Face script ask for: the text that `limba run` prints and trains by."""
+"""The gin file that does what the keys of a Hugging Face script ask for: what `limba run` prints and trains by."""
 
 import dataclasses
 import math
@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from limba.hf_arguments import RunArguments
+
+# Examples in the shuffle buffers of a task, where there are as many.
+_BUFFER = 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +30,7 @@ class Plan:
 
     Attributes:
       corpus: that is trained on.
+      num_examples: training examples of an epoch; None if they were not counted.
       devices: that share a batch.
       steps: updates.
       how_many: how `steps` came about, for the comment.
@@ -36,6 +40,7 @@ class Plan:
     """
 
     corpus: Corpus
+    num_examples: int | None
     devices: int
     steps: int
     how_many: str
@@ -65,7 +70,7 @@ def compose(arguments: RunArguments, plan: Plan) -> str:
     rows = batch_size(arguments, plan.devices)
     wandb = any(name in ("wandb", "all") for name in arguments.trackers)
     lines = [
-        "# Span corruption as a Hugging Face script was asked for it: made by `limba run`, and again by every `limba run`.",
+        "# Span corruption as a Hugging Face script was asked for it. Every `limba run` writes this file anew.",
         f"#   limba train --gin_file={out}/run.gin",
         "from __gin__ import dynamic_registration",
         "",
@@ -94,6 +99,8 @@ def compose(arguments: RunArguments, plan: Plan) -> str:
             text_column=arguments.text_column_name,
             noise_density=arguments.mlm_probability,
             mean_noise_span_length=arguments.mean_noise_span_length,
+            # A buffer of several epochs would mix them.
+            shuffle_buffer_size=min(_BUFFER, plan.num_examples) if plan.num_examples else None,
         ),
         "TASK_FEATURE_LENGTHS = @objectives.span_corruption_lengths()",
         "objectives.span_corruption_lengths:",

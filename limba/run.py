@@ -27,7 +27,7 @@ from typing import Any
 
 import jax
 
-from limba import checkpoints, hf_arguments, hf_gin, native_logs, train, writers
+from limba import checkpoints, distributed, hf_arguments, hf_gin, native_logs, train, writers
 from limba.hf_arguments import RunArguments
 
 logger = logging.getLogger(__name__)
@@ -45,8 +45,11 @@ def main(argv: Sequence[str]) -> int:
     )
     for line in said:
         logger.warning("%s", line)
-    if jax.process_count() > 1:
-        raise ValueError("`limba run` is for one process; on a pod give OUTPUT_DIR/run.gin to launch/worker.sh.")
+    if distributed.find_place({}) is not None:
+        raise ValueError(
+            "This is one of several processes, and `limba run` is for one. Make OUTPUT_DIR/run.gin on one "
+            "machine with --max_steps 1, and give it to launch/worker.sh."
+        )
     if arguments.hub_token:
         os.environ["HF_TOKEN"] = arguments.hub_token
     out = Path(arguments.output_dir).expanduser().absolute()
@@ -59,9 +62,25 @@ def main(argv: Sequence[str]) -> int:
     devices = jax.device_count()
     with native_logs.filtered():  # This brings TensorFlow in.
         corpus = _corpus(arguments)
-        steps, how_many = _steps(arguments, corpus, devices, model.vocabulary)
-    plan = hf_gin.Plan(corpus, devices, steps, how_many, model.step, model.dropout_rate, model.has_weights)
-    text = hf_gin.compose(arguments, plan)
+        num_examples, exact = _count_examples(arguments, corpus, model.vocabulary)
+    steps, how_many = arguments.max_steps, "max_steps"
+    if num_examples is not None:
+        steps = hf_gin.steps_of_epochs(arguments, num_examples, devices)
+        about = "" if exact else "about "
+        how_many = f"{arguments.num_train_epochs:g} epochs of {about}{num_examples:,} examples"
+    text = hf_gin.compose(
+        arguments,
+        hf_gin.Plan(
+            corpus=corpus,
+            num_examples=num_examples,
+            devices=devices,
+            steps=steps,
+            how_many=how_many,
+            first_step=model.step,
+            dropout_rate=model.dropout_rate,
+            has_weights=model.has_weights,
+        ),
+    )
     print(text)
     if dry_run:
         return 0
@@ -113,50 +132,40 @@ def _corpus(arguments: RunArguments) -> hf_gin.Corpus:
         has_validation = "validation" in files
         corpus = hf_gin.Corpus(hf_gin.task_name(name), files=files)
     else:
-        name, config = arguments.dataset_name, arguments.dataset_config_name
-        source = masked_text.open_source(None, name, config, None, arguments.text_column_name)
+        dataset, config = arguments.dataset_name, arguments.dataset_config_name
+        source = masked_text.open_source(None, dataset, config, None, arguments.text_column_name)
         has_validation = "validation" in source.splits
-        corpus = hf_gin.Corpus(hf_gin.task_name(f"{name}_{config or ''}"), dataset=name, dataset_config=config)
+        corpus = hf_gin.Corpus(hf_gin.task_name(f"{dataset}_{config or ''}"), dataset=dataset, dataset_config=config)
     if has_validation or not arguments.do_eval:
         return corpus
     share = arguments.validation_split_percentage
     logger.info("There is no validation split: the first %d %% of the training documents are held out.", share)
-    return dataclasses.replace(
-        corpus, splits={"train": f"train[{share}%:]", "validation": f"train[:{share}%]"}
-    )
+    return dataclasses.replace(corpus, splits={"train": f"train[{share}%:]", "validation": f"train[:{share}%]"})
 
 
 def _absolute(file: str) -> str:
     return file if "://" in file else str(Path(file).expanduser().absolute())
 
 
-def _steps(
-    arguments: RunArguments, corpus: hf_gin.Corpus, devices: int, vocabulary: Any
-) -> tuple[int, str]:
-    """How many updates, and how that came about."""
-    import seqio
+def _count_examples(arguments: RunArguments, corpus: hf_gin.Corpus, vocabulary: Any) -> tuple[int | None, bool]:
+    """Training examples of an epoch and whether that is exact; None where `max_steps` makes counting needless.
 
+    Opens the splits in any case, which finds missing files and columns now.
+    """
     from tasks import masked_text, objectives
 
     source = masked_text.open_source(
         corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits, arguments.text_column_name
     )
-    source.check("train")
-    if arguments.do_eval:
-        source.check("validation")
+    for split in ("train", "validation") if arguments.do_eval else ("train",):
+        source.check(split)
     if arguments.max_steps > 0:
-        return arguments.max_steps, "max_steps"
-    if vocabulary["class"] == "ByteVocabulary":
-        opened = seqio.ByteVocabulary(vocabulary["extra_ids"])
-    else:
-        opened = seqio.SentencePieceVocabulary(vocabulary["sentencepiece_model_file"], vocabulary["extra_ids"])
+        return None, True
+    opened = masked_text.open_vocabulary(vocabulary)
     objective = objectives.SpanCorruption(arguments.mlm_probability, arguments.mean_noise_span_length)
-    examples, exact = masked_text.count_examples(
+    return masked_text.count_examples(
         source, "train", arguments.text_column_name, opened, objective, arguments.max_seq_length
     )
-    about = "" if exact else "about "
-    steps = hf_gin.steps_of_epochs(arguments, examples, devices)
-    return steps, f"{arguments.num_train_epochs:g} epochs of {about}{examples:,} examples"
 
 
 def _say_changes(gin_file: Path, text: str) -> None:
@@ -174,7 +183,7 @@ def _results(model_dir: Path) -> dict[str, Any]:
     training = [line for line in writers.read_metrics(model_dir) if line["dataset"] == "train"]
     if training:
         last = training[-1]
-        results |= {"step": last["step"], "train_loss": last["nats_per_target_token"]}
+        results |= {"step": last["step"], "train_loss": last["loss"]}
     evaluations = writers.read_metrics(model_dir, "training_eval/")
     if evaluations:
         last = evaluations[-1]

@@ -1,14 +1,15 @@
 """Span corruption of a corpus that a gin file names, without a Python module: what `limba run` trains on.
 
-    MIXTURE_OR_TASK_NAME = @masked_text.task()
-    masked_text.task:
-      name = 'my_corpus'
-      vocabulary = %VOCABULARY
-      files = {'train': ['corpus/train.jsonl'], 'validation': ['corpus/validation.jsonl']}
+MIXTURE_OR_TASK_NAME = @masked_text.task()
+masked_text.task:
+  name = 'my_corpus'
+  vocabulary = %VOCABULARY
+  files = {'train': ['corpus/train.jsonl'], 'validation': ['corpus/validation.jsonl']}
 """
 
 import pathlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import seqio
 
@@ -35,6 +36,7 @@ def task(
     text_column: str = "text",
     noise_density: float = 0.15,
     mean_noise_span_length: float = 3.0,
+    shuffle_buffer_size: int = 4096,
 ) -> str:
     """Registers the task, unless it is there already, and returns its name.
 
@@ -43,6 +45,7 @@ def task(
       vocabulary: of the model.
       files, dataset, dataset_config, splits, text_column: see `open_source`.
       noise_density, mean_noise_span_length: of `SpanCorruption`.
+      shuffle_buffer_size: see `pretraining.register_pretraining_task`.
 
     Raises:
       ValueError: as `open_source`; if the name is taken by a task with other arguments.
@@ -54,6 +57,7 @@ def task(
         text_column=text_column,
         noise_density=noise_density,
         mean_noise_span_length=mean_noise_span_length,
+        shuffle_buffer_size=shuffle_buffer_size,
     ).name
 
 
@@ -85,6 +89,13 @@ def open_source(
             assert dataset is not None
             _sources[key] = sources.HubSource(dataset, dataset_config, [text_column], splits=splits)
     return _sources[key]
+
+
+def open_vocabulary(described: Mapping[str, Any]) -> seqio.Vocabulary:
+    """The vocabulary that a checkpoint's `run.json` describes."""
+    if described["class"] == "ByteVocabulary":
+        return seqio.ByteVocabulary(described["extra_ids"])
+    return seqio.SentencePieceVocabulary(described["sentencepiece_model_file"], described["extra_ids"])
 
 
 def files_of_folder(folder: pathlib.Path) -> dict[str, list[str]]:
@@ -137,7 +148,7 @@ def count_examples(
     raw_length = objective.raw_length(inputs_length)
     if total < raw_length:
         raise ValueError(
-            f"The split {split!r} has {total:.0f} tokens, and one example of {inputs_length} inputs takes {raw_length}: "
-            "give more text, or a smaller max_seq_length."
+            f"The split {split!r} has {total:.0f} tokens, and one example of {inputs_length} inputs takes "
+            f"{raw_length}: give more text, or a smaller max_seq_length."
         )
     return int(total // raw_length), not rest
