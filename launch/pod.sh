@@ -255,13 +255,8 @@ setup() {
 }
 
 run() {
-  local name command=
   [[ $# -ge 1 ]] || fail "run what? A gin file of the repository, or the name of a recipe."
-  for name in LIMBA_RESTARTS LIMBA_STOPPED_AT; do # from launch/supervise.sh
-    [[ -z ${!name:-} ]] || command+="$name=${!name} "
-  done
-  command+="bash launch/worker.sh --detach$(printf ' %q' "$@")"
-  if ! each quietly in_repository "$command"; then
+  if ! each quietly in_repository "bash launch/worker.sh --detach$(printf ' %q' "$@")"; then
     echo "The others wait for it and end with an error; \`pod.sh stop\` ends them at once." >&2
     return 1
   fi

@@ -27,8 +27,6 @@ the commit that was deployed. \`worker.sh --stop\` and \`pod.sh stop\` end the s
 
 Exit codes: 0 TRAIN_STEPS reached, 75 stopped on request, 1 given up, 2 called in a wrong way. A run that ends with an
 error (exit code 1) before its first step is not started again: its configuration must be mended.
-
-The next start is told LIMBA_RESTARTS, how many there were, and LIMBA_STOPPED_AT, when the one before ended (Unix time).
 HELP
 }
 
@@ -83,15 +81,13 @@ fi
 # ---------------------------------------------------- on this machine --------------------------------------------------
 
 # Each of the two ways to run sets `code` (0 done, 75 preempted, else a failure), `asked` if somebody asked it to stop,
-# `step`, the last one, and `ended`, when.
+# and `step`, the last one.
 stop_requested=
 take_status() { # LINE of worker.sh --status
   local at process
   at=${1##*step=}
   at=${at%%[/ ]*}
   [[ ! $at =~ ^[0-9]+$ ]] || ((at <= step)) || step=$at
-  at=${1##*ended=}
-  [[ ! $at =~ ^[0-9]+$ ]] || ((at <= ended)) || ended=$at
   process=${1##*process=}
   process=${process%% *}
   [[ $process != *:on-request ]] || asked=1
@@ -195,11 +191,10 @@ run_on_pod() {
 # -------------------------------------------------------- again --------------------------------------------------------
 
 trap 'stop_requested=1' INT TERM
-furthest=0 in_vain=0 restarts=${LIMBA_RESTARTS:-0}
+furthest=0 in_vain=0 restarts=0
 while true; do
-  asked='' step=0 ended=0
+  asked='' step=0
   if [[ -n $pod ]]; then run_on_pod "$@"; else run_here "$@"; fi
-  ((ended)) || ended=$(date +%s)
   if ((code == 0)); then
     say "done, after $restarts restarts."
     exit 0
@@ -227,7 +222,6 @@ while true; do
     ((pause <= LONGEST_WAIT)) || pause=$LONGEST_WAIT
   fi
   ((++restarts))
-  export LIMBA_RESTARTS=$restarts LIMBA_STOPPED_AT=$ended
   say "ended with code $code at step $step; restart $restarts in $pause seconds."
   sleep "$pause" &
   wait $! || true

@@ -123,25 +123,24 @@ find_workers() {
 }
 
 status() {
-  local worker process step ended commit age pid tries
+  local worker process step commit age pid tries
   commit=$(git -C "$REPOSITORY" rev-parse --short=10 HEAD)
   [[ -z $(git -C "$REPOSITORY" status --porcelain --untracked-files=no) ]] || commit+=+changes
   for worker in "${workers[@]}"; do
-    ended=- process=lost tries=0
+    process=lost tries=0
     # Between the end of the process and the note of its exit code lies a moment: there is somebody who writes it.
-    until pid=$(running "$worker") || [[ -f $worker.exit ]] || ((++tries > 100)) || ! kept "$worker"; do sleep 0.1; done
+    until pid=$(running "$worker") || [[ -s $worker.exit ]] || ((++tries > 100)) || ! kept "$worker"; do sleep 0.1; done
     if [[ -n $pid ]]; then
       process=running:$pid
-    elif [[ -f $worker.exit ]]; then
-      read -r process ended <"$worker.exit"
-      process=exit:$process
+    elif [[ -s $worker.exit ]]; then
+      process=exit:$(<"$worker.exit")
       [[ ! -f $worker.stopped ]] || process+=:on-request
     fi
     # What the progress bar said last, since the run began.
     step=$(tail -n 5000 "$worker.log" | awk '/ == worker / { step = "" }
       match($0, /[0-9]+\/[0-9]+ \[.*step/) { split(substr($0, RSTART), words, " "); step = words[1] } END { print step }')
     age=$(($(date +%s) - $(date -r "$worker.log" +%s)))
-    echo "index=${worker##*-} commit=$commit process=$process step=${step:--} age=$age ended=$ended"
+    echo "index=${worker##*-} commit=$commit process=$process step=${step:--} age=$age"
   done
 }
 
@@ -149,7 +148,7 @@ stop() { # SIGNAL SECONDS
   local worker pid began=$SECONDS code=0
   for worker in "${workers[@]}"; do
     # Also of one that has failed: whoever would start it again reads this.
-    [[ $(cat "$worker.exit" 2>/dev/null) == "0 "* ]] || touch "$worker.stopped"
+    [[ $(cat "$worker.exit" 2>/dev/null) == 0 ]] || touch "$worker.stopped"
     if pid=$(running "$worker"); then kill -"$1" "$pid" || true; fi
   done
   for worker in "${workers[@]}"; do
@@ -190,7 +189,7 @@ keep() {
     wait_to_end $! || code=$?
     exit "$code"
   } 2>&1 </dev/null | "$PYTHON" "$REPOSITORY/launch/stamp_lines.py" "$worker.log" || code=${PIPESTATUS[0]}
-  echo "$code $(date +%s)" >"$worker.exit"
+  echo "$code" >"$worker.exit"
   return "$code"
 }
 

@@ -1,11 +1,16 @@
-"""`limba eval`: a task's metrics over predictions of a checkpoint, or its loss and accuracy by teacher forcing.
+"""`limba eval`: loss and accuracy of checkpoints by teacher forcing, and a task's metrics over their predictions.
+
+    limba eval --run_dir RUN --checkpoints all
+    limba eval --run_dir RUN --task my_task --module my_tasks --split test
 
     limba eval --gin_file=RUN/config.gin --gin_file=gin/runs/eval.gin --gin.CHECKPOINT_PATH="'RUN'" \\
         --gin.EVAL_OUTPUT_DIR="'RUN/eval'"
 
-With T5X's t5x/configs/runs/eval.gin the task's own metrics are computed, over decoded answers.
+The first two take the run's own configuration and print a table of all checkpoints that were evaluated so far. The
+third is T5X's way: gin/runs/eval.gin gives the loss, t5x/configs/runs/eval.gin the task's metrics.
 """
 
+import argparse
 import dataclasses
 import json
 import logging
@@ -19,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from limba import (
+    checkpoint_directories,
     checkpoints,
     data,
     distributed,
@@ -26,6 +32,8 @@ from limba import (
     gin_utils,
     native_logs,
     restore,
+    results_table,
+    run_configuration,
     saved_tensors,
     storage,
     writers,
@@ -61,7 +69,8 @@ def evaluate(
 
     By predictions, if `inference_evaluator_cls` is bound: its loggers write to `<output_dir>/inference_eval`. By
     teacher forcing, if it is not bound or `training_evaluator_cls` is: TensorBoard has the metrics in
-    `<output_dir>/training_eval/<task>`, and `<output_dir>/<task>-metrics.json` those of the last checkpoint.
+    `<output_dir>/training_eval/<task>`, and `<output_dir>/<task>-metrics.json` those of the last checkpoint. What was
+    found so far is in `<output_dir>/results.jsonl` and printed as a table (`limba.results_table`).
 
     `RestoreCheckpointConfig.mode = 'all'` passes over the checkpoints that `<output_dir>/eval.<task>.ckpt` lists, the
     ones that an earlier call evaluated.
@@ -105,7 +114,7 @@ def evaluate(
             evaluator = evaluation.InferenceEvaluator(
                 dataset_cfg, inference_evaluator_cls, model, partitioner, directory
             )
-            if not evaluator.eval_tasks:
+            if not evaluator.eval_tasks and training_evaluator_cls is None:
                 raise ValueError(
                     f"No task of {dataset_cfg.name!r} has metric_fns and a split {dataset_cfg.split!r}. Give the task "
                     "metrics, or choose another split; for the loss alone set evaluate.inference_evaluator_cls = None."
@@ -140,23 +149,31 @@ def evaluate(
     for path in found:
         step = checkpoint_step(path)
         params, shardings = load_model_params(model, partitioner, restore_checkpoint_cfg, path, fallback_init_rng)
-        results = {}
+        losses: Results = {}
         if batches:
             eval_step = eval_step or evaluation.make_eval_step(model, partitioner, shardings)
-            results = {task: dict(evaluation.evaluate(eval_step, params, x, eval_steps)) for task, x in batches.items()}
+            losses = {task: dict(evaluation.evaluate(eval_step, params, x, eval_steps)) for task, x in batches.items()}
             if is_writer:
-                _write_losses(directory, path, step, dataset_cfg.split, results)
-        if evaluator is not None:
-            for task, metrics in evaluator.evaluate(params, step).items():
-                results[task] = results.get(task, {}) | metrics
-                shown = ", ".join(f"{name} {_shown(value)}" for name, value in metrics.items())
-                print(f"{task} ({dataset_cfg.split}), step {step}: {shown}")
+                _write_losses(directory, path, step, dataset_cfg.split, losses)
+        metrics = evaluator.evaluate(params, step) if evaluator is not None and evaluator.eval_tasks else {}
+        results = {task: losses.get(task, {}) | metrics.get(task, {}) for task in [*losses, *metrics]}
         del params
         if is_writer:
+            for task, found_metrics in metrics.items():
+                shown = ", ".join(f"{name} {results_table.shown(value)}" for name, value in found_metrics.items())
+                print(f"{task} ({dataset_cfg.split}), step {step}: {shown}")
+            place = {"split": dataset_cfg.split, "step": step, "checkpoint": path}
+            rows = [
+                {"task": task, **place, "loss": losses.get(task, {}), "metrics": metrics.get(task, {})}
+                for task in results
+            ]
+            results_table.add(directory, rows)
             done = [*(other for other in done if other and other != path), path]
             done_file.write_text("\n".join(done), encoding="utf-8")
     if evaluator is not None:
         evaluator.close()
+    if is_writer and (rows := results_table.read(directory)):
+        print(f"\n{results_table.table(rows)}\n(all of it in {directory / results_table.NAME})")
     return results
 
 
@@ -174,10 +191,6 @@ def _write_losses(directory: Path, checkpoint: str, step: int, split: str, resul
             )
         )
     tensorboard.close()
-
-
-def _shown(value: Any) -> str:
-    return f"{float(value):.4g}" if np.size(value) == 1 and np.asarray(value).dtype.kind in "fiu" else str(value)
 
 
 def refuse_train_state_initializer(initializer_cls: Any, where: str) -> None:
@@ -248,14 +261,56 @@ def checkpoint_step(checkpoint: str) -> int:
     return int(saved_tensors.open_tensors(storage.as_path(checkpoint))["state/step"].read(()))
 
 
+def run_bindings(flags: argparse.Namespace) -> list[str]:
+    """Of the flags that go with `--run_dir`.
+
+    Raises:
+      ValueError: for steps that are none.
+      FileNotFoundError: for a checkpoint that is not there.
+    """
+    run_dir, which = storage.as_path(flags.run_dir), flags.checkpoints or "latest"
+    path: Any = str(run_dir)
+    if which not in ("latest", "all"):
+        if not all(step.isdigit() for step in which.split(",")):
+            raise ValueError(f"--checkpoints is {which!r}; give latest, all, or steps such as 500,1000.")
+        there = checkpoints.checkpoint_steps(run_dir)
+        for step in map(int, which.split(",")):
+            if step not in there:
+                raise FileNotFoundError(f"--checkpoints {step}: {run_dir} has checkpoints of the steps {there}.")
+        path = [str(checkpoints.checkpoint_path(run_dir, int(step))) for step in which.split(",")]
+    home = run_dir.parent if checkpoint_directories.is_checkpoint(run_dir) else run_dir
+    values = {
+        "CHECKPOINT_PATH": path,
+        "eval/checkpoints.RestoreCheckpointConfig.mode": "all" if which == "all" else "latest",
+        "EVAL_OUTPUT_DIR": flags.output_dir or str(home / "eval"),
+        "MIXTURE_OR_TASK_NAME": flags.task,
+        "MIXTURE_OR_TASK_MODULE": flags.module,
+        "eval/data.DatasetConfig.split": flags.split,
+    }
+    return [f"{name} = {value!r}" for name, value in values.items() if value is not None]
+
+
 def main(argv: Sequence[str]) -> int:
     """Parses flags and gin, and evaluates."""
     parser = gin_utils.argument_parser("eval", __doc__ or "")
+    group = parser.add_argument_group("a run")
+    group.add_argument("--run_dir", help="a run's directory or one checkpoint; brings its own gin configuration")
+    group.add_argument(
+        "--checkpoints", metavar="WHICH", help="latest (default), all (the new ones), or steps: 500,1000"
+    )
+    group.add_argument("--task", help="another task or mixture than the run's; its lengths: --gin.TASK_FEATURE_LENGTHS")
+    group.add_argument("--module", help="the Python module that registers it")
+    group.add_argument("--split", help="validation, unless given")
+    group.add_argument("--output_dir", help="RUN/eval, unless given")
     flags = gin_utils.parse_flags(parser, argv)
-    if not flags.gin_file:
-        parser.error("give --gin_file=RUN/config.gin --gin_file=gin/runs/eval.gin")
+    of_a_run = [
+        f"--{name}" for name in ("checkpoints", "task", "module", "split", "output_dir") if getattr(flags, name)
+    ]
+    if not flags.run_dir and (of_a_run or not flags.gin_file):
+        parser.error(f"give --run_dir RUN{f' with {of_a_run[0]}' * bool(of_a_run)}, or --gin_file=RUN/config.gin …")
     configured = gin.external_configurable(evaluate, module="limba.eval")
-    gin_utils.parse_gin_flags(flags.gin_file, flags.gin_bindings, flags.gin_search_paths)
+    bindings = run_bindings(flags) if flags.run_dir else []
+    run_configuration.parse(flags, "gin/runs/eval_run.gin", bindings)
     gin_utils.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"", EVAL_OUTPUT_DIR="\"'runs/my_run/eval'\"")
     gin_utils.start(configured, flags)
     return 0

@@ -291,9 +291,19 @@ def parse_binding(binding: str) -> None:
             raise GinError(f"{shown}: {explanation(again)}") from again
 
 
+# In the value of a binding; scopes may come before the module.
+_REFERENCE = re.compile(r"@([\w/]+\.\w+)")
+
+
 def _imports_for(binding: str) -> str:
-    """The import that makes `utils.DatasetConfig.seed = 1` or `train_script.train.eval_period = 5` a known name."""
-    module = binding.partition("=")[0].strip().rpartition("/")[2].partition(".")[0]
+    """Imports that make the names in `utils.DatasetConfig.seed = 1` or `X.decode_fn = @decoding.beam_search` known."""
+    name, _, value = binding.partition("=")
+    names = [name.strip(), *_REFERENCE.findall(value)]
+    modules = dict.fromkeys(name.rpartition("/")[2].partition(".")[0] for name in names)
+    return "\n".join(filter(None, map(_import_of, modules)))
+
+
+def _import_of(module: str) -> str:
     if module in ("train_script", "eval_script", "infer_script"):
         return f"import __main__ as {module}"
     for alias in (f"t5x.{module}", f"t5x.examples.t5.{module}"):

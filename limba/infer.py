@@ -26,7 +26,17 @@ import numpy as np
 from jax.experimental import multihost_utils
 from tqdm import tqdm
 
-from limba import checkpoints, data, distributed, gin_utils, infer_text, inference, native_logs, storage
+from limba import (
+    checkpoints,
+    data,
+    distributed,
+    gin_utils,
+    infer_text,
+    inference,
+    native_logs,
+    run_configuration,
+    storage,
+)
 from limba.data import Batch, DatasetConfig
 from limba.eval import checkpoint_step, load_model_params, refuse_train_state_initializer
 from limba.models import BaseTransformerModel
@@ -290,6 +300,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--input", action="append", default=[], metavar="TEXT", help="a line to answer; repeatable")
     parser.add_argument("--input_file", metavar="FILE", help="one input a line; - reads standard input")
     parser.add_argument("--output_file", metavar="FILE", help="JSON lines; printed if not given")
+    run_configuration.add_decoding_flags(parser)
     parser.add_argument("--shard_id", type=int, help="the part of a task to work on; before infer.shard_id of gin")
     flags = gin_utils.parse_flags(parser, argv)
     if not flags.run_dir and not flags.gin_file:
@@ -302,18 +313,12 @@ def main(argv: Sequence[str]) -> int:
         return 0
 
     inputs = flags.input + (infer_text.read_lines(flags.input_file) if flags.input_file else [])
-    files, bindings = list(flags.gin_file), list(flags.gin_bindings)
+    bindings = run_configuration.decoding_bindings(flags)
     if flags.run_dir:
-        newest = distributed.from_first("checkpoint", lambda: str(checkpoints.find_checkpoint(flags.run_dir)))
-        checkpoint = storage.as_path(newest)
-        files = [str(checkpoint / "run" / "config.gin"), "gin/runs/infer_text.gin", *files]
-        bindings.insert(0, f"CHECKPOINT_PATH = {str(checkpoint)!r}")
-        vocabulary = checkpoint / "run" / "spiece.model"
-        if storage.is_file(vocabulary):
-            bindings.insert(1, f"seqio.SentencePieceVocabulary.sentencepiece_model_file = {str(vocabulary)!r}")
-    configured = gin.external_configurable(infer_text.infer_text, module="limba.infer_text")
-    gin_utils.parse_gin_flags(files, bindings, flags.gin_search_paths)
+        bindings.insert(0, f"CHECKPOINT_PATH = {run_configuration.newest_checkpoint(flags.run_dir)!r}")
+    run_configuration.parse(flags, "gin/runs/infer_text.gin", bindings)
     gin_utils.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"")
+    configured = gin.external_configurable(infer_text.infer_text, module="limba.infer_text")
     given: dict[str, Any] = {"output_file": flags.output_file} if flags.output_file else {}
     gin_utils.start(configured, flags, inputs=inputs, **given)
     return 0

@@ -1,138 +1,150 @@
-"""Lets a model answer lines of text, or fill the blanks in them: `limba infer --run_dir RUN --input TEXT`.
+"""Answers of a model to lines of text, printed or in a file: `limba infer --run_dir RUN --input TEXT`."""
 
-Blanks are T5's sentinels <extra_id_0>, <extra_id_1> … in order. A line without blanks is answered as it is.
-"""
-
+import contextlib
+import dataclasses
+import hashlib
 import json
-import logging
-import re
+import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import gin
 import jax
-import numpy as np
 from tqdm import tqdm
 
-from limba import checkpoints, inference
-from limba.data import Batch
-from limba.eval import load_model_params
-from limba.models import EncoderDecoderModel, Vocabulary
-from limba.partitioning import PjitPartitioner
-
-logger = logging.getLogger(__name__)
-
-_SENTINEL = re.compile(r"<extra_id_(\d+)>")
+from limba import checkpoints, distributed
+from limba.answers import Answer, Answerer
 
 
 def infer_text(
     *,
-    model: EncoderDecoderModel,
+    answerer_cls: Callable[..., Answerer],
     restore_checkpoint_cfg: checkpoints.RestoreCheckpointConfig,
-    partitioner: PjitPartitioner,
     inputs: Sequence[str],
     output_file: str | None = None,
-    max_inputs_length: int = 512,
-    max_decode_length: int = 114,
-    batch_size: int = 8,
-    random_seed: int = 0,
-) -> list[dict[str, Any]]:
-    """Decodes lines of text.
+) -> list[Answer]:
+    """Answers lines of text.
+
+    With a file, what is done lies in `<output_file>.unfinished`: a call that was interrupted goes on there, with the
+    result of an uninterrupted one.
 
     Args:
-      model: network, vocabularies and decoding.
+      answerer_cls: called with the checkpoint: `limba.answers.Answerer` with its other arguments.
       restore_checkpoint_cfg: the checkpoint.
-      partitioner: mesh and rules.
       inputs: lines.
-      output_file: JSON lines `{"input", "prediction", "filled", "score"}`; None prints them.
-      max_inputs_length: longer inputs are cut, and counted in a warning.
-      max_decode_length: tokens of an answer.
-      batch_size: lines at a time.
-      random_seed: for sampling.
+      output_file: JSON lines with the fields of `limba.answers.Answer`; None prints them.
 
     Returns:
-      What was written.
+      What was printed, or was new in the file.
 
     Raises:
-      ValueError: without inputs or a checkpoint.
+      ValueError: without inputs or a checkpoint; or if an interrupted call was another one.
     """
     if not inputs:
         raise ValueError("Nothing to answer: give --input TEXT or --input_file FILE.")
-    batch_size = -(-batch_size // partitioner.num_data_shards) * partitioner.num_data_shards
-    params, _ = load_model_params(model, partitioner, restore_checkpoint_cfg)
-    predict = inference.make_infer_fn(model.predict_batch_with_aux, batch_size, partitioner)
-    batches = list(_batches(model.input_vocabulary, inputs, max_inputs_length, max_decode_length, batch_size))
-    shown = tqdm(batches, desc="infer", unit="batch", disable=len(batches) == 1)
-    tokens, aux = predict(params, shown, jax.random.PRNGKey(random_seed))
-    results = []
-    for line, row, score in zip(inputs, tokens, aux["scores"], strict=True):
-        prediction = decode_row(model.output_vocabulary, row)
-        filled = fill_blanks(line, prediction)
-        results.append({"input": line, "prediction": prediction, "filled": filled, "score": float(score)})
-    if jax.process_index() == 0:
-        _write(results, output_file)
-    return results
+    checkpoint = distributed.from_first("checkpoint", lambda: restore_checkpoint_cfg.checkpoint)
+    is_writer = jax.process_index() == 0
+    file = _AnswersFile(Path(output_file).expanduser().absolute(), checkpoint, inputs) if output_file else None
+    done = distributed.from_first("count of answers", lambda: file.done() if file else 0)
+    answers = []
+    if done < len(inputs):
+        answerer = answerer_cls(restore_checkpoint_cfg=restore_checkpoint_cfg)
+        done -= done % answerer.lines_at_once
+        hidden = not is_writer or len(inputs) <= answerer.batch_size
+        with (
+            tqdm(desc="infer", unit="line", total=len(inputs), initial=done, disable=hidden) as progress,
+            file.writing(done)
+            if file and is_writer
+            else contextlib.nullcontext(_print if is_writer else _ignore) as write,
+        ):
+            for answer in answerer.answer(inputs, done):
+                write(answer)
+                answers.append(answer)
+                progress.update()
+    if file and is_writer:
+        file.finish()
+        print(f"{len(inputs)} answers in {file.path}")
+    return answers
 
 
-def _batches(
-    vocabulary: Vocabulary, inputs: Sequence[str], max_length: int, max_decode_length: int, batch_size: int
-) -> Iterator[tuple[np.ndarray, Batch]]:
-    """Indices, and encoded lines with EOS, `[rows, length]`."""
-    encoded = [[*vocabulary.encode(line), vocabulary.eos_id or 1] for line in inputs]
-    cut = sum(len(ids) > max_length for ids in encoded)
-    if cut:
-        logger.warning("%d of %d inputs are longer than %d tokens and were cut.", cut, len(inputs), max_length)
-    # One length for all batches compiles once; a multiple of 32 serves many runs from the compilation cache.
-    length = min(max_length, -(-max(len(ids) for ids in encoded) // 32) * 32)
-    for start in range(0, len(inputs), batch_size):
-        rows = encoded[start : start + batch_size]
-        tokens = np.zeros((len(rows), length), np.int32)
-        for row, ids in enumerate(rows):
-            tokens[row, : len(ids)] = ids[:length]
-        answers = np.zeros((len(rows), max_decode_length), np.int32)  # says how long an answer may be
-        yield (
-            np.arange(start, start + len(rows)),
-            {"encoder_input_tokens": tokens, "decoder_input_tokens": answers},
-        )
+def _print(answer: Answer) -> None:
+    tqdm.write(f"{answer.input}\n  -> {answer.filled}")
+    for other in answer.others:
+        tqdm.write(f"  or {other}")
 
 
-def decode_row(vocabulary: Vocabulary, row: np.ndarray) -> str:
-    """Text of a row of tokens that ends at EOS or padding; sentinels are kept visible."""
-    ids = []
-    for token in row.tolist():
-        if token in (0, vocabulary.eos_id):
-            break
-        ids.append(token)
-    return vocabulary.decode(ids)
+def _ignore(answer: Answer) -> None:
+    """Of a worker that is not the first."""
 
 
-def fill_blanks(text: str, prediction: str) -> str:
-    """Puts the spans that follow each sentinel in `prediction` into the blanks of `text`.
+class _AnswersFile:
+    """Answers as JSON lines. Unfinished, the first line says of what."""
 
-    A blank that the prediction does not mention stays as it is. Without blanks, the prediction itself is returned.
-    """
-    if not _SENTINEL.search(text):
-        return prediction
-    pieces = _SENTINEL.split(prediction)
-    spans = {number: span.strip() for number, span in zip(pieces[1::2], pieces[2::2], strict=True)}
-    return _SENTINEL.sub(lambda match: spans.get(match[1], match[0]), text)
+    def __init__(self, path: Path, checkpoint: str | None, inputs: Sequence[str]):
+        self.path = path
+        self._unfinished = path.with_name(path.name + ".unfinished")
+        self._header = {
+            "checkpoint": checkpoint,
+            "inputs": hashlib.sha256("\n".join(inputs).encode()).hexdigest(),
+            "configuration": hashlib.sha256(gin.config_str().encode()).hexdigest(),
+        }
+
+    def done(self) -> int:
+        """Whole answers of an interrupted call.
+
+        Raises:
+          ValueError: if it was another call.
+        """
+        if not self._unfinished.is_file():
+            return 0
+        whole = self._unfinished.read_bytes().split(b"\n")[:-1]
+        if not whole:
+            return 0
+        before = json.loads(whole[0])
+        if before != self._header:
+            changed = [name for name, value in self._header.items() if before.get(name) != value]
+            raise ValueError(
+                f"{self._unfinished} holds answers of an interrupted call, and this one has another "
+                f"{' and other '.join(changed)}. Call it as before to go on, or remove the file to start anew."
+            )
+        return len(whole) - 1
+
+    @contextlib.contextmanager
+    def writing(self, done: int) -> Iterator[Callable[[Answer], Any]]:
+        """A function that adds an answer after the first `done`."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if done:
+            lines = self._unfinished.read_bytes().split(b"\n")
+            os.truncate(self._unfinished, sum(len(line) + 1 for line in lines[: done + 1]))
+        else:
+            self._unfinished.write_text(_line(self._header), encoding="utf-8")
+        with self._unfinished.open("a", buffering=1, encoding="utf-8") as file:
+            yield lambda answer: file.write(_line(dataclasses.asdict(answer)))
+
+    def finish(self) -> None:
+        """Gives the file its name, without the line that said of what it is."""
+        if not self._unfinished.is_file():
+            return
+        temporary = self.path.with_name(self.path.name + ".tmp")
+        with self._unfinished.open(encoding="utf-8") as source, temporary.open("w", encoding="utf-8") as file:
+            next(source)
+            file.writelines(source)
+        temporary.replace(self.path)
+        self._unfinished.unlink()
 
 
-def _write(results: Sequence[dict[str, Any]], output_file: str | None) -> None:
-    if output_file is None:
-        for result in results:
-            print(f"{result['input']}\n  -> {result['filled']}")
-        return
-    path = Path(output_file).expanduser().absolute()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in results), encoding="utf-8")
-    temporary.replace(path)
-    print(f"{len(results)} answers in {path}")
+def _line(values: dict[str, Any]) -> str:
+    return json.dumps(values, ensure_ascii=False) + "\n"
 
 
 def read_lines(file: str) -> list[str]:
+    """Lines of a file, or of standard input for "-".
+
+    Raises:
+      FileNotFoundError: if it is not there.
+    """
     if file == "-":
         return [line.rstrip("\n") for line in sys.stdin]
     path = Path(file)

@@ -2,7 +2,8 @@
 
 Like `limba train`, processes begin when all have come (unless FAKE_ALONE is set).
 
-FAKE_RUN    a folder: `checkpoint`, the step that was saved; `starts`, a line for each process with what it was told
+FAKE_RUN    a folder: `checkpoint`, the step that was saved; `starts`, a line for each process: index, how often it had
+            begun before, first step
 FAKE_ENDS   "INDEX:STEP:CODE …": that process ends so at that step, once; 137 is a kill. The others end too,
             with 75 after a stop and else with 69.
 """
@@ -14,8 +15,7 @@ import time
 from pathlib import Path
 
 run = Path(os.environ["FAKE_RUN"])
-index = os.environ.get("LIMBA_PROCESS_INDEX", "0")
-attempt = os.environ.get("LIMBA_RESTARTS", "0")
+index = os.environ.get("LIMBA_PROCESS_INDEX") or os.environ.get("SLURM_PROCID", "0")
 stopping = []
 
 
@@ -44,16 +44,21 @@ if "FAKE_DEAF" not in os.environ:
     signal.signal(signal.SIGTERM, lambda *_: stopping.append(1))
 else:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+starts = run / "starts"
+# How often this worker has begun before.
+attempt = str(sum(x.split()[0] == index for x in starts.read_text().splitlines()) if starts.exists() else 0)
 ends = [end.split(":") for end in os.environ.get("FAKE_ENDS", "").split()]
 total = int(value("TRAIN_STEPS", 20))
 checkpoint = run / "checkpoint"
 ended = run / f"ended-{attempt}"
 first = int(checkpoint.read_text()) if checkpoint.exists() else 0
-with (run / "starts").open("a") as file:
-    file.write(f"{index} {attempt} {first} {int(float(os.environ.get('LIMBA_STOPPED_AT', '0')))}\n")
-count = 1 if "FAKE_ALONE" in os.environ else int(os.environ.get("LIMBA_PROCESS_COUNT", "1"))
+with starts.open("a") as file:
+    file.write(f"{index} {attempt} {first}\n")
+count = int(os.environ.get("LIMBA_PROCESS_COUNT") or os.environ.get("SLURM_NTASKS", "1"))
 waited = time.monotonic() + 30
-while len({x.split()[0] for x in (run / "starts").read_text().splitlines() if x.split()[1] == attempt}) < count:
+while len({x.split()[0] for x in starts.read_text().splitlines() if x.split()[1] == attempt}) < count:
+    if "FAKE_ALONE" in os.environ:
+        break
     if time.monotonic() > waited or stopping:
         leave(75 if stopping else 69, "another worker has not come")
     time.sleep(0.01)

@@ -38,14 +38,13 @@ def test_to_the_end(job):
 
 def test_preempted_and_again(job):
     submit, _, run = job
-    result, calls = submit(FAKE_ENDS="0:4:75 0:4:75")
+    result, calls = submit(FAKE_ENDS="0:4:75")
     assert result.returncode == 75
     assert calls.splitlines()[-1] == "scontrol requeue 41"
     again, _ = submit(SLURM_RESTART_COUNT="1")
     assert again.returncode == 0, again.stderr
     starts = [line.split() for line in (run / "starts").read_text().splitlines()[2:]]
-    # The second time it is told how many restarts there were and when the run had ended.
-    assert all(restarts == "1" and int(ended) > 1.7e9 for _, restarts, _, ended in starts)
+    assert sorted(index for index, _, _ in starts) == ["0", "1"]
 
 
 def test_it_gives_up_and_can_be_told_to(job):

@@ -20,16 +20,14 @@ def env(tmp_path):
 
 
 def _starts(tmp_path):
-    """[process index, restarts, first step, when the one before ended] of each start."""
+    """[process index, starts before, first step] of each start."""
     return [[int(x) for x in line.split()] for line in (tmp_path / "run/starts").read_text().splitlines()]
 
 
 def test_a_preemption_and_a_crash(env, tmp_path):
     result = launching.call("supervise.sh", *QUICK, "quickstart", env=env | {"FAKE_ENDS": "0:7:75 0:13:139"})
     assert result.returncode == 0, result.stderr
-    assert [start[:3] for start in _starts(tmp_path)] == [[0, 0, 0], [0, 1, 5], [0, 2, 10]]
-    ended = [start[3] for start in _starts(tmp_path)]
-    assert ended[0] == 0 and 1.7e9 < ended[1] <= ended[2]
+    assert _starts(tmp_path) == [[0, 0, 0], [0, 1, 5], [0, 2, 10]]
     assert "ended with code 75 at step 6; restart 1 in 0 seconds" in result.stderr
     assert "done, after 2 restarts" in result.stderr
     assert (tmp_path / "run/checkpoint").read_text() == "20"
@@ -101,7 +99,6 @@ def test_on_a_pod_a_worker_that_is_killed(pod, tmp_path):
     assert result.returncode == 0, result.stderr
     starts = sorted(_starts(tmp_path))
     assert [start[:2] for start in starts] == [[0, 0], [0, 1], [1, 0], [1, 1]], result.stderr
-    assert starts[1][3] > 1.7e9
     assert "ended with code 137 at step" in result.stderr and "done, after 1 restarts" in result.stderr
 
 

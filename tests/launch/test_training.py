@@ -1,4 +1,4 @@
-"""Two real workers through the pod launcher: one is killed, the supervisor resumes, the losses are the same."""
+"""Real workers through the pod launcher train as one process does, also when one is killed."""
 
 import json
 import os
@@ -39,10 +39,11 @@ def _environment(directory):
     return launching.environment(directory, **own)
 
 
-def _arguments(directory, name):
+def _arguments(directory, name, steps=STEPS):
     """Of launch/worker.sh."""
-    arguments = line.train_arguments(directory, directory / name, STEPS)
-    return ["quickstart", "--initialization_timeout=300", *arguments[2:]]
+    arguments = line.train_arguments(directory, directory / name, steps)
+    readers = "--gin.train/data.DatasetConfig.num_readers=4"  # one for each of four workers
+    return ["quickstart", "--initialization_timeout=300", *arguments[2:], readers]
 
 
 def _losses(model_dir):
@@ -52,6 +53,12 @@ def _losses(model_dir):
         if text.endswith("}") and (x := json.loads(text))["dataset"] == "train":
             losses[x["step"]] = x["loss"]
     return losses
+
+
+def _assert_same(losses, expected):
+    assert sorted(losses) == sorted(expected)
+    worst = max(abs(losses[step] - expected[step]) / abs(expected[step]) for step in expected)
+    assert worst < 1e-5, worst
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +100,18 @@ def test_two_workers_one_is_killed_and_the_supervisor_resumes(directory, whole, 
     # Both took part: the log of each has its steps.
     assert {found[0] for found in re.findall(rf"\[([01])\].* {STEPS}/{STEPS} \[", logs)} == {"0", "1"}, logs
 
-    losses = _losses(directory / "pod")
-    assert sorted(losses) == sorted(whole) == list(range(1, STEPS + 1))
-    worst = max(abs(losses[step] - whole[step]) / abs(whole[step]) for step in whole)
-    assert worst < 1e-5, worst
+    assert sorted(whole) == list(range(1, STEPS + 1))
+    _assert_same(_losses(directory / "pod"), whole)
+
+
+def test_four_workers(directory, whole, repository):
+    env = _environment(directory) | {"POD_NAME": "four", "POD_TYPE": "v4-32"}
+    for verb in ("create", "setup"):
+        done = launching.call("pod.sh", verb, env=env, repository=repository)
+        assert done.returncode == 0, done.stdout + done.stderr
+    arguments = ("--pod", "--limit", "0", *_arguments(directory, "four", 20))
+    supervised = launching.call("supervise.sh", *arguments, env=env, repository=repository)
+    logs = launching.call("pod.sh", "logs", "200", env=env, repository=repository).stdout
+    assert supervised.returncode == 0, supervised.stderr + logs
+    assert {found[0] for found in re.findall(r"\[([0-3])\].* 20/20 \[", logs)} == set("0123"), logs
+    _assert_same(_losses(directory / "four"), {step: loss for step, loss in whole.items() if step <= 20})

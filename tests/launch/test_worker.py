@@ -16,7 +16,7 @@ FOREVER = ("quickstart", "--gin.TRAIN_STEPS=20000")
 @pytest.fixture
 def env(tmp_path):
     launching.make_environment(tmp_path)
-    return launching.environment(tmp_path, LIMBA_LOGS=str(tmp_path / "logs"))
+    return launching.environment(tmp_path, LIMBA_LOGS=str(tmp_path / "logs"), FAKE_ALONE="1")
 
 
 def _begin(env, *arguments):
@@ -130,7 +130,7 @@ def _command(tmp_path, index=0):
 
 def test_explicit_place(env, tmp_path):
     place = {"LIMBA_COORDINATOR_ADDRESS": "10.0.0.1:8476", "LIMBA_PROCESS_COUNT": "4", "LIMBA_PROCESS_INDEX": "3"}
-    assert launching.call("worker.sh", "quickstart", env=env | place | {"FAKE_ALONE": "1"}).returncode == 0
+    assert launching.call("worker.sh", "quickstart", env=env | place).returncode == 0
     assert "== worker 3 of 4 on " in _command(tmp_path, 3)
     # The engine was told.
     assert (tmp_path / "run/starts").read_text().split()[0] == "3"

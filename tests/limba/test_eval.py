@@ -1,10 +1,11 @@
+import argparse
 import functools
 import json
 
 import numpy as np
 import pytest
 
-from limba import checkpoints, data, eval
+from limba import checkpoints, data, eval, results_table
 from tests.limba import small
 
 inferring = pytest.importorskip("tests.limba.inferring", reason="needs SeqIO", exc_type=ImportError)
@@ -66,6 +67,11 @@ def test_all_checkpoints_and_then_only_the_new_ones(run_dir, tmp_path, capsys):
     assert evaluate(mode="all")[TASK]["mean_score"] == pytest.approx(_mean_score(2))
     said = capsys.readouterr().out
     assert "step 12" in said and "step 10" not in said
+    rows = results_table.read(tmp_path)
+    assert [(row["step"], row["metrics"]["mean_score"]) for row in rows] == [
+        (step, pytest.approx(_mean_score(shift))) for step, shift in ((3, 0), (10, 1), (12, 2))
+    ]
+    assert f"{TASK} (validation)\nstep" in said and "(all of it in" in said
     assert evaluate(mode="all") == {}
 
     logged = tmp_path / "inference_eval"
@@ -103,3 +109,25 @@ def test_nothing_to_evaluate(run_dir, tmp_path):
         _evaluate("", tmp_path, evaluator_cls)
     with pytest.raises(ValueError, match="train_state_initializer_cls"):
         _evaluate(run_dir, tmp_path, evaluator_cls, train_state_initializer_cls=object)
+
+
+def test_flags_of_a_run(run_dir):
+    parse = argparse.Namespace
+    flags = {"run_dir": str(run_dir), "task": None, "module": None, "split": None, "output_dir": None}
+    assert eval.run_bindings(parse(**flags, checkpoints="3")) == [
+        f"CHECKPOINT_PATH = ['{run_dir}/checkpoint_3']",
+        "eval/checkpoints.RestoreCheckpointConfig.mode = 'latest'",
+        f"EVAL_OUTPUT_DIR = '{run_dir}/eval'",
+    ]
+    flags |= {"run_dir": f"{run_dir}/checkpoint_10", "task": "t", "module": "m", "split": "test"}
+    assert eval.run_bindings(parse(**flags, checkpoints="all"))[1:] == [
+        "eval/checkpoints.RestoreCheckpointConfig.mode = 'all'",
+        f"EVAL_OUTPUT_DIR = '{run_dir}/eval'",
+        "MIXTURE_OR_TASK_NAME = 't'",
+        "MIXTURE_OR_TASK_MODULE = 'm'",
+        "eval/data.DatasetConfig.split = 'test'",
+    ]
+    with pytest.raises(ValueError, match="--checkpoints is 'best'; give latest, all, or steps"):
+        eval.run_bindings(parse(**flags, checkpoints="best"))
+    with pytest.raises(FileNotFoundError, match=r"--checkpoints 7: .* has checkpoints of the steps \[3, 10"):
+        eval.run_bindings(parse(**flags | {"run_dir": str(run_dir)}, checkpoints="3,7"))

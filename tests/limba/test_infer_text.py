@@ -1,79 +1,71 @@
 import functools
 import json
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
-from limba import checkpoints, decoding, infer_text, train_state
-from tests.limba import small
+from limba import answers, checkpoints, infer_text
 
 
-@pytest.mark.parametrize(
-    ("text", "prediction", "filled"),
-    [
-        ("a <extra_id_0> b", "<extra_id_0> x y", "a x y b"),
-        ("<extra_id_0> and <extra_id_1>.", "<extra_id_0> this <extra_id_1> that <extra_id_2>", "this and that."),
-        ("a <extra_id_0> b <extra_id_1>", "<extra_id_1> z", "a <extra_id_0> b z"),
-        ("no blanks", "an answer", "an answer"),
-    ],
-)
-def test_fill_blanks(text, prediction, filled):
-    assert infer_text.fill_blanks(text, prediction) == filled
+class _Counter:
+    """Answers a line with its length, and breaks down at a line "stop"."""
+
+    lines_at_once, batch_size = 4, 2
+    begun: list[int] = []
+
+    def __init__(self, restore_checkpoint_cfg, stop=True):
+        self._stop = stop
+
+    def answer(self, lines, done=0):
+        self.begun.append(done)
+        for line in lines[done:]:
+            if line == "stop" and self._stop:
+                raise KeyboardInterrupt
+            yield answers.Answer(line, f"{len(line)} ă", f"{len(line)} ă", -1.0)
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("run")
-    greedy = functools.partial(decoding.temperature_sample, rescale_log_probs=False)
-    model = small.model(decode_fn=greedy, emb_dim=32, num_encoder_layers=1, num_decoder_layers=1)
-    params = model.initial_variables(jax.random.key(1))["params"]
-    state = train_state.TrainState(step=jnp.int32(0), params=params, opt_state={})
-    checkpointer = checkpoints.Checkpointer(directory, checkpoints.SaveCheckpointConfig())
-    checkpointer.save(state, None, {})
-    checkpointer.close()
-    return model, params, str(directory)
-
-
-@pytest.mark.parametrize("num_devices", [1, 4])
-def test_answers_are_those_of_predict_batch(checkpoint, tmp_path, num_devices):
-    model, params, path = checkpoint
-    lines = ["5 6 7", "8 9 10 11 12", "200"]
-    out = tmp_path / "out" / "answers.jsonl"
-    infer_text.infer_text(
-        model=model,
-        restore_checkpoint_cfg=checkpoints.RestoreCheckpointConfig(path=path, mode="latest"),
-        partitioner=small.partitioner(num_devices),
-        inputs=lines,
-        output_file=str(out),
-        max_decode_length=5,
-        batch_size=2,
+def _infer(path, inputs, output_file, stop=False):
+    return infer_text.infer_text(
+        answerer_cls=functools.partial(_Counter, stop=stop),
+        restore_checkpoint_cfg=checkpoints.RestoreCheckpointConfig(path=path),
+        inputs=inputs,
+        output_file=output_file and str(output_file),
     )
-    predict = jax.jit(model.predict_batch_with_aux)
-    results = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [r["input"] for r in results] == lines
-    for result, line in zip(results, lines, strict=True):
-        tokens = np.zeros((1, 32), np.int32)
-        ids = [*map(int, line.split()), 1]
-        tokens[0, : len(ids)] = ids
-        batch = {"encoder_input_tokens": tokens, "decoder_input_tokens": np.zeros((1, 5), np.int32)}
-        expected, aux = predict(params, batch)
-        text = " ".join(str(t) for t in expected[0].tolist() if t > 1)
-        assert result["prediction"] == text
-        assert result["score"] == pytest.approx(float(aux["scores"][0]), abs=1e-3)
-        assert result["score"] < -1
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    path = tmp_path / "checkpoint_3"
+    path.mkdir()
+    (path / "checkpoint").write_bytes(b"x")  # T5X's classic format has this file
+    return str(path)
+
+
+def test_printed(checkpoint, capsys):
+    _infer(checkpoint, ["ab", "c"], None)
+    assert capsys.readouterr().out == "ab\n  -> 2 ă\nc\n  -> 1 ă\n"
+
+
+def test_an_interrupted_file_goes_on(checkpoint, tmp_path, capsys):
+    lines = ["a" * i for i in range(1, 10)] + ["stop", "b"]
+    out, unfinished = tmp_path / "new" / "out.jsonl", tmp_path / "new" / "out.jsonl.unfinished"
+    with pytest.raises(KeyboardInterrupt):
+        _infer(checkpoint, lines, out, stop=True)
+    assert not out.exists() and len(unfinished.read_text().splitlines()) == 1 + 9
+    with unfinished.open("a") as file:
+        file.write('{"input": "cut in the mid')
+    with pytest.raises(ValueError, match="holds answers of an interrupted call, and this one has another inputs"):
+        _infer(checkpoint, lines[:5], out)
+    _Counter.begun.clear()
+    _infer(checkpoint, lines, out)
+    assert _Counter.begun == [8]  # whole groups of lines_at_once
+    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert [row["input"] for row in rows] == lines
+    assert rows[1] == {"input": "aa", "prediction": "2 ă", "filled": "2 ă", "score": -1.0, "others": []}
+    assert not unfinished.exists() and "11 answers in" in capsys.readouterr().out
 
 
 def test_nothing_to_answer(checkpoint):
-    model, _, path = checkpoint
-    config = checkpoints.RestoreCheckpointConfig(path=path, mode="latest")
     with pytest.raises(ValueError, match="--input"):
-        infer_text.infer_text(model=model, restore_checkpoint_cfg=config, partitioner=small.partitioner(), inputs=[])
-    with pytest.raises(ValueError, match="No checkpoint"):
-        infer_text.infer_text(
-            model=model,
-            restore_checkpoint_cfg=checkpoints.RestoreCheckpointConfig(),
-            partitioner=small.partitioner(),
-            inputs=["1"],
-        )
+        _infer(checkpoint, [], None)
+    with pytest.raises(FileNotFoundError, match="one input a line"):
+        infer_text.read_lines("/nowhere.txt")

@@ -1,0 +1,152 @@
+"""A model that answers lines of text, or fills the blanks in them.
+
+Blanks are T5's sentinels <extra_id_0>, <extra_id_1> … in order. A line without blanks is answered as it is.
+"""
+
+import dataclasses
+import functools
+import logging
+import re
+from collections.abc import Iterator, Sequence
+
+import jax
+import numpy as np
+
+from limba import checkpoints, inference
+from limba.data import Batch
+from limba.eval import load_model_params
+from limba.models import EncoderDecoderModel, Vocabulary
+from limba.partitioning import PjitPartitioner
+
+logger = logging.getLogger(__name__)
+
+_SENTINEL = re.compile(r"<extra_id_(\d+)>")
+# While the answers of one batch are fetched the device works on the next, within so many.
+_BATCHES_AT_ONCE = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What a model made of a line.
+
+    Attributes:
+      input: the line.
+      prediction: the best decode, with its sentinels.
+      filled: the line with its blanks filled; of a line without blanks, the prediction.
+      score: log probability of the prediction, as the way of decoding has it.
+      others: further decodes, the best first.
+    """
+
+    input: str
+    prediction: str
+    filled: str
+    score: float
+    others: tuple[str, ...] = ()
+
+
+class Answerer:
+    """A checkpoint that answers lines of text."""
+
+    def __init__(
+        self,
+        *,
+        model: EncoderDecoderModel,
+        restore_checkpoint_cfg: checkpoints.RestoreCheckpointConfig,
+        partitioner: PjitPartitioner,
+        max_inputs_length: int = 512,
+        max_decode_length: int = 114,
+        batch_size: int = 8,
+        num_decodes: int | None = None,
+        random_seed: int = 0,
+    ):
+        """
+        Args:
+          model: network, vocabularies and decoding.
+          restore_checkpoint_cfg: the checkpoint.
+          partitioner: mesh and rules.
+          max_inputs_length: longer inputs are cut, and counted in a warning.
+          max_decode_length: tokens of an answer.
+          batch_size: lines at a time; rounded up to what the mesh divides.
+          num_decodes: beams or samples of a line; None asks the model.
+          random_seed: for sampling.
+
+        Raises:
+          ValueError: without a checkpoint.
+        """
+        self._model = model
+        self._max_inputs_length = max_inputs_length
+        self._max_decode_length = max_decode_length
+        self._seed = random_seed
+        self.batch_size = -(-batch_size // partitioner.num_data_shards) * partitioner.num_data_shards
+        self._params, _ = load_model_params(model, partitioner, restore_checkpoint_cfg)
+        step = model.predict_batch_with_aux
+        if num_decodes is not None:
+            step = functools.partial(step, num_decodes=num_decodes, return_all_decodes=True)
+        self._predict = inference.make_infer_fn(step, self.batch_size, partitioner)
+
+    def answer(self, lines: Sequence[str], done: int = 0) -> Iterator[Answer]:
+        """Answers lines in order, those after the first `done`; what is sampled does not depend on `done`."""
+        encoded = [[*self._model.input_vocabulary.encode(line), self._eos_id] for line in lines]
+        cut = sum(len(ids) > self._max_inputs_length for ids in encoded)
+        if cut:
+            longest = self._max_inputs_length
+            logger.warning("%d of %d inputs are longer than %d tokens and were cut.", cut, len(lines), longest)
+        # One length for all batches compiles once; a multiple of 32 serves many runs from the compilation cache.
+        length = min(self._max_inputs_length, -(-max(len(ids) for ids in encoded) // 32) * 32)
+        for start in range(0, len(lines), self.lines_at_once):
+            if start < done:
+                continue
+            rows = encoded[start : start + self.lines_at_once]
+            rng = jax.random.fold_in(jax.random.PRNGKey(self._seed), start)
+            tokens, aux = self._predict(self._params, self._batches(rows, length), rng)
+            for line, row, scores in zip(lines[start : start + len(rows)], tokens, aux["scores"], strict=True):
+                yield self._one(line, np.atleast_2d(row), np.atleast_1d(scores))
+
+    @property
+    def lines_at_once(self) -> int:
+        """`done` is a multiple of this, or the number of lines."""
+        return _BATCHES_AT_ONCE * self.batch_size
+
+    @property
+    def _eos_id(self) -> int:
+        return self._model.input_vocabulary.eos_id or 1
+
+    def _batches(self, encoded: Sequence[list[int]], length: int) -> Iterator[tuple[np.ndarray, Batch]]:
+        """Indices, and lines with EOS, `[rows, length]`."""
+        for start in range(0, len(encoded), self.batch_size):
+            rows = encoded[start : start + self.batch_size]
+            tokens = np.zeros((len(rows), length), np.int32)
+            for row, ids in enumerate(rows):
+                tokens[row, : len(ids)] = ids[:length]
+            answers = np.zeros((len(rows), self._max_decode_length), np.int32)  # says how long an answer may be
+            yield (
+                np.arange(start, start + len(rows)),
+                {"encoder_input_tokens": tokens, "decoder_input_tokens": answers},
+            )
+
+    def _one(self, line: str, rows: np.ndarray, scores: np.ndarray) -> Answer:
+        """Of decodes `[num_decodes, length]`, which come in increasing order of score."""
+        texts = [decode_row(self._model.output_vocabulary, row) for row in rows[::-1]]
+        return Answer(line, texts[0], fill_blanks(line, texts[0]), float(scores[-1]), tuple(texts[1:]))
+
+
+def decode_row(vocabulary: Vocabulary, row: np.ndarray) -> str:
+    """Text of a row of tokens that ends at EOS or padding; sentinels are kept visible."""
+    ids = []
+    for token in row.tolist():
+        if token in (0, vocabulary.eos_id):
+            break
+        ids.append(token)
+    return vocabulary.decode(ids)
+
+
+def fill_blanks(text: str, prediction: str) -> str:
+    """Puts the spans that follow each sentinel in `prediction` into the blanks of `text`.
+
+    A blank that the prediction does not mention stays as it is. Without blanks, the prediction itself is returned.
+    """
+    if not _SENTINEL.search(text):
+        return prediction
+    pieces = _SENTINEL.split(prediction)
+    spans = {number: span.strip() for number, span in zip(pieces[1::2], pieces[2::2], strict=True)}
+    return _SENTINEL.sub(lambda match: spans.get(match[1], match[0]), text)

@@ -1,0 +1,142 @@
+"""`limba try`: a prompt in the terminal, or a small page in the browser, for trying a model.
+
+    limba try runs/mine
+    limba try runs/mine --web
+
+Type a text: `___` is a blank (so is T5's <extra_id_0>) and gets filled; a text without blanks is answered. The page
+listens on this machine only, unless --host says otherwise; it needs `pip install 'limba[web]'`.
+"""
+
+import argparse
+import contextlib
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import gin
+
+from limba import checkpoints, gin_utils, native_logs, run_configuration
+from limba.answers import Answer, Answerer
+
+_BLANK = re.compile(r"_{3,}")
+
+
+def try_model(
+    *,
+    answerer_cls: Callable[..., Answerer],
+    restore_checkpoint_cfg: checkpoints.RestoreCheckpointConfig,
+    serve: Callable[[Callable[[str, str], str], str], None],
+    prefix: str,
+) -> None:
+    """Loads a model and lets somebody ask it.
+
+    Args:
+      answerer_cls: `limba.answers.Answerer` with its arguments but the checkpoint.
+      restore_checkpoint_cfg: the checkpoint.
+      serve: gets `(text, prefix) -> answer` and the prefix, and returns when nobody asks any more.
+      prefix: what the texts begin with.
+    """
+    answerer = answerer_cls(restore_checkpoint_cfg=restore_checkpoint_cfg)
+    serve(lambda text, before: reply(answerer, text, before), prefix)
+
+
+def reply(answerer: Answerer, text: str, prefix: str = "") -> str:
+    """The answers to the lines of a text, a line each; further decodes of a line below it, after a dash."""
+    lines = [prefix + mark_blanks(line) for line in text.splitlines() if line.strip()]
+    return "\n".join(_shown(answer, prefix) for answer in answerer.answer(lines)) if lines else ""
+
+
+def _shown(answer: Answer, prefix: str) -> str:
+    return "\n  - ".join([answer.filled.removeprefix(prefix), *answer.others])
+
+
+def mark_blanks(line: str) -> str:
+    """Writes each `___` as the next of T5's sentinels, after those that are there."""
+    used = [int(number) for number in re.findall(r"<extra_id_(\d+)>", line)]
+    numbers = iter(range(max(used, default=-1) + 1, 1000))
+    return _BLANK.sub(lambda _: f"<extra_id_{next(numbers)}>", line)
+
+
+# ---------------------------------------------------- the two ways --------------------------------------------------
+
+
+def serve_terminal(ask: Callable[[str, str], str], prefix: str) -> None:
+    """Answers the lines that somebody types, until the end of the input."""
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  Arrow keys and a history, where Python has it.
+    print("Type a text; ___ is a blank. Ctrl-D ends.")
+    while True:
+        try:
+            text = input("> ")
+        except EOFError:
+            print()
+            return
+        if text.strip():
+            print(ask(text, prefix))
+
+
+def make_page(ask: Callable[[str, str], str], prefix: str, name: str) -> Any:
+    """The page as Gradio's Blocks; its one endpoint is `/ask`.
+
+    Raises:
+      ModuleNotFoundError: without Gradio.
+    """
+    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # Nothing leaves this machine.
+    try:
+        import gradio
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("The page needs Gradio: pip install 'limba[web]'.", name="gradio") from error
+    with gradio.Blocks(title=f"Limba: {name}") as page:
+        gradio.Markdown(
+            f"## {name}\n`___` is a blank and gets filled; a text without blanks is answered, line by line."
+        )
+        before = gradio.Textbox(prefix, label="Each line begins with (a task's prefix)", elem_id="prefix")
+        text = gradio.Textbox(label="Text", lines=4, elem_id="text")
+        button = gradio.Button("Ask", variant="primary", elem_id="ask")
+        answer = gradio.Textbox(label="Answer", lines=4, elem_id="answer")
+        button.click(ask, [text, before], answer, api_name="ask")
+    return page
+
+
+def main(argv: Sequence[str]) -> int:
+    """Parses flags and the run's gin, loads the model, and answers."""
+    parser = gin_utils.argument_parser("try", __doc__ or "")
+    parser.add_argument("run_dir", metavar="RUN", help="a run's directory or one checkpoint, converted ones too")
+    parser.add_argument(
+        "--prefix", default="", help="what each line begins with for the model, such as a task's prefix"
+    )
+    parser.add_argument("--web", action="store_true", help="a page in the browser, in place of the terminal")
+    parser.add_argument("--host", default="127.0.0.1", help="where the page listens (this machine only)")
+    parser.add_argument("--port", type=int, default=7860, help="of the page (7860)")
+    run_configuration.add_decoding_flags(parser)
+    flags = gin_utils.parse_flags(parser, argv)
+    name = Path(flags.run_dir).absolute().name
+    if flags.web:
+        make_page(lambda text, before: text, "", name)  # Fails before the model is loaded, if it fails.
+    bindings = run_configuration.decoding_bindings(flags)
+    bindings.insert(0, f"CHECKPOINT_PATH = {run_configuration.newest_checkpoint(flags.run_dir)!r}")
+    bindings.insert(0, "answers.Answerer.batch_size = 1")
+    configured = gin.external_configurable(try_model, module="limba.try_model")
+    with native_logs.filtered():
+        run_configuration.parse(flags, "gin/runs/infer_text.gin", bindings)
+    serve = _web_server(flags, name) if flags.web else serve_terminal
+    gin_utils.start(configured, flags, serve=serve, prefix=flags.prefix)
+    return 0
+
+
+def _web_server(flags: argparse.Namespace, name: str) -> Callable[[Callable[[str, str], str], str], None]:
+    def serve(ask: Callable[[str, str], str], prefix: str) -> None:
+        page = make_page(ask, prefix, name)
+        page.launch(server_name=flags.host, server_port=flags.port, share=False, quiet=True, prevent_thread_lock=True)
+        print(f"{name} answers at {page.local_url} ; Ctrl-C ends.", flush=True)
+        page.block_thread()
+
+    return serve
+
+
+if __name__ == "__main__":
+    from limba import try_model as _this
+
+    gin_utils.run_command(_this.main)

@@ -1,0 +1,41 @@
+import json
+
+import numpy as np
+
+from limba import results_table
+
+
+def _row(step, task="a", **metrics):
+    loss = {"nats_per_target_token": 2.0 + step, "accuracy": 0.5, "z_loss": 1.0}
+    return {
+        "task": task,
+        "split": "validation",
+        "step": step,
+        "checkpoint": f"c{step}",
+        "loss": loss,
+        "metrics": metrics,
+    }
+
+
+def test_calls_add_up_and_replace(tmp_path):
+    results_table.add(tmp_path, [_row(20, f1=np.float32(0.5))])
+    results_table.add(tmp_path, [_row(3, f1=50), _row(3, task="b"), _row(20, f1=75.0, names=["x"])])
+    rows = results_table.read(tmp_path)
+    assert [(row["task"], row["step"]) for row in rows] == [("a", 3), ("a", 20), ("b", 3)]
+    assert rows[1]["metrics"] == {"f1": 75.0, "names": ["x"]} and rows[1]["loss"]["z_loss"] == 1.0
+    assert results_table.table(rows).splitlines() == [
+        "a (validation)",
+        "step  nats_per_target_token  accuracy  f1",
+        "   3                      5       0.5  50",
+        "  20                     22       0.5  75",
+        "",
+        "b (validation)",
+        "step  nats_per_target_token  accuracy",
+        "   3                      5       0.5",
+    ]
+
+
+def test_numbers_of_other_libraries_are_written_as_numbers(tmp_path):
+    results_table.add(tmp_path, [_row(1, em=np.float64(1.5), histogram=np.arange(2), text=object)])
+    metrics = json.loads((tmp_path / "results.jsonl").read_text())["metrics"]
+    assert metrics["em"] == 1.5 and metrics["histogram"] == [0, 1] and "object" in metrics["text"]
