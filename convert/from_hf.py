@@ -49,7 +49,7 @@ def from_hf(
       ValueError: if it is damaged, not a T5 that Limba has, or contradicts itself; or OUT is in use.
     """
     out = Path(out).expanduser().absolute()
-    path = _find(str(model))
+    path = find(str(model))
     if path.is_file() or not weight_files.formats([file.name for file in path.iterdir()]):
         return _write_gin(path if path.is_file() else path / "config.json", out, told, overwrite)
     opened = models.open_model(path, told)
@@ -65,7 +65,7 @@ def from_hf(
     return checkpoint
 
 
-def _find(model: str) -> Path:
+def find(model: str) -> Path:
     """The folder or file on this machine, or downloaded from the hub.
 
     Raises:

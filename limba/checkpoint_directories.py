@@ -6,6 +6,8 @@ from limba import classic_checkpoints, storage
 from limba.storage import AnyPath
 
 PREFIX = "checkpoint"
+# T5X's mark of a checkpoint that stays.
+PINNED = "PINNED"
 # Orbax writes it last; in a bucket, which knows no renaming, it tells a finished checkpoint.
 _COMMITTED = "commit_success.txt"
 

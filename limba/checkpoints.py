@@ -20,7 +20,7 @@ from jax.experimental import multihost_utils
 
 from limba import classic_checkpoints, distributed, state_utils, storage
 from limba.best_checkpoint import metric_values
-from limba.checkpoint_directories import PREFIX, checkpoint_path, checkpoint_steps, find_checkpoint
+from limba.checkpoint_directories import PINNED, PREFIX, checkpoint_path, checkpoint_steps, find_checkpoint
 from limba.checkpoint_files import FilesHandler, FilesSave, forget_files, load_files, load_run_info, write_files
 from limba.restore import (
     CheckpointMismatchError,
@@ -58,8 +58,6 @@ PyTree = Any
 SaveStateTransformationFn = Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]
 
 _UNFINISHED = (".orbax-checkpoint-tmp", ".limba-tmp")
-# T5X's mark of a checkpoint that stays.
-_PINNED = "PINNED"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +174,7 @@ class Checkpointer:
         if self._config.keep is not None:
             for step in self._superfluous(steps, self._config.keep):
                 path = checkpoint_path(self.model_dir, step)
-                if not storage.is_file(path / _PINNED):
+                if not storage.is_file(path / PINNED):
                     storage.remove_tree(path)
         if self._config.keep_dataset_checkpoints is not None:
             for step in checkpoint_steps(self.model_dir)[: -self._config.keep_dataset_checkpoints]:

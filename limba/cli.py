@@ -7,6 +7,8 @@ from pathlib import Path
 # Command: (module with main(argv), what it does).
 _COMMANDS = {
     "train": ("limba.train", "pre-train or go on training, from gin files"),
+    "run": ("limba.run", "train with the keys of a Hugging Face script, and export"),
+    "sweep": ("limba.sweep", "try many values of gin bindings, and keep the best"),
     "eval": ("limba.eval", "loss and metrics of one, several or all checkpoints of a run, as a table"),
     "infer": ("limba.infer", "let a checkpoint fill blanks or answer"),
     "try": ("limba.try_model", "a prompt in the terminal, or a page in the browser, for trying a model"),

@@ -79,8 +79,9 @@ def train(
     training_eval_average_metrics: Mapping[str, Sequence[str]] | None = None,
     infer_eval_average_metrics: Mapping[str, Sequence[str]] | None = None,
     watchdog_cfg: watchdog.WatchdogConfig | None = _WATCHDOG,
+    metric_writers: Sequence[Callable[[Path, int], writers.MetricWriter]] = (),
 ) -> tuple[int, TrainState]:
-    """Trains until `total_steps`, or until an action ends it. The arguments are T5X's, but for `epochs` and the last.
+    """Trains until `total_steps`, or until an action ends it. T5X's arguments, but for `epochs` and the last two.
 
     A `model_dir` with checkpoints is gone on with, from the newest whole one: same parameters, same optimizer state,
     same place in the data. Otherwise training starts from `checkpoint_cfg.restore`, or from scratch.
@@ -123,6 +124,8 @@ def train(
       training_eval_average_metrics: `{"task_average/accuracy": ["task_a", "task_b"]}` adds means over tasks.
       infer_eval_average_metrics: likewise, of the tasks' own metrics.
       watchdog_cfg: when a step that hangs is reported, and ends the run; None watches nothing.
+      metric_writers: besides TensorBoard and `metrics.jsonl`, such as `wandb_writer.WandbWriter`: called in process 0
+        with the run's directory and the step that it goes on from, -1 for a new run.
 
     Returns:
       The last step and state.
@@ -218,7 +221,7 @@ def train(
     # ---------------------------------------------------- loop --------------------------------------------------------
     periods = (eval_period, save.period if save is not None else None, gc_period, total_steps)
     stats_period = stats_period or min(filter(None, periods))
-    metric_writers = _open_writers(run_directory, first_step, resumed)
+    opened_writers = _open_writers(run_directory, first_step, resumed, metric_writers)
     evaluations = TrainingEvaluation(
         trainer,
         eval_batches,
@@ -226,7 +229,7 @@ def train(
         evaluator,
         training_eval_average_metrics or {},
         infer_eval_average_metrics or {},
-        metric_writers,
+        opened_writers,
     )
     lengths = train_dataset_cfg.task_feature_lengths or {}
     run = training_loop.Run(
@@ -235,7 +238,7 @@ def train(
         evaluation=evaluations,
         actions=_prepare_actions(actions, evaluations, directory, first_step if resumed else None),
         checkpointer=checkpointer,
-        writers=metric_writers,
+        writers=opened_writers,
         run_files=run_description.run_files(
             model,
             train_dataset_cfg,
@@ -259,8 +262,8 @@ def train(
         watchdog=watchdog_cfg,
     )
     if jax.process_index() == 0:
-        summarize_config_fn(str(directory), writers.SummaryWriter(metric_writers, "train"), first_step)
-    writers.write_timing(metric_writers, first_step, "init_or_restore_seconds", time.monotonic() - began)
+        summarize_config_fn(str(directory), writers.SummaryWriter(opened_writers, "train"), first_step)
+    writers.write_timing(opened_writers, first_step, "init_or_restore_seconds", time.monotonic() - began)
     _announce(run, lengths, first_step)
     try:
         ended = False
@@ -276,7 +279,7 @@ def train(
         checkpointer.close()
         if evaluator is not None:
             evaluator.close()
-        for writer in metric_writers:
+        for writer in opened_writers:
             writer.close()
     if jax.process_index() == 0:
         logger.info("%s", run.goodput.table())
@@ -369,7 +372,12 @@ def _restore_position(batches: BatchIterator, dataset_state: Mapping[str, bytes]
         )
 
 
-def _open_writers(directory: RunDirectory, first_step: int, resumed: bool) -> list[writers.MetricWriter]:
+def _open_writers(
+    directory: RunDirectory,
+    first_step: int,
+    resumed: bool,
+    more: Sequence[Callable[[Path, int], writers.MetricWriter]],
+) -> list[writers.MetricWriter]:
     if jax.process_index() != 0:
         return []
     # What an interrupted run wrote after its last checkpoint, all of it if it had none, is about to be written again.
@@ -377,6 +385,7 @@ def _open_writers(directory: RunDirectory, first_step: int, resumed: bool) -> li
     opened: list[writers.MetricWriter] = [
         writers.TensorBoardWriter(directory.local, keep_until),
         writers.JsonLinesWriter(directory.local, keep_until),
+        *(make(directory.local, keep_until) for make in more),
     ]
     return [*opened, BucketWriter(directory)] if directory.is_remote else opened
 

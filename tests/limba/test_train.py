@@ -329,3 +329,27 @@ def test_run_files_are_json_and_gin(tmp_path):
     assert info["total_steps"] == 2
     assert info["commits"] == code_versions.commits()
     assert "config.gin" in files
+
+
+def test_more_writers_are_told_where_a_run_goes_on(tmp_path):
+    opened, written = [], []
+
+    class Recorder:
+        def __init__(self, model_dir, keep_until):
+            opened.append((model_dir, keep_until))
+
+        def write_scalars(self, step, dataset, scalars):
+            written.append((step, dataset))
+
+        def write_text(self, step, dataset, name, text):
+            written.append((step, name))
+
+        def close(self):
+            written.append("closed")
+
+    _train(tmp_path, 2, metric_writers=[Recorder], eval_period=2)
+    _train(tmp_path, 3, metric_writers=[Recorder], train_eval_dataset_cfg=None)
+    assert opened == [(tmp_path, -1), (tmp_path, 2)]
+    evaluation = "training_eval/counter"
+    first = [(0, "config"), (0, evaluation), (1, "train"), (2, "train"), (2, evaluation), "closed"]
+    assert written == [*first, (2, "config"), (3, "train"), "closed"]

@@ -1,0 +1,220 @@
+"""The gin file that does what the keys of a Hugging Face script ask for: what `limba run` prints and trains by."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from limba.hf_arguments import RunArguments
+
+# Examples in the shuffle buffers of a task, where there are as many.
+_BUFFER = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """The arguments of `masked_text.open_source`, and the task's name."""
+
+    name: str
+    files: Mapping[str, Sequence[str]] | None = None
+    dataset: str | None = None
+    dataset_config: str | None = None
+    splits: Mapping[str, str] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a gin file needs that the keys do not say.
+
+    Attributes:
+      corpus: that is trained on.
+      num_examples: training examples of an epoch; None if they were not counted.
+      devices: that share a batch.
+      steps: updates.
+      how_many: how `steps` came about, for the comment.
+      first_step: that the initial checkpoint is at.
+      dropout_rate: of the model's config.json.
+      has_weights: whether there is an initial checkpoint.
+    """
+
+    corpus: Corpus
+    num_examples: int | None
+    devices: int
+    steps: int
+    how_many: str
+    first_step: int
+    dropout_rate: float
+    has_weights: bool
+
+
+def batch_size(arguments: RunArguments, devices: int) -> int:
+    """Rows of one update on all devices."""
+    return arguments.per_device_train_batch_size * devices * arguments.gradient_accumulation_steps
+
+
+def steps_of_epochs(arguments: RunArguments, num_examples: int, devices: int) -> int:
+    """Updates in `num_train_epochs`: whole batches of an epoch, at least one, as the scripts count."""
+    return math.ceil(max(1, num_examples // batch_size(arguments, devices)) * arguments.num_train_epochs)
+
+
+def task_name(corpus: str) -> str:
+    """A name for SeqIO, of letters, digits and underscores."""
+    return re.sub(r"\W+", "_", corpus).strip("_") or "corpus"
+
+
+def compose(arguments: RunArguments, plan: Plan) -> str:
+    """The gin file."""
+    out = Path(arguments.output_dir).expanduser().absolute()
+    rows = batch_size(arguments, plan.devices)
+    wandb = any(name in ("wandb", "all") for name in arguments.trackers)
+    lines = [
+        "# Span corruption as a Hugging Face script was asked for it. Every `limba run` writes this file anew.",
+        f"#   limba train --gin_file={out}/run.gin",
+        "from __gin__ import dynamic_registration",
+        "",
+        *(["from limba import adafactor"] if arguments.uses_adafactor else []),
+        *["from limba import checkpoints", "from limba import data", "from limba import network"],
+        *([] if arguments.uses_adafactor else ["from limba import optimizers"]),
+        *["from limba import schedules", "from limba import train as train_script", "from limba import trainer"],
+        *(["from limba import wandb_writer"] if wandb else []),
+        *([] if arguments.uses_adafactor else ["from limba import weight_decay"]),
+        *["from tasks import masked_text", "from tasks import objectives"],
+        *([] if arguments.uses_adafactor else ["import optax"]),
+        "",
+        f"include {str(out / 'initial' / 'model.gin')!r}",
+        "include 'gin/runs/pretrain.gin'",
+        "",
+        "# data",
+        "MIXTURE_OR_TASK_NAME = @masked_text.task()",
+        "masked_text.task:",
+        f"  name = {plan.corpus.name!r}",
+        "  vocabulary = %VOCABULARY",
+        *_bindings(
+            files=_plain(plan.corpus.files),
+            dataset=plan.corpus.dataset,
+            dataset_config=plan.corpus.dataset_config,
+            splits=_plain(plan.corpus.splits),
+            text_column=arguments.text_column_name,
+            noise_density=arguments.mlm_probability,
+            mean_noise_span_length=arguments.mean_noise_span_length,
+            # A buffer of several epochs would mix them.
+            shuffle_buffer_size=min(_BUFFER, plan.num_examples) if plan.num_examples else None,
+        ),
+        "TASK_FEATURE_LENGTHS = @objectives.span_corruption_lengths()",
+        "objectives.span_corruption_lengths:",
+        *_bindings(
+            inputs_length=arguments.max_seq_length,
+            noise_density=arguments.mlm_probability,
+            mean_noise_span_length=arguments.mean_noise_span_length,
+        ),
+        "",
+        "# training",
+        f"TRAIN_STEPS = {plan.first_step + plan.steps}  # {plan.how_many}",
+        f"BATCH_SIZE = {rows}  # {arguments.per_device_train_batch_size} a device x {plan.devices} devices x "
+        f"{arguments.gradient_accumulation_steps} forward passes",
+        f"trainer.Trainer.num_microbatches = {arguments.gradient_accumulation_steps}",
+        f"MODEL_DIR = {str(out / 'run')!r}",
+        *([f"INITIAL_CHECKPOINT_PATH = {str(out / 'initial')!r}"] if plan.has_weights else []),
+        f"RANDOM_SEED = {arguments.seed}",
+        f"DATASET_SEED = {arguments.seed}",
+        f"DROPOUT_RATE = {plan.dropout_rate}  # config.json's",
+        f"network.T5Config.dtype = {arguments.compute_dtype!r}",
+        *(["network.T5Config.remat_policy = 'full'"] if arguments.gradient_checkpointing else []),
+        "",
+        "# the mean cross-entropy of the batch's target tokens, and nothing else",
+        "Z_LOSS = 0.0",
+        "LOSS_NORMALIZING_FACTOR = 'NUM_REAL_TARGET_TOKENS'",
+        "",
+        *_optimizer(arguments),
+        "",
+        *_schedule(arguments, plan),
+        "",
+        "# periods",
+        f"train_script.train.stats_period = {arguments.logging_steps}",
+        f"EVAL_PERIOD = {arguments.eval_steps or arguments.save_steps}",
+        "EVAL_STEPS = None  # the whole validation split",
+        "checkpoints.SaveCheckpointConfig:",
+        *_bindings(period=arguments.save_steps, keep=arguments.save_total_limit),
+    ]
+    if arguments.do_eval:
+        eval_rows = arguments.per_device_eval_batch_size * plan.devices
+        lines += [f"train_eval/data.DatasetConfig.batch_size = {eval_rows}"]
+    else:
+        lines += ["train_script.train.train_eval_dataset_cfg = None"]
+    if wandb:
+        lines += ["", "train_script.train.metric_writers = [@wandb_writer.WandbWriter]"]
+        lines += [f"wandb_writer.WandbWriter.name = {arguments.run_name!r}"] if arguments.run_name else []
+    return "\n".join(lines) + "\n"
+
+
+def _bindings(**values: Any) -> list[str]:
+    """Indented lines of a gin block; None is left out."""
+    return [f"  {name} = {value!r}" for name, value in values.items() if value is not None]
+
+
+def _plain(mapping: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if mapping is None else {k: x if isinstance(x, str) else list(x) for k, x in mapping.items()}
+
+
+def _optimizer(arguments: RunArguments) -> list[str]:
+    if arguments.uses_adafactor:
+        return ["OPTIMIZER = @adafactor.Adafactor()  # clips its updates itself"]
+    clipped = arguments.max_grad_norm > 0
+    chain = [*(["@optax.clip_by_global_norm()"] if clipped else []), "@optimizers.adamw()"]
+    return [
+        "OPTIMIZER = @optimizers.chain()",
+        f"optimizers.chain.transformations = [{', '.join(chain)}]",
+        *([f"optax.clip_by_global_norm.max_norm = {arguments.max_grad_norm}"] if clipped else []),
+        "optimizers.adamw:",
+        *_bindings(
+            b1=arguments.adam_beta1,
+            b2=arguments.adam_beta2,
+            eps=arguments.adam_epsilon,
+            weight_decay=arguments.weight_decay,
+        ),
+        "  mask = @weight_decay.matrices",
+    ]
+
+
+def _schedule(arguments: RunArguments, plan: Plan) -> list[str]:
+    """The learning rate: warm-up to `learning_rate`, then the decay to 0 at the last step, as transformers has them."""
+    warmup = arguments.warmup_steps or math.ceil(arguments.warmup_ratio * plan.steps)
+    kind = arguments.lr_scheduler_type
+    if kind == "constant":
+        warmup = 0
+    decay_steps = max(1, plan.steps - warmup)
+    if kind == "linear" and not warmup:
+        return [
+            f"# from {arguments.learning_rate:g} to 0",
+            "trainer.Trainer.learning_rate_fn = @optax.linear_schedule()",
+            "optax.linear_schedule:",
+            *_bindings(init_value=arguments.learning_rate, end_value=0.0, transition_steps=plan.steps),
+            *([f"  transition_begin = {plan.first_step}"] if plan.first_step else []),
+        ]
+    factors = {
+        "linear": ["linear_decay"],
+        "cosine": ["constant", "linear_warmup", "cosine_decay"],
+        "constant": ["constant"],
+        "constant_with_warmup": ["constant", "linear_warmup"],
+    }[kind]
+    factors = [factor for factor in factors if warmup or factor != "linear_warmup"]
+    specific: dict[str, Any] = {}
+    if kind == "linear":
+        specific["decay_factor"] = 1.0 / decay_steps
+    if kind == "cosine":
+        specific["steps_per_cycle"] = decay_steps
+    end = " and from there to 0 at the end" if kind in ("linear", "cosine") else ""
+    return [
+        f"# to {arguments.learning_rate:g} in {warmup} steps{end}",
+        "schedules.create_learning_rate_scheduler:",
+        *_bindings(
+            factors=" * ".join(factors),
+            base_learning_rate=arguments.learning_rate,
+            warmup_steps=warmup,
+            step_offset=plan.first_step,
+            min_learning_rate=0.0,
+            **specific,
+        ),
+    ]

@@ -1,0 +1,92 @@
+"""Which values the next trial of a sweep has."""
+
+import itertools
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from limba.sweep_file import Parameter, Sweep
+from limba.sweep_trials import Trial
+
+Values = dict[str, Any]
+
+
+def propose(sweep: Sweep, trials: Sequence[Trial]) -> Values:
+    """The values of trial number `len(trials)`.
+
+    Args:
+      sweep: the file.
+      trials: that there are, also those that run or failed.
+
+    Raises:
+      ValueError: for the method "bayes", if Optuna is not installed.
+    """
+    number = len(trials)
+    if sweep.method == "grid":
+        # The last parameter changes fastest.
+        points = itertools.product(*(parameter.values for parameter in sweep.parameters))
+        point = next(itertools.islice(points, number, None))
+        return {parameter.name: value for parameter, value in zip(sweep.parameters, point, strict=True)}
+    if sweep.method == "random":
+        shares = np.random.default_rng([sweep.seed, number]).random(len(sweep.parameters))
+        return {p.name: p.at(float(share)) for p, share in zip(sweep.parameters, shares, strict=True)}
+    return _bayesian(sweep, trials)
+
+
+def _bayesian(sweep: Sweep, trials: Sequence[Trial]) -> Values:
+    """By Optuna's tree-structured Parzen estimator (Bergstra et al. 2011), from the trials that are done."""
+    try:
+        import optuna
+    except ImportError:
+        raise ValueError(
+            "method: bayes needs one more package: pip install optuna. `method: random` does without."
+        ) from None
+    logging.getLogger("optuna").setLevel(logging.WARNING)
+    free = {p.name: p for p in sweep.parameters if len(p.values) != 1}
+    distributions = {name: _distribution(optuna, parameter) for name, parameter in free.items()}
+    sampler = optuna.samplers.TPESampler(
+        seed=sweep.seed + len(trials),
+        # Random ones first; Optuna's ten would be all of a small sweep.
+        n_startup_trials=max(3, min(10, sweep.trials // 4)),
+        # What is running is not tried again meanwhile.
+        constant_liar=True,
+    )
+    study = optuna.create_study(direction="maximize" if sweep.maximize else "minimize", sampler=sampler)
+    states = {"done": optuna.trial.TrialState.COMPLETE, "failed": optuna.trial.TrialState.FAIL}
+    for trial in trials:
+        study.add_trial(
+            optuna.trial.create_trial(
+                state=states.get(trial.status, optuna.trial.TrialState.RUNNING),
+                params={name: _index(p, trial.parameters[name]) for name, p in free.items()},
+                distributions=distributions,
+                value=trial.value if trial.status == "done" else None,
+            )
+        )
+    drawn = study.ask(distributions).params
+    chosen = {name: _from_optuna(free[name], value) for name, value in drawn.items()}
+    return {p.name: chosen.get(p.name, p.values[0] if p.values else None) for p in sweep.parameters}
+
+
+def _distribution(optuna: Any, parameter: Parameter) -> Any:
+    if parameter.values:
+        # By their places: Optuna stores only plain choices.
+        return optuna.distributions.CategoricalDistribution(range(len(parameter.values)))
+    low, high = parameter.bounds
+    if parameter.distribution == "int_uniform":
+        return optuna.distributions.IntDistribution(int(low), int(high))
+    return optuna.distributions.FloatDistribution(low, high, log=parameter.is_log)
+
+
+def _index(parameter: Parameter, value: Any) -> Any:
+    if parameter.values:
+        return parameter.values.index(value)
+    low, high = parameter.bounds
+    return value if parameter.distribution == "int_uniform" else min(max(value, low), high)
+
+
+def _from_optuna(parameter: Parameter, value: Any) -> Any:
+    if parameter.values:
+        return parameter.values[value]
+    return value if parameter.distribution == "int_uniform" else parameter.rounded(value)

@@ -1,0 +1,88 @@
+"""What a sweep found: a table, a picture, and the best checkpoint."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from limba.checkpoint_directories import PINNED, checkpoint_path
+from limba.sweep_file import Sweep
+from limba.sweep_trials import Trial
+
+
+def best_trial(sweep: Sweep, trials: Sequence[Trial]) -> Trial | None:
+    """The best that is done; of equals the first."""
+    done = [trial for trial in trials if trial.status == "done" and trial.value is not None]
+    return (max if sweep.maximize else min)(done, key=lambda trial: trial.value or 0.0) if done else None
+
+
+def table(sweep: Sweep, trials: Sequence[Trial]) -> str:
+    """A line a trial, the best first, then those without a result."""
+    rows = [["trial", *(p.name for p in sweep.parameters), sweep.metric, "step", "seconds", "status"]]
+    for trial in _ranked(sweep, trials):
+        value = "" if trial.value is None else f"{trial.value:.6g}"
+        step = "" if trial.step is None else str(trial.step)
+        shown = [_shown(trial.parameters.get(p.name)) for p in sweep.parameters]
+        status = f"failed ({trial.error})" if trial.status == "failed" else trial.status
+        rows.append([str(trial.number), *shown, value, step, f"{trial.seconds:.0f}", status])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    lines = [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows
+    ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _ranked(sweep: Sweep, trials: Sequence[Trial]) -> list[Trial]:
+    sign = -1.0 if sweep.maximize else 1.0
+    return sorted(trials, key=lambda t: (t.value is None, sign * (t.value or 0.0), t.number))
+
+
+def _shown(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def write(sweep: Sweep, trials: Sequence[Trial], folder: Path) -> list[Path]:
+    """Writes results.txt, results.csv, and results.png if there is more than one result; returns them."""
+    written = [folder / "results.txt", folder / "results.csv"]
+    written[0].write_text(table(sweep, trials) + "\n", "utf-8")
+    names = [p.name for p in sweep.parameters]
+    content = io.StringIO()
+    rows = csv.writer(content)
+    rows.writerow(["trial", *names, sweep.metric, "step", "seconds", "status", "error"])
+    for t in trials:
+        values = [t.parameters.get(name) for name in names]
+        rows.writerow([t.number, *values, t.value, t.step, round(t.seconds, 1), t.status, t.error])
+    written[1].write_text(content.getvalue(), "utf-8")
+    points = [(float(t.number), t.value) for t in trials if t.status == "done" and t.value is not None]
+    if len(points) > 1:
+        from convert import loss_picture
+
+        best, so_far = [], points[0][1]
+        for number, value in points:
+            so_far = max(so_far, value) if sweep.maximize else min(so_far, value)
+            best.append((number, so_far))
+        written.append(folder / "results.png")
+        written[-1].write_bytes(loss_picture.draw([("trials", points), ("best", best)], "trial", "metric"))
+    return written
+
+
+def keep_best(sweep: Sweep, trials: Sequence[Trial], folder: Path) -> Path | None:
+    """Pins the best trial's best checkpoint, so that no training removes it, and exports it to `folder/best`.
+
+    Returns:
+      The checkpoint; None if there is none.
+
+    Raises:
+      ValueError: as `to_hf`.
+    """
+    best = best_trial(sweep, trials)
+    if best is None or best.step is None:
+        return None
+    checkpoint = checkpoint_path(best.model_dir, best.step)
+    if not Path(checkpoint).is_dir():
+        return None
+    (Path(checkpoint) / PINNED).touch()
+    from convert import to_hf
+
+    to_hf.to_hf(checkpoint, folder / "best", formats=("safetensors",), overwrite=True)
+    return Path(checkpoint)

@@ -1,0 +1,154 @@
+"""Span corruption of a corpus that a gin file names, without a Python module: what `limba run` trains on.
+
+MIXTURE_OR_TASK_NAME = @masked_text.task()
+masked_text.task:
+  name = 'my_corpus'
+  vocabulary = %VOCABULARY
+  files = {'train': ['corpus/train.jsonl'], 'validation': ['corpus/validation.jsonl']}
+"""
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import seqio
+
+from tasks import pretraining, sources
+from tasks.objectives import SpanCorruption
+from tasks.preprocessors import encode_batch
+from tasks.sharded_source import ShardedSource
+
+# One source for all who name the same corpus: it is opened once, and a task registered again is the same task.
+_sources: dict[str, ShardedSource] = {}
+# Documents that are tokenized to know how long they are.
+_SAMPLE = 20_000
+_SUFFIXES = ("txt", "csv", "json", "jsonl", "parquet")
+_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev", "eval", "test")}
+
+
+def task(
+    name: str,
+    vocabulary: seqio.Vocabulary,
+    files: Mapping[str, Sequence[str]] | None = None,
+    dataset: str | None = None,
+    dataset_config: str | None = None,
+    splits: Mapping[str, str] | None = None,
+    text_column: str = "text",
+    noise_density: float = 0.15,
+    mean_noise_span_length: float = 3.0,
+    shuffle_buffer_size: int = 4096,
+) -> str:
+    """Registers the task, unless it is there already, and returns its name.
+
+    Args:
+      name: of the task.
+      vocabulary: of the model.
+      files, dataset, dataset_config, splits, text_column: see `open_source`.
+      noise_density, mean_noise_span_length: of `SpanCorruption`.
+      shuffle_buffer_size: see `pretraining.register_pretraining_task`.
+
+    Raises:
+      ValueError: as `open_source`; if the name is taken by a task with other arguments.
+    """
+    return pretraining.register_pretraining_task(
+        name,
+        data_files=open_source(files, dataset, dataset_config, splits, text_column),
+        vocabulary=vocabulary,
+        text_column=text_column,
+        noise_density=noise_density,
+        mean_noise_span_length=mean_noise_span_length,
+        shuffle_buffer_size=shuffle_buffer_size,
+    ).name
+
+
+def open_source(
+    files: Mapping[str, Sequence[str]] | None = None,
+    dataset: str | None = None,
+    dataset_config: str | None = None,
+    splits: Mapping[str, str] | None = None,
+    text_column: str = "text",
+) -> ShardedSource:
+    """The documents; nothing is read yet.
+
+    Args:
+      files: local files or URLs by split; or
+      dataset: a data set on the hub, of which `dataset_config` is a configuration.
+      splits: parts of splits under names, `{"train": "train[5%:]", "validation": "train[:5%]"}`.
+      text_column: with the text.
+
+    Raises:
+      ValueError: unless there is one of `files` and `dataset`.
+    """
+    if (files is None) == (dataset is None):
+        raise ValueError(f"masked_text: files is {files!r} and dataset {dataset!r}; give one of them.")
+    key = repr((files, dataset, dataset_config, splits, text_column))
+    if key not in _sources:
+        if files is not None:
+            _sources[key] = sources.HuggingFaceSource(files, [text_column], splits=splits)
+        else:
+            assert dataset is not None
+            _sources[key] = sources.HubSource(dataset, dataset_config, [text_column], splits=splits)
+    return _sources[key]
+
+
+def open_vocabulary(described: Mapping[str, Any]) -> seqio.Vocabulary:
+    """The vocabulary that a checkpoint's `run.json` describes."""
+    if described["class"] == "ByteVocabulary":
+        return seqio.ByteVocabulary(described["extra_ids"])
+    return seqio.SentencePieceVocabulary(described["sentencepiece_model_file"], described["extra_ids"])
+
+
+def files_of_folder(folder: pathlib.Path) -> dict[str, list[str]]:
+    """The files of a data set's folder by split: `train*`, and the first of `validation*`, `valid*`, `dev*`, `test*`.
+
+    Raises:
+      FileNotFoundError: if there is no training file.
+    """
+    found = {}
+    for split, names in _NAMES.items():
+        for begin in names:
+            files = sorted(
+                str(file)
+                for part in (folder, folder / "data")
+                for file in part.glob(f"{begin}*")
+                if any(f".{suffix}" in file.name for suffix in _SUFFIXES)
+            )
+            if files:
+                found[split] = files
+                break
+    if "train" not in found:
+        raise FileNotFoundError(
+            f"{folder} has no file train*.{{{','.join(_SUFFIXES)}}}, nor has {folder}/data; name the files with "
+            "train_file and validation_file."
+        )
+    return found
+
+
+def count_examples(
+    source: ShardedSource, split: str, text_column: str, vocabulary: seqio.Vocabulary, objective: SpanCorruption,
+    inputs_length: int,
+) -> tuple[int, bool]:  # fmt: skip
+    """How many examples one pass over a split makes, and whether that is exact.
+
+    Up to 20,000 documents are tokenized; of a larger corpus these say how long the others are.
+
+    Raises:
+      FileNotFoundError, ValueError: as `ShardedSource.check`; also if there is not enough text for one example.
+    """
+    num_tokens = num_documents = 0
+    batches = source.documents(split)
+    for batch in batches:
+        tokens, _ = encode_batch(vocabulary, [(document[text_column] or "").encode() for document in batch])
+        num_tokens += len(tokens)
+        num_documents += len(batch)
+        if num_documents >= _SAMPLE:
+            break
+    rest = sum(map(len, batches))
+    total = num_tokens * (num_documents + rest) / max(num_documents, 1)
+    raw_length = objective.raw_length(inputs_length)
+    if total < raw_length:
+        raise ValueError(
+            f"The split {split!r} has {total:.0f} tokens, and one example of {inputs_length} inputs takes "
+            f"{raw_length}: give more text, or a smaller max_seq_length."
+        )
+    return int(total // raw_length), not rest

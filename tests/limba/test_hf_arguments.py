@@ -1,0 +1,111 @@
+"""The keys of Hugging Face's scripts, as JSON and as flags."""
+
+import json
+
+import pytest
+
+from limba import hf_arguments
+from limba.hf_arguments import RunArguments, from_command_line, from_values
+
+# The script's own example of a configuration.
+EXAMPLE = {
+    "model_name_or_path": "t5-small",
+    "dataset_name": "wikitext",
+    "dataset_config_name": "wikitext-2-raw-v1",
+    "do_train": True,
+    "do_eval": True,
+    "output_dir": "./output",
+    "per_device_train_batch_size": 8,
+    "per_device_eval_batch_size": 8,
+    "learning_rate": 5e-5,
+    "num_train_epochs": 3,
+    "max_seq_length": 512,
+    "mlm_probability": 0.15,
+    "mean_noise_span_length": 3.0,
+    "logging_steps": 100,
+    "save_steps": 1000,
+    "eval_steps": 1000,
+}
+# What its page lists beside these.
+LISTED = [
+    *("config_name", "tokenizer_name", "dtype", "train_file", "validation_file", "warmup_steps", "max_grad_norm"),
+    *("gradient_accumulation_steps", "mixed_precision", "push_to_hub", "push_to_hub_final_step", "hub_model_id"),
+    *("hub_token", "preprocessing_num_workers", "weight_decay", "max_steps", "save_total_limit", "seed"),
+]
+
+
+def test_a_file_and_flags_beside_it(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(EXAMPLE))
+    arguments, said = from_command_line(
+        [str(file), "--learning_rate=1e-4", "--do_eval", "false", "--push_to_hub", "--num_train_epochs", "0.5"]
+    )
+    assert said == []
+    assert (arguments.learning_rate, arguments.do_eval, arguments.push_to_hub) == (1e-4, False, True)
+    assert (arguments.num_train_epochs, arguments.max_seq_length, arguments.weight_decay) == (0.5, 512, 0.0)
+    flags = [f"--{name}={value}" for name, value in EXAMPLE.items()]
+    assert from_command_line(flags)[0] == from_values(EXAMPLE)[0]
+
+
+def test_every_listed_key_is_known():
+    for name in (*EXAMPLE, *LISTED):
+        assert name in hf_arguments.FIELDS or name in hf_arguments.IGNORED, name
+        assert name in hf_arguments.help_text()
+
+
+def test_keys_without_meaning_are_said():
+    _, said = from_values(EXAMPLE | {"preprocessing_num_workers": 8})
+    assert said == [f"preprocessing_num_workers is ignored because {hf_arguments._STREAMED}."]
+
+
+def test_a_token_is_written_nowhere():
+    arguments, _ = from_values(EXAMPLE | {"hub_token": "hf_secret"})
+    assert "hf_secret" not in str(arguments.without_secrets()) and arguments.hub_token == "hf_secret"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"learning_rat": 1}, ["'learning_rat'", "nearest is 'learning_rate'"]),
+        ({"per_device_batch_size": 1}, ["nearest is 'per_device_eval_batch_size'"]),
+        ({"fp16": True}, ["fp16: true", "overflows", "bf16"]),
+        ({"mixed_precision": "fp16"}, ["mixed_precision: fp16", "overflows"]),
+        ({"dtype": "float16"}, ["dtype: float16", "overflows"]),
+        ({"mixed_precision": "fp8"}, ["'fp8'", "no or bf16"]),
+        ({"save_steps": 0}, ["save_steps is 0", "at least 1"]),
+        ({"save_steps": 2.5}, ["save_steps is 2.5", "whole number"]),
+        ({"do_train": "maybe"}, ["do_train is 'maybe'", "true or false"]),
+        ({"do_train": False}, ["do_train is not true", "limba eval"]),
+        ({"learning_rate": "high"}, ["learning_rate is 'high'", "a number"]),
+        ({"learning_rate": -1}, ["learning_rate is -1.0"]),
+        ({"mlm_probability": 15}, ["mlm_probability is 15.0"]),
+        ({"max_steps": 0}, ["max_steps is 0"]),
+        ({"config_name": "c.json"}, ["model_name_or_path is 't5-small'", "from scratch"]),
+        ({"train_file": "a.txt"}, ["dataset_name is 'wikitext'", "give one of them"]),
+        ({"lr_scheduler_type": "polynomial"}, ["'polynomial'", "cosine"]),
+        ({"optim": "sgd"}, ["'sgd'"]),
+        ({"report_to": ["mlflow"]}, ["'mlflow'"]),
+        ({"output_dir": ""}, ["output_dir is missing"]),
+    ],
+)
+def test_bad_values_are_named(changes, words):
+    with pytest.raises(ValueError) as error:
+        from_values(EXAMPLE | changes)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_bad_files(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"There is no file .*absent.json"):
+        from_command_line([str(tmp_path / "absent.json")])
+    (tmp_path / "bad.json").write_text("{")
+    with pytest.raises(ValueError, match=r"bad.json is not JSON"):
+        from_command_line([str(tmp_path / "bad.json")])
+    with pytest.raises(ValueError, match=r"'here' belongs to no flag"):
+        from_command_line(["--do_train", "true", "here"])
+
+
+def test_bf16_by_any_of_its_names():
+    for change in ({"bf16": True}, {"mixed_precision": "bf16"}, {"dtype": "bfloat16"}):
+        assert from_values(EXAMPLE | change)[0].compute_dtype == "bfloat16"
+    assert RunArguments(**EXAMPLE).compute_dtype == "float32"

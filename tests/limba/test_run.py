@@ -1,0 +1,140 @@
+"""`limba run` with the JSON of a Hugging Face script, its model and data replaced by local ones."""
+
+import functools
+import json
+from pathlib import Path
+
+import gin
+import numpy as np
+import pytest
+
+from convert import from_hf, push, to_hf
+from limba import checkpoints, run, train, writers
+from tests.convert import vocabularies
+from tests.limba.test_hf_arguments import EXAMPLE
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    """A data set's folder, a tokenizer, and a config.json as small as Hugging Face's scripts are given them."""
+    root = tmp_path_factory.mktemp("run")
+    sentences = vocabularies.sentences(700)
+    (root / "data").mkdir()
+    for split, part in (("train", sentences[:600]), ("validation", sentences[600:])):
+        lines = (json.dumps({"text": text}) + "\n" for text in part)
+        (root / "data" / f"{split}.jsonl").write_text("".join(lines))
+    vocabularies.train(root / "spiece.model")
+    network = {"d_model": 32, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2, "vocab_size": 512}
+    (root / "config.json").write_text(json.dumps({"model_type": "t5", **network}))
+    (root / "run.json").write_text(
+        json.dumps(
+            {
+                name: value
+                for name, value in EXAMPLE.items()
+                if name not in ("model_name_or_path", "dataset_config_name")
+            }
+            | {"dataset_name": str(root / "data"), "output_dir": str(root / "out")}
+            | {"config_name": str(root / "config.json"), "tokenizer_name": str(root / "spiece.model")}
+            | {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 1, "learning_rate": 3e-3}
+            | {"num_train_epochs": 1, "max_seq_length": 64, "warmup_steps": 5, "gradient_accumulation_steps": 2}
+            | {"logging_steps": 3, "save_steps": 6, "eval_steps": 6, "save_total_limit": 2}
+        )
+    )
+    yield root
+    gin.clear_config()
+
+
+def _run(*argv):
+    gin.clear_config()
+    assert run.main([str(argument) for argument in argv]) == 0
+
+
+def _losses(out):
+    return {x["step"]: x["loss"] for x in writers.read_metrics(out / "run") if x["dataset"] == "train"}
+
+
+def test_a_dry_run_writes_nothing(here, capsys):
+    _run(here / "run.json", "--dry_run")
+    text = capsys.readouterr().out
+    # 600 sentences are 14,000 tokens, 71 of which fill 64 inputs; 8 devices and 2 passes make 16 rows.
+    assert "1 epochs of 2" in text and "BATCH_SIZE = 16  # 1 a device x 8 devices x 2 forward passes" in text
+    assert f"include '{here}/out/initial/model.gin'" in text
+    assert not (here / "out").exists()
+
+
+@pytest.mark.slow
+def test_it_trains_saves_evaluates_and_exports(here, monkeypatch):
+    out = here / "out"
+    _run(here / "run.json", "--hub_token", "hf_secret")
+    steps = json.loads((out / "all_results.json").read_text())["step"]
+    assert steps == 13  # 209 examples, 16 a step
+    assert checkpoints.checkpoint_steps(out / "run") == [12, 13]  # save_total_limit
+    losses = _losses(out)
+    assert sorted(losses) == [3, 6, 9, 12, 13]
+    evaluations = writers.read_metrics(out / "run", "training_eval/")
+    assert [x["step"] for x in evaluations] == [0, 6, 12, 13]
+    assert evaluations[-1]["nats_per_target_token"] < evaluations[0]["nats_per_target_token"] - 0.5
+    # 3e-3 * s / 5 while it rises, then 3e-3 * (13 - s) / 8: the mean of a line's steps and its last one.
+    rates = {
+        x["step"]: x["learning_rate/current"] for x in writers.read_metrics(out / "run") if x["dataset"] == "train"
+    }
+    np.testing.assert_allclose([rates[3], rates[6], rates[13]], [1.2e-3, 3e-3, 3.75e-4], rtol=1e-4)
+
+    report = json.loads((out / "conversion_report.json").read_text())
+    assert report["checked"] and report["checkpoint"] == "checkpoint_13"
+    assert all(row["holds"] for rows in report["comparisons"].values() for row in rows)
+    for name in ("config.json", "model.safetensors", "spiece.model", "tokenizer.json", "README.md"):
+        assert (out / name).is_file(), name
+    assert (out / "README.md").read_text().count("# out\n") == 1 and not (out / ".exported").exists()
+    files = [file for file in out.rglob("*") if file.is_file() and file.suffix in (".json", ".gin", ".md", ".jsonl")]
+    assert not [file for file in files if "hf_secret" in file.read_text()]
+
+    # The kept gin file is one for `limba train`; the same command goes on, here from a checkpoint before the end.
+    gin.clear_config()
+    train.main([f"--gin_file={out}/run.gin", "--dry_run"])
+    assert gin.query_parameter("%TRAIN_STEPS") == 13
+    checkpoints.checkpoint_path(out / "run", 13).rename(here / "lost")
+    # Each check imports PyTorch and transformers anew, and one is enough.
+    monkeypatch.setattr(to_hf, "to_hf", functools.partial(to_hf.to_hf, verify=False))
+    monkeypatch.setattr(from_hf, "from_hf", functools.partial(from_hf.from_hf, verify=False))
+    _run(here / "run.json")
+    assert _losses(out) == losses and checkpoints.checkpoint_steps(out / "run") == [12, 13]
+
+    # From the exported model, with other keys; its step counts.
+    pushed = []
+
+    def record_push(folder, repo, public):
+        pushed.append((sorted(file.name for file in folder.iterdir()), repo, public))
+
+    monkeypatch.setattr(push, "push", record_push)
+    _run(
+        *("--model_name_or_path", out, "--train_file", here / "data" / "train.jsonl", "--output_dir", here / "more"),
+        *("--do_train", "--max_steps", "3", "--max_seq_length", "64", "--per_device_train_batch_size", "1"),
+        *("--logging_steps", "1", "--learning_rate", "1e-3", "--push_to_hub", "--hub_model_id", "me/mine"),
+    )
+    (files, *where) = pushed[0]
+    assert where == ["me/mine", False] and "model.safetensors" in files and "run" not in files
+    assert checkpoints.checkpoint_steps(here / "more" / "run") == [16]
+    more = _losses(here / "more")
+    assert sorted(more) == [14, 15, 16] and more[14] < losses[3] - 0.3
+    rates = [x["learning_rate/current"] for x in writers.read_metrics(here / "more" / "run") if x["dataset"] == "train"]
+    np.testing.assert_allclose(rates, [1e-3, 2e-3 / 3, 1e-3 / 3], rtol=1e-4)
+
+    with pytest.raises(ValueError, match=r"more holds a run with model_name_or_path .*choose another output_dir"):
+        _run(here / "run.json", "--output_dir", here / "more")
+
+
+def test_help_and_bad_input_before_any_work(here, capsys):
+    assert run.main(["--help"]) == 0
+    assert "--mlm_probability" in capsys.readouterr().out
+    for changes, words in (
+        (["--max_seq_len", "64"], "nearest is 'max_seq_length'"),
+        (["--dataset_name", "None", "--train_file", str(here / "absent.txt")], "There is no file"),
+        (["--tokenizer_name", "/absent/folder"], "neither a folder, a file nor a name"),
+        (["--config_name", str(here / "spiece.model")], "is not JSON"),
+        (["--text_column_name", "txt"], "did you mean 'text'"),
+        (["--dataset_name", str(Path(__file__).parent)], "has no file train"),
+    ):
+        with pytest.raises((ValueError, OSError), match=words):
+            run.main([str(here / "run.json"), "--output_dir", str(here / "other"), *changes])
+    assert not (here / "other").exists()

@@ -1,0 +1,389 @@
+"""Sweeps: what is killed goes on, none is lost and none made twice."""
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from limba import sweep, sweep_commands, sweep_file, sweep_report, sweep_trials
+
+ROOT = Path(__file__).parents[2]
+TRIAL = ["${interpreter}", str(Path(__file__).with_name("sweep_trial.py")), "${trial_dir}", "${args_no_hyphens}"]
+LOSS = {"name": "training_eval/t/loss", "goal": "minimize"}
+
+
+def _write(folder, **content):
+    folder.mkdir(exist_ok=True)
+    file = folder / "sweep.yaml"
+    file.write_text(
+        yaml.safe_dump(
+            {"command": TRIAL, "program": "fake", "metric": LOSS, "method": "grid"} | content, sort_keys=False
+        )
+    )
+    return file
+
+
+def _calls(folder, number):
+    return (folder / "trials" / f"{number:04d}" / "calls").read_text().split("\n")[:-1]
+
+
+def _start(file, folder):
+    return subprocess.Popen(
+        [sys.executable, "-m", "limba", "sweep", str(file), "--dir", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _is_at(folder, number, step):
+    calls = folder / "trials" / f"{number:04d}" / "calls"
+    return calls.is_file() and f"step {step}\n" in calls.read_text()
+
+
+@pytest.mark.slow
+def test_six_trials_survive_two_kills(tmp_path):
+    """The first kill takes the trial along, as a machine that goes down; the second takes the sweep alone."""
+    file = _write(tmp_path, parameters={"x": {"values": [1, 2, 3, 4, 5, 6]}, "seconds": {"value": 0.15}})
+    folder = tmp_path / "sweep"
+
+    process = _start(file, folder)
+    _wait_for(lambda: _is_at(folder, 1, 4))
+    process.kill()
+    process.wait()
+    group = [line.split() for line in subprocess.check_output(["ps", "-ww", "-eo", "pid,args"], text=True).splitlines()]
+    for pid in (int(words[0]) for words in group if str(folder / "trials") in " ".join(words)):
+        os.kill(pid, signal.SIGKILL)
+
+    process = _start(file, folder)
+    _wait_for(lambda: _is_at(folder, 3, 2))
+    process.kill()
+    process.wait()
+
+    process = _start(file, folder)
+    said, messages = process.communicate(timeout=60)
+    assert process.returncode == 0, messages
+
+    trials = [json.loads(f.read_text()) for f in sorted(folder.glob("trials/*/trial.json"))]
+    assert [(t["number"], t["parameters"]["x"], t["status"]) for t in trials] == [(n, n + 1, "done") for n in range(6)]
+    assert [t["attempts"] for t in trials] == [1, 2, 1, 1, 1, 1]
+    assert [t["value"] for t in trials] == [4, 1, 0, 1, 4, 9] and {t["step"] for t in trials} == {8}
+    for number in range(6):
+        calls = _calls(folder, number)
+        assert [line for line in calls if "step" in line] == [f"step {step}" for step in range(1, 11)]
+        begins = [line for line in calls if "begins" in line]
+        # It went on where it was killed, and what the second kill left behind was waited for.
+        assert len(begins) == (2 if number == 1 else 1)
+    assert [line for line in _calls(folder, 1) if "begins" in line][1] >= "begins 4"
+    assert "best: trial 2, training_eval/t/loss 0 at step 8; it has no checkpoint." in said
+    assert said.splitlines()[1].split()[:3] == ["2", "3", "0.15"]
+    assert (folder / "results.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "results.csv").read_text().splitlines()[0].startswith("trial,x,seconds,training_eval/t/loss")
+
+
+def test_several_at_once_with_a_device_each_and_a_random_search(tmp_path):
+    environment = ["sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES $WANDB_RUN_GROUP" >"$1/env"; shift; exec "$@"', "sh"]
+    file = _write(
+        tmp_path,
+        name="many",
+        method="random",
+        command=[*environment, "${trial_dir}", *TRIAL],
+        parameters={"x": {"min": 0.0, "max": 6.0}},
+        run_cap=4,
+        devices=["0,1", "2,3"],
+    )
+    folder = tmp_path / "sweep"
+    assert sweep.main([str(file), "--dir", str(folder)]) == 0
+    loaded, _ = sweep_file.load(file)
+    assert loaded.parallel == 2
+    trials = [json.loads(f.read_text()) for f in sorted(folder.glob("trials/*/trial.json"))]
+    values = [t["parameters"]["x"] for t in trials]
+    assert len(set(values)) == 4 and all(0 <= x < 6 for x in values)
+    used = {(folder / "trials" / f"{n:04d}" / "env").read_text().strip() for n in range(4)}
+    assert used <= {"0,1 many", "2,3 many"} and "0,1 many" in used
+    # More trials later; those that are done stay.
+    _write(tmp_path, **yaml.safe_load(file.read_text()) | {"run_cap": 5})
+    assert sweep.main([str(file), "--dir", str(folder)]) == 0
+    trials = [json.loads(f.read_text()) for f in sorted(folder.glob("trials/*/trial.json"))]
+    assert [t["parameters"]["x"] for t in trials][:4] == values and [t["attempts"] for t in trials] == [1] * 5
+    with pytest.raises(ValueError, match=r"holds a sweep with another parameters"):
+        _write(tmp_path, **yaml.safe_load(file.read_text()) | {"parameters": {"x": {"min": 0.0, "max": 7.0}}})
+        sweep.main([str(file), "--dir", str(folder)])
+
+
+def test_the_bayesian_search_finds_the_valley(tmp_path):
+    file = _write(
+        tmp_path,
+        method="bayes",
+        trials=25,
+        parameters={
+            "x": {"min": -20.0, "max": 20.0},
+            "n": {"min": 1, "max": 4},
+            "rate": {"distribution": "log_uniform_values", "min": "1e-5", "max": "1e-3"},
+            "kind": {"values": ["a", "b"]},
+            "fixed": {"value": 7},
+        },
+    )
+    loaded, _ = sweep_file.load(file)
+    from limba.sweep_proposals import propose
+
+    trials = []
+    for number in range(25):
+        values = propose(loaded, trials)
+        assert 1e-5 <= values["rate"] <= 1e-3 and values["n"] in (1, 2, 3, 4) and values["fixed"] == 7
+        trials.append(sweep_trials.Trial(number, values, tmp_path, "done", value=(values["x"] - 3) ** 2))
+    losses = [t.value for t in trials]
+    assert np.median(losses[15:]) < np.median(losses[:10]) / 3
+    assert propose(loaded, trials[:5]) == trials[5].parameters
+    running = [*trials[:5], sweep_trials.Trial(5, trials[5].parameters, tmp_path, "running")]
+    assert propose(loaded, running) != trials[5].parameters
+
+
+def test_a_first_trial_that_fails_ends_it_and_can_be_tried_again(tmp_path):
+    file = _write(tmp_path, parameters={"x": {"values": [1, 2]}, "broken": {"value": 1}})
+    folder = tmp_path / "sweep"
+    with pytest.raises(ValueError, match=r"The first trial failed: exit code 1: error: it is broken .*--retry"):
+        sweep.main([str(file), "--dir", str(folder)])
+    assert not (folder / "trials" / "0001").exists()
+    with pytest.raises(ValueError, match=r"The first trial failed"):
+        sweep.main([str(file), "--dir", str(folder), "--retry"])
+    assert _calls(folder, 0) == ["begins 0", "begins 0"]
+
+
+def test_a_metric_that_is_not_measured_is_named(tmp_path):
+    trial = sweep_trials.Trial(0, {}, tmp_path, attempts=1)
+    trial.model_dir.mkdir()
+    (trial.model_dir / "metrics.jsonl").write_text('{"step": 1, "dataset": "train", "loss": 2.0}\n')
+    sweep_trials.conclude(trial, 0, "train/los", False)
+    assert trial.status == "failed" and trial.error == "it measured no train/los; it has train/loss"
+
+
+def test_the_best_measurement_has_a_checkpoint(tmp_path):
+    lines = [{"step": s, "dataset": "training_eval/t", "accuracy": a} for s, a in ((2, 0.5), (4, 0.9), (6, 0.7))]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    metric = "training_eval/t/accuracy"
+    assert sweep_trials.best_measurement(tmp_path, metric, True) == (4, 0.9)
+    for step in (2, 6):  # that of step 4 was not kept
+        (tmp_path / f"checkpoint_{step}").mkdir()
+    assert sweep_trials.best_measurement(tmp_path, metric, True) == (6, 0.7)
+    assert sweep_trials.best_measurement(tmp_path, metric, False) == (2, 0.5)
+
+
+TRAIN = {
+    "method": "grid",
+    "metric": {"name": "training_eval/t/loss", "goal": "minimize"},
+    "parameters": {"BATCH_SIZE": {"values": [8, 16]}, "OPTIMIZER": {"value": "@optimizers.adamw()"}},
+    "gin_files": ["gin/recipes/quickstart.gin", "mine.gin"],
+    "gin_bindings": ["TRAIN_STEPS = 10"],
+}
+
+
+def test_commands_here_under_slurm_and_of_agents(tmp_path, capsys, monkeypatch):
+    file = tmp_path / "s.yaml"
+    file.write_text(yaml.safe_dump(TRAIN, sort_keys=False))
+    loaded, _ = sweep_file.load(file)
+    folder = Path("/sweeps/0001")
+    values = {"BATCH_SIZE": 16, "OPTIMIZER": "@optimizers.adamw()", "KIND": "a b"}
+    options = [
+        *("--gin_file=mine.gin", "--gin_bindings=TRAIN_STEPS = 10", "--gin.BATCH_SIZE=16"),
+        *("--gin.OPTIMIZER=@optimizers.adamw()", "--gin.KIND='a b'", "--gin.MODEL_DIR='/sweeps/0001/run'"),
+    ]
+    limba = [sys.executable, "-m", "limba"]
+    command = sweep_commands.trial_command(loaded, values, folder)
+    assert command == [*limba, "train", "--gin_file=gin/recipes/quickstart.gin", *options]
+
+    file.write_text(yaml.safe_dump(TRAIN | {"slurm": ["--gpus-per-node=1"], "program": "limba train"}, sort_keys=False))
+    loaded, _ = sweep_file.load(file)
+    submit = ["sbatch", "--wait", "--job-name=limba-s-0001", "--dependency=singleton", "--gpus-per-node=1"]
+    command = sweep_commands.trial_command(loaded, values, folder)
+    assert command == [*submit, "launch/slurm.sbatch", "gin/recipes/quickstart.gin", *options]
+
+    hf = {k: v for k, v in TRAIN.items() if not k.startswith("gin")} | {"program": "run c.json"}
+    hf["parameters"] = {"learning_rate": {"values": ["1e-4", 1e-3]}, "bf16": {"value": True}}
+    file.write_text(yaml.safe_dump(hf, sort_keys=False))
+    assert sweep.main([str(file), "--dir", "/sweeps", "--print"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].endswith("limba run c.json --output_dir=/sweeps/trials/0000 --learning_rate=0.0001 --bf16=true")
+    assert len(printed) == 2
+
+    assert sweep.main([str(file), "--dir", "/sweeps", "--wandb_config"]) == 0
+    config = yaml.safe_load(capsys.readouterr().out)
+    assert config["command"][-2:] == ["--wandb_trial", "${args_no_hyphens}"] and config["run_cap"] == 2
+    assert config["parameters"] == hf["parameters"]
+    called = []
+    monkeypatch.setattr(os, "execvpe", lambda name, command, env: called.append(command))
+    monkeypatch.setenv("WANDB_RUN_ID", "abc")
+    with pytest.raises(TypeError):  # execvpe never returns
+        len(sweep.main([str(file), "--dir", str(tmp_path), "--wandb_trial", "learning_rate=1e-4", "bf16=true"]))
+    flags = [f"--output_dir={tmp_path}/agents/abc", "--learning_rate=0.0001", "--bf16=true", "--report_to=wandb"]
+    assert called == [[*limba, "run", "c.json", *flags]]
+
+
+SEED = """
+program: fine_tune_t5.py
+project: "T5 Evaluation"
+name: "T5 Evaluation -- GLUE: SST-2"
+method: bayes
+metric:
+  name: eval/accuracy
+  goal: maximize
+run_cap: 3
+parameters:
+  learning_rate:
+    distribution: uniform
+    min: 1e-5
+    max: 1e-3
+  lr_scheduler_type:
+    values: ["constant_with_warmup", "linear", "cosine"]
+  dataset_name:
+    value: "sst2"
+command:
+  - accelerate
+  - launch
+  - ${program}
+  - ${args}
+"""
+
+
+def test_a_file_of_wandb_as_it_is(tmp_path):
+    (tmp_path / "s.yaml").write_text(SEED)
+    loaded, _ = sweep_file.load(tmp_path / "s.yaml")
+    rate, kind, dataset = loaded.parameters
+    assert (rate.low, rate.high, rate.distribution) == (1e-5, 1e-3, "uniform")
+    assert kind.values == ("constant_with_warmup", "linear", "cosine") and dataset.values == ("sst2",)
+    assert loaded.maximize and loaded.project == "T5 Evaluation"
+    command = sweep_commands.trial_command(loaded, {"learning_rate": 1e-4, "dataset_name": "sst2"}, tmp_path)
+    assert command == ["accelerate", "launch", "fine_tune_t5.py", "--learning_rate=0.0001", "--dataset_name=sst2"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"methd": "grid"}, "nearest is 'method'"),
+        ({"method": "hyperband"}, "method is 'hyperband'"),
+        ({"metric": {"name": "x"}}, "goal: minimize or maximize"),
+        ({"parameters": {}}, "at least one gin binding"),
+        ({"parameters": {"x": {"min": 1, "max": 2}}}, "a grid needs values"),
+        ({"method": "random"}, "trials is missing"),
+        ({"method": "random", "trials": 0}, "trials is 0"),
+        ({"parameters": {"x": {"values": []}}}, "has no values"),
+        ({"parameters": {"x": {"vals": [1]}}}, "has the key 'vals'"),
+        ({"parameters": {"x": {"distribution": "beta"}}}, "distribution is 'beta'"),
+        ({"method": "random", "trials": 1, "parameters": {"x": {"min": 2.0, "max": 1.0}}}, "not below max"),
+        ({"method": "random", "trials": 1, "parameters": {"x": {"min": 2.0}}}, "needs max"),
+        ({"method": "random", "trials": 1, "parameters": {"x": {"min": "a", "max": 1}}}, "min is 'a'"),
+        ({"gin_files": []}, "gin_files is missing"),
+        ({"program": "fine_tune.py"}, "program is 'fine_tune.py'"),
+        ({"slurm": [], "program": "run c.json"}, "slurm is for trials"),
+        ({"parallel": 2, "devices": ["0"]}, "devices has 1 entries"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path, changes, words):
+    file = tmp_path / "s.yaml"
+    file.write_text(yaml.safe_dump(TRAIN | changes, sort_keys=False))
+    with pytest.raises(ValueError, match=words):
+        sweep_file.load(file)
+
+
+def test_distributions():
+    p = sweep_file.Parameter
+    assert [p("x", "int_uniform", (), 1, 3).at(share) for share in (0.0, 0.5, 0.99)] == [1, 2, 3]
+    assert p("x", "log_uniform_values", (), 1e-4, 1e-2).at(0.5) == pytest.approx(1e-3)
+    assert p("x", "log_uniform", (), 0.0, 2.0).at(0.5) == pytest.approx(2.718281828)
+    assert p("x", "q_uniform", (), 0.0, 1.0, 0.25).at(0.6) == 0.5
+    assert p("x", "categorical", ("a", "b")).at(0.5) == "b"
+
+
+def test_ranks_in_the_table(tmp_path):
+    file = tmp_path / "s.yaml"
+    file.write_text(yaml.safe_dump(TRAIN, sort_keys=False))
+    loaded, _ = sweep_file.load(file)
+    make = lambda n, status, value: sweep_trials.Trial(n, {"BATCH_SIZE": n}, tmp_path, status, 1, value, 5)  # noqa: E731
+    trials = [make(0, "done", 2.0), make(1, "failed", None), make(2, "done", 1.0), make(3, "done", 1.0)]
+    lines = sweep_report.table(loaded, trials).splitlines()
+    assert [line.split()[0] for line in lines] == ["trial", "2", "3", "0", "1"]
+    assert sweep_report.best_trial(loaded, trials).number == 2
+
+
+TINY = """
+from __gin__ import dynamic_registration
+import seqio
+from limba import checkpoints
+from limba import network
+from limba import schedules
+from limba import train as train_script
+from tasks import masked_text
+
+include 'gin/models/t5_1_1/tiny.gin'
+include 'gin/runs/pretrain.gin'
+
+VOCABULARY = @seqio.ByteVocabulary()
+seqio.ByteVocabulary.extra_ids = 125
+VOCAB_SIZE = 384
+MIXTURE_OR_TASK_NAME = @masked_text.task()
+masked_text.task:
+  name = 'sweep_text'
+  vocabulary = %VOCABULARY
+  files = {{'train': ['{text}'], 'validation': ['{text}']}}
+TASK_FEATURE_LENGTHS = {{'inputs': 32, 'targets': 10}}
+BATCH_SIZE = 8
+TRAIN_STEPS = 4
+EVAL_PERIOD = 2
+EVAL_STEPS = 1
+RANDOM_SEED = 0
+DATASET_SEED = 0
+network.T5Config:
+  dtype = 'float32'
+  num_encoder_layers = 1
+  num_decoder_layers = 1
+train_script.train.stats_period = 2
+checkpoints.SaveCheckpointConfig.period = 2
+schedules.create_learning_rate_scheduler.factors = 'constant'
+"""
+
+
+@pytest.mark.slow
+def test_the_best_checkpoint_of_real_trainings_is_kept_and_exported(tmp_path, monkeypatch, capsys):
+    from convert import to_hf
+
+    (tmp_path / "text.txt").write_text("".join(f"line {n} of a text, {n * n}\n" for n in range(200)))
+    (tmp_path / "tiny.gin").write_text(TINY.format(text=tmp_path / "text.txt"))
+    task = "training_eval/sweep_text/nats_per_target_token"
+    rate = "schedules.create_learning_rate_scheduler.base_learning_rate"
+    file = tmp_path / "sweep.yaml"
+    content = {
+        "method": "grid",
+        "metric": {"name": task, "goal": "minimize"},
+        "parameters": {rate: {"values": ["1e-6", 0.03]}},
+        "gin_files": [str(tmp_path / "tiny.gin")],
+    }
+    file.write_text(yaml.safe_dump(content))
+    # The check of an export, which has tests of its own, imports PyTorch and transformers.
+    monkeypatch.setattr(to_hf, "to_hf", functools.partial(to_hf.to_hf, verify=False))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    folder = tmp_path / "sweep"
+    monkeypatch.setenv("XLA_FLAGS", "")  # one device
+    assert sweep.main([str(file), "--dir", str(folder)]) == 0
+    losses = [json.loads(f.read_text())["value"] for f in sorted(folder.glob("trials/*/trial.json"))]
+    assert losses[1] < losses[0] - 0.1
+    assert f"best: trial 1, {task}" in capsys.readouterr().out
+    assert (folder / "trials/0001/run/checkpoint_4/PINNED").is_file()
+    report = json.loads((folder / "best" / "conversion_report.json").read_text())
+    assert report["checkpoint"] == "checkpoint_4" and (folder / "best" / "model.safetensors").is_file()

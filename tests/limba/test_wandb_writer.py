@@ -1,0 +1,115 @@
+"""W&B's own package, offline: what it wrote is read back from its files."""
+
+import json
+import struct
+import sys
+
+import pytest
+import wandb
+from wandb.proto import wandb_internal_pb2
+
+from limba.wandb_writer import WandbWriter, gin_values
+
+GIN = """
+from __gin__ import dynamic_registration
+from limba import trainer
+BATCH_SIZE = 8
+MODEL = @models.EncoderDecoderModel()
+train/data.DatasetConfig.batch_size = %BATCH_SIZE
+trainer.Trainer:
+  num_microbatches = None
+"""
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    for name in ("WANDB_RUN_ID", "WANDB_PROJECT", "WANDB_NAME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def _records(file):
+    """The records of a `.wandb` file: LevelDB's log format, behind seven bytes of its own."""
+    content, at, record = file.read_bytes(), 7, b""
+    assert content[:4] == b":W&B"
+    while at + 7 <= len(content):
+        if 32768 - at % 32768 < 7:  # A header is never split between blocks.
+            at += 32768 - at % 32768
+            continue
+        _, length, kind = struct.unpack("<IHB", content[at : at + 7])
+        record += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            yield record
+            record = b""
+
+
+def _read(file):
+    """The history (step: values), configuration and run of a `.wandb` file."""
+    history, config, run = {}, {}, None
+    for data in _records(file):
+        record = wandb_internal_pb2.Record.FromString(data)
+        kind = record.WhichOneof("record_type")
+        if kind == "history":
+            values = {"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in record.history.item}
+            history[record.history.step.num] = {k: v for k, v in values.items() if not k.startswith("_")}
+        elif kind == "run":
+            run = record.run
+            config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
+        elif kind == "config":
+            config |= {item.key: json.loads(item.value_json) for item in record.config.update}
+    return history, config, run
+
+
+def _files(model_dir):
+    wandb.teardown()  # The process that writes ends when everything is written.
+    return sorted(model_dir.glob("wandb/offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime)
+
+
+def test_a_training_that_goes_on_is_one_run(tmp_path):
+    model_dir = tmp_path / "my_run"
+    writer = WandbWriter(model_dir, project="p", group="g", tags=("a",))
+    writer.write_text(0, "train", "config", GIN)
+    writer.write_scalars(2, "train", {"loss": 3.5, "broken": float("nan")})
+    writer.write_scalars(2, "training_eval/task", {"accuracy": 0.25})
+    writer.write_scalars(4, "train", {"loss": 3.0})
+    writer.close()
+    # It was killed after step 4, and goes on from the checkpoint of step 2.
+    writer = WandbWriter(model_dir, keep_until=2, project="p")
+    writer.write_scalars(4, "train", {"loss": 3.0})
+    writer.write_scalars(6, "train", {"loss": 2.5})
+    writer.close()
+
+    first, second = map(_read, _files(model_dir))
+    assert first[0] == {2: {"train/loss": 3.5, "training_eval/task/accuracy": 0.25}, 4: {"train/loss": 3.0}}
+    assert second[0] == {6: {"train/loss": 2.5}}
+    assert first[1]["BATCH_SIZE"] == 8 and first[1]["MODEL"] == "@models.EncoderDecoderModel()"
+    kept = json.loads((model_dir / "wandb.json").read_text())
+    assert first[2].run_id == second[2].run_id == kept["id"] and kept["last_step"] == 6
+    assert (first[2].project, first[2].display_name, first[2].run_group) == ("p", "my_run", "g")
+    assert list(first[2].tags) == ["a"]
+
+
+def test_an_agent_chooses_the_id(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_RUN_ID", "chosen7")
+    WandbWriter(tmp_path).close()
+    assert json.loads((tmp_path / "wandb.json").read_text())["id"] == "chosen7"
+
+
+def test_gin_values():
+    assert gin_values(GIN) == {
+        "BATCH_SIZE": 8,
+        "MODEL": "@models.EncoderDecoderModel()",
+        "train/data.DatasetConfig.batch_size": "%BATCH_SIZE",
+        "trainer.Trainer.num_microbatches": None,
+    }
+
+
+def test_what_is_missing_is_said(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match=r"WandbWriter.mode is 'ofline'"):
+        WandbWriter(tmp_path, mode="ofline")
+    assert wandb.run is None
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ValueError, match=r"pip install wandb"):
+        WandbWriter(tmp_path)
