@@ -238,6 +238,7 @@ def parse_gin_flags(files: Sequence[str], bindings: Sequence[str], search_paths:
     _check_overrides(bindings, _macros_in(gin.config_str()) | _macros_bound_in(gin.config_str()))
     for binding in bindings:
         parse_binding(binding)
+        _warn_of_scopes(binding)
     _check_bound(_macros_in(gin.config_str()))
 
 
@@ -289,6 +290,19 @@ def parse_binding(binding: str) -> None:
             gin.parse_config(f"from __gin__ import dynamic_registration\n{imports}\n{binding}")
         except PARSE_ERRORS as again:
             raise GinError(f"{shown}: {explanation(again)}") from again
+
+
+def _warn_of_scopes(binding: str) -> None:
+    """Says where a binding without a scope has no effect: a file bound the same value in a scope, which comes first."""
+    name = binding.partition("=")[0].strip()
+    selector, _, parameter = name.rpartition(".")
+    for (scope, full), values in gin.config._CONFIG.items():
+        same = full.rpartition(".")[2] == selector.rpartition(".")[2]
+        if scope and "/" not in name and same and parameter in values:
+            logger.warning(
+                "--gin.%s has no effect on %s/%s, which is bound to %r; give --gin.%s/%s=… for that.",
+                *(name, scope, name, values[parameter], scope, name),
+            )
 
 
 # In the value of a binding; scopes may come before the module.

@@ -320,3 +320,14 @@ def test_arithmetic_of_gin_files():
     assert gin_utils.bool_fn(0) is False
     assert gin_utils.string_split_fn("a/b/c", "/", 1) == ["a", "b/c"]
     assert gin_utils.string_split_fn("a/b/c", "/", index=2) == "c"
+
+
+def test_a_binding_that_a_scope_hides_is_said(gin_file, caplog):
+    text = "from limba import data\ntrain/data.DatasetConfig.seed = 1\n"
+    gin_utils.parse_gin_flags([gin_file(text)], ["train/data.DatasetConfig.seed = 2", "data.DatasetConfig.split = 'a'"])
+    assert not caplog.records
+    gin_utils.parse_gin_flags([gin_file(text)], ["utils.DatasetConfig.seed = 3"])
+    assert (
+        "--gin.utils.DatasetConfig.seed has no effect on train/utils.DatasetConfig.seed, which is bound to 1"
+        in caplog.text
+    )
