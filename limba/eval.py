@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import gin
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -308,7 +307,7 @@ def main(argv: Sequence[str]) -> int:
     ]
     if not flags.run_dir and (of_a_run or not flags.gin_file):
         parser.error(f"give --run_dir RUN{f' with {of_a_run[0]}' * bool(of_a_run)}, or --gin_file=RUN/config.gin …")
-    configured = gin.external_configurable(evaluate, module="limba.eval")
+    configured = gin_utils.configurable(evaluate, module="limba.eval")
     bindings = run_bindings(flags) if flags.run_dir else []
     run_configuration.parse(flags, "gin/runs/eval_run.gin", bindings)
     gin_utils.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"", EVAL_OUTPUT_DIR="\"'runs/my_run/eval'\"")

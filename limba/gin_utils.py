@@ -146,6 +146,14 @@ def _join_others(flags: argparse.Namespace) -> None:
         peers.start()
 
 
+def configurable(function: Callable[..., Any], module: str) -> Callable[..., Any]:
+    """The function as gin calls it: registered, unless a gin file that was read before did that under its own name."""
+    try:
+        return gin.get_configurable(function)
+    except ValueError:
+        return gin.external_configurable(function, module=module)
+
+
 def start(function: Callable[..., Any], flags: argparse.Namespace, **arguments: Any) -> None:
     """Calls what gin has configured, or with --dry_run prints the configuration instead.
 

@@ -307,7 +307,7 @@ def main(argv: Sequence[str]) -> int:
     if not flags.run_dir and not flags.gin_file:
         parser.error("give --run_dir RUN, or --gin_file with a model and gin/runs/infer.gin")
     if not (flags.run_dir or flags.input or flags.input_file):
-        configured = gin.external_configurable(infer, module="limba.infer")
+        configured = gin_utils.configurable(infer, module="limba.infer")
         gin_utils.parse_gin_flags(flags.gin_file, flags.gin_bindings, flags.gin_search_paths)
         gin_utils.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"", INFER_OUTPUT_DIR="\"'runs/my_run/infer'\"")
         gin_utils.start(configured, flags, **({} if flags.shard_id is None else {"shard_id": flags.shard_id}))
@@ -320,7 +320,7 @@ def main(argv: Sequence[str]) -> int:
         bindings = [f"CHECKPOINT_PATH = {run_configuration.newest_checkpoint(flags.run_dir)!r}"]
     run_configuration.parse(flags, "gin/runs/infer_text.gin", bindings)
     gin_utils.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"")
-    configured = gin.external_configurable(infer_text.infer_text, module="limba.infer_text")
+    configured = gin_utils.configurable(infer_text.infer_text, module="limba.infer_text")
     given: dict[str, Any] = {"output_file": flags.output_file} if flags.output_file else {}
     gin_utils.start(configured, flags, inputs=inputs, decoding=decoding, **given)
     return 0

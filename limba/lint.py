@@ -227,7 +227,7 @@ def main(argv: Sequence[str]) -> int:
         parser.error("give at least one gin file, for example gin/recipes/quickstart.gin")
     if flags.num_devices is not None and flags.num_devices < 1:
         parser.error(f"--num_devices is {flags.num_devices}; it is a whole number of at least 1")
-    configured = gin.external_configurable(train, module="limba.train")
+    configured = gin_utils.configurable(train, module="limba.train")
     gin_utils.parse_gin_flags(files, flags.gin_bindings, flags.gin_search_paths)
     missing = [name for name in _NEEDED if name not in gin.get_bindings(configured, resolve_references=False)]
     if missing:

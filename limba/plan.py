@@ -178,7 +178,7 @@ def _planner(files: Sequence[str], flags: argparse.Namespace) -> "Planner":
     from limba.planner import Planner, Prices
     from limba.train import train
 
-    configured = gin.external_configurable(train, module="limba.train")
+    configured = gin_utils.configurable(train, module="limba.train")
     gin_utils.parse_gin_flags(files, flags.gin_bindings, flags.gin_search_paths)
     _bind_what_is_not_needed()
     gin_utils.require_bindings(

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import gin
 import jax
 import jax.numpy as jnp
 
@@ -153,7 +152,7 @@ def main(argv: Sequence[str]) -> int:
     flags = gin_utils.parse_flags(parser, argv)
     if not flags.gin_file:
         parser.error("give a model and t5x/configs/runs/precompile.gin with --gin_file")
-    configured = gin.external_configurable(precompile, module="limba.precompile")
+    configured = gin_utils.configurable(precompile, module="limba.precompile")
     gin_utils.parse_gin_flags(flags.gin_file, flags.gin_bindings, flags.gin_search_paths)
     gin_utils.require_bindings(
         MODEL_DIR="\"'runs/my_run'\"",

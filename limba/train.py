@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import gin
 import jax
 
 from limba import actions as actions_lib
@@ -479,7 +478,7 @@ def main(argv: Sequence[str]) -> int:
     flags = gin_utils.parse_flags(parser, argv)
     if not flags.gin_file:
         parser.error("give at least one --gin_file, for example --gin_file=gin/recipes/quickstart.gin")
-    configured = gin.external_configurable(train, module="limba.train")
+    configured = gin_utils.configurable(train, module="limba.train")
     gin_utils.parse_gin_flags(flags.gin_file, flags.gin_bindings, flags.gin_search_paths)
     gin_utils.require_training_bindings()
     gin_utils.start(configured, flags)

@@ -15,8 +15,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import gin
-
 from limba import checkpoints, decoding_flags, gin_utils, native_logs, run_configuration
 from limba.answers import Answer, Answerer
 from limba.decoding_flags import AS_BOUND, Decoding
@@ -121,7 +119,7 @@ def main(argv: Sequence[str]) -> int:
     decoding = decoding_flags.from_flags(flags)
     checkpoint = run_configuration.newest_checkpoint(flags.run_dir)
     bindings = [f"CHECKPOINT_PATH = {checkpoint!r}", "answers.Answerer.batch_size = 1"]
-    configured = gin.external_configurable(try_model, module="limba.try_model")
+    configured = gin_utils.configurable(try_model, module="limba.try_model")
     with native_logs.filtered():
         run_configuration.parse(flags, "gin/runs/infer_text.gin", bindings)
     serve = _web_server(flags, name) if flags.web else serve_terminal

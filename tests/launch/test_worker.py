@@ -27,6 +27,8 @@ def _begin(env, *arguments):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        # Whoever runs the tests under nohup ignores it, and bash cannot change that.
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     )
     launching.wait_for(lambda: "step=" in _status(env) and "step= " not in _status(env), "step")
     return process

@@ -6,7 +6,7 @@ import jax
 import optax
 import pytest
 
-from limba import cli, distributed, gin_utils, models, network, peers
+from limba import cli, distributed, gin_utils, models, network, peers, train
 from tests.limba import small
 
 
@@ -270,6 +270,7 @@ def test_bindings_know_a_class_by_all_its_names(gin_file, binding, seed):
 
 
 def test_functions_of_scripts_by_both_names(gin_file):
+    gin_utils.configurable(train.train, "limba.train")
     file = gin_file("import __main__ as train_script\ntrain_script.train.eval_period = 1\n")
     gin_utils.parse_gin_flags([file], ["train.eval_period = 2", "train_script.train.eval_steps = 3"])
     assert gin.query_parameter("train.eval_period") == 2
