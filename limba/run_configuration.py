@@ -25,11 +25,11 @@ def parse(flags: argparse.Namespace, gin_file: str, bindings: Sequence[str] = ()
       gin_file: of the command, such as "gin/runs/infer_text.gin".
       bindings: of the command.
     """
-    files, given = list(flags.gin_file), [*bindings, *flags.gin_bindings]
+    files, given = list(flags.gin_file), list(bindings)
     if flags.run_dir:
         checkpoint = storage.as_path(newest_checkpoint(flags.run_dir))
         files = [str(checkpoint / "run" / "config.gin"), gin_file, *files]
         vocabulary = checkpoint / "run" / "spiece.model"
         if storage.is_file(vocabulary):
-            given.insert(0, f"seqio.SentencePieceVocabulary.sentencepiece_model_file = {str(vocabulary)!r}")
-    gin_utils.parse_gin_flags(files, given, flags.gin_search_paths)
+            given.append(f"seqio.SentencePieceVocabulary.sentencepiece_model_file = {str(vocabulary)!r}")
+    gin_utils.parse_gin_flags(files, [*given, *flags.gin_bindings], flags.gin_search_paths)
