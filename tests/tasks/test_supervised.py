@@ -42,17 +42,17 @@ def _texts(task, **options):
 
 
 def test_csv_becomes_a_task_to_the_letter(files):
-    task = register_supervised_task("moods", MOODS, vocabulary=BYTES, data_files=files)
-    assert register_supervised_task("moods", MOODS, vocabulary=BYTES, data_files=files) is task
+    task = register_supervised_task("story_moods", MOODS, vocabulary=BYTES, data_files=files)
+    assert register_supervised_task("story_moods", MOODS, vocabulary=BYTES, data_files=files) is task
     # Neither "None" nor "NA" is nothing, and 007 stays what it is.
     assert _texts(task) == [(f"{text} mood:", mood) for text, mood in ROWS]
     example = _examples(task)[0]
     assert example["inputs"][-1] == example["targets"][-1] == 1
     assert (example["inputs_pretokenized"], example["reference"]) == (b"rain, and more mood:", b"null")
-    with pytest.raises(ValueError, match="'moods' is registered already"):
-        register_supervised_task("moods", MOODS, vocabulary=BYTES)
+    with pytest.raises(ValueError, match="'story_moods' is registered already"):
+        register_supervised_task("story_moods", MOODS, vocabulary=BYTES)
     # Training reads them like other tasks: shuffled over several epochs, as there are so few.
-    config = data.DatasetConfig("moods", LENGTHS, "train", 4, seed=0, num_readers=1)
+    config = data.DatasetConfig("story_moods", LENGTHS, "train", 4, seed=0, num_readers=1)
     batch = next(pipeline.get_train_batches(config))
     assert {BYTES.decode(x[x > 1].tolist()) for x in batch["decoder_target_tokens"]} <= {mood for _, mood in ROWS}
 
@@ -84,14 +84,14 @@ def _evaluate(name, **model_fns):
 
 
 def test_answers_are_generated_and_ranked(files):
-    register_supervised_task("moods", MOODS, vocabulary=BYTES, data_files=files)
+    register_supervised_task("story_moods", MOODS, vocabulary=BYTES, data_files=files)
     answers = ["sad", "sad", "no mood", "glad"]
 
     def predict(examples):
         return [(i, [*BYTES.encode(text), 1, *[0] * (8 - len(text))]) for i, text in enumerate(answers)]
 
-    assert _evaluate("moods", predict_fn=predict) == {"accuracy": 50.0, "majority_accuracy": 50.0}
-    task = seqio.TaskRegistry.get("moods_rank")
+    assert _evaluate("story_moods", predict_fn=predict) == {"accuracy": 50.0, "majority_accuracy": 50.0}
+    task = seqio.TaskRegistry.get("story_moods_rank")
     assert list(task.splits) == ["validation"]
     made = [(x["idx"].tolist(), bool(x["is_correct"]), x["targets_pretokenized"].decode()) for x in _examples(task)]
     assert made[:4] == [([0, 0], False, "glad"), ([0, 1], True, "sad"), ([0, 2], False, "None"), ([1, 0], True, "glad")]
@@ -102,7 +102,7 @@ def test_answers_are_generated_and_ranked(files):
         likely = [1, 0, 0, 0]
         return [(i, -0.5 if i % 3 == likely[i // 3] else -2.0) for i in range(12)]
 
-    found = _evaluate("moods_rank", score_fn=score)
+    found = _evaluate("story_moods_rank", score_fn=score)
     # F1: glad 2 of 2 with one wrong, sad all right, None never.
     expected = {"accuracy": 75.0, "majority_accuracy": 50.0, "mean_3class_f1": 100 * (0.8 + 1 + 0) / 3}
     assert found == pytest.approx(expected)
@@ -113,18 +113,18 @@ def test_answers_are_generated_and_ranked(files):
 
 def test_wrong_rows_are_named_before_anything_runs(tmp_path, files):
     bad = {**files, "validation": _write_csv(tmp_path / "bad.csv", [*ROWS, ("storm", "grumpy")])}
-    register_supervised_task("moods", MOODS, vocabulary=BYTES, data_files=bad)
-    config = data.DatasetConfig("moods", LENGTHS, "validation", 4)
+    register_supervised_task("story_moods", MOODS, vocabulary=BYTES, data_files=bad)
+    config = data.DatasetConfig("story_moods", LENGTHS, "validation", 4)
     message = (
-        r"Task 'moods', row 4 \(the first is 0\) of .*bad\.csv: column 'mood' has the label 'grumpy'; the known labels "
-        "are 'glad', 'sad', 'None'"
+        r"Task 'story_moods', row 4 \(the first is 0\) of .*bad\.csv: column 'mood' has the label 'grumpy'; the known "
+        "labels are 'glad', 'sad', 'None'"
     )
     for check in (pipeline.get_eval_batches, lambda c: inference.make_evaluator(c, None, "", None, print)):
         with pytest.raises(ValueError, match=message):
             check(config)
     # Behind what is looked at before, the row is named when it comes.
-    with pytest.raises(Exception, match=r"Task 'moods', row 4 .*'grumpy'"):
-        _examples(seqio.TaskRegistry.get("moods"))
+    with pytest.raises(Exception, match=r"Task 'story_moods', row 4 .*'grumpy'"):
+        _examples(seqio.TaskRegistry.get("story_moods"))
 
 
 def test_missing_columns_are_named_with_the_nearest(files):
