@@ -24,15 +24,18 @@ _STEPS = 250
 @pytest.fixture
 def moods(tmp_path, monkeypatch):
     monkeypatch.setenv("LIMBA_MOODS_DIR", str(tmp_path))
-    before = set(seqio.TaskRegistry.names())
-    monkeypatch.delitem(sys.modules, "tasks.moods", raising=False)
+    _forget()  # Another test may have read the recipe, with another folder.
     import tasks.moods as module
 
     yield module
-    for name in set(seqio.TaskRegistry.names()) - before:
-        seqio.TaskRegistry.remove(name)
-    sys.modules.pop("tasks.moods")
+    _forget()
     gin.clear_config()
+
+
+def _forget():
+    sys.modules.pop("tasks.moods", None)
+    for name in [name for name in seqio.TaskRegistry.names() if name.startswith("moods")]:
+        seqio.TaskRegistry.remove(name)
 
 
 def test_a_masked_label_is_learned_far_beyond_the_most_frequent_one(tmp_path, moods, capsys):
