@@ -306,7 +306,8 @@ def _warn_of_scopes(binding: str) -> None:
     selector, _, parameter = name.rpartition(".")
     for (scope, full), values in gin.config._CONFIG.items():
         same = full.rpartition(".")[2] == selector.rpartition(".")[2]
-        if scope and "/" not in name and same and parameter in values:
+        given = gin.config._CONFIG.get(("", full), {}).get(parameter)
+        if scope and "/" not in name and same and parameter in values and values[parameter] != given:
             logger.warning(
                 "--gin.%s has no effect on %s/%s, which is bound to %r; give --gin.%s/%s=… for that.",
                 *(name, scope, name, values[parameter], scope, name),

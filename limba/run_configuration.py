@@ -31,5 +31,7 @@ def parse(flags: argparse.Namespace, gin_file: str, bindings: Sequence[str] = ()
         files = [str(checkpoint / "run" / "config.gin"), gin_file, *files]
         vocabulary = checkpoint / "run" / "spiece.model"
         if storage.is_file(vocabulary):
-            given.append(f"seqio.SentencePieceVocabulary.sentencepiece_model_file = {str(vocabulary)!r}")
+            # What a run has recorded is in the scope of its macro, which comes before a binding without one.
+            file = f"seqio.SentencePieceVocabulary.sentencepiece_model_file = {str(vocabulary)!r}"
+            given += [f"VOCABULARY/{file}", file]
     gin_utils.parse_gin_flags(files, [*given, *flags.gin_bindings], flags.gin_search_paths)
