@@ -110,8 +110,8 @@ class EarlyStoppingAction(_MonitoringAction):
     def __init__(
         self, metric: tuple[str, str], mode: str, patience: int = 3, atol: float = 0.0, rtol: float = 0.0
     ) -> None:
-        super().__init__(*metric)
-        _check_mode_and_tolerances(type(self).__name__, mode, atol, rtol)
+        super().__init__(*_task_and_metric(type(self).__name__, metric))
+        _check_mode_and_tolerances(type(self).__name__, mode, patience, atol, rtol)
         if patience < 2:
             raise ValueError(f"EarlyStoppingAction.patience is {patience}; two measurements are the least to compare.")
         self._sign = 1.0 if mode == "max" else -1.0
@@ -171,8 +171,8 @@ class DropOnPlateauAction(_MonitoringAction):
         rtol: float = 0.0,
         min_scale: float = 0.01,
     ) -> None:
-        super().__init__(*metric)
-        _check_mode_and_tolerances(type(self).__name__, mode, atol, rtol)
+        super().__init__(*_task_and_metric(type(self).__name__, metric))
+        _check_mode_and_tolerances(type(self).__name__, mode, patience, atol, rtol)
         if not (0 < factor < 1 and 0 < min_scale < 1):
             raise ValueError(
                 f"DropOnPlateauAction.factor and min_scale are {factor} and {min_scale}; they lie between 0 and 1."
@@ -217,10 +217,18 @@ class DropOnPlateauAction(_MonitoringAction):
                 self._drops(float(value))
 
 
-def _check_mode_and_tolerances(action: str, mode: str, atol: float, rtol: float) -> None:
+def _task_and_metric(action: str, metric: tuple[str, str]) -> tuple[str, str]:
+    if not isinstance(metric, tuple | list) or len(metric) != 2 or not all(isinstance(name, str) for name in metric):
+        raise ValueError(f"{action}.metric is {metric!r}; give task and metric, such as ('my_task', 'accuracy').")
+    return metric[0], metric[1]
+
+
+def _check_mode_and_tolerances(action: str, mode: str, patience: int, atol: float, rtol: float) -> None:
     if mode not in ("min", "max"):
         raise ValueError(f"{action}.mode is {mode!r}; use 'min' or 'max'.")
-    if atol < 0 or rtol < 0:
+    if not isinstance(patience, int):
+        raise ValueError(f"{action}.patience is {patience!r}; it is a whole number of measurements.")
+    if not (atol >= 0 and rtol >= 0):
         raise ValueError(f"{action}.atol and rtol are {atol} and {rtol}; they must not be negative.")
 
 

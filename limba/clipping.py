@@ -1,5 +1,6 @@
 """Clipping of gradients before any optimizer, Adafactor and mixtures of optimizers included."""
 
+import math
 from typing import Any
 
 import jax
@@ -30,8 +31,8 @@ class ClippedOptimizer:
         if max_norm is None and max_value is None:
             raise ValueError("ClippedOptimizer needs max_norm or max_value.")
         for name, bound in (("max_norm", max_norm), ("max_value", max_value)):
-            if bound is not None and not bound > 0:
-                raise ValueError(f"ClippedOptimizer.{name} is {bound!r}; it is above 0, or None.")
+            if bound is not None and (not isinstance(bound, int | float) or not 0 < bound < math.inf):
+                raise ValueError(f"ClippedOptimizer.{name} is {bound!r}; it is a number above 0, or None.")
         self.optimizer = as_optimizer_def(optimizer)
         by_value = [] if max_value is None else [optax.clip(max_value)]
         by_norm = [] if max_norm is None else [optax.clip_by_global_norm(max_norm)]

@@ -7,6 +7,7 @@ decoding in a scope, where a binding without one has no effect.
 import argparse
 import dataclasses
 import functools
+import math
 from typing import Any
 
 from limba import decoding
@@ -47,8 +48,10 @@ class Decoding:
             raise ValueError("--top_k and --top_p cannot both cut the distribution; give one of them.")
         for name in ("beams", "temperature", "top_k", "top_p", "samples", "max_decode_length"):
             value, limit = getattr(self, name), 1 if name == "top_p" else None
-            if value is not None and (value <= 0 or (limit is not None and value > limit)):
+            if value is not None and not (0 < value < math.inf and (limit is None or value <= limit)):
                 raise ValueError(f"--{name} is {value}; it is above 0{f' and at most {limit}' if limit else ''}.")
+        if self.alpha is not None and not 0 <= self.alpha < math.inf:
+            raise ValueError(f"--alpha is {self.alpha}; it is at least 0, which is no penalty.")
 
     @property
     def _sampling(self) -> list[str]:

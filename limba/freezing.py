@@ -34,7 +34,7 @@ class PartialOptimizer(MultiOptimizer):
 
     def __init__(self, optimizer: Any, trained: Sequence[str] = ("/.*",), frozen: Sequence[str] = ()):
         self._patterns = {
-            name: [_compiled(f"PartialOptimizer.{name}", regex) for regex in regexes]
+            name: compiled_all(f"PartialOptimizer.{name}", regexes)
             for name, regexes in (("trained", trained), ("frozen", frozen))
         }
         super().__init__([(self._trains, optimizer)])
@@ -49,9 +49,20 @@ class PartialOptimizer(MultiOptimizer):
             for pattern in patterns:
                 require_match(f"PartialOptimizer.{name}", pattern, paths)
         if not any(map(self._trains, paths)):
-            frozen = [pattern.pattern for pattern in self._patterns["frozen"]]
-            raise ValueError(f"PartialOptimizer.frozen = {frozen} leaves no parameter to train.")
+            trained, frozen = ([pattern.pattern for pattern in self._patterns[x]] for x in ("trained", "frozen"))
+            raise ValueError(f"PartialOptimizer.trained = {trained} and frozen = {frozen} leave no parameter to train.")
         return super()._paths(tree)
+
+
+def compiled_all(where: str, regexes: Sequence[str]) -> list[re.Pattern[str]]:
+    """Expressions of a gin binding, compiled.
+
+    Raises:
+      ValueError: if they are no list, or one is no expression.
+    """
+    if not isinstance(regexes, list | tuple):
+        raise ValueError(f"{where} is {regexes!r}; it is a list of regular expressions, such as ['/encoder/.*'].")
+    return [_compiled(where, regex) for regex in regexes]
 
 
 def _compiled(where: str, regex: str) -> re.Pattern[str]:

@@ -106,6 +106,9 @@ class RunArguments:
             )
         if self.dataset_name is not None and self.validation_file is not None:
             raise ValueError(f"validation_file {self.validation_file!r} goes with train_file, not with dataset_name.")
+        for name, value in vars(self).items():
+            if value == "":
+                raise ValueError(f"{name} is empty; leave it out, or say what it is.")
         self._check_numbers()
         if self.lr_scheduler_type not in _SCHEDULES:
             raise ValueError(f"lr_scheduler_type is {self.lr_scheduler_type!r}; use one of {', '.join(_SCHEDULES)}.")
@@ -133,11 +136,18 @@ class RunArguments:
             **dict.fromkeys(("gradient_accumulation_steps", "logging_steps", "save_steps"), 1),
             **dict.fromkeys(("eval_steps", "save_total_limit"), 1),
             **dict.fromkeys(("warmup_steps", "warmup_ratio", "weight_decay", "max_grad_norm"), 0),
+            **dict.fromkeys(("seed", "adam_beta1", "adam_beta2", "adam_epsilon"), 0),
+            "mean_noise_span_length": 1,
         }
         for name, low in least.items():
             value = getattr(self, name)
             if value is not None and not low <= value < math.inf:
                 raise ValueError(f"{name} is {value}; it must be at least {low}.")
+        if self.warmup_ratio > 1:
+            raise ValueError(f"warmup_ratio is {self.warmup_ratio}; it is a share of all steps, from 0 to 1.")
+        for name, high in (("adam_beta1", 1), ("adam_beta2", 1), ("seed", 2**32)):
+            if getattr(self, name) >= high:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be below {high}.")
         for name in ("learning_rate", "num_train_epochs"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0.")
@@ -247,7 +257,7 @@ def _read_json(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise FileNotFoundError(f"There is no file {file} (working directory {Path.cwd()}).")
     try:
-        content = json.loads(file.read_text("utf-8"))
+        content = json.loads(file.read_text("utf-8-sig"))  # Some editors put a mark before the text.
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"{file} is not JSON: {error}.") from error
     if not isinstance(content, dict):

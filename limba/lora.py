@@ -9,7 +9,6 @@ changes nothing.
 import dataclasses
 import functools
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ import jax.numpy as jnp
 from flax import traverse_util
 from flax.linen import partitioning as nn_partitioning
 
-from limba.freezing import require_match
+from limba.freezing import compiled_all, require_match
 
 Array = jax.Array
 PyTree = Any
@@ -47,7 +46,7 @@ class LoRA:
       kernels: expressions that match the whole paths of the kernels to adapt, which begin with a slash.
 
     Raises:
-      ValueError: for a rank below 1; in `init`, if an expression matches no parameter, or one that is no kernel.
+      ValueError: for a rank below 1 or an expression that is none; in `init`, if an expression matches no parameter, or one that is no kernel.
     """
 
     network: nn.Module
@@ -56,10 +55,11 @@ class LoRA:
     kernels: Sequence[str] = KERNELS
 
     def __post_init__(self):
-        if not isinstance(self.rank, int) or self.rank < 1:
+        if not isinstance(self.rank, int) or isinstance(self.rank, bool) or self.rank < 1:
             raise ValueError(f"LoRA.rank is {self.rank!r}; it is a whole number of at least 1.")
-        if not self.alpha > 0:
-            raise ValueError(f"LoRA.alpha is {self.alpha!r}; it is above 0.")
+        if not isinstance(self.alpha, int | float) or not 0 < self.alpha < math.inf:
+            raise ValueError(f"LoRA.alpha is {self.alpha!r}; it is a number above 0.")
+        compiled_all("LoRA.kernels", self.kernels)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "network":  # Copying asks before there is a network.
@@ -92,8 +92,7 @@ class LoRA:
     def _chosen(self, params: Mapping[tuple[str, ...], Any]) -> list[tuple[str, ...]]:
         paths = {"/" + "/".join(path): path for path in params}
         chosen = set()
-        for regex in self.kernels:
-            pattern = re.compile(regex)
+        for pattern in compiled_all("LoRA.kernels", self.kernels):
             require_match("LoRA.kernels", pattern, paths)
             chosen |= {name for name in paths if pattern.fullmatch(name)}
         if others := [name for name in sorted(chosen) if not name.endswith("/kernel") or params[paths[name]].ndim < 2]:

@@ -5,7 +5,9 @@ ones warm up along a line from 0 and count their steps from `step_offset`, which
 where it counts (`TRAIN_STEPS_RELATIVE`).
 """
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +15,8 @@ import jax.numpy as jnp
 Array = jax.Array
 LearningRateFn = Callable[[Array], Array]
 
+# The length of a schedule that has none.
+_NO_END = object()
 _FACTORS = (
     "constant",
     "linear_warmup",
@@ -54,13 +58,31 @@ def create_learning_rate_scheduler(
       A function from the step before the update (int32 scalar, the first is 0) to a float32 scalar.
 
     Raises:
-      ValueError: for an unknown factor.
+      ValueError: for an unknown factor, or a number with which the rate would be NaN, infinite or negative.
     """
+    if not isinstance(factors, str):
+        raise ValueError(
+            f"create_learning_rate_scheduler.factors is {factors!r}; it is a text, such as 'constant * linear_warmup'."
+        )
     names = [name.strip() for name in factors.split("*")]
     for name in names:
         if name not in _FACTORS:
             raise ValueError(
                 f"create_learning_rate_scheduler.factors = {factors!r} names {name!r}; the factors are {_FACTORS}."
+            )
+    numbers = {"base_learning_rate": (base_learning_rate, 0), "min_learning_rate": (min_learning_rate, 0)}
+    # What a factor divides by.
+    if {"linear_warmup", "linear_decay", "rsqrt_decay", "rsqrt_normalized_decay"} & {*names}:
+        numbers["warmup_steps"] = (warmup_steps, 1)
+    if "decay_every" in names:
+        numbers["steps_per_decay"] = (steps_per_decay, 1)
+    if "cosine_decay" in names:
+        numbers["steps_per_cycle"] = (steps_per_cycle, 1)
+    for name, (value, least) in numbers.items():
+        if not _is_number(value) or value < least:
+            raise ValueError(
+                f"create_learning_rate_scheduler.{name} is {value!r}; with factors {factors!r} it is a number of at "
+                f"least {least}."
             )
 
     def factor(name: str, step: Array) -> Array | float:
@@ -93,6 +115,11 @@ def create_learning_rate_scheduler(
     return learning_rate
 
 
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number, and finite."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
 # --------------------------------------------------- the usual shapes ------------------------------------------------
 
 
@@ -119,7 +146,7 @@ def warmup_linear(
     step_offset: int = 0,
 ) -> LearningRateFn:
     """After the warm-up along a line to `final_learning_rate` at `total_steps`, and constant from there."""
-    _check("warmup_linear", base_learning_rate, warmup_steps, total_steps, total_steps - warmup_steps)
+    _check("warmup_linear", base_learning_rate, warmup_steps, total_steps, final=final_learning_rate)
     final = final_learning_rate / base_learning_rate
     decay = lambda s: 1.0 - (1.0 - final) * _progress(s, warmup_steps, total_steps)  # noqa: E731
     return _warmed_up(base_learning_rate, warmup_steps, step_offset, decay)
@@ -133,7 +160,7 @@ def warmup_cosine(
     step_offset: int = 0,
 ) -> LearningRateFn:
     """After the warm-up along half a cosine to `final_learning_rate` at `total_steps`, and constant from there."""
-    _check("warmup_cosine", base_learning_rate, warmup_steps, total_steps, total_steps - warmup_steps)
+    _check("warmup_cosine", base_learning_rate, warmup_steps, total_steps, final=final_learning_rate)
     final = final_learning_rate / base_learning_rate
 
     def decay(step: Array) -> Array:
@@ -158,8 +185,10 @@ def warmup_stable_decay(
     Args:
       decay_steps: None is a fifth of `total_steps`.
     """
-    decay_steps = total_steps // 5 if decay_steps is None else decay_steps
-    _check("warmup_stable_decay", base_learning_rate, warmup_steps, total_steps, decay_steps)
+    if decay_steps is None and _is_number(total_steps):
+        decay_steps = total_steps // 5
+    _check("warmup_stable_decay", base_learning_rate, warmup_steps, total_steps, decay_steps, final_learning_rate)
+    assert decay_steps is not None
     final = final_learning_rate / base_learning_rate
 
     def decay(step: Array) -> Array:
@@ -168,13 +197,26 @@ def warmup_stable_decay(
     return _warmed_up(base_learning_rate, warmup_steps, step_offset, decay)
 
 
-def _check(name: str, base: float, warmup_steps: int, total_steps: int | None = None, decay_steps: int = 0) -> None:
-    """Raises ValueError unless a schedule of that name can be made."""
+def _check(
+    name: str, base: float, warmup_steps: int, total_steps: Any = _NO_END, decay_steps: Any = None, final: float = 0.0
+) -> None:
+    """Raises ValueError unless a schedule of that name can be made; `decay_steps` None is all after the warm-up."""
+    numbers = {"base_learning_rate": base, "warmup_steps": warmup_steps, "final_learning_rate": final}
+    if total_steps is not _NO_END:
+        numbers["total_steps"] = total_steps
+        if _is_number(total_steps) and _is_number(warmup_steps):
+            decay_steps = total_steps - warmup_steps if decay_steps is None else decay_steps
+            numbers["decay_steps"] = decay_steps
+    for argument, value in numbers.items():
+        if not _is_number(value):
+            raise ValueError(f"schedules.{name}: {argument} is {value!r}; it is a number.")
     if not base > 0 or warmup_steps < 0:
         raise ValueError(
             f"schedules.{name}: base_learning_rate {base} must be above 0 and warmup_steps {warmup_steps} not negative."
         )
-    if total_steps is not None and (decay_steps < 1 or warmup_steps + decay_steps > total_steps):
+    if final < 0:
+        raise ValueError(f"schedules.{name}: final_learning_rate is {final}; it is not negative.")
+    if total_steps is not _NO_END and (decay_steps < 1 or warmup_steps + decay_steps > total_steps):
         raise ValueError(
             f"schedules.{name}: total_steps {total_steps} leaves no room for warmup_steps {warmup_steps} and a decay "
             f"of {decay_steps} steps. (A run by TRAIN_STEPS_RELATIVE or TRAIN_EPOCHS says its length here too.)"

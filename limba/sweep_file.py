@@ -31,6 +31,8 @@ _NEEDS = {
     "log_uniform_values": ("min", "max"),
     "q_log_uniform_values": ("min", "max"),
 }
+# exp of more is no number.
+_HIGHEST_LOGARITHM = 700.0
 _PARAMETER_KEYS = ("distribution", "value", "values", "min", "max", "q")
 # W&B's keys that have no meaning here.
 _IGNORED = {
@@ -70,7 +72,14 @@ class Parameter:
             raise ValueError(f"parameters.{self.name}: min {self.low} is not below max {self.high}.")
         if "log_uniform_values" in self.distribution and self.low <= 0:
             raise ValueError(f"parameters.{self.name}: min is {self.low}; a logarithm needs it above 0.")
-        if self.distribution.startswith("q_") and (self.q is None or self.q <= 0):
+        if "log_uniform" == self.distribution and self.high > _HIGHEST_LOGARITHM:
+            raise ValueError(
+                f"parameters.{self.name}: max is {self.high}, and the bounds of log_uniform are natural logarithms; "
+                "log_uniform_values takes the values themselves."
+            )
+        if self.distribution == "int_uniform" and not (float(self.low).is_integer() and float(self.high).is_integer()):
+            raise ValueError(f"parameters.{self.name}: {self.low} and {self.high} must be whole for int_uniform.")
+        if (self.distribution.startswith("q_") or self.q is not None) and not 0 < (self.q or 0) < math.inf:
             raise ValueError(f"parameters.{self.name}: {self.distribution} needs q above 0, and it is {self.q}.")
 
     @property
@@ -158,7 +167,7 @@ def load(file: Path) -> tuple[Sweep, list[str]]:
         *("name", "project", "entity", "method", "metric", "parameters", "program", "command", "run_cap", "trials"),
         *("gin_files", "gin_bindings", "parallel", "devices", "slurm", "seed"),
     ]
-    for key in content:
+    for key in map(str, content):
         if key not in known and key not in _IGNORED:
             nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
             raise ValueError(f"{file}: there is no key {key!r}; the nearest is {nearest!r}.")
@@ -166,15 +175,19 @@ def load(file: Path) -> tuple[Sweep, list[str]]:
     if content.get("method") not in METHODS:
         raise ValueError(f"{file}: method is {content.get('method')!r}; use {', '.join(METHODS)}.")
     metric = content.get("metric") or {}
-    if not isinstance(metric, dict) or not metric.get("name") or metric.get("goal") not in ("minimize", "maximize"):
-        raise ValueError(f"{file}: metric is {metric!r}; write {{name: …, goal: minimize or maximize}}.")
+    if (
+        not isinstance(metric, dict)
+        or not isinstance(metric.get("name"), str)
+        or metric.get("goal") not in ("minimize", "maximize")
+    ):
+        raise ValueError(f"{file}: metric is {metric!r}; write {{name: DATASET/NAME, goal: minimize or maximize}}.")
     given = content.get("parameters")
     if not isinstance(given, dict) or not given:
         raise ValueError(f"{file}: parameters is {given!r}; name at least one gin binding with its values.")
     parameters = tuple(_parameter(name, described, file) for name, described in given.items())
     program, command = _program(content, file)
-    devices = tuple(str(device) for device in content.get("devices") or ())
-    slurm = content.get("slurm")
+    devices = _words(content, "devices", file)
+    slurm = _words(content, "slurm", file) if content.get("slurm") is not None else None
     sweep = Sweep(
         name=str(content.get("name") or file.stem),
         method=content["method"],
@@ -184,12 +197,12 @@ def load(file: Path) -> tuple[Sweep, list[str]]:
         trials=_trials(content, parameters, file),
         program=program,
         command=command,
-        gin_files=tuple(content.get("gin_files") or ()),
-        gin_bindings=tuple(content.get("gin_bindings") or ()),
+        gin_files=_words(content, "gin_files", file),
+        gin_bindings=_words(content, "gin_bindings", file),
         project=content.get("project"),
         parallel=_whole(content.get("parallel", len(devices) or 1), "parallel", file),
         devices=devices,
-        slurm=None if slurm is None else tuple(map(str, slurm)),
+        slurm=slurm,
         seed=_whole(content.get("seed", 0), "seed", file, least=0),
         where=file,
     )
@@ -223,6 +236,14 @@ def plain_value(value: Any) -> Any:
     return value
 
 
+def _words(content: Mapping[str, Any], name: str, file: Path) -> tuple[str, ...]:
+    """A list of texts or numbers, as texts."""
+    given = content.get(name) or []
+    if not isinstance(given, list) or not all(isinstance(word, str | int | float) for word in given):
+        raise ValueError(f"{file}: {name} is {given!r}; it is a list: {name}: [{given if given else '…'}].")
+    return tuple(map(str, given))
+
+
 def _whole(value: Any, name: str, file: Path, least: int = 1) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{file}: {name} is {value!r}; it must be a whole number of at least {least}.")
@@ -242,7 +263,9 @@ def _trials(content: Mapping[str, Any], parameters: Sequence[Parameter], file: P
     return points if given is None else min(points, _whole(given, "trials", file))
 
 
-def _parameter(name: str, described: Any, file: Path) -> Parameter:
+def _parameter(name: Any, described: Any, file: Path) -> Parameter:
+    if not isinstance(name, str):
+        raise ValueError(f"{file}: parameters has {name!r}; a parameter is the name of a gin binding or of a flag.")
     if not isinstance(described, dict):
         described = {"value": described}
     for key in described:
@@ -258,16 +281,21 @@ def _parameter(name: str, described: Any, file: Path) -> Parameter:
     else:
         usual = "int_uniform" if all(isinstance(numbers[key], int) for key in ("min", "max")) else "uniform"
     distribution = described.get("distribution", usual)
-    if distribution not in _NEEDS:
+    if not isinstance(distribution, str) or distribution not in _NEEDS:
         raise ValueError(f"{file}: parameters.{name}.distribution is {distribution!r}; use one of {', '.join(_NEEDS)}.")
     for key in _NEEDS[distribution]:
         if key not in described:
             raise ValueError(f"{file}: parameters.{name} is {distribution}, which needs {key}.")
+    if not isinstance(described.get("values", []), list):
+        raise ValueError(f"{file}: parameters.{name}.values is {described['values']!r}; it is a list.")
+    for value in [described.get("value"), *(described.get("values") or ())]:
+        try:
+            json.dumps(value)
+        except TypeError as error:
+            raise ValueError(f"{file}: parameters.{name} has {value!r}, which is no plain value; quote it.") from error
     if distribution == "constant":
         return Parameter(name, distribution, (plain_value(described["value"]),))
     if distribution == "categorical":
-        if not isinstance(described["values"], list):
-            raise ValueError(f"{file}: parameters.{name}.values is {described['values']!r}; it is a list.")
         return Parameter(name, distribution, tuple(map(plain_value, described["values"])))
     for key, number in numbers.items():
         if number is not None and (isinstance(number, bool) or not isinstance(number, (int, float))):
@@ -277,7 +305,7 @@ def _parameter(name: str, described: Any, file: Path) -> Parameter:
 
 def _program(content: Mapping[str, Any], file: Path) -> tuple[str, tuple[str, ...]]:
     program = str(content.get("program", "train")).removeprefix("limba ").strip()
-    command = tuple(map(str, content.get("command") or ()))
+    command = _words(content, "command", file)
     if not command and program != "train" and not re.fullmatch(r"run \S+", program):
         raise ValueError(
             f"{file}: program is {content['program']!r}; use train, or `run CONFIG.json`, or say with command how "

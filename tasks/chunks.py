@@ -12,7 +12,7 @@ import pyarrow as pa
 from tasks import remote_files, shards, splits
 
 # What the readers of formats raise for files that are damaged or cannot be opened.
-UNREADABLE = (remote_files.BrokenFileError, ValueError, OSError, EOFError, zlib.error, pa.ArrowException)
+UNREADABLE = (remote_files.BrokenFileError, ValueError, TypeError, OSError, EOFError, zlib.error, pa.ArrowException)
 
 
 def broken(shard: shards.Shard, row: int, error: Exception) -> remote_files.BrokenFileError:
@@ -20,7 +20,8 @@ def broken(shard: shards.Shard, row: int, error: Exception) -> remote_files.Brok
     reason = " ".join(str(error).split())
     if not isinstance(error, remote_files.BrokenFileError):
         reason = f"{type(error).__name__}: {reason}"
-    return remote_files.BrokenFileError(f"Shard {shard.name} cannot be read from row {row} on ({reason})")
+    remedy = " Save it as UTF-8." if isinstance(error, UnicodeDecodeError) else ""
+    return remote_files.BrokenFileError(f"Shard {shard.name} cannot be read from row {row} on ({reason}).{remedy}")
 
 
 @dataclasses.dataclass(frozen=True, order=True)

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from limba.findings import Finding
 from tasks import diacritics, diacritics_metrics, preprocessors, sources
+from tasks.sharded_source import ShardedSource
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +23,7 @@ _registered: dict[str, tuple] = {}
 counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
 _warned: set[str] = set()
 _FEATURES = ("inputs", "targets")
+_DOCUMENTS_TO_CHECK = 32
 
 
 def register_diacritics_task(
@@ -128,6 +130,33 @@ class RemoveDiacritics:
                 "the model can neither read nor write them, and every word with one is wrong",
                 "Build one from text with them (--character_coverage 1.0), or with --byte_fallback; or use bytes.",
             )
+
+    def check_rows(
+        self,
+        source: ShardedSource,
+        split: str,
+        features: Mapping[str, seqio.Feature],
+        lengths: Mapping[str, int] | None = None,
+    ) -> None:
+        """Looks for a first example, without which a training would read for ever.
+
+        Raises:
+          ValueError: if no document of the split has one.
+        """
+        function = dataclasses.replace(self, output_features=features, sequence_length=lengths).function()
+        before = counts[self.name].copy()
+        for documents in source.documents(split, _DOCUMENTS_TO_CHECK):
+            ids, _, _ = function([(document[self.text_column] or "").encode() for document in documents])
+            if ids["targets"]:
+                counts[self.name] = before
+                return
+        found = counts[self.name] - before
+        raise ValueError(
+            f"Task {self.name!r}: no document of split {split!r} makes an example. Of {found['documents']} documents "
+            f"{found['documents_left_out']} were left out because fewer than {self.min_marked_words:.0%} of their words "
+            f"have marks (min_marked_words), and {found['words_left_out']} words were longer than "
+            f"{dict(lengths or dict.fromkeys(_FEATURES, self.max_tokens))}."
+        )
 
     def function(self) -> Callable[[Sequence[bytes]], tuple[dict[str, list[np.ndarray]], list[tuple[str, ...]], Any]]:
         """What makes examples of texts, in NumPy.

@@ -56,7 +56,7 @@ def chunks(
     Yields:
       The task's examples, and the model's features `[examples, length]`.
     """
-    supervised_examples.check_task(task, config.split)
+    supervised_examples.check_task(task, config.split, config.task_feature_lengths)
     examples = task.get_dataset(
         sequence_length=config.task_feature_lengths,
         split=config.split,
@@ -174,7 +174,7 @@ def make_evaluator(
         log_dir.mkdir(parents=True, exist_ok=True)  # Evaluator does not make it.
         arguments["log_dir"] = str(log_dir)
     for task in providers.tasks_with_split(_provider(config), config.split):
-        supervised_examples.check_task(task, config.split)
+        supervised_examples.check_task(task, config.split, config.task_feature_lengths)
     evaluator = (evaluator_cls or seqio.Evaluator)(
         mixture_or_task_name=_provider(config).name,
         feature_converter=providers.converter_class(feature_converter)(pack=False),

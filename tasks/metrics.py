@@ -35,6 +35,17 @@ def _check_lengths(targets: Sequence[Any], predictions: Sequence[Any]) -> None:
         raise ValueError("There are no targets and predictions to measure: the split is empty.")
 
 
+def _are_finite(metric: str, **numbers: Sequence[float]) -> bool:
+    """Whether all are numbers a metric can be of; a warning says which are not."""
+    for name, values in numbers.items():
+        if num_wrong := int(np.count_nonzero(~np.isfinite(np.asarray(values, float)))):
+            logger.warning(
+                "%s is undefined and left out: %d of %d %s are NaN or infinite.", metric, num_wrong, len(values), name
+            )
+            return False
+    return True
+
+
 def _check_texts(targets: Sequence[Any], predictions: Sequence[str]) -> None:
     """`_check_lengths`; also says how many predictions are empty, which no metric of texts tells from wrong ones."""
     _check_lengths(targets, predictions)
@@ -102,6 +113,7 @@ def span_squad(targets: Sequence[Mapping[str, Any]], predictions: Sequence[str])
       targets: `{"answers": [...], "context": str}` per example.
       predictions: what is no such span answers nothing.
     """
+    _check_texts(targets, predictions)
     spans = [_words_at(target["context"], prediction) for target, prediction in zip(targets, predictions, strict=True)]
     return squad([target["answers"] for target in targets], spans)
 
@@ -121,6 +133,11 @@ def _best_match(
     targets: Sequence[Sequence[str]], predictions: Sequence[str], normalize: Callable[[str], str]
 ) -> Metrics:
     _check_texts(targets, predictions)
+    if without := [number for number, answers in enumerate(targets) if not len(answers)]:
+        raise ValueError(
+            f"{len(without)} of {len(targets)} questions have no answer to compare with; the first is number "
+            f"{without[0]}. A question that cannot be answered has the answer ''."
+        )
     exact, f1 = [], []
     for answers, prediction in zip(targets, predictions, strict=True):
         given = normalize(prediction)
@@ -164,6 +181,7 @@ def sequence_accuracy(targets: Sequence[Any], predictions: Sequence[Any]) -> Met
 
 def all_match(targets: Sequence[Any], predictions: Sequence[Any]) -> Metrics:
     """100 if everything is right, else 0."""
+    _check_lengths(targets, predictions)
     return {"exact_match": 100.0 if np.array_equal(targets, predictions) else 0.0}
 
 
@@ -232,6 +250,8 @@ def auc(targets: Sequence[float], predictions: Sequence[float], targets_threshol
       targets_threshold: see `targets`.
     """
     _check_lengths(targets, predictions)
+    if not _are_finite("AUC", targets=targets, predictions=predictions):
+        return {}
     positive = np.asarray(targets) >= (0.5 if targets_threshold is None else targets_threshold)
     scores = np.asarray(predictions, float)
     num_positive, num_negative = int(positive.sum()), int((~positive).sum())
@@ -285,6 +305,9 @@ def rank_classification(
     Raises:
       ValueError: if the lengths differ, or an example has another number of choices.
     """
+    _check_lengths(targets, scores)
+    if not _are_finite("The likeliest choice", scores=scores):
+        return {}
     correct, weights, by_example = _by_example(targets, scores, normalize_by_target_length)
     if num_classes and any(len(x) != num_classes for x in by_example):
         found = sorted({len(x) for x in by_example})
@@ -292,6 +315,9 @@ def rank_classification(
     best = [int(np.argmax(x)) for x in by_example]
     weight = np.array([x[i] for x, i in zip(weights, best, strict=True)])
     hits = np.array([x[i] for x, i in zip(correct, best, strict=True)], float)
+    if not np.sum(weight) > 0:
+        logger.warning("The likeliest choice is undefined and left out: the weights of all examples are 0.")
+        return {}
     result = {"accuracy": 100 * float(np.sum(weight * hits) / np.sum(weight))}
     if not num_classes or any(sum(x) != 1 for x in correct):
         return result
@@ -308,6 +334,8 @@ def of_best_choice(rank_fn: Callable[..., Metrics], metric_fns: Sequence[MetricF
 
     def metric(targets: Sequence[Choice], scores: Sequence[float]) -> Metrics:
         result = dict(rank_fn(targets, scores))
+        if not result:  # and the reason was said
+            return result
         correct, _, by_example = _by_example(targets, scores, False)
         if all(sum(x) == 1 for x in correct):
             wanted, given = [int(np.argmax(x)) for x in correct], [int(np.argmax(x)) for x in by_example]
@@ -342,12 +370,16 @@ def _by_example(
 def pearson_corrcoef(targets: Sequence[float], predictions: Sequence[float]) -> Metrics:
     """Pearson's correlation, times 100; 0 where it is undefined, because one of them is constant."""
     _check_lengths(targets, predictions)
+    if not _are_finite("Pearson's correlation", targets=targets, predictions=predictions):
+        return {}
     return {"pearson_corrcoef": 100 * _correlation("Pearson", np.asarray(targets), np.asarray(predictions))}
 
 
 def spearman_corrcoef(targets: Sequence[float], predictions: Sequence[float]) -> Metrics:
     """Spearman's rank correlation, times 100; 0 where it is undefined, because one of them is constant."""
     _check_lengths(targets, predictions)
+    if not _are_finite("Spearman's correlation", targets=targets, predictions=predictions):
+        return {}
     ranks = _ranks(np.asarray(targets)), _ranks(np.asarray(predictions))
     return {"spearman_corrcoef": 100 * _correlation("Spearman", *ranks)}
 
@@ -393,6 +425,7 @@ def deduplicate_metric(metric_fn: MetricFn, group_key: str = "group", value_key:
     """A metric over the first example of each group; targets and predictions are mappings with these keys."""
 
     def metric(targets: Sequence[Mapping], predictions: Sequence[Mapping]) -> Metrics:
+        _check_lengths(targets, predictions)
         first: dict[Any, tuple[Any, Any]] = {}
         for target, prediction in zip(targets, predictions, strict=True):
             first.setdefault(target[group_key], (target[value_key], prediction[value_key]))
@@ -407,6 +440,7 @@ def mean_group_metric(
     """A metric that is the mean over groups of another; with the scores of each group as `<group>-<name>` if asked."""
 
     def metric(targets: Sequence[Mapping], predictions: Sequence[Mapping]) -> Metrics:
+        _check_lengths(targets, predictions)
         groups: dict[Any, list[tuple[Any, Any]]] = collections.defaultdict(list)
         for target, prediction in zip(targets, predictions, strict=True):
             groups[target[group_key]].append((target[value_key], prediction[value_key]))

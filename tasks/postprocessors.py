@@ -3,6 +3,7 @@
 SeqIO calls each with the decoded text and, as keyword arguments, the example and whether the text is its target.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,11 +14,12 @@ def lower_text(string: str, **unused: Any) -> str:
 
 
 def string_to_float(string: str, default: float = -1.0, **unused: Any) -> float:
-    """The number that a text is; `default` if it is none."""
+    """The finite number that a text is; `default` if it is none."""
     try:
-        return float(string)
+        number = float(string)
     except ValueError:
         return default
+    return number if math.isfinite(number) else default
 
 
 def string_label_to_class_id(string_label: str, label_classes: Sequence[str], default: int = -1, **unused: Any) -> int:

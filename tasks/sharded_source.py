@@ -144,6 +144,13 @@ class ShardedSource(seqio.DataSource):
         for column in self._columns:
             if column not in found.names:
                 nearest = difflib.get_close_matches(column, found.names, n=1, cutoff=0.0)[0]
+                other = next((x for x in (";", "\t", "|") if len(found.names) == 1 and x in nearest), None)
+                if other is not None:
+                    raise ValueError(
+                        f"There is no column {column!r} in {where}: its header {nearest!r} is separated by {other!r}. "
+                        "Save it with commas, with tabs as .tsv, or give sources.HuggingFaceSource(…, load_args="
+                        f"{{'delimiter': {other!r}}}) in place of the files."
+                    )
                 raise ValueError(
                     f"There is no column {column!r} in {where}. The columns are "
                     f"{', '.join(map(repr, found.names))}; did you mean {nearest!r}?"

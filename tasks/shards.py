@@ -120,7 +120,11 @@ class Tables:
         return 0, one_shard.with_format("arrow").iter(batch_size=batch_size)
 
     def schema(self, shard: int) -> pa.Schema | None:
-        """Columns and types of a shard, as its beginning tells; None if it has no rows."""
+        """Columns and types of a shard, as its beginning tells; None if it has no rows.
+
+        Raises:
+          ValueError: for csv whose rows have more fields than its header.
+        """
         if self._builder == "parquet":
             with self.shards[shard].open_parquet() as file:
                 return file.schema_arrow if file.metadata.num_rows else None
@@ -129,7 +133,16 @@ class Tables:
             table = next(self.open(shard, None, 1)[1], None)
         except StopIteration:
             return None
-        return table.schema if table is not None and table.num_rows else None
+        if table is None or not table.num_rows:
+            return None
+        if unnamed := [name for name in table.schema.names if name.startswith("__index_level_")]:
+            # What pandas makes of them, and every column has the values of another.
+            named = [name for name in table.schema.names if name not in unnamed]
+            raise ValueError(
+                f"rows have {len(table.schema)} fields and the header {len(named)}, {', '.join(map(repr, named))}; "
+                "put texts that hold the delimiter into double quotes"
+            )
+        return table.schema
 
     def knows_rows(self) -> bool:
         """Whether the number of rows can be had without reading everything."""

@@ -29,6 +29,27 @@ def set_folders(tfds_data_dir: str | None, cache_dirs: Sequence[str]) -> None:
     seqio.add_global_cache_dirs(list(cache_dirs))
 
 
+def files_by_split(data_files: Mapping[str, DataFiles]) -> dict[str, list[str]]:
+    """Lists of paths, patterns and URLs.
+
+    Raises:
+      ValueError: for what names no files.
+    """
+    if not isinstance(data_files, Mapping) or not data_files:
+        raise ValueError(
+            f"data_files is {data_files!r}; give {{'train': 'train.csv', 'validation': 'validation.csv'}}."
+        )
+    for split, files in data_files.items():
+        several = [files] if isinstance(files, str | os.PathLike) else files
+        if (
+            not isinstance(several, list | tuple)
+            or not several
+            or not all(isinstance(file, str | os.PathLike) for file in several)
+        ):
+            raise ValueError(f"data_files has {files!r} as split {split!r}; give a file, a pattern or a list of them.")
+    return {split: _as_list(files) for split, files in data_files.items()}
+
+
 class HuggingFaceSource(ShardedSource):
     """Local files and URLs, in any of the formats that Hugging Face's `datasets` streams and texts come in.
 
@@ -54,8 +75,8 @@ class HuggingFaceSource(ShardedSource):
         load_args: Mapping[str, Any] | None = None,
         nested_columns: Sequence[str] = (),
     ):
+        self._data_files = files_by_split(data_files)
         super().__init__(tuple(data_files), columns, splits, chunk_documents, on_broken_shard, hint, nested_columns)
-        self._data_files = {split: _as_list(files) for split, files in data_files.items()}
         self._builder = builder
         self._load_args = dict(load_args or {})
         self._opened: dict[str, shards_lib.Tables] = {}

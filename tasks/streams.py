@@ -69,7 +69,7 @@ class Stream:
                 logger.info("Task %s cannot be cached: its examples are made while training.", task.name)
             if stream.reads_chunks(task):
                 task.source.check(config.split)
-                supervised_examples.check_task(task, config.split)
+                supervised_examples.check_task(task, config.split, config.task_feature_lengths)
         return stream
 
     @property

@@ -59,6 +59,17 @@ class SupervisedDataset:
     def __post_init__(self):
         if isinstance(self.inputs, str) and not self.label_column:
             raise ValueError(f"The data set with the inputs {self.inputs!r} needs label_column, where the answers are.")
+        if not isinstance(self.inputs, str) and not callable(self.inputs):
+            raise ValueError(f"SupervisedDataset.inputs is {self.inputs!r}; give a template, such as '{{text}}'.")
+        if not isinstance(self.label_column, str):
+            raise ValueError(f"SupervisedDataset.label_column is {self.label_column!r}; give the name of a column.")
+        if self.metric_fns is not None and (
+            not isinstance(self.metric_fns, list | tuple) or not all(map(callable, self.metric_fns))
+        ):
+            raise ValueError(
+                f"SupervisedDataset.metric_fns is {self.metric_fns!r}; give a list of functions, such as "
+                "[metrics.accuracy]."
+            )
         if not isinstance(self.inputs, str) and (self.label_column or self.labels is not None):
             raise ValueError(f"The format {self.inputs} has its columns and labels; leave label_column and labels out.")
         _ = self.format  # checks the template
@@ -109,6 +120,8 @@ def register_supervised_task(
         if _registered.get(name) == arguments:
             return seqio.TaskRegistry.get(name)
         raise ValueError(f"A task {name!r} is registered already, with other arguments; choose another name.")
+    if not isinstance(vocabulary, seqio.Vocabulary | str | os.PathLike):
+        raise ValueError(f"Task {name!r} has the vocabulary {vocabulary!r}; give the path of a spiece.model.")
     if not isinstance(vocabulary, seqio.Vocabulary):
         vocabulary = seqio.SentencePieceVocabulary(os.fspath(vocabulary), extra_ids=100)
     form = dataset.format
@@ -198,9 +211,8 @@ def _source_to_rank(
 
 def _texts_of_csv(data_files: Mapping[str, sources.DataFiles], columns: Sequence[str]) -> dict[str, Any]:
     """What makes columns of csv texts: else pandas takes "None" and "NA" for nothing and "007" for 7."""
-    first = next(iter(data_files.values()))
-    first = first if isinstance(first, str | os.PathLike) else first[0]
-    is_csv = shards.builder_of(pathlib.PurePath(os.fspath(first).partition("?")[0])) == "csv"
+    first = next(iter(sources.files_by_split(data_files).values()))[0]
+    is_csv = shards.builder_of(pathlib.PurePath(first.partition("?")[0])) == "csv"
     return {"converters": dict.fromkeys(columns, str), "keep_default_na": False} if is_csv else {}
 
 

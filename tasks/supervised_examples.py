@@ -13,13 +13,16 @@ import tensorflow as tf
 
 from tasks import preprocessors
 from tasks.sharded_source import ShardedSource
-from tasks.supervised_formats import Example, Format
+from tasks.supervised_formats import Example, Format, Template
 
 logger = logging.getLogger(__name__)
 
 _ROWS_PER_BATCH = 128
 # Rows whose labels are looked at before a run: of a file here, and of one that is far away.
 _ROWS_TO_CHECK = {False: 100_000, True: 256}
+
+# Task and labels that a warning was given of.
+_warned: set[tuple[str, ...]] = set()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,12 +47,19 @@ class Supervise:
     output_features: Mapping[str, seqio.Feature] | None = None
     sequence_length: Mapping[str, int] | None = None
 
-    def check_rows(self, source: ShardedSource, split: str) -> None:
+    def check_rows(
+        self,
+        source: ShardedSource,
+        split: str,
+        features: Mapping[str, seqio.Feature],
+        lengths: Mapping[str, int] | None = None,
+    ) -> None:
         """Makes examples of the first rows of a split, which finds wrong labels before anything expensive.
 
         Raises:
-          ValueError: for a row that makes no example; says which.
+          ValueError: for a row that makes no example, which it names; for labels whose tokens are the same.
         """
+        self._check_labels(features["targets"], (lengths or {}).get("targets"))
         limit = _ROWS_TO_CHECK[source.is_remote(split)]
         num_rows = num_empty = 0
         for file, row, document in itertools.islice(source.numbered_documents(split), limit):
@@ -63,6 +73,37 @@ class Supervise:
             logger.warning(
                 "%s: %d of the first %d rows of split %r have no answer: the model learns to say nothing.",
                 *(self.task, num_empty, num_rows, split),
+            )
+
+    def _check_labels(self, feature: seqio.Feature, most: int | None) -> None:
+        """Warns of labels that the vocabulary does not give back; raises ValueError for two that have the same tokens.
+
+        Args:
+          feature: of the targets.
+          most: tokens of the targets, EOS included; None cuts nothing.
+        """
+        if not isinstance(self.format, Template):
+            return
+        of_tokens: dict[tuple[int, ...], str] = {}
+        changed = []
+        for label in self.format.choices:
+            tokens = feature.vocabulary.encode(label)
+            if feature.vocabulary.decode(tokens).split() != label.split():
+                changed.append(label)
+            key = tuple(tokens[: None if most is None else most - 1])
+            if key in of_tokens:
+                cut = "" if most is None or len(tokens) < most else f" in the {most} tokens of the targets"
+                raise ValueError(
+                    f"Task {self.task!r}: the labels {of_tokens[key]!r} and {label!r} have the same tokens{cut}, and "
+                    "no answer tells them apart. Give them other texts, a vocabulary with their characters, or "
+                    "longer targets in TASK_FEATURE_LENGTHS."
+                )
+            of_tokens[key] = label
+        if changed and (self.task, *changed) not in _warned:
+            _warned.add((self.task, *changed))
+            logger.warning(
+                "%s: the vocabulary does not give the labels %s back: no generated answer will be one of them.",
+                *(self.task, ", ".join(map(repr, changed))),
             )
 
     # Streams call this where AutoGraph converts all Python.
@@ -129,15 +170,15 @@ class Supervise:
                 yield i, (int(number[i]), choice), dataclasses.replace(examples[0], targets=text)
 
 
-def check_task(task: seqio.Task, split: str) -> None:
-    """Checks the rows of a supervised task; of others nothing.
+def check_task(task: seqio.Task, split: str, lengths: Mapping[str, int] | None) -> None:
+    """Checks the rows of a task whose preprocessor knows how; of others nothing.
 
     Raises:
-      ValueError: see `Supervise.check_rows`.
+      ValueError: see `Supervise.check_rows` and `RemoveDiacritics.check_rows`.
     """
     for step in task.preprocessors:
-        if isinstance(step, Supervise) and isinstance(task.source, ShardedSource):
-            step.check_rows(task.source, split)
+        if hasattr(step, "check_rows") and isinstance(task.source, ShardedSource):
+            step.check_rows(task.source, split, task.output_features, lengths)
 
 
 def _bad_row(task: str, where: str, error: Exception) -> str:

@@ -95,8 +95,20 @@ class Template:
     def __post_init__(self):
         if not self._fields:
             raise ValueError(f"The inputs {self.inputs!r} have no column in braces, such as '{{text}}'.")
-        if isinstance(self.labels, str) or (self.labels is not None and len(self.labels) < 2):
+        if self.labels is None:
+            return
+        if not isinstance(self.labels, list | tuple | Mapping) or len(self.labels) < 2:
             raise ValueError(f"labels are {self.labels!r}; give at least two, as a list or {{value: text}}.")
+        texts = list(self.labels.values() if isinstance(self.labels, Mapping) else self.labels)
+        if wrong := [text for text in texts if not isinstance(text, str)]:
+            raise ValueError(
+                f"labels are {self.labels!r}, and the answer {wrong[0]!r} is no text; give {{value: text}}, such as "
+                "{0: 'negative', 1: 'positive'}."
+            )
+        if wrong := [text for text in texts if text != " ".join(text.split())]:
+            raise ValueError(f"labels have the text {wrong[0]!r}; no text may begin or end with blanks, or have two.")
+        if len({*texts}) < 2:
+            raise ValueError(f"labels are {self.labels!r}, which all have the text {texts[0]!r}: nothing is to learn.")
 
     @property
     def _fields(self) -> tuple[str, ...]:

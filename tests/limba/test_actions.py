@@ -104,6 +104,8 @@ TASKS = {ActionMode.TRAIN: ["train"], ActionMode.TRAIN_EVAL: ["mnli"]}
         ),
         (lambda: EarlyStoppingAction(("t", "m"), "maximum"), ["'maximum'", "'max'"]),
         (lambda: EarlyStoppingAction(("t", "m"), "max", patience=1), ["patience is 1"]),
+        (lambda: EarlyStoppingAction(("t", "m"), "max", patience=2.5), ["patience is 2.5", "whole number"]),
+        (lambda: EarlyStoppingAction("accuracy", "max"), ["metric is 'accuracy'", "('my_task', 'accuracy')"]),
         (lambda: EarlyStoppingAction(("t", "m"), "max", rtol=-0.1), ["-0.1", "negative"]),
         (lambda: DropOnPlateauAction(("t", "m"), "least"), ["DropOnPlateauAction.mode is 'least'"]),
         (lambda: DropOnPlateauAction(("t", "m"), "min", factor=2.0), ["2.0", "between 0 and 1"]),

@@ -47,7 +47,9 @@ def test_frozen_parameters_get_no_update_and_no_state(make, choice, trained):
         ({"frozen": ["encoder/.*"]}, ["PartialOptimizer.frozen", "'encoder/.*'", "slash", "/encoder/mlp/kernel"]),
         ({"frozen": ["/decoder/mlp/krnel"]}, ["'/decoder/mlp/krnel'", "the nearest are /decoder/mlp/kernel"]),
         ({"trained": ["/encoder/mlp"]}, ["PartialOptimizer.trained", "/encoder/mlp/kernel"]),
-        ({"frozen": ["/.*"]}, ["['/.*'] leaves no parameter"]),
+        ({"frozen": ["/.*"]}, ["['/.*'] leave no parameter"]),
+        ({"trained": []}, ["PartialOptimizer.trained = [] and frozen = []"]),
+        ({"frozen": "/encoder/.*"}, ["PartialOptimizer.frozen is '/encoder/.*'", "a list"]),
         ({"frozen": ["/(.*"]}, ["PartialOptimizer.frozen", "'/(.*'", "no regular expression"]),
     ],
 )

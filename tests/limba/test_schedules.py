@@ -54,6 +54,25 @@ def test_factors(settings, expected):
         assert float(rate(step)) == pytest.approx(value, rel=1e-5), step
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        # Each of these was NaN at the first step, or a constant 1e-8.
+        ({"warmup_steps": 0}, "warmup_steps is 0; with factors 'constant .* it is a number of at least 1"),
+        ({"factors": "constant * linear_warmup", "warmup_steps": -5}, "warmup_steps is -5"),
+        ({"factors": "constant * cosine_decay", "steps_per_cycle": 0}, "steps_per_cycle is 0"),
+        ({"factors": "constant * decay_every", "steps_per_decay": 0}, "steps_per_decay is 0"),
+        ({"factors": "constant", "base_learning_rate": -1.0}, "base_learning_rate is -1.0"),
+        ({"factors": "constant", "base_learning_rate": float("nan")}, "base_learning_rate is nan"),
+        ({"factors": "constant", "base_learning_rate": "1e-3"}, "base_learning_rate is '1e-3'"),
+        ({"factors": ["constant"]}, r"factors is \['constant'\]; it is a text"),
+    ],
+)
+def test_factors_that_cannot_be(settings, words):
+    with pytest.raises(ValueError, match=words):
+        schedules.create_learning_rate_scheduler(**settings)
+
+
 def test_unknown_factor():
     with pytest.raises(ValueError, match="rsqrt_dekay"):
         schedules.create_learning_rate_scheduler("constant * rsqrt_dekay")
@@ -106,6 +125,11 @@ def test_a_warm_up_is_that_of_the_factors():
         (lambda: schedules.warmup_constant(1.0, -1), "warmup_steps -1 not negative"),
         (lambda: schedules.warmup_rsqrt(1.0, 0), "warmup_rsqrt.warmup_steps is 0"),
         (lambda: schedules.warmup_linear(1.0, 0), "total_steps 0 leaves no room"),
+        (lambda: schedules.warmup_linear(1.0, None), "total_steps is None; it is a number"),
+        (lambda: schedules.warmup_stable_decay(1.0, "100"), "total_steps is '100'; it is a number"),
+        (lambda: schedules.warmup_linear(1.0, 10, final_learning_rate=-1.0), "final_learning_rate is -1.0"),
+        (lambda: schedules.warmup_cosine(1.0, 10, final_learning_rate=float("nan")), "final_learning_rate is nan"),
+        (lambda: schedules.warmup_constant("1e-3"), "base_learning_rate is '1e-3'; it is a number"),
     ],
 )
 def test_shapes_that_cannot_be(make, words):

@@ -1,6 +1,7 @@
 """Sweeps: what is killed goes on, none is lost and none made twice."""
 
 import functools
+import datetime
 import json
 import os
 import signal
@@ -289,7 +290,31 @@ def test_a_file_of_wandb_as_it_is(tmp_path):
         ({"method": "random", "trials": 1, "parameters": {"x": {"min": 2.0, "max": 1.0}}}, "not below max"),
         ({"method": "random", "trials": 1, "parameters": {"x": {"min": 2.0}}}, "needs max"),
         ({"method": "random", "trials": 1, "parameters": {"x": {"min": "a", "max": 1}}}, "min is 'a'"),
+        ({"method": "random", "trials": 1, "parameters": {"x": {"min": 0.0, "max": 1.0, "q": 0}}}, "needs q above 0"),
+        (
+            {
+                "method": "random",
+                "trials": 1,
+                "parameters": {"x": {"distribution": "log_uniform", "min": 1, "max": 1e3}},
+            },
+            "natural logarithms; log_uniform_values",
+        ),
+        (
+            {
+                "method": "random",
+                "trials": 1,
+                "parameters": {"x": {"distribution": "int_uniform", "min": 1.5, "max": 3}},
+            },
+            "must be whole",
+        ),
+        ({"parameters": {1: {"values": [1]}}}, "parameters has 1; a parameter is the name"),
+        ({"parameters": {"x": {"values": [datetime.date(2024, 1, 1)]}}}, r"datetime.date\(2024, 1, 1\).*quote it"),
+        ({1: 2}, "there is no key '1'"),
+        ({"metric": {"name": ["x"], "goal": "minimize"}}, "name: DATASET/NAME"),
         ({"gin_files": []}, "gin_files is missing"),
+        ({"gin_files": "my.gin"}, r"gin_files is 'my.gin'; it is a list: gin_files: \[my.gin\]"),
+        ({"gin_bindings": "BATCH_SIZE = 8"}, "gin_bindings is 'BATCH_SIZE = 8'; it is a list"),
+        ({"devices": "0,1"}, "devices is '0,1'; it is a list"),
         ({"program": "fine_tune.py"}, "program is 'fine_tune.py'"),
         ({"slurm": [], "program": "run c.json"}, "slurm is for trials"),
         ({"parallel": 2, "devices": ["0"]}, "devices has 1 entries"),

@@ -76,6 +76,18 @@ def test_documents_without_marks_are_left_out_where_asked(tmp_path, write_jsonl)
     assert diacritics_task.counts["web"]["documents_left_out"] == 1
 
 
+def test_text_without_any_example_is_refused(tmp_path, write_jsonl):
+    file = str(write_jsonl(tmp_path / "plain.jsonl", [{"text": "Si tara. Plain text."}, {"text": "nemaipomenit"}] * 20))
+    for name, options, words in (
+        ("plain", {"min_marked_words": 0.05}, "Of 40 documents 40 were left out because fewer than 5% of their words"),
+        ("narrow", {}, "and 100 words were longer than {'inputs': 2, 'targets': 2}"),
+    ):
+        _register(name, file, **options)
+        # A training would read on for ever, where not even Ctrl-C ends it.
+        with pytest.raises(ValueError, match=words):
+            pipeline.get_train_batches(data.DatasetConfig(name, {"inputs": 2, "targets": 2}, "train", 8))
+
+
 def test_a_vocabulary_without_the_letters_is_warned_of_with_the_letters(tmp_path, files, caplog):
     text = ["Fata mea vede tara. SI TATA E AICI."] * 50 + ["țară și"] * 50
     model = vocabularies.train(tmp_path / "plain.model", text, vocab_size=40, hard_vocab_limit=False)

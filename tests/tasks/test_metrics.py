@@ -129,6 +129,10 @@ def test_what_is_undefined_says_so_and_is_never_nan(caplog):
         assert metrics.spearman_corrcoef([4.5, 4.5], [1, 2]) == {"spearman_corrcoef": 0.0}
         assert metrics.matthews_corrcoef([1, 1, 1], [0, 1, 1]) == {"matthews_corrcoef": 0.0}
         assert metrics.matthews_corrcoef([0, 1, 1], [1, 1, 1]) == {"matthews_corrcoef": 0.0}
+        for metric in (metrics.pearson_corrcoef, metrics.spearman_corrcoef, metrics.auc):
+            assert metric([0, 1, 1], [0.1, float("nan"), 0.3]) == {}
+        rank = metrics.of_best_choice(metrics.rank_classification, [metrics.accuracy])
+        assert rank(*_choices([[False, True]], [[float("nan"), -2.0]])) == {}
         found = metrics.rank_classification(*_choices([[False, True]], [[-1.0, -2.0]]), num_classes=2)
     assert found == {"accuracy": 0.0, "f1": 0.0}
     for words in (
@@ -137,6 +141,8 @@ def test_what_is_undefined_says_so_and_is_never_nan(caplog):
         "by convention: the targets are of one class only",
         "by convention: the predictions are of one class only",
         "1 positive and 0 negative",
+        "Spearman's correlation is undefined and left out: 1 of 3 predictions are NaN or infinite",
+        "The likeliest choice is undefined and left out: 1 of 2 scores are NaN",
     ):
         assert words in caplog.text
 
@@ -145,6 +151,7 @@ _TEXT_METRICS = [metrics.squad, metrics.trivia_qa]
 _METRICS = [
     *(metrics.accuracy, metrics.majority_accuracy, metrics.matthews_corrcoef, metrics.f1_score_with_invalid),
     *(metrics.pearson_corrcoef, metrics.spearman_corrcoef, metrics.auc, metrics.mean_multiclass_f1(2)),
+    *(metrics.all_match, metrics.mean_group_metric(metrics.accuracy), metrics.deduplicate_metric(metrics.accuracy)),
 ]
 
 
@@ -155,6 +162,11 @@ def test_unequal_lengths_and_nothing_at_all_are_refused(metric):
         metric(example, [])
     with pytest.raises(ValueError, match="the split is empty"):
         metric([], [])
+
+
+def test_questions_without_answers_are_named():
+    with pytest.raises(ValueError, match="1 of 2 questions have no answer to compare with; the first is number 1"):
+        metrics.squad([["a"], []], ["a", "b"])
 
 
 def test_empty_predictions_are_counted(caplog):

@@ -10,8 +10,9 @@ import pytest
 import seqio
 
 from limba import data
-from tasks import inference, metrics, pipeline, shards, sources, supervised, supervised_formats
+from tasks import inference, metrics, pipeline, remote_files, shards, sources, supervised, supervised_formats
 from tasks.supervised import SupervisedDataset, register_supervised_task
+from tests.convert import vocabularies
 
 BYTES = seqio.ByteVocabulary(extra_ids=100)
 MOODS = SupervisedDataset("{text} mood:", "mood", labels=["glad", "sad", "None"])
@@ -127,6 +128,47 @@ def test_wrong_rows_are_named_before_anything_runs(tmp_path, files):
         _examples(seqio.TaskRegistry.get("story_moods"))
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        # Unquoted commas: pandas would take the first field for a row's name and shift the others.
+        ("text,mood\nwind, rain,glad\nsun, moon,sad\n", "rows have 3 fields and the header 2, 'text', 'mood'"),
+        ("text;mood\nwind;glad\n", r"header 'text;mood' is separated by ';'.*'delimiter': ';'"),
+        ("text,mood\ncafé,glad\n".encode("latin-1"), r"UnicodeDecodeError.*\. Save it as UTF-8"),
+        ('text,mood\n"wind,glad\n', "EOF inside string starting at row 1"),
+    ],
+)
+def test_damaged_tables_are_refused_with_the_remedy(tmp_path, content, words):
+    file = tmp_path / "x.csv"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    entry = SupervisedDataset("{text}", "mood")
+    task = register_supervised_task("damaged", entry, vocabulary=BYTES, data_files={"train": file})
+    with pytest.raises((ValueError, remote_files.BrokenFileError), match=words):
+        task.source.check("train")
+
+
+def test_labels_that_no_answer_can_tell_apart_are_refused(tmp_path, caplog):
+    file = _write_csv(tmp_path / "x.csv", [("wind", "快乐"), ("rain", "悲伤")])
+    few_letters = seqio.SentencePieceVocabulary(str(vocabularies.train(tmp_path / "spiece.model")), extra_ids=0)
+    for number, (labels, vocabulary, targets, words) in enumerate(
+        (
+            (["快乐", "悲伤"], few_letters, 8, "the labels '快乐' and '悲伤' have the same tokens, and no answer"),
+            (["快乐", "悲伤"], BYTES, 1, "have the same tokens in the 1 tokens of the targets.*TASK_FEATURE_LENGTHS"),
+        )
+    ):
+        entry = SupervisedDataset("{text}", "mood", labels=labels)
+        register_supervised_task(f"alike_{number}", entry, vocabulary=vocabulary, data_files={"validation": file})
+        with pytest.raises(ValueError, match=words):
+            config = data.DatasetConfig(f"alike_{number}", {"inputs": 8, "targets": targets}, "validation", 2)
+            pipeline.get_eval_batches(config)
+    labels = {"快乐": "快乐", "悲伤": "sad"}
+    entry = SupervisedDataset("{text}", "mood", labels=labels)
+    register_supervised_task("unwritten", entry, vocabulary=few_letters, data_files={"validation": file})
+    with caplog.at_level(logging.WARNING):
+        pipeline.get_eval_batches(data.DatasetConfig("unwritten", LENGTHS, "validation", 2))
+    assert "the vocabulary does not give the labels '快乐' back" in caplog.text
+
+
 def test_missing_columns_are_named_with_the_nearest(files):
     entry = SupervisedDataset("{text}", "moods", labels=["glad", "sad"])
     task = register_supervised_task("wrong_column", entry, vocabulary=BYTES, data_files=files)
@@ -156,6 +198,22 @@ def test_wrong_entries_are_refused():
         SupervisedDataset("{text}")
     with pytest.raises(ValueError, match="leave label_column and labels out"):
         SupervisedDataset(supervised_formats.Squad(), "answer")
+    for fields, words in (
+        ({"label_column": 3}, "label_column is 3"),
+        ({"metric_fns": metrics.accuracy}, "a list of functions"),
+        ({"inputs": None}, "inputs is None; give a template"),
+        ({"labels": [0, 1]}, "the answer 0 is no text"),
+        ({"labels": {"glad", "sad"}}, "as a list or {value: text}"),
+        ({"labels": ["glad", " sad"]}, "the text ' sad'"),
+        ({"labels": {0: "x", 1: "x"}}, "all have the text 'x'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            SupervisedDataset(**{"inputs": "{text}", "label_column": "mood"} | fields)
+    for files in ("train.csv", {}, {"train": []}, {"train": None}):
+        with pytest.raises(ValueError, match=r"data_files (is|has) .*; give "):
+            register_supervised_task("x", MOODS, vocabulary=BYTES, data_files=files)
+    with pytest.raises(ValueError, match="vocabulary None"):
+        register_supervised_task("x", MOODS, vocabulary=None, data_files={"train": "a.csv"})
     with pytest.raises(ValueError, match="is not clear from its name"):
         register_supervised_task("x", MOODS, vocabulary=BYTES, data_files={"train": "a.xlsx"})
     assert not {"x", "glue_mrcp"} & set(seqio.TaskRegistry.names())

@@ -130,7 +130,7 @@ def test_text():
 
 def test_postprocessors():
     assert postprocessors.lower_text("Ab", example=None, is_target=True) == "ab"
-    assert [postprocessors.string_to_float(text) for text in ("1.5", "x")] == [1.5, -1.0]
+    assert [postprocessors.string_to_float(text) for text in ("1.5", "x", "nan")] == [1.5, -1.0, -1.0]
     assert [postprocessors.string_label_to_class_id(label, ["no", "yes"]) for label in ("yes", "so")] == [1, -1]
     assert postprocessors.qa("a", {"answers": [b"a", b"b"]}, is_target=True) == ["a", "b"]
     assert postprocessors.qa("a", {"answers": [b"a", b"b"]}) == "a"
