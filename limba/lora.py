@@ -46,7 +46,8 @@ class LoRA:
       kernels: expressions that match the whole paths of the kernels to adapt, which begin with a slash.
 
     Raises:
-      ValueError: for a rank below 1 or an expression that is none; in `init`, if an expression matches no parameter, or one that is no kernel.
+      ValueError: for a rank below 1 or an expression that is none; in `init`, if an expression matches no parameter,
+        or one that is no kernel.
     """
 
     network: nn.Module

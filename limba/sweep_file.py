@@ -72,7 +72,7 @@ class Parameter:
             raise ValueError(f"parameters.{self.name}: min {self.low} is not below max {self.high}.")
         if "log_uniform_values" in self.distribution and self.low <= 0:
             raise ValueError(f"parameters.{self.name}: min is {self.low}; a logarithm needs it above 0.")
-        if "log_uniform" == self.distribution and self.high > _HIGHEST_LOGARITHM:
+        if self.distribution == "log_uniform" and self.high > _HIGHEST_LOGARITHM:
             raise ValueError(
                 f"parameters.{self.name}: max is {self.high}, and the bounds of log_uniform are natural logarithms; "
                 "log_uniform_values takes the values themselves."

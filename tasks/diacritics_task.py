@@ -153,8 +153,8 @@ class RemoveDiacritics:
         found = counts[self.name] - before
         raise ValueError(
             f"Task {self.name!r}: no document of split {split!r} makes an example. Of {found['documents']} documents "
-            f"{found['documents_left_out']} were left out because fewer than {self.min_marked_words:.0%} of their words "
-            f"have marks (min_marked_words), and {found['words_left_out']} words were longer than "
+            f"{found['documents_left_out']} were left out because fewer than {self.min_marked_words:.0%} of their "
+            f"words have marks (min_marked_words), and {found['words_left_out']} words were longer than "
             f"{dict(lengths or dict.fromkeys(_FEATURES, self.max_tokens))}."
         )
 

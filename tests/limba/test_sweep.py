@@ -1,7 +1,7 @@
 """Sweeps: what is killed goes on, none is lost and none made twice."""
 
-import functools
 import datetime
+import functools
 import json
 import os
 import signal
