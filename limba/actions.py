@@ -269,6 +269,11 @@ class Actions:
             if name not in ActionMode.__members__:
                 raise ValueError(f"train.actions has the key {name!r}; use {', '.join(ActionMode.__members__)}.")
             mode = ActionMode[name]
+            if not isinstance(actions, list | tuple) or not all(isinstance(action, BaseAction) for action in actions):
+                raise ValueError(
+                    f"train.actions has {actions!r} for {name!r}; give a list of actions, each with its brackets: "
+                    "[@actions.EarlyStoppingAction()]."
+                )
             if actions and mode not in tasks:
                 raise ValueError(
                     f"train.actions has {name!r}, and this run makes no such evaluation: bind "

@@ -73,8 +73,12 @@ class Answerer:
           random_seed: for sampling.
 
         Raises:
-          ValueError: without a checkpoint.
+          ValueError: without a checkpoint, or for a number below 1.
         """
+        numbers = {"max_inputs_length": max_inputs_length, "max_decode_length": max_decode_length}
+        for name, value in {**numbers, "batch_size": batch_size}.items():
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"Answerer.{name} is {value!r}; it is a whole number of at least 1.")
         if decode_fn is not None:
             model = model.with_decode_fn(decode_fn)
         self._model = model
@@ -89,7 +93,16 @@ class Answerer:
         self._predict = inference.make_infer_fn(step, self.batch_size, partitioner)
 
     def answer(self, lines: Sequence[str], done: int = 0) -> Iterator[Answer]:
-        """Answers lines in order, those after the first `done`; what is sampled does not depend on `done`."""
+        """Answers lines in order, those after the first `done`; what is sampled does not depend on `done`.
+
+        Raises:
+          ValueError: for a line that is no text, such as a terminal makes of bytes that are not UTF-8.
+        """
+        for number, line in enumerate(lines, 1):
+            try:
+                line.encode()
+            except UnicodeEncodeError as error:
+                raise ValueError(f"Line {number}, {line!r}, is no UTF-8 ({error.reason}); write it anew.") from error
         encoded = [[*self._model.input_vocabulary.encode(line), self._eos_id] for line in lines]
         cut = sum(len(ids) > self._max_inputs_length for ids in encoded)
         if cut:

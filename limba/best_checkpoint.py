@@ -23,6 +23,17 @@ def metric_values(model_dir: AnyPath, name: str) -> dict[int, float]:
     return values
 
 
+def nearest_metrics(model_dir: AnyPath, name: str) -> list[str]:
+    """The metrics of a run that are named most like one that it does not have; none if it has measured nothing."""
+    known = {
+        f"{line['dataset']}/{metric}"
+        for line in writers.read_metrics(model_dir)
+        for metric in line
+        if metric not in ("step", "dataset")
+    }
+    return difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.0)
+
+
 def best_checkpoint(model_dir: str | AnyPath, choice: str) -> AnyPath:
     """The checkpoint of a run at whose step a metric is the largest or the smallest; of several, the first.
 
@@ -50,18 +61,10 @@ def best_checkpoint(model_dir: str | AnyPath, choice: str) -> AnyPath:
                 f"--best {choice}: {name} was measured at steps {sorted(values)[:5]} …, and the checkpoints that are "
                 f"left of {directory} are of steps {sorted(checkpoints)}."
             )
-        known = sorted(
-            {
-                f"{line['dataset']}/{metric}"
-                for line in writers.read_metrics(directory)
-                for metric in line
-                if metric not in ("step", "dataset")
-            }
-        )
-        nearest = difflib.get_close_matches(name, known, n=3, cutoff=0.0)
+        nearest = nearest_metrics(directory, name)
         raise ValueError(
             f"--best {choice}: {directory}/metrics.jsonl has no such metric; the nearest are {', '.join(nearest)}."
-            if known
+            if nearest
             else f"--best {choice}: {directory} has no metrics.jsonl."
         )
     pick = max if mode == "max" else min

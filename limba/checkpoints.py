@@ -19,7 +19,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from limba import classic_checkpoints, distributed, state_utils, storage
-from limba.best_checkpoint import metric_values
+from limba.best_checkpoint import metric_values, nearest_metrics
 from limba.checkpoint_directories import PINNED, PREFIX, checkpoint_path, checkpoint_steps, find_checkpoint
 from limba.checkpoint_files import FilesHandler, FilesSave, forget_files, load_files, load_run_info, write_files
 from limba.restore import (
@@ -274,7 +274,7 @@ class SaveBestCheckpointer(Checkpointer):
       force_keep_period: checkpoints whose step it divides always stay.
 
     Raises:
-      ValueError: for another mode.
+      ValueError: for another mode, or a metric without its dataset.
     """
 
     def __init__(
@@ -289,6 +289,11 @@ class SaveBestCheckpointer(Checkpointer):
     ):
         if metric_mode not in ("max", "min"):
             raise ValueError(f"SaveBestCheckpointer.metric_mode is {metric_mode!r}; use 'max' or 'min'.")
+        if not isinstance(metric_name_to_monitor, str) or "/" not in metric_name_to_monitor:
+            raise ValueError(
+                f"SaveBestCheckpointer.metric_name_to_monitor is {metric_name_to_monitor!r}; it is dataset and metric, "
+                "such as 'inference_eval/my_task/eval/accuracy'."
+            )
         super().__init__(model_dir, config, use_orbax)
         self._metric = metric_name_to_monitor
         self._sign = 1.0 if metric_mode == "max" else -1.0
@@ -309,7 +314,12 @@ class SaveBestCheckpointer(Checkpointer):
     def _metric_values(self) -> dict[int, float]:
         values = metric_values(self.model_dir, self._metric)
         if not values:
-            logger.warning("SaveBestCheckpointer: no metric %s was written to %s yet.", self._metric, self.model_dir)
+            nearest = ", ".join(nearest_metrics(self.model_dir, self._metric)) or "nothing"
+            logger.warning(
+                "SaveBestCheckpointer: no metric %s was written to %s yet, and no checkpoint is the best; what is most "
+                "like it there: %s.",
+                *(self._metric, self.model_dir, nearest),
+            )
         return values
 
 

@@ -76,6 +76,11 @@ class DatasetConfig:
                 f"DatasetConfig.batch_size (BATCH_SIZE) is {self.batch_size!r}; it is a whole number of at least 1."
             )
         lengths = self.task_feature_lengths or {}
+        if not isinstance(lengths, Mapping):
+            raise ValueError(
+                f"DatasetConfig.task_feature_lengths (TASK_FEATURE_LENGTHS) is {lengths!r}; give a length for each "
+                "feature, such as {'inputs': 512, 'targets': 114}."
+            )
         if any(isinstance(x, float | str) or (isinstance(x, int) and x < 1) for x in lengths.values()):
             raise ValueError(
                 f"DatasetConfig.task_feature_lengths (TASK_FEATURE_LENGTHS) is {dict(lengths)}; lengths are whole "

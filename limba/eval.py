@@ -100,6 +100,8 @@ def evaluate(
     if "://" in output_dir:
         raise ValueError(f"EVAL_OUTPUT_DIR {output_dir} is not a path of this machine.")
     directory = Path(output_dir).expanduser().absolute()
+    if directory.is_file():
+        raise ValueError(f"EVAL_OUTPUT_DIR (--output_dir) {directory} is a file; name a folder.")
     directory.mkdir(parents=True, exist_ok=True)
     partitioner.check_batch_size(dataset_cfg.batch_size, "DatasetConfig.batch_size")
     is_writer = jax.process_index() == 0
@@ -272,6 +274,12 @@ def run_bindings(flags: argparse.Namespace) -> list[str]:
     if which not in ("latest", "all"):
         if not all(step.isdigit() for step in which.split(",")):
             raise ValueError(f"--checkpoints is {which!r}; give latest, all, or steps such as 500,1000.")
+        run_configuration.newest_checkpoint(flags.run_dir)  # There is one.
+        if checkpoint_directories.is_checkpoint(run_dir):
+            raise ValueError(
+                f"--run_dir {run_dir} is one checkpoint, of which --checkpoints {which} cannot choose; give its run's "
+                f"directory, {run_dir.parent}."
+            )
         there = checkpoints.checkpoint_steps(run_dir)
         for step in map(int, which.split(",")):
             if step not in there:

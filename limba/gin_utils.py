@@ -519,8 +519,8 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
     with peers.membership():
         try:
             code = main(list(sys.argv[1:] if argv is None else argv))
-        except (ValueError, OSError, RuntimeError, ImportError) as error:
-            if os.environ.get("LIMBA_TRACEBACK"):
+        except (ValueError, OSError, RuntimeError, ImportError, TypeError) as error:
+            if os.environ.get("LIMBA_TRACEBACK") or (isinstance(error, TypeError) and not _is_unbound(error)):
                 raise
             print(f"error: {without_gin_trailer(error)}", file=sys.stderr)
             peers.tell_failure(error, without_gin_trailer(error))
@@ -540,9 +540,14 @@ def _set_up_logging() -> None:
         logging.getLogger(noisy).setLevel(logging.ERROR)
 
 
+def _is_unbound(error: TypeError) -> bool:
+    """Whether a gin file left out what a function needs; other TypeErrors are programming errors."""
+    return "No values supplied by Gin or caller for arguments" in str(error)
+
+
 def without_gin_trailer(error: Exception) -> str:
     """Gin appends where in the configuration a call came from; the message proper comes first."""
     message = str(error)
-    for marker in ("\n  In call to configurable", "\n\nIn call to configurable"):
+    for marker in ("\n  Gin had values bound for", "\n  In call to configurable", "\n\nIn call to configurable"):
         message = message.partition(marker)[0]
     return message.strip() or type(error).__name__

@@ -313,6 +313,8 @@ def main(argv: Sequence[str]) -> int:
         gin_utils.start(configured, flags, **({} if flags.shard_id is None else {"shard_id": flags.shard_id}))
         return 0
 
+    if flags.input_file and flags.output_file and _is_same_file(flags.input_file, flags.output_file):
+        raise ValueError(f"--output_file {flags.output_file} is the input file, which the answers would replace.")
     inputs = flags.input + (infer_text.read_lines(flags.input_file) if flags.input_file else [])
     decoding = decoding_flags.from_flags(flags)
     bindings = []
@@ -324,6 +326,10 @@ def main(argv: Sequence[str]) -> int:
     given: dict[str, Any] = {"output_file": flags.output_file} if flags.output_file else {}
     gin_utils.start(configured, flags, inputs=inputs, decoding=decoding, **given)
     return 0
+
+
+def _is_same_file(a: str, b: str) -> bool:
+    return Path(a).resolve() == Path(b).expanduser().resolve()
 
 
 if __name__ == "__main__":

@@ -47,6 +47,8 @@ def infer_text(
     """
     if not inputs:
         raise ValueError("Nothing to answer: give --input TEXT or --input_file FILE.")
+    if output_file:
+        _check_output(Path(output_file).expanduser())
     checkpoint = distributed.from_first("checkpoint", lambda: restore_checkpoint_cfg.checkpoint)
     is_writer = jax.process_index() == 0
     file = (
@@ -72,6 +74,14 @@ def infer_text(
         file.finish()
         print(f"{len(inputs)} answers in {file.path}")
     return answers
+
+
+def _check_output(path: Path) -> None:
+    """Raises ValueError if the answers could not be written there, before they are made."""
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if path.is_dir() or not folder.is_dir():
+        what = f"{path} is a folder" if path.is_dir() else f"{folder} is a file"
+        raise ValueError(f"--output_file {path}: {what}; name a file, such as answers.jsonl.")
 
 
 def _print(answer: Answer) -> None:
@@ -108,7 +118,15 @@ class _AnswersFile:
         whole = self._unfinished.read_bytes().split(b"\n")[:-1]
         if not whole:
             return 0
-        before = json.loads(whole[0])
+        try:
+            before = json.loads(whole[0])
+        except ValueError:
+            before = None
+        if not isinstance(before, dict):
+            raise ValueError(
+                f"{self._unfinished} is not what an interrupted call leaves: its first line is {whole[0][:40]!r}. "
+                "Remove it to start anew, or name another --output_file."
+            )
         if before != self._header:
             changed = [name for name, value in self._header.items() if before.get(name) != value]
             raise ValueError(
@@ -146,16 +164,22 @@ def _line(values: dict[str, Any]) -> str:
 
 
 def read_lines(file: str) -> list[str]:
-    """Lines of a file, or of standard input for "-".
+    """Lines of a file, or of standard input for "-"; only ends of lines separate them, so that none becomes two.
 
     Raises:
       FileNotFoundError: if it is not there.
+      ValueError: if it is not UTF-8.
     """
-    if file == "-":
-        return [line.rstrip("\n") for line in sys.stdin]
     path = Path(file)
-    if not path.is_file():
+    if file != "-" and not path.is_file():
         raise FileNotFoundError(
             f"--input_file {file} does not exist; give a file with one input a line, or - for stdin."
         )
-    return path.read_text(encoding="utf-8").splitlines()
+    content = sys.stdin.buffer.read() if file == "-" else path.read_bytes()
+    try:
+        text = content.decode("utf-8-sig")  # Some editors put a mark before the text.
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise ValueError(f"--input_file {file} is not UTF-8 in line {line} ({error}); save it as UTF-8.") from error
+    lines = text.replace("\r\n", "\n").split("\n")
+    return lines if lines[-1] else lines[:-1]

@@ -58,6 +58,9 @@ def main(argv: Sequence[str]) -> int:
     from convert import starting_model
 
     _check_same_model(arguments, out)
+    _check_free(arguments, out)
+    if arguments.pushes:
+        _check_push(arguments.hub_model_id or out.name)
     model = starting_model.open_model(arguments.model_name_or_path, arguments.config_name, arguments.tokenizer_name)
     devices = jax.device_count()
     with native_logs.filtered():  # This brings TensorFlow in.
@@ -114,6 +117,35 @@ def _check_same_model(arguments: RunArguments, out: Path) -> None:
                 f"{out} holds a run with {name} {before.get(name)!r}, and this one has {getattr(arguments, name)!r}: "
                 "choose another output_dir."
             )
+
+
+def _check_free(arguments: RunArguments, out: Path) -> None:
+    """Raises ValueError if the exported model would replace what no `limba run` has written."""
+    if out.is_file():
+        raise ValueError(f"output_dir is {out}, which is a file; name a folder.")
+    source = arguments.model_name_or_path or arguments.config_name
+    if source and Path(source).expanduser().absolute() in (out, out / "config.json"):
+        raise ValueError(f"output_dir is {out}, the model to begin with, which the trained one would replace.")
+    if not (out / "run.json").is_file():
+        for name in ("config.json", "model.safetensors"):
+            if (out / name).exists():
+                raise ValueError(
+                    f"output_dir is {out}, and holds a {name} that no `limba run` has written there: it would be "
+                    "replaced. Choose another folder."
+                )
+
+
+def _check_push(repo: str) -> None:
+    """Raises ValueError if the upload at the end cannot work."""
+    from convert import hub
+
+    hf = hub.client()
+    if not hf.get_token():
+        raise ValueError(f"push_to_hub needs a token for {hf.constants.ENDPOINT}: {hub.TOKEN_REMEDY}.")
+    try:
+        hf.utils.validate_repo_id(repo)
+    except hf.errors.HFValidationError as error:
+        raise ValueError(f"hub_model_id (or the last part of output_dir) is {repo!r}: {error}") from error
 
 
 def _corpus(arguments: RunArguments) -> hf_gin.Corpus:

@@ -238,6 +238,21 @@ def _warmed_up(base: float, warmup_steps: int, step_offset: int, decay: Callable
     return learning_rate
 
 
+def check_schedule(where: str, learning_rate_fn: Any) -> None:
+    """Raises ValueError unless a schedule makes a number of a step; in gin files it is easily left uncalled."""
+    made: Any = learning_rate_fn
+    if callable(learning_rate_fn):
+        try:
+            made = jax.eval_shape(learning_rate_fn, jax.ShapeDtypeStruct((), jnp.int32))
+        except (TypeError, ValueError) as error:  # It takes the step for its first argument.
+            made = error
+    if not hasattr(made, "shape") or made.shape:
+        raise ValueError(
+            f"{where} is {learning_rate_fn!r}, and makes no rate of a step; bind a schedule with its brackets, such as "
+            "@schedules.warmup_constant()."
+        )
+
+
 def scaled(learning_rate_fn: LearningRateFn, scale: float) -> LearningRateFn:
     """A schedule times a factor."""
     return lambda step: jnp.asarray(scale * learning_rate_fn(step), jnp.float32)

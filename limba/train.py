@@ -325,7 +325,12 @@ def check_vocabulary(vocabulary: Any, rows: int | None) -> None:
             f"The vocabulary {file} does not exist (working directory {Path.cwd()}). Build one with `limba vocab "
             f"build --data_files … --out {file}`, or bind VOCABULARY_FILE."
         )
-    size = vocabulary.vocab_size
+    from google.protobuf.message import DecodeError
+
+    try:
+        size = vocabulary.vocab_size
+    except DecodeError as error:
+        raise ValueError(f"The vocabulary {file} is no SentencePiece model ({error}); bind VOCABULARY_FILE.") from error
     if rows is not None and size > rows:
         raise ValueError(
             f"The vocabulary has {size} tokens and the embedding {rows} rows (T5Config.vocab_size): the last "

@@ -15,7 +15,7 @@ from limba import optimizers
 from limba.data import Batch
 from limba.models import EncoderDecoderModel
 from limba.partitioning import PjitPartitioner
-from limba.schedules import LearningRateFn, scaled
+from limba.schedules import LearningRateFn, check_schedule, scaled
 from limba.train_state import TrainState, TrainStateInitializer
 from limba.weight_metrics import WeightMetricsComputer
 
@@ -104,6 +104,9 @@ class Trainer(BaseTrainer):
       num_microbatches: the batch is worked off in this many parts and updated once; activations then need that much
         less memory. None, 0 and 1 mean the whole batch at once.
       weight_metrics_computer: adds its metrics to each step's.
+
+    Raises:
+      ValueError: for a number of microbatches that is none, or a schedule that makes no rate of a step.
     """
 
     def __init__(
@@ -119,6 +122,9 @@ class Trainer(BaseTrainer):
         eval_names: Collection[str] = (),
         summary_dir: str | None = None,
     ):
+        if num_microbatches is not None and (not isinstance(num_microbatches, int) or num_microbatches < 0):
+            raise ValueError(f"Trainer.num_microbatches is {num_microbatches!r}; it is a whole number, or None.")
+        check_schedule("Trainer.learning_rate_fn", learning_rate_fn)
         super().__init__(model, partitioner, rng, train_state, train_state_axes, eval_names, summary_dir)
         optimizers.warn_of_other_rates(model.optimizer_def, learning_rate_fn, self.param_shapes)
         self.learning_rate_fn = learning_rate_fn

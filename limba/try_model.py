@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import os
 import re
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,18 +65,20 @@ def mark_blanks(line: str) -> str:
 
 
 def serve_terminal(ask: Callable[[str, str], str], prefix: str) -> None:
-    """Answers the lines that somebody types, until the end of the input."""
+    """Answers the lines that somebody types, until the end of the input or Ctrl-C."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  Arrow keys and a history, where Python has it.
     print("Type a text; ___ is a blank. Ctrl-D ends.")
     while True:
         try:
             text = input("> ")
-        except EOFError:
+            if text.strip():
+                print(ask(text, prefix))
+        except (EOFError, KeyboardInterrupt):
             print()
             return
-        if text.strip():
-            print(ask(text, prefix))
+        except ValueError as error:  # A line that cannot be read does not end the session.
+            print(f"error: {error}")
 
 
 def make_page(ask: Callable[[str, str], str], prefix: str, name: str) -> Any:
@@ -115,6 +118,7 @@ def main(argv: Sequence[str]) -> int:
     flags = gin_utils.parse_flags(parser, argv)
     name = Path(flags.run_dir).absolute().name
     if flags.web:
+        _check_address(flags.host, flags.port)
         make_page(lambda text, before: text, "", name)  # Fails before the model is loaded, if it fails.
     decoding = decoding_flags.from_flags(flags)
     checkpoint = run_configuration.newest_checkpoint(flags.run_dir)
@@ -125,6 +129,18 @@ def main(argv: Sequence[str]) -> int:
     serve = _web_server(flags, name) if flags.web else serve_terminal
     gin_utils.start(configured, flags, serve=serve, prefix=flags.prefix, decoding=decoding)
     return 0
+
+
+def _check_address(host: str, port: int) -> None:
+    """Raises ValueError if a page cannot listen there."""
+    if not 1 <= port <= 65535:
+        raise ValueError(f"--port is {port}; it lies between 1 and 65535.")
+    try:
+        socket.create_server((host, port)).close()
+    except OSError as error:
+        raise ValueError(
+            f"No page can listen at --host {host} --port {port} ({error.strerror or error}); give others."
+        ) from error
 
 
 def _web_server(flags: argparse.Namespace, name: str) -> Callable[[Callable[[str, str], str], str], None]:

@@ -1,8 +1,10 @@
 """The vocabularies of a task, and whether they are the model's."""
 
+import pathlib
 from typing import Any
 
 import seqio
+from google.protobuf.message import DecodeError
 
 from limba import data
 from tasks.providers import find_provider
@@ -12,17 +14,36 @@ def check_task_vocabularies(config: data.DatasetConfig, inputs: Any, targets: An
     """Checks that a task makes the ids that the model knows, whose vocabularies `inputs` and `targets` are.
 
     Raises:
-      ValueError: if a vocabulary of the task is another.
+      FileNotFoundError: if a vocabulary's file is missing.
+      ValueError: if it is damaged, or a vocabulary of the task is another.
     """
     for task in seqio.get_subtasks(find_provider(config.mixture_or_task_name, config.module)):
         for name, expected in (("inputs", inputs), ("targets", targets)):
             feature = task.output_features.get(name)
+            if feature is not None:
+                _check_file(task.name, feature.vocabulary)
             if feature is not None and not same_vocabulary(feature.vocabulary, expected):
                 raise ValueError(
                     f"Task {task.name!r} makes {name} with {_describe(feature.vocabulary)}, and the model has "
                     f"{_describe(expected)}: bind VOCABULARY_FILE, VOCAB_SIZE and extra_ids to the task's, or register "
                     "the task with the model's vocabulary."
                 )
+
+
+def _check_file(task: str, vocabulary: seqio.Vocabulary) -> None:
+    """Raises FileNotFoundError or ValueError unless a vocabulary's file is there and can be read."""
+    file = getattr(vocabulary, "sentencepiece_model_file", None)
+    if not file or "://" in file:
+        return
+    if not pathlib.Path(file).is_file():
+        raise FileNotFoundError(
+            f"The vocabulary {file} of task {task!r} does not exist (working directory {pathlib.Path.cwd()}). Call "
+            "from where the task was registered, or give register_… an absolute path."
+        )
+    try:
+        _ = vocabulary.vocab_size
+    except DecodeError as error:
+        raise ValueError(f"The vocabulary {file} of task {task!r} is no SentencePiece model ({error}).") from error
 
 
 def task_vocabularies(config: data.DatasetConfig) -> tuple[seqio.Vocabulary, seqio.Vocabulary]:

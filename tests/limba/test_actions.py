@@ -97,6 +97,8 @@ TASKS = {ActionMode.TRAIN: ["train"], ActionMode.TRAIN_EVAL: ["mnli"]}
     ("make", "words"),
     [
         (lambda: actions.Actions({"EVAL": []}, TASKS), ["'EVAL'", "TRAIN, TRAIN_EVAL, INFER_EVAL"]),
+        (lambda: actions.Actions({"TRAIN": EarlyStoppingAction(("t", "m"), "max")}, TASKS), ["a list of actions"]),
+        (lambda: actions.Actions({"TRAIN": [EarlyStoppingAction]}, TASKS), ["with its brackets"]),
         (lambda: actions.Actions({"INFER_EVAL": [_Reader()]}, TASKS), ["INFER_EVAL", "infer_eval_dataset_cfg"]),
         (
             lambda: actions.Actions({"TRAIN_EVAL": [TerminateOnNanAction("mlni")]}, TASKS),

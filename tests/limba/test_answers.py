@@ -102,6 +102,16 @@ def test_samples_do_not_depend_on_where_a_call_begins(greedy):
     assert len({answer.prediction for answer in whole}) > 10
 
 
+def test_lines_and_numbers_that_cannot_be(greedy):
+    model, _, config = greedy
+    answerer = answers.Answerer(model=model, restore_checkpoint_cfg=config, partitioner=small.partitioner())
+    with pytest.raises(ValueError, match=r"Line 2, 'caf\\udce9', is no UTF-8"):
+        list(answerer.answer(["a", "caf\udce9"]))
+    for name in ("batch_size", "max_inputs_length", "max_decode_length"):
+        with pytest.raises(ValueError, match=f"Answerer.{name} is 0; it is a whole number"):
+            answers.Answerer(model=None, restore_checkpoint_cfg=None, partitioner=None, **{name: 0})
+
+
 def test_without_a_checkpoint(greedy):
     with pytest.raises(ValueError, match="No checkpoint"):
         answers.Answerer(

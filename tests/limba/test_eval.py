@@ -129,5 +129,7 @@ def test_flags_of_a_run(run_dir):
     ]
     with pytest.raises(ValueError, match="--checkpoints is 'best'; give latest, all, or steps"):
         eval.run_bindings(parse(**flags, checkpoints="best"))
+    with pytest.raises(ValueError, match=r"checkpoint_10 is one checkpoint, of which --checkpoints 10 cannot choose"):
+        eval.run_bindings(parse(**flags, checkpoints="10"))
     with pytest.raises(FileNotFoundError, match=r"--checkpoints 7: .* has checkpoints of the steps \[3, 10"):
         eval.run_bindings(parse(**flags | {"run_dir": str(run_dir)}, checkpoints="3,7"))

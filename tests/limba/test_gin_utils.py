@@ -123,6 +123,17 @@ def test_command_errors_are_one_message_and_exit_code_1(capsys, monkeypatch):
     assert stop.value.code == 1
     assert capsys.readouterr().err == "error: batch_size is 3; use 4.\n"
 
+    def without_an_argument(_):
+        gin.external_configurable(lambda optimizer: optimizer, "unbound_for_a_test")()
+
+    with pytest.raises(SystemExit) as stop:
+        gin_utils.run_command(without_an_argument, [])
+    said = capsys.readouterr().err
+    assert stop.value.code == 1
+    assert said.endswith("No values supplied by Gin or caller for arguments: ['optimizer']\n") and "error: " in said
+    with pytest.raises(TypeError):  # An error of ours keeps its traceback.
+        gin_utils.run_command(len, [])
+
 
 @pytest.mark.parametrize(("argument", "words"), [("trian", ["trian", "'train'"]), ("xyz", ["xyz", "convert"])])
 def test_unknown_command(argument, words, capsys, monkeypatch):

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from limba import answers, checkpoints, infer_text
+from limba import answers, checkpoints, infer, infer_text
 
 
 class _Counter:
@@ -69,3 +69,25 @@ def test_nothing_to_answer(checkpoint):
         _infer(checkpoint, [], None)
     with pytest.raises(FileNotFoundError, match="one input a line"):
         infer_text.read_lines("/nowhere.txt")
+
+
+def test_answers_that_could_not_be_written_are_not_made(checkpoint, tmp_path):
+    (tmp_path / "file").write_text("x")
+    for out, words in ((tmp_path, "is a folder; name a file"), (tmp_path / "file" / "out.jsonl", "file is a file")):
+        with pytest.raises(ValueError, match=words):
+            _infer(checkpoint, ["a"], out)
+    for content in ("{cut", "[1]"):
+        (tmp_path / "out.jsonl.unfinished").write_text(f"{content}\n")
+        with pytest.raises(ValueError, match=r"out.jsonl.unfinished is not what an interrupted call leaves"):
+            _infer(checkpoint, ["a"], tmp_path / "out.jsonl")
+
+
+def test_a_line_of_a_file_is_one_input(tmp_path):
+    file = tmp_path / "lines.txt"
+    file.write_bytes("\ufeffa\u2028b\r\nc\x85d\x0c\n\ne".encode())
+    assert infer_text.read_lines(str(file)) == ["a\u2028b", "c\x85d\x0c", "", "e"]
+    file.write_bytes("a\ncafé\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"lines.txt is not UTF-8 in line 2 .*; save it as UTF-8"):
+        infer_text.read_lines(str(file))
+    with pytest.raises(ValueError, match=r"is the input file, which the answers would replace"):
+        infer.main(["--run_dir", str(tmp_path), "--input_file", str(file), "--output_file", f"{file}"])

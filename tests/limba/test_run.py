@@ -8,7 +8,7 @@ import gin
 import numpy as np
 import pytest
 
-from convert import from_hf, push, to_hf
+from convert import from_hf, hub, push, to_hf
 from limba import checkpoints, run, train, writers
 from tests.convert import vocabularies
 from tests.limba.test_hf_arguments import EXAMPLE
@@ -102,6 +102,7 @@ def test_it_trains_saves_evaluates_and_exports(here, monkeypatch):
 
     # From the exported model, with other keys; its step counts.
     pushed = []
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
 
     def record_push(folder, repo, public):
         pushed.append((sorted(file.name for file in folder.iterdir()), repo, public))
@@ -122,6 +123,26 @@ def test_it_trains_saves_evaluates_and_exports(here, monkeypatch):
 
     with pytest.raises(ValueError, match=r"more holds a run with model_name_or_path .*choose another output_dir"):
         _run(here / "run.json", "--output_dir", here / "more")
+
+
+def test_nothing_that_is_there_is_replaced_and_no_upload_is_left_to_fail(here, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_something")
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    begin = ["--config_name", "None", "--tokenizer_name", "None", "--model_name_or_path", str(tmp_path / "model")]
+    for changes, words in (
+        (["--output_dir", str(tmp_path / "file")], "which is a file"),
+        (["--output_dir", str(tmp_path / "model"), *begin], "the model to begin with"),
+        (["--output_dir", str(tmp_path / "model")], "holds a config.json that no `limba run` has written"),
+        (["--output_dir", str(tmp_path / "new"), "--push_to_hub", "--hub_model_id", "a/b/c"], "hub_model_id .*'a/b/c'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            run.main([str(here / "run.json"), *changes])
+    monkeypatch.setattr(hub.client(), "get_token", lambda: None)
+    with pytest.raises(ValueError, match=r"push_to_hub needs a token .*HF_TOKEN"):
+        run.main([str(here / "run.json"), "--output_dir", str(tmp_path / "new"), "--push_to_hub"])
+    assert (tmp_path / "model" / "config.json").read_text() == "{}" and not (tmp_path / "new").exists()
 
 
 def test_help_and_bad_input_before_any_work(here, capsys):

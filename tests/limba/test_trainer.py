@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from limba import partitioning
+from limba import partitioning, schedules, trainer
 from tests.limba import small
 
 
@@ -103,6 +103,21 @@ def _temporary_bytes(num_microbatches):
 def test_microbatches_save_the_memory_they_promise():
     whole, eighth = _temporary_bytes(None), _temporary_bytes(8)
     assert eighth < whole / 3  # activations shrink to an eighth, the gradient sum stays
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_microbatches": -1}, "num_microbatches is -1"),
+        ({"num_microbatches": 2.0}, r"num_microbatches is 2\.0"),
+        ({"learning_rate_fn": 0.001}, r"learning_rate_fn is 0\.001, and makes no rate"),
+        ({"learning_rate_fn": schedules.warmup_linear}, r"warmup_linear .*with its brackets"),
+        ({"learning_rate_fn": schedules.warmup_constant}, r"warmup_constant .*with its brackets"),
+    ],
+)
+def test_trainers_that_cannot_train_are_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        trainer.Trainer(None, None, **{"learning_rate_fn": lambda step: 1e-3 * step} | options)
 
 
 def test_dropout_is_a_function_of_seed_and_step():

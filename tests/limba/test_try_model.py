@@ -1,5 +1,6 @@
 import builtins
 import json
+import socket
 import urllib.request
 
 import pytest
@@ -38,13 +39,13 @@ def test_reply():
 
 
 def test_in_the_terminal(monkeypatch, capsys):
-    typed = iter(["one", "", "so ___"])
+    typed = iter(["one", "", "so ___", "caf\udce9"])
 
     def read(prompt):
         try:
-            return next(typed)
+            return next(typed).encode().decode()
         except StopIteration:
-            raise EOFError from None
+            raise KeyboardInterrupt from None  # as Ctrl-C
 
     monkeypatch.setattr(builtins, "input", read)
     try_model.try_model(
@@ -53,7 +54,20 @@ def test_in_the_terminal(monkeypatch, capsys):
         serve=try_model.serve_terminal,
         prefix="",
     )
-    assert capsys.readouterr().out.splitlines()[1:] == ["ONE", "so so", ""]
+    first, second, third, _ = capsys.readouterr().out.splitlines()[1:]
+    assert (first, second) == ("ONE", "so so") and third.startswith("error: 'utf-8' codec can't encode")
+
+
+def test_a_page_that_cannot_listen_is_refused_before_anything_is_loaded():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for flags, words in (
+            (("--port", "99999"), "--port is 99999; it lies between 1 and 65535"),
+            (("--port", port), f"No page can listen at --host 127.0.0.1 --port {port} \\(Address already in use"),
+            (("--host", "no host"), "No page can listen at --host no host"),
+        ):
+            with pytest.raises(ValueError, match=words):
+                try_model.main(["/absent", "--web", *flags])
 
 
 def test_the_page_answers_on_this_machine_only():
