@@ -132,7 +132,7 @@ def test_command_errors_are_one_message_and_exit_code_1(capsys, monkeypatch):
     assert stop.value.code == 1
     assert said.endswith("No values supplied by Gin or caller for arguments: ['optimizer']\n") and "error: " in said
     with pytest.raises(TypeError):  # An error of ours keeps its traceback.
-        gin_utils.run_command(len, [])
+        gin_utils.run_command(abs, [])
 
 
 @pytest.mark.parametrize(("argument", "words"), [("trian", ["trian", "'train'"]), ("xyz", ["xyz", "convert"])])
