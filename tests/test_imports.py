@@ -55,6 +55,8 @@ LAYERS = [
     {"limba.attention"},
     {"limba.network"},
     {"limba.decoder_only", "limba.scalable_t5"},
+    {"limba.base_model"},
+    {"limba.encoder_decoder_model", "limba.decoder_only_model"},
     {"limba.models"},
     {"limba.classic_checkpoints"},
     {"limba.saved_tensors", "limba.checkpoint_directories"},
