@@ -27,7 +27,18 @@ except ImportError as error:
     # This repository's own folder gin/ imports as an empty namespace package.
     raise ImportError("gin-config is not installed; run `pip install -e .` or launch/quickstart.sh first.") from error
 
-from limba import distributed, handshake, native_logs, patches, peers, rooms, storage, t5x_compat, t5x_gin_files
+from limba import (
+    distributed,
+    handshake,
+    import_errors,
+    native_logs,
+    patches,
+    peers,
+    rooms,
+    storage,
+    t5x_compat,
+    t5x_gin_files,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -267,7 +278,9 @@ def parse_files(files: Sequence[str], search_paths: str = "") -> None:
         try:
             with native_logs.filtered():  # Task modules named in the files bring TensorFlow in.
                 gin.parse_config_file(file)
-        except PARSE_ERRORS as error:
+        except Exception as error:  # A module that a file imports may raise anything.
+            if import_errors.describe(error) is None and not isinstance(error, PARSE_ERRORS):
+                raise
             raise GinError(explanation(error), _places(error)) from error
 
 
@@ -362,6 +375,8 @@ def explanation(error: BaseException) -> str:
     message = " ".join(_LOCATION.split(str(error))[0].split())
     if isinstance(error, tokenize.TokenError):
         return "the file ends inside a bracket or a string."
+    if in_module := import_errors.describe(error):
+        return " ".join(_LOCATION.split(in_module)[0].split())
     if absent := _ABSENT_FILE.match(message):
         return f"There is no gin file {absent[1]}.{_nearest_gin_file(absent[1])}{_not_standing_in(absent[1])}"
     if aliased := _UNKNOWN_ALIASED_NAME.search(message):
@@ -376,8 +391,6 @@ def explanation(error: BaseException) -> str:
         message += f" Did you mean {', '.join(nearest)}?" if nearest else ""
         if unknown[3]:
             message += " Import its module, or read this file after one that does."
-    elif isinstance(error, SyntaxError) and str(error.filename).endswith(".py"):
-        message = f"the Python module {error.filename}, line {error.lineno}: {error.msg}"
     elif isinstance(error, SyntaxError):
         message = f"cannot read `{(error.text or '').strip()}`. Strings need quotes of their own: \"'value'\"."
     return message

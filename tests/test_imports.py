@@ -24,6 +24,7 @@ LAYERS = [
         "limba.flops",
         "limba.goodput",
         "limba.hashing",
+        "limba.import_errors",
         "limba.native_logs",
         "limba.peers",
         "limba.preemption",
@@ -136,7 +137,7 @@ def test_engine_modules_import_only_what_lies_below(path):
 
 @pytest.mark.parametrize("path", _modules("tasks"), ids=lambda p: p.stem)
 def test_tasks_need_only_the_data_contract(path):
-    allowed = ("limba.cached_data", "limba.data", "limba.findings", "limba.hashing")
+    allowed = ("limba.cached_data", "limba.data", "limba.findings", "limba.hashing", "limba.import_errors")
     for imported in _imports(path):
         if imported.startswith("limba."):
             assert imported.startswith(allowed), f"{path.name} imports {imported}"
