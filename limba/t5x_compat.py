@@ -73,7 +73,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
 
 # What has another name here: module and name.
 RENAMED: Mapping[str, tuple[str, str]] = {
-    "t5x.gin_utils.rewrite_gin_args": ("limba.gin_utils", "rewrite_gin_flags"),
+    "t5x.gin_utils.rewrite_gin_args": ("limba.commands", "rewrite_gin_flags"),
     "t5x.losses.convert_special_loss_normalizing_factor_to_enum": ("limba.losses", "canonical_normalizing_factor"),
     "t5x.losses.get_loss_normalizing_factor_and_weights": ("limba.losses", "normalizing_factor_and_weights"),
     "t5x.models.BaseModel": ("limba.models", "BaseTransformerModel"),

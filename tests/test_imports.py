@@ -71,7 +71,10 @@ LAYERS = [
     {"limba.lint_training"},
     {"limba.training_loop"},
     {"limba.t5x_gin_files"},
-    {"limba.gin_utils", "limba.t5x_compat"},
+    {"limba.t5x_compat"},
+    {"limba.gin_messages"},
+    {"limba.gin_utils"},
+    {"limba.commands"},
     {
         "limba.decoding_flags",
         "limba.results_table",
