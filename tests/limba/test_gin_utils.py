@@ -123,6 +123,14 @@ def test_command_errors_are_one_message_and_exit_code_1(capsys, monkeypatch):
     assert stop.value.code == 1
     assert capsys.readouterr().err == "error: batch_size is 3; use 4.\n"
 
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as stop:
+        gin_utils.run_command(interrupted, [])
+    assert stop.value.code == 130
+    assert capsys.readouterr().err == "\ninterrupted\n"
+
 
 @pytest.mark.parametrize(("argument", "words"), [("trian", ["trian", "'train'"]), ("xyz", ["xyz", "convert"])])
 def test_unknown_command(argument, words, capsys, monkeypatch):
