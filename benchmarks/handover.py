@@ -28,7 +28,7 @@ import numpy as np
 
 from benchmarks import parity
 from convert.to_t5x import to_t5x
-from limba import gin_utils, native_logs, state_utils, t5x_compat
+from limba import commands, gin_utils, native_logs, state_utils, t5x_compat
 from limba.checkpoints import SaveCheckpointConfig
 from limba.partitioning import PjitPartitioner
 from limba.restore import load_state
@@ -193,4 +193,4 @@ def main(argv: Sequence[str]) -> int:
 if __name__ == "__main__":
     with native_logs.filtered():
         import seqio  # noqa: F401  (kits bind its vocabularies)
-    gin_utils.run_command(main, sys.argv[1:])
+    commands.run_command(main, sys.argv[1:])

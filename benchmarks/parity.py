@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
-from limba import gin_utils, native_logs, t5x_compat
+from limba import commands, gin_utils, native_logs, t5x_compat
 from limba import metrics as metrics_lib
 from limba.partitioning import PjitPartitioner
 from limba.train_state import TrainState
@@ -169,4 +169,4 @@ def main(argv: Sequence[str]) -> int:
 if __name__ == "__main__":
     with native_logs.filtered():
         import seqio  # noqa: F401  (kits bind its vocabularies)
-    gin_utils.run_command(main, sys.argv[1:])
+    commands.run_command(main, sys.argv[1:])

@@ -4,6 +4,8 @@
 set -euo pipefail
 
 REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=launch/environment.sh
+source "$REPOSITORY/launch/environment.sh"
 LIMBA_DIACRITICS_DIR=${LIMBA_DIACRITICS_DIR:-$REPOSITORY/runs/diacritics} # everything lands here
 PRETRAIN_STEPS=${PRETRAIN_STEPS:-300}
 TRAIN_STEPS=${TRAIN_STEPS:-1000} # of fine-tuning
@@ -19,13 +21,11 @@ cpu-minutes. Knobs, as environment variables:
   LIMBA_DIACRITICS_DIR  where everything lands   ($LIMBA_DIACRITICS_DIR)
   PRETRAIN_STEPS        steps of pre-training    ($PRETRAIN_STEPS)
   TRAIN_STEPS           steps of fine-tuning     ($TRAIN_STEPS)
-  PYTHON                the Python to build on   (python3)
+$(environment_help)
 HELP
   exit 0
 fi
 
-# shellcheck source=launch/environment.sh
-source "$REPOSITORY/launch/environment.sh"
 cd "$REPOSITORY"
 export LIMBA_DIACRITICS_DIR
 corpus=$LIMBA_DIACRITICS_DIR/corpus
@@ -33,19 +33,14 @@ vocabulary=$LIMBA_DIACRITICS_DIR/vocab/spiece.model
 pretrained=$LIMBA_DIACRITICS_DIR/pretrained
 model=$LIMBA_DIACRITICS_DIR/model
 
-setup_environment "${LOCK:-$REPOSITORY/launch/requirements.lock}"
+setup_environment "$LOCK"
 
 echo "== corpus"
 python -m tasks.romanian_sentences --out "$corpus"
 
-echo "== vocabulary"
-if [[ -f $vocabulary ]]; then
-  echo "$vocabulary is there already"
-else
-  # Of text with marks and without, and all letters of the language: no sentence begins with the two capitals.
-  limba vocab build --data_files "$corpus/train-*.jsonl" "$corpus/plain-*.jsonl" --vocab_size 512 \
-    --character_coverage 1.0 --user_symbols Ă Â --out "$vocabulary"
-fi
+# Of text with marks and without, and all letters of the language: no sentence begins with the two capitals.
+build_vocabulary "$vocabulary" --data_files "$corpus/train-*.jsonl" "$corpus/plain-*.jsonl" --vocab_size 512 \
+  --character_coverage 1.0 --user_symbols Ă Â
 
 echo "== pre-training"
 limba train --gin_file=gin/recipes/diacritics_small_pretrain.gin --gin.VOCABULARY_FILE="'$vocabulary'" \

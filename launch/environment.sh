@@ -3,10 +3,12 @@
 #
 #   PYTHON             the interpreter to build on (3.11 to 3.13)
 #   VENV               where the environment lies
+#   LOCK               exact versions to install, or none: VENV as it is
 #   LIMBA_ACCELERATOR  tpu, cuda or cpu: which JAX to install; what the machine has, unless given
 
 PYTHON=${PYTHON:-python3}
 VENV=${VENV:-${REPOSITORY:?}/.venv}
+LOCK=${LOCK:-$REPOSITORY/launch/requirements.lock}
 # Exact: the installer decides what the lock file means.
 UV_VERSION=${UV_VERSION:-0.13.8}
 
@@ -90,4 +92,25 @@ provide_python() {
   "$folder/uv/bin/uv" python install --quiet --no-bin --install-dir "$folder/versions" 3.12
   ln -sfn "$(dirname "$(dirname "$(compgen -G "$folder/versions/cpython-3.12*/bin/python3" | head -n 1)")")" "$folder/python"
   PYTHON=$folder/python/bin/python3
+}
+
+# What --help of the scripts that do a whole job says of the environment.
+environment_help() {
+  cat <<HELP
+  PYTHON                the Python to build on   ($PYTHON)
+  VENV                  where it is installed    ($VENV)
+  LOCK                  exact versions to install, or none: VENV as it is   ($LOCK)
+HELP
+}
+
+# build_vocabulary FILE OPTIONS…: a vocabulary with the options of `limba vocab build`, unless FILE is there already.
+build_vocabulary() {
+  local file=$1
+  shift
+  echo "== vocabulary"
+  if [[ -f $file ]]; then
+    echo "$file is there already"
+  else
+    limba vocab build "$@" --out "$file"
+  fi
 }

@@ -4,8 +4,9 @@
 set -euo pipefail
 
 REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=launch/environment.sh
+source "$REPOSITORY/launch/environment.sh"
 LIMBA_MOODS_DIR=${LIMBA_MOODS_DIR:-$REPOSITORY/runs/moods} # everything lands here
-LOCK=${LOCK:-$REPOSITORY/launch/requirements.lock}         # none: the environment at VENV as it is
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   cat <<HELP
@@ -15,15 +16,12 @@ Installs, writes short stories with moods, builds a vocabulary, pre-trains a ver
 it to say the mood where the text has a blank, and measures it on stories that it has not seen: by the answers that it
 generates, and by the likelihood of each mood. The recipe is gin/recipes/moods.gin. Knobs, as environment variables:
 
-  LIMBA_MOODS_DIR  where everything lands   ($LIMBA_MOODS_DIR)
-  PYTHON           the Python to build on   (python3)
-  LOCK             what is installed; "none" takes the environment at VENV   ($LOCK)
+  LIMBA_MOODS_DIR       where everything lands   ($LIMBA_MOODS_DIR)
+$(environment_help)
 HELP
   exit 0
 fi
 
-# shellcheck source=launch/environment.sh
-source "$REPOSITORY/launch/environment.sh"
 cd "$REPOSITORY"
 export LIMBA_MOODS_DIR
 stories=$LIMBA_MOODS_DIR/stories
@@ -36,12 +34,7 @@ setup_environment "$LOCK"
 echo "== stories"
 python -m tasks.moods --out "$stories"
 
-echo "== vocabulary"
-if [[ -f $vocabulary ]]; then
-  echo "$vocabulary is there already"
-else
-  limba vocab build --data_files "$stories/corpus.jsonl" --vocab_size 256 --out "$vocabulary"
-fi
+build_vocabulary "$vocabulary" --data_files "$stories/corpus.jsonl" --vocab_size 256
 
 echo "== pre-training"
 limba train --gin_file=gin/recipes/moods_pretrain.gin \

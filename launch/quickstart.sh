@@ -4,6 +4,8 @@
 set -euo pipefail
 
 REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=launch/environment.sh
+source "$REPOSITORY/launch/environment.sh"
 LIMBA_QUICKSTART_DIR=${LIMBA_QUICKSTART_DIR:-$REPOSITORY/runs/quickstart} # everything lands here
 VOCAB_SIZE=${VOCAB_SIZE:-4096}                                            # a multiple of 128, sentinels included
 TRAIN_STEPS=${TRAIN_STEPS:-700}                                           # more steps, better model
@@ -18,13 +20,11 @@ Hugging Face and fills blanks with it. Seven minutes on two cores. Knobs, as env
   LIMBA_QUICKSTART_DIR  where everything lands   ($LIMBA_QUICKSTART_DIR)
   VOCAB_SIZE            size of the vocabulary   ($VOCAB_SIZE)
   TRAIN_STEPS           steps of training        ($TRAIN_STEPS)
-  PYTHON                the Python to build on   (python3)
+$(environment_help)
 HELP
   exit 0
 fi
 
-# shellcheck source=launch/environment.sh
-source "$REPOSITORY/launch/environment.sh"
 cd "$REPOSITORY"
 export LIMBA_QUICKSTART_DIR
 corpus=$LIMBA_QUICKSTART_DIR/corpus
@@ -32,17 +32,12 @@ vocabulary=$LIMBA_QUICKSTART_DIR/vocab/spiece.model
 model=$LIMBA_QUICKSTART_DIR/model
 export_dir=$LIMBA_QUICKSTART_DIR/huggingface-$TRAIN_STEPS # an export stands for one checkpoint
 
-setup_environment "$REPOSITORY/launch/requirements.lock"
+setup_environment "$LOCK"
 
 echo "== corpus"
 python -m tasks.python_docs --out "$corpus"
 
-echo "== vocabulary"
-if [[ -f $vocabulary ]]; then
-  echo "$vocabulary is there already"
-else
-  limba vocab build --data_files "$corpus/train-*.jsonl" --vocab_size "$VOCAB_SIZE" --out "$vocabulary"
-fi
+build_vocabulary "$vocabulary" --data_files "$corpus/train-*.jsonl" --vocab_size "$VOCAB_SIZE"
 
 echo "== training"
 limba train --gin_file=gin/recipes/quickstart.gin \

@@ -3,7 +3,6 @@
 set -euo pipefail
 
 REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-LOCK=${LOCK:-$REPOSITORY/launch/requirements.lock}
 LIMBA_LOGS=${LIMBA_LOGS:-$REPOSITORY/logs}
 
 help() {

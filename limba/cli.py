@@ -60,7 +60,7 @@ def main() -> None:
     sys.path.insert(0, str(Path.cwd()))  # Task modules of the user's own, as `python -m` finds them.
     with native_logs.filtered():
         module = importlib.import_module(_COMMANDS[command][0])
-    from limba.gin_utils import run_command
+    from limba.commands import run_command
 
     run_command(module.main, sys.argv[2:])
 

@@ -25,6 +25,7 @@ import numpy as np
 from limba import (
     checkpoint_directories,
     checkpoints,
+    commands,
     data,
     distributed,
     evaluation,
@@ -291,7 +292,7 @@ def run_bindings(flags: argparse.Namespace) -> list[str]:
 
 def main(argv: Sequence[str]) -> int:
     """Parses flags and gin, and evaluates."""
-    parser = gin_utils.argument_parser("eval", __doc__ or "")
+    parser = commands.argument_parser("eval", __doc__ or "")
     group = parser.add_argument_group("a run")
     group.add_argument("--run_dir", help="a run's directory or one checkpoint; brings its own gin configuration")
     group.add_argument(
@@ -301,7 +302,7 @@ def main(argv: Sequence[str]) -> int:
     group.add_argument("--module", help="the Python module that registers it")
     group.add_argument("--split", help="validation, unless given")
     group.add_argument("--output_dir", help="RUN/eval, unless given")
-    flags = gin_utils.parse_flags(parser, argv)
+    flags = commands.parse_flags(parser, argv)
     of_a_run = [
         f"--{name}" for name in ("checkpoints", "task", "module", "split", "output_dir") if getattr(flags, name)
     ]
@@ -311,11 +312,11 @@ def main(argv: Sequence[str]) -> int:
     bindings = run_bindings(flags) if flags.run_dir else []
     run_configuration.parse(flags, "gin/runs/eval_run.gin", bindings)
     gin_utils.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"", EVAL_OUTPUT_DIR="\"'runs/my_run/eval'\"")
-    gin_utils.start(configured, flags)
+    commands.start(configured, flags)
     return 0
 
 
 if __name__ == "__main__":
     from limba import eval as _this
 
-    gin_utils.run_command(_this.main)
+    commands.run_command(_this.main)

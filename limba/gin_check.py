@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from limba import gin_utils, native_logs, t5x_compat
+from limba import commands, gin_utils, native_logs, t5x_compat
 
 # What a file's imports are likely to name, and what is slow to import: once for all files.
 _IMPORT = re.compile(r"^\s*(?:from (?P<package>[\w.]+) )?import (?P<module>[\w.]+)", re.MULTILINE)
@@ -108,8 +108,8 @@ def main(argv: Sequence[str]) -> int:
         prog="limba gin-check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="a gin file, or a folder of them")
-    gin_utils.add_gin_flags(parser)
-    flags = parser.parse_args(gin_utils.rewrite_gin_flags(argv))
+    commands.add_gin_flags(parser)
+    flags = parser.parse_args(commands.rewrite_gin_flags(argv))
     files = gin_files(flags.files)
     _warm_up([*flags.gin_file, *files])
     failed = 0
@@ -123,4 +123,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    gin_utils.run_command(main)
+    commands.run_command(main)

@@ -56,6 +56,7 @@ def batch_size(arguments: RunArguments, devices: int) -> int:
 
 def steps_of_epochs(arguments: RunArguments, num_examples: int, devices: int) -> int:
     """Updates in `num_train_epochs`: whole batches of an epoch, at least one, as the scripts count."""
+    # Not `epochs.steps_of`, in which the next epoch fills up the last batch: 10 rows by 4 are 2 steps here and 3 there.
     return math.ceil(max(1, num_examples // batch_size(arguments, devices)) * arguments.num_train_epochs)
 
 
@@ -178,43 +179,28 @@ def _optimizer(arguments: RunArguments) -> list[str]:
     ]
 
 
+# lr_scheduler_type: the function of `limba.schedules`.
+_SHAPES = {
+    "linear": "warmup_linear",
+    "cosine": "warmup_cosine",
+    "constant": "warmup_constant",
+    "constant_with_warmup": "warmup_constant",
+}
+
+
 def _schedule(arguments: RunArguments, plan: Plan) -> list[str]:
     """The learning rate: warm-up to `learning_rate`, then the decay to 0 at the last step, as transformers has them."""
     warmup = arguments.warmup_steps or math.ceil(arguments.warmup_ratio * plan.steps)
-    kind = arguments.lr_scheduler_type
-    if kind == "constant":
-        warmup = 0
-    decay_steps = max(1, plan.steps - warmup)
-    if kind == "linear" and not warmup:
-        return [
-            f"# from {arguments.learning_rate:g} to 0",
-            "trainer.Trainer.learning_rate_fn = @optax.linear_schedule()",
-            "optax.linear_schedule:",
-            *_bindings(init_value=arguments.learning_rate, end_value=0.0, transition_steps=plan.steps),
-            *([f"  transition_begin = {plan.first_step}"] if plan.first_step else []),
-        ]
-    factors = {
-        "linear": ["linear_decay"],
-        "cosine": ["constant", "linear_warmup", "cosine_decay"],
-        "constant": ["constant"],
-        "constant_with_warmup": ["constant", "linear_warmup"],
-    }[kind]
-    factors = [factor for factor in factors if warmup or factor != "linear_warmup"]
-    specific: dict[str, Any] = {}
-    if kind == "linear":
-        specific["decay_factor"] = 1.0 / decay_steps
-    if kind == "cosine":
-        specific["steps_per_cycle"] = decay_steps
-    end = " and from there to 0 at the end" if kind in ("linear", "cosine") else ""
+    shape = _SHAPES[arguments.lr_scheduler_type]
     return [
-        f"# to {arguments.learning_rate:g} in {warmup} steps{end}",
-        "schedules.create_learning_rate_scheduler:",
+        "# learning rate",
+        f"trainer.Trainer.learning_rate_fn = @schedules.{shape}()",
+        f"schedules.{shape}:",
         *_bindings(
-            factors=" * ".join(factors),
             base_learning_rate=arguments.learning_rate,
-            warmup_steps=warmup,
+            warmup_steps=0 if arguments.lr_scheduler_type == "constant" else warmup,
+            # A warm-up longer than the training ends with it, below its peak: its decay would begin later.
+            total_steps=None if shape == "warmup_constant" else max(plan.steps, warmup + 1),
             step_offset=plan.first_step,
-            min_learning_rate=0.0,
-            **specific,
         ),
     ]

@@ -28,6 +28,7 @@ from tqdm import tqdm
 
 from limba import (
     checkpoints,
+    commands,
     data,
     decoding_flags,
     distributed,
@@ -296,21 +297,21 @@ def _completed_chunks(chunks_dir: AnyPath, output_fname: str, identity: Mapping[
 
 def main(argv: Sequence[str]) -> int:
     """Parses flags and gin, and infers."""
-    parser = gin_utils.argument_parser("infer", __doc__ or "")
+    parser = commands.argument_parser("infer", __doc__ or "")
     parser.add_argument("--run_dir", help="a run's directory or one checkpoint; brings its own gin configuration")
     parser.add_argument("--input", action="append", default=[], metavar="TEXT", help="a line to answer; repeatable")
     parser.add_argument("--input_file", metavar="FILE", help="one input a line; - reads standard input")
     parser.add_argument("--output_file", metavar="FILE", help="JSON lines; printed if not given")
     decoding_flags.add_flags(parser)
     parser.add_argument("--shard_id", type=int, help="the part of a task to work on; before infer.shard_id of gin")
-    flags = gin_utils.parse_flags(parser, argv)
+    flags = commands.parse_flags(parser, argv)
     if not flags.run_dir and not flags.gin_file:
         parser.error("give --run_dir RUN, or --gin_file with a model and gin/runs/infer.gin")
     if not (flags.run_dir or flags.input or flags.input_file):
         configured = gin_utils.configurable(infer, module="limba.infer")
         gin_utils.parse_gin_flags(flags.gin_file, flags.gin_bindings, flags.gin_search_paths)
         gin_utils.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"", INFER_OUTPUT_DIR="\"'runs/my_run/infer'\"")
-        gin_utils.start(configured, flags, **({} if flags.shard_id is None else {"shard_id": flags.shard_id}))
+        commands.start(configured, flags, **({} if flags.shard_id is None else {"shard_id": flags.shard_id}))
         return 0
 
     inputs = flags.input + (infer_text.read_lines(flags.input_file) if flags.input_file else [])
@@ -322,11 +323,11 @@ def main(argv: Sequence[str]) -> int:
     gin_utils.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"")
     configured = gin_utils.configurable(infer_text.infer_text, module="limba.infer_text")
     given: dict[str, Any] = {"output_file": flags.output_file} if flags.output_file else {}
-    gin_utils.start(configured, flags, inputs=inputs, decoding=decoding, **given)
+    commands.start(configured, flags, inputs=inputs, decoding=decoding, **given)
     return 0
 
 
 if __name__ == "__main__":
     from limba import infer as _this
 
-    gin_utils.run_command(_this.main)
+    commands.run_command(_this.main)

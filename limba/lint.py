@@ -24,7 +24,7 @@ import gin
 import jax
 from gin import config as gin_config
 
-from limba import data, gin_utils, lint_training, native_logs, storage
+from limba import commands, data, gin_utils, lint_training, native_logs, storage
 from limba.findings import Finding, refused
 from limba.flops import forward_flops
 from limba.network import T5Config
@@ -63,7 +63,7 @@ def arguments(configured: Any) -> tuple[dict[str, Any], list[Finding]]:
             made[name] = copy.deepcopy(value)  # which is how gin builds what is referred to
         except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
             made.pop(name, None)
-            found.append(refused("configuration", f"train.{name}: {gin_utils.without_gin_trailer(error)}"))
+            found.append(refused("configuration", f"train.{name}: {commands.without_gin_trailer(error)}"))
     return made, found
 
 
@@ -218,10 +218,10 @@ def report(findings: Sequence[Finding]) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """Parses flags and gin, and looks at everything."""
-    parser = gin_utils.argument_parser("lint", __doc__ or "")
+    parser = commands.argument_parser("lint", __doc__ or "")
     parser.add_argument("files", nargs="*", metavar="GIN", help="gin files, read after those of --gin_file")
     parser.add_argument("--num_devices", type=int, metavar="N", help="devices of the mesh (the fewest possible)")
-    flags = gin_utils.parse_flags(parser, argv)
+    flags = commands.parse_flags(parser, argv)
     files = [*flags.gin_file, *flags.files]
     if not files:
         parser.error("give at least one gin file, for example gin/recipes/quickstart.gin")
@@ -253,4 +253,4 @@ if __name__ == "__main__":
     # `python -m` makes a second copy of this module; gin must see the functions of the first.
     from limba import lint as _this
 
-    gin_utils.run_command(_this.main)
+    commands.run_command(_this.main)

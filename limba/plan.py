@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from limba import gin_utils, topologies
+from limba import commands, gin_utils, topologies
 
 if TYPE_CHECKING:  # They import JAX, which `prepare_environment` must precede.
     from limba.plan_compile import Training
@@ -116,7 +116,7 @@ def _positive(text: str) -> float:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = gin_utils.argument_parser("plan", __doc__ or "")
+    parser = commands.argument_parser("plan", __doc__ or "")
     parser.add_argument("files", nargs="*", metavar="GIN", help="gin files, read after those of --gin_file")
     parser.add_argument(
         "--topology", action="append", default=[], metavar="NAME",
@@ -142,7 +142,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """Parses flags and gin, and plans."""
     parser = _parser()
-    flags = gin_utils.parse_flags(parser, argv)
+    flags = commands.parse_flags(parser, argv)
     files = [*flags.gin_file, *flags.files]
     if not files:
         parser.error("give a model and a run, for example gin/models/t5_1_1/base.gin gin/runs/pretrain.gin")
@@ -194,4 +194,4 @@ if __name__ == "__main__":
     # `python -m` makes a second copy of this module; gin must see the functions of the first.
     from limba import plan as _this
 
-    gin_utils.run_command(_this.main)
+    commands.run_command(_this.main)

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from limba import gin_utils
+from limba import commands, gin_utils
 from limba.data import DatasetConfig
 from limba.models import EncoderDecoderModel
 from limba.partitioning import PjitPartitioner
@@ -148,8 +148,8 @@ def _num_tasks(config: DatasetConfig) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """Parses flags and gin, and compiles."""
-    parser = gin_utils.argument_parser("precompile", __doc__ or "")
-    flags = gin_utils.parse_flags(parser, argv)
+    parser = commands.argument_parser("precompile", __doc__ or "")
+    flags = commands.parse_flags(parser, argv)
     if not flags.gin_file:
         parser.error("give a model and t5x/configs/runs/precompile.gin with --gin_file")
     configured = gin_utils.configurable(precompile, module="limba.precompile")
@@ -160,11 +160,11 @@ def main(argv: Sequence[str]) -> int:
         TASK_FEATURE_LENGTHS="\"{'inputs': 512, 'targets': 114}\"",
         DROPOUT_RATE="0.0",
     )
-    gin_utils.start(configured, flags)
+    commands.start(configured, flags)
     return 0
 
 
 if __name__ == "__main__":
     from limba import precompile as _this
 
-    gin_utils.run_command(_this.main)
+    commands.run_command(_this.main)

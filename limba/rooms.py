@@ -11,13 +11,14 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-_REPOSITORY = Path(__file__).resolve().parent.parent
+# The folder that holds gin/, so that `gin/runs/pretrain.gin` is found from anywhere.
+REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def claim() -> None:
     """Imports this repository's packages by their place, unless they are imported already."""
     for name in ("tasks", "convert"):
-        file = _REPOSITORY / name / "__init__.py"
+        file = REPOSITORY / name / "__init__.py"
         spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(file.parent)])
         assert spec is not None and spec.loader is not None
         module = sys.modules.setdefault(name, importlib.util.module_from_spec(spec))
@@ -30,7 +31,7 @@ def warn_of_hidden_modules() -> None:
     for folder in dict.fromkeys(Path(entry or ".").resolve() for entry in sys.path):
         for name in ("tasks", "convert"):
             for file in (folder / f"{name}.py", folder / name / "__init__.py"):
-                if file.is_file() and folder != _REPOSITORY:
+                if file.is_file() and folder != REPOSITORY:
                     logger.warning(
                         "%s is hidden by Limba's own package %r: give it another name if anything imports it.",
                         *(file, name),

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from limba import gin_utils, sweep_commands, sweep_file, sweep_report
+from limba import commands, sweep_commands, sweep_file, sweep_report
 from limba.preemption import PREEMPTED_EXIT_CODE
 from limba.sweep_file import Sweep
 from limba.sweep_proposals import propose
@@ -231,4 +231,4 @@ def _wandb_trial(sweep: Sweep, folder: Path, words: Sequence[str]) -> int:
 if __name__ == "__main__":
     from limba import sweep as _this
 
-    gin_utils.run_command(_this.main)
+    commands.run_command(_this.main)

@@ -30,7 +30,13 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "t5x.infer": ("limba.infer", "tasks.inference", "tasks.tfexample"),
     "t5x.losses": ("limba.losses",),
     "t5x.metrics": ("limba.metrics",),
-    "t5x.models": ("limba.models", "limba.metrics"),
+    "t5x.models": (
+        "limba.models",
+        "limba.base_model",
+        "limba.encoder_decoder_model",
+        "limba.decoder_only_model",
+        "limba.metrics",
+    ),
     "t5x.optimizers": ("limba.optimizers",),
     "t5x.partitioning": ("limba.partitioning",),
     "t5x.precompile": ("limba.precompile",),
@@ -67,7 +73,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
 
 # What has another name here: module and name.
 RENAMED: Mapping[str, tuple[str, str]] = {
-    "t5x.gin_utils.rewrite_gin_args": ("limba.gin_utils", "rewrite_gin_flags"),
+    "t5x.gin_utils.rewrite_gin_args": ("limba.commands", "rewrite_gin_flags"),
     "t5x.losses.convert_special_loss_normalizing_factor_to_enum": ("limba.losses", "canonical_normalizing_factor"),
     "t5x.losses.get_loss_normalizing_factor_and_weights": ("limba.losses", "normalizing_factor_and_weights"),
     "t5x.models.BaseModel": ("limba.models", "BaseTransformerModel"),

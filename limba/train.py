@@ -16,6 +16,7 @@ import jax
 from limba import actions as actions_lib
 from limba import (
     checkpoints,
+    commands,
     data,
     distributed,
     freezing,
@@ -474,14 +475,14 @@ def _report(model_dir: Path) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Parses flags and gin, and trains."""
-    parser = gin_utils.argument_parser("train", __doc__ or "")
-    flags = gin_utils.parse_flags(parser, argv)
+    parser = commands.argument_parser("train", __doc__ or "")
+    flags = commands.parse_flags(parser, argv)
     if not flags.gin_file:
         parser.error("give at least one --gin_file, for example --gin_file=gin/recipes/quickstart.gin")
     configured = gin_utils.configurable(train, module="limba.train")
     gin_utils.parse_gin_flags(flags.gin_file, flags.gin_bindings, flags.gin_search_paths)
     gin_utils.require_training_bindings()
-    gin_utils.start(configured, flags)
+    commands.start(configured, flags)
     return 0
 
 
@@ -489,4 +490,4 @@ if __name__ == "__main__":
     # `python -m` makes a second copy of this module; gin must see the functions of the first.
     from limba import train as _this
 
-    gin_utils.run_command(_this.main)
+    commands.run_command(_this.main)

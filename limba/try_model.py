@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from limba import checkpoints, decoding_flags, gin_utils, native_logs, run_configuration
+from limba import checkpoints, commands, decoding_flags, gin_utils, native_logs, run_configuration
 from limba.answers import Answer, Answerer
 from limba.decoding_flags import AS_BOUND, Decoding
 
@@ -103,7 +103,7 @@ def make_page(ask: Callable[[str, str], str], prefix: str, name: str) -> Any:
 
 def main(argv: Sequence[str]) -> int:
     """Parses flags and the run's gin, loads the model, and answers."""
-    parser = gin_utils.argument_parser("try", __doc__ or "")
+    parser = commands.argument_parser("try", __doc__ or "")
     parser.add_argument("run_dir", metavar="RUN", help="a run's directory or one checkpoint, converted ones too")
     parser.add_argument(
         "--prefix", default="", help="what each line begins with for the model, such as a task's prefix"
@@ -112,7 +112,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--host", default="127.0.0.1", help="where the page listens (this machine only)")
     parser.add_argument("--port", type=int, default=7860, help="of the page (7860)")
     decoding_flags.add_flags(parser)
-    flags = gin_utils.parse_flags(parser, argv)
+    flags = commands.parse_flags(parser, argv)
     name = Path(flags.run_dir).absolute().name
     if flags.web:
         make_page(lambda text, before: text, "", name)  # Fails before the model is loaded, if it fails.
@@ -123,7 +123,7 @@ def main(argv: Sequence[str]) -> int:
     with native_logs.filtered():
         run_configuration.parse(flags, "gin/runs/infer_text.gin", bindings)
     serve = _web_server(flags, name) if flags.web else serve_terminal
-    gin_utils.start(configured, flags, serve=serve, prefix=flags.prefix, decoding=decoding)
+    commands.start(configured, flags, serve=serve, prefix=flags.prefix, decoding=decoding)
     return 0
 
 
@@ -140,4 +140,4 @@ def _web_server(flags: argparse.Namespace, name: str) -> Callable[[Callable[[str
 if __name__ == "__main__":
     from limba import try_model as _this
 
-    gin_utils.run_command(_this.main)
+    commands.run_command(_this.main)

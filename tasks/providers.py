@@ -11,6 +11,8 @@ import tensorflow as tf
 if tf.config.get_visible_devices("GPU"):
     tf.config.set_visible_devices([], "GPU")
 
+from limba import import_errors
+
 FeatureConverter = str | type[seqio.FeatureConverter]
 
 
@@ -18,19 +20,12 @@ def find_provider(name: str | seqio.Task | seqio.Mixture, module: str | None = N
     """The task or mixture of that name, after importing the module that registers it; a task or mixture is itself.
 
     Raises:
-      ValueError: if the module or the name does not exist; says which names are near.
+      ValueError: if the module cannot be imported, or the name does not exist; says which names are near.
     """
     if not isinstance(name, str):
         return name
     if module:
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-                raise
-            raise ValueError(
-                f"There is no module {module!r} (DatasetConfig.module, --module); check its name and PYTHONPATH."
-            ) from error
+        _import(module)
     names = [*seqio.MixtureRegistry.names(), *seqio.TaskRegistry.names()]
     if name not in names:
         nearest = difflib.get_close_matches(name, names, n=3, cutoff=0.3)
@@ -40,6 +35,18 @@ def find_provider(name: str | seqio.Task | seqio.Mixture, module: str | None = N
             "`import my_module` in the gin file, or DatasetConfig.module." + _of_t5()
         )
     return seqio.get_mixture_or_task(name)
+
+
+def _import(module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # A module of the user's may raise anything.
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            raise ValueError(
+                f"There is no module {module!r} (DatasetConfig.module, --module); check its name and PYTHONPATH."
+            ) from error
+        why = import_errors.describe(error) or f"{type(error).__name__}: {error}"
+        raise ValueError(f"{module!r} (DatasetConfig.module, --module) cannot be imported: {why}") from error
 
 
 def tasks_with_split(provider: seqio.Task | seqio.Mixture, split: str) -> list[seqio.Task]:

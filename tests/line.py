@@ -22,6 +22,14 @@ def write_corpus(directory: Path) -> None:
                 file.write(json.dumps({"text": text}) + "\n")
 
 
+def write_vocabulary(corpus: Path, file: Path) -> None:
+    """256 pieces of what `write_corpus` wrote."""
+    from tasks import sources, vocabularies
+
+    source = sources.HuggingFaceSource({"train": str(corpus / "train-*.jsonl")})
+    vocabularies.train_vocabulary(source, str(file), vocab_size=256)
+
+
 def environment(directory: Path, **extra: str) -> dict[str, str]:
     """What a new shell has: one CPU device, nothing of the tests' own settings but being offline."""
     env = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "LIMBA_TRACEBACK")}

@@ -18,15 +18,7 @@ def directory(tmp_path_factory):
     """With `corpus/` and `ro.model`."""
     made = tmp_path_factory.mktemp("engines")
     line.write_corpus(made / "corpus")
-    built = line.command(
-        made,
-        "tasks.vocabularies",
-        "build",
-        f"--data_files={made}/corpus/train-*.jsonl",
-        "--vocab_size=256",
-        f"--out={made}/ro.model",
-    )
-    assert built.returncode == 0, built.stderr
+    line.write_vocabulary(made / "corpus", made / "ro.model")
     return made
 
 

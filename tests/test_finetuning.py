@@ -15,27 +15,16 @@ from tests.limba import event_files
 TASKS = ("finetuning_a", "finetuning_b")
 MODEL = """
 from __gin__ import dynamic_registration
-import seqio
 from limba import actions
 from limba import checkpoints
-from limba import network
 from limba import train as train_script
 
 include 'gin/models/t5_1_1/tiny.gin'
 include 'gin/runs/{run}.gin'
+include 'tests/small_training.gin'
 
-VOCABULARY = @seqio.ByteVocabulary()
-VOCAB_SIZE = 384
 MIXTURE_OR_TASK_NAME = 'finetuning'
-TASK_FEATURE_LENGTHS = {{'inputs': 16, 'targets': 8}}
-BATCH_SIZE = 8
 EVAL_PERIOD = 2
-RANDOM_SEED = 0
-DATASET_SEED = 0
-network.T5Config:
-  dtype = 'float32'
-  num_encoder_layers = 1
-  num_decoder_layers = 1
 train_script.train.stats_period = 1
 """
 STOPPING = """

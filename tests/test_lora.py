@@ -16,27 +16,16 @@ from tests.test_finetuning import tasks  # noqa: F401
 
 MODEL = """
 from __gin__ import dynamic_registration
-import seqio
 from limba import lora
-from limba import network
 from limba import train as train_script
 
 include 'gin/models/t5_1_1/tiny.gin'
 include 'gin/runs/{run}.gin'
 {more}
-VOCABULARY = @seqio.ByteVocabulary()
-VOCAB_SIZE = 384
+include 'tests/small_training.gin'
 DROPOUT_RATE = 0.0
 MIXTURE_OR_TASK_NAME = 'finetuning_a'
-TASK_FEATURE_LENGTHS = {{'inputs': 16, 'targets': 8}}
 PACK = False
-BATCH_SIZE = 8
-RANDOM_SEED = 0
-DATASET_SEED = 0
-network.T5Config:
-  dtype = 'float32'
-  num_encoder_layers = 1
-  num_decoder_layers = 1
 """
 LORA = """
 include 'gin/runs/lora.gin'

@@ -57,7 +57,7 @@ def test_a_masked_label_is_learned_far_beyond_the_most_frequent_one(tmp_path, mo
     (measured,) = [x for x in writers.read_metrics(model_dir) if x["dataset"] == "inference_eval/moods"]
     accuracy, majority = measured["eval/accuracy"], measured["eval/majority_accuracy"]
     assert 50 < majority < 70
-    assert accuracy > majority + 15, measured
+    assert accuracy > majority + 20, measured  # 23 when this was written
     gin.clear_config()
     jax.clear_caches()
     arguments = [f"--gin_file={model_dir}/config.gin", "--gin_file=gin/runs/eval.gin"]

@@ -18,31 +18,23 @@ TASK = "predictions_agree"
 INPUTS = [f"{n} and {n % 7}" for n in range(3, 60, 4)]
 CONFIG = """
 from __gin__ import dynamic_registration
-import seqio
 from limba import network
 from limba import schedules
 from limba import train as train_script
 
 include 'gin/models/t5_1_1/tiny.gin'
 include 'gin/runs/pretrain.gin'
+include 'tests/small_training.gin'
 
-VOCABULARY = @seqio.ByteVocabulary()
-VOCAB_SIZE = 384
-TASK_FEATURE_LENGTHS = {'inputs': 16, 'targets': 8}
 BATCH_SIZE = 16
 EVAL_PERIOD = 1000
 TRAIN_STEPS = 200
-RANDOM_SEED = 0
-DATASET_SEED = 0
 PACK = False
 network.T5Config:
-  dtype = 'float32'
   emb_dim = 64
   num_heads = 4
   head_dim = 16
   mlp_dim = 128
-  num_encoder_layers = 1
-  num_decoder_layers = 1
 schedules.create_learning_rate_scheduler:
   factors = 'constant'
   base_learning_rate = 0.03

@@ -23,9 +23,7 @@ def directory(tmp_path_factory):
     """With `corpus/`, `vocab/spiece.model` and an empty cloud."""
     made = tmp_path_factory.mktemp("training")
     line.write_corpus(made / "corpus")
-    build = ("--vocab_size=256", f"--out={made}/vocab/spiece.model")
-    built = line.command(made, "tasks.vocabularies", "build", f"--data_files={made}/corpus/train-*.jsonl", *build)
-    assert built.returncode == 0, built.stderr
+    line.write_vocabulary(made / "corpus", made / "vocab" / "spiece.model")
     (made / "cloud").mkdir()
     (made / "run").mkdir()
     return made

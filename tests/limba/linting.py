@@ -15,7 +15,7 @@ import traceback
 import datasets
 import seqio
 
-from limba import gin_utils, lint, t5x_compat
+from limba import commands, lint, t5x_compat
 from tasks import lint_tasks, objectives, pretraining
 
 with contextlib.suppress(ImportError):
@@ -31,7 +31,7 @@ def _answer(request):
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            gin_utils.run_command(lint.main, request["arguments"])
+            commands.run_command(lint.main, request["arguments"])
         except SystemExit as stop:
             code = stop.code
         except Exception:

@@ -1,12 +1,9 @@
-import logging
-import sys
-
 import gin
 import jax
 import optax
 import pytest
 
-from limba import cli, distributed, gin_utils, models, network, peers, train
+from limba import commands, gin_utils, models, network, train
 from tests.limba import small
 
 
@@ -31,7 +28,7 @@ SMALL = "SIZE = 8\nnetwork.T5Config:\n  vocab_size = 128\n  emb_dim = %SIZE\n"
 
 
 def test_files_then_bindings(gin_file):
-    arguments = gin_utils.rewrite_gin_flags(["--gin_file=x", "--gin.SIZE=16", "--gin.network.T5Config.num_heads=2"])
+    arguments = commands.rewrite_gin_flags(["--gin_file=x", "--gin.SIZE=16", "--gin.network.T5Config.num_heads=2"])
     assert arguments == ["--gin_file=x", "--gin_bindings=SIZE = 16", "--gin_bindings=network.T5Config.num_heads = 2"]
     bindings = [a.removeprefix("--gin_bindings=") for a in arguments[1:]]
     gin_utils.parse_gin_flags([gin_file(SMALL)], bindings)
@@ -76,11 +73,6 @@ def test_mistakes_name_themselves_and_the_nearest(gin_file, text, bindings, word
         assert word in str(error.value)
 
 
-def test_binding_without_value():
-    with pytest.raises(gin_utils.GinError, match=r"--gin\.SIZE"):
-        gin_utils.rewrite_gin_flags(["--gin.SIZE"])
-
-
 def test_required_macros(gin_file):
     gin_utils.parse_gin_flags([gin_file("STEPS = %gin.REQUIRED\nnetwork.T5Config.emb_dim = %STEPS\n")], [])
     with pytest.raises(gin_utils.GinError, match=r"STEPS is required: add --gin\.STEPS=100"):
@@ -101,58 +93,6 @@ def test_evaluation_imports_the_tasks_of_the_run(gin_file, command, module):
 
 def test_the_folder_gin_holds_no_python():
     assert not list((gin_utils.REPOSITORY / "gin").rglob("*.py"))
-
-
-@pytest.fixture
-def _logging_as_before():
-    root = logging.getLogger()
-    before = root.level, root.handlers[:]
-    yield
-    root.level, root.handlers[:] = before
-
-
-@pytest.mark.usefixtures("_logging_as_before")
-def test_command_errors_are_one_message_and_exit_code_1(capsys, monkeypatch):
-    monkeypatch.delenv("LIMBA_TRACEBACK", raising=False)
-
-    def broken(_):
-        raise ValueError("batch_size is 3; use 4.\n  In call to configurable 'x' (<class 'X'>)")
-
-    with pytest.raises(SystemExit) as stop:
-        gin_utils.run_command(broken, [])
-    assert stop.value.code == 1
-    assert capsys.readouterr().err == "error: batch_size is 3; use 4.\n"
-
-    def interrupted(_):
-        raise KeyboardInterrupt
-
-    with pytest.raises(SystemExit) as stop:
-        gin_utils.run_command(interrupted, [])
-    assert stop.value.code == 130
-    assert capsys.readouterr().err == "\ninterrupted\n"
-
-
-@pytest.mark.parametrize(("argument", "words"), [("trian", ["trian", "'train'"]), ("xyz", ["xyz", "convert"])])
-def test_unknown_command(argument, words, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["limba", argument])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    assert stop.value.code == 2
-    for word in words:
-        assert word in capsys.readouterr().err or word == words[-1]
-
-
-COMMANDS = ("train", "eval", "infer", "precompile", "gin-check", "convert", "vocab", "preview")
-
-
-def test_help_lists_every_command(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["limba", "--help"])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    out = capsys.readouterr().out
-    assert stop.value.code == 0
-    assert all(f"  {name} " in out for name in COMMANDS)
-    assert all(cli._COMMANDS[name] for name in COMMANDS)
 
 
 ADAMW = """
@@ -192,75 +132,6 @@ def test_recipes_parse():
         assert (gin.query_parameter("%TRAIN_STEPS") or gin.query_parameter("%TRAIN_STEPS_RELATIVE")) > 0, recipe
         header = recipe.read_text().partition("from __gin__")[0]
         assert "bash launch/" in header and ("expect" in header or "Required:" in header), recipe
-
-
-# --------------------------------------------------- T5X's command lines ---------------------------------------------
-
-
-@pytest.fixture
-def joined(monkeypatch):
-    """The places that processes joined at."""
-    places = []
-    monkeypatch.setattr(distributed, "join", lambda place, timeout: places.append((place, timeout)))
-    monkeypatch.setattr(peers, "start", lambda: None)
-    return places
-
-
-def _flags(*argv):
-    return gin_utils.parse_flags(gin_utils.argument_parser("train", ""), argv)
-
-
-def test_t5x_flags(joined):
-    flags = _flags(
-        "--gin_file=a.gin", "--gin_file", "b.gin", "--gin.X=1", "--gin_search_paths=c,d", "--alsologtostderr", "-v=1"
-    )
-    assert (flags.gin_file, flags.gin_bindings, flags.gin_search_paths) == (["a.gin", "b.gin"], ["X = 1"], "c,d")
-    assert logging.getLogger("limba").level == logging.DEBUG
-    assert not _flags("--gin_file=a.gin", "--multiprocess_gpu=false", "--verbosity=0").dry_run
-    assert joined == []
-    _flags("--multiprocess_gpu", "--coordinator_address=h:1", "--process_count=2", "--process_index=1")
-    assert joined == [(distributed.Place("h:1", 2, 1), 60)]
-
-
-@pytest.mark.parametrize(
-    ("argument", "words"), [("--process_count=2", "add --multiprocess_gpu"), ("--fdl_config=x", "not by fiddle")]
-)
-def test_flags_that_lack_something(joined, argument, words):
-    with pytest.raises(gin_utils.GinError, match=words):
-        _flags(argument)
-    assert joined == []
-
-
-def test_processes_that_nobody_names(joined):
-    with pytest.raises(ValueError, match=r"coordinator_address and .*\. Give --coordinator_address"):
-        _flags("--multiprocess_gpu")
-
-
-def test_processes_that_the_environment_names(joined, monkeypatch):
-    for name, value in (("COORDINATOR_ADDRESS", "h:1"), ("PROCESS_COUNT", "2"), ("PROCESS_INDEX", "0")):
-        monkeypatch.setenv(f"LIMBA_{name}", value)
-    _flags("--initialization_timeout=5")
-    assert joined == [(distributed.Place("h:1", 2, 0), 5)]
-    _flags("--dry_run")  # needs nobody
-    assert len(joined) == 1
-
-
-def test_a_dry_run_prints_the_configuration_and_starts_nothing(gin_file, capsys):
-    gin_utils.parse_gin_flags([gin_file(SMALL)], [])
-    gin_utils.start(pytest.fail, _flags("--dry_run"))
-    assert "SIZE = 8" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    "argv", [["--run_mode=vocab", "x"], ["--gin_file=a", "--run_mode", "vocab", "x"], ["vocab", "--gin_file=a", "x"]]
-)
-def test_run_mode_is_a_command(monkeypatch, argv):
-    monkeypatch.setattr(sys, "argv", ["limba", *argv])
-    if argv[0].startswith("-"):
-        assert cli._take_run_mode() == "vocab"
-    assert sys.argv[1] == "vocab"
-    assert sys.argv[-1] == "x"
-    assert not [argument for argument in sys.argv if "run_mode" in argument]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from limba import code_versions, data, distributed, gin_utils, handshake
+from limba import code_versions, commands, data, distributed, handshake
 from limba.data import DatasetConfig
 from limba.handshake import DifferentWorkersError
 from tests.limba import small
@@ -110,4 +110,4 @@ def test_a_directory_that_is_not_shared(others, monkeypatch, tmp_path):
 
 def test_alone_nothing_is_compared(monkeypatch):
     monkeypatch.setattr(code_versions, "commits", pytest.fail)
-    gin_utils.start(lambda: None, gin_utils.parse_flags(gin_utils.argument_parser("train", ""), []))
+    commands.start(lambda: None, commands.parse_flags(commands.argument_parser("train", ""), []))

@@ -165,7 +165,7 @@ with pytest.MonkeyPatch.context() as patch:
     patch.setattr(infer.checkpoints, "find_checkpoint", lambda _: run)
     patch.setattr(infer.gin_utils, "parse_gin_flags", lambda files, bindings, _: parsed.extend(bindings))
     patch.setattr(infer.gin_utils, "require_bindings", lambda **_: None)
-    patch.setattr(infer.gin_utils, "start", lambda *_, **__: None)
+    patch.setattr(infer.commands, "start", lambda *_, **__: None)
     infer.main(["--run_dir", str(run), "--input", "x"])
 assert f"sentencepiece_model_file = '{run}/run/spiece.model'" in parsed[1], parsed
 

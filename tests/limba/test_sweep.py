@@ -328,33 +328,24 @@ TINY = """
 from __gin__ import dynamic_registration
 import seqio
 from limba import checkpoints
-from limba import network
 from limba import schedules
 from limba import train as train_script
 from tasks import masked_text
 
 include 'gin/models/t5_1_1/tiny.gin'
 include 'gin/runs/pretrain.gin'
+include 'tests/small_training.gin'
 
-VOCABULARY = @seqio.ByteVocabulary()
 seqio.ByteVocabulary.extra_ids = 125
-VOCAB_SIZE = 384
 MIXTURE_OR_TASK_NAME = @masked_text.task()
 masked_text.task:
   name = 'sweep_text'
   vocabulary = %VOCABULARY
   files = {{'train': ['{text}'], 'validation': ['{text}']}}
 TASK_FEATURE_LENGTHS = {{'inputs': 32, 'targets': 10}}
-BATCH_SIZE = 8
 TRAIN_STEPS = 4
 EVAL_PERIOD = 2
 EVAL_STEPS = 1
-RANDOM_SEED = 0
-DATASET_SEED = 0
-network.T5Config:
-  dtype = 'float32'
-  num_encoder_layers = 1
-  num_decoder_layers = 1
 train_script.train.stats_period = 2
 checkpoints.SaveCheckpointConfig.period = 2
 schedules.create_learning_rate_scheduler.factors = 'constant'

@@ -19,7 +19,7 @@ import numpy as np
 from flax import traverse_util
 from jax.experimental import multihost_utils
 
-from limba import data, distributed, gin_utils, layers, train
+from limba import commands, data, distributed, layers, train
 from tests.limba import small
 
 
@@ -95,4 +95,4 @@ def _whole(array):
 if __name__ == "__main__":
     # As if it were a task of SeqIO.
     data.get_dataset, data.facts = open_rows, facts
-    gin_utils.run_command(train.main, sys.argv[1:])
+    commands.run_command(train.main, sys.argv[1:])

@@ -357,7 +357,7 @@ def test_use_cached_is_for_tasks_that_can_be_cached(task, lengths):
         pipeline.get_train_batches(dataclasses.replace(cached, mixture_or_task_name="test_cacheable"))
 
 
-def test_errors(task, lengths, caplog):
+def test_errors(task, lengths, caplog, tmp_path, monkeypatch):
     config = config_for(task, lengths)
     with pytest.raises(ValueError, match=r"task_feature_lengths of 'test_task' is None"):
         pipeline.get_train_batches(dataclasses.replace(config, task_feature_lengths=None))
@@ -369,6 +369,10 @@ def test_errors(task, lengths, caplog):
         pipeline.get_train_batches(dataclasses.replace(config, mixture_or_task_name="test_tsk"))
     with pytest.raises(ValueError, match="There is no module 'no_such_module'"):
         pipeline.get_train_batches(dataclasses.replace(config, module="no_such_module"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "broken_task.py").write_text("X = {}\nX['y']\n")
+    with pytest.raises(ValueError, match=r"'broken_task' .* cannot be imported: .*broken_task.py, line 2: KeyError"):
+        pipeline.get_train_batches(dataclasses.replace(config, module="broken_task"))
     with pytest.raises(ValueError, match="no split 'test'; it has 'train', 'validation'"):
         pipeline.get_train_batches(dataclasses.replace(config, split="test"))
     with pytest.raises(ValueError, match="did you mean 'EncDecFeatureConverter'"):

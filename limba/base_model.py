@@ -1,0 +1,268 @@
+"""Loss, metrics, scoring and the frame of decoding around a network; `limba/models.py` names the models that use it.
+
+Hooks are T5X's: a subclass can replace the loss, the logits, the initial variables or a step of decoding.
+"""
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, Self
+
+import flax.core
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from flax.linen import partitioning as nn_partitioning
+
+from limba import decoding, losses
+from limba import metrics as metrics_lib
+from limba.data import Batch
+from limba.lora import LoRA
+from limba.optimizers import OptimizerDef, as_optimizer_def
+
+Array = jax.Array
+PyTree = Any
+
+
+class Vocabulary(Protocol):
+    """What the engine needs of a SeqIO vocabulary."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def eos_id(self) -> int | None: ...
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def decode(self, ids: list[int]) -> str: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderParams:
+    """What a prediction returns if the caller does not say.
+
+    Attributes:
+      return_all_decodes: every decode of an input, not only the best.
+      num_decodes: the beams of a beam search, or the samples of an input.
+    """
+
+    return_all_decodes: bool = False
+    num_decodes: int = 1
+
+
+class BaseTransformerModel:
+    """Loss, evaluation, scoring and prediction around a network; subclasses say how to call the network.
+
+    Attributes:
+      module: a Linen network.
+      optimizer_def: see `limba.optimizers`.
+    """
+
+    # The SeqIO converter that makes this model's batches from a task's features; a class or, so that the engine does
+    # without SeqIO, its name there.
+    FEATURE_CONVERTER_CLS: Any
+
+    def __init__(
+        self,
+        module: nn.Module | LoRA,
+        input_vocabulary: Vocabulary,
+        output_vocabulary: Vocabulary,
+        optimizer_def: OptimizerDef | optax.GradientTransformation,
+        decode_fn: Callable | None = None,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        loss_normalizing_factor: losses.LossNormalizingFactor = None,
+    ):
+        """Args:
+        module: a Linen network, or one with adapters.
+        input_vocabulary, output_vocabulary: SeqIO vocabularies.
+        optimizer_def: see `limba.optimizers`.
+        decode_fn: `decoding.beam_search`, `decoding.temperature_sample` or one with their signature.
+        label_smoothing, z_loss: see `losses.cross_entropy_with_logits`.
+        loss_normalizing_factor: None sums over the batch's tokens; see `losses.SpecialLossNormalizingFactor`.
+        """
+        self.module = module
+        self.optimizer_def = as_optimizer_def(optimizer_def)
+        self._input_vocabulary = input_vocabulary
+        self._output_vocabulary = output_vocabulary
+        self._decode_fn = decode_fn
+        self._label_smoothing = label_smoothing
+        self._z_loss = z_loss
+        self._loss_normalizing_factor = losses.canonical_normalizing_factor(loss_normalizing_factor)
+
+    @property
+    def input_vocabulary(self) -> Vocabulary:
+        return self._input_vocabulary
+
+    @property
+    def output_vocabulary(self) -> Vocabulary:
+        return self._output_vocabulary
+
+    @property
+    def decode_fn(self) -> Callable | None:
+        return self._decode_fn
+
+    def with_decode_fn(self, decode_fn: Callable) -> Self:
+        """This model, decoding in another way."""
+        other = copy.copy(self)
+        other._decode_fn = decode_fn
+        return other
+
+    # ------------------------------------------------- parameters ---------------------------------------------------
+
+    def get_initial_variables(
+        self,
+        rng: Array,
+        input_shapes: Mapping[str, Any],
+        input_types: Mapping[str, Any] | None = None,
+    ) -> Mapping[str, PyTree]:
+        """`params` and `params_axes` of a new network.
+
+        Args:
+          rng: for the parameters.
+          input_shapes: of the features of a batch.
+          input_types: of the features; int32 where not given.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define get_initial_variables.")
+
+    def initial_variables(self, rng: Array) -> Mapping[str, PyTree]:
+        """`get_initial_variables` for a small batch: in networks with relative positions the lengths do not matter."""
+        shapes = dict.fromkeys(("encoder_input_tokens", "decoder_input_tokens"), (1, 8))
+        variables: Any = self.get_initial_variables(rng, shapes)
+        return flax.core.unfreeze(variables)
+
+    def param_shapes_and_axes(self) -> tuple[PyTree, PyTree]:
+        """Shapes of the parameters and their logical axes (`PartitionSpec` leaves), without computing any."""
+        variables = jax.eval_shape(self.initial_variables, jax.random.key(0))
+        axes = nn_partitioning.get_axis_names(variables["params_axes"])
+        return variables["params"], flax.core.unfreeze(axes)
+
+    # ---------------------------------------------------- loss ------------------------------------------------------
+
+    def _compute_logits(
+        self,
+        params: PyTree,
+        batch: Batch,
+        dropout_rng: Array | None = None,
+        mutable: Any = False,
+        other_variables: PyTree | None = None,
+    ) -> Any:
+        """Teacher-forced logits `[batch, length, vocab]`.
+
+        Args:
+          params: of the network.
+          batch: a batch.
+          dropout_rng: dropout happens only with one.
+          mutable: collections to return too, as `nn.Module.apply` does.
+          other_variables: collections beside `params`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define _compute_logits.")
+
+    def logits(self, params: PyTree, batch: Batch, dropout_rng: Array | None = None) -> Array:
+        """Teacher-forced logits `[batch, length, vocab]`; dropout only with an rng."""
+        return self._compute_logits(params, batch, dropout_rng)
+
+    def loss_fn(self, params: PyTree, batch: Batch, dropout_rng: Array | None) -> tuple[Array, metrics_lib.Metrics]:
+        """The scalar that training minimizes, and the metrics of the batch.
+
+        Without an rng, which is an evaluation, there is one metric more: `nats_per_target_token`, plain cross entropy
+        per target token of positive weight. Without smoothing, z-loss and normalization it compares between runs, and
+        with other models.
+        """
+        logits = self._compute_logits(params, batch, dropout_rng)
+        targets = batch["decoder_target_tokens"]
+        factor, weights = losses.normalizing_factor_and_weights(self._loss_normalizing_factor, batch)
+        by_position = losses.weighted_cross_entropy(logits, targets, weights, self._label_smoothing, self._z_loss)
+        loss, z_loss = (losses.normalized_sum(x, factor) for x in by_position)
+        metrics = metrics_lib.encoder_decoder_metrics(logits, batch, weights, loss, z_loss)
+        if "example_tasks" in batch:
+            metrics["by_task"] = metrics_lib.SumsByTask.of(batch["example_tasks"], by_position[0], weights)
+        if dropout_rng is None:
+            nats, _ = losses.cross_entropy_with_logits(logits, targets, 0.0, 0.0)
+            counted = targets > 0 if weights is None else weights > 0
+            metrics["nats_per_target_token"] = metrics_lib.Ratio(
+                jnp.sum(nats * counted), jnp.sum(counted.astype(jnp.float32))
+            )
+        return loss, metrics
+
+    def eval_fn(self, params: PyTree, batch: Batch) -> tuple[Array, metrics_lib.Metrics]:
+        """Loss and metrics of a batch without dropout."""
+        return self.loss_fn(params, batch, None)
+
+    def microbatch_weight(self, microbatch: Batch) -> Array | float | None:
+        """What the loss of one microbatch was divided by; None if that does not depend on the batch.
+
+        The Trainer weighs microbatches with it, so that the loss of the whole is the one a single batch would have.
+        """
+        if not isinstance(self._loss_normalizing_factor, losses.SpecialLossNormalizingFactor):
+            return None
+        return losses.normalizing_factor_and_weights(self._loss_normalizing_factor, microbatch)[0]
+
+    # ----------------------------------------------- scores, prediction ---------------------------------------------
+
+    def score_batch(self, params: PyTree, batch: Batch, return_intermediates: bool = False) -> Any:
+        """Log probability of each row's targets, weighted by `decoder_loss_weights`: float32 `[batch]`.
+
+        With `return_intermediates` also the collection of that name, what the network has sown, to which
+        `decoder/{target_tokens, loss_weights, token_scores}` are added.
+        """
+        targets, weights = batch["decoder_target_tokens"], batch["decoder_loss_weights"]
+        intermediates: dict[str, Any] = {}
+        if return_intermediates:
+            logits, variables = self._compute_logits(params, batch, mutable=["intermediates"])
+            intermediates = flax.core.unfreeze(variables.get("intermediates", {}))
+        else:
+            logits = self._compute_logits(params, batch)
+        token_scores = -losses.cross_entropy_with_logits(logits, targets, 0.0, 0.0)[0] * weights
+        scores = jnp.sum(token_scores, axis=-1)
+        if not return_intermediates:
+            return scores
+        # Tuples, because a collection holds one entry for each time that a value was sown.
+        own = {"target_tokens": (targets,), "loss_weights": (weights,), "token_scores": (token_scores,)}
+        intermediates["decoder"] = intermediates.get("decoder", {}) | own
+        return scores, intermediates
+
+    def predict_batch(self, params: PyTree, batch: Batch, rng: Array | None = None, **options: Any) -> Array:
+        """The tokens of `predict_batch_with_aux`, which says what the options are."""
+        return self.predict_batch_with_aux(params=params, batch=batch, rng=rng, **options)[0]
+
+    # Subclasses name their options.
+    def predict_batch_with_aux(self, *args: Any, **options: Any) -> tuple[Array, Mapping[str, Array]]:
+        """Decoded tokens of `(params, batch, rng)`, and `scores` among what else is known of them."""
+        raise NotImplementedError(f"{type(self).__name__} must define predict_batch_with_aux.")
+
+    def _merged(self, params: PyTree) -> PyTree:
+        """The parameters with adapters merged, where the network has some: once, and not at every step of decoding."""
+        return self.module.merge(params) if isinstance(self.module, LoRA) else params
+
+    def _decode(
+        self,
+        tokens_to_logits: decoding.TokensToLogits,
+        inputs: Array,
+        cache: PyTree,
+        initial_index: Array | None,
+        num_decodes: int,
+        rng: Array | None,
+        decoder_params: Mapping[str, Any] | None,
+    ) -> tuple[Array, Array]:
+        """Runs `decode_fn`: `(tokens [batch, num_decodes, length], scores [batch, num_decodes])`, best last."""
+        options = dict(decoder_params or {})
+        if rng is not None:
+            if options.get("decode_rng") is not None:
+                raise ValueError("An rng came as `rng` and as decoder_params['decode_rng']; give one of the two.")
+            options["decode_rng"] = rng
+        if initial_index is not None:
+            options["initial_index"] = initial_index
+        options.setdefault("eos_id", self.output_vocabulary.eos_id or 1)
+        assert self.decode_fn is not None
+        return self.decode_fn(
+            inputs=inputs,
+            cache=cache,
+            tokens_to_logits=tokens_to_logits,
+            num_decodes=num_decodes,
+            # A scanned network has its layers before the batch in every array of the cache.
+            cache_offset=1 if getattr(self.module, "scan_layers", False) else 0,
+            **options,
+        )

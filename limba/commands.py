@@ -1,0 +1,180 @@
+"""What the commands have in common: flags, logging, other processes of the run, and errors as one message.
+
+--gin_file=PATH             may be given several times; later files override earlier ones
+--gin.NAME=VALUE            one binding, applied after the files; strings need their own quotes
+--gin_bindings="NAME = V"   the same
+--gin_search_paths=A,B      where gin files and their includes are looked for, before this repository
+"""
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from limba import distributed, handshake, peers, storage
+from limba.gin_utils import GinError, get_gin_config_str
+
+
+def argument_parser(command: str, description: str) -> argparse.ArgumentParser:
+    """A parser with the gin flags; commands add their own."""
+    parser = argparse.ArgumentParser(
+        prog=f"limba {command}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="Every value of a gin file can be overridden: --gin.TRAIN_STEPS=1000 --gin.MODEL_DIR=\"'runs/x'\"",
+    )
+    add_gin_flags(parser)
+    parser.add_argument(
+        "--buckets", metavar="DIR", help="where buckets are mounted: gs://NAME/x is read and written as DIR/NAME/x"
+    )
+    _add_t5x_flags(parser)
+    # The other commands are for one machine, also on a worker of a pod.
+    parser.set_defaults(joins_cluster=command in ("train", "eval", "infer"))
+    return parser
+
+
+def add_gin_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of gin itself."""
+    parser.add_argument("--gin_file", action="append", default=[], metavar="PATH", help="a gin file; repeatable")
+    parser.add_argument(
+        "--gin_bindings", action="append", default=[], metavar="'NAME = VALUE'", help="a binding; repeatable"
+    )
+    parser.add_argument(
+        "--gin_search_paths", default="", metavar="A,B", help="folders in which gin files and includes are looked for"
+    )
+
+
+def _add_t5x_flags(parser: argparse.ArgumentParser) -> None:
+    """What T5X's commands take besides gin's flags."""
+    group = parser.add_argument_group("T5X's flags")
+    group.add_argument("--dry_run", **_SWITCH, help="parse and check the configuration, print it, and stop")
+    group.add_argument("--tfds_data_dir", metavar="DIR", help="where TensorFlow Datasets has its data")
+    group.add_argument(
+        "--seqio_additional_cache_dirs", default="", metavar="A,B", help="where SeqIO's cached tasks are looked for"
+    )
+    group.add_argument("--multiprocess_gpu", **_SWITCH, help="join the processes of several hosts into one run")
+    distributed.add_flags(group)
+    group.add_argument(
+        "--verbosity", "-v", type=int, default=0, metavar="N", help="-1 warnings only, 1 more than usual"
+    )
+    for name in ("--logtostderr", "--alsologtostderr"):
+        group.add_argument(name, **_SWITCH, help="accepted: messages go to standard error in any case")
+
+
+def _true_or_false(text: str) -> bool:
+    if text.lower() not in ("true", "false", "1", "0"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return text.lower() in ("true", "1")
+
+
+# As absl reads it: --flag, --flag=true, --flag=false.
+_SWITCH: dict[str, Any] = {"nargs": "?", "const": True, "default": False, "type": _true_or_false, "metavar": "BOOL"}
+
+
+def parse_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+    """Parses the flags of a command and does what those of T5X ask for, before anything touches a device.
+
+    Raises:
+      GinError: for flags that Limba has nothing for, or that lack each other.
+    """
+    for argument in argv:
+        if argument.startswith(("--fdl", "--fiddle")):
+            raise GinError(f"{argument}: Limba is configured by gin, not by fiddle; give --gin_file=….")
+    flags = parser.parse_args(rewrite_gin_flags(argv))
+    logging.getLogger("limba").setLevel(logging.INFO - 10 * flags.verbosity)
+    _join_others(flags)
+    if flags.buckets:
+        storage.mount_buckets(flags.buckets)
+    if flags.tfds_data_dir or flags.seqio_additional_cache_dirs:
+        from tasks import sources
+
+        sources.set_folders(flags.tfds_data_dir, [d for d in flags.seqio_additional_cache_dirs.split(",") if d])
+    return flags
+
+
+def _join_others(flags: argparse.Namespace) -> None:
+    """Joins the other processes of the run, where there are any."""
+    given = {name: getattr(flags, name) for name in ("coordinator_address", "process_count", "process_index")}
+    given = {name: value for name, value in given.items() if value is not None}
+    if given and not flags.multiprocess_gpu:
+        raise GinError(
+            f"--{next(iter(given))} says how to join several processes; add --multiprocess_gpu to join them."
+        )
+    timeout = flags.initialization_timeout
+    if flags.dry_run:
+        return
+    place = distributed.find_place(given, flags.multiprocess_gpu, flags.joins_cluster, timeout)
+    if place is not None:
+        distributed.join(place, timeout)
+        peers.start()
+
+
+def start(function: Callable[..., Any], flags: argparse.Namespace, **arguments: Any) -> None:
+    """Calls what gin has configured, or with --dry_run prints the configuration instead.
+
+    Where several processes run as one, they first compare their code and configuration.
+    """
+    if flags.dry_run:
+        print(get_gin_config_str())
+        return
+    handshake.compare_code(get_gin_config_str())
+    function(**arguments)
+
+
+def rewrite_gin_flags(argv: Sequence[str]) -> list[str]:
+    """Turns `--gin.NAME=VALUE` into `--gin_bindings=NAME = VALUE`."""
+    rewritten = []
+    for argument in argv:
+        if argument.startswith("--gin."):
+            name, equals, value = argument.removeprefix("--gin.").partition("=")
+            if not equals:
+                raise GinError(f"{argument} lacks a value; write --gin.{name}=VALUE.")
+            argument = f"--gin_bindings={name} = {value}"
+        rewritten.append(argument)
+    return rewritten
+
+
+# --------------------------------------------------- running a command -----------------------------------------------
+
+
+def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
+    """Runs a command's main; what the user can mend is one message and exit code 1, without a traceback.
+
+    `LIMBA_TRACEBACK=1` shows the traceback too.
+    """
+    _set_up_logging()
+    with peers.membership():
+        try:
+            code = main(list(sys.argv[1:] if argv is None else argv))
+        except (ValueError, OSError, RuntimeError, ImportError) as error:
+            if os.environ.get("LIMBA_TRACEBACK"):
+                raise
+            print(f"error: {without_gin_trailer(error)}", file=sys.stderr)
+            peers.tell_failure(error, without_gin_trailer(error))
+            code = 1
+        except KeyboardInterrupt:
+            print("\ninterrupted", file=sys.stderr)
+            code = 130
+        sys.exit(code)
+
+
+def _set_up_logging() -> None:
+    """Our own messages from INFO on, everybody else's errors only."""
+    logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(message)s", stream=sys.stderr, force=True)
+    # Gin logs every place where a file is not, and then raises the same.
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(lambda record: not record.getMessage().startswith("Path not found"))
+    for ours in ("limba", "tasks", "convert"):
+        logging.getLogger(ours).setLevel(logging.INFO)
+    for noisy in ("absl", "jax", "orbax"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
+
+
+def without_gin_trailer(error: Exception) -> str:
+    """Gin appends where in the configuration a call came from; the message proper comes first."""
+    message = str(error)
+    for marker in ("\n  In call to configurable", "\n\nIn call to configurable"):
+        message = message.partition(marker)[0]
+    return message.strip() or type(error).__name__
