@@ -1,19 +1,14 @@
 """Optimizer definitions: what a model's `optimizer_def` must offer, any optax optimizer as one, and mixtures of them.
 
-The learning rate is the Trainer's, always. Optax's optimizers are built with a rate of their own, which they apply
-through one function of optax, `scale_by_learning_rate`; importing this module replaces it by one that asks the Trainer
-first. A rate given to a constructor is then never multiplied in: it is used where there is no Trainer, and
-`warn_of_other_rates` names it where it differs from the Trainer's.
+The learning rate is the Trainer's, always (`limba/optax_rates.py`). A rate given to a constructor of optax's is never
+multiplied in: it is used where there is no Trainer, and `warn_of_other_rates` names it where it is not the Trainer's.
 """
 
-import contextlib
-import contextvars
-import dataclasses
 import functools
 import inspect
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -23,7 +18,8 @@ import optax
 import optax.contrib
 from flax import traverse_util
 from jax.sharding import PartitionSpec
-from optax._src import transform as optax_transform
+
+from limba import optax_rates
 
 Array = jax.Array
 PyTree = Any
@@ -49,65 +45,6 @@ class OptimizerDef(Protocol):
     def state_axes(self, params: PyTree, param_axes: PyTree) -> PyTree:
         """Logical axes for every leaf of the state; None is replicated."""
         ...
-
-
-# ------------------------------------------------ the Trainer's rate ------------------------------------------------
-
-
-@dataclasses.dataclass
-class _Training:
-    """What transformations may know while a definition runs them.
-
-    Attributes:
-      param_axes: flat, by the path of a parameter.
-      learning_rate: the Trainer's; None while the state is made.
-      replaced: the rates of transformations in whose place `learning_rate` was applied.
-    """
-
-    param_axes: dict[tuple[str, ...], tuple[str | None, ...]]
-    learning_rate: Array | None = None
-    replaced: list[Any] = dataclasses.field(default_factory=list)
-
-
-_training: contextvars.ContextVar[_Training | None] = contextvars.ContextVar("training", default=None)
-
-
-@contextlib.contextmanager
-def _within(training: _Training) -> Iterator[_Training]:
-    token = _training.set(training)
-    try:
-        yield training
-    finally:
-        _training.reset(token)
-
-
-_optax_scale_by_learning_rate = optax_transform.scale_by_learning_rate
-
-
-@functools.wraps(_optax_scale_by_learning_rate)
-def _scale_by_learning_rate(
-    learning_rate: optax.ScalarOrSchedule | None = None, *, flip_sign: bool = True
-) -> optax.GradientTransformation:
-    """Optax's function of this name, with the Trainer's rate where there is a Trainer. The state stays optax's."""
-    own = _optax_scale_by_learning_rate(learning_rate, flip_sign=flip_sign)
-    if learning_rate is None:
-        return own  # Optax's way to say that nothing is scaled.
-
-    def update(updates, state, params=None):
-        scaled, new_state = own.update(updates, state, params)
-        training = _training.get()
-        if training is not None and training.learning_rate is not None:
-            training.replaced.append(learning_rate)
-            rate = -training.learning_rate if flip_sign else training.learning_rate
-            scaled = jax.tree.map(lambda u: jnp.asarray(rate, u.dtype) * u, updates)
-        return scaled, new_state
-
-    return optax.GradientTransformation(own.init, update)
-
-
-# Optax's optimizers look the function up when they are built, in the module that defines it.
-optax_transform.scale_by_learning_rate = _scale_by_learning_rate
-optax.scale_by_learning_rate = _scale_by_learning_rate
 
 
 def warn_of_other_rates(
@@ -161,14 +98,14 @@ class OptaxWrapper:
         self._param_axes = {path: tuple(axes) for path, axes in flat.items()}
 
     def init(self, params: PyTree) -> PyTree:
-        with _within(_Training(self._param_axes)):
+        with optax_rates.within(optax_rates.Training(self._param_axes)):
             return self.optax_optimizer.init(params)
 
     def update(
         self, grads: PyTree, state: PyTree, params: PyTree, *, learning_rate: Array, step: Array
     ) -> tuple[PyTree, PyTree]:
         del step  # Optax keeps its own count.
-        with _within(_Training(self._param_axes, learning_rate)) as training:
+        with optax_rates.within(optax_rates.Training(self._param_axes, learning_rate)) as training:
             updates, state = self.optax_optimizer.update(grads, state, params)
         if not training.replaced:
             updates = jax.tree.map(lambda u: learning_rate * u, updates)
@@ -176,7 +113,7 @@ class OptaxWrapper:
 
     def own_rates(self, params: PyTree) -> list[optax.ScalarOrSchedule]:
         """The rates that the transformation was built with, in whose place `update` applies the Trainer's."""
-        with _within(_Training(self._param_axes, jnp.float32(0.0))) as training:
+        with optax_rates.within(optax_rates.Training(self._param_axes, jnp.float32(0.0))) as training:
             jax.eval_shape(lambda p: self.optax_optimizer.update(p, self.optax_optimizer.init(p), p), params)
         return training.replaced
 
@@ -218,7 +155,7 @@ def _chain(transformations: "Sequence[optax.GradientTransformation | OptaxWrappe
 
 def _param_axes(path: tuple[Any, ...]) -> tuple[str | None, ...] | None:
     """Logical axes of the parameter at a path of `tree_map_with_path`, if a definition runs and knows them."""
-    training = _training.get()
+    training = optax_rates.current()
     return None if training is None else training.param_axes.get(tuple(key.key for key in path))
 
 
@@ -262,7 +199,7 @@ def _adamw_scale(
     return optax.chain(
         optax.GradientTransformation(init, update),
         optax.add_decayed_weights(weight_decay),
-        optax_transform.scale_by_learning_rate(learning_rate),
+        optax.scale_by_learning_rate(learning_rate),
     )
 
 

@@ -1,6 +1,8 @@
 """What Limba changes in other libraries, and why. Each change is made when the library is imported, and only then.
 
 - `datasets.load_dataset` takes `use_auth_token=…` again, which `datasets` 3 dropped and old task modules pass.
+- `datasets` does not import PyTorch for every stream, unless the process has done so itself: it would be seconds and
+  hundreds of megabytes, to make streams a subclass of what a DataLoader takes. `with_format("torch")` works on.
 - `seqio.SentencePieceVocabulary` finds its file in a mounted bucket, where `--buckets` names one: task modules have the
   bucket's URL in their text.
 """
@@ -25,7 +27,8 @@ def install() -> None:
             patch(sys.modules[name])
 
 
-def _take_use_auth_token(datasets: types.ModuleType) -> None:
+def _patch_datasets(datasets: types.ModuleType) -> None:
+    datasets.config.TORCH_AVAILABLE &= "torch" in sys.modules
     original = datasets.load_dataset
 
     @functools.wraps(original)
@@ -48,7 +51,7 @@ def _open_mounted_vocabularies(seqio: types.ModuleType) -> None:
 
 
 _PATCHES: dict[str, Callable[[types.ModuleType], None]] = {
-    "datasets": _take_use_auth_token,
+    "datasets": _patch_datasets,
     "seqio": _open_mounted_vocabularies,
 }
 

@@ -39,11 +39,9 @@ class TensorBoardWriter:
         self._writers: dict[str, Any] = {}
 
     def _writer(self, dataset: str) -> Any:
-        import tensorboardX  # It looks for PyTorch and imports it: seconds that only a run should pay.
-
         if dataset not in self._writers:
             # TensorBoard drops earlier events from purge_step on.
-            self._writers[dataset] = tensorboardX.SummaryWriter(
+            self._writers[dataset] = _tensorboardx().SummaryWriter(
                 str(self._model_dir / dataset), purge_step=self._purge_step
             )
         return self._writers[dataset]
@@ -56,9 +54,7 @@ class TensorBoardWriter:
 
     def write_text(self, step: int, dataset: str, name: str, text: str) -> None:
         # Markdown: four blanks keep a configuration's lines apart.
-        from tensorboardX import summary
-
-        written = summary.text(name, "\n".join(f"    {line}" for line in text.splitlines()))
+        written = _tensorboardx().summary.text(name, "\n".join(f"    {line}" for line in text.splitlines()))
         written.value[0].tag = name  # tensorboardX appends "/text_summary", and T5X does not.
         writer = self._writer(dataset)
         writer.file_writer.add_summary(written, step)
@@ -66,6 +62,23 @@ class TensorBoardWriter:
     def close(self) -> None:
         for writer in self._writers.values():
             writer.close()
+
+
+def _tensorboardx() -> Any:
+    """tensorboardX, without the PyTorch that it would import for types that never come here: seconds and 200 MB.
+
+    Imported here because only a run should pay for it at all.
+    """
+    hides = "torch" not in sys.modules
+    if hides:
+        sys.modules["torch"] = None  # type: ignore[assignment]  # what makes an import fail
+    try:
+        import tensorboardX
+        import tensorboardX.summary
+    finally:
+        if hides:
+            del sys.modules["torch"]
+    return tensorboardX
 
 
 class SummaryWriter:

@@ -39,6 +39,7 @@ LAYERS = [
         "limba.schedules",
         "limba.partitioning",
         "limba.adafactor",
+        "limba.optax_rates",
         "limba.optimizers",
         "limba.decoding",
         "limba.train_state",

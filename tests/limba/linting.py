@@ -18,9 +18,6 @@ import seqio
 from limba import commands, lint, t5x_compat
 from tasks import lint_tasks, objectives, pretraining
 
-with contextlib.suppress(ImportError):
-    import torch  # noqa: F401, `datasets` does it in each stream
-
 _WARM = (datasets, seqio, lint_tasks, objectives, pretraining)
 
 

@@ -14,17 +14,23 @@ def mounted(tmp_path):
     storage._mounts.clear()
 
 
-def test_old_task_modules_may_pass_their_token(tmp_path):
+def test_old_task_modules_may_pass_their_token_and_nothing_of_a_run_imports_pytorch(tmp_path):
     (tmp_path / "train.jsonl").write_text('{"text": "a b"}\n')
     program = f"""
-from limba import patches
+import pathlib, sys
+from limba import patches, writers
 patches.install()
 from datasets import load_dataset
 rows = load_dataset({str(tmp_path)!r}, use_auth_token=True, streaming=True)["train"]
-print(list(rows))
+writer = writers.TensorBoardWriter(pathlib.Path({str(tmp_path)!r}))
+writer.write_scalars(1, "train", {{"loss": 2.0}})
+writer.write_text(1, "train", "text", "some")
+writer.close()
+print(list(rows), "torch" in sys.modules)
+print(list(rows.with_format("torch"))[0]["text"])
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "[{'text': 'a b'}]"
+    assert run.stdout.splitlines() == ["[{'text': 'a b'}] False", "a b"]
 
 
 def test_vocabularies_of_mounted_buckets(mounted):
