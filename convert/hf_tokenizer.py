@@ -200,6 +200,8 @@ def write(tokenizer: Tokenizer, folder: Path) -> None:
         "tokenizer_class": tokenizer_class,
         "legacy": False,
         "extra_ids": tokenizer.extra_ids,
+        # The general class would add token_type_ids, which T5's generate refuses.
+        "model_input_names": ["input_ids", "attention_mask"],
         "additional_special_tokens": sentinels,
         "added_tokens_decoder": {
             str(id_): {"content": special_tokens[id_], **tokenizer_json.FLAGS} for id_ in sorted(special_tokens)

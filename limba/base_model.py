@@ -191,12 +191,17 @@ class BaseTransformerModel:
         """Loss and metrics of a batch without dropout."""
         return self.loss_fn(params, batch, None)
 
+    @property
+    def loss_is_mean(self) -> bool:
+        """Whether the loss is divided by what the batch holds, such as its target tokens, and not by a constant."""
+        return isinstance(self._loss_normalizing_factor, losses.SpecialLossNormalizingFactor)
+
     def microbatch_weight(self, microbatch: Batch) -> Array | float | None:
         """What the loss of one microbatch was divided by; None if that does not depend on the batch.
 
         The Trainer weighs microbatches with it, so that the loss of the whole is the one a single batch would have.
         """
-        if not isinstance(self._loss_normalizing_factor, losses.SpecialLossNormalizingFactor):
+        if not self.loss_is_mean:
             return None
         return losses.normalizing_factor_and_weights(self._loss_normalizing_factor, microbatch)[0]
 

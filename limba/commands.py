@@ -154,6 +154,9 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
             print(f"error: {without_gin_trailer(error)}", file=sys.stderr)
             peers.tell_failure(error, without_gin_trailer(error))
             code = 1
+        except KeyboardInterrupt:
+            print("\ninterrupted", file=sys.stderr)
+            code = 130
         sys.exit(code)
 
 

@@ -266,7 +266,7 @@ def _missing(
         raise _mismatch(path, problems)
     if new:
         logger.info("%s: %d tensors are new and initialized, such as %s.", path, len(new), new[0])
-    if "optimizer" in config.reset:
+    if "optimizer" in config.reset and any(name.startswith(_STATISTICS) for name in wanted):
         logger.info("%s: the optimizer starts anew, as RestoreCheckpointConfig.reset has it.", path)
     elif missing and without_optimizer:
         logger.warning("%s holds no optimizer state: the optimizer starts anew.", path)

@@ -1,8 +1,8 @@
 """What evaluations of a run's checkpoints found: a file that every call adds to, and a table of it.
 
 `results.jsonl` has a line for each checkpoint, task and split: `{"task", "split", "step", "checkpoint", "loss",
-"metrics"}`, with what teacher forcing and what predictions gave. A checkpoint that is evaluated again replaces its
-line.
+"metrics"}`, with what teacher forcing and what predictions gave. A checkpoint that is evaluated again replaces what was
+measured again of its line.
 """
 
 import json
@@ -13,15 +13,20 @@ from typing import Any
 import numpy as np
 
 NAME = "results.jsonl"
-# Of teacher forcing; the file has the others.
-_LOSSES = ("nats_per_target_token", "accuracy")
+# Of teacher forcing, and its column, since a task may have a metric `accuracy` too; the file has the others.
+_LOSSES = {"nats_per_target_token": "nats_per_target_token", "accuracy": "token_accuracy"}
 
 Row = dict[str, Any]
 
 
 def add(directory: Path, rows: Sequence[Row]) -> None:
     """Writes rows to the file of a directory, in order of task, split and step."""
-    merged = {(row["task"], row["split"], row["step"], row["checkpoint"]): row for row in [*read(directory), *rows]}
+    merged: dict[tuple[str, str, int, str], Row] = {}
+    for row in [*read(directory), *rows]:
+        place = (row["task"], row["split"], row["step"], row["checkpoint"])
+        # An evaluation of the loss alone leaves the metrics that predictions had.
+        before = merged.get(place, row)
+        merged[place] = row | {kind: row[kind] or before[kind] for kind in ("loss", "metrics")}
     temporary = directory / f"{NAME}.tmp"
     lines = [json.dumps(merged[place], default=_plain) + "\n" for place in sorted(merged)]
     temporary.write_text("".join(lines), encoding="utf-8")
@@ -62,7 +67,7 @@ def _block(rows: Sequence[Row]) -> str:
 
 
 def _scalars(row: Row) -> Mapping[str, float]:
-    losses = {name: row["loss"][name] for name in _LOSSES if name in row["loss"]}
+    losses = {column: row["loss"][name] for name, column in _LOSSES.items() if name in row["loss"]}
     return losses | {name: value for name, value in row["metrics"].items() if np.isscalar(value)}
 
 

@@ -90,7 +90,7 @@ class SweepFolder:
         if not _is_free(self._lock):
             raise ValueError(f"Another `limba sweep` is working in {folder}.")
         record = folder / "sweep.json"
-        if record.is_file():
+        if record.is_file() and self.trials():  # One that could not begin may be mended.
             before = json.loads(record.read_text("utf-8"))
             changed = sorted(name for name in identity if before.get(name) != identity[name])
             if changed:

@@ -138,7 +138,7 @@ def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, Train
                 # One step stays in flight. The one before is done: reading it delays nothing and finds a NaN early.
                 _check_finite(previous, step - 1, run)
                 statistics.add(metrics)
-                bar.step(_shown_loss(previous) if bar.wants_loss else None)
+                bar.step(shown_loss(previous, run.trainer.model) if bar.wants_loss else None)
             previous = metrics
 
             if periods.summarizes(step) or stop.is_due(step):
@@ -218,9 +218,11 @@ def _garbage_collection(period: int) -> Iterator[Callable[[int], Any]]:
         gc.enable()
 
 
-def _shown_loss(metrics: metrics_lib.Metrics) -> float:
+def shown_loss(metrics: metrics_lib.Metrics, model: Any) -> float:
+    """The loss of a target token: T5X's metric of that name divides a loss that is a mean already once more."""
     name = "loss_per_nonpadding_target_token"
-    return float((metrics[name] if name in metrics else metrics["loss"]).compute())
+    is_mean = getattr(model, "loss_is_mean", False)  # A model of a user's own may not say.
+    return float((metrics[name] if name in metrics and not is_mean else metrics["loss"]).compute())
 
 
 def _check_finite(metrics: metrics_lib.Metrics, step: int, run: Run) -> None:

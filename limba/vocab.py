@@ -10,6 +10,8 @@ import argparse
 import importlib
 from collections.abc import Sequence
 
+from limba import native_logs
+
 # Command: (module with main(argv), what it does).
 _COMMANDS = {
     "build": ("tasks.vocabularies", "train a SentencePiece model on a corpus"),
@@ -29,4 +31,6 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("command", metavar="COMMAND", choices=_COMMANDS, help=argparse.SUPPRESS)
     command = parser.parse_args(argv[:1]).command
-    return importlib.import_module(_COMMANDS[command][0]).main(list(argv)) or 0
+    with native_logs.filtered():  # Building one brings TensorFlow in.
+        module = importlib.import_module(_COMMANDS[command][0])
+    return module.main(list(argv)) or 0

@@ -5,6 +5,11 @@ import importlib
 import sys
 
 import seqio
+import tensorflow as tf
+
+# The accelerators belong to JAX, in whatever reads a task.
+if tf.config.get_visible_devices("GPU"):
+    tf.config.set_visible_devices([], "GPU")
 
 from limba import import_errors
 

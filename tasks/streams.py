@@ -21,11 +21,6 @@ from tasks.providers import FeatureConverter, converter_class, find_provider, ta
 
 logger = logging.getLogger(__name__)
 
-# The accelerators belong to JAX.
-if tf.config.get_visible_devices("GPU"):
-    tf.config.set_visible_devices([], "GPU")
-
-
 # Documents that are preprocessed together where no preprocessor says how many: as many as T5's own concatenate.
 _DOCUMENTS_PER_GROUP = 128
 _CHOICES_PER_BLOCK = 1024

@@ -134,6 +134,7 @@ def test_ids_are_those_of_seqio_and_eos(kind, all_texts):
     assert (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id) == (0, 1, 2)
     for text in texts_for(kind, all_texts):
         assert tokenizer(text).input_ids == [*kind.encode(text), 1], text
+    assert set(tokenizer("a")) == {"input_ids", "attention_mask"}  # what T5 is called with
 
 
 @pytest.mark.parametrize("name", ["t5", "mt5", "umt5", "none"])

@@ -45,6 +45,14 @@ def test_command_errors_are_one_message_and_exit_code_1(capsys, monkeypatch):
     with pytest.raises(TypeError):  # An error of ours keeps its traceback.
         commands.run_command(abs, [])
 
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as stop:
+        commands.run_command(interrupted, [])
+    assert stop.value.code == 130
+    assert capsys.readouterr().err == "\ninterrupted\n"
+
 
 @pytest.mark.parametrize(("argument", "words"), [("trian", ["trian", "'train'"]), ("xyz", ["xyz", "convert"])])
 def test_unknown_command(argument, words, capsys, monkeypatch):

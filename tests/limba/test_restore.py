@@ -42,6 +42,14 @@ def test_step_and_optimizer_are_reset_at_will(saved, reset, step, statistic):
     np.testing.assert_array_equal(state.opt_state["kernel"]["m"], [statistic] * 2)
 
 
+def test_inference_hears_nothing_of_an_optimizer(saved, caplog):
+    caplog.set_level("INFO", logger="limba")
+    _load(saved, TrainState(jnp.int32(0), {"kernel": jnp.zeros(2)}, {}), reset=["optimizer"], strict=False)
+    assert "the optimizer starts anew" not in caplog.text
+    _load(saved, _state(0, kernel=5.0), reset=["optimizer"])
+    assert "the optimizer starts anew" in caplog.text
+
+
 def test_only_what_is_named_may_be_missing(saved):
     new = _state(0, kernel=5.0, lora_a=6.0)
     state = _load(saved, new, initialize=["target/lora_[ab]"], reset=["optimizer"])

@@ -20,18 +20,19 @@ def _row(step, task="a", **metrics):
 def test_calls_add_up_and_replace(tmp_path):
     results_table.add(tmp_path, [_row(20, f1=np.float32(0.5))])
     results_table.add(tmp_path, [_row(3, f1=50), _row(3, task="b"), _row(20, f1=75.0, names=["x"])])
+    results_table.add(tmp_path, [_row(20)])  # the loss alone
     rows = results_table.read(tmp_path)
     assert [(row["task"], row["step"]) for row in rows] == [("a", 3), ("a", 20), ("b", 3)]
     assert rows[1]["metrics"] == {"f1": 75.0, "names": ["x"]} and rows[1]["loss"]["z_loss"] == 1.0
     assert results_table.table(rows).splitlines() == [
         "a (validation)",
-        "step  nats_per_target_token  accuracy  f1",
-        "   3                      5       0.5  50",
-        "  20                     22       0.5  75",
+        "step  nats_per_target_token  token_accuracy  f1",
+        "   3                      5             0.5  50",
+        "  20                     22             0.5  75",
         "",
         "b (validation)",
-        "step  nats_per_target_token  accuracy",
-        "   3                      5       0.5",
+        "step  nats_per_target_token  token_accuracy",
+        "   3                      5             0.5",
     ]
 
 

@@ -12,7 +12,19 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from limba import actions, adafactor, checkpoints, evaluation, goodput, models, trainer, watchdog, writers
+from limba import (
+    actions,
+    adafactor,
+    checkpoints,
+    evaluation,
+    goodput,
+    metrics,
+    models,
+    trainer,
+    training_loop,
+    watchdog,
+    writers,
+)
 from limba.data import DatasetConfig
 from limba.schedules import create_learning_rate_scheduler
 from limba.train import train
@@ -468,3 +480,10 @@ def test_goodput_is_written_and_goes_on_after_a_restart(tmp_path, caplog):
     assert last["goodput/restart_seconds"] > 0 == last["goodput/lost_seconds"]
     seconds = {kind: last[f"goodput/{kind}_seconds"] for kind in goodput.KINDS}
     assert last["goodput/fraction"] == pytest.approx(seconds["step"] / sum(seconds.values()))
+
+
+@pytest.mark.parametrize(("factor", "shown"), [(None, 0.25), (100.0, 0.25), ("NUM_REAL_TARGET_TOKENS", 3.0)])
+def test_the_loss_of_the_bar_is_that_of_a_target_token(factor, shown):
+    measured = {"loss": metrics.per_step(3.0), "loss_per_nonpadding_target_token": metrics.Ratio(3.0, 12.0)}
+    assert training_loop.shown_loss(measured, small.model(loss_normalizing_factor=factor)) == shown
+    assert training_loop.shown_loss(measured, object()) == 0.25  # a model of a user's own
