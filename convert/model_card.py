@@ -20,7 +20,7 @@ from limba.storage import AnyPath
 
 PICTURE = "loss.png"
 
-# For training and validation alike; what a model of one's own measures may have another name.
+# T5X's metric, for training and validation alike; what a model of one's own measures may have another name.
 _LOSS = "loss_per_nonpadding_target_token"
 _FAMILIES = {"t5": "T5", "t5_1_1": "T5 1.1", "mt5": "mT5", "umt5": "umT5", "byt5": "ByT5"}
 _ONE_LINE = re.compile(r"^([A-Z_0-9]+) = (?!\\$)(.+)$", re.MULTILINE)
@@ -75,7 +75,8 @@ def run_record(checkpoint: AnyPath) -> tuple[str, list[dict]]:
 def write(folder: Path, facts: Facts) -> None:
     """Writes README.md into an export, and `loss.png` if the losses are known."""
     metrics = [line for line in facts.metrics if line["step"] <= facts.step]
-    curves = list(_curves(metrics))
+    loss = _loss_name(facts.gin)
+    curves = list(_curves(metrics, loss))
     has_picture = len({step for _, curve in curves for step, _ in curve}) > 1
     if has_picture:
         (folder / PICTURE).write_bytes(loss_picture.draw(curves, "steps", "loss per target token"))
@@ -90,7 +91,7 @@ def write(folder: Path, facts: Facts) -> None:
         sections.append(f"## Training\n\n{_table(training)}")
     if has_picture:
         sections.append(f"![Loss per target token against steps]({PICTURE})")
-    if results := list(_results(metrics)):
+    if results := list(_results(metrics, loss)):
         sections.append(f"## Results\n\n{_table(results, ('data', 'metric', 'value', 'step'))}")
     sections.append(f"## Check\n\n{_check(facts)}")
     (folder / "README.md").write_text("\n\n".join(sections) + "\n", "utf-8")
@@ -209,18 +210,21 @@ def _macros(gin: str) -> dict[str, Any]:
     return macros
 
 
-def _curves(metrics: Sequence[Line]) -> Iterator[tuple[str, list[tuple[float, float]]]]:
+def _loss_name(gin: str) -> str:
+    """The metric that is the loss of a target token: T5X's divides a loss that is a mean already once more."""
+    return "loss" if isinstance(_macros(gin).get("LOSS_NORMALIZING_FACTOR"), str) else _LOSS
+
+
+def _curves(metrics: Sequence[Line], loss: str) -> Iterator[tuple[str, list[tuple[float, float]]]]:
     """Training, and validation as the mean over tasks where each was measured."""
-    training = [
-        (line["step"], line[_LOSS]) for line in metrics if line["dataset"] == "train" and _is_number(line, _LOSS)
-    ]
+    training = [(line["step"], line[loss]) for line in metrics if line["dataset"] == "train" and _is_number(line, loss)]
     if training:
         yield "training", training
     by_task: dict[str, dict[int, float]] = {}
     for line in metrics:
         folder, _, task = line["dataset"].partition("/")
-        if folder == "training_eval" and _is_number(line, _LOSS):
-            by_task.setdefault(task, {})[line["step"]] = line[_LOSS]
+        if folder == "training_eval" and _is_number(line, loss):
+            by_task.setdefault(task, {})[line["step"]] = line[loss]
     if by_task:
         steps = sorted(set.intersection(*(set(losses) for losses in by_task.values())))
         label = "validation" if len(by_task) == 1 else f"validation, mean of {len(by_task)} tasks"
@@ -228,15 +232,15 @@ def _curves(metrics: Sequence[Line]) -> Iterator[tuple[str, list[tuple[float, fl
             yield label, [(step, sum(losses[step] for losses in by_task.values()) / len(by_task)) for step in steps]
 
 
-def _results(metrics: Sequence[Line]) -> Iterator[tuple[str, str, str, str]]:
+def _results(metrics: Sequence[Line], loss: str) -> Iterator[tuple[str, str, str, str]]:
     """The last losses and accuracies, and whatever predictions were measured by."""
     last: dict[str, Line] = {line["dataset"]: line for line in metrics}
     for dataset, line in sorted(last.items(), key=lambda item: item[0] != "train"):
         folder, _, task = dataset.partition("/")
         of_predictions = [name for name in line if name not in ("step", "dataset") and not name.startswith("timing/")]
-        for name in of_predictions if folder == "inference_eval" else (_LOSS, "accuracy"):
+        for name in of_predictions if folder == "inference_eval" else (loss, "accuracy"):
             if _is_number(line, name):
-                metric = {_LOSS: "loss per target token", "accuracy": "accuracy of the next token"}.get(name, name)
+                metric = {loss: "loss per target token", "accuracy": "accuracy of the next token"}.get(name, name)
                 data = "training" if folder == "train" else _code(task)
                 yield data, _plain(metric), f"{line[name]:.4g}", f"{line['step']:,}"
 

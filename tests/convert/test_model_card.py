@@ -89,6 +89,13 @@ def row(text: str, name: str) -> str | None:
     return rows[0].split(" | ", 1)[1].removesuffix(" |") if rows else None
 
 
+def test_a_loss_that_is_a_mean_is_not_divided_again(tmp_path):
+    gin = f"{GIN}\nLOSS_NORMALIZING_FACTOR = 'NUM_REAL_TARGET_TOKENS'"
+    metrics = [{"step": 2000, "dataset": "train", "loss": 2.5, LOSS: 0.01}]
+    text = card(tmp_path, dataclasses.replace(TRAINED, gin=gin, metrics=metrics))
+    assert "| training | loss per target token | 2.5 | 2,000 |" in text
+
+
 def test_metadata_are_what_the_hub_reads(tmp_path):
     card(tmp_path, TRAINED)
     assert metadata_load(tmp_path / "README.md") == {
