@@ -37,7 +37,7 @@ class LoRA:
     """A network with adapters, bound in the place of the network: `EncoderDecoderModel.module = @lora.LoRA()`.
 
     What is not `init` or `apply` is the network's own. Who trains the factors alone is the optimizer, see
-    `freezing.PartialOptimizer`; gin/lora.gin binds both.
+    `freezing.PartialOptimizer`; gin/runs/lora.gin binds both.
 
     Attributes:
       network: a Linen network, such as `network.Transformer`.

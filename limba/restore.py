@@ -276,8 +276,10 @@ def _missing(
 
 
 def _mismatch(path: str | AnyPath, problems: Sequence[str]) -> CheckpointMismatchError:
+    adapters = any(re.match(r"target/(.*/)?lora_[ab]: not in", problem) for problem in problems)
+    merge = "It has LoRA's factors, which `limba convert to-t5x` merges into the kernels. " if adapters else ""
     return CheckpointMismatchError(
-        f"{path} holds another network or optimizer than the gin files configure: {_some(problems, 5, '; ')}. "
+        f"{path} holds another network or optimizer than the gin files configure: {_some(problems, 5, '; ')}. {merge}"
         "Use the gin files of that run, or another MODEL_DIR. To start from it all the same, set "
         "RestoreCheckpointConfig.fallback_to_scratch (missing tensors), .strict = False (extra ones), "
         ".assignment_map (other names) or .reset = ['optimizer'] (another optimizer)."

@@ -61,6 +61,16 @@ def test_only_what_is_named_may_be_missing(saved):
         _load(saved, new, initialize=["target/lora_b"])
 
 
+def test_adapters_are_to_be_merged_first(tmp_path):
+    checkpointer = checkpoints.Checkpointer(tmp_path, checkpoints.SaveCheckpointConfig())
+    checkpointer.save(_state(7, kernel=1.0, lora_a=2.0), None, {})
+    checkpointer.close()
+    with pytest.raises(
+        CheckpointMismatchError, match=r"lora_a: not in .* LoRA's factors, which `limba convert to-t5x`"
+    ):
+        _load(tmp_path / "checkpoint_7", _state(0, kernel=5.0))
+
+
 @pytest.mark.parametrize("reset", [["optimiser"], "step"])
 def test_what_cannot_be_reset(reset):
     with pytest.raises(ValueError, match=r"reset is .*give a list of some of"):
