@@ -1,6 +1,11 @@
 import builtins
 import json
+import re
+import shutil
 import socket
+import subprocess
+import time
+import urllib.error
 import urllib.request
 
 import pytest
@@ -70,19 +75,71 @@ def test_a_page_that_cannot_listen_is_refused_before_anything_is_loaded():
                 try_model.main(["/absent", "--web", *flags])
 
 
-def test_the_page_answers_on_this_machine_only():
+@pytest.fixture
+def page_url():
     page = try_model.make_page(lambda text, prefix: try_model.reply(_Upper(), text, prefix), "p: ", "mine")
     _, url, _ = page.launch(server_name="127.0.0.1", share=False, quiet=True, prevent_thread_lock=True)
+    yield url
+    page.close()
+
+
+def test_the_page_answers_on_this_machine_only(page_url):
+    assert page_url.startswith("http://127.0.0.1:")
+    body = json.dumps({"data": ["one\nso ___", "p: "]}).encode()
+    request = urllib.request.Request(f"{page_url}gradio_api/call/ask", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as reply:
+        event = json.load(reply)["event_id"]
+    with urllib.request.urlopen(f"{page_url}gradio_api/call/ask/{event}", timeout=30) as reply:
+        said = reply.read().decode()
+    assert said == f"event: complete\ndata: {json.dumps(['P: ONE' + chr(10) + 'so so'])}\n\n"
+    with urllib.request.urlopen(page_url, timeout=30) as reply:
+        assert "Limba: mine" in reply.read().decode()
+
+
+@pytest.fixture
+def browser(tmp_path):
+    """A headless Chromium by the WebDriver protocol: `browser(path, body)` is the value of the reply."""
+    driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True)
+    session = ""
+
+    def call(path, body=None, method=None):
+        url = f"http://127.0.0.1:{port}/session{session}{path}"
+        data = None if body is None else json.dumps(body).encode()
+        with urllib.request.urlopen(urllib.request.Request(url, data, method=method), timeout=60) as reply:
+            return json.load(reply)["value"]
+
     try:
-        assert url.startswith("http://127.0.0.1:")
-        body = json.dumps({"data": ["one\nso ___", "p: "]}).encode()
-        request = urllib.request.Request(f"{url}gradio_api/call/ask", body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=30) as reply:
-            event = json.load(reply)["event_id"]
-        with urllib.request.urlopen(f"{url}gradio_api/call/ask/{event}", timeout=30) as reply:
-            said = reply.read().decode()
-        assert said == f"event: complete\ndata: {json.dumps(['P: ONE' + chr(10) + 'so so'])}\n\n"
-        with urllib.request.urlopen(url, timeout=30) as reply:
-            assert "Limba: mine" in reply.read().decode()
+        port = next(found[1] for line in driver.stdout if (found := re.search(r"successfully on port (\d+)", line)))
+        arguments = ["--headless=new", "--no-sandbox", f"--user-data-dir={tmp_path}"]
+        options = {"browserName": "chrome", "goog:chromeOptions": {"args": arguments}}
+        session = "/" + call("", {"capabilities": {"alwaysMatch": options}})["sessionId"]
+        yield call
+        call("", method="DELETE")
     finally:
-        page.close()
+        driver.terminate()
+        driver.wait(30)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which("chromedriver") is None, reason="needs Debian's chromium-driver; the endpoint is above"
+)
+def test_somebody_asks_in_a_browser(page_url, browser):
+    def element(css):
+        for _ in range(300):  # until the page's script has drawn it
+            try:
+                (found,) = browser("/element", {"using": "css selector", "value": css}).values()
+                return found
+            except urllib.error.HTTPError:
+                time.sleep(0.1)
+        raise AssertionError(f"no {css}")
+
+    browser("/url", {"url": page_url})
+    browser(f"/element/{element('#text textarea')}/value", {"text": "one\nso ___"})
+    browser(f"/element/{element('#ask')}/click", {})
+    answer = element("#answer textarea")
+    for _ in range(300):
+        if said := browser(f"/element/{answer}/property/value"):
+            break
+        time.sleep(0.1)
+    assert said == "P: ONE\nso so"
