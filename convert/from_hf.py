@@ -30,7 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from_hf(args.model, args.out, **limba_run.options(args))
+    written = from_hf(args.model, args.out, **limba_run.options(args))
+    out = Path(args.out).expanduser().absolute()
+    gin_file = shlex.quote(f"--gin_file={out}/{limba_run.MODEL_GIN}")
+    if written.name == limba_run.MODEL_GIN:
+        print(f"Train it from scratch with:\n  limba train {gin_file} --gin_file=gin/runs/pretrain.gin …")
+    else:
+        initial = f"--gin.INITIAL_CHECKPOINT_PATH=\"'{out}'\""
+        print(f"Train on with:\n  limba train {gin_file} --gin_file=gin/runs/finetune.gin {initial} …")
 
 
 def from_hf(
@@ -57,11 +64,7 @@ def from_hf(
     tensors["state/step"] = saved_tensors.from_array(np.int32(opened.step))
     layout = network or ("scalable_t5" if opened.config.relative_bias_per_layer else "t5")
     checkpoint = limba_run.write_run(opened, tensors, layout, out, verify, overwrite)
-    print(f"{path} is converted to {checkpoint} ({opened.family}, {opened.num_parameters:,} parameters). Train on:")
-    print(
-        f"  limba train {shlex.quote(f'--gin_file={out}/{limba_run.MODEL_GIN}')} --gin_file=gin/runs/finetune.gin "
-        f"--gin.INITIAL_CHECKPOINT_PATH=\"'{out}'\" …"
-    )
+    print(f"{path} is converted to {checkpoint} ({opened.family}, {opened.num_parameters:,} parameters).")
     return checkpoint
 
 
@@ -95,6 +98,5 @@ def _write_gin(config_file: Path, out: Path, told: Told, overwrite: bool) -> Pat
     if config.relative_bias_per_layer:
         config = dataclasses.replace(config, scan_layers=True, joined_attention_kernels=False)
     file.write_text(limba_run.model_gin(config, vocabulary, str(config_file)), "utf-8")
-    print(f"{config_file} has no weights beside it. The network is in {file}; train it from scratch with:")
-    print(f"  limba train --gin_file={file} --gin_file=gin/runs/pretrain.gin …")
+    print(f"{config_file} has no weights beside it. The network is in {file}.")
     return file
