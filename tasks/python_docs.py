@@ -9,6 +9,7 @@ a column `text`.
 
 import argparse
 import ast
+import collections
 import hashlib
 import json
 import pathlib
@@ -108,11 +109,21 @@ def _parse(source: bytes) -> ast.Module | None:
 
 
 def _docstrings(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             docstring = ast.get_docstring(node, clean=True)
             if docstring:
                 yield docstring
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """In the order of `ast.walk`, without the expressions, which are most of a tree and hold no docstring."""
+    nodes: collections.deque[ast.AST] = collections.deque([tree])
+    while nodes:
+        node = nodes.popleft()
+        yield node
+        for field in ("body", "handlers", "orelse", "finalbody", "cases"):
+            nodes.extend(getattr(node, field, ()))
 
 
 def _block_comments(source: str) -> Iterator[str]:
