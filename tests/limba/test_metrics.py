@@ -7,9 +7,6 @@ from tests.limba import small
 
 # One task has no row, and two groups overlap.
 TASKS = np.array([0, 1, 1, 0, 3, 1, 0, 3])
-TINY = {
-    "emb_dim": 16, "num_heads": 2, "head_dim": 8, "num_encoder_layers": 1, "num_decoder_layers": 1, "mlp_dim": 16
-}  # fmt: skip
 GROUPS = {"a": [0], "b": [1], "none": [2], "d": [3], "a_and_d": [0, 3]}
 
 
@@ -22,7 +19,7 @@ def _batch(seed=0):
     [(None, 1, None), (4, 1, "NUM_REAL_TARGET_TOKENS"), (2, 2, "NUM_REAL_TARGET_TOKENS")],
 )
 def test_losses_by_task_are_those_of_the_tasks_alone(num_microbatches, num_devices, factor):
-    model = small.model(loss_normalizing_factor=factor, **TINY)
+    model = small.model(loss_normalizing_factor=factor, **small.TINY)
     trainer = small.make_trainer(model, small.partitioner(num_devices), num_microbatches)
     params = trainer.new_state(jax.random.key(0)).params
     step = trainer.partitioner.jit(trainer.gradients)
@@ -49,7 +46,7 @@ def test_losses_by_task_are_those_of_the_tasks_alone(num_microbatches, num_devic
 
 
 def test_sums_by_task_add_up_over_steps_and_other_rows_do_not_compile_again():
-    trainer = small.make_trainer(small.model(**TINY))
+    trainer = small.make_trainer(small.model(**small.TINY))
     state = trainer.new_state(jax.random.key(0))
     compiled = []
     jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: compiled.append(event))

@@ -20,7 +20,7 @@ LENGTHS = {"inputs": 16, "targets": 8}
 def _train(model_dir, total_steps=6, stream=None, model=None, partitioner=None, **options):
     """`train()` on the counter stream of `small`, evaluating on two fixed batches."""
     arguments = {
-        "model": model or small.model(dropout_rate=0.1),
+        "model": model or small.model(dropout_rate=0.1, **small.TINY),
         "train_dataset_cfg": DatasetConfig("counter", LENGTHS, "train", 8, seed=0),
         "train_eval_dataset_cfg": DatasetConfig("counter", LENGTHS, "validation", 8, seed=0),
         "checkpoint_cfg": checkpoints.CheckpointConfig(save=checkpoints.SaveCheckpointConfig(period=2)),
@@ -60,7 +60,7 @@ def test_a_run_writes_what_it_promises(tmp_path, capsys):
     assert list((tmp_path / "training_eval" / "counter").glob("events.out.tfevents.*"))
     assert "unigram" in capsys.readouterr().out
     info = checkpoints.load_run_info(tmp_path)
-    assert info["network"]["emb_dim"] == 128 and info["seeds"] == {"random": 7, "dataset": 0}
+    assert info["network"]["emb_dim"] == 16 and info["seeds"] == {"random": 7, "dataset": 0}
 
 
 def test_unigram_baseline_is_the_entropy_of_the_targets(tmp_path):
@@ -297,7 +297,7 @@ def _model_with_big_vocabulary():
     [
         ({"model": _model_with_big_vocabulary}, ["300 tokens", "256 rows", "384"]),
         ({"partitioner": lambda: small.partitioner(3)}, ["8", "3 data shards"]),
-        ({"partitioner": lambda: small.partitioner(8, 8)}, ["num_heads is 4", "size 8"]),
+        ({"partitioner": lambda: small.partitioner(8, 8)}, ["num_heads is 2", "size 8"]),
         ({"eval_period": lambda: 0}, ["train.eval_period is 0", "at least 1"]),
         ({"total_steps": lambda: "4"}, ["train.total_steps is '4'"]),
         ({"model_dir": lambda: "hdfs://name/run"}, ["hdfs://name/run", "gs://BUCKET"]),

@@ -99,7 +99,7 @@ def test_microbatches_give_the_gradient_of_the_whole_batch(factor, num_devices):
     results = []
     for num_microbatches in (None, 4):
         trainer = small.make_trainer(
-            small.model(loss_normalizing_factor=factor),
+            small.model(loss_normalizing_factor=factor, **small.TINY),
             small.partitioner(num_devices),
             num_microbatches=num_microbatches,
         )

@@ -33,9 +33,6 @@ from limba.weight_metrics import WeightMetricsComputer
 from tests.limba import event_files, small
 
 LENGTHS = {"inputs": 16, "targets": 8}
-TINY = {
-    "emb_dim": 16, "num_heads": 2, "head_dim": 8, "num_encoder_layers": 1, "num_decoder_layers": 1, "mlp_dim": 16
-}  # fmt: skip
 Trainer = functools.partial(trainer.Trainer, learning_rate_fn=create_learning_rate_scheduler("constant", 0.01))
 
 
@@ -43,7 +40,7 @@ def _train(model_dir, total_steps=4, model=None, save=None, restore=None, **opti
     """`train()` on the counter stream of `small`, evaluating every second step on two fixed batches of two tasks."""
     batches = [small.batch(100), small.batch(101)]
     arguments = {
-        "model": model or small.model(dropout_rate=0.1, **TINY),
+        "model": model or small.model(dropout_rate=0.1, **small.TINY),
         "train_dataset_cfg": DatasetConfig("counter", LENGTHS, "train", 8, seed=0),
         "train_eval_dataset_cfg": DatasetConfig("counter", LENGTHS, "validation", 8, seed=0),
         "checkpoint_cfg": checkpoints.CheckpointConfig(
@@ -124,7 +121,7 @@ def test_tensorboard_has_the_tags_of_t5x(tmp_path, predictions):
         run_eval_before_training=True,
         **predictions,
     )
-    names = traverse_util.flatten_dict(small.make_trainer(small.model(**TINY)).param_shapes, sep="/")
+    names = traverse_util.flatten_dict(small.make_trainer(small.model(**small.TINY)).param_shapes, sep="/")
     weights = {f"{tag}/{name}" for tag in WEIGHT_TAGS for name in names} | {"weight_gradient_norm"}
     train_tags = event_files.read_tags(tmp_path / "train")
     ours = {"timing/tokens_per_second", "goodput/fraction", *(f"goodput/{kind}_seconds" for kind in goodput.KINDS)}
@@ -212,7 +209,7 @@ def test_skipped_nan_updates_do_not_end_a_run(tmp_path, caplog):
                 "decoder_loss_weights": made["decoder_loss_weights"] * np.float32(np.nan if step == 1 else 1)
             }
 
-    model = small.model(adafactor.Adafactor(skip_nan_updates=True), **TINY)
+    model = small.model(adafactor.Adafactor(skip_nan_updates=True), **small.TINY)
     step, state = _train(tmp_path, 4, model=model, get_dataset_fn=lambda *_: NanAtStep2(), train_eval_dataset_cfg=None)
     assert step == 4 and all(np.isfinite(x).all() for x in jax.tree.leaves(jax.device_get(state.params)))
     assert "loss of step 2 is nan" in caplog.text
@@ -333,7 +330,7 @@ class _ScaledModel(models.EncoderDecoderModel):
 
 def test_trainers_and_models_of_t5x_users(tmp_path):
     schedule = create_learning_rate_scheduler("constant", 0.005)
-    plain = small.model(**TINY)
+    plain = small.model(**small.TINY)
     model = _ScaledModel(
         plain.module, plain.input_vocabulary, plain.output_vocabulary, plain.optimizer_def, z_loss=1e-4
     )
