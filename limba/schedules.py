@@ -15,8 +15,6 @@ import jax.numpy as jnp
 Array = jax.Array
 LearningRateFn = Callable[[Array], Array]
 
-# The length of a schedule that has none.
-_NO_END = object()
 _FACTORS = (
     "constant",
     "linear_warmup",
@@ -125,13 +123,13 @@ def _is_number(value: Any) -> bool:
 
 def warmup_constant(base_learning_rate: float, warmup_steps: int = 0, step_offset: int = 0) -> LearningRateFn:
     """`base_learning_rate` after the warm-up."""
-    _check("warmup_constant", base_learning_rate, warmup_steps)
+    _check_numbers("warmup_constant", base_learning_rate=base_learning_rate, warmup_steps=warmup_steps)
     return _warmed_up(base_learning_rate, warmup_steps, step_offset, lambda s: jnp.ones_like(s))
 
 
 def warmup_rsqrt(base_learning_rate: float, warmup_steps: int, step_offset: int = 0) -> LearningRateFn:
     """`base_learning_rate * sqrt(warmup_steps / step)` after the warm-up."""
-    _check("warmup_rsqrt", base_learning_rate, warmup_steps)
+    _check_numbers("warmup_rsqrt", base_learning_rate=base_learning_rate, warmup_steps=warmup_steps)
     if warmup_steps < 1:
         raise ValueError(f"warmup_rsqrt.warmup_steps is {warmup_steps}; the decay is measured by it, so at least 1.")
     decay = lambda s: jnp.sqrt(warmup_steps / jnp.maximum(s, warmup_steps))  # noqa: E731
@@ -146,7 +144,14 @@ def warmup_linear(
     step_offset: int = 0,
 ) -> LearningRateFn:
     """After the warm-up along a line to `final_learning_rate` at `total_steps`, and constant from there."""
-    _check("warmup_linear", base_learning_rate, warmup_steps, total_steps, final=final_learning_rate)
+    _check_numbers(
+        "warmup_linear",
+        base_learning_rate=base_learning_rate,
+        total_steps=total_steps,
+        warmup_steps=warmup_steps,
+        final_learning_rate=final_learning_rate,
+    )
+    _check_room("warmup_linear", total_steps, warmup_steps, total_steps - warmup_steps)
     final = final_learning_rate / base_learning_rate
     decay = lambda s: 1.0 - (1.0 - final) * _progress(s, warmup_steps, total_steps)  # noqa: E731
     return _warmed_up(base_learning_rate, warmup_steps, step_offset, decay)
@@ -160,7 +165,14 @@ def warmup_cosine(
     step_offset: int = 0,
 ) -> LearningRateFn:
     """After the warm-up along half a cosine to `final_learning_rate` at `total_steps`, and constant from there."""
-    _check("warmup_cosine", base_learning_rate, warmup_steps, total_steps, final=final_learning_rate)
+    _check_numbers(
+        "warmup_cosine",
+        base_learning_rate=base_learning_rate,
+        total_steps=total_steps,
+        warmup_steps=warmup_steps,
+        final_learning_rate=final_learning_rate,
+    )
+    _check_room("warmup_cosine", total_steps, warmup_steps, total_steps - warmup_steps)
     final = final_learning_rate / base_learning_rate
 
     def decay(step: Array) -> Array:
@@ -185,10 +197,16 @@ def warmup_stable_decay(
     Args:
       decay_steps: None is a fifth of `total_steps`.
     """
-    if decay_steps is None and _is_number(total_steps):
-        decay_steps = total_steps // 5
-    _check("warmup_stable_decay", base_learning_rate, warmup_steps, total_steps, decay_steps, final_learning_rate)
-    assert decay_steps is not None
+    _check_numbers(
+        "warmup_stable_decay",
+        base_learning_rate=base_learning_rate,
+        total_steps=total_steps,
+        warmup_steps=warmup_steps,
+        decay_steps=0 if decay_steps is None else decay_steps,
+        final_learning_rate=final_learning_rate,
+    )
+    decay_steps = total_steps // 5 if decay_steps is None else decay_steps
+    _check_room("warmup_stable_decay", total_steps, warmup_steps, decay_steps)
     final = final_learning_rate / base_learning_rate
 
     def decay(step: Array) -> Array:
@@ -197,26 +215,23 @@ def warmup_stable_decay(
     return _warmed_up(base_learning_rate, warmup_steps, step_offset, decay)
 
 
-def _check(
-    name: str, base: float, warmup_steps: int, total_steps: Any = _NO_END, decay_steps: Any = None, final: float = 0.0
-) -> None:
-    """Raises ValueError unless a schedule of that name can be made; `decay_steps` None is all after the warm-up."""
-    numbers = {"base_learning_rate": base, "warmup_steps": warmup_steps, "final_learning_rate": final}
-    if total_steps is not _NO_END:
-        numbers["total_steps"] = total_steps
-        if _is_number(total_steps) and _is_number(warmup_steps):
-            decay_steps = total_steps - warmup_steps if decay_steps is None else decay_steps
-            numbers["decay_steps"] = decay_steps
+def _check_numbers(name: str, **numbers: Any) -> None:
+    """Raises ValueError unless the arguments of a schedule are numbers that it can have."""
     for argument, value in numbers.items():
         if not _is_number(value):
             raise ValueError(f"schedules.{name}: {argument} is {value!r}; it is a number.")
+    base, warmup_steps = numbers["base_learning_rate"], numbers["warmup_steps"]
     if not base > 0 or warmup_steps < 0:
         raise ValueError(
             f"schedules.{name}: base_learning_rate {base} must be above 0 and warmup_steps {warmup_steps} not negative."
         )
-    if final < 0:
+    if (final := numbers.get("final_learning_rate", 0)) < 0:
         raise ValueError(f"schedules.{name}: final_learning_rate is {final}; it is not negative.")
-    if total_steps is not _NO_END and (decay_steps < 1 or warmup_steps + decay_steps > total_steps):
+
+
+def _check_room(name: str, total_steps: int, warmup_steps: int, decay_steps: int) -> None:
+    """Raises ValueError unless a warm-up and a decay fit into a training."""
+    if decay_steps < 1 or warmup_steps + decay_steps > total_steps:
         raise ValueError(
             f"schedules.{name}: total_steps {total_steps} leaves no room for warmup_steps {warmup_steps} and a decay "
             f"of {decay_steps} steps. (A run by TRAIN_STEPS_RELATIVE or TRAIN_EPOCHS says its length here too.)"
@@ -240,17 +255,16 @@ def _warmed_up(base: float, warmup_steps: int, step_offset: int, decay: Callable
 
 def check_schedule(where: str, learning_rate_fn: Any) -> None:
     """Raises ValueError unless a schedule makes a number of a step; in gin files it is easily left uncalled."""
-    made: Any = learning_rate_fn
-    if callable(learning_rate_fn):
-        try:
-            made = jax.eval_shape(learning_rate_fn, jax.ShapeDtypeStruct((), jnp.int32))
-        except (TypeError, ValueError) as error:  # It takes the step for its first argument.
-            made = error
+    wrong = f"{where} is {learning_rate_fn!r}, and makes no rate of a step"
+    remedy = "bind a schedule with its brackets, such as @schedules.warmup_constant()"
+    if not callable(learning_rate_fn):
+        raise ValueError(f"{wrong}; {remedy}.")
+    try:
+        made = jax.eval_shape(learning_rate_fn, jax.ShapeDtypeStruct((), jnp.int32))
+    except (TypeError, ValueError) as error:  # It takes the step for its first argument, or cannot be traced.
+        raise ValueError(f"{wrong} ({error}); {remedy}.") from error
     if not hasattr(made, "shape") or made.shape:
-        raise ValueError(
-            f"{where} is {learning_rate_fn!r}, and makes no rate of a step; bind a schedule with its brackets, such as "
-            "@schedules.warmup_constant()."
-        )
+        raise ValueError(f"{wrong}; {remedy}.")
 
 
 def scaled(learning_rate_fn: LearningRateFn, scale: float) -> LearningRateFn:

@@ -113,7 +113,7 @@ def span_squad(targets: Sequence[Mapping[str, Any]], predictions: Sequence[str])
       targets: `{"answers": [...], "context": str}` per example.
       predictions: what is no such span answers nothing.
     """
-    _check_texts(targets, predictions)
+    _check_lengths(targets, predictions)
     spans = [_words_at(target["context"], prediction) for target, prediction in zip(targets, predictions, strict=True)]
     return squad([target["answers"] for target in targets], spans)
 

@@ -7,11 +7,11 @@ import sys
 import seqio
 import tensorflow as tf
 
+from limba import import_errors
+
 # The accelerators belong to JAX, in whatever reads a task.
 if tf.config.get_visible_devices("GPU"):
     tf.config.set_visible_devices([], "GPU")
-
-from limba import import_errors
 
 FeatureConverter = str | type[seqio.FeatureConverter]
 
