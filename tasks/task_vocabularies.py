@@ -1,12 +1,11 @@
 """The vocabularies of a task, and whether they are the model's."""
 
-import pathlib
 from typing import Any
 
 import seqio
-from google.protobuf.message import DecodeError
 
 from limba import data
+from tasks import vocabularies
 from tasks.providers import find_provider
 
 
@@ -15,35 +14,24 @@ def check_task_vocabularies(config: data.DatasetConfig, inputs: Any, targets: An
 
     Raises:
       FileNotFoundError: if a vocabulary's file is missing.
-      ValueError: if it is damaged, or a vocabulary of the task is another.
+      ValueError: if it cannot be opened or is none for T5, or a vocabulary of the task is another.
     """
     for task in seqio.get_subtasks(find_provider(config.mixture_or_task_name, config.module)):
         for name, expected in (("inputs", inputs), ("targets", targets)):
             feature = task.output_features.get(name)
-            if feature is not None:
-                _check_file(task.name, feature.vocabulary)
-            if feature is not None and not same_vocabulary(feature.vocabulary, expected):
+            if feature is None:
+                continue
+            if isinstance(feature.vocabulary, seqio.SentencePieceVocabulary):
+                try:
+                    vocabularies.check_file(feature.vocabulary)
+                except (FileNotFoundError, ValueError) as error:
+                    raise type(error)(f"Task {task.name!r}: {error}") from error
+            if not same_vocabulary(feature.vocabulary, expected):
                 raise ValueError(
                     f"Task {task.name!r} makes {name} with {_describe(feature.vocabulary)}, and the model has "
                     f"{_describe(expected)}: bind VOCABULARY_FILE, VOCAB_SIZE and extra_ids to the task's, or register "
                     "the task with the model's vocabulary."
                 )
-
-
-def _check_file(task: str, vocabulary: seqio.Vocabulary) -> None:
-    """Raises FileNotFoundError or ValueError unless a vocabulary's file is there and can be read."""
-    file = getattr(vocabulary, "sentencepiece_model_file", None)
-    if not file or "://" in file:
-        return
-    if not pathlib.Path(file).is_file():
-        raise FileNotFoundError(
-            f"The vocabulary {file} of task {task!r} does not exist (working directory {pathlib.Path.cwd()}). Call "
-            "from where the task was registered, or give register_… an absolute path."
-        )
-    try:
-        _ = vocabulary.vocab_size
-    except DecodeError as error:
-        raise ValueError(f"The vocabulary {file} of task {task!r} is no SentencePiece model ({error}).") from error
 
 
 def task_vocabularies(config: data.DatasetConfig) -> tuple[seqio.Vocabulary, seqio.Vocabulary]:
@@ -57,8 +45,8 @@ def task_vocabularies(config: data.DatasetConfig) -> tuple[seqio.Vocabulary, seq
     features = find_provider(config.mixture_or_task_name, config.module).output_features
     if {"inputs", "targets"} <= set(features):
         return features["inputs"].vocabulary, features["targets"].vocabulary
-    vocabularies = [feature.vocabulary for feature in features.values()]
-    real = [v for v in vocabularies if not isinstance(v, seqio.PassThroughVocabulary)] or vocabularies
+    given = [feature.vocabulary for feature in features.values()]
+    real = [v for v in given if not isinstance(v, seqio.PassThroughVocabulary)] or given
     if not all(same_vocabulary(vocabulary, real[0]) for vocabulary in real):
         raise ValueError(f"{config.name!r} has neither inputs and targets nor one vocabulary: {', '.join(features)}.")
     return real[0], real[0]
