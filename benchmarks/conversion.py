@@ -24,9 +24,12 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from convert import hf_config, names, streams, t5x_state
-from limba.network import T5Config
-from limba.saved_tensors import Index, SavedTensor
+from convert.families import t5_1_1
+from convert.hf import hf_config
+from convert.t5x import t5x_state
+from convert.tensors import names, tensor_parts
+from limba.checkpoint_files.saved_tensors import Index, SavedTensor
+from limba.network.t5 import T5Config
 
 # Widths and depths of T5 1.1 (arXiv:1910.10683, appendix of T5 1.1's release).
 SIZES = {
@@ -96,7 +99,7 @@ def measure(command: list[str], env: dict[str, str] | None = None) -> dict[str, 
             peak = max(peak, _resident_bytes(process.pid))
             time.sleep(0.05)
         output.seek(0)
-        said = output.read().decode(errors="replace").strip().splitlines()
+        output_lines = output.read().decode(errors="replace").strip().splitlines()
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     result: dict[str, Any] = {
         "peak_gb": round(peak / 1e9, 2),
@@ -104,7 +107,7 @@ def measure(command: list[str], env: dict[str, str] | None = None) -> dict[str, 
         "seconds": round(time.monotonic() - start, 1),
     }
     if process.returncode:
-        result["failed"] = f"exit code {process.returncode}: {said[-1:]}"
+        result["failed"] = f"exit code {process.returncode}: {output_lines[-1:]}"
     return result
 
 
@@ -145,7 +148,7 @@ def main() -> None:
         )
     shapes = names.shapes(config)
     num_bytes = sum(
-        streams.num_bytes(SavedTensor(s, np.dtype(np.float32), lambda i: np.zeros(0))) for s in shapes.values()
+        tensor_parts.num_bytes(SavedTensor(s, np.dtype(np.float32), lambda i: np.zeros(0))) for s in shapes.values()
     )
     largest = max(4 * int(np.prod(shape)) for shape in shapes.values())
     convert = [sys.executable, "-m", "convert"]
@@ -174,7 +177,7 @@ def main() -> None:
     }
     if args.against:
         config_file = folder / "config.json"
-        config_file.write_text(json.dumps(hf_config.model_config(config, "t5_1_1", "float32", None)), "utf-8")
+        config_file.write_text(json.dumps(hf_config.model_config(config, t5_1_1.FAMILY, "float32", None)), "utf-8")
         python = os.environ.get("T5X_PYTHON", sys.executable)
         command = [
             python,

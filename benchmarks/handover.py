@@ -4,7 +4,7 @@
 
 REFERENCE is a run that T5X made: `kit/kit.gin` (as of `benchmarks.parity`), `batches.npz`, `losses.json` (its
 `loss_per_nonpadding_target_token`), `classic_checkpoint_0` and `classic_checkpoint_10`, and, if it is there,
-`orbax_checkpoint_30` of its last step. Limba goes on from T5X's checkpoints of step 10, classic and Orbax, and T5X from
+`orbax_checkpoint_30` of its last step. Limba resumes from T5X's checkpoints of step 10, classic and Orbax, and T5X from
 those that Limba writes after the same ten steps: in either format, and by `limba convert to-t5x`. T5X runs in its own
 interpreter. Prints by how much the losses then differ from the uninterrupted run's, at most and relative, and with
 `orbax_checkpoint_30` how far Limba's last state is from T5X's; the exit code is 1 above the tolerances. T5X's own row
@@ -28,12 +28,14 @@ import numpy as np
 
 from benchmarks import parity
 from convert.to_t5x import to_t5x
-from limba import commands, gin_utils, native_logs, state_utils, t5x_compat
-from limba.checkpoints import SaveCheckpointConfig
-from limba.partitioning import PjitPartitioner
-from limba.restore import load_state
-from limba.train_state import TrainState
-from limba.trainer import Trainer
+from limba.checkpoint_files import assignment_maps
+from limba.checkpoints.checkpointing import SaveCheckpointConfig
+from limba.checkpoints.restore import load_state
+from limba.checkpoints.train_state import TrainState
+from limba.gin_config import command_line, gin_files, t5x_names
+from limba.machine import native_logs
+from limba.partitioning.meshes import PjitPartitioner
+from limba.training.trainer import Trainer
 
 # Relative, of any step's loss. `benchmarks.parity` has the bound of the tensors.
 LOSS_TOLERANCE = 1e-5
@@ -45,8 +47,8 @@ class Limba:
     """Limba's side: a trainer of the reference's network on one device, and the run's batches."""
 
     def __init__(self, reference: Path):
-        t5x_compat.install()
-        gin_utils.parse_gin_flags([str(reference / "kit" / "kit.gin")], [])
+        t5x_names.install()
+        gin_files.parse_gin_flags([str(reference / "kit" / "kit.gin")], [])
         partitioner = PjitPartitioner(devices=jax.devices()[:1])
         self._trainer = gin.get_configurable(Trainer)(model=parity.macro("MODEL"), partitioner=partitioner)
         with np.load(reference / "batches.npz") as arrays:
@@ -79,18 +81,18 @@ def check(reference: Path, t5x_dir: Path, t5x_python: str) -> None:
 
 def save_every_way(state: TrainState, folder: Path) -> dict[str, Path]:
     """Checkpoints of `state` below `folder`, by the words of the table."""
-    made = {}
+    checkpoints = {}
     for name, use_orbax in (("orbax", True), ("classic", False)):
         checkpointer = SaveCheckpointConfig().make_checkpointer(folder / name, use_orbax)
         step = checkpointer.save(state, None, {})
         checkpointer.close()
-        made[f"Limba's {name} checkpoint"] = folder / name / f"checkpoint_{step}"
-    source = made["Limba's orbax checkpoint"]
+        checkpoints[f"Limba's {name} checkpoint"] = folder / name / f"checkpoint_{step}"
+    source = checkpoints["Limba's orbax checkpoint"]
     with contextlib.redirect_stdout(sys.stderr):  # stdout is the table's
         for name in ("orbax", "classic"):
             converted = to_t5x(source, folder / f"to_t5x_{name}", format_=name, verify=False)
-            made[f"the same after convert to-t5x, {name}"] = converted
-    return made
+            checkpoints[f"the same after convert to-t5x, {name}"] = converted
+    return checkpoints
 
 
 def t5x_goes_on(
@@ -119,7 +121,7 @@ def t5x_goes_on(
 
 def state_distance(expected: TrainState, actual: TrainState) -> float:
     """Of parameters and optimizer state: the largest distance of a tensor, over its norm."""
-    theirs, ours = (state_utils.flatten_state_dict(jax.device_get(s.state_dict())) for s in (expected, actual))
+    theirs, ours = (assignment_maps.flatten_state_dict(jax.device_get(s.state_dict())) for s in (expected, actual))
     return max(parity.distance(np.asarray(theirs[name]), np.asarray(ours[name])) for name in theirs)
 
 
@@ -137,7 +139,7 @@ def difference(losses: Sequence[float], expected: Sequence[float]) -> float:
 def handover(
     reference: Path, t5x_dir: Path, t5x_python: str, folder: Path
 ) -> tuple[list[tuple[str, str, float]], float | None]:
-    """The table's rows (who goes on, from what, largest relative difference of a loss), and the state's distance."""
+    """The table's rows (who resumes, from where, largest relative difference of a loss), and the state's distance."""
     limba = Limba(reference)
     expected = json.loads((reference / "losses.json").read_text(encoding="utf-8"))["loss_per_nonpadding_target_token"]
     expected_then = expected[HANDED_OVER:]
@@ -149,10 +151,10 @@ def handover(
     _, then = limba.train(state, limba.last_step)
     rows = [("Limba", "T5X's classic checkpoint of step 0, all steps", difference(first + then, expected))]
 
-    _progress(f"T5X goes on from {1 + len(ours)} checkpoints")
+    _progress(f"T5X resumes from {1 + len(ours)} checkpoints")
     theirs, t5x_orbax = t5x_goes_on(reference, [t5x_classic, *ours.values()], t5x_dir, t5x_python, folder)
 
-    _progress("Limba goes on from T5X's")
+    _progress("Limba resumes from T5X's")
     distance = None
     last = reference / f"orbax_checkpoint_{limba.last_step}"
     for name, path in (("T5X's classic checkpoint", t5x_classic), ("T5X's orbax checkpoint", t5x_orbax)):
@@ -193,4 +195,4 @@ def main(argv: Sequence[str]) -> int:
 if __name__ == "__main__":
     with native_logs.filtered():
         import seqio  # noqa: F401  (kits bind its vocabularies)
-    commands.run_command(main, sys.argv[1:])
+    command_line.run_command(main, sys.argv[1:])

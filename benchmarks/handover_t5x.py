@@ -35,7 +35,7 @@ def main(kit_gin: str, batches_file: str, out: str, save_to: str, *paths: str) -
         partitioner=partitioner,
     )
 
-    made = None  # one trainer for all: compiling costs more than the steps
+    shared_trainer = None  # for all checkpoints: compiling costs more than the steps
     losses: dict[str, list[float]] = {}
     for path in paths:
         state, _ = utils.create_checkpoint_manager_and_restore(
@@ -47,14 +47,14 @@ def main(kit_gin: str, batches_file: str, out: str, save_to: str, *paths: str) -
             use_orbax=not (Path(path) / "checkpoint").is_file(),
         )
         step = int(state.step)
-        if made is None:
+        if shared_trainer is None:
             Path(save_to).mkdir()
             manager = checkpoints.OrbaxCheckpointManagerInterface(
                 save_to, initializer.global_train_state_shape, partitioner
             )
             manager.save(state)
             manager.close()
-            made = gin.get_configurable(trainer.Trainer)(
+            shared_trainer = gin.get_configurable(trainer.Trainer)(
                 model=model,
                 train_state=state,
                 partitioner=partitioner,
@@ -63,12 +63,13 @@ def main(kit_gin: str, batches_file: str, out: str, save_to: str, *paths: str) -
                 train_state_axes=initializer.train_state_axes,
                 rng=jax.random.PRNGKey(0),
             )
-        made.train_state = state
+        shared_trainer.train_state = state
         losses[path] = []
         for s in range(step, len(batches["decoder_target_tokens"])):
-            summary = made.train(iter([{name: rows[s] for name, rows in batches.items()}]), 1, start_step=s).result()
+            rows_of_step = {name: rows[s] for name, rows in batches.items()}
+            summary = shared_trainer.train(iter([rows_of_step]), 1, start_step=s).result()
             losses[path].append(float(summary["loss_per_nonpadding_target_token"].value))
-        print(f"T5X went on from {path} at step {step}", file=sys.stderr, flush=True)
+        print(f"T5X resumed from {path} at step {step}", file=sys.stderr, flush=True)
     Path(out).write_text(json.dumps(losses), encoding="utf-8")
 
 

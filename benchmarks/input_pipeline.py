@@ -1,101 +1,55 @@
-"""Examples per cpu-second: this project's input pipeline against the usual shape of a SeqIO pipeline, in one run.
+"""Examples per cpu-second and per second: this project's input pipeline against the usual shape of a SeqIO pipeline.
 
-    python benchmarks/input_pipeline.py [--seconds 20]
+    python -m benchmarks.input_pipeline [--seconds 20] [--against ANOTHER_CHECKOUT]
 
-Prints one JSON line. Both read the same JSON-lines shards through the same source, tokenize with the same SentencePiece
-vocabulary, concatenate, corrupt spans (512 inputs, 114 targets), shuffle and batch. Ours is `tasks.pipeline` as it
-trains, position saved once per round; "cached" reads the same task from `limba cache`. The reference is made of SeqIO's
-own preprocessors and feature converter, an example per graph call, with T5's span corruption written in TensorFlow, as
-T5's mixtures do. Rounds alternate, so that all see the same machine.
+Prints one JSON line. All sides read the same JSON-lines shards through the same source, tokenize with the same
+SentencePiece vocabulary, concatenate, corrupt spans (512 inputs, 114 targets), shuffle and batch. "ours" is
+`tasks.pipeline` as it trains, position saved once per round, in threads; "processes" is the same with `num_workers` 2;
+"cached" reads the same task from `limba cache`. The reference is made of SeqIO's own preprocessors and feature
+converter, an example per graph call, with T5's span corruption written in TensorFlow, as T5's mixtures do. "before" is
+"ours" in the other checkout. Each side has a process of its own, whose children's time counts; rounds alternate, so
+that all see the same machine.
 """
 
 import argparse
+import itertools
 import json
 import logging
+import multiprocessing
 import os
 import pathlib
+import resource
+import statistics
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import seqio
-import tensorflow as tf
+from limba.data import contract
+from limba.machine import library_patches
+from tasks import objectives, pretraining, sources
 
-from limba import cached_data, data
-from tasks import cache, objectives, pipeline, pretraining, python_docs, sources, vocabularies
-
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 LENGTHS = objectives.span_corruption_lengths()
-RAW_LENGTH = objectives.SpanCorruption().raw_length(512)
-NOISE_DENSITY, MEAN_SPAN_LENGTH = 0.15, 3.0
 
 
-def random_segments(num_items: tf.Tensor, num_segments: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Lengths of `num_segments` random non-empty segments of `num_items` items."""
-    is_start = seqio.stateless_shuffle(tf.cast(tf.range(num_items - 1) < num_segments - 1, tf.int32), seed)
-    segment = tf.cumsum(tf.pad(is_start, [[1, 0]]))
-    return tf.math.segment_sum(tf.ones_like(segment), segment)
+def reference_batches(
+    data_files: str, vocabulary_file: str, batch_size: int, shuffle_buffer_size: int
+) -> Iterator[Any]:
+    import seqio
 
+    from benchmarks import seqio_pipeline
 
-def noise_mask(length: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-    num_noise = tf.cast(tf.round(tf.cast(length, tf.float32) * NOISE_DENSITY), tf.int32)
-    num_noise = tf.clip_by_value(num_noise, 1, length - 1)
-    num_spans = tf.maximum(tf.cast(tf.round(tf.cast(num_noise, tf.float32) / MEAN_SPAN_LENGTH), tf.int32), 1)
-    noise = random_segments(num_noise, num_spans, seeds[0])
-    text = random_segments(length - num_noise, num_spans, seeds[1])
-    starts = tf.cumsum(tf.reshape(tf.stack([text, noise], axis=1), [-1]))[:-1]
-    is_start = tf.math.unsorted_segment_sum(tf.ones_like(starts), starts, length)
-    return tf.math.floormod(tf.cumsum(is_start), 2) == 1
-
-
-def spans_to_sentinels(tokens: tf.Tensor, mask: tf.Tensor, vocabulary: seqio.Vocabulary) -> tf.Tensor:
-    before = tf.pad(mask[:-1], [[1, 0]])
-    is_start = mask & ~before
-    sentinels = vocabulary.vocab_size - tf.cumsum(tf.cast(is_start, tf.int32))
-    return tf.boolean_mask(tf.where(is_start, sentinels, tokens), ~(mask & before))
-
-
-def reference_preprocessors(vocabulary: seqio.Vocabulary) -> list:
-    @seqio.map_over_dataset
-    def rename(example):
-        return {"targets": example["text"]}
-
-    def concatenate_and_split(dataset):
-        # 128 documents at a time, as in T5's pre-training tasks.
-        texts = dataset.map(lambda example: example["targets"]).ragged_batch(128)
-        windows = texts.map(lambda batch: tf.RaggedTensor.from_row_splits(
-            batch.flat_values,
-            tf.concat([tf.range(0, tf.size(batch.flat_values), RAW_LENGTH), [tf.size(batch.flat_values)]], 0),
-        ))  # fmt: skip
-        return windows.unbatch().map(lambda window: {"targets": window})
-
-    @seqio.map_over_dataset(num_seeds=2)
-    def denoise(example, seeds):
-        tokens = example["targets"]
-        mask = noise_mask(tf.size(tokens), seeds)
-        return {
-            "inputs": spans_to_sentinels(tokens, mask, vocabulary),
-            "targets": spans_to_sentinels(tokens, ~mask, vocabulary),
-        }
-
-    return [
-        rename,
-        lambda dataset, output_features: seqio.preprocessors.tokenize(
-            dataset, output_features, copy_pretokenized=False
-        ),
-        concatenate_and_split,
-        lambda dataset: dataset.filter(lambda example: tf.size(example["targets"]) > 1),
-        denoise,
-        seqio.preprocessors.append_eos,
-    ]
-
-
-def reference_batches(data_files: str, vocabulary: seqio.Vocabulary, batch_size: int, shuffle_buffer_size: int):
+    vocabulary = seqio.SentencePieceVocabulary(vocabulary_file, extra_ids=100)
     feature = seqio.Feature(vocabulary=vocabulary, add_eos=True)
     task = seqio.TaskRegistry.add(
         "benchmark_reference",
         source=sources.HuggingFaceSource({"train": data_files}),
-        preprocessors=reference_preprocessors(vocabulary),
+        preprocessors=seqio_pipeline.reference_preprocessors(vocabulary),
         output_features={"inputs": feature, "targets": feature},
         shuffle_buffer_size=shuffle_buffer_size,
     )
@@ -106,61 +60,111 @@ def reference_batches(data_files: str, vocabulary: seqio.Vocabulary, batch_size:
     return dataset.batch(batch_size, drop_remainder=True).as_numpy_iterator()
 
 
+def open_side(side: str, folder: pathlib.Path, batch_size: int) -> Iterator[Any]:
+    """The training batches of a side."""
+    data_files, vocabulary = str(folder / "corpus" / "train-*.jsonl"), str(folder / "spiece.model")
+    if side == "reference":
+        return reference_batches(data_files, vocabulary, batch_size, 2000)
+    pretraining.register_pretraining_task(
+        "benchmark_ours", data_files={"train": data_files}, vocabulary=vocabulary, shuffle_buffer_size=2000
+    )
+    config = contract.DatasetConfig(
+        "benchmark_ours", LENGTHS, "train", batch_size, seed=0, num_workers=2 if side == "processes" else 0
+    )
+    if side == "cached":
+        from tasks.cached import cached_data, write_cache
+        from tasks.registry import providers
+
+        write_cache.write_cache(providers.find_provider("benchmark_ours"), "train", LENGTHS, folder / "cached")
+        return iter(cached_data.get_dataset(config, 0, 1, "EncDecFeatureConverter", str(folder / "cached")))
+    from limba import tasks_door
+
+    return iter(tasks_door.get_dataset(config, 0, 1, "EncDecFeatureConverter"))
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of its running children."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    children = [pathlib.Path(f"/proc/{child.pid}/stat").read_text() for child in multiprocessing.active_children()]
+    of_children = sum(sum(map(int, stat.rpartition(")")[2].split()[11:13])) for stat in children)
+    return time.process_time() + of_children / ticks
+
+
+def measure(side: str, folder: pathlib.Path, seconds: float, batch_size: int) -> dict[str, float]:
+    """Examples per cpu-second and per second of one side, in this process."""
+    logging.disable(logging.WARNING)
+    library_patches.install()
+    batches = open_side(side, folder, batch_size)
+    for _ in range(30):  # What was made ahead while the pipeline was opened does not count.
+        next(batches)
+    began, cpu, examples = time.monotonic(), _cpu_seconds(), 0
+    while time.monotonic() - began < seconds:
+        examples += len(next(batches)["encoder_input_tokens"])
+    if hasattr(batches, "save_state"):
+        batches.save_state()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {
+        "per_cpu_second": examples / (_cpu_seconds() - cpu),
+        "per_second": examples / (time.monotonic() - began),
+        "peak_mb": peak,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=20.0, help="wall time to measure each side (20)")
     parser.add_argument("--batch_size", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=3, help="in which the time is measured (3)")
+    parser.add_argument("--against", metavar="FOLDER", help="another checkout, whose pipeline is the side `before`")
+    parser.add_argument("--side", help="measure one side, in the folder given by --folder")
+    parser.add_argument("--folder", type=pathlib.Path)
     args = parser.parse_args()
-    logging.disable(logging.WARNING)
-
-    with tempfile.TemporaryDirectory() as directory:
-        python_docs.write_corpus(directory)
-        data_files = str(pathlib.Path(directory) / "train-*.jsonl")
-        model = vocabularies.train_vocabulary(
-            sources.HuggingFaceSource({"train": data_files}), pathlib.Path(directory) / "spiece.model", vocab_size=8192
-        )
-        vocabulary = seqio.SentencePieceVocabulary(str(model), extra_ids=100)
-        pretraining.register_pretraining_task(
-            "benchmark_ours", data_files={"train": data_files}, vocabulary=vocabulary, shuffle_buffer_size=2000
-        )
-        config = data.DatasetConfig("benchmark_ours", LENGTHS, "train", args.batch_size, seed=0)
-        ours = pipeline.get_train_batches(config)
-        cached_at = pathlib.Path(directory) / "cached"
-        cache.write_cache(seqio.TaskRegistry.get("benchmark_ours"), "train", LENGTHS, cached_at)
-        cached = cached_data.get_dataset(config, 0, 1, "EncDecFeatureConverter", str(cached_at))
-        reference = reference_batches(data_files, vocabulary, args.batch_size, 2000)
-
-        sides = {"ours": ours, "reference": reference, "cached": cached}
-        examples, cpu = dict.fromkeys(sides, 0), dict.fromkeys(sides, 0.0)
-        num_rounds = 5
-        for batches in sides.values():
-            for _ in range(5):
-                next(batches)
-        for _ in range(num_rounds):
-            for side, batches in sides.items():
-                start, start_cpu = time.monotonic(), time.process_time()
-                while time.monotonic() - start < args.seconds / num_rounds:
-                    examples[side] += len(next(batches)["encoder_input_tokens"])
-                if side == "ours":
-                    ours.save_state()
-                cpu[side] += time.process_time() - start_cpu
-    rates = {side: examples[side] / cpu[side] for side in sides}
+    if args.side:
+        print(json.dumps(measure(args.side, args.folder, args.seconds, args.batch_size)))
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        _run(ROOT, "tasks.python_docs", "--out", str(folder / "corpus"))
+        vocabulary = ["--data_files", str(folder / "corpus" / "train-*.jsonl"), "--vocab_size", "8192"]
+        _run(ROOT, "limba", "vocab", "build", *vocabulary, "--out", str(folder / "spiece.model"))
+        sides = ["ours", "processes", "reference", "cached", *(["before"] if args.against else [])]
+        options = ["--folder", name, "--seconds", str(args.seconds / args.rounds), "--batch_size", str(args.batch_size)]
+        found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
+        for _, side in itertools.product(range(args.rounds), sides):
+            found[side].append(_measure_in_process(side, options, args.against))
+    medians = {
+        side: {key: round(statistics.median(one[key] for one in of_side), 1) for key in of_side[0]}
+        for side, of_side in found.items()
+    }
+    ours = medians["ours"]
     print(
         json.dumps(
             {
                 "benchmark": "input_pipeline",
-                "examples_per_cpu_second": round(rates["ours"], 1),
-                "reference_examples_per_cpu_second": round(rates["reference"], 1),
-                "cached_examples_per_cpu_second": round(rates["cached"], 1),
-                "ratio": round(rates["ours"] / rates["reference"], 2),
+                **medians,
+                "ratio_to_reference": round(ours["per_cpu_second"] / medians["reference"]["per_cpu_second"], 2),
+                "ratio_of_processes": round(medians["processes"]["per_second"] / ours["per_second"], 2),
                 "inputs": LENGTHS["inputs"],
                 "targets": LENGTHS["targets"],
                 "batch_size": args.batch_size,
                 "cpus": os.cpu_count(),
-                "tensorflow": tf.__version__,
             }
         )
     )
+
+
+def _measure_in_process(side: str, options: list[str], against: str | None) -> dict[str, float]:
+    # This file measures the other checkout too: its modules are found there first.
+    root = pathlib.Path(against) if side == "before" and against else ROOT
+    command = [str(ROOT / "benchmarks" / "input_pipeline.py"), "--side", "ours" if side == "before" else side, *options]
+    out = _run(root, *command)
+    return json.loads(out.splitlines()[-1])
+
+
+def _run(root: pathlib.Path, *command: str) -> str:
+    program = [sys.executable, *([] if command[0].endswith(".py") else ["-m"]), *command]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    return subprocess.run(program, env=environment, cwd=root, check=True, capture_output=True, text=True).stdout
 
 
 if __name__ == "__main__":

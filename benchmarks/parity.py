@@ -22,11 +22,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
-from limba import commands, gin_utils, native_logs, t5x_compat
-from limba import metrics as metrics_lib
-from limba.partitioning import PjitPartitioner
-from limba.train_state import TrainState
-from limba.trainer import Trainer
+from limba.checkpoints.train_state import TrainState
+from limba.gin_config import command_line, gin_files, t5x_names
+from limba.machine import native_logs
+from limba.models import metrics as metrics_lib
+from limba.partitioning.meshes import PjitPartitioner
+from limba.training.trainer import Trainer
 
 # Relative, float32: the loss of every step, and each tensor's L2 distance over its norm. A kit in lower precision binds
 # TOLERANCE in kit.gin, which is then both.
@@ -57,8 +58,8 @@ def run_kit(kit: Path, out: Path) -> None:
     for name in ("kit.gin", "init.npz", "batches.npz"):
         if not (kit / name).is_file():
             raise FileNotFoundError(f"{kit / name} is missing; a kit holds kit.gin, init.npz and batches.npz.")
-    t5x_compat.install()
-    gin_utils.parse_gin_flags([str(kit / "kit.gin")], [])
+    t5x_names.install()
+    gin_files.parse_gin_flags([str(kit / "kit.gin")], [])
     model = macro("MODEL")
     trainer = gin.get_configurable(Trainer)(model=model, partitioner=PjitPartitioner(devices=jax.devices()[:1]))
     state = _initial_state(trainer, np.load(kit / "init.npz"), int(macro("START_STEP")))
@@ -169,4 +170,4 @@ def main(argv: Sequence[str]) -> int:
 if __name__ == "__main__":
     with native_logs.filtered():
         import seqio  # noqa: F401  (kits bind its vocabularies)
-    commands.run_command(main, sys.argv[1:])
+    command_line.run_command(main, sys.argv[1:])

@@ -35,7 +35,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from limba import flops, topologies
+from limba.plan import flops, topologies
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DTYPES = ("bfloat16", "float32")
@@ -61,7 +61,7 @@ class Workload:
     """What every side trains on.
 
     Attributes:
-      sizes: fields of `limba.network.T5Config`, without `dtype`.
+      sizes: fields of `limba.network.t5.T5Config`, without `dtype`.
       dtype: "bfloat16" or "float32", of activations; parameters are float32.
       batch_size, inputs, targets: rows, and tokens of each.
     """
@@ -87,7 +87,7 @@ class Workload:
 
 
 def forward_flops(workload: Workload) -> float:
-    """FLOPs of the matrix products of one forward pass, counted by `limba.flops`."""
+    """FLOPs of the matrix products of one forward pass, counted by `limba.plan.flops`."""
     return workload.batch_size * flops.forward_flops(workload.sizes, workload.inputs, workload.targets)
 
 
@@ -114,26 +114,30 @@ class _Vocabulary:
 def _limba(workload: Workload) -> Side:
     import jax
 
-    from limba import adafactor, models, network, partitioning, schedules, trainer
+    from limba import models
+    from limba.network import t5
+    from limba.optimizers import adafactor, schedules
+    from limba.partitioning import meshes
+    from limba.training import trainer
 
-    config = network.T5Config(**workload.sizes, dtype=workload.dtype, dropout_rate=0.0)
+    config = t5.T5Config(**workload.sizes, dtype=workload.dtype, dropout_rate=0.0)
     vocabulary: Any = _Vocabulary(config.vocab_size)
     model = models.EncoderDecoderModel(
-        network.Transformer(config),
+        t5.Transformer(config),
         vocabulary,
         vocabulary,
         adafactor.Adafactor(logical_factor_rules=adafactor.standard_logical_factor_rules()),
         z_loss=Z_LOSS,
     )
-    made: Any = trainer.Trainer(
+    limba_trainer: Any = trainer.Trainer(
         model,
-        partitioning.PjitPartitioner(devices=jax.devices()[:1]),
+        meshes.PjitPartitioner(devices=jax.devices()[:1]),
         schedules.create_learning_rate_scheduler("constant * rsqrt_decay", 1.0, 10_000),
     )
-    state = made.new_state(jax.random.key(0))
-    batch = made.partitioner.shard_batch(workload.batch())
+    state = limba_trainer.new_state(jax.random.key(0))
+    batch = limba_trainer.partitioner.shard_batch(workload.batch())
     start = time.monotonic()
-    step = made.train_step.lower(state, batch).compile()
+    step = limba_trainer.train_step.lower(state, batch).compile()
     compile_seconds = time.monotonic() - start
 
     def run(num_steps: int) -> None:
@@ -145,7 +149,7 @@ def _limba(workload: Workload) -> Side:
     return run, {
         "compile_seconds": round(compile_seconds, 1),
         "temporary_mib": round(step.memory_analysis().temp_size_in_bytes / 2**20),
-        "parameters": sum(x.size for x in jax.tree.leaves(made.param_shapes)),
+        "parameters": sum(x.size for x in jax.tree.leaves(limba_trainer.param_shapes)),
         "versions": {"jax": jax.__version__},
     }
 
@@ -179,7 +183,7 @@ def _t5x(workload: Workload) -> Side:
         input_types={name: rows.dtype for name, rows in batch.items()},
         partitioner=partitioner,
     )
-    made = trainer.Trainer(
+    t5x_trainer = trainer.Trainer(
         model,
         initializer.from_scratch(jax.random.PRNGKey(0)),
         partitioner,
@@ -191,17 +195,17 @@ def _t5x(workload: Workload) -> Side:
         num_microbatches=None,
     )
     start = time.monotonic()
-    made.compile_train(batch)
+    t5x_trainer.compile_train(batch)
     compile_seconds = time.monotonic() - start
     batches = itertools.repeat(batch)
 
     def run(num_steps: int) -> None:
-        made.train(batches, num_steps)
-        jax.block_until_ready(made.train_state)
+        t5x_trainer.train(batches, num_steps)
+        jax.block_until_ready(t5x_trainer.train_state)
 
     return run, {
         "compile_seconds": round(compile_seconds, 1),
-        "parameters": sum(x.size for x in jax.tree.leaves(made.train_state.params)),
+        "parameters": sum(x.size for x in jax.tree.leaves(t5x_trainer.train_state.params)),
         "versions": {"jax": jax.__version__},
     }
 
@@ -447,7 +451,7 @@ def sizes_from_gin(gin_file: str) -> dict[str, Any]:
     """
     from gin import config_parser  # type: ignore[attr-defined]
 
-    from limba import network
+    from limba.network import t5
 
     class Names(config_parser.ParserDelegate):
         """Leaves `%MACRO` as its name in a tuple, and `@references`, which sizes do not hold, as None."""
@@ -480,7 +484,7 @@ def sizes_from_gin(gin_file: str) -> dict[str, Any]:
         fields.pop(chosen_here, None)
     if "vocab_size" not in fields:
         raise SystemExit(f"--gin_file: {gin_file} binds no T5Config.vocab_size; give a file of gin/models.")
-    config = network.T5Config(**fields)
+    config = t5.T5Config(**fields)
     sizes = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     return {k: v for k, v in sizes.items() if k not in ("dtype", "dropout_rate")}
 

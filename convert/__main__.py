@@ -15,16 +15,16 @@ import importlib
 import os
 import sys
 
-from convert import memory
+from convert.compare import memory
 
 # The module of a command has `add_arguments(parser)` and `run(args)`. It is imported when its command is given.
 _COMMANDS = {
     "to-hf": ("convert.to_hf", "write a Hugging Face folder from a checkpoint of Limba or T5X"),
     "from-hf": ("convert.from_hf", "write a checkpoint and a gin file from a Hugging Face T5"),
-    "to-t5x": ("convert.to_t5x", "write a checkpoint that T5X goes on from"),
+    "to-t5x": ("convert.to_t5x", "write a checkpoint that T5X resumes from"),
     "from-t5x": ("convert.from_t5x", "write a Limba checkpoint from one of T5X"),
     "all": ("convert.all_checkpoints", "write a Hugging Face folder of every checkpoint of a run"),
-    "check": ("convert.check", "compare two models: parameters, logits, loss and greedy output"),
+    "check": ("convert.compare.comparison", "compare two models: parameters, logits, loss and greedy output"),
     "push": ("convert.push", "upload a converted folder to the Hugging Face hub"),
 }
 
@@ -32,7 +32,7 @@ _COMMANDS = {
 def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
     argv = sys.argv[1:] if argv is None else argv
-    # Conversion needs no accelerator, and must not take one from a training that is going on.
+    # Conversion needs no accelerator, and must not take one from a running training.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
     listing = "\n".join(f"  {name:8} {description}" for name, (_, description) in _COMMANDS.items())
@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("command", metavar="COMMAND", choices=_COMMANDS, help=argparse.SUPPRESS)
     command = parser.parse_args(argv[:1]).command
 
-    memory.give_back_at_once()
+    memory.return_freed_memory()
     module, description = _COMMANDS[command]
     try:
         implementation = importlib.import_module(module)
@@ -63,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\ninterrupted: the same command goes on where it was.", file=sys.stderr)
+        print("\ninterrupted: the same command resumes there.", file=sys.stderr)
         return 130
     return 0
 

@@ -1,9 +1,8 @@
-"""Every checkpoint of a run to Hugging Face folders, also while the run is still going on.
+"""Converts every checkpoint of a run to Hugging Face folders, also while the run still trains.
 
     python -m convert all runs/base exports/base --watch
 
-Each gets a folder of its own, `OUT/checkpoint_<step>`; those that are there already stay, so the command can be given
-again at any time.
+Each gets its own folder, `OUT/checkpoint_<step>`. Folders that are complete stay, so the command can be repeated.
 """
 
 import argparse
@@ -13,28 +12,27 @@ import time
 from pathlib import Path
 from typing import Any
 
-from convert import models, to_hf
-from limba import storage
-from limba.checkpoint_directories import all_checkpoints, checkpoint_path, checkpoint_steps
-from limba.checkpoint_files import load_run_info
-
-_POLL_SECONDS = 20.0
+from convert import to_hf
+from convert.model_files import any_format
+from limba.checkpoint_files.directories import all_checkpoints, checkpoint_path, checkpoint_steps
+from limba.checkpoint_files.run_folder import has_run_info, load_run_info
+from limba.machine import storage
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_dir", help="the run's directory, of Limba or T5X")
     parser.add_argument("out", help="the folder in which each checkpoint gets its own")
-    parser.add_argument("--keep-converting", action="store_true", help="go on with the next after one that fails")
+    parser.add_argument("--keep-converting", action="store_true", help="continue after a checkpoint that fails")
     parser.add_argument(
         "--watch",
         nargs="?",
         type=float,
         const=120.0,
         metavar="MINUTES",
-        help="wait for the next checkpoint, until the run's last step or for MINUTES in vain (120)",
+        help="wait for the next checkpoint, until the run's last step and at most MINUTES (120)",
     )
     to_hf.add_options(parser)
-    models.add_told_arguments(parser)
+    any_format.add_hint_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -56,13 +54,11 @@ def convert_all(
     options: dict[str, Any],
     keep_converting: bool = False,
     watch_seconds: float | None = None,
-    poll_seconds: float = _POLL_SECONDS,
+    poll_seconds: float = 20.0,
 ) -> list[int]:
     """Converts every checkpoint that is not converted yet; returns the steps that now are.
 
     Args:
-      run_dir: the run.
-      out: where the folders are made.
       options: arguments of `to_hf.to_hf`.
       keep_converting: an error is printed, and raised when all others are done.
       watch_seconds: how long to wait for another checkpoint; None does not wait.
@@ -76,23 +72,22 @@ def convert_all(
     if watch_seconds is None:
         all_checkpoints(directory)
     converted: list[int] = []
-    failed: dict[int, str] = {}
+    failed: list[int] = []
     last_news = time.monotonic()
     while True:
-        waiting = [step for step in checkpoint_steps(directory) if step not in converted and step not in failed]
+        waiting = [step for step in checkpoint_steps(directory) if step not in (*converted, *failed)]
         for step in waiting:
             path = checkpoint_path(directory, step)
             try:
                 to_hf.to_hf(path, out / path.name, **options)
                 converted.append(step)
             except (ValueError, OSError) as error:
-                if watch_seconds is not None and not storage.is_dir(path):
-                    print(f"{path.name} was removed by the run before it was converted.", file=sys.stderr)
-                elif not keep_converting:
+                was_removed = watch_seconds is not None and not storage.is_dir(path)
+                if not was_removed and not keep_converting:
                     raise
-                else:
-                    print(f"error: {path.name}: {error}", file=sys.stderr)
-                failed[step] = str(error)
+                removed = "was removed by the run before it was converted."
+                print(f"{path.name} {removed}" if was_removed else f"error: {path.name}: {error}", file=sys.stderr)
+                failed.append(step)
             last_news = time.monotonic()
         done = not waiting and (
             watch_seconds is None
@@ -106,8 +101,7 @@ def convert_all(
     if not converted and not failed:
         all_checkpoints(directory)  # Says that there is none.
     print(f"{len(converted)} checkpoints are in {out}.")
-    lost = {step: error for step, error in failed.items() if storage.is_dir(checkpoint_path(directory, step))}
-    if lost:
+    if lost := [step for step in failed if storage.is_dir(checkpoint_path(directory, step))]:
         raise ValueError(f"{len(lost)} could not be converted: {', '.join(f'checkpoint_{step}' for step in lost)}.")
     return converted
 
@@ -115,6 +109,6 @@ def convert_all(
 def _last_step(directory: storage.AnyPath, step: int) -> float:
     """The step at which the run ends, as a checkpoint says it; infinite if it does not."""
     path = checkpoint_path(directory, step)
-    if not storage.is_file(path / "run" / "run.json"):
+    if not has_run_info(path):
         return float("inf")
     return load_run_info(path).get("total_steps") or float("inf")

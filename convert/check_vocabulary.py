@@ -1,4 +1,4 @@
-"""`limba vocab check MODEL`: whether all that read a model's vocabulary give the same ids.
+"""`limba vocab check MODEL`: do all libraries that read a model's vocabulary give the same ids?
 
 Compared are SentencePiece itself, SeqIO (with the model's extra_ids: what training sees), Hugging Face's fast and slow
 tokenizers (what users of an export see), and the rows of the embedding. MODEL is a SentencePiece model, a checkpoint or
@@ -17,25 +17,27 @@ from typing import Any
 
 import sentencepiece
 
-from convert import hf_tokenizer, transformers_library
-from limba import native_logs
+from convert.compare import transformers_library
+from convert.hf import hf_folder, hf_tokenizer
+from convert.model_files import any_format
+from limba.machine import native_logs
 
-_SPECIAL_IDS = {"<pad>": 0, "</s>": 1, "<unk>": 2}
+_SPECIAL_IDS = {token: id_ for id_, token in enumerate(hf_tokenizer.SPECIAL_TOKENS)}
 _SENTINELS = (0, 1, 99)
 _TEXTS = ("Hello, world! 1234", "Ștefan și-a amintit: „da, mâine”.", "日本語")
 _TEXT_WITH_SENTINELS = "a <extra_id_0> of <extra_id_1>"
-_SIZE, _SEQIO = "ids", "SeqIO"
+_SIZE, _SEQIO, _HUGGING_FACE = "ids", "SeqIO", ("HF fast", "HF slow")
 
 
 @dataclasses.dataclass(frozen=True)
-class Reader:
-    """One that reads the vocabulary.
+class Implementation:
+    """A library that reads the vocabulary: a column of the table.
 
     Attributes:
-      name: of its column.
-      ids: by token, and the number of ids under "ids"; a token that it does not have is left out.
-      encode: a text's ids, without EOS; None if it takes no text.
-      note: why it is not there; then there are no ids.
+      name: of the column.
+      ids: by token, and the number of ids under "ids"; tokens that it does not have are left out.
+      encode: gives the ids of a text, without EOS; None if it takes no text.
+      note: why the library cannot be compared; then there are no ids.
     """
 
     name: str
@@ -45,32 +47,22 @@ class Reader:
 
 
 @dataclasses.dataclass(frozen=True)
-class Checked:
-    """A vocabulary as `run.json` describes it, and what else the model has.
+class ModelVocabulary:
+    """The vocabulary of a model, and what must agree with it; None is not known, or not there."""
 
-    Attributes:
-      vocabulary: "class", "sentencepiece_model_file", "extra_ids".
-      embedding_rows: None if they are not known.
-      folder: of Hugging Face; None if it has none of its own.
-      problems: what could not be read, in whole sentences with the remedy.
-    """
-
-    vocabulary: Mapping[str, Any]
+    vocabulary: Mapping[str, Any]  # Its record in `run.json`.
     embedding_rows: int | None = None
-    folder: Path | None = None
-    problems: tuple[str, ...] = ()
+    folder: Path | None = None  # Of Hugging Face.
+    problems: tuple[str, ...] = ()  # What could not be read, in whole sentences with the remedy.
 
 
 # -------------------------------------------------------- the model --------------------------------------------------
 
 
-def open_vocabulary(model: str, vocab: str | None = None, extra_ids: int | None = None) -> Checked:
-    """Finds the vocabulary of a model.
+def open_vocabulary(model: str, vocab: str | None = None, extra_ids: int | None = None) -> ModelVocabulary:
+    """Finds the vocabulary of a SentencePiece model, a checkpoint, a run's directory, or a Hugging Face folder.
 
-    Args:
-      model: a SentencePiece model, a checkpoint, a run's directory, or a Hugging Face folder.
-      vocab: the SentencePiece model, where the model's files do not say it.
-      extra_ids: sentinels behind its pieces, likewise.
+    `vocab` is the SentencePiece model and `extra_ids` the sentinels behind its pieces, where the files do not say it.
 
     Raises:
       FileNotFoundError: if there is none.
@@ -78,124 +70,95 @@ def open_vocabulary(model: str, vocab: str | None = None, extra_ids: int | None 
     """
     path = Path(model).expanduser()
     if path.is_file():
-        return Checked(_of_file(path, extra_ids))
-    from convert import hf_folder, models
-
-    told = models.Told(vocab=vocab, extra_ids=extra_ids)
+        return ModelVocabulary(hf_tokenizer.open_model(path, extra_ids).vocabulary)
+    hints = any_format.ModelHints(vocab=vocab, extra_ids=extra_ids)
     if path.is_dir() and (hf_folder.is_folder(path) or (path / "tokenizer_config.json").is_file()):
-        return _open_folder(path, told)
+        return _open_folder(path, hints)
     if "://" not in model and not path.exists():
         raise FileNotFoundError(
             f"{model} does not exist (working directory {Path.cwd()}). Give a SentencePiece model, a checkpoint, a "
             "run's directory, or a Hugging Face folder."
         )
-    opened = models.open_model(model, told)
+    opened = any_format.open_model(model, hints)
     if opened.vocabulary is None:
         raise FileNotFoundError(f"{model} does not say its vocabulary; give the SentencePiece model with --vocab FILE.")
-    return Checked(opened.vocabulary, opened.config.vocab_size)
+    return ModelVocabulary(opened.vocabulary, opened.config.vocab_size)
 
 
-def _of_file(path: Path, extra_ids: int | None) -> dict[str, Any]:
-    try:
-        own = _own_sentinels(path)
-    except RuntimeError as error:
-        raise ValueError(f"{path} is not a SentencePiece model.") from error
-    if extra_ids is None:
-        extra_ids = 0 if own else 100
-    return {"class": "SentencePieceVocabulary", "sentencepiece_model_file": str(path), "extra_ids": extra_ids}
-
-
-def _own_sentinels(path: Path) -> bool:
-    model = sentencepiece.SentencePieceProcessor(model_file=str(path))
-    return model.id_to_piece(model.get_piece_size() - 1) in ("▁<extra_id_0>", "<extra_id_0>")
-
-
-def _open_folder(path: Path, told: Any) -> Checked:
-    from convert import models
-
+def _open_folder(path: Path, hints: any_format.ModelHints) -> ModelVocabulary:
     config = hf_tokenizer.read_json(path / "config.json")
     problems: tuple[str, ...] = ()
     try:
-        vocabulary = models.vocabulary_of_folder(path, told)
+        vocabulary = any_format.vocabulary_of_folder(path, hints)
     except ValueError as error:
-        if not (path / "spiece.model").is_file():
+        if not (path / hf_tokenizer.SPIECE).is_file():
             raise
         problems = (str(error),)
-        vocabulary = _of_file(path / "spiece.model", told.extra_ids)
+        vocabulary = hf_tokenizer.open_model(path / hf_tokenizer.SPIECE, hints.extra_ids).vocabulary
     if vocabulary is None:
         raise FileNotFoundError(
             f"{path} has no tokenizer files; give the SentencePiece model with --vocab FILE, or copy them there."
         )
-    return Checked(vocabulary, config.get("vocab_size"), path, problems)
+    return ModelVocabulary(vocabulary, config.get("vocab_size"), path, problems)
 
 
 # ------------------------------------------------------- the readers -------------------------------------------------
 
 
-def readers(checked: Checked) -> Iterator[Reader]:
+def implementations(checked: ModelVocabulary) -> Iterator[Implementation]:
     """The columns of the table, the embedding aside."""
     vocabulary = checked.vocabulary
     file = vocabulary["sentencepiece_model_file"]
-    yield _sentencepiece(file) if file else Reader("SentencePiece", note="bytes need no model")
+    yield _sentencepiece(file) if file else Implementation("SentencePiece", note="bytes need no model")
     yield _seqio(vocabulary)
     if transformers_library.version() is None:
-        for name in ("HF fast", "HF slow"):
-            yield Reader(name, note="transformers is not installed")
+        yield from (Implementation(name, note="transformers is not installed") for name in _HUGGING_FACE)
         return
     with contextlib.ExitStack() as stack:
         folder = checked.folder
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="limba-vocabulary-")))
             try:
-                hf_tokenizer.write(_tokenizer(vocabulary), folder)
+                hf_tokenizer.write(hf_tokenizer.from_vocabulary(vocabulary), folder)
             except ValueError as error:
-                for name in ("HF fast", "HF slow"):
-                    yield Reader(name, note=f"cannot be written: {error}")
+                yield from (Implementation(name, note=f"cannot be written: {error}") for name in _HUGGING_FACE)
                 return
         yield from _transformers(folder, is_bytes=not file)
 
 
-def _tokenizer(vocabulary: Mapping[str, Any]) -> hf_tokenizer.Tokenizer:
-    file, extra_ids = vocabulary["sentencepiece_model_file"], vocabulary["extra_ids"]
-    if file is None:
-        return hf_tokenizer.Tokenizer(None, hf_tokenizer.NUM_BYTE_IDS, extra_ids)
-    return hf_tokenizer.from_vocabulary(hf_tokenizer.describe(file, extra_ids))
-
-
-def _sentencepiece(file: str) -> Reader:
+def _sentencepiece(file: str) -> Implementation:
     model = sentencepiece.SentencePieceProcessor(model_file=file)
     ids = {"<pad>": model.pad_id(), "</s>": model.eos_id(), "<unk>": model.unk_id(), _SIZE: model.get_piece_size()}
     for i in _SENTINELS:
         for piece in (f"▁<extra_id_{i}>", f"<extra_id_{i}>"):
             if model.id_to_piece(id_ := model.piece_to_id(piece)) == piece:
                 ids[f"<extra_id_{i}>"] = id_
-    return Reader("SentencePiece", ids, model.encode)
+    return Implementation("SentencePiece", ids, model.encode)
 
 
-def _seqio(vocabulary: Mapping[str, Any]) -> Reader:
-    import seqio
-
-    from tasks import vocabularies
+def _seqio(vocabulary: Mapping[str, Any]) -> Implementation:
+    """SeqIO's ids, by the vocabularies that training uses, whose ids are the same."""
+    from tasks.vocabularies import ByteVocabulary, SentencePieceVocabulary, sentencepiece_models
 
     extra_ids = vocabulary["extra_ids"]
-    opened: Any = seqio.ByteVocabulary(extra_ids=extra_ids)
+    opened: Any = ByteVocabulary(extra_ids=extra_ids)
     if file := vocabulary["sentencepiece_model_file"]:
-        opened = seqio.SentencePieceVocabulary(file, extra_ids=extra_ids)
+        opened = SentencePieceVocabulary(file, extra_ids=extra_ids)
         try:
             _ = opened.tokenizer
         except RuntimeError as error:
-            return Reader(_SEQIO, note=f"does not open it with extra_ids={extra_ids}: {error}")
-    size, count = opened.vocab_size, vocabularies.num_sentinels(opened)
+            return Implementation(_SEQIO, note=f"does not open it with extra_ids={extra_ids}: {error}")
+    size, count = opened.vocab_size, sentencepiece_models.num_sentinels(opened)
     ids = {"<pad>": opened.pad_id, "</s>": opened.eos_id, "<unk>": opened.unk_id, _SIZE: size}
     # What span corruption takes: the last ids, downward.
     ids |= {f"<extra_id_{i}>": size - 1 - i for i in _SENTINELS if i < count}
-    return Reader(f"{_SEQIO}, extra_ids={extra_ids}", ids, lambda text: list(opened.encode(text)))
+    return Implementation(f"{_SEQIO}, extra_ids={extra_ids}", ids, lambda text: list(opened.encode(text)))
 
 
-def _transformers(folder: Path, is_bytes: bool) -> Iterator[Reader]:
+def _transformers(folder: Path, is_bytes: bool) -> Iterator[Implementation]:
     transformers = transformers_library.load()
     transformers.logging.set_verbosity_error()
-    for name, wants_fast in (("HF fast", True), ("HF slow", False)):
+    for name, wants_fast in zip(_HUGGING_FACE, (True, False), strict=True):
         try:
             if wants_fast:
                 tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), use_fast=True)
@@ -203,16 +166,17 @@ def _transformers(folder: Path, is_bytes: bool) -> Iterator[Reader]:
                 slow = transformers.ByT5Tokenizer if is_bytes else transformers.T5Tokenizer
                 tokenizer = slow.from_pretrained(str(folder))
         except (OSError, ValueError, TypeError, ImportError, AttributeError) as error:
-            yield Reader(name, note=f"does not load: {next(iter(str(error).splitlines()), type(error).__name__)}")
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            yield Implementation(name, note=f"does not load: {reason}")
             continue
         if tokenizer.is_fast != wants_fast:
-            yield Reader(name, note=f"transformers {transformers.__version__} has none for it")
+            yield Implementation(name, note=f"transformers {transformers.__version__} has none for it")
             continue
         ids = {"<pad>": tokenizer.pad_token_id, "</s>": tokenizer.eos_token_id, "<unk>": tokenizer.unk_token_id}
         ids |= {_SIZE: len(tokenizer)}
         known = tokenizer.get_vocab()
         ids |= {token: known[token] for i in _SENTINELS if (token := f"<extra_id_{i}>") in known}
-        yield Reader(name, ids, _encode_of(tokenizer))
+        yield Implementation(name, ids, _encode_of(tokenizer))
 
 
 def _encode_of(tokenizer: Any) -> Callable[[str], list[int]]:
@@ -222,22 +186,22 @@ def _encode_of(tokenizer: Any) -> Callable[[str], list[int]]:
 # -------------------------------------------------------- comparison -------------------------------------------------
 
 
-def compare(found: Sequence[Reader], checked: Checked) -> Iterator[str]:
+def compare(found: Sequence[Implementation], checked: ModelVocabulary) -> Iterator[str]:
     """What disagrees, in whole sentences with the remedy."""
     yield from checked.problems
     plain, seqio_reader, *hugging_face = found
     if seqio_reader.note:
         own = "<extra_id_0>" in plain.ids
-        remedy = "It has sentinels of its own: open it with extra_ids=0." if own else "Train it anew."
+        remedy = "It has sentinels of its own: open it with extra_ids=0." if own else "Train a new one."
         yield f"{_SEQIO} {seqio_reader.note}. {remedy}"
         return
     folder = checked.folder
-    anew = "Train it anew with `limba vocab build`."
-    again = f"Write the tokenizer of {folder} anew: `limba convert to-hf`." if folder else anew
+    train = "Train a new one with `limba vocab build`."
+    again = f"Write the tokenizer of {folder} again: `limba convert to-hf`." if folder else train
     for token, needed in _SPECIAL_IDS.items():
         for reader in found:
             if not reader.note and reader.ids.get(token) != needed:
-                remedy = again if reader in hugging_face else anew
+                remedy = again if reader in hugging_face else train
                 yield f"{token} is {_shown(reader, token)} in {reader.name}, and {needed} in T5. {remedy}"
     if not any(token in seqio_reader.ids for token in map("<extra_id_{}>".format, _SENTINELS)):
         remedy = "Open it with extra_ids=100." if plain.ids else "Google's ByT5 is so; a new one takes extra_ids=100."
@@ -251,10 +215,8 @@ def compare(found: Sequence[Reader], checked: Checked) -> Iterator[str]:
             )
         for reader in hugging_face:
             if not reader.note and reader.ids.get(token) != seqio_reader.ids.get(token):
-                yield (
-                    f"{token} is {_shown(reader, token)} in {reader.name}, and {_shown(seqio_reader, token)} in SeqIO. "
-                    f"{again}"
-                )
+                expected_id = _shown(seqio_reader, token)
+                yield f"{token} is {_shown(reader, token)} in {reader.name}, and {expected_id} in SeqIO. {again}"
     for reader in hugging_face:
         if not reader.note and reader.ids[_SIZE] != seqio_reader.ids[_SIZE]:
             yield f"{reader.name} has {reader.ids[_SIZE]} ids, and SeqIO {seqio_reader.ids[_SIZE]}. {again}"
@@ -264,11 +226,18 @@ def compare(found: Sequence[Reader], checked: Checked) -> Iterator[str]:
             f"The embedding has {rows} rows for {size} ids: the last {size - rows}, the sentinels first of all, are "
             f"lost. Set T5Config.vocab_size to {_rows(size)} or more."
         )
+    assert seqio_reader.encode is not None
     for text in texts(found):
-        yield from _compare_text(text, found, again)
+        expected = seqio_reader.encode(text)
+        for reader in found:
+            # SentencePiece alone has no sentinels that SeqIO adds.
+            if reader.encode is None or (text == _TEXT_WITH_SENTINELS and reader.name == "SentencePiece"):
+                continue
+            if (ids := reader.encode(text)) != expected:
+                yield f"The text {text!r} is {_some(ids)} in {reader.name}, and {_some(expected)} in SeqIO. {again}"
 
 
-def texts(found: Sequence[Reader]) -> list[str]:
+def texts(found: Sequence[Implementation]) -> list[str]:
     """Texts that all can read: sentinels only where all have them."""
     present = [reader for reader in found[1:] if not reader.note]
     with_sentinels = all("<extra_id_1>" in reader.ids and "<extra_id_0>" in reader.ids for reader in present)
@@ -276,23 +245,11 @@ def texts(found: Sequence[Reader]) -> list[str]:
     return [*_TEXTS, *([_TEXT_WITH_SENTINELS] if with_sentinels and is_text else [])]
 
 
-def _compare_text(text: str, found: Sequence[Reader], again: str) -> Iterator[str]:
-    seqio_reader = found[1]
-    assert seqio_reader.encode is not None
-    expected = seqio_reader.encode(text)
-    for reader in found:
-        # SentencePiece alone has no sentinels that SeqIO adds.
-        if reader.encode is None or (text == _TEXT_WITH_SENTINELS and reader.name == "SentencePiece"):
-            continue
-        if (ids := reader.encode(text)) != expected:
-            yield f"The text {text!r} is {_some(ids)} in {reader.name}, and {_some(expected)} in SeqIO. {again}"
-
-
 def _some(ids: Sequence[int]) -> str:
     return f"[{', '.join(map(str, ids[:8]))}{', …' if len(ids) > 8 else ''}]"
 
 
-def _shown(reader: Reader, token: str) -> str:
+def _shown(reader: Implementation, token: str) -> str:
     return str(reader.ids[token]) if token in reader.ids else "missing"
 
 
@@ -300,7 +257,7 @@ def _rows(size: int) -> int:
     return -(-size // 128) * 128
 
 
-def table(found: Sequence[Reader], checked: Checked) -> str:
+def table(found: Sequence[Implementation], checked: ModelVocabulary) -> str:
     """Tokens down, readers across."""
     present = [reader for reader in found if not reader.note]
     rows = [["", *(reader.name for reader in present), "embedding"]]
@@ -321,12 +278,10 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="limba vocab check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=["check"], help=argparse.SUPPRESS)
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("--vocab", metavar="FILE", help="the SentencePiece model, where MODEL does not say it")
-    parser.add_argument(
-        "--extra_ids", type=int, metavar="N", help="sentinels behind its pieces (100; 0 if it has some)"
-    )
+    sentinels = "sentinels behind its pieces (100; 0 if it has some)"
+    parser.add_argument("--extra_ids", type=int, metavar="N", help=sentinels)
     parser.add_argument("--embedding_rows", type=int, metavar="N", help="T5Config.vocab_size, where MODEL has none")
     args = parser.parse_args(argv)
     for name, least in (("extra_ids", 0), ("embedding_rows", 1)):
@@ -338,7 +293,7 @@ def main(argv: Sequence[str]) -> int:
     if args.embedding_rows is not None:
         checked = dataclasses.replace(checked, embedding_rows=args.embedding_rows)
     with native_logs.filtered():  # SeqIO brings TensorFlow in.
-        found = list(readers(checked))
+        found = list(implementations(checked))
     print(table(found, checked))
     problems = list(dict.fromkeys(compare(found, checked)))
     for problem in problems:

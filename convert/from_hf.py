@@ -9,24 +9,24 @@ A config.json alone, or a folder without weights, becomes a gin file for trainin
 
 import argparse
 import dataclasses
-import re
 import shlex
 from pathlib import Path
 
 import numpy as np
 
-from convert import hf_config, hf_folder, hub, limba_run, models, weight_files
-from convert.models import Told
-from limba import saved_tensors
-from limba.saved_tensors import SavedTensor
-
-_NOTHING = Told()
+from convert.hf import hf_config, hf_folder, hub_models
+from convert.model_files import any_format
+from convert.model_files.any_format import NO_HINTS, ModelHints
+from convert.t5x import limba_run
+from convert.tensors import weight_files
+from limba.checkpoint_files import run_folder, saved_tensors
+from limba.checkpoint_files.saved_tensors import SavedTensor
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="a folder of transformers', ORG/NAME on the hub, or a config.json")
     parser.add_argument("out", help="the run's directory to write checkpoint_<step> and model.gin into")
-    limba_run.add_options(parser, "umT5: scalable_t5, else t5")
+    limba_run.add_options(parser, "scalable_t5 if each layer has its own table of relative positions, else t5")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -44,7 +44,7 @@ def from_hf(
     model: str | Path,
     out: str | Path,
     *,
-    told: Told = _NOTHING,
+    hints: ModelHints = NO_HINTS,
     network: str | None = None,
     verify: bool = True,
     overwrite: bool = False,
@@ -58,13 +58,13 @@ def from_hf(
     out = Path(out).expanduser().absolute()
     path = find(str(model))
     if path.is_file() or not weight_files.formats([file.name for file in path.iterdir()]):
-        return _write_gin(path if path.is_file() else path / "config.json", out, told, overwrite)
-    opened = models.open_model(path, told)
+        return _write_gin(path if path.is_file() else path / "config.json", out, hints, overwrite)
+    opened = any_format.open_model(path, hints)
     tensors: dict[str, SavedTensor] = {f"target/{name}": t for name, t in opened.tensors.items()}
     tensors["state/step"] = saved_tensors.from_array(np.int32(opened.step))
     layout = network or ("scalable_t5" if opened.config.relative_bias_per_layer else "t5")
     checkpoint = limba_run.write_run(opened, tensors, layout, out, verify, overwrite)
-    print(f"{path} is converted to {checkpoint} ({opened.family}, {opened.num_parameters:,} parameters).")
+    print(f"{path} is converted to {checkpoint} ({opened.family.name}, {opened.num_parameters:,} parameters).")
     return checkpoint
 
 
@@ -79,22 +79,22 @@ def find(model: str) -> Path:
         return path
     if path.exists():
         raise FileNotFoundError(f"{path} has no config.json: it is not a model that transformers saved.")
-    if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model):
-        return hub.download(model)
+    if hub_models.is_name(model):
+        return hub_models.download(model)
     raise FileNotFoundError(f"{path} does not exist, and {model!r} is not a name on the Hugging Face hub (ORG/NAME).")
 
 
-def _write_gin(config_file: Path, out: Path, told: Told, overwrite: bool) -> Path:
+def _write_gin(config_file: Path, out: Path, hints: ModelHints, overwrite: bool) -> Path:
     config = hf_config.network_config(config_file, hf_config.read(config_file))
-    vocabulary = models.vocabulary_of_folder(config_file.parent, told)
+    vocabulary = any_format.vocabulary_of_folder(config_file.parent, hints)
     file = out / limba_run.MODEL_GIN
     if file.exists() and not overwrite:
         raise ValueError(f"{file} exists; choose another OUT or give --overwrite.")
     out.mkdir(parents=True, exist_ok=True)
     if vocabulary is not None and vocabulary["sentencepiece_model_file"] is not None:
         content = Path(vocabulary["sentencepiece_model_file"]).read_bytes()
-        (out / limba_run.VOCABULARY).write_bytes(content)
-        vocabulary = {**vocabulary, "sentencepiece_model_file": str(out / limba_run.VOCABULARY)}
+        (out / run_folder.VOCABULARY).write_bytes(content)
+        vocabulary = {**vocabulary, "sentencepiece_model_file": str(out / run_folder.VOCABULARY)}
     if config.relative_bias_per_layer:
         config = dataclasses.replace(config, scan_layers=True, joined_attention_kernels=False)
     file.write_text(limba_run.model_gin(config, vocabulary, str(config_file)), "utf-8")

@@ -10,12 +10,11 @@ Training, evaluation and inference need no conversion: they read T5X's directori
 import argparse
 from pathlib import Path
 
-from convert import limba_run, lora_merge, models
-from convert.models import Told
-from convert.t5x_checkpoint import without_optimizer
-from limba import saved_tensors
-
-_NOTHING = Told()
+from convert.model_files import any_format, lora_merge
+from convert.model_files.any_format import NO_HINTS, ModelHints
+from convert.t5x import limba_run
+from convert.t5x.t5x_checkpoint import without_optimizer
+from limba.checkpoint_files import saved_tensors
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,22 +32,22 @@ def from_t5x(
     checkpoint: str | Path,
     out: str | Path,
     *,
-    told: Told = _NOTHING,
+    hints: ModelHints = NO_HINTS,
     network: str | None = None,
     with_optimizer: bool = True,
     verify: bool = True,
     overwrite: bool = False,
 ) -> Path:
-    """Converts and returns the checkpoint written; see `convert.limba_run.write_run`.
+    """Converts and returns the checkpoint written; see `convert.t5x.limba_run.write_run`.
 
     Raises:
       FileNotFoundError: if there is no checkpoint or no SentencePiece model.
       ValueError: if the checkpoint is damaged, not finite, or not of an encoder and decoder; or OUT has one already.
     """
-    model = models.open_checkpoint(checkpoint, told)
+    model = any_format.open_checkpoint(checkpoint, hints)
     tensors = lora_merge.merged(saved_tensors.open_tensors(model.path), model.path)
     if not with_optimizer:
         tensors = without_optimizer(tensors)
     path = limba_run.write_run(model, tensors, network, Path(out).expanduser().absolute(), verify, overwrite)
-    print(f"{model.path} is converted to {path} ({model.family}, {model.num_parameters:,} parameters).")
+    print(f"{model.path} is converted to {path} ({model.family.name}, {model.num_parameters:,} parameters).")
     return path

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import limba
-from convert import hub, weight_files
-from convert.folder import REPORT
+from convert.hf import hub_models
+from convert.tensors import weight_files
+from limba.machine.output_folder import REPORT
 
 # The weights that `to-hf` writes, under all the names that they can have.
 _WEIGHTS = [
@@ -38,8 +39,7 @@ def push(out: str | Path, repo: str, *, public: bool = False, check: bool = True
     """Uploads a folder, prints where it is and returns that URL.
 
     Args:
-      out: what `to-hf` wrote.
-      repo: "name" (the user's own) or "organization/name".
+      out, repo: what `to-hf` wrote, to "name" (the user's own) or "organization/name".
       public: whether everybody can see the repository. One that is there already must be as this says.
       check: refuse a folder whose conversion was not checked.
 
@@ -48,14 +48,14 @@ def push(out: str | Path, repo: str, *, public: bool = False, check: bool = True
       OSError: if the hub cannot be reached or refuses.
       ValueError: if there is no token, or the folder is not checked, not whole, or damaged.
     """
-    hf = hub.client()
+    hf = hub_models.client()
     if not hf.get_token():
-        raise ValueError(f"There is no token for {hf.constants.ENDPOINT}: {hub.TOKEN_REMEDY}.")
+        raise ValueError(f"There is no token for {hf.constants.ENDPOINT}: {hub_models.TOKEN_REMEDY}.")
     folder = Path(out).expanduser()
     report = _verified(folder, check)
 
     api = hf.HfApi(library_name="limba", library_version=limba.__version__)
-    with hub.plain_errors(hf, repo):
+    with hub_models.plain_errors(hf, repo):
         repo = api.create_repo(repo, private=not public, exist_ok=True).repo_id
         if bool(api.model_info(repo).private) == public:
             raise ValueError(
@@ -87,9 +87,8 @@ def _verified(folder: Path, check: bool) -> dict[str, Any]:
         except ValueError as error:
             raise ValueError(f"{path} is damaged: {error}") from error
     elif check:
-        raise FileNotFoundError(
-            f"{folder} has no {REPORT}: it is not what to-hf wrote. --no-check uploads it as it is."
-        )
+        missing = f"{folder} has no {REPORT}: it is not what to-hf wrote."
+        raise FileNotFoundError(f"{missing} --no-check uploads it as it is.")
     else:
         report = {}
     if check and report.get("checked") is not True:

@@ -18,17 +18,19 @@ import jax.numpy as jnp
 from tqdm import tqdm
 
 import limba
-from convert import check, flax_files, hf_config, hf_tokenizer, model_card, models, names, safetensors_files, streams
-from convert.folder import REPORT, choose_out, complete_or_absent, fingerprint, previous
-from convert.models import Model, Told
-from limba.best_checkpoint import best_checkpoint
-from limba.saved_tensors import SavedTensor
+from convert.compare import comparison
+from convert.hf import hf_config, hf_tokenizer, model_card
+from convert.model_files import any_format
+from convert.model_files.any_format import NO_HINTS, Model, ModelHints
+from convert.tensors import flax_files, names, safetensors_files, tensor_parts
+from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.checkpoints.best import best_checkpoint
+from limba.machine.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, previous
 
 _WRITERS: Mapping[str, Callable[..., None]] = {"safetensors": safetensors_files.write, "flax": flax_files.write}
 FORMATS = tuple(_WRITERS)
 SHARD_GB = 5.0
 _GB = 10**9
-_NOTHING = Told()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,16 +43,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "max:inference_eval/my_task/eval/accuracy, min:training_eval/my_task/loss",
     )
     add_options(parser)
-    models.add_told_arguments(parser)
+    any_format.add_hint_arguments(parser)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What an export can be, shared with `convert all`."""
+    """Adds the options of an export, shared with `convert all`."""
     parser.add_argument("--format", choices=(*FORMATS, "both"), default="both", help="of the weights (both)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the weights (float32)")
     parser.add_argument("--shard_gb", type=float, default=SHARD_GB, help="split weights into files of this size (5)")
     parser.add_argument("--no-check", action="store_true", help="write without reading back and comparing logits")
-    parser.add_argument("--overwrite", action="store_true", help="replace another conversion that stands at OUT")
+    parser.add_argument("--overwrite", action="store_true", help="replace another conversion at OUT")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -65,7 +67,7 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "formats": FORMATS if args.format == "both" else (args.format,),
         "dtype": args.dtype,
-        "told": models.told_arguments(args),
+        "hints": any_format.hints_of(args),
         "shard_bytes": int(args.shard_gb * _GB),
         "verify": not args.no_check,
         "overwrite": args.overwrite,
@@ -78,7 +80,7 @@ def to_hf(
     *,
     formats: Sequence[str] = FORMATS,
     dtype: str = "float32",
-    told: Told = _NOTHING,
+    hints: ModelHints = NO_HINTS,
     shard_bytes: int = int(SHARD_GB * _GB),
     verify: bool = True,
     overwrite: bool = False,
@@ -87,26 +89,26 @@ def to_hf(
 
     Args:
       checkpoint: a checkpoint of Limba or T5X, or a run's directory for its newest one.
-      out: the folder to write. One that holds this very export already is left as it is.
-      formats: "safetensors", "flax" or both.
-      dtype: of the stored tensors, "float32" or "bfloat16".
-      told: what the checkpoint does not say of itself.
+      out: the folder to write. If it holds the same export already, nothing is written.
+      formats, dtype: "safetensors", "flax" or both; "float32" or "bfloat16".
       shard_bytes: weights above it are split into several files.
       verify: read the files back, compare tensors, logits and tokens.
-      overwrite: replace another conversion that stands at `out`.
+      overwrite: replace another conversion at `out`.
 
     Raises:
       FileNotFoundError: if there is no checkpoint or no SentencePiece model.
       ValueError: if the checkpoint cannot be exported, `out` is in use, or the check fails.
     """
-    # ----------------------------------------------- what is asked for -----------------------------------------------
-    model = models.open_checkpoint(checkpoint, told)
+    # ----------------------------------------------------- request ---------------------------------------------------
+    model = any_format.open_checkpoint(checkpoint, hints)
     out = choose_out(out, model.path)
-    tokenizer = _tokenizer(model)
+    tokenizer = hf_tokenizer.from_vocabulary(model.known_vocabulary())
+    for warning in tokenizer.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     request = {
         "checkpoint": model.path.name,
         "fingerprint": fingerprint(model.path, tokenizer.model_file),
-        "family": model.family,
+        "family": model.family.name,
         "formats": list(formats),
         "dtype": dtype,
         "shard_bytes": shard_bytes,
@@ -122,32 +124,34 @@ def to_hf(
     num_bytes = model.num_parameters * jnp.dtype(dtype).itemsize * len(formats)
     with complete_or_absent(out, request) as folder:
         _write_json(folder / "config.json", config)
-        _write_json(folder / "generation_config.json", hf_config.generation_config())
+        _write_json(folder / "generation_config.json", hf_config.generation_config(model.family))
         hf_tokenizer.write(tokenizer, folder)
         with tqdm(total=num_bytes, desc="writing", unit="B", unit_scale=True, file=sys.stderr) as progress:
             for format_ in formats:
                 _WRITERS[format_](folder, _stored(model, format_, dtype), progress.update, shard_bytes)
 
-        comparisons: dict[str, list[check.Comparison]] = {}
-        if verify:
-            for format_ in formats:
-                rows = comparisons[format_] = check.compare(model, models.open_model(folder, format_=format_))
-                check.require(rows, f"The {format_} weights are not the checkpoint's model, nothing was kept")
+        comparisons = {format_: _check(model, folder, format_) for format_ in (formats if verify else ())}
         report = {
             **request,
             "limba_version": limba.__version__,
             "step": model.step,
             "parameters": model.num_parameters,
-            "comparisons": {format_: check.as_json(rows) for format_, rows in comparisons.items()},
+            "comparisons": {format_: comparison.as_json(rows) for format_, rows in comparisons.items()},
         }
         _write_json(folder / REPORT, report)
         _write_card(folder, out.name, model, tokenizer, report)
     print(f"{model.path.name} is exported to {out} ({', '.join(formats)}, {dtype}).")
     for format_, rows in comparisons.items():
-        print(f"{format_}:\n{check.table(rows)}")
+        print(f"{format_}:\n{comparison.table(rows)}")
     if not verify:
         print("The export was not checked (--no-check).")
     return report
+
+
+def _check(model: Model, folder: Path, format_: str) -> list[comparison.Comparison]:
+    rows = comparison.compare(model, any_format.open_model(folder, format_=format_))
+    comparison.require(rows, f"The {format_} weights are not the checkpoint's model, nothing was kept")
+    return rows
 
 
 def _write_card(
@@ -171,26 +175,13 @@ def _write_card(
     model_card.write(folder, facts)
 
 
-def _tokenizer(model: Model) -> hf_tokenizer.Tokenizer:
-    if model.vocabulary is None:
-        raise FileNotFoundError(
-            f"{model.path} does not say its vocabulary; say where the SentencePiece model is with --vocab FILE, or "
-            "--family byt5."
-        )
-    tokenizer = hf_tokenizer.from_vocabulary(model.vocabulary)
-    hf_tokenizer.check_sizes(tokenizer.vocabulary, model.config.vocab_size, str(model.path))
-    for warning in tokenizer.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-    return tokenizer
-
-
 def _stored(model: Model, format_: str, dtype: str) -> dict[str, SavedTensor]:
     """The tensors as the files of a format have them."""
     result = {}
     for row in names.table(model.config):
         stored = row.flax if format_ == "flax" else row.torch
-        tensor = streams.cast(model.tensors[row.limba], jnp.dtype(dtype), f"The checkpoint's {row.limba}")
-        result[stored.name] = stored.orient(tensor)
+        tensor = tensor_parts.cast(model.tensors[row.limba], jnp.dtype(dtype), f"The checkpoint's {row.limba}")
+        result[model.family.tensor_name(stored.name)] = stored.orient(tensor)
     return result
 
 

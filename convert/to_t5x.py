@@ -1,4 +1,4 @@
-"""From a Limba checkpoint to one that T5X goes on from, in either of its formats.
+"""From a Limba checkpoint to one that T5X resumes from, in either of its formats.
 
     python -m convert to-t5x runs/quickstart exports/quickstart_t5x --format classic
 
@@ -8,8 +8,9 @@ T5X restores Limba's own directories too; this is for its classic format, and fo
 import argparse
 from pathlib import Path
 
-from convert import models, t5x_state
-from convert.t5x_checkpoint import NETWORKS, open_source, write_checkpoint
+from convert.model_files import any_format
+from convert.t5x import t5x_state
+from convert.t5x.t5x_checkpoint import NETWORKS, open_source, write_checkpoint
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,12 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", help="the directory to write checkpoint_<step> into, T5X's MODEL_DIR")
     parser.add_argument("--format", choices=t5x_state.FORMATS, default="orbax", help="T5X's train.use_orbax (orbax)")
     parser.add_argument("--network", choices=NETWORKS, help="of T5X, whose layout the layers get (as it is)")
-    parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16"), default="float32", help="of the parameters (float32)"
-    )
+    dtypes = ("float32", "bfloat16")
+    parser.add_argument("--dtype", choices=dtypes, default="float32", help="of the parameters (float32)")
     parser.add_argument("--no-optimizer", action="store_true", help="leave the optimizer's state out")
     parser.add_argument("--no-check", action="store_true", help="write without reading back and comparing")
-    parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint that stands there")
+    parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint that is there")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -49,14 +49,14 @@ def to_t5x(
     verify: bool = True,
     overwrite: bool = False,
 ) -> Path:
-    """Converts and returns the checkpoint written; see `convert.t5x_checkpoint`.
+    """Converts and returns the checkpoint written; see `convert.t5x.t5x_checkpoint`.
 
     Raises:
       FileNotFoundError: if there is no checkpoint.
       ValueError: if it is damaged, not finite, or OUT has one already.
     """
     source = open_source(checkpoint, network, with_optimizer)
-    model = models.open_checkpoint(source.path) if models.is_encoder_decoder(source.tensors) else None
+    model = any_format.open_checkpoint(source.path) if any_format.is_encoder_decoder(source.tensors) else None
     path = write_checkpoint(source, out, format_, dtype, model, verify, overwrite)
     print(f"{source.path} is converted to {path} (T5X, {format_}, {dtype}, {len(source.tensors)} tensors).")
     return path

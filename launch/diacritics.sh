@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# A model that restores Romanian diacritics, from nothing, on this machine: bash launch/diacritics.sh
-# Runs any number of times; what is done is reused.
+# Trains a model that restores Romanian diacritics, from scratch, on this machine: bash launch/diacritics.sh
+# You can repeat it; finished parts are reused.
 set -euo pipefail
 
 REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=launch/environment.sh
 source "$REPOSITORY/launch/environment.sh"
-LIMBA_DIACRITICS_DIR=${LIMBA_DIACRITICS_DIR:-$REPOSITORY/runs/diacritics} # everything lands here
+LIMBA_DIACRITICS_DIR=${LIMBA_DIACRITICS_DIR:-$REPOSITORY/runs/diacritics} # the folder for all output
 PRETRAIN_STEPS=${PRETRAIN_STEPS:-300}
 TRAIN_STEPS=${TRAIN_STEPS:-1000} # of fine-tuning
 
@@ -15,10 +15,10 @@ if [[ ${1:-} == -h || ${1:-} == --help ]]; then
 usage: bash launch/diacritics.sh [limba train options of the fine-tuning, such as --gin.BATCH_SIZE=64]
 
 Installs, writes Romanian sentences of a small grammar, builds a vocabulary, pre-trains a small T5 1.1 on them, fine-tunes
-it to restore their diacritics, and compares it on held-out sentences with the best that their ambiguity allows. Ten
-cpu-minutes. Knobs, as environment variables:
+it to restore their diacritics, and compares it on held-out sentences with the best that their ambiguity allows. Takes ten
+cpu-minutes. Environment variables:
 
-  LIMBA_DIACRITICS_DIR  where everything lands   ($LIMBA_DIACRITICS_DIR)
+  LIMBA_DIACRITICS_DIR  folder for all output    ($LIMBA_DIACRITICS_DIR)
   PRETRAIN_STEPS        steps of pre-training    ($PRETRAIN_STEPS)
   TRAIN_STEPS           steps of fine-tuning     ($TRAIN_STEPS)
 $(environment_help)
@@ -38,7 +38,7 @@ setup_environment "$LOCK"
 echo "== corpus"
 python -m tasks.romanian_sentences --out "$corpus"
 
-# Of text with marks and without, and all letters of the language: no sentence begins with the two capitals.
+# From text with marks and without. Ă and Â are added because no sentence begins with them.
 build_vocabulary "$vocabulary" --data_files "$corpus/train-*.jsonl" "$corpus/plain-*.jsonl" --vocab_size 512 \
   --character_coverage 1.0 --user_symbols Ă Â
 
@@ -62,5 +62,5 @@ limba infer --run_dir "$model" \
 
 cat <<DONE
 
-Done. docs/diacritics.md says how to do this with your own text, and with a checkpoint of mT5.
+Done. docs/diacritics.md shows how to do this with your own text, and with a checkpoint of mT5.
 DONE

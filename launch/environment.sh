@@ -1,23 +1,24 @@
 # shellcheck shell=bash
-# Sourced by the launchers: makes the virtual environment from a lock file, once, and puts it on PATH.
+# Sourced by the launchers: makes the virtual environment from a lock file once, and puts it on PATH.
 #
-#   PYTHON             the interpreter to build on (3.11 to 3.13)
-#   VENV               where the environment lies
-#   LOCK               exact versions to install, or none: VENV as it is
-#   LIMBA_ACCELERATOR  tpu, cuda or cpu: which JAX to install; what the machine has, unless given
+#   PYTHON             the interpreter to build on (3.11 to 3.14; to 3.13 with TensorFlow)
+#   VENV               the folder of the environment
+#   LOCK               exact versions to install; seqio: with SeqIO and TensorFlow; none: VENV as it is
+#   LIMBA_ACCELERATOR  tpu, cuda or cpu: which JAX to install (the machine's)
 
 PYTHON=${PYTHON:-python3}
 VENV=${VENV:-${REPOSITORY:?}/.venv}
 LOCK=${LOCK:-$REPOSITORY/launch/requirements.lock}
-# Exact: the installer decides what the lock file means.
+[[ $LOCK != seqio ]] || LOCK=$REPOSITORY/launch/requirements-seqio.lock
+# An exact version, because the installer interprets the lock file.
 UV_VERSION=${UV_VERSION:-0.13.8}
 
-# The SHA-256 of files, in one word.
+# Prints the SHA-256 of files.
 fingerprint() {
   cat "$@" | "$PYTHON" -c 'import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())'
 }
 
-# tpu, cuda or cpu.
+# Prints tpu, cuda or cpu.
 accelerator() {
   if [[ -n ${LIMBA_ACCELERATOR:-} ]]; then
     case $LIMBA_ACCELERATOR in
@@ -27,7 +28,7 @@ accelerator() {
         return 1
         ;;
     esac
-  # The first is what v2 to v4 have, the second what came after; a GPU that is passed through to a guest is in vfio too.
+  # TPUs v2 to v4 have /dev/accel, later ones /dev/vfio; a GPU passed through to a guest is also in vfio.
   elif compgen -G '/dev/accel[0-9]*' >/dev/null; then
     echo tpu
   elif [[ -e /dev/nvidiactl ]]; then
@@ -39,10 +40,18 @@ accelerator() {
   fi
 }
 
-fits_limba() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; }
+# newest_python LOCK: prints the newest Python 3 that has wheels for it. TensorFlow has none for 3.14.
+newest_python() {
+  if [[ -f $1 && $(<"$1") == *$'\ntensorflow=='* ]]; then echo 13; else echo 14; fi
+}
 
-# setup_environment LOCK: installs what LOCK lists and this repository; returns at once when that is done already. With
-# the LOCK "none" the environment at VENV is taken as it is.
+# fits PYTHON LOCK
+fits() {
+  "$1" -c "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, $(newest_python "$2")))" 2>/dev/null
+}
+
+# setup_environment LOCK: installs the packages of LOCK and this repository; returns at once if that is done. With the LOCK
+# "none" it uses the environment at VENV as it is.
 setup_environment() {
   local lock=$1 stamp kind jax=()
   if [[ $lock == none ]]; then
@@ -53,14 +62,14 @@ setup_environment() {
     export PATH=$VENV/bin:$PATH
     return
   fi
-  if ! fits_limba "$PYTHON"; then
-    echo "error: $PYTHON is $("$PYTHON" --version 2>&1); Limba needs Python 3.11, 3.12 or 3.13. Set PYTHON=…" >&2
+  if ! fits "$PYTHON" "$lock"; then
+    echo "error: $PYTHON is $("$PYTHON" --version 2>&1); $lock needs Python 3.11 to 3.$(newest_python "$lock"). Set PYTHON=…" >&2
     return 1
   fi
   kind=$(accelerator)
   stamp=$VENV/.limba-$(fingerprint "$lock" "$REPOSITORY/pyproject.toml")
   case $kind in
-    # The lock has JAX's version, and JAX says which driver goes with it.
+    # The lock has JAX's version, and JAX chooses the matching driver.
     tpu) stamp+=-tpu jax=("jax[tpu]") ;;
     cuda) stamp+=-cuda jax=("jax[cuda12]") ;;
   esac
@@ -68,8 +77,8 @@ setup_environment() {
     echo "== installing into $VENV for $kind (a minute or two)"
     [[ -x $VENV/bin/python ]] || "$PYTHON" -m venv "$VENV"
     "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "uv==$UV_VERSION"
-    # Compiled once, here: else each of many processes that start together would do it, or each start where bytecode is
-    # not written.
+    # Compiled once, here: else each of many processes that start together would do it, or each start on a machine that
+    # does not write bytecode.
     "$VENV/bin/uv" pip install --quiet --compile-bytecode --python "$VENV/bin/python" -r "$lock" ${jax[@]+"${jax[@]}"}
     "$VENV/bin/uv" pip install --quiet --python "$VENV/bin/python" --no-deps --editable "$REPOSITORY"
     touch "$stamp"
@@ -77,12 +86,12 @@ setup_environment() {
   export PATH=$VENV/bin:$PATH
 }
 
-# The images of TPUs have Python 3.10, and no virtual environments: brings a Python of our own, once, into the repository.
-# Sets PYTHON.
+# The images of TPUs have Python 3.10 without virtual environments: installs a Python into the repository, once. Sets
+# PYTHON.
 provide_python() {
   local candidate folder=$REPOSITORY/.python
-  for candidate in "$PYTHON" python3.12 python3.13 python3.11 "$folder/python/bin/python3"; do
-    if fits_limba "$candidate" && "$candidate" -c 'import ensurepip' 2>/dev/null; then
+  for candidate in "$PYTHON" python3.12 python3.13 python3.11 python3.14 "$folder/python/bin/python3"; do
+    if fits "$candidate" "$LOCK" && "$candidate" -c 'import ensurepip' 2>/dev/null; then
       PYTHON=$candidate
       return
     fi
@@ -94,16 +103,16 @@ provide_python() {
   PYTHON=$folder/python/bin/python3
 }
 
-# What --help of the scripts that do a whole job says of the environment.
+# Prints the environment's part of --help, for the scripts that do a whole job.
 environment_help() {
   cat <<HELP
   PYTHON                the Python to build on   ($PYTHON)
-  VENV                  where it is installed    ($VENV)
-  LOCK                  exact versions to install, or none: VENV as it is   ($LOCK)
+  VENV                  its environment          ($VENV)
+  LOCK                  exact versions to install; seqio: with TensorFlow; none: VENV as it is   ($LOCK)
 HELP
 }
 
-# build_vocabulary FILE OPTIONS…: a vocabulary with the options of `limba vocab build`, unless FILE is there already.
+# build_vocabulary FILE OPTIONS…: builds a vocabulary with the options of `limba vocab build`, unless FILE exists.
 build_vocabulary() {
   local file=$1
   shift

@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# A label given as a blank, learned from a csv: bash launch/moods.sh
-# Runs any number of times; what is done is reused.
+# Trains a model that fills a label's blank, from a csv: bash launch/moods.sh
+# You can repeat it; finished parts are reused.
 set -euo pipefail
 
 REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=launch/environment.sh
 source "$REPOSITORY/launch/environment.sh"
-LIMBA_MOODS_DIR=${LIMBA_MOODS_DIR:-$REPOSITORY/runs/moods} # everything lands here
+LIMBA_MOODS_DIR=${LIMBA_MOODS_DIR:-$REPOSITORY/runs/moods} # the folder for all output
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   cat <<HELP
 usage: bash launch/moods.sh [limba train options for the fine-tuning, such as --gin.BATCH_SIZE=32]
 
 Installs, writes short stories with moods, builds a vocabulary, pre-trains a very small T5 1.1 on the stories, fine-tunes
-it to say the mood where the text has a blank, and measures it on stories that it has not seen: by the answers that it
-generates, and by the likelihood of each mood. The recipe is gin/recipes/moods.gin. Knobs, as environment variables:
+it to fill the blank with the mood, and measures it on new stories: by its predictions, and by the likelihood of each
+mood. The recipe is gin/recipes/moods.gin. Environment variables:
 
-  LIMBA_MOODS_DIR       where everything lands   ($LIMBA_MOODS_DIR)
+  LIMBA_MOODS_DIR       folder for all output    ($LIMBA_MOODS_DIR)
 $(environment_help)
 HELP
   exit 0
@@ -44,11 +44,11 @@ echo "== fine-tuning"
 limba train --gin_file=gin/recipes/moods.gin --gin.VOCABULARY_FILE="'$vocabulary'" \
   --gin.MODEL_DIR="'$model'" --gin.INITIAL_CHECKPOINT_PATH="'$pretrained'" "$@"
 
-# Fine-tuning has measured generated answers; this is the likeliest label of each story.
+# Fine-tuning measured predictions; this measures the likeliest label of each story.
 echo "== the likeliest mood"
 limba eval --gin_file="$model/config.gin" --gin_file=gin/runs/eval.gin \
   --gin.MIXTURE_OR_TASK_NAME="'moods_rank'" --gin.CHECKPOINT_PATH="'$model'" \
-  --gin.EVAL_OUTPUT_DIR="'$model/rank'" --gin.evaluate.inference_evaluator_cls=@seqio.Evaluator
+  --gin.EVAL_OUTPUT_DIR="'$model/rank'" --gin.evaluate.inference_evaluator_cls=@task_metrics.Evaluator
 
 echo "== one story"
 limba infer --run_dir "$model" --input "Although Ana missed the train, in the end Ana won a prize. mood: <extra_id_0>"

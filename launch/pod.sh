@@ -6,19 +6,19 @@ REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 help() {
   cat <<'HELP'
-usage: bash launch/pod.sh VERB [options] [what the verb takes]
+usage: bash launch/pod.sh VERB [options] [arguments of the verb]
 
   create [-- gcloud flags]   rent the pod
-  setup [COMMIT]             deploy, and install on all workers; any number of times
-  deploy [COMMIT]            put one commit (HEAD) on all workers; refuses what is not committed
+  setup [COMMIT]             deploy, and install on all workers; can be repeated
+  deploy [COMMIT]            put one commit (HEAD) on all workers; refuses uncommitted changes
   run RECIPE [limba train options]   start training on all workers, detached
   status [--plain]           each worker's commit, process, last step and age of its last line
   logs [LINES]               the last lines (100) of all workers, ordered by time
-  attach                     follow all logs; Ctrl-C ends the following, not the run
-  stop [SECONDS]             save a checkpoint and stop on all workers, and wait for that (600 seconds)
+  attach                     follow all logs; Ctrl-C stops following, not the run
+  stop [SECONDS]             save a checkpoint, stop all workers, and wait for it (600 seconds)
   kill                       end all workers at once, without a checkpoint
-  exec COMMAND               a line of shell on all workers
-  state                      one word: READY, CREATING, PREEMPTED, TERMINATED …, or ABSENT
+  exec COMMAND               run a line of shell on all workers
+  state                      print one word: READY, CREATING, PREEMPTED, TERMINATED …, or ABSENT
   delete                     give the pod back
 
 In order, with a file pod.env that holds POD_NAME=ro, POD_ZONE=us-central2-b, POD_TYPE=v4-32, POD_SUBNETWORK=tpusubnet:
@@ -31,25 +31,25 @@ In order, with a file pod.env that holds POD_NAME=ro, POD_ZONE=us-central2-b, PO
   git commit -am "Learn slower" && bash launch/pod.sh stop && bash launch/pod.sh deploy && bash launch/pod.sh run …
   bash launch/pod.sh delete
 
-Options, each also as a variable of the environment or of pod.env; what is nearer wins:
+Options, also as variables of the environment or of pod.env. The command line wins over the environment, that over pod.env:
   --name NAME          POD_NAME         of the pod (limba)
-  --zone ZONE          POD_ZONE         what gcloud is configured for, unless given
-  --project PROJECT    POD_PROJECT      likewise
+  --zone ZONE          POD_ZONE         (gcloud's configured zone)
+  --project PROJECT    POD_PROJECT      (gcloud's configured project)
   --type TYPE          POD_TYPE         accelerator: v2-8, v3-32, v4-32, v5litepod-16, v5p-16, v6e-16 … (v4-8)
-  --version IMAGE      POD_VERSION      of the machines; what fits the type, unless given
+  --version IMAGE      POD_VERSION      of the machines (the image for the type)
   --subnetwork NAME    POD_SUBNETWORK
-  --spot               POD_SPOT=1       cheaper, and may be taken away at any time
-  --queued             POD_QUEUED=1     through a queued resource, waiting for its turn; give it to delete too
-  --hosts A,B,C        POD_HOSTS        hosts to reach by ssh in place of a pod, or a file with one a line; process 0 is the
-                                        first. create and delete are not for them.
-  --coordinator H:P    POD_COORDINATOR  of hosts: where process 0 listens (the first host, port 8476)
-  --dir DIR            POD_DIR          the repository on the workers, from the home directory (limba)
+  --spot               POD_SPOT=1       cheaper; Google may take it away at any time
+  --queued             POD_QUEUED=1     use a queued resource and wait for it; delete needs it too
+  --hosts A,B,C        POD_HOSTS        hosts to reach by ssh instead of a pod, or a file with one per line; the first is
+                                        process 0. create and delete do not work with hosts.
+  --coordinator H:P    POD_COORDINATOR  for hosts: where process 0 listens (the first host, port 8476)
+  --dir DIR            POD_DIR          the repository on the workers, relative to the home directory (limba)
   --worker-env FILE    POD_WORKER_ENV   NAME=VALUE lines for the workers, such as HF_TOKEN=… or RO_CORPUS=…; setup copies it
-  --config FILE        POD_CONFIG       the file with these variables (pod.env, if there is one)
+  --config FILE        POD_CONFIG       the file with these variables (pod.env, if it exists)
   --dry-run            DRY_RUN=1        print the commands and run nothing
 
-Exit codes: 0 done, 1 a worker or gcloud failed (it is named), 2 asked for in a wrong way.
-launch/supervise.sh --pod keeps a run going until its end. docs/pods.md has the whole way.
+Exit codes: 0 done, 1 a worker or gcloud failed (it is named), 2 wrong usage.
+launch/supervise.sh --pod restarts a run until its end. docs/pods.md describes all steps.
 HELP
 }
 
@@ -166,7 +166,7 @@ create() {
   fi
 }
 
-# Until the queued resource is ACTIVE. Ctrl-C leaves it in the queue.
+# Waits until the queued resource is ACTIVE. Ctrl-C leaves it in the queue.
 wait_for_turn() {
   local state before=
   while true; do
@@ -206,7 +206,7 @@ state() {
   fi
 }
 
-# The workers get commits only: what is not committed would be on none of them, or on some.
+# The workers get commits only: uncommitted changes would reach none of them, or only some.
 deploy() {
   local commit changes
   commit=$(git -C "$REPOSITORY" rev-parse --verify --quiet "${1:-HEAD}^{commit}") || fail "$1 is no commit of $REPOSITORY."
@@ -216,14 +216,14 @@ deploy() {
       "commit to deploy:"$'\n'"$(head -n 10 <<<"$changes")"
   fi
   if [[ -z $DRY_RUN ]]; then
-    git -C "$REPOSITORY" update-ref refs/limba/deployed "$commit" # A bundle holds names, not bare commits.
+    git -C "$REPOSITORY" update-ref refs/limba/deployed "$commit" # A bundle needs a ref; it takes no bare commits.
     git -C "$REPOSITORY" bundle create --quiet "$scratch/bundle" refs/limba/deployed
   fi
   echo "== commit ${commit:0:10}"
   each quietly deploy_to "$commit"
 }
 
-# What gcloud and ssh say of their connections is shown only when something fails.
+# Shows gcloud's and ssh's messages about connections only after a failure.
 quietly() { # INDEX FUNCTION …
   "$2" "$1" "${@:3}" 2>"$scratch/errors.$1" || { cat "$scratch/errors.$1" && false; }
 }
@@ -242,7 +242,7 @@ git -c advice.detachedHead=false checkout --quiet --detach $2 && git log -1 --fo
 }
 
 setup() {
-  # One worker alone: the first connection makes ssh keys, which must not happen several times at once.
+  # One worker alone first: the first connection makes ssh keys, which must not happen several times at once.
   quietly 0 on_worker true
   each quietly on_worker 'command -v git >/dev/null || { sudo -n apt-get update -q && sudo -n apt-get install -q -y git; }'
   deploy "${1:-}"

@@ -1,8 +1,8 @@
 # shellcheck shell=bash disable=SC2154
-# Sourced by launch/pod.sh: reaching the workers of a TPU pod (gcloud) or a list of hosts (ssh), all at once.
+# Sourced by launch/pod.sh: reaches all workers of a TPU pod (gcloud) or a list of hosts (ssh) at once.
 #
 # Reads POD_NAME, POD_TYPE, POD_HOSTS, POD_DIR, POD_COORDINATOR, DRY_RUN, the verb and `where`, gcloud's zone and project.
-# Written for bash 3.2 too, which macOS has.
+# Also runs in bash 3.2, which macOS has.
 
 # Runs a command, or with --dry-run prints it.
 call() {
@@ -32,8 +32,8 @@ image_of() {
   esac
 }
 
-# How many machines a type has, for --dry-run; what is there in truth gcloud says. The types of v2, v3, v4 and v5p count
-# cores, 8 on a machine; those of v5e and v6e chips, up to 8 on one machine and else 4.
+# The number of machines of a type, for --dry-run; otherwise gcloud says it. The types of v2, v3, v4 and v5p count cores, 8
+# per machine. Those of v5e and v6e count chips, up to 8 on one machine, else 4 per machine.
 machines_of() {
   local size=${1##*-}
   case $1 in
@@ -42,7 +42,7 @@ machines_of() {
   esac
 }
 
-# READY, CREATING, PREEMPTED … as gcloud says, or ABSENT; then the addresses of its machines.
+# Prints gcloud's state (READY, CREATING, PREEMPTED …) or ABSENT, then the addresses of the machines.
 describe_pod() {
   local answer
   if answer=$(gcloud compute tpus tpu-vm describe "$POD_NAME" ${where[@]+"${where[@]}"} \
@@ -86,7 +86,7 @@ find_workers() {
 
 # ----------------------------------------------------- its workers -----------------------------------------------------
 
-# on_worker INDEX COMMAND: a line of shell, in the home directory.
+# on_worker INDEX COMMAND: runs a line of shell in the home directory.
 on_worker() {
   if [[ -n $POD_HOSTS ]]; then
     call ssh -o BatchMode=yes -o ConnectTimeout=15 "${hosts[$1]}" "$2"
@@ -95,7 +95,7 @@ on_worker() {
   fi
 }
 
-# copy_to INDEX FILE TARGET: TARGET counts from the home directory.
+# copy_to INDEX FILE TARGET: TARGET is relative to the home directory.
 copy_to() {
   if [[ -n $POD_HOSTS ]]; then
     call scp -q -o BatchMode=yes -o ConnectTimeout=15 "$2" "${hosts[$1]}:$3"
@@ -104,7 +104,7 @@ copy_to() {
   fi
 }
 
-# in_repository INDEX COMMAND: in the worker's clone. TPU machines know which of many they are; hosts are told.
+# in_repository INDEX COMMAND: runs in the worker's clone. TPU machines know their index; hosts get it here.
 in_repository() {
   local place=
   [[ -z $POD_HOSTS ]] ||
@@ -112,7 +112,7 @@ in_repository() {
   on_worker "$1" "${place}cd $POD_DIR && $2"
 }
 
-# each FUNCTION …: calls FUNCTION INDEX … for all workers at once; output lines begin with [INDEX]. Names those that fail.
+# each FUNCTION …: calls FUNCTION INDEX … for all workers at once; output lines begin with [INDEX]. Names failed workers.
 each() {
   local i running=() failed=()
   for ((i = 0; i < count; i++)); do

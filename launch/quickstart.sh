@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# From a corpus to a model that others can load, on this machine: bash launch/quickstart.sh
-# Runs any number of times; what is done is reused.
+# Trains a model from a corpus and exports it for others, on this machine: bash launch/quickstart.sh
+# You can repeat it; finished parts are reused.
 set -euo pipefail
 
 REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=launch/environment.sh
 source "$REPOSITORY/launch/environment.sh"
-LIMBA_QUICKSTART_DIR=${LIMBA_QUICKSTART_DIR:-$REPOSITORY/runs/quickstart} # everything lands here
+LIMBA_QUICKSTART_DIR=${LIMBA_QUICKSTART_DIR:-$REPOSITORY/runs/quickstart} # the folder for all output
 VOCAB_SIZE=${VOCAB_SIZE:-4096}                                            # a multiple of 128, sentinels included
 TRAIN_STEPS=${TRAIN_STEPS:-700}                                           # more steps, better model
 
@@ -15,9 +15,9 @@ if [[ ${1:-} == -h || ${1:-} == --help ]]; then
 usage: bash launch/quickstart.sh [limba train options, such as --gin.BATCH_SIZE=64]
 
 Installs, writes a corpus (Python's own documentation), builds a vocabulary, pre-trains a small T5 1.1, exports it for
-Hugging Face and fills blanks with it. Seven minutes on two cores. Knobs, as environment variables:
+Hugging Face and fills blanks with it. Takes seven minutes on two cores. Environment variables:
 
-  LIMBA_QUICKSTART_DIR  where everything lands   ($LIMBA_QUICKSTART_DIR)
+  LIMBA_QUICKSTART_DIR  folder for all output    ($LIMBA_QUICKSTART_DIR)
   VOCAB_SIZE            size of the vocabulary   ($VOCAB_SIZE)
   TRAIN_STEPS           steps of training        ($TRAIN_STEPS)
 $(environment_help)
@@ -30,7 +30,7 @@ export LIMBA_QUICKSTART_DIR
 corpus=$LIMBA_QUICKSTART_DIR/corpus
 vocabulary=$LIMBA_QUICKSTART_DIR/vocab/spiece.model
 model=$LIMBA_QUICKSTART_DIR/model
-export_dir=$LIMBA_QUICKSTART_DIR/huggingface-$TRAIN_STEPS # an export stands for one checkpoint
+export_dir=$LIMBA_QUICKSTART_DIR/huggingface-$TRAIN_STEPS # one export per checkpoint
 
 setup_environment "$LOCK"
 

@@ -1,4 +1,4 @@
 #!/usr/bin/env bash
-# mT5 large continued on Romanian; gin/recipes/ro_mt5_large.gin says what it needs, and --help too.
+# mT5 large continued on Romanian; gin/recipes/ro_mt5_large.gin and --help list what it needs.
 set -euo pipefail
 exec bash "$(dirname "${BASH_SOURCE[0]}")/worker.sh" ro_mt5_large "$@"

@@ -1,4 +1,4 @@
 #!/usr/bin/env bash
-# T5 1.1 large for Romanian, from scratch; gin/recipes/ro_t5_large.gin says what it needs, and --help too.
+# T5 1.1 large for Romanian, from scratch; gin/recipes/ro_t5_large.gin and --help list what it needs.
 set -euo pipefail
 exec bash "$(dirname "${BASH_SOURCE[0]}")/worker.sh" ro_t5_large "$@"

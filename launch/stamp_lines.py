@@ -1,6 +1,6 @@
-"""Standard input to a log file and to standard output, a line at a time with the time (UTC) before it.
+"""Copies standard input to a log file and to standard output, with the time (UTC) before each line.
 
-A progress bar's carriage returns end a line too. What `launch/pod.sh logs` sorts by is the time.
+A progress bar's carriage returns also end a line. `launch/pod.sh logs` sorts lines by their time.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ _ENDS = re.compile(rb"[\r\n]")
 
 
 def main(log_file: str) -> None:
-    """Copies until the end of the input, whatever signal the processes get and whether or not anybody reads."""
+    """Copies until the end of the input. Signals, or a closed standard output, do not end it."""
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
     rest = b""
@@ -30,7 +30,7 @@ def _write(log, lines: list[bytes]) -> None:
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3].encode()
     stamped = b"".join(b"%sZ %s\n" % (now, line.rstrip()) for line in lines if line.strip())
     log.write(stamped)
-    with contextlib.suppress(OSError):  # The terminal may be gone.
+    with contextlib.suppress(OSError):  # The terminal may be closed.
         os.write(sys.stdout.fileno(), stamped)
 
 

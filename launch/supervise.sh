@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Keeps a run going until TRAIN_STEPS: bash launch/supervise.sh [--pod] RECIPE [limba train options]
+# Restarts a run until TRAIN_STEPS: bash launch/supervise.sh [--pod] RECIPE [limba train options]
 set -euo pipefail
 
 REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -12,21 +12,21 @@ help() {
   cat <<HELP
 usage: bash launch/supervise.sh [options] RECIPE [limba train options]
 
-Trains with launch/worker.sh, or with --pod on all workers of launch/pod.sh, and starts again from the newest checkpoint when
-the run was preempted (exit code 75) or has crashed. A pod that was taken away is deleted, created and set up again, with
-the commit that was deployed. \`worker.sh --stop\` and \`pod.sh stop\` end the supervision too.
+Trains with launch/worker.sh, or with --pod on all workers of launch/pod.sh. Restarts from the newest checkpoint when the run
+was preempted (exit code 75) or crashed. If the pod was taken away, deletes it, creates it and sets it up again with the
+deployed commit. \`worker.sh --stop\` and \`pod.sh stop\` also end the supervision.
 
   bash launch/supervise.sh --detach quickstart --gin.MODEL_DIR="'runs/mine'"
   bash launch/supervise.sh --pod --config pod.env ro_t5_base --gin.MODEL_DIR="'gs://my-bucket/ro_t5_base'"
 
-  --pod            the pod, or the hosts, that POD_… variables or pod.env name; \`pod.sh setup\` it first, or let it be created
-  --config FILE    in place of pod.env
-  --limit N        restarts in a row without a step further than before, then it gives up ($LIMIT)
-  --wait SECONDS   before the first of them; doubles with each, up to $LONGEST_WAIT ($WAIT)
-  --detach         go on in the background, for a lost ssh session; its messages go to logs/supervise.log
+  --pod            use the pod or hosts of the POD_… variables or pod.env; run \`pod.sh setup\` first, or let it be created
+  --config FILE    instead of pod.env
+  --limit N        give up after N restarts in a row without a further step ($LIMIT)
+  --wait SECONDS   wait before the first of these; doubles each time, up to $LONGEST_WAIT ($WAIT)
+  --detach         run in the background, so that a lost ssh session does not end it; messages go to logs/supervise.log
 
-Exit codes: 0 TRAIN_STEPS reached, 75 stopped on request, 1 given up, 2 called in a wrong way. A run that ends with an
-error (exit code 1) before its first step is not started again: its configuration must be mended.
+Exit codes: 0 TRAIN_STEPS reached, 75 stopped on request, 1 given up, 2 wrong usage. A run that ends with an error (exit
+code 1) before its first step is not restarted: fix its configuration first.
 HELP
 }
 
@@ -80,8 +80,8 @@ fi
 
 # ---------------------------------------------------- on this machine --------------------------------------------------
 
-# Each of the two ways to run sets `code` (0 done, 75 preempted, else a failure), `asked` if somebody asked it to stop,
-# and `step`, the last one.
+# run_here and run_on_pod set `code` (0 done, 75 preempted, else a failure), `asked` if a user asked it to stop, and
+# `step`, the last one.
 stop_requested=
 take_status() { # LINE of worker.sh --status
   local at process
@@ -113,7 +113,7 @@ run_here() {
 
 pods() { bash "$REPOSITORY/launch/pod.sh" "$@"; }
 
-# Gives a pod that is not there, or was taken away, what it needs for the run.
+# Creates and sets up a pod that does not exist or was taken away.
 provide_pod() {
   local state commit
   state=$(pods state) || return
@@ -126,7 +126,7 @@ provide_pod() {
       ;;
   esac
   say "the pod is $state: creating it."
-  pods delete || true # An absent one may still have its queued resource.
+  pods delete || true # An absent pod may still have its queued resource.
   commit=$(git -C "$REPOSITORY" rev-parse --verify --quiet refs/limba/deployed || true)
   pods create && pods setup ${commit:+"$commit"}
 }
@@ -149,7 +149,7 @@ run_on_pod() {
       pods stop || true
     fi
     if ! state=$(pods state) || [[ $state != READY ]]; then
-      [[ -n $state ]] || continue # gcloud said why it does not know
+      [[ -n $state ]] || continue # gcloud printed its error
       say "the pod is $state."
       code=75
       return
@@ -169,10 +169,10 @@ run_on_pod() {
         exit:*)
           process=${process#exit:}
           process=${process%%:*}
-          # A failure says more than being stopped.
+          # A failure outranks a stop.
           ((process == 0 || (process == 75 && code))) || ((code != 75 && code > process)) || code=$process
           ;;
-        *) code=255 ;; # The machine has started anew.
+        *) code=255 ;; # The machine restarted.
       esac
     done <<<"$lines"
     [[ -n $running ]] || return 0

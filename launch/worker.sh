@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What one worker runs: bash launch/worker.sh RECIPE [limba train options]
+# Trains on this machine, as one worker: bash launch/worker.sh RECIPE [limba train options]
 set -euo pipefail
 
 REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -10,36 +10,36 @@ help() {
 usage: bash launch/worker.sh [--detach] RECIPE [limba train options]
        bash launch/worker.sh --setup | --status | --logs [LINES] | --attach | --stop [SECONDS] | --kill
 
-Installs what is missing and trains RECIPE, a gin file or the name of one in gin/recipes, going on from the newest
-checkpoint of its MODEL_DIR:
+Installs what is missing and trains RECIPE, a gin file or the name of one in gin/recipes. Resumes from the newest checkpoint
+of its MODEL_DIR:
 
   bash launch/worker.sh quickstart --gin.TRAIN_STEPS=2000 --gin.MODEL_DIR="'runs/mine'"
 
-The run outlives a lost ssh session, and logs/worker-INDEX.log keeps what it says. Ctrl-C saves a checkpoint and stops; a
-second one interrupts. The exit code is that of limba train: 0 TRAIN_STEPS reached, 75 stopped on request, else a failure.
+The run survives a lost ssh session, and logs/worker-INDEX.log has its output. Ctrl-C saves a checkpoint and stops; a second
+one interrupts. The exit code is that of limba train: 0 TRAIN_STEPS reached, 75 stopped on request, else a failure.
 
-  --detach           return as soon as it has started
-  --setup            install only, and Python too where the machine's is too old
-  --status           a line for each worker of this machine: commit, process, last step, age of its last line
-  --logs [LINES]     the end of the log (100 lines)
-  --attach           follow the log; Ctrl-C ends the following, not the run
-  --stop [SECONDS]   save a checkpoint and stop, and wait for that (600 seconds)
+  --detach           return when the run has started
+  --setup            install only, also Python if the machine's is too old
+  --status           one line per worker of this machine: commit, process, last step, age of its last line
+  --logs [LINES]     print the end of the log (100 lines)
+  --attach           follow the log; Ctrl-C stops following, not the run
+  --stop [SECONDS]   save a checkpoint, stop, and wait for it (600 seconds)
   --kill             end it at once, without a checkpoint
 
-How it is one of many, the first that applies:
-  LIMBA_COORDINATOR_ADDRESS, LIMBA_PROCESS_COUNT, LIMBA_PROCESS_INDEX   all three: HOST:PORT of process 0, how many, which
+Its place among several workers, from the first that applies:
+  LIMBA_COORDINATOR_ADDRESS, LIMBA_PROCESS_COUNT, LIMBA_PROCESS_INDEX   all three: HOST:PORT of process 0, count, index
   SLURM        a task of srun; see launch/slurm.sbatch
-  TPU          what the machine's metadata says
-  otherwise it is alone, with all devices of the machine
+  TPU          the machine's metadata
+  otherwise one worker uses all devices of the machine
 
-Knobs, as environment variables (also in the file .limba-env, as NAME=VALUE):
+Environment variables (also in the file .limba-env, as NAME=VALUE):
   PYTHON             the Python to build on       ($PYTHON)
   VENV               the environment              ($VENV)
-  LOCK               exact versions to install, or none: VENV as it is
-  LIMBA_ACCELERATOR  tpu, cuda or cpu: which JAX to install (what the machine has)
-  LIMBA_LOGS         where the logs are           ($LIMBA_LOGS)
-  T5X_DIR            a checkout of T5X: T5X trains the recipe instead, with T5X_PYTHON, a Python that has what T5X needs; for
-                     recipes in T5X's vocabulary, such as gin/recipes/ro_t5_base.gin. Give T5X an absolute MODEL_DIR.
+  LOCK               exact versions to install; seqio: with TensorFlow, for SeqIO tasks of your own; none: VENV as it is
+  LIMBA_ACCELERATOR  tpu, cuda or cpu: which JAX to install (the machine's)
+  LIMBA_LOGS         the folder of the logs       ($LIMBA_LOGS)
+  T5X_DIR            a checkout of T5X, which then trains the recipe with T5X_PYTHON, a Python with T5X's dependencies; only
+                     for recipes with T5X's names, such as gin/recipes/ro_t5_base.gin. Give T5X an absolute MODEL_DIR.
 HELP
 }
 
@@ -59,13 +59,13 @@ source "$REPOSITORY/launch/environment.sh"
 
 # ---------------------------------------------------- one of many ------------------------------------------------------
 
-# An attribute of a TPU machine, which Google's metadata server has.
+# Prints an attribute of a TPU machine from Google's metadata server.
 tpu_attribute() {
   curl --silent --fail --max-time 5 --header 'Metadata-Flavor: Google' \
     "http://${GCE_METADATA_IP:-metadata.google.internal}/computeMetadata/v1/instance/attributes/$1"
 }
 
-# Sets `index` and `count`. `limba train` finds its place in the same way; `join` has T5X's flags for it.
+# Sets `index`, `count`, and `join`, T5X's flags for them. `limba train` finds its place in the same way.
 find_place() {
   local given=${LIMBA_COORDINATOR_ADDRESS:+a}${LIMBA_PROCESS_COUNT:+b}${LIMBA_PROCESS_INDEX:+c} kind endpoints
   index=0 count=1 join=()
@@ -102,7 +102,7 @@ running() {
   [[ $(ps -ww -o args= -p "$pid") == *train* ]] && echo "$pid"
 }
 
-# Whether the process that waits for the worker's end is there.
+# Whether the process that waits for the worker's end still runs.
 kept() {
   local host keeper
   read -r _ host keeper <"$1.pid" && [[ $host == "$(hostname)" ]] && kill -0 "$keeper" 2>/dev/null
@@ -127,7 +127,7 @@ status() {
   [[ -z $(git -C "$REPOSITORY" status --porcelain --untracked-files=no) ]] || commit+=+changes
   for worker in "${workers[@]}"; do
     process=lost tries=0
-    # Between the end of the process and the note of its exit code lies a moment: there is somebody who writes it.
+    # The exit code is written a moment after the process ends: wait while its keeper lives.
     until pid=$(running "$worker") || [[ -s $worker.exit ]] || ((++tries > 100)) || ! kept "$worker"; do sleep 0.1; done
     if [[ -n $pid ]]; then
       process=running:$pid
@@ -135,7 +135,7 @@ status() {
       process=exit:$(<"$worker.exit")
       [[ ! -f $worker.stopped ]] || process+=:on-request
     fi
-    # What the progress bar said last, since the run began.
+    # The progress bar's last step since the run began.
     step=$(tail -n 5000 "$worker.log" | awk '/ == worker / { step = "" }
       match($0, /[0-9]+\/[0-9]+ \[.*step/) { split(substr($0, RSTART), words, " "); step = words[1] } END { print step }')
     age=$(($(date +%s) - $(date -r "$worker.log" +%s)))
@@ -146,7 +146,7 @@ status() {
 stop() { # SIGNAL SECONDS
   local worker pid began=$SECONDS code=0
   for worker in "${workers[@]}"; do
-    # Also of one that has failed: whoever would start it again reads this.
+    # Also for a failed worker: a supervisor reads this before it restarts.
     [[ $(cat "$worker.exit" 2>/dev/null) == 0 ]] || touch "$worker.stopped"
     if pid=$(running "$worker"); then kill -"$1" "$pid" || true; fi
   done
@@ -164,7 +164,7 @@ stop() { # SIGNAL SECONDS
   return "$code"
 }
 
-# The exit code of a child, which a signal that comes in between does not replace.
+# Returns a child's exit code, also if a signal interrupts the wait.
 wait_to_end() {
   local code=0
   wait "$1" || code=$?
@@ -180,7 +180,7 @@ keep() {
   local worker=$1 code=0 keeper=${BASHPID:-$$}
   shift
   trap '' HUP
-  trap : TERM INT # for the worker, which tells when it has ended
+  trap : TERM INT # The worker gets the signal; this waits for its end.
   {
     "$@" &
     echo "$! $(hostname) $keeper" >"$worker.pid"
@@ -243,7 +243,7 @@ fi
 recipe=$1
 shift
 if [[ ! -f $recipe && -f $REPOSITORY/gin/recipes/$recipe.gin ]]; then
-  recipe=gin/recipes/$recipe.gin # is looked for in the repository too
+  recipe=gin/recipes/$recipe.gin # also found from outside the repository
 elif [[ ! -f $recipe && $recipe != *.gin ]]; then
   fail "there is no recipe $recipe; gin/recipes has$(cd "$REPOSITORY/gin/recipes" && printf ' %s' *.gin | sed 's/\.gin//g')."
 fi
@@ -251,7 +251,7 @@ fi
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   echo "usage: bash launch/worker.sh $recipe [limba train options]"
   [[ -f $recipe ]] || cd "$REPOSITORY"
-  sed -n '/^[^#]/q; s/^# \{0,1\}//p' "$recipe" # what the recipe says of itself
+  sed -n '/^[^#]/q; s/^# \{0,1\}//p' "$recipe" # the recipe's header comment
   exit 0
 fi
 
@@ -269,11 +269,11 @@ if [[ -n ${T5X_DIR:-} ]]; then
   fi
   echo "== T5X of $T5X_DIR trains $recipe"
   export PYTHONPATH=$REPOSITORY:$T5X_DIR${PYTHONPATH:+:$PYTHONPATH}
-  # As a script it would put its own folder first on the path, whose tasks.py hides ours.
+  # As a script T5X would put its folder first on the path, whose tasks.py hides ours.
   command=("${T5X_PYTHON:-$PYTHON}" -m t5x.train "--gin_search_paths=$PWD,$REPOSITORY" ${join[@]+"${join[@]}"})
 else
   setup_environment "$LOCK"
-  # An environment that is given may hold another checkout.
+  # A given environment may contain another checkout.
   export PYTHONPATH=$REPOSITORY${PYTHONPATH:+:$PYTHONPATH}
   command=(limba train)
 fi
@@ -293,7 +293,7 @@ if [[ -n $detach ]]; then
   exit 0
 fi
 
-# The first request lets it save a checkpoint, the next Ctrl-C interrupts.
+# The first signal lets the worker save a checkpoint; the next Ctrl-C interrupts it.
 # shellcheck disable=SC2317 # Traps call it.
 pass_on() {
   local pid tries=0

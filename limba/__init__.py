@@ -1,10 +1,10 @@
 """Limba's engine: network, optimizer, partitioning, training and checkpoints.
 
-Nothing in this package imports TensorFlow or SeqIO; data arrives through the contract in `limba.data`.
+Nothing in this package imports TensorFlow or SeqIO; data arrives through the contract in `limba.data.contract`.
 """
 
-from limba import rooms
+from limba.machine import repository
 
 __version__ = "0.1.0"
 
-rooms.claim()
+repository.claim()

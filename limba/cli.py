@@ -1,25 +1,38 @@
-"""`limba COMMAND …`: finds the room where a command lives and goes there. Starts fast: imports nothing before it."""
+"""`limba COMMAND …`: finds the room where a command lives and goes there. Starts fast: imports nothing before it.
 
+A new command is a module with `main(argv)` and a row of `COMMANDS`. An installed package adds commands of its own by
+entry points of the group `limba.commands`: `hello = my_package.hello` makes `limba hello` of that module.
+"""
+
+from __future__ import annotations
+
+import gc
 import importlib
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-# Command: (module with main(argv), what it does).
-_COMMANDS = {
-    "train": ("limba.train", "pre-train or go on training, from gin files"),
-    "run": ("limba.run", "train with the keys of a Hugging Face script, and export"),
-    "sweep": ("limba.sweep", "try many values of gin bindings, and keep the best"),
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+# Command, of one word or two: (module with main(argv), what it does).
+COMMANDS = {
+    "train": ("limba.train", "pre-train or resume a training, from gin files"),
+    "run": ("limba.hf_script.command", "train with the keys of a Hugging Face script, and export"),
+    "sweep": ("limba.sweep.command", "try many values of gin bindings, and keep the best"),
     "eval": ("limba.eval", "loss and metrics of one, several or all checkpoints of a run, as a table"),
     "infer": ("limba.infer", "let a checkpoint fill blanks or answer"),
-    "try": ("limba.try_model", "a prompt in the terminal, or a page in the browser, for trying a model"),
-    "lint": ("limba.lint", "say what would hurt in a training, before any accelerator is touched"),
-    "plan": ("limba.plan", "say whether a training fits a TPU slice or GPU box, how fast, and with which layout"),
-    "precompile": ("limba.precompile", "compile the training step without data, and say what it takes"),
-    "gin-check": ("limba.gin_check", "parse gin files and resolve every name in them"),
+    "try": ("limba.inference.try_model", "a prompt in the terminal, or a page in the browser, for trying a model"),
+    "lint": ("limba.lint.command", "find what would hurt in a training, before any accelerator is touched"),
+    "plan": ("limba.plan.command", "whether a training fits a TPU slice or GPU box, how fast, with which layout"),
+    "precompile": ("limba.precompile", "compile the training step without data, and show what it takes"),
+    "gin-check": ("limba.lint.gin_check", "parse gin files and resolve every name in them"),
     "convert": ("convert.__main__", "between Limba, T5X and Hugging Face, both ways"),
-    "vocab": ("limba.vocab", "build a SentencePiece vocabulary, or check that one agrees everywhere"),
-    "cache": ("tasks.cache", "tokenize a task once, into files that are read without TensorFlow"),
+    "vocab build": ("tasks.vocabularies.sentencepiece_models", "train a SentencePiece model on a corpus"),
+    "vocab check": ("convert.check_vocabulary", "prove that all tokenizers of a model give the same ids"),
+    "cache": ("tasks.cached.write_cache", "tokenize a task once, into files that are read without TensorFlow"),
     "preview": ("tasks.preview", "show examples of a task as text"),
+    "env": ("limba.machine.environment", "versions, devices and settings without secrets, for a bug report"),
 }
 
 
@@ -36,33 +49,90 @@ def _take_run_mode() -> str:
     return sys.argv[1]
 
 
+def _from_other_packages() -> list[EntryPoint]:
+    """The commands of installed packages, by name; Limba's own names come before theirs."""
+    from importlib import metadata
+
+    found = metadata.entry_points(group="limba.commands")
+    return sorted(entry for entry in found if entry.name not in COMMANDS)
+
+
+def _list_commands(first_word: str = "") -> None:
+    print(f"usage: limba {first_word}COMMAND [options]\n")
+    for name, (_, what) in COMMANDS.items():
+        if name.startswith(first_word):
+            print(f"  {name:12} {what}")
+    others = [entry for entry in _from_other_packages() if entry.name.startswith(first_word)]
+    if others:
+        print("\nfrom other packages:\n")
+    for entry in others:
+        print(f"  {entry.name:12} {_package(entry)} ({entry.value})")
+    print("\n`limba COMMAND --help` says more.")
+
+
+def _package(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.module
+
+
+def _find_command() -> str:
+    """The command of `sys.argv`, Limba's own or another package's; ends the process where there is none."""
+    asks = ("-h", "--help")
+    if len(sys.argv) < 2 or sys.argv[1] in asks:
+        _list_commands()
+        sys.exit(0 if len(sys.argv) > 1 else 2)
+    word = sys.argv[1] if not sys.argv[1].startswith("-") else _take_run_mode()
+    both_words = " ".join([word, *sys.argv[2:3]])
+    names = list(COMMANDS)
+    if not {word, both_words} & COMMANDS.keys():
+        names += [entry.name for entry in _from_other_packages()]
+    for name in (word, both_words):
+        if name in names:
+            return name
+    if any(name.startswith(f"{word} ") for name in names):
+        if len(sys.argv) < 3 or sys.argv[2] in asks:
+            _list_commands(f"{word} ")
+            sys.exit(0 if len(sys.argv) > 2 else 2)
+        word = both_words
+    import difflib
+
+    nearest = difflib.get_close_matches(word, names, n=1)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    print(f"error: limba has no command {word!r}.{hint} Commands: {', '.join(names)}.", file=sys.stderr)
+    sys.exit(2)
+
+
+def _load(command: str) -> Any:
+    """The module of a command, with `main(argv)`."""
+    if command in COMMANDS:
+        return importlib.import_module(COMMANDS[command][0])
+    entries = [entry for entry in _from_other_packages() if entry.name == command]
+    if len(entries) > 1:
+        packages = " and ".join(_package(entry) for entry in entries)
+        sys.exit(f"error: {packages} all have a command {command!r}; uninstall all but one.")
+    module = entries[0].load()
+    if not hasattr(module, "main"):
+        sys.exit(
+            f"error: the entry point {command!r} of {_package(entries[0])} is {entries[0].value!r}, which has no "
+            "main(argv); let it name a module that has one."
+        )
+    return module
+
+
 def main() -> None:
     """Dispatches `sys.argv`."""
-    if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
-        print("usage: limba COMMAND [options]\n")
-        for name, (_, what) in _COMMANDS.items():
-            print(f"  {name:10} {what}")
-        print("\n`limba COMMAND --help` says more.")
-        sys.exit(0 if len(sys.argv) > 1 else 2)
-    command = sys.argv[1]
-    if command.startswith("-"):
-        command = _take_run_mode()
-    if command not in _COMMANDS:
-        import difflib
+    # Imports and traces make millions of objects that stay. Python searches for garbage after every 700 new ones, which
+    # takes a tenth and more of the time to the first step or answer.
+    gc.set_threshold(20_000, 10, 10)
+    command = _find_command()
 
-        nearest = difflib.get_close_matches(command, _COMMANDS, n=1)
-        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-        print(f"error: limba has no command {command!r}.{hint} Commands: {', '.join(_COMMANDS)}.", file=sys.stderr)
-        sys.exit(2)
-
-    from limba import native_logs
+    from limba.machine import native_logs
 
     sys.path.insert(0, str(Path.cwd()))  # Task modules of the user's own, as `python -m` finds them.
     with native_logs.filtered():
-        module = importlib.import_module(_COMMANDS[command][0])
-    from limba.commands import run_command
+        module = _load(command)
+    from limba.gin_config.command_line import run_command
 
-    run_command(module.main, sys.argv[2:])
+    run_command(module.main, sys.argv[1 + len(command.split()) :])
 
 
 if __name__ == "__main__":

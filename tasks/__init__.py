@@ -1,1 +1,10 @@
-"""The data: sources, objectives, vocabularies and SeqIO tasks. The only package that imports TensorFlow."""
+"""Tasks: from data to batches. Once `seqio` is imported, all of them are SeqIO's tasks as well."""
+
+import importlib
+
+from limba.machine import library_patches
+
+# Among them: `datasets` does not import PyTorch.
+library_patches.install()
+# Everything in there needs TensorFlow, which comes with SeqIO.
+library_patches.when_imported("seqio", lambda _: importlib.import_module("tasks.seqio.mirrors"))

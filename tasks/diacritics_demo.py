@@ -7,7 +7,7 @@ The directory is `$LIMBA_DIACRITICS_DIR`, `runs/diacritics` if that is not set, 
 import os
 import pathlib
 
-from tasks import diacritics_task, pretraining, sources
+from tasks import diacritics, pretraining, sources
 
 DIRECTORY = pathlib.Path(os.environ.get("LIMBA_DIACRITICS_DIR", "runs/diacritics"))
 VOCABULARY_FILE = DIRECTORY / "vocab" / "spiece.model"
@@ -18,6 +18,4 @@ _CORPUS = sources.HuggingFaceSource(
 )
 
 pretraining.register_pretraining_task("diacritics_demo_span_corruption", data_files=_CORPUS, vocabulary=VOCABULARY_FILE)
-diacritics_task.register_diacritics_task(
-    "diacritics_demo", data_files=_CORPUS, vocabulary=VOCABULARY_FILE, language="ro"
-)
+diacritics.register_diacritics_task("diacritics_demo", data_files=_CORPUS, vocabulary=VOCABULARY_FILE, language="ro")

@@ -1,30 +1,26 @@
-"""What would hurt in a task: its vocabulary, objective and lengths, its source, and its first examples."""
+"""Checks of a task: its vocabulary, objective and lengths, its source, and its first examples."""
 
 import dataclasses
 import functools
-import itertools
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-import numpy as np
-import seqio
-import tensorflow as tf
+from limba.data import contract
+from limba.data.lint_findings import Finding, refused, unreadable
+from tasks import objectives, task_batches
+from tasks.diacritics import diacritics_tasks
+from tasks.pipeline import streams
+from tasks.pretraining import denoising
+from tasks.registry import Task, rows
+from tasks.registry.providers import find_provider, tasks_with_split
+from tasks.sources.sharded import ShardedSource
+from tasks.vocabularies import ByteVocabulary, sentencepiece_models, without_tensorflow
 
-from limba import data
-from limba.findings import Finding, refused
-from tasks import diacritics_task, objectives, preprocessors, sources, streams, vocabularies
-from tasks.providers import converter_class, find_provider, tasks_with_split
-
-# What leaves no examples to look at: of every task, and of those that check their sentinels.
+# Findings after which there are no examples to look at: of every task, and of those that check their sentinels.
 _UNUSABLE = ("source", "no_cache", "vocabulary")
 _UNUSABLE_DENOISED = (*_UNUSABLE, "sentinel_collision", "too_many_sentinels")
-# Examples that are made and looked at.
+# Examples that are looked at.
 _NUM_EXAMPLES = 32
-# How much of a split is read to see whether it ends: documents, and seconds.
-_MAX_DOCUMENTS, _MAX_SECONDS = 20_000, 15.0
-# Documents that have to come again, one after the other, for a stream to have begun anew.
-_REPEATED = 3
 # ByT5 masks spans of 20 bytes; below half of that a span is a part of a word.
 _SHORT_SPAN_OF_BYTES = 10
 # 0xF5 to 0xFF are in no text: Google's ByT5 takes them for sentinels.
@@ -35,18 +31,17 @@ _OBJECTIVES = {
     "iid_denoising": objectives.IidDenoising,
     "prefix_lm": objectives.PrefixLM,
 }
-_KNOWN_TO_END = (sources.ShardedSource, seqio.TfdsDataSource, seqio.FileDataSource)
 
 
 @dataclasses.dataclass(frozen=True)
-class Use:
+class Purpose:
     """What a data set is read for.
 
     Attributes:
       role: "train", "train_eval" (teacher-forced) or "infer_eval" (predictions).
       steps: batches of an evaluation; None means the whole split.
-      flops: of a row with so many inputs and targets; None if the network does not say.
-      embedding_rows: of the model; None if the network does not say.
+      flops: of a row, for its numbers of inputs and targets; None if the network does not give them.
+      embedding_rows: of the model; None if the network does not give them.
     """
 
     role: Literal["train", "train_eval", "infer_eval"]
@@ -55,47 +50,47 @@ class Use:
     embedding_rows: int | None = None
 
 
-def check(config: data.DatasetConfig, feature_converter: Any, use: Use) -> Iterator[Finding]:
-    """What would hurt in a data set; nothing that it finds stops it."""
+def check(config: contract.DatasetConfig, feature_converter: Any, purpose: Purpose) -> Iterator[Finding]:
+    """Findings about a data set; errors do not stop the other checks."""
     try:
         provider = find_provider(config.mixture_or_task_name, config.module)
-        converter = converter_class(feature_converter)
+        kind = task_batches.kind_of_stream(config, provider, feature_converter)
     except ValueError as error:
         yield refused("task", str(error))
         return
     try:
         tasks = tasks_with_split(provider, config.split)
-    except (ValueError, OSError, RuntimeError) as error:  # The hub says which splits a data set has.
+    except (ValueError, OSError, RuntimeError) as error:  # The hub has the list of splits.
         yield refused("source", f"{config.name!r}: {error}")
         return
     if not tasks:
         has = ", ".join(map(repr, sorted(provider.splits)))
         yield refused("split", f"{config.name!r} has no split {config.split!r}; it has {has}.")
         return
-    if config.task_feature_lengths is None and use.role != "infer_eval":
+    if config.task_feature_lengths is None and purpose.role != "infer_eval":
         yield refused("target_length", f"DatasetConfig.task_feature_lengths of {config.name!r} is None.")
         return
-    found = [] if use.role == "infer_eval" else list(_check_lengths(tasks, config, use))
+    found = [] if purpose.role == "infer_eval" else list(_check_lengths(tasks, config, purpose))
     yield from found
     whole = not any(finding.severity == "error" for finding in found)
     for task in tasks:
-        found = list(_check_source(task, config, use))
-        if use.role == "train":
-            found += _check_vocabulary(task, config, use)
+        found = list(_check_source(task, config, purpose))
+        if purpose.role == "train":
+            found += _check_vocabulary(task, config, purpose)
         yield from found
-        unusable = _UNUSABLE_DENOISED if _is_denoised(task) else _UNUSABLE
-        if use.role == "train" and whole and not any(finding.name in unusable for finding in found):
-            yield from _check_examples(streams.Stream(config, provider, tasks, converter, None), task)
+        unusable = _UNUSABLE_DENOISED if _find_denoise(task) else _UNUSABLE
+        if purpose.role == "train" and whole and not any(finding.name in unusable for finding in found):
+            yield from _check_examples(kind(config, provider, tasks, feature_converter, None), task)
 
 
 # -------------------------------------------------- vocabulary and objective -----------------------------------------
 
 
-def find_objective(task: seqio.Task) -> Any:
-    """The objective of a pre-training task, of `tasks.preprocessors` or in T5's own words; None for another task."""
+def find_objective(task: Any) -> Any:
+    """The objective of a pre-training task, ours or in T5's own words; None for another task."""
+    if denoise := _find_denoise(task):
+        return denoise.objective
     for step in task.preprocessors:
-        if isinstance(step, preprocessors.Denoise):
-            return step.objective
         keywords = dict(step.keywords) if isinstance(step, functools.partial) else {}
         function = step.func if isinstance(step, functools.partial) else step
         if objective := _OBJECTIVES.get(getattr(function, "__name__", "")):
@@ -104,41 +99,58 @@ def find_objective(task: seqio.Task) -> Any:
     return None
 
 
-def _check_vocabulary(task: seqio.Task, config: data.DatasetConfig, use: Use) -> Iterator[Finding]:
+def _find_denoise(task: Any) -> denoising.Denoise | None:
+    return next((step for step in task.preprocessors if isinstance(step, denoising.Denoise)), None)
+
+
+def _check_vocabulary(task: Any, config: contract.DatasetConfig, purpose: Purpose) -> Iterator[Finding]:
     features = task.output_features
     vocabulary = features["targets" if "targets" in features else next(iter(features))].vocabulary
     objective = find_objective(task)
     inputs_length = (config.task_feature_lengths or {}).get("inputs")
     try:
-        vocabularies.check_file(vocabulary)
+        sentencepiece_models.check_file(vocabulary)
     except (ValueError, OSError) as error:
         yield refused("vocabulary", f"Task {task.name!r}: {error}")
         return
-    if use.embedding_rows is not None and vocabulary.vocab_size > use.embedding_rows:
+    if purpose.embedding_rows is not None and vocabulary.vocab_size > purpose.embedding_rows:
         yield Finding(
             "embedding_rows",
             "error",
             f"Task {task.name!r} makes ids up to {vocabulary.vocab_size - 1}, and the embedding has "
-            f"{use.embedding_rows} rows (T5Config.vocab_size).",
-            "the last ids, the sentinels first of all, share one row without a word",
+            f"{purpose.embedding_rows} rows (T5Config.vocab_size).",
+            "the last ids, the sentinels first of all, share one row without a warning",
             f"Set T5Config.vocab_size to {-(-vocabulary.vocab_size // 128) * 128} or more.",
         )
     for step in task.preprocessors:
-        if isinstance(step, diacritics_task.RemoveDiacritics):
+        if isinstance(step, diacritics_tasks.RemoveDiacritics):
             yield from step.find_missing_letters(vocabulary)
     if objective is None or inputs_length is None:
         return
-    num_sentinels = vocabularies.num_sentinels(vocabulary)
+    num_sentinels = sentencepiece_models.num_sentinels(vocabulary)
     if num_sentinels:
         try:
-            _check_sentinels(task, objective, config.task_feature_lengths or {}, num_sentinels)
+            if denoise := _find_denoise(task):
+                denoise.check(features, config.task_feature_lengths or {})
+            else:
+                objective.check_sentinels(inputs_length, num_sentinels)
         except ValueError as error:
-            cost = "training stops at its start, or real pieces are taken for the sentinels that lack"
+            cost = "training stops at its start, or real pieces are taken for the missing sentinels"
             yield Finding("too_many_sentinels", "error", f"Task {task.name!r}: {error}", cost)
     elif count := _num_collisions(task, vocabulary, objective, inputs_length):
-        yield _sentinel_collision(task, vocabulary, count)
+        ids = range(vocabulary.vocab_size - 1, vocabulary.vocab_size - 1 - min(count, 3), -1)
+        last = ", ".join(repr(vocabulary.decode([i]) or i) for i in ids)
+        yield Finding(
+            "sentinel_collision",
+            "error",
+            f"Task {task.name!r} opens its vocabulary with extra_ids={vocabulary.extra_ids}, and the vocabulary has no "
+            f"sentinels of its own: its last {count} pieces, {last} …, are taken for sentinels.",
+            f"{count} real pieces mean masked spans too, in pre-training and ever after",
+            "Open it with extra_ids=100, in the task and for the model (seqio.SentencePieceVocabulary.extra_ids), and "
+            "give T5Config.vocab_size 100 rows more, rounded up to a multiple of 128.",
+        )
     span = getattr(objective, "mean_noise_span_length", None)
-    if isinstance(vocabulary, seqio.ByteVocabulary) and span is not None and span < _SHORT_SPAN_OF_BYTES:
+    if isinstance(without_tensorflow(vocabulary), ByteVocabulary) and span is not None and span < _SHORT_SPAN_OF_BYTES:
         yield Finding(
             "byte_span",
             "warning",
@@ -148,56 +160,29 @@ def _check_vocabulary(task: seqio.Task, config: data.DatasetConfig, use: Use) ->
         )
 
 
-def _check_sentinels(task: seqio.Task, objective: Any, lengths: Mapping[str, int], num_sentinels: int) -> None:
-    for step in task.preprocessors:
-        if isinstance(step, preprocessors.Denoise):
-            step.check(task.output_features, lengths)
-            return
-    objective.check_sentinels(lengths["inputs"], num_sentinels)
-
-
-def _num_collisions(task: seqio.Task, vocabulary: seqio.Vocabulary, objective: Any, inputs_length: int) -> int:
+def _num_collisions(task: Any, vocabulary: Any, objective: Any, inputs_length: int) -> int:
     """How many of the last ids would be sentinels and something else too, in a vocabulary without sentinels."""
-    needed = _num_sentinels_needed(objective, inputs_length)
-    unused = isinstance(vocabulary, seqio.ByteVocabulary) and not _is_denoised(task)
+    needed = inputs_length
+    # The fewest with which the objective's own check is content.
+    for needed in range(inputs_length + 1):
+        try:
+            objective.check_sentinels(inputs_length, needed)
+            break
+        except ValueError:
+            continue
+    unused = isinstance(without_tensorflow(vocabulary), ByteVocabulary) and not _find_denoise(task)
     return 0 if unused and needed <= _BYTES_NOT_IN_UTF8 else needed
 
 
-def _sentinel_collision(task: seqio.Task, vocabulary: seqio.Vocabulary, count: int) -> Finding:
-    ids = range(vocabulary.vocab_size - 1, vocabulary.vocab_size - 1 - min(count, 3), -1)
-    last = [repr(vocabulary.decode([i]) or i) for i in ids]
-    return Finding(
-        "sentinel_collision",
-        "error",
-        f"Task {task.name!r} opens its vocabulary with extra_ids={vocabulary.extra_ids}, and the vocabulary has no "
-        f"sentinels of its own: its last {count} pieces, {', '.join(last)} …, are taken for sentinels.",
-        f"{count} real pieces mean masked spans too, in pre-training and ever after",
-        "Open it with extra_ids=100, in the task and for the model (seqio.SentencePieceVocabulary.extra_ids), and give "
-        "T5Config.vocab_size 100 rows more, rounded up to a multiple of 128.",
-    )
-
-
-def _num_sentinels_needed(objective: Any, inputs_length: int) -> int:
-    """The fewest with which the objective's own check is content."""
-    for count in range(inputs_length + 1):
-        try:
-            objective.check_sentinels(inputs_length, count)
-        except ValueError:
-            continue
-        return count
-    return inputs_length
-
-
-def _check_lengths(tasks: Sequence[seqio.Task], config: data.DatasetConfig, use: Use) -> Iterator[Finding]:
+def _check_lengths(tasks: Sequence[Any], config: contract.DatasetConfig, purpose: Purpose) -> Iterator[Finding]:
     """The lengths against the objectives: those of a mixture share rows, so its longest targets count."""
     lengths = config.task_feature_lengths or {}
     for task in tasks:
         if missing := [name for name in task.output_features if name not in lengths]:
-            yield refused(
-                "target_length", f"TASK_FEATURE_LENGTHS {dict(lengths)} has no length for {missing} of {task.name!r}."
-            )
+            problem = f"TASK_FEATURE_LENGTHS {dict(lengths)} has no length for {missing} of {task.name!r}."
+            yield refused("target_length", problem)
             return
-    if use.role != "train" or not {"inputs", "targets"} <= lengths.keys():
+    if purpose.role != "train" or not {"inputs", "targets"} <= lengths.keys():
         return
     found = [_targets_needed(task, lengths) for task in tasks]
     if None in found:
@@ -214,8 +199,8 @@ def _check_lengths(tasks: Sequence[seqio.Task], config: data.DatasetConfig, use:
     # The tokens of a mode make windows a little shorter.
     elif given - needed >= 0.01 * given:
         cost = f"{(given - needed) / given:.0%} of the decoder's work is on padding"
-        if use.flops is not None:
-            more = use.flops(inputs, given) / use.flops(inputs, needed) - 1
+        if purpose.flops is not None:
+            more = purpose.flops(inputs, given) / purpose.flops(inputs, needed) - 1
             cost = f"{more:.0%} more FLOPs for the same examples; packing cannot win them back"
         yield Finding(
             "target_length",
@@ -226,11 +211,10 @@ def _check_lengths(tasks: Sequence[seqio.Task], config: data.DatasetConfig, use:
         )
 
 
-def _targets_needed(task: seqio.Task, lengths: Mapping[str, int]) -> int | None:
+def _targets_needed(task: Any, lengths: Mapping[str, int]) -> int | None:
     """Tokens of a full example's targets; None of a task without an objective."""
-    for step in task.preprocessors:
-        if isinstance(step, preprocessors.Denoise):
-            return step.lengths(task.output_features, lengths)["targets"]
+    if denoise := _find_denoise(task):
+        return denoise.lengths(task.output_features, lengths)["targets"]
     objective = find_objective(task)
     return None if objective is None else objective.lengths(lengths["inputs"])["targets"]
 
@@ -238,172 +222,68 @@ def _targets_needed(task: seqio.Task, lengths: Mapping[str, int]) -> int | None:
 # ------------------------------------------------------- the source --------------------------------------------------
 
 
-def _check_source(task: seqio.Task, config: data.DatasetConfig, use: Use) -> Iterator[Finding]:
-    if streams.reads_cache(task, config):
-        try:
-            streams.check_cached(task)
-        except ValueError as error:
-            yield refused("no_cache", str(error))
-        return
-    if isinstance(task.source, sources.ShardedSource):
-        try:
-            task.source.check(config.split)
-        except (ValueError, OSError, RuntimeError) as error:
-            yield refused("source", f"Task {task.name!r}, split {config.split!r}: {error}")
-        return
-    if use.role == "train":
-        yield from _check_shards(task, config)
-        yield from _check_generator(task, config)
-    elif not isinstance(task.source, _KNOWN_TO_END):
-        yield from _check_end(task, config, use)
+def _check_source(task: Any, config: contract.DatasetConfig, purpose: Purpose) -> Iterator[Finding]:
+    if not (isinstance(task, Task) and isinstance(task.source, ShardedSource)):
+        from tasks.seqio import lint_sources
 
-
-def _check_shards(task: seqio.Task, config: data.DatasetConfig) -> Iterator[Finding]:
-    readers = config.num_readers or data.default_num_readers(config.batch_size)
-    shards = streams.num_shards(task, config)
-    if shards is not None and shards < readers:
-        yield Finding(
-            "unshardable_source",
-            "warning",
-            f"The source of task {task.name!r} has {shards} {'shard' if shards == 1 else 'shards'} for {readers} "
-            "readers.",
-            f"every host downloads and tokenizes everything and keeps its share: with {readers} hosts {readers} times "
-            "the work",
-            "Read the corpus with tasks.sources.HuggingFaceSource (docs/data.md), or give it as that many files.",
-        )
-
-
-def _check_generator(task: seqio.Task, config: data.DatasetConfig) -> Iterator[Finding]:
+        if not lint_sources.reads_documents(task, config):
+            yield from lint_sources.check(task, config, purpose.role, purpose.steps)
+            return
     try:
-        dataset = task.source.get_dataset(config.split, shuffle=False, seed=0)
-    except Exception as error:  # A source of the user's own may raise anything.
-        yield _unreadable(task, config, error)
-        return
-    if _is_generator(dataset):
-        yield Finding(
-            "generator_source",
-            "warning",
-            f"The source of task {task.name!r} is a Python generator, whose place in the data nothing can save.",
-            "a restart reads all earlier batches again before it goes on; in T5X it begins at the first document again",
-            "Read the corpus with tasks.sources.HuggingFaceSource (docs/data.md).",
-        )
-
-
-def _is_generator(dataset: tf.data.Dataset) -> bool:
-    graph = tf.raw_ops.DatasetToGraphV2(
-        input_dataset=tf.data.experimental.to_variant(dataset), external_state_policy=1, strip_device_assignment=True
-    )
-    return b"GeneratorDataset" in graph.numpy()
-
-
-def _check_end(task: seqio.Task, config: data.DatasetConfig, use: Use) -> Iterator[Finding]:
-    """Reads a split until it ends, begins anew, or is too long to tell."""
-    first: list[bytes] = []
-    repeated = number = 0
-    began = time.monotonic()
-    ended, seen = False, "did not end"
-    try:
-        dataset = task.source.get_dataset(config.split, shuffle=False, seed=0)
-        for number, example in enumerate(dataset.as_numpy_iterator()):
-            document = b"\0".join(np.asarray(x).tobytes() for x in tf.nest.flatten(example))
-            if len(first) < _REPEATED:
-                first.append(document)
-                continue
-            repeated = repeated + 1 if document == first[repeated] else int(document == first[0])
-            if repeated == _REPEATED:
-                seen = f"began anew after {number + 1 - _REPEATED} documents"
-                break
-            if number >= _MAX_DOCUMENTS or time.monotonic() - began > _MAX_SECONDS:
-                seen = f"did not end within {number + 1} documents"
-                break
-        else:
-            ended = True
-    except Exception as error:  # A source of the user's own may raise anything.
-        yield _unreadable(task, config, error)
-    if ended:
-        return
-    whole = use.steps is None
-    what = f"The split {config.split!r} of task {task.name!r} is not known to end"
-    yield Finding(
-        "endless_evaluation",
-        "error" if whole else "warning",
-        f"{what}: when it was read it {seen}." if number else f"{what}: its source is a function of its own.",
-        "the first evaluation never ends, and training waits for it"
-        if whole
-        else f"the {use.steps} batches of every evaluation are all that is ever evaluated, and no loss is of the split",
-        "Evaluate a split that ends (tasks.sources.HuggingFaceSource makes one pass)"
-        + (", or set train.eval_steps." if whole and use.role == "train_eval" else "."),
-    )
-
-
-def _unreadable(task: seqio.Task, config: data.DatasetConfig, error: Exception) -> Finding:
-    # TensorFlow wraps the error of a reading function into its own, with a traceback as text.
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    reason = next((line for line in lines if "Error: " in line), lines[0] if lines else "")
-    return Finding(
-        "source",
-        "error",
-        f"Split {config.split!r} of task {task.name!r} cannot be read: {reason.rpartition('}} ')[2]}"
-        f"{'' if 'Error: ' in reason else f' ({type(error).__name__})'}.",
-        "training stops at its first batch, if it is the same where it runs",
-        "Mend the source; or look again on a machine that can reach it.",
-    )
+        task.source.check(config.split)
+    except (ValueError, OSError, RuntimeError) as error:
+        yield refused("source", f"Task {task.name!r}, split {config.split!r}: {error}")
 
 
 # ------------------------------------------------------ first examples -----------------------------------------------
 
 
-def _check_examples(stream: streams.Stream, task: seqio.Task) -> Iterator[Finding]:
-    """Looks at the ends of the first examples; where they cannot be made, at what the task declares."""
+def _check_examples(stream: streams.Stream, task: Any) -> Iterator[Finding]:
+    """Looks at the ends of the first examples; where they cannot be made, at the task's declared features."""
     try:
-        made = stream.examples(task, 0, reader=0, num_readers=1, num_epochs=1)
-        examples = list(itertools.islice(made.as_numpy_iterator(), _NUM_EXAMPLES))
+        blocks = stream.examples(task, streams.ReadPlan(seed=0, num_epochs=1))
+        examples = next(rows.rebatch(blocks, _NUM_EXAMPLES), None)
     except Exception as error:  # A task of the user's own may raise anything.
-        yield _unreadable(task, stream.config, error)
-        if find_objective(task) is not None and not _is_denoised(task):
+        yield unreadable(task, stream.config, error)
+        if find_objective(task) is not None and not _find_denoise(task):
             for name in ("inputs", "targets"):
                 if name not in task.output_features or not task.output_features[name].add_eos:
                     yield _missing_eos(task, name, f"Task {task.name!r} appends no end-of-sequence id to its {name}")
         return
-    if _is_denoised(task):
-        return  # The objective says where EOS stands.
-    if not examples:
+    if _find_denoise(task):
+        return  # The objective puts EOS where it belongs.
+    if examples is None:
         yield refused("source", f"Split {stream.config.split!r} of task {task.name!r} has no examples.")
         return
     for name in ("inputs", "targets"):
         feature = task.output_features.get(name, task.output_features.get("targets"))
         eos_id = feature.vocabulary.eos_id if feature is not None else None
-        if name not in examples[0] or eos_id is None or eos_id < 0:
+        if name not in examples or eos_id is None or eos_id < 0:
             continue
-        ends = [example[name][example[name] != 0][-2:].tolist() for example in examples]
+        ends = [tokens[tokens != 0][-2:].tolist() for tokens in examples[name]]
         without = sum(end[-1:] != [eos_id] for end in ends)
         doubled = sum(end == [eos_id, eos_id] for end in ends)
-        some = f"of the first {len(ends)} examples of task {task.name!r}"
+        of_first = f"of the first {len(ends)} examples of task {task.name!r}"
         if without:
-            yield _missing_eos(
-                task, name, f"{without} {some} have no end-of-sequence id ({eos_id}) behind their {name}"
-            )
+            problem = f"{without} {of_first} have no end-of-sequence id ({eos_id}) behind their {name}"
+            yield _missing_eos(task, name, problem)
         if doubled:
             yield Finding(
                 "double_eos",
                 "warning",
-                f"{doubled} {some} end with two end-of-sequence ids behind their {name}.",
+                f"{doubled} {of_first} end with two end-of-sequence ids behind their {name}.",
                 "one token of each row is wasted, and the model learns to answer with two",
                 "Append EOS once: in the text or by seqio.preprocessors.append_eos, not both.",
             )
 
 
-def _is_denoised(task: seqio.Task) -> bool:
-    return any(isinstance(step, preprocessors.Denoise) for step in task.preprocessors)
-
-
-def _missing_eos(task: seqio.Task, name: str, what: str) -> Finding:
+def _missing_eos(task: Any, name: str, problem: str) -> Finding:
     undeclared = "" if name in task.output_features else f": it declares no output feature {name!r}"
     return Finding(
         "missing_eos",
         "error",
-        f"{what}{undeclared}.",
-        "the encoder never sees what stands behind every input of T5's checkpoints and of the converted tokenizer"
+        f"{problem}{undeclared}.",
+        "the encoder never sees the id that ends every input of T5's checkpoints and of the converted tokenizer"
         if name == "inputs"
         else "the model never learns to stop",
         "Declare output_features for inputs and targets with add_eos=True, and end the preprocessors with "

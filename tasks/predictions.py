@@ -1,75 +1,144 @@
-"""What inference needs of SeqIO: the examples of a task in chunks, files of predictions, the evaluator of metrics."""
+"""Examples of a task for inference, in the order of the files, and files of predictions.
 
-import importlib.util
+Tasks that need SeqIO are read by `tasks.seqio.seqio_predictions`, which TensorFlow comes with.
+"""
+
+import itertools
 import json
-import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import seqio
-import tensorflow as tf
 from etils import epath
 
-from limba import data
-from tasks import providers, supervised_examples
+from limba.data import contract
+from tasks.pipeline import blocks, converters
+from tasks.registry import Task, rows
+from tasks.registry.providers import find_provider
+from tasks.registry.rows import Rows, Tokens
+from tasks.registry.steps import bind
+from tasks.registry.tasks import get_subtasks
+from tasks.sources.sharded import ShardedSource
+from tasks.supervised import row_preprocessor
+from tasks.vocabularies import Vocabulary, without_tensorflow
 
 # Predictions or scores, one an example, and auxiliary values: lists or arrays with an entry an example.
 Inferences = tuple[Sequence[Any], Mapping[str, Any]]
+Example = dict[str, Any]
 
 MODES = ("predict", "predict_with_aux", "score")
 
 
-def subtasks(config: data.DatasetConfig) -> list[seqio.Task]:
+def subtasks(config: contract.DatasetConfig) -> list[Any]:
     """The task, or each task of the mixture.
 
     Raises:
       ValueError: if there is none of that name.
     """
-    return list(seqio.get_subtasks(_provider(config)))
+    return get_subtasks(find_provider(config.mixture_or_task_name, config.module))
 
 
-def _provider(config: data.DatasetConfig) -> seqio.Task | seqio.Mixture:
-    provider = config.mixture_or_task_name
-    return providers.find_provider(provider, config.module) if isinstance(provider, str) else provider
+def needs_seqio(task: Any, feature_converter: Any) -> bool:
+    """Whether a task or the model's feature converter is SeqIO's."""
+    ours = isinstance(task, Task) and isinstance(task.source, ShardedSource)
+    return not ours or not converters.is_known(feature_converter)
+
+
+class Examples:
+    """Some examples of a task, with the names of a `tf.data.Dataset` that writing functions use."""
+
+    def __init__(self, examples: Sequence[Example]):
+        self._examples = examples
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    def __iter__(self) -> Iterator[Example]:
+        return iter(self._examples)
+
+    def as_numpy_iterator(self) -> Iterator[Example]:
+        return iter(self._examples)
+
+
+def examples(task: Task, config: contract.DatasetConfig, shard_id: int = 0, num_shards: int = 1) -> Iterator[Example]:
+    """The examples of a shard, one by one, in the order of the files; texts are bytes.
+
+    Of the configuration split, lengths (None cuts nothing) and seed matter.
+
+    Raises:
+      ValueError, FileNotFoundError: if something is wrong with the task or its rows.
+    """
+    lengths = config.task_feature_lengths
+    row_preprocessor.check_task(task, config.split, lengths)
+    seed = secrets.randbits(30) if config.seed is None else config.seed
+    run = blocks.preprocessor([bind(step, task.output_features, lengths) for step in task.preprocessors])
+    documents = task.source.chunks_of(config.split, False, seed, shard_id, num_shards).documents(num_epochs=1)
+    for made in run(_numbered(documents), seed):
+        columns = {name: column.cut((lengths or {})[name]) if name in (lengths or {}) else column  # type: ignore[union-attr]
+                   for name, column in made.items()}  # fmt: skip
+        for i in range(rows.num_rows(columns)):
+            yield {name: _value(column, i) for name, column in columns.items()}
+
+
+def _numbered(documents: Iterable[Rows]) -> Iterator[Rows]:
+    count = 0
+    for part in documents:
+        more = rows.num_rows(part)
+        yield {**part, "number": np.arange(count, count + more)}
+        count += more
+
+
+def _value(column: rows.Column, i: int) -> Any:
+    return column.padded[i, : column.lengths[i]] if isinstance(column, Tokens) else column[i]
+
+
+def model_features(
+    found: Sequence[Example], lengths: Mapping[str, int] | None, feature_converter: Any
+) -> dict[str, np.ndarray]:
+    """The model's features of examples, `[examples, length]`; without lengths as long as the longest."""
+    tokens = {name: Tokens.of([x[name] for x in found]) for name in ("inputs", "targets") if name in found[0]}
+    padded: dict[str, np.ndarray] = {
+        name: column.cut(length).pad(length)
+        for name, column in tokens.items()
+        for length in [(lengths or {}).get(name, column.padded.shape[1])]
+    }
+    return converters.CONVERTERS[converters.name_of(feature_converter)](padded, False)
 
 
 def chunks(
-    task: seqio.Task,
-    config: data.DatasetConfig,
-    feature_converter: providers.FeatureConverter,
+    task: Any,
+    config: contract.DatasetConfig,
+    feature_converter: Any,
     shard_id: int,
     num_shards: int,
     size: int,
     skip: int,
-) -> Iterator[tuple[tf.data.Dataset, data.Batch]]:
+) -> Iterator[tuple[Any, contract.Batch]]:
     """A shard of a task in chunks of `size` examples, in the order of the files.
 
-    Args:
-      task: the task.
-      config: split, lengths, seed; the rest does not matter.
-      feature_converter: a SeqIO feature converter, or its name.
-      shard_id, num_shards: which part of the examples, of how many.
-      size: examples in a chunk; the last may have fewer.
-      skip: chunks to leave out at the beginning.
+    The shard is number `shard_id` of `num_shards`; its first `skip` chunks are left out, and its last may have fewer
+    examples. Of the configuration split, lengths and seed matter.
 
     Yields:
-      The task's examples, and the model's features `[examples, length]`.
+      The task's examples (`Examples`, or a `tf.data.Dataset` of SeqIO's tasks) with sequences padded to the longest of
+      the chunk, and the model's features `[examples, length]`.
     """
-    supervised_examples.check_task(task, config.split, config.task_feature_lengths)
-    examples = task.get_dataset(
-        sequence_length=config.task_feature_lengths,
-        split=config.split,
-        shuffle=False,
-        num_epochs=1,
-        shard_info=seqio.ShardInfo(index=shard_id, num_shards=num_shards),
-        use_cached=config.use_cached,
-        seed=config.seed,
-    )
-    converter = providers.converter_class(feature_converter)(pack=False)
-    both = tf.data.Dataset.zip((examples, converter(examples, config.task_feature_lengths)))
-    for of_task, of_model in both.padded_batch(size).skip(skip).prefetch(1).as_numpy_iterator():
-        yield tf.data.Dataset.from_tensor_slices(of_task), of_model
+    if needs_seqio(task, feature_converter):
+        from tasks.seqio import seqio_predictions
+
+        yield from seqio_predictions.chunks(task, config, feature_converter, shard_id, num_shards, size, skip)
+        return
+    found = examples(task, config, shard_id, num_shards)
+    for number, part in enumerate(iter(lambda: list(itertools.islice(found, size)), [])):
+        if number >= skip:
+            yield Examples(_padded(part)), model_features(part, config.task_feature_lengths, feature_converter)
+
+
+def _padded(found: Sequence[Example]) -> list[Example]:
+    names = [name for name, value in found[0].items() if isinstance(value, np.ndarray) and value.ndim == 1]
+    columns = {name: Tokens.of([x[name] for x in found]).padded for name in names if found[0][name].dtype == np.int32}
+    return [{**x, **{name: padded[i] for name, padded in columns.items()}} for i, x in enumerate(found)]
 
 
 def write_inferences_to_file(
@@ -86,14 +155,12 @@ def write_inferences_to_file(
     """Writes JSON lines `{"inputs": {…}, "prediction": …}`, or `"score"`; `"aux"` where there are such values.
 
     Args:
-      path: of the file.
       inferences: predictions are token ids `[length]` or `[num_decodes, length]` an example.
-      task_ds: a `tf.data.Dataset` of the examples; their features `*_pretokenized` are written.
+      task_ds: the examples, as `chunks` yields them; their features `*_pretokenized` are written.
       mode: "predict", "predict_with_aux" or "score".
-      vocabulary: of the predictions.
-      json_encoder_cls: None is `seqio.TensorAndNumpyEncoder`.
-      include_all_inputs: write all features of the examples.
-      input_fields_to_include: write these features, and their pretokenized forms.
+      json_encoder_cls: of values that JSON does not have.
+      include_all_inputs, input_fields_to_include: write all features of the examples; or these, and their pretokenized
+        forms.
       output_ids: also write the ids of predictions up to the first 0, as `prediction_tokens`.
 
     Raises:
@@ -108,7 +175,7 @@ def write_inferences_to_file(
     if mode != "score":
         if vocabulary is None:
             raise ValueError(f"write_inferences_to_file needs a vocabulary in mode {mode!r}.")
-        texts = vocabulary.decode_tf(tf.constant(results)).numpy()
+        texts = _decode(vocabulary, results)
 
     def is_included(feature: str) -> bool:
         if input_fields_to_include is None:
@@ -127,7 +194,18 @@ def write_inferences_to_file(
                     line["prediction_tokens"] = ids[: ids.index(0)] if 0 in ids else ids
             if aux:
                 line["aux"] = _of_example(aux, i)
-            file.write(json.dumps(line, cls=json_encoder_cls or seqio.TensorAndNumpyEncoder) + "\n")
+            file.write(json.dumps(line, cls=json_encoder_cls) + "\n")
+
+
+def _decode(vocabulary: Any, ids: Any) -> Any:
+    """The texts of predictions `[examples, …, length]`, as nested lists."""
+    own = without_tensorflow(vocabulary)
+    if not isinstance(own, Vocabulary):  # SeqIO's, of a user's class: as T5X does it
+        import tensorflow as tf
+
+        return [_plain(text) for text in vocabulary.decode_tf(tf.constant(ids)).numpy()]
+    nested = len(ids) and np.ndim(ids[0]) > 1
+    return [_decode(own, x) for x in ids] if nested else [own.decode(x) for x in ids]
 
 
 def _of_example(aux: Any, i: int) -> Any:
@@ -140,7 +218,7 @@ def _of_example(aux: Any, i: int) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold; numbers become floats, as in T5X's files."""
+    """A value that JSON can hold; numbers become floats, as in T5X's files."""
     if isinstance(value, bytes):
         return value.decode("utf-8")
     if isinstance(value, np.ndarray):
@@ -148,46 +226,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.number):
         return float(value)
     return value
-
-
-def make_evaluator(
-    config: data.DatasetConfig,
-    evaluator_cls: Callable[..., Any] | None,
-    feature_converter: providers.FeatureConverter,
-    log_dir: pathlib.Path | None,
-    tensorboard_logger: Callable[[str], Any],
-) -> seqio.Evaluator:
-    """The evaluator of a task's metrics.
-
-    Args:
-      config: task or mixture, split, lengths (None: as long as the examples need).
-      evaluator_cls: `seqio.Evaluator`, usually with arguments bound by gin; None is one without loggers.
-      feature_converter: a SeqIO feature converter, or its name.
-      log_dir: where its loggers write; None leaves them out.
-      tensorboard_logger: called with `log_dir` in the place of `seqio.TensorBoardLogger` where that cannot work:
-        TensorFlow's summaries need the package tensorboard.
-    """
-    arguments: dict[str, Any] = {}
-    if log_dir is None or evaluator_cls is None:
-        arguments["logger_cls"] = ()
-    if log_dir is not None:
-        log_dir.mkdir(parents=True, exist_ok=True)  # Evaluator does not make it.
-        arguments["log_dir"] = str(log_dir)
-    for task in providers.tasks_with_split(_provider(config), config.split):
-        supervised_examples.check_task(task, config.split, config.task_feature_lengths)
-    evaluator = (evaluator_cls or seqio.Evaluator)(
-        mixture_or_task_name=_provider(config).name,
-        feature_converter=providers.converter_class(feature_converter)(pack=False),
-        eval_split=config.split,
-        use_cached=config.use_cached,
-        seed=config.seed,
-        sequence_length=config.task_feature_lengths,
-        use_memory_cache=config.use_memory_cache,
-        **arguments,
-    )
-    if evaluator.eval_tasks and importlib.util.find_spec("tensorboard") is None:
-        evaluator._loggers = tuple(
-            tensorboard_logger(one.output_dir) if isinstance(one, seqio.TensorBoardLogger) else one
-            for one in evaluator.loggers
-        )
-    return evaluator

@@ -6,17 +6,20 @@ limba preview quickstart_span_corruption --module tasks.quickstart
 import argparse
 import itertools
 import sys
+from typing import Any
 
 import numpy as np
-import seqio
 
-from limba import data
-from tasks import pipeline, preprocessors, providers, vocabularies
+from limba.data import contract
+from tasks import task_batches
+from tasks.pretraining import denoising
+from tasks.registry import get_subtasks, providers
+from tasks.vocabularies import sentencepiece_models
 
 
-def to_text(vocabulary: seqio.Vocabulary, tokens: np.ndarray) -> str:
+def to_text(vocabulary: Any, tokens: np.ndarray) -> str:
     """Decodes tokens, up to padding; sentinels become `<0>`, `<1>` …, and EOS `</s>`."""
-    num_sentinels = vocabularies.num_sentinels(vocabulary)
+    num_sentinels = sentencepiece_models.num_sentinels(vocabulary)
     first_sentinel = vocabulary.vocab_size - 1
     parts: list[str] = []
     span: list[int] = []
@@ -35,11 +38,11 @@ def to_text(vocabulary: seqio.Vocabulary, tokens: np.ndarray) -> str:
     return " ".join(parts)
 
 
-def feature_lengths(task: seqio.Task | seqio.Mixture, inputs_length: int, targets_length: int | None) -> dict[str, int]:
+def feature_lengths(task: Any, inputs_length: int, targets_length: int | None) -> dict[str, int]:
     """The lengths asked for; without a targets length, the one that the task's objective computes."""
     if targets_length is None:
-        steps = [step for sub in seqio.get_subtasks(task) for step in sub.preprocessors]
-        denoise = [step for step in steps if isinstance(step, preprocessors.Denoise)]
+        steps = [step for sub in get_subtasks(task) for step in sub.preprocessors]
+        denoise = [step for step in steps if isinstance(step, denoising.Denoise)]
         if not denoise:
             raise ValueError(
                 f"{task.name!r} has no objective that computes its targets' length; give --targets_length."
@@ -50,7 +53,7 @@ def feature_lengths(task: seqio.Task | seqio.Mixture, inputs_length: int, target
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="limba preview", description=__doc__.partition("\n")[0])
-    parser.add_argument("task", help="a task or mixture in the SeqIO registry")
+    parser.add_argument("task", help="a registered task or mixture")
     parser.add_argument("--module", help="the module that registers it, such as tasks.quickstart")
     parser.add_argument("--split", default="train")
     parser.add_argument("--num", type=int, default=3, help="examples to show (3)")
@@ -67,10 +70,10 @@ def main(argv: list[str] | None = None) -> None:
 def preview(args: argparse.Namespace) -> None:
     task = providers.find_provider(args.task, args.module)
     lengths = feature_lengths(task, args.inputs_length, args.targets_length)
-    config = data.DatasetConfig(args.task, lengths, args.split, 1, seed=args.seed, use_memory_cache=False)
+    config = contract.DatasetConfig(args.task, lengths, args.split, 1, seed=args.seed, use_memory_cache=False)
     vocabulary = task.output_features["targets"].vocabulary
     # Unshuffled and finite, so that the fill is that of the corpus and not of a buffer.
-    sets = pipeline.get_eval_batches(config)
+    sets = task_batches.get_eval_batches(config)
     tasks = [name for name in sets if name != task.name or len(sets) == 1]  # without the mixture of them
     batches = [batch for name in tasks for batch in itertools.islice(sets[name], 500)]
     for number, batch in enumerate(batches[: args.num]):

@@ -26,6 +26,7 @@ import pyarrow.parquet
 _VALIDATION_SHARE = 20
 _NUM_SHARDS = {"train": 8, "validation": 2}
 _MIN_WORDS = 8
+_Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def write_corpus(out: str | pathlib.Path) -> dict[str, int]:
@@ -109,19 +110,12 @@ def _parse(source: bytes) -> ast.Module | None:
 
 
 def _docstrings(tree: ast.Module) -> Iterator[str]:
-    for node in _statements(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            docstring = ast.get_docstring(node, clean=True)
-            if docstring:
-                yield docstring
-
-
-def _statements(tree: ast.Module) -> Iterator[ast.AST]:
-    """In the order of `ast.walk`, without the expressions, which are most of a tree and hold no docstring."""
+    # In the order of `ast.walk`, without the expressions, which are most of a tree and hold no docstring.
     nodes: collections.deque[ast.AST] = collections.deque([tree])
     while nodes:
         node = nodes.popleft()
-        yield node
+        if isinstance(node, _Documented) and (docstring := ast.get_docstring(node, clean=True)):
+            yield docstring
         for field in ("body", "handlers", "orelse", "finalbody", "cases"):
             nodes.extend(getattr(node, field, ()))
 
@@ -138,8 +132,7 @@ def clean(text: str) -> str:
         lines = [line.strip() for line in block.splitlines()]
         if any(line.startswith((">>>", "...", "$ ", "% ", "#!", "+--", "|")) for line in lines):
             continue
-        lines = [line for line in lines if not re.fullmatch(r"[-=~^*+_#. ]*", line)]
-        paragraph = " ".join(lines)
+        paragraph = " ".join(line for line in lines if not re.fullmatch(r"[-=~^*+_#. ]*", line))
         paragraph = re.sub(r"^\.\. [\w-]+::", "", paragraph)
         paragraph = re.sub(r":[\w:+-]+:`~?([^`<]*)(?: <[^>]*>)?`", r"\1", paragraph)
         paragraph = re.sub(r"``?([^`]+)``?_*", r"\1", paragraph)
@@ -160,10 +153,9 @@ def main(argv: list[str] | None = None) -> None:
         counts = write_corpus(args.out)
     except FileNotFoundError as error:
         sys.exit(f"error: {error}")
+    train, validation = counts["train"], counts["validation"]
     megabytes = sum(file.stat().st_size for file in pathlib.Path(args.out).glob("*.jsonl")) / 1e6
-    print(
-        f"{args.out}: {counts['train']} training documents, {counts['validation']} for validation, {megabytes:.1f} MB"
-    )
+    print(f"{args.out}: {train} training documents, {validation} for validation, {megabytes:.1f} MB")
 
 
 if __name__ == "__main__":

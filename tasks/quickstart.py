@@ -1,7 +1,7 @@
 """The task of the quickstart: span corruption of Python's own documentation.
 
 Its directory is `$LIMBA_QUICKSTART_DIR`, `runs/quickstart` if that is not set, with the corpus in `corpus/`
-(`python -m tasks.python_docs`) and the vocabulary in `vocab/spiece.model` (`python -m tasks.vocabularies build`).
+(`python -m tasks.python_docs`) and the vocabulary in `vocab/spiece.model` (`limba vocab build`).
 """
 
 import os

@@ -11,9 +11,7 @@ A task's vocabulary and the model's must be one: the recipes bind `VOCABULARY` t
 import os
 import pathlib
 
-import seqio
-
-from tasks import diacritics_task, pretraining, sources
+from tasks import diacritics, pretraining, sources, vocabularies
 
 CORPUS = pathlib.Path(os.environ.get("RO_CORPUS", "corpus/ro"))
 CORPUS_TYPE = os.environ.get("RO_CORPUS_TYPE", "jsonl")
@@ -21,14 +19,14 @@ RO_VOCABULARY = os.environ.get("RO_VOCABULARY", "vocab/ro.model")
 MT5_VOCABULARY = os.environ.get("MT5_VOCABULARY", "gs://t5-data/vocabs/mc4.250000.100extra/sentencepiece.model")
 
 
-def vocabulary() -> seqio.SentencePieceVocabulary:
+def vocabulary() -> vocabularies.SentencePieceVocabulary:
     """Romanian pieces, with 100 sentinels behind the last."""
-    return seqio.SentencePieceVocabulary(RO_VOCABULARY, extra_ids=100)
+    return vocabularies.SentencePieceVocabulary(RO_VOCABULARY, extra_ids=100)
 
 
-def mt5_vocabulary() -> seqio.SentencePieceVocabulary:
+def mt5_vocabulary() -> vocabularies.SentencePieceVocabulary:
     """mT5's 250,000 pieces, whose file ends with 100 pieces for the sentinels already."""
-    return seqio.SentencePieceVocabulary(MT5_VOCABULARY, extra_ids=0)
+    return vocabularies.SentencePieceVocabulary(MT5_VOCABULARY, extra_ids=0)
 
 
 def _corpus() -> sources.HuggingFaceSource:
@@ -43,6 +41,6 @@ pretraining.register_pretraining_task("ro_mt5_span_corruption", data_files=_corp
 
 # Text from the web is often written without: a twentieth of a document's words has to have marks.
 for name, its_vocabulary in (("ro_diacritics", vocabulary()), ("ro_mt5_diacritics", mt5_vocabulary())):
-    diacritics_task.register_diacritics_task(
+    diacritics.register_diacritics_task(
         name, data_files=_corpus(), vocabulary=its_vocabulary, language="ro", min_marked_words=0.05
     )

@@ -14,7 +14,7 @@ import pathlib
 import random
 from collections.abc import Mapping, Sequence
 
-from tasks import diacritics, diacritics_metrics
+from tasks.diacritics import marks, scores
 
 _DOCUMENTS = {"train": 9000, "validation": 160}
 _NUM_SHARDS = {"train": 8, "validation": 1}
@@ -38,6 +38,7 @@ _MASCULINE_ADJECTIVES = "roșu mare vechi greu frumos bătrân alb întreg răt�
 _FEMININE = """cartea pâinea brânza căciula ușa fereastra găina oaia țeava mânușa scrisoarea cămașa lâna hârtia ață
 mașina rochița căruța păpușa sămânța"""
 _FEMININE_ADJECTIVES = "caldă mare veche grea frumoasă bătrână albă întreagă rătăcită uitată ușoară roșie"
+_NOUNS = ((_MASCULINE, _MASCULINE_ADJECTIVES), (_FEMININE, _FEMININE_ADJECTIVES))
 _PLACES = """în pădure|la târg|pe câmp|în grădină|la școală|lângă fântână|în cămară|la țară|în piață|pe stradă|după gard
 |lângă râu|sub pătură|la moară|în căruță|pe malul mării|lângă biserică|în odaie|la fereastră|peste drum"""
 _TIMES = """astăzi|mâine|dimineața|seara|după-amiază|joi|sâmbătă|duminică|în fiecare zi|acum|din când în când|vara|iarna
@@ -148,23 +149,20 @@ class Grammar:
         return [self._pick(self._random.choice((_MEN, _WOMEN)))]
 
     def _thing(self) -> list[Word]:
-        nouns, adjectives = self._random.choice(
-            ((_MASCULINE, _MASCULINE_ADJECTIVES), (_FEMININE, _FEMININE_ADJECTIVES))
-        )
+        nouns, adjectives = self._random.choice(_NOUNS)
         return [self._pick(nouns), *self._maybe(adjectives)]
 
     def _pick(self, choices: str) -> str:
-        return self._random.choice(_split(choices))
+        separated = choices.split("|") if "|" in choices else choices.split()
+        return self._random.choice([choice.strip() for choice in separated])
 
     def _maybe(self, choices: str) -> list[Word]:
         return [*self._pick(choices).split()] if self._random.random() < 0.5 else []
 
     def draw(self, words: Sequence[Word]) -> str:
         """A sentence as it is written, with a form for each word that has several."""
-        return _written([self._form(word) for word in words])
-
-    def _form(self, word: Word) -> str:
-        return word if isinstance(word, str) else self._random.choices(list(word), list(word.values()))[0]
+        draw = self._random.choices
+        return _written([word if isinstance(word, str) else draw(list(word), list(word.values()))[0] for word in words])
 
 
 def best(words: Sequence[Word]) -> str:
@@ -176,10 +174,6 @@ def expected_word_accuracy(sentences: Sequence[Sequence[Word]]) -> float:
     """Percent of the words that the likeliest forms get right, on average over everything that could be drawn."""
     sure = [1.0 if isinstance(word, str) else max(word.values()) for words in sentences for word in words]
     return 100 * sum(sure) / len(sure)
-
-
-def _split(choices: str) -> list[str]:
-    return [choice.strip() for choice in choices.split("|")] if "|" in choices else choices.split()
 
 
 def _written(words: Sequence[str]) -> str:
@@ -209,7 +203,7 @@ def write_corpus(out: str | pathlib.Path, documents: Mapping[str, int] = _DOCUME
     if summary.exists():
         return json.loads(summary.read_text())
     out.mkdir(parents=True, exist_ok=True)
-    plain = diacritics.rules_of("ro").without_marks
+    plain = marks.rules_of("ro").without_marks
     seen: set[str] = set()
     held_out: list[list[Word]] = []
     for split in ("train", "validation"):
@@ -250,10 +244,10 @@ def _write(file: pathlib.Path, documents: Sequence[Mapping[str, str]]) -> None:
 
 def ceilings(corpus: str | pathlib.Path) -> dict[str, dict[str, float]]:
     """The metrics of two restorations of the validation split: `best`, and `copy`, the text as it is typed."""
-    metric, rules = diacritics_metrics.metric("ro"), diacritics.rules_of("ro")
+    metric, rules = scores.metric("ro"), marks.rules_of("ro")
     files = sorted(pathlib.Path(corpus).glob("validation-*.jsonl"))
     documents = [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
-    texts, likeliest = ([s for x in documents for s in diacritics.sentences(x[name])] for name in ("text", "best"))
+    texts, likeliest = ([s for x in documents for s in marks.sentences(x[name])] for name in ("text", "best"))
     return {"best": metric(texts, likeliest), "copy": metric(texts, [rules.without_marks(text) for text in texts])}
 
 

@@ -6,8 +6,13 @@ import pathlib
 import shutil
 import tempfile
 
+import pytest
+
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+# What XLA optimizes is XLA's business, and costs more than half of what compiling these small networks does. Tests that
+# start a process as a user does leave it on.
+_FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+os.environ["XLA_FLAGS"] = f"{_FLAGS} {os.environ.get('XLA_FLAGS', '')}"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
@@ -20,9 +25,21 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     _compiled = tempfile.mkdtemp(prefix="limba-compiled-")
     atexit.register(shutil.rmtree, _compiled, ignore_errors=True)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled
-os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.3"
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 
 
 def pytest_collection_modifyitems(items):
-    # Files of whole runs take longest and go to one process each: begun first, they do not keep one busy at the end.
-    items.sort(key=lambda item: item.path.parent != pathlib.Path(__file__).parent)
+    # Files of whole runs and other slow ones take longest, and go to one process each: begun first, they do not keep
+    # one busy at the end.
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.path.parent != pathlib.Path(__file__).parent, item.path not in slow))
+
+
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory):
+    """Runs commands in forks of one process: `tests/forked.py`."""
+    from tests import forked
+
+    server = forked.Server(tmp_path_factory.mktemp("forks"))
+    yield server
+    server.close()

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests import forked as forked_commands
+
 ROOT = Path(__file__).parent.parent
 _WORDS = "the list of names is a file that holds each value in order and returns none when not found"
 
@@ -24,10 +26,11 @@ def write_corpus(directory: Path) -> None:
 
 def write_vocabulary(corpus: Path, file: Path) -> None:
     """256 pieces of what `write_corpus` wrote."""
-    from tasks import sources, vocabularies
+    from tasks.sources import corpora
+    from tasks.vocabularies import sentencepiece_models
 
-    source = sources.HuggingFaceSource({"train": str(corpus / "train-*.jsonl")})
-    vocabularies.train_vocabulary(source, str(file), vocab_size=256)
+    source = corpora.HuggingFaceSource({"train": str(corpus / "train-*.jsonl")})
+    sentencepiece_models.train_vocabulary(source, str(file), vocab_size=256)
 
 
 def environment(directory: Path, **extra: str) -> dict[str, str]:
@@ -48,6 +51,11 @@ def command(directory: Path, *arguments: str, **extra_env: str) -> subprocess.Co
         check=False,
         timeout=300,
     )
+
+
+def forked(server: forked_commands.Server, directory: Path, *arguments: str, **extra_env: str):
+    """The same in a fork, which has the imports already."""
+    return server.run(list(arguments), environment(directory, **extra_env))
 
 
 def train_arguments(directory: Path, model_dir: Path, steps: int, *more: str) -> list[str]:

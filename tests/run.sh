@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Installs and passes the tests: bash tests/run.sh [pytest options]
+# Installs and runs the tests: bash tests/run.sh [pytest options]
 set -euo pipefail
 
 REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-HF5_VENV=${HF5_VENV:-$REPOSITORY/.venv-hf5} # a second environment: today's transformers, which has no Flax models
+HF5_VENV=${HF5_VENV:-$REPOSITORY/.venv-hf5} # a second environment: transformers 5, which has no Flax models
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   cat <<HELP
@@ -14,13 +14,13 @@ HELP
   exit 0
 fi
 
-export LIMBA_ACCELERATOR=cpu # what the tests run on
+export LIMBA_ACCELERATOR=cpu # The tests run on CPUs.
 # shellcheck source=launch/environment.sh
 source "$REPOSITORY/launch/environment.sh"
 cd "$REPOSITORY"
 setup_environment "$REPOSITORY/tests/requirements.lock"
 
-# torch comes by pip and by exact version: other requests can bring a CUDA build of several gigabytes.
+# pip installs torch, by exact version: otherwise a CUDA build of several gigabytes may come.
 TORCH=torch==2.13.0
 has_torch() { "$1/bin/python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; }
 has_torch "$VENV" || "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "$TORCH"
@@ -42,5 +42,5 @@ if command -v shellcheck >/dev/null; then
 fi
 
 echo "== pytest"
-# Files are shared between a few processes; each needs 2 or 3 GB.
+# A few processes share the test files; each needs 2 or 3 GB.
 python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder "$@"

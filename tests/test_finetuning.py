@@ -9,14 +9,16 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from limba import checkpoints, train, writers
+from limba import train
+from limba.checkpoints import checkpointing
+from limba.reports import writers
 from tests.limba import event_files
 
 TASKS = ("finetuning_a", "finetuning_b")
 MODEL = """
 from __gin__ import dynamic_registration
-from limba import actions
-from limba import checkpoints
+from limba.training import actions
+from limba.checkpoints import checkpointing as checkpoints
 from limba import train as train_script
 
 include 'gin/models/t5_1_1/tiny.gin'
@@ -79,7 +81,7 @@ def _run(folder, run, model_dir, more, *bindings):
 
 def test_fine_tuning_evaluates_predictions_and_stops_early(tmp_path, tasks, caplog):
     _run(tmp_path, "pretrain", tmp_path / "first", "", "--gin.TRAIN_STEPS=2", "--gin.PACK=True")
-    assert checkpoints.checkpoint_steps(tmp_path / "first") == [2]
+    assert checkpointing.checkpoint_steps(tmp_path / "first") == [2]
     initial = f"--gin.INITIAL_CHECKPOINT_PATH='{tmp_path}/first/checkpoint_2'"
     with caplog.at_level(logging.INFO):
         _run(tmp_path, "finetune", tmp_path / "second", STOPPING, initial)
@@ -87,7 +89,7 @@ def test_fine_tuning_evaluates_predictions_and_stops_early(tmp_path, tasks, capl
     # A model of a few steps answers nothing right: evaluations before training and at steps 4 and 6 are alike.
     assert "exact_match of average does not improve any more: [0.0, 0.0, 0.0]" in caplog.text
     assert "An action ended training at step 6 of 102" in caplog.text
-    assert checkpoints.checkpoint_steps(tmp_path / "second") == [6]
+    assert checkpointing.checkpoint_steps(tmp_path / "second") == [6]
     lines = writers.read_metrics(tmp_path / "second")
     for task in TASKS:
         folder = tmp_path / "second" / "inference_eval"

@@ -1,164 +1,127 @@
-"""Imports point down only (docs/architecture.md draws the rooms)."""
+"""Imports point down only: `tests/house.py` has the floors, docs/architecture.md the picture."""
 
 import ast
+import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests import house
 
-# Lower layers first; a module may import its own layer and those below.
-LAYERS = [
-    # data contract, and parts
-    {
-        "limba",
-        "limba.cached_data",
-        "limba.code_versions",
-        "limba.data",
-        "limba.data_layout",
-        "limba.distributed",
-        "limba.epochs",
-        "limba.findings",
-        "limba.flops",
-        "limba.goodput",
-        "limba.hashing",
-        "limba.import_errors",
-        "limba.native_logs",
-        "limba.peers",
-        "limba.preemption",
-        "limba.rooms",
-        "limba.topologies",
-        "limba.watchdog",
-    },
-    {"limba.plan_layouts"},
-    {
-        "limba.losses",
-        "limba.metrics",
-        "limba.schedules",
-        "limba.partitioning",
-        "limba.adafactor",
-        "limba.optax_rates",
-        "limba.optimizers",
-        "limba.decoding",
-        "limba.train_state",
-        "limba.weight_decay",
-        "limba.writers",
-        "limba.storage",
-        "limba.handshake",
-        "limba.state_utils",
-        "limba.patches",
-    },
-    {"limba.clipping", "limba.freezing"},
-    {"limba.lora"},
-    {"limba.wandb_writer"},
-    {"limba.layers"},
-    {"limba.attention"},
-    {"limba.network"},
-    {"limba.decoder_only", "limba.scalable_t5"},
-    {"limba.base_model"},
-    {"limba.encoder_decoder_model", "limba.decoder_only_model"},
-    {"limba.models"},
-    {"limba.classic_checkpoints"},
-    {"limba.saved_tensors", "limba.checkpoint_directories"},
-    {"limba.scan_layout", "limba.checkpoint_files"},
-    {"limba.restore", "limba.best_checkpoint"},
-    {"limba.inference"},
-    {"limba.checkpoints", "limba.evaluation"},
-    {"limba.weight_metrics", "limba.actions", "limba.train_statistics"},
-    {"limba.trainer"},
-    {"limba.training_evaluation", "limba.training_data"},
-    {"limba.lint_training"},
-    {"limba.training_loop"},
-    {"limba.t5x_gin_files"},
-    {"limba.t5x_compat"},
-    {"limba.gin_messages"},
-    {"limba.gin_utils"},
-    {"limba.commands"},
-    {
-        "limba.decoding_flags",
-        "limba.results_table",
-        "limba.run_configuration",
-        "limba.run_description",
-        "limba.run_directory",
-    },
-    {"limba.eval"},
-    {"limba.train", "limba.answers"},
-    {"limba.infer_text"},
-    {"limba.infer", "limba.try_model"},
-    {"limba.hf_arguments"},
-    {"limba.hf_gin"},
-    {"limba.run"},
-    {"limba.sweep_file", "limba.sweep_trials"},
-    {"limba.sweep_proposals", "limba.sweep_commands", "limba.sweep_report"},
-    {"limba.sweep"},
-    {"limba.precompile", "limba.gin_check", "limba.lint", "limba.vocab"},
-    {"limba.plan_compile"},
-    {"limba.plan_choice"},
-    {"limba.planner"},
-    {"limba.plan"},
-    {"limba.cli", "limba.__main__"},
-]
-RANK = {module: rank for rank, modules in enumerate(LAYERS) for module in modules}
+MODULES = house.modules()
+IMPORTS = house.all_imports()
+
+# The rooms of the engine that import `tasks`: inside functions, because TensorFlow comes in with it.
+DOORS = {
+    "limba.tasks_door": "what opens, checks and evaluates tasks, for all rooms above it",
+    "limba.lint.command": "runs the checks of tasks beside its own",
+    "limba.hf_script.command": "makes a task of the data set that a script's keys name",
+}
+
+# Foreign packages that a floor of the house never imports, and what they are too heavy or too late for.
+NEVER = {
+    "limba": ("tensorflow", "tensorflow_text", "seqio", "datasets", "torch", "transformers"),
+    "tasks": ("jax", "flax", "torch", "transformers"),
+}
+# Where SeqIO's tasks are read, or ours are given to SeqIO: all else of `tasks` runs without TensorFlow.
+OF_SEQIO = ("tasks.seqio", "tasks.t5", "tasks.registry.tf_steps", "tasks.sources.tf_documents")
+NEVER_AT_THE_TOP = {"convert": ("tensorflow", "seqio", "datasets", "torch", "transformers", "tasks")}
+MOST_LINES_OF_A_ROOM, MOST_LINES_OF_A_FILE, MOST_LINES_OF_A_FUNCTION = 2000, 450, 80
+# Longer functions, and why.
+LONG_FUNCTIONS = {("limba.train", "train"): "T5X's gin files bind its 32 arguments, which the docstring describes"}
 
 
-def _modules(room):
-    return sorted((ROOT / room).glob("*.py"))
+def test_every_module_is_in_a_room():
+    homeless = sorted({house.room_of(module) for module in MODULES} - house.FLOOR.keys())
+    assert not homeless, f"no floor in tests/house.py has {homeless}"
+    empty = sorted(house.FLOOR.keys() - {house.room_of(module) for module in MODULES})
+    assert not empty, f"tests/house.py lists rooms that are not there: {empty}"
 
 
-def _imports(path, top_level_only=False):
-    """Names that a file imports: `limba.models` for both `import limba.models` and `from limba import models`."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    nodes = tree.body if top_level_only else list(ast.walk(tree))
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+def test_imports_point_down():
+    up = [
+        f"{one.module} imports {one.imported}"
+        for (a, b), found in house.arrows(IMPORTS).items()
+        for one in found
+        if house.FLOOR[b] >= house.FLOOR[a]
+    ]
+    assert not up, up
 
 
-def _name(path):
-    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    return name.removesuffix(".__init__")
+def test_no_circles():
+    assert house.circle(IMPORTS) == []
 
 
-@pytest.mark.parametrize("path", _modules("limba"), ids=lambda p: p.stem)
-def test_engine_modules_import_only_what_lies_below(path):
-    name = _name(path)
-    assert name in RANK, f"{name} has no layer yet: add it to LAYERS"
-    for imported in _imports(path):
-        if imported == name:
-            continue  # `python -m` importing its own module
-        if imported in RANK:
-            assert RANK[imported] <= RANK[name], f"{name} imports {imported}, which lies above it"
-        top = imported.partition(".")[0]
-        assert top not in ("tensorflow", "seqio", "tensorflow_text", "datasets", "torch", "transformers"), imported
-    for imported in _imports(path, top_level_only=True):
-        assert imported.partition(".")[0] not in ("tasks", "convert", "tests", "benchmarks"), imported
+def test_only_the_doors_import_tasks():
+    importing = {one.module for one in IMPORTS if (one.module + one.imported).startswith("limba") and _is_task(one)}
+    assert importing == DOORS.keys()
+    assert not [one for one in IMPORTS if one.module in DOORS and _is_task(one) and not one.lazy]
 
 
-@pytest.mark.parametrize("path", _modules("tasks"), ids=lambda p: p.stem)
-def test_tasks_need_only_the_data_contract(path):
-    allowed = ("limba.cached_data", "limba.data", "limba.findings", "limba.hashing", "limba.import_errors")
-    for imported in _imports(path):
-        if imported.startswith("limba."):
-            assert imported.startswith(allowed), f"{path.name} imports {imported}"
-        assert imported.partition(".")[0] not in ("jax", "flax", "convert", "tests"), imported
+def _is_task(one):
+    return one.module.startswith("limba.") and one.imported.partition(".")[0] == "tasks"
 
 
-@pytest.mark.parametrize("path", _modules("convert"), ids=lambda p: p.stem)
-def test_converters_need_no_foreign_model_classes(path):
-    for imported in _imports(path, top_level_only=True):
-        assert imported.partition(".")[0] not in ("torch", "transformers", "tensorflow", "seqio", "tasks"), imported
+@pytest.mark.parametrize("package", house.PACKAGES)
+def test_foreign_packages_stay_where_they_belong(package):
+    for one in IMPORTS:
+        if one.module.partition(".")[0] == package:
+            foreign = one.imported.partition(".")[0]
+            assert foreign not in (*NEVER.get(package, ()), "tests", "benchmarks"), one
+            assert one.lazy or foreign not in NEVER_AT_THE_TOP.get(package, ()), one
 
 
-@pytest.mark.parametrize("module", ["limba.train", "limba.infer", "convert.to_hf", "limba.cli", "tasks.objectives"])
+def test_only_what_is_for_seqio_imports_tensorflow():
+    found = {
+        one.module for one in IMPORTS if one.imported.partition(".")[0] in ("tensorflow", "seqio") and not one.lazy
+    }
+    assert {module for module in found if not module.startswith(OF_SEQIO)} == set()
+    assert {room for room in OF_SEQIO if any(module.startswith(room) for module in found)} == set(OF_SEQIO)
+    # And importing these is done in functions only.
+    assert not [
+        one
+        for one in IMPORTS
+        if one.imported.startswith(OF_SEQIO) and not one.module.startswith(OF_SEQIO) and not one.lazy
+    ]
+
+
+def test_a_new_file_an_arrow_up_and_a_circle_are_found():
+    """The checks above can fail."""
+    assert house.room_of("limba.new_file") not in house.FLOOR
+    up = [*IMPORTS, house.Import("limba.machine.storage", "limba.training.loop", lazy=True)]
+    assert ("limba.machine", "limba.training") in house.arrows(up)
+    assert "limba.machine.storage" in house.circle(up)
+
+
+@pytest.mark.parametrize("room", [room for room in house.FLOOR if (house.ROOT / room.replace(".", "/")).is_dir()])
+def test_rooms_say_what_they_are_and_are_neither_alone_nor_too_large(room):
+    files, lines = house.lines_of(room)
+    assert files > 2, "a file alone in a room (its face does not count)"
+    assert lines <= MOST_LINES_OF_A_ROOM
+    face = ast.parse((house.ROOT / room.replace(".", "/") / "__init__.py").read_text(encoding="utf-8"))
+    assert re.search("may import it|imports it", ast.get_docstring(face) or "")
+
+
+def test_files_and_functions_are_short():
+    long_files = {name: len(file.read_text(encoding="utf-8").splitlines()) for name, file in MODULES.items()}
+    assert not {name: lines for name, lines in long_files.items() if lines > MOST_LINES_OF_A_FILE}
+    long_functions = {
+        (name, node.name)
+        for name, file in MODULES.items()
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno >= MOST_LINES_OF_A_FUNCTION
+    }
+    assert long_functions == LONG_FUNCTIONS.keys()
+
+
+@pytest.mark.parametrize(
+    "module", ["limba.train", "limba.infer", "convert.to_hf", "limba.cli", "tasks.objectives", "tasks.task_batches"]
+)
 def test_importing_leaves_tensorflow_out(module):
     code = (
         f"import sys, {module}; "
         "print([m for m in ('tensorflow', 'seqio', 'torch', 'transformers', 'datasets') if m in sys.modules])"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=house.ROOT)
     assert out.stdout.strip() == "[]"

@@ -7,16 +7,20 @@ import jax
 import numpy as np
 import pytest
 
-from convert import forward, models
+from convert.compare import forward
+from convert.model_files import any_format
 from convert.to_hf import to_hf
-from limba import checkpoints, gin_utils, infer, saved_tensors, train, train_state
+from limba import infer, train
+from limba.checkpoint_files import saved_tensors
+from limba.checkpoints import checkpointing, train_state
+from limba.gin_config import gin_files
 from limba.models import EncoderDecoderModel
 from tests.limba import small
 from tests.test_finetuning import tasks  # noqa: F401
 
 MODEL = """
 from __gin__ import dynamic_registration
-from limba import lora
+from limba.models import lora
 from limba import train as train_script
 
 include 'gin/models/t5_1_1/tiny.gin'
@@ -49,16 +53,16 @@ def _train(folder, run, model_dir, more, *bindings):
 
 def _save_base(folder, model_dir):
     """A random model's checkpoint, with an optimizer state that LoRA has no use for."""
-    gin_utils.parse_gin_flags([_file(folder, "pretrain").partition("=")[2]], ["TRAIN_STEPS = 1", "MODEL_DIR = ''"], "")
+    gin_files.parse_gin_flags([_file(folder, "pretrain").partition("=")[2]], ["TRAIN_STEPS = 1", "MODEL_DIR = ''"], "")
     model = gin.get_configurable(EncoderDecoderModel)()
     initializer = train_state.TrainStateInitializer(model.optimizer_def, model.initial_variables, small.partitioner())
-    checkpointer = checkpoints.Checkpointer(model_dir, checkpoints.SaveCheckpointConfig())
+    checkpointer = checkpointing.Checkpointer(model_dir, checkpointing.SaveCheckpointConfig())
     checkpointer.save(initializer.from_scratch(jax.random.key(1)).replace(step=np.int32(1)), None, {})
     checkpointer.close()
 
 
 def _tensors(run):
-    return {name: np.asarray(t) for name, t in saved_tensors.open_tensors(checkpoints.find_checkpoint(run)).items()}
+    return {name: np.asarray(t) for name, t in saved_tensors.open_tensors(checkpointing.find_checkpoint(run)).items()}
 
 
 @pytest.mark.slow
@@ -85,10 +89,10 @@ def test_a_fine_tuning_becomes_lora_by_one_include(tmp_path, tasks, caplog, caps
     answers = infer.main(["--run_dir", str(tmp_path / "run"), "--input", "number 3"])
     assert answers == 0 and "number 3\n  -> " in capsys.readouterr().out
     to_hf(tmp_path / "run", tmp_path / "export")
-    exported = models.open_model(tmp_path / "export")
+    exported = any_format.open_model(tmp_path / "export")
     assert set(exported.tensors) == {n.removeprefix("target/") for n in before if n.startswith("target/")}
     bindings = ["TRAIN_STEPS = 1", "MODEL_DIR = ''", "INITIAL_CHECKPOINT_PATH = ''"]
-    gin_utils.parse_gin_flags([_file(tmp_path, "finetune", LORA).partition("=")[2]], bindings, "")
+    gin_files.parse_gin_flags([_file(tmp_path, "finetune", LORA).partition("=")[2]], bindings, "")
     model = gin.get_configurable(EncoderDecoderModel)()
     rng = np.random.default_rng(0)
     batch = {
@@ -96,6 +100,6 @@ def test_a_fine_tuning_becomes_lora_by_one_include(tmp_path, tasks, caplog, caps
         "decoder_input_tokens": rng.integers(3, 380, (2, 8), np.int32),
         "decoder_target_tokens": rng.integers(3, 380, (2, 8), np.int32),
     }
-    of_adapters = np.asarray(jax.jit(model.logits)(checkpoints.load_params(tmp_path / "run"), batch))
+    of_adapters = np.asarray(jax.jit(model.logits)(checkpointing.load_params(tmp_path / "run"), batch))
     of_export = forward.logits(exported.config, exported.tensors, batch)
     np.testing.assert_allclose(of_export, of_adapters, rtol=0, atol=1e-5)

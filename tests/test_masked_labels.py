@@ -5,11 +5,13 @@ import sys
 import gin
 import jax
 import pytest
-import seqio
 
 from limba import eval as eval_command
-from limba import train, writers
-from tasks import sources, vocabularies
+from limba import train
+from limba.reports import writers
+from tasks.registry import TaskRegistry
+from tasks.sources import corpora
+from tasks.vocabularies import sentencepiece_models
 
 pytestmark = pytest.mark.slow
 
@@ -34,14 +36,14 @@ def moods(tmp_path, monkeypatch):
 
 def _forget():
     sys.modules.pop("tasks.moods", None)
-    for name in [name for name in seqio.TaskRegistry.names() if name.startswith("moods")]:
-        seqio.TaskRegistry.remove(name)
+    for name in [name for name in TaskRegistry.names() if name.startswith("moods")]:
+        TaskRegistry.remove(name)
 
 
 def test_a_masked_label_is_learned_far_beyond_the_most_frequent_one(tmp_path, moods, capsys):
     moods.write_stories(tmp_path / "stories", num_corpus=2000, num_train=3000, num_validation=300)
-    corpus = sources.HuggingFaceSource({"train": tmp_path / "stories" / "corpus.jsonl"})
-    vocabularies.train_vocabulary(corpus, moods.VOCABULARY_FILE, vocab_size=256)
+    corpus = corpora.HuggingFaceSource({"train": tmp_path / "stories" / "corpus.jsonl"})
+    sentencepiece_models.train_vocabulary(corpus, moods.VOCABULARY_FILE, vocab_size=256)
     model_dir = tmp_path / "model"
     given = [
         f"--gin.VOCABULARY_FILE='{moods.VOCABULARY_FILE}'",
@@ -62,7 +64,10 @@ def test_a_masked_label_is_learned_far_beyond_the_most_frequent_one(tmp_path, mo
     jax.clear_caches()
     arguments = [f"--gin_file={model_dir}/config.gin", "--gin_file=gin/runs/eval.gin"]
     arguments += [f"--gin.CHECKPOINT_PATH='{model_dir}'", f"--gin.EVAL_OUTPUT_DIR='{tmp_path}/rank'"]
-    arguments += ["--gin.MIXTURE_OR_TASK_NAME='moods_rank'", "--gin.evaluate.inference_evaluator_cls=@seqio.Evaluator"]
+    arguments += [
+        "--gin.MIXTURE_OR_TASK_NAME='moods_rank'",
+        "--gin.evaluate.inference_evaluator_cls=@task_metrics.Evaluator",
+    ]
     assert eval_command.main(arguments) == 0
     # What is generated is nearly always a label, so the likeliest label is as good.
     shown = capsys.readouterr().out

@@ -10,7 +10,8 @@ import torch
 import transformers
 
 from convert import to_hf
-from limba import checkpoints, eval, infer, train
+from limba import eval, infer, train
+from limba.checkpoints import checkpointing
 
 pytestmark = pytest.mark.slow
 
@@ -18,8 +19,8 @@ TASK = "predictions_agree"
 INPUTS = [f"{n} and {n % 7}" for n in range(3, 60, 4)]
 CONFIG = """
 from __gin__ import dynamic_registration
-from limba import network
-from limba import schedules
+from limba.network import t5 as network
+from limba.optimizers import schedules
 from limba import train as train_script
 
 include 'gin/models/t5_1_1/tiny.gin'
@@ -103,7 +104,7 @@ def exported(run_dir):
 
 @pytest.mark.parametrize(("name", "way", "beams"), [("greedy", GREEDY, 1), ("beams", BEAMS, 4)])
 def test_the_same_predictions_everywhere(run_dir, exported, tmp_path, name, way, beams):
-    checkpoint = checkpoints.find_checkpoint(run_dir)
+    checkpoint = checkpointing.find_checkpoint(run_dir)
     out = tmp_path / "eval"
     assert _command(eval, "--run_dir", str(run_dir), "--output_dir", str(out), *way) == 0
     by_eval = _lines(out / "inference_eval" / f"{TASK}-000200.jsonl")

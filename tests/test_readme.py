@@ -1,14 +1,16 @@
 """README and docs name only what exists."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from limba import cli
+from tests import house
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")], key=str)
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")], key=str)
 _PATH = re.compile(r"(?<![\w/.'-])((?:limba|tasks|gin|launch|convert|tests|benchmarks|docs)/[\w./-]*\w)")
 
 
@@ -32,8 +34,8 @@ def test_every_link_leads_somewhere(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_every_command_exists(page):
     text = _page(page)
-    for command in re.findall(r"^\s+(?:\S+=\S+ )*limba ([\w-]+)", text, re.M):
-        assert command in cli._COMMANDS, command
+    for command in re.findall(r"^\s+(?:\S+=\S+ )*limba ([\w-]+(?: build| check)?)", text, re.M):
+        assert command in cli.COMMANDS or command.split()[0] in cli.COMMANDS, command
     for module in re.findall(r"python -m ([\w.]+)", text):
         path = ROOT / module.replace(".", "/")
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
@@ -45,14 +47,25 @@ def test_the_two_commands_of_the_readme_and_ci():
     assert "bash tests/run.sh" in (ROOT / ".ci" / "run").read_text()
 
 
-def test_the_house_lists_every_room():
-    text = _page(ROOT / "README.md")
-    rooms = [p.name for p in ROOT.iterdir() if p.is_dir() and not p.name.startswith((".", "_"))]
-    tracked = [room for room in rooms if room not in ("runs", "build", "dist") and not room.endswith(".egg-info")]
-    assert not [room for room in tracked if f"`{room}/`" not in text]
+def test_the_file_tree_has_every_room_and_nothing_else():
+    tree = _page(ROOT / "README.md").removesuffix("\n```\n").rpartition("\n```\n")[2]
+    rows = [line.split(maxsplit=1) for line in tree.splitlines() if line]
+    listed = [path for row in rows for path in _without_braces(row[0])]
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    folders = {f"{path.partition('/')[0]}/" for path in tracked.splitlines() if "/" in path}
+    rooms = [room.replace(".", "/") for room in house.FLOOR]
+    assert sorted(listed) == sorted(folders.union(f"{r}/" if (ROOT / r).is_dir() else f"{r}.py" for r in rooms))
+    assert not [row for row in rows if len(row) < 2], "each row says what is there"
+
+
+def _without_braces(path):
+    """`x/a.py` and `x/b.py` for `x/{a,b}.py`."""
+    before, _, rest = path.partition("{")
+    names, _, after = rest.rpartition("}")
+    return [f"{before}{name}{after}" for name in names.split(",")]
 
 
 def test_commands_in_the_table_exist():
-    for name, (module, what) in cli._COMMANDS.items():
+    for name, (module, what) in cli.COMMANDS.items():
         assert what, name
         assert (ROOT / module.replace(".", "/")).with_suffix(".py").exists(), module

@@ -11,7 +11,7 @@ from tests import line, t5x_project
 pytestmark = pytest.mark.slow
 
 
-def test_it_trains_evaluates_and_goes_on_unedited(tmp_path):
+def test_it_trains_evaluates_and_goes_on_unedited(tmp_path, forks):
     project, buckets = tmp_path / "project", tmp_path / "buckets"
     line.write_corpus(tmp_path / "corpus")
     line.write_vocabulary(tmp_path / "corpus", buckets / t5x_project.VOCABULARY)
@@ -20,12 +20,12 @@ def test_it_trains_evaluates_and_goes_on_unedited(tmp_path):
     t5x_project.write(project, {split: str(tmp_path / "corpus" / f"{split}-0.jsonl") for split in splits})
     (project / "tasks.py").write_text("raise RuntimeError('nothing imports this')", encoding="utf-8")
 
-    def train(steps):
+    def train(steps, run):
         sizes = {"vocab_size": 256, "emb_dim": 16, "num_heads": 2, "head_dim": 8, "mlp_dim": 32}
         layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
-        return subprocess.run(
+        return run(
             [
-                *(sys.executable, "-m", "limba.train"),
+                "limba.train",
                 f"--gin_search_paths={project}",
                 "--gin_file=my_t5_base.gin",
                 f"--gin.MODEL_DIR='{tmp_path / 'model'}'",
@@ -39,19 +39,19 @@ def test_it_trains_evaluates_and_goes_on_unedited(tmp_path):
             ],
             cwd=project,
             env=line.environment(tmp_path, PYTHONPATH=f"{project}:{line.ROOT}"),
-            capture_output=True,
-            text=True,
-            check=False,
             timeout=300,
         )
 
-    first = train(3)
+    def start_python(arguments, **options):
+        return subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, **options)
+
+    first = train(3, start_python)
     assert first.returncode == 0, first.stderr
     assert "tasks.py is hidden by Limba's own package" in first.stderr
     assert "takes the last pieces of the vocabulary for sentinels" in first.stderr
-    second = train(4)
+    second = train(4, forks.run)
     assert second.returncode == 0, second.stderr
-    assert "Going on from step 3" in second.stderr
+    assert "Resuming from step 3" in second.stderr
     lines = [json.loads(text) for text in (tmp_path / "model" / "metrics.jsonl").read_text().splitlines()]
     losses = {x["step"]: x["loss_per_nonpadding_target_token"] for x in lines if x["dataset"] == "train"}
     assert set(losses) == {3, 4} and all(4 < loss < 9 for loss in losses.values())

@@ -18,19 +18,12 @@ import numpy as np
 import sentencepiece
 from tqdm import tqdm
 
-from convert import (
-    flax_forward,
-    forward,
-    models,
-    names,
-    numpy_t5,
-    streams,
-    torch_forward,
-    transformers_library,
-    transformers_process,
-)
-from convert.models import Model
-from limba.saved_tensors import SavedTensor
+from convert.compare import forward, numpy_t5, torch_forward, transformers_library, transformers_process
+from convert.model_files import any_format
+from convert.model_files.any_format import Model
+from convert.tensors import names, tensor_parts
+from limba.checkpoint_files import run_folder
+from limba.checkpoint_files.saved_tensors import SavedTensor
 
 # Two float32 implementations of one model differ by less: about 1e-5 for a random T5 of base size. Rounding grows with
 # the logits, so where the largest is above 10, 1e-5 of it is allowed.
@@ -70,12 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", metavar="A", help="a checkpoint of Limba or T5X, a run, or a Hugging Face folder")
     parser.add_argument("b", metavar="B", help="another one")
     parser.add_argument("--text", default=_TEXT, help="is encoded for the second row (a few languages)")
-    models.add_told_arguments(parser)
+    any_format.add_hint_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    told = models.told_arguments(args)
-    a, b = models.open_model(args.a, told), models.open_model(args.b, told)
+    hints = any_format.hints_of(args)
+    a, b = any_format.open_model(args.a, hints), any_format.open_model(args.b, hints)
     print(f"A: {_description(a)}\nB: {_description(b)}")
     rows = compare(a, b, args.text)
     print(table(rows))
@@ -83,12 +76,9 @@ def run(args: argparse.Namespace) -> None:
 
 
 def compare(a: Model, b: Model, text: str = _TEXT) -> list[Comparison]:
-    """Compares two models.
+    """Compares two models: the logits of `a` are the measure, and the text is encoded with the vocabulary of either.
 
-    Args:
-      a: the first, whose logits are the measure.
-      b: the second. Where the dtypes differ, both are rounded to the narrower.
-      text: is encoded with the vocabulary of either.
+    Where the dtypes differ, both are rounded to the narrower.
 
     Raises:
       ValueError: if they are of different networks, or one cannot be read.
@@ -157,20 +147,16 @@ def as_json(rows: list[Comparison]) -> list[dict[str, Any]]:
 
 
 def _description(model: Model) -> str:
-    return f"{model.path} ({model.format}, {model.family}, {model.num_parameters:,} parameters)"
+    return f"{model.path} ({model.format}, {model.family.name}, {model.num_parameters:,} parameters)"
 
 
 # ----------------------------------------------------- parameters ----------------------------------------------------
 
 
 def _check_same_network(a: Model, b: Model) -> None:
-    names.verify(
-        f"B ({b.path})",
-        {name: t.shape for name, t in b.tensors.items()},
-        {name: t.shape for name, t in a.tensors.items()},
-    )
-    fields = ("mlp_activations", "logits_via_embedding", "relative_bias_per_layer", "scale_attn_logits")
-    for field in fields:
+    shapes_a, shapes_b = ({name: t.shape for name, t in m.tensors.items()} for m in (a, b))
+    names.verify(f"B ({b.path})", shapes_b, shapes_a)
+    for field in ("mlp_activations", "logits_via_embedding", "relative_bias_per_layer", "scale_attn_logits"):
         ours, theirs = ([*x] if isinstance(x := getattr(m.config, field), tuple | list) else x for m in (a, b))
         if ours != theirs:
             raise ValueError(f"{field} is {ours!r} in A ({a.path}) and {theirs!r} in B ({b.path}).")
@@ -183,28 +169,27 @@ def compare_states(a: Mapping[str, SavedTensor], b: Mapping[str, SavedTensor]) -
       ValueError: if one has others than the other.
     """
     names.verify("What was written", {n: t.shape for n, t in b.items()}, {n: t.shape for n, t in a.items()})
-    num_bytes = sum(streams.num_bytes(t) for t in a.values())
+    num_bytes = sum(tensor_parts.num_bytes(t) for t in a.values())
     differ = []
     with tqdm(total=num_bytes, desc="reading back", unit="B", unit_scale=True, file=sys.stderr) as bar:
         for name, tensor in a.items():
-            if tensor.dtype != b[name].dtype or not streams.equal(tensor, b[name]):
+            if tensor.dtype != b[name].dtype or not tensor_parts.equal(tensor, b[name]):
                 differ.append(name)
-            bar.update(streams.num_bytes(tensor))
-    return Comparison(
-        "tensors that differ", len(differ), 0, f"of {len(a)}{': ' if differ else ''}{', '.join(differ[:4])}"
-    )
+            bar.update(tensor_parts.num_bytes(tensor))
+    note = f"of {len(a)}{': ' if differ else ''}{', '.join(differ[:4])}"
+    return Comparison("tensors that differ", len(differ), 0, note)
 
 
 def compare_parameters(a: Model, b: Model) -> Comparison:
     """How many tensors differ, after rounding to the narrower dtype, and by how much."""
     differ: list[str] = []
     largest = 0.0
-    num_bytes = sum(streams.num_bytes(t) for t in a.tensors.values())
+    num_bytes = sum(tensor_parts.num_bytes(t) for t in a.tensors.values())
     narrow_a, narrow_b = _rounded(a, b)
     with tqdm(total=num_bytes, desc="comparing parameters", unit="B", unit_scale=True, file=sys.stderr) as bar:
         for name, tensor in narrow_a.tensors.items():
             difference = 0.0
-            for x, y in streams.pairs(tensor, narrow_b.tensors[name]):
+            for x, y in tensor_parts.pairs(tensor, narrow_b.tensors[name]):
                 if not np.array_equal(x, y):
                     gap = np.abs(x.astype(np.float32) - y.astype(np.float32))
                     difference = max(difference, float(np.max(gap)) or np.inf)
@@ -229,7 +214,7 @@ def _rounded(a: Model, b: Model) -> tuple[Model, Model]:
 
 @dataclasses.dataclass(frozen=True)
 class _Output:
-    """What somebody's implementation computes: logits, greedy tokens if it has any, or the reason why nothing."""
+    """The output of one implementation: logits and perhaps greedy tokens, or the reason why there are none."""
 
     logits: np.ndarray | None = None
     tokens: np.ndarray | None = None
@@ -240,45 +225,36 @@ _Batch = Mapping[str, np.ndarray]
 
 
 def _others(a: Model, b: Model) -> Iterator[tuple[str, Callable[[_Batch], _Output]]]:
-    """What runs the files of Hugging Face folders without our network: NumPy, and transformers' classes."""
+    """Implementations that run Hugging Face folders without our network: NumPy, and transformers in PyTorch."""
     for label, model in (("A", a), ("B", b)):
         if model.folder is not None:
-            name = "Flax" if model.folder.is_flax else "PyTorch"
-            yield f"{label} in {name}", functools.partial(_in_transformers, model)
+            if not model.folder.is_flax:
+                yield f"{label} in PyTorch", functools.partial(_in_transformers, model)
             yield f"{label} in NumPy", functools.partial(_in_numpy, model)
 
 
 def _in_numpy(model: Model, batch: _Batch) -> _Output:
     folder = model.folder
     assert folder is not None
+    if reason := numpy_t5.possible(folder.content):
+        return _Output(reason=reason)
     weights = numpy_t5.FlaxWeights(folder.stored) if folder.is_flax else numpy_t5.TorchWeights(folder.stored)
     inputs, targets = batch["encoder_input_tokens"], batch["decoder_input_tokens"]
     return _Output(numpy_t5.logits(weights, folder.content, inputs, targets))
 
 
 def _in_transformers(model: Model, batch: _Batch) -> _Output:
-    folder, path = model.folder, Path(model.path)
+    folder = model.folder
     assert folder is not None
-    num_bytes = 4 * model.num_parameters
-    reason = flax_forward.possible(path, num_bytes) if folder.is_flax else torch_forward.possible()
-    if reason:
+    if reason := torch_forward.possible(folder.family):
         return _Output(reason=reason)
-    found = transformers_process.logits_and_tokens(
-        path, folder.content, folder.format, model.dtype, batch, _GREEDY_TOKENS
+    logits, tokens = transformers_process.logits_and_tokens(
+        Path(model.path), folder.content, folder.format, model.dtype, batch, _GREEDY_TOKENS
     )
-    return _Output(found[0] * _torch_scale(model), found[1])
-
-
-def _torch_scale(model: Model) -> np.float32:
-    """What the logits of the PyTorch class must be multiplied with to be those of the model.
-
-    Version 5 of transformers scales those of every umT5 by 1/sqrt(d_model), as if it were tied.
-    """
-    version = transformers_library.version()
-    wrong = (
-        model.family == "umt5" and not model.config.logits_via_embedding and version and int(version.split(".")[0]) > 4
-    )
-    return np.float32(model.config.emb_dim**0.5 if wrong else 1)
+    # The PyTorch class of some families scales the logits of untied models; see `Family.scales_untied`.
+    scales = model.family.scales_untied and not model.config.logits_via_embedding
+    is_5 = int((transformers_library.version() or "0").split(".")[0]) > 4
+    return _Output(logits * np.float32(model.config.emb_dim**0.5 if scales and is_5 else 1), tokens)
 
 
 def _tokens(a: Model, b: Model, text: str) -> np.ndarray:
@@ -287,7 +263,7 @@ def _tokens(a: Model, b: Model, text: str) -> np.ndarray:
         vocabulary = model.vocabulary
         if vocabulary is None:
             continue
-        if vocabulary["class"] == "ByteVocabulary":
+        if run_folder.is_bytes(vocabulary):
             return np.frombuffer(text.encode(), np.uint8).astype(np.int32) + 3
         file = vocabulary["sentencepiece_model_file"]
         if Path(file).is_file():
@@ -296,14 +272,9 @@ def _tokens(a: Model, b: Model, text: str) -> np.ndarray:
 
 
 def check_batch(vocab_size: int, text: np.ndarray) -> dict[str, np.ndarray]:
-    """A batch of two rows: drawn tokens from all of the vocabulary, and the text with padding behind it.
+    """Int32 features `[2, length]`: a row of tokens drawn from the whole vocabulary, and one of the text and padding.
 
-    Args:
-      vocab_size: of the network.
-      text: tokens `[length]`; with none, the second row is drawn too.
-
-    Returns:
-      int32 features `[2, length]`.
+    The text is tokens `[length]`; with none, the second row is drawn too.
     """
     rng = np.random.default_rng(0)
     inputs = rng.integers(min(3, vocab_size - 1), vocab_size, (2, _INPUTS_LENGTH), np.int32)
@@ -325,24 +296,14 @@ def _largest_difference(a: np.ndarray, b: np.ndarray) -> float:
     return difference if np.isfinite(difference) else float("inf")
 
 
-def _different_rows(
-    model: Model, batch: Mapping[str, np.ndarray], ours: np.ndarray, theirs: np.ndarray, allowed: float
-) -> int:
-    """Rows of greedy tokens that differ, but for a tie: there the logits of the two tokens are as good as equal."""
+def _different_rows(model: Model, batch: _Batch, ours: np.ndarray, theirs: np.ndarray, allowed: float) -> int:
+    """The number of rows whose greedy tokens differ. A tie does not count: the two tokens have nearly equal logits."""
     differ = [i for i in range(len(ours)) if not np.array_equal(ours[i], theirs[i])]
     if not differ:
         return 0
     inputs = np.pad(ours[:, :-1], ((0, 0), (1, 0)))
-    targets = np.ones_like(ours)
-    logits = forward.logits(
-        model.config,
-        model.tensors,
-        {
-            "encoder_input_tokens": batch["encoder_input_tokens"],
-            "decoder_input_tokens": inputs,
-            "decoder_target_tokens": targets,
-        },
-    )
+    decoded = {**batch, "decoder_input_tokens": inputs, "decoder_target_tokens": np.ones_like(ours)}
+    logits = forward.logits(model.config, model.tensors, decoded)
     count = 0
     for row in differ:
         first = int(np.argmax(ours[row] != theirs[row]))

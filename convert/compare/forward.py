@@ -1,6 +1,6 @@
 """Limba's network run from tensors that are still on disk: logits and greedy tokens of a model of any size.
 
-It is `limba.network.Transformer` itself, outside `jax.jit`. Flax hands every call of a module with parameters to
+It is `limba.network.t5.Transformer` itself, outside `jax.jit`. Flax hands every call of a module with parameters to
 `_Leaves`, which reads these parameters just then, in parts, and computes with the module's own code. So memory for a
 part of one tensor is enough, however large the model is.
 """
@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from convert import streams
-from limba.attention import RelativePositionBiases
-from limba.layers import DenseGeneral, Embed, LayerNorm
-from limba.network import T5Config, Transformer
-from limba.saved_tensors import SavedTensor
+from convert.tensors import tensor_parts
+from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.network.attention import RelativePositionBiases
+from limba.network.layers import DenseGeneral, Embed, LayerNorm
+from limba.network.t5 import T5Config, Transformer
 
 # Of every T5: padding, which also begins the decoder's inputs, and the end of a sequence.
 PAD_ID, EOS_ID = 0, 1
@@ -51,8 +51,7 @@ def greedy(config: T5Config, tensors: Mapping[str, SavedTensor], inputs: np.ndar
 
     Args:
       config, tensors: as of `logits`.
-      inputs: `[batch, inputs_length]`.
-      num_tokens: the decoder's tensors are read once for each.
+      inputs, num_tokens: `[batch, inputs_length]`; the decoder's tensors are read once for each token.
 
     Raises:
       ValueError: if a tensor of the network is missing or has another shape.
@@ -87,11 +86,8 @@ def loss(logits: np.ndarray, targets: np.ndarray) -> float:
 
 def _network(config: T5Config) -> Transformer:
     # Recomputation in the backward pass would trace the layers, and traced calls have no numbers to look up.
-    return Transformer(
-        dataclasses.replace(
-            config, dtype=jnp.float32, scan_layers=False, joined_attention_kernels=True, remat_policy="none"
-        )
-    )
+    unrolled: dict[str, Any] = {"scan_layers": False, "joined_attention_kernels": True, "remat_policy": "none"}
+    return Transformer(dataclasses.replace(config, dtype=jnp.float32, **unrolled))
 
 
 class _Leaves:
@@ -124,7 +120,7 @@ class _Leaves:
         features, axis = np.atleast_1d(module.features).tolist(), np.atleast_1d(module.axis).tolist()
         shape = (math.prod(x.shape[i] for i in axis), math.prod(features))
         kernel = self._tensor(module, "kernel", shape)
-        columns = streams.blocks(streams.transposed(kernel), _BLOCK_BYTES)
+        columns = tensor_parts.blocks(tensor_parts.transposed(kernel), _BLOCK_BYTES)
         parts = [_compute(module.clone(features=len(block)), {"kernel": block.T}, x) for block in columns]
         return jnp.concatenate(parts, -1).reshape(*parts[0].shape[:-1], *features)
 
@@ -134,7 +130,7 @@ class _Leaves:
         ids, places = np.unique(np.clip(tokens, 0, module.num_embeddings - 1), return_inverse=True)
         unread = np.array([i for i in ids if (name, i) not in self._rows], int)
         # Not one by one: where the tensor is stored in chunks, each row would cost the reading of a chunk.
-        for span in streams.spans(table, _BLOCK_BYTES):
+        for span in tensor_parts.spans(table, _BLOCK_BYTES):
             inside = unread[(span.start <= unread) & (unread < span.stop)]
             if len(inside):
                 part = table.read((slice(inside[0], inside[-1] + 1), slice(None)))
@@ -149,7 +145,7 @@ class _Leaves:
         table = self._tensor(module, "embedding", (module.num_embeddings, module.features))
         parts = [
             _compute(module.clone(num_embeddings=len(block)), {"embedding": block}, x, method="attend")
-            for block in streams.blocks(table, _BLOCK_BYTES)
+            for block in tensor_parts.blocks(table, _BLOCK_BYTES)
         ]
         return jnp.concatenate(parts, -1)
 

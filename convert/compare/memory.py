@@ -1,4 +1,4 @@
-"""Memory that is free goes back to the system."""
+"""Freed memory goes back to the system at once."""
 
 import ctypes
 import platform
@@ -8,7 +8,7 @@ _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 _LARGE_BYTES = 4 * 2**20
 
 
-def give_back_at_once() -> None:
+def return_freed_memory() -> None:
     """From now on a freed part of a tensor no longer counts as this process's memory.
 
     glibc keeps what is freed for the next request, in a heap for each thread, and learns to do so for ever larger ones.

@@ -6,77 +6,63 @@ blocks, arXiv:2002.05202), and shares nothing with Limba's network or table of n
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 Array = np.ndarray
-
-
-class Weights(Protocol):
-    """Tensors by the names of Hugging Face's modules, in float32."""
-
-    def kernel(self, module: str) -> Array: ...  # [in, out]
-
-    def embedding(self, module: str) -> Array: ...  # [rows, features]
-
-    def scale(self, module: str) -> Array: ...  # [features]
+Config = Mapping[str, Any]
 
 
 class TorchWeights:
-    """The tensors of a PyTorch state dict, `module.weight`; its kernels are `[out, in]`."""
+    """The tensors of a PyTorch state dict, `module.weight`, in float32; its kernels are `[out, in]`."""
 
     def __init__(self, tensors: Mapping[str, Any]):
         self._tensors = tensors
 
-    def kernel(self, module: str) -> Array:
-        return self.embedding(module).T
-
-    def embedding(self, module: str) -> Array:
-        return np.asarray(self._tensors[f"{module}.weight"]).astype(np.float32, copy=False)
-
-    scale = embedding
-
-
-class FlaxWeights:
-    """The tensors of a Flax tree, `module/kernel`, `module/embedding`, `module/weight`."""
-
-    def __init__(self, tensors: Mapping[str, Any]):
-        self._tensors = tensors
+    def _name(self, module: str, leaf: str) -> str:
+        return f"{module}.weight"
 
     def _tensor(self, module: str, leaf: str) -> Array:
-        return np.asarray(self._tensors[f"{module.replace('.', '/')}/{leaf}"]).astype(np.float32, copy=False)
+        return np.asarray(self._tensors[self._name(module, leaf)]).astype(np.float32, copy=False)
+
+    def kernel(self, module: str) -> Array:  # [in, out]
+        return self._tensor(module, "kernel").T
+
+    def embedding(self, module: str) -> Array:  # [rows, features]
+        return self._tensor(module, "embedding")
+
+    def has_embedding(self, module: str) -> bool:
+        return self._name(module, "embedding") in self._tensors
+
+    def scale(self, module: str) -> Array:  # [features]
+        return self._tensor(module, "weight")
+
+
+class FlaxWeights(TorchWeights):
+    """The tensors of a Flax tree, `module/kernel`, `module/embedding`, `module/weight`; its kernels are `[in, out]`."""
+
+    def _name(self, module: str, leaf: str) -> str:
+        return f"{module.replace('.', '/')}/{leaf}"
 
     def kernel(self, module: str) -> Array:
         return self._tensor(module, "kernel")
 
-    def embedding(self, module: str) -> Array:
-        return self._tensor(module, "embedding")
 
-    def scale(self, module: str) -> Array:
-        return self._tensor(module, "weight")
-
-
-def logits(weights: Weights, config: Mapping[str, Any], input_ids: Array, decoder_input_ids: Array) -> Array:
+def logits(weights: TorchWeights, config: Config, input_ids: Array, decoder_input_ids: Array) -> Array:
     """Float32 logits `[batch, targets, vocab]`; both ids are `[batch, length]`, and 0 among the inputs is padding."""
     visible = (input_ids != config["pad_token_id"])[:, None, None, :]
     causal = np.tril(np.ones((decoder_input_ids.shape[1],) * 2, bool))[None, None]
     shared = weights.embedding("shared")
-    encoded = _stack(weights, config, "encoder", shared[input_ids], visible)
-    decoded = _stack(weights, config, "decoder", shared[decoder_input_ids], causal, encoded, visible)
+    encoded = _stack(weights, config, "encoder", shared[input_ids], visible, None)
+    decoded = _stack(weights, config, "decoder", shared[decoder_input_ids], causal, (encoded, visible))
     if config["tie_word_embeddings"]:
         return decoded * np.float32(config["d_model"] ** -0.5) @ shared.T
     return decoded @ weights.kernel("lm_head")
 
 
 def _stack(
-    weights: Weights,
-    config: Mapping[str, Any],
-    stack: str,
-    x: Array,
-    visible: Array,
-    encoded: Array | None = None,
-    encoded_visible: Array | None = None,
+    weights: TorchWeights, config: Config, stack: str, x: Array, visible: Array, encoded: tuple[Array, Array] | None
 ) -> Array:
     epsilon = config["layer_norm_epsilon"]
     bias = None
@@ -84,15 +70,15 @@ def _stack(
     for i in range(num_layers):
         block = f"{stack}.block.{i}.layer"
         # One table in the first block for all of a stack; in umT5, one in each.
-        if i == 0 or config["model_type"] == "umt5":
-            table = weights.embedding(f"{block}.0.SelfAttention.relative_attention_bias")
-            bias = _position_bias(table, config, x.shape[1], bidirectional=encoded is None)
+        table = f"{block}.0.SelfAttention.relative_attention_bias"
+        if i == 0 or weights.has_embedding(table):
+            bias = _position_bias(weights.embedding(table), config, x.shape[1], bidirectional=encoded is None)
         y = _rms_norm(x, weights.scale(f"{block}.0.layer_norm"), epsilon)
         x = x + _attention(weights, config, f"{block}.0.SelfAttention", y, y, visible, bias)
         last = 1
-        if encoded is not None and encoded_visible is not None:
+        if encoded is not None:
             y = _rms_norm(x, weights.scale(f"{block}.1.layer_norm"), epsilon)
-            x = x + _attention(weights, config, f"{block}.1.EncDecAttention", y, encoded, encoded_visible, None)
+            x = x + _attention(weights, config, f"{block}.1.EncDecAttention", y, *encoded, None)
             last = 2
         y = _rms_norm(x, weights.scale(f"{block}.{last}.layer_norm"), epsilon)
         x = x + _feed_forward(weights, config, f"{block}.{last}.DenseReluDense", y)
@@ -104,13 +90,7 @@ def _rms_norm(x: Array, scale: Array, epsilon: float) -> Array:
 
 
 def _attention(
-    weights: Weights,
-    config: Mapping[str, Any],
-    module: str,
-    x: Array,
-    memory: Array,
-    visible: Array,
-    bias: Array | None,
+    weights: TorchWeights, config: Config, module: str, x: Array, memory: Array, visible: Array, bias: Array | None
 ) -> Array:
     def heads(name: str, source: Array) -> Array:
         projected = source @ weights.kernel(f"{module}.{name}")
@@ -126,14 +106,24 @@ def _attention(
     return joined @ weights.kernel(f"{module}.o")
 
 
-def _feed_forward(weights: Weights, config: Mapping[str, Any], module: str, x: Array) -> Array:
+def _feed_forward(weights: TorchWeights, config: Config, module: str, x: Array) -> Array:
     projection = config["feed_forward_proj"]
+    activation = _ACTIVATIONS[_activation(projection)]
     if projection.startswith("gated-"):
-        activation = _ACTIVATIONS[{"gelu": "gelu_new"}.get(name := projection.removeprefix("gated-"), name)]
         hidden = activation(x @ weights.kernel(f"{module}.wi_0")) * (x @ weights.kernel(f"{module}.wi_1"))
     else:
-        hidden = _ACTIVATIONS[projection](x @ weights.kernel(f"{module}.wi"))
+        hidden = activation(x @ weights.kernel(f"{module}.wi"))
     return hidden @ weights.kernel(f"{module}.wo")
+
+
+def possible(config: Config) -> str | None:
+    """Why a network cannot be computed here; None if it can."""
+    name = _activation(config["feed_forward_proj"])
+    return None if name in _ACTIVATIONS else f"{name} is not among {', '.join(_ACTIVATIONS)}"
+
+
+def _activation(projection: str) -> str:
+    return {"gated-gelu": "gelu_new"}.get(projection, projection.removeprefix("gated-"))
 
 
 _ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -143,25 +133,20 @@ _ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def _position_bias(table: Array, config: Mapping[str, Any], length: int, bidirectional: bool) -> Array:
+def _position_bias(table: Array, config: Config, length: int, bidirectional: bool) -> Array:
     """`[1, heads, length, length]` from a table `[buckets, heads]`."""
     num_buckets, max_distance = config["relative_attention_num_buckets"], config["relative_attention_max_distance"]
-    buckets = np.zeros((length, length), np.int64)
-    for query in range(length):
-        for key in range(length):
-            buckets[query, key] = _bucket(key - query, bidirectional, num_buckets, max_distance)
-    return table[buckets].transpose(2, 0, 1)[None]
+    distances = np.arange(length) - np.arange(length)[:, None]  # [query, key]
+    buckets = [[_bucket(int(d), bidirectional, num_buckets, max_distance) for d in row] for row in distances]
+    return table[np.array(buckets)].transpose(2, 0, 1)[None]
 
 
 def _bucket(relative_position: int, bidirectional: bool, num_buckets: int, max_distance: int) -> int:
     """One bucket a distance up to half of them, then logarithmically wider ones up to `max_distance`."""
-    offset = 0
+    offset, distance = 0, max(-relative_position, 0)
     if bidirectional:
         num_buckets //= 2
-        offset = num_buckets if relative_position > 0 else 0
-        distance = abs(relative_position)
-    else:
-        distance = max(-relative_position, 0)
+        offset, distance = num_buckets if relative_position > 0 else 0, abs(relative_position)
     exact = num_buckets // 2
     if distance < exact:
         return offset + distance

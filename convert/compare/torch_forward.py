@@ -14,16 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from convert import names, streams, transformers_library
-from limba.saved_tensors import SavedTensor
+from convert.compare import transformers_library
+from convert.families.family import Family
+from convert.families.table import all_families
+from convert.tensors import names, tensor_parts
+from limba.checkpoint_files.saved_tensors import SavedTensor
 
 # There are two copies of a part: as read, and in torch.
 _BLOCK_BYTES = 32 * 2**20
-_MODEL_TYPES = ("t5", "mt5", "umt5")
 
 
-def possible() -> str | None:
-    """Why these classes cannot be used here; None if they can."""
+def possible(family: Family) -> str | None:
+    """Why a family's class cannot be used here; None if it can."""
+    if not family.in_transformers:
+        return f"transformers has no {family.model_class}"
     if not importlib.util.find_spec("torch"):
         return "torch is not installed"
     return None if transformers_library.version() else "transformers is not installed"
@@ -58,8 +62,7 @@ def greedy(folder: Path, tensors: Mapping[str, SavedTensor], inputs: np.ndarray,
 
     Args:
       folder, tensors: as of `logits`.
-      inputs: `[batch, inputs_length]`, 0 is padding.
-      num_tokens: a row that ends earlier is filled with padding.
+      inputs, num_tokens: `[batch, inputs_length]`, 0 is padding; a row that ends earlier is filled with it.
 
     Raises:
       ValueError: as `logits`.
@@ -88,8 +91,9 @@ def _model(folder: Path, tensors: Mapping[str, SavedTensor]) -> Any:
 
     transformers = transformers_library.load()
     config = transformers.AutoConfig.from_pretrained(folder)
-    if config.model_type not in _MODEL_TYPES:
-        raise ValueError(f"{folder}/config.json is of a {config.model_type!r}; it must be one of {_MODEL_TYPES}.")
+    known = dict.fromkeys(family.model_type for family in all_families().values() if family.in_transformers)
+    if config.model_type not in known:
+        raise ValueError(f"{folder}/config.json is of a {config.model_type!r}; it must be one of {', '.join(known)}.")
     with torch.device("meta"):
         model = transformers.AutoModelForSeq2SeqLM.from_config(config, dtype=torch.float32)
     assert not list(model.buffers()), "T5's classes have none; they would have to be computed again."
@@ -157,7 +161,7 @@ def _product(kernel: SavedTensor, x: Any) -> Any:
     import torch
 
     return torch.cat(
-        [torch.nn.functional.linear(x, _as_torch(rows)) for rows in streams.blocks(kernel, _BLOCK_BYTES)], -1
+        [torch.nn.functional.linear(x, _as_torch(rows)) for rows in tensor_parts.blocks(kernel, _BLOCK_BYTES)], -1
     )
 
 

@@ -17,7 +17,7 @@ def version() -> str | None:
 
 
 def load() -> Any:
-    """Imports transformers. Version 4 would import TensorFlow along, for nothing, so that is switched off meanwhile."""
+    """Imports transformers. Version 4 would also import TensorFlow, which it does not need here."""
     before = os.environ.get("USE_TF")
     os.environ["USE_TF"] = "0"
     try:

@@ -1,9 +1,8 @@
 """transformers' own classes, run in a process of their own.
 
-What they import takes 0.4 GB, which the process gives back when it ends; and nothing of it disturbs a training or a
-conversion that goes on.
+Their imports take 0.4 GB, which the process frees at its end, and cannot disturb a training or conversion beside it.
 
-    python -m convert.transformers_process FOLDER FORMAT DTYPE DIRECTORY      which has config.json and batch.npz
+    python -m convert.compare.transformers_process FOLDER FORMAT DTYPE DIRECTORY    (with config.json and batch.npz)
 """
 
 import json
@@ -18,7 +17,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from convert import flax_forward, hf_folder, memory, streams, torch_forward
+from convert.compare import memory, torch_forward
+from convert.hf import hf_folder
+from convert.tensors import tensor_parts
 
 _BATCH, _ANSWER = "batch.npz", "answer.npz"
 _NUM_TOKENS = "num_tokens"
@@ -37,10 +38,8 @@ def logits_and_tokens(
     Args:
       folder: of Hugging Face.
       config: the content of its config.json, with what it leaves to defaults: those differ between versions.
-      format_: of the weights to read, "safetensors" or "torch" (for the PyTorch class), "flax" (for the Flax class).
-      dtype: to which the weights are rounded first.
-      batch: as of `convert.forward.logits`.
-      num_tokens: greedy tokens for each row of inputs.
+      format_, dtype: of the weights to read, "safetensors" or "torch", and to which they are rounded first.
+      batch, num_tokens: as of `convert.compare.forward`.
 
     Raises:
       ValueError: with the last line of what the process said, if it failed.
@@ -49,8 +48,9 @@ def logits_and_tokens(
         np.savez(Path(directory, _BATCH), **batch, **{_NUM_TOKENS: np.int32(num_tokens)})  # type: ignore[arg-type]
         Path(directory, "config.json").write_text(json.dumps(dict(config)), "utf-8")
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "JAX_PLATFORMS": "cpu"}
-        command = [sys.executable, "-m", "convert.transformers_process", str(folder), format_, dtype.name, directory]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        command = [sys.executable, "-m", "convert.compare.transformers_process"]
+        arguments = [str(folder), format_, dtype.name, directory]
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True, env=environment)
         if done.returncode:
             said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
             raise ValueError(f"{folder} does not run in transformers: {said[-1]}")
@@ -59,17 +59,16 @@ def logits_and_tokens(
 
 
 def main(folder: str, format_: str, dtype: str, directory: str) -> None:
-    """What the process does."""
-    memory.give_back_at_once()
+    """Runs in the new process."""
+    memory.return_freed_memory()
     path = Path(folder)
     stored = hf_folder.open_folder(path, format_).stored
-    tensors = {name: streams.cast(t, jnp.dtype(dtype), f"{path}: {name}") for name, t in stored.items()}
+    tensors = {name: tensor_parts.cast(t, jnp.dtype(dtype), f"{path}: {name}") for name, t in stored.items()}
     with np.load(Path(directory, _BATCH)) as content:
         batch = dict(content)
     num_tokens = int(batch.pop(_NUM_TOKENS))
-    implementation = flax_forward if format_ == "flax" else torch_forward
-    logits = implementation.logits(Path(directory), tensors, batch)
-    tokens = implementation.greedy(Path(directory), tensors, batch["encoder_input_tokens"], num_tokens)
+    logits = torch_forward.logits(Path(directory), tensors, batch)
+    tokens = torch_forward.greedy(Path(directory), tensors, batch["encoder_input_tokens"], num_tokens)
     np.savez(Path(directory, _ANSWER), logits=logits, tokens=tokens)
 
 

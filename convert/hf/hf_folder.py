@@ -5,15 +5,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from convert import hf_config, names, streams, weight_files
-from convert.folder import read_report
-from limba.network import T5Config
-from limba.saved_tensors import SavedTensor
-from limba.storage import AnyPath
+from convert.families.family import Family
+from convert.hf import hf_config
+from convert.tensors import names, tensor_parts, weight_files
+from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.machine.output_folder import read_report
+from limba.machine.storage import AnyPath
+from limba.network.t5 import T5Config
 
 # Other names of the embedding, in PyTorch and Flax. Files may have one of them or all.
-_SHARED = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-_FLAX_SHARED = ("shared/embedding", "encoder/embed_tokens/embedding", "decoder/embed_tokens/embedding")
+_ALIASES = {
+    "torch": ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
+    "flax": ("shared/embedding", "encoder/embed_tokens/embedding", "decoder/embed_tokens/embedding"),
+}
 _OUTPUT = {"torch": "lm_head.weight", "flax": "lm_head/kernel"}
 # The first T5s have it in their files; no version of the network reads it.
 _UNUSED = "EncDecAttention.relative_attention_bias"
@@ -21,17 +25,19 @@ _UNUSED = "EncDecAttention.relative_attention_bias"
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-    """What a folder holds; nothing is read yet.
+    """An opened folder; no tensor is read yet.
 
     Attributes:
+      family: the first with the `model_type` of config.json.
       config: the network, unrolled.
       content: of config.json, with what it leaves to transformers' defaults.
       tensors: by Limba's names.
-      stored: by the names and in the orientation of the files, PyTorch's or Flax's; copies of the embedding left out.
+      stored: by T5's names and in the orientation of the files, PyTorch's or Flax's; copies of the embedding left out.
       format: of the weights: "safetensors", "torch" or "flax".
       report: `conversion_report.json`; empty if Limba did not write the folder.
     """
 
+    family: Family
     config: T5Config
     content: Mapping[str, Any]
     tensors: Mapping[str, SavedTensor]
@@ -49,30 +55,28 @@ def is_folder(path: AnyPath) -> bool:
 
 
 def open_folder(path: Path, format_: str | None = None) -> Folder:
-    """Opens a folder.
-
-    Args:
-      path: the folder.
-      format_: of the weights, where there are several: "safetensors", "torch" or "flax".
+    """Opens a folder; `format_` is that of the weights, where there are several: "safetensors", "torch" or "flax".
 
     Raises:
       FileNotFoundError: if it has no weights.
       ValueError: if it is damaged, contradicts itself, or is not a T5 that Limba has.
     """
     content = hf_config.read(path / "config.json")
+    family = hf_config.family_of(content)
     found, _ = weight_files.find(path, format_)
     stored = weight_files.open_tensors(path, found)
     kind = "flax" if found == "flax" else "torch"
-    if hf_config.hides_its_output(content) and _OUTPUT[kind] in stored:
+    if hf_config.hides_its_output(content) and family.tensor_name(_OUTPUT[kind]) in stored:
         # An output that is the embedding is not written twice.
         content = content | {"scale_decoder_outputs": False}
     config = hf_config.network_config(path / "config.json", content)
     content = hf_config.explicit(content, config)
-    stored = _without_copies(path, kind, config, stored)
     table = {t.limba: t.flax if kind == "flax" else t.torch for t in names.table(config)}
+    t5_names = {family.tensor_name(name): name for name in (*_ALIASES[kind], *(s.name for s in table.values()))}
+    stored = _without_copies(path, kind, config, {t5_names.get(name, name): t for name, t in stored.items()})
     names.verify(str(path), {n: t.shape for n, t in stored.items()}, {s.name: s.shape for s in table.values()})
     tensors = {name: s.orient(stored[s.name]) for name, s in table.items()}
-    return Folder(config, content, tensors, stored, found, read_report(path))
+    return Folder(family, config, content, tensors, stored, found, read_report(path))
 
 
 def _without_copies(
@@ -83,7 +87,7 @@ def _without_copies(
     Raises:
       ValueError: if they differ, or the output is not what config.json says of it.
     """
-    aliases = _FLAX_SHARED if kind == "flax" else _SHARED
+    aliases = _ALIASES[kind]
     unused = _UNUSED.replace(".", "/") if kind == "flax" else _UNUSED
     kept = {name: t for name, t in stored.items() if name not in aliases and unused not in name}
     present = [name for name in aliases if name in stored]
@@ -91,13 +95,13 @@ def _without_copies(
         raise ValueError(f"{path} has no {aliases[0]}, the embedding.")
     shared = stored[present[0]]
     for name in present[1:]:
-        if not streams.equal(shared, stored[name]):
+        if not tensor_parts.equal(shared, stored[name]):
             raise ValueError(f"{path}: {present[0]} and {name} differ; a T5 has one embedding.")
     kept[aliases[0]] = shared
     output = _OUTPUT[kind]
     if config.logits_via_embedding and output in kept:
-        same = streams.transposed(kept[output]) if kind == "flax" else kept[output]
-        if not streams.equal(shared, same):
+        same = tensor_parts.transposed(kept[output]) if kind == "flax" else kept[output]
+        if not tensor_parts.equal(shared, same):
             raise ValueError(
                 f"{path}/config.json says that the embedding is the output too (tie_word_embeddings), but {output} is "
                 "another matrix. If it is the output, set tie_word_embeddings and scale_decoder_outputs to false."

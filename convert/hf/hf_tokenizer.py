@@ -3,7 +3,7 @@
 A vocabulary is SeqIO's: a SentencePiece model or bytes, and `extra_ids` sentinels behind them. `<extra_id_0>` is the
 last id, `<extra_id_1>` the one before. mT5's SentencePiece model holds its sentinels as its last pieces.
 
-What is written loads as a fast tokenizer, from tokenizer.json; `spiece.model` is there for whoever reads that.
+What is written loads as a fast tokenizer, from tokenizer.json; `spiece.model` is for other readers.
 transformers' ByT5Tokenizer counts sentinels upward from 259 unless `added_tokens_decoder` says otherwise.
 """
 
@@ -21,9 +21,12 @@ from typing import Any
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 
-from convert import tokenizer_json
+from convert.hf import tokenizer_json
+from limba.checkpoint_files import run_folder
 
-_SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>")
+# Hugging Face's name of the SentencePiece model.
+SPIECE = "spiece.model"
+SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>")
 _SENTINEL = re.compile(r"▁?<extra_id_(\d+)>")
 # Padding, EOS, unknown, and 256 bytes.
 NUM_BYTE_IDS = 3 + 256
@@ -59,27 +62,18 @@ class Tokenizer:
     def special_tokens(self) -> dict[int, str]:
         """Special tokens by id, sentinels included."""
         sentinels = {self.vocab_size - 1 - i: f"<extra_id_{i}>" for i in range(self.extra_ids or self.own_sentinels)}
-        return dict(enumerate(_SPECIAL_TOKENS)) | sentinels
+        return dict(enumerate(SPECIAL_TOKENS)) | sentinels
 
     @property
     def vocabulary(self) -> dict[str, Any]:
         """The description in `run.json`."""
-        return {
-            "class": "SentencePieceVocabulary" if self.model_file else "ByteVocabulary",
-            "sentencepiece_model_file": str(self.model_file.absolute()) if self.model_file else None,
-            "extra_ids": self.extra_ids,
-            "vocab_size": self.vocab_size,
-        }
+        kind = run_folder.SENTENCEPIECE if self.model_file else run_folder.BYTES
+        file = str(self.model_file.absolute()) if self.model_file else None
+        return run_folder.vocabulary_record(kind, file, self.extra_ids, self.vocab_size)
 
 
 def check_sizes(vocabulary: Mapping[str, Any], embedding_rows: int, where: str) -> None:
-    """Raises ValueError if the vocabulary has more ids than the embedding has rows.
-
-    Args:
-      vocabulary: as `run.json` describes it.
-      embedding_rows: usually more than there are ids, a multiple of 128.
-      where: the model, for the message.
-    """
+    """Raises ValueError if the vocabulary, as `run.json` describes it, has more ids than the embedding has rows."""
     if vocabulary["vocab_size"] > embedding_rows:
         name = vocabulary["sentencepiece_model_file"] or vocabulary["class"]
         raise ValueError(
@@ -92,21 +86,17 @@ def check_sizes(vocabulary: Mapping[str, Any], embedding_rows: int, where: str) 
 
 
 def from_vocabulary(vocabulary: Mapping[str, Any], model_file: str | None = None) -> Tokenizer:
-    """The tokenizer of a run.
-
-    Args:
-      vocabulary: as `run.json` describes it.
-      model_file: where the SentencePiece model is, if not where the run had it.
+    """The tokenizer of a run whose `run.json` has this vocabulary; `model_file` says where it is, if it was moved.
 
     Raises:
       FileNotFoundError: if the SentencePiece model is missing.
       ValueError: for another kind of vocabulary, one without T5's special ids, or of another size than in the run.
     """
     kind = vocabulary["class"]
-    if kind == "ByteVocabulary":
+    if kind == run_folder.BYTES:
         tokenizer = Tokenizer(None, NUM_BYTE_IDS, vocabulary["extra_ids"])
         what = f"A ByteVocabulary has {NUM_BYTE_IDS} ids"
-    elif kind == "SentencePieceVocabulary":
+    elif kind == run_folder.SENTENCEPIECE:
         tokenizer = _from_file(model_file or vocabulary["sentencepiece_model_file"], vocabulary["extra_ids"])
         what = f"The vocabulary {str(tokenizer.model_file)!r} has {tokenizer.num_pieces} pieces"
     else:
@@ -124,9 +114,7 @@ def from_vocabulary(vocabulary: Mapping[str, Any], model_file: str | None = None
 def describe(model_file: str | Path, extra_ids: int | None = None) -> dict[str, Any]:
     """What `run.json` would say of a SentencePiece model.
 
-    Args:
-      model_file: the model.
-      extra_ids: sentinels behind its pieces; None for 0 if it holds sentinels of its own, else 100.
+    `extra_ids` are the sentinels behind its pieces; None for 0 if it holds sentinels of its own, else 100.
 
     Raises:
       FileNotFoundError: if it is missing.
@@ -136,6 +124,20 @@ def describe(model_file: str | Path, extra_ids: int | None = None) -> dict[str, 
 
 
 def _from_file(model_file: str | Path, extra_ids: int | None) -> Tokenizer:
+    """As `open_model`; raises ValueError for other special ids than T5's."""
+    tokenizer = open_model(model_file, extra_ids)
+    model = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+    where, ids = repr(str(tokenizer.model_file)), {"pad": model.pad_id(), "eos": model.eos_id(), "unk": model.unk_id()}
+    if ids != {"pad": 0, "eos": 1, "unk": 2}:
+        raise ValueError(f"The vocabulary {where} has the special ids {ids}; a T5 tokenizer needs pad 0, eos 1, unk 2.")
+    names = tuple(model.id_to_piece(id_) for id_ in range(3))
+    if names != SPECIAL_TOKENS:
+        raise ValueError(f"The vocabulary {where} calls its special tokens {names}; T5 calls them {SPECIAL_TOKENS}.")
+    return tokenizer
+
+
+def open_model(model_file: str | Path, extra_ids: int | None) -> Tokenizer:
+    """Any SentencePiece model, whatever its special ids are; the arguments and other errors are those of `describe`."""
     path = Path(model_file).expanduser()
     if not path.is_file():
         raise FileNotFoundError(
@@ -144,16 +146,10 @@ def _from_file(model_file: str | Path, extra_ids: int | None) -> Tokenizer:
         )
     serialized, where = path.read_bytes(), repr(str(path))
     try:
-        model = sentencepiece.SentencePieceProcessor(model_proto=serialized)
+        sentencepiece.SentencePieceProcessor(model_file=str(path))
     except RuntimeError as error:
         raise ValueError(f"{where} is not a SentencePiece model.") from error
     proto = sentencepiece_pb2.ModelProto.FromString(serialized)
-    ids = {"pad": model.pad_id(), "eos": model.eos_id(), "unk": model.unk_id()}
-    if ids != {"pad": 0, "eos": 1, "unk": 2}:
-        raise ValueError(f"The vocabulary {where} has the special ids {ids}; a T5 tokenizer needs pad 0, eos 1, unk 2.")
-    names = tuple(piece.piece for piece in proto.pieces[:3])
-    if names != _SPECIAL_TOKENS:
-        raise ValueError(f"The vocabulary {where} calls its special tokens {names}; T5 calls them {_SPECIAL_TOKENS}.")
     num_pieces = len(proto.pieces)
     own = 0
     while proto.pieces[num_pieces - 1 - own].piece in (f"▁<extra_id_{own}>", f"<extra_id_{own}>"):
@@ -183,12 +179,12 @@ def _unusual(proto: sentencepiece_pb2.ModelProto, num_pieces: int) -> Iterator[s
 
 def write(tokenizer: Tokenizer, folder: Path) -> None:
     """Writes tokenizer_config.json, special_tokens_map.json and, unless of bytes, `spiece.model` and tokenizer.json."""
-    named = dict(zip(("pad_token", "eos_token", "unk_token"), _SPECIAL_TOKENS, strict=True))
+    named = dict(zip(("pad_token", "eos_token", "unk_token"), SPECIAL_TOKENS, strict=True))
     special_tokens = tokenizer.special_tokens
     sentinels = [special_tokens[id_] for id_ in sorted(special_tokens, reverse=True) if id_ > 2]
     tokenizer_class = "ByT5Tokenizer"
     if tokenizer.model is not None:
-        (folder / "spiece.model").write_bytes(tokenizer.model)
+        (folder / SPIECE).write_bytes(tokenizer.model)
         proto = sentencepiece_pb2.ModelProto.FromString(tokenizer.model)
         tokenizer_class = "T5Tokenizer"
         if proto.trainer_spec.model_type == sentencepiece_pb2.TrainerSpec.UNIGRAM:
@@ -217,12 +213,22 @@ def write(tokenizer: Tokenizer, folder: Path) -> None:
 # -------------------------------------------------------- reading -----------------------------------------------------
 
 
+def temporary_file(model: bytes) -> Path:
+    """A SentencePiece model in a file, for as long as the process lives."""
+    folder = Path(tempfile.mkdtemp(prefix="limba-vocabulary-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    (folder / SPIECE).write_bytes(model)
+    return folder / SPIECE
+
+
 def read(folder: Path) -> dict[str, Any]:
-    """The vocabulary of a Hugging Face folder; see `_read`.
+    """The vocabulary of a Hugging Face folder of T5's families, as `run.json` would describe it.
+
+    If the folder has no `spiece.model`, an equal one is made from tokenizer.json, for as long as the process lives.
 
     Raises:
-      FileNotFoundError: as `_read`.
-      ValueError: as `_read`, or if a file is JSON of another form.
+      FileNotFoundError: if there is no SentencePiece model and no tokenizer.json.
+      ValueError: if no vocabulary of SeqIO's gives the folder's ids; the tokens are named. Or if a file is damaged.
     """
     try:
         return _read(folder)
@@ -234,37 +240,28 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    """The vocabulary of a Hugging Face folder of T5's families, as `run.json` would describe it.
-
-    If the folder has no `spiece.model`, an equal one is made from tokenizer.json, for as long as the process lives.
-
-    Args:
-      folder: with tokenizer_config.json and `spiece.model` or tokenizer.json, as far as it has them.
-
-    Raises:
-      FileNotFoundError: if there is no SentencePiece model and no tokenizer.json.
-      ValueError: if no vocabulary of SeqIO's gives the folder's ids; the tokens are named.
-    """
     config = read_json(folder / "tokenizer_config.json")
     classes = (config.get("tokenizer_class"), read_json(folder / "config.json").get("tokenizer_class"))
     if "ByT5Tokenizer" in classes:
         return _read_bytes(folder, config)
     fast = read_json(folder / "tokenizer.json")
-    model_file = folder / "spiece.model"
+    model_file = folder / SPIECE
     if not model_file.is_file():
         if not fast:
             raise FileNotFoundError(
                 f"{folder} has no spiece.model and no tokenizer.json; give the SentencePiece model with --vocab FILE."
             )
         model = tokenizer_json.to_model(fast, _num_sentinels(fast), str(folder / "tokenizer.json"))
-        directory = Path(tempfile.mkdtemp(prefix="limba-vocabulary-"))
-        atexit.register(shutil.rmtree, directory, ignore_errors=True)
-        model_file = directory / "spiece.model"
-        model_file.write_bytes(model.SerializeToString())
+        model_file = temporary_file(model.SerializeToString())
     tokenizer = _from_file(model_file, None)
     assert tokenizer.model is not None
     pieces = [piece.piece for piece in sentencepiece_pb2.ModelProto.FromString(tokenizer.model).pieces]
-    _check_same_pieces(fast, pieces, folder)
+    for id_, (entry, piece) in enumerate(zip(_entries(fast), pieces, strict=False)):
+        if entry != piece and not (_SENTINEL.fullmatch(entry) and entry == piece.removeprefix("▁")):
+            raise ValueError(
+                f"{folder} holds two vocabularies: id {id_} is {piece!r} in spiece.model and {entry!r} in "
+                "tokenizer.json. Give the right SentencePiece model with --vocab FILE."
+            )
     added = _added_tokens(folder, config, fast)
     named = [token for token in added if _SENTINEL.fullmatch(token)]
     behind = sum(1 for token in named if added[token] >= tokenizer.num_pieces)
@@ -320,13 +317,11 @@ def _added_tokens(folder: Path, config: Mapping[str, Any], fast: Mapping[str, An
     Raises:
       ValueError: if two files give one token two ids.
     """
+    decoder = config.get("added_tokens_decoder", {})
     found = [
         ("tokenizer.json", {token["content"]: token["id"] for token in fast.get("added_tokens", ())}),
         ("tokenizer.json", {token: i for i, token in enumerate(_entries(fast)) if token.startswith("<extra_id_")}),
-        (
-            "tokenizer_config.json",
-            {token["content"]: int(id_) for id_, token in config.get("added_tokens_decoder", {}).items()},
-        ),
+        ("tokenizer_config.json", {token["content"]: int(id_) for id_, token in decoder.items()}),
         ("added_tokens.json", read_json(folder / "added_tokens.json")),
     ]
     added: dict[str, tuple[int, str]] = {}
@@ -353,21 +348,9 @@ def _check_added_tokens(added: Mapping[str, int], tokenizer: Tokenizer, pieces: 
         )
 
 
-def _check_same_pieces(fast: Mapping[str, Any], pieces: list[str], folder: Path) -> None:
-    """Raises ValueError if tokenizer.json is of another vocabulary than the SentencePiece model."""
-    for id_, (entry, piece) in enumerate(zip(_entries(fast), pieces, strict=False)):
-        if entry != piece and not (_SENTINEL.fullmatch(entry) and entry == piece.removeprefix("▁")):
-            raise ValueError(
-                f"{folder} holds two vocabularies: id {id_} is {piece!r} in spiece.model and {entry!r} in "
-                "tokenizer.json. Give the right SentencePiece model with --vocab FILE."
-            )
-
-
 def _some(ids: Mapping[Any, int]) -> str:
-    shown = ", ".join(
-        f"{token if isinstance(token, str) else f'<extra_id_{token}>'} {ids[token]}" for token in [*ids][:3]
-    )
-    return shown + (", …" if len(ids) > 3 else "")
+    shown = [f"{x if isinstance(x, str) else f'<extra_id_{x}>'} {ids[x]}" for x in [*ids][:3]]
+    return ", ".join(shown) + (", …" if len(ids) > 3 else "")
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -5,28 +5,28 @@ The hub, the token and the cache are where that library has them: HF_ENDPOINT, H
 
 import contextlib
 import fnmatch
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
-from convert import weight_files
+from convert.tensors import weight_files
 
 TOKEN_REMEDY = "set HF_TOKEN, or run `hf auth login`"
 
 
-def client() -> ModuleType:
-    """The library huggingface_hub.
+def is_name(text: str) -> bool:
+    """Whether a text can be the name of a model on the hub, NAME or ORG/NAME."""
+    return re.fullmatch(r"[\w.-]+(/[\w.-]+)?", text) is not None
 
-    Raises:
-      ValueError: if it is not installed.
-    """
-    try:
-        import huggingface_hub
-        import huggingface_hub.constants
-        import huggingface_hub.errors
-    except ImportError:
-        raise ValueError("The Hugging Face hub needs one more package: pip install huggingface_hub") from None
+
+def client() -> ModuleType:
+    """The library huggingface_hub."""
+    import huggingface_hub
+    import huggingface_hub.constants
+    import huggingface_hub.errors
+
     return huggingface_hub
 
 
@@ -40,7 +40,7 @@ def unreachable(hf: ModuleType) -> tuple[type[BaseException], ...]:
 
 @contextlib.contextmanager
 def plain_errors(hf: ModuleType, name: str) -> Iterator[None]:
-    """What goes wrong with the hub becomes one OSError that says what to do about it."""
+    """Errors of the hub become an OSError that names the remedy."""
     endpoint = hf.constants.ENDPOINT
     token = "this token may not see it" if hf.get_token() else f"there is no token: {TOKEN_REMEDY}"
     try:
@@ -64,12 +64,9 @@ def download(name: str) -> Path:
 
     Without a connection the copy that the cache has is taken, and that is said.
 
-    Args:
-      name: of the model, "google/t5-v1_1-small".
-
     Raises:
       OSError: if there is no such model, or none that this user may read, or the hub cannot be reached.
-      ValueError: if this is no name of a model, or huggingface_hub is not installed.
+      ValueError: if this is no name of a model.
     """
     hf = client()
     with plain_errors(hf, name):
@@ -88,9 +85,8 @@ def _cached(hf: ModuleType, name: str, error: BaseException) -> Path:
         # Newer versions look whether the files are all there, and do not know which weights were wanted.
         folder = hf.snapshot_download(name, local_files_only=True, allow_patterns=["config.json"])
     except hf.errors.LocalEntryNotFoundError:
-        raise ConnectionError(
-            f"{endpoint} cannot be reached, and {name} is not in the cache, {cache} ({error})."
-        ) from error
+        nowhere = f"{endpoint} cannot be reached, and {name} is not in the cache, {cache}"
+        raise ConnectionError(f"{nowhere} ({error}).") from error
     print(f"{endpoint} cannot be reached: {name} is taken from the cache, {folder}.", file=sys.stderr)
     return Path(folder)
 

@@ -13,16 +13,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from convert import loss_picture
-from limba import storage, writers
-from limba.network import T5Config
-from limba.storage import AnyPath
+from convert.families.family import Family
+from convert.hf import loss_picture
+from limba.checkpoint_files import run_folder
+from limba.machine import storage
+from limba.machine.storage import AnyPath
+from limba.network.t5 import T5Config
+from limba.reports import writers
 
 PICTURE = "loss.png"
 
 # T5X's metric, for training and validation alike; what a model of one's own measures may have another name.
 _LOSS = "loss_per_nonpadding_target_token"
-_FAMILIES = {"t5": "T5", "t5_1_1": "T5 1.1", "mt5": "mT5", "umt5": "umT5", "byt5": "ByT5"}
 _ONE_LINE = re.compile(r"^([A-Z_0-9]+) = (?!\\$)(.+)$", re.MULTILINE)
 
 Line = Mapping[str, Any]
@@ -30,17 +32,12 @@ Line = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What is known of an exported model; an empty value is not known, and not mentioned.
+    """What is known of an exported model; empty values are unknown and not mentioned.
 
     Attributes:
       name: of the model, the card's title.
-      family: "t5", "t5_1_1", "mt5", "umt5" or "byt5".
-      network: its sizes.
-      num_parameters: all of them.
       vocabulary: as `run.json` describes it.
-      step: where training stood.
-      formats: of the weights, "safetensors" and "flax".
-      dtype: of the weights.
+      formats, dtype: of the weights, "safetensors" and "flax".
       run: `run.json`.
       gin: the run's operative config.gin.
       metrics: lines of the run's metrics.jsonl.
@@ -48,7 +45,7 @@ class Facts:
     """
 
     name: str
-    family: str
+    family: Family
     network: T5Config
     num_parameters: int
     vocabulary: Mapping[str, Any]
@@ -62,34 +59,37 @@ class Facts:
 
 
 def run_record(checkpoint: AnyPath) -> tuple[str, list[dict]]:
-    """The config.gin and the lines of metrics.jsonl that lie with a checkpoint, empty where there are none.
+    """The config.gin and the lines of metrics.jsonl of `MODEL_DIR/checkpoint_<step>`, empty where there are none.
 
-    Args:
-      checkpoint: `MODEL_DIR/checkpoint_<step>`. One that was copied elsewhere has its own config.gin and no metrics.
+    A checkpoint that was copied elsewhere has its own config.gin and no metrics.
     """
-    files = [checkpoint / "run" / "config.gin", checkpoint.parent / "config.gin"]
-    gin = next((storage.read_bytes(file).decode() for file in files if storage.is_file(file)), "")
+    file = run_folder.find_gin(checkpoint)
+    gin = "" if file is None else storage.read_bytes(file).decode()
     return gin, writers.read_metrics(checkpoint.parent)
 
 
 def write(folder: Path, facts: Facts) -> None:
-    """Writes README.md into an export, and `loss.png` if the losses are known."""
+    """Writes README.md into an export, and `loss.png` if the losses are known and can be drawn."""
     metrics = [line for line in facts.metrics if line["step"] <= facts.step]
-    loss = _loss_name(facts.gin)
+    # T5X's metric divides a loss that is a mean already once more.
+    loss = "loss" if isinstance(_macros(facts.gin).get("LOSS_NORMALIZING_FACTOR"), str) else _LOSS
     curves = list(_curves(metrics, loss))
-    has_picture = len({step for _, curve in curves for step, _ in curve}) > 1
-    if has_picture:
-        (folder / PICTURE).write_bytes(loss_picture.draw(curves, "steps", "loss per target token"))
+    picture = None
+    if len({step for _, curve in curves for step, _ in curve}) > 1:
+        picture = loss_picture.draw(curves, "steps", "loss per target token")
+    if picture is not None:
+        (folder / PICTURE).write_bytes(picture)
+    trained = "trained and converted" if "seeds" in facts.run else "converted"
     sections = [
         _metadata(facts),
         f"# {_plain(facts.name)}",
-        _introduction(facts),
+        f"A {facts.family.title} encoder-decoder of {facts.num_parameters:,} parameters, {trained} with Limba.",
         _usage(facts),
         f"## Network\n\n{_table(_network(facts))}",
     ]
     if training := list(_training(facts, metrics)):
         sections.append(f"## Training\n\n{_table(training)}")
-    if has_picture:
+    if picture is not None:
         sections.append(f"![Loss per target token against steps]({PICTURE})")
     if results := list(_results(metrics, loss)):
         sections.append(f"## Results\n\n{_table(results, ('data', 'metric', 'value', 'step'))}")
@@ -99,26 +99,12 @@ def write(folder: Path, facts: Facts) -> None:
 
 def _metadata(facts: Facts) -> str:
     """YAML; every value is JSON, which is YAML too."""
-    tags = [facts.family, "limba"]
-    return "\n".join(
-        [
-            "---",
-            "library_name: transformers",
-            "pipeline_tag: text2text-generation",
-            f"tags: {json.dumps(tags)}",
-            "# Before publishing, say here what is not known to the converter (https://huggingface.co/docs/hub/model-cards):",
-            "# license: apache-2.0",
-            "# language: ro",
-            "# datasets: [owner/name]",
-            "---",
-        ]
+    return (
+        "---\nlibrary_name: transformers\npipeline_tag: text2text-generation\n"
+        f"tags: {json.dumps([facts.family.name, 'limba'])}\n"
+        "# Before publishing, say here what is not known to the converter (https://huggingface.co/docs/hub/model-cards):\n"
+        "# license: apache-2.0\n# language: ro\n# datasets: [owner/name]\n---"
     )
-
-
-def _introduction(facts: Facts) -> str:
-    family = _FAMILIES[facts.family]
-    trained = ", trained and converted with Limba" if "seeds" in facts.run else ", converted with Limba"
-    return f"A {family} encoder-decoder of {facts.num_parameters:,} parameters{trained}."
 
 
 def _usage(facts: Facts) -> str:
@@ -151,7 +137,7 @@ def _network(facts: Facts) -> Iterator[tuple[str, str]]:
     vocabulary = facts.vocabulary
     sentinels = f", the last {vocabulary['extra_ids']} of them sentinels" if vocabulary["extra_ids"] else ""
     ids = f"{vocabulary['vocab_size']:,} ids{sentinels}"
-    kind = "bytes" if vocabulary["class"] == "ByteVocabulary" else "SentencePiece"
+    kind = "bytes" if run_folder.is_bytes(vocabulary) else "SentencePiece"
     yield "vocabulary", f"{kind}, {ids}; {config.vocab_size:,} rows of the embedding"
 
 
@@ -210,11 +196,6 @@ def _macros(gin: str) -> dict[str, Any]:
     return macros
 
 
-def _loss_name(gin: str) -> str:
-    """The metric that is the loss of a target token: T5X's divides a loss that is a mean already once more."""
-    return "loss" if isinstance(_macros(gin).get("LOSS_NORMALIZING_FACTOR"), str) else _LOSS
-
-
 def _curves(metrics: Sequence[Line], loss: str) -> Iterator[tuple[str, list[tuple[float, float]]]]:
     """Training, and validation as the mean over tasks where each was measured."""
     training = [(line["step"], line[loss]) for line in metrics if line["dataset"] == "train" and _is_number(line, loss)]
@@ -255,15 +236,10 @@ def _check(facts: Facts) -> str:
         return "This export was not checked."
     tables = []
     for format_, rows in facts.comparisons.items():
-        lines = [
-            (
-                _plain(row["what"]),
-                "not compared" if row["value"] is None else f"{row['value']:.3g}",
-                f"{row['allowed']:.3g}",
-                _plain(row["note"]),
-            )
-            for row in rows
-        ]
+        lines = []
+        for row in rows:
+            value = "not compared" if row["value"] is None else f"{row['value']:.3g}"
+            lines.append((_plain(row["what"]), value, f"{row['allowed']:.3g}", _plain(row["note"])))
         tables.append(f"Weights in {_plain(format_)}:\n\n{_table(lines, ('compared', 'difference', 'allowed', ''))}")
     return "The files were read back and compared with the checkpoint.\n\n" + "\n\n".join(tables)
 

@@ -2,7 +2,7 @@
 
 transformers reads the file as it is, in every version, without sentencepiece and protobuf. What it builds from a
 SentencePiece model by itself differs from SentencePiece: it has no byte fallback, and version 5 sets a space before
-what follows a sentinel. What stands here was found by comparing ids.
+what follows a sentinel. The rules here were found by comparing ids.
 """
 
 import base64
@@ -28,8 +28,7 @@ def from_model(
     """The content of tokenizer.json.
 
     Args:
-      model: a unigram model.
-      extra_ids: sentinels behind its pieces.
+      model, extra_ids: a unigram model, and the number of sentinels behind its pieces.
       special_tokens: by id: `<pad>`, `</s>`, `<unk>` and the sentinels; also those that are pieces of the model.
     """
     vocab = [[piece.piece, piece.score] for piece in model.pieces] + [["", 0.0] for _ in range(extra_ids)]
@@ -82,9 +81,8 @@ def to_model(content: Mapping[str, Any], sentinels: int, where: str) -> sentence
     A model with pieces for all 256 bytes gets byte fallback: T5's tokenizers of transformers 4 leave it out.
 
     Args:
-      content: of tokenizer.json.
+      content, where: of tokenizer.json, and its path for messages.
       sentinels: how many entries at its end become no pieces.
-      where: the file, for messages.
 
     Raises:
       ValueError: if it is not a unigram model, or normalizes in a way that SentencePiece does not know.

@@ -1,27 +1,28 @@
 """A T5 as any of the formats keeps it: a checkpoint of Limba, one of T5X, or a Hugging Face folder.
 
-Tensors get Limba's names, unrolled and with joined kernels, and are read when they are asked for. What the files do not
-say can be told; what they say and what is told must agree.
+Tensors get Limba's names, unrolled and with joined kernels, and are read when they are asked for. The user gives hints
+about what the files do not say; hints that contradict the files are errors.
 """
 
 import argparse
-import atexit
 import dataclasses
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from convert import gin_facts, hf_config, hf_folder, hf_tokenizer, lora_merge, names, streams
-from limba import saved_tensors, scan_layout, storage
-from limba.checkpoint_directories import find_checkpoint
-from limba.checkpoint_files import load_run_info
-from limba.network import T5Config
-from limba.saved_tensors import SavedTensor
-from limba.storage import AnyPath
+from convert.families.family import Family
+from convert.families.table import all_families, find_family
+from convert.hf import hf_folder, hf_tokenizer
+from convert.model_files import gin_facts, lora_merge
+from convert.tensors import names, tensor_parts
+from limba.checkpoint_files import layer_layouts, run_folder, saved_tensors
+from limba.checkpoint_files.directories import find_checkpoint
+from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.machine import storage
+from limba.machine.storage import AnyPath
+from limba.network.t5 import T5Config
 
 _PARAMETERS = "target/"
 _STEP = "state/step"
@@ -30,11 +31,11 @@ _OF_BOTH = ("token_embedder/embedding", "encoder/encoder_norm/scale", "decoder/d
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
-    """What somebody says of a model whose files do not say it; None is what they say, or what is usual.
+class ModelHints:
+    """What the user says about a model whose files do not say it. None: what the files say, or else the usual.
 
     Attributes:
-      family: one of `hf_config.FAMILIES`.
+      family: the name of one of `convert.families`.
       mlp_activations: ("gelu", "linear"), ("relu",) …
       vocab: the SentencePiece model.
       extra_ids: sentinels behind its pieces.
@@ -45,27 +46,29 @@ class Told:
     vocab: str | None = None
     extra_ids: int | None = None
 
+    @property
+    def in_bytes(self) -> bool:
+        """Whether the family's vocabulary is bytes."""
+        return self.family is not None and all_families()[self.family].in_bytes is True
+
 
 @dataclasses.dataclass(frozen=True)
 class Model:
     """A T5 that is not read yet.
 
     Attributes:
-      path: the checkpoint, or the folder.
       format: "Limba", "T5X" or "Hugging Face".
       config: the network, unrolled and with joined kernels.
-      family: one of `hf_config.FAMILIES`.
       tensors: by Limba's names.
-      vocabulary: as `run.json` describes it, its file where it can be read now; None if nothing tells.
-      step: where its training stood.
-      info: what `run.json` says; empty for other formats.
+      vocabulary: as `run.json` records it, with a file that can be read now; None if it is not known.
+      info: the content of `run.json`; empty for other formats.
       folder: the files of a Hugging Face folder; None for checkpoints.
     """
 
     path: AnyPath
     format: str
     config: T5Config
-    family: str
+    family: Family
     tensors: Mapping[str, SavedTensor]
     vocabulary: Mapping[str, Any] | None
     step: int
@@ -81,7 +84,7 @@ class Model:
         """The model in another dtype."""
 
         def rounded(tensors: Mapping[str, SavedTensor]) -> dict[str, SavedTensor]:
-            return {name: streams.cast(t, dtype, f"{self.path}: {name}") for name, t in tensors.items()}
+            return {name: tensor_parts.cast(t, dtype, f"{self.path}: {name}") for name, t in tensors.items()}
 
         folder = self.folder and dataclasses.replace(self.folder, stored=rounded(self.folder.stored))
         return dataclasses.replace(self, tensors=rounded(self.tensors), folder=folder)
@@ -90,36 +93,43 @@ class Model:
     def num_parameters(self) -> int:
         return sum(int(np.prod(t.shape, dtype=np.int64)) for t in self.tensors.values())
 
+    def known_vocabulary(self) -> Mapping[str, Any]:
+        """The vocabulary. Raises FileNotFoundError if nothing tells it, ValueError if the embedding is too small."""
+        if self.vocabulary is None:
+            raise FileNotFoundError(
+                f"{self.path} does not say its vocabulary; say where the SentencePiece model is with --vocab FILE, or "
+                "--family byt5."
+            )
+        hf_tokenizer.check_sizes(self.vocabulary, self.config.vocab_size, str(self.path))
+        return self.vocabulary
 
-_NOTHING = Told()
+
+NO_HINTS = ModelHints()
 
 
-def open_model(path: str | AnyPath, told: Told = _NOTHING, format_: str | None = None) -> Model:
+def open_model(path: str | AnyPath, hints: ModelHints = NO_HINTS, format_: str | None = None) -> Model:
     """Opens a checkpoint, a run's directory for its newest one, or a Hugging Face folder.
 
-    Args:
-      path: of it.
-      told: what the files do not say.
-      format_: of a folder's weights, where there are several: "safetensors", "torch" or "flax".
+    `format_` is that of a folder's weights, where there are several: "safetensors", "torch" or "flax".
 
     Raises:
       FileNotFoundError: if there is none, or a file of it is missing.
-      ValueError: if it is damaged, not a T5, or contradicts itself or what is told.
+      ValueError: if it is damaged, not a T5, or contradicts itself or the hints.
     """
     path = storage.as_path(path)
-    return _open_folder(Path(path), told, format_) if hf_folder.is_folder(path) else open_checkpoint(path, told)
+    return _open_folder(Path(path), hints, format_) if hf_folder.is_folder(path) else open_checkpoint(path, hints)
 
 
-def _open_folder(path: Path, told: Told, format_: str | None) -> Model:
+def _open_folder(path: Path, hints: ModelHints, format_: str | None) -> Model:
     folder = hf_folder.open_folder(path, format_)
-    _check_told(folder.config, told, f"{path}/config.json")
-    vocabulary = vocabulary_of_folder(path, told)
-    usual = "mt5" if folder.content["model_type"] == "mt5" and not folder.config.logits_via_embedding else None
+    _check_hints(folder.config, hints, f"{path}/config.json")
+    vocabulary = vocabulary_of_folder(path, hints)
+    own = hints.family is None and folder.family.fits(folder.config, vocabulary)
     return Model(
         path=path,
         format="Hugging Face",
         config=folder.config,
-        family=hf_config.find_family(folder.config, vocabulary, told.family or usual),
+        family=folder.family if own else find_family(folder.config, vocabulary, hints.family),
         tensors=folder.tensors,
         vocabulary=vocabulary,
         step=folder.report.get("step", 0),
@@ -128,32 +138,31 @@ def _open_folder(path: Path, told: Told, format_: str | None) -> Model:
     )
 
 
-def open_checkpoint(path: str | AnyPath, told: Told = _NOTHING) -> Model:
+def open_checkpoint(path: str | AnyPath, hints: ModelHints = NO_HINTS) -> Model:
     """Opens a checkpoint of Limba or T5X; see `open_model`."""
     path = find_checkpoint(path)
     saved = lora_merge.merged(saved_tensors.open_tensors(path), path)
     info: Mapping[str, Any] = {}
-    if storage.is_file(path / "run" / "run.json"):
-        info = load_run_info(path)
+    if run_folder.has_run_info(path):
+        info = run_folder.load_run_info(path)
         config, where = _config_of_run(path, info["network"]), f"{path}/run/run.json"
         tensors = _unrolled(path, saved, config.relative_bias_per_layer)
         bound = gin_facts.GinFacts({}, info["vocabulary"])
     else:
         tensors = _unrolled(path, saved, None)
-        gin_file = path.parent / "config.gin"
-        where = str(gin_file) if storage.is_file(gin_file) else str(path)
-        bound = gin_facts.GinFacts({}, {})
-        if storage.is_file(gin_file):
+        gin_file = run_folder.find_gin(path)
+        where, bound = str(gin_file or path), gin_facts.GinFacts({}, {})
+        if gin_file is not None:
             bound = gin_facts.read(storage.read_bytes(gin_file).decode(), where)
-        config = _config_of_tensors(path, tensors, bound.network, told)
+        config = _config_of_tensors(path, tensors, bound.network, hints)
     names.verify(f"The checkpoint {path}", {n: t.shape for n, t in tensors.items()}, names.shapes(config))
-    _check_told(config, told, where)
-    vocabulary = _vocabulary(path, bound.vocabulary, config, told)
+    _check_hints(config, hints, where)
+    vocabulary = _vocabulary(path, bound.vocabulary, hints)
     return Model(
         path=path,
         format="Limba" if info else "T5X",
         config=config,
-        family=hf_config.find_family(config, vocabulary, told.family),
+        family=find_family(config, vocabulary, hints.family),
         tensors=tensors,
         vocabulary=vocabulary,
         step=int(np.asarray(saved[_STEP])) if _STEP in saved else 0,
@@ -176,21 +185,18 @@ def with_tensors(model: Model, path: AnyPath, saved: Mapping[str, SavedTensor]) 
 def _unrolled(path: AnyPath, saved: Mapping[str, SavedTensor], per_layer: bool | None) -> dict[str, SavedTensor]:
     """The parameters by Limba's names.
 
-    Args:
-      path: for messages.
-      saved: the train state.
-      per_layer: whether layers have tables of relative positions of their own; None if the tables shall tell. Those of
-        a T5 that was put into the layout of scalable_t5 are the same in all layers.
+    `per_layer` says whether each layer has its own table of relative positions; None finds out. A T5 in the layout of
+    scalable_t5 has the same table in all layers.
     """
     parameters = {name: t for name, t in saved.items() if name.startswith(_PARAMETERS)}
     if not is_encoder_decoder(parameters):
         raise ValueError(f"{path} is not of a T5 with encoder and decoder: it lacks one of {', '.join(_OF_BOTH)}.")
     for network in ("unrolled",) if per_layer else ("t5", "unrolled"):
         try:
-            shapes = scan_layout.shapes_for(parameters, network)
+            shapes = layer_layouts.shapes_for(parameters, network)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
-        converted, _ = scan_layout.convert(parameters, shapes)
+        converted, _ = layer_layouts.convert(parameters, shapes)
         if all(name in converted for name in shapes):
             break
     return {name.removeprefix(_PARAMETERS): converted[name] for name in shapes}
@@ -201,16 +207,16 @@ def _config_of_run(path: AnyPath, fields: Mapping[str, Any]) -> T5Config:
         config = T5Config(**fields)
     except TypeError as error:
         raise ValueError(
-            f"{path}/run/run.json does not describe a limba.network.T5Config of this version ({error}); only that "
+            f"{path}/run/run.json does not describe a limba.network.t5.T5Config of this version ({error}); only that "
             "network can be converted."
         ) from error
     return dataclasses.replace(config, scan_layers=False, joined_attention_kernels=True, remat_policy="none")
 
 
 def _config_of_tensors(
-    path: AnyPath, tensors: Mapping[str, SavedTensor], bound: Mapping[str, Any], told: Told
+    path: AnyPath, tensors: Mapping[str, SavedTensor], bound: Mapping[str, Any], hints: ModelHints
 ) -> T5Config:
-    """The network as shapes tell it; what they do not tell is bound by gin, told, or usual."""
+    """The network that the shapes tell; the rest is bound by gin, from the hints, or the usual."""
     shapes = {name: t.shape for name, t in tensors.items()}
     biases = [shape for name, shape in shapes.items() if name.endswith("relpos_bias/rel_embedding")]
     per_layer = "encoder/relpos_bias/rel_embedding" not in shapes
@@ -235,94 +241,87 @@ def _config_of_tensors(
     for field, value in found.items():
         if bound.get(field, value) != value:
             raise ValueError(
-                f"{path.parent}/config.gin has T5Config.{field} = {bound[field]!r}, and the tensors of {path.name} are "
-                f"of a network with {value!r}."
+                f"{run_folder.find_gin(path)} has T5Config.{field} = {bound[field]!r}, and the tensors of "
+                f"{path.name} are of a network with {value!r}."
             )
     usual = ("gelu", "linear") if gated else ("relu",)
-    activations = tuple(bound.get("mlp_activations") or told.mlp_activations or usual)
+    activations = tuple(bound.get("mlp_activations") or hints.mlp_activations or usual)
     if len(activations) != 1 + gated:
         raise ValueError(f"mlp_activations {list(activations)}: {path} has {1 + gated} a layer.")
-    return T5Config(
-        **found,
-        mlp_activations=activations,
-        dropout_rate=bound.get("dropout_rate", 0.0),
-        relative_bias_per_layer=per_layer,
-    )
+    rate = bound.get("dropout_rate", 0.0)
+    return T5Config(**found, mlp_activations=activations, dropout_rate=rate, relative_bias_per_layer=per_layer)
 
 
 def _num_layers(shapes: Mapping[str, tuple[int, ...]], stack: str) -> int:
     return len({name.split("/")[1] for name in shapes if name.startswith(f"{stack}/layers_")})
 
 
-def _check_told(config: T5Config, told: Told, where: str) -> None:
-    """Raises ValueError if what is told of the network is not what is known."""
-    if told.mlp_activations is not None and tuple(told.mlp_activations) != tuple(config.mlp_activations):
-        raise ValueError(
-            f"--mlp_activations {' '.join(told.mlp_activations)}: {where} says {' '.join(config.mlp_activations)}."
-        )
+def _check_hints(config: T5Config, hints: ModelHints, where: str) -> None:
+    """Raises ValueError if what the user says of the network is wrong."""
+    if hints.mlp_activations is not None and tuple(hints.mlp_activations) != tuple(config.mlp_activations):
+        given, found = " ".join(hints.mlp_activations), " ".join(config.mlp_activations)
+        raise ValueError(f"--mlp_activations {given}: {where} says {found}.")
 
 
 # ----------------------------------------------------- vocabulary ----------------------------------------------------
 
 
-def _vocabulary(path: AnyPath, recorded: Mapping[str, Any], config: T5Config, told: Told) -> Mapping[str, Any] | None:
-    """A checkpoint's vocabulary: told, kept beside it, or where the run had it."""
-    if told.extra_ids is not None and recorded.get("extra_ids", told.extra_ids) != told.extra_ids:
-        raise ValueError(f"--extra_ids {told.extra_ids}: the run of {path} had {recorded['extra_ids']}.")
-    kept = path / "run" / "spiece.model"  # travels with the checkpoint
-    if (vocabulary := _told_vocabulary(told, recorded)) is not None:
+def _vocabulary(path: AnyPath, recorded: Mapping[str, Any], hints: ModelHints) -> Mapping[str, Any] | None:
+    """A checkpoint's vocabulary: the user's, kept beside it, or where the run had it."""
+    if hints.extra_ids is not None and recorded.get("extra_ids", hints.extra_ids) != hints.extra_ids:
+        raise ValueError(f"--extra_ids {hints.extra_ids}: the run of {path} had {recorded['extra_ids']}.")
+    kept = run_folder.find_vocabulary(path)
+    if (vocabulary := _hinted_vocabulary(hints, recorded)) is not None:
         given = vocabulary["sentencepiece_model_file"]
-        if given and storage.is_file(kept) and Path(given).read_bytes() != storage.read_bytes(kept):
+        if given and kept and Path(given).read_bytes() != storage.read_bytes(kept):
             raise ValueError(f"--vocab {given} is another file than in training, which is {kept}; leave it out.")
         return vocabulary
-    if recorded.get("class") == "ByteVocabulary":
+    if run_folder.is_bytes(recorded):
         return _bytes(recorded.get("extra_ids"))
-    file = _local(kept) if storage.is_file(kept) else recorded.get("sentencepiece_model_file")
+    file = kept or recorded.get("sentencepiece_model_file")
+    if kept and storage.is_remote(kept):
+        file = hf_tokenizer.temporary_file(storage.read_bytes(kept))
     if file is None:
         return None
     if "vocab_size" in recorded:
         return {**recorded, "sentencepiece_model_file": str(file)}
-    extra_ids = told.extra_ids if told.extra_ids is not None else recorded.get("extra_ids")
+    extra_ids = hints.extra_ids if hints.extra_ids is not None else recorded.get("extra_ids")
     return hf_tokenizer.describe(storage.mounted(str(file)), extra_ids)
 
 
-def vocabulary_of_folder(path: Path, told: Told) -> Mapping[str, Any] | None:
+def vocabulary_of_folder(path: Path, hints: ModelHints) -> Mapping[str, Any] | None:
     """A Hugging Face folder's vocabulary; None if it has no tokenizer.
 
     Raises:
-      ValueError: if it is another than is told.
+      ValueError: if the hints say that it is another one.
     """
-    if told.family == "byt5" and (path / "spiece.model").is_file():
-        raise ValueError(f"--family byt5: {path} has a spiece.model.")
-    if (vocabulary := _told_vocabulary(told, {})) is not None:
+    if hints.in_bytes and (path / hf_tokenizer.SPIECE).is_file():
+        raise ValueError(f"--family {hints.family}: {path} has a {hf_tokenizer.SPIECE}.")
+    if (vocabulary := _hinted_vocabulary(hints, {})) is not None:
         return vocabulary
-    if not _has_tokenizer(path):
+    if not any((path / name).is_file() for name in ("tokenizer_config.json", "tokenizer.json", hf_tokenizer.SPIECE)):
         return None
     found = hf_tokenizer.read(path)
-    if told.extra_ids not in (None, found["extra_ids"]):
-        raise ValueError(f"--extra_ids {told.extra_ids}: the tokenizer in {path} has {found['extra_ids']}.")
+    if hints.extra_ids not in (None, found["extra_ids"]):
+        raise ValueError(f"--extra_ids {hints.extra_ids}: the tokenizer in {path} has {found['extra_ids']}.")
     return found
 
 
-def _has_tokenizer(path: Path) -> bool:
-    return any((path / name).is_file() for name in ("tokenizer_config.json", "tokenizer.json", "spiece.model"))
-
-
-def _told_vocabulary(told: Told, recorded: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    if told.extra_ids is not None and told.extra_ids < 0:
-        raise ValueError(f"--extra_ids {told.extra_ids}: a number of sentinels is 0 or more.")
-    if told.family == "byt5":
-        if recorded.get("class", "ByteVocabulary") != "ByteVocabulary":
-            raise ValueError(f"--family byt5: the run's vocabulary is a {recorded['class']}, not bytes.")
-        if told.vocab is not None:
-            raise ValueError(f"--vocab {told.vocab}: the vocabulary of byt5 is bytes; leave it out.")
-        return _bytes(told.extra_ids)
-    if told.vocab is None:
+def _hinted_vocabulary(hints: ModelHints, recorded: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    if hints.extra_ids is not None and hints.extra_ids < 0:
+        raise ValueError(f"--extra_ids {hints.extra_ids}: a number of sentinels is 0 or more.")
+    if hints.in_bytes:
+        if recorded and not run_folder.is_bytes(recorded):
+            raise ValueError(f"--family {hints.family}: the run's vocabulary is a {recorded['class']}, not bytes.")
+        if hints.vocab is not None:
+            raise ValueError(f"--vocab {hints.vocab}: the vocabulary of {hints.family} is bytes; leave it out.")
+        return _bytes(hints.extra_ids)
+    if hints.vocab is None:
         return None
     if "vocab_size" in recorded:
-        return {**recorded, "sentencepiece_model_file": told.vocab}
-    extra_ids = told.extra_ids if told.extra_ids is not None else recorded.get("extra_ids")
-    return hf_tokenizer.describe(told.vocab, extra_ids)
+        return {**recorded, "sentencepiece_model_file": hints.vocab}
+    extra_ids = hints.extra_ids if hints.extra_ids is not None else recorded.get("extra_ids")
+    return hf_tokenizer.describe(hints.vocab, extra_ids)
 
 
 def _bytes(extra_ids: int | None) -> dict[str, Any]:
@@ -330,28 +329,17 @@ def _bytes(extra_ids: int | None) -> dict[str, Any]:
     return hf_tokenizer.Tokenizer(None, hf_tokenizer.NUM_BYTE_IDS, extra_ids or 0).vocabulary
 
 
-def _local(file: AnyPath) -> Path:
-    """The file, or a copy of it if it lies in a bucket."""
-    if not storage.is_remote(file):
-        return Path(file)
-    folder = tempfile.mkdtemp(prefix="limba-vocabulary-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    copy = Path(folder) / file.name
-    copy.write_bytes(storage.read_bytes(file))
-    return copy
-
-
 # --------------------------------------------------- command line ---------------------------------------------------
 
 
-def add_told_arguments(parser: argparse.ArgumentParser) -> None:
-    """What a command asks of a model whose files do not say everything."""
-    told = parser.add_argument_group("what the files do not say (a contradiction is an error)")
-    told.add_argument("--vocab", metavar="FILE", help="the SentencePiece model")
-    told.add_argument("--extra_ids", type=int, metavar="N", help="sentinels behind its pieces")
-    told.add_argument("--family", choices=hf_config.FAMILIES, help="t5 is T5 1.0; Flan and LM-adapted are t5_1_1")
-    told.add_argument("--mlp_activations", nargs="+", metavar="NAME", help="gelu linear, relu …")
+def add_hint_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that make `ModelHints`."""
+    hints = parser.add_argument_group("what the files do not say (a contradiction is an error)")
+    hints.add_argument("--vocab", metavar="FILE", help="the SentencePiece model")
+    hints.add_argument("--extra_ids", type=int, metavar="N", help="sentinels behind its pieces")
+    hints.add_argument("--family", choices=all_families(), help="t5 is T5 1.0; Flan and LM-adapted are t5_1_1")
+    hints.add_argument("--mlp_activations", nargs="+", metavar="NAME", help="gelu linear, relu …")
 
 
-def told_arguments(args: argparse.Namespace) -> Told:
-    return Told(args.family, args.mlp_activations, args.vocab, args.extra_ids)
+def hints_of(args: argparse.Namespace) -> ModelHints:
+    return ModelHints(args.family, args.mlp_activations, args.vocab, args.extra_ids)

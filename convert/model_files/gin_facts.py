@@ -1,6 +1,6 @@
-"""What a run's config.gin says of its network and vocabulary, read without importing what it names.
+"""The network and the vocabulary in a run's config.gin, read without importing the modules it names.
 
-T5X writes the operative configuration into MODEL_DIR. Its imports may be modules of somebody else, which a conversion
+T5X writes the operative configuration into MODEL_DIR. It may import modules of the user, which a conversion
 neither has nor needs.
 """
 
@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gin import config_parser
+
+from limba.checkpoint_files.run_folder import BYTES, SENTENCEPIECE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +42,7 @@ def read(text: str, where: str) -> GinFacts:
       ValueError: if it is not gin.
     """
     macros: dict[str, Any] = {}
-    bound: dict[str, dict[str, Any]] = {"T5Config": {}, "SentencePieceVocabulary": {}, "ByteVocabulary": {}}
+    bound: dict[str, dict[str, Any]] = {"T5Config": {}, SENTENCEPIECE: {}, BYTES: {}}
     try:
         for statement in config_parser.ConfigParser(text, _Names()):
             if not isinstance(statement, config_parser.BindingStatement):
@@ -58,6 +60,6 @@ def read(text: str, where: str) -> GinFacts:
         return {name: x for name, x in values.items() if x is not None}
 
     chosen = str(macros.get("VOCABULARY", "")).rpartition(".")[2]
-    kind = chosen if chosen in ("SentencePieceVocabulary", "ByteVocabulary") else "SentencePieceVocabulary"
+    kind = chosen if chosen in (SENTENCEPIECE, BYTES) else SENTENCEPIECE
     vocabulary = resolved(bound[kind])
     return GinFacts(resolved(bound["T5Config"]), {"class": kind, **vocabulary} if vocabulary or chosen else {})

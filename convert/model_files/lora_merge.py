@@ -6,20 +6,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from limba import lora
-from limba.checkpoint_files import load_run_info
-from limba.saved_tensors import Index, SavedTensor
-from limba.storage import AnyPath
+from limba.checkpoint_files.run_folder import load_run_info
+from limba.checkpoint_files.saved_tensors import Index, SavedTensor
+from limba.machine.storage import AnyPath
+from limba.models import lora
 
 
 def merged(tensors: Mapping[str, SavedTensor], path: AnyPath) -> Mapping[str, SavedTensor]:
     """A train state without adapters: `kernel + alpha / rank * A @ B` in their place. One that has none stays as it is.
 
-    The optimizer's state is left out, because it is that of the adapters.
-
-    Args:
-      tensors: of a checkpoint, by name.
-      path: of the checkpoint, whose `run/run.json` says alpha.
+    The optimizer's state is left out, because it is that of the adapters. The checkpoint's `run/run.json` says alpha.
 
     Raises:
       ValueError: if a factor or its kernel is missing, or they do not fit.
@@ -43,7 +39,7 @@ def merged(tensors: Mapping[str, SavedTensor], path: AnyPath) -> Mapping[str, Sa
 
 
 def _sum(kernel: SavedTensor, a: SavedTensor, b: SavedTensor, alpha: float, where: str) -> SavedTensor:
-    """`kernel + alpha / rank * A @ B` in float32; the shapes are those of `limba.lora`."""
+    """`kernel + alpha / rank * A @ B` in float32; the shapes are those of `limba.models.lora`."""
     shape, rank = kernel.shape, a.shape[-1]
     axis = lora.layers_axis(a.shape, shape) if a.ndim == 3 else None
     inner = [dim for dim in range(kernel.ndim) if dim != axis]

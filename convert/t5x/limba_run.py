@@ -1,4 +1,4 @@
-"""A run's directory made of somebody else's model: a checkpoint with its `run/`, and the gin file of the model.
+"""A run's directory from a foreign model: a checkpoint with its `run/`, and the gin file of the model.
 
 OUT/checkpoint_0/     what INITIAL_CHECKPOINT_PATH = OUT restores
 OUT/model.gin         the network and the vocabulary; the first --gin_file of a training
@@ -14,35 +14,30 @@ from pathlib import Path
 from typing import Any
 
 import limba
-from convert import hf_tokenizer, models
-from convert.folder import choose_out
-from convert.models import Model
-from convert.t5x_checkpoint import NETWORKS, Source, in_layout, write_checkpoint
-from limba.checkpoint_files import write_files
-from limba.network import T5Config
-from limba.saved_tensors import SavedTensor
+from convert.model_files import any_format
+from convert.model_files.any_format import Model
+from convert.t5x.t5x_checkpoint import NETWORKS, SourceCheckpoint, in_layout, write_checkpoint
+from limba.checkpoint_files import run_folder
+from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.checkpoint_files.small_files import write_files
+from limba.machine.output_folder import choose_out
+from limba.network.t5 import T5Config
 
 MODEL_GIN = "model.gin"
-VOCABULARY = "spiece.model"
 
 
 def add_options(parser: argparse.ArgumentParser, usual_network: str) -> None:
-    """What the commands that write a run's directory have in common.
-
-    Args:
-      parser: of the command.
-      usual_network: whose layout the layers get if nobody says, for --help.
-    """
+    """Adds the options of the commands that write a run's directory; `usual_network` is for --help."""
     parser.add_argument("--network", choices=NETWORKS, help=f"whose layout the layers get ({usual_network})")
     parser.add_argument("--no-check", action="store_true", help="write without reading back and comparing")
     parser.add_argument("--overwrite", action="store_true", help="replace what another conversion wrote to OUT")
-    models.add_told_arguments(parser)
+    any_format.add_hint_arguments(parser)
 
 
 def options(args: argparse.Namespace) -> dict[str, Any]:
-    """The arguments `told`, `network`, `verify` and `overwrite` from the command line."""
+    """The arguments `hints`, `network`, `verify` and `overwrite` from the command line."""
     return {
-        "told": models.told_arguments(args),
+        "hints": any_format.hints_of(args),
         "network": args.network,
         "verify": not args.no_check,
         "overwrite": args.overwrite,
@@ -55,32 +50,23 @@ def write_run(
     """Writes the directory and returns the checkpoint in it.
 
     Args:
-      model: what is converted.
-      tensors: its train state by name, `target/…` and perhaps `state/…`.
+      model, tensors: what is converted, and its train state by name, `target/…` and perhaps `state/…`.
       network: whose layout the layers get, "t5" or "scalable_t5"; None is as they are.
-      out: the directory.
-      verify: compare what was written with the model.
-      overwrite: replace another conversion that stands there.
+      out, verify, overwrite: as of `t5x_checkpoint.write_checkpoint`.
 
     Raises:
       FileNotFoundError: if the vocabulary is not known.
       ValueError: if it is not the model's, the layout is impossible, or OUT has the checkpoint already.
     """
-    if model.vocabulary is None:
-        raise FileNotFoundError(
-            f"{model.path} does not say its vocabulary; say where the SentencePiece model is with --vocab FILE, or "
-            "--family byt5."
-        )
+    vocabulary = dict(model.known_vocabulary())
     out = choose_out(out, model.path)
-    hf_tokenizer.check_sizes(model.vocabulary, model.config.vocab_size, str(model.path))
-    source = Source(model.path, in_layout(tensors, network, model.path), model.step)
+    source = SourceCheckpoint(model.path, in_layout(tensors, network, model.path), model.step)
     config = layout_of(model.config, source.tensors)
-    vocabulary = dict(model.vocabulary)
     content = None
-    if vocabulary["class"] == "SentencePieceVocabulary":
+    if not run_folder.is_bytes(vocabulary):
         content = Path(vocabulary["sentencepiece_model_file"]).read_bytes()
-        vocabulary["sentencepiece_model_file"] = str(out / VOCABULARY)
-    gin_file = model_gin(config, vocabulary, f"{model.path} ({model.format}, {model.family})")
+        vocabulary["sentencepiece_model_file"] = str(out / run_folder.VOCABULARY)
+    gin_file = model_gin(config, vocabulary, f"{model.path} ({model.format}, {model.family.name})")
     info = {
         "limba_version": limba.__version__,
         "network": network_fields(config),
@@ -90,26 +76,17 @@ def write_run(
 
     def add_files(folder: Path) -> None:
         write_files(folder / "dataset", {})  # Another's place in the data means nothing to our readers.
-        files = {"run.json": json.dumps(info, indent=2).encode(), "config.gin": gin_file.encode()}
-        if content is not None:
-            files[VOCABULARY] = content
-        write_files(folder / "run", files)
+        write_files(folder / run_folder.FOLDER, run_folder.files(info, gin_file, content))
 
-    beside = {MODEL_GIN: gin_file.encode()} | ({VOCABULARY: content} if content is not None else {})
-    _check_free(out, beside, overwrite)
+    beside = {MODEL_GIN: gin_file.encode()} | ({run_folder.VOCABULARY: content} if content is not None else {})
+    for name, file_content in beside.items():
+        if not overwrite and (out / name).exists() and (out / name).read_bytes() != file_content:
+            raise ValueError(f"{out / name} is another model's; choose another OUT or give --overwrite.")
     files = hashlib.sha256(json.dumps(info).encode()).hexdigest()
     path = write_checkpoint(source, out, "orbax", "float32", model, verify, overwrite, add_files, files)
     for name, file_content in beside.items():
         (out / name).write_bytes(file_content)
     return path
-
-
-def _check_free(out: Path, files: Mapping[str, bytes], overwrite: bool) -> None:
-    """Raises ValueError if a directory has files of another model, unless `overwrite`."""
-    if not overwrite:
-        for name, content in files.items():
-            if (out / name).exists() and (out / name).read_bytes() != content:
-                raise ValueError(f"{out / name} is another model's; choose another OUT or give --overwrite.")
 
 
 def layout_of(config: T5Config, tensors: Mapping[str, SavedTensor]) -> T5Config:
@@ -120,7 +97,7 @@ def layout_of(config: T5Config, tensors: Mapping[str, SavedTensor]) -> T5Config:
 
 
 def network_fields(config: T5Config) -> dict[str, Any]:
-    """The fields of a network that make it what it is, as JSON has them; how it is trained is left to the run."""
+    """The fields of a network that make it what it is, as JSON has them; the rest belongs to the run."""
     names = (
         *["vocab_size", "emb_dim", "num_heads", "head_dim", "num_encoder_layers", "num_decoder_layers", "mlp_dim"],
         *["mlp_activations", "logits_via_embedding", "scan_layers", "relative_bias_per_layer"],
@@ -143,19 +120,21 @@ def model_gin(config: T5Config, vocabulary: Mapping[str, Any] | None, of: str) -
     bindings = "".join(f"  {name} = {value!r}\n" for name, value in fields.items())
     if vocabulary is None:
         vocabulary_lines = "# Set VOCABULARY_FILE to the SentencePiece model.\n"
-    elif vocabulary["class"] == "ByteVocabulary":
+    elif run_folder.is_bytes(vocabulary):
         vocabulary_lines = (
-            f"VOCABULARY = @seqio.ByteVocabulary()\nseqio.ByteVocabulary.extra_ids = {vocabulary['extra_ids']}\n"
+            "VOCABULARY = @vocabularies.ByteVocabulary()\n"
+            f"vocabularies.ByteVocabulary.extra_ids = {vocabulary['extra_ids']}\n"
         )
     else:
         vocabulary_lines = (
             f"VOCABULARY_FILE = {vocabulary['sentencepiece_model_file']!r}\n"
-            f"seqio.SentencePieceVocabulary.extra_ids = {vocabulary['extra_ids']}\n"
+            f"vocabularies.SentencePieceVocabulary.extra_ids = {vocabulary['extra_ids']}\n"
         )
     return (
         f"# The network and the vocabulary of {of}.\n"
         "# Include a file of gin/runs/ after it: pretrain.gin, finetune.gin, eval.gin, infer.gin.\n"
-        "from __gin__ import dynamic_registration\n\nimport seqio\nfrom limba import network\n\n"
+        "from __gin__ import dynamic_registration\n\n"
+        "from tasks import vocabularies\nfrom limba.network import t5 as network\n\n"
         "include 'gin/models/encoder_decoder.gin'\n\nDROPOUT_RATE = 0.0  # a run's file says its own\n"
         f"{vocabulary_lines}VOCAB_SIZE = {config.vocab_size}\n\n"
         "network.Transformer.config = @network.T5Config()\nnetwork.T5Config:\n"

@@ -16,31 +16,31 @@ import numpy as np
 import tensorstore as ts
 from flax import serialization
 
-from convert import streams
-from limba import classic_checkpoints, storage
-from limba.saved_tensors import Index, SavedTensor
-from limba.state_utils import unflatten_state_dict
+from convert.tensors import tensor_parts
+from limba.checkpoint_files import classic_format
+from limba.checkpoint_files.assignment_maps import unflatten_state_dict
+from limba.checkpoint_files.saved_tensors import Index, SavedTensor
+from limba.machine import storage
 
 FORMATS = ("orbax", "classic")
 _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
 
-# Names of the tensors that are written, one a line: whoever was interrupted goes on behind them.
+# Names of the tensors written so far, one a line: an interrupted conversion resumes after them.
 _WRITTEN = ".written"
 _UNSYNCED = storage.unsynced()
 _COMMIT_BYTES = 16 * 2**20
 
-# Told the bytes that were written.
+# ModelHints the bytes that were written.
 Progress = Callable[[int], Any]
 
 
 def write(
     path: Path, format_: str, tensors: Mapping[str, SavedTensor], dtype: str, progress: Progress, where: str = ""
 ) -> None:
-    """Writes a checkpoint into an empty folder, or goes on with one that was interrupted.
+    """Writes a checkpoint into an empty folder, or resumes one that was interrupted.
 
     Args:
-      path: the folder.
-      format_: one of `FORMATS`.
+      path, format_: the folder, and one of `FORMATS`.
       tensors: by name, `target/…` and `state/…`.
       dtype: of the parameters.
       progress: is called after each chunk.
@@ -64,7 +64,7 @@ def write(
 def as_saved(tensors: Mapping[str, SavedTensor], dtype: str, where: str = "") -> dict[str, SavedTensor]:
     """The tensors, parameters in `dtype`. Reading one that is not finite raises ValueError."""
     dtypes = {name: jnp.dtype(dtype) if name.startswith("target/") else t.dtype for name, t in tensors.items()}
-    return {name: streams.cast(t, dtypes[name], f"{where}{name}") for name, t in tensors.items()}
+    return {name: tensor_parts.cast(t, dtypes[name], f"{where}{name}") for name, t in tensors.items()}
 
 
 class _Journal:
@@ -85,14 +85,14 @@ def _write_classic(path: Path, tensors: Mapping[str, SavedTensor], journal: _Jou
     base = storage.kvstore_spec(path)
     index: dict[str, Any] = {}
     for name, tensor in tensors.items():
-        if not classic_checkpoints.has_own_folder(name, tensor.shape, parameters):
+        if not classic_format.has_own_folder(name, tensor.shape, parameters):
             index[name] = np.asarray(tensor)
-            progress(streams.num_bytes(tensor))
+            progress(tensor_parts.num_bytes(tensor))
             continue
-        spec = classic_checkpoints.tensor_spec(name, tensor.shape, tensor.shape, tensor.dtype.name, remote=False)
+        spec = classic_format.tensor_spec(name, tensor.shape, tensor.shape, tensor.dtype.name, remote=False)
         index[name] = spec
         if name in journal.written:
-            progress(streams.num_bytes(tensor))
+            progress(tensor_parts.num_bytes(tensor))
             continue
         whole = {**spec, "kvstore": {**base, "path": base["path"] + spec["kvstore"]["path"]}}
         store = ts.open(whole, open=True, create=True, context=_UNSYNCED).result()
@@ -101,8 +101,8 @@ def _write_classic(path: Path, tensors: Mapping[str, SavedTensor], journal: _Jou
             store[chunk].write(part).result()
             progress(part.nbytes)
         journal.add([name])
-    content = {"version": classic_checkpoints.VERSION, "optimizer": unflatten_state_dict(index)}
-    (path / classic_checkpoints.INDEX).write_bytes(serialization.msgpack_serialize(content))
+    content = {"version": classic_format.VERSION, "optimizer": unflatten_state_dict(index)}
+    (path / classic_format.INDEX).write_bytes(serialization.msgpack_serialize(content))
 
 
 def _write_orbax(path: Path, tensors: Mapping[str, SavedTensor], journal: _Journal, progress: Progress) -> None:
@@ -115,25 +115,17 @@ def _write_orbax(path: Path, tensors: Mapping[str, SavedTensor], journal: _Journ
         parts = tuple(name.split("/"))
         tree[str(parts)] = {
             "key_metadata": [{"key": part, "key_type": 2} for part in parts],
-            "value_metadata": {
-                "value_type": "jax.Array",
-                "skip_deserialize": False,
-                "write_shape": list(tensor.shape),
-            },
+            "value_metadata": {"value_type": "jax.Array", "skip_deserialize": False, "write_shape": list(tensor.shape)},
         }
         if name in journal.written:
-            progress(streams.num_bytes(tensor))
+            progress(tensor_parts.num_bytes(tensor))
             continue
-        chunks = classic_checkpoints.chunk_shape(tensor.shape, tensor.dtype.itemsize)
+        chunks = classic_format.chunk_shape(tensor.shape, tensor.dtype.itemsize)
         spec = {
             "driver": "zarr",
             "dtype": tensor.dtype.name,
             "kvstore": {"driver": "ocdbt", "base": storage.kvstore_spec(path), "path": f"{'.'.join(parts)}/"},
-            "metadata": {
-                "shape": list(tensor.shape),
-                "chunks": chunks,
-                "compressor": {"id": "zstd", "level": 1},
-            },
+            "metadata": {"shape": list(tensor.shape), "chunks": chunks, "compressor": {"id": "zstd", "level": 1}},
             # Zeros too, so that a chunk that is missing is known to be damage.
             "store_data_equal_to_fill_value": True,
         }

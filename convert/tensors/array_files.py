@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from limba.saved_tensors import Index, SavedTensor
+from limba.checkpoint_files.saved_tensors import Index, SavedTensor
 
 # Rows of which only a part is wanted are read whole, this many bytes of them at a time.
 GROUP_BYTES = 64 * 2**20

@@ -17,9 +17,9 @@ import msgpack
 import numpy as np
 from flax import serialization
 
-from convert import array_files, shards, streams
-from limba.saved_tensors import SavedTensor
-from limba.state_utils import unflatten_state_dict
+from convert.tensors import array_files, tensor_parts, weight_shards
+from limba.checkpoint_files.assignment_maps import unflatten_state_dict
+from limba.checkpoint_files.saved_tensors import SavedTensor
 
 FILE = "flax_model.msgpack"
 
@@ -40,29 +40,9 @@ _MAPS = {0xDE: ">H", 0xDF: ">I"}
 _LISTS = {0xDC: ">H", 0xDD: ">I"}
 _STRINGS = {0xD9: ">B", 0xDA: ">H", 0xDB: ">I"}
 _BINARIES = {0xC4: ">B", 0xC5: ">H", 0xC6: ">I"}
-_EXTENSIONS: dict[int, str | int] = {
-    0xC7: ">B",
-    0xC8: ">H",
-    0xC9: ">I",
-    0xD4: 1,
-    0xD5: 2,
-    0xD6: 4,
-    0xD7: 8,
-    0xD8: 16,
-}
+_EXTENSIONS: dict[int, str | int] = {0xC7: ">B", 0xC8: ">H", 0xC9: ">I", 0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
 _CONSTANTS = {0xC0: None, 0xC2: False, 0xC3: True}
-_NUMBERS = {
-    0xCA: ">f",
-    0xCB: ">d",
-    0xCC: ">B",
-    0xCD: ">H",
-    0xCE: ">I",
-    0xCF: ">Q",
-    0xD0: ">b",
-    0xD1: ">h",
-    0xD2: ">i",
-    0xD3: ">q",
-}
+_NUMBERS = dict(enumerate((">f", ">d", ">B", ">H", ">I", ">Q", ">b", ">h", ">i", ">q"), start=0xCA))
 
 # ------------------------------------------------------ reading ------------------------------------------------------
 
@@ -97,11 +77,9 @@ def _open_file(path: Path) -> dict[str, SavedTensor]:
         if name in tensors:
             raise ValueError(f"{path} has two arrays of the name {name}; it is damaged.")
         dtype = _DTYPES[value.dtype]
-        if math.prod(value.shape) * dtype.itemsize != sum(extent.num_bytes for extent in value.extents):
-            raise ValueError(
-                f"{path} is damaged: {name}, {value.dtype} {list(value.shape)}, has "
-                f"{sum(extent.num_bytes for extent in value.extents):,} bytes."
-            )
+        found = sum(extent.num_bytes for extent in value.extents)
+        if math.prod(value.shape) * dtype.itemsize != found:
+            raise ValueError(f"{path} is damaged: {name}, {value.dtype} {list(value.shape)}, has {found:,} bytes.")
         tensors[name] = array_files.saved_tensor(path, value.extents, value.shape, dtype)
     return tensors
 
@@ -141,17 +119,12 @@ class _Parser:
         self._size = array_files.file_size(path)
 
     def tree(self) -> dict[str, Any]:
-        """The file's map, with `_Array` for each array.
-
-        Raises:
-          ValueError: if the file is cut short, or is no map in msgpack.
-        """
+        """The file's map, with `_Array` for each array."""
         with self._path.open("rb") as file:
             tree = self._value(file, "", 0)
             if not isinstance(tree, dict):
-                raise ValueError(
-                    f"{self._path} is no file of Flax weights: it holds {tree!r:.60} and no map of arrays."
-                )
+                found = f"it holds {tree!r:.60} and no map of arrays"
+                raise ValueError(f"{self._path} is no file of Flax weights: {found}.")
             if file.tell() != self._size:
                 raise ValueError(f"{self._path} is damaged: {file.tell():,} bytes expected, {self._size:,} found.")
         return tree
@@ -243,19 +216,19 @@ def write(folder: Path, tensors: Mapping[str, SavedTensor], progress: Callable[[
       OSError: if the disk is full.
       ValueError: if a tensor's dtype is not floating point, or what reading a tensor raises.
     """
-    shards.write(folder, FILE, tensors, _layout, shard_bytes, progress)
+    weight_shards.write(folder, FILE, tensors, _layout, shard_bytes, progress)
 
 
-def _layout(tensors: Mapping[str, SavedTensor]) -> list[shards.Segment]:
+def _layout(tensors: Mapping[str, SavedTensor]) -> list[weight_shards.Segment]:
     pack = msgpack.Packer()
-    segments: list[shards.Segment] = []
+    segments: list[weight_shards.Segment] = []
     before = b""
 
     def add_array(shape: Sequence[int], dtype: str, name: str, num_bytes: int) -> None:
         nonlocal before
         head = b"\x93" + pack.pack(list(shape)) + pack.pack(dtype) + _binary_head(num_bytes)
         before += _extension_head(len(head) + num_bytes) + head
-        segments.append(shards.Segment(before, name, num_bytes))
+        segments.append(weight_shards.Segment(before, name, num_bytes))
         before = b""
 
     def add(tree: Mapping[str, Any]) -> None:
@@ -270,7 +243,7 @@ def _layout(tensors: Mapping[str, SavedTensor]) -> list[shards.Segment]:
             dtype = np.dtype(tensor.dtype)
             if _DTYPES.get(dtype.name) != dtype:
                 raise ValueError(f"{value} is {dtype}; weights are one of {', '.join(_DTYPES)}.")
-            num_bytes = streams.num_bytes(tensor)
+            num_bytes = tensor_parts.num_bytes(tensor)
             if num_bytes <= serialization.MAX_CHUNK_SIZE:
                 add_array(tensor.shape, dtype.name, value, num_bytes)
                 continue

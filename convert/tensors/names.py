@@ -1,15 +1,15 @@
 """The names, shapes and orientations of a T5's tensors in Limba (T5X), PyTorch and Flax: one table, read both ways.
 
 Limba's names are those of unrolled layers with joined kernels, `encoder/layers_0/attention/query/kernel`; other layouts
-of the layers become these while they are read (`limba.scan_layout`).
+of the layers become these while they are read (`limba.checkpoint_files.layer_layouts`).
 """
 
 import dataclasses
 from collections.abc import Iterator, Mapping
 
-from convert.streams import transposed
-from limba.network import NUM_BUCKETS, T5Config
-from limba.saved_tensors import SavedTensor
+from convert.tensors.tensor_parts import transposed
+from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.network.t5 import NUM_BUCKETS, T5Config
 
 Shape = tuple[int, ...]
 
@@ -65,17 +65,11 @@ _KINDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """One tensor as a foreign format keeps it.
-
-    Attributes:
-      name: `shared.weight` in PyTorch, `shared/embedding` in Flax.
-      shape: there.
-      transposed: against Limba.
-    """
+    """One tensor as a foreign format keeps it: `shared.weight` in PyTorch, `shared/embedding` in Flax."""
 
     name: str
     shape: Shape
-    transposed: bool
+    transposed: bool  # Against Limba.
 
     def orient(self, tensor: SavedTensor) -> SavedTensor:
         """Limba's tensor as this format's, or this format's as Limba's."""

@@ -14,8 +14,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from convert import array_files, shards, streams
-from limba.saved_tensors import SavedTensor
+from convert.tensors import array_files, tensor_parts, weight_shards
+from limba.checkpoint_files.saved_tensors import SavedTensor
 
 FILE = "model.safetensors"
 
@@ -62,9 +62,8 @@ def _open_file(path: Path) -> dict[str, SavedTensor]:
                 f"{path}: its header is damaged: {name}, {dtype} {list(shape)}, lies at {offsets} and not at "
                 f"{[end, end + num_bytes]}."
             )
-        tensors[name] = array_files.saved_tensor(
-            path, [array_files.Extent(begin + end, num_bytes)], shape, _DTYPES[dtype]
-        )
+        extent = array_files.Extent(begin + end, num_bytes)
+        tensors[name] = array_files.saved_tensor(path, [extent], shape, _DTYPES[dtype])
         end += num_bytes
     if size < begin + end:
         raise array_files.cut_short(path, begin + end, size)
@@ -117,10 +116,10 @@ def write(folder: Path, tensors: Mapping[str, SavedTensor], progress: Callable[[
       OSError: if the disk is full.
       ValueError: if the format has no name for a tensor's dtype, or what reading a tensor raises.
     """
-    shards.write(folder, FILE, tensors, _layout, shard_bytes, progress)
+    weight_shards.write(folder, FILE, tensors, _layout, shard_bytes, progress)
 
 
-def _layout(tensors: Mapping[str, SavedTensor]) -> list[shards.Segment]:
+def _layout(tensors: Mapping[str, SavedTensor]) -> list[weight_shards.Segment]:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     dtype_names = {dtype: name for name, dtype in _DTYPES.items()}
     # Wider dtypes first, so that each tensor begins at a multiple of its item size: readers map the file.
@@ -130,13 +129,10 @@ def _layout(tensors: Mapping[str, SavedTensor]) -> list[shards.Segment]:
         tensor = tensors[name]
         if tensor.dtype not in dtype_names:
             raise ValueError(f"{name} is {tensor.dtype}, which is no dtype of weights in safetensors files.")
-        start, end = end, end + streams.num_bytes(tensor)
-        header[name] = {
-            "dtype": dtype_names[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [start, end],
-        }
+        start, end = end, end + tensor_parts.num_bytes(tensor)
+        header[name] = {"dtype": dtype_names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
     encoded = json.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)
     before = [_LENGTH.pack(len(encoded)) + encoded] + [b""] * (len(ordered) - 1)
-    return [shards.Segment(b, name, streams.num_bytes(tensors[name])) for b, name in zip(before, ordered, strict=True)]
+    sizes = [tensor_parts.num_bytes(tensors[name]) for name in ordered]
+    return [weight_shards.Segment(*parts) for parts in zip(before, ordered, sizes, strict=True)]

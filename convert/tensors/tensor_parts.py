@@ -1,6 +1,6 @@
 """Tensors on their way from one file to another, in parts, so that memory for the largest tensor is never needed twice.
 
-A `SavedTensor` is not read yet. It can be turned and rounded before anything is read, and `blocks` then reads it from
+A `SavedTensor` is not read yet. It can be transposed and cast before anything is read, and `blocks` then reads it from
 front to back, as a file is written.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from limba.saved_tensors import Index, SavedTensor
+from limba.checkpoint_files.saved_tensors import Index, SavedTensor
 
 # A part is this many bytes or a quarter of the tensor: chunks that lie across the parts are decoded four times at most.
 _BLOCK_BYTES = 128 * 2**20

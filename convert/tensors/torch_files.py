@@ -2,24 +2,24 @@
 
 A file is a pickle of a dict of tensors, and the storages of which the tensors are views. Since PyTorch 1.6 they lie in
 a zip archive, not compressed; before, they followed one another. The formats are those of `torch/serialization.py`. A
-pickle can run any program, so only what tensors consist of is let in.
+pickle can run any program, so only the parts of tensors are allowed.
 """
 
 import io
 import math
-import pickle
 import struct
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from pickle import Unpickler, UnpicklingError
 from typing import Any, BinaryIO, NamedTuple
 
 import ml_dtypes
 import numpy as np
 
-from convert import array_files
-from convert.array_files import Extent
-from limba.saved_tensors import Index, SavedTensor
+from convert.tensors import array_files
+from convert.tensors.array_files import Extent
+from limba.checkpoint_files.saved_tensors import Index, SavedTensor
 
 # By the name of a storage's class. Other kinds are passed over by their size, and refused when they are the model's.
 _DTYPES = {
@@ -101,44 +101,30 @@ def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *rest: 
     del rest  # requires_grad, hooks
     counts = (offset, *shape, *strides)
     if not isinstance(storage, _Storage) or not all(type(n) is int and n >= 0 for n in counts):
-        raise pickle.UnpicklingError(f"a tensor of {storage!r:.60}, {offset!r:.60}, {shape!r:.60}, {strides!r:.60}")
+        raise UnpicklingError(f"a tensor of {storage!r:.60}, {offset!r:.60}, {shape!r:.60}, {strides!r:.60}")
     if len(shape) != len(strides):
-        raise pickle.UnpicklingError(f"a tensor of shape {shape!r:.60} with strides {strides!r:.60}")
+        raise UnpicklingError(f"a tensor of shape {shape!r:.60} with strides {strides!r:.60}")
     return _Tensor(storage, offset, tuple(shape), tuple(strides))
 
 
-def _rebuild_parameter(tensor: _Tensor, *rest: Any) -> _Tensor:
-    del rest
-    return tensor
-
-
-_LET_IN = {
+_ALLOWED = {
     ("collections", "OrderedDict"): _Table,
     ("torch._utils", "_rebuild_tensor"): _rebuild_tensor,
     ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
-    ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
+    ("torch._utils", "_rebuild_parameter"): lambda tensor, *rest: tensor,
     **{("torch", name): name for name in _ITEM_SIZES},
 }
 
 
 # What unpickling raises for bytes that are no pickle, say impossible sizes, or do with values what these cannot.
-_DAMAGE = (
-    pickle.UnpicklingError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    OverflowError,
-    TypeError,
-    ValueError,
-)
+_DAMAGE = (UnpicklingError, AttributeError, EOFError, LookupError, MemoryError, OverflowError, TypeError, ValueError)
 
 
-class _NotLetIn(Exception):
+class _NotAllowed(Exception):
     """The name of what a pickle asked for."""
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(Unpickler):
     """Makes `_Tensor` of tensors, and nothing else than plain values besides."""
 
     def __init__(self, file: BinaryIO):
@@ -146,22 +132,20 @@ class _Unpickler(pickle.Unpickler):
         self.storage_types: dict[str, str] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _LET_IN:
-            raise _NotLetIn(f"{module}.{name}")
-        return _LET_IN[module, name]
+        if (module, name) not in _ALLOWED:
+            raise _NotAllowed(f"{module}.{name}")
+        return _ALLOWED[module, name]
 
     def persistent_load(self, pid: Any) -> _Storage:
         match pid:
-            case ("storage", str(type_name), str(key), _, int()):
-                offset = 0
-            case ("storage", str(type_name), str(key), _, int(), None):
+            case ("storage", str(type_name), str(key), _, int(), *view) if view in ([], [None]):
                 offset = 0
             case ("storage", str(type_name), str(key), _, int(), (str(), int(offset), int())) if offset >= 0:
                 pass
             case _:
-                raise pickle.UnpicklingError(f"a storage called {pid!r:.100}")
+                raise UnpicklingError(f"a storage called {pid!r:.100}")
         if type_name not in _ITEM_SIZES or self.storage_types.setdefault(key, type_name) != type_name:
-            raise pickle.UnpicklingError(f"a storage called {pid!r:.100}, {self.storage_types.get(key)} before")
+            raise UnpicklingError(f"a storage called {pid!r:.100}, {self.storage_types.get(key)} before")
         return _Storage(key, type_name, offset)
 
 
@@ -169,14 +153,14 @@ def _unpickle(path: Path, file: BinaryIO) -> tuple[Any, dict[str, str]]:
     """The next pickle in a file, and the types of the storages it speaks of, by their keys.
 
     Raises:
-      ValueError: if it is damaged, or asks for what is not let in.
+      ValueError: if it is damaged, or asks for anything else than the parts of tensors.
     """
     unpickler = _Unpickler(file)
     try:
         return unpickler.load(), unpickler.storage_types
-    except _NotLetIn as error:
+    except _NotAllowed as error:
         raise ValueError(
-            f"{path} is no file of plain tensors: it asks for {error}, which could run any program and is not let in. "
+            f"{path} is no file of plain tensors: it asks for {error}, which could run any program and is not allowed. "
             "If you trust it, load it with torch and save the model's state_dict() alone, best as safetensors."
         ) from None
     except _DAMAGE as error:
@@ -201,9 +185,8 @@ def _read_zip(path: Path, file: BinaryIO, size: int) -> tuple[Any, dict[str, Ext
         head = file.read(_ZIP_ENTRY.size)
         is_whole = entry.header_offset >= 0 and len(head) == _ZIP_ENTRY.size and head.startswith(_ZIP)
         if not is_whole or entry.compress_type != zipfile.ZIP_STORED:
-            raise ValueError(
-                f"{path} is damaged or not written by PyTorch: its part {entry.filename} is not as stored."
-            )
+            part = entry.filename
+            raise ValueError(f"{path} is damaged or not written by PyTorch: its part {part} is not as stored.")
         _, name_length, extra_length = _ZIP_ENTRY.unpack(head)
         extent = Extent(entry.header_offset + _ZIP_ENTRY.size + name_length + extra_length, entry.file_size)
         if extent.offset + extent.num_bytes > size:

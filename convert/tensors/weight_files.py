@@ -9,15 +9,11 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from convert import flax_files, safetensors_files, torch_files
-from limba.saved_tensors import SavedTensor
+from convert.tensors import flax_files, safetensors_files, torch_files
+from limba.checkpoint_files.saved_tensors import SavedTensor
 
 # In the order of preference: safetensors are read fastest and without a pickle.
-FILES = {
-    "safetensors": safetensors_files.FILE,
-    "torch": torch_files.FILE,
-    "flax": flax_files.FILE,
-}
+FILES = {"safetensors": safetensors_files.FILE, "torch": torch_files.FILE, "flax": flax_files.FILE}
 _MODULES: dict[str, Any] = {"safetensors": safetensors_files, "torch": torch_files, "flax": flax_files}
 
 
@@ -51,10 +47,10 @@ def find(folder: Path, format_: str | None = None) -> tuple[str, list[Path]]:
     single = folder / FILES[chosen]
     if single.is_file():
         return chosen, [single]
-    files = sorted({folder / file for file in _weight_map(folder / index_name(FILES[chosen])).values()})
+    named_by = index_name(FILES[chosen])
+    files = sorted({folder / file for file in _weight_map(folder / named_by).values()})
     if missing := [path.name for path in files if not path.is_file()]:
         more = f" and {len(missing) - 1} more files" if missing[1:] else ""
-        named_by = index_name(FILES[chosen])
         raise FileNotFoundError(f"{folder} lacks {missing[0]}{more}, which {named_by} names; copy or download it.")
     return chosen, files
 

@@ -1,7 +1,7 @@
 """Weights written to one file, or to several and an index that says where each tensor is, as Hugging Face names them.
 
-A file gets its name when it is complete and on disk. One that lies there complete is kept: so an interrupted conversion
-goes on with the file at which it stopped.
+A file gets its name when it is complete and on disk. Complete files are kept, so an interrupted conversion resumes with
+the file at which it stopped.
 """
 
 import dataclasses
@@ -14,18 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from convert import streams
-from limba.saved_tensors import SavedTensor
+from convert.tensors import tensor_parts
+from limba.checkpoint_files.saved_tensors import SavedTensor
 
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
-    """Bytes of a file: what says what follows, then the next bytes of a tensor.
+    """A header and the next bytes of a tensor, as they follow each other in a file.
 
     Attributes:
-      before: the file's own bytes.
+      before: the header.
       name: of the tensor. Consecutive segments may continue the same one.
-      num_bytes: of the tensor.
+      num_bytes: of the tensor in this segment.
     """
 
     before: bytes
@@ -48,10 +48,8 @@ def write(
     """Writes `folder/name`, or if there is more than `shard_bytes` of tensors `name-00001-of-0000N` and an index.
 
     Args:
-      folder: exists.
-      name: of the single file, `model.safetensors`.
+      folder, name: of the single file, `model.safetensors`. The folder exists.
       tensors: by name; read one by one, in parts.
-      layout: of the format.
       shard_bytes: of tensors in one file. A larger tensor gets a file of its own.
       progress: is called with each number of tensors' bytes that has been written, or was there.
 
@@ -68,7 +66,7 @@ def write(
         _write_file(folder / file, shard, layout(shard), progress)
     if len(shards) > 1:
         index = {
-            "metadata": {"total_size": sum(map(streams.num_bytes, tensors.values()))},
+            "metadata": {"total_size": sum(map(tensor_parts.num_bytes, tensors.values()))},
             "weight_map": {tensor: file for file, shard in zip(files, shards, strict=True) for tensor in shard},
         }
         path = folder / f"{name}.index.json"
@@ -82,7 +80,7 @@ def _shards(tensors: Mapping[str, SavedTensor], shard_bytes: int) -> list[dict[s
     shards: list[dict[str, SavedTensor]] = [{}]
     size = 0
     for name, tensor in tensors.items():
-        num_bytes = streams.num_bytes(tensor)
+        num_bytes = tensor_parts.num_bytes(tensor)
         if shards[-1] and size + num_bytes > shard_bytes:
             shards.append({})
             size = 0
@@ -115,7 +113,7 @@ def _write_tensor(file: Any, tensor: SavedTensor, segments: list[Segment], progr
     segment = next(following)
     file.write(segment.before)
     room = segment.num_bytes
-    for block in streams.blocks(tensor):
+    for block in tensor_parts.blocks(tensor):
         data = block.reshape(-1).view(np.uint8).data  # bfloat16 has no buffer format of its own.
         while len(data) > room:
             file.write(data[:room])

@@ -1,7 +1,7 @@
-"""Renaming the tensors of a checkpoint: T5X's assignment maps.
+"""T5X's assignment maps, which rename the tensors of a checkpoint.
 
-A state is a nested dict whose leaves have a name, `target/encoder/encoder_norm/scale`; a map says for names of the
-configured model under which name the checkpoint has them.
+A state is a nested dict whose leaves have names such as `target/encoder/encoder_norm/scale`. An assignment map gives
+the checkpoint's names of the model's tensors.
 """
 
 import logging
@@ -18,7 +18,7 @@ AssignmentMap = Sequence[tuple[str, str | None]]
 
 
 def flatten_state_dict(state_dict: PyTree, keep_empty_nodes: bool = False) -> dict[str, Any]:
-    """Leaves by their names, the parts joined by `/`."""
+    """Leaves by name, with the keys joined by `/`."""
     return traverse_util.flatten_dict(dict(state_dict), keep_empty_nodes=keep_empty_nodes, sep="/")
 
 
@@ -48,16 +48,16 @@ def apply_assignment_map(
 ) -> PyTree:
     """The checkpoint's leaves under the model's names.
 
-    Each name of the model goes to the first pair whose pattern matches it whole. A replacement is the checkpoint's
-    name, in which `\\1` stands for the pattern's first group; None leaves the tensor out. Names that no pattern matches
-    stay as they are. Checkpoint names used by a pair disappear, unless a name of the model keeps them.
+    For each name of the model the first pair counts whose pattern matches the whole name. Its replacement is the
+    checkpoint's name, in which `\\1` is the pattern's first group; None leaves the tensor out. Other names stay as they
+    are. Names of the checkpoint that a pair uses disappear, unless the model has them too.
 
     Args:
       ckpt_optimizer_state: the checkpoint's state, nested.
       optimizer_state: the model's, nested; only its names matter.
       assignment_map: pairs (pattern of names in the model, name in the checkpoint or None).
-      require_all_rules_match: a pattern that matches nothing is a mistake.
-      is_resuming: the run goes on with its own checkpoint, in which the names are the model's already.
+      require_all_rules_match: whether a pattern that matches nothing is an error.
+      is_resuming: the run resumes from its own checkpoint, which already has the model's names.
 
     Raises:
       ValueError: if a pair names a tensor that the checkpoint lacks, or matches nothing.
@@ -76,15 +76,15 @@ def apply_assignment_map(
             taken[name] = None if replacement is None else match.expand(replacement)
             if taken[name] is not None and taken[name] not in saved:
                 raise ValueError(
-                    f"RestoreCheckpointConfig.assignment_map takes {name} from {taken[name]!r}, which the checkpoint "
-                    f"does not have. It has {', '.join(sorted(saved)[:5])} … ({len(saved)} tensors)."
+                    f"RestoreCheckpointConfig.assignment_map takes {name} from {taken[name]!r}, but the checkpoint "
+                    f"does not have it. It has {', '.join(sorted(saved)[:5])} … ({len(saved)} tensors)."
                 )
             logger.info("Assignment map: %s is the checkpoint's %s.", name, taken[name] or "nothing: left out")
             break
     if require_all_rules_match and unused:
         raise ValueError(
             f"RestoreCheckpointConfig.assignment_map: no tensor of the model has a name that matches {sorted(unused)}. "
-            f"Names are whole, such as {next(iter(wanted), 'target/…')}."
+            f"A pattern must match a whole name, such as {next(iter(wanted), 'target/…')}."
         )
     moved = set(taken.values())
     result = {name: tensor for name, tensor in saved.items() if name not in moved or name in wanted}

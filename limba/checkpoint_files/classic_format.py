@@ -1,14 +1,14 @@
 """T5X's classic checkpoints (version 3): an index in msgpack, and a zarr folder for every large tensor.
 
     checkpoint_1000/checkpoint                                   {version: 3, optimizer: {target, state}}
-    checkpoint_1000/target.encoder.encoder_norm.scale/.zarray    one folder a tensor
+    checkpoint_1000/target.encoder.encoder_norm.scale/.zarray    one folder for each tensor
 
-A leaf of the index is an array, or TensorStore's description of a folder next to it.
+A leaf of the index is an array, or TensorStore's spec of a folder next to it.
 """
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -18,14 +18,14 @@ import tensorstore as ts
 from flax import serialization, traverse_util
 from jax.experimental import multihost_utils
 
-from limba import storage
-from limba.state_utils import flatten_state_dict, unflatten_state_dict
-from limba.storage import AnyPath
+from limba.checkpoint_files.assignment_maps import flatten_state_dict, unflatten_state_dict
+from limba.machine import storage
+from limba.machine.storage import AnyPath
 
 INDEX = "checkpoint"
 VERSION = 3
 _CHUNK_BYTES = 64 * 2**20
-# What T5X writes for the bucket, which its reader fills in.
+# T5X writes this instead of the bucket's name, which its reader fills in.
 _ANY_BUCKET = "t5x-dummy-bucket"
 
 
@@ -34,7 +34,7 @@ def is_classic(path: AnyPath) -> bool:
 
 
 def read_index(path: AnyPath) -> dict[str, Any]:
-    """Leaves by name: a NumPy array, or TensorStore's description of the tensor with its full path.
+    """Leaves by name: a NumPy array, or TensorStore's spec of the tensor with its full path.
 
     Raises:
       ValueError: if the index is damaged or not T5X's.
@@ -50,39 +50,32 @@ def read_index(path: AnyPath) -> dict[str, Any]:
         raise ValueError(f"{path / INDEX} is not the index of a T5X checkpoint (no 'optimizer').")
     if index.get("version", 0) < 2:
         raise ValueError(f"{path} is a T5X checkpoint of version {index.get('version', 0)}; versions 2 and 3 are read.")
-    base = storage.kvstore_spec(path)
-    leaves: dict[str, Any] = {}
-    _collect(index["optimizer"], (), base, leaves)
-    return leaves
+    return dict(_leaves(index["optimizer"], (), storage.kvstore_spec(path)))
 
 
-def _collect(node: Any, parts: tuple[str, ...], base: dict[str, Any], leaves: dict[str, Any]) -> None:
+def _leaves(node: Any, parts: tuple[str, ...], base: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     if isinstance(node, dict) and not {"driver", "kvstore"} <= node.keys():
         for key, child in node.items():
-            _collect(child, (*parts, str(key)), base, leaves)
+            yield from _leaves(child, (*parts, str(key)), base)
     elif isinstance(node, dict):
-        # Older files have the path beside the kvstore. Chunks and compression are read from the folder itself.
+        # Older files have the path beside the kvstore. TensorStore reads chunks and compression from the folder.
         folder = node["kvstore"].get("path", node.get("path"))
         if node.get("dtype") == "uint16":
-            raise ValueError(f"{'/'.join(parts)} is saved as uint16, bfloat16 of an early T5X; save it anew with T5X.")
+            raise ValueError(f"{'/'.join(parts)} is saved as uint16, an early T5X's bfloat16; save it again with T5X.")
         folder = folder if folder.endswith("/") else f"{folder}/"
-        leaves["/".join(parts)] = {"driver": node["driver"], "kvstore": {**base, "path": base["path"] + folder}}
+        yield "/".join(parts), {"driver": node["driver"], "kvstore": {**base, "path": base["path"] + folder}}
     elif node is not None:
-        leaves["/".join(parts)] = np.asarray(node)
+        yield "/".join(parts), np.asarray(node)
 
 
 # ------------------------------------------------------- writing -----------------------------------------------------
 
 
 def has_own_folder(name: str, shape: tuple[int, ...], parameters: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether a tensor gets a zarr folder; the others lie in the index.
+    """Whether a tensor has a zarr folder; the others are in the index.
 
-    T5X shards parameters and statistics that have a parameter's shape, and cannot read the rest from a folder.
-
-    Args:
-      name: `target/…` or `state/…`.
-      shape: of the tensor.
-      parameters: shapes by name, without `target/`.
+    T5X shards parameters, and statistics with their parameter's shape; it cannot read other tensors from a folder.
+    `parameters` are shapes by name, without `target/`.
     """
     if name.startswith("target/"):
         return True
@@ -96,7 +89,7 @@ def has_own_folder(name: str, shape: tuple[int, ...], parameters: Mapping[str, t
 
 
 def tensor_spec(name: str, shape: tuple[int, ...], shard: tuple[int, ...], dtype: str, remote: bool) -> dict[str, Any]:
-    """What the index says of a tensor: a zarr folder beside it, in chunks of one shard at most."""
+    """The index's entry of a tensor: a zarr folder beside the index, in chunks of at most one shard."""
     kvstore = {"driver": "gcs", "bucket": _ANY_BUCKET} if remote else {"driver": "file"}
     return {
         "driver": "zarr",
@@ -122,16 +115,13 @@ def chunk_shape(shard: tuple[int, ...], itemsize: int) -> list[int]:
 
 
 def write(path: AnyPath, tree: Mapping[str, Any]) -> None:
-    """Writes the tensors and, last of all, the index, whose presence makes the checkpoint one.
+    """Writes the tensors, and at last the index, which makes the checkpoint complete.
 
-    Every process writes the shards that it alone has; process 0 the rest.
-
-    Args:
-      path: an empty or absent directory.
-      tree: `target` and `state`, of `jax.Array` or NumPy arrays.
+    Each process writes the first replicas of its shards; process 0 writes the rest. The directory is empty or missing;
+    the tree has `target` and `state`, of `jax.Array` or NumPy arrays.
     """
     leaves = flatten_state_dict(tree, keep_empty_nodes=True)
-    # Optax has states without a tensor; T5X misses them in the index if they are not there.
+    # Optax has states without tensors; T5X needs them in the index.
     index: dict[str, Any] = {name: leaf for name, leaf in leaves.items() if leaf is traverse_util.empty_node}
     leaves = {name: leaf for name, leaf in leaves.items() if name not in index}
     parameters = {name.removeprefix("target/"): x.shape for name, x in leaves.items() if name.startswith("target/")}
@@ -148,8 +138,7 @@ def write(path: AnyPath, tree: Mapping[str, Any]) -> None:
         index[name] = spec
         stores[name] = {**spec, "kvstore": {**base, "path": base["path"] + spec["kvstore"]["path"]}}
     if first:
-        created = [ts.open(spec, create=True, delete_existing=True, context=context) for spec in stores.values()]
-        for future in created:
+        for future in [ts.open(spec, create=True, delete_existing=True, context=context) for spec in stores.values()]:
             future.result()
     multihost_utils.sync_global_devices(f"classic:{path}:created")
     for name, spec in stores.items():

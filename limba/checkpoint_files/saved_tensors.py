@@ -1,6 +1,6 @@
-"""The tensors of a checkpoint on disk, by name, whoever wrote it: Limba, T5X with Orbax, or T5X's classic format.
+"""The tensors of a checkpoint on disk, by name: of Limba, of T5X with Orbax, or in T5X's classic format.
 
-Opening reads an index. Tensors are read when they are asked for, and only the part that is asked for: a host reads the
+Opening a checkpoint reads only its index. Tensors are read on request, and only the requested part: a host reads the
 shards of its own devices.
 """
 
@@ -16,26 +16,27 @@ import jax
 import numpy as np
 import tensorstore as ts
 
-from limba import classic_checkpoints, storage
-from limba.storage import AnyPath
+from limba.checkpoint_files import classic_format
+from limba.machine import storage
+from limba.machine.storage import AnyPath
 
 logger = logging.getLogger(__name__)
 
 Index = tuple[slice, ...]
 
-# Tensors that are read at the same time; each may have several chunks.
+# This many tensors are read at the same time; each may have several chunks.
 _READERS = 8
 _NO_TENSOR = ("None", "Dict", "List", "Tuple", "NamedTuple", "Custom")
 
 
 @dataclasses.dataclass(frozen=True)
 class SavedTensor:
-    """A tensor that is not read yet. `np.asarray(tensor)` reads it whole.
+    """A tensor on disk. `np.asarray(tensor)` reads it whole.
 
     Attributes:
       shape: of the whole tensor.
       dtype: as saved.
-      read: returns the part that a tuple of slices, one a dim, selects.
+      read: returns the part that a tuple of slices selects, one slice for each dim.
     """
 
     shape: tuple[int, ...]
@@ -53,7 +54,7 @@ class SavedTensor:
 
 
 def from_array(array: Any) -> SavedTensor:
-    """An array in memory, or a tensor that is one already, as a saved tensor."""
+    """An array in memory as a saved tensor; a saved tensor as it is."""
     if isinstance(array, SavedTensor):
         return array
     array = np.asarray(array)
@@ -64,19 +65,23 @@ def open_tensors(path: AnyPath) -> dict[str, SavedTensor]:
     """The tensors of one checkpoint by their names, `target/encoder/encoder_norm/scale`.
 
     Raises:
-      ValueError: if the index is damaged or of a format that is not known.
-      FileNotFoundError: if there is none.
+      ValueError: if the index is damaged or of an unknown format.
+      FileNotFoundError: if there is no index.
     """
-    if classic_checkpoints.is_classic(path):
-        leaves = classic_checkpoints.read_index(path)
-        specs = {name: leaf for name, leaf in leaves.items() if isinstance(leaf, dict)}
-        inline = {name: from_array(leaf) for name, leaf in leaves.items() if not isinstance(leaf, dict)}
-        return inline | _open_all(specs)
-    return _open_all(_orbax_specs(path / "state"))
+    leaves = classic_format.read_index(path) if classic_format.is_classic(path) else _orbax_specs(path / "state")
+    context = ts.Context({"cache_pool": {"total_bytes_limit": 0}})
+    # Without `fill_missing_data_reads`, TensorStore reads a missing chunk as zeros.
+    opened = {
+        name: ts.open({**spec, "fill_missing_data_reads": False}, open=True, read=True, context=context)
+        for name, spec in leaves.items()
+        if isinstance(spec, dict)
+    }
+    inline = {name: from_array(leaf) for name, leaf in leaves.items() if name not in opened}
+    return inline | {name: _from_tensorstore(future.result()) for name, future in opened.items()}
 
 
 def _orbax_specs(directory: AnyPath) -> dict[str, dict[str, Any]]:
-    """TensorStore's description of every tensor in Orbax's directory of a state."""
+    """TensorStore's specs of all tensors in Orbax's directory of a state."""
     try:
         metadata = json.loads(storage.read_bytes(directory / "_METADATA"))
     except json.JSONDecodeError as error:
@@ -94,22 +99,10 @@ def _orbax_specs(directory: AnyPath) -> dict[str, dict[str, Any]]:
             continue
         parts = ast.literal_eval(key)
         folder = ".".join(parts) + "/"
-        if packed:
-            kvstore = {"driver": "ocdbt", "base": base, "path": folder}
-        else:
-            kvstore = {**base, "path": base["path"] + folder}
-        specs["/".join(parts)] = {"driver": driver, "kvstore": kvstore}
+        kvstore = {"driver": "ocdbt", "base": base} if packed else base
+        path = folder if packed else base["path"] + folder
+        specs["/".join(parts)] = {"driver": driver, "kvstore": {**kvstore, "path": path}}
     return specs
-
-
-def _open_all(specs: Mapping[str, dict[str, Any]]) -> dict[str, SavedTensor]:
-    context = ts.Context({"cache_pool": {"total_bytes_limit": 0}})
-    # A chunk that is missing is damage, not zeros.
-    opened = {
-        name: ts.open({**spec, "fill_missing_data_reads": False}, open=True, read=True, context=context)
-        for name, spec in specs.items()
-    }
-    return {name: _from_tensorstore(future.result()) for name, future in opened.items()}
 
 
 def _from_tensorstore(store: ts.TensorStore) -> SavedTensor:
@@ -119,7 +112,7 @@ def _from_tensorstore(store: ts.TensorStore) -> SavedTensor:
 def read_tensors(
     tensors: Mapping[str, SavedTensor], wanted: Mapping[str, jax.ShapeDtypeStruct]
 ) -> dict[str, jax.Array | np.ndarray]:
-    """Reads tensors into the shapes, dtypes and shardings that are wanted; without a sharding, as NumPy arrays."""
+    """Reads tensors with the wanted shapes, dtypes and shardings; as NumPy arrays if there is no sharding."""
 
     def read(name: str) -> jax.Array | np.ndarray:
         tensor, want = tensors[name], wanted[name]

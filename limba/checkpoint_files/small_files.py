@@ -1,21 +1,16 @@
-"""The small files of a checkpoint: `dataset/`, where the data stood, and `run/`, what using the model elsewhere needs.
+"""The small files of a checkpoint: `dataset/`, the positions in the data, and `run/` (`run_folder`).
 
 Each process writes its own and lists them with their CRC-32, so that damage is noticed when they are read.
 """
 
-import dataclasses
 import json
 import zlib
 from collections.abc import Mapping
-from typing import Any
 
 import jax
-import orbax.checkpoint as ocp
-from etils import epath
 
-from limba import storage
-from limba.checkpoint_directories import find_checkpoint
-from limba.storage import AnyPath
+from limba.machine import storage
+from limba.machine.storage import AnyPath
 
 _CHECKSUMS = "checksums-"
 
@@ -65,35 +60,3 @@ def load_files(path: str | AnyPath, item: str) -> dict[str, bytes]:
       ValueError: if the directory, or a file in it, is missing or damaged.
     """
     return read_files(storage.as_path(path) / item)
-
-
-def load_run_info(path: str | AnyPath) -> dict[str, Any]:
-    """What `run/run.json` of a checkpoint says; see `limba.run_description.run_info`.
-
-    Raises:
-      FileNotFoundError: if the checkpoint has none.
-      ValueError: if it is damaged.
-    """
-    path = find_checkpoint(path)
-    if not storage.is_file(path / "run" / "run.json"):
-        raise FileNotFoundError(f"{path}/run/run.json does not exist: this is not a checkpoint that Limba wrote.")
-    return json.loads(load_files(path, "run")["run.json"])
-
-
-class FilesHandler(ocp.CheckpointHandler):
-    """Lets Orbax write the files when it writes the tensors, into the folder that it renames at the end."""
-
-    def save(self, directory: epath.Path, args: "FilesSave") -> None:
-        write_files(storage.as_path(directory), args.files)
-
-    def restore(self, directory: epath.Path, args: Any = None) -> dict[str, bytes]:
-        del args
-        return read_files(storage.as_path(directory))
-
-
-@ocp.args.register_with_handler(FilesHandler, for_save=True, for_restore=True)
-@dataclasses.dataclass
-class FilesSave(ocp.args.CheckpointArgs):
-    """Orbax's arguments: the content of the files by name."""
-
-    files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)

@@ -1,49 +1,43 @@
-"""Which checkpoint of a run is the best by a metric that the run measured."""
+"""The best checkpoint of a run by one of its metrics."""
 
 import difflib
 
-from limba import storage, writers
-from limba.checkpoint_directories import all_checkpoints
-from limba.storage import AnyPath
+from limba.checkpoint_files.directories import all_checkpoints
+from limba.machine import storage
+from limba.machine.storage import AnyPath
+from limba.reports import writers
 
 
 def metric_values(model_dir: AnyPath, name: str) -> dict[int, float]:
     """A metric of a run's `metrics.jsonl` by step.
 
-    Args:
-      model_dir: the run's directory.
-      name: dataset and metric, of which both may contain slashes: `inference_eval/my_task/eval/accuracy`.
+    The name is dataset and metric, both of which may contain slashes: `inference_eval/my_task/eval/accuracy`.
     """
     values = {}
     for line in writers.read_metrics(model_dir):
         metric = name.removeprefix(f"{line['dataset']}/")
-        # What was not a number is null there: such a step has no metric.
+        # The file has null for NaN: such a step has no metric.
         if metric != name and line.get(metric) is not None:
             values[line["step"]] = float(line[metric])
     return values
 
 
 def nearest_metrics(model_dir: AnyPath, name: str) -> list[str]:
-    """The metrics of a run that are named most like one that it does not have; none if it has measured nothing."""
-    known = {
-        f"{line['dataset']}/{metric}"
-        for line in writers.read_metrics(model_dir)
-        for metric in line
-        if metric not in ("step", "dataset")
-    }
+    """The metrics of a run with the names nearest to `name`; [] if the run has no metrics."""
+    lines = writers.read_metrics(model_dir)
+    known = {f"{line['dataset']}/{metric}" for line in lines for metric in line.keys() - {"step", "dataset"}}
     return difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.0)
 
 
 def best_checkpoint(model_dir: str | AnyPath, choice: str) -> AnyPath:
-    """The checkpoint of a run at whose step a metric is the largest or the smallest; of several, the first.
+    """The checkpoint with the highest or lowest value of a metric; of several, the first.
 
     Args:
-      model_dir: the run's directory.
-      choice: `max:` or `min:` and a metric as `metric_values` takes it.
+      choice: `max:` or `min:`, followed by a metric in the form of `metric_values`.
 
     Raises:
       FileNotFoundError: if the run has no checkpoint.
-      ValueError: for a choice that is not of that form, or if no checkpoint has such a metric; names the nearest.
+      ValueError: for a choice of another form; or if no checkpoint has the metric, naming the nearest ones.
     """
     mode, _, name = choice.partition(":")
     if mode not in ("max", "min") or not name:
@@ -58,8 +52,8 @@ def best_checkpoint(model_dir: str | AnyPath, choice: str) -> AnyPath:
     if not measured:
         if values:
             raise ValueError(
-                f"--best {choice}: {name} was measured at steps {sorted(values)[:5]} …, and the checkpoints that are "
-                f"left of {directory} are of steps {sorted(checkpoints)}."
+                f"--best {choice}: {name} was measured at steps {sorted(values)[:5]} …, but {directory} has "
+                f"checkpoints of steps {sorted(checkpoints)} only."
             )
         nearest = nearest_metrics(directory, name)
         raise ValueError(

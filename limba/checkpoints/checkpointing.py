@@ -2,27 +2,28 @@
 
     MODEL_DIR/checkpoint_1000/state/     the train state, by Orbax, in the tree of T5X's checkpoints
     MODEL_DIR/checkpoint_1000/dataset/   one small file per logical reader
-    MODEL_DIR/checkpoint_1000/run/       config.gin, run.json, spiece.model: what using the model elsewhere needs
+    MODEL_DIR/checkpoint_1000/run/       config.gin, run.json, spiece.model, for using the model elsewhere
 
-With `use_orbax=False` the train state is in T5X's classic format instead. A directory appears under its final name only
-when it is complete. Saving with Orbax is asynchronous; the next save, or the end of the run, waits for it.
+With `use_orbax=False` the train state is in T5X's classic format instead. A directory gets its final name only when it
+is complete. Orbax saves in the background; the next save, or the end of the run, waits for it.
 """
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from limba import classic_checkpoints, distributed, state_utils, storage
-from limba.best_checkpoint import metric_values, nearest_metrics
-from limba.checkpoint_directories import PINNED, PREFIX, checkpoint_path, checkpoint_steps, find_checkpoint
-from limba.checkpoint_files import FilesHandler, FilesSave, forget_files, load_files, load_run_info, write_files
-from limba.restore import (
+from limba.checkpoint_files import assignment_maps, classic_format, run_folder
+from limba.checkpoint_files.directories import PINNED, PREFIX, checkpoint_path, checkpoint_steps, find_checkpoint
+from limba.checkpoint_files.run_folder import load_run_info
+from limba.checkpoint_files.small_files import forget_files, load_files, write_files
+from limba.checkpoints.best import metric_values, nearest_metrics
+from limba.checkpoints.restore import (
     CheckpointMismatchError,
     RestoreCheckpointConfig,
     check_dtype,
@@ -30,8 +31,13 @@ from limba.restore import (
     load_sharded_params,
     load_state,
 )
-from limba.storage import AnyPath
-from limba.train_state import TrainState
+from limba.checkpoints.train_state import TrainState
+from limba.machine import storage
+from limba.machine.storage import AnyPath
+from limba.workers import distributed
+
+if TYPE_CHECKING:
+    from limba.checkpoints.orbax_saving import OrbaxSaver
 
 __all__ = [
     "CheckpointConfig",
@@ -54,7 +60,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 PyTree = Any
 
-# `fn(state_dict, parameter_infos) -> (state_dict, parameter_infos)`; the second are names and shapes.
+# `fn(state_dict, parameter_infos) -> (state_dict, parameter_infos)`; the infos have the same tree.
 SaveStateTransformationFn = Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]
 
 _UNFINISHED = (".orbax-checkpoint-tmp", ".limba-tmp")
@@ -62,23 +68,20 @@ _UNFINISHED = (".orbax-checkpoint-tmp", ".limba-tmp")
 
 @dataclasses.dataclass(frozen=True)
 class ParameterInfo:
-    """What a `SaveStateTransformationFn` is told of a tensor."""
+    """The description of a tensor for a `SaveStateTransformationFn`."""
 
     name: str
     shape: tuple[int, ...]
 
 
-# --------------------------------------------------------- a run -----------------------------------------------------
-
-
 class Checkpointer:
-    """Saves and restores the checkpoints of one run. Every checkpoint is kept, or the newest `config.keep`.
+    """Saves and restores the checkpoints of one run. Keeps all checkpoints, or the newest `config.keep`.
 
     Args:
-      model_dir: the run's directory; made if needed. A relative one is taken from the working directory.
-      config: dtype, number of checkpoints and what is done to the state.
-      use_orbax: False writes T5X's classic format, without going on in the background. So does a bucket, to which Orbax
-        would need a cloud library.
+      model_dir: the run's directory; created if needed. A relative path starts at the working directory.
+      config: dtype, number of checkpoints, and transformations of the state.
+      use_orbax: False writes T5X's classic format, and not in the background. For a bucket this is always so, because
+        Orbax would need a cloud library.
     """
 
     def __init__(self, model_dir: str | AnyPath, config: "SaveCheckpointConfig", use_orbax: bool = True):
@@ -88,10 +91,11 @@ class Checkpointer:
             logger.info("%s is in a bucket: checkpoints are written in T5X's classic format.", model_dir)
             use_orbax = False
         self._config = config
-        self._orbax: ocp.AsyncCheckpointer | None = None
+        self._orbax: OrbaxSaver | None = None
         if use_orbax:
-            handlers = {"state": ocp.StandardCheckpointHandler(), "dataset": FilesHandler(), "run": FilesHandler()}
-            self._orbax = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler(**handlers))
+            from limba.checkpoints import orbax_saving  # 0.25 s, which commands that only read do not wait for
+
+            self._orbax = orbax_saving.OrbaxSaver()
         if jax.process_index() == 0 and not self._remote:
             self.model_dir.mkdir(parents=True, exist_ok=True)
             for name in storage.list_names(self.model_dir):
@@ -99,14 +103,12 @@ class Checkpointer:
                     storage.remove_tree(self.model_dir / name)
         multihost_utils.sync_global_devices(f"checkpointer:{self.model_dir}")
 
-    # ------------------------------------------------------ saving ---------------------------------------------------
-
     def save(self, state: TrainState, dataset_state: Mapping[str, bytes] | None, run_files: Mapping[str, bytes]) -> int:
-        """Begins to save; returns the step.
+        """Starts to save a checkpoint; returns its step.
 
         Args:
-          state: the train state. Its arrays may be donated to the next step right after.
-          dataset_state: what `BatchIterator.save_state` returned, or None where the position is not kept.
+          state: the train state. Its arrays may be donated to the next step as soon as this returns.
+          dataset_state: the result of `BatchIterator.save_state`; None saves no positions.
           run_files: the content of `run/`, the same on every process.
         """
         self.wait()
@@ -115,32 +117,27 @@ class Checkpointer:
         tree = self._transformed(state.state_dict())
         run_files = run_files if jax.process_index() == 0 else {}
         if self._orbax is not None:
-            items = {
-                "state": ocp.args.StandardSave(tree),
-                "dataset": FilesSave(dataset_state or {}),
-                "run": FilesSave(run_files),
-            }
-            self._orbax.save(path, args=ocp.args.Composite(**items))
+            self._orbax.save(path, tree, dataset_state or {}, run_files)
             return step
-        # A bucket cannot rename: there a checkpoint counts from when its index is written, and that is last.
+        # A bucket cannot rename: there a checkpoint is complete when its index, the last file, is written.
         folder = path if self._remote else path.with_name(f"{path.name}{_UNFINISHED[1]}")
         if jax.process_index() == 0:
             storage.remove_tree(folder)
         multihost_utils.sync_global_devices(f"checkpointer:{path}:emptied")
         write_files(folder / "dataset", dataset_state or {})
-        write_files(folder / "run", run_files)
-        classic_checkpoints.write(folder, tree)
+        write_files(folder / run_folder.FOLDER, run_files)
+        classic_format.write(folder, tree)
         if jax.process_index() == 0 and not self._remote:
             folder.rename(path)
         multihost_utils.sync_global_devices(f"checkpointer:{path}:complete")
         return step
 
     def _transformed(self, tree: PyTree) -> PyTree:
-        """The state as it is saved: after the transformations, parameters in the configured dtype."""
+        """The state after the transformations, with parameters in the configured dtype."""
         if self._config.state_transformation_fns:
-            flat = state_utils.flatten_state_dict(tree)
+            flat = assignment_maps.flatten_state_dict(tree)
             infos = {name: ParameterInfo(name, tuple(leaf.shape)) for name, leaf in flat.items()}
-            infos = state_utils.unflatten_state_dict(infos)
+            infos = assignment_maps.unflatten_state_dict(infos)
             for transform in self._config.state_transformation_fns:
                 tree, infos = transform(tree, infos)
         dtype = jnp.dtype(self._config.dtype or "float32")
@@ -149,30 +146,27 @@ class Checkpointer:
         return tree
 
     def wait(self) -> None:
-        """Returns when everything begun is on disk, and what is no longer kept is removed."""
+        """Waits until the last checkpoint is on disk, and removes those that are no longer kept."""
         if self._orbax is not None:
-            self._orbax.wait_until_finished()
+            self._orbax.wait()
         multihost_utils.sync_global_devices(f"checkpointer:{self.model_dir}:finished")
         if jax.process_index() == 0:
             self._remove_old()
 
     def close(self) -> None:
-        """Finishes what was begun. Waits for no other worker, so that one that fails can be closed too."""
+        """Finishes the last checkpoint. Waits for no other worker, so that a worker that fails can call it."""
         if self._orbax is not None:
             self._orbax.close()
         if jax.process_index() == 0:
             self._remove_old()
 
-    # ----------------------------------------------------- removing --------------------------------------------------
-
     def _superfluous(self, steps: list[int], keep: int) -> list[int]:
-        """Those of a run's steps, ascending, that are not kept."""
+        """The steps, of a run's ascending ones, whose checkpoints are not kept."""
         return steps[:-keep]
 
     def _remove_old(self) -> None:
-        steps = checkpoint_steps(self.model_dir)
         if self._config.keep is not None:
-            for step in self._superfluous(steps, self._config.keep):
+            for step in self._superfluous(checkpoint_steps(self.model_dir), self._config.keep):
                 path = checkpoint_path(self.model_dir, step)
                 if not storage.is_file(path / PINNED):
                     storage.remove_tree(path)
@@ -182,28 +176,27 @@ class Checkpointer:
                 if any(not name.startswith("checksums-") for name in storage.list_names(directory)):
                     forget_files(directory)
 
-    # ---------------------------------------------------- restoring --------------------------------------------------
-
     def restore_latest(
         self, shapes: TrainState, restore: RestoreCheckpointConfig | None = None
     ) -> tuple[TrainState, dict[str, bytes]] | None:
-        """The newest whole checkpoint as `(state, dataset state)`, or None if the run has none.
+        """The newest readable checkpoint as `(state, dataset state)`, or None if the run has none.
 
-        A checkpoint that cannot be read is passed over, with a warning that names it and the one used instead. A run
-        that T5X began is gone on with; its checkpoints do not say where our readers stood, so their state is empty.
+        Skips checkpoints that cannot be read, with a warning. Runs of T5X are resumed too; their checkpoints have no
+        positions of Limba's readers, so the dataset state is empty.
 
         Args:
           shapes: `jax.ShapeDtypeStruct`s with shardings.
           restore: its transformations are called, with `is_resuming=True`.
 
         Raises:
-          ValueError: if a checkpoint is whole but of another network or optimizer.
+          ValueError: if a readable checkpoint has another network or optimizer.
           RuntimeError: if there are checkpoints and none can be read.
         """
+        transformations = restore.transformations() if restore else ()
         config = RestoreCheckpointConfig(
-            state_transformation_fns=restore.transformations(is_resuming=True) if restore else ()
+            state_transformation_fns=[functools.partial(f, is_resuming=True) for f in transformations]
         )
-        # Worker 0 says which there are, and a checkpoint counts when all workers can read their parts of it.
+        # Worker 0 lists the checkpoints, and all workers must be able to read their parts of the chosen one.
         steps = distributed.from_first("list of checkpoints", lambda: checkpoint_steps(self.model_dir))
         for step in reversed(steps):
             path = checkpoint_path(self.model_dir, step)
@@ -213,15 +206,16 @@ class Checkpointer:
                 dataset_state = load_dataset_state(path)
             except CheckpointMismatchError:
                 raise
-            # Whatever a damaged file makes TensorStore or the JSON parser raise, the remedy is the same.
+            # A damaged file makes TensorStore or the JSON parser raise many kinds of errors, with one remedy.
             except Exception as error:
-                problem = _first_line(error)
+                first_line = str(error).strip().splitlines()[0][:200] if str(error) else ""
+                problem = f"{type(error).__name__}: {first_line}"
             if (first := distributed.first_problem("restoring of a checkpoint", problem)) is not None:
                 who = f" by {distributed.worker_name(first[0])}" if distributed.process_count() > 1 else ""
                 logger.warning("Checkpoint %s cannot be read%s (%s); trying the one before.", path, who, first[1])
                 continue
             if step != steps[-1]:
-                logger.warning("Going on from %s, the newest whole checkpoint.", path)
+                logger.warning("Resuming from %s, the newest readable checkpoint.", path)
                 self._forget_after(step)
             return state, dataset_state
         if steps:
@@ -232,7 +226,7 @@ class Checkpointer:
         return None
 
     def _forget_after(self, step: int) -> None:
-        """Renames unreadable checkpoints after `step`, so that their steps can be saved again."""
+        """Renames the unreadable checkpoints after `step`, so that these steps can be saved again."""
         if jax.process_index() == 0:
             for bad in [s for s in checkpoint_steps(self.model_dir) if s > step]:
                 path = checkpoint_path(self.model_dir, bad)
@@ -240,41 +234,33 @@ class Checkpointer:
                     storage.remove_tree(path)
                 else:
                     unreadable = path.with_name(f"unreadable_{path.name}")
-                    storage.remove_tree(unreadable)  # of an earlier time
+                    storage.remove_tree(unreadable)  # of an earlier restart
                     path.rename(unreadable)
         multihost_utils.sync_global_devices(f"checkpointer:{self.model_dir}:renamed")
 
 
 def load_dataset_state(path: str | AnyPath) -> dict[str, bytes]:
-    """Where our readers stood at a checkpoint; empty if that was not kept.
+    """The positions of Limba's readers at a checkpoint; {} if they were not saved.
 
     Raises:
       ValueError: if the files are damaged.
     """
     path = storage.as_path(path)
-    if storage.is_dir(path / "run"):
-        return load_files(path, "dataset")
-    return {}
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error) else ''}"
+    return load_files(path, "dataset") if storage.is_dir(path / run_folder.FOLDER) else {}
 
 
 class SaveBestCheckpointer(Checkpointer):
     """Keeps the `config.keep` best checkpoints by a metric, and the newest one: T5X's class of that name.
 
     Args:
-      model_dir: as `Checkpointer`; the metrics are those of its `metrics.jsonl`.
-      config: as `Checkpointer`.
-      use_orbax: as `Checkpointer`.
+      model_dir, config, use_orbax: as `Checkpointer`; the metrics are those of the directory's `metrics.jsonl`.
       metric_name_to_monitor: dataset and metric, `training_eval/my_task/loss`.
       metric_mode: "max" or "min".
-      keep_checkpoints_without_metrics: False removes them before those that have one.
-      force_keep_period: checkpoints whose step it divides always stay.
+      keep_checkpoints_without_metrics: False removes them before those with a metric.
+      force_keep_period: checkpoints at multiples of this step always stay.
 
     Raises:
-      ValueError: for another mode, or a metric without its dataset.
+      ValueError: for an unknown mode, or a metric without its dataset.
     """
 
     def __init__(
@@ -291,7 +277,7 @@ class SaveBestCheckpointer(Checkpointer):
             raise ValueError(f"SaveBestCheckpointer.metric_mode is {metric_mode!r}; use 'max' or 'min'.")
         if not isinstance(metric_name_to_monitor, str) or "/" not in metric_name_to_monitor:
             raise ValueError(
-                f"SaveBestCheckpointer.metric_name_to_monitor is {metric_name_to_monitor!r}; it is dataset and metric, "
+                f"SaveBestCheckpointer.metric_name_to_monitor is {metric_name_to_monitor!r}; write dataset and metric, "
                 "such as 'inference_eval/my_task/eval/accuracy'."
             )
         super().__init__(model_dir, config, use_orbax)
@@ -304,30 +290,23 @@ class SaveBestCheckpointer(Checkpointer):
         candidates = steps[:-1]
         if self._force_keep_period:
             candidates = [step for step in candidates if step % self._force_keep_period]
-        values = self._metric_values()
+        values = metric_values(self.model_dir, self._metric)
+        if not values:
+            nearest = ", ".join(nearest_metrics(self.model_dir, self._metric)) or "nothing"
+            logger.warning(
+                "SaveBestCheckpointer: %s is not yet a metric of %s, so no checkpoint is the best; the nearest metrics "
+                "there: %s.",
+                *(self._metric, self.model_dir, nearest),
+            )
         if self._keep_without:
             candidates = [step for step in candidates if step in values]
         worst = float("-inf")
         ranked = sorted(candidates, key=lambda step: self._sign * values[step] if step in values else worst)
         return ranked[: max(0, len(ranked) - keep)]
 
-    def _metric_values(self) -> dict[int, float]:
-        values = metric_values(self.model_dir, self._metric)
-        if not values:
-            nearest = ", ".join(nearest_metrics(self.model_dir, self._metric)) or "nothing"
-            logger.warning(
-                "SaveBestCheckpointer: no metric %s was written to %s yet, and no checkpoint is the best; what is most "
-                "like it there: %s.",
-                *(self._metric, self.model_dir, nearest),
-            )
-        return values
-
 
 class OrbaxCheckpointManagerInterface(Checkpointer):
-    """T5X's name of what `SaveCheckpointConfig.checkpoint_manager_cls` is by default."""
-
-
-# ------------------------------------------------------ configuration ------------------------------------------------
+    """T5X's name of the default of `SaveCheckpointConfig.checkpoint_manager_cls`."""
 
 
 @dataclasses.dataclass
@@ -338,17 +317,17 @@ class SaveCheckpointConfig:
       dtype: of the saved parameters, "float32" or "bfloat16"; None is float32. Optimizer state stays float32.
       period: steps between checkpoints; None saves at `checkpoint_steps` only. The last step is always saved.
       checkpoint_steps: further steps to save at.
-      keep: how many to keep, the newest, or what `checkpointer_cls` prefers; None keeps all. A checkpoint in which
-        someone put a file PINNED stays.
-      keep_dataset_checkpoints: in how many of them, the newest, to keep where the data stood; None keeps it in all.
-      save_dataset: also save where the training stream stands.
+      keep: number of checkpoints to keep, the newest or those that `checkpointer_cls` chooses; None keeps all. A
+        checkpoint with a file PINNED always stays.
+      keep_dataset_checkpoints: number of newest checkpoints that keep the position in the data; None is all.
+      save_dataset: whether to save the position in the training data.
       checkpointer_cls: called with the directory, this configuration and `use_orbax`: `Checkpointer` or
         `SaveBestCheckpointer`.
       state_transformation_fns: called in turn as `fn(state_dict, parameter_infos)` before writing; they return both.
       checkpoint_manager_cls: T5X's name of `checkpointer_cls` with Orbax; used if it is not the default.
 
     Raises:
-      ValueError: for a period or a number to keep below 1, or another dtype.
+      ValueError: for a period or a number to keep below 1, or an unknown dtype.
     """
 
     dtype: str | None = "float32"
@@ -362,12 +341,11 @@ class SaveCheckpointConfig:
     checkpoint_manager_cls: Callable[..., Checkpointer] = OrbaxCheckpointManagerInterface
 
     def __post_init__(self):
-        meaning = {"period": "steps between two", "keep": "newest that stay", "keep_dataset_checkpoints": "likewise"}
-        for name, what in meaning.items():
+        for name in ("period", "keep", "keep_dataset_checkpoints"):
             number = getattr(self, name)
             if number is not None and (not isinstance(number, int) or number < 1):
                 raise ValueError(
-                    f"SaveCheckpointConfig.{name} is {number!r} ({what}); it is a whole number of at least 1, or None."
+                    f"SaveCheckpointConfig.{name} is {number!r}; it must be a whole number of at least 1, or None."
                 )
         check_dtype("SaveCheckpointConfig.dtype", self.dtype)
 
@@ -385,7 +363,7 @@ class SaveCheckpointConfig:
 
 @dataclasses.dataclass
 class CheckpointConfig:
-    """How a run saves, and where it starts. None saves nothing, or starts from scratch."""
+    """How a run saves, and from which checkpoint it starts. None saves nothing, or starts from scratch."""
 
     save: SaveCheckpointConfig | None = dataclasses.field(default_factory=SaveCheckpointConfig)
     restore: RestoreCheckpointConfig | None = dataclasses.field(default_factory=RestoreCheckpointConfig)

@@ -1,4 +1,4 @@
-"""Restoring: which checkpoint, which of its tensors, and what happens to those that do not fit."""
+"""Restores checkpoints: chooses the checkpoint and its tensors, and handles those that are missing or do not fit."""
 
 import dataclasses
 import functools
@@ -12,17 +12,18 @@ import jax
 import numpy as np
 from flax import traverse_util
 
-from limba import saved_tensors, scan_layout, state_utils, storage
-from limba.checkpoint_directories import all_checkpoints, find_checkpoint, is_checkpoint
-from limba.saved_tensors import SavedTensor
-from limba.state_utils import AssignmentMap
-from limba.storage import AnyPath
-from limba.train_state import TrainState
+from limba.checkpoint_files import assignment_maps, layer_layouts, saved_tensors
+from limba.checkpoint_files.assignment_maps import AssignmentMap
+from limba.checkpoint_files.directories import all_checkpoints, find_checkpoint, is_checkpoint
+from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.checkpoints.train_state import TrainState
+from limba.machine import storage
+from limba.machine.storage import AnyPath
 
 logger = logging.getLogger(__name__)
 PyTree = Any
 
-# `fn(state_dict, target_state_dict, is_resuming=False)`; leaves of the first are `SavedTensor`s, of the second shapes.
+# `fn(state_dict, target_state_dict, is_resuming=False)`; leaves are `SavedTensor`s in the first, shapes in the second.
 RestoreStateTransformationFn = Callable[..., PyTree]
 
 _FLOAT_DTYPES = ("float32", "bfloat16")
@@ -32,44 +33,45 @@ _STATISTICS = "state/param_states/"
 
 
 class CheckpointMismatchError(ValueError):
-    """A checkpoint is whole, but its tensors are not those of the configured network or optimizer."""
+    """A checkpoint is readable, but its tensors are not those of the configured network or optimizer."""
 
 
 def check_dtype(where: str, dtype: str | None) -> None:
-    """Raises ValueError for a dtype that parameters are not kept in."""
+    """Raises ValueError for a dtype that parameters cannot have."""
     if dtype == "float16":
-        raise ValueError(f"{where} is 'float16', in whose range T5's weights and activations overflow; use 'bfloat16'.")
+        raise ValueError(f"{where} is 'float16', but T5's weights and activations overflow in it; use 'bfloat16'.")
     if dtype is not None and dtype not in _FLOAT_DTYPES:
         raise ValueError(f"{where} is {dtype!r}; use one of {_FLOAT_DTYPES}, or None.")
 
 
 @dataclasses.dataclass
 class RestoreCheckpointConfig:
-    """Where to start from: T5X's `utils.RestoreCheckpointConfig`.
+    """The checkpoint to start from: T5X's `utils.RestoreCheckpointConfig`.
 
     Attributes:
-      path: a checkpoint or a run's directory, of Limba or T5X, on this machine or in a bucket; or several. Empty means
-        from scratch.
-      mode: "specific" (the path is one checkpoint, or holds only one), "latest" (or the newest whole one below it), or
-        "all" (each one below it, ascending; not for training).
+      path: a checkpoint or a run's directory, of Limba or T5X, on this machine or in a bucket; or a list of them. Empty
+        means from scratch.
+      mode: "specific" (the path is one checkpoint, or contains only one), "latest" (the path, or the newest checkpoint
+        below it), or "all" (all below it, ascending; not for training).
       assignment_map: pairs (pattern of names in the model, name in the checkpoint or None); see
-        `limba.state_utils.apply_assignment_map`.
-      strict: a tensor that the model does not have is an error; else it is left where it is. With an assignment map or
-        transformations it always is.
-      fallback_to_scratch: tensors that the checkpoint lacks are initialized, and named in the log, instead of an error.
-      initialize: expressions that match whole names, `target/.*/lora_a`; such tensors may be missing.
-      reset: what of the checkpoint not to take over, of "step" (training begins at step 0) and "optimizer" (its state
-        starts anew).
+        `limba.checkpoint_files.assignment_maps.apply_assignment_map`.
+      strict: whether a tensor that the model does not have is an error. With an assignment map or transformations it
+        never is.
+      fallback_to_scratch: whether tensors that the checkpoint lacks are initialized, and named in the log, instead of
+        an error.
+      initialize: regular expressions of whole names, `target/.*/lora_a`; such tensors may be missing.
+      reset: parts of the checkpoint to ignore: "step" (training begins at step 0) and "optimizer" (its state is
+        initialized).
       dtype: of the restored parameters in evaluation and inference; None is float32. Training is in float32.
-      restore_dataset: also take over where the data stood. The checkpoint must be of a run on the same task with as
-        many readers.
-      checkpointer_cls: unused; the format is seen in the checkpoint.
-      state_transformation_fns: called in turn as `fn(state_dict, target_state_dict)` after the assignment map, and when
-        a run goes on with its own checkpoint with `is_resuming=True`.
+      restore_dataset: whether to restore the position in the data. The checkpoint's run must have had the same task and
+        the same number of readers.
+      checkpointer_cls: unused; the checkpoint shows its format.
+      state_transformation_fns: called in turn as `fn(state_dict, target_state_dict)` after the assignment map; with
+        `is_resuming=True` when a run resumes from its own checkpoint.
       checkpoint_manager_cls: unused, likewise.
 
     Raises:
-      ValueError: for another mode, dtype or thing to reset.
+      ValueError: for an unknown mode, dtype or part to reset.
     """
 
     path: str | Sequence[str] = ()
@@ -97,7 +99,7 @@ class RestoreCheckpointConfig:
         """The checkpoints to restore, none for a start from scratch.
 
         Raises:
-          FileNotFoundError: if there is no checkpoint; or if `mode` is "specific" and the path holds several.
+          FileNotFoundError: if there is no checkpoint; or if `mode` is "specific" and the path contains several.
         """
         paths = [self.path] if isinstance(self.path, (str, Path)) else list(self.path)
         found: list[AnyPath] = []
@@ -106,12 +108,9 @@ class RestoreCheckpointConfig:
                 found += all_checkpoints(path)
                 continue
             newest = find_checkpoint(path)
-            # What was converted has one checkpoint; of several it would be a guess.
-            if (
-                self.mode == "specific"
-                and not is_checkpoint(storage.as_path(path))
-                and len(several := all_checkpoints(path)) > 1
-            ):
+            # A converted model has one checkpoint; choosing one of several would be a guess.
+            is_guess = self.mode == "specific" and not is_checkpoint(storage.as_path(path))
+            if is_guess and len(several := all_checkpoints(path)) > 1:
                 raise FileNotFoundError(
                     f"{path} is a run's directory with {len(several)} checkpoints; name one of them, such as {newest}, "
                     "or set RestoreCheckpointConfig.mode = 'latest'."
@@ -134,12 +133,12 @@ class RestoreCheckpointConfig:
             )
         return str(found[0]) if found else None
 
-    def transformations(self, is_resuming: bool = False) -> list[RestoreStateTransformationFn]:
-        """What is done to the state of a checkpoint, in order."""
-        functions = list(self.state_transformation_fns)
-        if self.assignment_map is not None:
-            functions.insert(0, functools.partial(state_utils.apply_assignment_map, assignment_map=self.assignment_map))
-        return [functools.partial(f, is_resuming=True) for f in functions] if is_resuming else functions
+    def transformations(self) -> list[RestoreStateTransformationFn]:
+        """The functions to apply to the state of a checkpoint, in order."""
+        if self.assignment_map is None:
+            return list(self.state_transformation_fns)
+        rename = functools.partial(assignment_maps.apply_assignment_map, assignment_map=self.assignment_map)
+        return [rename, *self.state_transformation_fns]
 
 
 _EXACT = RestoreCheckpointConfig()
@@ -150,81 +149,73 @@ def load_state(
     shapes: TrainState,
     config: RestoreCheckpointConfig = _EXACT,
     init_fn: Callable[[], TrainState] | None = None,
-    is_resuming: bool = False,
 ) -> TrainState:
     """Restores one checkpoint into the shapes, dtypes and shardings of `shapes`.
 
-    A checkpoint without optimizer state is a start with a new one. Scanned and unrolled layers are converted.
+    If the checkpoint has no optimizer state, a new one is initialized. Scanned and unrolled layers are converted.
 
     Args:
       path: the checkpoint.
       shapes: `jax.ShapeDtypeStruct`s with shardings.
-      config: what is done to the tensors, and to those that do not fit.
-      init_fn: makes a new state, where tensors of one are needed; it is traced, and only those are computed.
-      is_resuming: the run goes on with its own checkpoint.
+      config: transformations, and which tensors may be missing or extra.
+      init_fn: returns a new state, for missing tensors; it is traced, and only these are computed.
 
     Raises:
       CheckpointMismatchError: naming the first tensors that are missing, extra or of another shape.
     """
     template = shapes.state_dict()
-    wanted = state_utils.flatten_state_dict(template)
-    tensors = _open(path, template, config, is_resuming)
+    wanted = assignment_maps.flatten_state_dict(template)
+    tensors = _open(path, template, config)
     missing = _missing(path, tensors, wanted, config)
     new = _initialize(path, missing, wanted, init_fn)
     restored = saved_tensors.read_tensors(tensors, {n: want for n, want in wanted.items() if n not in new})
-    flat = state_utils.flatten_state_dict(template, keep_empty_nodes=True)
+    flat = assignment_maps.flatten_state_dict(template, keep_empty_nodes=True)
     empty = {name: leaf for name, leaf in flat.items() if leaf is traverse_util.empty_node}
-    return shapes.restore_state(state_utils.unflatten_state_dict(restored | new | empty))
+    return shapes.restore_state(assignment_maps.unflatten_state_dict(restored | new | empty))
 
 
 def load_sharded_params(path: str | AnyPath, shapes: PyTree, config: RestoreCheckpointConfig = _EXACT) -> PyTree:
-    """The parameters of a checkpoint with the shapes, dtypes and shardings of `shapes`; other state stays on disk.
+    """The parameters of a checkpoint with the shapes, dtypes and shardings of `shapes`; reads nothing else.
 
     Raises:
       CheckpointMismatchError: as `load_state`.
     """
     path = find_checkpoint(path)
     template = {"target": shapes, "state": {"step": jax.ShapeDtypeStruct((), np.int32)}}
-    wanted = state_utils.flatten_state_dict({"target": shapes})
+    wanted = assignment_maps.flatten_state_dict({"target": shapes})
     tensors = {name: t for name, t in _open(path, template, config).items() if name.startswith("target/")}
     if missing := _missing(path, tensors, wanted, config):
         raise _mismatch(path, [f"{name}: missing" for name in missing])
-    return state_utils.unflatten_state_dict(saved_tensors.read_tensors(tensors, wanted))["target"]
+    return assignment_maps.unflatten_state_dict(saved_tensors.read_tensors(tensors, wanted))["target"]
 
 
 def load_params(path: str | AnyPath) -> dict[str, PyTree]:
-    """The parameters of a checkpoint as NumPy arrays in nested dicts, without any model.
+    """The parameters of a checkpoint as NumPy arrays in nested dicts, for use without a model.
 
-    Args:
-      path: a checkpoint, or a run's directory for its newest one.
+    The path is a checkpoint, or a run's directory for its newest one.
     """
-    tensors = saved_tensors.open_tensors(find_checkpoint(path))
-    tensors = {name: tensor for name, tensor in tensors.items() if name.startswith("target/")}
+    opened = saved_tensors.open_tensors(find_checkpoint(path))
+    tensors = {name: tensor for name, tensor in opened.items() if name.startswith("target/")}
     wanted = {name: jax.ShapeDtypeStruct(tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
-    return state_utils.unflatten_state_dict(saved_tensors.read_tensors(tensors, wanted))["target"]
+    return assignment_maps.unflatten_state_dict(saved_tensors.read_tensors(tensors, wanted))["target"]
 
 
-# ----------------------------------------------------- the tensors ---------------------------------------------------
-
-
-def _open(
-    path: str | AnyPath, template: PyTree, config: RestoreCheckpointConfig, is_resuming: bool = False
-) -> dict[str, SavedTensor]:
-    """A checkpoint's tensors as the configuration and the layout of the layers transform them."""
+def _open(path: str | AnyPath, template: PyTree, config: RestoreCheckpointConfig) -> dict[str, SavedTensor]:
+    """A checkpoint's tensors after the configured transformations, in the model's layout of the layers."""
     tensors = saved_tensors.open_tensors(storage.as_path(path))
-    if transformations := config.transformations(is_resuming):
-        state = state_utils.unflatten_state_dict(tensors)
+    if transformations := config.transformations():
+        state = assignment_maps.unflatten_state_dict(tensors)
         for transform in transformations:
             state = transform(state, template)
-        flat = state_utils.flatten_state_dict(state)
+        flat = assignment_maps.flatten_state_dict(state)
         tensors = {name: saved_tensors.from_array(leaf) for name, leaf in flat.items() if leaf is not None}
     if "optimizer" in config.reset:
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(_STATISTICS)}
     if "step" in config.reset:
         tensors["state/step"] = saved_tensors.from_array(np.zeros((), np.int32))
-    tensors, done = scan_layout.convert(tensors, state_utils.flatten_state_dict(template))
-    if done:
-        logger.info("%s: %s.", path, done)
+    tensors, message = layer_layouts.convert(tensors, assignment_maps.flatten_state_dict(template))
+    if message:
+        logger.info("%s: %s.", path, message)
     return tensors
 
 
@@ -234,10 +225,10 @@ def _missing(
     wanted: Mapping[str, jax.ShapeDtypeStruct],
     config: RestoreCheckpointConfig,
 ) -> list[str]:
-    """Names that have to be initialized, after checking the others.
+    """The names of the tensors to initialize, after checks of all others.
 
     Raises:
-      CheckpointMismatchError: if a shape differs, or a tensor is missing or extra and that is not allowed.
+      CheckpointMismatchError: if a shape differs, or a tensor is missing or extra where the configuration forbids it.
     """
     problems = [
         f"{name}: saved as {tensors[name].shape}, configured as {tuple(want.shape)}"
@@ -249,8 +240,8 @@ def _missing(
     for pattern in config.initialize:
         if not any(re.fullmatch(pattern, name) for name in wanted):
             raise ValueError(
-                f"RestoreCheckpointConfig.initialize has {pattern!r}, which matches no tensor of the model. Names are "
-                f"whole, such as {next(iter(wanted))}."
+                f"RestoreCheckpointConfig.initialize has {pattern!r}, which matches no tensor of the model. It must "
+                f"match a whole name, such as {next(iter(wanted))}."
             )
     statistics = {name for name in missing if without_optimizer and not name.startswith("target/")}
     new = [name for name in missing if any(re.fullmatch(pattern, name) for pattern in config.initialize)]
@@ -267,9 +258,9 @@ def _missing(
     if new:
         logger.info("%s: %d tensors are new and initialized, such as %s.", path, len(new), new[0])
     if "optimizer" in config.reset and any(name.startswith(_STATISTICS) for name in wanted):
-        logger.info("%s: the optimizer starts anew, as RestoreCheckpointConfig.reset has it.", path)
+        logger.info("%s: the optimizer state is initialized, because of RestoreCheckpointConfig.reset.", path)
     elif missing and without_optimizer:
-        logger.warning("%s holds no optimizer state: the optimizer starts anew.", path)
+        logger.warning("%s has no optimizer state: the optimizer state is initialized.", path)
     if others:
         logger.warning("%s: initialized from scratch (fallback_to_scratch): %s.", path, _some(others, 50))
     return missing
@@ -277,10 +268,10 @@ def _missing(
 
 def _mismatch(path: str | AnyPath, problems: Sequence[str]) -> CheckpointMismatchError:
     adapters = any(re.match(r"target/(.*/)?lora_[ab]: not in", problem) for problem in problems)
-    merge = "It has LoRA's factors, which `limba convert to-t5x` merges into the kernels. " if adapters else ""
+    merge = "It has LoRA's factors; `limba convert to-t5x` merges them into the kernels. " if adapters else ""
     return CheckpointMismatchError(
         f"{path} holds another network or optimizer than the gin files configure: {_some(problems, 5, '; ')}. {merge}"
-        "Use the gin files of that run, or another MODEL_DIR. To start from it all the same, set "
+        "Use the gin files of that run, or another MODEL_DIR. To start from this checkpoint anyway, set "
         "RestoreCheckpointConfig.fallback_to_scratch (missing tensors), .strict = False (extra ones), "
         ".assignment_map (other names) or .reset = ['optimizer'] (another optimizer)."
     )
@@ -297,14 +288,14 @@ def _initialize(
     wanted: Mapping[str, jax.ShapeDtypeStruct],
     init_fn: Callable[[], TrainState] | None,
 ) -> dict[str, jax.Array]:
-    """New values of some tensors, made where they are sharded."""
+    """New values of the named tensors, computed with their shardings."""
     if not names:
         return {}
     if init_fn is None:
         raise _mismatch(path, [f"{name}: missing" for name in names])
 
     def chosen() -> dict[str, jax.Array]:
-        flat = state_utils.flatten_state_dict(init_fn().state_dict())
+        flat = assignment_maps.flatten_state_dict(init_fn().state_dict())
         return {name: flat[name].astype(wanted[name].dtype) for name in names}
 
     return jax.jit(chosen, out_shardings={name: wanted[name].sharding for name in names})()

@@ -3,35 +3,39 @@
 import argparse
 from collections.abc import Sequence
 
-from limba import checkpoints, distributed, gin_utils, storage
+from limba.checkpoint_files import run_folder
+from limba.checkpoints import checkpointing
+from limba.gin_config import gin_files
+from limba.machine import storage
+from limba.workers import distributed
 
 
 def newest_checkpoint(run_dir: str) -> str:
-    """The checkpoint that a command means by a run's directory, as worker 0 sees it.
+    """The newest checkpoint of a run's directory, as worker 0 sees it; of a checkpoint, itself.
 
     Raises:
       FileNotFoundError: if there is none.
     """
-    return distributed.from_first("checkpoint", lambda: str(checkpoints.find_checkpoint(run_dir)))
+    return distributed.from_first("checkpoint", lambda: str(checkpointing.find_checkpoint(run_dir)))
 
 
 def parse(flags: argparse.Namespace, gin_file: str, bindings: Sequence[str] = ()) -> None:
-    """Parses what a run was, then a command's gin file and bindings, then what the flags have.
+    """Parses the gin of a run, then a command's gin file and bindings, then those of the flags.
 
-    The vocabulary is the checkpoint's own file: where the run had its may not be on this machine.
+    The vocabulary is the checkpoint's copy: the file that the run used may not be on this machine.
 
     Args:
       flags: with `run_dir`, a run's directory or one of its checkpoints; None leaves it to `--gin_file`.
-      gin_file: of the command, such as "gin/runs/infer_text.gin".
-      bindings: of the command.
+      gin_file, bindings: of the command, such as "gin/runs/infer_text.gin".
     """
     files, given = list(flags.gin_file), list(bindings)
     if flags.run_dir:
         checkpoint = storage.as_path(newest_checkpoint(flags.run_dir))
-        files = [str(checkpoint / "run" / "config.gin"), gin_file, *files]
-        vocabulary = checkpoint / "run" / "spiece.model"
-        if storage.is_file(vocabulary):
-            # What a run has recorded is in the scope of its macro, which comes before a binding without one.
-            file = f"seqio.SentencePieceVocabulary.sentencepiece_model_file = {str(vocabulary)!r}"
+        gin = checkpoint / run_folder.FOLDER / run_folder.GIN
+        files = [str(gin), gin_file, *files]
+        if vocabulary := run_folder.find_vocabulary(checkpoint):
+            # A run records its vocabulary in the scope of the macro, which wins over a binding without a scope.
+            library = "vocabularies" if "vocabularies.SentencePiece" in storage.read_bytes(gin).decode() else "seqio"
+            file = f"{library}.SentencePieceVocabulary.sentencepiece_model_file = {str(vocabulary)!r}"
             given += [f"VOCABULARY/{file}", file]
-    gin_utils.parse_gin_flags(files, [*given, *flags.gin_bindings], flags.gin_search_paths)
+    gin_files.parse_gin_flags(files, [*given, *flags.gin_bindings], flags.gin_search_paths)

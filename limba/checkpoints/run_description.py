@@ -1,7 +1,6 @@
-"""What a checkpoint says of its run in `run/`: seeds, network, vocabulary, the operative gin."""
+"""The description of a run in its checkpoints: seeds, network, vocabulary, the operative gin."""
 
 import dataclasses
-import json
 import logging
 import secrets
 from collections.abc import Mapping
@@ -11,42 +10,42 @@ from typing import Any
 import jax.numpy as jnp
 
 import limba
-from limba import checkpoints, code_versions, distributed, gin_utils
-from limba.data import DatasetConfig
-from limba.lora import LoRA
+from limba.checkpoint_files import run_folder
+from limba.checkpoints import checkpointing
+from limba.data.contract import DatasetConfig
+from limba.gin_config import gin_files
+from limba.machine import code_versions
+from limba.machine.storage import AnyPath
 from limba.models import EncoderDecoderModel
-from limba.storage import AnyPath
+from limba.models.lora import LoRA
+from limba.workers import distributed
 
 logger = logging.getLogger(__name__)
 
 
 def recorded(model_dir: AnyPath) -> dict[str, Any]:
-    """`run.json` of the newest checkpoint in which it is whole, as worker 0 reads it; empty for a new run."""
-    return distributed.from_first("record of the run", lambda: _recorded(model_dir))
+    """`run.json` of the newest checkpoint that has a readable one, as worker 0 reads it; empty for a new run."""
 
+    def read() -> dict[str, Any]:
+        for step in reversed(checkpointing.checkpoint_steps(model_dir)):
+            path = checkpointing.checkpoint_path(model_dir, step)
+            try:
+                return run_folder.load_run_info(path)
+            except (FileNotFoundError, KeyError, ValueError) as error:
+                logger.warning("%s has no readable run.json with its seeds (%s).", path, error)
+        return {}
 
-def _recorded(model_dir: AnyPath) -> dict[str, Any]:
-    for step in reversed(checkpoints.checkpoint_steps(model_dir)):
-        path = checkpoints.checkpoint_path(model_dir, step)
-        try:
-            return json.loads(checkpoints.load_files(path, "run")["run.json"])
-        except (KeyError, ValueError) as error:
-            logger.warning("%s does not say its seeds (%s).", path, error)
-    return {}
+    return distributed.from_first("record of the run", read)
 
 
 def choose_seeds(before: Mapping[str, Any], random_seed: int | None, dataset_seed: int | None) -> dict[str, int]:
-    """The seeds of this run: configured, else those it began with, else drawn. The same on every host.
+    """The seeds of this run, the same on every host: the configured ones, else those it began with, else drawn ones.
 
-    Args:
-      before: what `recorded` returned.
-      random_seed: of initialization and dropout.
-      dataset_seed: of order and corruption of the training data.
+    `before` is what `recorded` returned.
     """
-    seeds = {}
+    seeds, known = {}, before.get("seeds", {})
     for name, configured in (("random", random_seed), ("dataset", dataset_seed)):
-        known = before.get("seeds", {})
-        # Without a saved position the data start anew: from the same seed they would be the same examples again.
+        # Without a saved position the data start from the beginning: the same seed would repeat the same examples.
         keep = name in known and (name == "random" or before.get("position_saved", True))
         drawn = known[name] if keep else secrets.randbelow(2**31)
         seeds[name] = configured if configured is not None else drawn
@@ -58,23 +57,25 @@ def choose_seeds(before: Mapping[str, Any], random_seed: int | None, dataset_see
 def run_info(
     model: EncoderDecoderModel, dataset_config: DatasetConfig, seeds: Mapping[str, int], initial_step: int = 0
 ) -> dict[str, Any]:
-    """What `run/run.json` of a checkpoint says: all that a converter or a server needs to know of the run."""
+    """The content of `run/run.json`: everything that a converter or a server needs to know of the run."""
     network = getattr(model.module, "config", None)
     fields = dataclasses.asdict(network) if dataclasses.is_dataclass(network) else {}  # type: ignore[arg-type]
     if "dtype" in fields:
         fields["dtype"] = jnp.dtype(fields["dtype"]).name
     vocabulary: Any = model.output_vocabulary
     file = getattr(vocabulary, "sentencepiece_model_file", None)
+    if file and "://" not in file:
+        file = str(Path(file).expanduser().absolute())
     return {
         "limba_version": limba.__version__,
         "network": fields,
         **({"lora": model.module.description} if isinstance(model.module, LoRA) else {}),
-        "vocabulary": {
-            "class": type(vocabulary).__name__,
-            "sentencepiece_model_file": _absolute(file) if file else None,
-            "extra_ids": getattr(vocabulary, "extra_ids", 0),
-            "vocab_size": vocabulary.vocab_size,
-        },
+        "vocabulary": run_folder.vocabulary_record(
+            type(vocabulary).__name__,
+            file or None,
+            getattr(vocabulary, "extra_ids", 0),
+            vocabulary.vocab_size,
+        ),
         "task": dataset_config.name,
         "feature_lengths": dict(dataset_config.task_feature_lengths or {}),
         "batch_size": dataset_config.batch_size,
@@ -83,32 +84,23 @@ def run_info(
     }
 
 
-def _absolute(file: str) -> str:
-    return file if "://" in file else str(Path(file).expanduser().absolute())
-
-
 def run_files(
     model: EncoderDecoderModel,
     dataset_config: DatasetConfig,
     seeds: Mapping[str, int],
+    save: checkpointing.SaveCheckpointConfig | None,
+    *,
     initial_step: int,
     total_steps: int,
-    position_saved: bool,
-    rows_per_epoch: int | None = None,
+    rows_per_epoch: int | None,
 ) -> dict[str, bytes]:
-    """The content of `run/`: run.json, config.gin, and the vocabulary's file."""
+    """The content of `run/`; see `limba.checkpoint_files.run_folder`."""
     info = run_info(model, dataset_config, seeds, initial_step) | {
         "total_steps": total_steps,
-        "position_saved": position_saved,
+        "position_saved": save is not None and save.save_dataset,
         "rows_per_epoch": rows_per_epoch,
         "commits": code_versions.commits(),
     }
-    files = {
-        "run.json": json.dumps(info, indent=1).encode(),
-        "config.gin": gin_utils.operative_config().encode(),
-    }
-    vocabulary_file = info["vocabulary"]["sentencepiece_model_file"]
-    if vocabulary_file and Path(vocabulary_file).is_file():
-        # So that a checkpoint can be used on a machine that has nothing else of the run.
-        files["spiece.model"] = Path(vocabulary_file).read_bytes()
-    return files
+    file = info["vocabulary"]["sentencepiece_model_file"]
+    vocabulary = Path(file).read_bytes() if file and Path(file).is_file() else None
+    return run_folder.files(info, gin_files.operative_config(), vocabulary)

@@ -1,4 +1,4 @@
-"""What a training step changes: step, parameters, optimizer state. And how a run's first state is made."""
+"""The state that a training step changes: step, parameters, optimizer state; and its random beginning."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from flax import serialization, traverse_util
 from flax.linen import partitioning as nn_partitioning
 
-from limba.optimizers import OptimizerDef
-from limba.partitioning import PjitPartitioner
+from limba.optimizers.definitions import OptimizerDef
+from limba.partitioning.meshes import PjitPartitioner
 
 PyTree = Any
 
@@ -33,7 +33,7 @@ class TrainState:
     def state_dict(self) -> dict[str, PyTree]:
         """Nested dicts in the layout of T5X's checkpoints: `target`, `state/step`, `state/param_states`.
 
-        Only what holds arrays: optax's many empty states, and parameters without an optimizer, are left out.
+        Only arrays are in it: optax's many empty states, and parameters without an optimizer, are left out.
         """
         arrays = {path: x for path, x in _flat_state(self.opt_state).items() if _is_array(x)}
         param_states = {"param_states": traverse_util.unflatten_dict(arrays)} if arrays else {}
@@ -59,12 +59,10 @@ def _is_array(x: Any) -> bool:
 
 
 class TrainStateInitializer:
-    """Knows shapes and shardings of a run's state before there is one, and makes a random one.
+    """Shapes and shardings of a run's state, known before there is a state; and random states.
 
     Args:
-      optimizer_def: see `limba.optimizers`.
       init_fn: from a random key to `params` and `params_axes`, such as `EncoderDecoderModel.initial_variables`.
-      partitioner: mesh and rules.
 
     Attributes:
       param_shapes, param_axes: of the parameters alone; axes are logical.
@@ -81,15 +79,13 @@ class TrainStateInitializer:
         init_fn: Callable[[jax.Array], Mapping[str, PyTree]],
         partitioner: PjitPartitioner,
     ):
-        self._optimizer_def = optimizer_def
-        self._init_fn = init_fn
-        self._partitioner = partitioner
+        self._optimizer_def, self._init_fn, self._partitioner = optimizer_def, init_fn, partitioner
         variables = jax.eval_shape(init_fn, jax.random.key(0))
         self.param_shapes = variables["params"]
         self.param_axes = flax.core.unfreeze(nn_partitioning.get_axis_names(variables["params_axes"]))
         optimizer_def.set_param_axes(self.param_axes)
         partitioner.check_shapes(self.param_shapes, self.param_axes)
-        self.train_state_shapes = jax.eval_shape(self.new_state, jax.random.key(0))
+        self.train_state_shapes = jax.eval_shape(self._with_optimizer, self.param_shapes)
         self.train_state_axes: Any = TrainState(
             step=partitioner.replicated,  # type: ignore[arg-type]
             params=partitioner.shardings(self.param_axes),
@@ -98,17 +94,11 @@ class TrainStateInitializer:
 
     def new_state(self, rng: jax.Array) -> TrainState:
         """A new state wherever this is computed; it can be traced."""
-        params = self._init_fn(rng)["params"]
+        return self._with_optimizer(self._init_fn(rng)["params"])
+
+    def _with_optimizer(self, params: PyTree) -> TrainState:
         return TrainState(step=jnp.zeros((), jnp.int32), params=params, opt_state=self._optimizer_def.init(params))
 
     def from_scratch(self, init_rng: jax.Array) -> TrainState:
         """A randomly initialized state, created where it is sharded. The same numbers on every mesh."""
         return self._partitioner.jit(self.new_state, out_shardings=self.train_state_axes)(init_rng)
-
-    def sharded_shapes(self) -> TrainState:
-        """Shapes, dtypes and shardings of the state: what a checkpoint is restored into."""
-        return jax.tree.map(
-            lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding),
-            self.train_state_shapes,
-            self.train_state_axes,
-        )

@@ -1,7 +1,8 @@
 """The contract between the engine and the data.
 
 The engine asks for batches by a `DatasetConfig` and receives NumPy arrays under SeqIO's feature names. Whoever produces
-them (the `tasks` package, a benchmark, a test) needs nothing from the engine but this module.
+them (the `tasks` package, a benchmark, a test) needs nothing from the engine but this module. The functions that open
+SeqIO tasks are in `limba.tasks_door`.
 
 Feature names of an encoder-decoder batch, all int32 `[batch, length]`:
 
@@ -31,7 +32,6 @@ class DatasetConfig:
       mixture_or_task_name: a name in the SeqIO registry, or a SeqIO task or mixture itself.
       task_feature_lengths: tokens per feature, such as `{"inputs": 512, "targets": 114}`. None, for inference
         evaluation only, takes the longest of the examples.
-      split: a split of the task.
       batch_size: examples in the global batch, over all hosts.
       shuffle: whether examples are shuffled, each epoch differently.
       seed: makes order and corruption reproducible. None draws one, and the log says which.
@@ -41,11 +41,13 @@ class DatasetConfig:
       module: a Python module to import first, the one that registers the task.
       use_memory_cache: keep evaluation batches in host memory after the first pass.
       trim_output_features: cut features to their length instead of failing.
-      runtime_preprocessors, num_prefetch_threads, num_workers: of AirIO, which T5X also reads and Limba does not;
-        accepted as T5X's files leave them.
+      num_workers: processes of this host that make training batches, for tasks that need no SeqIO; 0 makes them in
+        threads. The batches are the same.
+      runtime_preprocessors, num_prefetch_threads: of AirIO, which T5X also reads and Limba does not; accepted as T5X's
+        files leave them.
       num_readers: logical readers that split the source. Part of the data order: the global batch at step n depends
         on it and on nothing else about the hosts. None means `default_num_readers(batch_size)`, or one per host for
-        a source that cannot be split into so many.
+        a source that has fewer parts.
     """
 
     mixture_or_task_name: Any
@@ -66,11 +68,13 @@ class DatasetConfig:
     num_readers: int | None = None
 
     def __post_init__(self):
-        if self.runtime_preprocessors or self.num_workers:
+        if self.runtime_preprocessors:
             raise ValueError(
-                "DatasetConfig.runtime_preprocessors and num_workers belong to AirIO tasks, which Limba does not read; "
-                "register the task with SeqIO."
+                "DatasetConfig.runtime_preprocessors belong to AirIO tasks, which Limba does not read; register the "
+                "task with tasks.registry, or with SeqIO."
             )
+        if self.num_workers is not None and (not isinstance(self.num_workers, int) or self.num_workers < 0):
+            raise ValueError(f"DatasetConfig.num_workers is {self.num_workers!r}; it is a number of processes, or 0.")
         if not isinstance(self.batch_size, int) or self.batch_size < 1:
             raise ValueError(
                 f"DatasetConfig.batch_size (BATCH_SIZE) is {self.batch_size!r}; it is a whole number of at least 1."
@@ -102,12 +106,12 @@ class DatasetConfig:
 
 
 def default_num_readers(batch_size: int) -> int:
-    """Readers when nobody says: 8, or the largest power of two below it that divides the batch."""
+    """The default number of readers: 8, or the largest power of two below it that divides the batch."""
     return math.gcd(batch_size, 8)
 
 
 @dataclasses.dataclass(frozen=True)
-class ReaderLayout:
+class ReaderRows:
     """Which rows of the global batch each reader makes, and which readers each host owns.
 
     Reader `r` yields rows `[r * rows_per_reader, (r + 1) * rows_per_reader)` of every global batch; host `h` owns a
@@ -204,99 +208,6 @@ class GetEvalDatasetFn(Protocol):
     def __call__(
         self, cfg: DatasetConfig, shard_id: int, num_shards: int, eval_steps: int | None, feature_converter_cls: Any
     ) -> Mapping[str, Any]: ...
-
-
-def get_dataset(
-    cfg: DatasetConfig,
-    shard_id: int,
-    num_shards: int,
-    feature_converter_cls: Any,
-    num_epochs: int | None = None,
-    continue_from_last_checkpoint: bool = False,
-) -> BatchIterator:
-    """The training stream of a SeqIO task or mixture: T5X's `utils.get_dataset`, but endless and resumable.
-
-    Args:
-      cfg: what to read.
-      shard_id, num_shards: this host, and how many there are.
-      feature_converter_cls: a SeqIO feature converter, or its name.
-      num_epochs, continue_from_last_checkpoint: accepted as T5X calls it for training: None and False.
-
-    Raises:
-      ValueError: for whatever is wrong with the task, and for a number of epochs.
-    """
-    if num_epochs is not None or continue_from_last_checkpoint:
-        raise ValueError(
-            "get_dataset makes the endless stream of training, whose position train() saves and restores; use "
-            "seqio.get_dataset for a number of epochs."
-        )
-    from tasks import pipeline  # TensorFlow comes in here, and only here.
-
-    return pipeline.get_train_batches(cfg, feature_converter_cls, shard_id, num_shards)
-
-
-def get_training_eval_datasets(
-    cfg: DatasetConfig,
-    shard_id: int,
-    num_shards: int,
-    eval_steps: int | None,
-    feature_converter_cls: Any,
-    deterministic: bool = False,
-) -> EvalBatches:
-    """The evaluation sets of each task, and of the mixture: T5X's `utils.get_training_eval_datasets`.
-
-    Args:
-      cfg: what to read.
-      shard_id, num_shards: this host, and how many there are.
-      eval_steps: batches that will be used of each; None means the whole split.
-      feature_converter_cls: a SeqIO feature converter, or its name.
-      deterministic: must be False; the order is always that of the files.
-    """
-    del eval_steps  # Batches are made when they are asked for.
-    if deterministic:
-        raise ValueError("get_training_eval_datasets.deterministic needs data that T5X does not publish; leave it out.")
-    from tasks import pipeline
-
-    return pipeline.get_eval_batches(cfg, feature_converter_cls, shard_id, num_shards)
-
-
-def facts(cfg: DatasetConfig) -> dict[str, str]:
-    """What must be the same on all hosts for `get_dataset` to give them rows of the same batches, as words to compare.
-
-    Each host resolves a branch of a data set on the hub by itself, and may see another commit, another corpus folder or
-    another vocabulary file. After a saved position was restored it is the commit that the run goes on with.
-
-    Args:
-      cfg: what to read; the seed that the run has, not None.
-
-    Returns:
-      "task", "split", "seed"; "source of NAME" and "vocabulary of NAME" of each task; and "data order", a checksum of
-      everything that the order of examples depends on.
-
-    Raises:
-      ValueError, FileNotFoundError: if the task or its corpus is not there.
-    """
-    from tasks import pipeline
-
-    return pipeline.data_facts(cfg)
-
-
-def verify_matching_vocabs(cfg: DatasetConfig, model: Any) -> None:
-    """Checks that a task makes the ids that the model knows: T5X's `utils.verify_matching_vocabs`.
-
-    Raises:
-      ValueError: if a vocabulary of the task is not the model's.
-    """
-    from tasks import task_vocabularies
-
-    task_vocabularies.check_task_vocabularies(cfg, model.input_vocabulary, model.output_vocabulary)
-
-
-def get_vocabulary(cfg: DatasetConfig) -> tuple[Any, Any]:
-    """The vocabularies of a task's inputs and targets: T5X's `utils.get_vocabulary`."""
-    from tasks import task_vocabularies
-
-    return task_vocabularies.task_vocabularies(cfg)
 
 
 def round_vocab_size_to_multiple(vocabulary: Any, divisor: int = 128) -> int:

@@ -1,9 +1,9 @@
-"""What the commands have in common: flags, logging, other processes of the run, and errors as one message.
+"""The shared parts of the commands: flags, logging, joining other processes of the run, and errors as one message.
 
 --gin_file=PATH             may be given several times; later files override earlier ones
 --gin.NAME=VALUE            one binding, applied after the files; strings need their own quotes
 --gin_bindings="NAME = V"   the same
---gin_search_paths=A,B      where gin files and their includes are looked for, before this repository
+--gin_search_paths=A,B      folders to search for gin files and their includes, before this repository
 """
 
 import argparse
@@ -13,8 +13,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from limba import distributed, handshake, peers, storage
-from limba.gin_utils import GinError, get_gin_config_str
+from limba import tasks_door
+from limba.gin_config.gin_files import GinError, get_gin_config_str
+from limba.machine import import_errors, library_patches, storage
+from limba.workers import distributed, handshake, heartbeats
 
 
 def argument_parser(command: str, description: str) -> argparse.ArgumentParser:
@@ -27,32 +29,30 @@ def argument_parser(command: str, description: str) -> argparse.ArgumentParser:
     )
     add_gin_flags(parser)
     parser.add_argument(
-        "--buckets", metavar="DIR", help="where buckets are mounted: gs://NAME/x is read and written as DIR/NAME/x"
+        "--buckets", metavar="DIR", help="folder of mounted buckets: gs://NAME/x is read and written as DIR/NAME/x"
     )
     _add_t5x_flags(parser)
-    # The other commands are for one machine, also on a worker of a pod.
+    # The other commands use one machine, also on a worker of a pod.
     parser.set_defaults(joins_cluster=command in ("train", "eval", "infer"))
     return parser
 
 
 def add_gin_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags of gin itself."""
     parser.add_argument("--gin_file", action="append", default=[], metavar="PATH", help="a gin file; repeatable")
     parser.add_argument(
         "--gin_bindings", action="append", default=[], metavar="'NAME = VALUE'", help="a binding; repeatable"
     )
     parser.add_argument(
-        "--gin_search_paths", default="", metavar="A,B", help="folders in which gin files and includes are looked for"
+        "--gin_search_paths", default="", metavar="A,B", help="folders to search for gin files and their includes"
     )
 
 
 def _add_t5x_flags(parser: argparse.ArgumentParser) -> None:
-    """What T5X's commands take besides gin's flags."""
     group = parser.add_argument_group("T5X's flags")
     group.add_argument("--dry_run", **_SWITCH, help="parse and check the configuration, print it, and stop")
-    group.add_argument("--tfds_data_dir", metavar="DIR", help="where TensorFlow Datasets has its data")
+    group.add_argument("--tfds_data_dir", metavar="DIR", help="folder of TensorFlow Datasets' data")
     group.add_argument(
-        "--seqio_additional_cache_dirs", default="", metavar="A,B", help="where SeqIO's cached tasks are looked for"
+        "--seqio_additional_cache_dirs", default="", metavar="A,B", help="folders to search for SeqIO's cached tasks"
     )
     group.add_argument("--multiprocess_gpu", **_SWITCH, help="join the processes of several hosts into one run")
     distributed.add_flags(group)
@@ -74,10 +74,10 @@ _SWITCH: dict[str, Any] = {"nargs": "?", "const": True, "default": False, "type"
 
 
 def parse_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
-    """Parses the flags of a command and does what those of T5X ask for, before anything touches a device.
+    """Parses the flags of a command and applies T5X's, before JAX touches a device.
 
     Raises:
-      GinError: for flags that Limba has nothing for, or that lack each other.
+      GinError: for flags that Limba does not support, or that need another flag.
     """
     for argument in argv:
         if argument.startswith(("--fdl", "--fiddle")):
@@ -88,33 +88,30 @@ def parse_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argpars
     if flags.buckets:
         storage.mount_buckets(flags.buckets)
     if flags.tfds_data_dir or flags.seqio_additional_cache_dirs:
-        from tasks import sources
-
-        sources.set_folders(flags.tfds_data_dir, [d for d in flags.seqio_additional_cache_dirs.split(",") if d])
+        tasks_door.set_folders(flags.tfds_data_dir, [d for d in flags.seqio_additional_cache_dirs.split(",") if d])
     return flags
 
 
 def _join_others(flags: argparse.Namespace) -> None:
-    """Joins the other processes of the run, where there are any."""
-    given = {name: getattr(flags, name) for name in ("coordinator_address", "process_count", "process_index")}
-    given = {name: value for name, value in given.items() if value is not None}
+    """Joins the other processes of the run, if there are any."""
+    names = ("coordinator_address", "process_count", "process_index")
+    given = {name: getattr(flags, name) for name in names if getattr(flags, name) is not None}
     if given and not flags.multiprocess_gpu:
-        raise GinError(
-            f"--{next(iter(given))} says how to join several processes; add --multiprocess_gpu to join them."
-        )
-    timeout = flags.initialization_timeout
+        first = next(iter(given))
+        raise GinError(f"--{first} is for runs with several processes; add --multiprocess_gpu to join them.")
     if flags.dry_run:
         return
-    place = distributed.find_place(given, flags.multiprocess_gpu, flags.joins_cluster, timeout)
-    if place is not None:
-        distributed.join(place, timeout)
-        peers.start()
+    timeout = flags.initialization_timeout
+    settings = distributed.find_cluster(given, flags.multiprocess_gpu, flags.joins_cluster, timeout)
+    if settings is not None:
+        distributed.join(settings, timeout)
+        heartbeats.start()
 
 
 def start(function: Callable[..., Any], flags: argparse.Namespace, **arguments: Any) -> None:
-    """Calls what gin has configured, or with --dry_run prints the configuration instead.
+    """Calls the function that gin has configured; with --dry_run prints the configuration instead.
 
-    Where several processes run as one, they first compare their code and configuration.
+    If the run has several processes, they first compare their code and configuration.
     """
     if flags.dry_run:
         print(get_gin_config_str())
@@ -130,7 +127,7 @@ def rewrite_gin_flags(argv: Sequence[str]) -> list[str]:
         if argument.startswith("--gin."):
             name, equals, value = argument.removeprefix("--gin.").partition("=")
             if not equals:
-                raise GinError(f"{argument} lacks a value; write --gin.{name}=VALUE.")
+                raise GinError(f"{argument} has no value; write --gin.{name}=VALUE.")
             argument = f"--gin_bindings={name} = {value}"
         rewritten.append(argument)
     return rewritten
@@ -140,19 +137,21 @@ def rewrite_gin_flags(argv: Sequence[str]) -> list[str]:
 
 
 def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
-    """Runs a command's main; what the user can mend is one message and exit code 1, without a traceback.
+    """Runs a command's main. Errors that the user can fix are one message without traceback, and exit code 1.
 
     `LIMBA_TRACEBACK=1` shows the traceback too.
     """
     _set_up_logging()
-    with peers.membership():
+    library_patches.install()
+    with heartbeats.membership():
         try:
             code = main(list(sys.argv[1:] if argv is None else argv))
         except (ValueError, OSError, RuntimeError, ImportError, TypeError) as error:
             if os.environ.get("LIMBA_TRACEBACK") or (isinstance(error, TypeError) and not _is_unbound(error)):
                 raise
-            print(f"error: {without_gin_trailer(error)}", file=sys.stderr)
-            peers.tell_failure(error, without_gin_trailer(error))
+            message = import_errors.missing_extra(error) or without_gin_trailer(error)
+            print(f"error: {message}", file=sys.stderr)
+            heartbeats.tell_failure(error, message)
             code = 1
         except KeyboardInterrupt:
             print("\ninterrupted", file=sys.stderr)
@@ -161,9 +160,9 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
 
 
 def _set_up_logging() -> None:
-    """Our own messages from INFO on, everybody else's errors only."""
+    """Shows Limba's messages from INFO on, and the errors of other libraries."""
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(message)s", stream=sys.stderr, force=True)
-    # Gin logs every place where a file is not, and then raises the same.
+    # Gin logs each folder in which a file is missing, and then raises an error with the same text.
     for handler in logging.getLogger().handlers:
         handler.addFilter(lambda record: not record.getMessage().startswith("Path not found"))
     for ours in ("limba", "tasks", "convert"):
@@ -173,12 +172,12 @@ def _set_up_logging() -> None:
 
 
 def _is_unbound(error: TypeError) -> bool:
-    """Whether a gin file left out what a function needs; other TypeErrors are programming errors."""
+    """Whether the gin files lack a binding that a function needs; other TypeErrors are programming errors."""
     return "No values supplied by Gin or caller for arguments" in str(error)
 
 
 def without_gin_trailer(error: Exception) -> str:
-    """Gin appends where in the configuration a call came from; the message proper comes first."""
+    """The message without gin's trailer, which tells from where in the configuration the call came."""
     message = str(error)
     for marker in ("\n  Gin had values bound for", "\n  In call to configurable", "\n\nIn call to configurable"):
         message = message.partition(marker)[0]

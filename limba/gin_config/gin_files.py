@@ -1,9 +1,8 @@
-"""Gin files: found, read and checked; and T5X's functions of this name, which gin files bind.
+"""Finds, reads and checks gin files; and T5X's functions of `gin_utils`, which gin files bind.
 
-The flags that give them to a command are those of `limba/commands.py`.
+The commands' flags for gin files are in `limba/gin_config/command_line.py`.
 """
 
-import difflib
 import io
 import logging
 import os
@@ -20,12 +19,13 @@ except ImportError as error:
     # This repository's own folder gin/ imports as an empty namespace package.
     raise ImportError("gin-config is not installed; run `pip install -e .` or launch/quickstart.sh first.") from error
 
-from limba import gin_messages, import_errors, native_logs, patches, rooms, storage, t5x_compat, t5x_gin_files
-from limba.rooms import REPOSITORY
+from limba.gin_config import gin_names, messages, t5x_files, t5x_names
+from limba.machine import import_errors, library_patches, native_logs, repository, storage
+from limba.machine.repository import REPOSITORY
 
 logger = logging.getLogger(__name__)
 
-# TensorFlow, which tasks bring in, reports missing GPUs from C++, where no logger of Python's can stop it.
+# TensorFlow, which tasks import, reports missing GPUs from C++, where Python's loggers cannot stop it.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
@@ -34,7 +34,7 @@ class GinError(ValueError):
 
     Attributes:
       what: the message without the place.
-      places: file and line, the innermost of nested includes first; empty for what is not in a file.
+      places: files and lines, the innermost of nested includes first; empty for a binding of the command line.
     """
 
     def __init__(self, what: str, places: Sequence[tuple[str, int]] = ()):
@@ -49,28 +49,28 @@ _search_paths: list[Path] = []
 
 
 def set_search_paths(search_paths: str) -> None:
-    """Where files and includes are looked for from now on: these folders, the working directory, this repository.
+    """Sets the folders of files and includes: these, then the working directory, then this repository.
 
-    What T5X's users include from T5X itself, `t5x/…`, is looked for there too; only what is in none of them is ours.
+    Includes of T5X's own files, `t5x/…`, are also searched there first; Limba's replacements come last.
     """
     _search_paths[:] = [Path(path).expanduser() for path in search_paths.split(",") if path]
     _search_paths.append(Path())
-    if t5x_compat.uses_installed_t5x() and (folder := t5x_compat.installed("t5x")):
+    if t5x_names.uses_installed_t5x() and (folder := t5x_names.installed("t5x")):
         _search_paths.append(folder.parent)
     _search_paths.append(REPOSITORY)
     # Gin would look in the working directory first, then take the folders of an include path for Python packages, and
-    # stumble over those that have no __init__.py. It has no public way to replace its readers.
+    # fail at folders without __init__.py. It has no public way to replace its readers.
     gin_config._FILE_READERS[:] = [(_open_gin_file, lambda name: _locate(name) is not None)]
 
 
 def _locate(name: str) -> Path | str | None:
-    """The file that a name of a gin file means, or the text of one of T5X's that this repository stands in for."""
+    """The file of this name, or the text of Limba's replacement for one of T5X's; None if there is neither."""
     if storage.is_remote(name):
         return _remote(name)
     for folder in _search_paths:
         if (folder / name).is_file():
             return folder / name
-    return None if t5x_compat.uses_installed_t5x() else t5x_gin_files.stand_in(name, REPOSITORY)
+    return None if t5x_names.uses_installed_t5x() else t5x_files.replacement(name, REPOSITORY)
 
 
 def _remote(url: str) -> str | None:
@@ -92,7 +92,7 @@ def _open_gin_file(name: str) -> IO[str]:
 
 # -------------------------------------------------------- parsing -----------------------------------------------------
 
-# What gin raises for files that do not parse or name what is not there.
+# Gin's errors for files that do not parse, or that use names that do not exist.
 PARSE_ERRORS = (
     *(ValueError, TypeError, AttributeError, NameError, ImportError, OSError, SyntaxError, RuntimeError),
     tokenize.TokenError,
@@ -103,8 +103,7 @@ def parse_gin_flags(files: Sequence[str], bindings: Sequence[str], search_paths:
     """Reads files, then bindings, into gin's configuration.
 
     Raises:
-      GinError: for a file that is not there, a name that does not exist, a value that does not parse, a macro that is
-        used and not bound.
+      GinError: for a missing file, an unknown name, a value that does not parse, or a macro that is used and not bound.
     """
     parse_files(files, search_paths)
     _check_overrides(bindings, _macros_in(gin.config_str()) | _macros_bound_in(gin.config_str()))
@@ -118,43 +117,43 @@ def parse_files(files: Sequence[str], search_paths: str = "") -> None:
     """Reads files into gin's configuration; macros may still be unbound.
 
     Raises:
-      GinError: for a file that is not there, a name that does not exist, a value that does not parse.
+      GinError: for a missing file, an unknown name, or a value that does not parse.
     """
-    t5x_compat.install()
-    patches.install()
-    rooms.warn_of_hidden_modules()
+    t5x_names.install()
+    library_patches.install()
+    repository.warn_of_hidden_modules()
     set_search_paths(search_paths)
     for file in files:
         if _locate(file) is None:
             folders = ", ".join(str(folder.absolute()) for folder in _search_paths)
-            raise GinError(f"--gin_file={file} does not exist below {folders}.{gin_messages.nearest_gin_file(file)}")
+            raise GinError(f"--gin_file: {messages.missing_file(file)} Limba searched {folders}.")
         try:
-            with native_logs.filtered():  # Task modules named in the files bring TensorFlow in.
+            with native_logs.filtered():  # Task modules that the files import may import TensorFlow.
                 gin.parse_config_file(file)
         except Exception as error:  # A module that a file imports may raise anything.
             if import_errors.describe(error) is None and not isinstance(error, PARSE_ERRORS):
                 raise
-            raise GinError(gin_messages.explanation(error), gin_messages.places(error)) from error
+            raise GinError(messages.explanation(error), messages.places(error)) from error
 
 
 def parse_binding(binding: str) -> None:
-    """Binds one value of the command line, whose name may be the one of T5X's gin files or ours."""
+    """Binds one value of the command line; its name may be T5X's or Limba's."""
     shown = f"--gin.{binding.replace(' = ', '=', 1)}"
     try:
         gin.parse_config(binding)
     except PARSE_ERRORS as error:
-        # Gin knows a function by the module that a file imported it from; there may be other names for it.
-        imports = gin_messages.imports_for(binding)
+        # Gin knows a function only by the name under which a file imported it.
+        imports = gin_names.imports_for(binding)
         if not imports or "No configurable matching" not in str(error):
-            raise GinError(f"{shown}: {gin_messages.explanation(error)}") from error
+            raise GinError(f"{shown}: {messages.explanation(error)}") from error
         try:
             gin.parse_config(f"from __gin__ import dynamic_registration\n{imports}\n{binding}")
         except PARSE_ERRORS as again:
-            raise GinError(f"{shown}: {gin_messages.explanation(again)}") from again
+            raise GinError(f"{shown}: {messages.explanation(again)}") from again
 
 
 def _warn_of_scopes(binding: str) -> None:
-    """Says where a binding without a scope has no effect: a file bound the same value in a scope, which comes first."""
+    """Warns if a binding without a scope has no effect: a binding of the same value in a scope takes precedence."""
     name = binding.partition("=")[0].strip()
     selector, _, parameter = name.rpartition(".")
     for (scope, full), values in gin.config._CONFIG.items():
@@ -168,7 +167,7 @@ def _warn_of_scopes(binding: str) -> None:
 
 
 def configurable(function: Callable[..., Any], module: str) -> Callable[..., Any]:
-    """The function as gin calls it: registered, unless a gin file that was read before did that under its own name."""
+    """The function as gin calls it. Registers it, unless a gin file has done so by importing it."""
     try:
         return gin.get_configurable(function)
     except ValueError:
@@ -177,32 +176,26 @@ def configurable(function: Callable[..., Any], module: str) -> Callable[..., Any
 
 # --------------------------------------------------------- checks -----------------------------------------------------
 
-# Macros that a run may leave out, and what they are then. A file read after the run's cannot bind them itself: that
-# would override the run's.
-_DEFAULTS = {"MIXTURE_OR_TASK_MODULE": None}
-
 
 def _check_bound(used: set[str]) -> None:
     for name in sorted(name for name in used if "." not in name):  # with a dot it is a constant, not a macro
         try:
             gin.query_parameter(f"%{name}")
         except ValueError:
-            if name in _DEFAULTS:
-                gin.bind_parameter(f"%{name}", _DEFAULTS[name])
+            if name == "MIXTURE_OR_TASK_MODULE":
+                # A run may leave it out. A gin file that is read after the run's would override the run's binding.
+                gin.bind_parameter(f"%{name}", None)
                 continue
             hint = "include a file of gin/models/ before the run's" if name == "MODEL" else f"add --gin.{name}=…"
             raise GinError(f"{name} is used in the gin files and not bound anywhere: {hint}.") from None
 
 
 def _check_overrides(bindings: Sequence[str], known: set[str]) -> None:
-    """An override of a macro that no file knows is a typing error: gin itself would ignore it in silence."""
+    """Raises GinError for a macro that no file uses, which gin would ignore without a message."""
     for binding in bindings:
         name = binding.partition("=")[0].strip()
-        if "." in name or "/" in name or not name.isupper():
-            continue
-        if name not in known:
-            nearest = difflib.get_close_matches(name, sorted(known), n=3)
-            hint = f" Did you mean {', '.join(nearest)}?" if nearest else f" The files use {', '.join(sorted(known))}."
+        if name.isupper() and "." not in name and "/" not in name and name not in known:
+            hint = t5x_names.did_you_mean(name, known) or f" The files use {', '.join(sorted(known))}."
             raise GinError(f"--gin.{name} overrides a name that no gin file uses.{hint}")
 
 
@@ -215,14 +208,7 @@ def _macros_bound_in(config: str) -> set[str]:
 
 
 def require_bindings(**examples: str) -> None:
-    """Checks that no macro in use is still `%gin.REQUIRED`.
-
-    Args:
-      **examples: what to give for a macro.
-
-    Raises:
-      GinError: naming all of them.
-    """
+    """Raises GinError that names the macros in use that are still `%gin.REQUIRED`, with an example value for each."""
     config = gin.config_str()
     used = _macros_in(config)
     missing = []
@@ -235,7 +221,7 @@ def require_bindings(**examples: str) -> None:
 
 
 def require_training_bindings() -> None:
-    """`require_bindings`, with what to give for the macros of a training."""
+    """`require_bindings` with example values for the macros of a training run."""
     require_bindings(
         MODEL_DIR="\"'runs/my_run'\"",
         MIXTURE_OR_TASK_NAME="\"'my_task'\"",
@@ -247,12 +233,12 @@ def require_training_bindings() -> None:
 
 
 def operative_config() -> str:
-    """The bindings in use, as a gin file that repeats the run."""
+    """The bindings that the run used, as a gin file."""
     return gin.operative_config_str()
 
 
 def get_gin_config_str(show_provenance: bool = False) -> str:
-    """All bindings. Which file each comes from (`show_provenance`) is not kept."""
+    """All bindings. `show_provenance` (the file of each binding) is not supported."""
     if show_provenance:
         raise ValueError("get_gin_config_str.show_provenance is True, but gin-config keeps no provenance; set False.")
     return gin.config_str()
@@ -261,10 +247,7 @@ def get_gin_config_str(show_provenance: bool = False) -> str:
 def summarize_gin_config(model_dir: str, summary_writer: Any, step: int) -> None:
     """Writes the operative configuration as `<model_dir>/config.gin` and as TensorBoard's text `config`.
 
-    Args:
-      model_dir: made if needed.
-      summary_writer: with clu's `write_texts`, such as `writers.SummaryWriter`; or None.
-      step: that the run begins at.
+    Creates `model_dir` if needed. `summary_writer` has clu's `write_texts`, as `writers.SummaryWriter` has, or is None.
     """
     config = operative_config()
     Path(model_dir).mkdir(parents=True, exist_ok=True)

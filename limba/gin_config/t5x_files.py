@@ -1,7 +1,7 @@
-"""What stands in for T5X's own gin files where a user's file includes them and there is no checkout of T5X.
+"""Limba's replacements for T5X's own gin files, for includes of user files without a checkout of T5X.
 
-Run files, and what has no counterpart among ours, are files below `gin/t5x/`. T5X's model files are made of ours: the
-same sizes, with T5X's vocabulary, which has the sentinels in its file.
+Run files, and files without a counterpart in Limba, are below `gin/t5x/`. T5X's model files are composed from Limba's:
+the same sizes, with T5X's vocabulary, whose file contains the sentinels.
 """
 
 from pathlib import Path
@@ -12,11 +12,11 @@ class _Family(NamedTuple):
     """A folder of T5X's model files.
 
     Attributes:
-      folder: the one of ours.
-      vocabulary: T5X's vocabulary file, if it has the sentinels in it.
-      network: T5X's module; files that include a model call its classes `network.…` without importing them, so they
-        must be known by that name before ours give them another.
-      bound: the class of the network and that of its configuration.
+      folder: Limba's folder with the same sizes.
+      vocabulary: T5X's vocabulary file, if it contains the sentinels.
+      network: T5X's module. Files that include a model use `network.…` without importing it, so the module must be
+        imported under this name before Limba's file imports it under another.
+      bound: the class of the network, and the class of its configuration.
     """
 
     folder: str
@@ -40,24 +40,25 @@ _FAMILIES = {
     ),
 }
 
+_T5X_SPELLING = {"3b.gin": "3B.gin", "11b.gin": "11B.gin"}
 # The tiny files of all of T5X's families are T5 1.1.
 _EXCEPTIONS = {
     f"t5x/examples/t5/{family}/tiny.gin": "t5x/examples/t5/t5_1_1/tiny.gin" for family in ("t5_1_0", "mt5", "byt5")
 }
 
-# umT5's runs: a size of mT5 and these, in T5X's order.
+# umT5's run files: a size of mT5 and these optimizers, in T5X's order.
 _UMT5 = "t5x/examples/scalable_t5/umt5"
 _UMT5_OPTIMIZERS = dict.fromkeys(("small", "base", "large", "xl"), "adafactor") | {"xxl": "adafactor_momentum_nofactor"}
 
 
-def stand_in(name: str, repository: Path) -> Path | str | None:
-    """The file, or the text, that stands in for T5X's gin file `name`; None if nothing does.
+def replacement(name: str, repository: Path) -> Path | str | None:
+    """The file or the text that replaces T5X's gin file `name`; None if there is none.
 
     Args:
       name: an include path such as `t5x/examples/t5/t5_1_1/base.gin`.
       repository: the folder that holds `gin/`.
     """
-    # NVIDIA's copies of the files differ in nothing that is kept here.
+    # NVIDIA's copies differ only in values that these files do not set.
     name = name.replace("t5x/contrib/gpu/t5/configs/", "t5x/configs/").replace("t5x/contrib/gpu/", "t5x/examples/")
     name = _EXCEPTIONS.get(name, name)
     file = repository / "gin" / name
@@ -74,19 +75,15 @@ def stand_in(name: str, repository: Path) -> Path | str | None:
 
 
 def names(repository: Path) -> list[str]:
-    """The include paths of T5X's that something stands in for."""
+    """The include paths of T5X's files that Limba replaces."""
     files = [str(path.relative_to(repository / "gin")) for path in (repository / "gin" / "t5x").rglob("*.gin")]
     models = [
-        f"{folder}/{_t5x_spelling(path.name)}"
+        f"{folder}/{_T5X_SPELLING.get(path.name, path.name)}"
         for folder, family in _FAMILIES.items()
         for path in (repository / family.folder).glob("*.gin")
     ]
     umt5 = [f"{_UMT5}/pretrain_{size}.gin" for size in _UMT5_OPTIMIZERS]
     return sorted({*files, *models, *umt5, *_EXCEPTIONS})
-
-
-def _t5x_spelling(file: str) -> str:
-    return {"3b.gin": "3B.gin", "11b.gin": "11B.gin"}.get(file, file)
 
 
 def _model_text(ours: str, family: _Family) -> str:
@@ -98,18 +95,22 @@ def _model_text(ours: str, family: _Family) -> str:
         f"network.{module}.config = @network.{config}()",
         f"include {ours!r}",
     ]
+    # T5X's users bind SeqIO's vocabularies.
     if family.vocabulary:
-        lines += [f"VOCABULARY_FILE = {family.vocabulary!r}", "seqio.SentencePieceVocabulary.extra_ids = 0"]
+        lines += [
+            f"VOCABULARY_FILE = {family.vocabulary!r}",
+            "VOCABULARY = @seqio.SentencePieceVocabulary()",
+            "seqio.SentencePieceVocabulary.sentencepiece_model_file = %VOCABULARY_FILE",
+            "seqio.SentencePieceVocabulary.extra_ids = 0",
+        ]
+    else:
+        lines.append("VOCABULARY = @seqio.ByteVocabulary()")
     return "\n".join(lines) + "\n"
 
 
 def _umt5_text(size: str) -> str:
-    pieces = (
-        "architectures/encoder_decoder",
-        "runs/pretraining_common",
-        f"optimizer/{_UMT5_OPTIMIZERS[size]}",
-        "vocab",
-    )
+    optimizer = f"optimizer/{_UMT5_OPTIMIZERS[size]}"
+    pieces = ("architectures/encoder_decoder", "runs/pretraining_common", optimizer, "vocab")
     lines = [
         "from __gin__ import dynamic_registration",
         "from t5x import partitioning",

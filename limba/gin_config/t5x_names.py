@@ -1,9 +1,9 @@
 """T5X's and T5's module names, for gin files and task modules written for T5X.
 
-`t5x.adafactor.Adafactor` is `limba.adafactor.Adafactor`: the same object, so bindings under both names are one.
-Modules are aliased lazily and only while no real T5X is asked for: the environment variable `LIMBA_T5X` is "alias"
-(the default) or "installed". `t5`, which T5X's task modules import, is aliased where it is not installed. The scripts
-that T5X's gin files take from `__main__` (`train`, `evaluate`, `infer` …) are found there too, whatever was started.
+`t5x.adafactor.Adafactor` and `limba.optimizers.adafactor.Adafactor` are one object, so a binding counts for both names.
+Modules are aliased when they are imported. With the environment variable `LIMBA_T5X=installed` (instead of "alias", the
+default) an installed T5X is used. `t5`, which T5X's task modules import, is aliased if it is not installed. The scripts
+that T5X's gin files import from `__main__` (`train`, `evaluate`, `infer` …) are found there in every command.
 """
 
 import difflib
@@ -14,85 +14,88 @@ import logging
 import os
 import sys
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-# The module of T5X or T5: where its names live here, in the order they are looked for.
+# The module of T5X or T5: Limba's modules with its names, in the order of the search.
 MODULES: Mapping[str, tuple[str, ...]] = {
     "t5x": (),
-    "t5x.adafactor": ("limba.adafactor",),
-    "t5x.checkpoints": ("limba.checkpoints",),
-    "t5x.decoding": ("limba.decoding",),
-    "t5x.eval": ("limba.eval", "limba.evaluation"),
-    "t5x.gin_utils": ("limba.gin_utils",),
-    "t5x.infer": ("limba.infer", "tasks.inference", "tasks.tfexample"),
-    "t5x.losses": ("limba.losses",),
-    "t5x.metrics": ("limba.metrics",),
+    "t5x.adafactor": ("limba.optimizers.adafactor",),
+    "t5x.checkpoints": ("limba.checkpoints.checkpointing",),
+    "t5x.decoding": ("limba.models.decoding", "limba.models.beam_search", "limba.models.decoding_state"),
+    "t5x.eval": ("limba.eval", "limba.inference.evaluation"),
+    "t5x.gin_utils": ("limba.gin_config.gin_files",),
+    "t5x.infer": ("limba.infer", "limba.inference.shard_files", "tasks.predictions", "tasks.t5.tfexample"),
+    "t5x.losses": ("limba.models.losses",),
+    "t5x.metrics": ("limba.models.metrics",),
     "t5x.models": (
-        "limba.models",
-        "limba.base_model",
-        "limba.encoder_decoder_model",
-        "limba.decoder_only_model",
-        "limba.metrics",
+        *("limba.models", "limba.models.base_model", "limba.models.encoder_decoder_model"),
+        *("limba.models.decoder_only_model", "limba.models.metrics"),
     ),
-    "t5x.optimizers": ("limba.optimizers",),
-    "t5x.partitioning": ("limba.partitioning",),
+    "t5x.optimizers": ("limba.optimizers.definitions",),
+    "t5x.partitioning": ("limba.partitioning.meshes",),
     "t5x.precompile": ("limba.precompile",),
-    "t5x.state_utils": ("limba.state_utils",),
+    "t5x.state_utils": ("limba.checkpoint_files.assignment_maps",),
     "t5x.train": ("limba.train",),
-    "t5x.train_state": ("limba.train_state",),
-    "t5x.trainer": ("limba.trainer", "limba.actions", "limba.weight_metrics"),
-    "t5x.utils": ("limba.data", "limba.checkpoints", "limba.schedules", "limba.train_state"),
+    "t5x.train_state": ("limba.checkpoints.train_state",),
+    "t5x.trainer": ("limba.training.trainer", "limba.training.actions", "limba.training.weight_metrics"),
+    "t5x.utils": (
+        *("limba.data.contract", "limba.tasks_door", "limba.checkpoints.checkpointing"),
+        *("limba.optimizers.schedules", "limba.checkpoints.train_state"),
+    ),
     "t5x.examples": (),
     "t5x.examples.decoder_only": (),
-    "t5x.examples.decoder_only.layers": ("limba.layers", "limba.attention"),
-    "t5x.examples.decoder_only.network": ("limba.decoder_only", "limba.network"),
+    "t5x.examples.decoder_only.layers": ("limba.network.layers", "limba.network.attention"),
+    "t5x.examples.decoder_only.network": ("limba.network.decoder_only", "limba.network.t5"),
     "t5x.examples.scalable_t5": (),
-    "t5x.examples.scalable_t5.layers": ("limba.scalable_t5", "limba.layers", "limba.attention"),
-    "t5x.examples.scalable_t5.network": ("limba.scalable_t5", "limba.network"),
+    "t5x.examples.scalable_t5.layers": ("limba.network.scalable_t5", "limba.network.layers", "limba.network.attention"),
+    "t5x.examples.scalable_t5.network": ("limba.network.scalable_t5", "limba.network.t5"),
     "t5x.examples.t5": (),
-    "t5x.examples.t5.layers": ("limba.layers", "limba.attention"),
-    "t5x.examples.t5.network": ("limba.network",),
+    "t5x.examples.t5.layers": ("limba.network.layers", "limba.network.attention"),
+    "t5x.examples.t5.network": ("limba.network.t5",),
     "t5x.contrib": (),
     "t5x.contrib.gpu": (),
     "t5x.contrib.gpu.t5": (),
-    "t5x.contrib.gpu.t5.layers": ("limba.layers", "limba.attention"),
-    "t5x.contrib.gpu.t5.network": ("limba.network",),
+    "t5x.contrib.gpu.t5.layers": ("limba.network.layers", "limba.network.attention"),
+    "t5x.contrib.gpu.t5.network": ("limba.network.t5",),
     "t5": (),
-    "t5.data": ("tasks.t5_data", "seqio"),
+    "t5.data": ("tasks.t5.t5_data", "seqio"),
     "t5.data.mixtures": (),
     "t5.data.tasks": (),
-    "t5.data.postprocessors": ("tasks.postprocessors",),
-    "t5.data.preprocessors": ("tasks.t5_preprocessors", "seqio.preprocessors"),
-    "t5.data.utils": ("tasks.t5_data", "seqio"),
+    "t5.data.postprocessors": ("tasks.supervised.postprocessors",),
+    "t5.data.preprocessors": ("tasks.t5.t5_preprocessors", "seqio.preprocessors"),
+    "t5.data.utils": ("tasks.t5.t5_data", "seqio"),
     "t5.evaluation": (),
-    "t5.evaluation.metrics": ("tasks.metrics",),
+    "t5.evaluation.metrics": ("tasks.supervised.text_metrics", "tasks.supervised.ranking_metrics"),
 }
 
-# What has another name here: module and name.
+# Names of T5X that differ in Limba: module and name.
 RENAMED: Mapping[str, tuple[str, str]] = {
-    "t5x.gin_utils.rewrite_gin_args": ("limba.commands", "rewrite_gin_flags"),
-    "t5x.losses.convert_special_loss_normalizing_factor_to_enum": ("limba.losses", "canonical_normalizing_factor"),
-    "t5x.losses.get_loss_normalizing_factor_and_weights": ("limba.losses", "normalizing_factor_and_weights"),
+    "t5x.gin_utils.rewrite_gin_args": ("limba.gin_config.command_line", "rewrite_gin_flags"),
+    "t5x.losses.convert_special_loss_normalizing_factor_to_enum": (
+        "limba.models.losses",
+        "canonical_normalizing_factor",
+    ),
+    "t5x.losses.get_loss_normalizing_factor_and_weights": ("limba.models.losses", "normalizing_factor_and_weights"),
     "t5x.models.BaseModel": ("limba.models", "BaseTransformerModel"),
-    "t5x.partitioning.BasePartitioner": ("limba.partitioning", "PjitPartitioner"),
-    "t5x.partitioning.BasePjitPartitioner": ("limba.partitioning", "PjitPartitioner"),
+    "t5x.partitioning.BasePartitioner": ("limba.partitioning.meshes", "PjitPartitioner"),
+    "t5x.partitioning.BasePjitPartitioner": ("limba.partitioning.meshes", "PjitPartitioner"),
     "t5x.partitioning.with_sharding_constraint": ("flax.linen.partitioning", "with_sharding_constraint"),
 }
 
-# What has no counterpart, the module or its parent: what to use instead.
+# Modules, submodules included, that Limba does not have: what to use instead.
 WITHOUT_COUNTERPART: Mapping[str, str] = {
-    "t5x.export": "`limba convert` hands models on to Transformers, PyTorch and Flax.",
+    "t5x.export": "`limba convert` writes models for Transformers, PyTorch and Flax.",
     "t5x.export_lib": (
-        "Limba writes no TensorFlow SavedModels; `limba convert` hands models on to Transformers, PyTorch and Flax."
+        "Limba writes no TensorFlow SavedModels; `limba convert` writes models for Transformers, PyTorch and Flax."
     ),
-    "t5x.checkpoint_importer": "Restore Mesh TensorFlow checkpoints with T5X once, and go on from what it saves.",
+    "t5x.checkpoint_importer": "Restore a Mesh TensorFlow checkpoint with T5X once; Limba reads what T5X then saves.",
     "t5x.config_utils": "Limba is configured by gin only, not by fiddle.",
-    "t5x.interactive_model": "`limba infer --run_dir RUN --input TEXT` answers single lines.",
-    "t5x.main": "`limba --run_mode=train` and its like take T5X's flags.",
-    "t5x.test_utils": "It served T5X's own tests.",
+    "t5x.interactive_model": "`limba infer --run_dir RUN --input TEXT` predicts for single lines.",
+    "t5x.main": "`limba --run_mode=train` (or eval, infer, precompile) takes T5X's flags.",
+    "t5x.test_utils": "Only T5X's own tests use it.",
     "t5x.contrib.calm": "Limba has no early-exit decoding.",
     "t5x.contrib.gpu.scripts_gpu": "Its tasks need datasets of their own; register them as docs/data.md shows.",
     "t5x.contrib.moe": "Limba has no mixture of experts.",
@@ -100,34 +103,34 @@ WITHOUT_COUNTERPART: Mapping[str, str] = {
     "t5.data.glue_utils": "`tasks.supervised.register_supervised_task` has GLUE and SuperGLUE (docs/finetune.md).",
 }
 
-# What T5X's gin files import from `__main__`.
+# Functions that T5X's gin files import from `__main__`.
 SCRIPTS: Mapping[str, str] = {
     "train": "limba.train",
     "evaluate": "limba.eval",
     "infer": "limba.infer",
     "precompile": "limba.precompile",
-    "write_inferences_to_file": "tasks.inference",
-    "merge_chunks_to_file": "limba.infer",
-    "create_task_from_tfexample_file": "tasks.tfexample",
+    "write_inferences_to_file": "tasks.predictions",
+    "merge_chunks_to_file": "limba.inference.shard_files",
+    "create_task_from_tfexample_file": "tasks.t5.tfexample",
 }
 
 
 def uses_installed_t5x() -> bool:
-    """Whether `LIMBA_T5X` asks for a real T5X.
+    """Whether `LIMBA_T5X` asks for the installed T5X.
 
     Raises:
-      ValueError: for another value, or if T5X is asked for and not installed.
+      ValueError: for an unknown value, or if T5X is not installed.
     """
     choice = os.environ.get("LIMBA_T5X", "alias")
     if choice not in ("alias", "installed"):
         raise ValueError(f"LIMBA_T5X is {choice!r}; it is 'alias' (Limba under T5X's names) or 'installed'.")
     if choice == "installed" and installed("t5x") is None:
-        raise ValueError("LIMBA_T5X is 'installed', but there is no module t5x; install T5X, or unset it.")
+        raise ValueError("LIMBA_T5X is 'installed', but there is no module t5x; install T5X, or unset LIMBA_T5X.")
     return choice == "installed"
 
 
 def installed(package: str) -> Path | None:
-    """The folder of a package that is really there; a folder that merely has its name, without Python, is not."""
+    """The folder of an installed package, aliases aside; a folder of that name without Python files does not count."""
     for finder in sys.meta_path:
         if isinstance(finder, _Finder) or not hasattr(finder, "find_spec"):
             continue
@@ -140,13 +143,11 @@ def installed(package: str) -> Path | None:
 def install() -> None:
     """Makes `import t5x.…` and `import t5.…` find Limba. Does nothing the second time.
 
-    The installed T5X, if `LIMBA_T5X` asks for it, and an installed T5 are left alone.
+    An installed T5, and with `LIMBA_T5X=installed` an installed T5X, are used instead.
     """
-    aliased = []
-    if uses_installed_t5x():
+    aliased = [] if uses_installed_t5x() else ["t5x"]
+    if not aliased:
         logger.info("t5x is the installed T5X (LIMBA_T5X=installed).")
-    else:
-        aliased.append("t5x")
     if installed("t5") is None:
         aliased.append("t5")
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
@@ -155,11 +156,11 @@ def install() -> None:
 
 
 def _provide_scripts() -> None:
-    """Lets `import __main__ as train_script` find what T5X's gin files expect of it, when it is asked for."""
+    """Gives `__main__` the functions that T5X's gin files import from it."""
     main = sys.modules["__main__"]
-    # `python -m limba.train` makes a second copy of train(); gin must see the first.
+    # `python -m limba.train` makes a second copy of train(); gin must see the one of limba.train.
     file = getattr(main, "__file__", None)
-    if file and Path(file).resolve().parent == Path(__file__).resolve().parent:
+    if file and Path(file).resolve().parent == Path(__file__).resolve().parents[1]:
         for name in SCRIPTS.keys() & vars(main).keys():
             setattr(main, name, getattr(importlib.import_module(SCRIPTS[name]), name))
     if not hasattr(main, "__getattr__"):
@@ -173,7 +174,7 @@ def _script(name: str):
 
 
 class _Alias(types.ModuleType):
-    """A module of T5X whose names are looked up in Limba when they are used."""
+    """A module of T5X that looks its names up in Limba's modules."""
 
     def __getattr__(self, name: str):
         if name.startswith("__"):
@@ -189,15 +190,19 @@ class _Alias(types.ModuleType):
         raise AttributeError(missing_name(self.__name__, name))
 
 
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The end of a message: the known names that are nearest to a wrong one; "" if none is near."""
+    nearest = difflib.get_close_matches(name, sorted(known), n=3, cutoff=cutoff)
+    return f" Did you mean {', '.join(nearest)}?" if nearest else ""
+
+
 def missing_name(module: str, name: str) -> str:
-    """What to say of a name that an aliased module does not have."""
+    """The message for a name that an aliased module does not have."""
     provided = public_names(module)
-    message = f"Limba does not provide {module}.{name}."
-    if nearest := difflib.get_close_matches(name, provided, n=3):
-        return f"{message} Did you mean {', '.join(nearest)}?"
-    if not provided:
-        return f"{message} It provides that module's name only, so that importing it works."
-    return f"{message} It provides {', '.join(provided)}."
+    known = " The module is empty in Limba: only importing it works."
+    if provided:
+        known = did_you_mean(name, provided) or f" It provides {', '.join(provided)}."
+    return f"Limba does not provide {module}.{name}.{known}"
 
 
 def _missing_module(fullname: str) -> str:
@@ -210,11 +215,11 @@ def _missing_module(fullname: str) -> str:
 
 
 def public_names(module: str) -> list[str]:
-    """What an aliased module has: the classes and functions of Limba's, and its submodules."""
+    """The names of an aliased module: the classes and functions of Limba's modules, and its submodules."""
     names = {name.removeprefix(f"{module}.") for name in {**MODULES, **RENAMED} if name.rpartition(".")[0] == module}
     for target in MODULES[module]:
         if target.partition(".")[0] == "seqio":
-            continue  # Hundreds, and documented there.
+            continue  # It has hundreds of names, documented by SeqIO.
         for name, value in vars(importlib.import_module(target)).items():
             if not name.startswith("_") and getattr(value, "__module__", None) == target:
                 names.add(name)
@@ -233,15 +238,15 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return None
         if fullname not in MODULES:
             raise ModuleNotFoundError(_missing_module(fullname), name=fullname)
-        # Gin's own reader of include paths wants to know where a package comes from.
+        # Gin's reader of include paths needs the origin of a package.
         return importlib.machinery.ModuleSpec(fullname, self, origin=__file__, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         if spec.name in self._packages:
-            also = installed(spec.name)
-            hint = f" The T5X in {also} is not used; LIMBA_T5X=installed would." if also else ""
+            unused = installed(spec.name)
+            hint = f" The T5X in {unused} is not used; LIMBA_T5X=installed uses it." if unused else ""
             logger.info("%s is Limba.%s", spec.name, hint)
         return _Alias(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Nothing runs: names are found when they are asked for."""
+        """Runs nothing: `_Alias` finds names when they are used."""

@@ -4,10 +4,10 @@ r"""`limba run`: span-corruption training with the keys of a Hugging Face script
     limba run config.json --learning_rate 1e-4 --do_eval
     limba run --model_name_or_path google/t5-v1_1-small --train_file corpus.jsonl --output_dir runs/mine --do_train
 
-The keys become a gin file, which is printed, kept as OUTPUT_DIR/run.gin and run. The same command goes on where a run
-stopped. `--dry_run` prints the gin file only. --gin.NAME=VALUE overrides what it binds.
+The keys become a gin file, which is printed, kept as OUTPUT_DIR/run.gin and run. The same command resumes a run that
+was stopped. `--dry_run` prints the gin file only. --gin.NAME=VALUE overrides what it binds.
 
-What lies in OUTPUT_DIR at the end:
+OUTPUT_DIR at the end:
   config.json, model.safetensors, spiece.model …   the trained model, for `from_pretrained(OUTPUT_DIR)`
   all_results.json                                 losses and accuracy
   run.gin                                          for `limba train --gin_file=OUTPUT_DIR/run.gin`
@@ -27,8 +27,13 @@ from typing import Any
 
 import jax
 
-from limba import checkpoints, distributed, hf_arguments, hf_gin, native_logs, train, writers
-from limba.hf_arguments import RunArguments
+from limba import train
+from limba.checkpoints import checkpointing
+from limba.hf_script import gin_recipe, script_keys
+from limba.hf_script.script_keys import RunArguments
+from limba.machine import native_logs
+from limba.reports import writers
+from limba.workers import distributed
 
 logger = logging.getLogger(__name__)
 
@@ -36,68 +41,34 @@ logger = logging.getLogger(__name__)
 def main(argv: Sequence[str]) -> int:
     """Composes the configuration, trains, exports and uploads."""
     if not argv or any(flag in ("-h", "--help") for flag in argv):
-        print(f"usage: limba run [CONFIG.json] [--key value …]\n\n{__doc__}\nkeys:\n{hf_arguments.help_text()}")
+        print(f"usage: limba run [CONFIG.json] [--key value …]\n\n{__doc__}\nkeys:\n{script_keys.help_text()}")
         return 0 if argv else 2
-    dry_run = "--dry_run" in argv
     overrides = [flag for flag in argv if flag.startswith("--gin.")]
-    arguments, said = hf_arguments.from_command_line(
-        [flag for flag in argv if flag != "--dry_run" and flag not in overrides]
-    )
-    for line in said:
-        logger.warning("%s", line)
-    if distributed.find_place({}) is not None:
-        raise ValueError(
-            "This is one of several processes, and `limba run` is for one. Make OUTPUT_DIR/run.gin on one "
-            "machine with --max_steps 1, and give it to launch/worker.sh."
-        )
+    keys = [flag for flag in argv if flag != "--dry_run" and flag not in overrides]
+    arguments, notes = script_keys.from_command_line(keys)
+    for note in notes:
+        logger.warning("%s", note)
     if arguments.hub_token:
         os.environ["HF_TOKEN"] = arguments.hub_token
     out = Path(arguments.output_dir).expanduser().absolute()
+    _check(arguments, out)
 
-    # ------------------------------------------------ configuration ---------------------------------------------------
     from convert import starting_model
 
-    _check_same_model(arguments, out)
-    _check_free(arguments, out)
-    if arguments.pushes:
-        _check_push(arguments.hub_model_id or out.name)
     model = starting_model.open_model(arguments.model_name_or_path, arguments.config_name, arguments.tokenizer_name)
-    devices = jax.device_count()
-    with native_logs.filtered():  # This brings TensorFlow in.
-        corpus = _corpus(arguments)
-        num_examples, exact = _count_examples(arguments, corpus, model.vocabulary)
-    steps, how_many = arguments.max_steps, "max_steps"
-    if num_examples is not None:
-        steps = hf_gin.steps_of_epochs(arguments, num_examples, devices)
-        about = "" if exact else "about "
-        how_many = f"{arguments.num_train_epochs:g} epochs of {about}{num_examples:,} examples"
-    text = hf_gin.compose(
-        arguments,
-        hf_gin.Plan(
-            corpus=corpus,
-            num_examples=num_examples,
-            devices=devices,
-            steps=steps,
-            how_many=how_many,
-            first_step=model.step,
-            dropout_rate=model.dropout_rate,
-            has_weights=model.has_weights,
-        ),
-    )
+    text = _compose(arguments, model)
     print(text)
-    if dry_run:
+    if "--dry_run" in argv:
         return 0
 
-    # -------------------------------------------------- training ------------------------------------------------------
     out.mkdir(parents=True, exist_ok=True)
     gin_file = out / "run.gin"
-    _say_changes(gin_file, text)
+    _warn_of_changes(gin_file, text)
     (out / "run.json").write_text(json.dumps(arguments.without_secrets(), indent=2) + "\n", "utf-8")
     model.write(out / "initial")
     gin_file.write_text(text, "utf-8")
     train.main([f"--gin_file={gin_file}", *overrides])
 
-    # ----------------------------------------------- export and upload ------------------------------------------------
     results = _results(out / "run")
     _export(out, arguments)
     (out / "all_results.json").write_text(json.dumps(results, indent=2) + "\n", "utf-8")
@@ -105,52 +76,67 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _check_same_model(arguments: RunArguments, out: Path) -> None:
-    """Raises ValueError if the directory holds a run from another model."""
-    file = out / "run.json"
-    if not file.is_file():
-        return
-    before = json.loads(file.read_text("utf-8"))
-    for name in ("model_name_or_path", "config_name", "tokenizer_name"):
-        if before.get(name) != getattr(arguments, name):
-            raise ValueError(
-                f"{out} holds a run with {name} {before.get(name)!r}, and this one has {getattr(arguments, name)!r}: "
-                "choose another output_dir."
-            )
-
-
-def _check_free(arguments: RunArguments, out: Path) -> None:
-    """Raises ValueError if the exported model would replace what no `limba run` has written."""
+def _check(arguments: RunArguments, out: Path) -> None:
+    """Raises ValueError for what would fail after the training has begun."""
+    if distributed.find_cluster({}) is not None:
+        raise ValueError(
+            "This is one of several processes, and `limba run` is for one. Make OUTPUT_DIR/run.gin on one "
+            "machine with --max_steps 1, and give it to launch/worker.sh."
+        )
     if out.is_file():
         raise ValueError(f"output_dir is {out}, which is a file; name a folder.")
+    if (out / "run.json").is_file():
+        before = json.loads((out / "run.json").read_text("utf-8"))
+        for name in ("model_name_or_path", "config_name", "tokenizer_name"):
+            if before.get(name) != (value := getattr(arguments, name)):
+                raise ValueError(
+                    f"{out} holds a run with {name} {before.get(name)!r}, and this one has {value!r}: choose another "
+                    "output_dir."
+                )
     source = arguments.model_name_or_path or arguments.config_name
     if source and Path(source).expanduser().absolute() in (out, out / "config.json"):
         raise ValueError(f"output_dir is {out}, the model to begin with, which the trained one would replace.")
-    if not (out / "run.json").is_file():
-        for name in ("config.json", "model.safetensors"):
-            if (out / name).exists():
-                raise ValueError(
-                    f"output_dir is {out}, and holds a {name} that no `limba run` has written there: it would be "
-                    "replaced. Choose another folder."
-                )
+    for name in ("config.json", "model.safetensors"):
+        if (out / name).exists() and not (out / "run.json").is_file():
+            raise ValueError(
+                f"output_dir is {out}, and holds a {name} that no `limba run` has written there: it would be "
+                "replaced. Choose another folder."
+            )
+    if arguments.pushes:
+        _check_push(arguments.hub_model_id or out.name)
+
+
+def _compose(arguments: RunArguments, model: Any) -> str:
+    """The gin file of a training that begins with a `convert.starting_model` and reads the corpus."""
+    devices = jax.device_count()
+    with native_logs.filtered():  # This brings TensorFlow in.
+        corpus = _corpus(arguments)
+        num_examples, exact = _count_examples(arguments, corpus, model.vocabulary)
+    steps, how_many = arguments.max_steps, "max_steps"
+    if num_examples is not None:
+        steps = gin_recipe.steps_of_epochs(arguments, num_examples, devices)
+        about = "" if exact else "about "
+        how_many = f"{arguments.num_train_epochs:g} epochs of {about}{num_examples:,} examples"
+    initial = (model.step, model.dropout_rate, model.has_weights)
+    return gin_recipe.compose(arguments, gin_recipe.Plan(corpus, num_examples, devices, steps, how_many, *initial))
 
 
 def _check_push(repo: str) -> None:
     """Raises ValueError if the upload at the end cannot work."""
-    from convert import hub
+    from convert.hf import hub_models
 
-    hf = hub.client()
+    hf = hub_models.client()
     if not hf.get_token():
-        raise ValueError(f"push_to_hub needs a token for {hf.constants.ENDPOINT}: {hub.TOKEN_REMEDY}.")
+        raise ValueError(f"push_to_hub needs a token for {hf.constants.ENDPOINT}: {hub_models.TOKEN_REMEDY}.")
     try:
         hf.utils.validate_repo_id(repo)
     except hf.errors.HFValidationError as error:
         raise ValueError(f"hub_model_id (or the last part of output_dir) is {repo!r}: {error}") from error
 
 
-def _corpus(arguments: RunArguments) -> hf_gin.Corpus:
+def _corpus(arguments: RunArguments) -> gin_recipe.Corpus:
     """Where the documents are; without a validation split, and if there is to be an evaluation, a part of train."""
-    from tasks import masked_text
+    from tasks.pretraining import masked_text
 
     files: dict[str, list[str]] | None = None
     if arguments.dataset_name is not None and Path(arguments.dataset_name).expanduser().is_dir():
@@ -159,54 +145,51 @@ def _corpus(arguments: RunArguments) -> hf_gin.Corpus:
     elif arguments.train_file is not None:
         name = Path(arguments.train_file).stem
         given = {"train": arguments.train_file, "validation": arguments.validation_file}
-        files = {split: [_absolute(file)] for split, file in given.items() if file is not None}
+        files = {
+            split: [file if "://" in file else str(Path(file).expanduser().absolute())]
+            for split, file in given.items()
+            if file is not None
+        }
     if files is not None:
-        has_validation = "validation" in files
-        corpus = hf_gin.Corpus(hf_gin.task_name(name), files=files)
+        splits = list(files)
+        corpus = gin_recipe.Corpus(gin_recipe.task_name(name), files)
     else:
         dataset, config = arguments.dataset_name, arguments.dataset_config_name
-        source = masked_text.open_source(None, dataset, config, None, arguments.text_column_name)
-        has_validation = "validation" in source.splits
-        corpus = hf_gin.Corpus(hf_gin.task_name(f"{dataset}_{config or ''}"), dataset=dataset, dataset_config=config)
-    if has_validation or not arguments.do_eval:
+        splits = list(masked_text.open_source(None, dataset, config, None, arguments.text_column_name).splits)
+        corpus = gin_recipe.Corpus(gin_recipe.task_name(f"{dataset}_{config or ''}"), None, dataset, config)
+    if "validation" in splits or not arguments.do_eval:
         return corpus
     share = arguments.validation_split_percentage
     logger.info("There is no validation split: the first %d %% of the training documents are held out.", share)
     return dataclasses.replace(corpus, splits={"train": f"train[{share}%:]", "validation": f"train[:{share}%]"})
 
 
-def _absolute(file: str) -> str:
-    return file if "://" in file else str(Path(file).expanduser().absolute())
-
-
-def _count_examples(arguments: RunArguments, corpus: hf_gin.Corpus, vocabulary: Any) -> tuple[int | None, bool]:
-    """Training examples of an epoch and whether that is exact; None where `max_steps` makes counting needless.
+def _count_examples(arguments: RunArguments, corpus: gin_recipe.Corpus, vocabulary: Any) -> tuple[int | None, bool]:
+    """Training examples of an epoch, and whether that is exact; None if `max_steps` is given.
 
     Opens the splits in any case, which finds missing files and columns now.
     """
-    from tasks import masked_text, objectives
+    from tasks import objectives
+    from tasks.pretraining import masked_text
 
-    source = masked_text.open_source(
-        corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits, arguments.text_column_name
-    )
+    column = arguments.text_column_name
+    source = masked_text.open_source(corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits, column)
     for split in ("train", "validation") if arguments.do_eval else ("train",):
         source.check(split)
     if arguments.max_steps > 0:
         return None, True
     opened = masked_text.open_vocabulary(vocabulary)
     objective = objectives.SpanCorruption(arguments.mlm_probability, arguments.mean_noise_span_length)
-    return masked_text.count_examples(
-        source, "train", arguments.text_column_name, opened, objective, arguments.max_seq_length
-    )
+    return masked_text.count_examples(source, "train", column, opened, objective, arguments.max_seq_length)
 
 
-def _say_changes(gin_file: Path, text: str) -> None:
-    """A run that goes on with other values says which."""
+def _warn_of_changes(gin_file: Path, text: str) -> None:
+    """Warns of the lines that differ where a run is resumed with other values."""
     if gin_file.is_file():
         before = gin_file.read_text("utf-8").splitlines()
         changes = [line for line in difflib.ndiff(before, text.splitlines()) if line.startswith(("- ", "+ "))]
         if changes:
-            logger.warning("The run goes on with other values than before:\n%s", "\n".join(changes))
+            logger.warning("The run resumes with other values than before:\n%s", "\n".join(changes))
 
 
 def _results(model_dir: Path) -> dict[str, Any]:
@@ -230,7 +213,7 @@ def _export(out: Path, arguments: RunArguments) -> None:
     from convert import push, to_hf
 
     staged = out / ".exported" / out.name  # The model card's title.
-    to_hf.to_hf(checkpoints.find_checkpoint(out / "run"), staged, formats=("safetensors",), overwrite=True)
+    to_hf.to_hf(checkpointing.find_checkpoint(out / "run"), staged, formats=("safetensors",), overwrite=True)
     if arguments.pushes:
         push.push(staged, arguments.hub_model_id or out.name, public=not arguments.hub_private_repo)
     for file in sorted(staged.iterdir()):

@@ -10,7 +10,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ def _key(help_: str, default: Any = None) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class RunArguments:
-    """What was asked for; the fields' help is what `limba run --help` prints.
+    """The keys and their values; `limba run --help` prints the help of each field.
 
     Raises:
       ValueError: for a value that cannot be, keys that contradict each other, or a missing one.
@@ -46,7 +46,7 @@ class RunArguments:
     dataset_name: str | None = _key("a data set on the hub, or a folder with train* and validation* files")
     dataset_config_name: str | None = _key("its configuration")
     train_file: str | None = _key("a file or pattern: txt, csv, json, jsonl or parquet")
-    validation_file: str | None = _key("likewise")
+    validation_file: str | None = _key("the same, for evaluation")
     text_column_name: str = _key("the column with the text", "text")
     validation_split_percentage: int = _key("of the training documents, where there is no validation split", 5)
     max_seq_length: int = _key("tokens of the inputs", 512)
@@ -88,7 +88,7 @@ class RunArguments:
 
     def __post_init__(self) -> None:
         if not self.output_dir:
-            raise ValueError("output_dir is missing: say where checkpoints and the exported model go.")
+            raise ValueError("output_dir is missing: name the folder for checkpoints and the exported model.")
         if not self.do_train:
             raise ValueError(
                 "do_train is not true, and `limba run` trains. To evaluate a model: `limba convert from-hf`, then "
@@ -98,7 +98,7 @@ class RunArguments:
         if (self.model_name_or_path is None) == (self.config_name is None):
             raise ValueError(
                 f"model_name_or_path is {self.model_name_or_path!r} and config_name {self.config_name!r}; give the "
-                "first to go on from a model, the second (with tokenizer_name) to train from scratch."
+                "first to train a model further, the second (with tokenizer_name) to train from scratch."
             )
         if (self.dataset_name is None) == (self.train_file is None):
             raise ValueError(
@@ -108,7 +108,7 @@ class RunArguments:
             raise ValueError(f"validation_file {self.validation_file!r} goes with train_file, not with dataset_name.")
         for name, value in vars(self).items():
             if value == "":
-                raise ValueError(f"{name} is empty; leave it out, or say what it is.")
+                raise ValueError(f"{name} is empty; leave it out, or give a value.")
         self._check_numbers()
         if self.lr_scheduler_type not in _SCHEDULES:
             raise ValueError(f"lr_scheduler_type is {self.lr_scheduler_type!r}; use one of {', '.join(_SCHEDULES)}.")
@@ -119,12 +119,9 @@ class RunArguments:
                 raise ValueError(f"report_to is {name!r}; use none, tensorboard or wandb.")
 
     def _check_precision(self) -> None:
-        if self.fp16:
-            raise ValueError(_NO_FP16.format("fp16: true"))
-        if self.mixed_precision == "fp16":
-            raise ValueError(_NO_FP16.format("mixed_precision: fp16"))
-        if self.dtype == "float16":
-            raise ValueError(_NO_FP16.format("dtype: float16"))
+        for name, refused in (("fp16", True), ("mixed_precision", "fp16"), ("dtype", "float16")):
+            if getattr(self, name) == refused:
+                raise ValueError(_NO_FP16.format(f"{name}: {str(refused).lower()}"))
         if self.mixed_precision not in ("no", "bf16"):
             raise ValueError(f"mixed_precision is {self.mixed_precision!r}; use no or bf16.")
         if self.dtype not in ("float32", "bfloat16"):
@@ -154,10 +151,10 @@ class RunArguments:
         if self.max_steps != -1 and self.max_steps < 1:
             raise ValueError(f"max_steps is {self.max_steps}; it must be at least 1, or -1 to go by num_train_epochs.")
         if not 0 < self.mlm_probability < 1:
-            raise ValueError(f"mlm_probability is {self.mlm_probability}; it lies between 0 and 1, such as 0.15.")
+            raise ValueError(f"mlm_probability is {self.mlm_probability}; it must be between 0 and 1, such as 0.15.")
         if not 0 < self.validation_split_percentage < 100:
             raise ValueError(
-                f"validation_split_percentage is {self.validation_split_percentage}; it lies between 1 and 99."
+                f"validation_split_percentage is {self.validation_split_percentage}; it must be between 1 and 99."
             )
 
     @property
@@ -178,7 +175,7 @@ class RunArguments:
         return self.push_to_hub or self.push_to_hub_final_step
 
     def without_secrets(self) -> dict[str, Any]:
-        """What is kept beside a run."""
+        """All keys but the token, for the file that is kept beside a run."""
         return {name: value for name, value in dataclasses.asdict(self).items() if name != "hub_token"}
 
 
@@ -186,25 +183,25 @@ FIELDS = {field.name: field for field in dataclasses.fields(RunArguments)}
 _TYPES = typing.get_type_hints(RunArguments)
 
 _STREAMED = "text is tokenized and masked while it is read, and there is no cache"
-_GOES_ON = "a run goes on from its newest checkpoint by itself; for a new one name another output_dir"
+_RESUMES = "a run always resumes from its newest checkpoint; for a new one name another output_dir"
 # Keys of these scripts that need nothing here, or have no meaning.
 IGNORED: Mapping[str, str] = {
     **dict.fromkeys(("preprocessing_num_workers", "overwrite_cache", "dataloader_num_workers"), _STREAMED),
-    **dict.fromkeys(("overwrite_output_dir", "resume_from_checkpoint", "ignore_data_skip"), _GOES_ON),
-    **dict.fromkeys(("eval_strategy", "evaluation_strategy"), "do_eval says whether, eval_steps when"),
+    **dict.fromkeys(("overwrite_output_dir", "resume_from_checkpoint", "ignore_data_skip"), _RESUMES),
+    **dict.fromkeys(("eval_strategy", "evaluation_strategy"), "do_eval and eval_steps control it"),
     **dict.fromkeys(("train_ref_file", "validation_ref_file"), "only whole-word masking of Chinese reads them"),
-    "save_strategy": "save_steps says when",
-    "logging_strategy": "logging_steps says when",
-    "logging_dir": "TensorBoard's events lie in output_dir/run",
+    "save_strategy": "save_steps sets the period",
+    "logging_strategy": "logging_steps sets the period",
+    "logging_dir": "TensorBoard's events are in output_dir/run",
     "logging_first_step": "the first line of metrics comes with the first logging_steps",
-    "cache_dir": "HF_HOME says where the hub's files are kept",
-    "model_type": "config.json says it",
+    "cache_dir": "HF_HOME is the folder of the hub's files",
+    "model_type": "config.json has it",
     "use_fast_tokenizer": "there is one tokenizer, SentencePiece itself",
     "trust_remote_code": "no code of a repository is run",
     "streaming": "data are streamed in any case",
     "line_by_line": "documents are joined and cut, as T5 does",
     "pad_to_max_length": "rows are full",
-    "dataloader_drop_last": "training goes on into the next epoch, and no row is dropped",
+    "dataloader_drop_last": "batches cross the ends of epochs, and no row is dropped",
     "dataloader_pin_memory": "JAX moves the batches",
     "disable_tqdm": "a log file gets few lines of progress anyway",
     "remove_unused_columns": "only the column of the text is read",
@@ -225,7 +222,7 @@ def from_command_line(argv: Sequence[str]) -> tuple[RunArguments, list[str]]:
     """Reads `[CONFIG.json] [--key value | --key=value | --switch] …`; flags override the file.
 
     Returns:
-      The arguments, and what is to be said of keys that are ignored.
+      The arguments, and a note for each key that is ignored.
 
     Raises:
       FileNotFoundError: if the file does not exist.
@@ -267,30 +264,26 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
     """`from_command_line` of keys and values."""
-    _check_known(values)
-    said = [f"{name} is ignored because {IGNORED[name]}." for name in values if name in IGNORED]
-    used = {name: _typed(name, value) for name, value in values.items() if name in FIELDS}
-    return RunArguments(**used), said
-
-
-def _check_known(names: Iterable[str]) -> None:
     known = [*FIELDS, *IGNORED]
-    for name in names:
+    for name in values:
         if name not in known:
             nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
             raise ValueError(
                 f"`limba run` has no key {name!r}; the nearest is {nearest!r}. `limba run --help` lists all. What "
                 "belongs to gin is given to `limba train --gin_file=OUTPUT_DIR/run.gin --gin.NAME=VALUE`."
             )
+    notes = [f"{name} is ignored because {IGNORED[name]}." for name in values if name in IGNORED]
+    used = {name: _typed(name, value) for name, value in values.items() if name in FIELDS}
+    return RunArguments(**used), notes
 
 
 def _typed(name: str, value: Any) -> Any:
     """A value of JSON or of the command line as the type of its key."""
     kind = _TYPES[name]
-    optional = isinstance(kind, types.UnionType) and type(None) in kind.__args__
-    if optional and value in (None, "None", "null"):
+    kinds = kind.__args__ if isinstance(kind, types.UnionType) else (kind,)
+    if type(None) in kinds and value in (None, "None", "null"):
         return None
-    choices = [k for k in (kind.__args__ if isinstance(kind, types.UnionType) else (kind,)) if k is not type(None)]
+    choices = [k for k in kinds if k is not type(None)]
     if choices[0] is bool:
         words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
         if isinstance(value, bool) or str(value).lower() in words:
@@ -319,5 +312,5 @@ def help_text() -> str:
     for name, field in FIELDS.items():
         default = "" if field.default in (None, "", False) else f" ({field.default})"
         lines.append(f"  --{name:30} {field.metadata['help']}{default}")
-    lines += ["", "accepted and ignored, and said: " + ", ".join(IGNORED)]
+    lines += ["", "accepted and ignored, with a warning: " + ", ".join(IGNORED)]
     return "\n".join(lines)

@@ -5,6 +5,7 @@ Blanks are T5's sentinels <extra_id_0>, <extra_id_1> … in order. A line withou
 
 import dataclasses
 import functools
+import itertools
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -12,36 +13,29 @@ from collections.abc import Callable, Iterator, Sequence
 import jax
 import numpy as np
 
-from limba import checkpoints, inference
-from limba.data import Batch
-from limba.eval import load_model_params
+from limba.checkpoints import checkpointing
+from limba.checkpoints.parameters import load_model_params
+from limba.data.contract import Batch
+from limba.inference import batch_inference
 from limba.models import EncoderDecoderModel, Vocabulary
-from limba.partitioning import PjitPartitioner
+from limba.partitioning.meshes import PjitPartitioner
 
 logger = logging.getLogger(__name__)
 
 _SENTINEL = re.compile(r"<extra_id_(\d+)>")
-# While the answers of one batch are fetched the device works on the next, within so many.
+# Batches in one call of the network: the device works on the next batch while the answers of one are fetched.
 _BATCHES_AT_ONCE = 16
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What a model made of a line.
+    """A model's answer to a line."""
 
-    Attributes:
-      input: the line.
-      prediction: the best decode, with its sentinels.
-      filled: the line with its blanks filled; of a line without blanks, the prediction.
-      score: log probability of the prediction, as the way of decoding has it.
-      others: further decodes, the best first.
-    """
-
-    input: str
-    prediction: str
-    filled: str
-    score: float
-    others: tuple[str, ...] = ()
+    input: str  # the line
+    prediction: str  # the best decode, with its sentinels
+    filled: str  # the line with its blanks filled; of a line without blanks, the prediction
+    score: float  # as the decoder returns it: a log probability, in beam search with a length penalty
+    others: tuple[str, ...] = ()  # further decodes, the best first
 
 
 class Answerer:
@@ -51,7 +45,7 @@ class Answerer:
         self,
         *,
         model: EncoderDecoderModel,
-        restore_checkpoint_cfg: checkpoints.RestoreCheckpointConfig,
+        restore_checkpoint_cfg: checkpointing.RestoreCheckpointConfig,
         partitioner: PjitPartitioner,
         max_inputs_length: int = 512,
         max_decode_length: int = 114,
@@ -62,15 +56,11 @@ class Answerer:
     ):
         """
         Args:
-          model: network, vocabularies and decoding.
-          restore_checkpoint_cfg: the checkpoint.
-          partitioner: mesh and rules.
           max_inputs_length: longer inputs are cut, and counted in a warning.
           max_decode_length: tokens of an answer.
-          batch_size: lines at a time; rounded up to what the mesh divides.
-          decode_fn: a function of `limba.decoding`; None is the model's.
+          batch_size: lines at a time; rounded up to a multiple that the mesh divides.
+          decode_fn: a function of `limba.models.decoding`; None is the model's.
           num_decodes: beams or samples of a line; None asks the model.
-          random_seed: for sampling.
 
         Raises:
           ValueError: without a checkpoint, or for a number below 1.
@@ -86,23 +76,24 @@ class Answerer:
         self._max_decode_length = max_decode_length
         self._seed = random_seed
         self.batch_size = -(-batch_size // partitioner.num_data_shards) * partitioner.num_data_shards
+        self._eos_id = model.input_vocabulary.eos_id or 1
         self._params, _ = load_model_params(model, partitioner, restore_checkpoint_cfg)
         step = model.predict_batch_with_aux
         if num_decodes is not None:
             step = functools.partial(step, num_decodes=num_decodes, return_all_decodes=True)
-        self._predict = inference.make_infer_fn(step, self.batch_size, partitioner)
+        self._predict = batch_inference.make_infer_fn(step, self.batch_size, partitioner)
 
     def answer(self, lines: Sequence[str], done: int = 0) -> Iterator[Answer]:
-        """Answers lines in order, those after the first `done`; what is sampled does not depend on `done`.
+        """Answers the lines after the first `done`, in order; samples do not depend on `done`.
 
         Raises:
-          ValueError: for a line that is no text, such as a terminal makes of bytes that are not UTF-8.
+          ValueError: for a line that is not text; a terminal passes bytes that are not UTF-8 on as such.
         """
         for number, line in enumerate(lines, 1):
             try:
                 line.encode()
             except UnicodeEncodeError as error:
-                raise ValueError(f"Line {number}, {line!r}, is no UTF-8 ({error.reason}); write it anew.") from error
+                raise ValueError(f"Line {number}, {line!r}, is not UTF-8 ({error.reason}); write it again.") from error
         encoded = [[*self._model.input_vocabulary.encode(line), self._eos_id] for line in lines]
         cut = sum(len(ids) > self._max_inputs_length for ids in encoded)
         if cut:
@@ -117,44 +108,34 @@ class Answerer:
             rng = jax.random.fold_in(jax.random.PRNGKey(self._seed), start)
             tokens, aux = self._predict(self._params, self._batches(rows, length), rng)
             for line, row, scores in zip(lines[start : start + len(rows)], tokens, aux["scores"], strict=True):
-                yield self._one(line, np.atleast_2d(row), np.atleast_1d(scores))
+                yield self._answer(line, np.atleast_2d(row), np.atleast_1d(scores))
 
     @property
     def lines_at_once(self) -> int:
         """`done` is a multiple of this, or the number of lines."""
         return _BATCHES_AT_ONCE * self.batch_size
 
-    @property
-    def _eos_id(self) -> int:
-        return self._model.input_vocabulary.eos_id or 1
-
     def _batches(self, encoded: Sequence[list[int]], length: int) -> Iterator[tuple[np.ndarray, Batch]]:
         """Indices, and lines with EOS, `[rows, length]`."""
         for start in range(0, len(encoded), self.batch_size):
             rows = encoded[start : start + self.batch_size]
             tokens = np.zeros((len(rows), length), np.int32)
-            for row, ids in enumerate(rows):
-                tokens[row, : len(ids)] = ids[:length]
-            answers = np.zeros((len(rows), self._max_decode_length), np.int32)  # says how long an answer may be
-            yield (
-                np.arange(start, start + len(rows)),
-                {"encoder_input_tokens": tokens, "decoder_input_tokens": answers},
-            )
+            for row, ids in zip(tokens, rows, strict=True):
+                row[: len(ids)] = ids[:length]
+            answers = np.zeros((len(rows), self._max_decode_length), np.int32)  # its length limits the answers
+            features = {"encoder_input_tokens": tokens, "decoder_input_tokens": answers}
+            yield np.arange(start, start + len(rows)), features
 
-    def _one(self, line: str, rows: np.ndarray, scores: np.ndarray) -> Answer:
-        """Of decodes `[num_decodes, length]`, which come in increasing order of score."""
+    def _answer(self, line: str, rows: np.ndarray, scores: np.ndarray) -> Answer:
+        """Of decodes `[num_decodes, length]` in increasing order of score."""
         texts = [decode_row(self._model.output_vocabulary, row) for row in rows[::-1]]
         return Answer(line, texts[0], fill_blanks(line, texts[0]), float(scores[-1]), tuple(texts[1:]))
 
 
 def decode_row(vocabulary: Vocabulary, row: np.ndarray) -> str:
     """Text of a row of tokens that ends at EOS or padding; sentinels are kept visible."""
-    ids = []
-    for token in row.tolist():
-        if token in (0, vocabulary.eos_id):
-            break
-        ids.append(token)
-    return vocabulary.decode(ids)
+    ends = (0, vocabulary.eos_id)
+    return vocabulary.decode(list(itertools.takewhile(lambda token: token not in ends, row.tolist())))
 
 
 def fill_blanks(text: str, prediction: str) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from limba.data import Batch
-from limba.partitioning import PjitPartitioner
+from limba.data.contract import Batch
+from limba.partitioning.meshes import PjitPartitioner
 
 PyTree = Any
 
@@ -22,7 +22,7 @@ MODES: Mapping[str, str] = {
     "score": "score_batch",
 }
 
-# The examples' indices travel as one more feature; -1 is filling.
+# The examples' indices are one more feature; -1 marks padding.
 _INDEX = "example_index"
 
 
@@ -30,19 +30,18 @@ def make_infer_fn(infer_step: Callable, batch_size: int, partitioner: PjitPartit
     """Makes a function that runs a step over examples and gives every host all results, in order.
 
     The result takes `(params, batches, rng=None)`. Every host gives the same batches of at most `batch_size` rows, each
-    with the indices of its examples; shorter ones are filled up, and the filling is taken out again. `rng` is split for
-    each batch as T5X splits it.
+    with the indices of its examples; shorter ones are padded, and the padding is removed from the results. `rng` is
+    split for each batch as T5X splits it.
 
     Args:
       infer_step: `(params, batch)` or `(params, batch, rng)` to arrays `[rows, …]`, such as `model.predict_batch`.
       batch_size: rows of the global batch.
-      partitioner: the mesh.
     """
     partitioner.check_batch_size(batch_size, "DatasetConfig.batch_size")
     takes_rng = "rng" in inspect.signature(infer_step).parameters
 
     def step(params: PyTree, batch: Batch, rng: Any) -> tuple[Any, PyTree]:
-        # The indices come back beside the results, in whatever order the mesh has the hosts.
+        # The indices come back beside the results: the mesh decides the order of the hosts.
         index = batch[_INDEX]
         features = {name: x for name, x in batch.items() if name != _INDEX}
         outputs = infer_step(params, features, rng=rng) if takes_rng else infer_step(params, features)
@@ -83,7 +82,7 @@ def _filled(index: np.ndarray, batch: Batch, batch_size: int) -> dict[str, np.nd
 
 
 def split_aux(outputs: PyTree) -> tuple[Any, Mapping[str, Any]]:
-    """What a step returned as `(predictions or scores, auxiliary values)`; the second may be empty."""
+    """A step's outputs as `(predictions or scores, auxiliary values)`; the second may be empty."""
     if isinstance(outputs, tuple) and len(outputs) == 2 and isinstance(outputs[1], Mapping):
         return outputs
     return outputs, {}

@@ -1,7 +1,7 @@
-"""How to decode, in words of the command line: `--beams 4`, or `--temperature 0.8 --top_p 0.9 --samples 3`.
+"""Flags for decoding: `--beams 4`, or `--temperature 0.8 --top_p 0.9 --samples 3`.
 
-They are arguments of `limba.answers.Answerer` and not gin bindings: a run's own configuration names the model's way of
-decoding in a scope, where a binding without one has no effect.
+They are arguments of `limba.inference.answering.Answerer` and not gin bindings: a run's own configuration names the
+model's way of decoding in a scope, where a binding without one has no effect.
 """
 
 import argparse
@@ -10,20 +10,12 @@ import functools
 import math
 from typing import Any
 
-from limba import decoding
+from limba.models import decoding
 
 
 @dataclasses.dataclass(frozen=True)
 class Decoding:
-    """A way to decode; what is None is left to the run.
-
-    Attributes:
-      beams: of a beam search.
-      alpha: of its length penalty `((5 + length) / 6) ** alpha`.
-      greedy: the likeliest token at each step.
-      temperature, top_k, top_p: sample; of what, see `limba.decoding.temperature_sample`.
-      samples: of each line.
-      max_decode_length: tokens of an answer.
+    """A way to decode, by its flags (see `add_flags`); None leaves a value to the run.
 
     Raises:
       ValueError: for ways that exclude each other, or a value out of range.
@@ -58,23 +50,16 @@ class Decoding:
         return [name for name in ("temperature", "top_k", "top_p", "samples") if getattr(self, name) is not None]
 
     def arguments(self) -> dict[str, Any]:
-        """Of `limba.answers.Answerer`."""
+        """Of `limba.inference.answering.Answerer`."""
         given: dict[str, Any] = {}
         if self.beams is not None or self.alpha is not None:
             alpha = 0.6 if self.alpha is None else self.alpha
             given = {"decode_fn": functools.partial(decoding.beam_search, alpha=alpha), "num_decodes": self.beams or 1}
-        elif self._sampling:
-            given["decode_fn"] = functools.partial(
-                decoding.temperature_sample,
-                temperature=self.temperature or 1.0,
-                topk=self.top_k or 0,
-                topp=self.top_p or 0.0,
-                rescale_log_probs=False,
-            )
-            given["num_decodes"] = self.samples or 1
-        elif self.greedy:
-            decode_fn = functools.partial(decoding.temperature_sample, rescale_log_probs=False)
-            given = {"decode_fn": decode_fn, "num_decodes": 1}
+        elif self._sampling or self.greedy:
+            sampling = {"temperature": self.temperature or 1.0, "topk": self.top_k or 0, "topp": self.top_p or 0.0}
+            options: dict[str, Any] = {} if self.greedy else sampling
+            decode_fn = functools.partial(decoding.temperature_sample, rescale_log_probs=False, **options)
+            given = {"decode_fn": decode_fn, "num_decodes": self.samples or 1}
         if self.max_decode_length is not None:
             given["max_decode_length"] = self.max_decode_length
         return given
@@ -85,21 +70,17 @@ AS_BOUND = Decoding()
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `Decoding`."""
-    group = parser.add_argument_group("decoding lines of text (default: what the run has bound, else beam search)")
-    group.add_argument("--beams", type=int, metavar="N", help="beam search with N beams; all of them are told")
+    group = parser.add_argument_group("decoding lines of text (default: the run's own way, else beam search)")
+    group.add_argument("--beams", type=int, metavar="N", help="beam search with N beams, all of which are returned")
     group.add_argument("--alpha", type=float, metavar="A", help="its length penalty (0.6); 0 is none")
     group.add_argument("--greedy", action="store_true", help="the likeliest token at each step")
     group.add_argument("--temperature", type=float, metavar="T", help="sample; 1 is the model's own distribution")
     group.add_argument("--top_k", type=int, metavar="K", help="sample among the K likeliest tokens")
     group.add_argument("--top_p", type=float, metavar="P", help="sample among the likeliest tokens of probability P")
-    group.add_argument("--samples", type=int, metavar="N", help="so many samples of each line")
+    group.add_argument("--samples", type=int, metavar="N", help="samples of each line")
     group.add_argument("--max_decode_length", type=int, metavar="N", help="tokens of an answer (114)")
 
 
 def from_flags(flags: argparse.Namespace) -> Decoding:
-    """What `add_flags` added.
-
-    Raises:
-      ValueError: as `Decoding`.
-    """
+    """The values of the flags that `add_flags` added. Raises what `Decoding` raises."""
     return Decoding(**{field.name: getattr(flags, field.name) for field in dataclasses.fields(Decoding)})

@@ -1,9 +1,10 @@
-"""Evaluation: by teacher forcing over batches that end, and by a SeqIO task's own metrics over predictions."""
+"""Evaluation: by teacher forcing over batches that end, and by a task's own metrics over predictions."""
 
+import inspect
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from limba import data, inference, writers
-from limba import metrics as metrics_lib
-from limba.data import Batch, DatasetConfig
+from limba import tasks_door
+from limba.data.contract import Batch, DatasetConfig
+from limba.inference import batch_inference, task_metrics
+from limba.inference.metric_loggers import TensorBoardLogger
 from limba.models import BaseTransformerModel
-from limba.partitioning import PjitPartitioner
+from limba.models import metrics as metrics_lib
+from limba.partitioning.meshes import PjitPartitioner
 
 PyTree = Any
 logger = logging.getLogger(__name__)
@@ -39,16 +42,14 @@ def make_eval_step(model: BaseTransformerModel, partitioner: PjitPartitioner, pa
 def evaluate(
     eval_step: EvalStep, params: PyTree, batches: Iterable[Batch], max_batches: int | None
 ) -> dict[str, float]:
-    """The model's metrics over the batches, and some about them.
+    """The model's metrics over the batches, and metrics of the batches themselves.
 
-    `unigram_nats_per_target_token` is what the best constant predictor reaches on the same targets: the entropy of
+    `unigram_nats_per_target_token` is the loss of the best constant predictor on the same targets: the entropy of
     their empirical distribution. A model whose `nats_per_target_token` is above it has learned nothing from context.
 
     Args:
-      eval_step: from `make_eval_step`.
-      params: parameters.
       batches: this host's rows.
-      max_batches: stop after so many; None takes all.
+      max_batches: the most batches to evaluate; None takes all.
 
     Raises:
       ValueError: if there is not a single batch.
@@ -65,7 +66,9 @@ def evaluate(
     scalars = metrics_lib.compute(total)
     if "nats_per_target_token" in total:  # A model of a user's own may have other metrics.
         scalars["num_target_tokens"] = float(total["nats_per_target_token"].count)
-    scalars["unigram_nats_per_target_token"] = _entropy(_sum_over_hosts(token_counts))
+    token_counts = _sum_over_hosts(token_counts)
+    shares = token_counts[token_counts > 0] / max(token_counts.sum(), 1)
+    scalars["unigram_nats_per_target_token"] = float(-np.sum(shares * np.log(shares)))
     scalars["timing/evaluate_seconds"] = time.monotonic() - began
     return scalars
 
@@ -86,31 +89,25 @@ def _sum_over_hosts(counts: np.ndarray) -> np.ndarray:
     return multihost_utils.process_allgather(np.pad(counts, (0, length - len(counts)))).sum(axis=0)
 
 
-def _entropy(counts: np.ndarray) -> float:
-    shares = counts[counts > 0] / max(counts.sum(), 1)
-    return float(-np.sum(shares * np.log(shares)))
-
-
 # ---------------------------------------------------- predictions ---------------------------------------------------
 
 
 class InferenceEvaluator:
-    """Runs `seqio.Evaluator`: the metric functions of tasks over a model's predictions and scores.
+    """The metric functions of tasks over a model's predictions and scores: T5X's class of this name.
 
-    Metrics and predictions go to the loggers that gin binds (`seqio.Evaluator.logger_cls`), in
+    Metrics and predictions go to the loggers that gin binds (`task_metrics.Evaluator.logger_cls`), in
     `<log_dir>/inference_eval`. Only process 0 computes and writes.
 
     Args:
       infer_eval_dataset_cfg: task or mixture, split, batch size, lengths (None: as long as the examples need).
-      inference_evaluator_cls: `seqio.Evaluator`, usually with arguments bound by gin; None is `seqio.Evaluator` without
-        loggers.
+      inference_evaluator_cls: `task_metrics.Evaluator` or, for tasks of SeqIO's and wherever its loggers are wanted,
+        `seqio.Evaluator`, usually with arguments bound by gin; None is one without loggers.
       model: with T5X's prediction methods.
-      partitioner: mesh and rules.
       log_dir: None writes nothing.
       verify_matching_vocabs_fn: called with the configuration and the model; None checks nothing.
 
     Attributes:
-      eval_tasks: the SeqIO tasks that have metrics and the split; may be empty.
+      eval_tasks: the tasks that have metrics and the split; may be empty.
 
     Raises:
       ValueError: if the vocabularies of task and model differ, or the batch does not divide by the mesh.
@@ -123,90 +120,100 @@ class InferenceEvaluator:
         model: BaseTransformerModel,
         partitioner: PjitPartitioner,
         log_dir: str | Path | None = None,
-        verify_matching_vocabs_fn: Callable[[DatasetConfig, Any], None] | None = data.verify_matching_vocabs,
+        verify_matching_vocabs_fn: Callable[[DatasetConfig, Any], None] | None = tasks_door.verify_matching_vocabs,
     ):
-        from tasks import inference as task_inference  # TensorFlow comes in here, and only here.
-
         config = infer_eval_dataset_cfg
         if verify_matching_vocabs_fn is not None:
             verify_matching_vocabs_fn(config, model)
-        self._evaluator = task_inference.make_evaluator(
-            config,
-            inference_evaluator_cls,
-            model.FEATURE_CONVERTER_CLS,
-            None if log_dir is None else Path(log_dir) / "inference_eval",
-            _TensorBoardLogger,
-        )
+        log_dir = None if log_dir is None else Path(log_dir) / "inference_eval"
+        converter = model.FEATURE_CONVERTER_CLS
+        self._evaluator = _open_evaluator(config, inference_evaluator_cls, converter, log_dir)
         self.eval_tasks: Sequence[Any] = self._evaluator.eval_tasks
         self._batch_size = config.batch_size
         self._infer_fns = {
-            mode: inference.make_infer_fn(getattr(model, method), config.batch_size, partitioner)
-            for mode, method in inference.MODES.items()
+            mode: batch_inference.make_infer_fn(getattr(model, method), config.batch_size, partitioner)
+            for mode, method in batch_inference.MODES.items()
             if hasattr(model, method)
         }
 
     def evaluate(self, params: PyTree, step: int) -> dict[str, dict[str, Any]]:
-        """Predicts and scores what the tasks' metrics need, logs the metrics and returns them.
+        """Predicts and scores as the tasks' metrics need, logs the metrics and returns them.
 
-        Args:
-          params: parameters on the mesh.
-          step: that they are of.
-
-        Returns:
-          Metrics by task; empty on processes other than 0.
+        By task; empty on processes other than 0.
         """
         if not self.eval_tasks:
             return {}
         rng = jax.random.PRNGKey(0)
 
-        def model_fn(mode: str) -> Callable[[Any], Any]:
-            def run(examples: Any) -> Any:
-                batches = _numpy_batches(examples, self._batch_size)
-                outputs, aux = inference.split_aux(self._infer_fns[mode](params, batches, rng))
+        def model_fn(mode: str) -> task_metrics.ModelFn:
+            def run(batches: Any) -> Any:
+                outputs, aux = batch_inference.split_aux(self._infer_fns[mode](params, batches, rng))
                 # Lists, because some metrics compare them with targets that are lists.
-                indexed = list(enumerate(jax.tree.map(lambda x: x.tolist(), outputs)))
-                return (indexed, jax.tree.map(lambda x: x.tolist(), aux)) if aux else indexed
+                return jax.tree.map(lambda x: x.tolist(), outputs), jax.tree.map(lambda x: x.tolist(), aux)
 
             return run
 
-        metrics, _ = self._evaluator.evaluate(
-            compute_metrics=jax.process_index() == 0,
-            step=step,
-            **{f"{mode}_fn": model_fn(mode) for mode in self._infer_fns},
-        )
-        return metrics.result() or {}
+        model_fns = {mode: model_fn(mode) for mode in self._infer_fns}
+        return self._evaluator.evaluate(model_fns, step, jax.process_index() == 0)
 
     def close(self) -> None:
         """Returns when metrics and events are written."""
         self._evaluator.close()
-        for logger_ in self._evaluator.loggers if self.eval_tasks else ():
-            if isinstance(logger_, _TensorBoardLogger):
-                logger_.close()
 
 
-def _numpy_batches(examples: Any, batch_size: int) -> Iterator[tuple[np.ndarray, Batch]]:
-    """An enumerated `tf.data.Dataset` of examples as batches."""
-    return examples.batch(batch_size).as_numpy_iterator()
+def _open_evaluator(
+    config: DatasetConfig, evaluator_cls: Callable[..., Any] | None, converter: Any, log_dir: Path | None
+) -> Any:
+    """Our evaluator, unless a task, the feature converter or `evaluator_cls` is SeqIO's."""
+    predictions = tasks_door.predictions()
+    needs_seqio = config.use_cached or any(predictions.needs_seqio(x, converter) for x in predictions.subtasks(config))
+    kind = None if evaluator_cls is None else inspect.unwrap(evaluator_cls)
+    if kind is not None and not (isinstance(kind, type) and issubclass(kind, task_metrics.Evaluator)):
+        return _SeqioEvaluator(config, evaluator_cls, converter, log_dir)
+    ours = (evaluator_cls or task_metrics.Evaluator)(
+        config=config, feature_converter=converter, log_dir=log_dir if kind is not None else None
+    )
+    if needs_seqio:
+        settings = {"logger_cls": ours.logger_cls, "num_examples": ours.num_examples}
+        return _SeqioEvaluator(config, None, converter, log_dir, settings)
+    ours.open()
+    return ours
 
 
-class _TensorBoardLogger:
-    """Event files with the folders and tags of `seqio.TensorBoardLogger`, without TensorFlow."""
+class _SeqioEvaluator:
+    """`seqio.Evaluator` with the methods of ours."""
 
-    def __init__(self, output_dir: str):
-        self.output_dir = output_dir
-        self._writer = writers.TensorBoardWriter(Path(output_dir), keep_until=None)
+    def __init__(
+        self,
+        config: DatasetConfig,
+        evaluator_cls: Callable[..., Any] | None,
+        converter: Any,
+        log_dir: Path | None,
+        settings: Mapping[str, Any] | None = None,
+    ):
+        self._batch_size = config.batch_size
+        self._evaluator = tasks_door.seqio_evaluator(
+            config, evaluator_cls, converter, log_dir, TensorBoardLogger, settings or {}
+        )
+        self.eval_tasks = self._evaluator.eval_tasks
 
-    def __call__(self, task_name: str, step: int | None, metrics: Mapping[str, Any], **others: Any) -> None:
-        del others
-        scalars = {}
-        for name, metric in metrics.items():
-            if hasattr(metric, "value"):  # seqio.metrics.Scalar
-                scalars[f"eval/{name}"] = float(np.asarray(metric.value))
-            elif hasattr(metric, "textdata"):
-                self._writer.write_text(step or 0, task_name, f"eval/{name}", str(metric.textdata))
-            else:
-                logger.warning("%s/%s is a %s, which is not written to TensorBoard.", task_name, name, type(metric))
-        self._writer.write_scalars(step or 0, task_name, scalars)
+    def evaluate(
+        self, model_fns: Mapping[str, task_metrics.ModelFn], step: int, computes: bool
+    ) -> dict[str, dict[str, Any]]:
+        def of_seqio(run: task_metrics.ModelFn) -> Callable[[Any], Any]:
+            def run_dataset(examples: Any) -> Any:  # an enumerated `tf.data.Dataset`
+                outputs, aux = run(examples.batch(self._batch_size).as_numpy_iterator())
+                indexed = list(enumerate(outputs))
+                return (indexed, aux) if aux else indexed
+
+            return run_dataset
+
+        seqio_fns = {f"{mode}_fn": of_seqio(run) for mode, run in model_fns.items()}
+        metrics, _ = self._evaluator.evaluate(compute_metrics=computes, step=step, **seqio_fns)
+        return metrics.result() or {}
 
     def close(self) -> None:
-        self._writer.close()
+        self._evaluator.close()
+        for logger_ in self._evaluator.loggers if self.eval_tasks else ():
+            if hasattr(logger_, "close"):
+                logger_.close()

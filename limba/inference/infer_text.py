@@ -14,36 +14,35 @@ import gin
 import jax
 from tqdm import tqdm
 
-from limba import checkpoints, distributed
-from limba.answers import Answer, Answerer
-from limba.decoding_flags import AS_BOUND, Decoding
+from limba.checkpoints import checkpointing
+from limba.inference.answering import Answer, Answerer
+from limba.inference.decoding_flags import AS_BOUND, Decoding
+from limba.workers import distributed
 
 
 def infer_text(
     *,
     answerer_cls: Callable[..., Answerer],
-    restore_checkpoint_cfg: checkpoints.RestoreCheckpointConfig,
+    restore_checkpoint_cfg: checkpointing.RestoreCheckpointConfig,
     inputs: Sequence[str],
     output_file: str | None = None,
     decoding: Decoding = AS_BOUND,
 ) -> list[Answer]:
     """Answers lines of text.
 
-    With a file, what is done lies in `<output_file>.unfinished`: a call that was interrupted goes on there, with the
-    result of an uninterrupted one.
+    With a file, finished answers are kept in `<output_file>.unfinished`: an interrupted call resumes from there, with
+    the result of an uninterrupted one.
 
     Args:
-      answerer_cls: called with the checkpoint: `limba.answers.Answerer` with its other arguments.
-      restore_checkpoint_cfg: the checkpoint.
-      inputs: lines.
-      output_file: JSON lines with the fields of `limba.answers.Answer`; None prints them.
-      decoding: where it is not the run's.
+      answerer_cls: called with the checkpoint: `limba.inference.answering.Answerer` with its other arguments.
+      output_file: JSON lines with the fields of `limba.inference.answering.Answer`; None prints them.
+      decoding: the values that replace the run's.
 
     Returns:
-      What was printed, or was new in the file.
+      The answers that were printed or added to the file.
 
     Raises:
-      ValueError: without inputs or a checkpoint; or if an interrupted call was another one.
+      ValueError: without inputs or a checkpoint; or if the interrupted call had other inputs or settings.
     """
     if not inputs:
         raise ValueError("Nothing to answer: give --input TEXT or --input_file FILE.")
@@ -51,23 +50,20 @@ def infer_text(
         _check_output(Path(output_file).expanduser())
     checkpoint = distributed.from_first("checkpoint", lambda: restore_checkpoint_cfg.checkpoint)
     is_writer = jax.process_index() == 0
-    file = (
-        _AnswersFile(Path(output_file).expanduser().absolute(), checkpoint, inputs, decoding) if output_file else None
-    )
+    path = Path(output_file).expanduser().absolute() if output_file else None
+    file = _AnswersFile(path, checkpoint, inputs, decoding) if path else None
     done = distributed.from_first("count of answers", lambda: file.done() if file else 0)
     answers = []
     if done < len(inputs):
         answerer = answerer_cls(restore_checkpoint_cfg=restore_checkpoint_cfg, **decoding.arguments())
         done -= done % answerer.lines_at_once
         hidden = not is_writer or len(inputs) <= answerer.batch_size
-        with (
-            tqdm(desc="infer", unit="line", total=len(inputs), initial=done, disable=hidden) as progress,
-            file.writing(done)
-            if file and is_writer
-            else contextlib.nullcontext(_print if is_writer else _ignore) as write,
-        ):
+        writing = file.writing(done) if file and is_writer else contextlib.nullcontext(_print)
+        progress_bar = tqdm(desc="infer", unit="line", total=len(inputs), initial=done, disable=hidden)
+        with progress_bar as progress, writing as write:
             for answer in answerer.answer(inputs, done):
-                write(answer)
+                if is_writer:
+                    write(answer)
                 answers.append(answer)
                 progress.update()
     if file and is_writer:
@@ -77,11 +73,11 @@ def infer_text(
 
 
 def _check_output(path: Path) -> None:
-    """Raises ValueError if the answers could not be written there, before they are made."""
+    """Raises ValueError if answers cannot be written there."""
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if path.is_dir() or not folder.is_dir():
-        what = f"{path} is a folder" if path.is_dir() else f"{folder} is a file"
-        raise ValueError(f"--output_file {path}: {what}; name a file, such as answers.jsonl.")
+        problem = f"{path} is a folder" if path.is_dir() else f"{folder} is a file"
+        raise ValueError(f"--output_file {path}: {problem}; name a file, such as answers.jsonl.")
 
 
 def _print(answer: Answer) -> None:
@@ -90,17 +86,13 @@ def _print(answer: Answer) -> None:
         tqdm.write(f"  or {other}")
 
 
-def _ignore(answer: Answer) -> None:
-    """Of a worker that is not the first."""
-
-
 class _AnswersFile:
-    """Answers as JSON lines. Unfinished, the first line says of what."""
+    """Answers as JSON lines. While it is unfinished, its first line is the request."""
 
     def __init__(self, path: Path, checkpoint: str | None, inputs: Sequence[str], decoding: Decoding):
         self.path = path
         self._unfinished = path.with_name(path.name + ".unfinished")
-        self._header = {
+        self._request = {
             "checkpoint": checkpoint,
             "inputs": hashlib.sha256("\n".join(inputs).encode()).hexdigest(),
             "way of decoding": dataclasses.asdict(decoding),
@@ -108,14 +100,8 @@ class _AnswersFile:
         }
 
     def done(self) -> int:
-        """Whole answers of an interrupted call.
-
-        Raises:
-          ValueError: if it was another call.
-        """
-        if not self._unfinished.is_file():
-            return 0
-        whole = self._unfinished.read_bytes().split(b"\n")[:-1]
+        """How many whole answers an interrupted call has left. Raises ValueError if it had another request."""
+        whole = self._unfinished.read_bytes().split(b"\n")[:-1] if self._unfinished.is_file() else []
         if not whole:
             return 0
         try:
@@ -124,14 +110,14 @@ class _AnswersFile:
             before = None
         if not isinstance(before, dict):
             raise ValueError(
-                f"{self._unfinished} is not what an interrupted call leaves: its first line is {whole[0][:40]!r}. "
-                "Remove it to start anew, or name another --output_file."
+                f"{self._unfinished} is not the file of an interrupted call: its first line is {whole[0][:40]!r}. "
+                "Remove it to start again, or name another --output_file."
             )
-        if before != self._header:
-            changed = [name for name, value in self._header.items() if before.get(name) != value]
+        if before != self._request:
+            changed = [name for name, value in self._request.items() if before.get(name) != value]
             raise ValueError(
                 f"{self._unfinished} holds answers of an interrupted call, and this one has another "
-                f"{' and other '.join(changed)}. Call it as before to go on, or remove the file to start anew."
+                f"{' and other '.join(changed)}. Repeat the same call to resume it, or remove the file to start again."
             )
         return len(whole) - 1
 
@@ -143,12 +129,12 @@ class _AnswersFile:
             lines = self._unfinished.read_bytes().split(b"\n")
             os.truncate(self._unfinished, sum(len(line) + 1 for line in lines[: done + 1]))
         else:
-            self._unfinished.write_text(_line(self._header), encoding="utf-8")
+            self._unfinished.write_text(_line(self._request), encoding="utf-8")
         with self._unfinished.open("a", buffering=1, encoding="utf-8") as file:
             yield lambda answer: file.write(_line(dataclasses.asdict(answer)))
 
     def finish(self) -> None:
-        """Gives the file its name, without the line that said of what it is."""
+        """Gives the file its name, without the line of the request."""
         if not self._unfinished.is_file():
             return
         temporary = self.path.with_name(self.path.name + ".tmp")
@@ -164,7 +150,7 @@ def _line(values: dict[str, Any]) -> str:
 
 
 def read_lines(file: str) -> list[str]:
-    """Lines of a file, or of standard input for "-"; only ends of lines separate them, so that none becomes two.
+    """Lines of a file, or of standard input for "-"; only \\n and \\r\\n end a line, not Unicode's other separators.
 
     Raises:
       FileNotFoundError: if it is not there.

@@ -16,9 +16,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from limba import checkpoints, commands, decoding_flags, gin_utils, native_logs, run_configuration
-from limba.answers import Answer, Answerer
-from limba.decoding_flags import AS_BOUND, Decoding
+from limba.checkpoints import checkpointing, run_configuration
+from limba.gin_config import command_line, gin_files
+from limba.inference import decoding_flags
+from limba.inference.answering import Answerer
+from limba.inference.decoding_flags import AS_BOUND, Decoding
+from limba.machine import native_logs
 
 _BLANK = re.compile(r"_{3,}")
 
@@ -26,19 +29,18 @@ _BLANK = re.compile(r"_{3,}")
 def try_model(
     *,
     answerer_cls: Callable[..., Answerer],
-    restore_checkpoint_cfg: checkpoints.RestoreCheckpointConfig,
+    restore_checkpoint_cfg: checkpointing.RestoreCheckpointConfig,
     serve: Callable[[Callable[[str, str], str], str], None],
     prefix: str,
     decoding: Decoding = AS_BOUND,
 ) -> None:
-    """Loads a model and lets somebody ask it.
+    """Loads a model and serves its answers.
 
     Args:
-      answerer_cls: `limba.answers.Answerer` with its arguments but the checkpoint.
-      restore_checkpoint_cfg: the checkpoint.
-      serve: gets `(text, prefix) -> answer` and the prefix, and returns when nobody asks any more.
-      prefix: what the texts begin with.
-      decoding: where it is not the run's.
+      answerer_cls: `limba.inference.answering.Answerer` with its arguments but the checkpoint.
+      serve: gets `(text, prefix) -> answer` and the prefix, and returns when the user ends it.
+      prefix: put before each text.
+      decoding: the values that replace the run's.
     """
     answerer = answerer_cls(restore_checkpoint_cfg=restore_checkpoint_cfg, **decoding.arguments())
     serve(lambda text, before: reply(answerer, text, before), prefix)
@@ -47,11 +49,8 @@ def try_model(
 def reply(answerer: Answerer, text: str, prefix: str = "") -> str:
     """The answers to the lines of a text, a line each; further decodes of a line below it, after a dash."""
     lines = [prefix + mark_blanks(line) for line in text.splitlines() if line.strip()]
-    return "\n".join(_shown(answer, prefix) for answer in answerer.answer(lines)) if lines else ""
-
-
-def _shown(answer: Answer, prefix: str) -> str:
-    return "\n  - ".join([answer.filled.removeprefix(prefix), *answer.others])
+    answers = answerer.answer(lines) if lines else ()
+    return "\n".join("\n  - ".join([x.filled.removeprefix(prefix), *x.others]) for x in answers)
 
 
 def mark_blanks(line: str) -> str:
@@ -82,11 +81,7 @@ def serve_terminal(ask: Callable[[str, str], str], prefix: str) -> None:
 
 
 def make_page(ask: Callable[[str, str], str], prefix: str, name: str) -> Any:
-    """The page as Gradio's Blocks; its one endpoint is `/ask`.
-
-    Raises:
-      ModuleNotFoundError: without Gradio.
-    """
+    """The page as Gradio's Blocks, whose one endpoint is `/ask`. Raises ModuleNotFoundError without Gradio."""
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # Nothing leaves this machine.
     try:
         import gradio
@@ -106,7 +101,7 @@ def make_page(ask: Callable[[str, str], str], prefix: str, name: str) -> Any:
 
 def main(argv: Sequence[str]) -> int:
     """Parses flags and the run's gin, loads the model, and answers."""
-    parser = commands.argument_parser("try", __doc__ or "")
+    parser = command_line.argument_parser("try", __doc__ or "")
     parser.add_argument("run_dir", metavar="RUN", help="a run's directory or one checkpoint, converted ones too")
     parser.add_argument(
         "--prefix", default="", help="what each line begins with for the model, such as a task's prefix"
@@ -115,7 +110,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--host", default="127.0.0.1", help="where the page listens (this machine only)")
     parser.add_argument("--port", type=int, default=7860, help="of the page (7860)")
     decoding_flags.add_flags(parser)
-    flags = commands.parse_flags(parser, argv)
+    flags = command_line.parse_flags(parser, argv)
     name = Path(flags.run_dir).absolute().name
     if flags.web:
         _check_address(flags.host, flags.port)
@@ -123,11 +118,11 @@ def main(argv: Sequence[str]) -> int:
     decoding = decoding_flags.from_flags(flags)
     checkpoint = run_configuration.newest_checkpoint(flags.run_dir)
     bindings = [f"CHECKPOINT_PATH = {checkpoint!r}", "answers.Answerer.batch_size = 1"]
-    configured = gin_utils.configurable(try_model, module="limba.try_model")
+    configured = gin_files.configurable(try_model, module="limba.inference.try_model")
     with native_logs.filtered():
         run_configuration.parse(flags, "gin/runs/infer_text.gin", bindings)
     serve = _web_server(flags, name) if flags.web else serve_terminal
-    commands.start(configured, flags, serve=serve, prefix=flags.prefix, decoding=decoding)
+    command_line.start(configured, flags, serve=serve, prefix=flags.prefix, decoding=decoding)
     return 0
 
 
@@ -154,6 +149,6 @@ def _web_server(flags: argparse.Namespace, name: str) -> Callable[[Callable[[str
 
 
 if __name__ == "__main__":
-    from limba import try_model as _this
+    from limba.inference import try_model as _this
 
-    commands.run_command(_this.main)
+    command_line.run_command(_this.main)

@@ -19,15 +19,17 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from limba import commands, gin_utils, native_logs, t5x_compat
+from limba.gin_config import command_line, t5x_names
+from limba.gin_config import gin_files as gin_utils
+from limba.machine import native_logs
 
-# What a file's imports are likely to name, and what is slow to import: once for all files.
+# The imports of a file; and the packages that are slow to import, which is done once for all files.
 _IMPORT = re.compile(r"^\s*(?:from (?P<package>[\w.]+) )?import (?P<module>[\w.]+)", re.MULTILINE)
 _WARM = ("limba", "optax", "seqio", "t5", "t5x", "tasks")
 
 
 def check(file: str, before: Sequence[str], bindings: Sequence[str], search_paths: str) -> str | None:
-    """What is wrong with a file, as `FILE:LINE: message`; None if nothing is. Leaves gin's configuration changed."""
+    """The first mistake in a file, as `FILE:LINE: message`, or None. Leaves gin's configuration changed."""
     try:
         gin_utils.parse_files([*before, file], search_paths)
         for binding in bindings:
@@ -42,7 +44,7 @@ def check(file: str, before: Sequence[str], bindings: Sequence[str], search_path
 
 
 def check_apart(file: str, before: Sequence[str], bindings: Sequence[str], search_paths: str) -> str | None:
-    """`check` in a process of its own, forked from this one: imports of this process are there, and nothing is left."""
+    """`check` in a process forked from this one: it has the imports of this process, and changes nothing here."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # JAX warns of forks; the child computes nothing.
@@ -51,7 +53,7 @@ def check_apart(file: str, before: Sequence[str], bindings: Sequence[str], searc
         os.close(reading)
         answer = "the check was cut short"
         try:
-            # What task modules print is not an answer.
+            # Task modules may print; that is not an answer.
             with contextlib.redirect_stdout(sys.stderr):
                 answer = check(file, before, bindings, search_paths) or "ok"
         except SystemExit as stop:
@@ -87,14 +89,14 @@ def gin_files(paths: Sequence[str]) -> list[str]:
 
 
 def _warm_up(files: Sequence[str]) -> None:
-    """Imports here what the files import, so that each child finds it there. What fails is left to them to report."""
-    modules = set(t5x_compat.SCRIPTS.values())
+    """Imports the modules of the files before the children are forked. Children report the imports that fail."""
+    modules = set(t5x_names.SCRIPTS.values())
     for file in filter(os.path.isfile, files):
         for line in _IMPORT.finditer(Path(file).read_text(encoding="utf-8", errors="replace")):
             module = ".".join(filter(None, line.groups()))
             # The files of T5X's that a file includes use SeqIO.
-            modules |= {module, *t5x_compat.MODULES.get(module, ()), *(["seqio"] if module.startswith("t5") else [])}
-    t5x_compat.install()
+            modules |= {module, *t5x_names.MODULES.get(module, ()), *(["seqio"] if module.startswith("t5") else [])}
+    t5x_names.install()
     with native_logs.filtered():
         for name in sorted(modules):
             if name.partition(".")[0] in _WARM:
@@ -108,10 +110,11 @@ def main(argv: Sequence[str]) -> int:
         prog="limba gin-check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="a gin file, or a folder of them")
-    commands.add_gin_flags(parser)
-    flags = parser.parse_args(commands.rewrite_gin_flags(argv))
+    command_line.add_gin_flags(parser)
+    flags = parser.parse_args(command_line.rewrite_gin_flags(argv))
     files = gin_files(flags.files)
-    _warm_up([*flags.gin_file, *files])
+    if len(files) > 1:  # For one file, its process imports what that file needs: mostly no TensorFlow.
+        _warm_up([*flags.gin_file, *files])
     failed = 0
     for file in files:
         wrong = check_apart(file, flags.gin_file, flags.gin_bindings, flags.gin_search_paths)
@@ -123,4 +126,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    commands.run_command(main)
+    command_line.run_command(main)

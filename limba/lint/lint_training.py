@@ -1,4 +1,4 @@
-"""What would hurt in a training: its steps and rate, its checkpoints and their disk, its mesh and dtypes."""
+"""Findings in a training: its steps and learning rate, its checkpoints and their disk space, its mesh and batch."""
 
 import math
 import re
@@ -10,20 +10,21 @@ from typing import Any
 import jax
 import numpy as np
 
-from limba import saved_tensors, storage
-from limba.checkpoint_directories import checkpoint_steps
-from limba.checkpoints import RestoreCheckpointConfig, SaveCheckpointConfig
-from limba.data import DatasetConfig
-from limba.findings import Finding, refused
-from limba.partitioning import PjitPartitioner
-from limba.train_state import TrainState, TrainStateInitializer
+from limba.checkpoint_files import saved_tensors
+from limba.checkpoint_files.directories import checkpoint_steps
+from limba.checkpoints.checkpointing import RestoreCheckpointConfig, SaveCheckpointConfig
+from limba.checkpoints.train_state import TrainState, TrainStateInitializer
+from limba.data.contract import DatasetConfig
+from limba.data.lint_findings import Finding, refused
+from limba.machine import storage
+from limba.partitioning.meshes import PjitPartitioner
 
 # A rate at which float32 parameters hardly change in any number of steps, and one that no T5 survives.
 _NO_RATE, _HUGE_RATE = 1e-6, 0.1
-# Rates of the pre-training of T5 and of fine-tuning are at most 0.01.
-_HUGE_RATE_TO_GO_ON = 0.02
+# T5 is pre-trained and fine-tuned with rates of at most 0.01.
+_HUGE_RATE_OF_TRAINED = 0.02
 _MANY_CHECKPOINTS = 100
-# Every slice and box has a number of data shards that this is a multiple of, or a multiple of this.
+# The number of data shards of a slice or box is a multiple or a divisor of this.
 _USUAL_SHARDS = 8
 
 # ------------------------------------------------------ where it begins ----------------------------------------------
@@ -39,12 +40,11 @@ def initial_step(model_dir: str, restore: RestoreCheckpointConfig | None) -> tup
         return own[-1], []
     path = restore.path if restore is not None else ()
     paths = [path] if isinstance(path, str | Path) else list(path)
-    if restore is None or not any(paths):
+    if restore is None or not any(paths) or "step" in restore.reset:
         return 0, []
-    if "step" in restore.reset:
-        return 0, []
-    if storage.is_remote(storage.as_path(next(filter(None, paths)))):
-        return _step_in_name(str(next(filter(None, paths)))) or 0, []
+    first = next(filter(None, paths))
+    if storage.is_remote(storage.as_path(first)):
+        return _step_in_name(str(first)) or 0, []
     try:
         initial = restore.checkpoint
     except (FileNotFoundError, ValueError) as error:
@@ -73,7 +73,7 @@ def check_steps(first_step: int, total_steps: int, relative_steps: int | None) -
 
 
 def check_rate(rate: Callable[[Any], Any], first_step: int, last_step: int) -> Iterator[Finding]:
-    """The learning rate over the steps that a run makes, not those of a schedule from step 0 on."""
+    """The learning rate over the steps of the run, which need not begin at step 0."""
     last_step = min(max(first_step, last_step - 1), np.iinfo(np.int32).max)  # steps are int32
     # Close together where a warm-up is.
     later = np.geomspace(1, max(last_step - first_step, 1), 100).astype(np.int64)
@@ -90,7 +90,7 @@ def check_rate(rate: Callable[[Any], Any], first_step: int, last_step: int) -> I
             f"{first_step}, or another schedule.",
         )
         return
-    limit = _HUGE_RATE_TO_GO_ON if first_step else _HUGE_RATE
+    limit = _HUGE_RATE_OF_TRAINED if first_step else _HUGE_RATE
     if max(rates) > limit:
         yield Finding(
             "learning_rate",
@@ -107,7 +107,7 @@ def check_rate(rate: Callable[[Any], Any], first_step: int, last_step: int) -> I
                 "warmup_skipped",
                 "warning",
                 f"{begins}: the schedule's warm-up lies before it.",
-                "an optimizer that starts anew makes its first steps at the full rate",
+                "a new optimizer state makes its first steps at the full rate",
                 f"Set create_learning_rate_scheduler.step_offset to {first_step}.",
             )
 
@@ -118,7 +118,7 @@ def check_rate(rate: Callable[[Any], Any], first_step: int, last_step: int) -> I
 def check_checkpoints(
     model_dir: str, save: SaveCheckpointConfig | None, state: TrainState | None, first_step: int, last_step: int
 ) -> Iterator[Finding]:
-    """What is saved, and the disk that it takes."""
+    """What is saved, and the disk space that it takes."""
     if save is None:
         yield Finding(
             "no_checkpoints",
@@ -132,7 +132,7 @@ def check_checkpoints(
         yield Finding(
             "position_not_saved",
             "warning",
-            "SaveCheckpointConfig.save_dataset is False: checkpoints do not say where the data stood.",
+            "SaveCheckpointConfig.save_dataset is False: checkpoints do not have the position in the data.",
             "every restart begins at the first document again: its documents are seen more often than the last ones",
             "Set SaveCheckpointConfig.save_dataset = True.",
         )
@@ -145,7 +145,7 @@ def check_checkpoints(
 
 
 def checkpoint_bytes(state: TrainState, save: SaveCheckpointConfig) -> int:
-    """Of the shapes of a state: parameters in the configured dtype, optimizer state in its own."""
+    """Bytes of a checkpoint of this state: parameters in the configured dtype, optimizer state in its own."""
     size = 2 if save.dtype == "bfloat16" else 4
     tree = state.state_dict()
     parameters = sum(math.prod(x.shape) * size for x in jax.tree.leaves(tree["target"]))
@@ -189,7 +189,7 @@ def check_mesh(
     initializer: TrainStateInitializer | None,
     num_heads: int | None,
 ) -> Iterator[Finding]:
-    """Whether the mesh, and the network on it, divide; the batch is `check_batch`'s."""
+    """Whether the mesh divides the devices, and the network divides over the mesh."""
     if partitioner.mesh.shape["model"] != model_axis:
         devices = math.prod(partitioner.mesh.shape.values())
         yield refused(
@@ -210,7 +210,7 @@ def check_mesh(
 def check_batch(
     partitioner: PjitPartitioner, config: DatasetConfig, where: str, num_microbatches: int, num_devices: int | None
 ) -> Iterator[Finding]:
-    """A batch against the mesh; without a number of devices, against those that there usually are."""
+    """Whether the batch divides over the mesh; without `num_devices`, over the usual numbers of devices."""
     try:
         partitioner.check_batch_size(config.batch_size, where, num_microbatches)
     except ValueError as error:

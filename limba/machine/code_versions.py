@@ -1,4 +1,4 @@
-"""Which code runs: the commits of its checkouts, its sources, and the packages that it stands on."""
+"""The versions of the running code: git commits, a checksum of its sources, and installed packages."""
 
 import importlib.metadata
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import limba
 
-# Those whose versions can change the numbers of a run, or what its workers say to each other.
+# Packages whose versions can change the numbers of a run, or the messages between its workers.
 _PACKAGES = (
     *("jax", "jaxlib", "libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin", "flax", "optax", "orbax-checkpoint"),
     *("numpy", "gin-config", "tensorstore", "ml-dtypes", "seqio", "tensorflow", "sentencepiece", "datasets"),
@@ -16,13 +16,13 @@ _PACKAGES = (
 
 
 def commits() -> dict[str, str]:
-    """The git commits of the code, with `-dirty` where tracked files were changed.
+    """The git commits of the code, with `-dirty` if tracked files were changed.
 
-    "limba" if it runs from its own checkout, "project" if the working directory is in another one.
+    "limba" if Limba runs from its own checkout, "project" if the working directory is in another checkout.
     """
     limba_folder = Path(limba.__file__).resolve().parents[1]
     folders = {}
-    # An installed package may lie in the checkout of something else.
+    # An installed Limba may lie inside the checkout of another project.
     if _git(limba_folder, "rev-parse", "--show-toplevel") == str(limba_folder):
         folders["limba"] = limba_folder
     if (here := _git(Path.cwd(), "rev-parse", "--show-toplevel")) and Path(here) != limba_folder:
@@ -32,7 +32,7 @@ def commits() -> dict[str, str]:
 
 
 def _git(folder: Path, *command: str) -> str | None:
-    """What git prints; None if it is not installed, or the folder is in no checkout."""
+    """The output of git; None if git is not installed, or the folder is not in a checkout."""
     try:
         done = subprocess.run(["git", "-C", folder, *command], capture_output=True, text=True, timeout=20)
     except (FileNotFoundError, subprocess.TimeoutExpired):
@@ -40,10 +40,10 @@ def _git(folder: Path, *command: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def packages() -> dict[str, str]:
-    """The versions of Python, of Limba, and of those installed packages that decide on the numbers of a run."""
+def packages(*others: str) -> dict[str, str]:
+    """The versions of Python, Limba, the installed packages that can change the numbers of a run, and others."""
     versions = {"Python": sys.version.split()[0], "limba": limba.__version__}
-    for name in _PACKAGES:
+    for name in (*_PACKAGES, *others):
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -52,7 +52,7 @@ def packages() -> dict[str, str]:
 
 
 def sources() -> str:
-    """The CRC-32 of Limba's own source files: it tells changes that are in no commit."""
+    """The CRC-32 of Limba's source files: it also shows changes that are not committed."""
     checksum = 0
     for folder in ("limba", "tasks"):
         for path in sorted((Path(limba.__file__).resolve().parents[1] / folder).rglob("*.py")):

@@ -1,10 +1,11 @@
-"""What Limba changes in other libraries, and why. Each change is made when the library is imported, and only then.
+"""Limba's changes to other libraries, and why. Each is applied when the library is imported.
 
-- `datasets.load_dataset` takes `use_auth_token=…` again, which `datasets` 3 dropped and old task modules pass.
-- `datasets` does not import PyTorch for every stream, unless the process has done so itself: it would be seconds and
-  hundreds of megabytes, to make streams a subclass of what a DataLoader takes. `with_format("torch")` works on.
-- `seqio.SentencePieceVocabulary` finds its file in a mounted bucket, where `--buckets` names one: task modules have the
-  bucket's URL in their text.
+- `jax` keeps what it compiles (`limba/machine/compilation_cache.py`).
+- `datasets.load_dataset` accepts `use_auth_token=…`, which `datasets` 3 removed and old task modules pass.
+- `datasets` does not import PyTorch for streams, unless the process has imported it: that would take seconds and
+  hundreds of megabytes, only to make streams a subclass for DataLoader. `with_format("torch")` still works.
+- `seqio.SentencePieceVocabulary` reads its file from a bucket that `--buckets` mounts: task modules contain the
+  bucket's URL.
 """
 
 import functools
@@ -13,18 +14,25 @@ import importlib.machinery
 import sys
 import types
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from limba import storage
+from limba.machine import compilation_cache, storage
 
 
 def install() -> None:
-    """Makes the changes, at once where the library is imported already. Does nothing the second time."""
-    if any(isinstance(finder, _Patcher) for finder in sys.meta_path):
-        return
-    sys.meta_path.insert(0, _Patcher())
+    """Applies the changes: now if the library is imported, else when it is. Does nothing the second time."""
     for name, patch in _PATCHES.items():
-        if name in sys.modules:
-            patch(sys.modules[name])
+        if patch not in _waiting.get(name, ()):
+            when_imported(name, patch)
+
+
+def when_imported(name: str, act: Callable[[types.ModuleType], Any]) -> None:
+    """Calls `act` with a library: now if it is imported, else as soon as it is."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    _waiting.setdefault(name, []).append(act)
+    if name in sys.modules:
+        act(sys.modules[name])
 
 
 def _patch_datasets(datasets: types.ModuleType) -> None:
@@ -52,24 +60,30 @@ def _open_mounted_vocabularies(seqio: types.ModuleType) -> None:
 
 _PATCHES: dict[str, Callable[[types.ModuleType], None]] = {
     "datasets": _patch_datasets,
+    "jax": compilation_cache.use,
     "seqio": _open_mounted_vocabularies,
 }
 
 
-class _Patcher(importlib.abc.MetaPathFinder):
-    """Finds the libraries as Python does, and patches them once they have run."""
+# By the name of the library: what waits for its import.
+_waiting: dict[str, list[Callable[[types.ModuleType], Any]]] = {}
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the libraries as Python does, and acts after their import."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target) if fullname in _PATCHES else None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target) if fullname in _waiting else None
         if spec is None or spec.loader is None:
             return None
         run = spec.loader.exec_module
 
         def exec_module(module: types.ModuleType) -> None:
             run(module)
-            _PATCHES[fullname](module)
+            for act in _waiting[fullname]:
+                act(module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

@@ -1,4 +1,4 @@
-"""Keeps C++ libraries from writing their start-up chatter over the terminal."""
+"""Hides the start-up messages that C++ libraries write to the terminal."""
 
 import contextlib
 import os
@@ -7,13 +7,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-# What TensorFlow's C++ code says before any logger of Python's can stop it: CPU features, CUDA that is not there.
-_CHATTER = re.compile(rb"^(WARNING: All log messages before absl::InitializeLog|[IWE]\d{4} \d\d:\d\d:\d\d|[IWE]0000 )")
+# TensorFlow's C++ code logs CPU features and missing CUDA before Python's loggers can stop it.
+_START_UP = re.compile(rb"^(WARNING: All log messages before absl::InitializeLog|[IWE]\d{4} \d\d:\d\d:\d\d|[IWE]0000 )")
 
 
 @contextlib.contextmanager
 def filtered() -> Iterator[None]:
-    """Holds back what is written to file descriptor 2 inside the context; at its end all but the chatter appears."""
+    """A context that holds back standard error (file descriptor 2), and writes it at its end without those messages."""
     sys.stderr.flush()
     terminal = os.dup(2)
     with tempfile.TemporaryFile() as held:
@@ -26,5 +26,5 @@ def filtered() -> Iterator[None]:
             os.close(terminal)
             held.seek(0)
             for line in held:
-                if not _CHATTER.match(line):
+                if not _START_UP.match(line):
                     os.write(2, line)

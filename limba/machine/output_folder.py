@@ -1,4 +1,4 @@
-"""An output folder that appears under its name only when it is complete."""
+"""Output folders of conversions: a folder gets its name only when it is complete."""
 
 import contextlib
 import fcntl
@@ -10,18 +10,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from limba import storage
-from limba.storage import AnyPath
+from limba.machine import storage
+from limba.machine.storage import AnyPath
 
 REPORT = "conversion_report.json"
 _REQUEST = ".request.json"
 
 
 def choose_out(out: str | Path, *sources: AnyPath | None) -> Path:
-    """The folder that OUT means, links followed.
+    """The absolute path of OUT, without symbolic links.
 
     Raises:
-      ValueError: if it is a file, or if it is one of the sources, within one or around one.
+      ValueError: if it is a file; or if it is, contains or lies in one of the sources.
     """
     path = Path(out).expanduser().resolve()
     if path.exists() and not path.is_dir():
@@ -31,14 +31,12 @@ def choose_out(out: str | Path, *sources: AnyPath | None) -> Path:
             continue
         real = Path(source).resolve()
         if path == real or path in real.parents or real in path.parents:
-            raise ValueError(
-                f"OUT, {path}, and what is converted, {real}, must not lie in each other; choose another OUT."
-            )
+            raise ValueError(f"OUT {path} and the source {real} must not lie in each other; choose another OUT.")
     return path
 
 
 def read_report(folder: Path) -> dict[str, Any]:
-    """`conversion_report.json` of a folder; empty if it has none.
+    """`conversion_report.json` of a folder; {} if there is none.
 
     Raises:
       ValueError: if it is damaged.
@@ -51,15 +49,15 @@ def read_report(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{file} is damaged: {error}.") from error
     if not isinstance(report, dict):
-        raise ValueError(f"{file} is damaged: it is no JSON object.")
+        raise ValueError(f"{file} is damaged: it is not a JSON object.")
     return report
 
 
 def previous(out: Path, request: Mapping[str, Any], overwrite: bool) -> dict[str, Any] | None:
-    """The report of an earlier run of this very request at `out`; None if `out` is free to be written.
+    """The report at `out` of an earlier conversion with the same request; None if `out` may be written.
 
     Raises:
-      ValueError: if something else stands there. With `overwrite`, another conversion may be replaced, nothing else.
+      ValueError: if `out` holds anything else. With `overwrite`, another conversion may be replaced.
     """
     if not out.exists() or not any(out.iterdir()):
         return None
@@ -80,25 +78,25 @@ def previous(out: Path, request: Mapping[str, Any], overwrite: bool) -> dict[str
 def complete_or_absent(out: Path, request: Mapping[str, Any]) -> Iterator[Path]:
     """Yields a folder to write into, and renames it to `out` at the end.
 
-    What stands at `out` stays until then, and is replaced. After an error nothing is left. What a killed or interrupted
-    process left unfinished is in the folder again if it was after the same, so that it can go on.
+    An existing `out` is kept until then, and replaced. After an error nothing is left. After a kill or an interrupt, a
+    new process with the same request finds the unfinished files in the folder and can resume.
 
     Args:
       out: the folder.
-      request: all that its content depends on.
+      request: everything that the content depends on.
 
     Raises:
-      ValueError: if another process is writing `out` now.
+      ValueError: if another process is writing `out`.
     """
     unfinished = out.with_name(f".{out.name}.unfinished")
-    made_parent = not out.parent.exists()
+    created_parent = not out.parent.exists()
     unfinished.mkdir(parents=True, exist_ok=True)
     lock = os.open(unfinished, os.O_RDONLY)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(f"Another process is writing {out} just now.") from None
+            raise ValueError(f"Another process is writing {out} now.") from None
         try:
             _prepare(unfinished, json.dumps(request, sort_keys=True))
             yield unfinished
@@ -113,7 +111,7 @@ def complete_or_absent(out: Path, request: Mapping[str, Any]) -> Iterator[Path]:
                 unfinished.rename(out)
         except Exception:
             shutil.rmtree(unfinished, ignore_errors=True)
-            if made_parent and not any(out.parent.iterdir()):
+            if created_parent and not any(out.parent.iterdir()):
                 out.parent.rmdir()
             raise
     finally:
@@ -121,9 +119,9 @@ def complete_or_absent(out: Path, request: Mapping[str, Any]) -> Iterator[Path]:
 
 
 def fingerprint(*paths: AnyPath | None) -> str:
-    """Changes with the name, size or time of a file in or at the paths: cheap, and the same while nobody touches them.
+    """A hash of the names, sizes and modification times of all files at or below the paths.
 
-    In a bucket, with the names of the files alone.
+    For a bucket, a hash of the names alone.
     """
     digest = hashlib.sha256()
     for root in paths:
@@ -139,7 +137,7 @@ def fingerprint(*paths: AnyPath | None) -> str:
 
 
 def _prepare(folder: Path, request: str) -> None:
-    """Leaves what was begun for the same request, and nothing else."""
+    """Empties the folder, unless its files are of the same request."""
     file = folder / _REQUEST
     if file.is_file() and file.read_text("utf-8") == request:
         return

@@ -1,15 +1,15 @@
-"""A request to stop: SIGTERM from a cluster, or Ctrl-C from a person."""
+"""Requests to stop a run: SIGTERM from a cluster, or Ctrl-C from a user."""
 
 import signal
 from types import FrameType
 from typing import Protocol
 
-# sysexits.h EX_TEMPFAIL: "try again later". A supervisor restarts on it.
+# sysexits.h EX_TEMPFAIL: "try again later". A supervisor restarts the run.
 PREEMPTED_EXIT_CODE = 75
 
 
 class Agreement(Protocol):
-    """What stops all workers of a run after the same step: `limba.peers.Peers`."""
+    """Stops all workers of a run after the same step, as `limba.workers.heartbeats.Heartbeat` does."""
 
     def request_stop(self, reason: str) -> None: ...
 
@@ -17,10 +17,9 @@ class Agreement(Protocol):
 
 
 class StopRequest:
-    """A context in which SIGTERM and the first Ctrl-C ask for a stop; a second Ctrl-C interrupts at once.
+    """A context in which SIGTERM and the first Ctrl-C request a stop; a second Ctrl-C interrupts at once.
 
-    Args:
-      agreement: of the workers of a run; None for a process that is alone.
+    Without an `agreement` of workers the process runs alone.
     """
 
     def __init__(self, agreement: Agreement | None = None) -> None:
@@ -29,11 +28,11 @@ class StopRequest:
         self._previous: dict[int, object] = {}
 
     def is_due(self, step: int) -> bool:
-        """Whether the run ends after this step: the same on all workers, however often they ask."""
+        """Whether the run ends after this step; all workers get the same answer."""
         return self._requested if self._agreement is None else self._agreement.stop_due(step)
 
     def request(self, reason: str) -> None:
-        """Asks for a stop, as a signal does."""
+        """Requests a stop, as a signal does."""
         self._requested = True
         if self._agreement is not None:
             self._agreement.request_stop(reason)

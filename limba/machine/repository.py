@@ -1,7 +1,6 @@
-"""Keeps `tasks` and `convert` this repository's, whatever else is on the path.
+"""Makes `import tasks` and `import convert` find this repository's packages.
 
-Many a T5X project has a `tasks.py` of its own in the folder that its launcher puts on the path, and `import tasks`
-takes the first that it finds.
+Many T5X projects have a `tasks.py` of their own in a folder on the Python path, and `import tasks` takes the first one.
 """
 
 import importlib.util
@@ -11,12 +10,12 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-# The folder that holds gin/, so that `gin/runs/pretrain.gin` is found from anywhere.
-REPOSITORY = Path(__file__).resolve().parent.parent
+# The folder of gin/, so that `gin/runs/pretrain.gin` is found from any working directory.
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def claim() -> None:
-    """Imports this repository's packages by their place, unless they are imported already."""
+    """Imports this repository's packages from its folder, unless they are already imported."""
     for name in ("tasks", "convert"):
         file = REPOSITORY / name / "__init__.py"
         spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(file.parent)])
@@ -27,12 +26,12 @@ def claim() -> None:
 
 
 def warn_of_hidden_modules() -> None:
-    """Says which modules of the user's own cannot be imported because they have a name of ours."""
+    """Warns of modules of the user that cannot be imported because Limba's packages have their names."""
     for folder in dict.fromkeys(Path(entry or ".").resolve() for entry in sys.path):
         for name in ("tasks", "convert"):
             for file in (folder / f"{name}.py", folder / name / "__init__.py"):
                 if file.is_file() and folder != REPOSITORY:
                     logger.warning(
-                        "%s is hidden by Limba's own package %r: give it another name if anything imports it.",
+                        "%s is hidden by Limba's own package %r: rename it if anything imports it.",
                         *(file, name),
                     )

@@ -1,8 +1,8 @@
 """Directories of this machine and of buckets (gs://, s3://), through TensorStore's key-value stores.
 
-A bucket has no directories: one exists while something lies below its name. Paths here are `pathlib.Path` for this
-machine and `epath.Path` for a bucket, so `/`, `.name` and `.parent` work for both; reading and writing go through the
-functions below, which need neither TensorFlow nor a cloud library.
+A bucket has no directories: one exists while there are files below its name. Paths are `pathlib.Path` for this machine
+and `epath.Path` for a bucket, so `/`, `.name` and `.parent` work for both; the functions below read and write without
+TensorFlow or a cloud library.
 """
 
 import shutil
@@ -16,36 +16,36 @@ AnyPath: TypeAlias = Path | epath.Path
 
 _mounts: list[Path] = []
 
-# Buckets that answered once. TensorStore tries for a quarter of an hour, which is right in the middle of a run. The
-# name of a bucket asked for the first time may be a slip of the pen, or this machine may have no network.
+# Buckets that answered once. TensorStore retries for a quarter of an hour, which is right during a run. The first try
+# is shorter: the bucket's name may be wrong, or this machine may have no network.
 _reached: set[str] = set()
 _FIRST_TRY = ts.Context({"gcs_request_retries": {"max_retries": 3}, "s3_request_retries": {"max_retries": 3}})
 
 
 def mount_buckets(directory: str) -> None:
-    """From now on gs://NAME/x is the file NAME/x below this directory, as gcsfuse and Vertex AI mount buckets.
+    """Makes gs://NAME/x mean the file NAME/x below this directory, as gcsfuse and Vertex AI mount buckets.
 
     Raises:
-      FileNotFoundError: if there is no such directory.
+      FileNotFoundError: if the directory does not exist.
     """
     path = Path(directory).expanduser().absolute()
     if not path.is_dir():
-        raise FileNotFoundError(f"--buckets={directory} is not a directory; name the one that holds the buckets.")
+        raise FileNotFoundError(f"--buckets={directory} is not a directory; name the one with the mounted buckets.")
     _mounts[:] = [path]
 
 
 def mounted(path: str) -> str:
-    """A path in a bucket as a path of this machine, if `mount_buckets` named a place; any other path as it is."""
+    """A path in a mounted bucket as a path of this machine; any other path as it is."""
     if _mounts and str(path).startswith("gs://"):
         return str(_mounts[0] / str(path).removeprefix("gs://"))
     return path
 
 
 def as_path(path: str | AnyPath) -> AnyPath:
-    """An absolute path of this machine, or the place in a bucket that a URL names.
+    """An absolute path of this machine, or a path in a bucket.
 
     Raises:
-      ValueError: for a URL of another kind than gs:// and s3://.
+      ValueError: for a URL that does not begin with gs:// or s3://.
     """
     path = mounted(path) if isinstance(path, str) else path
     if is_remote(path):
@@ -67,7 +67,7 @@ def kvstore_spec(path: AnyPath) -> dict[str, Any]:
 
 
 def list_names(path: AnyPath) -> list[str]:
-    """Names of the files and folders in a directory, sorted; empty where there is none."""
+    """Names of the files and folders in a directory, sorted; [] if it does not exist."""
     if is_remote(path):
         return sorted({key.split(b"/")[0].decode() for key in _open(path).list().result()})
     return sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
@@ -98,7 +98,7 @@ def read_bytes(path: AnyPath) -> bytes:
     """The content of a file.
 
     Raises:
-      FileNotFoundError: if there is none.
+      FileNotFoundError: if the file does not exist.
     """
     if is_remote(path):
         read = _open(path.parent).read(path.name).result()
@@ -109,7 +109,7 @@ def read_bytes(path: AnyPath) -> bytes:
 
 
 def write_bytes(path: AnyPath, content: bytes) -> None:
-    """Writes a file; directories are made as needed."""
+    """Writes a file; creates its directory if needed."""
     if is_remote(path):
         _open(path.parent).write(path.name, content).result()
         return
@@ -117,20 +117,27 @@ def write_bytes(path: AnyPath, content: bytes) -> None:
     path.write_bytes(content)
 
 
+def replace_text(file: Path, text: str) -> None:
+    """Replaces the content of a file of this machine atomically: a reader sees the old text or the new one."""
+    temporary = file.with_name(f"{file.name}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(file)
+
+
 def remove_tree(path: AnyPath) -> None:
-    """Removes a directory and everything below it. One of this machine disappears at once, under another name."""
+    """Removes a directory and everything below it. On this machine it is renamed first, so that it is never partial."""
     if is_remote(path):
         _open(path).delete_range(ts.KvStore.KeyRange()).result()
         return
     if path.exists():
-        going = path.with_name(f".removed_{path.name}")
-        shutil.rmtree(going, ignore_errors=True)
-        path.rename(going)
-        shutil.rmtree(going)
+        renamed = path.with_name(f".removed_{path.name}")
+        shutil.rmtree(renamed, ignore_errors=True)
+        path.rename(renamed)
+        shutil.rmtree(renamed)
 
 
 def unsynced() -> ts.Context:
-    """For writing many files: none is forced to disk by itself. `os.sync()` before they count."""
+    """A context for writing many files without an fsync for each; call `os.sync()` at the end."""
     return ts.Context({"file_io_sync": False})
 
 
@@ -141,8 +148,8 @@ def _open(path: AnyPath) -> ts.KvStore:
             ts.KvStore.open(kvstore_spec(path), context=_FIRST_TRY).result().read("").result()
         except ValueError as error:
             raise ValueError(
-                f"{path} cannot be reached: {error}\nIs the bucket's name right, and has this machine a network and "
-                "credentials for it? A bucket that is mounted as a folder is named by --buckets=DIR."
+                f"{path} cannot be reached: {error}\nCheck the bucket's name, and this machine's network and "
+                "credentials. For buckets that are mounted as folders give --buckets=DIR."
             ) from None
         _reached.add(bucket)
     return ts.KvStore.open(kvstore_spec(path)).result()

@@ -1,11 +1,11 @@
-"""Loss, metrics, scoring and the frame of decoding around a network; `limba/models.py` names the models that use it.
+"""Loss, metrics, scoring and the frame of decoding around a network; `limba.models` names the models that use it.
 
 Hooks are T5X's: a subclass can replace the loss, the logits, the initial variables or a step of decoding.
 """
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 import flax.core
@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import optax
 from flax.linen import partitioning as nn_partitioning
 
-from limba import decoding, losses
-from limba import metrics as metrics_lib
-from limba.data import Batch
-from limba.lora import LoRA
-from limba.optimizers import OptimizerDef, as_optimizer_def
+from limba.data.contract import Batch
+from limba.models import decoding, losses
+from limba.models import metrics as metrics_lib
+from limba.models.lora import LoRA
+from limba.optimizers.definitions import OptimizerDef, as_optimizer_def
 
 Array = jax.Array
 PyTree = Any
@@ -41,24 +41,14 @@ class Vocabulary(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class DecoderParams:
-    """What a prediction returns if the caller does not say.
+    """The defaults of a prediction."""
 
-    Attributes:
-      return_all_decodes: every decode of an input, not only the best.
-      num_decodes: the beams of a beam search, or the samples of an input.
-    """
-
-    return_all_decodes: bool = False
-    num_decodes: int = 1
+    return_all_decodes: bool = False  # not only the best
+    num_decodes: int = 1  # beams, or samples of an input
 
 
 class BaseTransformerModel:
-    """Loss, evaluation, scoring and prediction around a network; subclasses say how to call the network.
-
-    Attributes:
-      module: a Linen network.
-      optimizer_def: see `limba.optimizers`.
-    """
+    """Loss, evaluation, scoring and prediction around a network; subclasses say how to call the network."""
 
     # The SeqIO converter that makes this model's batches from a task's features; a class or, so that the engine does
     # without SeqIO, its name there.
@@ -76,9 +66,6 @@ class BaseTransformerModel:
         loss_normalizing_factor: losses.LossNormalizingFactor = None,
     ):
         """Args:
-        module: a Linen network, or one with adapters.
-        input_vocabulary, output_vocabulary: SeqIO vocabularies.
-        optimizer_def: see `limba.optimizers`.
         decode_fn: `decoding.beam_search`, `decoding.temperature_sample` or one with their signature.
         label_smoothing, z_loss: see `losses.cross_entropy_with_logits`.
         loss_normalizing_factor: None sums over the batch's tokens; see `losses.SpecialLossNormalizingFactor`.
@@ -113,18 +100,9 @@ class BaseTransformerModel:
     # ------------------------------------------------- parameters ---------------------------------------------------
 
     def get_initial_variables(
-        self,
-        rng: Array,
-        input_shapes: Mapping[str, Any],
-        input_types: Mapping[str, Any] | None = None,
+        self, rng: Array, input_shapes: Mapping[str, Any], input_types: Mapping[str, Any] | None = None
     ) -> Mapping[str, PyTree]:
-        """`params` and `params_axes` of a new network.
-
-        Args:
-          rng: for the parameters.
-          input_shapes: of the features of a batch.
-          input_types: of the features; int32 where not given.
-        """
+        """`params` and `params_axes` of a new network, for features of these shapes; types not given are int32."""
         raise NotImplementedError(f"{type(self).__name__} must define get_initial_variables.")
 
     def initial_variables(self, rng: Array) -> Mapping[str, PyTree]:
@@ -149,15 +127,25 @@ class BaseTransformerModel:
         mutable: Any = False,
         other_variables: PyTree | None = None,
     ) -> Any:
-        """Teacher-forced logits `[batch, length, vocab]`.
+        """Teacher-forced logits `[batch, length, vocab]`; dropout only with an rng.
 
         Args:
-          params: of the network.
-          batch: a batch.
-          dropout_rng: dropout happens only with one.
           mutable: collections to return too, as `nn.Module.apply` does.
           other_variables: collections beside `params`.
         """
+        tokens, others = self._network_inputs(batch)
+        return self.module.apply(
+            {"params": params} | (other_variables or {}),
+            *tokens,
+            **others,
+            decode=False,
+            enable_dropout=dropout_rng is not None,
+            rngs=None if dropout_rng is None else {"dropout": dropout_rng},
+            mutable=mutable,
+        )
+
+    def _network_inputs(self, batch: Batch) -> tuple[Sequence[Array], Mapping[str, Any]]:
+        """What `_compute_logits` calls the network with: tokens by position, other features by name."""
         raise NotImplementedError(f"{type(self).__name__} must define _compute_logits.")
 
     def logits(self, params: PyTree, batch: Batch, dropout_rng: Array | None = None) -> Array:
@@ -230,13 +218,19 @@ class BaseTransformerModel:
         return scores, intermediates
 
     def predict_batch(self, params: PyTree, batch: Batch, rng: Array | None = None, **options: Any) -> Array:
-        """The tokens of `predict_batch_with_aux`, which says what the options are."""
+        """The tokens of `predict_batch_with_aux`, with its options."""
         return self.predict_batch_with_aux(params=params, batch=batch, rng=rng, **options)[0]
 
     # Subclasses name their options.
     def predict_batch_with_aux(self, *args: Any, **options: Any) -> tuple[Array, Mapping[str, Array]]:
-        """Decoded tokens of `(params, batch, rng)`, and `scores` among what else is known of them."""
+        """Decoded tokens of `(params, batch, rng)`, and auxiliary values, `scores` among them."""
         raise NotImplementedError(f"{type(self).__name__} must define predict_batch_with_aux.")
+
+    def _with_cache(self, params: PyTree, cache: PyTree, *tokens: Array, **options: Any) -> tuple[Array, PyTree]:
+        """What the network, or its `method`, returns for tokens, and the cache after it; None makes one."""
+        variables = {"params": params} if cache is None else {"params": params, "cache": cache}
+        outputs, changed = self.module.apply(variables, *tokens, enable_dropout=False, mutable=["cache"], **options)
+        return outputs, changed["cache"]
 
     def _merged(self, params: PyTree) -> PyTree:
         """The parameters with adapters merged, where the network has some: once, and not at every step of decoding."""
@@ -251,8 +245,12 @@ class BaseTransformerModel:
         num_decodes: int,
         rng: Array | None,
         decoder_params: Mapping[str, Any] | None,
-    ) -> tuple[Array, Array]:
-        """Runs `decode_fn`: `(tokens [batch, num_decodes, length], scores [batch, num_decodes])`, best last."""
+        return_all_decodes: bool,
+    ) -> tuple[Array, Mapping[str, Array]]:
+        """Tokens `[batch, length]` of `decode_fn` and `{"scores": [batch]}`: the best decodes.
+
+        With `return_all_decodes` `[batch, num_decodes, length]` and `[batch, num_decodes]`, best last.
+        """
         options = dict(decoder_params or {})
         if rng is not None:
             if options.get("decode_rng") is not None:
@@ -262,7 +260,7 @@ class BaseTransformerModel:
             options["initial_index"] = initial_index
         options.setdefault("eos_id", self.output_vocabulary.eos_id or 1)
         assert self.decode_fn is not None
-        return self.decode_fn(
+        decodes, scores = self.decode_fn(
             inputs=inputs,
             cache=cache,
             tokens_to_logits=tokens_to_logits,
@@ -271,3 +269,6 @@ class BaseTransformerModel:
             cache_offset=1 if getattr(self.module, "scan_layers", False) else 0,
             **options,
         )
+        if return_all_decodes:
+            return decodes, {"scores": scores}
+        return decodes[:, -1], {"scores": scores[:, -1]}

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from flax import traverse_util
 from flax.linen import partitioning as nn_partitioning
 
-from limba.freezing import compiled_all, require_match
+from limba.optimizers.freezing import compiled_all, require_match
 
 Array = jax.Array
 PyTree = Any
@@ -78,12 +78,11 @@ class LoRA:
         params = traverse_util.flatten_dict(variables["params"])
         axes = traverse_util.flatten_dict(variables["params_axes"])
         for number, path in enumerate(sorted(self._chosen(params))):
-            factors = _factors(params[path].shape, tuple(names[path]), self.rank)
-            scale = factors.shapes[A][0] ** -0.5
+            shapes, factor_axes = _factors(params[path].shape, tuple(names[path]), self.rank)
             key = jax.random.fold_in(rng, number)
-            params[(*path[:-1], A)] = scale * jax.random.normal(key, factors.shapes[A], jnp.float32)
-            params[(*path[:-1], B)] = jnp.zeros(factors.shapes[B], jnp.float32)
-            for factor, axis_names in factors.axes.items():
+            params[(*path[:-1], A)] = shapes[A][0] ** -0.5 * jax.random.normal(key, shapes[A], jnp.float32)
+            params[(*path[:-1], B)] = jnp.zeros(shapes[B], jnp.float32)
+            for factor, axis_names in factor_axes.items():
                 axes[(*path[:-1], f"{factor}_axes")] = nn_partitioning.AxisMetadata(axis_names)
         return variables | {
             "params": traverse_util.unflatten_dict(params),
@@ -110,7 +109,7 @@ class LoRA:
         for path in [path for path in flat if path[-1] == A]:
             kernel = (*path[:-1], "kernel")
             a, b = flat.pop(path), flat.pop((*path[:-1], B))
-            # As exact as the export, whatever precision the device would multiply in.
+            # As exact as the export, in any matrix precision of the device.
             multiply = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
             axis = None if a.ndim == 2 else layers_axis(a.shape, flat[kernel].shape)
             flat[kernel] = flat[kernel] + self.alpha / self.rank * product(a, b, flat[kernel].shape, multiply, axis)
@@ -118,20 +117,14 @@ class LoRA:
 
     @property
     def description(self) -> dict[str, Any]:
-        """What a checkpoint must say of its adapters: `run.json` has it as `lora`."""
+        """The adapters' settings that a checkpoint must keep: `lora` in its `run/run.json`."""
         return {"rank": self.rank, "alpha": self.alpha, "kernels": list(self.kernels)}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Factors:
-    """Shapes and logical axes of A and B."""
-
-    shapes: Mapping[str, Shape]
-    axes: Mapping[str, tuple[str | None, ...]]
-
-
-def _factors(shape: Shape, axes: tuple[str | None, ...], rank: int) -> _Factors:
-    """Those of a kernel: `[embed, …]` reads the embedding, `[…, embed]` writes it."""
+def _factors(
+    shape: Shape, axes: tuple[str | None, ...], rank: int
+) -> tuple[dict[str, Shape], dict[str, tuple[str | None, ...]]]:
+    """Shapes and logical axes of A and B. Kernels `[embed, …]` read the embedding, `[…, embed]` write it."""
     layers = [dim for dim, axis in enumerate(axes) if axis in _LAYER_AXES]
     dims = [dim for dim in range(len(shape)) if dim not in layers]
     split = 1 if axes[dims[0]] == "embed" else len(dims) - 1
@@ -140,20 +133,15 @@ def _factors(shape: Shape, axes: tuple[str | None, ...], rank: int) -> _Factors:
     stack_axes = tuple(axes[dim] for dim in layers)
     size = lambda dims: math.prod(shape[dim] for dim in dims)  # noqa: E731
     # Joined dims are split over the mesh as the first of them is.
-    return _Factors(
-        {A: (size(rows), *stack, rank), B: (rank, *stack, size(columns))},
-        {A: (axes[rows[0]], *stack_axes, None), B: (None, *stack_axes, axes[columns[0]])},
-    )
+    factor_axes = {A: (axes[rows[0]], *stack_axes, None), B: (None, *stack_axes, axes[columns[0]])}
+    return {A: (size(rows), *stack, rank), B: (rank, *stack, size(columns))}, factor_axes
 
 
 def product(a: Any, b: Any, shape: Shape, einsum: Callable[..., Any], axis: int | None) -> Any:
-    """`A @ B` in the shape of its kernel, for arrays of JAX or NumPy.
+    """`A @ B` in the shape of its kernel, with the `einsum` of JAX or NumPy.
 
     Args:
-      a: `[in, rank]`, or `[in, layers, rank]`.
-      b: `[rank, out]`, or `[rank, layers, out]`.
-      shape: of the kernel.
-      einsum: of JAX or NumPy.
+      a, b: `[in, rank]` and `[rank, out]`, or `[in, layers, rank]` and `[rank, layers, out]`.
       axis: where the kernel has its layers; None for one that is not scanned.
     """
     if axis is None:

@@ -6,7 +6,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from limba.data import Batch
+from limba.data.contract import Batch
 
 Array = jax.Array
 
@@ -56,14 +56,7 @@ def cross_entropy_with_logits(
     that distribution is subtracted, so that the minimum is 0. `z_loss * log(Z)^2` keeps the logits from drifting
     (arXiv:1804.04235, appendix of mesh-tensorflow). The z-loss output carries no gradient of its own.
 
-    Args:
-      logits: float32 `[..., vocab]`.
-      targets: int32 `[...]`.
-      label_smoothing: `a`.
-      z_loss: its coefficient.
-
-    Returns:
-      `(loss + z, z)`, each `[...]`.
+    For float32 logits `[..., vocab]` and int32 targets `[...]` it returns `(loss + z, z)`, each `[...]`.
     """
     return _cross_entropy_fwd(logits, targets, label_smoothing, z_loss)[0]
 
@@ -130,11 +123,8 @@ def compute_weighted_cross_entropy(
     """Summed loss of a batch.
 
     Args:
-      logits: `[batch, length, vocab]`.
-      targets: `[batch, length]`.
-      weights: `[batch, length]`, or None for 1 everywhere.
-      label_smoothing: see `cross_entropy_with_logits`.
-      z_loss: likewise.
+      logits, label_smoothing, z_loss: see `cross_entropy_with_logits`.
+      targets, weights: `[batch, length]`; None weighs 1 everywhere.
       normalizing_factor: what the sums are divided by, if anything.
 
     Returns:
@@ -148,14 +138,11 @@ def compute_weighted_cross_entropy(
 def normalizing_factor_and_weights(
     factor: float | SpecialLossNormalizingFactor | None, batch: Batch
 ) -> tuple[Array | float | None, Array | None]:
-    """The divisor of the loss and the weights it applies to, both possibly None.
+    """The divisor of the loss and the weights it applies to, `[batch, length]`, both possibly None.
 
     Args:
       factor: as `canonical_normalizing_factor` returns it.
       batch: with `decoder_target_tokens`, and `decoder_loss_weights` unless every position counts.
-
-    Returns:
-      `(factor, weights [batch, length])`.
     """
     weights = batch.get("decoder_loss_weights")
     if weights is not None:

@@ -11,7 +11,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from limba.data import Batch
+from limba.data.contract import Batch
 
 Array = jax.Array
 
@@ -26,13 +26,7 @@ class Metric(Protocol):
 
 @flax.struct.dataclass
 class Ratio:
-    """`total / count`, both scalars.
-
-    Attributes:
-      total: numerator.
-      count: denominator.
-      per_step: `count` counts steps, so the microbatches of one step add to `total` only.
-    """
+    """`total / count`, both scalars. With `per_step`, `count` counts steps: microbatches of one add to `total` only."""
 
     total: Array
     count: Array
@@ -79,23 +73,14 @@ class Sum:
 
 @flax.struct.dataclass
 class SumsByTask:
-    """Sums over the examples of each task of a mixture.
+    """Sums over the target positions of each task of a mixture, float32 `[tasks]`."""
 
-    Attributes:
-      loss: float32 `[tasks]`, of target positions, weighted and not normalized.
-      weights: float32 `[tasks]`, of target positions.
-    """
-
-    loss: Array
+    loss: Array  # weighted and not normalized
     weights: Array
 
     @classmethod
     def of(cls, example_tasks: Array, loss: Array, weights: Array | None) -> "SumsByTask":
-        """Args:
-        example_tasks: `[batch, tasks]`, 1 at the task of each example.
-        loss: of target positions, weighted, `[batch, length]`.
-        weights: `[batch, length]`, or None for 1.
-        """
+        """From `[batch, tasks]`, 1 at the task of each example, and the weighted loss and weights `[batch, length]`."""
         tasks = example_tasks.astype(jnp.float32)
         weights = jnp.ones(loss.shape, jnp.float32) if weights is None else weights
         # Not a matmul, which accelerators would make of bfloat16.
@@ -137,20 +122,15 @@ def add(a: Metrics, b: Metrics) -> Metrics:
 
 def add_microbatches(a: Metrics, b: Metrics) -> Metrics:
     """Metrics of two microbatches of one step together."""
-    together = add(a, b)
+    total = add(a, b)
     return {
         name: Ratio(m.total, b[name].count, True) if isinstance(m, Ratio) and m.per_step else m
-        for name, m in together.items()
+        for name, m in total.items()
     }
 
 
 def compute(metrics: Mapping[str, Any], task_groups: Mapping[str, Sequence[int]] | None = None) -> dict[str, float]:
-    """Numbers, on the host.
-
-    Args:
-      metrics: of `Metric`, and `SumsByTask`.
-      task_groups: the tasks whose sums are reported together, by the name of the group.
-    """
+    """Numbers, on the host. `task_groups` has the tasks whose sums are reported together, by the name of the group."""
     values: dict[str, float] = {}
     for name, metric in jax.device_get(dict(metrics)).items():
         if isinstance(metric, SumsByTask):
@@ -173,11 +153,8 @@ def encoder_decoder_metrics(logits: Array, batch: Batch, weights: Array | None, 
     """T5X's model metrics of one batch.
 
     Args:
-      logits: `[batch, length, vocab]`.
-      batch: the features of `limba.data`.
-      weights: what each target position weighs, `[batch, length]`, or None for 1.
-      loss: scalar, normalized, z-loss included.
-      z_loss: scalar.
+      logits, weights: `[batch, length, vocab]` and `[batch, length]`; None weighs each target position 1.
+      loss, z_loss: scalars, normalized; the loss has the z-loss in it.
     """
     targets = batch["decoder_target_tokens"]
     if weights is None:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from limba.layers import DenseGeneral, Initializer, einsum, param_with_axes, with_sharding_constraint
+from limba.network.layers import DenseGeneral, Initializer, einsum, param_with_axes, with_sharding_constraint
 
 Array = jax.Array
 DType = Any
@@ -41,9 +41,7 @@ def make_attention_mask(
     Args:
       query_input, key_input: `[batch, query_length]` and `[batch, key_length]`: what is compared, such as "is a token"
         or segment ids.
-      pairwise_fn: broadcasts over its two arguments.
       extra_batch_dims: dims of size 1 to put in front.
-      dtype: of the mask.
     """
     mask = pairwise_fn(query_input[..., :, None], key_input[..., None, :])[..., None, :, :]
     return jnp.expand_dims(mask, tuple(range(extra_batch_dims))).astype(dtype)
@@ -65,7 +63,6 @@ def make_decoder_mask(
 
     Args:
       decoder_target_tokens: 0 is padding, which neither looks nor is looked at.
-      dtype: of the mask.
       decoder_causal_attention: 1 in the prefix of a prefix LM, whose positions all see each other; causal when None.
       decoder_segment_ids: which packed example a position belongs to; examples do not see each other.
     """
@@ -185,9 +182,7 @@ def dot_product_attention(
       query: `[batch, query_length, heads, kv]`; not divided by sqrt(kv).
       key, value: `[batch, key_length, heads, kv]`.
       bias: added to the logits, broadcast to `[batch, heads, query_length, key_length]`.
-      dropout_rng: for dropout of attention weights, which is shared by all queries of a row.
-      dropout_rate: share of weights that are dropped.
-      deterministic: no dropout.
+      dropout_rng, dropout_rate: of attention weights; all queries of a row drop the same.
       dtype: of the products.
       float32_logits: logits and softmax in float32 even if `dtype` is not.
       mask: True where a query may look, broadcast as the bias is.
@@ -247,21 +242,16 @@ class MultiHeadDotProductAttention(nn.Module):
         """Attends from `inputs_q` `[batch, query_length, embed]` to `inputs_kv` `[batch, key_length, embed]`.
 
         Args:
-          inputs_q: what asks.
-          inputs_kv: what is looked at; the same array as `inputs_q` for self-attention.
+          inputs_kv: keys and values are computed from it; the same array as `inputs_q` for self-attention.
           mask: `[batch, 1, query_length, key_length]`, positive where a query may look, or None.
           bias: added to the logits, `[1, heads, query_length, key_length]`, or None. When decoding it has a row for
             every position.
           decode: self-attention of one position to those in the cache. The first call makes the cache, as long as its
             inputs are.
-          deterministic: no dropout.
           prefill: self-attention that also writes the first `prefill_lengths` positions into the cache.
-          prefill_lengths: `[batch]`; each row then goes on from its own position.
+          prefill_lengths: `[batch]`; each row then continues from its own position.
           keep_keys: for attention to something that stays the same while decoding: puts keys and values into the
             cache. Calls without `decode` and `prefill` use what is there.
-
-        Returns:
-          `[batch, query_length, embed]`.
 
         Raises:
           ValueError: if more than one position is decoded at a time, or `prefill` comes without a cache.
@@ -277,7 +267,7 @@ class MultiHeadDotProductAttention(nn.Module):
             elif prefill:
                 self._prefill_cache(key, value, prefill_lengths)
             else:
-                self._make_cache(key, value)
+                self._put_cache(jnp.zeros_like(key), jnp.zeros_like(value), jnp.zeros((), jnp.int32))
         elif self.has_variable("cache", "cached_key"):
             key, value = self.get_variable("cache", "cached_key"), self.get_variable("cache", "cached_value")
         else:
@@ -324,18 +314,15 @@ class MultiHeadDotProductAttention(nn.Module):
     # cached_key and cached_value [batch, length, heads, kv], zero where nothing was decoded; cache_index, the next
     # position: a scalar, or [batch] after a prefill.
 
-    def _make_cache(self, key: Array, value: Array) -> None:
-        self.put_variable("cache", "cached_key", jnp.zeros_like(key))
-        self.put_variable("cache", "cached_value", jnp.zeros_like(value))
-        self.put_variable("cache", "cache_index", jnp.zeros((), jnp.int32))
+    def _put_cache(self, key: Array, value: Array, index: Array) -> None:
+        for name, entry in (("cached_key", key), ("cached_value", value), ("cache_index", index)):
+            self.put_variable("cache", name, entry)
 
     def _prefill_cache(self, key: Array, value: Array, lengths: Array | None) -> None:
         if lengths is None or not self.has_variable("cache", "cached_key"):
             raise ValueError("prefill needs prefill_lengths, and a cache that a call with decode=True has made.")
         in_prompt = (jnp.arange(key.shape[1]) < lengths[:, None])[:, :, None, None]
-        self.put_variable("cache", "cached_key", jnp.where(in_prompt, key, 0))
-        self.put_variable("cache", "cached_value", jnp.where(in_prompt, value, 0))
-        self.put_variable("cache", "cache_index", lengths)
+        self._put_cache(jnp.where(in_prompt, key, 0), jnp.where(in_prompt, value, 0), lengths)
 
     def _decode_one_position(self, key: Array, value: Array, mask: Array | None, bias: Array | None):
         index: Array = self.get_variable("cache", "cache_index")

@@ -1,6 +1,6 @@
 """T5's decoder on its own: a language model, or a prefix LM (arXiv:1910.10683, section 3.2.1).
 
-The names are those of `t5x.examples.decoder_only`; layers and decoder are those of `limba.network`.
+The names are those of `t5x.examples.decoder_only`; layers and decoder are those of `limba.network.t5`.
 """
 
 import dataclasses
@@ -8,13 +8,13 @@ import dataclasses
 import flax.linen as nn
 import jax
 
-from limba import attention, network
+from limba.network import attention, t5
 
 Array = jax.Array
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TransformerConfig(network.T5Config):
+class TransformerConfig(t5.T5Config):
     """`network.T5Config` with one depth, `num_layers`."""
 
     num_layers: int = 6
@@ -42,7 +42,7 @@ class DecoderWrapper(nn.Module):
         return self.config.scan_layers
 
     def setup(self):
-        self.decoder = network.Decoder(self.config)
+        self.decoder = t5.Decoder(self.config)
 
     def __call__(
         self,
@@ -61,15 +61,12 @@ class DecoderWrapper(nn.Module):
         """Float32 logits `[batch, length, vocab]`.
 
         Args:
-          decoder_input_tokens: int32 `[batch, length]`, as the other features.
-          decoder_target_tokens: 0 is padding.
+          decoder_input_tokens, decoder_target_tokens: int32 `[batch, length]`, as the other features; 0 is padding.
           decoder_segment_ids, decoder_positions: of packed batches; relative positions do not need the latter.
           decoder_causal_attention: 1 in the prefix whose positions all see each other; causal when None.
-          enable_dropout: for training.
           decode: one position at a time; the call that finds no cache makes one as long as its tokens are.
           max_decode_length: T5X's; the length of the cache is that of the call that made it.
           prefill: write the first `prefill_lengths` positions `[batch]` of each row into the cache at once.
-          prefill_lengths: see `prefill`.
         """
         del decoder_positions, max_decode_length
         mask = None
@@ -77,13 +74,7 @@ class DecoderWrapper(nn.Module):
             mask = attention.make_decoder_mask(
                 decoder_target_tokens, bool, decoder_causal_attention, decoder_segment_ids
             )
+        modes = (not enable_dropout, decode)
         return self.decoder(
-            None,
-            decoder_input_tokens,
-            mask,
-            None,
-            not enable_dropout,
-            decode,
-            prefill=prefill,
-            prefill_lengths=prefill_lengths,
+            None, decoder_input_tokens, mask, None, *modes, prefill=prefill, prefill_lengths=prefill_lengths
         )

@@ -1,7 +1,7 @@
 """Dense, embedding, normalization and MLP layers, with T5X's fields, parameter names and logical axes.
 
 Every parameter is declared with `flax.linen.partitioning.param_with_axes`, so its logical axes can be read from the
-`params_axes` collection and mapped to the mesh by rules (`limba.partitioning`).
+`params_axes` collection and mapped to the mesh by rules (`limba.partitioning.meshes`).
 """
 
 import functools
@@ -108,10 +108,6 @@ def einsum(equation: str, a: Array, b: Array, dtype: DType) -> Array:
 # ----------------------------------------------------- layers ------------------------------------------------------
 
 
-def _as_tuple(value: int | Sequence[int]) -> tuple[int, ...]:
-    return (value,) if isinstance(value, int) else tuple(value)
-
-
 class DenseGeneral(nn.Module):
     """A product over some dims of the inputs, without bias; the parameters are float32.
 
@@ -134,7 +130,7 @@ class DenseGeneral(nn.Module):
     @nn.compact
     def __call__(self, inputs: Array) -> Array:
         """The contracted dims go, `features` come last: `[batch, length, in] -> [batch, length, features]`."""
-        features, axis = _as_tuple(self.features), _as_tuple(self.axis)
+        features, axis = ((x,) if isinstance(x, int) else tuple(x) for x in (self.features, self.axis))
         inputs = jnp.moveaxis(inputs, axis, tuple(range(-len(axis), 0)))
         kept, contracted = inputs.shape[: -len(axis)], inputs.shape[-len(axis) :]
         matrix = (math.prod(contracted), math.prod(features))
@@ -173,13 +169,8 @@ class Embed(nn.Module):
     one_hot: bool = False
 
     def setup(self):
-        self.embedding = param_with_axes(
-            "embedding",
-            self.embedding_init,
-            (self.num_embeddings, self.features),
-            jnp.float32,
-            axes=("vocab", "embed"),
-        )
+        shape = (self.num_embeddings, self.features)
+        self.embedding = param_with_axes("embedding", self.embedding_init, shape, jnp.float32, axes=("vocab", "embed"))
 
     def __call__(self, tokens: Array) -> Array:
         """`[batch, length] -> [batch, length, embed]`. Ids outside clamp; vocabularies are checked at start.
@@ -251,11 +242,8 @@ class MlpBlock(nn.Module):
         dense = functools.partial(DenseGeneral, dtype=self.dtype, kernel_init=self.kernel_init)
         hidden = None
         for i, name in enumerate(self.activations):
-            wi = dense(
-                self.intermediate_dim,
-                kernel_axes=("embed", "mlp"),
-                name="wi" if len(self.activations) == 1 else f"wi_{i}",
-            )
+            wi_name = "wi" if len(self.activations) == 1 else f"wi_{i}"
+            wi = dense(self.intermediate_dim, kernel_axes=("embed", "mlp"), name=wi_name)
             branch = activation_function(name)(wi(inputs))
             hidden = branch if hidden is None else hidden * branch
         hidden = nn.Dropout(self.intermediate_dropout_rate, broadcast_dims=(-2,))(hidden, deterministic=deterministic)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax.linen import partitioning as nn_partitioning
 
-from limba import attention, layers
+from limba.network import attention, layers
 
 Array = jax.Array
 
@@ -170,9 +170,8 @@ class EncoderLayer(nn.Module):
         if bias is None:
             bias = _relative_bias(cfg)(x.shape[-2], x.shape[-2], bidirectional=True)
         y = _layer_norm(cfg, "pre_attention_layer_norm")(x)
-        x = _residual(
-            cfg, _attention(cfg, "attention")(y, y, mask, bias, deterministic=deterministic), x, deterministic
-        )
+        y = _attention(cfg, "attention")(y, y, mask, bias, deterministic=deterministic)
+        x = _residual(cfg, y, x, deterministic)
         y = _layer_norm(cfg, "pre_mlp_layer_norm")(x)
         return _residual(cfg, _mlp(cfg)(y, deterministic=deterministic), x, deterministic), None
 
@@ -200,16 +199,8 @@ class DecoderLayer(nn.Module):
         if bias is None:
             bias = _relative_bias(cfg)(x.shape[-2], x.shape[-2], bidirectional=False, decode=decode)
         y = _layer_norm(cfg, "pre_self_attention_layer_norm")(x)
-        y = _attention(cfg, "self_attention")(
-            y,
-            y,
-            mask,
-            bias,
-            decode=decode,
-            deterministic=deterministic,
-            prefill=prefill,
-            prefill_lengths=prefill_lengths,
-        )
+        modes = {"deterministic": deterministic, "decode": decode, "prefill": prefill}
+        y = _attention(cfg, "self_attention")(y, y, mask, bias, prefill_lengths=prefill_lengths, **modes)
         x = _residual(cfg, y, x, deterministic)
         if encoded is not None:
             y = _layer_norm(cfg, "pre_cross_attention_layer_norm")(x)
@@ -268,15 +259,10 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Embedding, layers, final norm and logits over the targets.
-
-    Attributes:
-      config: the sizes.
-      shared_embedding: the embedding of the encoder; None makes one, under `token_embedder`.
-    """
+    """Embedding, layers, final norm and logits over the targets."""
 
     config: T5Config
-    shared_embedding: nn.Module | None = None
+    shared_embedding: nn.Module | None = None  # None makes one, under `token_embedder`
 
     @nn.compact
     def __call__(
@@ -360,12 +346,10 @@ class Transformer(nn.Module):
         """Float32 logits `[batch, targets_length, vocab]`.
 
         Args:
-          encoded: what `encode` returned.
           encoder_input_tokens: `[batch, inputs_length]`, for the padding.
           decoder_input_tokens, decoder_target_tokens: `[batch, targets_length]`.
           encoder_segment_ids, decoder_segment_ids: of packed batches; not with `decode`.
           decoder_positions: of packed batches; relative positions do not need them.
-          enable_dropout: for training.
           decode: one position at a time, with a cache (see the class).
           max_decode_length: T5X's; the length of the cache is that of the call that made it.
           keep_encoded_keys: when making the cache, compute the keys and values of the encoded inputs once and keep

@@ -6,6 +6,7 @@ are factored follows its shape (rank 2 and below) or its logical axes (scanned l
 
 import dataclasses
 import enum
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -95,19 +96,12 @@ def standard_logical_factor_rules() -> Mapping[str, FactorDim]:
 
 @flax.struct.dataclass
 class ParamState:
-    """Statistics of one parameter; slots that are not in use are `zeros((1,))`.
+    """Statistics of one parameter; slots that are not in use are `zeros((1,))`."""
 
-    Attributes:
-      m: momentum, as the parameter.
-      v: second moment of an unfactored parameter, as the parameter.
-      v_row: mean over the COLUMN dims (for matrices: over the larger dim).
-      v_col: mean over the ROW dims (for matrices: over the smaller dim).
-    """
-
-    m: Array
-    v: Array
-    v_row: Array
-    v_col: Array
+    m: Array  # momentum, as the parameter
+    v: Array  # second moment of an unfactored parameter, as the parameter
+    v_row: Array  # mean over the COLUMN dims (for matrices: over the larger dim)
+    v_col: Array  # mean over the ROW dims (for matrices: over the smaller dim)
 
 
 @flax.struct.dataclass
@@ -224,11 +218,7 @@ class Adafactor:
         learning_rate: Array | float | None = None,
         step: Array,
     ) -> tuple[PyTree, PyTree]:
-        """Additive updates and the new statistics.
-
-        Raises:
-          ValueError: if no learning rate is known.
-        """
+        """Additive updates and the new statistics. Raises ValueError if no learning rate is known."""
         learning_rate = self.learning_rate if learning_rate is None else learning_rate
         if learning_rate is None:
             raise ValueError("Adafactor has no learning rate: bind Trainer.learning_rate_fn.")
@@ -239,12 +229,8 @@ class Adafactor:
             grads = jax.tree.map(lambda g: g * scale, grads)
 
         step = jnp.asarray(step, jnp.float32)
-        results = _map_named(
-            lambda name, param, grad, s: self._update_param(name, param, grad, s, learning_rate, step),
-            params,
-            grads,
-            state,
-        )
+        update_one = functools.partial(self._update_param, learning_rate=learning_rate, step=step)
+        results = _map_named(update_one, params, grads, state)
         updates = jax.tree.map(lambda pair: pair[0], results, is_leaf=_is_pair)
         new_state = jax.tree.map(lambda pair: pair[1], results, is_leaf=_is_pair)
         if self.skip_nan_updates:
@@ -257,13 +243,8 @@ class Adafactor:
 
         def axes_of(name, param, axes):
             full_v = not self._factoring(name, param.shape).factored
-            slots: dict[str, Any] = {
-                "m": axes if self.beta1 is not None else None,
-                "v": axes if full_v else None,
-                "v_row": None,
-                "v_col": None,
-            }
-            return ParamState(**slots)
+            slots: Any = (axes if self.beta1 is not None else None, axes if full_v else None, None, None)
+            return ParamState(*slots)
 
         return _map_named(axes_of, params, param_axes)
 
@@ -294,7 +275,7 @@ class Adafactor:
         return _Factoring(row_reduced=columns, col_reduced=rows, layer_dims=layer_dims)
 
     def _factor_rule(self, name: str, shape: Sequence[int]) -> tuple[FactorDim, ...]:
-        """What is said about each dim; nothing for a parameter that is factored by its shape."""
+        """The rule of each dim; empty for a parameter that is factored by its shape."""
         if self.logical_factor_rules is None or not self._param_axes:
             rule = self.factor_map[name] if self.factor_map else HEURISTIC_RULE
             return () if rule is HEURISTIC_RULE or rule is None else tuple(map(factor_name_to_factordim, rule))

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import optax
 
-from limba.optimizers import as_optimizer_def
+from limba.optimizers.definitions import as_optimizer_def
 
 Array = jax.Array
 PyTree = Any
@@ -15,7 +15,7 @@ PyTree = Any
 class ClippedOptimizer:
     """An optimizer definition that gets clipped gradients. Its state, and so its checkpoints, are the optimizer's own.
 
-    What is not said here (`init`, `state_axes` …) is the optimizer's. Clipping needs a loss whose size does not depend
+    Everything else (`init`, `state_axes` …) is the optimizer's. Clipping needs a loss whose size does not depend
     on the batch's: `LOSS_NORMALIZING_FACTOR = 'NUM_REAL_TARGET_TOKENS'`.
 
     Args:

@@ -1,7 +1,7 @@
 """Optimizer definitions: what a model's `optimizer_def` must offer, any optax optimizer as one, and mixtures of them.
 
-The learning rate is the Trainer's, always (`limba/optax_rates.py`). A rate given to a constructor of optax's is never
-multiplied in: it is used where there is no Trainer, and `warn_of_other_rates` names it where it is not the Trainer's.
+The learning rate is the Trainer's, always (`limba.optimizers.optax_rates`). A rate given to a constructor of optax's
+is never multiplied in: it is used where there is no Trainer; where there is one, `warn_of_other_rates` names it.
 """
 
 import functools
@@ -19,7 +19,7 @@ import optax.contrib
 from flax import traverse_util
 from jax.sharding import PartitionSpec
 
-from limba import optax_rates
+from limba.optimizers import optax_rates
 
 Array = jax.Array
 PyTree = Any
@@ -306,13 +306,10 @@ class MultiOptimizer:
         updates = traverse_util.flatten_dict(jax.tree.map(jnp.zeros_like, params))
         states = []
         for i, (optimizer, paths) in enumerate(zip(self.sub_optimizers, parts, strict=True)):
-            new_updates, new_state = optimizer.update(
-                _subtree(grads, paths),
-                self._state_of(i, state, paths),
-                _subtree(params, paths),
-                learning_rate=learning_rate,
-                step=step,
-            )
+            own = state.get(f"optimizer_{i}")
+            own = _subtree(state, paths) if own is None else own
+            trees = (_subtree(grads, paths), own, _subtree(params, paths))
+            new_updates, new_state = optimizer.update(*trees, learning_rate=learning_rate, step=step)
             updates |= traverse_util.flatten_dict(new_updates)
             states.append(new_state)
         return traverse_util.unflatten_dict(updates), self._merge(states, parts)
@@ -357,10 +354,6 @@ class MultiOptimizer:
             else:
                 merged[(f"optimizer_{i}",)] = state
         return traverse_util.unflatten_dict(merged)
-
-    def _state_of(self, i: int, state: PyTree, paths: list[tuple[str, ...]]) -> PyTree:
-        own = state.get(f"optimizer_{i}")
-        return _subtree(state, paths) if own is None else own
 
 
 def _at(tree: PyTree, path: tuple[str, ...]) -> Any:

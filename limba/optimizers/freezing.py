@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from flax import traverse_util
 
-from limba.optimizers import MultiOptimizer
+from limba.optimizers.definitions import MultiOptimizer
 
 PyTree = Any
 
@@ -24,7 +24,7 @@ class PartialOptimizer(MultiOptimizer):
 
     Args:
       optimizer: a definition, or a transformation of optax.
-      trained: expressions of what is trained.
+      trained: expressions for the parameters that are trained.
       frozen: expressions of what of it is not.
 
     Raises:
@@ -55,21 +55,16 @@ class PartialOptimizer(MultiOptimizer):
 
 
 def compiled_all(where: str, regexes: Sequence[str]) -> list[re.Pattern[str]]:
-    """Expressions of a gin binding, compiled.
-
-    Raises:
-      ValueError: if they are no list, or one is no expression.
-    """
+    """Expressions of a gin binding, compiled. Raises ValueError if they are no list, or one is no expression."""
     if not isinstance(regexes, list | tuple):
         raise ValueError(f"{where} is {regexes!r}; it is a list of regular expressions, such as ['/encoder/.*'].")
-    return [_compiled(where, regex) for regex in regexes]
-
-
-def _compiled(where: str, regex: str) -> re.Pattern[str]:
-    try:
-        return re.compile(regex)
-    except (re.error, TypeError) as error:
-        raise ValueError(f"{where} has {regex!r}, which is no regular expression: {error}.") from error
+    patterns = []
+    for regex in regexes:
+        try:
+            patterns.append(re.compile(regex))
+        except (re.error, TypeError) as error:
+            raise ValueError(f"{where} has {regex!r}, which is no regular expression: {error}.") from error
+    return patterns
 
 
 def require_match(where: str, pattern: re.Pattern[str], paths: Iterable[str]) -> None:

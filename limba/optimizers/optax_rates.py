@@ -21,17 +21,11 @@ Array = jax.Array
 
 @dataclasses.dataclass
 class Training:
-    """What transformations may know while a definition runs them.
+    """What transformations may know while a definition runs them."""
 
-    Attributes:
-      param_axes: flat, by the path of a parameter.
-      learning_rate: the Trainer's; None while the state is made.
-      replaced: the rates of transformations in whose place `learning_rate` was applied.
-    """
-
-    param_axes: dict[tuple[str, ...], tuple[str | None, ...]]
-    learning_rate: Array | None = None
-    replaced: list[Any] = dataclasses.field(default_factory=list)
+    param_axes: dict[tuple[str, ...], tuple[str | None, ...]]  # flat, by the path of a parameter
+    learning_rate: Array | None = None  # the Trainer's; None while the state is made
+    replaced: list[Any] = dataclasses.field(default_factory=list)  # rates in whose place that one was applied
 
 
 _current: contextvars.ContextVar[Training | None] = contextvars.ContextVar("training", default=None)

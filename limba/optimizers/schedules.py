@@ -15,15 +15,8 @@ import jax.numpy as jnp
 Array = jax.Array
 LearningRateFn = Callable[[Array], Array]
 
-_FACTORS = (
-    "constant",
-    "linear_warmup",
-    "linear_decay",
-    "rsqrt_decay",
-    "rsqrt_normalized_decay",
-    "decay_every",
-    "cosine_decay",
-)
+_WARMED_UP = ("linear_warmup", "linear_decay", "rsqrt_decay", "rsqrt_normalized_decay")
+_FACTORS = ("constant", *_WARMED_UP, "decay_every", "cosine_decay")
 
 
 def create_learning_rate_scheduler(
@@ -52,25 +45,13 @@ def create_learning_rate_scheduler(
       factors: names joined by `*`.
       min_learning_rate: the result is never below it.
 
-    Returns:
-      A function from the step before the update (int32 scalar, the first is 0) to a float32 scalar.
-
     Raises:
       ValueError: for an unknown factor, or a number with which the rate would be NaN, infinite or negative.
     """
-    if not isinstance(factors, str):
-        raise ValueError(
-            f"create_learning_rate_scheduler.factors is {factors!r}; it is a text, such as 'constant * linear_warmup'."
-        )
-    names = [name.strip() for name in factors.split("*")]
-    for name in names:
-        if name not in _FACTORS:
-            raise ValueError(
-                f"create_learning_rate_scheduler.factors = {factors!r} names {name!r}; the factors are {_FACTORS}."
-            )
+    names = _factor_names(factors)
     numbers = {"base_learning_rate": (base_learning_rate, 0), "min_learning_rate": (min_learning_rate, 0)}
     # What a factor divides by.
-    if {"linear_warmup", "linear_decay", "rsqrt_decay", "rsqrt_normalized_decay"} & {*names}:
+    if {*_WARMED_UP} & {*names}:
         numbers["warmup_steps"] = (warmup_steps, 1)
     if "decay_every" in names:
         numbers["steps_per_decay"] = (steps_per_decay, 1)
@@ -113,6 +94,20 @@ def create_learning_rate_scheduler(
     return learning_rate
 
 
+def _factor_names(factors: str) -> list[str]:
+    if not isinstance(factors, str):
+        raise ValueError(
+            f"create_learning_rate_scheduler.factors is {factors!r}; it is a text, such as 'constant * linear_warmup'."
+        )
+    names = [name.strip() for name in factors.split("*")]
+    for name in names:
+        if name not in _FACTORS:
+            raise ValueError(
+                f"create_learning_rate_scheduler.factors = {factors!r} names {name!r}; the factors are {_FACTORS}."
+            )
+    return names
+
+
 def _is_number(value: Any) -> bool:
     """Whether a value is a number, and finite."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
@@ -144,13 +139,8 @@ def warmup_linear(
     step_offset: int = 0,
 ) -> LearningRateFn:
     """After the warm-up along a line to `final_learning_rate` at `total_steps`, and constant from there."""
-    _check_numbers(
-        "warmup_linear",
-        base_learning_rate=base_learning_rate,
-        total_steps=total_steps,
-        warmup_steps=warmup_steps,
-        final_learning_rate=final_learning_rate,
-    )
+    numbers = {"base_learning_rate": base_learning_rate, "total_steps": total_steps, "warmup_steps": warmup_steps}
+    _check_numbers("warmup_linear", **numbers, final_learning_rate=final_learning_rate)
     _check_room("warmup_linear", total_steps, warmup_steps, total_steps - warmup_steps)
     final = final_learning_rate / base_learning_rate
     decay = lambda s: 1.0 - (1.0 - final) * _progress(s, warmup_steps, total_steps)  # noqa: E731
@@ -165,13 +155,8 @@ def warmup_cosine(
     step_offset: int = 0,
 ) -> LearningRateFn:
     """After the warm-up along half a cosine to `final_learning_rate` at `total_steps`, and constant from there."""
-    _check_numbers(
-        "warmup_cosine",
-        base_learning_rate=base_learning_rate,
-        total_steps=total_steps,
-        warmup_steps=warmup_steps,
-        final_learning_rate=final_learning_rate,
-    )
+    numbers = {"base_learning_rate": base_learning_rate, "total_steps": total_steps, "warmup_steps": warmup_steps}
+    _check_numbers("warmup_cosine", **numbers, final_learning_rate=final_learning_rate)
     _check_room("warmup_cosine", total_steps, warmup_steps, total_steps - warmup_steps)
     final = final_learning_rate / base_learning_rate
 
@@ -191,7 +176,7 @@ def warmup_stable_decay(
 ) -> LearningRateFn:
     """WSD: warm-up, a constant rate, and over the last `decay_steps` `1 - sqrt(progress)` to `final_learning_rate`.
 
-    A run can go on from any checkpoint before the decay with a later `total_steps`. Source: arXiv:2404.06395, with the
+    A run can resume from any checkpoint before the decay with a later `total_steps`. Source: arXiv:2404.06395, with the
     shape of the decay that arXiv:2405.18392 found best.
 
     Args:
@@ -254,16 +239,16 @@ def _warmed_up(base: float, warmup_steps: int, step_offset: int, decay: Callable
 
 
 def check_schedule(where: str, learning_rate_fn: Any) -> None:
-    """Raises ValueError unless a schedule makes a number of a step; in gin files it is easily left uncalled."""
+    """Raises ValueError unless a schedule returns a number for a step; gin files easily forget to call it."""
     wrong = f"{where} is {learning_rate_fn!r}, and makes no rate of a step"
     remedy = "bind a schedule with its brackets, such as @schedules.warmup_constant()"
     if not callable(learning_rate_fn):
         raise ValueError(f"{wrong}; {remedy}.")
     try:
-        made = jax.eval_shape(learning_rate_fn, jax.ShapeDtypeStruct((), jnp.int32))
+        rate = jax.eval_shape(learning_rate_fn, jax.ShapeDtypeStruct((), jnp.int32))
     except (TypeError, ValueError) as error:  # It takes the step for its first argument, or cannot be traced.
         raise ValueError(f"{wrong} ({error}); {remedy}.") from error
-    if not hasattr(made, "shape") or made.shape:
+    if not hasattr(rate, "shape") or rate.shape:
         raise ValueError(f"{wrong}; {remedy}.")
 
 

@@ -9,12 +9,5 @@ _NOT_MATRICES = ("scale", "bias", "rel_embedding")
 
 
 def matrices(params: Any) -> Any:
-    """True for kernels and embeddings, False for norms and position biases: what Hugging Face's scripts decay.
-
-    Args:
-      params: a tree of parameters.
-
-    Returns:
-      A tree of booleans.
-    """
+    """A tree: True for kernels and embeddings, False for norms and position biases, as Hugging Face's scripts decay."""
     return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key not in _NOT_MATRICES, params)

@@ -1,4 +1,4 @@
-"""Which rows of a batch each host reads, where a model may be spread over the devices of several hosts."""
+"""The rows of a batch that each host reads, also if a model is spread over the devices of several hosts."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -16,9 +16,8 @@ class DataLayout:
 
     Attributes:
       batch_size: rows of the global batch.
-      shard_id, num_shards: this host's group, and how many there are; a group reads `batch_size / num_shards` rows.
-      is_first_host_in_replica_set: whether this host speaks for its group: what all of a group would write alike, one
-        of them writes.
+      shard_id, num_shards: index of this host's group, and number of groups; each reads `batch_size / num_shards` rows.
+      is_first_host_in_replica_set: whether this host writes the files that all hosts of its group would write alike.
     """
 
     batch_size: int
@@ -35,18 +34,13 @@ class DataLayout:
 
     @property
     def rows(self) -> slice:
-        """The rows of the global batch that this host's group reads."""
+        """The rows of the global batch for this host's group."""
         count = self.batch_size // self.num_shards
         return slice(self.shard_id * count, (self.shard_id + 1) * count)
 
 
 class HostGroups:
-    """The hosts of a mesh by the data shards that their devices hold.
-
-    Args:
-      mesh: of devices.
-      data_axes: the mesh axes that a batch is split over.
-    """
+    """The hosts of a mesh, grouped by the data shards that their devices hold; a batch is split over `data_axes`."""
 
     def __init__(self, mesh: Mesh, data_axes: Sequence[str]):
         others = [axis for axis in mesh.axis_names if axis not in data_axes]
@@ -65,31 +59,30 @@ class HostGroups:
         return [hosts for hosts, _ in self._groups]
 
     def layout(self, batch_size: int, host: int) -> DataLayout:
-        """What a host reads of a batch. A host without devices in the mesh reads what the first group reads."""
+        """The rows that a host reads. A host without devices in the mesh reads those of the first group."""
         index = next((i for i, (hosts, _) in enumerate(self._groups) if host in hosts), 0)
         return DataLayout(batch_size, index, len(self._groups), host == self._groups[index][0][0])
 
     def put(self, rows: np.ndarray, sharding: NamedSharding, host: int) -> jax.Array:
-        """The global array `[batch, …]` of which `rows` are those that this host's group reads.
+        """The global array `[batch, …]` from the rows of this host's group.
 
-        The shards of a group need not be neighbours in the mesh. Its rows are dealt out in the order of its shards.
+        The shards of a group need not be neighbours in the mesh. They get the rows in their own order.
         """
         _, shards = next(group for group in self._groups if host in group[0])
         count = len(rows) // len(shards)
-        place = {shard: slice(i * count, (i + 1) * count) for i, shard in enumerate(shards)}
+        of_shard = {shard: slice(i * count, (i + 1) * count) for i, shard in enumerate(shards)}
 
         def part(index: tuple[slice, ...] | None) -> np.ndarray:
             assert index is not None
-            return rows[place[(index[0].start or 0) // count]]
+            return rows[of_shard[(index[0].start or 0) // count]]
 
         return jax.make_array_from_callback((count * self.num_data_shards, *rows.shape[1:]), sharding, part)
 
 
 def group_hosts(held: Mapping[int, set[int]]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Groups of hosts that read the same rows, as (hosts, data shards), by their first shard.
+    """Groups of hosts that read the same rows, as (hosts, data shards), in the order of their first shard.
 
-    Args:
-      held: the data shards of each host's devices.
+    `held` has the data shards of each host's devices.
     """
     groups: list[tuple[set[int], set[int]]] = []
     for host, shards in sorted(held.items()):
@@ -97,7 +90,7 @@ def group_hosts(held: Mapping[int, set[int]]) -> list[tuple[tuple[int, ...], tup
         groups = [group for group in groups if group not in overlapping]
         hosts = {host}.union(*(group[0] for group in overlapping))
         groups.append((hosts, shards.union(*(group[1] for group in overlapping))))
-    # Groups of different sizes cannot split a batch evenly: then everybody reads all of it and uses a part.
+    # Groups of different sizes cannot split a batch evenly: then all hosts are one group and read the whole batch.
     if len({len(shards) for _, shards in groups}) > 1:
         groups = [(set(held), set().union(*held.values()))]
     ordered = sorted(groups, key=lambda group: min(group[1]))

@@ -1,7 +1,7 @@
 """Named device meshes, and rules that map logical axes to mesh axes.
 
-A network names the dims of its arrays ("embed", "mlp", "heads" …); a run chooses rules from those names to the mesh
-axes `data` and `model`. XLA's partitioner does the rest: there are no hand-written collectives anywhere.
+A network names the dims of its arrays ("embed", "mlp", "heads" …); the rules of a run map these names to the mesh axes
+`data` and `model`. XLA's partitioner inserts the collectives; Limba has none of its own.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ from flax.linen import partitioning as nn_partitioning
 from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from limba.data import Batch
-from limba.data_layout import DataLayout, HostGroups
+from limba.data.contract import Batch
+from limba.partitioning.host_groups import DataLayout, HostGroups
 
 logger = logging.getLogger(__name__)
 PyTree = Any
@@ -33,7 +33,7 @@ def standard_logical_axis_rules(
 ) -> LogicalAxisRules:
     """T5X's rules from logical to mesh axes.
 
-    The first rule for an axis whose mesh axis is still free in that array applies.
+    For each axis, the first rule applies whose mesh axis is not yet used in the array.
 
     Args:
       activation_partitioning_dims: 2 also shards the `embed` dim of activations over `model`.
@@ -43,38 +43,19 @@ def standard_logical_axis_rules(
     Raises:
       ValueError: for dims other than 1 and 2.
     """
-    embed: list[tuple[str, MeshAxes]]
-    match (activation_partitioning_dims, parameter_partitioning_dims):
-        case (1, 1):
-            embed = [("embed", None)]
-        case (2, 1):
-            embed = [("embed", "model")]
-        case (1, 2):
-            embed = [("embed", "data")]
-        case (2, 2):
-            embed = [("embed", "model"), ("embed", "data")]
-        case dims:
-            raise ValueError(f"standard_logical_axis_rules takes 1 or 2 for both partitioning dims, not {dims}.")
-    rules: list[tuple[str, MeshAxes]] = [
-        ("batch", "data"),
-        ("vocab", "model"),
-        ("mlp", "model"),
-        ("heads", "model"),
-        ("kv", None),
-        ("joined_kv", "model"),
-        *embed,
-        ("relpos_buckets", None),
-        ("abspos_buckets", None),
-        ("length", None),
-        ("layers", None),
-        ("stack", None),
-        ("mlp_activations", None),
-    ]
-    return rules + list(additional_rules or ())
+    dims = (activation_partitioning_dims, parameter_partitioning_dims)
+    if not all(dim in (1, 2) for dim in dims):
+        raise ValueError(f"standard_logical_axis_rules takes 1 or 2 for both partitioning dims, not {dims}.")
+    rules: list[tuple[str, MeshAxes]] = [("batch", "data"), ("vocab", "model"), ("mlp", "model"), ("heads", "model")]
+    rules += [("kv", None), ("joined_kv", "model")]
+    embed = [axis for axis, dim in zip(("model", "data"), dims, strict=True) if dim == 2]
+    rules += [("embed", axis) for axis in embed] or [("embed", None)]
+    replicated = ("relpos_buckets", "abspos_buckets", "length", "layers", "stack", "mlp_activations")
+    return [*rules, *((axis, None) for axis in replicated), *(additional_rules or ())]
 
 
 def fsdp_logical_axis_rules() -> LogicalAxisRules:
-    """Fully sharded data parallelism: parameters and optimizer state are spread over `data` too."""
+    """Rules for fully sharded data parallelism: parameters and optimizer state are also sharded over `data`."""
     return standard_logical_axis_rules(parameter_partitioning_dims=2)
 
 
@@ -87,13 +68,13 @@ def _model_axis(
     if num_partitions and submesh_size and num_partitions not in (1, submesh_size):
         raise ValueError(
             f"PjitPartitioner.num_partitions = {num_partitions} and model_parallel_submesh = "
-            f"{tuple(model_parallel_submesh or ())} disagree; give one of them."
+            f"{tuple(model_parallel_submesh or ())} disagree; give only one of them."
         )
     wanted = submesh_size or num_partitions or 1
     if len(devices) % wanted == 0:
         return wanted
     if devices[0].platform == "cpu":
-        # A pod's recipe tried on a laptop: the mesh changes where numbers are computed, not the numbers.
+        # A pod's recipe on a laptop: the mesh decides where numbers are computed, and does not change them.
         size = math.gcd(wanted, len(devices))
         logger.warning(
             "PjitPartitioner.num_partitions = %d does not divide the %d CPU devices: the model axis is %d here.",
@@ -107,13 +88,13 @@ def _model_axis(
 
 
 def _device_mesh(shape: Sequence[int], devices: Sequence[jax.Device]) -> np.ndarray:
-    """Devices in a shape, near ones along the last axis: it has the most to say to each other."""
-    # Splitting happens only where nothing else fits, such as 8 x 2 on the 4 x 4 chips of a v5e-16.
+    """Devices in a shape, neighbours along the last axis: along it they communicate most."""
+    # JAX splits a physical axis only if nothing else fits, such as 8 x 2 on the 4 x 4 chips of a v5e-16.
     return mesh_utils.create_device_mesh(shape, devices=devices, allow_split_physical_axes=True)
 
 
 def _shapes_of_slices(model_axis: int, devices: Sequence[jax.Device]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """ICI and DCN shapes for TPU devices of several slices: one model lies in one slice. None for a single slice."""
+    """ICI and DCN shapes for TPU devices of several slices, with each model in one slice; None for a single slice."""
     num_slices = len({getattr(device, "slice_index", 0) for device in devices})
     if devices[0].platform != "tpu" or num_slices == 1:
         return None
@@ -138,7 +119,7 @@ def _multi_slice_mesh(
         )
     if math.prod(shapes[1]) == 1:
         return _device_mesh(shapes[0], devices)
-    # Only TPUs know which slice a device belongs to; elsewhere a host is one.
+    # Only TPU devices know their slice; on other platforms each host counts as one.
     by_process = devices[0].platform != "tpu"
     return mesh_utils.create_hybrid_device_mesh(
         *shapes, devices=devices, process_is_granule=by_process, allow_split_physical_axes=True
@@ -149,19 +130,19 @@ class PjitPartitioner:
     """A mesh of all devices with the axes `data` and `model`, and the rules of a run.
 
     Attributes:
-      num_partitions: size of the `model` axis; the rest is `data`. Honoured on every platform.
-      model_parallel_submesh: T5X's way to give the same number, as a TPU submesh `(x, y, z, cores)`.
-      params_on_devices: True; T5X's False, parameters in host memory, is not provided.
-      backend: the platform whose devices are meant, such as "cpu"; None is JAX's default.
-      ici_mesh_shape, dcn_mesh_shape: for several slices, `(replica, data, model)` within a slice and across slices; the
-        mesh has these three axes then, and batches are split over `replica` and `data`. Devices of several TPU slices
-        have them by themselves: slices are replicas, and `num_partitions` and FSDP are within each.
+      num_partitions: size of the `model` axis, on every platform; the other devices are along `data`.
+      model_parallel_submesh: the same number as T5X's TPU submesh `(x, y, z, cores)`.
+      params_on_devices: must be True; T5X's False, parameters in host memory, is not supported.
+      backend: platform of the devices, such as "cpu"; None is JAX's default.
+      ici_mesh_shape, dcn_mesh_shape: for several slices, `(replica, data, model)` within a slice and across slices. The
+        mesh then has these three axes, and batches are split over `replica` and `data`. For devices of several TPU
+        slices the default is one replica for each slice, with `num_partitions` and FSDP within the slice.
       logical_axis_rules: defaults to `standard_logical_axis_rules()`.
       devices: defaults to `jax.devices(backend)`.
 
     Raises:
-      ValueError: if accelerators do not divide by the model axis (CPU devices get the largest that fits, and a
-        warning), if two ways to say it disagree, or for what is not provided.
+      ValueError: if the number of accelerators does not divide by the model axis (for CPU devices it is reduced, with
+        a warning), or for arguments that contradict each other or are not supported.
     """
 
     def __init__(
@@ -177,7 +158,7 @@ class PjitPartitioner:
     ):
         if not params_on_devices:
             raise ValueError(
-                "PjitPartitioner.params_on_devices = False is not provided; FSDP rules save memory instead."
+                "PjitPartitioner.params_on_devices = False is not supported; use FSDP rules to save memory."
             )
         devices = list(devices if devices is not None else jax.devices(backend))
         rules = tuple(logical_axis_rules or standard_logical_axis_rules())
@@ -198,13 +179,13 @@ class PjitPartitioner:
 
     @property
     def num_data_shards(self) -> int:
-        """Over how many groups of devices a batch is split."""
+        """Number of groups of devices over which a batch is split."""
         return math.prod(self.mesh.shape[axis] for axis in self.data_axes)
 
     def _mesh_axes(self, logical_axes: Sequence[str | None]) -> PartitionSpec:
         """The mesh axis of each logical axis, None where it is not sharded."""
         spec = nn_partitioning.logical_to_mesh_axes(tuple(logical_axes), rules=self.logical_axis_rules)
-        assert spec is not None  # only for axes that are None altogether
+        assert spec is not None  # It is None only if the argument is.
         return spec
 
     def _size(self, mesh_axes: MeshAxes) -> int:
@@ -213,14 +194,14 @@ class PjitPartitioner:
 
     @contextlib.contextmanager
     def activate(self) -> Iterator[None]:
-        """Makes mesh and rules known to `with_sharding_constraint` while a function is traced."""
-        # Flax asks JAX for the mesh that was set; one that is only entered (`with mesh:`) constrains nothing.
+        """A context in which `with_sharding_constraint` uses this mesh and these rules, for tracing functions."""
+        # Flax uses the mesh of `jax.set_mesh`; with `with mesh:` alone it would constrain nothing.
         with jax.set_mesh(self.mesh), nn_partitioning.axis_rules(self.logical_axis_rules):
             yield
 
     @property
     def data_sharding(self) -> NamedSharding:
-        """Of every feature of a batch: rows over `data`, and over `replica` where there are several slices."""
+        """The sharding of each feature of a batch: rows over `data`, and over `replica` if there are several slices."""
         return NamedSharding(self.mesh, PartitionSpec(self.data_axes))
 
     @property
@@ -236,45 +217,37 @@ class PjitPartitioner:
         return jax.tree.map(sharding, logical_axes, is_leaf=lambda x: x is None or isinstance(x, PartitionSpec))
 
     def get_data_layout(self, batch_size: int) -> DataLayout:
-        """Which rows of a global batch this host reads. Hosts that share the devices of a model read the same."""
+        """The rows of a global batch that this host reads. Hosts that share a copy of the model read the same."""
         return self._host_groups.layout(batch_size, jax.process_index())
 
     @property
     def num_host_groups(self) -> int:
-        """How many groups of hosts split the rows of a batch; the hosts of a group read the same rows."""
+        """Number of groups of hosts that split the rows of a batch; the hosts of a group read the same rows."""
         return len(self._host_groups.hosts)
 
     def shard_batch(self, batch: Batch) -> dict[str, jax.Array]:
-        """Global arrays from the rows that this host reads, `[rows of its group, …]`."""
+        """Global arrays `[batch, …]` from the rows that this host reads, `[rows of its group, …]`."""
         sharding, host = self.data_sharding, jax.process_index()
         if jax.process_count() == 1:
             return {name: jax.device_put(np.asarray(rows), sharding) for name, rows in batch.items()}
         return {name: self._host_groups.put(np.asarray(rows), sharding, host) for name, rows in batch.items()}
 
     def jit(self, function: Callable, **jit_arguments) -> Callable:
-        """`jax.jit` whose tracing sees this mesh and these rules."""
+        """`jax.jit` that traces with this mesh and these rules."""
         jitted = jax.jit(function, **jit_arguments)
-
-        def call(*args):
-            with self.activate():
-                return jitted(*args)
-
-        def lower(*args):
-            with self.activate():
-                return jitted.lower(*args)
-
-        call.lower = lower  # type: ignore[attr-defined]
+        call = self.activate()(jitted)  # A context manager as a decorator: each call enters a context of its own.
+        call.lower = self.activate()(jitted.lower)  # type: ignore[method-assign]
         return call
 
     @property
     def data_partition_spec(self) -> PartitionSpec:
-        """T5X's name for how a batch is sharded."""
+        """T5X's name for the partition spec of a batch."""
         return self.data_sharding.spec
 
     def partition(
         self, fn: Callable, in_axis_resources: PyTree, out_axis_resources: PyTree, donate_argnums: Sequence[int] = ()
     ) -> Callable:
-        """`jit` as T5X's trainers call it: shardings or partition specs of mesh axes, None is replicated."""
+        """`jit` with the arguments of T5X's trainers: shardings or partition specs of mesh axes; None is replicated."""
 
         def shardings(resources):
             return jax.tree.map(
@@ -301,7 +274,7 @@ class PjitPartitioner:
             )
 
     def check_shapes(self, shapes: PyTree, logical_axes: PyTree) -> None:
-        """Raises ValueError naming the first parameter with a dim that its mesh axis does not divide."""
+        """Raises ValueError that names the first parameter with a dim that its mesh axis does not divide."""
         flat_shapes = traverse_util.flatten_dict(shapes, sep="/")
         flat_axes = traverse_util.flatten_dict(logical_axes, sep="/")
         for name, array in flat_shapes.items():
@@ -315,9 +288,9 @@ class PjitPartitioner:
                     )
 
     def check_heads(self, num_heads: int) -> None:
-        """Raises ValueError if attention heads cannot be spread over the model axis.
+        """Raises ValueError if the number of attention heads does not divide by the model axis.
 
-        The kernels join heads and kv, so their shapes alone would not show it.
+        `check_shapes` cannot find this: the kernels have heads and kv in one dim.
         """
         mesh_axis = self._mesh_axes(("heads",))[0]
         size = self._size(mesh_axis)
@@ -329,16 +302,15 @@ class PjitPartitioner:
 
 
 def batch_size_of_devices(per_device: int, partitioner: PjitPartitioner, num_microbatches: int = 1) -> int:
-    """The global batch from the rows of a device: `BATCH_SIZE = @partitioning.batch_size_of_devices()`.
+    """The size of the global batch from the rows of a device: `BATCH_SIZE = @partitioning.batch_size_of_devices()`.
 
     Args:
-      per_device: rows that a device works on at a time. Devices that hold one copy of the model together
-        (`num_partitions`) count as one.
-      partitioner: the mesh.
+      per_device: rows that a device processes at a time. Devices that share one copy of the model (`num_partitions`)
+        count as one.
       num_microbatches: of an update, as `trainer.Trainer.num_microbatches`.
 
     Raises:
-      ValueError: if one of the numbers is not at least 1.
+      ValueError: if a number is below 1.
     """
     for name, number in (("per_device (BATCH_SIZE_PER_DEVICE)", per_device), ("num_microbatches", num_microbatches)):
         if not isinstance(number, int) or number < 1:

@@ -1,14 +1,14 @@
-"""`limba plan`: does a training fit a TPU slice or GPU box, how fast and how dear is it, and what layout is best there.
+"""`limba plan`: whether a training fits a TPU slice or GPU box, its speed and its cost, and the best layout there.
 
     limba plan --topology v4-32 --gin_file=gin/models/t5_1_1/xl.gin --gin_file=gin/runs/pretrain.gin \\
         --gin.TRAIN_STEPS=1_000_000 --gin.TASK_FEATURE_LENGTHS="{'inputs': 512, 'targets': 114}"
 
-Files, flags and bindings are those of `limba train`; data and vocabulary are not opened, nothing is written, and no
-accelerator is touched. For TPUs the training step is compiled by the slice's own compiler (libtpu: pip install
+Files, flags and bindings are those of `limba train`. It opens no data and no vocabulary, writes nothing and needs no
+accelerator. For TPUs the training step is compiled by the slice's own compiler (libtpu: pip install
 'limba[plan]'), with scanned layers, which compute what unrolled ones do. GPUs are estimated. docs/plan.md says what the
 figures mean.
 
-Exit code 0: a layout fits; 1: nothing that was tried does.
+Exit code 0: a layout fits; 1: none that was tried fits.
 """
 
 import argparse
@@ -20,56 +20,58 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from limba import commands, gin_utils, topologies
+from limba.gin_config import command_line, gin_files
+from limba.plan import topologies
 
 if TYPE_CHECKING:  # They import JAX, which `prepare_environment` must precede.
-    from limba.plan_compile import Training
-    from limba.plan_layouts import Layout
-    from limba.planner import Planner
+    from limba.plan.compiled_step import Training
+    from limba.plan.mesh_layouts import MeshLayout
+    from limba.plan.plan_report import Planner
 
 logger = logging.getLogger(__name__)
 
-# What a plan does not look at, where the files leave it open.
-_NOT_NEEDED = {"MODEL_DIR": "not used", "MIXTURE_OR_TASK_NAME": "not_used", "INITIAL_CHECKPOINT_PATH": ()}
+# A plan does not use these, so the files may leave them unbound.
+_UNUSED_MACROS = {"MODEL_DIR": "not used", "MIXTURE_OR_TASK_NAME": "not_used", "INITIAL_CHECKPOINT_PATH": ()}
 _LARGEST_IN_TABLE = 64
 
 
 def prepare_environment() -> None:
     """Keeps JAX and libtpu from looking for a TPU here; before JAX is imported."""
     os.environ["JAX_PLATFORMS"] = "cpu"
-    # Else libtpu asks the metadata server of a TPU's host, for minutes, and complains.
+    # Otherwise libtpu asks the metadata server of a TPU's host, for minutes, and complains.
     os.environ["TPU_SKIP_MDS_QUERY"] = "1"
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v4-8")
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
-    # Several plans may run at once, and none has the device that the lock is for.
+    # Several plans may run at once; the lock is for a device, and none of them uses one.
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     # Half of the default effort's time, for peaks that differ little; `plan_choice.USABLE` covers the difference.
     os.environ.setdefault("JAX_OPTIMIZATION_LEVEL", "O0")
 
 
-def _training(configured: Any) -> tuple["Training", "Layout", int]:
+def _training(configured: Any) -> tuple["Training", "MeshLayout", int]:
     """The training that gin describes, its layout, and its steps."""
     import copy
 
     import gin
     import jax
 
-    from limba.partitioning import PjitPartitioner, fsdp_logical_axis_rules, standard_logical_axis_rules
-    from limba.plan_compile import Training
-    from limba.plan_layouts import Layout
+    from limba.partitioning.meshes import PjitPartitioner, fsdp_logical_axis_rules, standard_logical_axis_rules
+    from limba.plan.compiled_step import Training
+    from limba.plan.mesh_layouts import MeshLayout
+    from limba.training.configured_trainer import make_trainer
 
     bound = gin.get_bindings(configured, resolve_references=False)
     needed = ("model", "train_dataset_cfg", "trainer_cls")
     missing = [name for name in needed if name not in bound]
     if missing:
-        raise gin_utils.GinError(
+        raise gin_files.GinError(
             f"The gin files bind no train.{missing[0]}; give those of a training: a model of gin/models/ and "
             "gin/runs/pretrain.gin or gin/runs/finetune.gin."
         )
-    # Gin builds what is referred to when it is copied.
+    # Gin builds a reference when it is copied.
     model, dataset, trainer_cls = (copy.deepcopy(bound[name]) for name in needed)
     if not dataset.task_feature_lengths:
-        raise gin_utils.GinError(
+        raise gin_files.GinError(
             "TASK_FEATURE_LENGTHS is not bound to lengths: add --gin.TASK_FEATURE_LENGTHS=\"{'inputs': 512, "
             "'targets': 114}\"."
         )
@@ -77,7 +79,7 @@ def _training(configured: Any) -> tuple["Training", "Layout", int]:
 
     mesh = gin.get_bindings(PjitPartitioner, resolve_references=True)
     if mesh.get("ici_mesh_shape") or mesh.get("dcn_mesh_shape"):
-        raise gin_utils.GinError(
+        raise gin_files.GinError(
             "PjitPartitioner.ici_mesh_shape and dcn_mesh_shape fix the number of devices; leave them out and give "
             "--num_slices: slices are replicas by themselves."
         )
@@ -88,18 +90,18 @@ def _training(configured: Any) -> tuple["Training", "Layout", int]:
     if rules not in (standard_logical_axis_rules(), fsdp_logical_axis_rules()):
         logger.warning("Plans know the standard and the FSDP rules; PjitPartitioner.logical_axis_rules has others.")
     alone = PjitPartitioner(num_partitions=1, devices=jax.devices()[:1])
-    trainer = trainer_cls(model=training.with_layers("none").model, partitioner=alone, rng=jax.random.key(0))
+    trainer = make_trainer(trainer_cls, training.with_layers("none").model, alone)
     remat = (training.config and training.config.remat_policy) or "none"
-    layout = Layout(0, model_axis, fsdp, remat, getattr(trainer, "num_microbatches", None) or 1)
+    layout = MeshLayout(0, model_axis, fsdp, remat, trainer.num_microbatches)
     steps = bound.get("total_steps")
     steps = copy.deepcopy(steps) if steps is not None else None
     return training, layout, steps if isinstance(steps, int) and steps > 0 else 1_000_000
 
 
-def _bind_what_is_not_needed() -> None:
+def _bind_unused_macros() -> None:
     import gin
 
-    for name, value in _NOT_NEEDED.items():
+    for name, value in _UNUSED_MACROS.items():
         try:
             bound = gin.query_parameter(f"%{name}")
         except ValueError:
@@ -116,11 +118,11 @@ def _positive(text: str) -> float:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = commands.argument_parser("plan", __doc__ or "")
+    parser = command_line.argument_parser("plan", __doc__ or "")
     parser.add_argument("files", nargs="*", metavar="GIN", help="gin files, read after those of --gin_file")
     parser.add_argument(
         "--topology", action="append", default=[], metavar="NAME",
-        help="v4-32, v5e-16, h100-8 …; repeatable: several make a table of what is recommended",
+        help="v4-32, v5e-16, h100-8 …; repeatable: several make a table of the recommended layouts",
     )  # fmt: skip
     parser.add_argument(
         "--all-topologies", "--all_topologies", action="store_true",
@@ -129,12 +131,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--num_slices", type=int, default=1, metavar="N", help="TPU slices of this topology (1)")
     parser.add_argument(
         "--mfu", type=_positive, default=0.4, metavar="SHARE",
-        help="model FLOPs over peak FLOPs that the run is taken to reach (0.4)",
+        help="model FLOPs over peak FLOPs that the run is assumed to reach (0.4)",
     )  # fmt: skip
     parser.add_argument("--price", type=_positive, metavar="P", help="of a chip-hour, for the cost of the training")
     parser.add_argument("--estimate_only", action="store_true", help="compile nothing: seconds, and no libtpu")
     parser.add_argument(
-        "--record", type=Path, metavar="FILE", help="keep what was compiled in FILE, and compile nothing twice"
+        "--record", type=Path, metavar="FILE", help="keep results of the compiler in FILE, and compile nothing twice"
     )
     return parser
 
@@ -142,7 +144,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """Parses flags and gin, and plans."""
     parser = _parser()
-    flags = commands.parse_flags(parser, argv)
+    flags = command_line.parse_flags(parser, argv)
     files = [*flags.gin_file, *flags.files]
     if not files:
         parser.error("give a model and a run, for example gin/models/t5_1_1/base.gin gin/runs/pretrain.gin")
@@ -156,17 +158,19 @@ def main(argv: Sequence[str]) -> int:
         wanted = [topology for topology in wanted if topology.num_chips <= _LARGEST_IN_TABLE]
     compiled = [not flags.estimate_only and bool(flags.topology) and t.chip.platform == "tpu" for t in wanted]
     prepare_environment()
-    from limba import plan_compile, planner  # JAX comes in here.
+    if any(compiled):  # JAX would keep these programs, and cannot read them again without the chips.
+        os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+    from limba.plan import compiled_step, plan_report  # JAX comes in here.
 
     if any(compiled):
-        plan_compile.check_compiler()
-    made = _planner(files, flags)
+        compiled_step.check_compiler()
+    planner = _planner(files, flags)
     if len(wanted) == 1:
-        return 0 if made.report(wanted[0], compiled=compiled[0]) else 1
-    print(planner.TABLE_HEAD)
+        return 0 if planner.report(wanted[0], compiled=compiled[0]) else 1
+    print(plan_report.TABLE_HEAD)
     rows = []
     for topology, confirm in zip(wanted, compiled, strict=True):
-        rows.append(made.row(topology, compiled=confirm))
+        rows.append(planner.row(topology, compiled=confirm))
         print(rows[-1], flush=True)
     return 0 if any("does not fit" not in row for row in rows) else 1
 
@@ -174,14 +178,14 @@ def main(argv: Sequence[str]) -> int:
 def _planner(files: Sequence[str], flags: argparse.Namespace) -> "Planner":
     import gin
 
-    from limba import native_logs
-    from limba.planner import Planner, Prices
+    from limba.machine import native_logs
+    from limba.plan.plan_report import Planner, Prices
     from limba.train import train
 
-    configured = gin_utils.configurable(train, module="limba.train")
-    gin_utils.parse_gin_flags(files, flags.gin_bindings, flags.gin_search_paths)
-    _bind_what_is_not_needed()
-    gin_utils.require_bindings(
+    configured = gin_files.configurable(train, module="limba.train")
+    gin_files.parse_gin_flags(files, flags.gin_bindings, flags.gin_search_paths)
+    _bind_unused_macros()
+    gin_files.require_bindings(
         TASK_FEATURE_LENGTHS="\"{'inputs': 512, 'targets': 114}\"", TRAIN_STEPS="1_000_000", DROPOUT_RATE="0.0"
     )
     key = hashlib.sha256(gin.config_str().encode()).hexdigest()[:16]
@@ -192,6 +196,6 @@ def _planner(files: Sequence[str], flags: argparse.Namespace) -> "Planner":
 
 if __name__ == "__main__":
     # `python -m` makes a second copy of this module; gin must see the functions of the first.
-    from limba import plan as _this
+    from limba.plan import command as _this
 
-    commands.run_command(_this.main)
+    command_line.run_command(_this.main)

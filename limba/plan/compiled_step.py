@@ -1,4 +1,4 @@
-"""Compiles a run's training step for chips that are not there, and says what memory it needs.
+"""Compiles a run's training step for chips that are not there, and reads the memory that it needs.
 
 XLA compiles for a TPU slice on any CPU where libtpu is installed: the slice's own compiler, with its limits. Nothing
 runs and nothing is allocated.
@@ -13,22 +13,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax.linen import partitioning as nn_partitioning
 from jax.experimental import topologies as jax_topologies
 from jax.sharding import PartitionSpec
 
-from limba.data import DatasetConfig
-from limba.network import T5Config
-from limba.partitioning import (
-    LogicalAxisRules,
-    PjitPartitioner,
-    fsdp_logical_axis_rules,
-    standard_logical_axis_rules,
-)
-from limba.plan_layouts import Layout, Work
-from limba.precompile import batch_shapes
-from limba.topologies import GIB, Topology
+from limba.data.contract import DatasetConfig
+from limba.network.t5 import T5Config
+from limba.partitioning import meshes
+from limba.partitioning.meshes import PjitPartitioner
+from limba.plan.mesh_layouts import MeshLayout, Work
+from limba.plan.topologies import GIB, Topology
+from limba.training.configured_trainer import batch_to_compile, make_trainer
 
 PyTree = Any
 
@@ -39,8 +34,8 @@ class Memory:
 
     Attributes:
       parameters, optimizer: as they are sharded.
-      peak: of the step, everything included; None where the compiler did not come to an end.
-      refused: what the compiler said that it needs, if that is more than there is.
+      peak: of the step, everything included; None where the compiler refused it.
+      refused: the bytes that the compiler named when it refused the step.
     """
 
     parameters: float
@@ -71,11 +66,11 @@ def devices_of(topology: Topology) -> list[jax.Device]:
     """Devices to compile for."""
     generation = {"v5p": "v5"}.get(topology.kind, topology.kind)
     options: dict[str, Any] = {}
-    if topology.kind in ("v4", "v5p"):  # Else each core is a device, with half of the memory.
+    if topology.kind in ("v4", "v5p"):  # Otherwise each core is a device, with half of the memory.
         options = {"chip_config_name": "megacore", "chips_per_host_bounds": (2, 2, 1)}
     if topology.num_slices > 1:
         options["num_slices"] = topology.num_slices
-    # Chips of every generation are counted along three axes but for these.
+    # Chips of these generations are counted along two axes, all others along three.
     flat = topology.kind in ("v5e", "v6e")
     shape = topology.shape if flat else (*topology.shape, 1)[:3]
     name = f"{generation}:{'x'.join(map(str, shape))}"
@@ -84,13 +79,7 @@ def devices_of(topology: Topology) -> list[jax.Device]:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """A run, as far as its step depends on it.
-
-    Attributes:
-      model: network, loss and optimizer definition.
-      dataset: lengths, batch size and packing.
-      trainer_cls: makes the trainer.
-    """
+    """The parts of a run that its step depends on."""
 
     model: Any
     dataset: DatasetConfig
@@ -98,7 +87,7 @@ class Training:
 
     @property
     def config(self) -> T5Config | None:
-        """Of the network; None for one that has none of ours, which is compiled as it is."""
+        """Of the network; None for a network with a configuration of another kind, which is compiled as it is."""
         config = getattr(self.model.module, "config", None)
         return config if isinstance(config, T5Config) else None
 
@@ -118,14 +107,13 @@ class Training:
         if self.config is None:
             return self
         model = copy.copy(self.model)
-        model.module = self.model.module.clone(
-            config=dataclasses.replace(self.config, scan_layers=True, remat_policy=remat)
-        )
+        config = dataclasses.replace(self.config, scan_layers=True, remat_policy=remat)
+        model.module = self.model.module.clone(config=config)
         return dataclasses.replace(self, model=model)
 
 
 class StateSizes:
-    """How large the state of a training is on a device, for any layout and without devices."""
+    """Bytes of a training's state on a device, for any layout and without devices."""
 
     def __init__(self, training: Training):
         model = training.with_layers("none").model
@@ -136,14 +124,14 @@ class StateSizes:
         self._optimizer = (model.optimizer_def.state_axes(params, param_axes), optimizer_state)
         self._known: dict[tuple[int, int, bool], Memory] = {}
 
-    def memory(self, layout: Layout) -> Memory:
+    def memory(self, layout: MeshLayout) -> Memory:
         """Of a device; without a peak."""
         key = (layout.data, layout.model, layout.fsdp)  # Nothing else matters to the state.
         if key not in self._known:
             self._known[key] = Memory(self._bytes(*self._params, layout), self._bytes(*self._optimizer, layout))
         return self._known[key]
 
-    def _bytes(self, logical_axes: PyTree, shapes: PyTree, layout: Layout) -> float:
+    def _bytes(self, logical_axes: PyTree, shapes: PyTree, layout: MeshLayout) -> float:
         rules = _rules(layout)
         mesh = {"data": layout.data, "model": layout.model, None: 1}
 
@@ -156,21 +144,19 @@ class StateSizes:
         return sum(jax.tree.leaves(jax.tree.map(local, logical_axes, shapes, is_leaf=is_axes)))
 
 
-def _rules(layout: Layout) -> LogicalAxisRules:
-    return fsdp_logical_axis_rules() if layout.fsdp else standard_logical_axis_rules()
+def _rules(layout: MeshLayout) -> meshes.LogicalAxisRules:
+    return meshes.fsdp_logical_axis_rules() if layout.fsdp else meshes.standard_logical_axis_rules()
 
 
-def partitioner(layout: Layout, devices: Sequence[jax.Device]) -> PjitPartitioner:
+def partitioner(layout: MeshLayout, devices: Sequence[jax.Device]) -> PjitPartitioner:
     """The mesh and the rules of a layout."""
     return PjitPartitioner(layout.model, logical_axis_rules=_rules(layout), devices=devices)
 
 
 def compile_step(training: Training, mesh: PjitPartitioner, num_microbatches: int | None = None) -> Memory:
-    """Compiles the step of a training.
+    """Compiles the step of a training, with the layers that it will run with; see `Training.with_layers`.
 
     Args:
-      training: as it will run; see `Training.with_layers`.
-      mesh: of devices to compile for.
       num_microbatches: None leaves them as the trainer has them.
 
     Raises:
@@ -178,14 +164,11 @@ def compile_step(training: Training, mesh: PjitPartitioner, num_microbatches: in
     """
     if training.config is not None:
         mesh.check_heads(training.config.num_heads)
-    model = training.model
-    parts = {} if num_microbatches is None else {"num_microbatches": num_microbatches}
-    trainer = training.trainer_cls(model=model, partitioner=mesh, rng=jax.random.key(0), **parts)
-    mesh.check_batch_size(training.dataset.batch_size, "batch_size", getattr(trainer, "num_microbatches", 1))
+    parts: dict[str, Any] = {} if num_microbatches is None else {"num_microbatches": num_microbatches}
+    trainer = make_trainer(training.trainer_cls, training.model, mesh, **parts)
+    batch = batch_to_compile(trainer, training.dataset)
     state_shapes = trainer.sharded_state_shapes()
     state = Memory(_local_bytes(state_shapes.params), _local_bytes(state_shapes.opt_state))
-    shapes = batch_shapes(training.dataset, model.FEATURE_CONVERTER_CLS)
-    batch = {name: jax.ShapeDtypeStruct(x, jnp.int32, sharding=mesh.data_sharding) for name, x in shapes.items()}
     lowered = trainer.train_step.lower(state_shapes, batch)
     try:
         compiled = lowered.compile()

@@ -18,7 +18,7 @@ def forward_flops(sizes: Mapping[str, Any], inputs: int, targets: int) -> float:
     (4 I e a) are of the inputs. Causal attention counts in full. Looking up an embedding is not a product.
 
     Args:
-      sizes: fields of `limba.network.T5Config`.
+      sizes: fields of `limba.network.t5.T5Config`.
       inputs, targets: tokens of a row, padding included.
     """
     emb = sizes["emb_dim"]

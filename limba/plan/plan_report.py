@@ -1,4 +1,4 @@
-"""What `limba plan` says of a training: whether it fits, what it takes and costs, and the layout to take."""
+"""The report of `limba plan`: whether a training fits, its time and cost, and the layout to take."""
 
 import dataclasses
 import json
@@ -6,21 +6,22 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from limba import plan_choice, plan_compile, topologies
-from limba.plan_choice import Choice
-from limba.plan_compile import Memory, Training
-from limba.plan_layouts import Layout, Work
-from limba.topologies import GIB, Topology
+from limba.gin_config import gin_names
+from limba.plan import compiled_step, layout_choice, topologies
+from limba.plan.compiled_step import Memory, Training
+from limba.plan.layout_choice import LayoutCost
+from limba.plan.mesh_layouts import MeshLayout, Work
+from limba.plan.topologies import GIB, Topology
 
 _SECONDS_A_DAY = 86_400
 
 
 @dataclasses.dataclass(frozen=True)
 class Prices:
-    """What time costs.
+    """Time and cost of a training.
 
     Attributes:
-      mfu: the model FLOPs that are reached, as a share of the peak.
+      mfu: assumed model FLOPs, as a share of the peak.
       price: of a chip-hour, in whatever currency; None where it is not known.
       steps: of the whole training.
     """
@@ -39,27 +40,21 @@ class Prices:
         return None if self.price is None else self.days(work, topology) * 24 * topology.all_chips * self.price
 
 
-def _silent(layout: Layout, memory: Memory) -> None:
-    """Tells nobody what was compiled."""
-
-
 class Planner:
-    """A training, and what was compiled of it.
+    """Plans a training for any topology.
 
-    Attributes:
-      training: as it is configured.
-      given: the layout that is configured, without the data axis, which depends on the devices.
-      record: a file of what was compiled, so that nothing is compiled twice; None keeps none.
+    `given` is the configured layout, without the data axis, which depends on the devices. `record` is a file with the
+    compiler's results, so that nothing is compiled twice; None keeps none.
     """
 
-    def __init__(self, training: Training, given: Layout, prices: Prices, record: Path | None, key: str):
+    def __init__(self, training: Training, given: MeshLayout, prices: Prices, record: Path | None, key: str):
         self.training, self.given, self.prices, self.record, self._key = training, given, prices, record, key
         self.work = training.work
-        self.state = plan_compile.StateSizes(training)
+        self.state = compiled_step.StateSizes(training)
 
     # ------------------------------------------------- compiling -----------------------------------------------------
 
-    def compile(self, layout: Layout, topology: Topology) -> Memory:
+    def compile(self, layout: MeshLayout, topology: Topology) -> Memory:
         """Memory of a layout, from the record or from the compiler."""
         key = f"{self._key} {topology.num_slices} x {topology.name} {layout}"
         if self.record is not None and self.record.is_file():
@@ -68,8 +63,8 @@ class Planner:
                     return Memory(**known["memory"])
         began = time.monotonic()
         training = self.training.with_layers(layout.remat)
-        mesh = plan_compile.partitioner(layout, plan_compile.devices_of(topology))
-        memory = plan_compile.compile_step(training, mesh, layout.microbatches)
+        mesh = compiled_step.partitioner(layout, compiled_step.devices_of(topology))
+        memory = compiled_step.compile_step(training, mesh, layout.microbatches)
         if self.record is not None:
             with self.record.open("a") as file:
                 seconds = round(time.monotonic() - began, 1)
@@ -77,14 +72,14 @@ class Planner:
         return memory
 
     def choose(
-        self, topology: Topology, *, compiled: bool, tell: Callable[[Layout, Memory], None] = _silent
-    ) -> Choice | None:
+        self, topology: Topology, *, compiled: bool, report: Callable[[MeshLayout, Memory], None] | None = None
+    ) -> LayoutCost | None:
         """The fastest layout that fits."""
-        ranked = plan_choice.rank(self.training, self.work, self.state, topology)
+        ranked = layout_choice.rank(self.training, self.work, self.state, topology)
         compile_layout = (lambda layout: self.compile(layout, topology)) if compiled else None
-        return plan_choice.choose(ranked, topology, compile_layout, tell)
+        return layout_choice.choose(ranked, topology, compile_layout, report)
 
-    def as_given(self, topology: Topology) -> Layout:
+    def as_given(self, topology: Topology) -> MeshLayout:
         """The configured layout on these devices.
 
         Raises:
@@ -120,10 +115,10 @@ class Planner:
             self._recommend(guess, topology)
             return True
 
-        def tell(layout: Layout, memory: Memory) -> None:
+        def report(layout: MeshLayout, memory: Memory) -> None:
             print(f"compiled: {layout}: {_verdict(memory, topology)}", flush=True)
 
-        choice = self.choose(topology, compiled=True, tell=tell)
+        choice = self.choose(topology, compiled=True, report=report)
         if choice is None:
             print(f"None of the layouts that were compiled fits {topology.name}. {self._larger(topology)}")
             return False
@@ -141,7 +136,6 @@ class Planner:
         )
 
     def _report_given(self, topology: Topology, *, compiled: bool) -> None:
-
         try:
             layout = self.as_given(topology)
             memory = self.state.memory(layout)
@@ -157,7 +151,7 @@ class Planner:
             if compiled:
                 memory = self.compile(layout, topology)
             else:
-                memory = plan_choice.estimate(layout, self.work, self.state, topology).memory
+                memory = layout_choice.estimate(layout, self.work, self.state, topology).memory
             print(f"as configured: {layout}: {_verdict(memory, topology)}", flush=True)
         except ValueError as error:
             print(f"as configured: cannot be: {error}", flush=True)
@@ -170,7 +164,7 @@ class Planner:
                 return f"By estimate {larger.name} is the smallest that has room."
         return f"No {topology.kind} that is known has room for this batch."
 
-    def _recommend(self, choice: Choice, topology: Topology) -> None:
+    def _recommend(self, choice: LayoutCost, topology: Topology) -> None:
         work, prices = self.work, self.prices
         print(f"recommended{'' if choice.compiled else ' (estimated, not compiled)'}: {choice.layout}")
         print(f"  memory per device  {_split(choice.memory)}")
@@ -181,14 +175,9 @@ class Planner:
         cost = prices.cost(work, topology)
         days = f"{prices.days(work, topology):.3g} days"
         print(f"  {prices.steps:,} steps  {days}" + (f", {cost:,.0f} at {prices.price:g} a chip-hour" if cost else ""))
-        for line in choice.layout.gin_lines(self.config_name):
-            print(f"  {line}")
-
-    @property
-    def config_name(self) -> str | None:
-        """How a gin file calls the network's configuration."""
         config = self.training.config
-        return None if config is None else f"{type(config).__module__.rpartition('.')[2]}.{type(config).__name__}"
+        for line in choice.layout.gin_lines(None if config is None else gin_names.gin_name(type(config))):
+            print(f"  {line}")
 
     def row(self, topology: Topology, *, compiled: bool) -> str:
         """A line of a table; see `TABLE_HEAD`."""
@@ -204,10 +193,8 @@ class Planner:
         return (
             f"| {name} | {topology.all_chips} | {mesh} | {layout.remat} | {layout.microbatches} | "
             f"{used[0]:.1f} = {used[1]:.2f} + {used[2]:.2f} + {used[3]:.1f} of {topology.memory / GIB:.1f} | "
-            f"{_source(choice.compiled)} | "
-            f"{prices.rows_per_second(self.work, topology):,.0f} | {prices.days(self.work, topology):.3g}"
-            + (f", {cost:,.0f}" if cost else "")
-            + " |"
+            f"{_source(choice.compiled)} | {prices.rows_per_second(self.work, topology):,.0f} | "
+            f"{prices.days(self.work, topology):.3g}{f', {cost:,.0f}' if cost else ''} |"
         )
 
 
@@ -228,8 +215,7 @@ def _split(memory: Memory) -> str:
 
 
 def _verdict(memory: Memory, topology: Topology) -> str:
-
-    if plan_choice.fits(memory, topology):
+    if layout_choice.fits(memory, topology):
         return f"fits: {_split(memory)}"
-    limit = f"of {topology.memory / GIB:.2f} GiB a device, of which {plan_choice.USABLE:.0%} are planned with"
+    limit = f"of {topology.memory / GIB:.2f} GiB a device, of which a plan fills {layout_choice.USABLE:.0%}"
     return f"does not fit: {_split(memory)} {limit}"

@@ -1,7 +1,7 @@
 """TPU slices and GPU boxes: their names, chips, memory and peak rate.
 
 A slice has Google's name: `v4-32` counts TensorCores (v2, v3, v4, v5p), `v5e-16` and `v6e-16` count chips. GPUs are
-`h100-8`: a kind and a number of cards, eight to a box. Imports nothing, so that it answers before JAX is there.
+`h100-8`: a kind and a number of cards, eight to a box. Works before JAX is imported.
 """
 
 import dataclasses
@@ -12,21 +12,20 @@ import os
 GIB = 2**30
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Chip:
     """One kind of chip or card.
 
     Attributes:
       platform: "tpu" or "gpu".
-      device_kind: what a `jax.Device` of it calls itself, or begins with.
+      device_kind: `jax.Device.device_kind`, or its beginning.
       peak: dense bf16 FLOP/s of a chip.
-      memory: bytes of a `jax.Device` that a program may use. TPUs: what XLA's compiler for that chip allows, which is
-        less than the chip has. GPUs: what the card has; see `usable_memory`.
+      memory: bytes of a `jax.Device`. TPUs: the limit of XLA's compiler for that chip, which is less than the chip has.
+        GPUs: all of the card; see `Topology.memory`.
       link: bytes/s that a chip sends to its neighbours in the slice or box, over all links, one way.
       network: bytes/s that a chip sends to another slice or box.
       devices_per_chip: 2 where each core is a `jax.Device` of its own.
-      cores_per_chip: what the number in a name counts.
-      source: where the figures are from.
+      cores_per_chip: the number in a name counts cores.
     """
 
     platform: str
@@ -37,68 +36,30 @@ class Chip:
     network: float
     devices_per_chip: int = 1
     cores_per_chip: int = 1
-    source: str
 
     @property
     def peak_per_device(self) -> float:
         return self.peak / self.devices_per_chip
 
 
-def _google(page: str) -> str:
-    return f"cloud.google.com/tpu/docs/{page}"
-
-
-_NVIDIA = "NVIDIA's data sheets, without sparsity"
-
-# The first whose `device_kind` a device's begins with is that device's chip.
+# Figures of cloud.google.com/tpu/docs and of NVIDIA's data sheets, without sparsity. A device's chip is the first one
+# whose `device_kind` is in the device's.
+#     platform, device_kind, peak, memory, link, network
 CHIPS = {
-    "v2": Chip(
-        platform="tpu", device_kind="TPU v2", peak=45e12, memory=7.48 * GIB, link=248e9, network=3e9,
-        devices_per_chip=2, cores_per_chip=2, source=_google("v2"),
-    ),
-    "v3": Chip(
-        platform="tpu", device_kind="TPU v3", peak=123e12, memory=15.48 * GIB, link=328e9, network=3e9,
-        devices_per_chip=2, cores_per_chip=2, source=_google("v3"),
-    ),
-    "v4": Chip(
-        platform="tpu", device_kind="TPU v4", peak=275e12, memory=30.75 * GIB, link=300e9, network=6e9,
-        cores_per_chip=2, source=_google("v4"),
-    ),
-    "v5e": Chip(
-        platform="tpu", device_kind="TPU v5 lite", peak=197e12, memory=15.75 * GIB, link=200e9, network=3e9,
-        source=_google("v5e"),
-    ),
-    "v5p": Chip(
-        platform="tpu", device_kind="TPU v5", peak=459e12, memory=95.74 * GIB, link=600e9, network=6e9,
-        cores_per_chip=2, source=_google("v5p"),
-    ),
-    "v6e": Chip(
-        platform="tpu", device_kind="TPU v6", peak=918e12, memory=31.25 * GIB, link=400e9, network=12e9,
-        source=_google("v6e"),
-    ),
-    "h100-pcie": Chip(
-        platform="gpu", device_kind="NVIDIA H100 PCIe", peak=756e12, memory=79.6 * GIB, link=64e9, network=25e9,
-        source=_NVIDIA,
-    ),
-    "h100": Chip(
-        platform="gpu", device_kind="NVIDIA H100", peak=989e12, memory=79.6 * GIB, link=450e9, network=50e9,
-        source=_NVIDIA,
-    ),
-    "h200": Chip(
-        platform="gpu", device_kind="NVIDIA H200", peak=989e12, memory=140.4 * GIB, link=450e9, network=50e9,
-        source=_NVIDIA,
-    ),
-    "a100-40gb": Chip(
-        platform="gpu", device_kind="NVIDIA A100-SXM4-40GB", peak=312e12, memory=39.5 * GIB, link=300e9, network=25e9,
-        source=_NVIDIA,
-    ),
-    "a100": Chip(
-        platform="gpu", device_kind="NVIDIA A100", peak=312e12, memory=79.3 * GIB, link=300e9, network=25e9,
-        source=_NVIDIA,
-    ),
-}  # fmt: skip
+    "v2": Chip("tpu", "TPU v2", 45e12, 7.48 * GIB, 248e9, 3e9, devices_per_chip=2, cores_per_chip=2),
+    "v3": Chip("tpu", "TPU v3", 123e12, 15.48 * GIB, 328e9, 3e9, devices_per_chip=2, cores_per_chip=2),
+    "v4": Chip("tpu", "TPU v4", 275e12, 30.75 * GIB, 300e9, 6e9, cores_per_chip=2),
+    "v5e": Chip("tpu", "TPU v5 lite", 197e12, 15.75 * GIB, 200e9, 3e9),
+    "v5p": Chip("tpu", "TPU v5", 459e12, 95.74 * GIB, 600e9, 6e9, cores_per_chip=2),
+    "v6e": Chip("tpu", "TPU v6", 918e12, 31.25 * GIB, 400e9, 12e9),
+    "h100-pcie": Chip("gpu", "NVIDIA H100 PCIe", 756e12, 79.6 * GIB, 64e9, 25e9),
+    "h100": Chip("gpu", "NVIDIA H100", 989e12, 79.6 * GIB, 450e9, 50e9),
+    "h200": Chip("gpu", "NVIDIA H200", 989e12, 140.4 * GIB, 450e9, 50e9),
+    "a100-40gb": Chip("gpu", "NVIDIA A100-SXM4-40GB", 312e12, 39.5 * GIB, 300e9, 25e9),
+    "a100": Chip("gpu", "NVIDIA A100", 312e12, 79.3 * GIB, 300e9, 25e9),
+}
 
-# Google's own names for a generation, beside ours.
+# Google's other names for a generation.
 _ALIASES = {"v5litepod": "v5e", "v6litepod": "v6e", "v5": "v5p", "a100-80gb": "a100", "h100-sxm": "h100"}
 
 # Chips of a slice, as the accelerator types have them. Three dims: v4 and v5p.
@@ -167,7 +128,7 @@ class Topology:
 
     @property
     def memory(self) -> float:
-        """Bytes of a device that a program may use. JAX takes three quarters of a GPU, unless it is told otherwise."""
+        """Bytes of a device that a program may use: three quarters of a GPU, or JAX's variable for it."""
         if self.chip.platform == "tpu":
             return self.chip.memory
         return self.chip.memory * float(os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75"))
@@ -181,7 +142,7 @@ class Topology:
 
 
 def names() -> list[str]:
-    """Of every topology of one slice."""
+    """The names of all topologies of one slice."""
     tpus = [f"{kind}-{n * CHIPS[kind].cores_per_chip}" for kind, sizes in _CHIPS_OF_SLICES.items() for n in sizes]
     gpus = [f"{kind}-{n}" for kind, chip in CHIPS.items() if chip.platform == "gpu" for n in _GPUS]
     return tpus + gpus
@@ -191,7 +152,7 @@ def find(name: str, num_slices: int = 1) -> Topology:
     """The topology of a name.
 
     Raises:
-      ValueError: for a name that is none, with the nearest ones; or several slices of GPUs.
+      ValueError: for an unknown name, with the nearest ones; or several slices of GPUs.
     """
     spelled = name.strip().lower()
     kind, _, count = spelled.rpartition("-") if spelled not in CHIPS else (spelled, "", "")
@@ -199,7 +160,7 @@ def find(name: str, num_slices: int = 1) -> Topology:
     if f"{kind}-{count}" not in names():
         near = difflib.get_close_matches(spelled, names(), n=4, cutoff=0.5)
         same = [known for known in names() if known.rpartition("-")[0] == kind] if kind in CHIPS else []
-        raise ValueError(f"--topology {name} is none that is known; there are {', '.join(same or near or names())}.")
+        raise ValueError(f"--topology {name} is not known; there are {', '.join(same or near or names())}.")
     chip = CHIPS[kind]
     if num_slices < 1 or (num_slices > 1 and chip.platform == "gpu"):
         raise ValueError(
@@ -208,12 +169,6 @@ def find(name: str, num_slices: int = 1) -> Topology:
     return Topology(f"{kind}-{count}", kind, int(count) // chip.cores_per_chip, num_slices)
 
 
-def chip_of(device_kind: str) -> Chip | None:
-    """The chip of a `jax.Device.device_kind`; None for CPUs and what is not in the table."""
-    return next((chip for chip in CHIPS.values() if chip.device_kind in device_kind), None)
-
-
 def peak_flops(device_kind: str) -> float | None:
-    """Dense bf16 FLOP/s of one `jax.Device`; None where it is not known, and for CPUs."""
-    chip = chip_of(device_kind)
-    return None if chip is None else chip.peak_per_device
+    """Dense bf16 FLOP/s of one `jax.Device`; None for CPUs and others that are not in the table."""
+    return next((chip.peak_per_device for chip in CHIPS.values() if chip.device_kind in device_kind), None)

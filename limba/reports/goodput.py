@@ -1,8 +1,8 @@
-"""Goodput: where the wall-clock time of a run went, over all of its starts.
+"""Goodput: what the wall-clock time of a run was spent on, over all of its starts.
 
-A run that is restarted loses more than its training loop can see: the time until the next process came, and the steps
-that are made again. Each start writes lines into `MODEL_DIR/goodput.jsonl`: the step, the time of day, and the seconds
-spent so far by kind. The next start reads them. What a killed process did after its last line counts as "restart".
+A restart costs time that the training loop cannot measure: the time until the next process starts, and the steps that
+are repeated. Each start writes lines into `MODEL_DIR/goodput.jsonl`: the step, the time of day, and the seconds spent
+so far by kind. The next start reads them. Time after the last line of a killed process counts as "restart".
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from pathlib import Path
 
 FILE_NAME = "goodput.jsonl"
 
-# What time is spent on. "step" alone is good.
+# The kinds of time. Goodput is the share of "step".
 KINDS = {
     "start": "opening data, initializing or restoring",
     "compile": "compiling, with the first step",
@@ -24,19 +24,19 @@ KINDS = {
     "checkpoint": "saving",
     "evaluation": "evaluating",
     "restart": "between a stop and the next start",
-    "lost": "steps that had to be made again",
+    "lost": "steps that had to be repeated",
 }
 
-# Seconds between lines, where nothing else makes one: what a killed process cannot tell, against the size of the file.
+# Seconds between lines: a killed process loses at most this time, and the file stays small.
 _PERIOD = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:
-    """One start of a run, as it last said.
+    """One start of a run, as its lines record it.
 
     Attributes:
-      began, ended: time of day, seconds since the epoch.
+      began, ended: seconds since the epoch.
       seconds: by kind.
       step_seconds: seconds of steps so far, by the step at which a line was written.
     """
@@ -47,37 +47,28 @@ class Attempt:
     step_seconds: Mapping[int, float]
 
     def step_seconds_after(self, step: int) -> float:
-        """Seconds of steps that were made after `step`, as far as lines say."""
+        """Seconds of the recorded steps after `step`."""
         kept = [seconds for at, seconds in self.step_seconds.items() if at <= step]
         return self.seconds.get("step", 0.0) - max(kept, default=0.0)
 
 
 def read_attempts(model_dir: Path) -> list[Attempt]:
-    """The starts of a run, in order; a half-written last line is left out."""
+    """The starts of a run, in order, without a last line that was written only in part."""
     path = model_dir / FILE_NAME
     by_start: dict[float, list[dict]] = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         with contextlib.suppress(json.JSONDecodeError):
             read = json.loads(line)
             by_start.setdefault(read["began"], []).append(read)
-    return [
-        Attempt(
-            began,
-            max(line["time"] for line in lines),
-            lines[-1]["seconds"],
-            {line["step"]: line["seconds"].get("step", 0.0) for line in lines},
-        )
-        for began, lines in sorted(by_start.items())
-    ]
+    attempts = []
+    for began, lines in sorted(by_start.items()):
+        step_seconds = {line["step"]: line["seconds"].get("step", 0.0) for line in lines}
+        attempts.append(Attempt(began, max(line["time"] for line in lines), lines[-1]["seconds"], step_seconds))
+    return attempts
 
 
 def summarize(attempts: list[Attempt], first_steps: list[int]) -> dict[str, float]:
-    """Seconds by kind of several starts: pauses between them are "restart", and steps that were made again "lost".
-
-    Args:
-      attempts: in order.
-      first_steps: the step at which each attempt began.
-    """
+    """Seconds by kind of several starts in order: time between them is "restart", and repeated steps are "lost"."""
     total = dict.fromkeys(KINDS, 0.0)
     for attempt in attempts:
         for kind, seconds in attempt.seconds.items():
@@ -91,20 +82,20 @@ def summarize(attempts: list[Attempt], first_steps: list[int]) -> dict[str, floa
 
 
 class Goodput:
-    """Keeps the time of one start, and knows the earlier ones.
+    """Records the time of one start, and adds that of the earlier ones.
 
-    Time that is not spent on anything else is spent on steps, from `begin_steps` on; before it, on starting.
+    Time outside `spending` counts as "start" until `begin_steps`, and as "step" after it.
 
     Args:
       model_dir: of the run, on this machine.
-      first_step: the step that this start begins with.
-      began: `time.monotonic()` when it began.
-      resumed: whether the run had a checkpoint; a new run forgets what the file says.
-      writes: whether lines are written, which one process does.
+      first_step: the first step of this start.
+      began: `time.monotonic()` at this start.
+      resumed: whether the run had a checkpoint; a new run removes the file.
+      writes: whether this process writes the lines; one of them does.
 
     Attributes:
-      kind: what time is being spent on.
-      step: the last one that is over.
+      kind: the current kind of time.
+      step: the last finished step.
     """
 
     def __init__(self, model_dir: Path, first_step: int, began: float, resumed: bool, writes: bool = True):
@@ -123,19 +114,19 @@ class Goodput:
         self.step = first_step
 
     def _account(self, kind: str) -> None:
-        """Ends the present kind and begins another."""
+        """Ends the current kind of time and begins another."""
         now = time.monotonic()
         self._seconds[self.kind] = self._seconds.get(self.kind, 0.0) + now - self._since
         self.kind, self._since = kind, now
 
     def begin_steps(self) -> None:
-        """The loop begins."""
+        """Marks the start of the training loop."""
         self._account("step")
         self.write()
 
     @contextlib.contextmanager
     def spending(self, kind: str) -> Iterator[None]:
-        """The time in here is of this kind."""
+        """A context whose time counts as this kind."""
         before = self.kind
         self._account(kind)
         try:
@@ -144,18 +135,18 @@ class Goodput:
             self._account(before)
 
     def move(self, seconds: float, source: str, target: str) -> None:
-        """Books seconds of one kind as another's."""
+        """Counts seconds of one kind as another kind."""
         self._seconds[source] = self._seconds.get(source, 0.0) - seconds
         self._seconds[target] = self._seconds.get(target, 0.0) + seconds
 
     def step_done(self, step: int) -> None:
-        """A step is over; writes a line now and then."""
+        """Counts a finished step; writes a line if the last one is old."""
         self.step = step
         if time.monotonic() - self._written >= _PERIOD:
             self.write()
 
     def write(self) -> None:
-        """Writes a line; at a checkpoint it tells what a restart from there would not lose."""
+        """Writes a line. After a checkpoint it records the step time that a restart does not lose."""
         self._account(self.kind)
         self._written = time.monotonic()
         self._step_seconds[self.step] = self._seconds.get("step", 0.0)
@@ -171,21 +162,19 @@ class Goodput:
         return summarize([*self._earlier, this], self._first_steps)
 
     def scalars(self) -> dict[str, float]:
-        """Tags of the metrics: `goodput/fraction`, and `goodput/<kind>_seconds`."""
+        """The metrics `goodput/fraction` and `goodput/<kind>_seconds`."""
         seconds = self.seconds()
         fraction = seconds["step"] / max(sum(seconds.values()), 1e-9)
         return {"goodput/fraction": fraction} | {f"goodput/{kind}_seconds": s for kind, s in seconds.items()}
 
     def table(self) -> str:
-        """What is printed at the end of a run, which the next start counts from."""
+        """The table that is printed at the end of a run; also writes a last line."""
         self.write()
         seconds = self.seconds()
         total = max(sum(seconds.values()), 1e-9)
         starts = f"{len(self._first_steps)} start{'s' if len(self._first_steps) > 1 else ''}"
         lines = [f"goodput {seconds['step'] / total:.1%} of {total:,.0f} s, {starts}:"]
-        lines += [
-            f"  {kind:<11}{spent:>12,.1f} s {spent / total:>6.1%}  {KINDS[kind]}"
-            for kind, spent in seconds.items()
-            if spent >= 0.05
-        ]
+        for kind, spent in seconds.items():
+            if spent >= 0.05:
+                lines.append(f"  {kind:<11}{spent:>12,.1f} s {spent / total:>6.1%}  {KINDS[kind]}")
         return "\n".join(lines)

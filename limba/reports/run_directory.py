@@ -1,7 +1,7 @@
 """The directory of a run, on this machine or in a bucket.
 
-Checkpoints are written where MODEL_DIR is. Metrics, events and the configuration are appended to, which a bucket does
-not allow: for a MODEL_DIR in a bucket they lie in a folder of this machine, and copies of them in the bucket.
+Checkpoints are written into MODEL_DIR. Metrics, events and the configuration are appended to, which a bucket does not
+allow: for a MODEL_DIR in a bucket they are in a folder of this machine, and copied to the bucket.
 """
 
 import os
@@ -9,20 +9,20 @@ import tempfile
 import time
 from pathlib import Path
 
-from limba import storage
-from limba.storage import AnyPath
-from limba.writers import Scalars
+from limba.machine import storage
+from limba.machine.storage import AnyPath
+from limba.reports.writers import Scalars
 
-# Between two copies while nothing but the training metrics changes.
+# Between two copies while only the training metrics change.
 _SECONDS = 60.0
 
 
 class RunDirectory:
-    """Where a run is.
+    """The directories of a run.
 
     Attributes:
       home: MODEL_DIR, absolute; checkpoints are written there.
-      local: the folder of metrics, events and configuration; `home` itself unless that is in a bucket.
+      local: the folder of metrics, events and configuration; the same as `home` unless that is in a bucket.
 
     Raises:
       ValueError: if `home` cannot be written to, or the bucket cannot be read.
@@ -30,30 +30,30 @@ class RunDirectory:
 
     def __init__(self, model_dir: str):
         self.home: AnyPath = storage.as_path(model_dir)
-        self._sent: dict[str, tuple[int, int]] = {}
+        self._copied: dict[str, tuple[int, int]] = {}
         if not storage.is_remote(self.home):
             self.local = Path(self.home)
             _check_writable(self.local)
             return
         self._temporary = tempfile.TemporaryDirectory(prefix="limba-run-")
         self.local = Path(self._temporary.name)
-        # What an interrupted run wrote, so that it goes on.
+        # A resumed run continues the files of the earlier start.
         for name in storage.list_files(self.home):
             if not name.startswith("checkpoint"):
                 storage.write_bytes(self.local / name, storage.read_bytes(self.home / name))
-        self._sent = {name: self._state(name) for name in self._names()}
+        self._copied = {name: self._state(name) for name in self._names()}
 
     @property
     def is_remote(self) -> bool:
         return self.local != self.home
 
     def copy(self) -> None:
-        """Copies to the bucket what has changed since the last time."""
+        """Copies the files that have changed since the last copy to the bucket."""
         for name in self._names():
             state = self._state(name)
-            if self._sent.get(name) != state:
+            if self._copied.get(name) != state:
                 storage.write_bytes(self.home / name, (self.local / name).read_bytes())
-                self._sent[name] = state
+                self._copied[name] = state
 
     def _names(self) -> list[str]:
         return [str(path.relative_to(self.local)) for path in self.local.rglob("*") if path.is_file()]
@@ -64,14 +64,14 @@ class RunDirectory:
 
 
 class BucketWriter:
-    """Copies a run's small files to its bucket as they are written: the last of a run's metric writers."""
+    """Copies a run's small files to its bucket. It must be the last of the run's metric writers."""
 
     def __init__(self, directory: RunDirectory):
         self._directory = directory
         self._last_copy = time.monotonic()
 
     def write_scalars(self, step: int, dataset: str, scalars: Scalars) -> None:
-        # An evaluation is worth a copy at once: whoever keeps the best checkpoint reads it there.
+        # Evaluations are copied at once: SaveBestCheckpointer reads them in the bucket.
         if dataset != "train" or time.monotonic() - self._last_copy > _SECONDS:
             self._directory.copy()
             self._last_copy = time.monotonic()
@@ -86,5 +86,5 @@ class BucketWriter:
 def _check_writable(directory: Path) -> None:
     existing = next(parent for parent in (directory, *directory.parents) if parent.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
-        why = "is not a directory" if not existing.is_dir() else "does not let you write"
+        why = "is not a directory" if not existing.is_dir() else "is not writable"
         raise ValueError(f"MODEL_DIR {directory} cannot be written to: {existing} {why}. Choose another.")

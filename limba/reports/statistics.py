@@ -1,4 +1,4 @@
-"""Training metrics summed up over a period, with rates, under T5X's tags."""
+"""Sums and rates of training metrics over a period, with T5X's tags."""
 
 import contextlib
 import time
@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 
-from limba import metrics as metrics_lib
-from limba.writers import MetricWriter
+from limba.models import metrics as metrics_lib
+from limba.reports.writers import MetricWriter
 
 
 def rates(seconds: float, steps: int, sequences: int, target_tokens: int) -> dict[str, float]:
-    """T5X's `timing/` tags of so many steps. Sequences are rows of the batch; target tokens count padding."""
+    """T5X's `timing/` tags. Sequences are rows of the batch; target tokens include padding."""
     seconds = max(seconds, 1e-9)
     return {
         "timing/seconds": seconds,
@@ -28,12 +28,10 @@ class TrainStatistics:
     """Collects the metrics of each step and writes their sums and rates.
 
     Args:
-      writers: where the scalars go.
-      batch_size: rows of a step.
-      tokens_per_step: input and target positions of a step.
-      goodput: says what the run's time was spent on, as scalars.
-      task_groups: the tasks whose losses are reported together, by the name of the group; see `data.TaskBatches`.
-      epochs: says how often each task has gone through its documents.
+      batch_size, tokens_per_step: rows, and input and target positions, of a step.
+      goodput: returns the run's time by kind, as scalars.
+      task_groups: the tasks whose losses are averaged, by the name of the group; see `data.TaskBatches`.
+      epochs: returns the number of passes over each task's documents.
     """
 
     def __init__(
@@ -45,13 +43,9 @@ class TrainStatistics:
         task_groups: Mapping[str, Sequence[int]] | None = None,
         epochs: Callable[[], Mapping[str, float]] = dict,
     ):
-        self._writers = writers
-        self._batch_size = batch_size
+        self._writers, self._batch_size, self._tokens_per_step = writers, batch_size, tokens_per_step
+        self._goodput, self._task_groups, self._epochs = goodput, task_groups, epochs
         self._target_tokens_per_step = 0
-        self._tokens_per_step = tokens_per_step
-        self._goodput = goodput
-        self._task_groups = task_groups
-        self._epochs = epochs
         self._add = jax.jit(metrics_lib.add)
         self._process_began = time.monotonic()
         self._begin()
@@ -63,38 +57,33 @@ class TrainStatistics:
         self._first: dict[str, float] = {}
 
     def add(self, metrics: metrics_lib.Metrics) -> None:
-        """One more step."""
+        """Adds the metrics of a step."""
         self._sum = metrics if self._sum is None else self._add(self._sum, metrics)
         self._timed_steps += 1
 
     def add_first(
         self, metrics: metrics_lib.Metrics, compilation_seconds: float, data_seconds: float, target_tokens: int
     ) -> None:
-        """The step that compiled: its metrics count, its time does not.
+        """Adds the metrics of the first step, which compiled; its time does not count for rates.
 
         Args:
-          metrics: of the step.
-          compilation_seconds: that it took.
-          data_seconds: until the first batch was there.
-          target_tokens: target positions of the global batch, padding counted.
+          compilation_seconds, data_seconds: of the step, and until its batch was ready.
+          target_tokens: target positions of the global batch, padding included.
         """
         self._target_tokens_per_step = target_tokens
         self._sum = metrics
-        self._first = {
-            "timing/compilation_seconds": compilation_seconds,
-            "timing/train_iter_warmup": data_seconds,
-        }
+        self._first = {"timing/compilation_seconds": compilation_seconds, "timing/train_iter_warmup": data_seconds}
         self._began = time.monotonic()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Time spent in here does not count as training."""
+        """A context whose time does not count as training."""
         entered = time.monotonic()
         yield
         self._began += time.monotonic() - entered
 
     def write(self, step: int) -> dict[str, float]:
-        """Writes what was collected since the last time, if anything, and begins anew. Returns what was written."""
+        """Writes the scalars since the last call, if there are any, and returns them."""
         if self._sum is None:
             return {}
         scalars = metrics_lib.compute(self._sum, self._task_groups) | self._first

@@ -1,7 +1,7 @@
-"""Metrics on Weights & Biases, beside TensorBoard's: `train_script.train.metric_writers = [@wandb_writer.WandbWriter]`.
+"""Writes metrics to Weights & Biases: `train_script.train.metric_writers = [@wandb_writer.WandbWriter]`.
 
-Needs `pip install wandb` (the extra `wandb`). WANDB_MODE=offline writes into MODEL_DIR/wandb and asks nobody; `wandb
-sync` uploads that later. Names are `<dataset>/<metric>`: `train/loss`, `training_eval/my_task/accuracy`.
+Needs `pip install wandb` (the extra `wandb`). WANDB_MODE=offline needs no network and writes into MODEL_DIR/wandb;
+`wandb sync` uploads that later. Names are `<dataset>/<metric>`: `train/loss`, `training_eval/my_task/accuracy`.
 """
 
 import json
@@ -14,29 +14,30 @@ from typing import Any
 
 from gin import config_parser
 
-from limba.writers import Scalars
+from limba.machine import storage
+from limba.reports.writers import Scalars
 
 _RECORD = "wandb.json"
 
 
 class WandbWriter:
-    """One W&B run for one training, also where it is stopped and goes on: its id is kept in `MODEL_DIR/wandb.json`.
+    """One W&B run for one training run, also after it resumes: `MODEL_DIR/wandb.json` keeps the run's id.
 
-    The run's configuration is the operative gin's values, under their gin names.
+    The W&B run's configuration is the operative gin configuration.
 
     Args:
-      model_dir: of the training.
-      keep_until: the step that a training goes on from, -1 for a new one. What W&B has after it stays, and is not
-        written again: a resumed training repeats the same numbers.
+      model_dir: of the training run.
+      keep_until: the step from which training resumes, -1 for a new run. Later values that W&B already has stay: a
+        resumed run repeats the same numbers.
       project: on W&B; None is WANDB_PROJECT, or "limba".
       name: of the run; None is WANDB_NAME, or the name of MODEL_DIR.
-      entity: whose project it is; None is WANDB_ENTITY, or the user's own.
+      entity: owner of the project; None is WANDB_ENTITY, or the user.
       group: of runs, such as a sweep's; None is WANDB_RUN_GROUP.
       tags: of the run.
       mode: "online", "offline" or "disabled"; None is WANDB_MODE, or online.
 
     Raises:
-      ValueError: if wandb is not installed, or for another mode.
+      ValueError: if wandb is not installed, or for an unknown mode.
       RuntimeError: if W&B cannot be reached, or there is no key.
     """
 
@@ -57,12 +58,12 @@ class WandbWriter:
             import wandb
         except ImportError:
             raise ValueError(
-                "WandbWriter needs one more package: pip install wandb. Without it leave WandbWriter out of "
+                "WandbWriter needs one more package: pip install wandb. Or remove WandbWriter from "
                 "train.metric_writers."
             ) from None
         self._record = model_dir / _RECORD
         known = json.loads(self._record.read_text("utf-8")) if self._record.is_file() else {}
-        # An agent of a sweep has chosen the id already.
+        # A W&B agent has already chosen the id.
         run_id = os.environ.get("WANDB_RUN_ID") or known.get("id") or secrets.token_hex(4)
         self._last_step = known.get("last_step", -1) if known.get("id") == run_id else -1
         self._keep_until = keep_until
@@ -81,25 +82,23 @@ class WandbWriter:
             )
         except wandb.errors.Error as error:
             raise RuntimeError(
-                f"Weights & Biases does not begin a run ({error}). Set WANDB_API_KEY or run `wandb login`; "
-                "WANDB_MODE=offline asks nobody."
+                f"Weights & Biases did not start a run ({error}). Set WANDB_API_KEY or run `wandb login`; "
+                "WANDB_MODE=offline needs neither."
             ) from error
         self._id = run_id
-        self._remember()
+        self._save_record()
 
-    def _remember(self) -> None:
-        written = self._record.with_suffix(".tmp")
-        written.write_text(json.dumps({"id": self._id, "last_step": self._last_step}) + "\n", "utf-8")
-        written.replace(self._record)
+    def _save_record(self) -> None:
+        storage.replace_text(self._record, json.dumps({"id": self._id, "last_step": self._last_step}) + "\n")
 
     def write_scalars(self, step: int, dataset: str, scalars: Scalars) -> None:
-        # W&B's steps only rise: what was sent before a training was stopped is there, and the same.
+        # W&B's steps only increase: values sent before the run was stopped are there, and are the same.
         if step <= self._last_step and step > self._keep_until >= 0:
             return
         self._run.log({f"{dataset}/{name}": x for name, x in scalars.items() if math.isfinite(x)}, step=step)
         if step > self._last_step:
             self._last_step = step
-            self._remember()
+            self._save_record()
 
     def write_text(self, step: int, dataset: str, name: str, text: str) -> None:
         if name == "config":
@@ -110,7 +109,7 @@ class WandbWriter:
 
 
 class _AsText(config_parser.ParserDelegate):
-    """References and macros stay what they are in the text."""
+    """Leaves references and macros as they are in the text."""
 
     def configurable_reference(self, scoped_name: str, evaluate: bool) -> str:
         return f"@{scoped_name}{'()' if evaluate else ''}"
@@ -120,7 +119,7 @@ class _AsText(config_parser.ParserDelegate):
 
 
 def gin_values(text: str) -> dict[str, Any]:
-    """The bindings of a gin file, `{"BATCH_SIZE": 8, "trainer.Trainer.num_microbatches": 1}`; includes are not read."""
+    """The bindings of a gin file, without its includes: `{"BATCH_SIZE": 8, "trainer.Trainer.num_microbatches": 1}`."""
     values = {}
     for statement in config_parser.ConfigParser(text, _AsText()):
         if isinstance(statement, config_parser.BindingStatement):

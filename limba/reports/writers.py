@@ -1,4 +1,4 @@
-"""Where metrics go: TensorBoard, a JSON-lines file, and the progress bar."""
+"""Writers of metrics: TensorBoard, a JSON-lines file, and the progress bar."""
 
 import contextlib
 import json
@@ -11,14 +11,14 @@ from typing import Any, Protocol
 
 from tqdm import tqdm
 
-from limba import storage
-from limba.storage import AnyPath
+from limba.machine import storage
+from limba.machine.storage import AnyPath
 
 Scalars = Mapping[str, float]
 
 
 class MetricWriter(Protocol):
-    """Takes the scalars of one dataset ("train", "training_eval/<task>", "inference_eval/<task>") at one step."""
+    """Writes the scalars of one dataset ("train", "training_eval/<task>", "inference_eval/<task>") at one step."""
 
     def write_scalars(self, step: int, dataset: str, scalars: Scalars) -> None: ...
 
@@ -30,7 +30,7 @@ class MetricWriter(Protocol):
 class TensorBoardWriter:
     """Event files in T5X's folders: `<model_dir>/train`, `<model_dir>/training_eval/<task>`.
 
-    Earlier events after step `keep_until` are hidden (-1: all of them; None: none).
+    Earlier events after step `keep_until` are hidden (-1 hides all, None hides none).
     """
 
     def __init__(self, model_dir: Path, keep_until: int | None = -1):
@@ -41,9 +41,8 @@ class TensorBoardWriter:
     def _writer(self, dataset: str) -> Any:
         if dataset not in self._writers:
             # TensorBoard drops earlier events from purge_step on.
-            self._writers[dataset] = _tensorboardx().SummaryWriter(
-                str(self._model_dir / dataset), purge_step=self._purge_step
-            )
+            folder = str(self._model_dir / dataset)
+            self._writers[dataset] = _tensorboardx().SummaryWriter(folder, purge_step=self._purge_step)
         return self._writers[dataset]
 
     def write_scalars(self, step: int, dataset: str, scalars: Scalars) -> None:
@@ -53,11 +52,10 @@ class TensorBoardWriter:
         writer.flush()
 
     def write_text(self, step: int, dataset: str, name: str, text: str) -> None:
-        # Markdown: four blanks keep a configuration's lines apart.
+        # In Markdown, four spaces keep the line breaks.
         written = _tensorboardx().summary.text(name, "\n".join(f"    {line}" for line in text.splitlines()))
         written.value[0].tag = name  # tensorboardX appends "/text_summary", and T5X does not.
-        writer = self._writer(dataset)
-        writer.file_writer.add_summary(written, step)
+        self._writer(dataset).file_writer.add_summary(written, step)
 
     def close(self) -> None:
         for writer in self._writers.values():
@@ -65,24 +63,24 @@ class TensorBoardWriter:
 
 
 def _tensorboardx() -> Any:
-    """tensorboardX, without the PyTorch that it would import for types that never come here: seconds and 200 MB.
+    """tensorboardX, imported without PyTorch, which would take seconds and 200 MB for types that Limba never writes.
 
-    Imported here because only a run should pay for it at all.
+    The import is in this function because only training needs it.
     """
-    hides = "torch" not in sys.modules
-    if hides:
-        sys.modules["torch"] = None  # type: ignore[assignment]  # what makes an import fail
+    hide_torch = "torch" not in sys.modules
+    if hide_torch:
+        sys.modules["torch"] = None  # type: ignore[assignment]  # makes `import torch` fail
     try:
         import tensorboardX
         import tensorboardX.summary
     finally:
-        if hides:
+        if hide_torch:
             del sys.modules["torch"]
     return tensorboardX
 
 
 class SummaryWriter:
-    """The writers of one dataset under clu's `MetricWriter` methods: what a `summarize_config_fn` is given."""
+    """The writers of one dataset with the methods of clu's `MetricWriter`, for a `summarize_config_fn`."""
 
     def __init__(self, writers: Sequence[MetricWriter], dataset: str):
         self._writers = writers
@@ -102,52 +100,44 @@ class SummaryWriter:
 
 
 def write_timing(writers: Sequence[MetricWriter], step: int, name: str, seconds: float) -> None:
-    """A duration of its own, under TensorBoard's `train`; `metrics.jsonl` has one line a step and dataset."""
+    """Writes a duration to TensorBoard's `train` only: `metrics.jsonl` has one line for each step and dataset."""
     for writer in writers:
         if isinstance(writer, TensorBoardWriter):
             writer.write_scalars(step, "train", {f"timing/{name}": seconds})
 
 
 class JsonLinesWriter:
-    """`<model_dir>/metrics.jsonl`, one line a step and dataset: `{"step": 100, "dataset": "train", "loss": …}`.
+    """`<model_dir>/metrics.jsonl`, one line for each step and dataset: `{"step": 100, "dataset": "train", "loss": …}`.
 
-    Earlier lines after step `keep_until` are removed (-1: all of them).
+    Earlier lines after step `keep_until` are removed (-1 removes all).
     """
 
     def __init__(self, model_dir: Path, keep_until: int = -1):
         path = model_dir / "metrics.jsonl"
         kept = [json.dumps(line) for line in read_metrics(model_dir) if line["step"] <= keep_until]
-        rewritten = path.with_suffix(".tmp")
-        rewritten.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-        rewritten.replace(path)
+        storage.replace_text(path, "".join(line + "\n" for line in kept))
         self._file = path.open("a", encoding="utf-8")
 
     def write_scalars(self, step: int, dataset: str, scalars: Scalars) -> None:
-        # JSON has no NaN; null is what every reader understands.
+        # JSON has no NaN; every reader understands null.
         values = {name: value if math.isfinite(value) else None for name, value in scalars.items()}
         self._file.write(json.dumps({"step": step, "dataset": dataset, **values}) + "\n")
         self._file.flush()
 
     def write_text(self, step: int, dataset: str, name: str, text: str) -> None:
-        """Texts lie beside the file as files of their own."""
+        """Writes nothing: texts have files of their own."""
 
     def close(self) -> None:
         self._file.close()
 
 
-def _parse(text: str) -> list[dict]:
-    """The lines of `metrics.jsonl`; the last one of a killed run may be half-written and is left out."""
-    lines = []
-    for line in text.splitlines():
-        with contextlib.suppress(json.JSONDecodeError):
-            lines.append(json.loads(line))
-    return lines
-
-
 def read_metrics(model_dir: AnyPath, dataset_prefix: str = "") -> list[dict]:
-    """The lines of `metrics.jsonl` whose dataset begins with `dataset_prefix`, in the order written."""
+    """The lines of `metrics.jsonl` whose dataset begins with `dataset_prefix`, in the file's order."""
     path = model_dir / "metrics.jsonl"
-    lines = _parse(storage.read_bytes(path).decode()) if storage.is_file(path) else []
+    lines = []
+    for line in storage.read_bytes(path).decode().splitlines() if storage.is_file(path) else []:
+        with contextlib.suppress(json.JSONDecodeError):  # A killed run may have written only a part of the last line.
+            lines.append(json.loads(line))
     return [line for line in lines if line["dataset"].startswith(dataset_prefix)]
 
 
@@ -155,13 +145,13 @@ class ProgressBar:
     """Loss, steps/s, tokens/s and the time left, on standard error.
 
     Args:
-      total_steps: where the run ends.
-      first_step: where it begins or goes on.
+      total_steps: the run's last step.
+      first_step: the step from which it starts or resumes.
       tokens_per_step: input and target positions of the global batch.
     """
 
     def __init__(self, total_steps: int, first_step: int, tokens_per_step: int):
-        # A terminal is redrawn; a log file gets a line now and then.
+        # A log file gets a line every 15 s.
         interval = 0.2 if sys.stderr.isatty() else 15.0
         self._bar = tqdm(
             total=total_steps, initial=first_step, unit="step", mininterval=interval, dynamic_ncols=True, smoothing=0.05
@@ -179,11 +169,11 @@ class ProgressBar:
 
     @property
     def wants_loss(self) -> bool:
-        """Whether the loss is about to be shown; reading it from the device costs a little."""
+        """Whether the bar will show the loss; reading it from the device takes some time."""
         return time.monotonic() >= self._loss_due
 
     def step(self, loss: float | None = None) -> None:
-        """One more step is done. The first one, which compiled, starts the clock of tokens/s."""
+        """Counts a finished step. The first one, which compiled, starts the clock of tokens/s."""
         now = time.monotonic()
         if self._began is None:
             self._began = now
@@ -197,12 +187,12 @@ class ProgressBar:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Time spent in here does not count for tokens/s."""
+        """A context whose time does not count for tokens/s."""
         entered = time.monotonic()
         yield
         if self._began is not None:
             self._began += time.monotonic() - entered
 
     def message(self, text: str) -> None:
-        """A line above the bar."""
+        """Prints a line above the bar."""
         tqdm.write(text, file=sys.stderr)

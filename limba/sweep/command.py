@@ -1,12 +1,12 @@
-r"""`limba sweep`: many trials of any gin bindings, as a file says, and the best of them.
+r"""`limba sweep`: tries many values of gin bindings, as a file describes, and finds the best trial.
 
-    limba sweep SWEEP.yaml                     on this machine, one trial after the other or `parallel` at once
-    limba sweep SWEEP.yaml --print             the commands, without running them
-    limba sweep SWEEP.yaml --wandb_config      the file for `wandb sweep`, whose agents then make the trials
+    limba sweep SWEEP.yaml                     on this machine, one trial after the other or `parallel` at a time
+    limba sweep SWEEP.yaml --print             prints the commands without running them
+    limba sweep SWEEP.yaml --wandb_config      prints the file for `wandb sweep`, whose agents then run the trials
 
-The same command goes on where a sweep was stopped or killed: with the trials that were not finished, from their own
-checkpoints. At the end there are a table, a picture, and the best checkpoint, pinned and exported. The keys of the file
-are W&B's and a few more: docs/sweeps.md.
+The same command resumes a sweep that was stopped or killed: unfinished trials resume from their own checkpoints. At the
+end it writes a table and a picture, and pins and exports the best checkpoint. The keys of the file are W&B's and a few
+more: docs/sweeps.md.
 """
 
 import argparse
@@ -14,46 +14,46 @@ import concurrent.futures
 import dataclasses
 import logging
 import os
-import queue
 import signal
 import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from limba import commands, sweep_commands, sweep_file, sweep_report
-from limba.preemption import PREEMPTED_EXIT_CODE
-from limba.sweep_file import Sweep
-from limba.sweep_proposals import propose
-from limba.sweep_trials import Process, SweepFolder, Trial, conclude
+from limba.gin_config import command_line
+from limba.machine.preemption import PREEMPTED_EXIT_CODE
+from limba.sweep import sweep_file, sweep_report, trial_command
+from limba.sweep.proposals import propose
+from limba.sweep.sweep_file import Sweep
+from limba.sweep.trial_folders import Process, SweepFolder, Trial, conclude
 
 logger = logging.getLogger(__name__)
 
-# Between two looks whether to stop.
+# Between two checks for a request to stop.
 _SECONDS = 0.5
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs trials until the sweep is done."""
+    """Runs trials until the sweep is finished. Returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="limba sweep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("sweep", type=Path, help="the sweep's file, YAML or JSON")
-    parser.add_argument("--dir", type=Path, help="where everything goes (runs/sweeps/NAME)")
-    parser.add_argument("--parallel", type=int, help="trials at once, in place of the file's")
-    parser.add_argument("--retry", action="store_true", help="make trials that failed again")
+    parser.add_argument("--dir", type=Path, help="the sweep's folder (runs/sweeps/NAME)")
+    parser.add_argument("--parallel", type=int, help="trials at a time, instead of the file's number")
+    parser.add_argument("--retry", action="store_true", help="run failed trials again")
     parser.add_argument("--print", action="store_true", help="print the commands of all trials (grid, random) and stop")
     parser.add_argument("--wandb_config", action="store_true", help="print the file for `wandb sweep` and stop")
     parser.add_argument(
-        "--wandb_trial", nargs="*", metavar="NAME=VALUE", help="make one trial with these values: what an agent calls"
+        "--wandb_trial", nargs="*", metavar="NAME=VALUE", help="run one trial with these values, for W&B's agent"
     )
     flags = parser.parse_args(argv)
-    sweep, said = sweep_file.load(flags.sweep.expanduser().absolute())
-    for line in said:
-        logger.warning("%s", line)
+    sweep, warnings = sweep_file.load(flags.sweep.expanduser().absolute())
+    for warning in warnings:
+        logger.warning("%s", warning)
     if flags.parallel is not None:
         if flags.parallel < 1 or (sweep.devices and flags.parallel > len(sweep.devices)):
-            raise ValueError(f"--parallel {flags.parallel}: from 1 to the number of devices, where the file has any.")
+            raise ValueError(f"--parallel {flags.parallel}: use 1 to the number of devices, if the file lists any.")
         sweep = dataclasses.replace(sweep, parallel=flags.parallel)
     folder = (flags.dir or Path("runs/sweeps") / sweep.name).expanduser().absolute()
     if flags.wandb_config:
@@ -64,50 +64,49 @@ def main(argv: Sequence[str]) -> int:
     if flags.print:
         _print_commands(sweep, folder)
         return 0
-    held = SweepFolder(folder, sweep.identity)
+    sweep_folder = SweepFolder(folder, sweep.identity)
     try:
-        return _work(sweep, held, flags.retry)
+        return _run_sweep(sweep, sweep_folder, flags.retry)
     finally:
-        held.close()
+        sweep_folder.close()
 
 
-def _work(sweep: Sweep, held: SweepFolder, retry: bool) -> int:
-    trials = held.trials()
+def _run_sweep(sweep: Sweep, folder: SweepFolder, retry: bool) -> int:
+    """Runs the trials, and writes and prints their results. Returns the exit code."""
+    trials = folder.trials()
     for trial in trials if retry else ():
         if trial.status == "failed":
             (trial.folder / "exit_code").unlink(missing_ok=True)
             trial.status, trial.attempts, trial.error = "new", 0, ""
             trial.save()
-    over = sum(trial.is_over for trial in trials)
-    logger.info("%s: %d of %d trials are over.", held.folder, over, sweep.trials)
-    if not _run_trials(sweep, held, trials):
-        logger.warning("Stopped on request; the same command goes on.")
+    finished = sum(trial.is_finished for trial in trials)
+    logger.info("%s: %d of %d trials are finished.", folder.path, finished, sweep.trials)
+    if not _run_trials(sweep, folder, trials):
+        logger.warning("Stopped on request; the same command resumes the sweep.")
         return PREEMPTED_EXIT_CODE
     print(sweep_report.table(sweep, trials))
-    for file in sweep_report.write(sweep, trials, held.folder):
+    for file in sweep_report.write(sweep, trials, folder.path):
         logger.info("written: %s", file)
     best = sweep_report.best_trial(sweep, trials)
     if best is None:
-        raise ValueError(f"No trial of {held.folder} has a result; its trials/*/log.txt say why.")
-    checkpoint = sweep_report.keep_best(sweep, trials, held.folder)
-    kept = f"{checkpoint} is pinned and exported to {held.folder / 'best'}" if checkpoint else "it has no checkpoint"
+        raise ValueError(f"No trial of {folder.path} has a result; see its trials/*/log.txt for the reasons.")
+    checkpoint = sweep_report.keep_best(sweep, trials, folder.path)
+    kept = f"{checkpoint} is pinned and exported to {folder.path / 'best'}" if checkpoint else "it has no checkpoint"
     print(f"best: trial {best.number}, {sweep.metric} {best.value:.6g} at step {best.step}; {kept}.")
     return 0
 
 
-def _run_trials(sweep: Sweep, held: SweepFolder, trials: list[Trial]) -> bool:
-    """Runs what is unfinished, then new trials, until there are `sweep.trials`; appends to `trials`.
+def _run_trials(sweep: Sweep, folder: SweepFolder, trials: list[Trial]) -> bool:
+    """Runs unfinished trials, then new ones, until there are `sweep.trials`; appends new ones to `trials`.
 
     Returns:
-      False if SIGTERM or Ctrl-C ended it; the trials that ran have saved then.
+      False if SIGTERM or Ctrl-C stopped the sweep; the running trials have saved and stopped.
 
     Raises:
-      ValueError: if the first trial fails: the others would too.
+      ValueError: if the first trial fails: the others would fail too.
     """
     stop = threading.Event()
-    slots: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-    for slot in range(sweep.parallel):
-        slots.put(sweep.devices[slot] if sweep.devices else None)
+    free: list[str | None] = list(sweep.devices[: sweep.parallel]) or [None] * sweep.parallel
     running: dict[concurrent.futures.Future[int | None], tuple[Trial, Process, str | None]] = {}
 
     signals = (signal.SIGTERM, signal.SIGINT)
@@ -115,28 +114,24 @@ def _run_trials(sweep: Sweep, held: SweepFolder, trials: list[Trial]) -> bool:
     with concurrent.futures.ThreadPoolExecutor(sweep.parallel) as threads:
         try:
             while not stop.is_set():
-                while len(running) < sweep.parallel:
-                    trial = _next_trial(sweep, held, trials, [trial for trial, *_ in running.values()])
+                while free:
+                    trial = _next_trial(sweep, folder, trials, [trial for trial, *_ in running.values()])
                     if trial is None:
                         break
-                    device = slots.get()
-                    command = sweep_commands.trial_command(sweep, trial.parameters, trial.folder)
-                    process = Process(
-                        trial,
-                        command,
-                        sweep_commands.environment(sweep, device),
-                        sweep_commands.working_directory(sweep),
-                    )
+                    device = free.pop(0)
+                    command = trial_command.trial_command(sweep, trial.parameters, trial.folder)
+                    env, cwd = trial_command.environment(sweep, device), trial_command.working_directory(sweep)
+                    process = Process(trial, command, env, cwd)
                     logger.info("trial %d: %s", trial.number, trial.parameters)
                     running[threads.submit(process.run)] = trial, process, device
                 if not running:
                     return True
-                over, _ = concurrent.futures.wait(running, _SECONDS, concurrent.futures.FIRST_COMPLETED)
-                for future in over:
+                finished, _ = concurrent.futures.wait(running, _SECONDS, concurrent.futures.FIRST_COMPLETED)
+                for future in finished:
                     trial, _, device = running.pop(future)
-                    slots.put(device)
+                    free.append(device)
                     conclude(trial, future.result(), sweep.metric, sweep.maximize)
-                    _say(sweep, trial, trials)
+                    _log_result(sweep, trial, trials)
         finally:
             for _, process, _ in running.values():
                 process.stop()
@@ -147,63 +142,60 @@ def _run_trials(sweep: Sweep, held: SweepFolder, trials: list[Trial]) -> bool:
     return False
 
 
-def _next_trial(sweep: Sweep, held: SweepFolder, trials: list[Trial], running: Sequence[Trial]) -> Trial | None:
-    """One that was begun and is not over, else a new one, which is written down before it begins."""
+def _next_trial(sweep: Sweep, folder: SweepFolder, trials: list[Trial], running: Sequence[Trial]) -> Trial | None:
+    """An unfinished trial, or else a new one, which is recorded before it starts; None if there are enough."""
     for trial in trials:
-        if not trial.is_over and trial not in running:
+        if not trial.is_finished and trial not in running:
             return trial
     if len(trials) >= sweep.trials:
         return None
-    trials.append(held.new_trial(len(trials), propose(sweep, trials)))
+    trials.append(folder.new_trial(len(trials), propose(sweep, trials)))
     return trials[-1]
 
 
-def _say(sweep: Sweep, trial: Trial, trials: Sequence[Trial]) -> None:
+def _log_result(sweep: Sweep, trial: Trial, trials: Sequence[Trial]) -> None:
     if trial.status == "done":
         logger.info("trial %d: %s %.6g at step %s", trial.number, sweep.metric, trial.value, trial.step)
     elif trial.status == "failed":
         if not any(other.status == "done" for other in trials):
             raise ValueError(
-                f"The first trial failed: {trial.error} ({trial.folder / 'log.txt'}). No other is tried; mend it and "
-                "give the command again with --retry."
+                f"The first trial failed: {trial.error} ({trial.folder / 'log.txt'}). No other trial is started; fix "
+                "the error and run the command again with --retry."
             )
         logger.warning("trial %d failed: %s (%s)", trial.number, trial.error, trial.folder / "log.txt")
     else:
-        logger.warning("trial %d was stopped, and goes on.", trial.number)
+        logger.warning("trial %d was stopped, and resumes.", trial.number)
 
 
 def _print_commands(sweep: Sweep, folder: Path) -> None:
     import shlex
 
     if sweep.method == "bayes":
-        raise ValueError("The values of method: bayes depend on results; --print is for grid and random.")
+        raise ValueError("The values of method: bayes depend on results; --print works for grid and random only.")
     trials: list[Trial] = []
     for number in range(sweep.trials):
         trial = Trial(number, propose(sweep, trials), folder / "trials" / f"{number:04d}")
         trials.append(trial)
-        print(shlex.join(sweep_commands.trial_command(sweep, trial.parameters, trial.folder)))
+        print(shlex.join(trial_command.trial_command(sweep, trial.parameters, trial.folder)))
 
 
 # ------------------------------------------------- W&B's agents ------------------------------------------------------
 
 
 def _wandb_config(sweep: Sweep, folder: Path) -> str:
-    """W&B's file of the same sweep, whose trials are made by `limba sweep --wandb_trial`."""
+    """W&B's file of the same sweep; its trials are `limba sweep --wandb_trial`."""
     import yaml
 
-    content = yaml.safe_load(sweep.where.read_text("utf-8"))
+    content = yaml.safe_load(sweep.file.read_text("utf-8"))
     kept = ("name", "project", "entity", "description", "method", "metric", "parameters", "early_terminate")
     config = {key: content[key] for key in kept if key in content}
-    config["run_cap"] = sweep.trials
-    config["program"] = "limba"
-    config["command"] = [
-        *("limba", "sweep", str(sweep.where), "--dir", str(folder), "--wandb_trial", "${args_no_hyphens}"),
-    ]
+    command = ["limba", "sweep", str(sweep.file), "--dir", str(folder), "--wandb_trial", "${args_no_hyphens}"]
+    config |= {"run_cap": sweep.trials, "program": "limba", "command": command}
     return yaml.safe_dump(config, sort_keys=False)
 
 
 def _wandb_trial(sweep: Sweep, folder: Path, words: Sequence[str]) -> int:
-    """Becomes the trial that an agent asks for; its folder has the name of W&B's run."""
+    """Replaces this process by the trial that W&B's agent requests. The trial's folder has the name of W&B's run."""
     import yaml
 
     names = [parameter.name for parameter in sweep.parameters]
@@ -217,18 +209,17 @@ def _wandb_trial(sweep: Sweep, folder: Path, words: Sequence[str]) -> int:
         parameters[name] = sweep_file.plain_value(yaml.safe_load(value))
     run_id = os.environ.get("WANDB_RUN_ID")
     if not run_id:
-        raise ValueError("--wandb_trial is what W&B's agent calls, and WANDB_RUN_ID is not set; use `wandb agent`.")
+        raise ValueError("--wandb_trial needs WANDB_RUN_ID, which W&B's agent sets; start it by `wandb agent`.")
     trial_folder = folder / "agents" / run_id
     trial_folder.mkdir(parents=True, exist_ok=True)
-    command = sweep_commands.trial_command(
-        dataclasses.replace(sweep, slurm=None), parameters, trial_folder, on_wandb=True
-    )
+    sweep = dataclasses.replace(sweep, slurm=None)
+    command = trial_command.trial_command(sweep, parameters, trial_folder, on_wandb=True)
     sys.stdout.flush()
-    # An agent stops its process by a signal: there must be none in between.
+    # The agent stops its child process by a signal, so the trial must be this process.
     os.execvpe(command[0], command, os.environ)
 
 
 if __name__ == "__main__":
-    from limba import sweep as _this
+    from limba.sweep import command as _this
 
-    commands.run_command(_this.main)
+    command_line.run_command(_this.main)

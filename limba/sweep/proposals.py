@@ -1,4 +1,4 @@
-"""Which values the next trial of a sweep has."""
+"""The values of the next trial of a sweep, by its method."""
 
 import itertools
 import logging
@@ -7,18 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from limba.sweep_file import Parameter, Sweep
-from limba.sweep_trials import Trial
+from limba.sweep.sweep_file import Parameter, Sweep
+from limba.sweep.trial_folders import Trial
 
 Values = dict[str, Any]
 
 
 def propose(sweep: Sweep, trials: Sequence[Trial]) -> Values:
-    """The values of trial number `len(trials)`.
-
-    Args:
-      sweep: the file.
-      trials: that there are, also those that run or failed.
+    """The values of trial number `len(trials)`; `trials` are all earlier ones, also those that are running or failed.
 
     Raises:
       ValueError: for the method "bayes", if Optuna is not installed.
@@ -30,27 +26,27 @@ def propose(sweep: Sweep, trials: Sequence[Trial]) -> Values:
         point = next(itertools.islice(points, number, None))
         return {parameter.name: value for parameter, value in zip(sweep.parameters, point, strict=True)}
     if sweep.method == "random":
-        shares = np.random.default_rng([sweep.seed, number]).random(len(sweep.parameters))
-        return {p.name: p.at(float(share)) for p, share in zip(sweep.parameters, shares, strict=True)}
+        quantiles = np.random.default_rng([sweep.seed, number]).random(len(sweep.parameters))
+        return {p.name: p.at(float(quantile)) for p, quantile in zip(sweep.parameters, quantiles, strict=True)}
     return _bayesian(sweep, trials)
 
 
 def _bayesian(sweep: Sweep, trials: Sequence[Trial]) -> Values:
-    """By Optuna's tree-structured Parzen estimator (Bergstra et al. 2011), from the trials that are done."""
+    """Optuna's tree-structured Parzen estimator (Bergstra et al. 2011), from the results so far."""
     try:
         import optuna
     except ImportError:
         raise ValueError(
-            "method: bayes needs one more package: pip install optuna. `method: random` does without."
+            "method: bayes needs one more package: pip install optuna. `method: random` does not need it."
         ) from None
     logging.getLogger("optuna").setLevel(logging.WARNING)
     free = {p.name: p for p in sweep.parameters if len(p.values) != 1}
     distributions = {name: _distribution(optuna, parameter) for name, parameter in free.items()}
     sampler = optuna.samplers.TPESampler(
         seed=sweep.seed + len(trials),
-        # Random ones first; Optuna's ten would be all of a small sweep.
+        # The first trials are random; Optuna's default, ten, would be all trials of a small sweep.
         n_startup_trials=max(3, min(10, sweep.trials // 4)),
-        # What is running is not tried again meanwhile.
+        # Values of running trials are not proposed again.
         constant_liar=True,
     )
     study = optuna.create_study(direction="maximize" if sweep.maximize else "minimize", sampler=sampler)
@@ -59,19 +55,19 @@ def _bayesian(sweep: Sweep, trials: Sequence[Trial]) -> Values:
         study.add_trial(
             optuna.trial.create_trial(
                 state=states.get(trial.status, optuna.trial.TrialState.RUNNING),
-                params={name: _index(p, trial.parameters[name]) for name, p in free.items()},
+                params={name: _to_optuna(p, trial.parameters[name]) for name, p in free.items()},
                 distributions=distributions,
                 value=trial.value if trial.status == "done" else None,
             )
         )
-    drawn = study.ask(distributions).params
-    chosen = {name: _from_optuna(free[name], value) for name, value in drawn.items()}
-    return {p.name: chosen.get(p.name, p.values[0] if p.values else None) for p in sweep.parameters}
+    proposed = study.ask(distributions).params
+    values = {name: _from_optuna(free[name], value) for name, value in proposed.items()}
+    return {p.name: values.get(p.name, p.values[0] if p.values else None) for p in sweep.parameters}
 
 
 def _distribution(optuna: Any, parameter: Parameter) -> Any:
     if parameter.values:
-        # By their places: Optuna stores only plain choices.
+        # Choices are given by index: Optuna stores only plain values.
         return optuna.distributions.CategoricalDistribution(range(len(parameter.values)))
     low, high = parameter.bounds
     if parameter.distribution == "int_uniform":
@@ -79,7 +75,7 @@ def _distribution(optuna: Any, parameter: Parameter) -> Any:
     return optuna.distributions.FloatDistribution(low, high, log=parameter.is_log)
 
 
-def _index(parameter: Parameter, value: Any) -> Any:
+def _to_optuna(parameter: Parameter, value: Any) -> Any:
     if parameter.values:
         return parameter.values.index(value)
     low, high = parameter.bounds

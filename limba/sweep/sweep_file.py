@@ -1,4 +1,4 @@
-"""A sweep's file, in YAML or JSON: the keys of W&B's, and a few of ours.
+"""A sweep's file, in YAML or JSON: W&B's keys, and a few of Limba's.
 
 method: bayes                        # grid, random, bayes
 metric: {name: training_eval/my_task/nats_per_target_token, goal: minimize}
@@ -20,40 +20,35 @@ from pathlib import Path
 from typing import Any
 
 METHODS = ("grid", "random", "bayes")
-# Distribution: what it needs.
+# Distribution: the keys that it needs.
 _NEEDS = {
     "constant": ("value",),
     "categorical": ("values",),
-    "int_uniform": ("min", "max"),
-    "uniform": ("min", "max"),
-    "q_uniform": ("min", "max"),
-    "log_uniform": ("min", "max"),
-    "log_uniform_values": ("min", "max"),
-    "q_log_uniform_values": ("min", "max"),
+    **dict.fromkeys(("int_uniform", "uniform", "q_uniform"), ("min", "max")),
+    **dict.fromkeys(("log_uniform", "log_uniform_values", "q_log_uniform_values"), ("min", "max")),
 }
-# exp of more is no number.
+# exp of a higher number overflows.
 _HIGHEST_LOGARITHM = 700.0
 _PARAMETER_KEYS = ("distribution", "value", "values", "min", "max", "q")
-# W&B's keys that have no meaning here.
+# W&B's keys that Limba ignores, and why.
 _IGNORED = {
-    "early_terminate": "every trial goes to its end; EarlyStoppingAction stops one that does not improve",
+    "early_terminate": "every trial runs to its end; EarlyStoppingAction stops a trial that does not improve",
     "description": "nothing shows it",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """What one gin binding is tried with.
+    """The values that a sweep tries for one gin binding or flag of the program.
 
     Attributes:
-      name: of the binding, or of the program's flag.
       distribution: one of W&B's.
       values: the choices of "constant" and "categorical".
-      low, high: bounds of the others; of "log_uniform" their natural logarithms.
-      q: multiples of it only.
+      low, high: bounds of the other distributions; for "log_uniform" their natural logarithms.
+      q: values are multiples of it; None for any value.
 
     Raises:
-      ValueError: for bounds that cannot be.
+      ValueError: for bounds that contradict the distribution.
     """
 
     name: str
@@ -80,7 +75,7 @@ class Parameter:
         if self.distribution == "int_uniform" and not (float(self.low).is_integer() and float(self.high).is_integer()):
             raise ValueError(f"parameters.{self.name}: {self.low} and {self.high} must be whole for int_uniform.")
         if (self.distribution.startswith("q_") or self.q is not None) and not 0 < (self.q or 0) < math.inf:
-            raise ValueError(f"parameters.{self.name}: {self.distribution} needs q above 0, and it is {self.q}.")
+            raise ValueError(f"parameters.{self.name}: q is {self.q}; {self.distribution} needs q above 0.")
 
     @property
     def is_log(self) -> bool:
@@ -88,23 +83,24 @@ class Parameter:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Of the values themselves."""
-        return (
-            (math.exp(self.low), math.exp(self.high)) if self.distribution == "log_uniform" else (self.low, self.high)
-        )
+        """The lowest and the highest value."""
+        if self.distribution == "log_uniform":
+            return math.exp(self.low), math.exp(self.high)
+        return self.low, self.high
 
-    def at(self, share: float) -> Any:
-        """The value at a share of the distribution, in [0, 1)."""
+    def at(self, quantile: float) -> Any:
+        """The value at a quantile of the distribution, in [0, 1)."""
         if self.values:
-            return self.values[int(share * len(self.values))]
+            return self.values[int(quantile * len(self.values))]
         low, high = self.bounds
         if self.distribution == "int_uniform":
-            return int(low) + int(share * (int(high) - int(low) + 1))
-        value = math.exp(math.log(low) + share * math.log(high / low)) if self.is_log else low + share * (high - low)
-        return self.rounded(value)
+            return int(low) + int(quantile * (int(high) - int(low) + 1))
+        if self.is_log:
+            return self.rounded(math.exp(math.log(low) + quantile * math.log(high / low)))
+        return self.rounded(low + quantile * (high - low))
 
     def rounded(self, value: float) -> float:
-        """To a multiple of `q`."""
+        """The nearest multiple of `q`, if there is one."""
         return value if self.q is None else round(value / self.q) * self.q
 
 
@@ -113,21 +109,18 @@ class Sweep:
     """A sweep's file.
 
     Attributes:
-      name: of the sweep.
       method: "grid", "random" or "bayes".
-      metric: `<dataset>/<metric>`, as metrics.jsonl has them and W&B shows them.
-      maximize: whether more is better.
-      parameters: what is tried.
-      trials: how many trials.
-      program: "train" or "run CONFIG.json"; of another program only `command` counts.
-      command: of a trial, with W&B's macros; empty is the program's own.
+      metric: `<dataset>/<metric>`, as in metrics.jsonl and on W&B.
+      program: "train" or "run CONFIG.json"; another program needs `command`.
+      command: of a trial, with W&B's macros; empty for the program's usual one.
       gin_files, gin_bindings: of every trial.
       project: on W&B.
-      parallel: trials at once.
-      devices: CUDA_VISIBLE_DEVICES of each of the `parallel` trials; empty gives all to each.
+      parallel: trials that run at the same time.
+      devices: CUDA_VISIBLE_DEVICES of each of the `parallel` trials; empty gives all devices to each.
       slurm: options of sbatch; None runs trials on this machine.
-      seed: of the values that are drawn.
-      where: the file.
+
+    Raises:
+      ValueError: for settings that contradict each other.
     """
 
     name: str
@@ -145,22 +138,32 @@ class Sweep:
     devices: tuple[str, ...]
     slurm: tuple[str, ...] | None
     seed: int
-    where: Path
+    file: Path
+
+    def __post_init__(self) -> None:
+        if self.devices and len(self.devices) < self.parallel:
+            raise ValueError(
+                f"{self.file}: devices has {len(self.devices)} entries for {self.parallel} trials at once."
+            )
+        if self.slurm is not None and (self.program != "train" or self.command):
+            raise ValueError(f"{self.file}: slurm is for trials of `program: train`, which launch/slurm.sbatch runs.")
+        if self.program == "train" and not self.command and not self.gin_files:
+            raise ValueError(f"{self.file}: gin_files is missing: name the recipe of all trials.")
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What must stay the same while a sweep goes on, as JSON has it."""
-        changeable = ("trials", "parallel", "devices", "slurm", "where")
+        """The settings, as JSON, that must stay the same when a sweep resumes."""
+        changeable = ("trials", "parallel", "devices", "slurm", "file")
         fields = {name: value for name, value in dataclasses.asdict(self).items() if name not in changeable}
         return json.loads(json.dumps(fields))
 
 
 def load(file: Path) -> tuple[Sweep, list[str]]:
-    """Reads a sweep's file; also returns what is to be said of keys that are ignored.
+    """Reads a sweep's file; also returns warnings about ignored keys.
 
     Raises:
-      FileNotFoundError: if there is none.
-      ValueError: if it is damaged, a key is unknown or missing, or a value cannot be.
+      FileNotFoundError: if the file does not exist.
+      ValueError: if it is damaged, a key is unknown or missing, or a value is not allowed.
     """
     content = _read(file)
     known = [
@@ -171,23 +174,23 @@ def load(file: Path) -> tuple[Sweep, list[str]]:
         if key not in known and key not in _IGNORED:
             nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
             raise ValueError(f"{file}: there is no key {key!r}; the nearest is {nearest!r}.")
-    said = [f"{key} is ignored because {_IGNORED[key]}." for key in content if key in _IGNORED]
     if content.get("method") not in METHODS:
         raise ValueError(f"{file}: method is {content.get('method')!r}; use {', '.join(METHODS)}.")
     metric = content.get("metric") or {}
-    if (
-        not isinstance(metric, dict)
-        or not isinstance(metric.get("name"), str)
-        or metric.get("goal") not in ("minimize", "maximize")
-    ):
+    named = isinstance(metric, dict) and isinstance(metric.get("name"), str)
+    if not named or metric.get("goal") not in ("minimize", "maximize"):
         raise ValueError(f"{file}: metric is {metric!r}; write {{name: DATASET/NAME, goal: minimize or maximize}}.")
     given = content.get("parameters")
     if not isinstance(given, dict) or not given:
         raise ValueError(f"{file}: parameters is {given!r}; name at least one gin binding with its values.")
-    parameters = tuple(_parameter(name, described, file) for name, described in given.items())
-    program, command = _program(content, file)
+    parameters = tuple(_parameter(name, description, file) for name, description in given.items())
+    program = str(content.get("program", "train")).removeprefix("limba ").strip()
+    command = _words(content, "command", file)
+    if not command and program != "train" and not re.fullmatch(r"run \S+", program):
+        raise ValueError(
+            f"{file}: program is {content['program']!r}; use train or `run CONFIG.json`, or give the program's command."
+        )
     devices = _words(content, "devices", file)
-    slurm = _words(content, "slurm", file) if content.get("slurm") is not None else None
     sweep = Sweep(
         name=str(content.get("name") or file.stem),
         method=content["method"],
@@ -202,17 +205,11 @@ def load(file: Path) -> tuple[Sweep, list[str]]:
         project=content.get("project"),
         parallel=_whole(content.get("parallel", len(devices) or 1), "parallel", file),
         devices=devices,
-        slurm=slurm,
+        slurm=_words(content, "slurm", file) if content.get("slurm") is not None else None,
         seed=_whole(content.get("seed", 0), "seed", file, least=0),
-        where=file,
+        file=file,
     )
-    if devices and len(devices) < sweep.parallel:
-        raise ValueError(f"{file}: devices has {len(devices)} entries for {sweep.parallel} trials at once.")
-    if slurm is not None and (program != "train" or command):
-        raise ValueError(f"{file}: slurm is for trials of `program: train`, which launch/slurm.sbatch runs.")
-    if program == "train" and not command and not sweep.gin_files:
-        raise ValueError(f"{file}: gin_files is missing: the recipe that all trials have.")
-    return sweep, said
+    return sweep, [f"{key} is ignored because {_IGNORED[key]}." for key in content if key in _IGNORED]
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -230,14 +227,14 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def plain_value(value: Any) -> Any:
-    """A value of the file; PyYAML takes `1e-5`, which has no point, for a text."""
+    """A value of the file, with `1e-5` as a number: PyYAML reads it as a text because it has no point."""
     if isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", value):
         return float(value)
     return value
 
 
 def _words(content: Mapping[str, Any], name: str, file: Path) -> tuple[str, ...]:
-    """A list of texts or numbers, as texts."""
+    """A list of strings or numbers, as strings."""
     given = content.get(name) or []
     if not isinstance(given, list) or not all(isinstance(word, str | int | float) for word in given):
         raise ValueError(f"{file}: {name} is {given!r}; it is a list: {name}: [{given if given else '…'}].")
@@ -254,61 +251,50 @@ def _trials(content: Mapping[str, Any], parameters: Sequence[Parameter], file: P
     given = content.get("trials", content.get("run_cap"))
     if content["method"] != "grid":
         if given is None:
-            raise ValueError(f"{file}: trials is missing: how many trials (W&B's run_cap) {content['method']} makes.")
+            raise ValueError(f"{file}: trials is missing: how many trials (W&B's run_cap) {content['method']} runs.")
         return _whole(given, "trials", file)
     for parameter in parameters:
         if not parameter.values:
-            raise ValueError(f"{file}: a grid needs values, and parameters.{parameter.name} has a range.")
+            raise ValueError(f"{file}: a grid needs values, but parameters.{parameter.name} has a range.")
     points = math.prod(len(parameter.values) for parameter in parameters)
     return points if given is None else min(points, _whole(given, "trials", file))
 
 
-def _parameter(name: Any, described: Any, file: Path) -> Parameter:
+def _parameter(name: Any, description: Any, file: Path) -> Parameter:
     if not isinstance(name, str):
         raise ValueError(f"{file}: parameters has {name!r}; a parameter is the name of a gin binding or of a flag.")
-    if not isinstance(described, dict):
-        described = {"value": described}
-    for key in described:
+    if not isinstance(description, dict):
+        description = {"value": description}
+    for key in description:
         if key not in _PARAMETER_KEYS:
             raise ValueError(
                 f"{file}: parameters.{name} has the key {key!r}; the keys are {', '.join(_PARAMETER_KEYS)}."
             )
-    numbers = {key: plain_value(described.get(key)) for key in ("min", "max", "q")}
-    if "value" in described:
-        usual = "constant"
-    elif "values" in described:
-        usual = "categorical"
+    numbers = {key: plain_value(description.get(key)) for key in ("min", "max", "q")}
+    if "value" in description:
+        default = "constant"
+    elif "values" in description:
+        default = "categorical"
     else:
-        usual = "int_uniform" if all(isinstance(numbers[key], int) for key in ("min", "max")) else "uniform"
-    distribution = described.get("distribution", usual)
+        default = "int_uniform" if all(isinstance(numbers[key], int) for key in ("min", "max")) else "uniform"
+    distribution = description.get("distribution", default)
     if not isinstance(distribution, str) or distribution not in _NEEDS:
         raise ValueError(f"{file}: parameters.{name}.distribution is {distribution!r}; use one of {', '.join(_NEEDS)}.")
     for key in _NEEDS[distribution]:
-        if key not in described:
+        if key not in description:
             raise ValueError(f"{file}: parameters.{name} is {distribution}, which needs {key}.")
-    if not isinstance(described.get("values", []), list):
-        raise ValueError(f"{file}: parameters.{name}.values is {described['values']!r}; it is a list.")
-    for value in [described.get("value"), *(described.get("values") or ())]:
+    if not isinstance(description.get("values", []), list):
+        raise ValueError(f"{file}: parameters.{name}.values is {description['values']!r}; it is a list.")
+    for value in [description.get("value"), *(description.get("values") or ())]:
         try:
             json.dumps(value)
         except TypeError as error:
-            raise ValueError(f"{file}: parameters.{name} has {value!r}, which is no plain value; quote it.") from error
+            raise ValueError(f"{file}: parameters.{name} has {value!r}, which JSON cannot hold; quote it.") from error
     if distribution == "constant":
-        return Parameter(name, distribution, (plain_value(described["value"]),))
+        return Parameter(name, distribution, (plain_value(description["value"]),))
     if distribution == "categorical":
-        return Parameter(name, distribution, tuple(map(plain_value, described["values"])))
+        return Parameter(name, distribution, tuple(map(plain_value, description["values"])))
     for key, number in numbers.items():
         if number is not None and (isinstance(number, bool) or not isinstance(number, (int, float))):
             raise ValueError(f"{file}: parameters.{name}.{key} is {number!r}; it is a number.")
     return Parameter(name, distribution, (), float(numbers["min"]), float(numbers["max"]), numbers["q"])
-
-
-def _program(content: Mapping[str, Any], file: Path) -> tuple[str, tuple[str, ...]]:
-    program = str(content.get("program", "train")).removeprefix("limba ").strip()
-    command = _words(content, "command", file)
-    if not command and program != "train" and not re.fullmatch(r"run \S+", program):
-        raise ValueError(
-            f"{file}: program is {content['program']!r}; use train, or `run CONFIG.json`, or say with command how "
-            "it is called."
-        )
-    return program, command

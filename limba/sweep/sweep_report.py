@@ -1,23 +1,23 @@
-"""What a sweep found: a table, a picture, and the best checkpoint."""
+"""The results of a sweep: a table, a picture, and the best checkpoint."""
 
 import csv
 import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from limba.checkpoint_directories import PINNED, checkpoint_path
-from limba.sweep_file import Sweep
-from limba.sweep_trials import Trial
+from limba.checkpoint_files.directories import PINNED, checkpoint_path
+from limba.sweep.sweep_file import Sweep
+from limba.sweep.trial_folders import Trial
 
 
 def best_trial(sweep: Sweep, trials: Sequence[Trial]) -> Trial | None:
-    """The best that is done; of equals the first."""
+    """The best finished trial; of several, the first."""
     done = [trial for trial in trials if trial.status == "done" and trial.value is not None]
     return (max if sweep.maximize else min)(done, key=lambda trial: trial.value or 0.0) if done else None
 
 
 def table(sweep: Sweep, trials: Sequence[Trial]) -> str:
-    """A line a trial, the best first, then those without a result."""
+    """One line for each trial: the best first, those without a result last."""
     rows = [["trial", *(p.name for p in sweep.parameters), sweep.metric, "step", "seconds", "status"]]
     for trial in _ranked(sweep, trials):
         value = "" if trial.value is None else f"{trial.value:.6g}"
@@ -26,10 +26,8 @@ def table(sweep: Sweep, trials: Sequence[Trial]) -> str:
         status = f"failed ({trial.error})" if trial.status == "failed" else trial.status
         rows.append([str(trial.number), *shown, value, step, f"{trial.seconds:.0f}", status])
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
-    lines = [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows
-    ]
-    return "\n".join(line.rstrip() for line in lines)
+    padded = [[*map(str.ljust, row[:-1], widths), row[-1]] for row in rows]
+    return "\n".join("  ".join(row).rstrip() for row in padded)
 
 
 def _ranked(sweep: Sweep, trials: Sequence[Trial]) -> list[Trial]:
@@ -42,7 +40,7 @@ def _shown(value: object) -> str:
 
 
 def write(sweep: Sweep, trials: Sequence[Trial], folder: Path) -> list[Path]:
-    """Writes results.txt, results.csv, and results.png if there is more than one result; returns them."""
+    """Writes results.txt, results.csv, and, of more than one result, results.png; returns them."""
     written = [folder / "results.txt", folder / "results.csv"]
     written[0].write_text(table(sweep, trials) + "\n", "utf-8")
     names = [p.name for p in sweep.parameters]
@@ -55,25 +53,22 @@ def write(sweep: Sweep, trials: Sequence[Trial], folder: Path) -> list[Path]:
     written[1].write_text(content.getvalue(), "utf-8")
     points = [(float(t.number), t.value) for t in trials if t.status == "done" and t.value is not None]
     if len(points) > 1:
-        from convert import loss_picture
+        from convert.hf import loss_picture
 
         best, so_far = [], points[0][1]
         for number, value in points:
             so_far = max(so_far, value) if sweep.maximize else min(so_far, value)
             best.append((number, so_far))
-        written.append(folder / "results.png")
-        written[-1].write_bytes(loss_picture.draw([("trials", points), ("best", best)], "trial", "metric"))
+        if picture := loss_picture.draw([("trials", points), ("best", best)], "trial", sweep.metric):
+            written.append(folder / "results.png")
+            written[-1].write_bytes(picture)
     return written
 
 
 def keep_best(sweep: Sweep, trials: Sequence[Trial], folder: Path) -> Path | None:
-    """Pins the best trial's best checkpoint, so that no training removes it, and exports it to `folder/best`.
+    """Pins the best trial's best checkpoint, so that training keeps it, and exports it to `folder/best`.
 
-    Returns:
-      The checkpoint; None if there is none.
-
-    Raises:
-      ValueError: as `to_hf`.
+    Returns the checkpoint; None if there is none. Raises ValueError as `to_hf` does.
     """
     best = best_trial(sweep, trials)
     if best is None or best.step is None:

@@ -7,23 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from limba.gin_utils import REPOSITORY
-from limba.sweep_file import Sweep
+from limba.gin_config.gin_files import REPOSITORY
+from limba.sweep.sweep_file import Sweep
 
 _LIMBA = [sys.executable, "-m", "limba"]
 
 
 def trial_command(sweep: Sweep, parameters: Mapping[str, Any], folder: Path, *, on_wandb: bool = False) -> list[str]:
-    """How a trial is called.
-
-    Args:
-      sweep: the file.
-      parameters: the trial's values.
-      folder: of the trial; its MODEL_DIR is `folder/run`.
-      on_wandb: write to W&B too.
-    """
+    """The command line of a trial. Its MODEL_DIR is `folder/run`; `on_wandb`, it also writes to W&B."""
     if sweep.command:
-        return _own_command(sweep, parameters, folder)
+        return _custom_command(sweep, parameters, folder)
     if sweep.program.startswith("run "):
         flags = [f"--{name}={_flag(value)}" for name, value in parameters.items()]
         tracker = ["--report_to=wandb"] if on_wandb else []
@@ -38,18 +31,18 @@ def trial_command(sweep: Sweep, parameters: Mapping[str, Any], folder: Path, *, 
     if sweep.slurm is None:
         return [*_LIMBA, "train", f"--gin_file={recipe}", *options]
     job = f"limba-{sweep.name}-{folder.name}"
-    # A job of this name that a lost `limba sweep` submitted comes first; then there is nothing left to train.
+    # A job of the same name, submitted by a `limba sweep` that was killed, runs first; then nothing is left to train.
     submit = ["sbatch", "--wait", f"--job-name={job}", "--dependency=singleton", *sweep.slurm]
     return [*submit, "launch/slurm.sbatch", recipe, *options]
 
 
 def working_directory(sweep: Sweep) -> Path:
-    """Where trials are called: launch/slurm.sbatch is submitted from the repository."""
+    """The working directory of trials: launch/slurm.sbatch is submitted from the repository."""
     return Path.cwd() if sweep.slurm is None else REPOSITORY
 
 
 def environment(sweep: Sweep, device: str | None) -> dict[str, str]:
-    """Of a trial's process: W&B's group is the sweep."""
+    """The environment of a trial's process; the sweep is its W&B group."""
     env = {**os.environ, "WANDB_RUN_GROUP": sweep.name}
     if sweep.project:
         env["WANDB_PROJECT"] = sweep.project
@@ -59,7 +52,7 @@ def environment(sweep: Sweep, device: str | None) -> dict[str, str]:
 
 
 def gin_literal(value: Any) -> str:
-    """A value as gin reads it. Texts get their quotes, but references (`@…`) and macros (`%…`)."""
+    """A value in gin's syntax. Strings are quoted, except references (`@…`) and macros (`%…`)."""
     return value if isinstance(value, str) and value.startswith(("@", "%")) else repr(value)
 
 
@@ -67,9 +60,9 @@ def _flag(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _own_command(sweep: Sweep, parameters: Mapping[str, Any], folder: Path) -> list[str]:
-    """W&B's macros, and two of ours: `${gin_args}` and `${trial_dir}`."""
-    several = {
+def _custom_command(sweep: Sweep, parameters: Mapping[str, Any], folder: Path) -> list[str]:
+    """The file's `command`, with W&B's macros and two of Limba's: `${gin_args}` and `${trial_dir}`."""
+    macros = {
         "${env}": [],
         "${interpreter}": [sys.executable],
         "${program}": [sweep.program],
@@ -80,5 +73,5 @@ def _own_command(sweep: Sweep, parameters: Mapping[str, Any], folder: Path) -> l
     }
     words: list[str] = []
     for word in sweep.command:
-        words += several.get(word, [word.replace("${trial_dir}", str(folder))])
+        words += macros.get(word, [word.replace("${trial_dir}", str(folder))])
     return words

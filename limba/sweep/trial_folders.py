@@ -1,14 +1,15 @@
-"""The trials of a sweep on disk, and the processes that make them.
+"""The trials of a sweep on disk, and their processes.
 
-    DIR/sweep.json                  what the sweep is
+    DIR/sweep.json                  the sweep's settings
     DIR/trials/0003/trial.json      values, status, result
-    DIR/trials/0003/lock            held by the trial's process, whoever started it
-    DIR/trials/0003/exit_code       how it ended; written by the process's own shell
+    DIR/trials/0003/lock            held by the trial's process, whichever `limba sweep` started it
+    DIR/trials/0003/exit_code       written by the process's own shell
     DIR/trials/0003/log.txt
     DIR/trials/0003/run/            MODEL_DIR
 
-A trial's process outlives a sweep that is killed, keeps its lock and writes how it ended; the next `limba sweep` waits
-for it. So none is lost, and none runs twice.
+If a sweep is killed, the process of a trial continues, keeps its lock and writes its exit code; the next `limba sweep`
+waits for it. So no result is lost, and no trial runs twice. Optuna's storage knows values and results but no processes,
+and grid and random need no Optuna.
 """
 
 import dataclasses
@@ -22,15 +23,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from limba.checkpoint_directories import checkpoint_steps
-from limba.preemption import PREEMPTED_EXIT_CODE
-from limba.writers import read_metrics
+from limba.checkpoint_files.directories import checkpoint_steps
+from limba.checkpoints.best import metric_values
+from limba.machine import storage
+from limba.machine.preemption import PREEMPTED_EXIT_CODE
+from limba.reports.writers import read_metrics
 
-# The trap keeps the shell, not the program, so that it says how a program ended that was asked to stop.
+# The trap keeps the shell alive on a signal, so that it writes the exit code of a program that was stopped.
 _SHELL = 'trap : TERM INT; "$@"; code=$?; echo "$code" >"$0.tmp"; mv "$0.tmp" "$0"; exit "$code"'
-# A trial that is killed each time, for want of memory or so, is given up.
+# A trial fails if it is killed this often, for example by the kernel for its memory.
 _MOST_ATTEMPTS = 3
-# Between two looks at a process that another sweep left behind.
+# Between two checks of a process that an earlier `limba sweep` left running.
 _SECONDS = 0.5
 
 
@@ -39,14 +42,9 @@ class Trial:
     """One trial.
 
     Attributes:
-      number: from 0 on.
-      parameters: its values by name.
-      folder: of its own.
-      status: "new", "running" (also after a sweep was killed), "done" or "failed".
-      attempts: how often it was started.
-      value, step: the best value of the metric, and where.
-      seconds: that its last process took.
-      error: why it failed.
+      status: "new", "running" (also after the sweep was killed), "done" or "failed".
+      attempts, seconds: how often it was started, and how long its last process ran.
+      value, step: the best value of the metric, and its step.
     """
 
     number: int
@@ -60,7 +58,7 @@ class Trial:
     error: str = ""
 
     @property
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         return self.status in ("done", "failed")
 
     @property
@@ -68,50 +66,44 @@ class Trial:
         return self.folder / "run"
 
     def save(self) -> None:
-        """Writes trial.json, whole or not at all."""
+        """Replaces trial.json atomically."""
         self.folder.mkdir(parents=True, exist_ok=True)
         fields = {name: value for name, value in vars(self).items() if name != "folder"}
-        written = self.folder / "trial.tmp"
-        written.write_text(json.dumps(fields, indent=1) + "\n", "utf-8")
-        written.replace(self.folder / "trial.json")
+        storage.replace_text(self.folder / "trial.json", json.dumps(fields, indent=1) + "\n")
 
 
 class SweepFolder:
-    """The folder of a sweep; one `limba sweep` at a time holds it.
+    """The folder of a sweep, locked against other `limba sweep` processes.
 
     Raises:
-      ValueError: if another `limba sweep` works there, or it is another sweep's.
+      ValueError: if another `limba sweep` has locked it, or if it holds a different sweep.
     """
 
-    def __init__(self, folder: Path, identity: Mapping[str, Any]):
-        self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        self._lock = (folder / "lock").open("w")
-        if not _is_free(self._lock):
-            raise ValueError(f"Another `limba sweep` is working in {folder}.")
-        record = folder / "sweep.json"
-        if record.is_file() and self.trials():  # One that could not begin may be mended.
+    def __init__(self, path: Path, identity: Mapping[str, Any]):
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+        self._lock = (path / "lock").open("w")
+        if not _take(self._lock):
+            raise ValueError(f"Another `limba sweep` is working in {path}.")
+        record = path / "sweep.json"
+        if record.is_file() and self.trials():  # Before the first trial, the sweep may still change.
             before = json.loads(record.read_text("utf-8"))
             changed = sorted(name for name in identity if before.get(name) != identity[name])
             if changed:
                 raise ValueError(
-                    f"{folder} holds a sweep with another {', '.join(changed)}: choose another --dir. trials, "
+                    f"{path} holds a sweep with another {', '.join(changed)}: choose another --dir. trials, "
                     "parallel, devices and slurm may change."
                 )
         else:
-            written = record.with_suffix(".tmp")
-            written.write_text(json.dumps(identity, indent=1) + "\n", "utf-8")
-            written.replace(record)
+            storage.replace_text(record, json.dumps(identity, indent=1) + "\n")
 
     def trials(self) -> list[Trial]:
-        """Those that there are, by number."""
-        found = []
-        for file in sorted((self.folder / "trials").glob("*/trial.json")):
-            found.append(Trial(folder=file.parent, **json.loads(file.read_text("utf-8"))))
-        return found
+        """The recorded trials, by number."""
+        files = sorted((self.path / "trials").glob("*/trial.json"))
+        return [Trial(folder=file.parent, **json.loads(file.read_text("utf-8"))) for file in files]
 
     def new_trial(self, number: int, parameters: dict[str, Any]) -> Trial:
-        trial = Trial(number, parameters, self.folder / "trials" / f"{number:04d}")
+        trial = Trial(number, parameters, self.path / "trials" / f"{number:04d}")
         trial.save()
         return trial
 
@@ -120,7 +112,7 @@ class SweepFolder:
 
 
 class Process:
-    """The process of a trial: one that a killed sweep left behind, or a new one."""
+    """The process of a trial: a new one, or one that a killed `limba sweep` left running."""
 
     def __init__(self, trial: Trial, command: Sequence[str], env: Mapping[str, str], cwd: Path):
         self._trial = trial
@@ -131,17 +123,17 @@ class Process:
         self._stopped = False
 
     def run(self) -> int | None:
-        """Waits for the process that is left behind, or runs the command; the exit code, None if nobody says it."""
+        """Waits for a process that is still running, or runs the command. Returns the exit code; None if unknown."""
         exit_file = self._trial.folder / "exit_code"
         began = time.monotonic()
         with (self._trial.folder / "lock").open("w") as lock:
-            while not _is_free(lock):
+            while not _take(lock):
                 if self._stopped:
                     return None
                 time.sleep(_SECONDS)
-            left_behind = _exit_code(exit_file)
-            if left_behind is not None and not _goes_on(left_behind):
-                return left_behind
+            earlier = _exit_code(exit_file)
+            if earlier is not None and not _is_resumable(earlier):
+                return earlier
             if self._stopped:
                 return None
             exit_file.unlink(missing_ok=True)
@@ -159,21 +151,21 @@ class Process:
                     pass_fds=[lock.fileno()],
                     start_new_session=True,
                 )
-                if self._stopped:  # Asked in between.
+                if self._stopped:  # `stop` was called before there was a process.
                     self.stop()
                 self._popen.wait()
         self._trial.seconds = time.monotonic() - began
         return _exit_code(exit_file)
 
     def stop(self) -> None:
-        """Asks it to save and stop."""
+        """Asks the process to save and stop."""
         self._stopped = True
         if self._popen is not None and self._popen.poll() is None:
             os.killpg(self._popen.pid, signal.SIGTERM)
 
 
-def _is_free(lock: IO[str]) -> bool:
-    """Takes a lock unless somebody has it."""
+def _take(lock: IO[str]) -> bool:
+    """Takes a lock; False if another process has it."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -188,53 +180,40 @@ def _exit_code(file: Path) -> int | None:
         return None
 
 
-def _goes_on(code: int) -> bool:
-    """Whether a process that ended so was stopped, and goes on when it is started again."""
+def _is_resumable(code: int) -> bool:
+    """Whether the exit code is that of a process that was stopped, and resumes when it is started again."""
     return code == PREEMPTED_EXIT_CODE or code > 128
 
 
 def conclude(trial: Trial, code: int | None, metric: str, maximize: bool) -> None:
-    """Records how a trial ended: done, failed, or to go on (then its status stays)."""
-    if code is None or _goes_on(code):
-        if trial.attempts >= _MOST_ATTEMPTS and code != PREEMPTED_EXIT_CODE and code is not None:
+    """Records how a trial ended: done or failed. The status of a trial that was stopped stays."""
+    if code is None or _is_resumable(code):
+        if trial.attempts >= _MOST_ATTEMPTS and code not in (None, PREEMPTED_EXIT_CODE):
             trial.status = "failed"
             trial.error = f"killed {trial.attempts} times, the last time with exit code {code}"
             trial.save()
         return
     if code != 0:
         trial.status, trial.error = "failed", f"exit code {code}: {_last_line(trial.folder / 'log.txt')}"
+    elif (best := best_measurement(trial.model_dir, metric, maximize)) is None:
+        trial.status, trial.error = "failed", f"it measured no {metric}; it has {_metrics(trial.model_dir)}"
     else:
-        best = best_measurement(trial.model_dir, metric, maximize)
-        if best is None:
-            trial.status, trial.error = "failed", f"it measured no {metric}; it has {_measured(trial.model_dir)}"
-        else:
-            trial.status, (trial.step, trial.value) = "done", best
+        trial.status, (trial.step, trial.value) = "done", best
     trial.save()
 
 
 def best_measurement(model_dir: Path, metric: str, maximize: bool) -> tuple[int, float] | None:
-    """Step and value of the best measurement of which there is a checkpoint; of all, if it has none for any.
-
-    Args:
-      model_dir: of a trial.
-      metric: `<dataset>/<name>`.
-      maximize: whether more is better.
-    """
-    measured = {
-        line["step"]: line[name]
-        for line in read_metrics(model_dir)
-        for name in line
-        if f"{line['dataset']}/{name}" == metric and line[name] is not None
-    }
+    """Step and value of the best `<dataset>/<name>` at a step with a checkpoint; of all steps, if none has one."""
+    values = metric_values(model_dir, metric)
     saved = checkpoint_steps(model_dir) if model_dir.is_dir() else []
-    measured = {step: measured[step] for step in saved if step in measured} or measured
-    if not measured:
+    values = {step: values[step] for step in saved if step in values} or values
+    if not values:
         return None
-    step = (max if maximize else min)(measured, key=lambda step: measured[step])
-    return step, float(measured[step])
+    step = (max if maximize else min)(values, key=lambda step: values[step])
+    return step, values[step]
 
 
-def _measured(model_dir: Path) -> str:
+def _metrics(model_dir: Path) -> str:
     names = {f"{line['dataset']}/{name}" for line in read_metrics(model_dir) for name in line}
     return ", ".join(sorted(name for name in names if not name.endswith(("/step", "/dataset")))[:8]) or "no metrics"
 
@@ -243,4 +222,4 @@ def _last_line(log: Path) -> str:
     lines = log.read_text("utf-8", errors="replace").replace("\r", "\n").split("\n") if log.is_file() else []
     lines = [line.strip() for line in lines if line.strip()]
     errors = [line for line in lines if line.startswith("error:")]
-    return (errors or lines or ["it said nothing"])[-1]
+    return (errors or lines or ["no output"])[-1]

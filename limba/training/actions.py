@@ -1,7 +1,7 @@
-"""What a run does with its metrics besides writing them: stop early, drop the rate, whatever a subclass does.
+"""What a run does with its metrics besides writing them: it stops early, drops the learning rate, or runs your code.
 
 `train(actions={"TRAIN_EVAL": [EarlyStoppingAction(("my_task", "accuracy"), "max")]})`; the keys name an `ActionMode`.
-An action runs whenever metrics of its mode are there: `TRAIN` every `stats_period` steps with the metrics of the task
+An action runs whenever there are metrics of its mode: `TRAIN` every `stats_period` steps with the metrics of the task
 "train", `TRAIN_EVAL` and `INFER_EVAL` after each evaluation. Host 0 decides for all.
 """
 
@@ -13,13 +13,15 @@ import itertools
 import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from limba import distributed
-from limba.train_state import TrainState
+from limba.checkpoints.train_state import TrainState
+from limba.reports import writers
+from limba.workers import distributed
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +40,7 @@ MetricsByTask = Mapping[str, Mapping[str, float]]
 
 
 class ActionMode(enum.Enum):
-    """After what an action runs."""
+    """Which metrics an action runs on."""
 
     TRAIN = 1
     TRAIN_EVAL = 2
@@ -49,22 +51,17 @@ class BaseAction(abc.ABC):
     """Something done with the metrics of each period or evaluation.
 
     Attributes:
-      rate_scale: what the learning rate is to be multiplied by from now on.
+      rate_scale: factor of the learning rate from now on.
     """
 
-    rate_scale: float = 1.0
+    rate_scale = 1.0
 
     @abc.abstractmethod
     def run(self, train_state: TrainState, metrics_by_task: MetricsByTask) -> bool:
-        """Returns whether training is to end.
-
-        Args:
-          train_state: the state that was measured.
-          metrics_by_task: values by task and metric; of training itself, under the task "train".
-        """
+        """Whether training is to end, given a state and its metrics; those of training are of the task "train"."""
 
     def resume(self, past: Sequence[MetricsByTask]) -> None:  # noqa: B027 (not every action has a memory)
-        """Called once in a run that goes on, with the metrics of its earlier periods or evaluations, oldest first."""
+        """Called once in a resumed run, with the metrics of its earlier periods or evaluations, oldest first."""
 
 
 class _MonitoringAction(BaseAction):
@@ -89,19 +86,43 @@ class _MonitoringAction(BaseAction):
         return float(value)
 
 
-class EarlyStoppingAction(_MonitoringAction):
+class _ImprovementAction(_MonitoringAction):
+    """Looks whether a metric improves: by more than `atol + rtol * |value before|`."""
+
+    def __init__(self, metric: tuple[str, str], mode: str, patience: int, least: int, atol: float, rtol: float):
+        action = type(self).__name__
+        if not isinstance(metric, tuple | list) or len(metric) != 2 or not all(isinstance(x, str) for x in metric):
+            raise ValueError(f"{action}.metric is {metric!r}; give task and metric, such as ('my_task', 'accuracy').")
+        if mode not in ("min", "max"):
+            raise ValueError(f"{action}.mode is {mode!r}; use 'min' or 'max'.")
+        if not isinstance(patience, int) or patience < least:
+            raise ValueError(f"{action}.patience is {patience!r}; it is a whole number, at least {least} measurements.")
+        if not (atol >= 0 and rtol >= 0):
+            raise ValueError(f"{action}.atol and rtol are {atol} and {rtol}; they must not be negative.")
+        super().__init__(*metric)
+        self._sign = 1.0 if mode == "max" else -1.0
+        self._patience, self._atol, self._rtol = patience, atol, rtol
+
+    def _improves(self, before: float, after: float) -> bool:
+        return self._sign * (after - before) > self._atol + self._rtol * abs(before)
+
+    def _values(self, past: Sequence[MetricsByTask]) -> list[float]:
+        values = [metrics.get(self.task, {}).get(self.metric) for metrics in past]
+        return [float(value) for value in values if value is not None]
+
+
+class EarlyStoppingAction(_ImprovementAction):
     """Ends training when a metric has not improved over `patience` measurements in a row.
 
     Each of the last `patience` values is compared with the one before it, and an improvement must be more than
-    `atol + rtol * |value before|`; so a metric that gets worse and better in turns goes on. A run that is resumed
-    remembers the values it saw.
+    `atol + rtol * |value before|`; so a metric that gets worse and better in turns does not end training. A resumed
+    run remembers the values it saw.
 
     Args:
       metric: (task, name of the metric), such as `("glue_cola_v002", "accuracy")`.
       mode: "min" if smaller is better, "max" if larger is.
       patience: measurements, at least 2.
-      atol: absolute change that does not count as an improvement.
-      rtol: likewise, as a share of the value before.
+      atol, rtol: absolute change, and share of the value before, that do not count as an improvement.
 
     Raises:
       ValueError: for another mode, a patience below 2, a negative tolerance.
@@ -110,50 +131,36 @@ class EarlyStoppingAction(_MonitoringAction):
     def __init__(
         self, metric: tuple[str, str], mode: str, patience: int = 3, atol: float = 0.0, rtol: float = 0.0
     ) -> None:
-        super().__init__(*_task_and_metric(type(self).__name__, metric))
-        _check_mode_and_tolerances(type(self).__name__, mode, patience, atol, rtol)
-        if patience < 2:
-            raise ValueError(f"EarlyStoppingAction.patience is {patience}; two measurements are the least to compare.")
-        self._sign = 1.0 if mode == "max" else -1.0
-        self._atol = atol
-        self._rtol = rtol
+        super().__init__(metric, mode, patience, 2, atol, rtol)
         self._history: collections.deque[float] = collections.deque(maxlen=patience)
 
     def run(self, train_state: TrainState, metrics_by_task: MetricsByTask) -> bool:
-        del train_state
         value = self._value(metrics_by_task)
         if value is None:
             return False
         self._history.append(value)
         values = list(self._history)
-        if len(values) < (self._history.maxlen or 0):
+        if len(values) < self._patience or any(itertools.starmap(self._improves, itertools.pairwise(values))):
             return False
-        stop = not any(self._improves(before, after) for before, after in itertools.pairwise(values))
-        if stop:
-            logger.info("%s of %s does not improve any more: %s.", self.metric, self.task, values)
-        return stop
-
-    def _improves(self, before: float, after: float) -> bool:
-        return self._sign * (after - before) > self._atol + self._rtol * abs(before)
+        logger.info("%s of %s does not improve any more: %s.", self.metric, self.task, values)
+        return True
 
     def resume(self, past: Sequence[MetricsByTask]) -> None:
-        values = [metrics.get(self.task, {}).get(self.metric) for metrics in past]
-        self._history.extend(float(value) for value in values if value is not None)
+        self._history.extend(self._values(past))
 
 
-class DropOnPlateauAction(_MonitoringAction):
+class DropOnPlateauAction(_ImprovementAction):
     """Multiplies the learning rate by `factor` when a metric has not improved on its best for `patience` measurements.
 
-    What was seen before, and so the rate, is known again in a run that is resumed, from its `metrics.jsonl`. The
-    training step is compiled anew at each drop.
+    A resumed run reads the earlier values, and so the rate, from its `metrics.jsonl`. Each drop compiles the training
+    step again.
 
     Args:
       metric: (task, name of the metric).
       mode: "min" if smaller is better, "max" if larger is.
       factor: below 1.
       patience: measurements in a row that are no improvement.
-      atol: absolute change that does not count as an improvement.
-      rtol: likewise, as a share of the best.
+      atol, rtol: absolute change, and share of the best, that do not count as an improvement.
       min_scale: the product of all factors is never below it.
 
     Raises:
@@ -171,22 +178,16 @@ class DropOnPlateauAction(_MonitoringAction):
         rtol: float = 0.0,
         min_scale: float = 0.01,
     ) -> None:
-        super().__init__(*_task_and_metric(type(self).__name__, metric))
-        _check_mode_and_tolerances(type(self).__name__, mode, patience, atol, rtol)
+        super().__init__(metric, mode, patience, 1, atol, rtol)
         if not (0 < factor < 1 and 0 < min_scale < 1):
             raise ValueError(
                 f"DropOnPlateauAction.factor and min_scale are {factor} and {min_scale}; they lie between 0 and 1."
             )
-        if patience < 1:
-            raise ValueError(f"DropOnPlateauAction.patience is {patience}; it is at least 1 measurement.")
-        self._sign = 1.0 if mode == "max" else -1.0
-        self._factor, self._min_scale, self._patience = factor, min_scale, patience
-        self._atol, self._rtol = atol, rtol
+        self._factor, self._min_scale = factor, min_scale
         self._best: float | None = None
         self._without_improvement = 0
 
     def run(self, train_state: TrainState, metrics_by_task: MetricsByTask) -> bool:
-        del train_state
         value = self._value(metrics_by_task)
         if value is not None and self._drops(value):
             logger.info(
@@ -196,11 +197,10 @@ class DropOnPlateauAction(_MonitoringAction):
         return False
 
     def _drops(self, value: float) -> bool:
-        """Takes a measurement in; whether the rate drops. What is not finite is no measurement."""
+        """Whether the rate drops after this measurement. A value that is not finite is left out."""
         if not math.isfinite(value):
             return False
-        margin = self._atol + self._rtol * abs(self._best or 0.0)
-        if self._best is None or self._sign * (value - self._best) > margin:
+        if self._best is None or self._improves(self._best, value):
             self._best, self._without_improvement = value, 0
             return False
         self._without_improvement += 1
@@ -211,25 +211,8 @@ class DropOnPlateauAction(_MonitoringAction):
         return True
 
     def resume(self, past: Sequence[MetricsByTask]) -> None:
-        for metrics in past:
-            value = metrics.get(self.task, {}).get(self.metric)
-            if value is not None:
-                self._drops(float(value))
-
-
-def _task_and_metric(action: str, metric: tuple[str, str]) -> tuple[str, str]:
-    if not isinstance(metric, tuple | list) or len(metric) != 2 or not all(isinstance(name, str) for name in metric):
-        raise ValueError(f"{action}.metric is {metric!r}; give task and metric, such as ('my_task', 'accuracy').")
-    return metric[0], metric[1]
-
-
-def _check_mode_and_tolerances(action: str, mode: str, patience: int, atol: float, rtol: float) -> None:
-    if mode not in ("min", "max"):
-        raise ValueError(f"{action}.mode is {mode!r}; use 'min' or 'max'.")
-    if not isinstance(patience, int):
-        raise ValueError(f"{action}.patience is {patience!r}; it is a whole number of measurements.")
-    if not (atol >= 0 and rtol >= 0):
-        raise ValueError(f"{action}.atol and rtol are {atol} and {rtol}; they must not be negative.")
+        for value in self._values(past):
+            self._drops(value)
 
 
 class TerminateOnNanAction(_MonitoringAction):
@@ -239,7 +222,6 @@ class TerminateOnNanAction(_MonitoringAction):
         super().__init__(task, metric)
 
     def run(self, train_state: TrainState, metrics_by_task: MetricsByTask) -> bool:
-        del train_state
         value = self._value(metrics_by_task)
         if value is None or math.isfinite(value):
             return False
@@ -259,11 +241,7 @@ class Actions:
         mode does not measure.
     """
 
-    def __init__(
-        self,
-        by_mode: Mapping[str, Sequence[BaseAction]] | None,
-        tasks: Mapping[ActionMode, Collection[str]],
-    ):
+    def __init__(self, by_mode: Mapping[str, Sequence[BaseAction]] | None, tasks: Mapping[ActionMode, Collection[str]]):
         self._by_mode: dict[ActionMode, Sequence[BaseAction]] = {}
         for name, actions in (by_mode or {}).items():
             if name not in ActionMode.__members__:
@@ -280,11 +258,9 @@ class Actions:
                     f"train.{'infer' if mode is ActionMode.INFER_EVAL else 'train'}_eval_dataset_cfg."
                 )
             for action in actions:
-                task = getattr(action, "task", None)
-                if isinstance(action, _MonitoringAction) and task not in tasks[mode]:
-                    raise ValueError(
-                        f"{type(action).__name__} watches the task {task!r}, and {name} measures {sorted(tasks[mode])}."
-                    )
+                if isinstance(action, _MonitoringAction) and action.task not in tasks[mode]:
+                    what = f"{type(action).__name__} watches the task {action.task!r}"
+                    raise ValueError(f"{what}, and {name} measures {sorted(tasks[mode])}.")
             self._by_mode[mode] = actions
 
     def __contains__(self, mode: ActionMode) -> bool:
@@ -319,7 +295,19 @@ class Actions:
             stop = bool(multihost_utils.broadcast_one_to_all(np.asarray(stop)))
         return stop
 
-    def resume(self, mode: ActionMode, past: Sequence[MetricsByTask]) -> None:
-        """Tells the actions of a mode what was measured before this process began."""
-        for action in self._by_mode.get(mode, ()):
-            action.resume(past)
+    def resume(self, directory: Path, last_step: int) -> None:
+        """Gives the actions the metrics that a run wrote to `metrics.jsonl` before it was resumed at `last_step`."""
+        for mode, actions in self._by_mode.items():
+            past: dict[int, dict[str, dict[str, float]]] = collections.defaultdict(dict)
+            for line in writers.read_metrics(directory, _FOLDERS[mode]):
+                task = line["dataset"].removeprefix(_FOLDERS[mode]) or TRAIN_METRIC_KEY
+                past[line["step"]][task] = {name.removeprefix("eval/"): x for name, x in line.items()}
+            for action in actions:
+                action.resume([metrics for step, metrics in sorted(past.items()) if step <= last_step])
+
+
+_FOLDERS = {
+    ActionMode.TRAIN: "train",
+    ActionMode.TRAIN_EVAL: "training_eval/",
+    ActionMode.INFER_EVAL: "inference_eval/",
+}

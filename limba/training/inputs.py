@@ -1,14 +1,19 @@
-"""Opens what `train()` reads: the training stream, the evaluation batches, the examples to predict."""
+"""Opens the inputs of `train()`: the training stream, the evaluation batches, the examples to predict."""
 
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from limba import data, evaluation
-from limba.data import BatchIterator, DatasetConfig, EvalBatches, GetDatasetFn, GetEvalDatasetFn
+from limba import tasks_door
+from limba.checkpoints.checkpointing import CheckpointConfig
+from limba.data import contract
+from limba.data.contract import Batch, BatchIterator, DatasetConfig, EvalBatches, GetDatasetFn, GetEvalDatasetFn
+from limba.inference import evaluation
 from limba.models import BaseTransformerModel
-from limba.partitioning import PjitPartitioner
+from limba.partitioning.meshes import PjitPartitioner
 
 logger = logging.getLogger(__name__)
 
@@ -17,26 +22,51 @@ def open_stream(
     model: BaseTransformerModel,
     config: DatasetConfig,
     get_dataset_fn: GetDatasetFn | None,
-    prepare: Callable[[Any], Any],
+    prepare_train_iter_fn: Callable[..., Any] | None,
     partitioner: PjitPartitioner,
+    checkpoint_cfg: CheckpointConfig,
 ) -> BatchIterator:
-    """The training stream at its beginning; a `tf.data.Dataset` of a user's function is made resumable.
-
-    Args:
-      model: its feature converter.
-      config: what to read.
-      get_dataset_fn: None is `data.get_dataset`.
-      prepare: what is done to the function's result.
-      partitioner: knows which rows this host reads.
-    """
+    """The training stream at its beginning; a `tf.data.Dataset` of a user's function is made resumable."""
     layout = partitioner.get_data_layout(config.batch_size)
     shard = (layout.shard_id, layout.num_shards)
-    batches = prepare((get_dataset_fn or data.get_dataset)(config, *shard, model.FEATURE_CONVERTER_CLS))
-    if hasattr(batches, "save_state"):
-        return batches
-    from tasks import foreign_readers
+    batches = (get_dataset_fn or tasks_door.get_dataset)(config, *shard, model.FEATURE_CONVERTER_CLS)
+    if prepare_train_iter_fn is not None:
+        batches = prepare_train_iter_fn(batches, partitioner=partitioner, checkpoint_cfg=checkpoint_cfg)
+    return batches if hasattr(batches, "save_state") else tasks_door.resumable(batches, config, *shard)
 
-    return foreign_readers.DatasetBatches(batches, config, *shard)
+
+class FirstBatch:
+    """Reads the first batch of a stream in a thread, while the model is initialized and compiled.
+
+    From `begin` until the batch was taken, nobody else may use the stream. An error of reading is raised to whoever
+    takes the batch. The thread does not keep the process from ending.
+    """
+
+    def __init__(self, batches: BatchIterator):
+        self._batches = batches
+        self._read: Future[Batch] = Future()
+        self._thread = threading.Thread(target=self._read_it, name="first batch", daemon=True)
+
+    def begin(self) -> None:
+        """Starts to read from where the stream stands; does nothing the second time."""
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def _read_it(self) -> None:
+        try:
+            self._read.set_result(next(self._batches))
+        except BaseException as error:  # Whatever it is, who takes the batch gets it.
+            self._read.set_exception(error)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether taking the batch would not wait."""
+        return self._read.done()
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The one batch."""
+        self.begin()
+        yield self._read.result()
 
 
 def open_eval_batches(
@@ -49,10 +79,10 @@ def open_eval_batches(
     """The batches of teacher-forced evaluation by task; none without a configuration."""
     if config is None:
         return {}
-    get_eval_fn = get_dataset_fn or data.get_training_eval_datasets
+    open_fn = get_dataset_fn or tasks_door.get_training_eval_datasets
     layout = partitioner.get_data_layout(config.batch_size)
-    opened = get_eval_fn(config, layout.shard_id, layout.num_shards, eval_steps, model.FEATURE_CONVERTER_CLS)
-    return {task: data.NumpyBatches(x) if hasattr(x, "as_numpy_iterator") else x for task, x in opened.items()}
+    opened = open_fn(config, layout.shard_id, layout.num_shards, eval_steps, model.FEATURE_CONVERTER_CLS)
+    return {task: contract.NumpyBatches(x) if hasattr(x, "as_numpy_iterator") else x for task, x in opened.items()}
 
 
 def open_evaluator(
@@ -68,9 +98,7 @@ def open_evaluator(
     evaluator = evaluation.InferenceEvaluator(
         config, evaluator_cls, model, partitioner, directory, verify_matching_vocabs_fn=None
     )
-    if not evaluator.eval_tasks:
-        logger.warning(
-            "No inference evaluation: no task of %s has metric_fns and a split %r.", config.name, config.split
-        )
-        return None
-    return evaluator
+    if evaluator.eval_tasks:
+        return evaluator
+    logger.warning("No inference evaluation: no task of %s has metric_fns and a split %r.", config.name, config.split)
+    return None

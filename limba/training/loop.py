@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import gc
+import itertools
 import logging
 import math
 import time
@@ -13,28 +14,32 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from limba import checkpoints, peers, watchdog, writers
-from limba import metrics as metrics_lib
-from limba.actions import TRAIN_METRIC_KEY, ActionMode, Actions
-from limba.data import Batch, BatchIterator, TaskBatches
-from limba.goodput import Goodput
-from limba.preemption import PREEMPTED_EXIT_CODE, StopRequest
-from limba.storage import AnyPath
-from limba.train_state import TrainState
-from limba.train_statistics import TrainStatistics
-from limba.trainer import BaseTrainer
-from limba.training_evaluation import TrainingEvaluation
+from limba.checkpoints import checkpointing
+from limba.checkpoints.train_state import TrainState
+from limba.data.contract import Batch, BatchIterator, DatasetConfig, TaskBatches
+from limba.machine.preemption import PREEMPTED_EXIT_CODE, StopRequest
+from limba.machine.storage import AnyPath
+from limba.models import metrics as metrics_lib
+from limba.reports import writers
+from limba.reports.goodput import Goodput
+from limba.reports.statistics import TrainStatistics
+from limba.training.actions import TRAIN_METRIC_KEY, ActionMode, Actions
+from limba.training.configured_trainer import batch_to_compile
+from limba.training.inputs import FirstBatch
+from limba.training.periodic_evaluation import TrainingEvaluation
+from limba.training.trainer import BaseTrainer
+from limba.workers import distributed, heartbeats, watchdog
 
 logger = logging.getLogger(__name__)
 
 
 class NanLossError(RuntimeError):
-    """The loss is not a number any more; training on would only spread it."""
+    """The loss, the parameters or the optimizer state are not finite; more steps would only spread it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Periods:
-    """Which steps do more than train; the last step does all of it.
+    """Which steps are followed by statistics, an evaluation or a checkpoint; the last step is followed by all of them.
 
     Attributes:
       total_steps: the step to end at.
@@ -46,7 +51,7 @@ class Periods:
     total_steps: int
     evaluation: int
     statistics: int
-    save: checkpoints.SaveCheckpointConfig | None
+    save: checkpointing.SaveCheckpointConfig | None
     garbage_collection: int
 
     def saves(self, step: int) -> bool:
@@ -61,29 +66,33 @@ class Periods:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What the loop needs, once the chapters of `train()` have made it.
+    """Everything that the loop needs; `train()` makes it.
 
     Attributes:
-      checkpointer: of `model_dir`.
-      batch_size: rows of the global batch.
-      tokens_per_step: positions of inputs and targets in the global batch.
-      goodput: is told what time is spent on.
+      dataset: of the training stream.
+      first_batch: of `batches`.
+      run_files: are saved in each checkpoint.
       watchdog: when a step that hangs is reported, and ends the run; None watches nothing.
     """
 
     trainer: BaseTrainer
+    dataset: DatasetConfig
     batches: BatchIterator
+    first_batch: FirstBatch
     evaluation: TrainingEvaluation
     actions: Actions
-    checkpointer: checkpoints.Checkpointer
+    checkpointer: checkpointing.Checkpointer
     writers: Sequence[writers.MetricWriter]
     run_files: Mapping[str, bytes]
     model_dir: AnyPath
-    batch_size: int
-    tokens_per_step: int
     periods: Periods
     goodput: Goodput
     watchdog: watchdog.WatchdogConfig | None
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Positions of inputs and targets in the global batch."""
+        return self.dataset.batch_size * sum((self.dataset.task_feature_lengths or {}).values())
 
 
 def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, TrainState]:
@@ -92,122 +101,188 @@ def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, Train
     if first_step >= periods.total_steps:
         logger.info("The run is at step %d of %d: nothing to train.", first_step, periods.total_steps)
         return first_step, state
-    by_task: dict[str, Any] = {}
-    if isinstance(run.batches, TaskBatches):  # A stream of a user's own need not know its tasks.
-        by_task = {"task_groups": run.batches.task_groups, "epochs": run.batches.epochs}
-    statistics = TrainStatistics(run.writers, run.batch_size, run.tokens_per_step, run.goodput.scalars, **by_task)
-    step, last_saved = first_step, first_step
-    previous: metrics_lib.Metrics | None = None
-    ended_early = False
-    together = peers.peers()
-    if together is not None:
-        together.doing = lambda: run.goodput.kind
-    describe_others = together.describe_others if together is not None else lambda: ""
+    loop = _Loop(run, state, first_step)
+    stopped = loop.train()
+    with run.goodput.spending("checkpoint"):
+        run.checkpointer.wait()
+    step = loop.step
+    where = f"saved as {_path(run, step)}" if periods.save is not None else "not saved, as configured"
+    if stopped and step < periods.total_steps and not loop.ended_early:
+        logger.warning("Stopped on request at step %d; %s.", step, where)
+        raise SystemExit(PREEMPTED_EXIT_CODE)
+    if loop.ended_early:
+        logger.info("An action ended training at step %d of %d; %s.", step, periods.total_steps, where)
+    return step, loop.state
 
-    def save_while_reading() -> None:
+
+class _Loop:
+    """A run between two steps.
+
+    Attributes:
+      state: after `step`.
+      step: the last that was made.
+      metrics: of `step`, perhaps still in flight; None before the first step of this process.
+      last_saved: the step of the newest checkpoint.
+      ended_early: an action ended training.
+    """
+
+    def __init__(self, run: Run, state: TrainState, first_step: int):
+        self.run, self.state, self.step = run, state, first_step
+        self.last_saved, self.ended_early = first_step, False
+        self.metrics: metrics_lib.Metrics | None = None
+        self._batches = itertools.chain(run.first_batch, run.batches)
+        # A stream of a user's own need not know its tasks.
+        by_task = (run.batches.task_groups, run.batches.epochs) if isinstance(run.batches, TaskBatches) else ()
+        self._statistics = TrainStatistics(
+            run.writers, run.dataset.batch_size, run.tokens_per_step, run.goodput.scalars, *by_task
+        )
+
+    def train(self) -> bool:
+        """Makes the steps; whether a request to stop came, in which case the last step is saved too."""
+        run, last_step = self.run, self.run.periods.total_steps
+        heartbeat = heartbeats.of_this_process()
+        if heartbeat is not None:
+            heartbeat.activity = lambda: run.goodput.kind
+        describe_others = heartbeat.describe_others if heartbeat is not None else lambda: ""
+        with (
+            StopRequest(heartbeat) as stop,
+            writers.ProgressBar(last_step, self.step, run.tokens_per_step) as bar,
+            _garbage_collection(run.periods.garbage_collection) as collect,
+            watchdog.Watchdog(
+                run.watchdog, stop.request, self._save_while_reading, describe_others, heartbeats.leave
+            ) as watch,
+        ):
+            run.goodput.begin_steps()
+            while self.step < last_step and not stop.is_due(self.step) and not self.ended_early:
+                self._make_step(bar)
+                self._do_what_is_due(stop, bar, watch)
+                collect(self.step)
+                run.goodput.step_done(self.step)
+                watch.beat(self.step)
+            stopped = stop.is_due(self.step)
+            if self.step > self.last_saved:  # Asked to stop.
+                _save(run, self.state, self.metrics, self.step)
+        return stopped
+
+    def _make_step(self, bar: writers.ProgressBar) -> None:
+        """Reads a batch and updates the state. The metrics that are shown are those of the step before."""
+        run, previous = self.run, self.metrics
+        compiling = time.monotonic()
+        # Several processes compile the same programs, whichever of them has its batch already.
+        if previous is None and (jax.process_count() > 1 or not run.first_batch.is_there):
+            with run.goodput.spending("compile"):
+                _compile_ahead(run, self.state)
+        began = time.monotonic()
+        batch = self._next_batch()
+        read = time.monotonic()
+        with run.goodput.spending("compile" if previous is None else "step"):
+            self.state, metrics = run.trainer.train_step(self.state, batch)
+            if previous is None:  # The first call compiles.
+                jax.block_until_ready(metrics)
+        self.step, self.metrics = self.step + 1, metrics
+        if previous is None:
+            seconds = time.monotonic() - read + began - compiling
+            self._statistics.add_first(metrics, seconds, read - began, batch["decoder_target_tokens"].size)
+            bar.step()
+            bar.message(f"compiled and made the first step in {seconds:.1f} s")
+        else:
+            # One step stays in flight. The one before is done: reading it delays nothing and finds a NaN early.
+            _check_finite(previous, self.step - 1, run)
+            self._statistics.add(metrics)
+            bar.step(shown_loss(previous, run.trainer.model) if bar.wants_loss else None)
+
+    def _next_batch(self) -> dict[str, jax.Array]:
+        """The next batch on the devices. If it cannot be read, the last step is saved first."""
+        run = self.run
+        began = time.monotonic()
+        with run.goodput.spending("input"):
+            try:
+                batch: Batch = next(self._batches)
+            except Exception:  # Whatever it is, the caller gets it.
+                self._save_while_reading()
+                raise
+            sharded = run.trainer.partitioner.shard_batch(batch)
+        # While the devices were still at the step before, reading cost nothing.
+        if self.metrics is not None and not all(leaf.is_ready() for leaf in jax.tree.leaves(self.metrics)):
+            run.goodput.move(time.monotonic() - began, "input", "step")
+        return sharded
+
+    def _do_what_is_due(self, stop: StopRequest, bar: writers.ProgressBar, watch: watchdog.Watchdog) -> None:
+        """Statistics, evaluation and checkpoint of the step that was just made."""
+        run, step, statistics = self.run, self.step, self._statistics
+        if run.periods.summarizes(step) or stop.is_due(step):
+            scalars = statistics.write(step)
+            self.ended_early |= run.actions.run(ActionMode.TRAIN, self.state, {TRAIN_METRIC_KEY: scalars})
+            follow_rate(run)
+        # Evaluation comes before the checkpoint: a run killed in between makes it again.
+        if run.periods.evaluates(step) and not stop.is_due(step):
+            with statistics.paused(), bar.paused(), watch.paused():
+                self.ended_early |= evaluate(run, self.state, step, bar.message)
+        if run.periods.saves(step) or self.ended_early:
+            with statistics.paused(), bar.paused(), watch.paused():
+                _save(run, self.state, self.metrics, step)
+            self.last_saved = step
+
+    def _save_while_reading(self) -> None:
         """Saves the last step while no batch comes; hosts that train together could only save together."""
-        nonlocal last_saved
-        if run.goodput.kind == "input" and jax.process_count() == 1 and step > last_saved:
-            last_saved = step
-            _save(run, state, previous, step)
+        run, step = self.run, self.step
+        if run.goodput.kind == "input" and jax.process_count() == 1 and step > self.last_saved:
+            self.last_saved = step
+            _save(run, self.state, self.metrics, step)
             run.checkpointer.wait()
             logger.error("No batch came for step %d; step %d is saved.", step + 1, step)
 
-    with (
-        StopRequest(together) as stop,
-        writers.ProgressBar(periods.total_steps, first_step, run.tokens_per_step) as bar,
-        _garbage_collection(periods.garbage_collection) as collect,
-        watchdog.Watchdog(run.watchdog, stop.request, save_while_reading, describe_others, peers.leave) as watch,
-    ):
-        run.goodput.begin_steps()
-        while step < periods.total_steps and not stop.is_due(step) and not ended_early:
-            began = time.monotonic()
-            batch = _next_batch(run, previous, save_while_reading)
-            read = time.monotonic()
-            with run.goodput.spending("compile" if previous is None else "step"):
-                state, metrics = run.trainer.train_step(state, batch)
-                if previous is None:  # The first call compiles.
-                    jax.block_until_ready(metrics)
-            step += 1
-            if previous is None:
-                seconds = time.monotonic() - read
-                statistics.add_first(metrics, seconds, read - began, batch["decoder_target_tokens"].size)
-                bar.step()
-                bar.message(f"compiled and made the first step in {seconds:.1f} s")
-            else:
-                # One step stays in flight. The one before is done: reading it delays nothing and finds a NaN early.
-                _check_finite(previous, step - 1, run)
-                statistics.add(metrics)
-                bar.step(shown_loss(previous, run.trainer.model) if bar.wants_loss else None)
-            previous = metrics
 
-            if periods.summarizes(step) or stop.is_due(step):
-                scalars = statistics.write(step)
-                ended_early |= run.actions.run(ActionMode.TRAIN, state, {TRAIN_METRIC_KEY: scalars})
-                follow_rate(run)
-            # Evaluation comes before the checkpoint: a run killed in between makes it again.
-            if periods.evaluates(step) and not stop.is_due(step):
-                with statistics.paused(), bar.paused(), watch.paused():
-                    ended_early |= evaluate(run, state, step, bar.message)
-            if periods.saves(step) or ended_early:
-                with statistics.paused(), bar.paused(), watch.paused():
-                    _save(run, state, metrics, step)
-                last_saved = step
-            collect(step)
-            run.goodput.step_done(step)
-            watch.beat(step)
-        stopped = stop.is_due(step)
-        if step > last_saved:  # Asked to stop.
-            _save(run, state, previous, step)
+def _compile_ahead(run: Run, state: TrainState) -> None:
+    """Compiles the step for the shapes of the configuration, while the first batch is read; the step then finds it.
 
-    with run.goodput.spending("checkpoint"):
-        run.checkpointer.wait()
-    where = f"saved as {_path(run, step)}" if periods.save is not None else "not saved, as configured"
-    if stopped and step < periods.total_steps and not ended_early:
-        logger.warning("Stopped on request at step %d; %s.", step, where)
-        raise SystemExit(PREEMPTED_EXIT_CODE)
-    if ended_early:
-        logger.info("An action ended training at step %d of %d; %s.", step, periods.total_steps, where)
-    return step, state
-
-
-def _next_batch(
-    run: Run, previous: metrics_lib.Metrics | None, save_while_reading: Callable[[], None]
-) -> dict[str, jax.Array]:
-    """The next batch on the devices. Where it cannot be read, what was trained so far is saved first."""
-    began = time.monotonic()
-    with run.goodput.spending("input"):
-        try:
-            batch: Batch = next(run.batches)
-        except Exception:  # Whatever it is goes on to whoever handles it.
-            save_while_reading()
-            raise
-        sharded = run.trainer.partitioner.shard_batch(batch)
-    # While the devices were still at the step before, reading cost nothing.
-    if previous is not None and not all(leaf.is_ready() for leaf in jax.tree.leaves(previous)):
-        run.goodput.move(time.monotonic() - began, "input", "step")
-    return sharded
+    The first step compiles as it always can where the shapes are not known, as of a user's own stream, and where a
+    trainer's step is no jitted function.
+    """
+    step = run.trainer.train_step
+    if not (hasattr(step, "lower") and isinstance(run.batches, TaskBatches)):
+        return
+    try:
+        batch = batch_to_compile(run.trainer, run.dataset)
+    except ValueError as error:
+        logger.debug("The step is not compiled ahead: %s", error)
+        return
+    step.lower(state, batch).compile()
 
 
 def evaluate(run: Run, state: TrainState, step: int, say: Callable[[str], None]) -> bool:
     """Makes the evaluations of a step and runs their actions; whether one of them ends training."""
     with run.goodput.spending("evaluation"):
         results = run.evaluation.run(state, step, say)
-    # All of them run, whatever the first says.
+    # All of them run, even if the first ends training.
     stops = [run.actions.run(mode, state, tasks) for mode, tasks in results.items()]
     follow_rate(run)
     return any(stops)
 
 
+def evaluation_is_due(run: Run, first_step: int, resumed: bool, run_eval_before_training: bool) -> bool:
+    """Whether to evaluate before the first step: a new run on request, or a run that was stopped before it did."""
+    folder = run.evaluation.last_folder
+    if folder is None:
+        return False
+    if not resumed:
+        return run_eval_before_training
+    if not (run.periods.evaluates(first_step) or first_step > run.periods.total_steps):
+        return False
+    return not distributed.from_first(
+        "last evaluation", lambda: any(x["step"] == first_step for x in writers.read_metrics(run.model_dir, folder))
+    )
+
+
 def follow_rate(run: Run) -> None:
-    """Trains on at the learning rate that the actions want."""
+    """Sets the learning rate that the actions want."""
     if run.actions.scale_rate:
-        run.trainer.scale_rate(run.actions.rate_scale)  # type: ignore[attr-defined]
+        run.trainer.scale_rate(run.actions.rate_scale)
 
 
 @contextlib.contextmanager
 def _garbage_collection(period: int) -> Iterator[Callable[[int], Any]]:
-    """Yields what is called after each step: with a period, Python's collector runs then and at no other time."""
+    """Yields a function to call after each step. With a period, Python's garbage collector runs only in there."""
     if not period:
         yield lambda step: None
         return
@@ -219,7 +294,7 @@ def _garbage_collection(period: int) -> Iterator[Callable[[int], Any]]:
 
 
 def shown_loss(metrics: metrics_lib.Metrics, model: Any) -> float:
-    """The loss of a target token: T5X's metric of that name divides a loss that is a mean already once more."""
+    """The loss of a target token. T5X's metric of that name is not it where the loss is a mean: it divides twice."""
     name = "loss_per_nonpadding_target_token"
     is_mean = getattr(model, "loss_is_mean", False)  # A model of a user's own may not say.
     return float((metrics[name] if name in metrics and not is_mean else metrics["loss"]).compute())
@@ -229,10 +304,9 @@ def _check_finite(metrics: metrics_lib.Metrics, step: int, run: Run) -> None:
     loss = float(metrics["loss"].compute())
     if math.isfinite(loss):
         return
-    if getattr(run.trainer.model.optimizer_def, "skip_nan_updates", False):
-        logger.warning("The loss of step %d is %s; the optimizer left the update out (skip_nan_updates).", step, loss)
-        return
-    raise _not_finite(run, f"The loss of step {step} is {loss}.")
+    if not getattr(run.trainer.model.optimizer_def, "skip_nan_updates", False):
+        raise _not_finite(run, f"The loss of step {step} is {loss}.")
+    logger.warning("The loss of step %d is %s; the optimizer left the update out (skip_nan_updates).", step, loss)
 
 
 @jax.jit
@@ -242,7 +316,7 @@ def _all_finite(tree: Any) -> jax.Array:
 
 def _not_finite(run: Run, what: str) -> NanLossError:
     run.checkpointer.wait()
-    saved = checkpoints.checkpoint_steps(run.model_dir)
+    saved = checkpointing.checkpoint_steps(run.model_dir)
     good = f"The last good checkpoint is {_path(run, saved[-1])}." if saved else "No checkpoint was saved before."
     return NanLossError(
         f"{what} {good} Nothing was saved after it. Usual causes: a learning rate that is too high, missing warm-up "
@@ -251,11 +325,11 @@ def _not_finite(run: Run, what: str) -> NanLossError:
 
 
 def _path(run: Run, step: int) -> Path:
-    return checkpoints.checkpoint_path(run.model_dir, step)
+    return checkpointing.checkpoint_path(run.model_dir, step)
 
 
 def _save(run: Run, state: TrainState, metrics: metrics_lib.Metrics | None, step: int) -> None:
-    """Begins a checkpoint, unless the step has spoiled the state: the loss alone is from before the update."""
+    """Begins a checkpoint if the state is finite. The loss cannot show that: it is from before the update."""
     save = run.periods.save
     if save is None:
         return
@@ -264,7 +338,7 @@ def _save(run: Run, state: TrainState, metrics: metrics_lib.Metrics | None, step
         _check_finite(metrics, step, run)
     if not bool(_all_finite((state.params, state.opt_state))):
         raise _not_finite(run, f"The update of step {step} made parameters or optimizer state infinite or NaN.")
-    layout = run.trainer.partitioner.get_data_layout(run.batch_size)
+    layout = run.trainer.partitioner.get_data_layout(run.dataset.batch_size)
     keeps_position = save.save_dataset and layout.is_first_host_in_replica_set
     with run.goodput.spending("checkpoint"):
         run.checkpointer.save(state, run.batches.save_state() if keeps_position else None, run.run_files)

@@ -3,31 +3,20 @@
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
 
-from limba import evaluation, train_statistics, writers
-from limba.actions import ActionMode
-from limba.data import Batch, EvalBatches
-from limba.train_state import TrainState
-from limba.trainer import BaseTrainer
+from limba.checkpoints.train_state import TrainState
+from limba.data.contract import Batch, EvalBatches
+from limba.inference import evaluation
+from limba.reports import statistics, writers
+from limba.training.actions import TRAIN_METRIC_KEY, ActionMode
+from limba.training.trainer import BaseTrainer
 
-PyTree = Any
 Averages = Mapping[str, Sequence[str]]
 Results = dict[str, dict[str, float]]
-
-
-class InferenceEvaluator(Protocol):
-    """What training needs of `evaluation.InferenceEvaluator`."""
-
-    @property
-    def eval_tasks(self) -> Sequence[Any]: ...
-
-    def evaluate(self, params: PyTree, step: int) -> Results: ...
-
-    def close(self) -> None: ...
 
 
 @dataclasses.dataclass
@@ -35,10 +24,9 @@ class TrainingEvaluation:
     """All evaluations of a run.
 
     Attributes:
-      trainer: its `eval_step`.
       batches: per task, batches that end.
       max_batches: of each task; None takes all.
-      inference_evaluator: predicts and computes the tasks' own metrics, or None.
+      inference_evaluator: predicts and computes the tasks' own metrics; None leaves them out.
       training_eval_averages: `{"task_average/accuracy": ["task_a", "task_b"]}` adds the task `task_average`, whose
         accuracy is the mean of theirs.
       infer_eval_averages: likewise, of the tasks' own metrics.
@@ -48,64 +36,43 @@ class TrainingEvaluation:
     trainer: BaseTrainer
     batches: EvalBatches
     max_batches: int | None
-    inference_evaluator: InferenceEvaluator | None
+    inference_evaluator: evaluation.InferenceEvaluator | None
     training_eval_averages: Averages
     infer_eval_averages: Averages
     metric_writers: Sequence[writers.MetricWriter]
 
     def __post_init__(self):
         self._is_first = True
-        for mode, averages in (
-            (ActionMode.TRAIN_EVAL, self.training_eval_averages),
-            (ActionMode.INFER_EVAL, self.infer_eval_averages),
+        predicted = self.inference_evaluator.eval_tasks if self.inference_evaluator is not None else ()
+        # By mode, the tasks that have metrics for actions; a mode that this run never measures is missing.
+        self.measured_tasks = {ActionMode.TRAIN: [TRAIN_METRIC_KEY]}
+        for mode, known, averages in (
+            (ActionMode.TRAIN_EVAL, list(self.batches), self.training_eval_averages),
+            (ActionMode.INFER_EVAL, [getattr(task, "name", task) for task in predicted], self.infer_eval_averages),
         ):
             for name, tasks in averages.items():
-                unknown = sorted(set(tasks) - set(self._tasks(mode)))
-                if unknown or not tasks or "/" not in name:
+                if set(tasks) - set(known) or not tasks or "/" not in name:
                     raise ValueError(
                         f"train's average {name!r} of {list(tasks)}: write {{'task_average/accuracy': ['a', 'b']}}; "
-                        f"the tasks are {sorted(self._tasks(mode))}."
+                        f"the tasks are {sorted(known)}."
                     )
-
-    def _tasks(self, mode: ActionMode) -> list[str]:
-        if mode is ActionMode.TRAIN_EVAL:
-            return list(self.batches)
-        tasks = self.inference_evaluator.eval_tasks if self.inference_evaluator is not None else ()
-        return [getattr(task, "name", task) for task in tasks]
-
-    @property
-    def measured_tasks(self) -> dict[ActionMode, list[str]]:
-        """Of each mode that this run measures, the names that actions find metrics under."""
-        modes = {
-            ActionMode.TRAIN_EVAL: self.training_eval_averages,
-            ActionMode.INFER_EVAL: self.infer_eval_averages,
-        }
-        names = {
-            mode: [*self._tasks(mode), *(name.partition("/")[0] for name in averages)]
-            for mode, averages in modes.items()
-        }
-        return {mode: tasks for mode, tasks in names.items() if tasks}
+            if known:
+                self.measured_tasks[mode] = [*known, *(name.partition("/")[0] for name in averages)]
 
     @property
     def last_folder(self) -> str | None:
-        """Where the last of the evaluations of a step is written; None if there is none."""
-        if self._tasks(ActionMode.INFER_EVAL):
+        """Prefix of the metrics that the last evaluation of a step writes; None without an evaluation."""
+        if ActionMode.INFER_EVAL in self.measured_tasks:
             return "inference_eval/"
         return "training_eval/" if self.batches else None
 
     def run(self, state: TrainState, step: int, say: Callable[[str], None]) -> dict[ActionMode, Results]:
-        """Evaluates a state on everything, writes the metrics and says the most important.
-
-        Args:
-          state: the state of `step`.
-          step: of the state.
-          say: shows a line to people.
-        """
+        """Evaluates the state of a step on all tasks, writes the metrics and says the most important to people."""
         results: dict[ActionMode, Results] = {}
         if self.batches:
             results[ActionMode.TRAIN_EVAL] = self._evaluate_batches(state, step, say)
         if self.inference_evaluator is not None:
-            results[ActionMode.INFER_EVAL] = self._evaluate_predictions(state, step, say)
+            results[ActionMode.INFER_EVAL] = self._evaluate_predictions(self.inference_evaluator, state, step, say)
         self._is_first = False
         return results
 
@@ -122,28 +89,23 @@ class TrainingEvaluation:
         for task, scalars in results.items():
             for writer in self.metric_writers:
                 writer.write_scalars(step, f"training_eval/{task}", scalars)
-            shown = [
-                f"{words} {scalars[name]:{form}}"
-                for name, words, form in (
-                    ("nats_per_target_token", "nats/token", ".4f"),
-                    ("accuracy", "accuracy", ".2%"),
-                )
-                if name in scalars
-            ]
+            forms = (("nats_per_target_token", "nats/token", ".4f"), ("accuracy", "accuracy", ".2%"))
+            shown = [f"{words} {scalars[name]:{form}}" for name, words, form in forms if name in scalars]
             say(f"step {step}: {task} (training_eval): {', '.join(shown)}")
         return results
 
-    def _evaluate_predictions(self, state: TrainState, step: int, say: Callable[[str], None]) -> Results:
-        assert self.inference_evaluator is not None
+    def _evaluate_predictions(
+        self, evaluator: evaluation.InferenceEvaluator, state: TrainState, step: int, say: Callable[[str], None]
+    ) -> Results:
         began = time.monotonic()
-        predicted = self.inference_evaluator.evaluate(state.params, step)
+        predicted = evaluator.evaluate(state.params, step)
         seconds = time.monotonic() - began
-        # SeqIO's metrics may be objects; texts and histograms are the loggers' business.
+        # SeqIO's metrics may be objects; its loggers write texts and histograms.
         values = {task: {n: getattr(x, "value", x) for n, x in metrics.items()} for task, metrics in predicted.items()}
         results = {
             task: {name: float(x) for name, x in metrics.items() if _is_number(x)} for task, metrics in values.items()
         }
-        averaged = _add_averages(results, self.infer_eval_averages) if results else set()  # others than host 0: nothing
+        averaged = _add_averages(results, self.infer_eval_averages) if results else set()  # empty on all hosts but 0
         writers.write_timing(self.metric_writers, step, "evaluate_seconds", seconds)
         for writer in self.metric_writers:
             for task, metrics in results.items():
@@ -162,14 +124,13 @@ def _is_number(x: Any) -> bool:
 
 
 def _add_averages(results: Results, averages: Averages) -> set[str]:
-    """Adds the means over tasks; the names of the tasks they make up."""
+    """Adds the means over tasks, and returns the names of the tasks that they are added as."""
     for name, tasks in averages.items():
         average, _, metric = name.partition("/")
         missing = [task for task in tasks if metric not in results[task]]
         if missing:
-            raise ValueError(
-                f"train's average {name!r}: {missing[0]} has {sorted(results[missing[0]])}, no {metric!r}."
-            )
+            found = sorted(results[missing[0]])
+            raise ValueError(f"train's average {name!r}: {missing[0]} has {found}, no {metric!r}.")
         results.setdefault(average, {})[metric] = float(np.mean([results[task][metric] for task in tasks]))
     return {name.partition("/")[0] for name in averages}
 
@@ -178,13 +139,11 @@ class _CountedBatches:
     """Batches that are counted and timed while they are used.
 
     Attributes:
-      first_seconds: that the first batch took: compilation, where it was the first of its shape.
+      first_seconds: seconds of the first batch, which compiles if no batch had its shape before.
     """
 
     def __init__(self, batches: Iterable[Batch], num_host_groups: int):
-        self._batches = batches
-        self._num_host_groups = num_host_groups
-        self.first_seconds = 0.0
+        self._batches, self._num_host_groups, self.first_seconds = batches, num_host_groups, 0.0
 
     def __iter__(self) -> Iterator[Batch]:
         self._began = time.monotonic()
@@ -202,4 +161,4 @@ class _CountedBatches:
                     self.first_seconds = time.monotonic() - given
 
     def rates(self) -> dict[str, float]:
-        return train_statistics.rates(time.monotonic() - self._began, self._steps, self._rows, self._target_tokens)
+        return statistics.rates(time.monotonic() - self._began, self._steps, self._rows, self._target_tokens)

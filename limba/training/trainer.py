@@ -10,29 +10,32 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from limba import metrics as metrics_lib
-from limba import optimizers
-from limba.data import Batch
+from limba.checkpoints.train_state import TrainState, TrainStateInitializer
+from limba.data.contract import Batch
 from limba.models import EncoderDecoderModel
-from limba.partitioning import PjitPartitioner
-from limba.schedules import LearningRateFn, check_schedule, scaled
-from limba.train_state import TrainState, TrainStateInitializer
-from limba.weight_metrics import WeightMetricsComputer
+from limba.models import metrics as metrics_lib
+from limba.optimizers import definitions
+from limba.optimizers.schedules import LearningRateFn, check_schedule, scaled
+from limba.partitioning.meshes import PjitPartitioner
+from limba.training.weight_metrics import WeightMetricsComputer
 
 Array = jax.Array
 PyTree = Any
 
 
 class BaseTrainer(abc.ABC):
-    """Binds a model and a mesh into two steps, which a subclass defines. Arguments are T5X's.
+    """A training step and an evaluation step of a model on a mesh; a subclass defines them. Arguments are T5X's.
 
     Attributes:
-      model: loss, metrics and optimizer definition.
-      partitioner: mesh and rules.
       rng: of dropout; each step folds its number in, so a resumed run draws the same.
       train_state: the shapes of the state; `train()` makes the trainer before it makes or restores the state itself.
-      state_shardings: where each array of the state lies.
+      state_shardings: the sharding of each array of the state.
+      num_microbatches: parts of a batch, which the mesh's data shards divide.
+      learning_rate_fn: from the step to the learning rate; None for a subclass that does not say.
     """
+
+    num_microbatches: int = 1
+    learning_rate_fn: LearningRateFn | None = None
 
     def __init__(
         self,
@@ -45,8 +48,7 @@ class BaseTrainer(abc.ABC):
         summary_dir: str | None = None,
     ):
         del eval_names, summary_dir  # `train()` evaluates and writes.
-        self.model = model
-        self.partitioner = partitioner
+        self.model, self.partitioner = model, partitioner
         self.rng = jax.random.key(0) if rng is None else rng
         if train_state is None or train_state_axes is None:
             train_state, train_state_axes = self.initializer.train_state_shapes, self.initializer.train_state_axes
@@ -58,7 +60,7 @@ class BaseTrainer(abc.ABC):
 
     @functools.cached_property
     def initializer(self) -> TrainStateInitializer:
-        """Of the model on this mesh, for whoever uses a trainer without `train()`."""
+        """Makes states of the model on this mesh, for use of a trainer without `train()`."""
         return TrainStateInitializer(self.model.optimizer_def, self.model.initial_variables, self.partitioner)
 
     def new_state(self, rng: Array) -> TrainState:
@@ -66,12 +68,20 @@ class BaseTrainer(abc.ABC):
         return self.initializer.from_scratch(rng)
 
     def sharded_state_shapes(self) -> TrainState:
-        """What a checkpoint is restored into."""
-        return self.initializer.sharded_shapes()
+        """Shapes, dtypes and shardings of the state: what a checkpoint is restored into."""
+        with_sharding = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)  # noqa: E731
+        return jax.tree.map(with_sharding, self.train_state, self.state_shardings)
 
     @property
     def param_shapes(self) -> PyTree:
         return self.train_state.params
+
+    def scale_rate(self, scale: float) -> None:
+        """From the next step on, the learning rate is the schedule's times `scale`."""
+        raise ValueError(
+            f"train.actions has a DropOnPlateauAction, and {type(self).__name__} has no learning rate to scale; derive "
+            "it from trainer.Trainer."
+        )
 
     def _get_step_rng(self, step: Array) -> Array:
         return jax.random.fold_in(self.rng, step)
@@ -101,12 +111,12 @@ class Trainer(BaseTrainer):
 
     Attributes:
       learning_rate_fn: from the step before the update to the learning rate.
-      num_microbatches: the batch is worked off in this many parts and updated once; activations then need that much
-        less memory. None, 0 and 1 mean the whole batch at once.
+      num_microbatches: gradients are computed for this many parts of a batch, one after another, before the one update;
+        activations then need that much less memory. None, 0 and 1 mean the whole batch at once.
       weight_metrics_computer: adds its metrics to each step's.
 
     Raises:
-      ValueError: for a number of microbatches that is none, or a schedule that makes no rate of a step.
+      ValueError: for a number of microbatches that is not whole, or a schedule that gives no rate for a step.
     """
 
     def __init__(
@@ -126,8 +136,8 @@ class Trainer(BaseTrainer):
             raise ValueError(f"Trainer.num_microbatches is {num_microbatches!r}; it is a whole number, or None.")
         check_schedule("Trainer.learning_rate_fn", learning_rate_fn)
         super().__init__(model, partitioner, rng, train_state, train_state_axes, eval_names, summary_dir)
-        optimizers.warn_of_other_rates(model.optimizer_def, learning_rate_fn, self.param_shapes)
-        self.learning_rate_fn = learning_rate_fn
+        definitions.warn_of_other_rates(model.optimizer_def, learning_rate_fn, self.param_shapes)
+        self.learning_rate_fn: LearningRateFn = learning_rate_fn
         self.num_microbatches = num_microbatches or 1
         self.weight_metrics_computer = weight_metrics_computer
         self._learning_rate_fn, self._num_microbatches = learning_rate_fn, self.num_microbatches
@@ -160,15 +170,8 @@ class Trainer(BaseTrainer):
 
     def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, metrics_lib.Metrics]:
         """One update; `train_step` is this, jitted."""
-        return train_with_lr(
-            state,
-            batch,
-            self.learning_rate_fn(state.step),
-            self._get_step_rng(state.step),
-            self.model,
-            self.num_microbatches,
-            self.weight_metrics_computer,
-        )
+        rate, rng = self.learning_rate_fn(state.step), self._get_step_rng(state.step)
+        return train_with_lr(state, batch, rate, rng, self.model, self.num_microbatches, self.weight_metrics_computer)
 
     def gradients(self, params: PyTree, batch: Batch, rng: Array) -> tuple[PyTree, metrics_lib.Metrics]:
         """Gradients of the loss over the whole batch, and its metrics."""
@@ -185,7 +188,7 @@ def train_with_lr(
     weight_metrics_computer: WeightMetricsComputer | None = None,
     data_partition_spec: PartitionSpec | None = None,
 ) -> tuple[TrainState, metrics_lib.Metrics]:
-    """One update at a learning rate: what T5X's trainers wrap. The new state and the metrics of the batch."""
+    """One update at a learning rate, the function that T5X's trainers wrap: the new state and the batch's metrics."""
     del data_partition_spec  # Microbatches keep the batch's sharding.
     grads, metrics = accumulate_gradients(model, train_state.params, batch, dropout_rng, num_microbatches or 1)
     updates, opt_state = model.optimizer_def.update(
@@ -227,7 +230,9 @@ def accumulate_gradients(
         grads, metrics = carry
         part_grads, part_metrics = gradient_fn(params, microbatch(i), jax.random.fold_in(rng, i))
         grads = jax.tree.map(lambda total, g: total + shares[i] * g.astype(jnp.float32), grads, part_grads)
-        part_metrics = _scale_losses(part_metrics, shares[i])
+        for name, metric in part_metrics.items():  # The numerators of losses are weighed as the gradient is.
+            if isinstance(metric, metrics_lib.Ratio) and "loss" in name and "non_padding" not in name:
+                part_metrics[name] = dataclasses.replace(metric, total=metric.total * shares[i])
         return (grads, metrics_lib.add_microbatches(metrics, part_metrics)), None
 
     zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
@@ -235,14 +240,3 @@ def accumulate_gradients(
     no_metrics = jax.tree.map(lambda m: jnp.zeros(m.shape, m.dtype), metric_shapes)
     (grads, metrics), _ = jax.lax.scan(accumulate, (zeros, no_metrics), jnp.arange(n))
     return grads, metrics
-
-
-def _scale_losses(metrics: metrics_lib.Metrics, share: Array | float) -> metrics_lib.Metrics:
-    """Weighs the numerators of everything that is a loss, as the gradient is weighed."""
-
-    def is_loss(name, metric):
-        return isinstance(metric, metrics_lib.Ratio) and "loss" in name and "non_padding" not in name
-
-    return {
-        name: dataclasses.replace(m, total=m.total * share) if is_loss(name, m) else m for name, m in metrics.items()
-    }

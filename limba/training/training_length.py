@@ -1,24 +1,56 @@
-"""The length of a training in epochs: the rows of the training split are counted once, as they are trained."""
+"""How long a run trains: in steps, in steps after the initial checkpoint, or in epochs, whose rows are counted once."""
 
 import dataclasses
 import logging
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from limba import data
-from limba.data import DatasetConfig, GetEvalDatasetFn
+from limba import tasks_door
+from limba.data.contract import DatasetConfig, GetEvalDatasetFn
+from limba.workers import distributed
 
 logger = logging.getLogger(__name__)
 
-# A source with more is a stream for all that a run can know.
+# A source with more rows is taken for an endless stream.
 _MOST_ROWS = 10_000_000
 
 
+@dataclasses.dataclass(frozen=True)
+class TrainingLength:
+    """The steps of a run.
+
+    Attributes:
+      initial_step: at which the run began, before it was ever resumed.
+      total_steps: the step to end at.
+      rows_per_epoch: as they were counted; None for a length in steps.
+    """
+
+    initial_step: int
+    total_steps: int
+    rows_per_epoch: int | None = None
+
+
+def check_step_counts(
+    total_steps: Any, relative_steps: Any, epochs: Any, eval_steps: Any, eval_period: Any, stats_period: Any
+) -> None:
+    """Raises ValueError unless `train()`'s numbers of steps are whole and at least 1, or None where they may be."""
+    if epochs is not None:
+        check_epochs(epochs, relative_steps)
+    numbers = {"total_steps": total_steps} if relative_steps is None and epochs is None else {}
+    numbers["eval_period"] = eval_period
+    optional = {"relative_steps": relative_steps, "stats_period": stats_period, "eval_steps": eval_steps}
+    numbers |= {name: value for name, value in optional.items() if value is not None}
+    for name, value in numbers.items():
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"train.{name} is {value!r}; it must be a whole number of at least 1.")
+
+
 def check_epochs(epochs: Any, relative_steps: int | None) -> None:
-    """Raises ValueError unless `train()` can train so many epochs."""
+    """Raises ValueError unless `epochs` is a number above 0 and the only length that is given."""
     if isinstance(epochs, bool) or not isinstance(epochs, int | float) or not 0 < epochs < math.inf:
         raise ValueError(f"train.epochs (TRAIN_EPOCHS) is {epochs!r}; it is a number above 0, such as 3 or 0.5.")
     if relative_steps is not None:
@@ -26,6 +58,41 @@ def check_epochs(epochs: Any, relative_steps: int | None) -> None:
             f"train.epochs (TRAIN_EPOCHS) is {epochs} and train.relative_steps (TRAIN_STEPS_RELATIVE) is "
             f"{relative_steps}; give one of the two."
         )
+
+
+def find_length(
+    total_steps: int,
+    relative_steps: int | None,
+    epochs: float | None,
+    first_step: int,
+    resumed: bool,
+    record: Mapping[str, Any],
+    batch_size: int,
+    count: Callable[[], int],
+) -> TrainingLength:
+    """The length of a run whose state is at `first_step`. A resumed run keeps the end it had.
+
+    Args:
+      record: `run.json` of the newest checkpoint.
+      count: counts the rows of an epoch, on worker 0, if the record does not have them.
+
+    Raises:
+      ValueError: if the initial checkpoint lies after `total_steps`, or as `count`.
+    """
+    initial_step = record.get("initial_step", first_step) if resumed else first_step
+    rows: int | None = None
+    if epochs is not None:
+        rows = record.get("rows_per_epoch") or distributed.from_first("rows of an epoch", count)
+        relative_steps = steps_of(epochs, rows, batch_size)
+        logger.info(f"{epochs:g} epochs of {rows:,} rows in batches of {batch_size} are {relative_steps:,} steps.")
+    if relative_steps is not None:
+        total_steps = initial_step + relative_steps
+    elif first_step > total_steps and not resumed:
+        raise ValueError(
+            f"train.total_steps (TRAIN_STEPS) is {total_steps}, and the initial checkpoint is at step {first_step}: "
+            "it counts. Give a later step, or the steps to add as relative_steps (TRAIN_STEPS_RELATIVE)."
+        )
+    return TrainingLength(initial_step, total_steps, rows)
 
 
 def steps_of(epochs: float, rows: int, batch_size: int) -> int:
@@ -41,14 +108,12 @@ def count_rows(
     Args:
       config: of the training stream; its split is read once, in the order of the files.
       get_dataset_fn: as evaluation batches are opened; None is `data.get_training_eval_datasets`.
-      feature_converter_cls: of the model.
-      most: more rows than that are not counted.
 
     Raises:
-      ValueError: if there is no end to it, or no row.
+      ValueError: if the split has more rows than `most`, or none.
     """
     once = dataclasses.replace(config, shuffle=False, use_memory_cache=False, num_readers=None)
-    sets = dict((get_dataset_fn or data.get_training_eval_datasets)(once, 0, 1, None, feature_converter_cls))
+    sets = dict((get_dataset_fn or tasks_door.get_training_eval_datasets)(once, 0, 1, None, feature_converter_cls))
     if len(sets) > 1:
         sets.pop(config.name, None)  # the mixture, which ends with the first of its tasks
     rows = 0

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import traverse_util
 
-from limba import metrics as metrics_lib
-from limba.train_state import TrainState
+from limba.checkpoints.train_state import TrainState
+from limba.models import metrics as metrics_lib
 
 PyTree = Any
 Array = jax.Array
@@ -28,13 +28,7 @@ class WeightMetricsComputer:
     def compute_metrics(
         self, gradients: PyTree, old_train_state: TrainState, new_train_state: TrainState
     ) -> metrics_lib.Metrics:
-        """Metrics of one step, to be averaged over steps.
-
-        Args:
-          gradients: as the optimizer got them.
-          old_train_state: before the update.
-          new_train_state: after it.
-        """
+        """Metrics of one step, to be averaged over steps; the gradients are those that the optimizer is given."""
         updates = jax.tree.map(jnp.subtract, new_train_state.params, old_train_state.params)
         ratios = jax.tree.map(jnp.divide, updates, old_train_state.params)
         squares = [jnp.sum(jnp.square(g)) for g in jax.tree.leaves(gradients)]

@@ -1,24 +1,23 @@
-"""Before anything is compiled, the workers of a run compare what they are about to do.
+"""The workers of a run compare their code, configuration and data before anything is compiled.
 
-Workers with other code, another configuration or other data would train on without an error, or wait for each other for
-ever in a collective that only some of them make. Here each says what it has; one that differs is named, with what
-differs, on every worker.
+Workers that differ would train on without an error, or wait forever in a collective that only some of them call. Here
+every worker reports the workers that differ, and in what.
 """
 
 import collections
 import hashlib
-import inspect
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from limba import code_versions, data, distributed
-from limba.data import DatasetConfig
-from limba.storage import AnyPath
+from limba.data.contract import DatasetConfig
+from limba.machine import code_versions
+from limba.machine.storage import AnyPath
+from limba.workers import distributed
 
-# Texts longer than this are compared by their hash, and sent only if they differ.
+# Longer texts are compared by their hash, and sent only if they differ.
 _LONGEST = 100
 _LINES = 8
 
@@ -28,7 +27,7 @@ class DifferentWorkersError(ValueError):
 
 
 def compare(subject: str, facts: Mapping[str, str]) -> None:
-    """Compares facts with the other workers. All call it.
+    """Compares facts with the other workers. Every worker must call it.
 
     Args:
       subject: what the facts are about, in a few words.
@@ -36,71 +35,66 @@ def compare(subject: str, facts: Mapping[str, str]) -> None:
 
     Raises:
       DifferentWorkersError: naming the workers that differ, and in what.
-      MissingWorkerError: naming the workers that have not come in time.
+      MissingWorkerError: naming the workers that did not call it in time.
     """
-    patience = distributed.patience()
-    short = {name: value if len(value) <= _LONGEST else _digest(value) for name, value in facts.items()}
-    said = [json.loads(text) for text in distributed.exchange(subject, json.dumps(short), patience)]
-    names = {name: None for one in said for name in one}
-    differing = [name for name in names if len({one.get(name) for one in said}) > 1]
+    timeout = distributed.exchange_timeout()
+    short = {
+        name: value if len(value) <= _LONGEST else hashlib.sha256(value.encode()).hexdigest()
+        for name, value in facts.items()
+    }
+    of_workers = [json.loads(text) for text in distributed.exchange(subject, json.dumps(short), timeout)]
+    names = {name: None for worker in of_workers for name in worker}
+    differing = [name for name in names if len({worker.get(name) for worker in of_workers}) > 1]
     if not differing:
         return
-    whole = distributed.exchange(f"{subject} in full", json.dumps({n: facts.get(n) for n in differing}), patience)
-    lines = differences([json.loads(text) for text in whole])
-    # All have come to the same conclusion; worker 0, which keeps the store, must not be gone before they have read it.
-    distributed.exchange(f"{subject} compared", "", patience)
+    in_full = distributed.exchange(f"{subject} in full", json.dumps({n: facts.get(n) for n in differing}), timeout)
+    lines = differences([json.loads(text) for text in in_full])
+    # Worker 0 has the store: it must not end before the others have read the values.
+    distributed.exchange(f"{subject} compared", "", timeout)
     raise DifferentWorkersError(
         f"The workers of this run differ in their {subject}:\n  " + "\n  ".join(lines) + "\n"
-        "Bring the same to all of them, and start them again."
+        "Make them the same on all workers, and start the run again."
     )
 
 
-def _digest(value: str) -> str:
-    return hashlib.sha256(value.encode()).hexdigest()
-
-
-def differences(said: Sequence[Mapping[str, str | None]]) -> list[str]:
-    """What each worker that differs from most has, one line a fact.
-
-    Args:
-      said: the same facts of each worker, in their order; None for one that a worker does not know.
-    """
+def differences(of_workers: Sequence[Mapping[str, str | None]]) -> list[str]:
+    """One line for each fact in which a worker differs from the majority; None: the worker does not know the fact."""
     lines = []
-    for name in said[0]:
-        values = [one[name] for one in said]
-        most, count = collections.Counter(values).most_common(1)[0]
+    for name in of_workers[0]:
+        values = [facts[name] for facts in of_workers]
+        usual, count = collections.Counter(values).most_common(1)[0]
         if count == 1 or values.count(values[0]) == count:
-            most = values[0]  # Where there is no majority, what worker 0 has.
-        others = "the others" if values.count(most) > 1 else distributed.worker_name(values.index(most))
+            usual = values[0]  # Without a majority, worker 0 counts.
+        others = "the others" if values.count(usual) > 1 else distributed.worker_name(values.index(usual))
         for index, value in enumerate(values):
-            if value != most:
-                lines.append(f"{distributed.worker_name(index)}: {name}: {_compared(value, most, others)}")
+            if value != usual:
+                lines.append(f"{distributed.worker_name(index)}: {name}: {_difference(value, usual, others)}")
     return lines
 
 
-def _compared(value: str | None, most: str | None, others: str) -> str:
-    if value is None or most is None or max(len(value), len(most)) <= _LONGEST:
-        return f"{_shown(value)}, on {others} {_shown(most)}"
-    here, there = value.splitlines(), most.splitlines()
+def _difference(value: str | None, usual: str | None, others: str) -> str:
+    if value is None or usual is None or max(len(value), len(usual)) <= _LONGEST:
+        return f"{_shown(value)}, on {others} {_shown(usual)}"
+    here, there = value.splitlines(), usual.splitlines()
     only_here = [line for line in here if line not in set(there)]
     only_there = [line for line in there if line not in set(here)]
-    return f"{_some(only_here)}, on {others} {_some(only_there)}"
+    return f"{_first_lines(only_here)}, on {others} {_first_lines(only_there)}"
 
 
 def _shown(value: str | None) -> str:
     return "unknown" if value is None else value
 
 
-def _some(lines: Sequence[str]) -> str:
+def _first_lines(lines: Sequence[str]) -> str:
     more = f" and {len(lines) - _LINES} more lines" if len(lines) > _LINES else ""
-    return " | ".join(lines[:_LINES]) + more if lines else "nothing of the kind"
+    return " | ".join(lines[:_LINES]) + more if lines else "no such line"
 
 
 # ------------------------------------------------------- the facts ---------------------------------------------------
 
 
 def compare_code(gin_config: str) -> None:
-    """Compares what is known once the gin files are read: commits, sources, packages and the configuration.
+    """Compares commits, sources, packages and the gin configuration.
 
     Raises:
       DifferentWorkersError, MissingWorkerError: as `compare`.
@@ -114,13 +108,13 @@ def compare_code(gin_config: str) -> None:
     compare("code and configuration", facts)
 
 
-def compare_data(model: Any, config: DatasetConfig, get_dataset_fn: Callable[..., Any] | None, home: AnyPath) -> None:
-    """Compares what the run reads and where it writes: vocabulary, task, revision and order of the data, devices.
+def compare_data(model: Any, config: DatasetConfig, data_facts: Callable[[], Mapping[str, str]], home: AnyPath) -> None:
+    """Compares vocabularies, task, revision and order of the data, devices and MODEL_DIR.
 
     Args:
-      model: whose vocabularies they are.
+      model: has the vocabularies.
       config: of the training stream, with the run's seed.
-      get_dataset_fn: that opens it; of a user's own function nothing is known.
+      data_facts: returns the facts of the data that must be the same on all hosts.
       home: MODEL_DIR.
 
     Raises:
@@ -140,8 +134,7 @@ def compare_data(model: Any, config: DatasetConfig, get_dataset_fn: Callable[...
     for name in ("input_vocabulary", "output_vocabulary"):
         if (vocabulary := getattr(model, name, None)) is not None:
             facts[name.replace("_", " ")] = _vocabulary_hash(vocabulary)
-    if get_dataset_fn is None or inspect.unwrap(get_dataset_fn) is data.get_dataset:
-        facts |= data.facts(config)
+    facts |= data_facts()
     compare("data", facts)
     if isinstance(home, Path):
         _check_shared(home)
@@ -155,18 +148,18 @@ def _vocabulary_hash(vocabulary: Any) -> str:
 
 
 def _check_shared(home: Path) -> None:
-    """Raises DifferentWorkersError if a worker does not see what worker 0 writes into MODEL_DIR."""
-    patience = distributed.patience()
+    """Raises DifferentWorkersError if a worker cannot see a file that worker 0 writes into MODEL_DIR."""
+    timeout = distributed.exchange_timeout()
     name = distributed.from_first("name of a mark", lambda: f".workers-{secrets.token_hex(8)}")
     if distributed.process_index() == 0:
         home.mkdir(parents=True, exist_ok=True)
         (home / name).touch()
-    distributed.exchange("mark in MODEL_DIR", "", patience)
-    seen = distributed.exchange("look into MODEL_DIR", str((home / name).exists()), patience)
+    distributed.exchange("mark in MODEL_DIR", "", timeout)
+    seen = distributed.exchange("look into MODEL_DIR", str((home / name).exists()), timeout)
     if distributed.process_index() == 0:
         (home / name).unlink()
     if blind := [distributed.worker_name(i) for i, sees in enumerate(seen) if sees != "True"]:
         raise DifferentWorkersError(
-            f"{', '.join(blind)} cannot see in MODEL_DIR {home} what {distributed.worker_name(0)} writes there: all "
-            "workers need one directory, on a shared file system or in a bucket (gs://…)."
+            f"{', '.join(blind)} cannot see the files that {distributed.worker_name(0)} writes into MODEL_DIR {home}: "
+            "all workers need the same directory, on a shared file system or in a bucket (gs://…)."
         )

@@ -1,7 +1,7 @@
-"""The watchdog: a run that hangs says so, with what every thread is doing, and ends instead of costing a pod.
+"""The watchdog reports a run that hangs, with the stack of every thread, and ends it so that it does not block a pod.
 
-A thread of its own compares the time since the last step with the steps before it. Collectives wait without a limit and
-in silence, so the worker that hangs is often another one: a report also says what the others are doing.
+Its thread compares the time since the last step with the time that earlier steps took. Collectives wait without limit
+and without a message, so the worker that hangs is often another one: a report also says what the others are doing.
 """
 
 import collections
@@ -18,23 +18,23 @@ from collections.abc import Callable, Iterator
 
 logger = logging.getLogger(__name__)
 
-# sysexits.h EX_PROTOCOL: the other side does not answer. A supervisor restarts on it.
+# sysexits.h EX_PROTOCOL: the other side does not answer. A supervisor restarts the run.
 HUNG_EXIT_CODE = 76
 
-# Steps whose median is what a step takes.
+# The usual duration of a step is the median of this many steps.
 _HISTORY = 100
-# Seconds for a run that was asked to stop, before it is ended.
+# Seconds that a run has to stop after the request, before the process is ended.
 _GRACE = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
 class WatchdogConfig:
-    """When a step is reported, and when it ends the run.
+    """When a slow step is reported, and when it ends the run.
 
     Attributes:
-      report_factor: times the usual step.
-      report_seconds: and at least so long.
-      end_seconds: after so long the run ends; None only reports.
+      report_factor: a step is reported after this many times its usual duration,
+      report_seconds: and after this many seconds at least.
+      end_seconds: the run ends after this many seconds without a step; None never ends it.
     """
 
     report_factor: float = 10.0
@@ -48,19 +48,20 @@ class WatchdogConfig:
                 raise ValueError(f"WatchdogConfig.{name} is {value!r}; it must be a number above 0.")
 
     def report_after(self, usual: float) -> float:
-        """Seconds after which a step is reported, where steps usually take `usual` seconds."""
+        """Seconds after which a step is reported, if steps usually take `usual` seconds."""
         return max(self.report_factor * usual, self.report_seconds)
 
 
 class Watchdog:
-    """Watches the steps of a loop from a thread of its own, while it is entered.
+    """A context that watches the steps of a loop from a thread of its own.
 
     Args:
       config: None watches nothing.
-      request_stop: asks the loop, with the reason, to save and end after the present step.
-      rescue: called before the process is ended because the loop did not do so; it may save a checkpoint.
-      others: says what the other workers are doing; "" if there are none.
+      request_stop: asks the loop to save and stop after the current step; takes the reason.
+      rescue: called if the loop does not stop, before the process is ended; it may save a checkpoint.
+      others: describes what the other workers are doing; "" if there are none.
       end: ends the process with an exit code, without waiting for anything.
+      grace_seconds: between the request to stop and `end`.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Watchdog:
             self._thread.join(timeout=5.0)
 
     def beat(self, step: int) -> None:
-        """A step is over. The first one, which compiled, starts the clock."""
+        """Counts a finished step. The first one, which compiled, starts the clock."""
         now = time.monotonic()
         if self._last is not None:
             self._durations.append(now - self._last)
@@ -104,7 +105,7 @@ class Watchdog:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Evaluations and checkpoints may take their time."""
+        """A context for evaluations and checkpoints, whose time does not count."""
         entered = time.monotonic()
         self._paused += 1
         try:
@@ -125,7 +126,7 @@ class Watchdog:
                 continue
             waited = time.monotonic() - self._last
             usual = statistics.median(self._durations) if self._durations else 0.0
-            # Again whenever it has taken twice as long: stacks that differ show that something moves.
+            # Again each time the wait has doubled: if the stacks differ, something moves.
             if waited > max(self._config.report_after(usual), 2 * reported):
                 reported = waited
                 self._report(waited, usual)
@@ -133,7 +134,7 @@ class Watchdog:
                 continue
             if not asked:
                 asked = True
-                logger.error("The run is asked to stop: nothing has moved for %.0f s.", waited)
+                logger.error("The run is asked to stop: no step has finished for %.0f s.", waited)
                 self._request_stop(f"no step for {waited:.0f} s")
             elif waited > self._config.end_seconds + self._grace:
                 self._finish(waited)
@@ -142,14 +143,14 @@ class Watchdog:
     def _report(self, waited: float, usual: float) -> None:
         others = self._others()
         logger.error(
-            "Step %d has taken %.0f s so far; a step usually takes %.3g s.%s All threads:\n%s",
+            "Step %d has taken %.0f s so far; a step usually takes %.3g s.%s Stacks of all threads:\n%s",
             *(self._step + 1, waited, usual, f" {others}" if others else "", stacks()),
         )
 
     def _finish(self, waited: float) -> None:
         others = self._others()
         logger.error(
-            "Step %d has not ended in %.0f s: the run ends with exit code %d.%s",
+            "Step %d did not finish in %.0f s: the run ends with exit code %d.%s",
             *(self._step + 1, waited, HUNG_EXIT_CODE, f" {others}" if others else ""),
         )
         try:
@@ -161,7 +162,7 @@ class Watchdog:
 
 
 def stacks() -> str:
-    """What every thread of this process is doing."""
+    """The stacks of all threads of this process, as text."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return "\n".join(
         f"--- thread {names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"

@@ -4,13 +4,13 @@
     cached_data.get_dataset.directory = 'cached/my_task'
 
 The global batch at step `n` is a function of seed and `n`: row `r` of it is example `n * batch_size + r` of a sequence
-in which every epoch is a permutation of all examples. So any number of hosts read the same batches, and where a run
-stands is one number.
+in which every epoch is a permutation of all examples. So any number of hosts read the same batches, and the position of
+a run is one number.
 
 A cache is a folder per split with `manifest.json`, and for each feature `NAME.tokens`, all tokens one after another,
 and `NAME.ends.npy`, int64 `[examples]`, where each example ends. Windows of text (the feature `tokens`, and an
-objective in the manifest) are corrupted when they are read, in every epoch anew; finished examples have `inputs` and
-`targets`.
+objective in the manifest) are corrupted when they are read, differently in every epoch; finished examples have
+`inputs` and `targets`.
 """
 
 import importlib
@@ -24,8 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from limba import data
-from limba.hashing import mix
+from limba.data import contract
+from tasks import objectives
+from tasks.objectives.hashing import mix
 
 logger = logging.getLogger(__name__)
 
@@ -33,18 +34,16 @@ _STATE = "cached.json"
 
 
 class Cache:
-    """A split of a cached task, opened and compared with what it was made of, where that is on this machine.
+    """A split of a cached task, opened and compared with the files it was made of, where they are on this machine.
 
-    Args:
-      directory: what `limba cache --out` was given.
-      config: what to read; split and lengths must be the cache's.
+    `directory` is what `limba cache --out` wrote; split and lengths of `config` must be the cache's.
 
     Raises:
       FileNotFoundError: if there is no finished cache.
       ValueError: if the cache belongs to another task, split or lengths, is damaged, or older than its sources.
     """
 
-    def __init__(self, directory: str | Path, config: data.DatasetConfig):
+    def __init__(self, directory: str | Path, config: contract.DatasetConfig):
         self.folder = Path(directory).expanduser().absolute() / config.split
         command = f"limba cache {config.name} --split {config.split} --out {directory}"
         if not (self.folder / "manifest.json").is_file():
@@ -59,14 +58,14 @@ class Cache:
             if manifest[name] != asked:
                 raise ValueError(
                     f"The cache {self.folder} was made with {name} {manifest[name]!r}, and the configuration asks for "
-                    f"{asked!r}; make another cache with {command}, or ask for what it holds."
+                    f"{asked!r}; make another cache with {command}, or ask for its values."
                 )
         if config.pack:
             raise ValueError(
                 f"The cache {self.folder} cannot be read with DatasetConfig.pack; set PACK to False, or read the "
                 "task itself."
             )
-        check_files(manifest["files"], f"The cache {self.folder} is stale", f"Remove it and make it anew: {command}")
+        check_files(manifest["files"], f"The cache {self.folder} is stale", f"Remove it and make it again: {command}")
         self.num_examples = manifest["num_examples"]
         self._lengths = manifest["lengths"]
         self._tokens: dict[str, np.ndarray] = {}
@@ -77,38 +76,24 @@ class Cache:
                 raise ValueError(f"{path} is damaged or missing: it should have {feature['bytes']} bytes. {command}")
             self._tokens[name] = np.memmap(path, feature["dtype"], "r")
             self._ends[name] = np.load(self.folder / f"{name}.ends.npy", mmap_mode="r")
-        objective = manifest["objective"]
-        self._objective = _load_object(objective) if objective else None
-        if objective:
-            from tasks.corruption import VocabularyIds
+        self._objective = load_objective(manifest["objective"]) if manifest["objective"] else None
+        self._ids = objectives.VocabularyIds(**manifest["vocabulary"])
 
-            self._ids = VocabularyIds(**manifest["vocabulary"])
-
-    def batch(self, indexes: np.ndarray, epochs: np.ndarray, seed: int) -> data.Batch:
-        """The model's features of these examples; text is corrupted by `seed`, epoch and index.
-
-        Args:
-          indexes, epochs: int64 `[rows]`.
-          seed: of the corruption.
-        """
+    def batch(self, indexes: np.ndarray, epochs: np.ndarray, seed: int) -> contract.Batch:
+        """The model's features of examples int64 `[rows]` of epochs `[rows]`; `seed`, epoch and index corrupt text."""
         if self._objective is None:
-            columns = {name: self._read(name, indexes, self._lengths[name])[0] for name in ("inputs", "targets")}
-        else:
-            columns = self._corrupt(indexes, epochs, seed)
-        return data.encoder_decoder_features(columns["inputs"], columns["targets"])
-
-    def _corrupt(self, indexes: np.ndarray, epochs: np.ndarray, seed: int) -> dict[str, np.ndarray]:
-        assert self._objective is not None
+            inputs, targets = (self._read(name, indexes, self._lengths[name])[0] for name in ("inputs", "targets"))
+            return contract.encoder_decoder_features(inputs, targets)
         windows, lengths = self._read("tokens", indexes, self.manifest["features"]["tokens"]["longest"])
         seeds = mix(mix(mix(np.uint64(seed % 2**64)) + epochs.astype(np.uint64)) + indexes.astype(np.uint64))
-        inputs, inputs_lengths, targets, targets_lengths = self._objective.corrupt(windows, lengths, seeds, self._ids)
-        del inputs_lengths, targets_lengths
+        inputs, _, targets, _ = self._objective.corrupt(windows, lengths, seeds, self._ids)
         mode = np.array(self.manifest["mode"], np.int32)
         inputs = np.concatenate([np.tile(mode, (len(indexes), 1)), inputs], axis=1)
-        return {
-            name: np.pad(x, [(0, 0), (0, max(self._lengths[name] - x.shape[1], 0))])[:, : self._lengths[name]]
-            for name, x in (("inputs", inputs), ("targets", targets))
-        }
+        padded = [
+            np.pad(x, [(0, 0), (0, max(length - x.shape[1], 0))])[:, :length]
+            for x, length in ((inputs, self._lengths["inputs"]), (targets, self._lengths["targets"]))
+        ]
+        return contract.encoder_decoder_features(*padded)
 
     def _read(self, name: str, indexes: np.ndarray, longest: int) -> tuple[np.ndarray, np.ndarray]:
         """Tokens int32 `[rows, longest]`, padded with 0, and how many each row has, `[rows]`."""
@@ -122,9 +107,9 @@ class Cache:
 
 
 class CachedBatches:
-    """This host's rows of the batches of a cache, for ever. Implements `limba.data.BatchIterator`."""
+    """This host's rows of the batches of a cache, for ever. Implements `limba.data.contract.BatchIterator`."""
 
-    def __init__(self, cache: Cache, config: data.DatasetConfig, process_index: int, process_count: int):
+    def __init__(self, cache: Cache, config: contract.DatasetConfig, process_index: int, process_count: int):
         if config.batch_size % process_count:
             raise ValueError(f"A batch of {config.batch_size} does not divide by {process_count} hosts.")
         self._cache = cache
@@ -143,15 +128,15 @@ class CachedBatches:
     def __iter__(self) -> "CachedBatches":
         return self
 
-    def __next__(self) -> data.Batch:
+    def __next__(self) -> contract.Batch:
         assert self._seed is not None
-        epochs, places = np.divmod(self._batches * self._config.batch_size + self._rows, self._cache.num_examples)
-        indexes = places
+        epochs, numbers = np.divmod(self._batches * self._config.batch_size + self._rows, self._cache.num_examples)
+        indexes = numbers
         if self._config.shuffle:
             # A batch can touch several epochs of a small cache.
             for epoch in np.unique(epochs):
-                mine = epochs == epoch
-                indexes[mine] = permute(places[mine], self._cache.num_examples, self._seed, int(epoch))
+                is_of_epoch = epochs == epoch
+                indexes[is_of_epoch] = permute(numbers[is_of_epoch], self._cache.num_examples, self._seed, int(epoch))
         self._batches += 1
         return self._cache.batch(indexes, epochs, self._seed)
 
@@ -166,7 +151,7 @@ class CachedBatches:
         if _STATE not in state:
             raise ValueError(
                 f"The saved data position has no {_STATE!r}, only {sorted(state)}: the run began with another source. "
-                "Go on with that, or start a new run in another directory."
+                "Resume with that source, or start a new run in another directory."
             )
         saved = json.loads(state[_STATE])
         if self._config.seed is None:
@@ -178,8 +163,8 @@ class CachedBatches:
         ]
         if differences:
             raise ValueError(
-                f"The saved data position ({_STATE}) belongs to other data: {'; '.join(differences)}. Restore what it "
-                "was, or start a new run in another directory."
+                f"The saved data position ({_STATE}) belongs to other data: {'; '.join(differences)}. Restore the "
+                "old values, or start a new run in another directory."
             )
         self._batches = saved["batches"]
 
@@ -199,7 +184,7 @@ class CachedBatches:
 class CachedEvalBatches:
     """All examples once, in the order of the files; the last batch is filled up with rows of weight 0."""
 
-    def __init__(self, cache: Cache, config: data.DatasetConfig, process_index: int, process_count: int):
+    def __init__(self, cache: Cache, config: contract.DatasetConfig, process_index: int, process_count: int):
         if config.batch_size % process_count:
             raise ValueError(f"An evaluation batch of {config.batch_size} does not divide by {process_count} hosts.")
         self._cache = cache
@@ -208,7 +193,7 @@ class CachedEvalBatches:
         rows = config.batch_size // process_count
         self._rows = slice(process_index * rows, (process_index + 1) * rows)
 
-    def __iter__(self) -> Iterator[data.Batch]:
+    def __iter__(self) -> Iterator[contract.Batch]:
         for start in range(0, self._cache.num_examples, self._batch_size):
             indexes = np.arange(start, start + self._batch_size)
             exists = indexes < self._cache.num_examples
@@ -217,15 +202,11 @@ class CachedEvalBatches:
 
 
 def get_dataset(
-    cfg: data.DatasetConfig, shard_id: int, num_shards: int, feature_converter_cls: Any, directory: str = ""
-) -> data.BatchIterator:
-    """The training stream of a cache: a `limba.data.GetDatasetFn`, once gin has bound the directory.
+    cfg: contract.DatasetConfig, shard_id: int, num_shards: int, feature_converter_cls: Any, directory: str = ""
+) -> contract.BatchIterator:
+    """The training stream of a cache: a `limba.data.contract.GetDatasetFn`, once gin has bound the directory.
 
-    Args:
-      cfg: what to read.
-      shard_id, num_shards: this host, and how many there are.
-      feature_converter_cls: must be SeqIO's `EncDecFeatureConverter`, or its name.
-      directory: what `limba cache --out` was given.
+    The feature converter must be SeqIO's `EncDecFeatureConverter`, or its name.
 
     Raises:
       FileNotFoundError, ValueError: as `Cache`.
@@ -234,20 +215,20 @@ def get_dataset(
 
 
 def get_eval_datasets(
-    cfg: data.DatasetConfig,
+    cfg: contract.DatasetConfig,
     shard_id: int,
     num_shards: int,
     eval_steps: int | None,
     feature_converter_cls: Any,
     directory: str = "",
-) -> data.EvalBatches:
-    """The evaluation set of a cache: a `limba.data.GetEvalDatasetFn`; see `get_dataset`. A seed of None means 0."""
+) -> contract.EvalBatches:
+    """The evaluation set of a cache: a `contract.GetEvalDatasetFn`; see `get_dataset`. A seed of None means 0."""
     del eval_steps  # Batches are made when they are asked for.
     cache = _open(directory, cfg, feature_converter_cls)
     return {cfg.name: CachedEvalBatches(cache, cfg, shard_id, num_shards)}
 
 
-def _open(directory: str, config: data.DatasetConfig, feature_converter: Any) -> Cache:
+def _open(directory: str, config: contract.DatasetConfig, feature_converter: Any) -> Cache:
     if not directory:
         raise ValueError(
             "Bind cached_data.get_dataset.directory (and get_eval_datasets.directory): where the cache is."
@@ -259,13 +240,12 @@ def _open(directory: str, config: data.DatasetConfig, feature_converter: Any) ->
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What a cache says of itself; raises ValueError if that is damaged."""
+    """The manifest of a cache; raises ValueError if it is damaged."""
+    file = folder / "manifest.json"
     try:
-        return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        return json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(
-            f"{folder / 'manifest.json'} is damaged ({error}). Remove {folder} and make it anew."
-        ) from error
+        raise ValueError(f"{file} is damaged ({error}). Remove {folder} and make it again.") from error
 
 
 def describe_files(paths: list[str]) -> dict[str, dict[str, int]]:
@@ -273,17 +253,17 @@ def describe_files(paths: list[str]) -> dict[str, dict[str, int]]:
     return {path: {**_stat(Path(path)), "crc32": _checksum(Path(path))} for path in paths if Path(path).is_file()}
 
 
-def check_files(files: Mapping[str, Mapping[str, int]], what: str, remedy: str) -> None:
-    """Raises ValueError if a file has another content than `describe_files` saw. One that is not here says nothing."""
+def check_files(files: Mapping[str, Mapping[str, int]], problem: str, remedy: str) -> None:
+    """Raises ValueError if a file has changed since `describe_files`; files that are not here are not checked."""
     for path, before in files.items():
         if not Path(path).is_file():
             continue
         now = _stat(Path(path))
-        # A copy has another time, so the content decides; it is read only where the time makes one wonder.
+        # A copy has another time, so the content decides; it is read only where the time differs.
         if now["size"] != before["size"] or (
             now["time_ns"] != before["time_ns"] and _checksum(Path(path)) != before["crc32"]
         ):
-            raise ValueError(f"{what}: {path} has changed since. {remedy}")
+            raise ValueError(f"{problem}: {path} has changed since. {remedy}")
 
 
 def _stat(path: Path) -> dict[str, int]:
@@ -298,8 +278,8 @@ def _checksum(path: Path) -> int:
     return checksum
 
 
-def permute(places: np.ndarray, size: int, seed: int, epoch: int) -> np.ndarray:
-    """Where a permutation of `range(size)` sends these places; another one for every seed and epoch.
+def permute(numbers: np.ndarray, size: int, seed: int, epoch: int) -> np.ndarray:
+    """These numbers in a permutation of `range(size)`, another one for every seed and epoch.
 
     A Feistel network over the next power of four, walked on until a number lies in the range (Black and Rogaway,
     "Ciphers with arbitrary finite domains", 2002): no table, whatever the size.
@@ -314,15 +294,54 @@ def permute(places: np.ndarray, size: int, seed: int, epoch: int) -> np.ndarray:
             left, right = right, left ^ (mix(right + key) & mask)
         return (left << np.uint64(half)) | right
 
-    values = encrypt(places.astype(np.uint64))
+    values = encrypt(numbers.astype(np.uint64))
     while (outside := values >= size).any():
         values[outside] = encrypt(values[outside])
     return values.astype(np.int64)
 
 
-def _load_object(description: Mapping[str, Any]) -> Any:
-    """An objective of `tasks`, which imports no TensorFlow, of what the manifest says of it."""
+def describe_objective(objective: objectives.Objective) -> dict[str, Any]:
+    """An objective as a manifest has it.
+
+    Raises:
+      ValueError: if `load_objective` would not give the same objective.
+    """
+    kind = type(objective)
+    module = "tasks.objectives" if kind.__module__.startswith("tasks.objectives.") else kind.__module__
+    try:
+        description = json.loads(json.dumps({"class": f"{module}.{kind.__qualname__}", "arguments": vars(objective)}))
+        loaded = load_objective(description)
+    except (TypeError, ValueError) as error:
+        loaded = error
+    if loaded != objective or module == "__main__":
+        raise ValueError(
+            f"A cache cannot name the objective {objective!r} of {module} so that it is found again ({loaded!r}). Make "
+            "it a frozen dataclass at the top of a module that can be imported, with numbers, texts or lists as fields."
+        )
+    return description
+
+
+def load_objective(description: Mapping[str, Any]) -> Any:
+    """The objective of a manifest: one of ours, or of a package that can be imported.
+
+    Raises:
+      ValueError: if its class cannot be imported, is no objective, or does not have these fields.
+    """
     module, _, name = description["class"].rpartition(".")
-    if not module.startswith("tasks."):
-        raise ValueError(f"The cache names the objective {description['class']!r}, which is not one of tasks.*.")
-    return getattr(importlib.import_module(module), name)(**description["arguments"])
+    if module.startswith("tasks.") and name in objectives.__all__:
+        module = "tasks.objectives"  # Older caches name the module in which it was.
+    try:
+        kind = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"The cache needs the objective {description['class']!r}, which cannot be imported ({error}). Put the "
+            "package that it is of on PYTHONPATH."
+        ) from error
+    # Nothing is called that a file names, unless it is an objective.
+    if missing := objectives.missing_names(kind):
+        raise ValueError(f"The cache names {description['class']!r} as its objective, which lacks {missing}.")
+    try:
+        return kind(**description["arguments"])
+    except TypeError as error:
+        objective = description["class"]
+        raise ValueError(f"The objective {objective!r} has changed since the cache was made: {error}.") from error

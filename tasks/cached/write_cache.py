@@ -1,4 +1,4 @@
-"""Tokenizes a task once, into files that any number of hosts read by index without TensorFlow: `limba.cached_data`.
+"""Tokenizes a task once, into files that any number of hosts read by index: `tasks.cached.cached_data`.
 
 limba cache my_task --module my_tasks --sequence_length inputs=512,targets=114 --out cached/my_task
 """
@@ -13,11 +13,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import seqio
 import tqdm
 
-from limba import cached_data, data
-from tasks import fingerprints, objectives, preprocessors, providers, readers, streams, vocabularies
+from limba.data import contract
+from tasks import objectives, task_batches
+from tasks.cached import cached_data
+from tasks.pipeline import blocks, fingerprints, readers, streams
+from tasks.pretraining import denoising
+from tasks.registry import providers, rows
+from tasks.registry.tasks import is_mixture
+from tasks.vocabularies import sentencepiece_models
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,33 +40,32 @@ class _KeepWindows:
         return objectives.CorruptedBatch(tokens, lengths, one, one[:, 0].astype(np.int64))
 
 
-def write_cache(task: seqio.Task, split: str, lengths: Mapping[str, int], directory: str | Path, seed: int = 0) -> Path:
+def write_cache(task: Any, split: str, lengths: Mapping[str, int], directory: str | Path, seed: int = 0) -> Path:
     """Writes the cache of one split, and returns its folder. A cache that is there and up to date is left as it is.
 
-    A pre-training task (a source of `tasks.sources` and a `preprocessors.Denoise`) is kept as windows of tokens, which
-    are corrupted when they are read, anew in every epoch. Of any other task the finished examples of one epoch are
-    kept: what its preprocessors draw at random is then the same in every epoch.
+    A pre-training task (a source of `tasks.sources.corpora` and a `Denoise`) is kept as windows of tokens, which are
+    corrupted when they are read, differently in every epoch. Of any other task the finished examples of one epoch are
+    kept: random choices of its preprocessors are then the same in every epoch.
 
     Args:
       task: not a mixture.
-      split: a split of the task.
-      lengths: tokens per feature.
+      split, lengths: of the task, and tokens per feature.
       directory: gets a folder named for the split.
-      seed: of what preprocessors draw at random.
+      seed: of the preprocessors' random choices.
 
     Raises:
-      ValueError, FileNotFoundError: for whatever is wrong with the task, and if the folder has something else.
+      ValueError, FileNotFoundError: if something is wrong with the task, and if the folder is no cache of it.
       RuntimeError: if the corpus cannot be read to its end.
       OSError: if the cache cannot be written. Nothing is left of one that is not whole.
     """
-    if not isinstance(task, seqio.Task):
+    if is_mixture(task):
         raise ValueError(f"{task.name!r} is a mixture; cache its tasks one by one, and mix where they are read.")
-    config = data.DatasetConfig(task, lengths, split, 1, shuffle=False, seed=seed, num_readers=1)
-    stream = streams.Stream.open(config, "EncDecFeatureConverter", None)
+    config = contract.DatasetConfig(task, lengths, split, 1, shuffle=False, seed=seed, num_readers=1)
+    stream = task_batches.open_stream(config, "EncDecFeatureConverter")
     if set(lengths) != {"inputs", "targets"}:
         raise ValueError(f"A cache holds the features inputs and targets; --sequence_length has {sorted(lengths)}.")
     step = task.preprocessors[0]
-    keeps_windows = len(task.preprocessors) == 1 and isinstance(step, preprocessors.Denoise)
+    keeps_windows = len(task.preprocessors) == 1 and isinstance(step, denoising.Denoise)
     keeps_windows = keeps_windows and stream.reads_chunks(task)
     manifest = _describe(task, stream, seed, step if keeps_windows else None)
     folder = Path(directory).expanduser().absolute() / split
@@ -72,14 +76,14 @@ def write_cache(task: seqio.Task, split: str, lengths: Mapping[str, int], direct
             raise ValueError(
                 f"{folder} has a cache of other data: {'; '.join(differences)}. Remove it, or give another --out."
             )
-        remedy = f"Remove {folder} to make it anew."
+        remedy = f"Remove {folder} to make it again."
         cached_data.check_files(before["files"], f"The cache {folder} is stale", remedy)
         return folder
     if folder.exists():
         raise ValueError(f"{folder} is there, and is no cache. Remove it, or give another --out.")
 
     unfinished = folder.with_name(f"{split}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)  # what a kill left
+    shutil.rmtree(unfinished, ignore_errors=True)  # left by a killed process
     try:
         unfinished.mkdir(parents=True)
         _write(unfinished, manifest, task, stream, seed, step if keeps_windows else None)
@@ -95,22 +99,20 @@ def write_cache(task: seqio.Task, split: str, lengths: Mapping[str, int], direct
 def _write(
     folder: Path,
     manifest: dict[str, Any],
-    task: seqio.Task,
+    task: Any,
     stream: streams.Stream,
     seed: int,
-    denoise: preprocessors.Denoise | None,
+    denoise: denoising.Denoise | None,
 ) -> None:
     """Writes the files of a cache, and its manifest when they are whole."""
     split, lengths = stream.config.split, dict(stream.config.task_feature_lengths or {})
-    examples = _windows(task, split, lengths, denoise) if denoise else _examples(task, stream, seed)
+    examples = _windows(task, split, lengths, denoise) if denoise else _finished(stream, task, seed)
+    examples = readers.reading(examples, task.name, "windows" if denoise else "examples")
     names = ["tokens"] if denoise else ["inputs", "targets"]
     vocabulary_size = max(feature.vocabulary.vocab_size for feature in task.output_features.values())
     dtype = np.dtype(np.uint16 if vocabulary_size <= 2**16 else np.int32)
     with tqdm.tqdm(examples, desc=f"{task.name}, {split}", unit=" examples", disable=None) as progress:
-        manifest["features"] = _write_features(folder, progress, names, dtype)
-    manifest["num_examples"] = manifest["features"][names[0]].pop("num_examples")
-    for name in names[1:]:
-        manifest["features"][name].pop("num_examples")
+        manifest["features"], manifest["num_examples"] = _write_features(folder, progress, names, dtype)
     if not manifest["num_examples"]:
         raise ValueError(f"Split {split!r} of {task.name!r} has no example.")
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1, ensure_ascii=False), encoding="utf-8")
@@ -118,7 +120,7 @@ def _write(
 
 def _write_features(
     folder: Path, examples: Iterator[Mapping[str, np.ndarray]], names: list[str], dtype: np.dtype
-) -> dict[str, dict[str, Any]]:
+) -> tuple[dict[str, dict[str, Any]], int]:
     files = {name: (folder / f"{name}.tokens").open("wb") for name in names}
     lengths: dict[str, list[int]] = {name: [] for name in names}
     try:
@@ -131,19 +133,15 @@ def _write_features(
             file.close()
     for name in names:
         np.save(folder / f"{name}.ends.npy", np.cumsum(lengths[name], dtype=np.int64))
-    return {
-        name: {
-            "dtype": dtype.name,
-            "bytes": sum(lengths[name]) * dtype.itemsize,
-            "longest": max(lengths[name], default=0),
-            "num_examples": len(lengths[name]),
-        }
-        for name in names
+    features = {
+        name: {"dtype": dtype.name, "bytes": sum(of_each) * dtype.itemsize, "longest": max(of_each, default=0)}
+        for name, of_each in lengths.items()
     }
+    return features, len(lengths[names[0]])
 
 
 def _windows(
-    task: seqio.Task, split: str, lengths: Mapping[str, int], step: preprocessors.Denoise
+    task: Any, split: str, lengths: Mapping[str, int], step: denoising.Denoise
 ) -> Iterator[dict[str, np.ndarray]]:
     keep = dataclasses.replace(
         step,
@@ -152,36 +150,33 @@ def _windows(
         sequence_length=lengths,
     )
     num_mode_tokens = len(step.mode_tokens(task.output_features))
-    for example in readers.read(
-        keep(task.source.get_dataset(split, shuffle=False, num_epochs=1)), task.name, "windows"
-    ):
-        yield {"tokens": example["inputs"][num_mode_tokens:]}
+    documents = task.source.chunks_of(split, shuffle=False, seed=0).documents(num_epochs=1)
+    for made in blocks.preprocessor([keep])(documents, 0):
+        windows = made["inputs"]
+        for window, length in zip(windows.padded, windows.lengths, strict=True):
+            yield {"tokens": window[num_mode_tokens:length]}
 
 
-def _examples(task: seqio.Task, stream: streams.Stream, seed: int) -> Iterator[dict[str, np.ndarray]]:
-    yield from readers.read(stream.examples(task, seed, reader=0, num_readers=1, num_epochs=1), task.name, "examples")
+def _finished(stream: streams.Stream, task: Any, seed: int) -> Iterator[dict[str, np.ndarray]]:
+    for block in stream.examples(task, streams.ReadPlan(seed, num_epochs=1)):
+        for i in range(rows.num_rows(block)):
+            yield {name: block[name][i][block[name][i] != 0] for name in ("inputs", "targets")}
 
 
-def _describe(
-    task: seqio.Task, stream: streams.Stream, seed: int, denoise: preprocessors.Denoise | None
-) -> dict[str, Any]:
-    """The manifest, without what is counted when the cache is written."""
+def _describe(task: Any, stream: streams.Stream, seed: int, denoise: denoising.Denoise | None) -> dict[str, Any]:
+    """The manifest, without the counts, which are known when the cache is written."""
     config = stream.config
     vocabulary = task.output_features["targets"].vocabulary
     files = list(task.source.list_shards(config.split)) if stream.reads_chunks(task) else []
     for feature in task.output_features.values():
         files.append(str(getattr(feature.vocabulary, "sentencepiece_model_file", "")))
-    objective = None
-    if denoise is not None:
-        kind = type(denoise.objective)
-        objective = {"class": f"{kind.__module__}.{kind.__qualname__}", "arguments": vars(denoise.objective)}
     return {
         "task": task.name,
         "split": config.split,
         "lengths": dict(config.task_feature_lengths or {}),
-        "objective": objective,
+        "objective": cached_data.describe_objective(denoise.objective) if denoise else None,
         "mode": denoise.mode_tokens(task.output_features) if denoise else [],
-        "vocabulary": dataclasses.asdict(vocabularies.ids_of(vocabulary)),
+        "vocabulary": dataclasses.asdict(sentencepiece_models.ids_of(vocabulary)),
         "files": cached_data.describe_files(list(dict.fromkeys(files))),
         "fingerprint": json.loads(json.dumps(stream.fingerprint(seed, 1))),
     }
@@ -189,20 +184,19 @@ def _describe(
 
 def _parse_lengths(text: str) -> dict[str, int]:
     try:
-        lengths = {name: int(length) for name, length in (part.split("=") for part in text.split(","))}
+        return {name: int(length) for name, length in (part.split("=") for part in text.split(","))}
     except ValueError:
         raise ValueError(f"--sequence_length is {text!r}; write it like inputs=512,targets=114.") from None
-    return lengths
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="limba cache", description=__doc__.partition("\n")[0])
-    parser.add_argument("task", help="a task in the SeqIO registry")
+    parser.add_argument("task", help="a registered task")
     parser.add_argument("--module", help="the module that registers it, such as tasks.quickstart")
     parser.add_argument("--split", default="train", help="splits, separated by commas (train)")
     parser.add_argument("--sequence_length", required=True, help="such as inputs=512,targets=114")
     parser.add_argument("--out", required=True, help="the folder of the cache; each split gets a folder in it")
-    parser.add_argument("--seed", type=int, default=0, help="of what preprocessors draw at random (0)")
+    parser.add_argument("--seed", type=int, default=0, help="of the preprocessors' random choices (0)")
     args = parser.parse_args(argv)
     try:
         task = providers.find_provider(args.task, args.module)
@@ -211,7 +205,7 @@ def main(argv: list[str] | None = None) -> None:
             folder = write_cache(task, split, lengths, args.out, args.seed)
             manifest = cached_data.read_manifest(folder)
             size = sum(file.stat().st_size for file in folder.iterdir())
-            kept = "windows, corrupted anew in every epoch" if manifest["objective"] else "examples, as they are"
+            kept = "windows, corrupted differently in every epoch" if manifest["objective"] else "examples, as they are"
             print(f"{folder}: {manifest['num_examples']} {kept}, {size / 1e6:.1f} MB")
     except (ValueError, OSError, RuntimeError) as error:  # A shard that stays broken is a RuntimeError.
         sys.exit(f"error: {error}")

@@ -1,8 +1,8 @@
-"""Diacritics of text: what a language's marks are, the same text without them, and sentences to learn from.
+"""Diacritics of text: the marks of a language, text without them, and sentences to learn from.
 
 Only marks are taken off: a letter of the language's script keeps its base, everything else (punctuation, quotes,
-digits, emoji, other scripts) stays what it was. Marks are what Unicode decomposes into a letter and combining
-characters, and the few letters beside them that a language's row says, such as Polish ł.
+digits, emoji, other scripts) stays as it is. A letter has marks if Unicode decomposes it into a letter and
+combining characters, or if a language's row has it, such as Polish ł.
 """
 
 import dataclasses
@@ -21,12 +21,12 @@ _SENTENCE_ENDS = re.compile(r"""(?<=[.!?…])["'”’»)\]]*\s+|\s*\n\s*""")
 
 @dataclasses.dataclass(frozen=True)
 class Language:
-    """What diacritics are in a language.
+    """The diacritics of a language.
 
     Attributes:
       letters: its letters with marks, lower case and composed: a vocabulary has to have them, and the diacritic error
         rate counts the places where they could stand. Empty: of any letter of the script.
-      plain: letters that Unicode does not decompose, or that another script writes, with what is typed in their place.
+      plain: letters that Unicode does not decompose, or that another script writes, with the letters typed for them.
       normalized: other forms of its letters, which targets have in their place.
       script: the letters whose marks are taken off, by the beginning of their Unicode names; empty: of none.
       marks: signs that are marks wherever they stand, such as vowel points.

@@ -11,33 +11,32 @@
 import logging
 from collections.abc import Callable, Sequence
 
-from tasks import diacritics, metrics
+from tasks.diacritics import marks
+from tasks.supervised import text_metrics
 
 logger = logging.getLogger(__name__)
 
-# A target word and what was predicted for it; None where there is no such word.
+# A target word and the predicted word; None where there is no such word.
 Pair = tuple[str | None, str | None]
 
 
-def metric(language: str | diacritics.Language | None) -> metrics.MetricFn:
+def metric(language: str | marks.Language | None) -> text_metrics.MetricFn:
     """The metrics of a language; see `diacritics.find_language`.
 
     A metric that is undefined, because no word has marks or there is no letter that could have one, is left out, and a
     warning says so.
     """
-    diacritics.find_language(language)
+    marks.find_language(language)
 
-    def restored_diacritics(targets: Sequence[str], predictions: Sequence[str]) -> metrics.Metrics:
+    def restored_diacritics(targets: Sequence[str], predictions: Sequence[str]) -> text_metrics.Metrics:
         """The metrics of this module over texts with marks.
 
         Raises:
           ValueError: if there are not as many predictions as targets.
         """
-        if len(targets) != len(predictions):
-            raise ValueError(
-                f"There are {len(targets)} targets and {len(predictions)} predictions; each needs its other."
-            )
-        rules = diacritics.rules_of(language)
+        if (a := len(targets)) != (b := len(predictions)):
+            raise ValueError(f"There are {a} targets and {b} predictions; each needs its other.")
+        rules = marks.rules_of(language)
         words = right = marked = marked_right = places = errors = exact = 0
         for target, prediction in zip(targets, predictions, strict=True):
             wanted, given = rules.with_marks(target).split(), rules.with_marks(prediction).split()
@@ -67,7 +66,7 @@ def metric(language: str | diacritics.Language | None) -> metrics.MetricFn:
     return restored_diacritics
 
 
-def _places(want: str, got: str, rules: diacritics.Rules) -> tuple[int, int]:
+def _places(want: str, got: str, rules: marks.Rules) -> tuple[int, int]:
     """How many letters of a target word could have marks, and at how many the prediction differs."""
     plain = rules.without_marks(want)
     might = sum(map(rules.is_place, plain))
@@ -79,7 +78,7 @@ def _places(want: str, got: str, rules: diacritics.Rules) -> tuple[int, int]:
     return might, sum(a != b and rules.is_place(rules.without_marks(a)) for a, b in pairs)
 
 
-def _letters(word: str, rules: diacritics.Rules) -> list[str]:
+def _letters(word: str, rules: marks.Rules) -> list[str]:
     """A word's characters, each with the marks that stand behind it."""
     letters: list[str] = []
     for character in word:
@@ -98,7 +97,7 @@ def align(wanted: Sequence[str], given: Sequence[str], without_marks: Callable[[
     plain = [[without_marks(word) for word in words] for words in (wanted, given)]
     if plain[0] == plain[1]:
         return list(zip(wanted, given, strict=True))
-    # Cost of the best alignment of what follows wanted[i] and given[j]: changes, then words that are not exact.
+    # Cost of the best alignment of wanted[i:] and given[j:]: changes, then words that are not exact.
     rows, columns = len(wanted), len(given)
     best = [[(0, 0)] * (columns + 1) for _ in range(rows + 1)]
     for i in range(rows, -1, -1):
@@ -115,7 +114,7 @@ def align(wanted: Sequence[str], given: Sequence[str], without_marks: Callable[[
 
 
 def _moves(best, wanted, given, plain, i, j):
-    """The costs of a pair, a word that lacks and one that was added, where they are possible, with their steps."""
+    """The costs of a pair, of a missing word and of an added one, where they are possible, with their steps."""
     moves = []
     if i < len(wanted) and j < len(given):
         changes, wrong = best[i + 1][j + 1]

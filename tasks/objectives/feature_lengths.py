@@ -1,4 +1,4 @@
-"""Pre-training objectives: how a window of text becomes `inputs` and `targets`, and how long both are.
+"""How long the features of an objective are; and objectives with the settings of a paper.
 
 NumPy only, so that gin files and planning tools compute lengths without TensorFlow:
 
@@ -13,29 +13,9 @@ and for the other objectives:
 import dataclasses
 from collections.abc import Sequence
 
-from tasks.corruption import CorruptedBatch, Objective, VocabularyIds, example_seeds
-from tasks.span_objectives import IidDenoising, SpanCorruption
-from tasks.text_objectives import BertStyle, Deshuffling, FullLM, PrefixLM
-
-__all__ = [
-    "UL2_DENOISERS",
-    "BertStyle",
-    "CorruptedBatch",
-    "Denoiser",
-    "Deshuffling",
-    "FullLM",
-    "IidDenoising",
-    "Objective",
-    "PrefixLM",
-    "SpanCorruption",
-    "VocabularyIds",
-    "byt5_span_corruption",
-    "example_seeds",
-    "lengths",
-    "mass_style",
-    "span_corruption_lengths",
-    "ul2_lengths",
-]
+from tasks.objectives.objective import Objective
+from tasks.objectives.span_objectives import SpanCorruption
+from tasks.objectives.text_objectives import BertStyle, PrefixLM
 
 
 def lengths(objective: Objective, length: int = 512) -> dict[str, int]:
@@ -69,8 +49,8 @@ class Denoiser:
 
     Attributes:
       name: R, X or S and what it masks; ends the name of its task.
-      objective: what is done to a window.
-      mode: the text in front of the inputs, by which the model is told what is asked of it.
+      objective: makes examples of windows.
+      mode: the text in front of the inputs that tells the model which objective is meant.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Random numbers that are a function of what they are for: no state, the same on every host."""
+"""Random numbers without state: a function of their arguments, the same on every host."""
 
 from typing import Any
 

@@ -1,21 +1,20 @@
-"""What an objective is: the contract of `tasks.preprocessors.Denoise`, and randomness that is a function of a seed."""
+"""What an objective is, and randomness that is a function of a seed."""
 
 import dataclasses
 from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from limba.hashing import mix
+from tasks.objectives.hashing import mix
 
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyIds:
-    """What an objective needs to know of a vocabulary.
+    """The facts about a vocabulary that objectives need.
 
     Attributes:
-      vocab_size: with its sentinels, which are the last ids and count down.
-      num_sentinels: how many of the last ids are sentinels.
-      eos_id: what features end with.
+      vocab_size: with its sentinels, which are the last `num_sentinels` ids and count down.
+      eos_id: the id at the end of features.
     """
 
     vocab_size: int
@@ -28,13 +27,9 @@ class VocabularyIds:
 
 
 class CorruptedBatch(NamedTuple):
-    """Examples, padded with 0 behind their end.
+    """Examples int32 `[batch, length]`, padded with 0 after their end, and their lengths int64 `[batch]`.
 
-    Attributes:
-      inputs: int32 `[batch, inputs_length]`; of width 0 for an objective without inputs.
-      inputs_lengths: int64 `[batch]`.
-      targets: int32 `[batch, targets_length]`.
-      targets_lengths: int64 `[batch]`.
+    Inputs have width 0 for an objective without inputs.
     """
 
     inputs: np.ndarray
@@ -44,7 +39,9 @@ class CorruptedBatch(NamedTuple):
 
 
 class Objective(Protocol):
-    """What a preprocessor needs to know about an objective.
+    """How windows of text become examples. A class of your own with these names is one.
+
+    `limba cache` writes an objective as its class and fields: make it a frozen dataclass at the top of a module.
 
     Attributes:
       main_feature: the feature whose length decides the others: `inputs`, or `targets` where there are no inputs.
@@ -85,24 +82,30 @@ class Objective(Protocol):
         ...
 
 
+def missing_names(kind: type) -> list[str]:
+    """The names of the protocol `Objective` that a class lacks."""
+    names = (*Objective.__annotations__, *(name for name in vars(Objective) if not name.startswith("_")))
+    return [name for name in names if not hasattr(kind, name) and name not in getattr(kind, "__annotations__", ())]
+
+
 # ----------------------------------------------------- randomness -----------------------------------------------------
 
 
 def example_seeds(seed: int, first_index: int, count: int) -> np.ndarray:
-    """One seed per example, uint64 `[count]`: a function of `seed` and the example's index, whatever the batch is."""
+    """One seed per example, uint64 `[count]`: a function of `seed` and the example's index, not of the batch."""
     index = np.arange(first_index, first_index + count, dtype=np.uint64)
     return mix(mix(np.uint64(seed % 2**64)) + index)
 
 
-def random_keys(seeds: np.ndarray, count: int, stream: int) -> np.ndarray:
-    """Random uint64 `[batch, count]` from one seed per row. Streams of one seed are independent."""
-    position = np.arange(count, dtype=np.uint64) + (np.uint64(stream) << np.uint64(32))
+def random_keys(seeds: np.ndarray, count: int, draw: int) -> np.ndarray:
+    """Random uint64 `[batch, count]` from one seed per row. Draws of one seed are independent."""
+    position = np.arange(count, dtype=np.uint64) + (np.uint64(draw) << np.uint64(32))
     return mix(mix(seeds.astype(np.uint64))[:, None] + position[None, :])
 
 
-def random_uniform(seeds: np.ndarray, count: int, stream: int) -> np.ndarray:
+def random_uniform(seeds: np.ndarray, count: int, draw: int) -> np.ndarray:
     """Random float64 `[batch, count]` in `[0, 1)`."""
-    return (random_keys(seeds, count, stream) >> np.uint64(11)) * 2.0**-53
+    return (random_keys(seeds, count, draw) >> np.uint64(11)) * 2.0**-53
 
 
 # ------------------------------------------------------- rows --------------------------------------------------------
@@ -114,16 +117,10 @@ def is_text(tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def keep_tokens(tokens: np.ndarray, keep: np.ndarray, width: int, eos_id: int) -> tuple[np.ndarray, np.ndarray]:
-    """The kept tokens of each row, then EOS, then padding.
-
-    Args:
-      tokens: int32 `[batch, length]`.
-      keep: bool `[batch, length]`.
-      width: of the result, at least the kept tokens of any row plus 1.
-      eos_id: the last token of each row.
+    """The tokens `[batch, length]` of each row where `keep` is true, then EOS, then padding.
 
     Returns:
-      int32 `[batch, width]`, and int64 `[batch]`, the tokens of each row, EOS included.
+      int32 `[batch, width]`, at least the kept tokens of any row plus 1; and int64 `[batch]`, the tokens of each row.
     """
     kept = np.zeros((len(tokens), width), np.int32)
     rows, columns = np.nonzero(keep)

@@ -9,12 +9,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from tasks.corruption import CorruptedBatch, VocabularyIds, is_text, keep_tokens, random_keys, random_uniform
+from tasks.objectives.objective import CorruptedBatch, VocabularyIds, is_text, keep_tokens, random_keys, random_uniform
 
 
 @dataclasses.dataclass(frozen=True)
 class SpanCorruption:
-    """T5's span corruption: each masked span becomes one sentinel, and the targets say what stood there.
+    """T5's span corruption: each masked span becomes one sentinel, and the targets have the spans.
 
     Lengths, noise masks and sentinels follow `t5.data.preprocessors` (`random_spans_helper`,
     `random_spans_noise_mask`, `noise_span_to_unique_sentinel`, `nonnoise_span_to_unique_sentinel`): a window begins
@@ -36,10 +36,8 @@ class SpanCorruption:
     def __post_init__(self):
         if not 0 < self.noise_density < 1:
             raise ValueError(f"noise_density is {self.noise_density}; it must lie between 0 and 1 (T5 uses 0.15).")
-        if self.mean_noise_span_length < 1:
-            raise ValueError(
-                f"mean_noise_span_length is {self.mean_noise_span_length}; a span has at least 1 token (T5 uses 3)."
-            )
+        if (mean := self.mean_noise_span_length) < 1:
+            raise ValueError(f"mean_noise_span_length is {mean}; a span has at least 1 token (T5 uses 3).")
 
     @property
     def name(self) -> str:
@@ -118,8 +116,8 @@ class SpanCorruption:
     ) -> tuple[np.ndarray, np.ndarray]:
         batch, length = tokens.shape
         num_noise_tokens, num_spans = self._num_noise_tokens_and_spans(length)
-        text_spans = _random_segments(length - num_noise_tokens, num_spans, seeds, stream=0)
-        noise_spans = _random_segments(num_noise_tokens, num_spans, seeds, stream=1)
+        text_spans = _random_segments(length - num_noise_tokens, num_spans, seeds, draw=0)
+        noise_spans = _random_segments(num_noise_tokens, num_spans, seeds, draw=1)
         noise_ends = np.cumsum(text_spans + noise_spans, axis=1)
         noise_starts = noise_ends - noise_spans
         text_starts = noise_ends - noise_spans - text_spans
@@ -144,7 +142,7 @@ class SpanCorruption:
         return np.concatenate([inputs, eos], axis=1), np.concatenate([targets, eos], axis=1)
 
 
-def _random_segments(num_items: int, num_segments: int, seeds: np.ndarray, stream: int) -> np.ndarray:
+def _random_segments(num_items: int, num_segments: int, seeds: np.ndarray, draw: int) -> np.ndarray:
     """Lengths of `num_segments` non-empty segments of `num_items` items, uniform over all ways to cut them.
 
     Returns int64 `[batch, num_segments]`.
@@ -153,14 +151,14 @@ def _random_segments(num_items: int, num_segments: int, seeds: np.ndarray, strea
     bounds = np.zeros((batch, num_segments + 1), np.int64)
     bounds[:, -1] = num_items
     if num_segments > 1:
-        keys = random_keys(seeds, num_items - 1, stream)
+        keys = random_keys(seeds, num_items - 1, draw)
         cuts = np.argpartition(keys, num_segments - 2, axis=1)[:, : num_segments - 1]
         bounds[:, 1:-1] = np.sort(cuts, axis=1) + 1
     return np.diff(bounds, axis=1)
 
 
-# Of the random lengths of i.i.d. denoising so many standard deviations above the mean are planned for. This gives the
-# 192 targets that T5's configuration (`iid_15_u_u.gin`) has for 512 inputs; one example in some thousands needs more.
+# Features of i.i.d. denoising are this many standard deviations longer than the mean. This gives the 192 targets that
+# T5's configuration (`iid_15_u_u.gin`) has for 512 inputs; one example in some thousands needs more.
 _DEVIATIONS = 3.5
 
 
@@ -168,9 +166,9 @@ _DEVIATIONS = 3.5
 class IidDenoising:
     """T5's `iid_denoising`: each token is masked independently, and runs of masked tokens become one sentinel.
 
-    Inputs and targets are made as in `SpanCorruption`, but how many tokens and spans there are is left to chance. A
-    window is as long as inputs that have nothing masked. Where chance asks for more targets or sentinels than are
-    planned for, the last masked tokens of the window stay text, so that nothing is cut; T5 cuts the targets.
+    Inputs and targets are made as in `SpanCorruption`, but the numbers of tokens and spans are random. A window is as
+    long as inputs that have nothing masked. Where more targets or sentinels are drawn than there is room for, the last
+    masked tokens of the window stay text, so that nothing is cut; T5 cuts the targets.
 
     Attributes:
       noise_density: the probability with which a token is masked.
@@ -231,8 +229,8 @@ class IidDenoising:
 
     def corrupt(self, tokens: np.ndarray, lengths: np.ndarray, seeds: np.ndarray, ids: VocabularyIds) -> CorruptedBatch:
         text = is_text(tokens, lengths)
-        noise = text & (random_uniform(seeds, tokens.shape[1], stream=0) < self.noise_density)
-        noise = _unmask_what_is_too_much(noise, text, self._num_targets(tokens.shape[1]), ids.num_sentinels)
+        noise = text & (random_uniform(seeds, tokens.shape[1], draw=0) < self.noise_density)
+        noise = _unmask_excess(noise, text, self._num_targets(tokens.shape[1]), ids.num_sentinels)
         inputs = _spans_to_sentinels(tokens, noise, text, ids)
         targets = _spans_to_sentinels(tokens, text & ~noise, text, ids)
         return CorruptedBatch(*inputs, *targets)
@@ -259,7 +257,7 @@ def _spans_to_sentinels(
     return keep_tokens(with_sentinels, text & (~spans | starts), tokens.shape[1] + 1, ids.eos_id)
 
 
-def _unmask_what_is_too_much(noise: np.ndarray, text: np.ndarray, num_targets: int, num_sentinels: int) -> np.ndarray:
+def _unmask_excess(noise: np.ndarray, text: np.ndarray, num_targets: int, num_sentinels: int) -> np.ndarray:
     """The mask without its last tokens in rows that would have more targets, or sentinels, than that."""
     noise_starts, text_starts = _starts(noise), _starts(text & ~noise)
     num_noise_spans, num_text_spans = np.cumsum(noise_starts, axis=1), np.cumsum(text_starts, axis=1)

@@ -8,14 +8,33 @@ from typing import ClassVar
 
 import numpy as np
 
-from tasks.corruption import CorruptedBatch, VocabularyIds, is_text, keep_tokens, random_keys, random_uniform
+from tasks.objectives.objective import CorruptedBatch, VocabularyIds, is_text, keep_tokens, random_keys, random_uniform
 
 # Padding, EOS and unknown are never drawn as random tokens.
 _NUM_RESERVED_TOKENS = 3
 
 
+class _WindowOfInputs:
+    """A window that the inputs have room for, without sentinels: what most of these objectives share."""
+
+    main_feature: ClassVar[str] = "inputs"
+    eos_after_documents: ClassVar[bool] = False
+
+    def raw_length(self, length: int) -> int:
+        """One token less than the inputs, for EOS: T5's `split_tokens_to_inputs_length`."""
+        if length < 3:
+            raise ValueError(f"inputs_length is {length}; an example has at least 3 input tokens.")
+        return length - 1
+
+    def lengths(self, length: int) -> dict[str, int]:
+        return {"inputs": length, "targets": self.raw_length(length) + 1}
+
+    def check_sentinels(self, length: int, num_sentinels: int) -> None:
+        """Nothing is to be checked."""
+
+
 @dataclasses.dataclass(frozen=True)
-class PrefixLM:
+class PrefixLM(_WindowOfInputs):
     """T5's `prefix_lm`: a window is cut in two at a random place; `inputs` are its first part, `targets` the rest.
 
     A window has one token less than the inputs, for EOS. The prefix is drawn evenly from 1 token to all but one,
@@ -24,9 +43,6 @@ class PrefixLM:
     Attributes:
       noise_density: the share of tokens that are targets, on average; at most 0.5, which T5 and UL2 use.
     """
-
-    main_feature: ClassVar[str] = "inputs"
-    eos_after_documents: ClassVar[bool] = False
 
     noise_density: float = 0.5
 
@@ -46,20 +62,14 @@ class PrefixLM:
         shortest = np.round(np.float32(1 - 2 * self.noise_density) * (lengths - 1).astype(np.float32)).astype(np.int64)
         return np.minimum(np.maximum(shortest, 1), lengths - 1)
 
-    def raw_length(self, length: int) -> int:
-        return _window_of_inputs(length)
-
     def lengths(self, length: int) -> dict[str, int]:
         raw_length = self.raw_length(length)
         return {"inputs": length, "targets": raw_length - int(self._shortest_prefix(np.array(raw_length))) + 1}
 
-    def check_sentinels(self, length: int, num_sentinels: int) -> None:
-        """A prefix LM has no sentinels."""
-
     def corrupt(self, tokens: np.ndarray, lengths: np.ndarray, seeds: np.ndarray, ids: VocabularyIds) -> CorruptedBatch:
         shortest = self._shortest_prefix(lengths)
         choices = lengths - shortest
-        prefix = shortest + (random_uniform(seeds, 1, stream=0)[:, 0] * choices).astype(np.int64)
+        prefix = shortest + (random_uniform(seeds, 1, draw=0)[:, 0] * choices).astype(np.int64)
         is_prefix = np.arange(tokens.shape[1]) < prefix[:, None]
         width = tokens.shape[1] + 1
         return CorruptedBatch(
@@ -69,7 +79,7 @@ class PrefixLM:
 
 
 @dataclasses.dataclass(frozen=True)
-class FullLM:
+class FullLM(_WindowOfInputs):
     """T5's `full_lm`: plain language modelling, `targets` only, EOS at the ends of documents and not of windows.
 
     For a decoder on its own. The lengths it is asked for are those of `targets`.
@@ -90,9 +100,6 @@ class FullLM:
     def lengths(self, length: int) -> dict[str, int]:
         return {"targets": self.raw_length(length)}
 
-    def check_sentinels(self, length: int, num_sentinels: int) -> None:
-        """A language model has no sentinels."""
-
     def corrupt(self, tokens: np.ndarray, lengths: np.ndarray, seeds: np.ndarray, ids: VocabularyIds) -> CorruptedBatch:
         del seeds, ids
         lengths = np.asarray(lengths, np.int64)
@@ -101,7 +108,7 @@ class FullLM:
 
 
 @dataclasses.dataclass(frozen=True)
-class BertStyle:
+class BertStyle(_WindowOfInputs):
     """T5's BERT-style masking: some tokens become the first sentinel or a random token; `targets` are the whole text.
 
     T5's `iid_15_r10s90_f`. With `random_token_rate=0` every masked token becomes the sentinel: its MASS-style
@@ -111,9 +118,6 @@ class BertStyle:
       noise_density: the probability with which a token is masked.
       random_token_rate: the share of masked tokens that become a random token of the vocabulary.
     """
-
-    main_feature: ClassVar[str] = "inputs"
-    eos_after_documents: ClassVar[bool] = False
 
     noise_density: float = 0.15
     random_token_rate: float = 0.1
@@ -128,12 +132,6 @@ class BertStyle:
     def name(self) -> str:
         return f"{'bert' if self.random_token_rate else 'mass'}_{self.noise_density:g}"
 
-    def raw_length(self, length: int) -> int:
-        return _window_of_inputs(length)
-
-    def lengths(self, length: int) -> dict[str, int]:
-        return {"inputs": length, "targets": self.raw_length(length) + 1}
-
     def check_sentinels(self, length: int, num_sentinels: int) -> None:
         """Raises ValueError if there is no sentinel to mask with."""
         if num_sentinels < 1:
@@ -141,9 +139,9 @@ class BertStyle:
 
     def corrupt(self, tokens: np.ndarray, lengths: np.ndarray, seeds: np.ndarray, ids: VocabularyIds) -> CorruptedBatch:
         length = tokens.shape[1]
-        noise = random_uniform(seeds, length, stream=0) < self.noise_density
-        is_random = random_uniform(seeds, length, stream=1) < self.random_token_rate
-        drawn = random_keys(seeds, length, stream=2) % np.uint64(ids.vocab_size - _NUM_RESERVED_TOKENS)
+        noise = random_uniform(seeds, length, draw=0) < self.noise_density
+        is_random = random_uniform(seeds, length, draw=1) < self.random_token_rate
+        drawn = random_keys(seeds, length, draw=2) % np.uint64(ids.vocab_size - _NUM_RESERVED_TOKENS)
         replacement = np.where(is_random, drawn.astype(np.int32) + _NUM_RESERVED_TOKENS, ids.first_sentinel)
         text = is_text(tokens, lengths)
         return CorruptedBatch(
@@ -153,38 +151,19 @@ class BertStyle:
 
 
 @dataclasses.dataclass(frozen=True)
-class Deshuffling:
+class Deshuffling(_WindowOfInputs):
     """T5's deshuffling (`all_permute`): `inputs` are the tokens of a window in random order, `targets` the text."""
-
-    main_feature: ClassVar[str] = "inputs"
-    eos_after_documents: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
         return "deshuffling"
 
-    def raw_length(self, length: int) -> int:
-        return _window_of_inputs(length)
-
-    def lengths(self, length: int) -> dict[str, int]:
-        return {"inputs": length, "targets": self.raw_length(length) + 1}
-
-    def check_sentinels(self, length: int, num_sentinels: int) -> None:
-        """Deshuffling has no sentinels."""
-
     def corrupt(self, tokens: np.ndarray, lengths: np.ndarray, seeds: np.ndarray, ids: VocabularyIds) -> CorruptedBatch:
         text = is_text(tokens, lengths)
         # Padding stays behind the text: no key is greater.
-        keys = np.where(text, random_keys(seeds, tokens.shape[1], stream=0) >> np.uint64(1), ~np.uint64(0))
+        keys = np.where(text, random_keys(seeds, tokens.shape[1], draw=0) >> np.uint64(1), ~np.uint64(0))
         shuffled = np.take_along_axis(tokens, np.argsort(keys, axis=1, kind="stable"), axis=1)
         width = tokens.shape[1] + 1
         return CorruptedBatch(
             *keep_tokens(shuffled, text, width, ids.eos_id), *keep_tokens(tokens, text, width, ids.eos_id)
         )
-
-
-def _window_of_inputs(length: int) -> int:
-    """One token less than the inputs, for EOS: T5's `split_tokens_to_inputs_length`."""
-    if length < 3:
-        raise ValueError(f"inputs_length is {length}; an example has at least 3 input tokens.")
-    return length - 1

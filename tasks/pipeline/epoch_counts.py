@@ -9,8 +9,8 @@ import numpy as np
 class EpochCounter:
     """Counts the examples of one reader by task and epoch.
 
-    The epoch that an example belongs to comes from its document. How much of an epoch is over is known as soon as one
-    epoch has ended and so many examples have been counted; until then the fraction is left out. A shuffle buffer mixes
+    The epoch that an example belongs to comes from its document. The length of an epoch is known when the first
+    one has ended; until then the fraction is left out. A shuffle buffer mixes
     the end of an epoch with the beginning of the next, and a new epoch counts from its first example on.
     """
 

@@ -1,4 +1,4 @@
-"""What a saved position or a cache belongs to, as text and numbers that are the same in every process."""
+"""Fingerprints of the data that a saved position or a cache belongs to; they are the same in every process."""
 
 import dataclasses
 import functools
@@ -6,17 +6,18 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import seqio
+from tasks.vocabularies import SentencePieceVocabulary, without_tensorflow
 
 
-def of_vocabulary(vocabulary: seqio.Vocabulary) -> list[int]:
+def of_vocabulary(vocabulary: Any) -> list[int]:
     """Its size, and a checksum of its pieces."""
-    pieces = vocabulary.sp_model if isinstance(vocabulary, seqio.SentencePieceVocabulary) else b""
+    vocabulary = without_tensorflow(vocabulary)
+    pieces = vocabulary.sp_model if isinstance(vocabulary, SentencePieceVocabulary) else b""
     return [vocabulary.vocab_size, zlib.crc32(pieces)]
 
 
 def describe(step: Any) -> str:
-    """A preprocessor as text that is the same in every process: no addresses."""
+    """A preprocessor as text, without addresses of objects."""
     if isinstance(step, functools.partial):
         arguments = [describe(x) for x in step.args] + [f"{k}={describe(v)}" for k, v in step.keywords.items()]
         return f"{describe(step.func)}({', '.join(arguments)})"
@@ -33,7 +34,7 @@ def describe(step: Any) -> str:
 
 
 def differences(saved: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """What differs between two fingerprints, as "seed was 3 and is 4"."""
+    """The differences between two fingerprints, as "seed was 3 and is 4"."""
     for key in sorted({*saved, *now}):
         before, after = saved.get(key), now.get(key)
         if isinstance(before, Mapping) and isinstance(after, Mapping):

@@ -1,37 +1,54 @@
 """Logical readers: endless batches of their rows of the global batch, and a position that is saved and restored."""
 
 import dataclasses
-import itertools
+import functools
 import json
-import logging
 import pathlib
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
-import tensorflow as tf
 
-from limba import data
-from tasks import fingerprints
-from tasks.epochs import EpochCounter
-from tasks.open_iterators import close_at_exit
-from tasks.positions import POSITION_SIZE, Place, Position
-from tasks.streams import Stream
+from limba.data import contract
+from tasks.pipeline import fingerprints
+from tasks.pipeline.epoch_counts import EpochCounter
+from tasks.pipeline.positions import POSITION_SIZE, Position, TaskPosition
+from tasks.pipeline.read_ahead import ReadAhead
+from tasks.pipeline.streams import ReadPlan, Stream
+from tasks.registry.rows import Rows
 
-logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+# What documents, preprocessors and vocabularies raise; anything else is a mistake of a programmer's.
+UNREADABLE = (ValueError, TypeError, KeyError, IndexError, OSError, RuntimeError)
+
+
+class Batches(Protocol):
+    """Open batches of a reader; `close` ends them."""
+
+    def __next__(self) -> Rows: ...
+
+    def close(self) -> None: ...
+
+
+OpenBatches = Callable[[ReadPlan], Batches]
+
+
+def read_in_thread(stream: Stream, num_rows: int, plan: ReadPlan) -> Batches:
+    """The batches of a plan, made in advance by a thread."""
+    return ReadAhead(stream.batches(num_rows, plan), stream.num_batches_ahead(num_rows, plan.num_readers))
 
 
 class Reader(Protocol):
     """One logical reader: endless batches of its rows, and where it is."""
 
     state_name: str
-    epochs: EpochCounter
+    epoch_counter: EpochCounter
 
     def __next__(self) -> dict[str, np.ndarray]: ...
 
     def advance(self) -> None:
-        """The last batch was taken: a position that is saved from here on is behind it."""
+        """Moves the position that `save` writes behind the last batch."""
         ...
 
     def save(self) -> bytes: ...
@@ -44,74 +61,90 @@ class Reader(Protocol):
 
 
 class CountedReader:
-    """A reader of sources that can begin anywhere. Its state is a few counters, as JSON."""
+    """A reader of sources that can begin anywhere. Its state is a few counters, as JSON.
 
-    def __init__(self, stream: Stream, reader: int, layout: data.ReaderLayout, seed: int):
+    Args:
+      open_batches: makes the batches of a plan; None makes them in a thread of this process.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        reader: int,
+        layout: contract.ReaderRows,
+        seed: int,
+        open_batches: OpenBatches | None = None,
+    ):
         self._stream = stream
         self._reader = reader
         self._layout = layout
+        self._open_batches = open_batches or functools.partial(read_in_thread, stream, layout.rows_per_reader)
         self.state_name = f"reader-{reader:04d}-of-{layout.num_readers:04d}.json"
-        self.epochs = EpochCounter()
-        self._open(seed, Place(), 0)
-        close_at_exit(self)
+        self.epoch_counter = EpochCounter()
+        self._iterator: Any = None
+        self._open(seed, Position(), 0)
 
-    def _open(self, seed: int, place: Place, batches: int) -> None:
-        self._seed, self._place, self._batches = seed, place, batches
-        layout = self._layout
-        dataset = self._stream.batches(layout.rows_per_reader, seed, self._reader, layout.num_readers, place=place)
-        self._iterator: Any = iter(dataset.prefetch(2))
+    def _open(self, seed: int, position: Position, batches: int) -> None:
+        if self._iterator is not None:
+            self._iterator.close()
+        self._seed, self._position, self._batches = seed, position, batches
+        self._plan = ReadPlan(seed, self._reader, self._layout.num_readers, position=position)
+        self._iterator = self._open_batches(self._plan)
 
     def __next__(self) -> dict[str, np.ndarray]:
-        batch = next_batch(self._iterator, self._stream.config.name, self._batches)
+        try:
+            batch = dict(next(self._iterator))
+        except UNREADABLE as error:
+            raise failed(error, self._stream.config.name, self._batches) from error
         tasks = self._stream.tasks_of(batch)
         if "position" in batch:
             self._seen = batch["position"][:, 0], batch.pop("epoch")
         else:  # Packed rows have the positions of all tasks where their group begins.
             position = batch["positions"].reshape(-1, POSITION_SIZE)
             self._seen = position[:, 0], position[:, 1]
-        self._next_place = self._place.after(batch)
+        self._next_position = self._position.after(batch)
         return self._stream.to_model_features(batch) | tasks
 
     def advance(self) -> None:
         self._batches += 1
-        self._place = self._next_place
-        self.epochs.add(*self._seen)
+        self._position = self._next_position
+        self.epoch_counter.add(*self._seen)
 
     def close(self) -> None:
         """Ends reading for good."""
-        self._iterator = None
+        self._iterator.close()
 
     def save(self) -> bytes:
         position = {}
-        for number, place in sorted(self._place.positions.items()):
+        for number, start in sorted(self._position.positions.items()):
             task = self._stream.tasks[number]
-            file = pathlib.PurePath(task.source.list_shards(self._stream.config.split)[place.shard]).name
-            position[task.name] = {**dataclasses.asdict(place), "file": file}
+            file = pathlib.PurePath(task.source.list_shards(self._stream.config.split)[start.shard]).name
+            position[task.name] = {**dataclasses.asdict(start), "file": file}
         state = {
             "batches": self._batches,
             "position": position,
-            "examples": self._place.examples,
-            "rows": self._place.rows,
-            "epochs": self.epochs.save(),
+            "examples": self._position.examples,
+            "rows": self._position.rows,
+            "epochs": self.epoch_counter.save(),
             "fingerprint": self._stream.fingerprint(self._seed, self._layout.num_readers),
         }
         return json.dumps(state, indent=1, ensure_ascii=False).encode()
 
     def check(self, state: bytes) -> None:
-        check_fingerprint(
-            self._load(state)["fingerprint"], self._stream, self._seed, self._layout.num_readers, self.state_name
-        )
+        saved = self._load(state)["fingerprint"]
+        check_fingerprint(saved, self._stream, self._seed, self._layout.num_readers, self.state_name)
 
     def restore(self, state: bytes) -> None:
         saved = self._load(state)
         numbers = {task.name: number for number, task in enumerate(self._stream.tasks)}
         positions = {
-            numbers[name]: Position(**{key: value for key, value in place.items() if key != "file"})
-            for name, place in saved["position"].items()
+            numbers[name]: TaskPosition(**{key: value for key, value in start.items() if key != "file"})
+            for name, start in saved["position"].items()
         }
-        # A run without a seed goes on with the seed that it drew first.
-        self._open(saved["fingerprint"]["seed"], Place(positions, saved["examples"], saved["rows"]), saved["batches"])
-        self.epochs.restore(saved["epochs"])
+        # A run without a seed keeps the seed that it drew first.
+        position = Position(positions, saved["examples"], saved["rows"])
+        self._open(saved["fingerprint"]["seed"], position, saved["batches"])
+        self.epoch_counter.restore(saved["epochs"])
 
     def _load(self, state: bytes) -> dict[str, Any]:
         try:
@@ -120,35 +153,35 @@ class CountedReader:
             raise ValueError(f"The saved data position {self.state_name} is damaged ({error}).") from error
 
 
-def next_batch(iterator: Any, name: str, number: int, what: str = "batches") -> dict[str, np.ndarray]:
-    """The next batch of a pipeline as NumPy arrays, or its next of something else, behind so many.
+class ReadingError(RuntimeError):
+    """An error whose message names the error of a reading function."""
+
+
+def failed(error: BaseException, name: str, number: int, unit: str = "batches") -> RuntimeError:
+    """The error of reading a task, of which `number` batches were read."""
+    reason = str(error) if isinstance(error, ReadingError) else f"{type(error).__name__}: {error}"
+    return RuntimeError(f"Reading {name!r} failed after {number} {unit}: {reason}")
+
+
+def reading(items: Iterable[_T], name: str, unit: str) -> Iterator[_T]:
+    """The same items, made of a task's documents.
 
     Raises:
-      RuntimeError: with the error of a reading function, which TensorFlow wraps into its own with a traceback as text.
+      RuntimeError: for an error of the iterable; it has the task's name and the number of items before it.
     """
+    number = 0
     try:
-        return {name: value.numpy() for name, value in next(iterator).items()}
-    except tf.errors.OpError as error:
-        lines = [line for line in error.message.splitlines() if line.strip()]
-        reasons = filter(None, (re.search(r"\w+Error: .*", line) for line in lines))
-        reason = next((found[0] for found in reasons), lines[0])
-        raise RuntimeError(f"Reading {name!r} failed after {number} {what}: {reason}") from error
-
-
-def read(dataset: tf.data.Dataset, name: str, what: str) -> Iterator[dict[str, np.ndarray]]:
-    """A data set that ends, of batches or examples, as NumPy arrays; raises what `next_batch` raises."""
-    iterator = iter(dataset)
-    for number in itertools.count():
-        try:
-            yield next_batch(iterator, name, number, what)
-        except StopIteration:
-            return
+        for item in items:
+            yield item
+            number += 1
+    except UNREADABLE as error:
+        raise failed(error, name, number, unit) from error
 
 
 def check_fingerprint(saved: Mapping[str, Any], stream: Stream, seed: int, num_readers: int, state_name: str) -> None:
     """Raises ValueError if a state was saved with another configuration; a seed that was drawn may differ.
 
-    Data sets whose branch has moved on since go back to the commit that the state belongs to.
+    Data sets whose branch has moved return to the commit that the state belongs to.
     """
     stream.keep_revisions(saved)
     seed = saved["seed"] if stream.config.seed is None else seed
@@ -156,12 +189,12 @@ def check_fingerprint(saved: Mapping[str, Any], stream: Stream, seed: int, num_r
     if differences:
         raise ValueError(
             f"The saved data position ({state_name}) belongs to other data: {'; '.join(differences)}. Restore "
-            "what it was, or start a new run in another directory."
+            "the old values, or start a new run in another directory."
         )
 
 
 class TrainBatches:
-    """This host's rows of the global batch, reader by reader. Implements `limba.data.TaskBatches`."""
+    """This host's rows of the global batch, reader by reader. Implements `limba.data.contract.TaskBatches`."""
 
     def __init__(self, readers: Sequence[Reader], stream: Stream):
         self._readers = readers
@@ -171,16 +204,16 @@ class TrainBatches:
     def __iter__(self) -> "TrainBatches":
         return self
 
-    def __next__(self) -> data.Batch:
+    def __next__(self) -> contract.Batch:
         parts = [next(reader) for reader in self._readers]
-        # All or none: a batch that could not be read whole is read again after a restart.
+        # All readers advance or none.
         for reader in self._readers:
             reader.advance()
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def epochs(self) -> dict[str, float]:
         """The mean over this host's readers, of the tasks that were read from."""
-        counted = [reader.epochs.epochs() for reader in self._readers]
+        counted = [reader.epoch_counter.epochs() for reader in self._readers]
         numbers = sorted({number for epochs in counted for number in epochs})
         return {self._tasks[n].name: float(np.mean([epochs.get(n, 0.0) for epochs in counted])) for n in numbers}
 

@@ -1,4 +1,4 @@
-"""Span corruption of a corpus that a gin file names, without a Python module: what `limba run` trains on.
+"""Span corruption of a corpus that a gin file names, without a Python module: the task of `limba run`.
 
 MIXTURE_OR_TASK_NAME = @masked_text.task()
 masked_text.task:
@@ -11,16 +11,16 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import seqio
-
-from tasks import pretraining, sources
 from tasks.objectives import SpanCorruption
-from tasks.preprocessors import encode_batch
-from tasks.sharded_source import ShardedSource
+from tasks.pretraining import pretraining_tasks
+from tasks.sources import corpora
+from tasks.sources.sharded import ShardedSource
+from tasks.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
+from tasks.vocabularies.vocabulary import encode_batch
 
-# One source for all who name the same corpus: it is opened once, and a task registered again is the same task.
+# One source for each corpus: it is opened once, and a task registered again is the same task.
 _sources: dict[str, ShardedSource] = {}
-# Documents that are tokenized to know how long they are.
+# Documents that are tokenized to estimate the length of all.
 _SAMPLE = 20_000
 _SUFFIXES = ("txt", "csv", "json", "jsonl", "parquet")
 _NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev", "eval", "test")}
@@ -28,7 +28,7 @@ _NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev
 
 def task(
     name: str,
-    vocabulary: seqio.Vocabulary,
+    vocabulary: Vocabulary,
     files: Mapping[str, Sequence[str]] | None = None,
     dataset: str | None = None,
     dataset_config: str | None = None,
@@ -40,17 +40,12 @@ def task(
 ) -> str:
     """Registers the task, unless it is there already, and returns its name.
 
-    Args:
-      name: of the task.
-      vocabulary: of the model.
-      files, dataset, dataset_config, splits, text_column: see `open_source`.
-      noise_density, mean_noise_span_length: of `SpanCorruption`.
-      shuffle_buffer_size: see `pretraining.register_pretraining_task`.
+    The corpus is that of `open_source`; for the other arguments see `pretraining.register_pretraining_task`.
 
     Raises:
       ValueError: as `open_source`; if the name is taken by a task with other arguments.
     """
-    return pretraining.register_pretraining_task(
+    return pretraining_tasks.register_pretraining_task(
         name,
         data_files=open_source(files, dataset, dataset_config, splits, text_column),
         vocabulary=vocabulary,
@@ -74,7 +69,6 @@ def open_source(
       files: local files or URLs by split; or
       dataset: a data set on the hub, of which `dataset_config` is a configuration.
       splits: parts of splits under names, `{"train": "train[5%:]", "validation": "train[:5%]"}`.
-      text_column: with the text.
 
     Raises:
       ValueError: unless there is one of `files` and `dataset`.
@@ -84,18 +78,18 @@ def open_source(
     key = repr((files, dataset, dataset_config, splits, text_column))
     if key not in _sources:
         if files is not None:
-            _sources[key] = sources.HuggingFaceSource(files, [text_column], splits=splits)
+            _sources[key] = corpora.HuggingFaceSource(files, [text_column], splits=splits)
         else:
             assert dataset is not None
-            _sources[key] = sources.HubSource(dataset, dataset_config, [text_column], splits=splits)
+            _sources[key] = corpora.HubSource(dataset, dataset_config, [text_column], splits=splits)
     return _sources[key]
 
 
-def open_vocabulary(described: Mapping[str, Any]) -> seqio.Vocabulary:
+def open_vocabulary(described: Mapping[str, Any]) -> Vocabulary:
     """The vocabulary that a checkpoint's `run.json` describes."""
     if described["class"] == "ByteVocabulary":
-        return seqio.ByteVocabulary(described["extra_ids"])
-    return seqio.SentencePieceVocabulary(described["sentencepiece_model_file"], described["extra_ids"])
+        return ByteVocabulary(described["extra_ids"])
+    return SentencePieceVocabulary(described["sentencepiece_model_file"], described["extra_ids"])
 
 
 def files_of_folder(folder: pathlib.Path) -> dict[str, list[str]]:
@@ -125,12 +119,12 @@ def files_of_folder(folder: pathlib.Path) -> dict[str, list[str]]:
 
 
 def count_examples(
-    source: ShardedSource, split: str, text_column: str, vocabulary: seqio.Vocabulary, objective: SpanCorruption,
+    source: ShardedSource, split: str, text_column: str, vocabulary: Vocabulary, objective: SpanCorruption,
     inputs_length: int,
 ) -> tuple[int, bool]:  # fmt: skip
     """How many examples one pass over a split makes, and whether that is exact.
 
-    Up to 20,000 documents are tokenized; of a larger corpus these say how long the others are.
+    Up to 20,000 documents are tokenized; in a larger corpus these give the mean length.
 
     Raises:
       FileNotFoundError, ValueError: as `ShardedSource.check`; also if there is not enough text for one example.

@@ -2,54 +2,47 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-import seqio
+from tasks import objectives
+from tasks.pretraining import denoising
+from tasks.registry import Feature, Mixture, MixtureRegistry, Task, TaskRegistry, registering
+from tasks.sources import corpora
+from tasks.vocabularies import Vocabulary, sentencepiece_models
 
-from tasks import objectives, preprocessors, sources
 
-_registered: dict[str, tuple] = {}
-
-
+@registering.once(TaskRegistry)
 def register_pretraining_task(
     name: str,
     *,
-    data_files: Mapping[str, sources.DataFiles] | seqio.DataSource,
-    vocabulary: seqio.Vocabulary | str | os.PathLike[str],
+    data_files: Mapping[str, corpora.DataFiles] | Any,
+    vocabulary: Vocabulary | str | os.PathLike[str],
     text_column: str = "text",
     objective: objectives.Objective | None = None,
     mode: str = "",
     noise_density: float = 0.15,
     mean_noise_span_length: float = 3.0,
     shuffle_buffer_size: int = 4096,
-) -> seqio.Task:
+) -> Task:
     """Registers an objective over a corpus as a SeqIO task with the features `inputs` and `targets`, EOS on both.
 
     Without an objective it is span corruption. A language model (`objectives.FullLM`) has `targets` only. Nothing is
     read: files may be made later. Registering a name again with the same arguments is harmless.
 
     Args:
-      name: the task's name, such as "my_corpus_span_corruption".
       data_files: per split a file, a pattern or a list of them (jsonl, json, parquet, txt, csv, also compressed), or a
         SeqIO source.
       vocabulary: a SeqIO vocabulary, or the path of a SentencePiece model, which gets 100 sentinels.
       text_column: the column with the text.
-      objective: what the model learns, such as `objectives.PrefixLM()`; None is span corruption.
+      objective: what the model learns, such as `objectives.PrefixLM()` or one of your own; None is span corruption.
       mode: text in front of the inputs that says which objective is meant, where a model has several.
-      noise_density: of span corruption, the share of tokens that is masked.
-      mean_noise_span_length: of span corruption, tokens per masked span on average; 20 is right for bytes.
+      noise_density, mean_noise_span_length: see `objectives.SpanCorruption`; spans of 20 are right for bytes.
       shuffle_buffer_size: examples in the shuffle buffers of all readers together.
 
     Raises:
-      ValueError: if the name is taken by a task with other arguments; if there is an objective and also an argument of
-        span corruption, or a mode where there are no inputs.
+      ValueError: if the name is taken by a task with other arguments; if the objective is none, if there is also an
+        argument of span corruption, or a mode where there are no inputs.
     """
-    arguments = (
-        data_files, vocabulary, text_column, objective, mode, noise_density, mean_noise_span_length, shuffle_buffer_size
-    )  # fmt: skip
-    if name in seqio.TaskRegistry.names():
-        if _registered.get(name) == arguments:
-            return seqio.TaskRegistry.get(name)
-        raise ValueError(f"A task {name!r} is registered already, with other arguments; choose another name.")
     if objective is None:
         objective = objectives.SpanCorruption(noise_density, mean_noise_span_length)
     elif (noise_density, mean_noise_span_length) != (0.15, 3.0):
@@ -57,48 +50,41 @@ def register_pretraining_task(
             f"Task {name!r} has the objective {objective}, and noise_density {noise_density} and "
             f"mean_noise_span_length {mean_noise_span_length} beside it: give these to the objective."
         )
+    if missing := objectives.missing_names(type(objective)):
+        raise ValueError(f"The objective {objective!r} of task {name!r} lacks {missing} of objectives.Objective.")
     if mode and objective.main_feature != "inputs":
         raise ValueError(f"Task {name!r} has the mode {mode!r}, and {objective} has no inputs to put it in front of.")
-    if isinstance(data_files, seqio.DataSource):
-        source = data_files
-    else:
-        source = sources.HuggingFaceSource(data_files, [text_column])
-    if not isinstance(vocabulary, seqio.Vocabulary):
-        vocabulary = seqio.SentencePieceVocabulary(os.fspath(vocabulary), extra_ids=100)
     names = ("inputs", "targets") if objective.main_feature == "inputs" else ("targets",)
-    feature = seqio.Feature(vocabulary=vocabulary, add_eos=not objective.eos_after_documents)
-    task = seqio.TaskRegistry.add(
+    feature = Feature(sentencepiece_models.open_vocabulary(vocabulary), not objective.eos_after_documents)
+    return TaskRegistry.add(
         name,
-        source=source,
-        preprocessors=[preprocessors.Denoise(objective, text_column, mode=mode)],
+        source=corpora.open_source(data_files, text_column),
+        preprocessors=[denoising.Denoise(objective, text_column, mode=mode)],
         output_features=dict.fromkeys(names, feature),
         shuffle_buffer_size=shuffle_buffer_size,
     )
-    _registered[name] = arguments
-    return task
 
 
+@registering.once(MixtureRegistry)
 def register_ul2_mixture(
     name: str,
     *,
-    data_files: Mapping[str, sources.DataFiles] | seqio.DataSource,
-    vocabulary: seqio.Vocabulary | str | os.PathLike[str],
+    data_files: Mapping[str, corpora.DataFiles] | Any,
+    vocabulary: Vocabulary | str | os.PathLike[str],
     text_column: str = "text",
     denoisers: Sequence[objectives.Denoiser] = objectives.UL2_DENOISERS,
     rates: Mapping[str, float] | None = None,
     shuffle_buffer_size: int = 4096,
-) -> seqio.Mixture:
+) -> Mixture:
     """Registers UL2's mixture of denoisers over one corpus: a task per denoiser, `<name>_<denoiser>`, and the mixture.
 
     Each task goes through the whole corpus, in an order of its own. Lengths come from `objectives.ul2_lengths`. Half of
     the tokens in spans of 3 are, with 512 inputs, 128 spans: such a vocabulary needs `extra_ids=128`.
 
     Args:
-      name: the mixture's name, such as "my_corpus_ul2".
-      data_files, vocabulary, text_column: see `register_pretraining_task`.
+      data_files, vocabulary, text_column, shuffle_buffer_size: see `register_pretraining_task`; each task has buffers.
       denoisers: the objectives with the text that stands for each.
       rates: by the denoiser's name; None mixes them evenly, as UL2 does.
-      shuffle_buffer_size: examples in the shuffle buffers of all readers together, of each task.
 
     Raises:
       ValueError: as `register_pretraining_task`; if rates are not given for exactly the denoisers.
@@ -107,19 +93,12 @@ def register_ul2_mixture(
     rates = dict.fromkeys(names, 1.0) if rates is None else dict(rates)
     if sorted(rates) != sorted(names):
         raise ValueError(f"Mixture {name!r} has rates for {sorted(rates)}, and its denoisers are {sorted(names)}.")
-    arguments = (data_files, vocabulary, text_column, tuple(denoisers), rates, shuffle_buffer_size)
-    if name in seqio.MixtureRegistry.names():
-        if _registered.get(name) == arguments:
-            return seqio.MixtureRegistry.get(name)
-        raise ValueError(f"A mixture {name!r} is registered already, with other arguments; choose another name.")
-    if not isinstance(data_files, seqio.DataSource):
-        # One source for all, which is opened once.
-        data_files = sources.HuggingFaceSource(data_files, [text_column])
+    source = corpora.open_source(data_files, text_column)  # One for all tasks, which is opened once.
     weighted = []
     for denoiser in denoisers:
         task = register_pretraining_task(
             f"{name}_{denoiser.name}",
-            data_files=data_files,
+            data_files=source,
             vocabulary=vocabulary,
             text_column=text_column,
             objective=denoiser.objective,
@@ -127,6 +106,4 @@ def register_ul2_mixture(
             shuffle_buffer_size=shuffle_buffer_size,
         )
         weighted.append((task.name, rates[denoiser.name]))
-    mixture = seqio.MixtureRegistry.add(name, weighted)
-    _registered[name] = arguments
-    return mixture
+    return MixtureRegistry.add(name, weighted)

@@ -2,13 +2,12 @@
 
 import functools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-import seqio
-
-from tasks import sources
-from tasks.providers import find_provider
-
-_registered: dict[str, tuple] = {}
+from tasks.registry import registering
+from tasks.registry.providers import find_provider
+from tasks.registry.tasks import Mixture, MixtureRegistry, is_mixture
+from tasks.sources.sharded import ShardedSource
 
 
 def mixing_rate(size: float, temperature: float = 1.0, maximum: float | None = None) -> float:
@@ -17,10 +16,7 @@ def mixing_rate(size: float, temperature: float = 1.0, maximum: float | None = N
     A temperature of 1 mixes in proportion to the sizes, a high one evenly. mT5's exponent of 0.3 (arXiv:2010.11934) is
     the temperature `1 / 0.3`.
 
-    Args:
-      size: of a task, in any unit that all tasks share.
-      temperature: see above.
-      maximum: T5's cap K: a size beyond it counts as that.
+    Sizes are in any unit that all tasks share; one beyond `maximum`, T5's cap K, counts as that.
 
     Raises:
       ValueError: if one of them is not positive.
@@ -32,20 +28,21 @@ def mixing_rate(size: float, temperature: float = 1.0, maximum: float | None = N
     return (size if maximum is None else min(size, maximum)) ** (1 / temperature)
 
 
-def num_bytes(task: seqio.Task, split: str = "train") -> float:
-    """The bytes of a task's files, as they lie there: comparable between corpora of one format and compression.
+def num_bytes(task: Any, split: str = "train") -> float:
+    """The bytes of a task's files as they are stored: comparable between corpora of one format and compression.
 
     Raises:
-      ValueError: if its source does not say.
+      ValueError: if its source does not know them.
     """
-    if not isinstance(task.source, sources.ShardedSource):
+    if not isinstance(task.source, ShardedSource):
         raise ValueError(
-            f"Nobody knows how large task {task.name!r} is: its source is a {type(task.source).__name__}. Give the "
+            f"The size of task {task.name!r} is not known: its source is a {type(task.source).__name__}. Give the "
             "sizes of all tasks, such as register_mixture(…, {'task_a': 2e6, 'task_b': 5e5})."
         )
     return float(sum(task.source.fingerprint(split)["files"].values()))
 
 
+@registering.once(MixtureRegistry)
 def register_mixture(
     name: str,
     tasks: Mapping[str, float] | Sequence[str],
@@ -53,13 +50,12 @@ def register_mixture(
     temperature: float = 1.0,
     maximum: float | None = None,
     split: str = "train",
-) -> seqio.Mixture:
+) -> Mixture:
     """Registers a mixture whose rates are `mixing_rate` of the sizes of its tasks.
 
     Nothing is read before the mixture is used. Registering a name again with the same arguments is harmless.
 
     Args:
-      name: the mixture's name.
       tasks: tasks with their sizes, in any unit, of which mixtures are possible too; or names of tasks only, whose
         sizes are then the bytes of their files.
       temperature: 1 mixes in proportion to the sizes, more brings small tasks forward; mT5 has `1 / 0.3`.
@@ -70,15 +66,10 @@ def register_mixture(
       ValueError: for an unknown task, a size, temperature or maximum that is not positive, and a name that is taken by
         a mixture with other arguments.
     """
-    arguments = (dict(tasks) if isinstance(tasks, Mapping) else tuple(tasks), temperature, maximum, split)
-    if name in seqio.MixtureRegistry.names():
-        if _registered.get(name) == arguments:
-            return seqio.MixtureRegistry.get(name)
-        raise ValueError(f"A mixture {name!r} is registered already, with other arguments; choose another name.")
     for task in tasks:
-        if isinstance(find_provider(task), seqio.Mixture) and not isinstance(tasks, Mapping):
+        if is_mixture(find_provider(task)) and not isinstance(tasks, Mapping):
             raise ValueError(
-                f"Mixture {name!r} has the mixture {task!r} in it, whose size must be said: give {{name: size}} of all."
+                f"Mixture {name!r} contains the mixture {task!r}, whose size is not known: give {{name: size}} of all."
             )
     mixing_rate(1, temperature, maximum)  # Checked now, and not when data are read.
     rates = (
@@ -86,10 +77,8 @@ def register_mixture(
         if isinstance(tasks, Mapping)
         else [(task, functools.partial(_rate_of_bytes, temperature, maximum, split)) for task in tasks]
     )
-    mixture = seqio.MixtureRegistry.add(name, rates)
-    _registered[name] = arguments
-    return mixture
+    return MixtureRegistry.add(name, rates)
 
 
-def _rate_of_bytes(temperature: float, maximum: float | None, split: str, task: seqio.Task) -> float:
+def _rate_of_bytes(temperature: float, maximum: float | None, split: str, task: Any) -> float:
     return mixing_rate(num_bytes(task, split), temperature, maximum)

@@ -1,40 +1,33 @@
-"""What names in a configuration stand for: tasks and mixtures, feature converters."""
+"""Finds tasks and mixtures by the names in a configuration."""
 
-import difflib
 import importlib
 import sys
+from typing import Any
 
-import seqio
-import tensorflow as tf
-
-from limba import import_errors
-
-# The accelerators belong to JAX, in whatever reads a task.
-if tf.config.get_visible_devices("GPU"):
-    tf.config.set_visible_devices([], "GPU")
-
-FeatureConverter = str | type[seqio.FeatureConverter]
+from limba.machine import import_errors
+from tasks.registry import tasks
 
 
-def find_provider(name: str | seqio.Task | seqio.Mixture, module: str | None = None) -> seqio.Task | seqio.Mixture:
+def find_provider(name: Any, module: str | None = None) -> Any:
     """The task or mixture of that name, after importing the module that registers it; a task or mixture is itself.
 
+    One that was registered with SeqIO, of parts of ours only, is given as ours (`tasks.as_ours`).
+
     Raises:
-      ValueError: if the module cannot be imported, or the name does not exist; says which names are near.
+      ValueError: if the module cannot be imported, or the name does not exist; the message has the nearest names.
     """
     if not isinstance(name, str):
-        return name
+        return tasks.as_ours(name)
     if module:
         _import(module)
-    names = [*seqio.MixtureRegistry.names(), *seqio.TaskRegistry.names()]
+    names = tasks.all_names()
     if name not in names:
-        nearest = difflib.get_close_matches(name, names, n=3, cutoff=0.3)
-        known = f"The nearest are {', '.join(map(repr, nearest))}." if nearest else f"There are {len(names)} others."
+        known = tasks.nearest(name, names) or f" There are {len(names)} others."
         raise ValueError(
-            f"There is no task or mixture {name!r}. {known} If a module of yours registers it, import that module: "
-            "`import my_module` in the gin file, or DatasetConfig.module." + _of_t5()
+            f"There is no task or mixture {name!r}.{known} If a module of yours registers it, import that module: "
+            "`import my_module` in the gin file, or DatasetConfig.module." + _hint_of_t5()
         )
-    return seqio.get_mixture_or_task(name)
+    return tasks.as_ours(tasks.get_mixture_or_task(name))
 
 
 def _import(module: str) -> None:
@@ -49,26 +42,16 @@ def _import(module: str) -> None:
         raise ValueError(f"{module!r} (DatasetConfig.module, --module) cannot be imported: {why}") from error
 
 
-def tasks_with_split(provider: seqio.Task | seqio.Mixture, split: str) -> list[seqio.Task]:
+def tasks_with_split(provider: Any, split: str) -> list[Any]:
     """Those of a mixture, in its order, that have a split: the others are left out."""
-    return [task for task in seqio.get_subtasks(provider) if split in task.splits]
+    return [task for task in tasks.get_subtasks(provider) if split in task.splits]
 
 
-def _of_t5() -> str:
-    """What to say where a file has imported T5's own mixtures, and T5 is not installed."""
+def _hint_of_t5() -> str:
+    """The hint for a file that has imported T5's own mixtures where T5 is not installed."""
     if not type(sys.modules.get("t5.data.mixtures")).__module__.startswith("limba."):
         return ""
     return (
         " The mixtures of t5.data.mixtures come with T5 (pip install t5), not with Limba; a task of your own over the "
         "same data is registered as docs/data.md shows."
     )
-
-
-def converter_class(feature_converter: FeatureConverter) -> type[seqio.FeatureConverter]:
-    if not isinstance(feature_converter, str):
-        return feature_converter
-    known = [name for name in dir(seqio) if name.endswith("FeatureConverter")]
-    if feature_converter not in known:
-        nearest = difflib.get_close_matches(feature_converter, known, n=1, cutoff=0.0)[0]
-        raise ValueError(f"SeqIO has no feature converter {feature_converter!r}; did you mean {nearest!r}?")
-    return getattr(seqio, feature_converter)

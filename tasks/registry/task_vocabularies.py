@@ -2,28 +2,27 @@
 
 from typing import Any
 
-import seqio
+from limba.data import contract
+from tasks.registry.providers import find_provider
+from tasks.registry.tasks import get_subtasks
+from tasks.vocabularies import PassThroughVocabulary, SentencePieceVocabulary, sentencepiece_models, without_tensorflow
 
-from limba import data
-from tasks import vocabularies
-from tasks.providers import find_provider
 
-
-def check_task_vocabularies(config: data.DatasetConfig, inputs: Any, targets: Any) -> None:
+def check_task_vocabularies(config: contract.DatasetConfig, inputs: Any, targets: Any) -> None:
     """Checks that a task makes the ids that the model knows, whose vocabularies `inputs` and `targets` are.
 
     Raises:
       FileNotFoundError: if a vocabulary's file is missing.
       ValueError: if it cannot be opened or is none for T5, or a vocabulary of the task is another.
     """
-    for task in seqio.get_subtasks(find_provider(config.mixture_or_task_name, config.module)):
+    for task in get_subtasks(find_provider(config.mixture_or_task_name, config.module)):
         for name, expected in (("inputs", inputs), ("targets", targets)):
             feature = task.output_features.get(name)
             if feature is None:
                 continue
-            if isinstance(feature.vocabulary, seqio.SentencePieceVocabulary):
+            if isinstance(without_tensorflow(feature.vocabulary), SentencePieceVocabulary):
                 try:
-                    vocabularies.check_file(feature.vocabulary)
+                    sentencepiece_models.check_file(feature.vocabulary)
                 except (FileNotFoundError, ValueError) as error:
                     raise type(error)(f"Task {task.name!r}: {error}") from error
             if not same_vocabulary(feature.vocabulary, expected):
@@ -34,7 +33,7 @@ def check_task_vocabularies(config: data.DatasetConfig, inputs: Any, targets: An
                 )
 
 
-def task_vocabularies(config: data.DatasetConfig) -> tuple[seqio.Vocabulary, seqio.Vocabulary]:
+def task_vocabularies(config: contract.DatasetConfig) -> tuple[Any, Any]:
     """The vocabularies of a task's inputs and targets.
 
     Without both features it is the one that the others have in common; features that pass ids through do not count.
@@ -46,23 +45,23 @@ def task_vocabularies(config: data.DatasetConfig) -> tuple[seqio.Vocabulary, seq
     if {"inputs", "targets"} <= set(features):
         return features["inputs"].vocabulary, features["targets"].vocabulary
     given = [feature.vocabulary for feature in features.values()]
-    real = [v for v in given if not isinstance(v, seqio.PassThroughVocabulary)] or given
+    real = [v for v in given if not isinstance(without_tensorflow(v), PassThroughVocabulary)] or given
     if not all(same_vocabulary(vocabulary, real[0]) for vocabulary in real):
         raise ValueError(f"{config.name!r} has neither inputs and targets nor one vocabulary: {', '.join(features)}.")
     return real[0], real[0]
 
 
 def same_vocabulary(a: Any, b: Any) -> bool:
-    """Whether two vocabularies give the same ids. Those of SeqIO are equal only if their files have one path."""
+    """Whether two vocabularies give the same ids, whatever the paths of their files are."""
+    a, b = without_tensorflow(a), without_tensorflow(b)
     if a == b:
         return True
-    if type(a) is not type(b) or not isinstance(a, seqio.SentencePieceVocabulary):
+    if not isinstance(a, SentencePieceVocabulary) or not isinstance(b, SentencePieceVocabulary):
         return False
-    settings = [{name: x for name, x in v.__getstate__().items() if "model_file" not in name} for v in (a, b)]
-    return settings[0] == settings[1] and a.sp_model == b.sp_model
+    return a.sp_model == b.sp_model
 
 
-def _describe(vocabulary: seqio.Vocabulary) -> str:
+def _describe(vocabulary: Any) -> str:
     file = getattr(vocabulary, "sentencepiece_model_file", "")
     extra_ids = f", {vocabulary.extra_ids} of them extra_ids" if getattr(vocabulary, "extra_ids", 0) else ""
     return f"{type(vocabulary).__name__} {file} ({vocabulary.vocab_size} ids{extra_ids})".replace("  ", " ")

@@ -1,7 +1,7 @@
-"""Readers of pipelines that only TensorFlow can save, or nobody: sources that are not ours, data sets of a user's own.
+"""Readers of pipelines whose position only TensorFlow can save: other sources of SeqIO, data sets of a user's own.
 
-TensorFlow saves the position of an iterator to the last element, with the contents of all its buffers. What it cannot
-save, a Python generator, is read again up to the place.
+TensorFlow saves the position of an iterator to the last element, with the contents of all its buffers. It cannot save a
+Python generator, which is read again up to the position.
 """
 
 import io
@@ -16,19 +16,37 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from limba import data
-from tasks import readers
-from tasks.epochs import EpochCounter
-from tasks.open_iterators import close_at_exit
-from tasks.streams import Stream
+from limba.data import contract
+from tasks.pipeline import readers
+from tasks.pipeline.epoch_counts import EpochCounter
+from tasks.pipeline.open_iterators import close_at_exit
+from tasks.pipeline.streams import ReadPlan
+from tasks.seqio import tf_iterators
+from tasks.seqio.seqio_streams import ForeignStream, num_shards
 
 logger = logging.getLogger(__name__)
 
 
-class ForeignReader:
-    """A reader of any SeqIO source. Implements `tasks.readers.Reader`."""
+def open_readers(stream: ForeignStream, layout: contract.ReaderRows, seed: int) -> list["ForeignReader"]:
+    """This host's readers of a stream."""
+    for task in stream.tasks:
+        shards = num_shards(task, stream.config)
+        if layout.num_readers > 1 and shards is not None and shards < layout.num_readers:
+            logger.warning(
+                "%s has too few shards (%d) for %d readers: each of them reads everything and keeps its share.",
+                *(task.name, shards, layout.num_readers),
+            )
+    opened = [ForeignReader(stream, reader, layout, seed) for reader in layout.readers]
+    can_save = opened[0].probe()
+    for reader in opened:
+        reader.can_save = can_save
+    return opened
 
-    def __init__(self, stream: Stream, reader: int, layout: data.ReaderLayout, seed: int):
+
+class ForeignReader:
+    """A reader of any SeqIO source. Implements `tasks.pipeline.readers.Reader`."""
+
+    def __init__(self, stream: ForeignStream, reader: int, layout: contract.ReaderRows, seed: int):
         self._stream = stream
         self._reader = reader
         self._layout = layout
@@ -39,11 +57,10 @@ class ForeignReader:
 
     def _open(self, seed: int) -> None:
         self._seed = seed
-        layout = self._layout
-        self._dataset = self._stream.batches(layout.rows_per_reader, seed, self._reader, layout.num_readers).prefetch(2)
-        self._iterator: Any = iter(self._dataset)
+        plan = ReadPlan(seed, self._reader, self._layout.num_readers)
+        self._iterator: Any = iter(self._stream.dataset(self._layout.rows_per_reader, plan).prefetch(2))
         self._batches = 0
-        self.epochs = EpochCounter()  # Stays empty: nobody knows the documents of the examples.
+        self.epoch_counter = EpochCounter()  # Stays empty: the documents of the examples are not known.
 
     def probe(self) -> bool:
         """Whether TensorFlow can save this pipeline. A generator refuses only once it runs, so a batch is read."""
@@ -63,7 +80,10 @@ class ForeignReader:
         return True
 
     def __next__(self) -> dict[str, np.ndarray]:
-        batch = readers.next_batch(self._iterator, self._stream.config.name, self._batches)
+        try:
+            batch = tf_iterators.next_element(self._iterator)
+        except readers.ReadingError as error:
+            raise readers.failed(error, self._stream.config.name, self._batches) from error
         tasks = self._stream.tasks_of(batch)
         batch.pop("position", None)
         batch.pop("epoch", None)
@@ -76,12 +96,13 @@ class ForeignReader:
         """Ends reading for good."""
         self._iterator = None
 
+    def join(self, seconds: float) -> None:
+        """TensorFlow's threads end with the iterator."""
+
     def save(self) -> bytes:
         """A zip archive: `position.json` for people, and TensorFlow's checkpoint of the iterator."""
-        header = {
-            "batches": self._batches,
-            "fingerprint": self._stream.fingerprint(self._seed, self._layout.num_readers),
-        }
+        fingerprint = self._stream.fingerprint(self._seed, self._layout.num_readers)
+        header = {"batches": self._batches, "fingerprint": fingerprint}
         text = json.dumps(header, indent=1, ensure_ascii=False)
         return _zip({"position.json": text.encode(), **(_save_iterator(self._iterator) if self.can_save else {})})
 
@@ -91,7 +112,7 @@ class ForeignReader:
 
     def restore(self, state: bytes) -> None:
         header = self._header(state)
-        # Opened anew: a run without a seed goes on with the seed that it drew first.
+        # Opened again: a run without a seed keeps the seed that it drew first.
         self._open(header["fingerprint"]["seed"])
         if self.can_save:
             with zipfile.ZipFile(io.BytesIO(state)) as archive:
@@ -111,25 +132,22 @@ class ForeignReader:
 
 
 class DatasetBatches:
-    """A `tf.data.Dataset` of a user's own as the training stream. Implements `limba.data.BatchIterator`.
+    """A `tf.data.Dataset` of a user's own as the training stream. Implements `limba.data.contract.BatchIterator`.
 
-    Its position is saved by TensorFlow where it can save the pipeline; otherwise a resumed run reads all earlier
-    batches again. A data set that ends is begun again.
-
-    Args:
-      dataset: batches of this host's rows under the model's feature names.
-      config: what it was made from, for messages.
-      process_index, process_count: this host, and how many there are.
+    Its batches are this host's rows under the model's feature names. Its position is saved by TensorFlow where it can
+    save the pipeline; otherwise a resumed run reads all earlier batches again. A data set that ends is repeated.
 
     Raises:
       ValueError: if it is no `tf.data.Dataset`.
     """
 
-    def __init__(self, dataset: tf.data.Dataset, config: data.DatasetConfig, process_index: int, process_count: int):
+    def __init__(
+        self, dataset: tf.data.Dataset, config: contract.DatasetConfig, process_index: int, process_count: int
+    ):
         if not isinstance(dataset, tf.data.Dataset):
             raise ValueError(
                 f"train.get_dataset_fn returned a {type(dataset).__name__} for {config.name!r}; it must return a "
-                "tf.data.Dataset, or an iterator with save_state and restore_state (limba.data.BatchIterator)."
+                "tf.data.Dataset, or an iterator with save_state and restore_state (limba.data.contract.BatchIterator)."
             )
         self._dataset = dataset.repeat()
         self._state_name = f"dataset-{process_index:03d}-of-{process_count:03d}.zip"
@@ -140,7 +158,7 @@ class DatasetBatches:
     def __iter__(self) -> "DatasetBatches":
         return self
 
-    def __next__(self) -> data.Batch:
+    def __next__(self) -> contract.Batch:
         self._batches += 1
         return {name: value.numpy() for name, value in next(self._iterator).items()}
 
@@ -155,7 +173,7 @@ class DatasetBatches:
     def restore_state(self, state: Mapping[str, bytes]) -> None:
         if self._state_name not in state:
             raise ValueError(
-                f"The saved data position has no {self._state_name!r}, only {sorted(state)}; go on with the "
+                f"The saved data position has no {self._state_name!r}, only {sorted(state)}; resume with the "
                 "get_dataset_fn and the number of hosts that the run began with."
             )
         self._iterator = iter(self._dataset)

@@ -1,7 +1,7 @@
 """Shards, local or remote, as Arrow tables of the wanted columns, from a row on.
 
-Parquet is read by row groups: what lies before the row is not read. Other formats go through the loaders of Hugging
-Face's `datasets`, which get their bytes, decompressed, from here; they are read from the front.
+Parquet is read by row groups: what lies before the row is not read. Other formats are read from the front, by the
+loaders of Hugging Face's `datasets` or by a function of the user's; their bytes, decompressed, come from here.
 """
 
 import bz2
@@ -9,18 +9,19 @@ import dataclasses
 import gzip
 import hashlib
 import io
+import itertools
 import logging
 import lzma
 import pathlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import fsspec
 import pyarrow as pa
 import pyarrow.parquet
 
-from tasks import remote_files
+from tasks.sources import http_files
 
 BUILDERS = ("json", "parquet", "text", "csv")
 _BUILDER_OF_SUFFIX = {
@@ -40,6 +41,10 @@ _DECOMPRESSORS: dict[str, Callable[[Any], Any]] = {
 }
 _PROTOCOL = "limba-shard"
 
+# Reads the documents of an open file in any other format, each as {column: value}.
+RowsFn = Callable[[BinaryIO], Iterable[Mapping[str, Any]]]
+Builder = str | RowsFn
+
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
@@ -48,31 +53,31 @@ class Shard:
     Attributes:
       name: its absolute path, its URL, or its path in a repository.
       size: its bytes.
-      place: where it is read.
+      location: where it is read.
     """
 
     name: str
     size: int
-    place: pathlib.Path | remote_files.RemoteFile
+    location: pathlib.Path | http_files.RemoteFile
 
     @property
     def is_remote(self) -> bool:
-        return not isinstance(self.place, pathlib.Path)
+        return not isinstance(self.location, pathlib.Path)
 
     @property
     def path(self) -> pathlib.PurePath:
-        """Its name without what may follow in a URL."""
+        """The name without the query of a URL."""
         return pathlib.PurePath(self.name.partition("?")[0] if self.is_remote else self.name)
 
     def open(self) -> BinaryIO:
         """Its content from the front, decompressed."""
-        file: Any = self.place.open("rb") if isinstance(self.place, pathlib.Path) else self.place.open()
+        file: Any = self.location.open("rb") if isinstance(self.location, pathlib.Path) else self.location.open()
         decompress = _DECOMPRESSORS.get(self.path.suffix.lower())
         return io.BufferedReader(decompress(file), 1 << 20) if decompress else file
 
     def open_parquet(self) -> pa.parquet.ParquetFile:
         # Buffering in advance makes one read of neighbouring columns and pages.
-        file = self.place if isinstance(self.place, pathlib.Path) else self.place.open_parts()
+        file = self.location if isinstance(self.location, pathlib.Path) else self.location.open_parts()
         return pa.parquet.ParquetFile(file, pre_buffer=True)
 
 
@@ -84,43 +89,41 @@ class Tables:
     """The shards of a split, which have one format and the same columns.
 
     Args:
-      files: the shards.
-      builder: the loader of `datasets`: "json", "parquet", "text" or "csv"; None takes it from the first shard's name.
-      load_args: its options.
+      builder: the loader of `datasets`: "json", "parquet", "text" or "csv"; or a function that reads an open file's
+        rows. None takes it from the first shard's name.
+      load_args: the loader's options.
 
     Raises:
-      ValueError: if the format cannot be told.
+      ValueError: if the format is not clear from the name.
     """
 
-    def __init__(self, files: Sequence[Shard], builder: str | None, load_args: Mapping[str, Any]):
+    def __init__(self, files: Sequence[Shard], builder: Builder | None, load_args: Mapping[str, Any]):
         self.shards = tuple(files)
         self._builder = builder or builder_of(files[0].path)
         self._load_args = dict(load_args)
         if ".tsv" in files[0].path.suffixes:
             self._load_args.setdefault("delimiter", "\t")
-        self._stream: Any = None
+        self._dataset: Any = None
 
     def open(
         self, shard: int, columns: Sequence[str] | None, batch_size: int, first_row: int = 0
     ) -> tuple[int, Iterator[pa.Table]]:
         """Tables of at most `batch_size` rows, and the row where they begin, which is `first_row` or lies before it.
 
-        Args:
-          shard: the number of a shard.
-          columns: the columns to read; None reads all of them.
-          batch_size: rows of a table.
-          first_row: the first row that is needed.
+        `shard` is a number; columns of None are all.
         """
         if self._builder == "parquet":
             return _read_parquet(self.shards[shard], columns, batch_size, first_row)
-        stream = self._open_stream()
-        one_shard = stream.shard(stream.num_shards, shard)
+        if callable(self._builder):
+            return 0, _read_rows(self.shards[shard], self._builder, columns, batch_size)
+        dataset = self._open_dataset()
+        one_shard = dataset.shard(dataset.num_shards, shard)
         if columns is not None:
             one_shard = one_shard.select_columns(list(columns))
         return 0, one_shard.with_format("arrow").iter(batch_size=batch_size)
 
     def schema(self, shard: int) -> pa.Schema | None:
-        """Columns and types of a shard, as its beginning tells; None if it has no rows.
+        """Columns and types of a shard, from its beginning; None if it has no rows.
 
         Raises:
           ValueError: for csv whose rows have more fields than its header.
@@ -136,7 +139,7 @@ class Tables:
         if table is None or not table.num_rows:
             return None
         if unnamed := [name for name in table.schema.names if name.startswith("__index_level_")]:
-            # What pandas makes of them, and every column has the values of another.
+            # pandas takes the extra fields for an index, and every column has the values of another.
             named = [name for name in table.schema.names if name not in unnamed]
             raise ValueError(
                 f"rows have {len(table.schema)} fields and the header {len(named)}, {', '.join(map(repr, named))}; "
@@ -168,19 +171,19 @@ class Tables:
         rows = self.count_rows(shard)
         return ((rows if stop is None else stop) - start) / rows if rows else 0.0
 
-    def _open_stream(self):
-        if self._stream is None:
+    def _open_dataset(self):
+        if self._dataset is None:
             # `datasets` takes seconds to import, and a task that is only registered does not need it.
             import datasets
 
-            # It logs what it then raises.
+            # It logs the errors that it then raises.
             logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)
             files = [_publish(shard) for shard in self.shards]
-            self._stream = datasets.load_dataset(
+            self._dataset = datasets.load_dataset(
                 self._builder, data_files={"train": files}, split="train", streaming=True, **self._load_args
             )
-            assert self._stream.num_shards == len(files), (self._stream.num_shards, files)
-        return self._stream
+            assert self._dataset.num_shards == len(files), (self._dataset.num_shards, files)
+        return self._dataset
 
 
 def _read_parquet(
@@ -194,15 +197,27 @@ def _read_parquet(
     while group < file.num_row_groups and begin + file.metadata.row_group(group).num_rows <= first_row:
         begin += file.metadata.row_group(group).num_rows
         group += 1
-    groups = list(range(group, file.num_row_groups))
 
     def tables() -> Iterator[pa.Table]:
         with file:
-            for number in groups:
+            for number in range(group, file.num_row_groups):
                 for batch in file.iter_batches(batch_size, [number], columns):
                     yield pa.Table.from_batches([batch])
 
     return begin, tables()
+
+
+def _read_rows(shard: Shard, rows_fn: RowsFn, columns: Sequence[str] | None, batch_size: int) -> Iterator[pa.Table]:
+    with shard.open() as file:
+        try:
+            rows = iter(rows_fn(file))
+            while batch := list(itertools.islice(rows, batch_size)):
+                names = list(batch[0]) if columns is None else columns
+                yield pa.table({name: [row.get(name) for row in batch] for name in names})
+        except (http_files.BrokenFileError, http_files.RefusedError):
+            raise
+        except Exception as error:  # A function of the user's own may raise anything.
+            raise ValueError(f"{rows_fn.__name__} raises {type(error).__name__}: {error}") from error
 
 
 # ---------------------------------------------- bytes for `datasets` ----------------------------------------------
@@ -215,9 +230,9 @@ def _publish(shard: Shard) -> str:
     path = shard.path
     if path.suffix.lower() in _DECOMPRESSORS:
         path = path.with_suffix("")
-    # The name is for messages; characters of patterns would be taken for such.
+    # The name is for messages; `*` and the like in it would be taken for patterns.
     name = re.sub(r"[^\w.-]", "_", path.name)
-    where = shard.place.url if isinstance(shard.place, remote_files.RemoteFile) else shard.name
+    where = shard.location.url if isinstance(shard.location, http_files.RemoteFile) else shard.name
     key = f"{hashlib.sha256(where.encode()).hexdigest()[:16]}/{name}"
     _published[key] = shard
     return f"{_PROTOCOL}://{key}"
@@ -244,7 +259,7 @@ def builder_of(path: pathlib.PurePath) -> str:
     """The loader of a file, by its name.
 
     Raises:
-      ValueError: if the name does not say.
+      ValueError: if the ending is not known.
     """
     suffixes = [s for s in path.suffixes if s.lower() not in _DECOMPRESSORS]
     builder = _BUILDER_OF_SUFFIX.get(suffixes[-1].lower()) if suffixes else None
@@ -252,6 +267,6 @@ def builder_of(path: pathlib.PurePath) -> str:
         raise ValueError(
             f"The format of {str(path)!r} is not clear from its name; name it {', '.join(_BUILDER_OF_SUFFIX)} "
             f"(possibly with {', '.join(_DECOMPRESSORS)} behind), or give the source builder='json', 'parquet', 'text' "
-            "or 'csv'."
+            "or 'csv', or a function that reads the rows of an open file."
         )
     return builder

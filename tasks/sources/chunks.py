@@ -9,24 +9,24 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from tasks import remote_files, shards, splits
+from tasks.sources import arrow_tables, http_files, splits
 
 # What the readers of formats raise for files that are damaged or cannot be opened.
-UNREADABLE = (remote_files.BrokenFileError, ValueError, TypeError, OSError, EOFError, zlib.error, pa.ArrowException)
+UNREADABLE = (http_files.BrokenFileError, ValueError, TypeError, OSError, EOFError, zlib.error, pa.ArrowException)
 
 
-def broken(shard: shards.Shard, row: int, error: Exception) -> remote_files.BrokenFileError:
+def broken(shard: arrow_tables.Shard, row: int, error: Exception) -> http_files.BrokenFileError:
     """An error that names the shard, for one of `UNREADABLE`."""
     reason = " ".join(str(error).split())
-    if not isinstance(error, remote_files.BrokenFileError):
+    if not isinstance(error, http_files.BrokenFileError):
         reason = f"{type(error).__name__}: {reason}"
     remedy = " Save it as UTF-8." if isinstance(error, UnicodeDecodeError) else ""
-    return remote_files.BrokenFileError(f"Shard {shard.name} cannot be read from row {row} on ({reason}).{remedy}")
+    return http_files.BrokenFileError(f"Shard {shard.name} cannot be read from row {row} on ({reason}).{remedy}")
 
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Piece:
-    """Rows `offset`, `offset + step`, `offset + 2 * step` … of a shard: what one reader reads of one file."""
+    """Rows `offset`, `offset + step`, `offset + 2 * step` … of a shard: a reader's part of a file."""
 
     shard: int
     offset: int
@@ -56,7 +56,7 @@ def split_shards(sizes: Sequence[float], num_readers: int) -> list[list[Piece]]:
             heapq.heappush(loads, (load - negative_size, reader))
         if max(loads)[0] <= 1.05 * share:
             break
-    return [sorted(mine) for mine in pieces]
+    return [sorted(of_reader) for of_reader in pieces]
 
 
 def deal_rows(rows: Sequence[int], num_readers: int) -> list[list[Piece]]:
@@ -76,43 +76,42 @@ def deal_rows(rows: Sequence[int], num_readers: int) -> list[list[Piece]]:
 
 
 class Cursor:
-    """Reads numbered chunks of pieces, and keeps the file of the last one open, so that reading on costs no seeking.
+    """Reads numbered chunks of pieces, and keeps the last one's file open, so that the next chunk needs no seeking.
 
     Args:
-      tables: the shards.
       rows: which rows of which shards the split has; a piece's `shard` is an index into it.
-      pieces: what is read.
+      pieces: what the cursor reads.
       schema: columns and types, to which every shard is brought.
       chunk_documents: documents of a chunk.
       keeps: which documents the split has, by the first column, which has the text; None keeps all.
 
     Attributes:
-      broken: why nothing more is to be read, once a shard has stopped the stream.
+      broken: the error of the shard that has stopped the reading, or None.
     """
 
     def __init__(
         self,
-        tables: shards.Tables,
+        tables: arrow_tables.Tables,
         rows: Sequence[splits.ShardRows],
         pieces: Sequence[Piece],
         schema: pa.Schema,
         chunk_documents: int,
         keeps: Callable[[pa.ChunkedArray], np.ndarray] | None = None,
     ):
-        self._shards = tables
+        self._tables = tables
         self._rows = rows
         self._pieces = pieces
         self._schema = schema
         self._chunk_documents = chunk_documents
         self._keeps = keeps
         self.nothing = (schema.empty_table(), np.zeros(0, np.int64), False)
-        self.broken: remote_files.BrokenFileError | None = None
+        self.broken: http_files.BrokenFileError | None = None
         self._lock = threading.Lock()
-        # The open piece, the row of the shard where `_waiting` begins, and what was read and may be asked for.
+        # The open piece; the shard's row where `_waiting` begins; the tables that were read, and those that follow.
         self._open: int | None = None
         self._start = 0
         self._waiting: list[pa.Table] = []
-        self._tables: Iterator[pa.Table] = iter(())
+        self._following: Iterator[pa.Table] = iter(())
 
     def find(self, shard: int, row: int) -> tuple[int, int]:
         """The piece that has a row of a shard, and its chunk."""
@@ -123,7 +122,7 @@ class Cursor:
         raise ValueError(f"no piece of {self._pieces} has row {row} of shard {shard}")
 
     def read(self, index: int, chunk: int) -> tuple[pa.Table, np.ndarray, bool]:
-        """Documents of a chunk, their rows in the shard, and whether the piece goes on: it may keep none of a chunk.
+        """Documents of a chunk, their rows in the shard, and whether the piece has rows there; a split may keep none.
 
         Raises:
           BrokenFileError: if the shard cannot be read; it names the shard.
@@ -139,25 +138,24 @@ class Cursor:
             try:
                 table = self._read(index, where.shard, start, stop)
             except UNREADABLE as error:
-                raise broken(self._shards.shards[where.shard], start, error) from error
+                raise broken(self._tables.shards[where.shard], start, error) from error
         rows = np.arange(piece.offset, table.num_rows, piece.step)
-        goes_on = len(rows) > 0
+        has_rows = len(rows) > 0
         if self._keeps is not None:
             rows = rows[self._keeps(table.column(0).take(rows))]
-        return (table if len(rows) == table.num_rows else table.take(rows)), start + rows, goes_on
+        return (table if len(rows) == table.num_rows else table.take(rows)), start + rows, has_rows
 
     def _read(self, index: int, shard: int, start: int, stop: int) -> pa.Table:
-        """Rows `[start, stop)` of a shard, or fewer at its end. Keeps them, so that they can be asked for again."""
+        """Rows `[start, stop)` of a shard, or fewer at its end. Keeps them for the next call."""
         if self._open != index or start < self._start:
             columns = self._schema.names
-            self._start, self._tables = self._shards.open(shard, columns, self._chunk_documents, start)
+            self._start, self._following = self._tables.open(shard, columns, self._chunk_documents, start)
             self._waiting = []
         # Stays unset if reading fails: a broken stream would otherwise pass for one that has ended.
         self._open = None
         end = self._start + sum(table.num_rows for table in self._waiting)
         while end < stop:
-            table = next(self._tables, None)
-            if table is None:
+            if (table := next(self._following, None)) is None:
                 break
             table = table.select(self._schema.names)
             self._waiting.append(table if table.schema == self._schema else table.cast(self._schema))

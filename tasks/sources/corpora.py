@@ -8,46 +8,45 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import seqio
-
-from tasks import hub, remote_files
-from tasks import shards as shards_lib
-from tasks.sharded_source import ShardedSource, Splits
+from tasks.sources import arrow_tables, http_files, hub_datasets
+from tasks.sources.sharded import ShardedSource, Splits
 
 logger = logging.getLogger(__name__)
 
 # Sizes of files behind URLs, of which a list may have thousands.
-_ASKING_THREADS = 16
+_SIZE_THREADS = 16
 
+_Path = str | os.PathLike
 DataFiles = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-
-
-def set_folders(tfds_data_dir: str | None, cache_dirs: Sequence[str]) -> None:
-    """Where TensorFlow Datasets has its data, and where else SeqIO looks for cached tasks."""
-    if tfds_data_dir:
-        seqio.set_tfds_data_dir_override(tfds_data_dir)
-    seqio.add_global_cache_dirs(list(cache_dirs))
 
 
 def files_by_split(data_files: Mapping[str, DataFiles]) -> dict[str, list[str]]:
     """Lists of paths, patterns and URLs.
 
     Raises:
-      ValueError: for what names no files.
+      ValueError: if a split has no files.
     """
     if not isinstance(data_files, Mapping) or not data_files:
         raise ValueError(
             f"data_files is {data_files!r}; give {{'train': 'train.csv', 'validation': 'validation.csv'}}."
         )
+    lists: dict[str, list[str]] = {}
     for split, files in data_files.items():
-        several = [files] if isinstance(files, str | os.PathLike) else files
-        if (
-            not isinstance(several, list | tuple)
-            or not several
-            or not all(isinstance(file, str | os.PathLike) for file in several)
-        ):
+        several = [files] if isinstance(files, _Path) else files
+        if not isinstance(several, list | tuple) or not several or not all(isinstance(file, _Path) for file in several):
             raise ValueError(f"data_files has {files!r} as split {split!r}; give a file, a pattern or a list of them.")
-    return {split: _as_list(files) for split, files in data_files.items()}
+        lists[split] = [os.fspath(file) for file in several]
+    return lists
+
+
+def is_source(data_files: Any) -> bool:
+    """Whether it is a source, ours or one of SeqIO's, and not the names of files."""
+    return hasattr(data_files, "get_dataset")
+
+
+def open_source(data_files: Any, text_column: str) -> Any:
+    """The source of the texts in files by split; a source is itself. Nothing is read yet."""
+    return data_files if is_source(data_files) else HuggingFaceSource(data_files, [text_column])
 
 
 class HuggingFaceSource(ShardedSource):
@@ -56,7 +55,9 @@ class HuggingFaceSource(ShardedSource):
     Args:
       data_files: per split a file, a pattern, a URL (`http://` or `https://`), or a list of them. Files are shards.
       columns: the columns to read: strings, integers or floats. The first has the text.
-      builder: the loader, such as "json", "parquet", "text" or "csv"; None takes it from the first file's name.
+      builder: the loader, such as "json", "parquet", "text" or "csv"; or, for any other format, a function that takes
+        an open file, decompressed, and yields its documents, each as `{column: value}`. None takes the loader from the
+        first file's name.
       splits, chunk_documents, on_broken_shard, hint: see `ShardedSource`.
       load_args: further arguments of `datasets.load_dataset`, such as `{"delimiter": ";"}`.
       nested_columns: columns with lists or records, which are read as well, as JSON text.
@@ -67,7 +68,7 @@ class HuggingFaceSource(ShardedSource):
         data_files: Mapping[str, DataFiles],
         columns: Sequence[str] = ("text",),
         *,
-        builder: str | None = None,
+        builder: arrow_tables.Builder | None = None,
         splits: Splits | None = None,
         chunk_documents: int = 1024,
         on_broken_shard: str = "stop",
@@ -79,53 +80,51 @@ class HuggingFaceSource(ShardedSource):
         super().__init__(tuple(data_files), columns, splits, chunk_documents, on_broken_shard, hint, nested_columns)
         self._builder = builder
         self._load_args = dict(load_args or {})
-        self._opened: dict[str, shards_lib.Tables] = {}
-        self._remote: dict[str, shards_lib.Shard] = {}
+        self._opened: dict[str, arrow_tables.Tables] = {}
+        self._remote: dict[str, arrow_tables.Shard] = {}
 
     def __repr__(self) -> str:
         return f"HuggingFaceSource({self._data_files}, columns={self._columns}, load_args={self._load_args})"
 
-    def _tables(self, split: str) -> shards_lib.Tables:
+    def _tables(self, split: str) -> arrow_tables.Tables:
         if split not in self._data_files:
             raise ValueError(f"There is no split {split!r}; this source has {', '.join(map(repr, self._data_files))}.")
         urls = [url for url in self._data_files[split] if _is_url(url) and url not in self._remote]
-        with concurrent.futures.ThreadPoolExecutor(_ASKING_THREADS) as threads:
+        with concurrent.futures.ThreadPoolExecutor(_SIZE_THREADS) as threads:
             self._remote.update(zip(urls, threads.map(_remote_shard, urls), strict=True))
         files = tuple(shard for pattern in self._data_files[split] for shard in self._find(pattern, split))
         # Local files may have changed meanwhile.
         if split not in self._opened or self._opened[split].shards != files:
-            self._opened[split] = shards_lib.Tables(files, self._builder, self._load_args)
+            self._opened[split] = arrow_tables.Tables(files, self._builder, self._load_args)
         return self._opened[split]
 
-    def _find(self, pattern: str, split: str) -> list[shards_lib.Shard]:
+    def _find(self, pattern: str, split: str) -> list[arrow_tables.Shard]:
         if _is_url(pattern):
             return [self._remote[pattern]]
         found = sorted(glob.glob(str(pathlib.Path(pattern).expanduser()), recursive=True))  # noqa: PTH207, also absolute patterns
         if not found:
-            what = "No file matches the pattern" if glob.has_magic(pattern) else "There is no file"
-            raise FileNotFoundError(
-                f"{what} {pattern!r} (split {split!r}, working directory "
-                f"{str(pathlib.Path.cwd())!r}). {self._hint}".rstrip()
-            )
+            problem = "No file matches the pattern" if glob.has_magic(pattern) else "There is no file"
+            where = f"split {split!r}, working directory {str(pathlib.Path.cwd())!r}"
+            raise FileNotFoundError(f"{problem} {pattern!r} ({where}). {self._hint}".rstrip())
         files = [pathlib.Path(file).absolute() for file in found if not pathlib.Path(file).is_dir()]
         if not files:
             example = f"{found[0].rstrip(os.sep)}/*.jsonl"
             raise FileNotFoundError(f"{pattern!r} is a folder (split {split!r}); name its files, such as {example!r}.")
-        return [shards_lib.local_shard(file) for file in files]
+        return [arrow_tables.local_shard(file) for file in files]
 
 
 class HubSource(ShardedSource):
-    """A data set on the Hugging Face hub, streamed: nothing is stored, and nothing is asked before it is used.
+    """A data set on the Hugging Face hub, streamed: nothing is stored, and the hub is asked at the first use.
 
     Args:
       name: of the data set, such as "org/corpus".
       config: its configuration, where it has several, such as "ro".
       columns: the columns to read: strings, integers or floats. The first has the text.
-      revision: a branch, a tag or a commit. A name is resolved to its commit once, and the run keeps that, also when
-        it is resumed after the name has moved on. On several hosts name a commit, or a name that stays meanwhile.
-      data_files: patterns in the repository, or patterns per split, in place of the splits that its layout says.
+      revision: a branch, a tag or a commit. A name is resolved to its commit once, and the run keeps the
+        commit, also when it is resumed after the branch has moved. On several hosts name a commit or a tag.
+      data_files: patterns in the repository, or patterns per split, in place of the data set's own splits.
       splits, chunk_documents, on_broken_shard: see `ShardedSource`.
-      token: for private data sets; None takes HF_TOKEN, or what `hf auth login` stored.
+      token: for private data sets; None takes HF_TOKEN, or the token that `hf auth login` stored.
       load_args, nested_columns: as `HuggingFaceSource`.
     """
 
@@ -151,9 +150,9 @@ class HubSource(ShardedSource):
         self._data_files = data_files
         self._token = token
         self._load_args = dict(load_args or {})
-        self._repository: hub.Repository | None = None
-        self._layout: hub.Layout | None = None
-        self._opened: dict[str, shards_lib.Tables] = {}
+        self._repository: hub_datasets.Repository | None = None
+        self._split_files: hub_datasets.SplitFiles | None = None
+        self._opened: dict[str, arrow_tables.Tables] = {}
 
     def __repr__(self) -> str:
         return (
@@ -165,24 +164,22 @@ class HubSource(ShardedSource):
     def splits(self) -> Sequence[str]:
         return self._splits or tuple(self._resolve()[1].files)
 
-    def _resolve(self) -> tuple[hub.Repository, hub.Layout]:
+    def _resolve(self) -> tuple[hub_datasets.Repository, hub_datasets.SplitFiles]:
         if self._repository is None:
-            self._repository = hub.Repository.at(self._name, self._revision, self._token)
-        if self._layout is None:
-            self._layout = self._repository.layout(self._config, self._data_files)
-        return self._repository, self._layout
+            self._repository = hub_datasets.Repository.at(self._name, self._revision, self._token)
+        if self._split_files is None:
+            self._split_files = self._repository.split_files(self._config, self._data_files)
+        return self._repository, self._split_files
 
-    def _tables(self, split: str) -> shards_lib.Tables:
-        repository, layout = self._resolve()
-        if split not in layout.files:
-            raise ValueError(
-                f"There is no split {split!r} in {self._name!r}, only {', '.join(map(repr, layout.files))}."
-            )
+    def _tables(self, split: str) -> arrow_tables.Tables:
+        repository, found = self._resolve()
+        if split not in found.files:
+            splits = ", ".join(map(repr, found.files))
+            raise ValueError(f"There is no split {split!r} in {self._name!r}, only {splits}.")
         if split not in self._opened:
-            files = [
-                shards_lib.Shard(path, repository.sizes[path], repository.file(path)) for path in layout.files[split]
-            ]
-            self._opened[split] = shards_lib.Tables(files, layout.builder, {**layout.load_args, **self._load_args})
+            sizes, paths = repository.sizes, found.files[split]
+            files = [arrow_tables.Shard(path, sizes[path], repository.file(path)) for path in paths]
+            self._opened[split] = arrow_tables.Tables(files, found.builder, {**found.load_args, **self._load_args})
         return self._opened[split]
 
     def fingerprint(self, split: str) -> dict[str, Any]:
@@ -196,11 +193,11 @@ class HubSource(ShardedSource):
             return
         if commit != current and fingerprint["revision"] == self._revision:
             logger.warning(
-                "%s: revision %s has moved to commit %s; the run goes on with %s, where it began.",
+                "%s: revision %s has moved to commit %s; the run keeps %s, where it began.",
                 self._name, self._revision, current, commit,
             )  # fmt: skip
-            self._repository = hub.Repository.at(self._name, commit, self._token)
-            self._layout = None
+            self._repository = hub_datasets.Repository.at(self._name, commit, self._token)
+            self._split_files = None
             for cache in (self._opened, self._rows, self._schemas):
                 cache.clear()
         elif commit == current:
@@ -212,11 +209,7 @@ def _is_url(pattern: str) -> bool:
     return pattern.startswith(("http://", "https://"))
 
 
-def _remote_shard(url: str) -> shards_lib.Shard:
-    headers = hub.headers if hub.is_on_hub(url) else dict
-    size = remote_files.size_of(url, headers)
-    return shards_lib.Shard(url, size, remote_files.RemoteFile(url, url, size, headers))
-
-
-def _as_list(files: DataFiles) -> list[str]:
-    return [os.fspath(files)] if isinstance(files, str | os.PathLike) else [os.fspath(file) for file in files]
+def _remote_shard(url: str) -> arrow_tables.Shard:
+    headers = hub_datasets.headers if hub_datasets.is_on_hub(url) else dict
+    size = http_files.size_of(url, headers)
+    return arrow_tables.Shard(url, size, http_files.RemoteFile(url, url, size, headers))

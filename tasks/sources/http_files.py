@@ -1,7 +1,7 @@
 """Files behind HTTP as Python file objects, whose bytes are the file's whatever the connection does.
 
-A request that fails is made again after a wait, and goes on at the byte where the last one stopped: `Range` where the
-server knows it, otherwise what was read already is skipped.
+A failed request is repeated after a wait, from the byte where it stopped: with `Range` where the server knows it,
+otherwise the bytes that were read already are skipped.
 """
 
 import dataclasses
@@ -23,13 +23,13 @@ logger = logging.getLogger(__name__)
 FIRST_WAIT_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 64.0
 MAX_FAILURES = 14
-# Before training somebody waits for the message: half a minute.
+# Before training a person waits for the message: half a minute.
 MAX_FAILURES_AT_START = 6
 # `Retry-After` is obeyed up to this: a server that asks for more is not coming back for this run.
 LONGEST_RETRY_AFTER_SECONDS = 300.0
 # Of a connection, and of each piece of a body. Hubs answer within seconds even when they are busy.
 TIMEOUT_SECONDS = (10.0, 30.0)
-# A connection that brings less than this per second, over so many seconds of waiting for it, is given up.
+# A connection is given up if it brings fewer bytes per second than this, over this many seconds of waiting.
 MIN_BYTES_PER_SECOND = 1024
 SLOW_AFTER_SECONDS = 60.0
 
@@ -49,7 +49,7 @@ class RefusedError(RuntimeError):
 
 
 class HttpStatusError(Exception):
-    """An answer that will not become another one.
+    """An error that a retry does not change.
 
     Attributes:
       status: the HTTP status.
@@ -59,12 +59,12 @@ class HttpStatusError(Exception):
     def __init__(self, url: str, response: requests.Response):
         self.status = response.status_code
         self.code = response.headers.get("X-Error-Code", "")
-        said = response.headers.get("X-Error-Message", "")
-        super().__init__(f"{url} answers with HTTP status {self.status} {response.reason} {said}".rstrip())
+        message = response.headers.get("X-Error-Message", "")
+        super().__init__(f"{url} answers with HTTP status {self.status} {response.reason} {message}".rstrip())
 
 
 class _TransientError(OSError):
-    """An answer, or a body, that another request may give better."""
+    """An error that may be gone with the next request."""
 
     def __init__(self, message: str, wait_seconds: float | None = None):
         super().__init__(message)
@@ -88,9 +88,8 @@ class Retries:
         cause = f"{type(error).__name__.lstrip('_')}: {error}" if str(error) else type(error).__name__
         most = self._max_failures or MAX_FAILURES
         if self._failures >= most:
-            raise BrokenFileError(
-                f"{self._name} stays unreadable: {most} requests in a row failed, the last with {cause}"
-            ) from error
+            message = f"{self._name} stays unreadable: {most} requests in a row failed, the last with {cause}"
+            raise BrokenFileError(message) from error
         seconds = min(FIRST_WAIT_SECONDS * 2 ** (self._failures - 1), LONGEST_WAIT_SECONDS)
         # Not from the global generator: reading must not change anyone's random numbers.
         seconds *= random.SystemRandom().uniform(0.5, 1.5)
@@ -126,7 +125,7 @@ def size_of(url: str, headers: Headers = dict) -> int:
 
     Raises:
       FileNotFoundError: if the server refuses it.
-      ValueError: if it does not say.
+      ValueError: if the server does not give the length.
       BrokenFileError: if it does not answer.
     """
     retries = Retries(url, MAX_FAILURES_AT_START)
@@ -157,8 +156,8 @@ class RemoteFile:
     """A file behind a URL.
 
     Attributes:
-      name: what messages call it.
-      url: where it is; may redirect, which is followed anew for each request, as signed addresses expire.
+      name: its name in messages.
+      url: where it is; redirects are followed for each request, because signed addresses expire.
       size: its bytes.
       headers: makes the headers of a request, such as one with a token. They are not sent to other hosts.
     """
@@ -170,14 +169,14 @@ class RemoteFile:
 
     def open(self) -> io.BufferedReader:
         """For reading from front to back: one request, unless it breaks."""
-        return io.BufferedReader(_Reader(self, to_the_end=True), 1 << 20)
+        return io.BufferedReader(_HttpFile(self, to_the_end=True), 1 << 20)
 
     def open_parts(self) -> io.RawIOBase:
         """For reading here and there: a request for each read."""
-        return _Reader(self, to_the_end=False)
+        return _HttpFile(self, to_the_end=False)
 
 
-class _Reader(io.RawIOBase):
+class _HttpFile(io.RawIOBase):
     def __init__(self, file: RemoteFile, to_the_end: bool):
         super().__init__()
         self._file = file
@@ -206,7 +205,7 @@ class _Reader(io.RawIOBase):
 
     def close(self) -> None:
         if not self.closed:
-            self._hang_up()
+            self._disconnect()
             self._session.close()
         super().close()
 
@@ -215,30 +214,30 @@ class _Reader(io.RawIOBase):
         wanted = min(len(view), max(0, self._file.size - self._position))
         read = 0
         while read < wanted:
-            some = self._read_some(wanted - read)
-            view[read : read + len(some)] = some
-            read += len(some)
+            data = self._read_data(wanted - read)
+            view[read : read + len(data)] = data
+            read += len(data)
             if self._to_the_end:
                 break
         return read
 
-    def _read_some(self, wanted: int) -> bytes:
+    def _read_data(self, wanted: int) -> bytes:
         """At least a byte of the file, from the position on."""
         while True:
             try:
                 if self._response is None or self._at != self._position or self._at >= self._end:
-                    self._ask(self._file.size if self._to_the_end else self._position + wanted)
-                some = self._receive(min(wanted, self._end - self._at))
+                    self._request(self._file.size if self._to_the_end else self._position + wanted)
+                data = self._receive(min(wanted, self._end - self._at))
             except _FAILURES as error:
-                self._hang_up()
+                self._disconnect()
                 self._retries.wait_after(error)
                 continue
-            self._position += len(some)
-            return some
+            self._position += len(data)
+            return data
 
-    def _ask(self, end: int) -> None:
+    def _request(self, end: int) -> None:
         """Requests bytes from the position to `end`."""
-        self._hang_up()
+        self._disconnect()
         file, position = self._file, self._position
         headers = {**file.headers(), "Accept-Encoding": "identity", "Range": f"bytes={position}-{end - 1}"}
         response = self._session.get(file.url, headers=headers, stream=True, timeout=TIMEOUT_SECONDS)
@@ -279,10 +278,10 @@ class _Reader(io.RawIOBase):
     def _receive(self, wanted: int) -> bytes:
         assert self._response is not None
         began = time.monotonic()
-        some = self._response.raw.read1(wanted)
+        data = self._response.raw.read1(wanted)
         self._waited += time.monotonic() - began
-        self._received += len(some)
-        if not some:
+        self._received += len(data)
+        if not data:
             raise _TransientError(f"the connection ended at byte {self._at} of {self._file.size}")
         if self._waited > SLOW_AFTER_SECONDS:
             if self._received < MIN_BYTES_PER_SECOND * self._waited:
@@ -291,10 +290,10 @@ class _Reader(io.RawIOBase):
         # A connection that only crawls is no success, or a shard that crawls for ever would never count as broken.
         if self._received >= MIN_BYTES_PER_SECOND * self._waited:
             self._retries.succeed()
-        self._at += len(some)
-        return some
+        self._at += len(data)
+        return data
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if self._response is not None:
             self._response.close()
             self._response = None

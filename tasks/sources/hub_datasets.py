@@ -1,7 +1,7 @@
 """Data sets on the Hugging Face hub: their files at one commit, and which of them are which split.
 
-The hub, the token and where they are kept are huggingface_hub's: HF_ENDPOINT, HF_TOKEN or `hf auth login`. Requests are
-ours, because a run asks for hours and must get through what hubs and lines do.
+The hub's address and the token are those of huggingface_hub: HF_ENDPOINT, HF_TOKEN or `hf auth login`. Requests are
+ours, because a run reads for hours and must survive errors of the hub and of the network.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from typing import Any
 from huggingface_hub import constants
 from huggingface_hub.utils import build_hf_headers
 
-from tasks import remote_files, shards
+from tasks.sources import arrow_tables, http_files
 
 logger = logging.getLogger(__name__)
 
@@ -24,8 +24,8 @@ _CARDS = ("README.md", ".huggingface.yaml", "dataset_infos.json")
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
-    """How a configuration of a data set is read.
+class SplitFiles:
+    """The files of a data set's configuration, and how they are read.
 
     Attributes:
       builder: the loader of `datasets`, such as "parquet".
@@ -44,10 +44,10 @@ class Repository:
 
     Attributes:
       name: such as "org/corpus".
-      revision: what was asked for.
+      revision: the branch, tag or commit that was asked for.
       commit: its hash.
       sizes: bytes of each file by path.
-      token: of the user, or None for the usual places.
+      token: of the user, or None to look in the usual places.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Repository:
           BrokenFileError: if the hub does not answer.
         """
         _check_online(name)
-        address = f"{_endpoint()}/api/datasets/{name}"
+        address = f"{constants.ENDPOINT}/api/datasets/{name}"
         repository = cls(name, revision, "", {}, token)
         info = repository._get(f"{address}/revision/{urllib.parse.quote(revision, safe='')}").json()
         sizes: dict[str, int] = {}
@@ -80,18 +80,18 @@ class Repository:
 
     def _get(self, url: str):
         try:
-            return remote_files.fetch(url, lambda: headers(self.token))
-        except remote_files.HttpStatusError as error:
+            return http_files.fetch(url, lambda: headers(self.token))
+        except http_files.HttpStatusError as error:
             raise _explain(error, self) from error
 
-    def file(self, path: str) -> remote_files.RemoteFile:
-        address = f"{_endpoint()}/datasets/{self.name}/resolve/{self.commit}/{urllib.parse.quote(path)}"
-        return remote_files.RemoteFile(f"{path} of {self.name}", address, self.sizes[path], lambda: headers(self.token))
+    def file(self, path: str) -> http_files.RemoteFile:
+        address = f"{constants.ENDPOINT}/datasets/{self.name}/resolve/{self.commit}/{urllib.parse.quote(path)}"
+        return http_files.RemoteFile(f"{path} of {self.name}", address, self.sizes[path], lambda: headers(self.token))
 
-    def layout(self, config: str | None = None, data_files: Any = None) -> Layout:
-        """What `datasets.load_dataset(name, config, data_files=data_files)` would read.
+    def split_files(self, config: str | None = None, data_files: Any = None) -> SplitFiles:
+        """The files that `datasets.load_dataset(name, config, data_files=data_files)` would read.
 
-        It is asked about a folder with the same names, so that its rules hold without a request of its own.
+        `datasets` decides for a local folder with the same names, so that its rules hold and it makes no requests.
 
         Raises:
           ValueError: if there is no such configuration, or nothing that can be read.
@@ -110,21 +110,21 @@ class Repository:
                     str(root), config, data_files=data_files, cache_dir=f"{directory}/cache"
                 )
             except (ValueError, OSError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-                reason = str(error).replace(str(root), self.name).strip().splitlines()
+                reason = " ".join(str(error).replace(str(root), self.name).strip().splitlines())
                 raise ValueError(
                     f"Data set {self.name!r} cannot be read with config={config!r}, data_files={data_files!r}: "
-                    f"{' '.join(reason)}. Its files are {_some(sorted(self.sizes))}."
+                    f"{reason}. Its files are {_some(sorted(self.sizes))}."
                 ) from error
             files = {
                 str(split): [pathlib.Path(file).relative_to(root).as_posix() for file in found]
                 for split, found in (builder.config.data_files or {}).items()
             }
-            if builder.name not in shards.BUILDERS:
+            if builder.name not in arrow_tables.BUILDERS:
                 raise ValueError(
                     f"Data set {self.name!r} is read by {builder.name!r}, and texts come from "
-                    f"{', '.join(shards.BUILDERS)}; name files of these with data_files."
+                    f"{', '.join(arrow_tables.BUILDERS)}; name files of these with data_files."
                 )
-            return Layout(builder.name, _options(builder.config), files)
+            return SplitFiles(builder.name, _options(builder.config), files)
 
 
 def headers(token: str | None = None) -> dict[str, str]:
@@ -133,15 +133,11 @@ def headers(token: str | None = None) -> dict[str, str]:
 
 
 def is_on_hub(url: str) -> bool:
-    return url.startswith(f"{_endpoint()}/")
-
-
-def _endpoint() -> str:
-    return constants.ENDPOINT
+    return url.startswith(f"{constants.ENDPOINT}/")
 
 
 def _options(config: Any) -> dict[str, Any]:
-    """What a card sets of a loader's options, beyond the names of its files."""
+    """The loader's options that a card sets, beyond the names of its files."""
     import datasets
 
     names = {field.name for field in dataclasses.fields(config)}
@@ -162,8 +158,8 @@ def _check_online(name: str) -> None:
         )
 
 
-def _explain(error: remote_files.HttpStatusError, repository: Repository) -> Exception:
-    name, revision, endpoint = repository.name, repository.revision, _endpoint()
+def _explain(error: http_files.HttpStatusError, repository: Repository) -> Exception:
+    name, revision, endpoint = repository.name, repository.revision, constants.ENDPOINT
     if error.code == "RevisionNotFound":
         return FileNotFoundError(
             f"Data set {name!r} has no revision {revision!r}; branches and commits are at "

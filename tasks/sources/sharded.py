@@ -1,14 +1,13 @@
-"""A SeqIO data source of shards, whose position can be saved exactly.
+"""A data source of shards, whose position can be saved exactly.
 
-It is a pure function of counters: epoch -> order of the reader's pieces -> numbered chunks of a piece.
-`tf.data` saves such a pipeline to the last element, shuffle buffers included, when external state is ignored; it cannot
-save a generator. The files that are open meanwhile are a cache, and a restored iterator opens them again.
+What a reader reads is a pure function of counters (`reader_chunks`). The open files are a cache, which a restored
+reader opens again. SeqIO's tasks may have such a source too: it has the names of `seqio.DataSource`.
 """
 
 import abc
 import difflib
+import functools
 import itertools
-import json
 import logging
 import pathlib
 import secrets
@@ -17,30 +16,25 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import seqio
-import tensorflow as tf
 
-from tasks import chunks, remote_files
-from tasks import shards as shards_lib
-from tasks import splits as splits_lib
+from tasks.sources import arrow_tables, chunks, http_files, reader_chunks
+from tasks.sources import splits as splits_lib
 
 logger = logging.getLogger(__name__)
 
 # Bytes of files that may be read when a split is opened, to count their documents.
 _SMALL_CORPUS = 1 << 20
-# More counters than any run uses up.
-_FOREVER = 2**62
 # Shards that are read in turn. Files and connections are limited.
 _OPEN_SHARDS = 32
 
 Splits = Mapping[str, str | splits_lib.Part]
 
 
-class ShardedSource(seqio.DataSource):
+class ShardedSource(abc.ABC):
     """Documents of shards, in numbered chunks.
 
-    Examples are `{column: value, ..., "document": int64[3]}`; `document` says (epoch, shard, row), so that a position
-    in the stream can be read by people.
+    Examples are `{column: value, ..., "document": int64[3]}`; `document` is (epoch, shard, row), so that people
+    can read a position.
 
     Args:
       own_splits: the splits that the source has by itself.
@@ -48,10 +42,10 @@ class ShardedSource(seqio.DataSource):
       splits: the splits that tasks see, as parts of those: `{"train": "train[1000:]", "validation": "train[:1000]"}`,
         or `splits.held_out(0.01)`. None leaves them as they are.
       chunk_documents: documents that are read at a time.
-      on_broken_shard: "stop", or "skip" to go on without the rest of a shard, for this epoch, that stays unreadable.
-        Each is counted in the log. What is skipped depends on the weather: such a run cannot be repeated, and where it
-        is resumed beside a skipped shard, documents of one shuffle buffer may come twice or not at all.
-      hint: a sentence added to the error for missing files: what makes them.
+      on_broken_shard: "stop", or "skip" to leave out the rest of a shard that stays unreadable, for this epoch. The
+        log counts the skips. They depend on the network: such a run cannot be repeated, and after a resume near a
+        skipped shard, documents of one shuffle buffer may come twice or not at all.
+      hint: a sentence for the error about missing files; it says how to make them.
       nested_columns: columns with lists or records, which are read as well, as JSON text.
     """
 
@@ -71,7 +65,7 @@ class ShardedSource(seqio.DataSource):
             name: part if isinstance(part, splits_lib.Part) else splits_lib.Part.parse(part)
             for name, part in (splits or {}).items()
         }
-        super().__init__(splits=self._parts or own_splits)
+        self._splits = tuple(self._parts or own_splits)
         self._columns = (*columns, *nested_columns)
         self._nested_columns = tuple(nested_columns)
         self._chunk_documents = chunk_documents
@@ -79,15 +73,22 @@ class ShardedSource(seqio.DataSource):
         self._hint = hint
         self._num_skipped = 0
         self._schemas: dict[str, pa.Schema] = {}
-        self._rows: dict[str, tuple[shards_lib.Tables, list[splits_lib.ShardRows]]] = {}
-        self._counts: dict[str, tuple[shards_lib.Tables, list[int]]] = {}
+        self._rows: dict[str, tuple[arrow_tables.Tables, list[splits_lib.ShardRows]]] = {}
+        self._counts: dict[str, tuple[arrow_tables.Tables, list[int]]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was opened, which another process opens again."""
+        return self.__dict__ | {name: {} for name in self._OPENED if name in self.__dict__}
+
+    # Caches of open files and what was read of them.
+    _OPENED = ("_opened", "_remote", "_rows", "_counts", "_schemas")
 
     @property
-    def supports_arbitrary_sharding(self) -> bool:
-        return True
+    def splits(self) -> Sequence[str]:
+        return self._splits
 
     @abc.abstractmethod
-    def _tables(self, split: str) -> shards_lib.Tables:
+    def _tables(self, split: str) -> arrow_tables.Tables:
         """The shards of a split of the source's own."""
 
     def _part(self, split: str) -> splits_lib.Part:
@@ -95,7 +96,7 @@ class ShardedSource(seqio.DataSource):
             raise ValueError(f"There is no split {split!r}; this source has {', '.join(map(repr, self.splits))}.")
         return self._parts.get(split, splits_lib.Part(split))
 
-    def _open(self, split: str) -> tuple[shards_lib.Tables, list[splits_lib.ShardRows]]:
+    def _open(self, split: str) -> tuple[arrow_tables.Tables, list[splits_lib.ShardRows]]:
         part = self._part(split)
         tables = self._tables(part.split)
         if split not in self._rows or self._rows[split][0] is not tables:
@@ -115,17 +116,17 @@ class ShardedSource(seqio.DataSource):
     def fingerprint(self, split: str) -> dict[str, Any]:
         """What the order of documents depends on. Directories do not count, so a corpus may move."""
         tables, rows = self._open(split)
-        files = {pathlib.PurePath(shard.name).name: shard.size for shard in (tables.shards[row.shard] for row in rows)}
         part = self._part(split)
+        shards = [tables.shards[row.shard] for row in rows]
         return {
-            "files": files,
+            "files": {pathlib.PurePath(shard.name).name: shard.size for shard in shards},
             "columns": list(self._columns),
             "chunk_documents": self._chunk_documents,
             **({} if part.is_whole else {"part": str(part)}),
         }
 
-    def keep_revision(self, fingerprint: Mapping[str, Any]) -> None:
-        """Goes on with the revision that a saved position belongs to, if the source has revisions."""
+    def keep_revision(self, fingerprint: Mapping[str, Any]) -> None:  # noqa: B027, most sources have none
+        """Returns to the revision that a saved position belongs to, if the source has revisions."""
 
     def check(self, split: str) -> None:
         """Opens the split and looks at its first document.
@@ -156,7 +157,7 @@ class ShardedSource(seqio.DataSource):
                     f"{', '.join(map(repr, found.names))}; did you mean {nearest!r}?"
                 )
             try:
-                self._tf_dtype(found.field(column))
+                reader_chunks.dtype_of(found.field(column), column in self._nested_columns)
             except ValueError as error:
                 raise ValueError(f"{error} It is in {where}.") from error
         schema = pa.schema([pa.field(column, found.field(column).type) for column in self._columns])
@@ -172,25 +173,24 @@ class ShardedSource(seqio.DataSource):
                 broken = chunks.broken(tables.shards[row.shard], 0, error)
                 if self._on_broken_shard == "stop" or row is rows[-1]:
                     raise broken from error
-                self._say_skipped(broken)
+                self._log_skipped(broken)
                 continue
             if schema is not None:
                 return schema
         return None
 
     def _check_every_file(self, split: str, schema: pa.Schema) -> None:
-        """Looks at each local file's beginning, which finds another format now and not in the middle of a run."""
+        """Reads the beginning of each local file, which finds a wrong format before the run and not in its middle."""
         tables, rows = self._open(split)
         for shard in (row.shard for row in rows if not tables.shards[row.shard].is_remote):
             try:
-                found = tables.schema(shard)
-                if found is not None:
+                if (found := tables.schema(shard)) is not None:
                     found.empty_table().select(self._columns).cast(schema)
             except (*chunks.UNREADABLE, KeyError) as error:
                 reason = str(error).strip().splitlines()[0]
                 raise ValueError(
                     f"{tables.shards[shard].name} cannot be read with the columns {list(self._columns)} like the other "
-                    f"files of split {split!r} ({type(error).__name__}: {reason}). Mend it or leave it out."
+                    f"files of split {split!r} ({type(error).__name__}: {reason}). Repair the file or leave it out."
                 ) from error
 
     def documents(self, split: str, batch_size: int = 1024) -> Iterator[list[dict[str, Any]]]:
@@ -199,19 +199,13 @@ class ShardedSource(seqio.DataSource):
 
         def read_shard(shard: int) -> Iterator[list[dict[str, Any]]]:
             cursor = self._cursor(split, [chunks.Piece(shard, 0, 1)], batch_size)
-            for chunk in itertools.count():
-                table, _, goes_on = self._read(cursor, 0, chunk)
-                if not goes_on:
-                    return
-                if table.num_rows:
-                    yield table.to_pylist()
+            return (table.to_pylist() for table, _ in self._chunks(cursor, 0))
 
         waiting = map(read_shard, range(len(self._open(split)[1])))
         open_shards = list(itertools.islice(waiting, _OPEN_SHARDS))
         while open_shards:
             for shard in list(open_shards):
-                documents = next(shard, None)
-                if documents is not None:
+                if (documents := next(shard, None)) is not None:
                     yield documents
                     continue
                 open_shards.remove(shard)
@@ -223,10 +217,7 @@ class ShardedSource(seqio.DataSource):
         tables, rows = self._open(split)
         for shard, where in enumerate(rows):
             cursor = self._cursor(split, [chunks.Piece(shard, 0, 1)], batch_size)
-            for chunk in itertools.count():
-                table, numbers, goes_on = self._read(cursor, 0, chunk)
-                if not goes_on:
-                    break
+            for table, numbers in self._chunks(cursor, 0):
                 for number, document in zip(numbers.tolist(), table.to_pylist(), strict=True):
                     yield tables.shards[where.shard].name, number, document
 
@@ -234,118 +225,49 @@ class ShardedSource(seqio.DataSource):
         """Whether reading a split needs the network."""
         return any(shard.is_remote for shard in self._open(split)[0].shards)
 
-    def get_dataset(  # type: ignore[override]
+    def chunks_of(
         self,
-        split: str = "train",
-        shuffle: bool = True,
-        seed: int | None = None,
-        shard_info: seqio.ShardInfo | None = None,
-        *,
-        num_epochs: int | None = 1,
-        **unused_kwargs,
-    ) -> tf.data.Dataset:
-        """The documents of one reader, one by one; see `get_chunks`."""
-        del unused_kwargs
-        return self.get_chunks(split, shuffle, seed, shard_info, num_epochs=num_epochs).unbatch()
-
-    def get_chunks(
-        self,
-        split: str = "train",
-        shuffle: bool = True,
-        seed: int | None = None,
-        shard_info: seqio.ShardInfo | None = None,
-        *,
-        num_epochs: int | None = 1,
+        split: str,
+        shuffle: bool,
+        seed: int | None,
+        reader: int = 0,
+        num_readers: int = 1,
         start: Sequence[int] | None = None,
-    ) -> tf.data.Dataset:
-        """The documents of one reader, as many at a time as are read.
+    ) -> reader_chunks.ReaderChunks:
+        """What one reader reads.
 
-        Shuffling orders pieces, and documents within a chunk, anew in every epoch.
+        Shuffling orders pieces, and documents within a chunk, differently in every epoch.
 
         Args:
-          split: a split.
-          shuffle: whether to shuffle.
-          seed: of the order; None draws one.
-          shard_info: which reader of how many.
-          num_epochs: passes over the documents, each in another order; None repeats for ever.
+          split, shuffle, seed: the order's; a seed of None draws one.
+          reader, num_readers: which reader of how many.
           start: the (epoch, shard, row) of the document to begin with; None is the first.
 
         Raises:
           FileNotFoundError, ValueError: see `check`; also if there are fewer documents than readers.
         """
         self.check(split)
-        reader, num_readers = (shard_info.index, shard_info.num_shards) if shard_info else (0, 1)
         seed = secrets.randbits(31) if seed is None else int(seed)
         pieces = self._share(split, num_readers)[reader]
         cursor = self._cursor(split, pieces, self._chunk_documents)
-        if not self._has_documents(cursor, len(pieces)):
+        if not any(True for index in range(len(pieces)) for _ in self._chunks(cursor, index)):
             raise ValueError(
                 f"Reader {reader} of {num_readers} has no document in split {split!r}, files "
                 f"{_shorten(self.list_shards(split))}; set DatasetConfig.num_readers to fewer than the documents."
             )
-        fields = list(self._schemas[split])
-        dtypes = [self._tf_dtype(field) for field in fields]
-
-        first_epoch, first_shard, first_row = map(int, start) if start else (0, 0, 0)
-        first_index, first_chunk = cursor.find(first_shard, first_row) if start else (-1, 0)
-
-        def order_of_epoch(epoch):
-            order = np.arange(len(pieces))
-            if shuffle:
-                order = np.random.default_rng([seed, reader, epoch]).permutation(order)
-            return order[order.tolist().index(first_index) :] if start and epoch == first_epoch else order
-
-        def read_chunk(epoch, index, chunk):
-            table, rows, goes_on = self._read(cursor, int(index), int(chunk))
-            order = np.arange(len(rows))
-            piece = pieces[index]
-            if shuffle:
-                key = [seed, epoch, piece.shard, piece.offset, chunk]
-                order = np.random.default_rng(key).permutation(order)
-            if (epoch, index, chunk) == (first_epoch, first_index, first_chunk) and goes_on:
-                order = order[rows[order].tolist().index(first_row) :]
-            ids = np.stack([np.full(len(rows), epoch), np.full(len(rows), piece.shard), rows], axis=1)
-            columns = [_to_numpy(table.column(field.name)) for field in fields]
-            return [column[order] for column in columns] + [ids[order].astype(np.int64), np.bool_(goes_on)]
-
-        def pieces_of_epoch(epoch):
-            order = tf.numpy_function(order_of_epoch, [epoch], tf.int64, stateful=False)
-            order.set_shape([None])
-            return tf.data.Dataset.from_tensor_slices(order).map(lambda index: (epoch, index))
-
-        def chunks_of_piece(epoch, index):
-            def numbered_chunk(chunk):
-                *columns, ids, goes_on = tf.numpy_function(
-                    read_chunk, [epoch, index, chunk], [*dtypes, tf.int64, tf.bool], stateful=False
-                )
-                for column in columns:
-                    column.set_shape([None])
-                ids.set_shape([None, 3])
-                goes_on.set_shape([])
-                named = {field.name: column for field, column in zip(fields, columns, strict=True)}
-                return {**named, "document": ids}, goes_on
-
-            is_first = (epoch == first_epoch) & (index == first_index)
-            numbers = tf.data.Dataset.range(tf.where(is_first, tf.constant(first_chunk, tf.int64), 0), _FOREVER)
-            numbered = numbers.map(numbered_chunk)
-            return numbered.take_while(lambda documents, goes_on: goes_on).map(lambda documents, goes_on: documents)
-
-        epochs = tf.data.Dataset.range(first_epoch, _FOREVER if num_epochs is None else num_epochs)
-        return epochs.flat_map(pieces_of_epoch).flat_map(chunks_of_piece)
-
-    def _tf_dtype(self, field: pa.Field) -> tf.DType:
-        if _is_text(field.type) or pa.types.is_boolean(field.type) or field.name in self._nested_columns:
-            return tf.string
-        if pa.types.is_integer(field.type):
-            return tf.int64
-        if pa.types.is_floating(field.type):
-            return tf.float32
-        # How `datasets` says that a column has values of several types.
-        kind = "values of several types" if "arrow.json" in str(field.type) else f"the type {field.type}"
-        raise ValueError(f"Column {field.name!r} has {kind}; only strings, integers and floats can be read.")
+        dtypes = {
+            field.name: reader_chunks.dtype_of(field, field.name in self._nested_columns)
+            for field in self._schemas[split]
+        }
+        first = None
+        if start:
+            epoch, shard, row = map(int, start)
+            first = epoch, *cursor.find(shard, row), row
+        read = functools.partial(self._read, cursor)
+        return reader_chunks.ReaderChunks(read, pieces, dtypes, shuffle, seed, reader, first)
 
     def _share(self, split: str, num_readers: int) -> list[list[chunks.Piece]]:
-        """Each reader's pieces. In a small corpus, where some might get nothing, documents are counted and dealt."""
+        """Each reader's pieces. In a small corpus, where a reader might get nothing, documents are dealt one by one."""
         tables, rows = self._open(split)
         is_counted = self._on_broken_shard == "stop" or not any(shard.is_remote for shard in tables.shards)
         if num_readers == 1 or sum(self._sizes(split)) > _SMALL_CORPUS or not is_counted:
@@ -364,60 +286,68 @@ class ShardedSource(seqio.DataSource):
         keeps = None if part.share == splits_lib.EVERYTHING else part.keeps
         return chunks.Cursor(tables, rows, pieces, self._schemas[split], chunk_documents, keeps)
 
-    def _has_documents(self, cursor: chunks.Cursor, num_pieces: int) -> bool:
-        for index in range(num_pieces):
-            for chunk in itertools.count():
-                _, rows, goes_on = self._read(cursor, index, chunk)
-                if len(rows):
-                    return True
-                if not goes_on:
-                    break
-        return False
+    def _chunks(self, cursor: chunks.Cursor, index: int) -> Iterator[tuple[pa.Table, np.ndarray]]:
+        """The documents of a piece and their rows, chunk by chunk; no chunk is empty."""
+        for chunk in itertools.count():
+            table, rows, has_rows = self._read(cursor, index, chunk)
+            if len(rows):
+                yield table, rows
+            if not has_rows:
+                return
 
     def _read(self, cursor: chunks.Cursor, index: int, chunk: int) -> tuple[pa.Table, np.ndarray, bool]:
         if cursor.broken is not None:
             raise cursor.broken
         try:
             return cursor.read(index, chunk)
-        except remote_files.BrokenFileError as error:
+        except http_files.BrokenFileError as error:
             if self._on_broken_shard == "stop":
-                # TensorFlow asks for what follows an error, and would wait for all the retries again each time.
+                # TensorFlow asks for the chunk after an error, and would wait for all the retries again each time.
                 cursor.broken = error
                 raise
-            self._say_skipped(error)
+            self._log_skipped(error)
             return cursor.nothing
 
-    def _say_skipped(self, error: remote_files.BrokenFileError) -> None:
+    def _log_skipped(self, error: http_files.BrokenFileError) -> None:
         self._num_skipped += 1
         logger.warning("Skipped the rest of a shard, number %d in this process: %s.", self._num_skipped, error)
 
+    # ------------------------------------------ names of `seqio.DataSource` -------------------------------------------
 
-def _count(tables: shards_lib.Tables, row: splits_lib.ShardRows) -> int:
+    supports_arbitrary_sharding = True
+    caching_permitted = True
+    performs_internal_shuffling = True
+
+    def num_input_examples(self, split: str) -> int | None:
+        """Not known: the documents are not counted."""
+        del split
+        return None
+
+    def get_dataset(
+        self,
+        split: str = "train",
+        shuffle: bool = True,
+        seed: int | None = None,
+        shard_info: Any = None,
+        *,
+        num_epochs: int | None = 1,
+        **unused_kwargs,
+    ) -> Any:
+        """The documents of one reader as a `tf.data.Dataset`; without a number of epochs for ever."""
+        del unused_kwargs
+        from tasks.sources import tf_documents  # TensorFlow
+
+        reader, num_readers = (shard_info.index, shard_info.num_shards) if shard_info else (0, 1)
+        return tf_documents.documents(self.chunks_of(split, shuffle, seed, reader, num_readers), num_epochs)
+
+
+def _count(tables: arrow_tables.Tables, row: splits_lib.ShardRows) -> int:
     try:
         return max(0, tables.count_rows(row.shard, row.stop) - row.start)
     except chunks.UNREADABLE as error:
         raise chunks.broken(tables.shards[row.shard], row.start, error) from error
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-
-
-def _to_numpy(column: pa.ChunkedArray) -> np.ndarray:
-    if _is_text(column.type):
-        # TensorFlow takes bytes without encoding them again. A missing text is an empty one.
-        values = [value or b"" for value in column.cast(pa.large_binary()).to_pylist()]
-        return np.array(values, dtype=object)
-    if pa.types.is_boolean(column.type):  # As files of text have them.
-        return np.array([b"" if value is None else str(value).encode() for value in column.to_pylist()], dtype=object)
-    if pa.types.is_nested(column.type):
-        return np.array([json.dumps(value, ensure_ascii=False).encode() for value in column.to_pylist()], dtype=object)
-    dtype = np.int64 if pa.types.is_integer(column.type) else np.float32
-    return column.to_numpy().astype(dtype)
-
-
 def _shorten(files: Sequence[str]) -> str:
-    if not files:
-        return "none"
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-    return f"{files[0]!r}{more}"
+    return f"{files[0]!r}{more}" if files else "none"

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import tqdm
 
-from tasks import shards
+from tasks.sources import arrow_tables
 
 _SLICE = re.compile(r"([^\[\]]+)(?:\[(-?\d+%?)?:(-?\d+%?)?\])?")
 _HASHES = 2**32
 EVERYTHING = (0.0, 1.0)
-# Footers of Parquet files are small, and their servers far.
+# Footers of Parquet files are small, and their servers are far away.
 _COUNTING_THREADS = 16
 
 
@@ -66,15 +66,12 @@ def held_out(share: float, split: str = "train", among: int | None = None) -> di
     Args:
       share: of the documents that are held out, such as 0.01, chosen by the hash of their text.
       split: the split of the source.
-      among: the validation documents are those among the first so many: then an evaluation reads no more than these.
-        The others of the share are in neither split.
+      among: the validation documents come from this many first documents, and an evaluation reads no more. The other
+        documents of the share are in neither split.
     """
     if not 0 < share < 1:
         raise ValueError(f"held_out: the share is {share!r}; it lies between 0 and 1, such as 0.01.")
-    return {
-        "train": Part(split, share=(share, 1.0)),
-        "validation": Part(split, stop=among, share=(0.0, share)),
-    }
+    return {"train": Part(split, share=(share, 1.0)), "validation": Part(split, stop=among, share=(0.0, share))}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +83,7 @@ class ShardRows:
     stop: int | None = None
 
 
-def rows_of(part: Part, tables: shards.Tables) -> list[ShardRows]:
+def rows_of(part: Part, tables: arrow_tables.Tables) -> list[ShardRows]:
     """The shards of a part and their rows. Reads no further than its last bound.
 
     Raises:
@@ -112,7 +109,7 @@ def rows_of(part: Part, tables: shards.Tables) -> list[ShardRows]:
     return found
 
 
-def _bounds(part: Part, tables: shards.Tables) -> tuple[int, int | None]:
+def _bounds(part: Part, tables: arrow_tables.Tables) -> tuple[int, int | None]:
     bounds = (part.start, part.stop)
     if all(bound is None or (isinstance(bound, int) and bound >= 0) for bound in bounds):
         return part.start or 0, part.stop  # type: ignore[return-value]
@@ -126,7 +123,7 @@ def _bounds(part: Part, tables: shards.Tables) -> tuple[int, int | None]:
     return (0 if part.start is None else absolute(part.start)), (None if part.stop is None else absolute(part.stop))
 
 
-def _count_all(part: Part, tables: shards.Tables) -> int:
+def _count_all(part: Part, tables: arrow_tables.Tables) -> int:
     files = tables.shards
     if not tables.knows_rows() and any(shard.is_remote for shard in files):
         raise ValueError(
@@ -134,10 +131,6 @@ def _count_all(part: Part, tables: shards.Tables) -> int:
             f"everything, and {files[0].name!r} is not. Give bounds in documents, such as {part.split}[:10000], or use "
             "splits.held_out."
         )
-    counts = concurrent.futures.ThreadPoolExecutor(_COUNTING_THREADS if tables.knows_rows() else 1)
-    with counts, tqdm.tqdm(total=len(files), desc=f"counting {part.split}", unit="file", disable=None) as progress:
-        total = 0
-        for rows in counts.map(tables.count_rows, range(len(files))):
-            total += rows
-            progress.update()
-    return total
+    with concurrent.futures.ThreadPoolExecutor(_COUNTING_THREADS if tables.knows_rows() else 1) as threads:
+        counts = threads.map(tables.count_rows, range(len(files)))
+        return sum(tqdm.tqdm(counts, f"counting {part.split}", len(files), unit="file", disable=None))

@@ -1,4 +1,4 @@
-"""What becomes of a decoded answer before it is scored, under the names of T5's `t5.data.postprocessors`.
+"""Postprocessors of decoded answers, before they are scored, under the names of T5's `t5.data.postprocessors`.
 
 SeqIO calls each with the decoded text and, as keyword arguments, the example and whether the text is its target.
 """

@@ -9,14 +9,17 @@ import json
 import re
 import string
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
+
+from tasks.supervised.postprocessors import string_to_float
 
 Row = Mapping[str, Any]
 
 # T5's answer where the labels of a split are kept secret.
 UNKNOWN = "<unk>"
+_FALSE_TRUE = {0: "False", 1: "True"}
 LANGUAGES = {"de": "German", "en": "English", "fr": "French", "ro": "Romanian"}
 
 
@@ -25,11 +28,11 @@ class Example:
     """A text and its answer.
 
     Attributes:
-      inputs: what the model reads.
-      targets: what it shall answer.
-      choices: all that could be answered, where that is a closed set.
+      inputs: of the model.
+      targets: the right answer.
+      choices: all possible answers, where that is a closed set.
       correct: for each choice, whether it is right.
-      reference: what metrics compare a prediction with, as JSON has it; None is `targets`.
+      reference: the value that metrics compare a prediction with, as JSON has it; None is `targets`.
     """
 
     inputs: str
@@ -40,7 +43,7 @@ class Example:
 
 
 class Format(Protocol):
-    """What makes examples of a row.
+    """Makes examples of a row.
 
     Attributes:
       columns: the columns that it needs.
@@ -60,7 +63,7 @@ class Format(Protocol):
     def __call__(self, row: Row) -> Sequence[Example]: ...
 
     def prediction(self, answer: str) -> Any:
-        """What metrics take in place of a decoded answer."""
+        """The value that metrics take in place of a decoded answer."""
         ...
 
 
@@ -81,7 +84,7 @@ class Template:
       label_column: the column with the answer.
       labels: the text of each value of the label column; a sequence, whose values stand for themselves; None where the
         column has any text, which is then the answer.
-      unlabelled: the value of the label column where the label is not told, as in GLUE's test sets.
+      unlabelled: the value of the label column where the label is kept secret, as in GLUE's test sets.
 
     Raises:
       ValueError: if the template is none, or has no column.
@@ -91,6 +94,7 @@ class Template:
     label_column: str
     labels: Mapping[Any, str] | Sequence[str] | None = None
     unlabelled: Any = None
+    nested_columns: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self):
         if not self._fields:
@@ -108,7 +112,7 @@ class Template:
         if wrong := [text for text in texts if text != " ".join(text.split())]:
             raise ValueError(f"labels have the text {wrong[0]!r}; no text may begin or end with blanks, or have two.")
         if len({*texts}) < 2:
-            raise ValueError(f"labels are {self.labels!r}, which all have the text {texts[0]!r}: nothing is to learn.")
+            raise ValueError(f"labels are {self.labels!r}, which all have the text {texts[0]!r}; give different texts.")
 
     @property
     def _fields(self) -> tuple[str, ...]:
@@ -129,10 +133,6 @@ class Template:
     @property
     def columns(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*self._fields, self.label_column)))
-
-    @property
-    def nested_columns(self) -> tuple[str, ...]:
-        return ()
 
     @property
     def _texts(self) -> dict[str, str]:
@@ -161,8 +161,8 @@ class Template:
             return [Example(inputs, UNKNOWN, self.choices, (False,) * len(self.choices))]
         if label not in self._texts:
             known = ", ".join(map(repr, self._texts))
-            what = f"the label {label!r}" if label else "no label"
-            raise ValueError(f"column {self.label_column!r} has {what}; the known labels are {known}")
+            value = f"the label {label!r}" if label else "no label"
+            raise ValueError(f"column {self.label_column!r} has {value}; the known labels are {known}")
         target = self._texts[label]
         return [Example(inputs, target, self.choices, tuple(choice == target for choice in self.choices))]
 
@@ -175,7 +175,7 @@ class Template:
 
 
 def as_text(value: Any) -> str:
-    """A value as files of text have it: whole numbers without a point, nothing for what is missing."""
+    """A value as files of text have it: whole numbers without a point, nothing for a missing value."""
     if value is None or (isinstance(value, float | np.floating) and np.isnan(value)):
         return ""
     if isinstance(value, float | np.floating) and float(value).is_integer():
@@ -204,22 +204,17 @@ class Similarity:
 
     def __call__(self, row: Row) -> list[Example]:
         (example,) = Template(self.inputs, self.label_column)(row)
+        label = row[self.label_column]
         try:
-            value = np.float32(row[self.label_column])
+            value = np.float32(label)
         except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"column {self.label_column!r} has {row[self.label_column]!r}, which is no number"
-            ) from error
+            raise ValueError(f"column {self.label_column!r} has {label!r}, which is no number") from error
         if value == -1:  # the test set
             return [dataclasses.replace(example, targets=UNKNOWN, reference=-1.0)]
         return [dataclasses.replace(example, targets=f"{np.round(value * 5) / 5:.1f}")]
 
     def prediction(self, answer: str) -> float:
-        try:
-            value = float(answer)
-        except ValueError:
-            return -1.0
-        return value if np.isfinite(value) else -1.0
+        return string_to_float(answer)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,12 +227,7 @@ class MultiRc:
     columns: tuple[str, ...] = ("question", "answer", "paragraph", "label")
     nested_columns: tuple[str, ...] = ("idx",)
     num_choices: int | None = 2
-
-    @property
-    def _template(self) -> Template:
-        return Template(
-            prompt("multirc", "question", "answer", "paragraph"), "label", {0: "False", 1: "True"}, unlabelled=-1
-        )
+    _template: ClassVar = Template(prompt("multirc", "question", "answer", "paragraph"), "label", _FALSE_TRUE, -1)
 
     def __call__(self, row: Row) -> list[Example]:
         (example,) = self._template(row)
@@ -280,10 +270,7 @@ class Winograd:
     columns: tuple[str, ...] = ("text", "span1_text", "span1_index", "span2_text", "span2_index", "label")
     nested_columns: tuple[str, ...] = ()
     num_choices: int | None = 2
-
-    @property
-    def _template(self) -> Template:
-        return Template("wsc text: {text}", "label", {0: "False", 1: "True"}, unlabelled=-1)
+    _template: ClassVar = Template("wsc text: {text}", "label", _FALSE_TRUE, -1)
 
     def __call__(self, row: Row) -> list[Example]:
         first, second = int(row["span1_index"]), int(row["span2_index"])
@@ -313,10 +300,7 @@ class Squad:
 
     answers: str = "answers"
     num_choices: int | None = None
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return ("question", "context")
+    columns: ClassVar[tuple[str, ...]] = ("question", "context")
 
     @property
     def nested_columns(self) -> tuple[str, ...]:
@@ -373,5 +357,5 @@ class Translation:
 
 
 def record_of(value: Any) -> Any:
-    """A list or record, also if it came as JSON, as `tasks.sources` reads it."""
+    """A list or record, also if it came as JSON, as `tasks.sources.corpora` reads it."""
     return json.loads(value) if isinstance(value, str) and value[:1] in ("[", "{", '"') else value

@@ -2,7 +2,7 @@
 
 Each takes the targets and the predictions of all examples and returns `{name: value}`; shares are in percent. BLEU and
 ROUGE are sacrebleu's and rouge-score's (`pip install 'limba[metrics]'`), imported when they are used. A value is never
-NaN: what is undefined is 0 where scikit-learn says so, or left out, with a warning that says why.
+NaN: an undefined one is 0 as in scikit-learn, or left out, with a warning that has the reason.
 """
 
 import collections
@@ -28,15 +28,15 @@ def _optional(module: str) -> Any:
         raise ModuleNotFoundError(f"This metric needs {module}: pip install 'limba[metrics]'.", name=module) from error
 
 
-def _check_lengths(targets: Sequence[Any], predictions: Sequence[Any]) -> None:
+def check_lengths(targets: Sequence[Any], predictions: Sequence[Any]) -> None:
     if len(targets) != len(predictions):
         raise ValueError(f"There are {len(targets)} targets and {len(predictions)} predictions; each needs its other.")
     if not len(targets):
         raise ValueError("There are no targets and predictions to measure: the split is empty.")
 
 
-def _are_finite(metric: str, **numbers: Sequence[float]) -> bool:
-    """Whether all are numbers a metric can be of; a warning says which are not."""
+def are_finite(metric: str, **numbers: Sequence[float]) -> bool:
+    """Whether all are finite numbers; a warning names those that are not."""
     for name, values in numbers.items():
         if num_wrong := int(np.count_nonzero(~np.isfinite(np.asarray(values, float)))):
             logger.warning(
@@ -47,8 +47,8 @@ def _are_finite(metric: str, **numbers: Sequence[float]) -> bool:
 
 
 def _check_texts(targets: Sequence[Any], predictions: Sequence[str]) -> None:
-    """`_check_lengths`; also says how many predictions are empty, which no metric of texts tells from wrong ones."""
-    _check_lengths(targets, predictions)
+    """`check_lengths`; also warns of empty predictions, which metrics of texts cannot tell from wrong ones."""
+    check_lengths(targets, predictions)
     if num_empty := sum(not text.strip() for text in predictions):
         logger.warning("%d of %d predictions are empty.", num_empty, len(predictions))
 
@@ -59,13 +59,10 @@ def _check_texts(targets: Sequence[Any], predictions: Sequence[str]) -> None:
 def bleu(targets: Sequence[str | Sequence[str]], predictions: Sequence[str], tokenizer: str = "intl") -> Metrics:
     """Corpus BLEU by sacrebleu, smoothed exponentially.
 
-    Args:
-      targets: a string per example, or T5's layout for several references: one list of strings per reference.
-      predictions: a string per example.
-      tokenizer: one of sacrebleu's.
+    Targets are a string per example, or T5's layout for several references: one list of strings per reference.
     """
     if not len(targets):
-        _check_lengths(targets, predictions)
+        check_lengths(targets, predictions)
     references = [list(targets)] if isinstance(targets[0], str) else [list(reference) for reference in targets]
     for reference in references:
         _check_texts(reference, predictions)
@@ -109,11 +106,9 @@ def trivia_qa(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> M
 def span_squad(targets: Sequence[Mapping[str, Any]], predictions: Sequence[str]) -> Metrics:
     """SQuAD's scores of predictions such as "start: 3 end: 6", word positions in the context.
 
-    Args:
-      targets: `{"answers": [...], "context": str}` per example.
-      predictions: what is no such span answers nothing.
+    Targets are `{"answers": [...], "context": str}`; a prediction that is no such span is an empty answer.
     """
-    _check_lengths(targets, predictions)
+    check_lengths(targets, predictions)
     spans = [_words_at(target["context"], prediction) for target, prediction in zip(targets, predictions, strict=True)]
     return squad([target["answers"] for target in targets], spans)
 
@@ -170,7 +165,7 @@ def _normalize_trivia_qa(answer: str) -> str:
 
 def accuracy(targets: Sequence[Any], predictions: Sequence[Any]) -> Metrics:
     """The share of predictions that are the target."""
-    _check_lengths(targets, predictions)
+    check_lengths(targets, predictions)
     return {"accuracy": 100 * float(np.mean([t == p for t, p in zip(targets, predictions, strict=True)]))}
 
 
@@ -181,37 +176,37 @@ def sequence_accuracy(targets: Sequence[Any], predictions: Sequence[Any]) -> Met
 
 def all_match(targets: Sequence[Any], predictions: Sequence[Any]) -> Metrics:
     """100 if everything is right, else 0."""
-    _check_lengths(targets, predictions)
+    check_lengths(targets, predictions)
     return {"exact_match": 100.0 if np.array_equal(targets, predictions) else 0.0}
 
 
 def majority_accuracy(targets: Sequence[Any], predictions: Sequence[Any]) -> Metrics:
-    """What always saying the most frequent target would reach: an accuracy near it has learned nothing."""
-    _check_lengths(targets, predictions)
+    """The accuracy of always predicting the most frequent target: a model near it has learned nothing."""
+    check_lengths(targets, predictions)
     return {"majority_accuracy": 100 * collections.Counter(targets).most_common(1)[0][1] / len(targets)}
 
 
 def matthews_corrcoef(targets: Sequence[int], predictions: Sequence[int]) -> Metrics:
     """Matthews' correlation of two classes or more, times 100, as scikit-learn has it: 0 where it is undefined."""
-    _check_lengths(targets, predictions)
+    check_lengths(targets, predictions)
     labels, both = np.unique([targets, predictions], return_inverse=True)
     wanted, given = np.eye(len(labels))[both.reshape(2, -1)]  # [examples, classes]
     covariance = np.sum((wanted - wanted.mean(axis=0)) * (given - given.mean(axis=0)))
     spread = [np.sum((x - x.mean(axis=0)) ** 2) for x in (wanted, given)]
     if not all(spread):
-        what = "targets" if not spread[0] else "predictions"
-        logger.warning("Matthews' correlation is undefined, and 0 by convention: the %s are of one class only.", what)
+        side = "targets" if not spread[0] else "predictions"
+        logger.warning("Matthews' correlation is undefined, and 0 by convention: the %s are of one class only.", side)
         return {"matthews_corrcoef": 0.0}
     return {"matthews_corrcoef": 100 * float(covariance / np.sqrt(spread[0] * spread[1]))}
 
 
 def f1_score_with_invalid(targets: Sequence[int], predictions: Sequence[int]) -> Metrics:
     """F1 of class 1; a prediction that is neither 0 nor 1 counts as the wrong one of them."""
-    _check_lengths(targets, predictions)
+    check_lengths(targets, predictions)
     wanted, given = np.asarray(targets, int), np.array(predictions, int)
     invalid = (given != 0) & (given != 1)
     given[invalid] = 1 - wanted[invalid]
-    return {"f1": 100 * _class_f1(wanted, given, 1)}
+    return {"f1": 100 * class_f1(wanted, given, 1)}
 
 
 def multirc_f1_over_all_answers(
@@ -225,15 +220,15 @@ def mean_multiclass_f1(num_classes: int) -> MetricFn:
     """A metric: the mean of the F1 of classes 0 to `num_classes - 1`."""
 
     def metric(targets: Sequence[int], predictions: Sequence[int]) -> Metrics:
-        _check_lengths(targets, predictions)
+        check_lengths(targets, predictions)
         wanted, given = np.asarray(targets), np.asarray(predictions)
-        scores = [_class_f1(wanted, given, label) for label in range(num_classes)]
+        scores = [class_f1(wanted, given, label) for label in range(num_classes)]
         return {f"mean_{num_classes}class_f1": 100 * float(np.mean(scores))}
 
     return metric
 
 
-def _class_f1(targets: np.ndarray, predictions: np.ndarray, label: int, weights: np.ndarray | float = 1.0) -> float:
+def class_f1(targets: np.ndarray, predictions: np.ndarray, label: int, weights: np.ndarray | float = 1.0) -> float:
     right = np.sum(weights * ((targets == label) & (predictions == label)))
     total = np.sum(weights * (targets == label)) + np.sum(weights * (predictions == label))
     return 2 * float(right) / float(total) if total else 0.0
@@ -244,13 +239,10 @@ def auc(targets: Sequence[float], predictions: Sequence[float], targets_threshol
 
     Both are left out, with a warning, where the targets are of one class only.
 
-    Args:
-      targets: 0 or 1; any number with a threshold, from which on it is 1.
-      predictions: any numbers.
-      targets_threshold: see `targets`.
+    Targets are 0 or 1; any number with a threshold, from which on it is 1.
     """
-    _check_lengths(targets, predictions)
-    if not _are_finite("AUC", targets=targets, predictions=predictions):
+    check_lengths(targets, predictions)
+    if not are_finite("AUC", targets=targets, predictions=predictions):
         return {}
     positive = np.asarray(targets) >= (0.5 if targets_threshold is None else targets_threshold)
     scores = np.asarray(predictions, float)
@@ -268,10 +260,7 @@ def auc(targets: Sequence[float], predictions: Sequence[float], targets_threshol
     last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)  # of those that tie
     hits = np.cumsum(positive[order])[last]
     gains = np.diff(hits, prepend=0) / num_positive
-    return {
-        "auc-roc": float(above / (num_positive * num_negative)),
-        "auc-pr": float(np.sum(gains * hits / (last + 1))),
-    }
+    return {"auc-roc": float(above / (num_positive * num_negative)), "auc-pr": float(np.sum(gains * hits / (last + 1)))}
 
 
 def score_auc(targets: Sequence[float], scores: Sequence[float], targets_threshold: float | None = None) -> Metrics:
@@ -279,115 +268,30 @@ def score_auc(targets: Sequence[float], scores: Sequence[float], targets_thresho
     return auc(targets, scores, targets_threshold)
 
 
-# ---------------------------------------------------------- ranking ---------------------------------------------------
-
-# What T5's postprocessor `rank_classification` makes of a choice: `idx`, whether it is right, its weight, its tokens.
-Choice = tuple[Sequence[int], bool, float, int]
-
-
-def rank_classification(
-    targets: Sequence[Choice],
-    scores: Sequence[float],
-    num_classes: int | None = None,
-    normalize_by_target_length: bool = False,
-) -> Metrics:
-    """Metrics of the choice with the best score: `accuracy`, and with classes their F1.
-
-    Of two classes also `auc-roc` and `auc-pr`, in percent, of the probability of class 1 (the softmax of the scores).
-
-    Args:
-      targets: `(idx, is_correct, weight, number of target tokens)` for each choice, `idx` being the numbers of the
-        example and of the choice. Any of several right choices is right, and then there is only the accuracy.
-      scores: a log likelihood for each choice.
-      num_classes: choices of an example; None if their number differs, which leaves the accuracy.
-      normalize_by_target_length: divide scores by the number of tokens.
-
-    Raises:
-      ValueError: if the lengths differ, or an example has another number of choices.
-    """
-    _check_lengths(targets, scores)
-    if not _are_finite("The likeliest choice", scores=scores):
-        return {}
-    correct, weights, by_example = _by_example(targets, scores, normalize_by_target_length)
-    if num_classes and any(len(x) != num_classes for x in by_example):
-        found = sorted({len(x) for x in by_example})
-        raise ValueError(f"There are {num_classes} classes, and examples with {found} choices: was the split cut?")
-    best = [int(np.argmax(x)) for x in by_example]
-    weight = np.array([x[i] for x, i in zip(weights, best, strict=True)])
-    hits = np.array([x[i] for x, i in zip(correct, best, strict=True)], float)
-    if not np.sum(weight) > 0:
-        logger.warning("The likeliest choice is undefined and left out: the weights of all examples are 0.")
-        return {}
-    result = {"accuracy": 100 * float(np.sum(weight * hits) / np.sum(weight))}
-    if not num_classes or any(sum(x) != 1 for x in correct):
-        return result
-    wanted, given = np.argmax(correct, axis=1), np.array(best)
-    f1 = [_class_f1(wanted, given, label, weight) for label in range(num_classes)]
-    if num_classes > 2:
-        return result | {f"mean_{num_classes}class_f1": 100 * float(np.mean(f1))}
-    areas = auc(wanted, [second - first for first, second in by_example])  # in the order of the probability
-    return result | {"f1": 100 * f1[1]} | {name: 100 * area for name, area in areas.items()}
-
-
-def of_best_choice(rank_fn: Callable[..., Metrics], metric_fns: Sequence[MetricFn]) -> Callable[..., Metrics]:
-    """A metric of scores: that of `rank_fn`, and others of the number of the best choice and of the right one."""
-
-    def metric(targets: Sequence[Choice], scores: Sequence[float]) -> Metrics:
-        result = dict(rank_fn(targets, scores))
-        if not result:  # and the reason was said
-            return result
-        correct, _, by_example = _by_example(targets, scores, False)
-        if all(sum(x) == 1 for x in correct):
-            wanted, given = [int(np.argmax(x)) for x in correct], [int(np.argmax(x)) for x in by_example]
-            for metric_fn in metric_fns:
-                result |= metric_fn(wanted, given)
-        return result
-
-    return metric
-
-
-def _by_example(
-    targets: Sequence[Choice], scores: Sequence[float], normalize: bool
-) -> tuple[list[list[bool]], list[list[float]], list[list[float]]]:
-    """For each example what is right, the weights and the scores of its choices, in the order of `idx`."""
-    _check_lengths(targets, scores)
-    groups: dict[int, list[tuple[int, bool, float, float]]] = collections.defaultdict(list)
-    for (idx, is_correct, weight, length), score in zip(targets, scores, strict=True):
-        example, choice = (int(x) for x in idx)
-        value = float(score) / length if normalize else float(score)
-        groups[example].append((choice, bool(is_correct), float(weight), value))
-    ordered = [sorted(groups[example]) for example in sorted(groups)]
-    return (
-        [[x[1] for x in group] for group in ordered],
-        [[x[2] for x in group] for group in ordered],
-        [[x[3] for x in group] for group in ordered],
-    )
-
-
 # ---------------------------------------------------------- correlation -----------------------------------------------
 
 
 def pearson_corrcoef(targets: Sequence[float], predictions: Sequence[float]) -> Metrics:
     """Pearson's correlation, times 100; 0 where it is undefined, because one of them is constant."""
-    _check_lengths(targets, predictions)
-    if not _are_finite("Pearson's correlation", targets=targets, predictions=predictions):
+    check_lengths(targets, predictions)
+    if not are_finite("Pearson's correlation", targets=targets, predictions=predictions):
         return {}
     return {"pearson_corrcoef": 100 * _correlation("Pearson", np.asarray(targets), np.asarray(predictions))}
 
 
 def spearman_corrcoef(targets: Sequence[float], predictions: Sequence[float]) -> Metrics:
     """Spearman's rank correlation, times 100; 0 where it is undefined, because one of them is constant."""
-    _check_lengths(targets, predictions)
-    if not _are_finite("Spearman's correlation", targets=targets, predictions=predictions):
+    check_lengths(targets, predictions)
+    if not are_finite("Spearman's correlation", targets=targets, predictions=predictions):
         return {}
     ranks = _ranks(np.asarray(targets)), _ranks(np.asarray(predictions))
     return {"spearman_corrcoef": 100 * _correlation("Spearman", *ranks)}
 
 
 def _correlation(name: str, targets: np.ndarray, predictions: np.ndarray) -> float:
-    for what, values in (("targets", targets), ("predictions", predictions)):
+    for kind, values in (("targets", targets), ("predictions", predictions)):
         if np.ptp(values) == 0:
-            logger.warning("%s's correlation is undefined, and given as 0: all %s are the same.", name, what)
+            logger.warning("%s's correlation is undefined, and given as 0: all %s are the same.", name, kind)
             return 0.0
     return float(np.corrcoef(targets, predictions)[0, 1])
 
@@ -411,7 +315,7 @@ def sklearn_metrics_wrapper(
     """A metric that is a function of `sklearn.metrics`, under its own name or `metric_dict_str`."""
 
     def metric(targets: Sequence[Any], predictions: Sequence[Any]) -> Metrics:
-        _check_lengths(targets, predictions)
+        check_lengths(targets, predictions)
         value = getattr(_optional("sklearn.metrics"), metric_str)(targets, predictions, **metric_fn_kwargs)
         if np.size(value) == 1 and np.isnan(value):
             logger.warning("%s of these targets and predictions is undefined and left out.", metric_str)
@@ -425,7 +329,7 @@ def deduplicate_metric(metric_fn: MetricFn, group_key: str = "group", value_key:
     """A metric over the first example of each group; targets and predictions are mappings with these keys."""
 
     def metric(targets: Sequence[Mapping], predictions: Sequence[Mapping]) -> Metrics:
-        _check_lengths(targets, predictions)
+        check_lengths(targets, predictions)
         first: dict[Any, tuple[Any, Any]] = {}
         for target, prediction in zip(targets, predictions, strict=True):
             first.setdefault(target[group_key], (target[value_key], prediction[value_key]))
@@ -440,7 +344,7 @@ def mean_group_metric(
     """A metric that is the mean over groups of another; with the scores of each group as `<group>-<name>` if asked."""
 
     def metric(targets: Sequence[Mapping], predictions: Sequence[Mapping]) -> Metrics:
-        _check_lengths(targets, predictions)
+        check_lengths(targets, predictions)
         groups: dict[Any, list[tuple[Any, Any]]] = collections.defaultdict(list)
         for target, prediction in zip(targets, predictions, strict=True):
             groups[target[group_key]].append((target[value_key], prediction[value_key]))

@@ -6,7 +6,7 @@ import seqio
 DEFAULT_SPM_PATH = "gs://t5-data/vocabs/cc_all.32000/sentencepiece.model"
 DEFAULT_EXTRA_IDS = 100
 
-# T5's name for a rate of mixtures; `tasks.mixtures` has those of corpora whose examples nobody has counted.
+# T5's name for a rate of mixtures; `tasks.registry.mixtures` has those of corpora whose examples nobody has counted.
 rate_num_examples = seqio.mixing_rate_num_examples
 
 

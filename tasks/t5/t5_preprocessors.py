@@ -15,11 +15,12 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from tasks import objectives, vocabularies
+from tasks import objectives
+from tasks.vocabularies import sentencepiece_models
 
 logger = logging.getLogger(__name__)
 
-# T5 takes one piece of at most so many tokens of a document.
+# T5 takes one piece of a document, of at most this many tokens.
 _MAX_DOCUMENT_LENGTH = 65536
 
 Features = Mapping[str, seqio.Feature]
@@ -38,11 +39,7 @@ def span_corruption(
     """T5's pre-training objective: examples with `targets` tokens become corrupted `inputs` and `targets`.
 
     Args:
-      dataset: with `targets`, tokens of documents.
-      sequence_length: tokens per feature.
-      output_features: for the vocabulary of `targets`.
       mean_noise_span_length, noise_density: see `objectives.SpanCorruption`.
-      input_feature_key: the name of the inputs.
       merge_examples_to_reduce_padding: join 128 documents before they are cut into windows.
       reserved_for_packing: tokens of the inputs that are left free.
 
@@ -74,10 +71,7 @@ def iid_denoising(
 
 
 def prefix_lm(
-    dataset: tf.data.Dataset,
-    sequence_length: Mapping[str, int],
-    output_features: Features,
-    noise_density: float = 0.5,
+    dataset: tf.data.Dataset, sequence_length: Mapping[str, int], output_features: Features, noise_density: float = 0.5
 ) -> tf.data.Dataset:
     """Cuts windows of documents in two at a random place, see `objectives.PrefixLM`. Documents are not joined."""
     dataset = select_random_chunk(dataset, max_length=_MAX_DOCUMENT_LENGTH)
@@ -102,7 +96,7 @@ def _corrupt(
     """Makes `inputs` and `targets` of windows of `targets`, without EOS."""
     vocabulary = output_features["targets"].vocabulary
     raw_length = objective.raw_length(inputs_length)
-    ids = vocabularies.ids_of(vocabulary)
+    ids = sentencepiece_models.ids_of(vocabulary)
     try:
         objective.check_sentinels(inputs_length, ids.num_sentinels)
     except ValueError as error:
@@ -115,14 +109,15 @@ def _corrupt(
 
     def corrupt_row(tokens, seed_high, seed_low):
         seed = (int(seed_high) << 32) ^ int(seed_low)
-        made = objective.corrupt(
+        corrupted = objective.corrupt(
             np.pad(tokens, (0, max(raw_length - len(tokens), 0)))[None],
             np.array([len(tokens)]),
             objectives.example_seeds(seed, 0, 1),
             ids,
         )
         # Without the EOS that our objectives end with.
-        return made.inputs[0, : made.inputs_lengths[0] - 1], made.targets[0, : made.targets_lengths[0] - 1]
+        inputs, inputs_lengths, targets, targets_lengths = corrupted
+        return inputs[0, : inputs_lengths[0] - 1], targets[0, : targets_lengths[0] - 1]
 
     def corrupt(example, seed):
         inputs, targets = tf.numpy_function(
@@ -175,7 +170,7 @@ def split_tokens(
     max_tokens_per_segment: int = 512,
     feature_key: str = "targets",
 ) -> tf.data.Dataset:
-    """Cuts each example into pieces of `max_tokens_per_segment`; the last has what is left."""
+    """Cuts each example into pieces of `max_tokens_per_segment`; the last has the rest."""
     if min_tokens_per_segment is not None:
         raise ValueError("split_tokens makes pieces of one length only; leave min_tokens_per_segment out.")
 
@@ -203,9 +198,8 @@ def parse_tsv(
     names = list(field_names or ("inputs", "targets"))
 
     def parse(line):
-        return dict(
-            zip(names, tf.io.decode_csv(line, [""] * len(names), field_delim, use_quote_delim=False), strict=True)
-        )
+        fields = tf.io.decode_csv(line, [""] * len(names), field_delim, use_quote_delim=False)
+        return dict(zip(names, fields, strict=True))
 
     return dataset.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
 
@@ -239,11 +233,9 @@ def rank_classification(
     A task of one's own has this from `tasks.supervised`, by naming its labels.
 
     Args:
-      dataset: of any features.
       inputs_fn: the text that each answer belongs to, `[answers]`, or one for all of them.
       targets_fn: the answers, `[answers]`.
       is_correct_fn: whether each is right, `[answers]`.
-      weight_fn: the example's weight.
       mode: "eval" has all answers, "train" the right ones, "fewshot_eval" all of an example in one.
       passthrough_feature_keys: features that are kept.
 
@@ -257,17 +249,17 @@ def rank_classification(
         targets = targets_fn(example)
         count = tf.size(targets)
         numbers = tf.fill([count], tf.cast(number, tf.int32))
-        made = {
+        answers = {
             "idx": tf.stack([numbers, tf.range(count)], axis=1),
             "inputs": tf.broadcast_to(inputs_fn(example), [count]),
             "targets": targets,
             "is_correct": tf.cast(is_correct_fn(example), tf.bool),
         }
         if weight_fn is not None:
-            made["weight"] = tf.fill([count], tf.cast(weight_fn(example), tf.float32))
+            answers["weight"] = tf.fill([count], tf.cast(weight_fn(example), tf.float32))
         for key in passthrough_feature_keys or ():
-            made[key] = tf.repeat(example[key][None], count, axis=0)
-        return made
+            answers[key] = tf.repeat(example[key][None], count, axis=0)
+        return answers
 
     dataset = dataset.enumerate().map(make, num_parallel_calls=tf.data.AUTOTUNE)
     if mode != "fewshot_eval":
@@ -286,11 +278,10 @@ def rank_classification_formatter(
     """`rank_classification` of texts with features in braces; `{a/b}` is a feature within a feature.
 
     Args:
-      dataset: of any features; `label_key` has the number of the right answer, or numbers of right ones.
       inputs_formats: a text, or one for each answer.
       targets_formats: the answers; a single one where each of the inputs is an answer's own.
-      mode, weight_key: see `rank_classification`; the feature with the weight.
-      label_key: see `dataset`.
+      mode: see `rank_classification`.
+      label_key, weight_key: the features with the number of the right answer, or numbers of right ones, and its weight.
 
     Raises:
       ValueError: if there are several inputs and another number of targets.

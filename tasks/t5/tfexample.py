@@ -21,8 +21,7 @@ def create_task_from_tfexample_file(
     Args:
       paths: files or patterns; or one, as a string.
       file_type: "tfrecord".
-      inputs_key: the feature with the input text.
-      targets_key: the feature with the target text, for scores; None if there is none.
+      inputs_key, targets_key: the features with the texts; the latter, for scores, may be None.
       features: "inputs" and "targets": vocabularies, and whether EOS is added.
       task_id: the name is `infer_<task_id>`; None makes one of the arguments.
 
@@ -37,9 +36,8 @@ def create_task_from_tfexample_file(
     if file_type != "tfrecord":
         raise ValueError(f"create_task_from_tfexample_file.file_type is {file_type!r}; TensorFlow reads 'tfrecord'.")
     keys = [inputs_key] if targets_key is None else [inputs_key, targets_key]
-    name = (
-        f"infer_{task_id or hashlib.md5(':'.join([*paths, inputs_key, targets_key or '']).encode()).hexdigest()[:10]}"
-    )
+    arguments = ":".join([*paths, inputs_key, targets_key or ""])
+    name = f"infer_{task_id or hashlib.md5(arguments.encode()).hexdigest()[:10]}"
     if name in seqio.TaskRegistry.names():  # Gin may call this for each place that names the task.
         seqio.TaskRegistry.remove(name)
     seqio.TaskRegistry.add(

@@ -12,15 +12,17 @@ import pathlib
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import sentencepiece
-import seqio
-import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tqdm import tqdm
 
-from tasks import objectives, sources
+from limba.data.sentinels import count_sentinels
+from tasks import objectives
+from tasks.sources import corpora
+from tasks.vocabularies.vocabulary import SentencePieceVocabulary, Vocabulary, without_tensorflow
 
 NUM_SENTINELS = 100
 # Embedding tables are cut into tiles of 128 rows on a TPU.
@@ -31,46 +33,59 @@ _MAX_SENTENCE_BYTES = 4192
 _RESERVED = re.compile(r"<(pad|unk|/?s|extra_id_\d+|0x[0-9A-F]{2})>")
 
 
-def num_sentinels(vocabulary: seqio.Vocabulary) -> int:
+def open_vocabulary(vocabulary: Any) -> Any:
+    """The SentencePiece model at a path, with 100 sentinels; a vocabulary is itself, one of SeqIO's
+    is ours (`without_tensorflow`). The file is read when it is used.
+
+    Raises:
+      ValueError: if it is neither a vocabulary nor a path.
+    """
+    if hasattr(vocabulary, "encode") and not isinstance(vocabulary, str):
+        return without_tensorflow(vocabulary)
+    if not isinstance(vocabulary, str | os.PathLike):
+        raise ValueError(f"The vocabulary is {vocabulary!r}; give the path of a spiece.model, or a vocabulary.")
+    return SentencePieceVocabulary(os.fspath(vocabulary), extra_ids=NUM_SENTINELS)
+
+
+def num_sentinels(vocabulary: Vocabulary) -> int:
     """How many of the last ids are sentinels: `extra_ids`, or those that the SentencePiece model itself contains."""
-    if vocabulary.extra_ids or not isinstance(vocabulary, seqio.SentencePieceVocabulary):
+    vocabulary = without_tensorflow(vocabulary)
+    if vocabulary.extra_ids or not isinstance(vocabulary, SentencePieceVocabulary):
         return vocabulary.extra_ids
     model = vocabulary.tokenizer
-    size = model.get_piece_size()
-    count = 0
-    while count < size and re.fullmatch(rf"▁?<extra_id_{count}>", model.id_to_piece(size - 1 - count)):
-        count += 1
-    return count
+    return count_sentinels(map(model.id_to_piece, reversed(range(model.get_piece_size()))))
 
 
-def ids_of(vocabulary: seqio.Vocabulary) -> objectives.VocabularyIds:
-    """What objectives need to know of it."""
+def ids_of(vocabulary: Any) -> objectives.VocabularyIds:
+    """The facts about a vocabulary that objectives need."""
     return objectives.VocabularyIds(vocabulary.vocab_size, num_sentinels(vocabulary), vocabulary.eos_id)
 
 
-def check_vocabulary(vocabulary: seqio.Vocabulary) -> None:
+def check_vocabulary(vocabulary: Vocabulary) -> None:
     """Checks that a vocabulary can serve span corruption.
 
     Raises:
       FileNotFoundError: if its SentencePiece model is missing.
       ValueError: if it has no sentinels or no EOS, or if padding is not 0.
     """
+    vocabulary = without_tensorflow(vocabulary)
     check_file(vocabulary)
     if not num_sentinels(vocabulary):
         raise ValueError(
-            f"{_what(vocabulary)} has extra_ids={vocabulary.extra_ids} and no sentinels of its own, so its last pieces "
+            f"{_title(vocabulary)} has extra_ids={vocabulary.extra_ids} and no sentinels of its own: its last pieces "
             f"would be taken for sentinels; open it with extra_ids={NUM_SENTINELS}."
         )
 
 
-def check_file(vocabulary: seqio.Vocabulary) -> None:
+def check_file(vocabulary: Vocabulary) -> None:
     """Checks that a vocabulary can be opened and has T5's ids; its sentinels aside.
 
     Raises:
       FileNotFoundError: if its SentencePiece model is missing.
       ValueError: if the model cannot be opened, has no EOS, or if padding is not 0.
     """
-    if isinstance(vocabulary, seqio.SentencePieceVocabulary):
+    vocabulary = without_tensorflow(vocabulary)
+    if isinstance(vocabulary, SentencePieceVocabulary):
         file = vocabulary.sentencepiece_model_file
         if "://" not in file and not pathlib.Path(file).exists():
             raise FileNotFoundError(
@@ -79,31 +94,31 @@ def check_file(vocabulary: seqio.Vocabulary) -> None:
             )
         try:
             model = vocabulary.tokenizer
-        except (tf.errors.OpError, DecodeError, RuntimeError) as error:
+        except (OSError, ValueError, DecodeError, RuntimeError) as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             if "<extra_id_" in reason and "already defined" in reason:
                 raise ValueError(
-                    f"{_what(vocabulary)} has sentinels of its own and cannot be opened with "
+                    f"{_title(vocabulary)} has sentinels of its own and cannot be opened with "
                     f"extra_ids={vocabulary.extra_ids}, which adds them again; open it with extra_ids=0."
                 ) from error
             raise ValueError(
-                f"{_what(vocabulary)} cannot be opened ({reason}). Is it a SentencePiece model, and can this machine "
+                f"{_title(vocabulary)} cannot be opened ({reason}). Is it a SentencePiece model, and can this machine "
                 "reach it? A bucket that is mounted as a folder is named by --buckets=DIR."
             ) from error
         if model.pad_id() != 0:
-            raise ValueError(f"{_what(vocabulary)} has padding id {model.pad_id()}; T5 needs 0. Train it anew.")
+            raise ValueError(f"{_title(vocabulary)} has padding id {model.pad_id()}; T5 needs 0. Train it again.")
     if vocabulary.eos_id is None or vocabulary.eos_id < 0:
-        raise ValueError(f"{_what(vocabulary)} has no end-of-sequence id; T5 needs one (id 1). Train it anew.")
+        raise ValueError(f"{_title(vocabulary)} has no end-of-sequence id; T5 needs one (id 1). Train it again.")
 
 
-def _what(vocabulary: seqio.Vocabulary) -> str:
-    if isinstance(vocabulary, seqio.SentencePieceVocabulary):
+def _title(vocabulary: Vocabulary) -> str:
+    if isinstance(vocabulary, SentencePieceVocabulary):
         return f"The vocabulary {vocabulary.sentencepiece_model_file!r}"
     return type(vocabulary).__name__
 
 
 def train_vocabulary(
-    source: sources.ShardedSource,
+    source: corpora.ShardedSource,
     out: str | os.PathLike[str],
     *,
     vocab_size: int = 32128,
@@ -118,19 +133,16 @@ def train_vocabulary(
 ) -> pathlib.Path:
     """Trains a unigram SentencePiece model with T5's ids: padding 0, EOS 1, unknown 2, no BOS.
 
-    The file has no sentinels: `seqio.SentencePieceVocabulary(out, extra_ids=100)` and Hugging Face's T5 tokenizers add
+    The file has no sentinels: `SentencePieceVocabulary(out, extra_ids=100)` and Hugging Face's T5 tokenizers add
     them behind its last piece, which makes `vocab_size` ids.
 
     Args:
-      source: the text.
+      source, split, text_column: where the text is.
       out: the file to write, appears only when complete.
       vocab_size: size with the 100 sentinels, a multiple of 128.
-      split: the split of the source.
-      text_column: the column of the source.
-      num_sentences: SentencePiece is given so many lines, a random sample of all, in their order. It keeps them in
-        memory.
-      max_documents: read no more, from all shards in turn; None reads the whole split.
-      sample_seed: of the sample, which depends on nothing else but the corpus.
+      num_sentences: size of the random sample of lines that SentencePiece learns from; it keeps them in memory.
+      max_documents: documents to read, from all shards in turn; None reads the whole split.
+      sample_seed: of the sample; the sample depends on this seed and the corpus only.
       byte_fallback: spell characters that are not in the vocabulary as bytes, instead of as unknown.
       user_symbols: pieces that are never split, such as mode tokens; they get the ids from 3 on.
       character_coverage: share of characters that get a piece of their own; 1.0 for small alphabets.
@@ -140,16 +152,7 @@ def train_vocabulary(
         if the corpus is too small for the size.
       OSError: if the corpus cannot be read, or `out` not be written.
     """
-    if vocab_size % _MULTIPLE or vocab_size <= _MULTIPLE:
-        raise ValueError(
-            f"vocab_size is {vocab_size}; it must be a multiple of {_MULTIPLE}, sentinels included: "
-            f"{max(_round_up(vocab_size), 2 * _MULTIPLE)}."
-        )
-    for name, number in (("num_sentences", num_sentences), ("max_documents", max_documents)):
-        if number is not None and number < 1:
-            raise ValueError(f"{name} is {number}; it is at least 1.")
-    if not 0 < character_coverage <= 1:
-        raise ValueError(f"character_coverage is {character_coverage}; it is a share, such as 0.9995 or 1.0.")
+    _check_numbers(vocab_size, num_sentences, max_documents, character_coverage)
     _check_symbols(user_symbols)
     out = pathlib.Path(out)
     if out.is_dir():
@@ -162,32 +165,42 @@ def train_vocabulary(
             f"Split {split!r} has documents, and no text in the column {text_column!r}: all lines are blank."
         )
     print(f"training SentencePiece on {len(lines):,} lines", file=sys.stderr)
-    model = io.BytesIO()
     try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines),
-            model_writer=model,
-            model_type="unigram",
-            vocab_size=vocab_size - NUM_SENTINELS,
-            pad_id=0,
-            eos_id=1,
-            unk_id=2,
-            bos_id=-1,
+        model = _train(
+            lines,
+            vocab_size - NUM_SENTINELS,
             byte_fallback=byte_fallback,
             user_defined_symbols=list(user_symbols),
             character_coverage=character_coverage,
-            max_sentence_length=_MAX_SENTENCE_BYTES,
-            minloglevel=2,
         )
     except RuntimeError as error:
         raise _explain(error, vocab_size, split) from error
     temporary = out.with_name(f"{out.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_bytes(model.getvalue())
+        temporary.write_bytes(model)
         temporary.replace(out)
     finally:
         temporary.unlink(missing_ok=True)
     return out
+
+
+def _train(lines: Sequence[str], num_pieces: int, **options: Any) -> bytes:
+    """The SentencePiece model of these lines; RuntimeError if they do not suffice for the number of pieces."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=model,
+        model_type="unigram",
+        vocab_size=num_pieces,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        max_sentence_length=_MAX_SENTENCE_BYTES,
+        minloglevel=2,
+        **options,
+    )
+    return model.getvalue()
 
 
 def _explain(error: RuntimeError, vocab_size: int, split: str) -> Exception:
@@ -205,6 +218,19 @@ def _explain(error: RuntimeError, vocab_size: int, split: str) -> Exception:
     return error
 
 
+def _check_numbers(vocab_size: int, num_sentences: int, max_documents: int | None, character_coverage: float) -> None:
+    if vocab_size % _MULTIPLE or vocab_size <= _MULTIPLE:
+        raise ValueError(
+            f"vocab_size is {vocab_size}; it must be a multiple of {_MULTIPLE}, sentinels included: "
+            f"{max(_round_up(vocab_size), 2 * _MULTIPLE)}."
+        )
+    for name, number in (("num_sentences", num_sentences), ("max_documents", max_documents)):
+        if number is not None and number < 1:
+            raise ValueError(f"{name} is {number}; it is at least 1.")
+    if not 0 < character_coverage <= 1:
+        raise ValueError(f"character_coverage is {character_coverage}; it is a share, such as 0.9995 or 1.0.")
+
+
 def _check_symbols(symbols: Sequence[str]) -> None:
     for symbol in symbols:
         if not symbol or re.search(r"[\s▁]", symbol):
@@ -218,7 +244,7 @@ def _check_symbols(symbols: Sequence[str]) -> None:
         raise ValueError(f"The user symbol {doubled[0]!r} is given twice; once is enough.")
 
 
-def _sentences(source: sources.ShardedSource, split: str, text_column: str, max_documents: int | None) -> Iterator[str]:
+def _sentences(source: corpora.ShardedSource, split: str, text_column: str, max_documents: int | None) -> Iterator[str]:
     """Lines of the corpus, from all shards in turn, long ones cut between words."""
     with tqdm(desc="reading", unit=" documents", unit_scale=True, total=max_documents, file=sys.stderr) as progress:
         for documents in source.documents(split):
@@ -265,49 +291,33 @@ def _round_up(size: int) -> int:
     return -(-size // _MULTIPLE) * _MULTIPLE
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="limba vocab", description=__doc__.partition("\n")[0])
-    commands = parser.add_subparsers(required=True)
-    build = commands.add_parser("build", help="train a vocabulary on a corpus")
-    text = build.add_mutually_exclusive_group(required=True)
+def main(argv: Sequence[str]) -> None:
+    """Trains a vocabulary as the flags say."""
+    parser = argparse.ArgumentParser(prog="limba vocab build", description=__doc__.partition("\n")[0])
+    text = parser.add_mutually_exclusive_group(required=True)
     text.add_argument("--data_files", nargs="+", metavar="F", help="files, patterns or URLs, the training text")
     text.add_argument("--dataset", metavar="ORG/NAME", help="a data set on the Hugging Face hub")
-    build.add_argument("--config", metavar="NAME", help="its configuration")
-    build.add_argument("--revision", default="main", help="its branch, tag or commit (main)")
-    build.add_argument("--split", default="train", help="its split (train)")
-    build.add_argument("--out", required=True, help="the model file to write, such as vocab/spiece.model")
-    build.add_argument("--vocab_size", type=int, default=32128, help="with 100 sentinels, a multiple of 128 (32128)")
-    build.add_argument("--text_column", default="text", help="the column with the text (text)")
-    build.add_argument("--num_sentences", type=int, default=1_000_000, help="lines to sample from all (1000000)")
-    build.add_argument("--max_documents", type=int, metavar="N", help="read no more, from all files in turn (all)")
-    build.add_argument("--sample_seed", type=int, default=0, help="of the sample of lines (0)")
-    build.add_argument("--byte_fallback", action="store_true", help="spell unknown characters as bytes")
-    build.add_argument("--user_symbols", nargs="+", default=[], metavar="S", help="pieces that are never split")
-    build.add_argument("--character_coverage", type=float, default=0.9995, help="share of characters kept (0.9995)")
-    args = parser.parse_args(argv)
-    source: sources.ShardedSource
-    if args.dataset:
-        source = sources.HubSource(args.dataset, args.config, [args.text_column], revision=args.revision)
+    parser.add_argument("--config", metavar="NAME", help="its configuration")
+    parser.add_argument("--revision", default="main", help="its branch, tag or commit (main)")
+    parser.add_argument("--split", default="train", help="its split (train)")
+    parser.add_argument("--out", required=True, help="the model file to write, such as vocab/spiece.model")
+    parser.add_argument("--vocab_size", type=int, default=32128, help="with 100 sentinels, a multiple of 128 (32128)")
+    parser.add_argument("--text_column", default="text", help="the column with the text (text)")
+    parser.add_argument("--num_sentences", type=int, default=1_000_000, help="lines to sample from all (1000000)")
+    parser.add_argument("--max_documents", type=int, metavar="N", help="read no more, from all files in turn (all)")
+    parser.add_argument("--sample_seed", type=int, default=0, help="of the sample of lines (0)")
+    parser.add_argument("--byte_fallback", action="store_true", help="spell unknown characters as bytes")
+    parser.add_argument("--user_symbols", nargs="+", default=[], metavar="S", help="pieces that are never split")
+    parser.add_argument("--character_coverage", type=float, default=0.9995, help="share of characters kept (0.9995)")
+    options = vars(parser.parse_args(argv))
+    data_files, dataset, config, revision = map(options.pop, ("data_files", "dataset", "config", "revision"))
+    source: corpora.ShardedSource
+    if dataset:
+        source = corpora.HubSource(dataset, config, [options["text_column"]], revision=revision)
     else:
-        source = sources.HuggingFaceSource({args.split: args.data_files}, [args.text_column])
+        source = corpora.HuggingFaceSource({options["split"]: data_files}, [options["text_column"]])
     try:
-        out = train_vocabulary(
-            source,
-            args.out,
-            vocab_size=args.vocab_size,
-            split=args.split,
-            text_column=args.text_column,
-            num_sentences=args.num_sentences,
-            max_documents=args.max_documents,
-            sample_seed=args.sample_seed,
-            user_symbols=args.user_symbols,
-            byte_fallback=args.byte_fallback,
-            character_coverage=args.character_coverage,
-        )
+        out = train_vocabulary(source, **options)
     except (ValueError, OSError, RuntimeError) as error:  # A shard that stays broken is a RuntimeError.
         sys.exit(f"error: {error}")
-    print(f"{out}: {args.vocab_size} ids, {NUM_SENTINELS} of them sentinels")
-
-
-if __name__ == "__main__":
-    main()
+    print(f"{out}: {options['vocab_size']} ids, {NUM_SENTINELS} of them sentinels")

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 
 from benchmarks import conversion
-from convert import names
+from convert.tensors import names
 
 
 def test_a_random_tensor_is_the_same_however_it_is_read():

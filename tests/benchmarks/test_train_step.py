@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 from benchmarks import train_step
-from limba import network
+from limba.network import t5
 
 REPOSITORY = Path(train_step.__file__).resolve().parent.parent
 SIZES = {
@@ -34,7 +34,7 @@ SIZES = {
 def test_flops_are_those_that_xla_counts(changes):
     sizes = SIZES | changes
     workload = train_step.Workload(sizes, "float32", batch_size=4, inputs=96, targets=32)
-    module = network.Transformer(network.T5Config(**sizes, dropout_rate=0.0))
+    module = t5.Transformer(t5.T5Config(**sizes, dropout_rate=0.0))
     encoder = jax.ShapeDtypeStruct((4, 96), jnp.int32)
     decoder = jax.ShapeDtypeStruct((4, 32), jnp.int32)
     variables = jax.eval_shape(
@@ -80,7 +80,8 @@ def test_table_agrees_with_the_gin_files(size):
 
 def test_report(tmp_path, monkeypatch):
     (tmp_path / "tiny.gin").write_text(
-        "from limba import network\nVOCAB = 64\nnetwork.T5Config:\n  vocab_size = %VOCAB\n  emb_dim = 16\n"
+        "from limba.network import t5 as network\n"
+        "VOCAB = 64\nnetwork.T5Config:\n  vocab_size = %VOCAB\n  emb_dim = 16\n"
         "  num_heads = 2\n  head_dim = 8\n  mlp_dim = 32\n  num_encoder_layers = 1\n  num_decoder_layers = 1\n"
     )
     monkeypatch.delenv("T5X_DIR", raising=False)

@@ -1,6 +1,7 @@
 """Small random models with everything an export needs, and Hugging Face's classes to load it with."""
 
 import dataclasses
+import functools
 import json
 import os
 import types
@@ -16,14 +17,14 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from convert.models import Told
+from convert.model_files.any_format import ModelHints
 from convert.to_hf import to_hf
 from convert.to_t5x import to_t5x
-from limba import checkpoints, decoding, run_description
-from limba.lora import LoRA
-from limba.models import EncoderDecoderModel
-from limba.network import T5Config, Transformer
-from limba.train_state import TrainState
+from limba.checkpoints import checkpointing, run_description
+from limba.checkpoints.train_state import TrainState
+from limba.models import EncoderDecoderModel, decoding
+from limba.models.lora import LoRA
+from limba.network.t5 import T5Config, Transformer
 from tests.convert import vocabularies
 
 REPOSITORY = Path(__file__).parents[2]
@@ -159,7 +160,7 @@ def new_run(spiece_model) -> Callable[..., Path]:
             batch_size=2,
         )
         run_files = {"run.json": json.dumps(run_description.run_info(model, dataset, {})).encode()}
-        checkpointer = checkpoints.Checkpointer(directory, checkpoints.SaveCheckpointConfig(dtype=dtype))
+        checkpointer = checkpointing.Checkpointer(directory, checkpointing.SaveCheckpointConfig(dtype=dtype))
         checkpointer.save(state, None, run_files)
         checkpointer.wait()
         checkpointer.close()
@@ -188,13 +189,13 @@ class Exported:
         self.layout = None if kind == "umt5-t5" else self.network
         format_ = "classic" if self.network == "t5" else "orbax"
         self.t5x = to_t5x(self.run, directory / "t5x", format_=format_, network=self.layout, verify=False)
-        told = Told(family="byt5") if self.in_bytes else Told(vocab=str(vocab_file), extra_ids=100)
+        hints = ModelHints(family="byt5") if self.in_bytes else ModelHints(vocab=str(vocab_file), extra_ids=100)
         if self.family == "mt5":
-            told = dataclasses.replace(told, family="mt5")
+            hints = dataclasses.replace(hints, family="mt5")
         self.folder = directory / "export"
-        self.report = to_hf(self.t5x, self.folder, told=told, verify=kind in CHECKED)
-        self.config = T5Config(**checkpoints.load_run_info(self.run)["network"])
-        self.params = checkpoints.load_params(self.run)
+        self.report = to_hf(self.t5x, self.folder, hints=hints, verify=kind in CHECKED)
+        self.config = T5Config(**checkpointing.load_run_info(self.run)["network"])
+        self.params = checkpointing.load_params(self.run)
         rng = np.random.default_rng(1)
         self.inputs = rng.integers(3, fields["vocab_size"], (3, INPUTS_LENGTH), np.int32)
         self.inputs[1, INPUTS_LENGTH // 2 :] = 0
@@ -214,11 +215,13 @@ class Exported:
             "decoder_target_tokens": self.targets,
         }
 
+    @functools.cache  # noqa: B019  # several tests compare with them
     def logits(self) -> np.ndarray:
-        return np.asarray(self.model.logits(self.params, self.batch))
+        return np.asarray(jax.jit(self.model.logits)(self.params, self.batch))
 
+    @functools.cache  # noqa: B019
     def greedy_tokens(self) -> np.ndarray:
-        return np.asarray(self.model.predict_batch(self.params, self.batch))
+        return np.asarray(jax.jit(self.model.predict_batch)(self.params, self.batch))
 
 
 @pytest.fixture(scope="session")

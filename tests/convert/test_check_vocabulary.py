@@ -3,7 +3,9 @@ import json
 import pytest
 from sentencepiece import sentencepiece_model_pb2
 
-from convert import check_vocabulary, hf_tokenizer, transformers_library
+from convert import check_vocabulary
+from convert.compare import transformers_library
+from convert.hf import hf_tokenizer
 from tests.convert import vocabularies
 
 
@@ -30,7 +32,7 @@ def folder(spiece, tmp_path):
 
 def _check(capsys, *arguments):
     """The exit code, the table as lists of cells, and what disagrees."""
-    code = check_vocabulary.main(["check", *map(str, arguments)])
+    code = check_vocabulary.main([*map(str, arguments)])
     lines = capsys.readouterr().out.splitlines()
     cells = {line.split("  ")[0]: [c.strip() for c in line.split("  ")[1:] if c.strip()] for line in lines}
     return code, cells, [line.removeprefix("DISAGREES: ") for line in lines if line.startswith("DISAGREES")]
@@ -72,7 +74,7 @@ def test_other_special_ids(tmp_path, capsys):
     code, table, problems = _check(capsys, file)
     assert code == 1
     assert table["</s>"][0] == "2"
-    assert "</s> is 2 in SentencePiece, and 1 in T5. Train it anew with `limba vocab build`." in problems
+    assert "</s> is 2 in SentencePiece, and 1 in T5. Train a new one with `limba vocab build`." in problems
     assert any(key.startswith("HF fast: cannot be written: ") for key in table)
 
 
@@ -147,7 +149,7 @@ def test_what_is_no_vocabulary(tmp_path):
             check_vocabulary.open_vocabulary(str(tmp_path / name))
     for flag in ("--extra_ids=-5", "--embedding_rows=0"):
         with pytest.raises(SystemExit, match="2"):
-            check_vocabulary.main(["check", str(tmp_path / "text.model"), flag])
+            check_vocabulary.main([str(tmp_path / "text.model"), flag])
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="No checkpoint at"):
         check_vocabulary.open_vocabulary(str(tmp_path / "empty"))

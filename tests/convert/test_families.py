@@ -9,10 +9,14 @@ import gin
 import numpy as np
 import pytest
 
-from convert import check, models, safetensors_files
+from convert.compare import comparison
 from convert.from_hf import from_hf
+from convert.model_files import any_format
+from convert.tensors import safetensors_files
 from convert.to_t5x import to_t5x
-from limba import checkpoints, gin_utils, saved_tensors
+from limba.checkpoint_files import saved_tensors
+from limba.checkpoints import checkpointing
+from limba.gin_config import gin_files
 from tests.convert.conftest import CHECKED
 
 # Two float32 implementations of these small models differ by about 2e-6.
@@ -23,7 +27,7 @@ def test_t5x_to_hugging_face_to_limba_to_t5x_bit_for_bit(exported, tmp_path):
     limba = from_hf(exported.folder, tmp_path / "limba", network=exported.layout or "scalable_t5", verify=False)
     if exported.layout is None:
         # T5X has no unrolled umT5: the parameters are compared by Limba's names.
-        ours, back = models.open_model(exported.t5x).tensors, models.open_model(limba).tensors
+        ours, back = any_format.open_model(exported.t5x).tensors, any_format.open_model(limba).tensors
     else:
         format_ = "classic" if exported.network == "t5" else "orbax"
         again = to_t5x(limba, tmp_path / "t5x", format_=format_, verify=False)
@@ -44,8 +48,6 @@ def test_the_report_says_what_was_compared(all_exported, kind):
         assert 0 < rows["safetensors"][f"logits, B in {name}"]["value"] < TOLERANCE
     assert rows["safetensors"]["greedy tokens, B in PyTorch"]["value"] == 0
     assert rows["flax"]["logits, B in NumPy"]["value"] < TOLERANCE
-    flax = rows["flax"].get("logits, B in Flax")
-    assert (flax["value"] is None) if exported.family == "umt5" else flax["value"] < TOLERANCE
     assert exported.report["family"] == exported.family
 
 
@@ -99,8 +101,8 @@ def test_a_resave_in_pytorch_is_the_same_model(exported, tmp_path):
     assert resaved.keys() == written.keys()
     for name in written:
         np.testing.assert_array_equal(np.asarray(resaved[name]), np.asarray(written[name]))
-    again = models.open_model(tmp_path)
-    assert check.compare_parameters(models.open_model(exported.run), again).value == 0
+    again = any_format.open_model(tmp_path)
+    assert comparison.compare_parameters(any_format.open_model(exported.run), again).value == 0
     assert again.config.logits_via_embedding == exported.config.logits_via_embedding
 
 
@@ -125,8 +127,8 @@ def test_transformers_5_gives_the_same_logits_and_tokens(all_exported, python5, 
         scale = model.config.emb_dim**-0.5 if model.family == "umt5" else 1.0
         np.testing.assert_allclose(theirs["logits"], model.logits() * scale, rtol=0, atol=TOLERANCE)
         _assert_same_tokens(theirs["tokens"], model.greedy_tokens())
-        again = models.open_model(tmp_path / kind)
-        assert check.compare_parameters(models.open_model(model.run), again).value == 0
+        again = any_format.open_model(tmp_path / kind)
+        assert comparison.compare_parameters(any_format.open_model(model.run), again).value == 0
         assert again.config.logits_via_embedding == model.config.logits_via_embedding
 
 
@@ -134,8 +136,8 @@ def test_the_gin_file_of_an_import_is_the_network(all_exported, tmp_path):
     for family in ("t5", "umt5", "byt5"):
         model = all_exported[f"{family}-t5"]
         run = from_hf(model.folder, tmp_path / family, verify=False).parent
-        gin_utils.parse_gin_flags([str(run / "model.gin")], [])
-        fields = checkpoints.load_run_info(run)["network"]
+        gin_files.parse_gin_flags([str(run / "model.gin")], [])
+        fields = checkpointing.load_run_info(run)["network"]
         assert fields["scan_layers"] == (family == "umt5")
         assert gin.query_parameter("network.T5Config.emb_dim") == fields["emb_dim"] == 32
         assert gin.query_parameter("%VOCAB_SIZE") == fields["vocab_size"]

@@ -8,9 +8,11 @@ import jax
 import numpy as np
 import pytest
 
-from convert import __main__, models
+from convert import __main__
 from convert.from_hf import from_hf
-from limba import checkpoints, gin_utils
+from convert.model_files import any_format
+from limba.checkpoints import checkpointing
+from limba.gin_config import gin_files
 from tests.loopback_hub import TOKEN, LoopbackHub
 
 
@@ -43,8 +45,8 @@ def test_every_format_of_weights_is_the_same_checkpoint(saved, all_exported, kin
     if kind == "shards":
         assert len(list(saved[kind].glob("model-*.safetensors"))) > 1
     checkpoint = from_hf(saved[kind], tmp_path, verify=False)
-    ours = models.open_model(all_exported["t5_1_1-t5"].run).tensors
-    theirs = models.open_model(checkpoint).tensors
+    ours = any_format.open_model(all_exported["t5_1_1-t5"].run).tensors
+    theirs = any_format.open_model(checkpoint).tensors
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
         np.testing.assert_array_equal(np.asarray(tensor), np.asarray(theirs[name]))
@@ -53,9 +55,9 @@ def test_every_format_of_weights_is_the_same_checkpoint(saved, all_exported, kin
 def test_limba_starts_from_it(saved, all_exported, tmp_path):
     """INITIAL_CHECKPOINT_PATH = OUT: the whole train state but the optimizer's, which a Hugging Face model lacks."""
     from_hf(saved["safetensors"], tmp_path, verify=False)
-    restore = checkpoints.RestoreCheckpointConfig(path=str(tmp_path))
+    restore = checkpointing.RestoreCheckpointConfig(path=str(tmp_path))
     assert restore.checkpoint == str(tmp_path / "checkpoint_0")
-    params = checkpoints.load_params(restore.checkpoint)
+    params = checkpointing.load_params(restore.checkpoint)
     expected = all_exported["t5_1_1-t5"].params
     jax.tree.map(np.testing.assert_array_equal, params, expected)
 
@@ -75,7 +77,7 @@ def test_a_config_alone_becomes_a_gin_file(saved, tmp_path, capsys):
     assert __main__.main(["from-hf", str(tmp_path / "config.json"), str(tmp_path / "new")]) == 0
     assert "gin/runs/pretrain.gin" in capsys.readouterr().out
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["model.gin"]
-    gin_utils.parse_gin_flags([str(tmp_path / "new/model.gin")], [])
+    gin_files.parse_gin_flags([str(tmp_path / "new/model.gin")], [])
     config = json.loads((tmp_path / "config.json").read_text())
     assert gin.query_parameter("network.T5Config.emb_dim") == config["d_model"]
     assert gin.query_parameter("network.T5Config.num_decoder_layers") == config["num_decoder_layers"]
@@ -94,7 +96,7 @@ def test_a_name_on_the_hub(saved, all_exported, tmp_path, monkeypatch):
         checkpoint = from_hf("limba/small", tmp_path / "run", verify=False)
     finally:
         hub.close()
-    params = checkpoints.load_params(checkpoint)
+    params = checkpointing.load_params(checkpoint)
     jax.tree.map(np.testing.assert_array_equal, params, all_exported["t5_1_1-t5"].params)
 
 
@@ -216,7 +218,7 @@ def test_a_damaged_tokenizer_is_named(saved, tmp_path, capsys, file, content):
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("hints", "words"),
     [
         (["--extra_ids", "5"], "--extra_ids 5: the tokenizer in"),
         (["--extra_ids", "-5", "--vocab", "x"], "--extra_ids -5: a number of sentinels is 0 or more"),
@@ -224,8 +226,8 @@ def test_a_damaged_tokenizer_is_named(saved, tmp_path, capsys, file, content):
         (["--family", "umt5"], "--family umt5: the network is t5_1_1"),
     ],
 )
-def test_what_is_told_and_not_so(saved, tmp_path, capsys, told, words):
-    assert __main__.main(["from-hf", str(saved["safetensors"]), str(tmp_path / "run"), *told]) == 1
+def test_what_is_told_and_not_so(saved, tmp_path, capsys, hints, words):
+    assert __main__.main(["from-hf", str(saved["safetensors"]), str(tmp_path / "run"), *hints]) == 1
     assert words in capsys.readouterr().err
 
 

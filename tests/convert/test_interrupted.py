@@ -1,13 +1,14 @@
-"""A conversion that is interrupted leaves nothing that looks finished, and goes on where it was."""
+"""A conversion that is interrupted leaves nothing that looks finished, and resumes."""
 
 import numpy as np
 import pytest
 
-from convert import __main__, streams
-from convert.models import Told
+from convert import __main__
+from convert.model_files.any_format import ModelHints
+from convert.tensors import tensor_parts
 from convert.to_hf import to_hf
 from convert.to_t5x import to_t5x
-from limba import saved_tensors
+from limba.checkpoint_files import saved_tensors
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ class Interrupting:
     def __init__(self, monkeypatch, last: int):
         self.read: list[str] = []
         self.last = last
-        cast = streams.cast
+        cast = tensor_parts.cast
 
         def counting(tensor, dtype, name):
             tensor = cast(tensor, dtype, name)
@@ -34,7 +35,7 @@ class Interrupting:
 
             return saved_tensors.SavedTensor(tensor.shape, tensor.dtype, read)
 
-        monkeypatch.setattr(streams, "cast", counting)
+        monkeypatch.setattr(tensor_parts, "cast", counting)
 
 
 def test_an_export_keeps_the_shards_that_are_whole(run, tmp_path, monkeypatch):
@@ -60,7 +61,7 @@ def test_an_export_keeps_the_shards_that_are_whole(run, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("format_", ["classic", "orbax"])
 def test_a_checkpoint_goes_on_behind_the_last_tensor(run, tmp_path, monkeypatch, format_):
-    monkeypatch.setattr("convert.t5x_state._COMMIT_BYTES", 10_000)
+    monkeypatch.setattr("convert.t5x.t5x_state._COMMIT_BYTES", 10_000)
     first = Interrupting(monkeypatch, last=30)
     with pytest.raises(KeyboardInterrupt):
         to_t5x(run, tmp_path, format_=format_, verify=False)
@@ -81,11 +82,11 @@ def test_another_request_begins_anew(run, tmp_path, monkeypatch, spiece_model):
     with pytest.raises(KeyboardInterrupt):
         to_hf(run, tmp_path / "out", formats=("safetensors",), shard_bytes=30_000, verify=False)
     first.last = -1
-    to_hf(run, tmp_path / "out", formats=("flax",), told=Told(vocab=str(spiece_model)), verify=False)
+    to_hf(run, tmp_path / "out", formats=("flax",), hints=ModelHints(vocab=str(spiece_model)), verify=False)
     assert not list((tmp_path / "out").glob("*.safetensors"))
 
 
 def test_the_command_says_that_it_goes_on(run, tmp_path, monkeypatch, capsys):
     Interrupting(monkeypatch, last=5)
     assert __main__.main(["to-hf", str(run), str(tmp_path / "out"), "--no-check"]) == 130
-    assert "the same command goes on where it was" in capsys.readouterr().err
+    assert "the same command resumes there" in capsys.readouterr().err

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from convert import flax_files, hub, safetensors_files, weight_files
 from convert.__main__ import main
+from convert.hf import hub_models
 from convert.push import push
-from limba.saved_tensors import from_array
+from convert.tensors import flax_files, safetensors_files, weight_files
+from limba.checkpoint_files.saved_tensors import from_array
 from tests import loopback_hub
 
 REPOSITORY = Path(__file__).parents[2]
@@ -65,7 +66,7 @@ def test_a_folder_arrives_whole_and_private(loopback, folder, capsys):
 def test_there_and_back(loopback, folder):
     push(folder, "model", public=True)
     assert not loopback.repos["user/model"].private
-    downloaded = hub.download("user/model")
+    downloaded = hub_models.download("user/model")
     np.testing.assert_array_equal(np.asarray(weight_files.open_tensors(downloaded)["a"]), ARRAYS["a"])
 
 
@@ -189,8 +190,9 @@ def test_a_newer_huggingface_hub(loopback, folder, tmp_path):
     python = os.environ.get("LIMBA_HF5_PYTHON") or str(REPOSITORY / ".venv-hf5/bin/python")
     if not Path(python).exists():
         pytest.fail(f"There is no {python}. tests/run.sh makes that environment; LIMBA_HF5_PYTHON may name another.")
-    begin = f"import sys; sys.path += {site.getsitepackages()!r}; from convert import hub, push; "
-    code = "push.push(sys.argv[1], 'org/model'); print(hub.download('org/model'))"
+    begin = f"import sys; sys.path += {site.getsitepackages()!r}; "
+    begin += "from convert import push; from convert.hf import hub_models; "
+    code = "push.push(sys.argv[1], 'org/model'); print(hub_models.download('org/model'))"
     done = run(python, begin + code, loopback, tmp_path, folder)
     assert done.returncode == 0, done.stderr
     assert loopback.repos["org/model"].private and loopback.repos["org/model"].files == content(folder)
@@ -200,10 +202,10 @@ def test_a_newer_huggingface_hub(loopback, folder, tmp_path):
     # Offline, with the cache and without; a hub that is gone; a model that is not there.
     code = """
 for name, offline in (("org/model", True), ("org/other", True), ("org/model", False), ("org/other", False)):
-    hub.client().constants.HF_HUB_OFFLINE = offline
-    hub.client().close_session()
+    hub_models.client().constants.HF_HUB_OFFLINE = offline
+    hub_models.client().close_session()
     try:
-        print(hub.download(name))
+        print(hub_models.download(name))
     except OSError as error:
         print(type(error).__name__, error)
 """
@@ -216,7 +218,7 @@ for name, offline in (("org/model", True), ("org/other", True), ("org/model", Fa
     assert f"org/model is taken from the cache, {downloaded}" in done.stderr
     loopback.close()
     code = """
-for command in (lambda: hub.download("org/other"), lambda: push.push(sys.argv[1], "org/model")):
+for command in (lambda: hub_models.download("org/other"), lambda: push.push(sys.argv[1], "org/model")):
     try:
         command()
     except ConnectionError as error:

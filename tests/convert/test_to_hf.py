@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convert import __main__, models, safetensors_files
+from convert import __main__
+from convert.tensors import safetensors_files
 from convert.to_hf import to_hf
-from limba import checkpoints
+from limba.checkpoint_files import run_folder
+from limba.checkpoints import checkpointing
 
 # Two float32 implementations of these small models differ by about 2e-6.
 TOLERANCE = 1e-5
@@ -163,9 +165,9 @@ def test_nan_names_the_tensor(new_run, tmp_path, capsys):
 
 def test_tensors_of_another_network_are_named(new_run, tmp_path, capsys, monkeypatch):
     new_run(tmp_path / "run")
-    info = checkpoints.load_run_info(tmp_path / "run")
+    info = checkpointing.load_run_info(tmp_path / "run")
     info["network"] |= {"logits_via_embedding": True, "num_decoder_layers": 3, "mlp_dim": 40}
-    monkeypatch.setattr(models, "load_run_info", lambda _: info)
+    monkeypatch.setattr(run_folder, "load_run_info", lambda _: info)
     assert __main__.main(["to-hf", str(tmp_path / "run"), str(tmp_path / "out")]) == 1
     error = capsys.readouterr().err
     assert "decoder/layers_2/pre_self_attention_layer_norm/scale is missing" in error
@@ -182,7 +184,7 @@ def test_a_run_description_edited_by_hand_is_refused(new_run, tmp_path, capsys):
 
 def test_a_wrong_export_is_not_kept(run, tmp_path, monkeypatch):
     """Two norms exchanged in the table of names: the round trip is right, the independent forward is not."""
-    from convert import names
+    from convert.tensors import names
 
     table = names.table
 

@@ -6,8 +6,9 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from limba import checkpoints, metrics, train_state
-from tasks import inference as task_inference
+from limba.checkpoints import checkpointing, train_state
+from limba.models import metrics
+from tasks import predictions as task_inference
 
 __all__ = ["FormulaModel", "register_task", "save_checkpoint", "task_inference"]
 
@@ -46,10 +47,10 @@ class FormulaModel:
 def save_checkpoint(model_dir, shift: int, step: int) -> str:
     params = {"shift": jnp.full((4,), float(shift)), "unused": jnp.arange(8.0)}
     state = train_state.TrainState(step=jnp.int32(step), params=params, opt_state={})
-    checkpointer = checkpoints.Checkpointer(model_dir, checkpoints.SaveCheckpointConfig())
+    checkpointer = checkpointing.Checkpointer(model_dir, checkpointing.SaveCheckpointConfig())
     checkpointer.save(state, None, {})
     checkpointer.close()
-    return str(checkpoints.checkpoint_path(model_dir, step))
+    return str(checkpointing.checkpoint_path(model_dir, step))
 
 
 def _examples(split, shuffle_files=False, seed=None):

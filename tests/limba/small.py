@@ -1,9 +1,17 @@
 """Small models and batches for the tests of the engine."""
 
+import functools
+from typing import Any, ClassVar
+
 import jax
 import numpy as np
 
-from limba import adafactor, decoding, models, network, partitioning, schedules, trainer
+from limba import models
+from limba.models import decoding
+from limba.network import t5
+from limba.optimizers import adafactor, schedules
+from limba.partitioning import meshes
+from limba.training import trainer
 
 VOCAB_SIZE = 256
 
@@ -27,7 +35,7 @@ class FixedVocabulary:
         return " ".join(str(i) for i in ids)
 
 
-def config(**fields) -> network.T5Config:
+def config(**fields) -> t5.T5Config:
     defaults = {
         "vocab_size": VOCAB_SIZE,
         "emb_dim": 128,
@@ -39,7 +47,7 @@ def config(**fields) -> network.T5Config:
         "mlp_activations": ("gelu", "linear"),
         "dropout_rate": 0.0,
     }
-    return network.T5Config(**(defaults | fields))
+    return t5.T5Config(**(defaults | fields))
 
 
 def model(
@@ -54,7 +62,7 @@ def model(
     if optimizer is None:
         optimizer = adafactor.Adafactor(logical_factor_rules=adafactor.standard_logical_factor_rules())
     return models.EncoderDecoderModel(
-        module or network.Transformer(config(**fields)),
+        module or t5.Transformer(config(**fields)),
         vocabulary,
         vocabulary,
         optimizer,
@@ -65,8 +73,8 @@ def model(
     )
 
 
-def partitioner(num_devices: int = 1, num_partitions: int = 1, rules=None) -> partitioning.PjitPartitioner:
-    return partitioning.PjitPartitioner(num_partitions, logical_axis_rules=rules, devices=jax.devices()[:num_devices])
+def partitioner(num_devices: int = 1, num_partitions: int = 1, rules=None) -> meshes.PjitPartitioner:
+    return meshes.PjitPartitioner(num_partitions, logical_axis_rules=rules, devices=jax.devices()[:num_devices])
 
 
 def make_trainer(model_=None, partitioner_=None, num_microbatches=None, learning_rate=0.01) -> trainer.Trainer:
@@ -76,6 +84,47 @@ def make_trainer(model_=None, partitioner_=None, num_microbatches=None, learning
         schedules.create_learning_rate_scheduler("constant", learning_rate),
         num_microbatches=num_microbatches,
     )
+
+
+@functools.cache
+def tiny_model() -> models.EncoderDecoderModel:
+    """One model for all trainings that ask nothing of it; `SharedTrainer` compiles its steps once."""
+    made = model(dropout_rate=0.1, **TINY)
+    vars(made)["initial_variables"] = jax.jit(made.initial_variables)  # which remembers its trace
+    return made
+
+
+_RATE = schedules.create_learning_rate_scheduler("constant", 0.01)
+
+
+class SharedTrainer(trainer.Trainer):
+    """A trainer that takes the steps of an earlier one of the same model, mesh and settings: they are compiled once.
+
+    Tests of what happens between the steps call `train()` a hundred times; each would trace and load the same programs.
+    """
+
+    _steps: ClassVar[dict[tuple, Any]] = {}
+
+    def __init__(self, learning_rate_fn=_RATE, **arguments):
+        super().__init__(learning_rate_fn=learning_rate_fn, **arguments)
+
+    def _shared(self, name, make):
+        key = (
+            *(name, self.model, self.num_microbatches, self.weight_metrics_computer, self._unscaled_rate_fn),
+            *(self._rate_scale, str(jax.random.key_impl(self.rng)), jax.random.key_data(self.rng).tobytes()),
+            *(self.partitioner.data_sharding, *jax.tree.leaves(self.state_shardings)),
+        )
+        if key not in self._steps:
+            self._steps[key] = make()
+        return self._steps[key]
+
+    @functools.cached_property
+    def _partitioned_train_step(self):
+        return self._shared("train", trainer.Trainer._partitioned_train_step.func.__get__(self))
+
+    @functools.cached_property
+    def _partitioned_eval_step(self):
+        return self._shared("eval", trainer.Trainer._partitioned_eval_step.func.__get__(self))
 
 
 def batch(seed: int, rows: int = 8, inputs: int = 16, targets: int = 8) -> dict[str, np.ndarray]:
@@ -95,7 +144,7 @@ def batch(seed: int, rows: int = 8, inputs: int = 16, targets: int = 8) -> dict[
 
 
 class Stream:
-    """An endless, resumable stream of `batch(0)`, `batch(1)` …: the contract of `limba.data` in a counter."""
+    """An endless, resumable stream of `batch(0)`, `batch(1)` …: the contract of `limba.data.contract` in a counter."""
 
     def __init__(self, rows: int = 8, first: int = 0, broken_at: int | None = None):
         self.rows, self.next, self.broken_at = rows, first, broken_at

@@ -5,7 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from limba import checkpoints, data, eval, results_table
+from limba import eval
+from limba.checkpoints import checkpointing
+from limba.data import contract
+from limba.reports import results_table
 from tests.limba import small
 
 inferring = pytest.importorskip("tests.limba.inferring", reason="needs SeqIO", exc_type=ImportError)
@@ -24,8 +27,8 @@ def _evaluate(run_dir, output_dir, evaluator_cls, mode="latest", split="validati
     inferring.register_task()
     return eval.evaluate(
         model=inferring.FormulaModel(),
-        dataset_cfg=data.DatasetConfig(task, inferring.LENGTHS, split, batch_size=8, shuffle=False, seed=0),
-        restore_checkpoint_cfg=checkpoints.RestoreCheckpointConfig(path=str(run_dir), mode=mode),
+        dataset_cfg=contract.DatasetConfig(task, inferring.LENGTHS, split, batch_size=8, shuffle=False, seed=0),
+        restore_checkpoint_cfg=checkpointing.RestoreCheckpointConfig(path=str(run_dir), mode=mode),
         partitioner=small.partitioner(2),
         output_dir=str(output_dir),
         inference_evaluator_cls=evaluator_cls,
@@ -65,13 +68,13 @@ def test_all_checkpoints_and_then_only_the_new_ones(run_dir, tmp_path, capsys):
     inferring.save_checkpoint(run_dir, shift=2, step=12)
     capsys.readouterr()
     assert evaluate(mode="all")[TASK]["mean_score"] == pytest.approx(_mean_score(2))
-    said = capsys.readouterr().out
-    assert "step 12" in said and "step 10" not in said
+    printed = capsys.readouterr().out
+    assert "step 12" in printed and "step 10" not in printed
     rows = results_table.read(tmp_path)
     assert [(row["step"], row["metrics"]["mean_score"]) for row in rows] == [
         (step, pytest.approx(_mean_score(shift))) for step, shift in ((3, 0), (10, 1), (12, 2))
     ]
-    assert f"{TASK} (validation)\nstep" in said and "(all of it in" in said
+    assert f"{TASK} (validation)\nstep" in printed and "(all of it in" in printed
     assert evaluate(mode="all") == {}
 
     logged = tmp_path / "inference_eval"
@@ -90,7 +93,7 @@ def test_all_checkpoints_and_then_only_the_new_ones(run_dir, tmp_path, capsys):
 def test_teacher_forcing(run_dir, tmp_path, with_predictions):
     options = {"training_evaluator_cls": object} if with_predictions else {}
     evaluator_cls = inferring.seqio.Evaluator if with_predictions else None
-    path = checkpoints.checkpoint_path(run_dir, 10)
+    path = checkpointing.checkpoint_path(run_dir, 10)
     metrics = _evaluate(path, tmp_path, evaluator_cls, mode="specific", **options)[TASK]
     assert metrics["nats_per_target_token"] == pytest.approx(2.0)
     assert metrics["num_target_tokens"] == 23 * 4
@@ -129,7 +132,7 @@ def test_flags_of_a_run(run_dir):
     ]
     with pytest.raises(ValueError, match="--checkpoints is 'best'; give latest, all, or steps"):
         eval.run_bindings(parse(**flags, checkpoints="best"))
-    with pytest.raises(ValueError, match=r"checkpoint_10 is one checkpoint, of which --checkpoints 10 cannot choose"):
+    with pytest.raises(ValueError, match="checkpoint_10 is one checkpoint, so --checkpoints 10 has nothing"):
         eval.run_bindings(parse(**flags, checkpoints="10"))
     with pytest.raises(FileNotFoundError, match=r"--checkpoints 7: .* has checkpoints of the steps \[3, 10"):
         eval.run_bindings(parse(**flags | {"run_dir": str(run_dir)}, checkpoints="3,7"))

@@ -7,7 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from limba import checkpoints, data, infer, inference
+from limba import infer
+from limba.checkpoints import checkpointing
+from limba.data import contract
+from limba.inference import batch_inference
 from tests.limba import small
 
 inferring = pytest.importorskip("tests.limba.inferring", reason="needs SeqIO", exc_type=ImportError)
@@ -25,14 +28,14 @@ def _infer(
     infer.infer(
         mode=mode,
         model=inferring.FormulaModel(),
-        dataset_cfg=data.DatasetConfig(
+        dataset_cfg=contract.DatasetConfig(
             inferring.register_task(),
             **{"task_feature_lengths": inferring.LENGTHS, "seed": 0} | dict(data_options),
             split="validation",
             batch_size=batch_size,
             shuffle=False,
         ),
-        restore_checkpoint_cfg=checkpoints.RestoreCheckpointConfig(path=checkpoint, mode="specific"),
+        restore_checkpoint_cfg=checkpointing.RestoreCheckpointConfig(path=checkpoint, mode="specific"),
         partitioner=small.partitioner(num_devices),
         output_dir=str(output_dir),
         checkpoint_period=checkpoint_period,
@@ -132,8 +135,8 @@ def test_chunks_of_other_settings_are_refused(checkpoint, tmp_path, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         _infer(checkpoint, tmp_path, write_fn=_interrupted)
     for options, message in (
-        ({"batch_size": 8, "checkpoint_period": 1}, "differs: batch_size 4 -> 8. Go"),
-        ({"data_options": {"seed": 1}}, "differs: seed 0 -> 1. Go"),
+        ({"batch_size": 8, "checkpoint_period": 1}, "differs: batch_size 4 -> 8. Resume"),
+        ({"data_options": {"seed": 1}}, "differs: seed 0 -> 1. Resume"),
         ({"data_options": {"task_feature_lengths": {"inputs": 8, "targets": 5}}}, "differs: task_feature_lengths {"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -160,14 +163,15 @@ from tests.limba import test_infer
 
 run = epath.Path("gs://my-bucket/run/checkpoint_5")
 gcs.put("my-bucket", "run/checkpoint_5/run/spiece.model", b"pieces")
+gcs.put("my-bucket", "run/checkpoint_5/run/config.gin", b"vocabularies.SentencePieceVocabulary.extra_ids = 100")
 parsed = []
 with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(infer.checkpoints, "find_checkpoint", lambda _: run)
-    patch.setattr(infer.gin_utils, "parse_gin_flags", lambda files, bindings, _: parsed.extend(bindings))
-    patch.setattr(infer.gin_utils, "require_bindings", lambda **_: None)
-    patch.setattr(infer.commands, "start", lambda *_, **__: None)
+    patch.setattr(infer.run_configuration.checkpointing, "find_checkpoint", lambda _: run)
+    patch.setattr(infer.gin_files, "parse_gin_flags", lambda files, bindings, _: parsed.extend(bindings))
+    patch.setattr(infer.gin_files, "require_bindings", lambda **_: None)
+    patch.setattr(infer.command_line, "start", lambda *_, **__: None)
     infer.main(["--run_dir", str(run), "--input", "x"])
-assert f"sentencepiece_model_file = '{run}/run/spiece.model'" in parsed[1], parsed
+assert f"vocabularies.SentencePieceVocabulary.sentencepiece_model_file = '{run}/run/spiece.model'" in parsed[1], parsed
 
 output = "gs://my-bucket/out"
 with pytest.raises(KeyboardInterrupt):
@@ -236,7 +240,7 @@ def test_wrong_settings(checkpoint, tmp_path):
 def test_a_step_gets_the_rng_only_if_it_takes_one():
     partitioner = small.partitioner(2)
     batches = [(np.arange(3), {"x": np.arange(3.0)}), (np.asarray([3]), {"x": np.asarray([7.0])})]
-    plain = inference.make_infer_fn(lambda params, batch: params * batch["x"], 4, partitioner)
+    plain = batch_inference.make_infer_fn(lambda params, batch: params * batch["x"], 4, partitioner)
     np.testing.assert_array_equal(plain(np.float32(2), batches), [0, 2, 4, 14])
     with pytest.raises(ValueError, match="no examples"):
         plain(np.float32(2), [])
@@ -246,7 +250,7 @@ def test_a_task_of_tfexample_files(tmp_path):
     import seqio
     import tensorflow as tf
 
-    from tasks import tfexample
+    from tasks.t5 import tfexample
 
     with tf.io.TFRecordWriter(str(tmp_path / "examples.tfrecord")) as writer:
         for text in (b"un", b"doi"):

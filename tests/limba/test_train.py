@@ -7,11 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba import checkpoints, code_versions, trainer, writers
-from limba.data import DatasetConfig
-from limba.preemption import PREEMPTED_EXIT_CODE
-from limba.schedules import create_learning_rate_scheduler
+from limba.checkpoints import checkpointing
+from limba.data.contract import DatasetConfig
+from limba.machine import code_versions
+from limba.machine.preemption import PREEMPTED_EXIT_CODE
+from limba.optimizers.schedules import create_learning_rate_scheduler
+from limba.reports import writers
 from limba.train import NanLossError, train
+from limba.training import trainer
 from tests.limba import small
 
 LENGTHS = {"inputs": 16, "targets": 8}
@@ -20,12 +23,12 @@ LENGTHS = {"inputs": 16, "targets": 8}
 def _train(model_dir, total_steps=6, stream=None, model=None, partitioner=None, **options):
     """`train()` on the counter stream of `small`, evaluating on two fixed batches."""
     arguments = {
-        "model": model or small.model(dropout_rate=0.1, **small.TINY),
+        "model": model or small.tiny_model(),
         "train_dataset_cfg": DatasetConfig("counter", LENGTHS, "train", 8, seed=0),
         "train_eval_dataset_cfg": DatasetConfig("counter", LENGTHS, "validation", 8, seed=0),
-        "checkpoint_cfg": checkpoints.CheckpointConfig(save=checkpoints.SaveCheckpointConfig(period=2)),
+        "checkpoint_cfg": checkpointing.CheckpointConfig(save=checkpointing.SaveCheckpointConfig(period=2)),
         "partitioner": partitioner or small.partitioner(),
-        "trainer_cls": _make_trainer,
+        "trainer_cls": small.SharedTrainer,
         "model_dir": str(model_dir),
         "total_steps": total_steps,
         "eval_period": 3,
@@ -50,7 +53,7 @@ def _train_losses(model_dir):
 def test_a_run_writes_what_it_promises(tmp_path, capsys):
     step, state = _train(tmp_path)
     assert step == int(state.step) == 6
-    assert checkpoints.checkpoint_steps(tmp_path) == [2, 4, 6]
+    assert checkpointing.checkpoint_steps(tmp_path) == [2, 4, 6]
     lines = writers.read_metrics(tmp_path)
     assert [line["step"] for line in lines if line["dataset"] == "training_eval/counter"] == [0, 3, 6]
     train_line = [line for line in lines if line["dataset"] == "train"][-1]
@@ -59,7 +62,7 @@ def test_a_run_writes_what_it_promises(tmp_path, capsys):
     assert list((tmp_path / "train").glob("events.out.tfevents.*"))
     assert list((tmp_path / "training_eval" / "counter").glob("events.out.tfevents.*"))
     assert "unigram" in capsys.readouterr().out
-    info = checkpoints.load_run_info(tmp_path)
+    info = checkpointing.load_run_info(tmp_path)
     assert info["network"]["emb_dim"] == 16 and info["seeds"] == {"random": 7, "dataset": 0}
 
 
@@ -84,10 +87,10 @@ def test_resuming_repeats_the_uninterrupted_run_to_the_last_bit(tmp_path):
 
 def test_a_checkpoint_that_does_not_say_where_the_data_stood(tmp_path, caplog):
     """As T5X's do: the data start anew, whether it is the run's own or the one to begin with, and one line says so."""
-    no_position = checkpoints.CheckpointConfig(save=checkpoints.SaveCheckpointConfig(period=2, save_dataset=False))
+    no_position = checkpointing.CheckpointConfig(save=checkpointing.SaveCheckpointConfig(period=2, save_dataset=False))
     _train(tmp_path / "run", 2, checkpoint_cfg=no_position)
-    restore = checkpoints.RestoreCheckpointConfig(path=str(tmp_path / "run"), mode="latest", restore_dataset=True)
-    beginning = checkpoints.CheckpointConfig(restore=restore)
+    restore = checkpointing.RestoreCheckpointConfig(path=str(tmp_path / "run"), mode="latest", restore_dataset=True)
+    beginning = checkpointing.CheckpointConfig(restore=restore)
     for model_dir, config, total_steps in (("run", no_position, 3), ("other", beginning, 4)):
         caplog.clear()
         stream = small.Stream()
@@ -98,16 +101,16 @@ def test_a_checkpoint_that_does_not_say_where_the_data_stood(tmp_path, caplog):
 
 @pytest.mark.parametrize("save_dataset", [True, False])
 def test_a_drawn_data_seed_is_kept_with_the_place_and_drawn_anew_without(tmp_path, save_dataset):
-    save = checkpoints.SaveCheckpointConfig(period=1, save_dataset=save_dataset)
+    save = checkpointing.SaveCheckpointConfig(period=1, save_dataset=save_dataset)
     seeds = []
     for total_steps in (1, 2):
         _train(
             tmp_path,
             total_steps,
-            checkpoint_cfg=checkpoints.CheckpointConfig(save=save),
+            checkpoint_cfg=checkpointing.CheckpointConfig(save=save),
             train_dataset_cfg=DatasetConfig("counter", LENGTHS, "train", 8, seed=None),
         )
-        seeds.append(checkpoints.load_run_info(tmp_path)["seeds"]["dataset"])
+        seeds.append(checkpointing.load_run_info(tmp_path)["seeds"]["dataset"])
     assert (seeds[0] == seeds[1]) == save_dataset
 
 
@@ -120,7 +123,7 @@ def test_work_after_the_last_checkpoint_is_done_again_and_written_once(tmp_path)
     _train(tmp_path / "whole", 6)
     _train(tmp_path / "cut", 5)  # saves at 2, 4 and, as the last step, 5
     for step in (4, 5):
-        checkpoints.checkpoint_path(tmp_path / "cut", step).rename(tmp_path / f"lost_{step}")
+        checkpointing.checkpoint_path(tmp_path / "cut", step).rename(tmp_path / f"lost_{step}")
     with (tmp_path / "cut" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 5, "dataset": "tr')  # what a kill in the middle of a line leaves
     _train(tmp_path / "cut", 6)
@@ -144,7 +147,7 @@ def test_sigterm_saves_and_exits_with_its_own_code(tmp_path):
     with pytest.raises(SystemExit) as error:
         _train(tmp_path / "run", 6, stream=_StopAt(2))
     assert error.value.code == PREEMPTED_EXIT_CODE
-    assert checkpoints.checkpoint_steps(tmp_path / "run") == [2, 3]
+    assert checkpointing.checkpoint_steps(tmp_path / "run") == [2, 3]
     _train(tmp_path / "run", 6)
     _train(tmp_path / "whole", 6)
     assert _train_losses(tmp_path / "run") == _train_losses(tmp_path / "whole")
@@ -167,7 +170,7 @@ def test_nan_stops_with_the_step_and_the_last_good_checkpoint(tmp_path):
     with pytest.raises(NanLossError) as error:
         _train(tmp_path, 6, stream=_BadTokens())
     assert "step 5" in str(error.value) and "checkpoint_4" in str(error.value)
-    assert checkpoints.checkpoint_steps(tmp_path) == [2, 4]
+    assert checkpointing.checkpoint_steps(tmp_path) == [2, 4]
 
 
 def test_an_update_that_spoils_the_parameters_is_not_saved(tmp_path):
@@ -178,7 +181,7 @@ def test_an_update_that_spoils_the_parameters_is_not_saved(tmp_path):
 
     with pytest.raises(NanLossError, match=r"update of step 4.*checkpoint_2"):
         _train(tmp_path, 6, trainer_cls=infinite_rate)
-    assert checkpoints.checkpoint_steps(tmp_path) == [2]
+    assert checkpointing.checkpoint_steps(tmp_path) == [2]
 
 
 class _Evaluation(list):
@@ -200,7 +203,7 @@ def test_sigterm_during_an_evaluation_saves_too(tmp_path):
     with pytest.raises(SystemExit) as error:
         _train(tmp_path, 6, train_eval_get_dataset_fn=lambda *_: {"counter": batches})
     assert error.value.code == PREEMPTED_EXIT_CODE
-    assert checkpoints.checkpoint_steps(tmp_path) == [2, 3]
+    assert checkpointing.checkpoint_steps(tmp_path) == [2, 3]
 
 
 def test_an_evaluation_that_a_kill_prevented_is_made_up(tmp_path):
@@ -220,7 +223,7 @@ def test_an_evaluation_that_a_kill_prevented_is_made_up(tmp_path):
 def test_a_run_that_died_before_its_first_checkpoint_leaves_no_lines(tmp_path):
     with pytest.raises(NanLossError):
         _train(tmp_path, 6, stream=_BadTokens(first=4))
-    assert checkpoints.checkpoint_steps(tmp_path) == []
+    assert checkpointing.checkpoint_steps(tmp_path) == []
     _train(tmp_path, 2)
     steps = [(x["dataset"], x["step"]) for x in writers.read_metrics(tmp_path)]
     assert steps == [("training_eval/counter", 0), ("train", 1), ("train", 2), ("training_eval/counter", 2)]
@@ -229,16 +232,16 @@ def test_a_run_that_died_before_its_first_checkpoint_leaves_no_lines(tmp_path):
 def test_drawn_seeds_survive_a_damaged_checkpoint(tmp_path):
     options = {"random_seed": None, "train_dataset_cfg": DatasetConfig("counter", LENGTHS, "train", 8)}
     _train(tmp_path, 4, **options)
-    seeds = checkpoints.load_run_info(tmp_path)["seeds"]
+    seeds = checkpointing.load_run_info(tmp_path)["seeds"]
     for file in (tmp_path / "checkpoint_4").rglob("*"):
         if file.is_file():
             file.write_bytes(b"")
     _train(tmp_path, 6, **options)
-    assert checkpoints.load_run_info(tmp_path)["seeds"] == seeds
+    assert checkpointing.load_run_info(tmp_path)["seeds"] == seeds
 
 
 def test_rates_leave_the_compilation_out(tmp_path):
-    _train(tmp_path, 4, stats_period=2)
+    _train(tmp_path, 4, stats_period=2, trainer_cls=_make_trainer)  # which compiles, or loads what was compiled
     first, second = [x for x in writers.read_metrics(tmp_path) if x["dataset"] == "train"]
     assert first["timing/compilation_seconds"] > first["timing/seconds"]
     assert "timing/compilation_seconds" not in second
@@ -257,8 +260,8 @@ def test_a_finished_run_is_left_alone(tmp_path, capsys):
 
 def test_initial_checkpoint(tmp_path):
     _, first = _train(tmp_path / "first", 2)
-    config = checkpoints.CheckpointConfig(
-        restore=checkpoints.RestoreCheckpointConfig(path=str(tmp_path / "first"), mode="latest")
+    config = checkpointing.CheckpointConfig(
+        restore=checkpointing.RestoreCheckpointConfig(path=str(tmp_path / "first"), mode="latest")
     )
     step, _ = _train(tmp_path / "second", 3, checkpoint_cfg=config)
     assert step == 3
@@ -271,15 +274,15 @@ def test_initial_checkpoint(tmp_path):
 def test_a_seed_that_was_drawn_is_kept(tmp_path):
     options = {"random_seed": None, "train_dataset_cfg": DatasetConfig("counter", LENGTHS, "train", 8)}
     _train(tmp_path, 2, **options)
-    seeds = checkpoints.load_run_info(tmp_path)["seeds"]
+    seeds = checkpointing.load_run_info(tmp_path)["seeds"]
     _train(tmp_path, 4, **options)
-    assert checkpoints.load_run_info(tmp_path)["seeds"] == seeds
+    assert checkpointing.load_run_info(tmp_path)["seeds"] == seeds
 
 
 def test_relative_model_dir(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     _train("runs/here", 2)
-    assert checkpoints.checkpoint_steps(tmp_path / "runs" / "here") == [2]
+    assert checkpointing.checkpoint_steps(tmp_path / "runs" / "here") == [2]
 
 
 class _BigVocabulary(small.FixedVocabulary):
@@ -323,7 +326,7 @@ def test_unwritable_model_dir(tmp_path):
 
 def test_run_files_are_json_and_gin(tmp_path):
     _train(tmp_path, 2)
-    files = checkpoints.load_files(tmp_path / "checkpoint_2", "run")
+    files = checkpointing.load_files(tmp_path / "checkpoint_2", "run")
     info = json.loads(files["run.json"])
     assert info["feature_lengths"] == LENGTHS
     assert info["total_steps"] == 2

@@ -1,4 +1,4 @@
-"""Small corpora and tasks. TensorFlow's messages are kept out of the test output."""
+"""Small corpora and tasks, without TensorFlow; its messages are kept out of the output of tests that need it."""
 
 import json
 import os
@@ -6,9 +6,13 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import pytest
-import seqio
 
-from tasks import objectives, preprocessors, sources
+from tasks import objectives
+from tasks.pretraining import denoising
+from tasks.registry import Feature, MixtureRegistry, TaskRegistry
+from tasks.registry import tasks as registered_tasks
+from tasks.sources import corpora
+from tasks.vocabularies import ByteVocabulary
 
 # 7 uneven shards; the smallest has 3 documents.
 SHARD_ROWS = (40, 3, 25, 60, 17, 31, 24)
@@ -27,10 +31,10 @@ def _make_document(shard, row):
 
 @pytest.fixture(autouse=True)
 def _clean_registry():
-    before = set(seqio.TaskRegistry.names()), set(seqio.MixtureRegistry.names())
+    before = set(registered_tasks.all_names())
     yield
-    for registry, names in zip((seqio.TaskRegistry, seqio.MixtureRegistry), before, strict=True):
-        for name in set(registry.names()) - names:
+    for registry in registered_tasks.registries():  # SeqIO's too, where a test has imported it.
+        for name in set(registry.names()) - before:
             registry.remove(name)
 
 
@@ -74,11 +78,11 @@ def lengths():
 
 def _register(name, data_files):
     """A byte-level task whose chunks are smaller than most shards and whose buffer is larger than any."""
-    feature = seqio.Feature(seqio.ByteVocabulary(extra_ids=100), add_eos=True)
-    return seqio.TaskRegistry.add(
+    feature = Feature(ByteVocabulary(extra_ids=100), add_eos=True)
+    return TaskRegistry.add(
         name,
-        source=sources.HuggingFaceSource(data_files, chunk_documents=8),
-        preprocessors=[preprocessors.Denoise(objectives.SpanCorruption(), documents_per_batch=32)],
+        source=corpora.HuggingFaceSource(data_files, chunk_documents=8),
+        preprocessors=[denoising.Denoise(objectives.SpanCorruption(), documents_per_batch=32)],
         output_features={"inputs": feature, "targets": feature},
         shuffle_buffer_size=400,
     )
@@ -94,5 +98,5 @@ def mixture(data_files):
     """Two tasks, one of them in a nested mixture, at the rates 3 : 1."""
     _register("test_mix_a", {"train": data_files["train"]})
     _register("test_mix_b", {"train": data_files["validation"]})
-    inner = seqio.MixtureRegistry.add("test_inner", [("test_mix_a", 3.0)])
-    return seqio.MixtureRegistry.add("test_mixture", [(inner.name, 3.0), ("test_mix_b", 1.0)])
+    inner = MixtureRegistry.add("test_inner", [("test_mix_a", 3.0)])
+    return MixtureRegistry.add("test_mixture", [(inner.name, 3.0), ("test_mix_b", 1.0)])

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
-import seqio
 
 from tasks import preview
+from tasks.vocabularies import ByteVocabulary
 
 
 def test_text_with_sentinels():
-    vocabulary = seqio.ByteVocabulary(100)
+    vocabulary = ByteVocabulary(100)
     tokens = np.array([*vocabulary.encode("ab"), 358, *vocabulary.encode("c"), 357, 1, 0, 0])
     assert preview.to_text(vocabulary, tokens) == "ab <0> c <1> </s>"
 

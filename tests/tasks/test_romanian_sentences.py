@@ -7,14 +7,16 @@ import math
 import gin
 import pytest
 
-from limba import train, writers
-from tasks import diacritics, diacritics_table, diacritics_task, romanian_sentences
+from limba import train
+from limba.reports import writers
+from tasks import diacritics_table, romanian_sentences
+from tasks.diacritics import diacritics_tasks, marks
 from tests.convert import vocabularies
 
 
 def test_a_plain_sentence_has_one_distribution_and_forms_are_drawn_by_it():
     grammar = romanian_sentences.Grammar("test")
-    plain = diacritics.rules_of("ro").without_marks
+    plain = marks.rules_of("ro").without_marks
     of_plain = {}
     drawn = collections.defaultdict(collections.Counter)
     for _ in range(6000):
@@ -41,7 +43,7 @@ def test_the_corpus_is_split_by_sentence_and_knows_its_ceiling(tmp_path, capsys)
     facts = romanian_sentences.write_corpus(tmp_path, {"train": 200, "validation": 40})
     assert romanian_sentences.write_corpus(tmp_path) == facts
     assert (facts["train"], facts["validation"], facts["sentences"]) == (200, 40, 140)
-    plain = diacritics.rules_of("ro").without_marks
+    plain = marks.rules_of("ro").without_marks
     documents = {
         split: [
             json.loads(x)
@@ -53,8 +55,8 @@ def test_the_corpus_is_split_by_sentence_and_knows_its_ceiling(tmp_path, capsys)
     }
     assert {split: len(x) for split, x in documents.items()} == {"train": 200, "plain": 200, "validation": 40}
     assert sorted(plain(x["text"]) for x in documents["train"]) == sorted(x["text"] for x in documents["plain"])
-    seen = {plain(s) for x in documents["train"] for s in diacritics.sentences(x["text"])}
-    held_out = {plain(s) for x in documents["validation"] for s in diacritics.sentences(x["text"])}
+    seen = {plain(s) for x in documents["train"] for s in marks.sentences(x["text"])}
+    held_out = {plain(s) for x in documents["validation"] for s in marks.sentences(x["text"])}
     assert not seen & held_out and len(held_out) > 130
     bounds = romanian_sentences.ceilings(tmp_path)
     # What was drawn is near to what could be: a standard deviation is 0.35.
@@ -97,10 +99,10 @@ def _tiny_sentences():
 _GIN = """
 from __gin__ import dynamic_registration
 import seqio
-from limba import checkpoints
-from limba import data
-from limba import network
-from limba import schedules
+from limba.checkpoints import checkpointing as checkpoints
+from limba.data import contract as data
+from limba.network import t5 as network
+from limba.optimizers import schedules
 from limba import train as train_script
 
 include 'gin/recipes/diacritics_small.gin'
@@ -129,7 +131,7 @@ schedules.create_learning_rate_scheduler.warmup_steps = 50
 @pytest.mark.slow
 def test_a_tiny_model_reaches_what_the_ambiguity_allows(tmp_path, write_jsonl):
     texts, best = _tiny_sentences()
-    plain = diacritics.rules_of("ro").without_marks
+    plain = marks.rules_of("ro").without_marks
     held_out = {s for i, s in enumerate(sorted({plain(text) for text in texts})) if i % 6 == 0}
     rows = {True: [], False: []}
     for text, likeliest in zip(texts, best, strict=True):
@@ -144,7 +146,7 @@ def test_a_tiny_model_reaches_what_the_ambiguity_allows(tmp_path, write_jsonl):
         hard_vocab_limit=False,
         user_defined_symbols=list("ĂÂâA"),
     )
-    task = diacritics_task.register_diacritics_task(
+    task = diacritics_tasks.register_diacritics_task(
         "tiny_diacritics",
         data_files={name: str(tmp_path / f"{name}.jsonl") for name in ("train", "validation")},
         vocabulary=str(tmp_path / "spiece.model"),

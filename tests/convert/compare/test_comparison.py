@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convert import __main__, check, models
-from limba.saved_tensors import from_array
+from convert import __main__
+from convert.compare import comparison
+from convert.model_files import any_format
+from limba.checkpoint_files.saved_tensors import from_array
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +18,7 @@ def run(new_run, tmp_path_factory):
     return new_run(tmp_path_factory.mktemp("check") / "run", num_encoder_layers=1, num_decoder_layers=1)
 
 
-def with_tensor(model: models.Model, name: str, change) -> models.Model:
+def with_tensor(model: any_format.Model, name: str, change) -> any_format.Model:
     array = change(np.asarray(model.tensors[name]).copy())
     return dataclasses.replace(model, tensors={**model.tensors, name: from_array(array)})
 
@@ -32,9 +34,9 @@ def test_a_run_and_its_export_are_the_same_model(all_exported, capsys):
 
 
 def test_one_number_of_one_tensor(run):
-    a = models.open_model(run)
+    a = any_format.open_model(run)
     b = with_tensor(a, "decoder/layers_0/mlp/wo/kernel", lambda x: x + np.eye(*x.shape, dtype=x.dtype) * 1e-3)
-    rows = {row.what: row for row in check.compare(a, b)}
+    rows = {row.what: row for row in comparison.compare(a, b)}
     assert rows["parameters that differ"].value == 1
     assert "decoder/layers_0/mlp/wo/kernel; largest difference 1.00e-03" in rows["parameters that differ"].note
     assert 1e-4 < rows["logits, B in Limba"].value < 1e-1
@@ -42,8 +44,8 @@ def test_one_number_of_one_tensor(run):
     with pytest.raises(
         ValueError, match=r"not the same: parameters that differ: 1, allowed 0e\+00; logits, B in Limba"
     ):
-        check.require(list(rows.values()), "not the same")
-    assert check.table(list(rows.values())).startswith("WRONG parameters that differ ")
+        comparison.require(list(rows.values()), "not the same")
+    assert comparison.table(list(rows.values())).startswith("WRONG parameters that differ ")
 
 
 def test_the_command_fails_and_names_the_difference(run, new_run, tmp_path, capsys):
@@ -57,36 +59,36 @@ def test_the_command_fails_and_names_the_difference(run, new_run, tmp_path, caps
 
 
 def test_another_activation_is_a_contradiction(run):
-    a = models.open_model(run)
+    a = any_format.open_model(run)
     b = dataclasses.replace(a, config=dataclasses.replace(a.config, mlp_activations=("gelu",)))
     with pytest.raises(ValueError, match=r"mlp_activations is \['relu'\] in A .* and \['gelu'\] in B"):
-        check.compare(a, b)
+        comparison.compare(a, b)
 
 
 def test_the_narrower_dtype_is_the_measure(run):
-    a = models.open_model(run)
+    a = any_format.open_model(run)
     b = a.cast(jnp.dtype("bfloat16"))
-    rows = check.compare(a, b)
+    rows = comparison.compare(a, b)
     assert all(row.holds for row in rows)
     assert rows[0].note == "of 27 tensors, in bfloat16"
 
 
 def test_nan_is_never_equal(run):
-    a = models.open_model(run)
+    a = any_format.open_model(run)
 
     def poison(x):
         x[0, 0] = np.nan
         return x
 
     with pytest.raises(ValueError, match="encoder/layers_0/mlp/wo/kernel holds NaN"):
-        check.compare(a, with_tensor(a, "encoder/layers_0/mlp/wo/kernel", poison))
+        comparison.compare(a, with_tensor(a, "encoder/layers_0/mlp/wo/kernel", poison))
 
 
 def test_tokens_of_a_tie_are_not_a_difference(run):
     """Two rows of the output matrix are the same, so either token is the greedy one."""
-    a = models.open_model(run)
-    batch = check.check_batch(a.config.vocab_size, np.zeros(0, np.int32))
-    ours = check.forward.greedy(a.config, a.tensors, batch["encoder_input_tokens"], 2)
+    a = any_format.open_model(run)
+    batch = comparison.check_batch(a.config.vocab_size, np.zeros(0, np.int32))
+    ours = comparison.forward.greedy(a.config, a.tensors, batch["encoder_input_tokens"], 2)
     first = int(ours[0, 0])
 
     def copied(x):
@@ -96,14 +98,14 @@ def test_tokens_of_a_tie_are_not_a_difference(run):
     tied = with_tensor(a, "decoder/logits_dense/kernel", copied)
     theirs = ours.copy()
     theirs[0, 0] = 7
-    assert check._different_rows(tied, batch, ours, theirs, 1e-4) == 0
-    assert check._different_rows(a, batch, ours, theirs, 1e-4) == 1
+    assert comparison._different_rows(tied, batch, ours, theirs, 1e-4) == 0
+    assert comparison._different_rows(a, batch, ours, theirs, 1e-4) == 1
 
 
 def test_the_batch_draws_from_the_whole_vocabulary_and_has_the_text():
     text = np.arange(5, 15, dtype=np.int32)
-    batch = check.check_batch(1000, text)
+    batch = comparison.check_batch(1000, text)
     np.testing.assert_array_equal(batch["encoder_input_tokens"][1, :10], text)
     assert not batch["encoder_input_tokens"][1, 24:].any()
     assert batch["encoder_input_tokens"][0].max() > 900
-    assert check.check_batch(10, text)["encoder_input_tokens"].max() < 10
+    assert comparison.check_batch(10, text)["encoder_input_tokens"].max() < 10

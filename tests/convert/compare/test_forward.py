@@ -9,10 +9,11 @@ import numpy as np
 import optax
 import pytest
 
-from convert import forward, streams
-from limba.network import T5Config, Transformer
-from limba.saved_tensors import SavedTensor, from_array
-from limba.state_utils import flatten_state_dict, unflatten_state_dict
+from convert.compare import forward
+from convert.tensors import tensor_parts
+from limba.checkpoint_files.assignment_maps import flatten_state_dict, unflatten_state_dict
+from limba.checkpoint_files.saved_tensors import SavedTensor, from_array
+from limba.network.t5 import T5Config, Transformer
 
 GATED = {"mlp_activations": ("gelu", "linear")}
 KINDS = {
@@ -215,7 +216,7 @@ def test_missing_and_misshaped_tensors_are_named(untied):
     with pytest.raises(ValueError, match=rf"needs {name} \(32, 24\), which the model does not have"):
         forward.logits(config, {k: v for k, v in tensors.items() if k != name}, _batch())
     with pytest.raises(ValueError, match=rf"{name} has shape \(24, 32\); the network needs \(32, 24\)"):
-        forward.logits(config, tensors | {name: streams.transposed(tensors[name])}, _batch())
+        forward.logits(config, tensors | {name: tensor_parts.transposed(tensors[name])}, _batch())
 
 
 def test_loss_is_the_mean_over_real_targets():

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from convert import numpy_t5
-from limba.attention import relative_position_bucket
+from convert.compare import numpy_t5
+from limba.network.attention import relative_position_bucket
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])

@@ -14,10 +14,12 @@ import torch
 import transformers
 from safetensors.numpy import load_file
 
-from convert import streams, torch_forward
-from limba.saved_tensors import SavedTensor, from_array
+from convert.compare import torch_forward
+from convert.families import t5_1_0
+from convert.tensors import tensor_parts
+from limba.checkpoint_files.saved_tensors import SavedTensor, from_array
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 TARGETS_LENGTH = 6
 SIZES = {
     "vocab_size": 96,
@@ -143,7 +145,8 @@ def test_tensors_are_read_in_parts(folders, batch, monkeypatch):
     np.testing.assert_allclose(torch_forward.logits(folders["untied"], tensors, batch), whole, rtol=0, atol=1e-5)
     assert set(reads) == set(tensors)
     assert (
-        max(size for parts in reads.values() for _, size in parts) <= streams.num_bytes(tensors["lm_head.weight"]) / 4
+        max(size for parts in reads.values() for _, size in parts)
+        <= tensor_parts.num_bytes(tensors["lm_head.weight"]) / 4
     )
     rows = [(part.start, part.stop) for part, _ in reads["shared.weight"]]
     ids = [np.unique(batch[feature]) for feature in ("encoder_input_tokens", "decoder_input_tokens")]
@@ -215,7 +218,9 @@ def test_tensors_that_do_not_fit_are_named(folders, batch):
     fails({k: v for k, v in tensors.items() if k != name}, f"T5ForConditionalGeneration.*{name} is missing")
     fails({k: v for k, v in tensors.items() if k != "lm_head.weight"}, "lm_head.weight is missing")
     fails(tensors | {"encoder.extra.weight": tensors[name]}, "encoder.extra.weight has no place")
-    fails(tensors | {name: streams.transposed(tensors[name])}, rf"{name} has shape \(32, 40\) instead of \(40, 32\)")
+    fails(
+        tensors | {name: tensor_parts.transposed(tensors[name])}, rf"{name} has shape \(32, 40\) instead of \(40, 32\)"
+    )
 
 
 def test_another_model_is_refused(batch, tmp_path):
@@ -235,8 +240,9 @@ def test_settings_are_left_alone(folders, batch):
 
 def test_nothing_is_imported_before_it_is_needed_and_tensorflow_never():
     code = (
-        "import os, sys; os.environ.pop('USE_TF', None); from convert import torch_forward, transformers_library;"
-        "assert torch_forward.possible() is None and not {'torch', 'transformers'} & set(sys.modules);"
+        "import os, sys; os.environ.pop('USE_TF', None); "
+        "from convert.compare import torch_forward, transformers_library; from convert.families import t5_1_0;"
+        "assert torch_forward.possible(t5_1_0.FAMILY) is None and not {'torch', 'transformers'} & set(sys.modules);"
         "assert not transformers_library.load().utils.is_tf_available() and 'USE_TF' not in os.environ"
     )
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)
@@ -244,6 +250,6 @@ def test_nothing_is_imported_before_it_is_needed_and_tensorflow_never():
 
 def test_what_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr(torch_forward.transformers_library, "version", lambda: None)
-    assert torch_forward.possible() == "transformers is not installed"
+    assert torch_forward.possible(t5_1_0.FAMILY) == "transformers is not installed"
     monkeypatch.setattr(torch_forward.importlib.util, "find_spec", lambda name: None)
-    assert torch_forward.possible() == "torch is not installed"
+    assert torch_forward.possible(t5_1_0.FAMILY) == "torch is not installed"

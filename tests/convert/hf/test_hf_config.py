@@ -4,13 +4,15 @@ import json
 
 import pytest
 
-from convert import hf_config
-from limba.network import T5Config
+from convert.families import t5_1_0, t5_1_1
+from convert.families.table import all_families
+from convert.hf import hf_config
+from limba.network.t5 import T5Config
 
 
 def test_sizes_and_special_ids():
     config = T5Config(vocab_size=512, emb_dim=32, num_heads=3, head_dim=8, mlp_dim=48, num_decoder_layers=2)
-    written = hf_config.model_config(config, "t5", "float32", 160)
+    written = hf_config.model_config(config, t5_1_0.FAMILY, "float32", 160)
     expected = {
         "model_type": "t5",
         "vocab_size": 512,
@@ -35,7 +37,7 @@ def test_sizes_and_special_ids():
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_only_tied_logits_are_scaled(tied):
-    written = hf_config.model_config(T5Config(vocab_size=8, logits_via_embedding=tied), "t5_1_1", "float32", None)
+    written = hf_config.model_config(T5Config(vocab_size=8, logits_via_embedding=tied), t5_1_1.FAMILY, "float32", None)
     assert written["tie_word_embeddings"] is tied
     assert written["scale_decoder_outputs"] is tied
     assert "n_positions" not in written
@@ -43,45 +45,12 @@ def test_only_tied_logits_are_scaled(tied):
 
 def test_a_decoder_without_layers_is_refused():
     with pytest.raises(ValueError, match="6 encoder and 0 decoder layers"):
-        hf_config.model_config(T5Config(vocab_size=8, num_decoder_layers=0), "t5_1_1", "float32", None)
+        hf_config.model_config(T5Config(vocab_size=8, num_decoder_layers=0), t5_1_1.FAMILY, "float32", None)
 
 
 def test_queries_that_are_scaled_are_refused():
     with pytest.raises(ValueError, match="scale_attn_logits"):
-        hf_config.model_config(T5Config(vocab_size=8, scale_attn_logits=True), "t5_1_1", "float32", None)
-
-
-BYTES, PIECES = {"class": "ByteVocabulary"}, {"class": "SentencePieceVocabulary"}
-
-
-@pytest.mark.parametrize(
-    ("fields", "vocabulary", "told", "family", "model_type"),
-    [
-        ({"logits_via_embedding": True}, PIECES, None, "t5", "t5"),
-        ({}, PIECES, None, "t5_1_1", "t5"),
-        ({}, PIECES, "mt5", "mt5", "mt5"),
-        ({}, BYTES, None, "byt5", "t5"),
-        ({"relative_bias_per_layer": True}, PIECES, None, "umt5", "umt5"),
-    ],
-)
-def test_families(fields, vocabulary, told, family, model_type):
-    config = T5Config(vocab_size=8, **fields)
-    assert hf_config.find_family(config, vocabulary, told) == family
-    assert hf_config.model_config(config, family, "float32", None)["model_type"] == model_type
-
-
-@pytest.mark.parametrize(
-    ("fields", "told", "why"),
-    [
-        ({"relative_bias_per_layer": True}, "t5_1_1", "every layer has its table"),
-        ({}, "umt5", "one table of relative positions a stack"),
-        ({}, "t5", "there is an output matrix"),
-        ({"logits_via_embedding": True}, "mt5", "the embedding is the output too"),
-    ],
-)
-def test_a_family_that_the_shapes_contradict_is_refused(fields, told, why):
-    with pytest.raises(ValueError, match=f"--family {told}: .*{why}"):
-        hf_config.find_family(T5Config(vocab_size=8, **fields), PIECES, told)
+        hf_config.model_config(T5Config(vocab_size=8, scale_attn_logits=True), t5_1_1.FAMILY, "float32", None)
 
 
 # ------------------------------------------------------- reading -----------------------------------------------------
@@ -96,12 +65,12 @@ def test_what_is_written_is_read(tmp_path, family):
         head_dim=8,
         mlp_dim=48,
         num_decoder_layers=2,
-        mlp_activations=hf_config.FAMILIES[family].mlp_activations,
+        mlp_activations=("relu",) if family == "t5" else ("gelu", "linear"),
         logits_via_embedding=family == "t5",
         relative_bias_per_layer=family == "umt5",
     )
     file = tmp_path / "config.json"
-    file.write_text(json.dumps(hf_config.model_config(config, family, "float32", 160)))
+    file.write_text(json.dumps(hf_config.model_config(config, all_families()[family], "float32", 160)))
     assert hf_config.network_config(file, hf_config.read(file)) == config
 
 

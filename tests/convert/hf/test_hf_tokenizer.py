@@ -13,7 +13,7 @@ import pytest
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 
-from convert import hf_tokenizer
+from convert.hf import hf_tokenizer
 from tests.convert import vocabularies
 from tests.convert.vocabularies import NUM_PIECES
 

@@ -3,8 +3,9 @@ import json
 import numpy as np
 import pytest
 
-from convert import flax_files, hub, safetensors_files, weight_files
-from limba.saved_tensors import from_array
+from convert.hf import hub_models
+from convert.tensors import flax_files, safetensors_files, weight_files
+from limba.checkpoint_files.saved_tensors import from_array
 from tests.loopback_hub import LoopbackHub
 
 ARRAYS = {"a": np.ones((30, 40), np.float32), "b": np.zeros(5, np.float32)}
@@ -43,7 +44,7 @@ def names(folder):
 
 def test_only_one_format_comes(loopback, folder):
     loopback.add(MODEL, folder)
-    downloaded = hub.download(MODEL)
+    downloaded = hub_models.download(MODEL)
     assert names(downloaded) == sorted([*SMALL_FILES, "model.safetensors"])
     assert (downloaded / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
     np.testing.assert_array_equal(np.asarray(weight_files.open_tensors(downloaded)["a"]), ARRAYS["a"])
@@ -66,7 +67,7 @@ def test_only_one_format_comes(loopback, folder):
     ],
 )
 def test_which_files_are_wanted(there, chosen):
-    assert hub.wanted([*there, "config.json", "README.md"]) == (
+    assert hub_models.wanted([*there, "config.json", "README.md"]) == (
         [name for name in chosen if name.endswith(".json")]
         + ["config.json"]
         + [name for name in chosen if not name.endswith(".json")]
@@ -77,33 +78,33 @@ def test_a_model_that_is_not_there(loopback):
     with pytest.raises(
         FileNotFoundError, match=rf"org/model is not on {loopback.url}, or it is private and there is no to"
     ):
-        hub.download(MODEL)
+        hub_models.download(MODEL)
     with pytest.raises(ValueError, match="Repo id must"):
-        hub.download("a/b/c")
+        hub_models.download("a/b/c")
 
 
 def test_a_private_model_needs_a_token(loopback, folder, monkeypatch):
     loopback.add(MODEL, folder, private=True)
     with pytest.raises(FileNotFoundError, match=r"there is no token: set HF_TOKEN, or run `hf auth login`\.$"):
-        hub.download(MODEL)
+        hub_models.download(MODEL)
     monkeypatch.setenv("HF_TOKEN", "of somebody else")
     with pytest.raises(FileNotFoundError, match="it is private and this token may not see it"):
-        hub.download(MODEL)
+        hub_models.download(MODEL)
     monkeypatch.setenv("HF_TOKEN", "hf_loopback")
-    assert (hub.download(MODEL) / "model.safetensors").is_file()
+    assert (hub_models.download(MODEL) / "model.safetensors").is_file()
 
 
 def test_a_gated_model_says_where_to_agree(loopback, folder):
     loopback.add(MODEL, folder, gated=True)
     with pytest.raises(PermissionError, match=rf"{loopback.url}/org/model is for those who agreed"):
-        hub.download(MODEL)
+        hub_models.download(MODEL)
 
 
 def test_a_hub_that_refuses_is_quoted(loopback, folder):
     loopback.add(MODEL, folder)
     loopback.refuses["GET /api/models"] = 500
     with pytest.raises(OSError, match=rf"{loopback.url} does not do it: 500 Server Error.*You may not do that"):
-        hub.download(MODEL)
+        hub_models.download(MODEL)
 
 
 @pytest.mark.parametrize("why", ["offline", "no answer"])
@@ -119,10 +120,10 @@ def test_without_a_connection_the_cache_has_to_do(loopback, folder, monkeypatch,
             loopback.close()
 
     loopback.add(MODEL, folder)
-    online = hub.download(MODEL)
+    online = hub_models.download(MODEL)
     disconnect()
     capsys.readouterr()
-    assert hub.download(MODEL) == online
+    assert hub_models.download(MODEL) == online
     assert f"cannot be reached: {MODEL} is taken from the cache, {online}" in capsys.readouterr().err
     with pytest.raises(ConnectionError, match=r"cannot be reached, and org/other is not in the cache, .*home/hub"):
-        hub.download("org/other")
+        hub_models.download("org/other")

@@ -7,9 +7,10 @@ import pytest
 from huggingface_hub import ModelCard
 from huggingface_hub.repocard import metadata_load
 
-from convert import loss_picture, model_card
-from limba import checkpoints
-from limba.network import T5Config
+from convert.families import byt5, t5_1_1
+from convert.hf import loss_picture, model_card
+from limba.checkpoints import checkpointing
+from limba.network.t5 import T5Config
 
 NETWORK = T5Config(
     vocab_size=512,
@@ -30,7 +31,7 @@ VOCABULARY = {
 LOSS = "loss_per_nonpadding_target_token"
 BARE = model_card.Facts(
     name="base",
-    family="t5_1_1",
+    family=t5_1_1.FAMILY,
     network=NETWORK,
     num_parameters=247_577_856,
     vocabulary=VOCABULARY,
@@ -51,7 +52,7 @@ RUN = {
 }
 GIN = "\n".join(
     [
-        "from limba import adafactor",
+        "from limba.optimizers import adafactor",
         "OPTIMIZER = @adafactor.Adafactor()",
         "INITIAL_CHECKPOINT_PATH = '/home/somebody/secret/runs/first'",
         "TASK_FEATURE_LENGTHS = \\",
@@ -155,6 +156,11 @@ def test_the_curves_are_the_metrics(tmp_path, monkeypatch):
     assert (tmp_path / "loss.png").read_bytes() == b"png"
 
 
+def test_a_card_without_a_picture(tmp_path, monkeypatch):
+    monkeypatch.setattr(loss_picture, "draw", lambda curves, *labels: None)
+    assert "loss.png" not in card(tmp_path, TRAINED) and not (tmp_path / "loss.png").exists()
+
+
 def test_several_tasks_are_averaged_where_all_were_measured(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(loss_picture, "draw", lambda curves, *labels: drawn.append(curves) or b"png")
@@ -193,7 +199,7 @@ def test_a_checkpoint_of_t5x_tells_what_its_gin_file_does(tmp_path):
 
 def test_bytes_and_flax(tmp_path):
     vocabulary = {"class": "ByteVocabulary", "sentencepiece_model_file": None, "extra_ids": 125, "vocab_size": 384}
-    text = card(tmp_path, dataclasses.replace(BARE, family="byt5", vocabulary=vocabulary, formats=("flax",)))
+    text = card(tmp_path, dataclasses.replace(BARE, family=byt5.FAMILY, vocabulary=vocabulary, formats=("flax",)))
     assert row(text, "vocabulary").startswith("bytes, 384 ids, the last 125 of them sentinels")
     assert "FlaxAutoModelForSeq2SeqLM.from_pretrained(folder)" in text
     assert "up to version 4.57" in text
@@ -209,7 +215,7 @@ def test_what_users_name_is_escaped(tmp_path):
 
 
 def test_the_record_lies_with_the_checkpoint(new_run, tmp_path):
-    checkpoint = checkpoints.find_checkpoint(new_run(tmp_path / "run"))
+    checkpoint = checkpointing.find_checkpoint(new_run(tmp_path / "run"))
     assert model_card.run_record(checkpoint) == ("", [])
     (tmp_path / "run/config.gin").write_text("BATCH_SIZE = 4")
     (tmp_path / "run/metrics.jsonl").write_text(json.dumps(METRICS[0]) + '\n{"step": 2')

@@ -8,7 +8,7 @@ import sentencepiece
 import tokenizers
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 
-from convert import tokenizer_json
+from convert.hf import tokenizer_json
 from tests.convert import vocabularies
 
 SPECIAL_TOKENS = {0: "<pad>", 1: "</s>", 2: "<unk>"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from convert import gin_facts
+from convert.model_files import gin_facts
 
 # As T5X writes it: imports that do not exist here, macros, references, scopes.
 CONFIG = """

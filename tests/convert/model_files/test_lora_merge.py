@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from convert import forward, lora_merge, models
+from convert.compare import forward
+from convert.model_files import any_format, lora_merge
 from convert.to_hf import to_hf
 from convert.to_t5x import to_t5x
-from limba import checkpoints, saved_tensors
-from limba.checkpoint_files import write_files
-from limba.lora import LoRA
+from limba.checkpoint_files import saved_tensors
+from limba.checkpoint_files.small_files import write_files
+from limba.checkpoints import checkpointing
 from limba.models import EncoderDecoderModel
-from limba.network import T5Config, Transformer
+from limba.models.lora import LoRA
+from limba.network.t5 import T5Config, Transformer
 from tests.convert.conftest import FAMILIES, SMALL
 
 # Products about a third as large as their kernels.
@@ -28,7 +30,7 @@ def run(request, new_run, tmp_path_factory):
     directory = new_run(tmp_path_factory.mktemp("run"), adapters=ADAPTERS, **FAMILIES[family], **layout)
     config = T5Config(**(SMALL | FAMILIES[family] | layout))
     return types.SimpleNamespace(
-        directory=directory, module=LoRA(Transformer(config), **ADAPTERS), params=checkpoints.load_params(directory)
+        directory=directory, module=LoRA(Transformer(config), **ADAPTERS), params=checkpointing.load_params(directory)
     )
 
 
@@ -46,7 +48,7 @@ def test_exports_have_the_logits_of_the_adapter_model(run, tmp_path):
     }
     of_adapters = np.asarray(jax.jit(model.logits)(run.params, batch))
     to_hf(run.directory, tmp_path / "hf", formats=["safetensors"], verify=False)
-    exported = models.open_model(tmp_path / "hf")
+    exported = any_format.open_model(tmp_path / "hf")
     np.testing.assert_allclose(
         forward.logits(exported.config, exported.tensors, batch),
         of_adapters,
@@ -65,7 +67,7 @@ def test_the_checkpoint_for_t5x_is_the_sum(run, tmp_path):
 
 
 def test_parts_are_those_of_the_whole(run):
-    path = checkpoints.find_checkpoint(run.directory)
+    path = checkpointing.find_checkpoint(run.directory)
     tensors = lora_merge.merged(saved_tensors.open_tensors(path), path)
     for name, tensor in tensors.items():
         if name.endswith(("out/kernel", "query/kernel")):
@@ -74,16 +76,16 @@ def test_parts_are_those_of_the_whole(run):
 
 
 def test_what_cannot_be_merged(new_run, tmp_path):
-    path = checkpoints.find_checkpoint(new_run(tmp_path / "run", adapters=ADAPTERS))
+    path = checkpointing.find_checkpoint(new_run(tmp_path / "run", adapters=ADAPTERS))
     tensors = saved_tensors.open_tensors(path)
     name = "target/encoder/layers_0/attention/query/lora_b"
     with pytest.raises(ValueError, match=f"lora_a is there, and {name} is missing"):
         lora_merge.merged({n: t for n, t in tensors.items() if n != name}, path)
     with pytest.raises(ValueError, match=r"adapters \(32, 3\) and \(2, 24\) do not fit the kernel \(32, 24\)"):
         lora_merge.merged({**tensors, name: saved_tensors.from_array(np.ones((2, 24), np.float32))}, path)
-    info = checkpoints.load_run_info(path)
+    info = checkpointing.load_run_info(path)
     assert info["lora"] == {**ADAPTERS, "kernels": ["/.*/(query|key|value|out|wi|wi_0|wi_1|wo)/kernel"]}
     del info["lora"]
     write_files(path / "run", {"run.json": json.dumps(info).encode()})
     with pytest.raises(ValueError, match="does not say the alpha"):
-        models.open_checkpoint(path)
+        any_format.open_checkpoint(path)

@@ -8,15 +8,18 @@ import numpy as np
 import pytest
 
 from convert import __main__ as convert_command
-from convert import check, models
+from convert.compare import comparison
 from convert.from_t5x import from_t5x
-from convert.models import Told
+from convert.model_files import any_format
+from convert.model_files.any_format import ModelHints
 from convert.to_hf import to_hf
 from convert.to_t5x import to_t5x
-from limba import checkpoints, classic_checkpoints, gin_utils, saved_tensors
+from limba.checkpoint_files import classic_format, saved_tensors
+from limba.checkpoints import checkpointing
+from limba.gin_config import gin_files
 from tests.convert import vocabularies
 
-GOLDEN = Path(__file__).parent.parent / "limba" / "golden"
+GOLDEN = Path(__file__).parents[2] / "limba" / "golden"
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +38,7 @@ def small_vocabulary(tmp_path_factory):
 
 
 def _tensors(path):
-    return {name: np.asarray(t) for name, t in saved_tensors.open_tensors(checkpoints.find_checkpoint(path)).items()}
+    return {name: np.asarray(t) for name, t in saved_tensors.open_tensors(checkpointing.find_checkpoint(path)).items()}
 
 
 def _same(a, b):
@@ -51,7 +54,7 @@ def test_there_and_back_through_both_formats_and_layouts(t5x_run, tmp_path):
     scanned = _tensors(tmp_path / "scanned")
     assert scanned["target/encoder/encoder/attention/out/kernel"].shape == (4, 2, 4, 8)
     to_t5x(tmp_path / "scanned", tmp_path / "classic", format_="classic", network="t5")
-    assert classic_checkpoints.is_classic(tmp_path / "classic" / "checkpoint_2")
+    assert classic_format.is_classic(tmp_path / "classic" / "checkpoint_2")
     assert _same(_tensors(t5x_run), _tensors(tmp_path / "classic"))
 
 
@@ -70,7 +73,7 @@ def test_from_t5x_says_which_network_it_is(t5x_run, tmp_path, small_vocabulary):
         )
         == 0
     )
-    info = checkpoints.load_run_info(tmp_path)
+    info = checkpointing.load_run_info(tmp_path)
     assert info["network"] == {
         "vocab_size": 32,
         "emb_dim": 8,
@@ -85,9 +88,9 @@ def test_from_t5x_says_which_network_it_is(t5x_run, tmp_path, small_vocabulary):
         "relative_bias_per_layer": False,
         "joined_attention_kernels": True,
     }
-    files = checkpoints.load_files(checkpoints.find_checkpoint(tmp_path), "run")
+    files = checkpointing.load_files(checkpointing.find_checkpoint(tmp_path), "run")
     assert files.keys() == {"run.json", "config.gin", "spiece.model"}
-    gin_utils.parse_gin_flags([str(checkpoints.find_checkpoint(tmp_path) / "run" / "config.gin")], [])
+    gin_files.parse_gin_flags([str(checkpointing.find_checkpoint(tmp_path) / "run" / "config.gin")], [])
     bound = {name: gin.query_parameter(f"network.T5Config.{name}") for name in info["network"]}
     assert bound | {"vocab_size": gin.query_parameter("%VOCAB_SIZE")} == info["network"]
     gin.clear_config()
@@ -95,25 +98,25 @@ def test_from_t5x_says_which_network_it_is(t5x_run, tmp_path, small_vocabulary):
     from_t5x(
         t5x_run,
         tmp_path / "scanned",
-        told=Told(vocab=str(small_vocabulary), extra_ids=5),
+        hints=ModelHints(vocab=str(small_vocabulary), extra_ids=5),
         network="scalable_t5",
         verify=False,
     )
-    scanned = checkpoints.load_run_info(tmp_path / "scanned")["network"]
+    scanned = checkpointing.load_run_info(tmp_path / "scanned")["network"]
     assert (scanned["head_dim"], scanned["num_decoder_layers"], scanned["scan_layers"]) == (4, 2, True)
     assert not scanned["joined_attention_kernels"]
     # The tables of relative positions are the same in all layers, so it is the same T5.
-    same = models.open_model(tmp_path / "scanned")
-    assert same.family == "t5_1_1" and not same.config.relative_bias_per_layer
+    same = any_format.open_model(tmp_path / "scanned")
+    assert same.family.name == "t5_1_1" and not same.config.relative_bias_per_layer
 
 
 def test_from_limba_to_t5x_and_on_to_hugging_face(new_run, spiece_model, tmp_path):
     run = new_run(tmp_path / "run")
     to_t5x(run, tmp_path / "t5x", format_="classic")
-    from_t5x(tmp_path / "t5x", tmp_path / "back", told=Told(vocab=str(spiece_model)))
+    from_t5x(tmp_path / "t5x", tmp_path / "back", hints=ModelHints(vocab=str(spiece_model)))
     assert _same(_tensors(run), _tensors(tmp_path / "back"))
     to_hf(tmp_path / "back", tmp_path / "hf", formats=("safetensors",), verify=False)
-    assert check.compare_parameters(models.open_model(run), models.open_model(tmp_path / "hf")).value == 0
+    assert comparison.compare_parameters(any_format.open_model(run), any_format.open_model(tmp_path / "hf")).value == 0
 
 
 @pytest.mark.parametrize(
@@ -136,7 +139,7 @@ def test_what_stands_there_stays(t5x_run, tmp_path):
     with pytest.raises(ValueError, match=r"holds another conversion \(other format\).*--overwrite"):
         to_t5x(t5x_run, tmp_path, format_="classic")
     to_t5x(t5x_run, tmp_path, format_="classic", overwrite=True)
-    assert classic_checkpoints.is_classic(tmp_path / "checkpoint_2")
+    assert classic_format.is_classic(tmp_path / "checkpoint_2")
 
 
 def test_damage_leaves_nothing_behind(t5x_run, tmp_path):

@@ -4,8 +4,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from convert import array_files
-from convert.array_files import Extent
+from convert.tensors import array_files
+from convert.tensors.array_files import Extent
 
 
 def stored(path, array, offset=24, pieces=1):

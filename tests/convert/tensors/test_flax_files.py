@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from flax import serialization, traverse_util
 
-from convert import array_files, flax_files
-from limba.saved_tensors import from_array
+from convert.tensors import array_files, flax_files
+from limba.checkpoint_files.saved_tensors import from_array
 
 RNG = np.random.default_rng(0)
 ARRAYS = {

@@ -2,10 +2,10 @@
 
 import pytest
 
-from convert import names
+from convert.tensors import names
+from limba.checkpoint_files.assignment_maps import flatten_state_dict
 from limba.models import EncoderDecoderModel
-from limba.network import T5Config, Transformer
-from limba.state_utils import flatten_state_dict
+from limba.network.t5 import T5Config, Transformer
 
 FIELDS = {
     "vocab_size": 64,

@@ -7,8 +7,8 @@ import pytest
 import safetensors
 import safetensors.numpy
 
-from convert import safetensors_files, streams
-from limba.saved_tensors import from_array
+from convert.tensors import safetensors_files, tensor_parts
+from limba.checkpoint_files.saved_tensors import from_array
 
 RNG = np.random.default_rng(0)
 ARRAYS = {
@@ -66,7 +66,7 @@ def test_shards_come_back(tmp_path):
 
 def test_a_transposed_tensor_is_written_from_a_file(tmp_path):
     (file,) = write(tmp_path / "a", ARRAYS)
-    turned = streams.transposed(safetensors_files.open_tensors([file])["shared.weight"])
+    turned = tensor_parts.transposed(safetensors_files.open_tensors([file])["shared.weight"])
     (tmp_path / "b").mkdir()
     safetensors_files.write(tmp_path / "b", {"w": turned}, lambda _: None, 10**9)
     (w,) = safetensors_files.open_tensors([tmp_path / "b/model.safetensors"]).values()
@@ -92,7 +92,7 @@ def test_nan_on_the_way_names_the_tensor_and_leaves_no_file(tmp_path):
     array = np.array([1, np.nan], np.float32)
     with pytest.raises(ValueError, match="lm_head holds NaN"):
         safetensors_files.write(
-            tmp_path, {"w": streams.cast(from_array(array), np.float32, "lm_head")}, lambda _: None, 10**9
+            tmp_path, {"w": tensor_parts.cast(from_array(array), np.float32, "lm_head")}, lambda _: None, 10**9
         )
     assert not (tmp_path / "model.safetensors").exists()
 

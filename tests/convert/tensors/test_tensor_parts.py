@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convert import streams
-from limba.saved_tensors import SavedTensor, from_array
+from convert.tensors import tensor_parts
+from limba.checkpoint_files.saved_tensors import SavedTensor, from_array
 
 
 def counted(array: np.ndarray) -> tuple[SavedTensor, list[int]]:
@@ -20,21 +20,21 @@ def counted(array: np.ndarray) -> tuple[SavedTensor, list[int]]:
 
 
 def test_blocks_are_the_tensor_in_at_most_four_parts(monkeypatch):
-    monkeypatch.setattr(streams, "_BLOCK_BYTES", 64)
+    monkeypatch.setattr(tensor_parts, "_BLOCK_BYTES", 64)
     array = np.arange(120, dtype=np.float32).reshape(12, 10)
     tensor, sizes = counted(array)
-    parts = list(streams.blocks(tensor))
+    parts = list(tensor_parts.blocks(tensor))
     np.testing.assert_array_equal(np.concatenate(parts), array)
     assert sizes == [30, 30, 30, 30]
-    monkeypatch.setattr(streams, "_BLOCK_BYTES", 1000)
-    assert len(list(streams.blocks(tensor))) == 1
+    monkeypatch.setattr(tensor_parts, "_BLOCK_BYTES", 1000)
+    assert len(list(tensor_parts.blocks(tensor))) == 1
 
 
 def test_a_transposed_tensor_is_read_in_parts_too(monkeypatch):
-    monkeypatch.setattr(streams, "_BLOCK_BYTES", 64)
+    monkeypatch.setattr(tensor_parts, "_BLOCK_BYTES", 64)
     array = np.arange(120, dtype=np.float32).reshape(12, 10)
     tensor, sizes = counted(array)
-    parts = list(streams.blocks(streams.transposed(tensor)))
+    parts = list(tensor_parts.blocks(tensor_parts.transposed(tensor)))
     np.testing.assert_array_equal(np.concatenate(parts), array.T)
     assert all(part.flags.c_contiguous for part in parts)
     assert max(sizes) == 24
@@ -43,13 +43,13 @@ def test_a_transposed_tensor_is_read_in_parts_too(monkeypatch):
 @pytest.mark.parametrize("shape", [(), (3,), (0, 4)])
 def test_small_ones_are_one_part(shape):
     array = np.zeros(shape, np.float32)
-    (part,) = streams.blocks(from_array(array))
+    (part,) = tensor_parts.blocks(from_array(array))
     assert part.shape == shape
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_numbers_that_are_not_finite_are_found_when_read(dtype):
-    cast = streams.cast(from_array(np.array([1.0, np.inf], np.float32)), jnp.dtype(dtype), "encoder/wo")
+    cast = tensor_parts.cast(from_array(np.array([1.0, np.inf], np.float32)), jnp.dtype(dtype), "encoder/wo")
     assert cast.dtype == jnp.dtype(dtype)
     assert cast.read((slice(0, 1),)) == 1
     with pytest.raises(ValueError, match="encoder/wo holds NaN or infinite values"):
@@ -59,12 +59,12 @@ def test_numbers_that_are_not_finite_are_found_when_read(dtype):
 def test_a_number_beyond_bfloat16_is_found():
     largest = np.array([np.finfo(np.float32).max], np.float32)  # Rounds to infinity.
     with pytest.raises(ValueError, match="infinite"):
-        streams.cast(from_array(largest), jnp.dtype("bfloat16"), "x").read((slice(None),))
+        tensor_parts.cast(from_array(largest), jnp.dtype("bfloat16"), "x").read((slice(None),))
 
 
 def test_equal():
     a = from_array(np.arange(6.0).reshape(2, 3))
-    assert streams.equal(a, from_array(np.arange(6.0).reshape(2, 3)))
-    assert not streams.equal(a, from_array(np.arange(6.0).reshape(3, 2)))
-    assert not streams.equal(a, from_array(np.arange(6.0).reshape(2, 3) + 1e-12))
-    assert streams.num_bytes(a) == 48
+    assert tensor_parts.equal(a, from_array(np.arange(6.0).reshape(2, 3)))
+    assert not tensor_parts.equal(a, from_array(np.arange(6.0).reshape(3, 2)))
+    assert not tensor_parts.equal(a, from_array(np.arange(6.0).reshape(2, 3) + 1e-12))
+    assert tensor_parts.num_bytes(a) == 48

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from convert import torch_files
+from convert.tensors import torch_files
 
 torch = pytest.importorskip("torch")
 
@@ -262,7 +262,7 @@ def unpickled(data):
 @pytest.mark.parametrize(
     "value",
     [
-        # Attributes set on what is let in: on the class, a function, and a tensor's description.
+        # Attributes set on what is allowed: on the class, a function, and a tensor's description.
         b"\x80\x02ccollections\nOrderedDict\nN}X\x05\x00\x00\x00itemsK\x01s\x86b.",
         b"\x80\x02ctorch\nFloatStorage\n}X\x01\x00\x00\x00xK\x01sb.",
         b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(K\x00K\x00))tR.",

@@ -3,8 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from convert import flax_files, safetensors_files, weight_files
-from limba.saved_tensors import from_array
+from convert.tensors import flax_files, safetensors_files, weight_files
+from limba.checkpoint_files.saved_tensors import from_array
 
 ARRAYS = {"a": np.ones((3, 4), np.float32), "b": np.zeros(5, np.float32), "c": np.full(2, 7, np.float32)}
 

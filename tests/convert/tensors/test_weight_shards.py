@@ -4,8 +4,8 @@ import json
 import numpy as np
 import pytest
 
-from convert import shards
-from limba.saved_tensors import SavedTensor, from_array
+from convert.tensors import weight_shards
+from limba.checkpoint_files.saved_tensors import SavedTensor, from_array
 
 
 def layout(tensors):
@@ -14,7 +14,7 @@ def layout(tensors):
     for name, tensor in tensors.items():
         num_bytes = int(np.prod(tensor.shape)) * tensor.dtype.itemsize
         parts = (num_bytes // 2, num_bytes - num_bytes // 2) if name == "halves" else (num_bytes,)
-        segments += [shards.Segment(f"<{name}>".encode(), name, part) for part in parts]
+        segments += [weight_shards.Segment(f"<{name}>".encode(), name, part) for part in parts]
     return segments
 
 
@@ -24,7 +24,9 @@ def arrays(**sizes):
 
 def write(folder, arrays, shard_bytes=10**9):
     written = []
-    shards.write(folder, "w.bin", {k: from_array(v) for k, v in arrays.items()}, layout, shard_bytes, written.append)
+    weight_shards.write(
+        folder, "w.bin", {k: from_array(v) for k, v in arrays.items()}, layout, shard_bytes, written.append
+    )
     assert sum(written) == sum(x.nbytes for x in arrays.values())
     return sorted(path.name for path in folder.iterdir())
 
@@ -35,7 +37,7 @@ def test_one_file(tmp_path):
 
 
 def test_a_tensor_in_two_segments_is_read_in_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(shards.streams, "_BLOCK_BYTES", 1)
+    monkeypatch.setattr(weight_shards.tensor_parts, "_BLOCK_BYTES", 1)
     array = np.arange(7 * 4, dtype=np.uint8).reshape(7, 4)
     write(tmp_path, {"halves": array})
     data = array.tobytes()
@@ -64,13 +66,13 @@ def test_an_interrupted_writing_goes_on_with_the_shard_at_which_it_stopped(tmp_p
     complete = {name: from_array(array) for name, array in arrays(a=4, b=4, c=4, d=4).items()}
     with pytest.raises(KeyboardInterrupt):
         interrupted = {**complete, "d": failing(KeyboardInterrupt())}
-        shards.write(tmp_path, "w.bin", interrupted, layout, 8, lambda _: None)
+        weight_shards.write(tmp_path, "w.bin", interrupted, layout, 8, lambda _: None)
     # The second shard is unfinished and hidden, and nothing says that the first is a model.
     assert sorted(path.name for path in tmp_path.iterdir()) == [".w-00002-of-00002.bin.part", "w-00001-of-00002.bin"]
 
     written = []
     again = {**complete, "a": failing(AssertionError("read again")), "b": failing(AssertionError("read again"))}
-    shards.write(tmp_path, "w.bin", again, layout, 8, written.append)
+    weight_shards.write(tmp_path, "w.bin", again, layout, 8, written.append)
     assert written == [8, 4, 4]
     assert (tmp_path / "w-00001-of-00002.bin").read_bytes() == b"<a>aaaa<b>bbbb"
     assert (tmp_path / "w-00002-of-00002.bin").read_bytes() == b"<c>cccc<d>dddd"
@@ -88,7 +90,7 @@ def test_a_full_disk_is_an_oserror_and_leaves_no_file(tmp_path, monkeypatch):
     def full(fd):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(shards.os, "fsync", full)
+    monkeypatch.setattr(weight_shards.os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         write(tmp_path, arrays(a=4))
     assert not (tmp_path / "w.bin").exists()

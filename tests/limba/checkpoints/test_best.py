@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from limba.best_checkpoint import best_checkpoint
+from limba.checkpoints.best import best_checkpoint
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_runs_without_what_is_needed(run, tmp_path_factory):
     (run / "checkpoint_10").rename(run / "elsewhere")
     for step in (20, 30):
         (run / f"checkpoint_{step}").rmdir()
-    with pytest.raises(ValueError, match=r"measured at steps \[10, 20, 25, 30\].*are of steps \[40\]"):
+    with pytest.raises(ValueError, match=r"measured at steps \[10, 20, 25, 30\].*has checkpoints of steps \[40\] only"):
         best_checkpoint(run, "max:inference_eval/my_task/eval/accuracy")
     (run / "metrics.jsonl").unlink()
     with pytest.raises(ValueError, match=r"has no metrics\.jsonl"):

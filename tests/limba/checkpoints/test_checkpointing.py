@@ -1,4 +1,5 @@
 import contextlib
+import functools
 import json
 import logging
 import shutil
@@ -8,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba import checkpoints, distributed, partitioning
-from limba.checkpoints import Checkpointer, RestoreCheckpointConfig, SaveCheckpointConfig
+from limba.checkpoints import checkpointing
+from limba.checkpoints.checkpointing import Checkpointer, RestoreCheckpointConfig, SaveCheckpointConfig
+from limba.partitioning import meshes
+from limba.workers import distributed
 from tests.limba import small
 
 RUN_FILES = {"run.json": json.dumps({"seeds": {"random": 1}}).encode(), "config.gin": b"# gin"}
@@ -20,10 +23,15 @@ def trainer():
     return small.make_trainer()
 
 
+@functools.cache
+def _first_state(trainer):
+    return trainer.new_state(jax.random.key(0))
+
+
 def _save_steps(directory, trainer, steps, config=None):
     """Saves one state per step, each different; returns the last."""
     checkpointer = Checkpointer(directory, config or SaveCheckpointConfig())
-    state = trainer.new_state(jax.random.key(0))
+    state = _first_state(trainer)
     for step in steps:
         params = jax.tree.map(lambda p, s=step: p + s, state.params)
         state = state.replace(step=jnp.int32(step), params=params)
@@ -41,7 +49,7 @@ def test_save_and_restore_bit_for_bit(tmp_path, trainer):
     restored, dataset = Checkpointer(tmp_path, SaveCheckpointConfig()).restore_latest(trainer.sharded_state_shapes())
     assert _equal(state, restored)
     assert dataset == {"reader-0": b"at 2"}
-    assert checkpoints.load_run_info(tmp_path) == {"seeds": {"random": 1}}
+    assert checkpointing.load_run_info(tmp_path) == {"seeds": {"random": 1}}
     assert (tmp_path / "checkpoint_2" / "run" / "config.gin").read_bytes() == b"# gin"
 
 
@@ -56,7 +64,7 @@ def test_layout_is_that_of_t5x(tmp_path, trainer):
 @pytest.mark.parametrize("num_partitions", [1, 4])
 def test_restore_onto_another_mesh(tmp_path, trainer, num_partitions):
     state = _save_steps(tmp_path, trainer, [1])
-    mesh = small.partitioner(8, num_partitions, partitioning.fsdp_logical_axis_rules())
+    mesh = small.partitioner(8, num_partitions, meshes.fsdp_logical_axis_rules())
     other = small.make_trainer(partitioner_=mesh)
     restored, _ = Checkpointer(tmp_path, SaveCheckpointConfig()).restore_latest(other.sharded_state_shapes())
     assert _equal(state, restored)
@@ -66,8 +74,8 @@ def test_restore_onto_another_mesh(tmp_path, trainer, num_partitions):
 
 def test_keep_and_dtype(tmp_path, trainer):
     state = _save_steps(tmp_path, trainer, [1, 2, 3, 4], SaveCheckpointConfig(keep=2, dtype="bfloat16"))
-    assert checkpoints.checkpoint_steps(tmp_path) == [3, 4]
-    saved = checkpoints.load_params(tmp_path)
+    assert checkpointing.checkpoint_steps(tmp_path) == [3, 4]
+    saved = checkpointing.load_params(tmp_path)
     embedding = saved["token_embedder"]["embedding"]
     assert embedding.dtype == jnp.bfloat16
     np.testing.assert_array_equal(embedding, state.params["token_embedder"]["embedding"].astype(jnp.bfloat16))
@@ -106,7 +114,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_that_is_said(tmp_path, trainer,
     # Step 2 can be made again.
     checkpointer.save(restored.replace(step=jnp.int32(2)), None, RUN_FILES)
     checkpointer.close()
-    assert checkpoints.checkpoint_steps(tmp_path) == [1, 2]
+    assert checkpointing.checkpoint_steps(tmp_path) == [1, 2]
 
 
 def test_a_checkpoint_that_another_worker_cannot_read_is_passed_over(tmp_path, trainer, monkeypatch, caplog):
@@ -129,7 +137,7 @@ def test_all_checkpoints_damaged_is_an_error_not_a_fresh_start(tmp_path, trainer
 def test_a_half_written_checkpoint_does_not_count(tmp_path, trainer):
     _save_steps(tmp_path, trainer, [1])
     shutil.copytree(tmp_path / "checkpoint_1", tmp_path / "checkpoint_2.orbax-checkpoint-tmp")
-    assert checkpoints.checkpoint_steps(tmp_path) == [1]
+    assert checkpointing.checkpoint_steps(tmp_path) == [1]
     checkpointer = Checkpointer(tmp_path, SaveCheckpointConfig())
     restored, _ = checkpointer.restore_latest(trainer.sharded_state_shapes())
     assert int(restored.step) == 1
@@ -138,7 +146,7 @@ def test_a_half_written_checkpoint_does_not_count(tmp_path, trainer):
 def test_another_network_is_an_error_that_names_the_tensors(tmp_path, trainer):
     _save_steps(tmp_path, trainer, [1])
     other = small.make_trainer(small.model(mlp_dim=256, num_encoder_layers=1))
-    with pytest.raises(checkpoints.CheckpointMismatchError) as error:
+    with pytest.raises(checkpointing.CheckpointMismatchError) as error:
         Checkpointer(tmp_path, SaveCheckpointConfig()).restore_latest(other.sharded_state_shapes())
     assert "mlp" in str(error.value) and "another MODEL_DIR" in str(error.value)
 
@@ -149,19 +157,19 @@ def test_only_what_fits_is_another_layout(tmp_path, trainer, caplog, mlp_dim, co
     shapes = small.make_trainer(small.model(mlp_dim=mlp_dim, scan_layers=True)).sharded_state_shapes()
     with (
         caplog.at_level("INFO"),
-        contextlib.nullcontext() if converted else pytest.raises(checkpoints.CheckpointMismatchError, match="wi"),
+        contextlib.nullcontext() if converted else pytest.raises(checkpointing.CheckpointMismatchError, match="wi"),
     ):
-        checkpoints.load_state(tmp_path / "checkpoint_1", shapes)
+        checkpointing.load_state(tmp_path / "checkpoint_1", shapes)
     assert ("converted from another layout" in caplog.text) == converted
 
 
 def test_paths(tmp_path, trainer):
     _save_steps(tmp_path, trainer, [1, 20])
-    assert checkpoints.find_checkpoint(tmp_path).name == "checkpoint_20"
-    assert checkpoints.find_checkpoint(tmp_path / "checkpoint_1").name == "checkpoint_1"
+    assert checkpointing.find_checkpoint(tmp_path).name == "checkpoint_20"
+    assert checkpointing.find_checkpoint(tmp_path / "checkpoint_1").name == "checkpoint_1"
     assert RestoreCheckpointConfig(path=[]).checkpoint is None
     with pytest.raises(FileNotFoundError, match="does not exist"):
-        checkpoints.find_checkpoint(tmp_path / "nowhere")
+        checkpointing.find_checkpoint(tmp_path / "nowhere")
     with pytest.raises(FileNotFoundError, match=r"checkpoint_20.*'latest'"):
         _ = RestoreCheckpointConfig(path=str(tmp_path), mode="specific").checkpoint
     specific = RestoreCheckpointConfig(path=str(tmp_path / "checkpoint_1"), mode="specific").checkpoint

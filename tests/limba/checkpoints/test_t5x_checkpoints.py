@@ -16,12 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba import adafactor, checkpoints, classic_checkpoints, models, network, saved_tensors, scan_layout
-from limba.checkpoints import RestoreCheckpointConfig, SaveBestCheckpointer, SaveCheckpointConfig
-from limba.state_utils import flatten_state_dict, unflatten_state_dict
+from limba import models
+from limba.checkpoint_files import classic_format, layer_layouts, saved_tensors
+from limba.checkpoint_files.assignment_maps import flatten_state_dict, unflatten_state_dict
+from limba.checkpoints import checkpointing
+from limba.checkpoints.checkpointing import RestoreCheckpointConfig, SaveBestCheckpointer, SaveCheckpointConfig
+from limba.network import t5 as network
+from limba.optimizers import adafactor
 from tests.limba import small
 
-FOLDER = Path(__file__).parent / "golden"
+FOLDER = Path(__file__).parents[1] / "golden"
 GOLDEN = json.loads((FOLDER / "t5x_checkpoints.json").read_text())
 BATCH_3 = {name: np.array(rows, np.int32) for name, rows in GOLDEN["batch_3"].items()}
 RUN_FILES = {"run.json": b"{}"}
@@ -91,15 +95,15 @@ def test_a_run_of_t5x_is_gone_on_with(tmp_path, t5x_runs, name, network_, reques
     assert loss == pytest.approx(GOLDEN[name]["loss_3"], rel=2e-6)
     checkpointer.save(state, None, RUN_FILES)
     checkpointer.close()
-    assert checkpoints.checkpoint_steps(run) == [2, 3]
+    assert checkpointing.checkpoint_steps(run) == [2, 3]
 
 
 def test_unrolled_to_scanned_and_back(tmp_path, t5x_runs, t5, scalable_t5):
     path = t5x_runs["classic"] / "checkpoint_2"
-    original = checkpoints.load_state(path, t5.sharded_state_shapes())
-    scanned = checkpoints.load_state(path, scalable_t5.sharded_state_shapes())
-    classic_checkpoints.write(tmp_path / "checkpoint_2", scanned.state_dict())
-    back = checkpoints.load_state(tmp_path / "checkpoint_2", t5.sharded_state_shapes())
+    original = checkpointing.load_state(path, t5.sharded_state_shapes())
+    scanned = checkpointing.load_state(path, scalable_t5.sharded_state_shapes())
+    classic_format.write(tmp_path / "checkpoint_2", scanned.state_dict())
+    back = checkpointing.load_state(tmp_path / "checkpoint_2", t5.sharded_state_shapes())
     assert _equal(original.state_dict(), back.state_dict())
     # One network, two layouts. The statistics of `out` change places and `v_col` its shape: the second loss tells.
     losses = {}
@@ -116,16 +120,16 @@ def test_unrolled_to_scanned_and_back(tmp_path, t5x_runs, t5, scalable_t5):
 
 def test_scalable_t5_becomes_t5_only_with_one_table_of_positions(t5x_runs, t5):
     path = t5x_runs["orbax_scanned"] / "checkpoint_2"
-    with pytest.raises(checkpoints.CheckpointMismatchError, match="relpos_bias/rel_embedding: missing"):
-        checkpoints.load_state(path, t5.sharded_state_shapes())
+    with pytest.raises(checkpointing.CheckpointMismatchError, match="relpos_bias/rel_embedding: missing"):
+        checkpointing.load_state(path, t5.sharded_state_shapes())
 
 
 def test_layouts_of_t5x_without_a_model(t5x_runs):
     classic = saved_tensors.open_tensors(t5x_runs["classic"] / "checkpoint_2")
     scanned = saved_tensors.open_tensors(t5x_runs["orbax_scanned"] / "checkpoint_2")
-    shapes = scan_layout.shapes_for(classic, "scalable_t5")
+    shapes = layer_layouts.shapes_for(classic, "scalable_t5")
     assert {name: want.shape for name, want in shapes.items()} == {name: t.shape for name, t in scanned.items()}
-    layers = scan_layout.shapes_for(scanned, "t5")
+    layers = layer_layouts.shapes_for(scanned, "t5")
     assert {name: want.shape for name, want in layers.items()} == {name: t.shape for name, t in classic.items()}
 
 
@@ -137,12 +141,12 @@ def test_both_formats_come_back_bit_for_bit(tmp_path, t5, state, use_orbax):
     restored, dataset_state = checkpointer.restore_latest(t5.sharded_state_shapes())
     assert _equal(state.state_dict(), restored.state_dict())
     assert dataset_state == {"reader-0": b"here"}
-    assert classic_checkpoints.is_classic(tmp_path / "checkpoint_5") is not use_orbax
+    assert classic_format.is_classic(tmp_path / "checkpoint_5") is not use_orbax
 
 
 def test_our_classic_checkpoint_has_t5xs_folders(tmp_path, t5x_runs, t5):
     theirs = t5x_runs["classic"] / "checkpoint_2"
-    state = checkpoints.load_state(theirs, t5.sharded_state_shapes())
+    state = checkpointing.load_state(theirs, t5.sharded_state_shapes())
     SaveCheckpointConfig().make_checkpointer(tmp_path, use_orbax=False).save(state, None, RUN_FILES)
     ours = tmp_path / "checkpoint_2"
     assert {p.name for p in ours.iterdir()} - {"run", "dataset"} == {p.name for p in theirs.iterdir()}
@@ -169,7 +173,7 @@ def _save_without(tmp_path, state, prefix, **renamed):
     flat = {name: x for name, x in flatten_state_dict(state.state_dict()).items() if not name.startswith(prefix)}
     for new, old in renamed.items():
         flat = {name.replace(old, new): x for name, x in flat.items()}
-    classic_checkpoints.write(tmp_path / "checkpoint_5", unflatten_state_dict(jax.device_get(flat)))
+    classic_format.write(tmp_path / "checkpoint_5", unflatten_state_dict(jax.device_get(flat)))
     return tmp_path / "checkpoint_5"
 
 
@@ -180,8 +184,8 @@ def _twos(trainer):
 
 def test_without_optimizer_state_it_starts_anew(tmp_path, t5, state, caplog):
     path = _save_without(tmp_path, state, "state/param_states/")
-    restored = checkpoints.load_state(path, t5.sharded_state_shapes(), init_fn=_twos(t5))
-    assert "holds no optimizer state" in caplog.text
+    restored = checkpointing.load_state(path, t5.sharded_state_shapes(), init_fn=_twos(t5))
+    assert "has no optimizer state: the optimizer state is initialized" in caplog.text
     assert int(restored.step) == 5 and _equal(restored.params, state.params)
     assert all(np.all(np.asarray(x) == 2) for x in jax.tree.leaves(restored.opt_state))
 
@@ -189,10 +193,12 @@ def test_without_optimizer_state_it_starts_anew(tmp_path, t5, state, caplog):
 def test_fallback_to_scratch_fills_what_is_missing_and_names_it(tmp_path, t5, state, caplog):
     path = _save_without(tmp_path, state, "target/decoder/logits_dense")
     shapes = t5.sharded_state_shapes()
-    with pytest.raises(checkpoints.CheckpointMismatchError, match=r"logits_dense/kernel: missing.*fallback_to_scratch"):
-        checkpoints.load_state(path, shapes, init_fn=_twos(t5))
+    with pytest.raises(
+        checkpointing.CheckpointMismatchError, match=r"logits_dense/kernel: missing.*fallback_to_scratch"
+    ):
+        checkpointing.load_state(path, shapes, init_fn=_twos(t5))
     config = RestoreCheckpointConfig(fallback_to_scratch=True)
-    restored = checkpoints.load_state(path, shapes, config, init_fn=_twos(t5))
+    restored = checkpointing.load_state(path, shapes, config, init_fn=_twos(t5))
     assert "initialized from scratch" in caplog.text and "target/decoder/logits_dense/kernel" in caplog.text
     assert np.all(np.asarray(restored.params["decoder"]["logits_dense"]["kernel"]) == 2)
     assert _equal(restored.params["encoder"], state.params["encoder"])
@@ -203,12 +209,12 @@ def test_assignment_map_takes_other_names(tmp_path, t5, state):
     config = RestoreCheckpointConfig(
         assignment_map=[(r"(.*?)encoder/(.*)", r"\1old_encoder\2"), (r"state/step", None)], fallback_to_scratch=True
     )
-    restored = checkpoints.load_state(path, t5.sharded_state_shapes(), config, init_fn=_twos(t5))
+    restored = checkpointing.load_state(path, t5.sharded_state_shapes(), config, init_fn=_twos(t5))
     assert _equal(restored.params, state.params)
     assert int(restored.step) == 2
     with pytest.raises(ValueError, match="no tensor of the model has a name that matches"):
         wrong = RestoreCheckpointConfig(assignment_map=[(r"target/encodr/.*", None)])
-        checkpoints.load_state(path, t5.sharded_state_shapes(), wrong)
+        checkpointing.load_state(path, t5.sharded_state_shapes(), wrong)
 
 
 def test_transformations_see_tensors_and_whether_the_run_is_resumed(tmp_path, t5, state):
@@ -226,7 +232,7 @@ def test_transformations_see_tensors_and_whether_the_run_is_resumed(tmp_path, t5
         }
 
     config = RestoreCheckpointConfig(state_transformation_fns=[double])
-    restored = checkpoints.load_state(path, t5.sharded_state_shapes(), config)
+    restored = checkpointing.load_state(path, t5.sharded_state_shapes(), config)
     embedding = state.params["token_embedder"]["embedding"]
     np.testing.assert_array_equal(restored.params["token_embedder"]["embedding"], 2 * embedding)
     resumed, _ = SaveCheckpointConfig().make_checkpointer(tmp_path).restore_latest(t5.sharded_state_shapes(), config)
@@ -238,9 +244,9 @@ def test_what_the_model_does_not_have(tmp_path, t5, state):
     path = _save_without(tmp_path, state, "nothing")
     shapes = t5.sharded_state_shapes().params
     del shapes["decoder"]["logits_dense"]
-    with pytest.raises(checkpoints.CheckpointMismatchError, match=r"logits_dense/kernel: not in.*strict = False"):
-        checkpoints.load_sharded_params(path, shapes)
-    params = checkpoints.load_sharded_params(path, shapes, RestoreCheckpointConfig(strict=False))
+    with pytest.raises(checkpointing.CheckpointMismatchError, match=r"logits_dense/kernel: not in.*strict = False"):
+        checkpointing.load_sharded_params(path, shapes)
+    params = checkpointing.load_sharded_params(path, shapes, RestoreCheckpointConfig(strict=False))
     assert "logits_dense" not in params["decoder"]
 
 
@@ -266,7 +272,7 @@ def test_the_best_are_kept_and_the_last(tmp_path, mode, kept):
         tmp_path, config, metric_name_to_monitor="training_eval/my_task/accuracy", metric_mode=mode
     )
     _save_steps(checkpointer, _tiny_state(), [1, 2, 3, 4, 5])
-    assert checkpoints.checkpoint_steps(tmp_path) == kept
+    assert checkpointing.checkpoint_steps(tmp_path) == kept
 
 
 def test_best_without_metrics_periods_and_pins(tmp_path):
@@ -276,19 +282,19 @@ def test_best_without_metrics_periods_and_pins(tmp_path):
     (tmp_path / "checkpoint_1" / "PINNED").write_text("1")
     checkpointer = SaveBestCheckpointer(tmp_path, SaveCheckpointConfig(keep=1), metric_name_to_monitor=name)
     _save_steps(checkpointer, _tiny_state(), [2, 3, 4, 5])
-    assert checkpoints.checkpoint_steps(tmp_path) == [1, 3, 4, 5]  # 3 has no metric
+    assert checkpointing.checkpoint_steps(tmp_path) == [1, 3, 4, 5]  # 3 has no metric
     config = SaveCheckpointConfig(keep=1, keep_dataset_checkpoints=1)
     checkpointer = SaveBestCheckpointer(
         tmp_path, config, metric_name_to_monitor=name, keep_checkpoints_without_metrics=False, force_keep_period=3
     )
     checkpointer.close()
-    assert checkpoints.checkpoint_steps(tmp_path) == [1, 3, 4, 5]
-    assert checkpoints.load_files(tmp_path / "checkpoint_4", "dataset") == {}
-    assert checkpoints.load_files(tmp_path / "checkpoint_5", "dataset") == {"reader-0": b"x"}
+    assert checkpointing.checkpoint_steps(tmp_path) == [1, 3, 4, 5]
+    assert checkpointing.load_files(tmp_path / "checkpoint_4", "dataset") == {}
+    assert checkpointing.load_files(tmp_path / "checkpoint_5", "dataset") == {"reader-0": b"x"}
 
 
 def _tiny_state():
-    from limba.train_state import TrainState
+    from limba.checkpoints.train_state import TrainState
 
     return TrainState(step=jnp.int32(0), params={"w": jnp.ones(2)}, opt_state={})
 
@@ -307,5 +313,5 @@ def test_state_is_transformed_before_it_is_saved(tmp_path):
     config = SaveCheckpointConfig(state_transformation_fns=[keep_half], dtype="bfloat16")
     checkpointer = config.make_checkpointer(tmp_path, use_orbax=False)
     _save_steps(checkpointer, _tiny_state(), [1])
-    saved = checkpoints.load_params(tmp_path)["w"]
+    saved = checkpointing.load_params(tmp_path)["w"]
     assert saved.dtype == jnp.bfloat16 and saved.tolist() == [0.5, 0.5]

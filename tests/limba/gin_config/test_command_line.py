@@ -6,12 +6,15 @@ import sys
 import gin
 import pytest
 
-from limba import cli, commands, distributed, gin_utils, peers
+from limba import cli
+from limba.gin_config import command_line, gin_files
+from limba.workers import distributed, heartbeats
+from tasks.vocabularies import sentencepiece_models
 
 
 def test_binding_without_value():
-    with pytest.raises(gin_utils.GinError, match=r"--gin\.SIZE"):
-        commands.rewrite_gin_flags(["--gin.SIZE"])
+    with pytest.raises(gin_files.GinError, match=r"--gin\.SIZE"):
+        command_line.rewrite_gin_flags(["--gin.SIZE"])
 
 
 @pytest.fixture
@@ -30,7 +33,7 @@ def test_command_errors_are_one_message_and_exit_code_1(capsys, monkeypatch):
         raise ValueError("batch_size is 3; use 4.\n  In call to configurable 'x' (<class 'X'>)")
 
     with pytest.raises(SystemExit) as stop:
-        commands.run_command(broken, [])
+        command_line.run_command(broken, [])
     assert stop.value.code == 1
     assert capsys.readouterr().err == "error: batch_size is 3; use 4.\n"
 
@@ -38,18 +41,18 @@ def test_command_errors_are_one_message_and_exit_code_1(capsys, monkeypatch):
         gin.external_configurable(lambda optimizer: optimizer, "unbound_for_a_test")()
 
     with pytest.raises(SystemExit) as stop:
-        commands.run_command(without_an_argument, [])
+        command_line.run_command(without_an_argument, [])
     said = capsys.readouterr().err
     assert stop.value.code == 1
     assert said.endswith("No values supplied by Gin or caller for arguments: ['optimizer']\n") and "error: " in said
     with pytest.raises(TypeError):  # An error of ours keeps its traceback.
-        commands.run_command(abs, [])
+        command_line.run_command(abs, [])
 
     def interrupted(_):
         raise KeyboardInterrupt
 
     with pytest.raises(SystemExit) as stop:
-        commands.run_command(interrupted, [])
+        command_line.run_command(interrupted, [])
     assert stop.value.code == 130
     assert capsys.readouterr().err == "\ninterrupted\n"
 
@@ -64,7 +67,7 @@ def test_unknown_command(argument, words, capsys, monkeypatch):
         assert word in capsys.readouterr().err or word == words[-1]
 
 
-COMMANDS = ("train", "eval", "infer", "precompile", "gin-check", "convert", "vocab", "preview")
+COMMANDS = ("train", "eval", "infer", "precompile", "gin-check", "convert", "vocab build", "preview")
 
 
 def test_help_lists_every_command(capsys, monkeypatch):
@@ -74,7 +77,27 @@ def test_help_lists_every_command(capsys, monkeypatch):
     out = capsys.readouterr().out
     assert stop.value.code == 0
     assert all(f"  {name} " in out for name in COMMANDS)
-    assert all(cli._COMMANDS[name] for name in COMMANDS)
+    assert all(cli.COMMANDS[name] for name in COMMANDS)
+
+
+def test_a_command_of_two_words(monkeypatch, capsys):
+    given = []
+    monkeypatch.setattr(sentencepiece_models, "main", given.append)
+    monkeypatch.setattr(sys, "argv", ["limba", "vocab", "build", "--out", "x"])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert given == [["--out", "x"]] and not stop.value.code
+    for arguments, code, words in (
+        (["vocab"], 2, "vocab check  prove"),
+        (["vocab", "--help"], 0, "vocab build  train"),
+        (["vocab", "bild"], 2, "Did you mean 'vocab build'?"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["limba", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        assert stop.value.code == code
+        said = capsys.readouterr()
+        assert words in said.out + said.err and "  preview " not in said.out
 
 
 # --------------------------------------------------- T5X's command lines ---------------------------------------------
@@ -85,12 +108,12 @@ def joined(monkeypatch):
     """The places that processes joined at."""
     places = []
     monkeypatch.setattr(distributed, "join", lambda place, timeout: places.append((place, timeout)))
-    monkeypatch.setattr(peers, "start", lambda: None)
+    monkeypatch.setattr(heartbeats, "start", lambda: None)
     return places
 
 
 def _flags(*argv):
-    return commands.parse_flags(commands.argument_parser("train", ""), argv)
+    return command_line.parse_flags(command_line.argument_parser("train", ""), argv)
 
 
 def test_t5x_flags(joined):
@@ -102,20 +125,20 @@ def test_t5x_flags(joined):
     assert not _flags("--gin_file=a.gin", "--multiprocess_gpu=false", "--verbosity=0").dry_run
     assert joined == []
     _flags("--multiprocess_gpu", "--coordinator_address=h:1", "--process_count=2", "--process_index=1")
-    assert joined == [(distributed.Place("h:1", 2, 1), 60)]
+    assert joined == [(distributed.ClusterSettings("h:1", 2, 1), 60)]
 
 
 @pytest.mark.parametrize(
     ("argument", "words"), [("--process_count=2", "add --multiprocess_gpu"), ("--fdl_config=x", "not by fiddle")]
 )
 def test_flags_that_lack_something(joined, argument, words):
-    with pytest.raises(gin_utils.GinError, match=words):
+    with pytest.raises(gin_files.GinError, match=words):
         _flags(argument)
     assert joined == []
 
 
 def test_processes_that_nobody_names(joined):
-    with pytest.raises(ValueError, match=r"coordinator_address and .*\. Give --coordinator_address"):
+    with pytest.raises(ValueError, match=r"coordinator_address and .*\. Set --coordinator_address"):
         _flags("--multiprocess_gpu")
 
 
@@ -123,15 +146,15 @@ def test_processes_that_the_environment_names(joined, monkeypatch):
     for name, value in (("COORDINATOR_ADDRESS", "h:1"), ("PROCESS_COUNT", "2"), ("PROCESS_INDEX", "0")):
         monkeypatch.setenv(f"LIMBA_{name}", value)
     _flags("--initialization_timeout=5")
-    assert joined == [(distributed.Place("h:1", 2, 0), 5)]
+    assert joined == [(distributed.ClusterSettings("h:1", 2, 0), 5)]
     _flags("--dry_run")  # needs nobody
     assert len(joined) == 1
 
 
 def test_a_dry_run_prints_the_configuration_and_starts_nothing(tmp_path, capsys):
     (tmp_path / "run.gin").write_text("SIZE = 8\n")
-    gin_utils.parse_gin_flags([str(tmp_path / "run.gin")], [])
-    commands.start(pytest.fail, _flags("--dry_run"))
+    gin_files.parse_gin_flags([str(tmp_path / "run.gin")], [])
+    command_line.start(pytest.fail, _flags("--dry_run"))
     gin.clear_config()
     assert "SIZE = 8" in capsys.readouterr().out
 

@@ -3,7 +3,9 @@ import jax
 import optax
 import pytest
 
-from limba import commands, gin_utils, models, network, train
+from limba import models, train
+from limba.gin_config import command_line, gin_files
+from limba.network import t5
 from tests.limba import small
 
 
@@ -18,7 +20,7 @@ def _clean_gin():
 def gin_file(tmp_path):
     def write(text, name="run.gin"):
         path = tmp_path / name
-        path.write_text("from __gin__ import dynamic_registration\nfrom limba import network\n" + text)
+        path.write_text("from __gin__ import dynamic_registration\nfrom limba.network import t5 as network\n" + text)
         return str(path)
 
     return write
@@ -28,30 +30,33 @@ SMALL = "SIZE = 8\nnetwork.T5Config:\n  vocab_size = 128\n  emb_dim = %SIZE\n"
 
 
 def test_files_then_bindings(gin_file):
-    arguments = commands.rewrite_gin_flags(["--gin_file=x", "--gin.SIZE=16", "--gin.network.T5Config.num_heads=2"])
+    arguments = command_line.rewrite_gin_flags(["--gin_file=x", "--gin.SIZE=16", "--gin.network.T5Config.num_heads=2"])
     assert arguments == ["--gin_file=x", "--gin_bindings=SIZE = 16", "--gin_bindings=network.T5Config.num_heads = 2"]
     bindings = [a.removeprefix("--gin_bindings=") for a in arguments[1:]]
-    gin_utils.parse_gin_flags([gin_file(SMALL)], bindings)
-    config = gin.get_configurable(network.T5Config)()
+    gin_files.parse_gin_flags([gin_file(SMALL)], bindings)
+    config = gin.get_configurable(t5.T5Config)()
     assert (config.emb_dim, config.num_heads, config.vocab_size) == (16, 2, 128)
 
 
 def test_later_files_override_earlier_ones(gin_file):
-    gin_utils.parse_gin_flags([gin_file(SMALL), gin_file("SIZE = 32\n", "later.gin")], [])
-    assert gin.get_configurable(network.T5Config)().emb_dim == 32
+    gin_files.parse_gin_flags([gin_file(SMALL), gin_file("SIZE = 32\n", "later.gin")], [])
+    assert gin.get_configurable(t5.T5Config)().emb_dim == 32
 
 
 def test_our_own_files_are_found_from_anywhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(gin_utils.GinError, match=r"gin/models/t5_1_1/smal\.gin .*Did you mean gin/models/t5_1_1/small"):
-        gin_utils.parse_gin_flags(["gin/models/t5_1_1/smal.gin"], [])
+    with pytest.raises(
+        gin_files.GinError, match=r"gin/models/t5_1_1/smal\.gin\. Did you mean gin/models/t5_1_1/small"
+    ) as e:
+        gin_files.parse_gin_flags(["gin/models/t5_1_1/smal.gin"], [])
+    assert f"searched {tmp_path}, " in str(e.value)
 
 
 def test_search_paths_come_first(tmp_path, gin_file):
     gin_file("SIZE = 64\n", "included.gin")
     main = gin_file("SIZE = 1\ninclude 'included.gin'\nnetwork.T5Config.emb_dim = %SIZE\n", "main.gin")
-    gin_utils.parse_gin_flags([main], ["network.T5Config.vocab_size = 128"], search_paths=str(tmp_path))
-    assert gin.get_configurable(network.T5Config)().emb_dim == 64
+    gin_files.parse_gin_flags([main], ["network.T5Config.vocab_size = 128"], search_paths=str(tmp_path))
+    assert gin.get_configurable(t5.T5Config)().emb_dim == 64
 
 
 @pytest.mark.parametrize(
@@ -67,16 +72,16 @@ def test_search_paths_come_first(tmp_path, gin_file):
     ],
 )
 def test_mistakes_name_themselves_and_the_nearest(gin_file, text, bindings, words):
-    with pytest.raises(gin_utils.GinError) as error:
-        gin_utils.parse_gin_flags([gin_file(text)], bindings)
+    with pytest.raises(gin_files.GinError) as error:
+        gin_files.parse_gin_flags([gin_file(text)], bindings)
     for word in words:
         assert word in str(error.value)
 
 
 def test_required_macros(gin_file):
-    gin_utils.parse_gin_flags([gin_file("STEPS = %gin.REQUIRED\nnetwork.T5Config.emb_dim = %STEPS\n")], [])
-    with pytest.raises(gin_utils.GinError, match=r"STEPS is required: add --gin\.STEPS=100"):
-        gin_utils.require_bindings(STEPS="100", OTHER="1")
+    gin_files.parse_gin_flags([gin_file("STEPS = %gin.REQUIRED\nnetwork.T5Config.emb_dim = %STEPS\n")], [])
+    with pytest.raises(gin_files.GinError, match=r"STEPS is required: add --gin\.STEPS=100"):
+        gin_files.require_bindings(STEPS="100", OTHER="1")
 
 
 @pytest.mark.parametrize("command", ["eval", "infer"])
@@ -87,17 +92,17 @@ def test_evaluation_imports_the_tasks_of_the_run(gin_file, command, module):
     if module:
         run += f"MIXTURE_OR_TASK_MODULE = {module!r}\n"
     outputs = [f"{name} = 'out'" for name in ("CHECKPOINT_PATH", f"{command.upper()}_OUTPUT_DIR")]
-    gin_utils.parse_gin_flags([gin_file(run), f"gin/runs/{command}.gin"], outputs)
+    gin_files.parse_gin_flags([gin_file(run), f"gin/runs/{command}.gin"], outputs)
     assert gin.get_bindings(f"{command}/DatasetConfig")["module"] == module
 
 
 def test_the_folder_gin_holds_no_python():
-    assert not list((gin_utils.REPOSITORY / "gin").rglob("*.py"))
+    assert not list((gin_files.REPOSITORY / "gin").rglob("*.py"))
 
 
 ADAMW = """
 from limba import models
-from limba import optimizers
+from limba.optimizers import definitions as optimizers
 import optax
 include 'gin/models/t5_1_1/tiny.gin'
 OPTIMIZER = @optimizers.OptaxWrapper()
@@ -111,7 +116,7 @@ LOSS_NORMALIZING_FACTOR = 'NUM_REAL_TARGET_TOKENS'
 
 def test_an_optax_optimizer_by_gin_trains(gin_file):
     vocabulary = "VOCABULARY = None"
-    gin_utils.parse_gin_flags([gin_file(ADAMW)], ["DROPOUT_RATE = 0.0", vocabulary, "VOCAB_SIZE = 256"])
+    gin_files.parse_gin_flags([gin_file(ADAMW)], ["DROPOUT_RATE = 0.0", vocabulary, "VOCAB_SIZE = 256"])
     model = gin.get_configurable(models.EncoderDecoderModel)()
     made = small.make_trainer(model, learning_rate=1e-2)
     state = made.new_state(jax.random.key(0))
@@ -125,9 +130,9 @@ def test_an_optax_optimizer_by_gin_trains(gin_file):
 
 
 def test_recipes_parse():
-    for recipe in sorted((gin_utils.REPOSITORY / "gin" / "recipes").glob("*.gin")):
+    for recipe in sorted((gin_files.REPOSITORY / "gin" / "recipes").glob("*.gin")):
         gin.clear_config()
-        gin_utils.parse_gin_flags([str(recipe)], ["MODEL_DIR = 'x'"])
+        gin_files.parse_gin_flags([str(recipe)], ["MODEL_DIR = 'x'"])
         # Fine-tuning counts its own steps.
         assert (gin.query_parameter("%TRAIN_STEPS") or gin.query_parameter("%TRAIN_STEPS_RELATIVE")) > 0, recipe
         header = recipe.read_text().partition("from __gin__")[0]
@@ -143,40 +148,42 @@ def test_recipes_parse():
     ],
 )
 def test_bindings_know_a_class_by_all_its_names(gin_file, binding, seed):
-    file = gin_file("from limba import data\ntrain/data.DatasetConfig.seed = 1\nX = @train/data.DatasetConfig()\n")
-    gin_utils.parse_gin_flags([file], [binding])
+    file = gin_file(
+        "from limba.data import contract as data\ntrain/data.DatasetConfig.seed = 1\nX = @train/data.DatasetConfig()\n"
+    )
+    gin_files.parse_gin_flags([file], [binding])
     assert gin.query_parameter("train/data.DatasetConfig.seed") == seed
 
 
 def test_functions_of_scripts_by_both_names(gin_file):
-    gin_utils.configurable(train.train, "limba.train")
+    gin_files.configurable(train.train, "limba.train")
     file = gin_file("import __main__ as train_script\ntrain_script.train.eval_period = 1\n")
-    gin_utils.parse_gin_flags([file], ["train.eval_period = 2", "train_script.train.eval_steps = 3"])
+    gin_files.parse_gin_flags([file], ["train.eval_period = 2", "train_script.train.eval_steps = 3"])
     assert gin.query_parameter("train.eval_period") == 2
     assert gin.query_parameter("train.eval_steps") == 3
 
 
 def test_all_required_macros_are_named_at_once(gin_file):
-    gin_utils.parse_gin_flags([gin_file("A = %gin.REQUIRED\nB = %gin.REQUIRED\nC = %gin.REQUIRED\nX = [%A, %B]\n")], [])
+    gin_files.parse_gin_flags([gin_file("A = %gin.REQUIRED\nB = %gin.REQUIRED\nC = %gin.REQUIRED\nX = [%A, %B]\n")], [])
     with pytest.raises(
-        gin_utils.GinError, match=r"A is required: add --gin\.A=1 .* B is required: add --gin\.B=…"
+        gin_files.GinError, match=r"A is required: add --gin\.A=1 .* B is required: add --gin\.B=…"
     ) as error:
-        gin_utils.require_bindings(A="1")
+        gin_files.require_bindings(A="1")
     assert "C is required" not in str(error.value)
 
 
 def test_files_in_buckets(gin_file, monkeypatch):
     bucket = {"gs://bucket/far.gin": b"SIZE = 5\n"}
-    monkeypatch.setattr(gin_utils.storage, "is_file", lambda path: str(path) in bucket)
-    monkeypatch.setattr(gin_utils.storage, "read_bytes", lambda path: bucket[str(path)])
-    gin_utils.parse_gin_flags([gin_file(SMALL), "gs://bucket/far.gin"], [])
+    monkeypatch.setattr(gin_files.storage, "is_file", lambda path: str(path) in bucket)
+    monkeypatch.setattr(gin_files.storage, "read_bytes", lambda path: bucket[str(path)])
+    gin_files.parse_gin_flags([gin_file(SMALL), "gs://bucket/far.gin"], [])
     assert gin.query_parameter("%SIZE") == 5
-    with pytest.raises(gin_utils.GinError, match=r"gs://bucket/farther\.gin does not exist"):
-        gin_utils.parse_gin_flags(["gs://bucket/farther.gin"], [])
+    with pytest.raises(gin_files.GinError, match=r"There is no gin file gs://bucket/farther\.gin\."):
+        gin_files.parse_gin_flags(["gs://bucket/farther.gin"], [])
     with pytest.raises(
-        gin_utils.GinError, match=r"ftp://bucket/far\.gin: paths are folders of this machine, gs://BUCKET"
+        gin_files.GinError, match=r"ftp://bucket/far\.gin: paths are folders of this machine, gs://BUCKET"
     ):
-        gin_utils.parse_gin_flags(["ftp://bucket/far.gin"], [])
+        gin_files.parse_gin_flags(["ftp://bucket/far.gin"], [])
 
 
 def test_the_configuration_in_use_is_written(gin_file, tmp_path):
@@ -186,27 +193,27 @@ def test_the_configuration_in_use_is_written(gin_file, tmp_path):
         def write_texts(self, step, texts):
             self.texts = (step, texts)
 
-    gin_utils.parse_gin_flags([gin_file(SMALL)], [])
-    gin.get_configurable(network.T5Config)()
+    gin_files.parse_gin_flags([gin_file(SMALL)], [])
+    gin.get_configurable(t5.T5Config)()
     writer = Writer()
-    gin_utils.summarize_gin_config(str(tmp_path / "run"), writer, 3)
+    gin_files.summarize_gin_config(str(tmp_path / "run"), writer, 3)
     written = (tmp_path / "run" / "config.gin").read_text()
     assert "emb_dim = %SIZE" in written
     assert writer.texts == (3, {"config": written})
 
 
 def test_arithmetic_of_gin_files():
-    assert gin_utils.sum_fn(1, 2) == 3
-    assert gin_utils.bool_fn(0) is False
-    assert gin_utils.string_split_fn("a/b/c", "/", 1) == ["a", "b/c"]
-    assert gin_utils.string_split_fn("a/b/c", "/", index=2) == "c"
+    assert gin_files.sum_fn(1, 2) == 3
+    assert gin_files.bool_fn(0) is False
+    assert gin_files.string_split_fn("a/b/c", "/", 1) == ["a", "b/c"]
+    assert gin_files.string_split_fn("a/b/c", "/", index=2) == "c"
 
 
 def test_a_binding_that_a_scope_hides_is_said(gin_file, caplog):
-    text = "from limba import data\ntrain/data.DatasetConfig.seed = 1\n"
-    gin_utils.parse_gin_flags([gin_file(text)], ["train/data.DatasetConfig.seed = 2", "data.DatasetConfig.split = 'a'"])
+    text = "from limba.data import contract as data\ntrain/data.DatasetConfig.seed = 1\n"
+    gin_files.parse_gin_flags([gin_file(text)], ["train/data.DatasetConfig.seed = 2", "data.DatasetConfig.split = 'a'"])
     assert not caplog.records
-    gin_utils.parse_gin_flags([gin_file(text)], ["utils.DatasetConfig.seed = 3"])
+    gin_files.parse_gin_flags([gin_file(text)], ["utils.DatasetConfig.seed = 3"])
     assert (
         "--gin.utils.DatasetConfig.seed has no effect on train/utils.DatasetConfig.seed, which is bound to 1"
         in caplog.text

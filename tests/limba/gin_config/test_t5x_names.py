@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from limba import t5x_compat
+from limba.gin_config import t5x_names
 
-ROOT = Path(t5x_compat.__file__).parent.parent
+ROOT = Path(t5x_names.__file__).parents[2]
 
 # What T5X's own gin files, and task modules and networks written for it, name: each must be here.
 NAMES = {
@@ -75,17 +75,17 @@ def _run(code, **environment):
 
 def test_every_name_of_the_gin_surface_is_here():
     code = (
-        "from limba import t5x_compat; t5x_compat.install()\n"
+        "from limba.gin_config import t5x_names; t5x_names.install()\n"
         "import importlib, types, t5x, t5.data.mixtures\n"
         f"for module, names in {NAMES!r}.items():\n"
         "    for name in names.split():\n"
         "        value = getattr(importlib.import_module(module), name)\n"
-        "import t5, t5x.utils, limba.data, limba.network, t5x.examples.t5.network\n"
-        "assert t5x.utils.DatasetConfig is limba.data.DatasetConfig\n"
-        "assert t5x.examples.t5.network.T5Config is limba.network.T5Config\n"
-        "for module, targets in t5x_compat.MODULES.items():\n"
+        "import t5, t5x.utils, limba.data.contract, limba.network.t5, t5x.examples.t5.network\n"
+        "assert t5x.utils.DatasetConfig is limba.data.contract.DatasetConfig\n"
+        "assert t5x.examples.t5.network.T5Config is limba.network.t5.T5Config\n"
+        "for module, targets in t5x_names.MODULES.items():\n"
         "    for target in targets: importlib.import_module(target)\n"
-        "    t5x_compat.public_names(module)\n"
+        "    t5x_names.public_names(module)\n"
         "assert t5.evaluation.metrics.__name__ == 't5.evaluation.metrics'\n"
     )
     _run(code)
@@ -93,14 +93,14 @@ def test_every_name_of_the_gin_surface_is_here():
 
 # In a process of its own, as above; the aliases are lazy.
 _CHECK = """
-from limba import t5x_compat
-t5x_compat.install()
-t5x_compat.install()
+from limba.gin_config import t5x_names
+t5x_names.install()
+t5x_names.install()
 import sys
-assert "limba.adafactor" not in sys.modules, "aliases are lazy"
+assert "limba.optimizers.adafactor" not in sys.modules, "aliases are lazy"
 assert "seqio" not in sys.modules
-import t5x.adafactor, limba.adafactor
-assert t5x.adafactor.Adafactor is limba.adafactor.Adafactor
+import t5x.adafactor, limba.optimizers.adafactor
+assert t5x.adafactor.Adafactor is limba.optimizers.adafactor.Adafactor
 from t5x import utils
 for broken in ("t5x.adafactr", "t5x.contrib.moe.partitioning", "t5x.export_lib", "t5.models.mesh_transformer"):
     try:
@@ -137,7 +137,7 @@ def test_what_is_not_provided_says_what_is():
 def test_the_choice_of_engine_is_explicit(monkeypatch, value, words):
     monkeypatch.setenv("LIMBA_T5X", value)
     with pytest.raises(ValueError, match=words):
-        t5x_compat.uses_installed_t5x()
+        t5x_names.uses_installed_t5x()
 
 
 @pytest.mark.parametrize("choice", ["alias", "installed"])
@@ -148,7 +148,7 @@ def test_an_installed_t5x_is_used_when_it_is_asked_for(tmp_path, choice):
     (tmp_path / "t5x" / "gin_utils.py").write_text("")
     code = (
         "import logging, sys; logging.basicConfig(level=logging.INFO, stream=sys.stdout)\n"
-        "from limba import t5x_compat; t5x_compat.install()\n"
+        "from limba.gin_config import t5x_names; t5x_names.install()\n"
         "import t5, t5x; print(t5.WHO, getattr(t5x, 'WHO', 'Limba'))\n"
     )
     out = _run(code, env={"PYTHONPATH": f"{tmp_path}:{ROOT}", "LIMBA_T5X": choice, "PATH": "/usr/bin:/bin"}).stdout
@@ -159,8 +159,8 @@ def test_an_installed_t5x_is_used_when_it_is_asked_for(tmp_path, choice):
 def test_a_folder_without_python_is_no_package(tmp_path, monkeypatch):
     (tmp_path / "t5").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert t5x_compat.installed("t5") is None
-    assert t5x_compat.installed("json") is not None
+    assert t5x_names.installed("t5") is None
+    assert t5x_names.installed("json") is not None
 
 
 def test_main_has_the_scripts_of_t5x_and_keeps_its_own(monkeypatch):
@@ -168,7 +168,7 @@ def test_main_has_the_scripts_of_t5x_and_keeps_its_own(monkeypatch):
 
     main = types.ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", main)
-    t5x_compat.install()
+    t5x_names.install()
     assert main.train is train.train
     with pytest.raises(AttributeError, match="no attribute 'tarin'"):
         _ = main.tarin
@@ -179,7 +179,7 @@ def test_main_has_the_scripts_of_t5x_and_keeps_its_own(monkeypatch):
     main = types.ModuleType("__main__")
     main.train = own
     monkeypatch.setitem(sys.modules, "__main__", main)
-    t5x_compat.install()
+    t5x_names.install()
     assert main.train is own
     assert main.precompile.__module__ == "limba.precompile"
 
@@ -192,13 +192,13 @@ def test_a_second_copy_of_a_script_gives_way_to_the_first(monkeypatch):
     copy.__file__ = train.__file__
     copy.train = types.FunctionType(train.train.__code__, {})
     monkeypatch.setitem(sys.modules, "__main__", copy)
-    t5x_compat.install()
+    t5x_names.install()
     assert copy.train is train.train
 
 
 def test_the_log_says_whose_t5x_it_is(caplog, monkeypatch):
     monkeypatch.delitem(sys.modules, "t5x", raising=False)
-    t5x_compat.install()
+    t5x_names.install()
     with caplog.at_level(logging.INFO, "limba"):
         __import__("t5x")
     assert "t5x is Limba." in caplog.messages

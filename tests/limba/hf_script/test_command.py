@@ -8,10 +8,14 @@ import gin
 import numpy as np
 import pytest
 
-from convert import from_hf, hub, push, to_hf
-from limba import checkpoints, run, train, writers
+from convert import from_hf, push, to_hf
+from convert.hf import hub_models
+from limba import train
+from limba.checkpoints import checkpointing
+from limba.hf_script import command
+from limba.reports import writers
 from tests.convert import vocabularies
-from tests.limba.test_hf_arguments import EXAMPLE
+from tests.limba.hf_script.test_script_keys import EXAMPLE
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +50,7 @@ def here(tmp_path_factory):
 
 def _run(*argv):
     gin.clear_config()
-    assert run.main([str(argument) for argument in argv]) == 0
+    assert command.main([str(argument) for argument in argv]) == 0
 
 
 def _losses(out):
@@ -68,7 +72,7 @@ def test_it_trains_saves_evaluates_and_exports(here, monkeypatch):
     _run(here / "run.json", "--hub_token", "hf_secret")
     steps = json.loads((out / "all_results.json").read_text())["step"]
     assert steps == 13  # 209 examples, 16 a step
-    assert checkpoints.checkpoint_steps(out / "run") == [12, 13]  # save_total_limit
+    assert checkpointing.checkpoint_steps(out / "run") == [12, 13]  # save_total_limit
     losses = _losses(out)
     assert sorted(losses) == [3, 6, 9, 12, 13]
     evaluations = writers.read_metrics(out / "run", "training_eval/")
@@ -93,12 +97,12 @@ def test_it_trains_saves_evaluates_and_exports(here, monkeypatch):
     gin.clear_config()
     train.main([f"--gin_file={out}/run.gin", "--dry_run"])
     assert gin.query_parameter("%TRAIN_STEPS") == 13
-    checkpoints.checkpoint_path(out / "run", 13).rename(here / "lost")
+    checkpointing.checkpoint_path(out / "run", 13).rename(here / "lost")
     # Each check imports PyTorch and transformers anew, and one is enough.
     monkeypatch.setattr(to_hf, "to_hf", functools.partial(to_hf.to_hf, verify=False))
     monkeypatch.setattr(from_hf, "from_hf", functools.partial(from_hf.from_hf, verify=False))
     _run(here / "run.json")
-    assert _losses(out) == losses and checkpoints.checkpoint_steps(out / "run") == [12, 13]
+    assert _losses(out) == losses and checkpointing.checkpoint_steps(out / "run") == [12, 13]
 
     # From the exported model, with other keys; its step counts.
     pushed = []
@@ -115,7 +119,7 @@ def test_it_trains_saves_evaluates_and_exports(here, monkeypatch):
     )
     (files, *where) = pushed[0]
     assert where == ["me/mine", False] and "model.safetensors" in files and "run" not in files
-    assert checkpoints.checkpoint_steps(here / "more" / "run") == [16]
+    assert checkpointing.checkpoint_steps(here / "more" / "run") == [16]
     more = _losses(here / "more")
     assert sorted(more) == [14, 15, 16] and more[14] < losses[3] - 0.3
     rates = [x["learning_rate/current"] for x in writers.read_metrics(here / "more" / "run") if x["dataset"] == "train"]
@@ -138,15 +142,15 @@ def test_nothing_that_is_there_is_replaced_and_no_upload_is_left_to_fail(here, t
         (["--output_dir", str(tmp_path / "new"), "--push_to_hub", "--hub_model_id", "a/b/c"], "hub_model_id .*'a/b/c'"),
     ):
         with pytest.raises(ValueError, match=words):
-            run.main([str(here / "run.json"), *changes])
-    monkeypatch.setattr(hub.client(), "get_token", lambda: None)
+            command.main([str(here / "run.json"), *changes])
+    monkeypatch.setattr(hub_models.client(), "get_token", lambda: None)
     with pytest.raises(ValueError, match=r"push_to_hub needs a token .*HF_TOKEN"):
-        run.main([str(here / "run.json"), "--output_dir", str(tmp_path / "new"), "--push_to_hub"])
+        command.main([str(here / "run.json"), "--output_dir", str(tmp_path / "new"), "--push_to_hub"])
     assert (tmp_path / "model" / "config.json").read_text() == "{}" and not (tmp_path / "new").exists()
 
 
 def test_help_and_bad_input_before_any_work(here, capsys):
-    assert run.main(["--help"]) == 0
+    assert command.main(["--help"]) == 0
     assert "--mlm_probability" in capsys.readouterr().out
     for changes, words in (
         (["--max_seq_len", "64"], "nearest is 'max_seq_length'"),
@@ -157,5 +161,5 @@ def test_help_and_bad_input_before_any_work(here, capsys):
         (["--dataset_name", str(Path(__file__).parent)], "has no file train"),
     ):
         with pytest.raises((ValueError, OSError), match=words):
-            run.main([str(here / "run.json"), "--output_dir", str(here / "other"), *changes])
+            command.main([str(here / "run.json"), "--output_dir", str(here / "other"), *changes])
     assert not (here / "other").exists()

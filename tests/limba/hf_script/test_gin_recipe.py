@@ -7,20 +7,22 @@ import jax
 import numpy as np
 import pytest
 
-from limba import hf_gin, weight_decay
-from limba.hf_arguments import RunArguments
+from limba.hf_script import gin_recipe
+from limba.hf_script.script_keys import RunArguments
+from limba.optimizers import weight_decay
 
 ARGUMENTS = RunArguments(
     config_name="config.json", train_file="t.txt", output_dir="/nowhere", do_train=True, learning_rate=3e-4
 )
-PLAN = hf_gin.Plan(hf_gin.Corpus("t", files={"train": ["t.txt"]}), None, 4, 50, "max_steps", 700, 0.1, False)
+PLAN = gin_recipe.Plan(gin_recipe.Corpus("t", files={"train": ["t.txt"]}), None, 4, 50, "max_steps", 700, 0.1, False)
 
 
 def _learning_rates(arguments):
     """Of the updates, as the gin lines of the schedule have them."""
     gin.clear_config()
-    imports = "from __gin__ import dynamic_registration\nfrom limba import schedules\nfrom limba import trainer\n"
-    gin.parse_config(imports + "\n".join(hf_gin._schedule(arguments, PLAN)))
+    imports = "from __gin__ import dynamic_registration\n"
+    imports += "from limba.optimizers import schedules\nfrom limba.training import trainer\n"
+    gin.parse_config(imports + "\n".join(gin_recipe._schedule(arguments, PLAN)))
     function = gin.query_parameter("trainer.Trainer.learning_rate_fn").scoped_configurable_fn()
     gin.clear_config()
     return np.array([float(function(jax.numpy.int32(700 + step))) for step in range(50)])
@@ -53,17 +55,17 @@ def test_epochs_become_steps_of_the_global_batch():
     arguments = dataclasses.replace(
         ARGUMENTS, per_device_train_batch_size=8, gradient_accumulation_steps=2, num_train_epochs=3.0
     )
-    assert hf_gin.batch_size(arguments, 4) == 64
-    assert hf_gin.steps_of_epochs(arguments, 1000, 4) == 45  # 15 whole batches an epoch
-    assert hf_gin.steps_of_epochs(arguments, 10, 4) == 3
-    assert hf_gin.steps_of_epochs(dataclasses.replace(arguments, num_train_epochs=0.5), 1000, 4) == 8
+    assert gin_recipe.batch_size(arguments, 4) == 64
+    assert gin_recipe.steps_of_epochs(arguments, 1000, 4) == 45  # 15 whole batches an epoch
+    assert gin_recipe.steps_of_epochs(arguments, 10, 4) == 3
+    assert gin_recipe.steps_of_epochs(dataclasses.replace(arguments, num_train_epochs=0.5), 1000, 4) == 8
 
 
 def test_what_the_text_binds():
     arguments = dataclasses.replace(
         ARGUMENTS, weight_decay=0.01, max_grad_norm=0.5, save_total_limit=2, report_to=("wandb",), run_name="mine"
     )
-    text = hf_gin.compose(arguments, PLAN)
+    text = gin_recipe.compose(arguments, PLAN)
     for line in (
         "TRAIN_STEPS = 750  # max_steps",
         "BATCH_SIZE = 32  # 8 a device x 4 devices x 1 forward passes",
@@ -75,9 +77,9 @@ def test_what_the_text_binds():
         "wandb_writer.WandbWriter.name = 'mine'",
     ):
         assert line in text.splitlines()
-    no_clipping = hf_gin.compose(dataclasses.replace(arguments, max_grad_norm=0.0), PLAN)
+    no_clipping = gin_recipe.compose(dataclasses.replace(arguments, max_grad_norm=0.0), PLAN)
     assert "clip_by_global_norm" not in no_clipping
-    adafactor = hf_gin.compose(dataclasses.replace(arguments, adafactor=True), PLAN)
+    adafactor = gin_recipe.compose(dataclasses.replace(arguments, adafactor=True), PLAN)
     assert "OPTIMIZER = @adafactor.Adafactor()" in adafactor and "adamw" not in adafactor and "optax" not in adafactor
 
 

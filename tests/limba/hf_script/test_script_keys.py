@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from limba import hf_arguments
-from limba.hf_arguments import RunArguments, from_command_line, from_values
+from limba.hf_script import script_keys
+from limba.hf_script.script_keys import RunArguments, from_command_line, from_values
 
 # The script's own example of a configuration.
 EXAMPLE = {
@@ -37,10 +37,10 @@ LISTED = [
 def test_a_file_and_flags_beside_it(tmp_path):
     file = tmp_path / "config.json"
     file.write_text(json.dumps(EXAMPLE))
-    arguments, said = from_command_line(
+    arguments, notes = from_command_line(
         [str(file), "--learning_rate=1e-4", "--do_eval", "false", "--push_to_hub", "--num_train_epochs", "0.5"]
     )
-    assert said == []
+    assert notes == []
     assert (arguments.learning_rate, arguments.do_eval, arguments.push_to_hub) == (1e-4, False, True)
     assert (arguments.num_train_epochs, arguments.max_seq_length, arguments.weight_decay) == (0.5, 512, 0.0)
     flags = [f"--{name}={value}" for name, value in EXAMPLE.items()]
@@ -49,13 +49,13 @@ def test_a_file_and_flags_beside_it(tmp_path):
 
 def test_every_listed_key_is_known():
     for name in (*EXAMPLE, *LISTED):
-        assert name in hf_arguments.FIELDS or name in hf_arguments.IGNORED, name
-        assert name in hf_arguments.help_text()
+        assert name in script_keys.FIELDS or name in script_keys.IGNORED, name
+        assert name in script_keys.help_text()
 
 
-def test_keys_without_meaning_are_said():
-    _, said = from_values(EXAMPLE | {"preprocessing_num_workers": 8})
-    assert said == [f"preprocessing_num_workers is ignored because {hf_arguments._STREAMED}."]
+def test_keys_without_meaning_are_reported():
+    _, notes = from_values(EXAMPLE | {"preprocessing_num_workers": 8})
+    assert notes == [f"preprocessing_num_workers is ignored because {script_keys._STREAMED}."]
 
 
 def test_a_token_is_written_nowhere():

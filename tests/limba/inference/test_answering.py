@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba import answers, checkpoints, decoding, train_state
+from limba.checkpoints import checkpointing, train_state
+from limba.inference import answering
+from limba.models import decoding
 from tests.limba import small
 
 
@@ -19,7 +21,7 @@ from tests.limba import small
     ],
 )
 def test_fill_blanks(text, prediction, filled):
-    assert answers.fill_blanks(text, prediction) == filled
+    assert answering.fill_blanks(text, prediction) == filled
 
 
 def save_model(directory, decode_fn):
@@ -27,10 +29,10 @@ def save_model(directory, decode_fn):
     model = small.model(decode_fn=decode_fn, emb_dim=32, num_encoder_layers=1, num_decoder_layers=1)
     params = model.initial_variables(jax.random.key(1))["params"]
     state = train_state.TrainState(step=jnp.int32(0), params=params, opt_state={})
-    checkpointer = checkpoints.Checkpointer(directory, checkpoints.SaveCheckpointConfig())
+    checkpointer = checkpointing.Checkpointer(directory, checkpointing.SaveCheckpointConfig())
     checkpointer.save(state, None, {})
     checkpointer.close()
-    return model, params, checkpoints.RestoreCheckpointConfig(path=str(directory), mode="latest")
+    return model, params, checkpointing.RestoreCheckpointConfig(path=str(directory), mode="latest")
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,7 @@ def greedy(tmp_path_factory):
 def test_answers_are_those_of_predict_batch(greedy, num_devices):
     model, params, restore = greedy
     lines = ["5 6 7", "8 9 10 11 12", "200"]
-    answerer = answers.Answerer(
+    answerer = answering.Answerer(
         model=model,
         restore_checkpoint_cfg=restore,
         partitioner=small.partitioner(num_devices),
@@ -67,7 +69,7 @@ def test_answers_are_those_of_predict_batch(greedy, num_devices):
 
 def test_several_decodes_the_best_first(greedy):
     model, params, restore = greedy
-    answerer = answers.Answerer(
+    answerer = answering.Answerer(
         model=model,
         decode_fn=decoding.beam_search,
         restore_checkpoint_cfg=restore,
@@ -89,7 +91,7 @@ def test_samples_do_not_depend_on_where_a_call_begins(greedy):
     model, _, restore = greedy
     sampling = functools.partial(decoding.temperature_sample, topk=0)
     model = small.model(decode_fn=sampling, emb_dim=32, num_encoder_layers=1, num_decoder_layers=1)
-    answerer = answers.Answerer(
+    answerer = answering.Answerer(
         model=model,
         restore_checkpoint_cfg=restore,
         partitioner=small.partitioner(),
@@ -104,18 +106,18 @@ def test_samples_do_not_depend_on_where_a_call_begins(greedy):
 
 def test_lines_and_numbers_that_cannot_be(greedy):
     model, _, config = greedy
-    answerer = answers.Answerer(model=model, restore_checkpoint_cfg=config, partitioner=small.partitioner())
-    with pytest.raises(ValueError, match=r"Line 2, 'caf\\udce9', is no UTF-8"):
+    answerer = answering.Answerer(model=model, restore_checkpoint_cfg=config, partitioner=small.partitioner())
+    with pytest.raises(ValueError, match=r"Line 2, 'caf\\udce9', is not UTF-8"):
         list(answerer.answer(["a", "caf\udce9"]))
     for name in ("batch_size", "max_inputs_length", "max_decode_length"):
         with pytest.raises(ValueError, match=f"Answerer.{name} is 0; it is a whole number"):
-            answers.Answerer(model=None, restore_checkpoint_cfg=None, partitioner=None, **{name: 0})
+            answering.Answerer(model=None, restore_checkpoint_cfg=None, partitioner=None, **{name: 0})
 
 
 def test_without_a_checkpoint(greedy):
     with pytest.raises(ValueError, match="No checkpoint"):
-        answers.Answerer(
+        answering.Answerer(
             model=greedy[0],
-            restore_checkpoint_cfg=checkpoints.RestoreCheckpointConfig(),
+            restore_checkpoint_cfg=checkpointing.RestoreCheckpointConfig(),
             partitioner=small.partitioner(),
         )

@@ -2,7 +2,8 @@ import argparse
 
 import pytest
 
-from limba import decoding, decoding_flags
+from limba.inference import decoding_flags
+from limba.models import decoding
 
 
 def _arguments(*flags):

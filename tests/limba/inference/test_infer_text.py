@@ -3,7 +3,9 @@ import json
 
 import pytest
 
-from limba import answers, checkpoints, infer, infer_text
+from limba import infer
+from limba.checkpoints import checkpointing
+from limba.inference import answering, infer_text
 
 
 class _Counter:
@@ -20,13 +22,13 @@ class _Counter:
         for line in lines[done:]:
             if line == "stop" and self._stop:
                 raise KeyboardInterrupt
-            yield answers.Answer(line, f"{len(line)} ă", f"{len(line)} ă", -1.0)
+            yield answering.Answer(line, f"{len(line)} ă", f"{len(line)} ă", -1.0)
 
 
 def _infer(path, inputs, output_file, stop=False):
     return infer_text.infer_text(
         answerer_cls=functools.partial(_Counter, stop=stop),
-        restore_checkpoint_cfg=checkpoints.RestoreCheckpointConfig(path=path),
+        restore_checkpoint_cfg=checkpointing.RestoreCheckpointConfig(path=path),
         inputs=inputs,
         output_file=output_file and str(output_file),
     )
@@ -78,7 +80,7 @@ def test_answers_that_could_not_be_written_are_not_made(checkpoint, tmp_path):
             _infer(checkpoint, ["a"], out)
     for content in ("{cut", "[1]"):
         (tmp_path / "out.jsonl.unfinished").write_text(f"{content}\n")
-        with pytest.raises(ValueError, match=r"out.jsonl.unfinished is not what an interrupted call leaves"):
+        with pytest.raises(ValueError, match=r"out.jsonl.unfinished is not the file of an interrupted call"):
             _infer(checkpoint, ["a"], tmp_path / "out.jsonl")
 
 

@@ -10,7 +10,8 @@ import urllib.request
 
 import pytest
 
-from limba import answers, checkpoints, try_model
+from limba.checkpoints import checkpointing
+from limba.inference import answering, try_model
 
 
 class _Upper:
@@ -21,8 +22,8 @@ class _Upper:
 
     def answer(self, lines):
         for line in lines:
-            filled = answers.fill_blanks(line, "<extra_id_0> so") if "<extra" in line else line.upper()
-            yield answers.Answer(line, line.upper(), filled, -1.0, (line[::-1],) if line == "two" else ())
+            filled = answering.fill_blanks(line, "<extra_id_0> so") if "<extra" in line else line.upper()
+            yield answering.Answer(line, line.upper(), filled, -1.0, (line[::-1],) if line == "two" else ())
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_in_the_terminal(monkeypatch, capsys):
     monkeypatch.setattr(builtins, "input", read)
     try_model.try_model(
         answerer_cls=_Upper,
-        restore_checkpoint_cfg=checkpoints.RestoreCheckpointConfig(),
+        restore_checkpoint_cfg=checkpointing.RestoreCheckpointConfig(),
         serve=try_model.serve_terminal,
         prefix="",
     )

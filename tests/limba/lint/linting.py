@@ -1,7 +1,8 @@
 """Runs `limba lint` many times for the price of its imports: each run is a fork that has them already.
 
-python tests/limba/linting.py < REQUESTS.json       a list of {"arguments": [...], "environment": {...}, "folder": "…"}
+    python -m tests.limba.lint.linting < REQUESTS.json
 
+REQUESTS.json is a list of {"arguments": [...], "environment": {...}, "folder": "…"}.
 Prints a list of {"code", "out", "err"}.
 """
 
@@ -15,10 +16,12 @@ import traceback
 import datasets
 import seqio
 
-from limba import commands, lint, t5x_compat
-from tasks import lint_tasks, objectives, pretraining
+from limba.gin_config import command_line, t5x_names
+from limba.lint import command
+from tasks import lint_tasks, objectives
+from tasks.pretraining import pretraining_tasks
 
-_WARM = (datasets, seqio, lint_tasks, objectives, pretraining)
+_WARM = (datasets, seqio, lint_tasks, objectives, pretraining_tasks)
 
 
 def _answer(request):
@@ -28,7 +31,7 @@ def _answer(request):
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            commands.run_command(lint.main, request["arguments"])
+            command_line.run_command(command.main, request["arguments"])
         except SystemExit as stop:
             code = stop.code
         except Exception:
@@ -52,5 +55,5 @@ def _in_a_fork(request):
 
 
 if __name__ == "__main__":
-    t5x_compat.install()
+    t5x_names.install()
     print(json.dumps([_in_a_fork(request) for request in json.load(sys.stdin)]))

@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from limba import gin_utils
+from limba.gin_config import gin_files
 from tasks import romanian_sentences
 from tests import line, t5x_project
 from tests.convert import vocabularies
 
 pytestmark = pytest.mark.slow
 
-RECIPES = sorted(path.stem for path in (gin_utils.REPOSITORY / "gin" / "recipes").glob("*.gin"))
+RECIPES = sorted(path.stem for path in (gin_files.REPOSITORY / "gin" / "recipes").glob("*.gin"))
 
 # What a recipe leaves to its user. Buckets have room, and nothing is asked of them.
 _MODEL_DIR = "--gin.MODEL_DIR='gs://some-bucket/run'"
@@ -113,7 +113,7 @@ def answers(folder):
         {"arguments": arguments, "environment": environment, "folder": str(folder)} for arguments in RUNS.values()
     ]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.limba.linting"],
+        [sys.executable, "-m", "tests.limba.lint.linting"],
         input=json.dumps(requests),
         cwd=line.ROOT,
         env=line.environment(folder),
@@ -154,8 +154,8 @@ def test_every_trap_of_a_t5x_project_is_named(answers, recipe):
     )
     assert goes_on or "its last 28 pieces" in found["sentinel_collision"]
     assert "1 shard for 8 readers" in found["unshardable_source"]
-    assert "began anew after 60 documents" in found["endless_evaluation"]
-    assert "the 20 batches of every evaluation" in answer["out"]
+    assert "began again after 60 documents" in found["endless_evaluation"]
+    assert "every evaluation sees the same 20 batches" in answer["out"]
 
 
 def test_continuing_from_a_checkpoint(answers):

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from limba import gin_check, gin_utils, t5x_gin_files
+from limba.gin_config import gin_files, t5x_files
+from limba.lint import gin_check
 
 # T5X's include paths, each of which stands for files of ours where there is no checkout of T5X.
 _SIZES = "small base large"
@@ -52,14 +53,14 @@ def test_t5x_include_paths_are_ours(checked, path):
 
 
 def test_our_list_of_paths_is_whole():
-    assert sorted(PATHS) == t5x_gin_files.names(gin_utils.REPOSITORY)
+    assert sorted(PATHS) == t5x_files.names(gin_files.REPOSITORY)
 
 
 def test_every_file_of_ours_resolves(capsys):
-    code, lines = _run(capsys, gin_utils.REPOSITORY / "gin")
+    code, lines = _run(capsys, gin_files.REPOSITORY / "gin")
     assert [line for line in lines if not line.startswith("ok ")] == []
     assert code == 0
-    assert len(lines) == len(list((gin_utils.REPOSITORY / "gin").rglob("*.gin")))
+    assert len(lines) == len(list((gin_files.REPOSITORY / "gin").rglob("*.gin")))
 
 
 HEAD = "from __gin__ import dynamic_registration\nfrom t5x import utils\n"
@@ -85,7 +86,7 @@ HEAD = "from __gin__ import dynamic_registration\nfrom t5x import utils\n"
         ("import no_such_module\n", "{}:1: No module named 'no_such_module'"),
         (
             "nowhere_imported.T5Config.emb_dim = 8\n",
-            "{}:1: No configurable matching 'nowhere_imported.T5Config'. Import its module, or read",
+            "{}:1: No configurable matching 'nowhere_imported.T5Config'. Import its module in this file, or read",
         ),
         ("X = four\n", "{}:1: cannot read `X = four`. Strings need quotes"),
         ("X = [1,\n", "{}"),
@@ -170,11 +171,11 @@ def test_an_empty_folder_is_an_error(tmp_path):
         gin_check.main([str(tmp_path)])
 
 
-def test_stand_ins_bind_what_t5x_does():
-    text = t5x_gin_files.stand_in("t5x/examples/t5/mt5/large.gin", gin_utils.REPOSITORY)
+def test_replacements_bind_what_t5x_does():
+    text = t5x_files.replacement("t5x/examples/t5/mt5/large.gin", gin_files.REPOSITORY)
     assert isinstance(text, str)
     assert "mc4.250000.100extra" in text
     assert "gin/models/mt5/large.gin" in text
-    run = t5x_gin_files.stand_in("t5x/contrib/gpu/t5/configs/runs/finetune.gin", gin_utils.REPOSITORY)
-    assert run == Path(gin_utils.REPOSITORY) / "gin" / "t5x" / "configs" / "runs" / "finetune.gin"
-    assert t5x_gin_files.stand_in("gin/runs/pretrain.gin", gin_utils.REPOSITORY) is None
+    run = t5x_files.replacement("t5x/contrib/gpu/t5/configs/runs/finetune.gin", gin_files.REPOSITORY)
+    assert run == Path(gin_files.REPOSITORY) / "gin" / "t5x" / "configs" / "runs" / "finetune.gin"
+    assert t5x_files.replacement("gin/runs/pretrain.gin", gin_files.REPOSITORY) is None

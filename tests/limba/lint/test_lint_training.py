@@ -4,9 +4,13 @@ import jax
 import numpy as np
 import pytest
 
-from limba import checkpoints, data, lint_training, partitioning, schedules
-from limba.checkpoints import RestoreCheckpointConfig, SaveCheckpointConfig
-from limba.train_state import TrainState
+from limba.checkpoints import checkpointing
+from limba.checkpoints.checkpointing import RestoreCheckpointConfig, SaveCheckpointConfig
+from limba.checkpoints.train_state import TrainState
+from limba.data import contract
+from limba.lint import lint_training
+from limba.optimizers import schedules
+from limba.partitioning import meshes
 
 SCHEDULE = schedules.create_learning_rate_scheduler
 MODEL_DIR = "gs://some-bucket/run"
@@ -28,7 +32,7 @@ def test_the_step_of_an_initial_checkpoint(tmp_path):
     number, (finding,) = step(tmp_path / "new", path=str(tmp_path / "checkpoint_500"))
     assert (number, finding.name, finding.severity) == (500, "initial_checkpoint", "error")
     state = TrainState(step=np.int32(70), params={"a": np.zeros(2, np.float32)}, opt_state={})
-    checkpointer = checkpoints.Checkpointer(tmp_path / "old", SaveCheckpointConfig(), use_orbax=False)
+    checkpointer = checkpointing.Checkpointer(tmp_path / "old", SaveCheckpointConfig(), use_orbax=False)
     checkpointer.save(state, None, {})
     checkpointer.close()
     assert step(tmp_path / "new", path=str(tmp_path / "old")) == (70, [])
@@ -104,11 +108,11 @@ def test_what_is_saved(state):
 
 
 def _config(batch_size):
-    return data.DatasetConfig("x", {"inputs": 8, "targets": 8}, "train", batch_size)
+    return contract.DatasetConfig("x", {"inputs": 8, "targets": 8}, "train", batch_size)
 
 
 def test_batches_against_the_mesh():
-    mesh = partitioning.PjitPartitioner(num_partitions=2)  # 8 devices: 4 data shards
+    mesh = meshes.PjitPartitioner(num_partitions=2)  # 8 devices: 4 data shards
 
     def check(batch_size, microbatches=1, num_devices=None):
         found = lint_training.check_batch(mesh, _config(batch_size), "BATCH_SIZE", microbatches, num_devices)
@@ -120,10 +124,10 @@ def test_batches_against_the_mesh():
 
 
 def test_heads_and_partitions_against_the_mesh():
-    mesh = partitioning.PjitPartitioner(num_partitions=4)
+    mesh = meshes.PjitPartitioner(num_partitions=4)
     assert not list(lint_training.check_mesh(mesh, 4, None, 12))
     (finding,) = lint_training.check_mesh(mesh, 4, None, 6)
     assert finding.name == "model_axis" and "num_heads is 6" in finding.what
     # CPU devices take the largest model axis that fits; accelerators would refuse.
-    (finding,) = lint_training.check_mesh(partitioning.PjitPartitioner(num_partitions=3), 3, None, 6)
+    (finding,) = lint_training.check_mesh(meshes.PjitPartitioner(num_partitions=3), 3, None, 6)
     assert finding.name == "mesh" and "num_partitions = 3 does not divide the 8 devices" in finding.what

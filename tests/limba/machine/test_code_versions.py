@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 import limba
-from limba import code_versions
+from limba.machine import code_versions
 
 
 def _git(folder: Path, *command: str) -> str:

@@ -1,9 +1,11 @@
 import importlib
+import sys
 
 import gin
 import pytest
 
-from limba import gin_utils, import_errors
+from limba.gin_config import command_line, gin_files
+from limba.machine import import_errors
 
 # Text of a module, and what is said of it: the line in it that led to the exception.
 BROKEN = {
@@ -24,8 +26,8 @@ def test_a_module_that_fails_is_named_with_its_line(tmp_path, monkeypatch, numbe
     with pytest.raises((KeyError, ValueError, ImportError, SyntaxError)) as directly:
         importlib.import_module(f"broken_{number}")
     assert import_errors.describe(directly.value).startswith(said)
-    with pytest.raises(gin_utils.GinError) as raised:
-        gin_utils.parse_gin_flags([str(tmp_path / "run.gin")], [])
+    with pytest.raises(gin_files.GinError) as raised:
+        gin_files.parse_gin_flags([str(tmp_path / "run.gin")], [])
     gin.clear_config()
     assert raised.value.what.startswith(said)
     place = f"broken_{number}.py" if "invalid syntax" in words else "run.gin"
@@ -37,3 +39,65 @@ def test_an_error_of_no_module():
         raise KeyError("x")
     except KeyError as error:
         assert import_errors.describe(error) is None
+
+
+NEEDS_SEQIO = (
+    "seqio is not installed. Limba's own tasks do without it; SeqIO tasks need `pip install 'limba[seqio]'`, and "
+    "LOCK=seqio for the scripts of launch/."
+)
+
+
+class NoSeqIO:
+    """A finder that does not let Python find SeqIO."""
+
+    @staticmethod
+    def find_spec(fullname, path, target=None):
+        if fullname == "seqio":
+            raise ModuleNotFoundError("No module named 'seqio'", name="seqio")
+
+
+@pytest.fixture
+def without_seqio(monkeypatch):
+    """A process whose environment has no SeqIO."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "seqio"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [NoSeqIO, *sys.meta_path])
+    monkeypatch.setattr(sys, "version_info", (3, 13, 1))
+    yield
+    gin.clear_config()
+
+
+@pytest.mark.parametrize("line", ["import t5_tasks_of_mine", "import seqio", "from seqio import vocabularies"])
+def test_seqio_that_is_not_installed(tmp_path, monkeypatch, without_seqio, line):
+    """In a task module, and in a gin file."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = tmp_path / "t5_tasks_of_mine.py"
+    module.write_text("import functools\n\nimport seqio\n")
+    (tmp_path / "run.gin").write_text(f"from __gin__ import dynamic_registration\n{line}\n")
+    with pytest.raises(gin_files.GinError) as raised:
+        gin_files.parse_gin_flags([str(tmp_path / "run.gin")], [])
+    place = f"the Python module {module}, line 3: " if "mine" in line else ""
+    assert raised.value.what == place + NEEDS_SEQIO
+    assert raised.value.places == ((str(tmp_path / "run.gin"), 2),)
+
+
+def test_seqio_that_a_command_needs_and_is_not_installed(without_seqio, capsys):
+    def main(argv):
+        import seqio
+
+        return seqio, argv
+
+    with pytest.raises(SystemExit) as ended:
+        command_line.run_command(main, [])
+    assert ended.value.code == 1 and capsys.readouterr().err == f"error: {NEEDS_SEQIO}\n"
+
+
+def test_a_python_that_tensorflow_has_no_wheels_for(without_seqio, monkeypatch):
+    monkeypatch.setattr(sys, "version_info", (3, 14, 2))
+    why = " It needs Python 3.13 or older, because TensorFlow has no wheels for 3.14."
+    assert import_errors.missing_extra(ModuleNotFoundError(name="seqio")) == NEEDS_SEQIO + why
+
+
+@pytest.mark.parametrize("name", ["seqio.no_such_module", "optuna", None])
+def test_modules_that_the_extra_does_not_bring(name):
+    assert import_errors.missing_extra(ModuleNotFoundError(name=name)) is None

@@ -4,7 +4,7 @@ import sys
 import pytest
 import seqio
 
-from limba import patches, storage
+from limba.machine import library_patches, storage
 
 
 @pytest.fixture
@@ -18,7 +18,8 @@ def test_old_task_modules_may_pass_their_token_and_nothing_of_a_run_imports_pyto
     (tmp_path / "train.jsonl").write_text('{"text": "a b"}\n')
     program = f"""
 import pathlib, sys
-from limba import patches, writers
+from limba.machine import library_patches as patches
+from limba.reports import writers
 patches.install()
 from datasets import load_dataset
 rows = load_dataset({str(tmp_path)!r}, use_auth_token=True, streaming=True)["train"]
@@ -34,7 +35,7 @@ print(list(rows.with_format("torch"))[0]["text"])
 
 
 def test_vocabularies_of_mounted_buckets(mounted):
-    patches.install()
+    library_patches.install()
     assert seqio.SentencePieceVocabulary("gs://mine/ro.model").sentencepiece_model_file == f"{mounted}/mine/ro.model"
     assert seqio.SentencePieceVocabulary("vocab/ro.model").sentencepiece_model_file == "vocab/ro.model"
     assert storage.as_path("gs://mine/run") == mounted / "mine" / "run"

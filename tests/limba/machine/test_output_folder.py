@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from convert.folder import complete_or_absent, fingerprint
+from limba.machine.output_folder import complete_or_absent, fingerprint
 
 
 def test_appears_at_the_end(tmp_path):

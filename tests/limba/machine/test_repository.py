@@ -3,25 +3,25 @@ import subprocess
 import sys
 from pathlib import Path
 
-from limba import rooms
+from limba.machine import repository
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_a_tasks_py_of_the_users_does_not_hide_ours(tmp_path):
     (tmp_path / "tasks.py").write_text("raise RuntimeError('of a T5X project')")
-    program = "import limba.gin_utils, tasks.objectives; print(tasks.objectives.__file__)"
+    program = "import limba.gin_config.gin_files, tasks.objectives; print(tasks.objectives.__file__)"
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
     run = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
     )
-    assert run.stdout.strip() == str(ROOT / "tasks" / "objectives.py")
+    assert run.stdout.strip() == str(ROOT / "tasks" / "objectives" / "__init__.py")
 
 
 def test_what_is_hidden_is_named(tmp_path, monkeypatch, caplog):
     (tmp_path / "tasks.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    rooms.warn_of_hidden_modules()
+    repository.warn_of_hidden_modules()
     assert [r.getMessage() for r in caplog.records] == [
-        f"{tmp_path}/tasks.py is hidden by Limba's own package 'tasks': give it another name if anything imports it."
+        f"{tmp_path}/tasks.py is hidden by Limba's own package 'tasks': rename it if anything imports it."
     ]

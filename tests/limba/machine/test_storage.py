@@ -16,8 +16,10 @@ from tests.limba.fake_gcs import FakeGcs
 gcs = FakeGcs()
 os.environ["TENSORSTORE_GCS_HTTP_URL"] = gcs.url
 import jax, jax.numpy as jnp, numpy as np
-from limba import checkpoints, saved_tensors, storage
-from limba.train_state import TrainState
+from limba.checkpoints import checkpointing as checkpoints
+from limba.checkpoint_files import saved_tensors
+from limba.machine import storage
+from limba.checkpoints.train_state import TrainState
 
 local = Path(sys.argv[1])
 for name in ("classic", "orbax_scanned"):
@@ -52,7 +54,7 @@ try:
 except FileNotFoundError as error:
     print(error)
 
-from limba import writers
+from limba.reports import writers
 from tests.limba import test_train
 
 whole, parts = "gs://my-bucket/runs/whole", "gs://my-bucket/runs/parts"
@@ -74,7 +76,7 @@ print("trained")
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory):
-    root = Path(__file__).parent.parent.parent
+    root = Path(__file__).parents[3]
     folder = tmp_path_factory.mktemp("gcs")
     done = subprocess.run([sys.executable, "-c", _SCRIPT, str(folder)], capture_output=True, text=True, cwd=root)
     assert done.returncode == 0, done.stderr
@@ -98,7 +100,7 @@ def test_a_run_lives_in_a_bucket_and_is_resumed_there_to_the_last_bit(output):
 
 
 def test_a_bucket_out_of_reach_is_named_with_the_remedy():
-    script = "from limba import storage; storage.list_names(storage.as_path('gs://no-bucket/run'))"
+    script = "from limba.machine import storage; storage.list_names(storage.as_path('gs://no-bucket/run'))"
     closed = os.environ | {"TENSORSTORE_GCS_HTTP_URL": "http://127.0.0.1:1"}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=closed, timeout=120)
     assert done.returncode == 1

@@ -3,9 +3,9 @@
 import flax.linen as nn
 import jax.numpy as jnp
 
-from limba import t5x_compat
+from limba.gin_config import t5x_names
 
-t5x_compat.install()
+t5x_names.install()
 
 from t5x.examples.t5 import layers  # noqa: E402
 

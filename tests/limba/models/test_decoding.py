@@ -6,11 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba import decoding
+from limba.models import decoding
 from tests.limba import small
 
 # What T5X's decoders return for the same tables, prompts and keys.
-GOLDEN = Path(__file__).parent / "golden" / "decoding_t5x.npz"
+GOLDEN = Path(__file__).parents[1] / "golden" / "decoding_t5x.npz"
 
 _SAMPLING = {"decode_rng": jax.random.PRNGKey(3), "rescale_log_probs": True}
 
@@ -59,14 +59,11 @@ def test_tokens_and_scores_are_t5x_s(name):
     cache = {"row": jnp.arange(rows), "seen": jnp.zeros((rows, vocab)), "cache_index": lengths * prefilled}
     if axis:
         cache = {key: value[None] for key, value in cache.items()}
-    tokens, scores = decode(
+    given = {"tokens_to_logits": step, "eos_id": 1, "cache_offset": axis, **options}
+    tokens, scores = jax.jit(functools.partial(decode, **given))(
         inputs=prompts * prompted,
         cache=cache if prefilled else cache | {"cache_index": jnp.int32(0)},
-        tokens_to_logits=step,
-        eos_id=1,
-        cache_offset=axis,
         initial_index=lengths if prefilled else None,
-        **options,
     )
     np.testing.assert_array_equal(tokens, expected_tokens)
     np.testing.assert_allclose(scores, expected_scores, rtol=1e-5, atol=1e-5)

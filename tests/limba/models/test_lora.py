@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from limba import freezing, lora, network, optimizers
+from limba.models import lora
+from limba.network import t5
+from limba.optimizers import definitions, freezing
 from tests.limba import small
 
 TINY = {"emb_dim": 24, "num_heads": 2, "head_dim": 8, "mlp_dim": 40, "num_encoder_layers": 3, "num_decoder_layers": 3}
@@ -13,8 +15,8 @@ TINY = {"emb_dim": 24, "num_heads": 2, "head_dim": 8, "mlp_dim": 40, "num_encode
 
 def _models(**fields):
     """A network with adapters, and without."""
-    plain = network.Transformer(small.config(**(TINY | fields)))
-    optimizer = freezing.PartialOptimizer(optimizers.adamw(), ["/.*/lora_[ab]"])
+    plain = t5.Transformer(small.config(**(TINY | fields)))
+    optimizer = freezing.PartialOptimizer(definitions.adamw(), ["/.*/lora_[ab]"])
     return small.model(optimizer, module=lora.LoRA(plain, rank=2, alpha=8.0)), small.model(module=plain)
 
 
@@ -85,8 +87,8 @@ def test_less_than_two_percent_are_trained(fields, share):
     config = small.config(
         **({"num_encoder_layers": layers, "num_decoder_layers": layers, "head_dim": 64, "scan_layers": True} | fields)
     )
-    optimizer = freezing.PartialOptimizer(optimizers.adamw(), ["/.*/lora_[ab]"])
-    model = small.model(optimizer, module=lora.LoRA(network.Transformer(config)))
+    optimizer = freezing.PartialOptimizer(definitions.adamw(), ["/.*/lora_[ab]"])
+    model = small.model(optimizer, module=lora.LoRA(t5.Transformer(config)))
     shapes, _ = model.param_shapes_and_axes()
     trained, total = freezing.count_trained(model.optimizer_def, shapes)
     assert trained / total == pytest.approx(share, abs=1e-5)
@@ -106,7 +108,7 @@ def test_less_than_two_percent_are_trained(fields, share):
 )
 def test_adapters_that_cannot_be_are_refused(fields, words):
     with pytest.raises(ValueError) as error:
-        module = lora.LoRA(network.Transformer(small.config(**TINY)), **fields)
+        module = lora.LoRA(t5.Transformer(small.config(**TINY)), **fields)
         small.model(module=module).param_shapes_and_axes()
     for word in words:
         assert word in str(error.value)

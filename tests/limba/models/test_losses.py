@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba import losses
+from limba.models import losses
 
 
 def _naive(logits, targets, smoothing, z_loss):

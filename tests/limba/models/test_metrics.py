@@ -2,7 +2,7 @@ import jax
 import numpy as np
 import pytest
 
-from limba import metrics
+from limba.models import metrics
 from tests.limba import small
 
 # One task has no row, and two groups overlap.
@@ -22,7 +22,7 @@ def test_losses_by_task_are_those_of_the_tasks_alone(num_microbatches, num_devic
     model = small.model(loss_normalizing_factor=factor, **small.TINY)
     trainer = small.make_trainer(model, small.partitioner(num_devices), num_microbatches)
     params = trainer.new_state(jax.random.key(0)).params
-    step = trainer.partitioner.jit(trainer.gradients)
+    step, evaluate = trainer.partitioner.jit(trainer.gradients), jax.jit(model.eval_fn)
     grads, made = step(params, trainer.partitioner.shard_batch(_batch()), jax.random.key(0))
     scalars = metrics.compute(made, GROUPS)
     assert "loss/none" not in scalars
@@ -32,7 +32,7 @@ def test_losses_by_task_are_those_of_the_tasks_alone(num_microbatches, num_devic
         alone = _batch()
         alone["decoder_loss_weights"] = alone["decoder_loss_weights"] * np.isin(TASKS, tasks)[:, None]
         del alone["example_tasks"]
-        expected = metrics.compute(jax.jit(model.eval_fn)(params, alone)[1])
+        expected = metrics.compute(evaluate(params, alone)[1])
         weights = alone["decoder_loss_weights"].sum()
         assert scalars[f"target_tokens/{name}"] == weights
         per_token = expected["loss"] / (weights if factor is None else 1)

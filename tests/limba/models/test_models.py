@@ -7,8 +7,12 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from limba import decoder_only, decoding, gin_utils, models, network
-from tests.limba import custom_network, small
+from limba import models
+from limba.gin_config import gin_files
+from limba.models import decoding
+from limba.network import decoder_only, t5
+from tests.limba import small
+from tests.limba.models import custom_network
 
 TINY = {"emb_dim": 32, "num_heads": 2, "head_dim": 16, "mlp_dim": 32, "num_encoder_layers": 1, "num_decoder_layers": 1}
 
@@ -40,11 +44,11 @@ def custom(tmp_path_factory):
     file = tmp_path_factory.mktemp("gin") / "custom.gin"
     file.write_text(
         "from __gin__ import dynamic_registration\n"
-        "from tests.limba import custom_network\n"
+        "from tests.limba.models import custom_network\n"
         "custom_network.Network.width = 16\n"
     )
     gin.clear_config()
-    gin_utils.parse_gin_flags([str(file)], [])
+    gin_files.parse_gin_flags([str(file)], [])
     module = gin.get_configurable(custom_network.Network)()
     gin.clear_config()
     model = small.model(module=module)
@@ -262,5 +266,5 @@ def test_remove_prefix():
 
 
 def test_vocabularies_are_found_by_function():
-    model = small.model(module=network.Transformer(small.config()))
+    model = small.model(module=t5.Transformer(small.config()))
     assert models.get_input_vocabulary(model) is models.get_output_vocabulary(model) is model.input_vocabulary

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from limba import decoder_only, gin_utils, network, scalable_t5
+from limba.gin_config import gin_files
+from limba.network import decoder_only, scalable_t5, t5
 
 # Parameters of the networks that T5X's own files bind, counted there; the small decoder and the tiny files by hand.
 PARAMETERS: dict[str, int] = {
@@ -60,17 +61,17 @@ PARAMETERS: dict[str, int] = {
 def _network(file: str):
     """The network that a file binds, with scanned layers: as many parameters, and fewer to trace."""
     gin.clear_config()
-    gin_utils.parse_gin_flags([file], ["DROPOUT_RATE = 0.0", "VOCABULARY = None"])
+    gin_files.parse_gin_flags([file], ["DROPOUT_RATE = 0.0", "VOCABULARY = None"])
     if "decoder_only" in file:
         module = gin.get_configurable(decoder_only.DecoderWrapper)()
     else:
-        module = gin.get_configurable(network.Transformer)()
+        module = gin.get_configurable(t5.Transformer)()
     return module, module.clone(config=dataclasses.replace(module.config, scan_layers=True))
 
 
 def test_the_table_has_every_file():
-    models = gin_utils.REPOSITORY / "gin" / "models"
-    files = {path.relative_to(gin_utils.REPOSITORY).as_posix() for path in models.glob("*/*.gin")}
+    models = gin_files.REPOSITORY / "gin" / "models"
+    files = {path.relative_to(gin_files.REPOSITORY).as_posix() for path in models.glob("*/*.gin")}
     assert files == set(PARAMETERS)
 
 

@@ -8,7 +8,7 @@ import pytest
 from flax import traverse_util
 from flax.linen import partitioning as nn_partitioning
 
-from limba import attention, layers, network, scalable_t5
+from limba.network import attention, layers, scalable_t5, t5
 from tests.limba import small
 
 
@@ -78,7 +78,7 @@ def test_remat_recomputes_the_same_dropout(scan_layers):
     ],
 )
 def test_decoding_step_by_step_equals_teacher_forcing(fields, keeps_keys):
-    module = network.Transformer(small.config(**fields))
+    module = t5.Transformer(small.config(**fields))
     batch = small.batch(1, rows=3)
     # Decoding does not mask padded targets, teacher forcing does: compare on full rows.
     batch["decoder_target_tokens"] = np.maximum(batch["decoder_target_tokens"], 3)
@@ -115,7 +115,7 @@ def test_decoding_step_by_step_equals_teacher_forcing(fields, keeps_keys):
 
 
 def test_packed_examples_do_not_see_each_other():
-    module = network.Transformer(small.config())
+    module = t5.Transformer(small.config())
     first, second = small.batch(2, rows=1, inputs=6, targets=5), small.batch(3, rows=1, inputs=6, targets=5)
     for example in (first, second):
         example["encoder_input_tokens"] = np.maximum(example["encoder_input_tokens"], 3)
@@ -149,7 +149,7 @@ def test_scalable_t5_has_its_own_layout(scan_layers):
     config = scalable_t5.T5Config(**sizes, num_encoder_layers=4, num_decoder_layers=4, scan_layers=scan_layers)
     tokens = jnp.ones((1, 4), jnp.int32)
     variables = jax.eval_shape(
-        lambda: network.Transformer(config).init(jax.random.key(0), tokens, tokens, tokens, enable_dropout=False)
+        lambda: t5.Transformer(config).init(jax.random.key(0), tokens, tokens, tokens, enable_dropout=False)
     )
     params = traverse_util.flatten_dict(variables["params"], sep="/")
     axes = traverse_util.flatten_dict(nn_partitioning.get_axis_names(variables["params_axes"]), sep="/")
@@ -168,7 +168,7 @@ def test_scalable_t5_has_its_own_layout(scan_layers):
 
 
 def test_joined_and_split_kernels_are_the_same_numbers():
-    module, split = (network.Transformer(small.config(joined_attention_kernels=joined)) for joined in (True, False))
+    module, split = (t5.Transformer(small.config(joined_attention_kernels=joined)) for joined in (True, False))
     batch = small.batch(0, rows=2)
     tokens = [batch[f"{name}_tokens"] for name in ("encoder_input", "decoder_input", "decoder_target")]
     apply = lambda m: m.init_with_output(jax.random.key(0), *tokens, enable_dropout=False)[0]  # noqa: E731
@@ -178,7 +178,7 @@ def test_joined_and_split_kernels_are_the_same_numbers():
 
 
 def test_decoding_is_refused_where_it_would_go_wrong():
-    module = network.Transformer(small.config())
+    module = t5.Transformer(small.config())
     tokens = jnp.ones((1, 4), jnp.int32)
     new = lambda **more: module.init(jax.random.key(0), tokens, tokens, tokens, enable_dropout=False, **more)  # noqa: E731
     with pytest.raises(ValueError, match="pack = False"):

@@ -4,7 +4,7 @@ import optax
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from limba import adafactor
+from limba.optimizers import adafactor
 
 RULES = adafactor.standard_logical_factor_rules()
 

@@ -3,8 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba import adafactor, freezing, optimizers
-from limba.clipping import ClippedOptimizer
+from limba.optimizers import adafactor, definitions, freezing
+from limba.optimizers.clipping import ClippedOptimizer
 
 PARAMS = {"a": jnp.ones(2), "b": jnp.ones(2)}
 GRADS = {"a": jnp.array([3.0, -0.5]), "b": jnp.array([0.0, 4.0])}
@@ -27,7 +27,7 @@ def _update(definition):
     ],
 )
 def test_gradients_are_clipped(bounds, clipped):
-    updates = _update(ClippedOptimizer(optimizers.sgd(), **bounds))
+    updates = _update(ClippedOptimizer(definitions.sgd(), **bounds))
     jax.tree.map(lambda u, g: np.testing.assert_allclose(u, -0.1 * np.asarray(g), rtol=1e-6), updates, dict(clipped))
 
 
@@ -38,7 +38,7 @@ def test_any_optimizer_keeps_its_state_and_what_it_knows():
     assert clipped.skip_nan_updates
     # Adafactor's first step is a sign wherever there is a gradient; the statistics differ.
     assert np.all(np.isfinite(_update(clipped)["a"]))
-    partial = ClippedOptimizer(freezing.PartialOptimizer(optimizers.adamw(), frozen=["/a"]), max_norm=1.0)
+    partial = ClippedOptimizer(freezing.PartialOptimizer(definitions.adamw(), frozen=["/a"]), max_norm=1.0)
     assert freezing.count_trained(partial, PARAMS) == (2, 4)
     np.testing.assert_array_equal(_update(partial)["a"], [0.0, 0.0])
 
@@ -53,4 +53,4 @@ def test_any_optimizer_keeps_its_state_and_what_it_knows():
 )
 def test_bounds_that_are_none(bounds, words):
     with pytest.raises(ValueError, match=words):
-        ClippedOptimizer(optimizers.sgd(), **bounds)
+        ClippedOptimizer(definitions.sgd(), **bounds)

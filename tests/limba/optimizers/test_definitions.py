@@ -9,7 +9,11 @@ import pytest
 from flax import traverse_util
 from jax.sharding import PartitionSpec as P
 
-from limba import adafactor, gin_utils, models, optimizers, partitioning, schedules, train_state
+from limba import models
+from limba.checkpoints import train_state
+from limba.gin_config import gin_files
+from limba.optimizers import adafactor, definitions, schedules
+from limba.partitioning import meshes
 from tests.limba import small
 
 T5X_NAMES = [
@@ -64,7 +68,7 @@ def test_the_trainers_schedule_is_the_one_applied(name):
     noise = {"key": jax.random.key(0)} if name == "noisy_sgd" else {}
     expected, _ = _run_optax(getattr(optax, name)(RATE, **noise))
     for arguments in ({}, {"learning_rate": 0.7}, {"learning_rate": optax.cosine_decay_schedule(3.0, 10)}):
-        _assert_close(_run(getattr(optimizers, name)(**arguments, **noise))[0], expected)
+        _assert_close(_run(getattr(definitions, name)(**arguments, **noise))[0], expected)
 
 
 @pytest.mark.parametrize(
@@ -80,11 +84,11 @@ def test_the_trainers_schedule_is_the_one_applied(name):
 )
 def test_the_trainers_rate_reaches_into_combinations(build):
     constant = schedules.create_learning_rate_scheduler("constant", 0.05)
-    _assert_close(_run(optimizers.OptaxWrapper(build(7.0)), rate=constant)[0], _run_optax(build(0.05))[0])
+    _assert_close(_run(definitions.OptaxWrapper(build(7.0)), rate=constant)[0], _run_optax(build(0.05))[0])
 
 
 def test_a_transformation_without_a_rate_is_multiplied():
-    ours = optimizers.OptaxWrapper(optax.chain(optax.scale_by_adam(), optax.scale(-1.0)))
+    ours = definitions.OptaxWrapper(optax.chain(optax.scale_by_adam(), optax.scale(-1.0)))
     _assert_close(_run(ours)[0], _run_optax(optax.adam(RATE))[0])
 
 
@@ -99,14 +103,14 @@ def test_a_rate_that_is_not_used_is_said(caplog):
     def other(definition):
         caplog.clear()
         with caplog.at_level(logging.WARNING):
-            return optimizers.warn_of_other_rates(definition, RATE, PARAMS)
+            return definitions.warn_of_other_rates(definition, RATE, PARAMS)
 
-    assert other(optimizers.adamw()) == other(optimizers.adamw(1.0)) == other(optimizers.adamw(RATE)) == []
+    assert other(definitions.adamw()) == other(definitions.adamw(1.0)) == other(definitions.adamw(RATE)) == []
     assert not caplog.records
-    both = optimizers.MultiOptimizer([(lambda path, _: True, optax.chain(optax.clip(1.0), optax.lion(5e-5)))])
+    both = definitions.MultiOptimizer([(lambda path, _: True, optax.chain(optax.clip(1.0), optax.lion(5e-5)))])
     assert other(both) == [5e-5]
     assert "learning_rate = 5e-05" in caplog.text and "0.1 at step 10,000" in caplog.text
-    assert len(other(optimizers.chain([optax.adam(optax.constant_schedule(0.3))]))) == 1
+    assert len(other(definitions.chain([optax.adam(optax.constant_schedule(0.3))]))) == 1
     assert "a schedule from 0.3 to 0.3" in caplog.text
 
 
@@ -114,7 +118,7 @@ def test_a_rate_that_is_not_used_is_said(caplog):
 
 
 def test_state_has_the_names_of_a_t5x_checkpoint():
-    definition = optimizers.chain([optax.clip_by_global_norm(1.0), optax.adamw(RATE)])
+    definition = definitions.chain([optax.clip_by_global_norm(1.0), optax.adamw(RATE)])
     params, opt_state = _run(definition)
     state = train_state.TrainState(jnp.int32(4), params, opt_state)
     saved = traverse_util.flatten_dict(state.state_dict()["state"], sep="/")
@@ -132,7 +136,7 @@ def test_state_has_the_names_of_a_t5x_checkpoint():
     restored = fresh.restore_state(state.state_dict())
     assert jax.tree.structure(restored) == jax.tree.structure(state)
     assert jax.tree.all(jax.tree.map(np.array_equal, restored, state))
-    nothing = optimizers.sgd()
+    nothing = definitions.sgd()
     empty = train_state.TrainState(jnp.int32(0), PARAMS, nothing.init(PARAMS))
     assert set(empty.state_dict()["state"]) == {"step"}
     assert empty.restore_state(empty.state_dict()).opt_state == empty.opt_state
@@ -140,7 +144,7 @@ def test_state_has_the_names_of_a_t5x_checkpoint():
 
 def test_moments_are_sharded_as_their_parameters():
     axes = {"a": {"kernel": P("embed", "mlp")}, "b": {"scale": P("embed")}}
-    definition = optimizers.muon()
+    definition = definitions.muon()
     definition.set_param_axes(axes)
     found = definition.state_axes(PARAMS, axes)
     by_name = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(found)}
@@ -154,14 +158,14 @@ def test_moments_are_sharded_as_their_parameters():
 
 def test_each_optimizer_trains_its_parameters_and_the_rest_is_frozen():
     params = PARAMS | {"c": {"scale": jnp.full((4,), 2.0)}}
-    kernels = traverse_util.ModelParamTraversal(optimizers.match_any([".*/kernel"]))
-    definition = optimizers.MultiOptimizer(
+    kernels = traverse_util.ModelParamTraversal(definitions.match_any([".*/kernel"]))
+    definition = definitions.MultiOptimizer(
         [(kernels, adafactor.Adafactor()), (lambda p, _: p == "/b/scale", optax.adam(1.0))]
     )
     new_params, state = _run(definition, params=params)
     alone, factored = _run(adafactor.Adafactor(), params={"a": params["a"]})
     _assert_close(new_params["a"], alone["a"])
-    _assert_close(new_params["b"], _run(optimizers.adam(), params={"b": params["b"]})[0]["b"])
+    _assert_close(new_params["b"], _run(definitions.adam(), params={"b": params["b"]})[0]["b"])
     np.testing.assert_array_equal(new_params["c"]["scale"], 2.0)
 
     made = train_state.TrainState(jnp.int32(4), new_params, state)
@@ -175,16 +179,16 @@ def test_each_optimizer_trains_its_parameters_and_the_rest_is_frozen():
 
 
 def test_sharded_states_have_the_shapes_of_the_states():
-    definition = optimizers.MultiOptimizer(
+    definition = definitions.MultiOptimizer(
         [
             (
-                optimizers.match_any(["/encoder/.*"]),
+                definitions.match_any(["/encoder/.*"]),
                 adafactor.Adafactor(logical_factor_rules=adafactor.standard_logical_factor_rules()),
             ),
-            (optimizers.match_any(["/decoder/.*"]), optimizers.muon()),
+            (definitions.match_any(["/decoder/.*"]), definitions.muon()),
         ]
     )
-    mesh = small.partitioner(8, 2, partitioning.fsdp_logical_axis_rules())
+    mesh = small.partitioner(8, 2, meshes.fsdp_logical_axis_rules())
     shapes = small.make_trainer(
         small.model(definition, num_encoder_layers=1, num_decoder_layers=1), mesh
     ).sharded_state_shapes()
@@ -195,12 +199,12 @@ def test_sharded_states_have_the_shapes_of_the_states():
 
 
 def test_choices_that_overlap_or_choose_nothing_are_refused():
-    everything = (lambda path, value: True, optimizers.sgd())
+    everything = (lambda path, value: True, definitions.sgd())
     with pytest.raises(ValueError, match=r"choose the same parameters: .'a/kernel', 'b/scale'"):
-        optimizers.MultiOptimizer([everything, everything]).init(PARAMS)
-    nothing = (optimizers.match_any(["/decoder/.*"]), optimizers.sgd())
+        definitions.MultiOptimizer([everything, everything]).init(PARAMS)
+    nothing = (definitions.match_any(["/decoder/.*"]), definitions.sgd())
     with pytest.raises(ValueError, match=r"Optimizer 1 of MultiOptimizer chooses no parameter.*'/a/kernel'"):
-        optimizers.MultiOptimizer([everything, nothing]).init(PARAMS)
+        definitions.MultiOptimizer([everything, nothing]).init(PARAMS)
 
 
 # --------------------------------------------------- AdamWScale and Muon --------------------------------------------
@@ -211,7 +215,7 @@ def test_adamw_scale_is_nanot5s():
     rng = np.random.default_rng(0)
     p, mu, nu = rng.normal(size=(5, 3)) * 0.3, 0.0, 0.0
     tiny = np.full(4, 1e-5)  # below the smallest scale
-    definition = optimizers.adamw_scale(weight_decay=0.1)
+    definition = definitions.adamw_scale(weight_decay=0.1)
     params = {"w": jnp.float32(p), "tiny": jnp.float32(tiny)}
     state = definition.init(params)
     for t in range(1, 6):
@@ -228,7 +232,7 @@ def test_adamw_scale_is_nanot5s():
     np.testing.assert_allclose(params["w"], p, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("build", [optimizers.adamw_scale, optimizers.muon])
+@pytest.mark.parametrize("build", [definitions.adamw_scale, definitions.muon])
 def test_scanned_layers_are_treated_one_by_one(build):
     """`[embed, layers, mlp]` in one tensor gives the numbers of its layers in tensors of their own."""
     kernels = jax.random.normal(jax.random.key(0), (6, 2, 4)) * jnp.array([0.1, 3.0])[:, None]
@@ -248,7 +252,7 @@ def test_muon_orthogonalizes_kernels_only():
         "mlp": {"kernel": jax.random.normal(jax.random.key(1), (8, 6))},
         "attention": {"kernel": jax.random.normal(jax.random.key(2), (8, 2, 3))},
     }
-    definition = optimizers.muon(consistent_rms=None)
+    definition = definitions.muon(consistent_rms=None)
     definition.set_param_axes(
         {
             "logits_dense": {"kernel": P("embed", "vocab")},
@@ -274,9 +278,9 @@ def test_muon_orthogonalizes_kernels_only():
 MODEL = """
 from __gin__ import dynamic_registration
 from limba import models
-from limba import network
-from limba import schedules
-from limba import trainer
+from limba.network import t5 as network
+from limba.optimizers import schedules
+from limba.training import trainer
 include 'gin/models/t5_1_1/tiny.gin'
 network.T5Config:
   num_encoder_layers = 1
@@ -301,7 +305,7 @@ def test_an_optimizer_by_gin_lowers_the_loss(tmp_path, name):
     file.write_text(MODEL + f"include 'gin/optimizers/{name}.gin'\n")
     overrides = ["DROPOUT_RATE = 0.0", "VOCABULARY = None", "VOCAB_SIZE = 256"]
     overrides += ["schedules.create_learning_rate_scheduler.warmup_steps = 1"]
-    gin_utils.parse_gin_flags([str(file)], overrides)
+    gin_files.parse_gin_flags([str(file)], overrides)
     made = gin.get_configurable("trainer.Trainer")(
         model=gin.get_configurable(models.EncoderDecoderModel)(), partitioner=small.partitioner()
     )
@@ -318,19 +322,19 @@ def test_an_optimizer_by_gin_lowers_the_loss(tmp_path, name):
 def test_optax_bound_as_the_optimizer_itself(tmp_path):
     file = tmp_path / "run.gin"
     file.write_text(MODEL + "import optax\nOPTIMIZER = @optax.sgd()\noptax.sgd.learning_rate = 0.5\n")
-    gin_utils.parse_gin_flags([str(file)], ["DROPOUT_RATE = 0.0", "VOCABULARY = None"])
+    gin_files.parse_gin_flags([str(file)], ["DROPOUT_RATE = 0.0", "VOCABULARY = None"])
     model = gin.get_configurable(models.EncoderDecoderModel)()
-    assert isinstance(model.optimizer_def, optimizers.OptaxWrapper)
+    assert isinstance(model.optimizer_def, definitions.OptaxWrapper)
 
 
 @pytest.mark.usefixtures("clean_gin")
 def test_freezing_by_gin(tmp_path):
     """The example of docs/optimizers.md."""
     file = tmp_path / "run.gin"
-    page = (gin_utils.REPOSITORY / "docs" / "optimizers.md").read_text()
+    page = (gin_files.REPOSITORY / "docs" / "optimizers.md").read_text()
     example = page[page.index("    from flax import traverse_util") :].partition("\n\n")[0]
     file.write_text(MODEL + "\n".join(line.strip() for line in example.splitlines()))
-    gin_utils.parse_gin_flags([str(file)], ["DROPOUT_RATE = 0.0", "VOCABULARY = None"])
+    gin_files.parse_gin_flags([str(file)], ["DROPOUT_RATE = 0.0", "VOCABULARY = None"])
     model = gin.get_configurable(models.EncoderDecoderModel)()
     shapes, axes = model.param_shapes_and_axes()
     model.optimizer_def.set_param_axes(axes)

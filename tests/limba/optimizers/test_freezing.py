@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from limba import adafactor, freezing, optimizers
-from limba.freezing import PartialOptimizer
+from limba.optimizers import adafactor, definitions, freezing
+from limba.optimizers.freezing import PartialOptimizer
 
 PARAMS = {
     "encoder": {"mlp": {"kernel": jnp.ones((4, 4))}, "norm": {"scale": jnp.ones(4)}},
@@ -29,13 +29,13 @@ def _updated(definition):
         ({"trained": ["/encoder/.*"], "frozen": [".*/scale"]}, {"encoder/mlp/kernel"}),
     ],
 )
-@pytest.mark.parametrize("make", [optimizers.adamw, lambda: adafactor.Adafactor(factored=False)])
+@pytest.mark.parametrize("make", [definitions.adamw, lambda: adafactor.Adafactor(factored=False)])
 def test_frozen_parameters_get_no_update_and_no_state(make, choice, trained):
     definition = PartialOptimizer(make(), **choice)
     changed, state = _updated(definition)
     assert changed == trained
     sizes = sum(x.size for x in jax.tree.leaves(state) if x.shape == (4, 4))
-    assert sizes == 16 * len(trained) * (2 if make is optimizers.adamw else 1)
+    assert sizes == 16 * len(trained) * (2 if make is definitions.adamw else 1)
     counted = freezing.count_trained(definition, PARAMS)
     assert counted == (16 * len(trained), 36)
     assert freezing.count_trained(make(), PARAMS) == (36, 36)
@@ -55,6 +55,6 @@ def test_frozen_parameters_get_no_update_and_no_state(make, choice, trained):
 )
 def test_expressions_that_match_nothing_name_the_nearest(choice, words):
     with pytest.raises(ValueError) as error:
-        PartialOptimizer(optimizers.sgd(), **choice).init(PARAMS)
+        PartialOptimizer(definitions.sgd(), **choice).init(PARAMS)
     for word in words:
         assert word in str(error.value)

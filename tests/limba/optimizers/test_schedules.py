@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from limba import schedules
+from limba.optimizers import schedules
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from limba.data_layout import DataLayout, HostGroups, group_hosts
+from limba.partitioning.host_groups import DataLayout, HostGroups, group_hosts
 from tests.limba import small
 
 

@@ -12,24 +12,26 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from limba import (
-    data,
+from limba.data import contract
+from limba.optimizers import schedules
+from limba.plan import (
+    command,
+    compiled_step,
     flops,
-    plan,
-    plan_choice,
-    plan_compile,
-    plan_layouts,
-    planner,
-    schedules,
+    layout_choice,
+    memory_estimate,
+    mesh_layouts,
+    plan_report,
+    time_estimate,
     topologies,
-    trainer,
 )
-from limba.plan_compile import Memory
-from limba.plan_layouts import Layout, Work
-from limba.topologies import GIB
+from limba.plan.compiled_step import Memory
+from limba.plan.mesh_layouts import MeshLayout, Work
+from limba.plan.topologies import GIB
+from limba.training import trainer
 from tests.limba import small
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 V4_8 = topologies.find("v4-8")
 # T5 1.1 XL.
 XL = {
@@ -49,13 +51,13 @@ BASE_WORK = Work(BASE, 128, 512, 114, 247_577_856)
 
 def _training(batch_size=8, **fields):
     make = functools.partial(trainer.Trainer, learning_rate_fn=schedules.create_learning_rate_scheduler("constant"))
-    dataset = data.DatasetConfig("nobody", {"inputs": 16, "targets": 8}, "train", batch_size)
-    return plan_compile.Training(small.model(**fields), dataset, make)
+    dataset = contract.DatasetConfig("nobody", {"inputs": 16, "targets": 8}, "train", batch_size)
+    return compiled_step.Training(small.model(**fields), dataset, make)
 
 
 def _planner(training, given=None, record=None):
-    given = given or Layout(0, 1, False, "none", 1)
-    return planner.Planner(training, given, planner.Prices(0.4, 2.0, 1_000_000), record, "key")
+    given = given or MeshLayout(0, 1, False, "none", 1)
+    return plan_report.Planner(training, given, plan_report.Prices(0.4, 2.0, 1_000_000), record, "key")
 
 
 # ------------------------------------------------------ arithmetic ---------------------------------------------------
@@ -77,7 +79,7 @@ def test_flops_of_recomputation_are_those_that_xla_counts(dtype):
 
 
 def test_model_flops_seconds_days_and_cost():
-    prices = planner.Prices(mfu=0.4, price=3.0, steps=1_000_000)
+    prices = plan_report.Prices(mfu=0.4, price=3.0, steps=1_000_000)
     assert BASE_WORK.model_flops == pytest.approx(54.2e12, rel=0.01)
     rows = prices.rows_per_second(BASE_WORK, V4_8)
     assert rows == pytest.approx(0.4 * 275e12 * 4 / (BASE_WORK.model_flops / 128))
@@ -89,34 +91,38 @@ def test_model_flops_seconds_days_and_cost():
 @pytest.mark.parametrize(
     ("work", "layout", "parameters", "gib"),
     [  # What XLA's compiler for v4 said at its lowest effort, everything included.
-        (BASE_WORK, Layout(4, 1, False, "full", 1), 0.922, 2.447),
-        (BASE_WORK, Layout(4, 1, False, "minimal", 1), 0.922, 6.055),
-        (BASE_WORK, Layout(4, 1, False, "none", 1), 0.922, 21.58),
-        (XL_WORK, Layout(16, 1, True, "full", 1), 0.664, 2.794),
+        (BASE_WORK, MeshLayout(4, 1, False, "full", 1), 0.922, 2.447),
+        (BASE_WORK, MeshLayout(4, 1, False, "minimal", 1), 0.922, 6.055),
+        (BASE_WORK, MeshLayout(4, 1, False, "none", 1), 0.922, 21.58),
+        (XL_WORK, MeshLayout(16, 1, True, "full", 1), 0.664, 2.794),
     ],
 )
 def test_estimates_are_near_what_was_compiled(work, layout, parameters, gib):
-    estimated = parameters + plan_layouts.temporary_bytes(work, layout, parameters * GIB) / GIB
+    estimated = parameters + memory_estimate.temporary_bytes(work, layout, parameters * GIB) / GIB
     assert 0.95 * gib < estimated < 1.4 * gib
 
 
 def test_memory_of_the_state_is_that_of_the_real_shardings():
     training = _training(num_heads=4)
-    sizes = plan_compile.StateSizes(training)
-    for layout in (Layout(8, 1, False, "none", 1), Layout(4, 2, True, "none", 1), Layout(2, 4, True, "none", 1)):
-        mesh = plan_compile.partitioner(layout, jax.devices()[:8])
+    sizes = compiled_step.StateSizes(training)
+    for layout in (
+        MeshLayout(8, 1, False, "none", 1),
+        MeshLayout(4, 2, True, "none", 1),
+        MeshLayout(2, 4, True, "none", 1),
+    ):
+        mesh = compiled_step.partitioner(layout, jax.devices()[:8])
         made = small.make_trainer(training.with_layers("none").model, mesh)
         shapes = made.sharded_state_shapes()
         memory = sizes.memory(layout)
-        assert memory.parameters == plan_compile._local_bytes(shapes.params)
-        assert memory.optimizer == plan_compile._local_bytes(shapes.opt_state)
+        assert memory.parameters == compiled_step._local_bytes(shapes.params)
+        assert memory.optimizer == compiled_step._local_bytes(shapes.opt_state)
 
 
 def test_memory_adds_up():
     memory = Memory(parameters=2.0, optimizer=1.0, peak=10.0)
     assert (memory.needed, memory.temporary) == (10.0, 7.0)
     assert Memory(2.0, 1.0, refused=50.0).needed == 50.0
-    assert plan_compile._needed(
+    assert compiled_step._needed(
         "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (35.51G) exceeds "
         "available HBM (30.75G)."
     ) == pytest.approx(35.51 * GIB)
@@ -126,17 +132,18 @@ def test_memory_adds_up():
 
 
 def test_candidates_divide():
-    layouts = list(plan_layouts.candidates(dataclasses.replace(BASE_WORK, sizes=BASE | {"num_heads": 6}), V4_8))
+    layouts = list(mesh_layouts.candidates(dataclasses.replace(BASE_WORK, sizes=BASE | {"num_heads": 6}), V4_8))
     assert {layout.model for layout in layouts} == {1, 2}
     assert all(128 % (layout.data * layout.microbatches) == 0 for layout in layouts)
-    assert Layout(2, 2, True, "minimal", 4) in layouts
+    assert MeshLayout(2, 2, True, "minimal", 4) in layouts
     assert not any(layout.fsdp and layout.data == 1 for layout in layouts)
 
 
 def _guesses(*gib):
-    layouts = [Layout(4, 1, False, "none", 2**i) for i in range(len(gib))]
+    layouts = [MeshLayout(4, 1, False, "none", 2**i) for i in range(len(gib))]
     return [
-        plan_choice.Estimate(x, Memory(GIB, 0.0, n * GIB), i) for i, (x, n) in enumerate(zip(layouts, gib, strict=True))
+        layout_choice.LayoutCost(x, Memory(GIB, 0.0, n * GIB), i)
+        for i, (x, n) in enumerate(zip(layouts, gib, strict=True))
     ]
 
 
@@ -148,33 +155,34 @@ def test_the_fastest_that_the_compiler_lets_through_is_chosen():
         return Memory(GIB, 0.0, refused=40 * GIB) if layout.microbatches == 2 else Memory(GIB, 0.0, 15 * GIB)
 
     # 40 GiB is not tried. What was thought to need 20 needs twice as much, so 18 is not tried either.
-    choice = plan_choice.choose(_guesses(40, 20, 18, 10), V4_8, compile_layout)
+    choice = layout_choice.choose(_guesses(40, 20, 18, 10), V4_8, compile_layout)
     assert compiled == [2, 8]
     assert choice.layout.microbatches == 8
     assert choice.compiled
-    assert plan_choice.choose(_guesses(40, 20), V4_8, None).layout.microbatches == 2
-    assert plan_choice.choose(_guesses(40, 35), V4_8, None) is None
+    assert layout_choice.choose(_guesses(40, 20), V4_8, None).layout.microbatches == 2
+    assert layout_choice.choose(_guesses(40, 35), V4_8, None) is None
 
 
 def test_one_tenth_is_kept_free():
-    assert plan_choice.fits(Memory(0, 0, 27.6 * GIB), V4_8)
-    assert not plan_choice.fits(Memory(0, 0, 27.8 * GIB), V4_8)
+    assert layout_choice.fits(Memory(0, 0, 27.6 * GIB), V4_8)
+    assert not layout_choice.fits(Memory(0, 0, 27.8 * GIB), V4_8)
 
 
 def test_small_batches_are_split_and_large_models_sharded():
-    state = plan_compile.StateSizes(_training())  # whose sizes do not matter here
+    state = compiled_step.StateSizes(_training())  # whose sizes do not matter here
     times = {
-        layout: plan_layouts.relative_seconds(XL_WORK, layout, topologies.find("v4-32"), parameters * GIB)
+        layout: time_estimate.relative_seconds(XL_WORK, layout, topologies.find("v4-32"), parameters * GIB)
         for layout, parameters in {
-            Layout(16, 1, True, "minimal", 1): 0.66,
-            Layout(16, 1, True, "full", 1): 0.66,
-            Layout(16, 1, True, "minimal", 8): 0.66,
-            Layout(4, 4, True, "minimal", 1): 0.66,
+            MeshLayout(16, 1, True, "minimal", 1): 0.66,
+            MeshLayout(16, 1, True, "full", 1): 0.66,
+            MeshLayout(16, 1, True, "minimal", 8): 0.66,
+            MeshLayout(4, 4, True, "minimal", 1): 0.66,
         }.items()
     }
-    assert min(times, key=times.get) == Layout(16, 1, True, "minimal", 1)
+    assert min(times, key=times.get) == MeshLayout(16, 1, True, "minimal", 1)
     assert (
-        state.memory(Layout(4, 1, True, "none", 1)).parameters < state.memory(Layout(4, 1, False, "none", 1)).parameters
+        state.memory(MeshLayout(4, 1, True, "none", 1)).parameters
+        < state.memory(MeshLayout(4, 1, False, "none", 1)).parameters
     )
 
 
@@ -197,7 +205,7 @@ def test_what_does_not_fit_says_what_would(capsys, monkeypatch):
 
 
 def test_a_layout_that_cannot_be_is_said(capsys):
-    made = _planner(_training(batch_size=12), Layout(0, 8, False, "none", 1))
+    made = _planner(_training(batch_size=12), MeshLayout(0, 8, False, "none", 1))
     made.report(V4_8, compiled=False)
     assert "as configured: cannot be: PjitPartitioner.num_partitions = 8 does not divide the 4 devices" in (
         capsys.readouterr().out
@@ -206,11 +214,11 @@ def test_a_layout_that_cannot_be_is_said(capsys):
 
 def test_what_was_compiled_is_kept(tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr(plan_compile, "devices_of", lambda topology: jax.devices()[:4])
-    monkeypatch.setattr(plan_compile, "compile_step", lambda *args: calls.append(args) or Memory(1.0, 2.0, 3.0))
+    monkeypatch.setattr(compiled_step, "devices_of", lambda topology: jax.devices()[:4])
+    monkeypatch.setattr(compiled_step, "compile_step", lambda *args: calls.append(args) or Memory(1.0, 2.0, 3.0))
     for _ in range(2):
         made = _planner(_training(), record=tmp_path / "record.jsonl")
-        assert made.compile(Layout(4, 1, False, "full", 2), V4_8) == Memory(1.0, 2.0, 3.0)
+        assert made.compile(MeshLayout(4, 1, False, "full", 2), V4_8) == Memory(1.0, 2.0, 3.0)
     assert len(calls) == 1
 
 
@@ -218,9 +226,10 @@ def test_gin_lines_make_the_layout():
     # In a process of its own, as users have it: gin forgets no name that another file has registered.
     code = f"""
 import gin
-from limba import gin_utils, partitioning
+from limba.gin_config import gin_files as gin_utils
+from limba.partitioning import meshes as partitioning
 given = ["MIXTURE_OR_TASK_NAME='x'", "TASK_FEATURE_LENGTHS={{'inputs': 8}}", "MODEL_DIR='x'", "DROPOUT_RATE=0.0"]
-lines = {Layout(4, 2, True, "minimal", 2).gin_lines()}
+lines = {MeshLayout(4, 2, True, "minimal", 2).gin_lines()}
 files = ["t5x/examples/t5/t5_1_1/tiny.gin", "t5x/configs/runs/pretrain.gin"]
 gin_utils.parse_gin_flags(files, [*given, "TRAIN_STEPS=1", *lines])
 bound = gin.get_bindings(partitioning.PjitPartitioner)
@@ -237,36 +246,37 @@ print(bound["num_partitions"], *map(gin.query_parameter, ("trainer.Trainer.num_m
         (["x.gin"], "give --topology: one of v2-8"),
         (["--topology", "v4-8"], "give a model and a run"),
         (["--topology", "v4-8", "--mfu", "40", "x.gin"], "--mfu is 40"),
-        (["--topology", "v4-9", "x.gin"], "is none that is known; there are v4-8"),
+        (["--topology", "v4-9", "x.gin"], "is not known; there are v4-8"),
     ],
 )
 def test_wrong_flags_are_refused_before_anything_is_read(arguments, message, capsys):
     with pytest.raises((SystemExit, ValueError)) as error:
-        plan.main(arguments)
+        command.main(arguments)
     assert message in f"{capsys.readouterr().err} {error.value}"
 
 
 def test_without_the_compiler_the_message_has_the_command(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'limba\[plan\]'"):
-        plan_compile.check_compiler()
+        compiled_step.check_compiler()
 
 
 # ------------------------------------------------- compiled for a TPU -------------------------------------------------
 
 _COMPILE = """
-from limba import plan
+from limba.plan import command as plan
 plan.prepare_environment()
-from limba import partitioning, plan_compile, topologies
-from limba.plan_layouts import Layout
+from limba.partitioning import meshes as partitioning
+from limba.plan import compiled_step as plan_compile, topologies
+from limba.plan.mesh_layouts import MeshLayout
 from tests.limba import small
-from tests.limba.test_plan import _planner, _training
+from tests.limba.plan.test_command import _planner, _training
 
 made = _planner(_training(batch_size=32, dtype="bfloat16", emb_dim=256, num_heads=4))
 for name, model, slices in (("v5e-16", 2, 1), ("v4-8", 1, 2)):
     topology = topologies.find(name, slices)
     data = topology.num_devices // slices // model
-    layout = Layout(data, model, True, "minimal", 1, slices)
+    layout = MeshLayout(data, model, True, "minimal", 1, slices)
     mesh = plan_compile.partitioner(layout, plan_compile.devices_of(topology))
     memory = made.compile(layout, topology)
     print(dict(mesh.mesh.shape), memory.parameters == made.state.memory(layout).parameters, memory.peak)

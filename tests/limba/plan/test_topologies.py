@@ -1,6 +1,6 @@
 import pytest
 
-from limba import topologies
+from limba.plan import topologies
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_memory_of_a_gpu_is_what_jax_takes_of_it(monkeypatch):
     [("v4-33", "v4-32"), ("v4_32", "v4-32"), ("v5e", "v5e-16"), ("h100", "h100-8"), ("a10-8", "a100-8")],
 )
 def test_another_name_is_answered_with_the_nearest(name, named):
-    with pytest.raises(ValueError, match=f"--topology {name} is none that is known; there are .*{named}"):
+    with pytest.raises(ValueError, match=f"--topology {name} is not known; there are .*{named}"):
         topologies.find(name)
 
 

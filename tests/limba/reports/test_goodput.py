@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from limba import goodput
-from limba.goodput import Attempt, Goodput
+from limba.reports import goodput
+from limba.reports.goodput import Attempt, Goodput
 
 
 def test_restarts_and_lost_steps_are_counted():

@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 
-from limba import results_table
+from limba.reports import results_table
 
 
 def _row(step, task="a", **metrics):

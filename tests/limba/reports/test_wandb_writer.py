@@ -8,11 +8,11 @@ import pytest
 import wandb
 from wandb.proto import wandb_internal_pb2
 
-from limba.wandb_writer import WandbWriter, gin_values
+from limba.reports.wandb_writer import WandbWriter, gin_values
 
 GIN = """
 from __gin__ import dynamic_registration
-from limba import trainer
+from limba.training import trainer
 BATCH_SIZE = 8
 MODEL = @models.EncoderDecoderModel()
 train/data.DatasetConfig.batch_size = %BATCH_SIZE

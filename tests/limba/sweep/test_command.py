@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import yaml
 
-from limba import sweep, sweep_commands, sweep_file, sweep_report, sweep_trials
+from limba.sweep import command as sweep
+from limba.sweep import sweep_file, sweep_report, trial_command, trial_folders
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TRIAL = ["${interpreter}", str(Path(__file__).with_name("sweep_trial.py")), "${trial_dir}", "${args_no_hyphens}"]
 LOSS = {"name": "training_eval/t/loss", "goal": "minimize"}
 
@@ -112,7 +113,7 @@ def test_several_at_once_with_a_device_each_and_a_random_search(tmp_path):
     )
     folder = tmp_path / "sweep"
     # One that could not begin, such as bayes without Optuna, leaves nothing that is in the way.
-    sweep_trials.SweepFolder(folder, {"method": "bayes"}).close()
+    trial_folders.SweepFolder(folder, {"method": "bayes"}).close()
     assert sweep.main([str(file), "--dir", str(folder)]) == 0
     loaded, _ = sweep_file.load(file)
     assert loaded.parallel == 2
@@ -145,17 +146,17 @@ def test_the_bayesian_search_finds_the_valley(tmp_path):
         },
     )
     loaded, _ = sweep_file.load(file)
-    from limba.sweep_proposals import propose
+    from limba.sweep.proposals import propose
 
     trials = []
     for number in range(25):
         values = propose(loaded, trials)
         assert 1e-5 <= values["rate"] <= 1e-3 and values["n"] in (1, 2, 3, 4) and values["fixed"] == 7
-        trials.append(sweep_trials.Trial(number, values, tmp_path, "done", value=(values["x"] - 3) ** 2))
+        trials.append(trial_folders.Trial(number, values, tmp_path, "done", value=(values["x"] - 3) ** 2))
     losses = [t.value for t in trials]
     assert np.median(losses[15:]) < np.median(losses[:10]) / 3
     assert propose(loaded, trials[:5]) == trials[5].parameters
-    running = [*trials[:5], sweep_trials.Trial(5, trials[5].parameters, tmp_path, "running")]
+    running = [*trials[:5], trial_folders.Trial(5, trials[5].parameters, tmp_path, "running")]
     assert propose(loaded, running) != trials[5].parameters
 
 
@@ -171,10 +172,10 @@ def test_a_first_trial_that_fails_ends_it_and_can_be_tried_again(tmp_path):
 
 
 def test_a_metric_that_is_not_measured_is_named(tmp_path):
-    trial = sweep_trials.Trial(0, {}, tmp_path, attempts=1)
+    trial = trial_folders.Trial(0, {}, tmp_path, attempts=1)
     trial.model_dir.mkdir()
     (trial.model_dir / "metrics.jsonl").write_text('{"step": 1, "dataset": "train", "loss": 2.0}\n')
-    sweep_trials.conclude(trial, 0, "train/los", False)
+    trial_folders.conclude(trial, 0, "train/los", False)
     assert trial.status == "failed" and trial.error == "it measured no train/los; it has train/loss"
 
 
@@ -182,11 +183,11 @@ def test_the_best_measurement_has_a_checkpoint(tmp_path):
     lines = [{"step": s, "dataset": "training_eval/t", "accuracy": a} for s, a in ((2, 0.5), (4, 0.9), (6, 0.7))]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     metric = "training_eval/t/accuracy"
-    assert sweep_trials.best_measurement(tmp_path, metric, True) == (4, 0.9)
+    assert trial_folders.best_measurement(tmp_path, metric, True) == (4, 0.9)
     for step in (2, 6):  # that of step 4 was not kept
         (tmp_path / f"checkpoint_{step}").mkdir()
-    assert sweep_trials.best_measurement(tmp_path, metric, True) == (6, 0.7)
-    assert sweep_trials.best_measurement(tmp_path, metric, False) == (2, 0.5)
+    assert trial_folders.best_measurement(tmp_path, metric, True) == (6, 0.7)
+    assert trial_folders.best_measurement(tmp_path, metric, False) == (2, 0.5)
 
 
 TRAIN = {
@@ -209,13 +210,13 @@ def test_commands_here_under_slurm_and_of_agents(tmp_path, capsys, monkeypatch):
         *("--gin.OPTIMIZER=@optimizers.adamw()", "--gin.KIND='a b'", "--gin.MODEL_DIR='/sweeps/0001/run'"),
     ]
     limba = [sys.executable, "-m", "limba"]
-    command = sweep_commands.trial_command(loaded, values, folder)
+    command = trial_command.trial_command(loaded, values, folder)
     assert command == [*limba, "train", "--gin_file=gin/recipes/quickstart.gin", *options]
 
     file.write_text(yaml.safe_dump(TRAIN | {"slurm": ["--gpus-per-node=1"], "program": "limba train"}, sort_keys=False))
     loaded, _ = sweep_file.load(file)
     submit = ["sbatch", "--wait", "--job-name=limba-s-0001", "--dependency=singleton", "--gpus-per-node=1"]
-    command = sweep_commands.trial_command(loaded, values, folder)
+    command = trial_command.trial_command(loaded, values, folder)
     assert command == [*submit, "launch/slurm.sbatch", "gin/recipes/quickstart.gin", *options]
 
     hf = {k: v for k, v in TRAIN.items() if not k.startswith("gin")} | {"program": "run c.json"}
@@ -272,7 +273,7 @@ def test_a_file_of_wandb_as_it_is(tmp_path):
     assert (rate.low, rate.high, rate.distribution) == (1e-5, 1e-3, "uniform")
     assert kind.values == ("constant_with_warmup", "linear", "cosine") and dataset.values == ("sst2",)
     assert loaded.maximize and loaded.project == "T5 Evaluation"
-    command = sweep_commands.trial_command(loaded, {"learning_rate": 1e-4, "dataset_name": "sst2"}, tmp_path)
+    command = trial_command.trial_command(loaded, {"learning_rate": 1e-4, "dataset_name": "sst2"}, tmp_path)
     assert command == ["accelerate", "launch", "fine_tune_t5.py", "--learning_rate=0.0001", "--dataset_name=sst2"]
 
 
@@ -342,7 +343,7 @@ def test_ranks_in_the_table(tmp_path):
     file = tmp_path / "s.yaml"
     file.write_text(yaml.safe_dump(TRAIN, sort_keys=False))
     loaded, _ = sweep_file.load(file)
-    make = lambda n, status, value: sweep_trials.Trial(n, {"BATCH_SIZE": n}, tmp_path, status, 1, value, 5)  # noqa: E731
+    make = lambda n, status, value: trial_folders.Trial(n, {"BATCH_SIZE": n}, tmp_path, status, 1, value, 5)  # noqa: E731
     trials = [make(0, "done", 2.0), make(1, "failed", None), make(2, "done", 1.0), make(3, "done", 1.0)]
     lines = sweep_report.table(loaded, trials).splitlines()
     assert [line.split()[0] for line in lines] == ["trial", "2", "3", "0", "1"]
@@ -352,10 +353,10 @@ def test_ranks_in_the_table(tmp_path):
 TINY = """
 from __gin__ import dynamic_registration
 import seqio
-from limba import checkpoints
-from limba import schedules
+from limba.checkpoints import checkpointing as checkpoints
+from limba.optimizers import schedules
 from limba import train as train_script
-from tasks import masked_text
+from tasks.pretraining import masked_text
 
 include 'gin/models/t5_1_1/tiny.gin'
 include 'gin/runs/pretrain.gin'

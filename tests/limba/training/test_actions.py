@@ -1,8 +1,8 @@
 import jax.numpy as jnp
 import pytest
 
-from limba import actions
-from limba.actions import ActionMode, DropOnPlateauAction, EarlyStoppingAction, TerminateOnNanAction
+from limba.training import actions
+from limba.training.actions import ActionMode, DropOnPlateauAction, EarlyStoppingAction, TerminateOnNanAction
 
 # mode, patience, atol, rtol, values, and the measurement at which T5X's EarlyStoppingAction ended training.
 T5X_DECISIONS = [

@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks import parity
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 KITS = sorted(path.stem for path in GOLDEN.glob("*.gin"))
 
 

@@ -12,42 +12,36 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from limba import (
-    actions,
-    adafactor,
-    checkpoints,
-    evaluation,
-    goodput,
-    metrics,
-    models,
-    trainer,
-    training_loop,
-    watchdog,
-    writers,
-)
-from limba.data import DatasetConfig
-from limba.schedules import create_learning_rate_scheduler
+from limba import models
+from limba.checkpoints import checkpointing
+from limba.data.contract import DatasetConfig
+from limba.inference import evaluation
+from limba.models import metrics
+from limba.optimizers import adafactor
+from limba.optimizers.schedules import create_learning_rate_scheduler
+from limba.reports import goodput, writers
 from limba.train import train
-from limba.training_evaluation import _CountedBatches
-from limba.weight_metrics import WeightMetricsComputer
+from limba.training import actions, loop, trainer
+from limba.training.periodic_evaluation import _CountedBatches
+from limba.training.weight_metrics import WeightMetricsComputer
+from limba.workers import watchdog
 from tests.limba import event_files, small
 
 LENGTHS = {"inputs": 16, "targets": 8}
-Trainer = functools.partial(trainer.Trainer, learning_rate_fn=create_learning_rate_scheduler("constant", 0.01))
 
 
 def _train(model_dir, total_steps=4, model=None, save=None, restore=None, **options):
     """`train()` on the counter stream of `small`, evaluating every second step on two fixed batches of two tasks."""
     batches = [small.batch(100), small.batch(101)]
     arguments = {
-        "model": model or small.model(dropout_rate=0.1, **small.TINY),
+        "model": model or small.tiny_model(),
         "train_dataset_cfg": DatasetConfig("counter", LENGTHS, "train", 8, seed=0),
         "train_eval_dataset_cfg": DatasetConfig("counter", LENGTHS, "validation", 8, seed=0),
-        "checkpoint_cfg": checkpoints.CheckpointConfig(
-            save=save or checkpoints.SaveCheckpointConfig(period=100), restore=restore
+        "checkpoint_cfg": checkpointing.CheckpointConfig(
+            save=save or checkpointing.SaveCheckpointConfig(period=100), restore=restore
         ),
         "partitioner": small.partitioner(),
-        "trainer_cls": Trainer,
+        "trainer_cls": small.SharedTrainer,
         "model_dir": str(model_dir),
         "total_steps": total_steps,
         "eval_period": 2,
@@ -115,7 +109,7 @@ def test_tensorboard_has_the_tags_of_t5x(tmp_path, predictions):
     averages = {"mean/accuracy": ["a", "b"]}
     _train(
         tmp_path,
-        trainer_cls=functools.partial(Trainer, weight_metrics_computer=WeightMetricsComputer()),
+        trainer_cls=functools.partial(small.SharedTrainer, weight_metrics_computer=WeightMetricsComputer()),
         training_eval_average_metrics=averages,
         infer_eval_average_metrics=averages,
         run_eval_before_training=True,
@@ -164,7 +158,7 @@ def test_an_action_of_every_mode_ends_training_with_a_checkpoint(
             tmp_path, 9, actions={mode: [action]}, concurrent_metrics=concurrent_metrics, **predictions
         )
     assert last == int(state.step) == step
-    assert checkpoints.checkpoint_steps(tmp_path) == [step]
+    assert checkpointing.checkpoint_steps(tmp_path) == [step]
     assert [s for s, _ in action.seen] == seen
     metrics = action.seen[-1][1]
     assert "loss" in metrics["train"] if mode == "TRAIN" else "accuracy" in metrics["a"]
@@ -197,7 +191,7 @@ def test_epochs_are_counted_once_and_trained_from_the_initial_checkpoint_on(tmp_
         for _ in range(2):  # 24 rows are 3 steps; a run that is done is done
             step, _ = _train(tmp_path, total_steps=0, epochs=0.5)
             assert step == 2
-    assert checkpoints.load_run_info(tmp_path)["rows_per_epoch"] == 24
+    assert checkpointing.load_run_info(tmp_path)["rows_per_epoch"] == 24
     assert caplog.text.count("0.5 epochs of 24 rows in batches of 8 are 2 steps.") == 2
 
 
@@ -220,7 +214,7 @@ def test_skipped_nan_updates_do_not_end_a_run(tmp_path, caplog):
 
 def test_relative_steps_count_from_the_initial_checkpoint_and_survive_a_restart(tmp_path):
     _train(tmp_path / "first", 3)
-    restore = checkpoints.RestoreCheckpointConfig(path=str(tmp_path / "first" / "checkpoint_3"), mode="specific")
+    restore = checkpointing.RestoreCheckpointConfig(path=str(tmp_path / "first" / "checkpoint_3"), mode="specific")
     with pytest.raises(ValueError, match=r"TRAIN_STEPS\) is 2, and the initial checkpoint is at step 3"):
         _train(tmp_path / "less", 2, restore=restore)
 
@@ -231,10 +225,10 @@ def test_relative_steps_count_from_the_initial_checkpoint_and_survive_a_restart(
         raise Killed
 
     options = {"total_steps": 0, "relative_steps": 4, "restore": restore}
-    save = checkpoints.SaveCheckpointConfig(period=100, checkpoint_steps=[5])
+    save = checkpointing.SaveCheckpointConfig(period=100, checkpoint_steps=[5])
     with pytest.raises(Killed):
         _train(tmp_path / "second", save=save, actions={"TRAIN_EVAL": [_KillAfter(5, kill)]}, **options)
-    assert checkpoints.checkpoint_steps(tmp_path / "second") == [5]
+    assert checkpointing.checkpoint_steps(tmp_path / "second") == [5]
     assert _train(tmp_path / "second", **options)[0] == 7
 
 
@@ -265,12 +259,12 @@ def test_statistics_are_written_at_the_shortest_period(tmp_path):
 
 
 def test_a_run_that_saves_nothing(tmp_path):
-    step, _ = _train(tmp_path, checkpoint_cfg=checkpoints.CheckpointConfig(save=None, restore=None))
-    assert step == 4 and checkpoints.checkpoint_steps(tmp_path) == []
+    step, _ = _train(tmp_path, checkpoint_cfg=checkpointing.CheckpointConfig(save=None, restore=None))
+    assert step == 4 and checkpointing.checkpoint_steps(tmp_path) == []
 
 
 def test_the_classic_format_is_resumed_exactly(tmp_path):
-    save = checkpoints.SaveCheckpointConfig(period=2)
+    save = checkpointing.SaveCheckpointConfig(period=2)
     _, whole = _train(tmp_path / "whole", 4, save=save)
     for total_steps in (2, 4):
         _, parts = _train(tmp_path / "parts", total_steps, save=save, use_orbax=False)
@@ -440,7 +434,7 @@ def test_what_was_trained_before_the_data_broke_is_saved(tmp_path):
     _train(tmp_path / "whole", total_steps=4)
     with pytest.raises(RuntimeError, match="Shard 7 cannot be read"):
         _train(tmp_path / "broken", total_steps=4, get_dataset_fn=lambda *_: _BreaksAt(3))
-    assert checkpoints.checkpoint_steps(tmp_path / "broken") == [3]
+    assert checkpointing.checkpoint_steps(tmp_path / "broken") == [3]
     _train(tmp_path / "broken", total_steps=4)
     losses = [[line["loss"] for line in _lines(tmp_path / run, "train")] for run in ("whole", "broken")]
     assert len(losses[0]) == 4 and losses[0] == losses[1]
@@ -459,7 +453,7 @@ def test_a_run_that_waits_for_data_in_vain_saves_and_ends(tmp_path, monkeypatch,
     with pytest.raises(RuntimeError, match="Shard 7 cannot be read"):
         _train(tmp_path, get_dataset_fn=lambda *_: _BreaksAt(2, lambda: is_over.wait(60)), watchdog_cfg=config)
     assert ended == [watchdog.HUNG_EXIT_CODE]
-    assert checkpoints.checkpoint_steps(tmp_path) == [2]
+    assert checkpointing.checkpoint_steps(tmp_path) == [2]
     assert "No batch came for step 3; step 2 is saved." in caplog.text
     assert "Step 3 has taken" in caplog.text and "in __next__" in caplog.text
 
@@ -482,5 +476,5 @@ def test_goodput_is_written_and_goes_on_after_a_restart(tmp_path, caplog):
 @pytest.mark.parametrize(("factor", "shown"), [(None, 0.25), (100.0, 0.25), ("NUM_REAL_TARGET_TOKENS", 3.0)])
 def test_the_loss_of_the_bar_is_that_of_a_target_token(factor, shown):
     measured = {"loss": metrics.per_step(3.0), "loss_per_nonpadding_target_token": metrics.Ratio(3.0, 12.0)}
-    assert training_loop.shown_loss(measured, small.model(loss_normalizing_factor=factor)) == shown
-    assert training_loop.shown_loss(measured, object()) == 0.25  # a model of a user's own
+    assert loop.shown_loss(measured, small.model(loss_normalizing_factor=factor)) == shown
+    assert loop.shown_loss(measured, object()) == 0.25  # a model of a user's own

@@ -12,9 +12,13 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from limba import adafactor, models, network, partitioning, schedules, trainer
+from limba import models
+from limba.network import t5
+from limba.optimizers import adafactor, schedules
+from limba.partitioning import meshes
+from limba.training import trainer
 
-GOLDEN = np.load(Path(__file__).parent / "golden" / "t5x_reference.npz")
+GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "t5x_reference.npz")
 STEPS = 30
 
 
@@ -30,7 +34,7 @@ class _Vocabulary:
 
 @pytest.fixture(scope="module")
 def run():
-    config = network.T5Config(
+    config = t5.T5Config(
         vocab_size=4224,
         emb_dim=128,
         num_heads=4,
@@ -42,12 +46,10 @@ def run():
         dropout_rate=0.0,
     )
     optimizer = adafactor.Adafactor(logical_factor_rules=adafactor.standard_logical_factor_rules())
-    model = models.EncoderDecoderModel(
-        network.Transformer(config), _Vocabulary(), _Vocabulary(), optimizer, z_loss=1e-4
-    )
+    model = models.EncoderDecoderModel(t5.Transformer(config), _Vocabulary(), _Vocabulary(), optimizer, z_loss=1e-4)
     made = trainer.Trainer(
         model,
-        partitioning.PjitPartitioner(devices=jax.devices()[:1]),
+        meshes.PjitPartitioner(devices=jax.devices()[:1]),
         schedules.create_learning_rate_scheduler("constant * rsqrt_decay", 1.0, 10_000),
     )
     state = made.new_state(jax.random.split(jax.random.key(42))[0])

@@ -3,7 +3,9 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from limba import partitioning, schedules, trainer
+from limba.optimizers import schedules
+from limba.partitioning import meshes
+from limba.training import trainer
 from tests.limba import small
 
 
@@ -38,13 +40,13 @@ def on_one_device(initial):
 @pytest.mark.parametrize(
     ("num_partitions", "rules"),
     [
-        (1, partitioning.standard_logical_axis_rules()),
-        (2, partitioning.standard_logical_axis_rules()),
-        (4, partitioning.standard_logical_axis_rules()),
-        (1, partitioning.fsdp_logical_axis_rules()),
-        (2, partitioning.fsdp_logical_axis_rules()),
-        (2, partitioning.standard_logical_axis_rules(2, 2)),
-        (4, partitioning.standard_logical_axis_rules(2, 1)),
+        (1, meshes.standard_logical_axis_rules()),
+        (2, meshes.standard_logical_axis_rules()),
+        (4, meshes.standard_logical_axis_rules()),
+        (1, meshes.fsdp_logical_axis_rules()),
+        (2, meshes.fsdp_logical_axis_rules()),
+        (2, meshes.standard_logical_axis_rules(2, 2)),
+        (4, meshes.standard_logical_axis_rules(2, 1)),
     ],
 )
 def test_eight_devices_train_as_one(on_one_device, initial, num_partitions, rules):
@@ -56,7 +58,7 @@ def test_eight_devices_train_as_one(on_one_device, initial, num_partitions, rule
 def test_fsdp_with_a_model_axis_and_scanned_layers_trains_as_one_device():
     """Adafactor's statistics of a stack are factored by its logical axes, and lie on every device."""
     model = small.model(scan_layers=True, remat_policy="minimal")
-    mesh = small.partitioner(8, 2, partitioning.fsdp_logical_axis_rules())
+    mesh = small.partitioner(8, 2, meshes.fsdp_logical_axis_rules())
     sharded = small.make_trainer(model, mesh, num_microbatches=2)
     alone = small.make_trainer(model)
     initial = jax.device_get(alone.new_state(jax.random.key(0)))
@@ -64,13 +66,13 @@ def test_fsdp_with_a_model_axis_and_scanned_layers_trains_as_one_device():
 
 
 def test_slices_train_as_one_device(on_one_device, initial):
-    slices = partitioning.PjitPartitioner(ici_mesh_shape=(2, 2, 2), dcn_mesh_shape=(1, 1, 1), devices=jax.devices()[:8])
+    slices = meshes.PjitPartitioner(ici_mesh_shape=(2, 2, 2), dcn_mesh_shape=(1, 1, 1), devices=jax.devices()[:8])
     trainer = small.make_trainer(partitioner_=slices)
     _assert_same(_loss_and_params_after_two_steps(trainer, initial), on_one_device)
 
 
 def test_rules_really_shard():
-    trainer = small.make_trainer(partitioner_=small.partitioner(8, 2, partitioning.fsdp_logical_axis_rules()))
+    trainer = small.make_trainer(partitioner_=small.partitioner(8, 2, meshes.fsdp_logical_axis_rules()))
     state = trainer.new_state(jax.random.key(0))
     kernel = state.params["encoder"]["layers_0"]["mlp"]["wi_0"]["kernel"]
     assert kernel.shape == (128, 128)
@@ -155,7 +157,7 @@ def test_dropout_is_a_function_of_seed_and_step():
         (lambda: small.partitioner(8).check_batch_size(16, "batch_size", 4), ["16", "microbatches", "multiple of 32"]),
         (lambda: small.partitioner(8, 8).check_heads(6), ["num_heads is 6", "size 8"]),
         (lambda: small.make_trainer(small.model(mlp_dim=100), small.partitioner(8, 8)), ["mlp", "100", "size 8"]),
-        (lambda: partitioning.standard_logical_axis_rules(3), ["1 or 2"]),
+        (lambda: meshes.standard_logical_axis_rules(3), ["1 or 2"]),
     ],
 )
 def test_meshes_that_cannot_work_are_refused(call, words):

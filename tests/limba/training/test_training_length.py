@@ -3,8 +3,8 @@ import itertools
 import numpy as np
 import pytest
 
-from limba import epochs
-from limba.data import DatasetConfig
+from limba.data.contract import DatasetConfig
+from limba.training import training_length
 
 CONFIG = DatasetConfig("mixed", {"inputs": 4, "targets": 4}, "train", 8, shuffle=True, num_readers=4)
 
@@ -21,7 +21,7 @@ def _count(sets, **options):
         assert feature_converter_cls == "converter"
         return sets
 
-    return epochs.count_rows(CONFIG, get_dataset, "converter", **options)
+    return training_length.count_rows(CONFIG, get_dataset, "converter", **options)
 
 
 def test_rows_of_all_tasks_are_counted_without_what_fills_up():
@@ -32,7 +32,7 @@ def test_rows_of_all_tasks_are_counted_without_what_fills_up():
 
 @pytest.mark.parametrize(("number", "rows", "steps"), [(3, 16, 6), (0.5, 16, 1), (1, 17, 3), (2.5, 100, 32)])
 def test_the_last_batch_is_whole(number, rows, steps):
-    assert epochs.steps_of(number, rows, 8) == steps
+    assert training_length.steps_of(number, rows, 8) == steps
 
 
 def test_what_has_no_end_and_what_is_empty():
@@ -49,4 +49,34 @@ def test_what_has_no_end_and_what_is_empty():
 )  # fmt: skip
 def test_numbers_that_are_none(number, relative_steps, words):
     with pytest.raises(ValueError, match=words):
-        epochs.check_epochs(number, relative_steps)
+        training_length.check_epochs(number, relative_steps)
+
+
+def _length(total_steps=10, relative_steps=None, epochs=None, first_step=4, resumed=False, record=None):
+    return training_length.find_length(
+        total_steps, relative_steps, epochs, first_step, resumed, record or {}, 8, count=lambda: 24
+    )
+
+
+_RECORD = {"initial_step": 4, "rows_per_epoch": 16}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, (4, 10, None)),
+        ({"relative_steps": 5}, (4, 9, None)),
+        ({"relative_steps": 5, "first_step": 7, "resumed": True, "record": _RECORD}, (4, 9, None)),
+        ({"epochs": 2}, (4, 10, 24)),
+        ({"epochs": 2, "first_step": 6, "resumed": True, "record": _RECORD}, (4, 8, 16)),
+        ({"first_step": 12, "resumed": True}, (12, 10, None)),
+    ],
+)  # fmt: skip
+def test_a_resumed_run_ends_where_it_would_have_ended(given, expected):
+    length = _length(**given)
+    assert (length.initial_step, length.total_steps, length.rows_per_epoch) == expected
+
+
+def test_an_initial_checkpoint_beyond_the_end():
+    with pytest.raises(ValueError, match=r"train\.total_steps .* is 10, and the initial checkpoint is at step 12"):
+        _length(first_step=12)

@@ -2,8 +2,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba.train_state import TrainState
-from limba.weight_metrics import WeightMetricsComputer
+from limba.checkpoints.train_state import TrainState
+from limba.training.weight_metrics import WeightMetricsComputer
 
 # T5X's WeightMetricsComputer on the trees below.
 T5X = {

@@ -1,4 +1,4 @@
-"""How a process finds out that it is one of many, and the roll call. Real joining is in test_many_processes."""
+"""The settings of a cluster, the roll call, and the exchange of values. test_many_processes joins real workers."""
 
 import concurrent.futures
 import json
@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from limba import distributed
-from limba.distributed import MissingWorkerError, Place
+from limba.workers import distributed
+from limba.workers.distributed import ClusterSettings, MissingWorkerError
 
 ALONE = {"TPU_SKIP_MDS_QUERY": "1"}
 LIMBA = {
@@ -21,23 +21,23 @@ SLURM = {
 
 
 def test_alone():
-    assert distributed.find_place({}, environ=ALONE) is None
-    assert distributed.find_place({}, environ=ALONE | SLURM | {"SLURM_NTASKS": "1"}) is None
+    assert distributed.find_cluster({}, environ=ALONE) is None
+    assert distributed.find_cluster({}, environ=ALONE | SLURM | {"SLURM_NTASKS": "1"}) is None
     assert (
-        distributed.find_place({}, environ=ALONE | LIMBA | {"LIMBA_PROCESS_COUNT": "1", "LIMBA_PROCESS_INDEX": "0"})
+        distributed.find_cluster({}, environ=ALONE | LIMBA | {"LIMBA_PROCESS_COUNT": "1", "LIMBA_PROCESS_INDEX": "0"})
         is None
     )
 
 
 def test_flags_come_before_variables_and_variables_before_slurm(monkeypatch):
     flags = {"coordinator_address": "h:1", "process_count": 2, "process_index": 1}
-    assert distributed.find_place(flags, is_told=True, environ=LIMBA) == Place("h:1", 2, 1)
-    assert distributed.find_place({}, environ=LIMBA | SLURM) == Place("10.0.0.1:1234", 4, 2)
+    assert distributed.find_cluster(flags, required=True, environ=LIMBA) == ClusterSettings("h:1", 2, 1)
+    assert distributed.find_cluster({}, environ=LIMBA | SLURM) == ClusterSettings("10.0.0.1:1234", 4, 2)
     for name, value in SLURM.items():  # JAX reads them itself
         monkeypatch.setenv(name, value)
     # The port is the job's number modulo 4096, above 61440.
-    assert distributed.find_place({}, environ=ALONE | SLURM) == Place("gpu07:62344", 4, 3, [1])
-    assert distributed.find_place({}, asks_cluster=False, environ=ALONE | SLURM) is None
+    assert distributed.find_cluster({}, environ=ALONE | SLURM) == ClusterSettings("gpu07:62344", 4, 3, [1])
+    assert distributed.find_cluster({}, detect=False, environ=ALONE | SLURM) is None
 
 
 @pytest.mark.parametrize(
@@ -50,9 +50,9 @@ def test_flags_come_before_variables_and_variables_before_slurm(monkeypatch):
         ({}, LIMBA | {"LIMBA_COORDINATOR_ADDRESS": "10.0.0.1"}, ["'10.0.0.1'", "HOST:PORT"]),
     ],
 )
-def test_what_does_not_say_enough(given, environ, words):
+def test_incomplete_or_wrong_settings(given, environ, words):
     with pytest.raises(ValueError) as error:
-        distributed.find_place(given, is_told=bool(given), environ=ALONE | environ)
+        distributed.find_cluster(given, required=bool(given), environ=ALONE | environ)
     for word in words:
         assert word in str(error.value)
 
@@ -65,51 +65,54 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
-def _roll(places, timeout=1.0, hosts=None):
-    """What each of some workers of one run learns: a list of hosts, or an error."""
+def _roll(workers, timeout=1.0, hosts=None):
+    """The result of the roll call for each of some workers: a list of hosts, or an error."""
 
-    def one(place):
+    def report(one):
         try:
-            return (distributed._call_roll if place.index == 0 else distributed._answer)(place, timeout)
+            return (distributed._call_roll if one.process_index == 0 else distributed._answer_roll_call)(one, timeout)
         except MissingWorkerError as error:
             return str(error)
 
-    with concurrent.futures.ThreadPoolExecutor(len(places)) as threads:
-        return list(threads.map(one, places))
+    with concurrent.futures.ThreadPoolExecutor(len(workers)) as threads:
+        return list(threads.map(report, workers))
 
 
 def test_all_are_here():
     address = f"127.0.0.1:{free_port()}"
-    answers = _roll([Place(address, 3, i) for i in (2, 0, 1)], timeout=20)
+    answers = _roll([ClusterSettings(address, 3, i) for i in (2, 0, 1)], timeout=20)
     assert answers == [[socket.gethostname()] * 3] * 3
 
 
 def test_who_did_not_come_is_named_to_all_who_did():
     address = f"127.0.0.1:{free_port()}"
-    answers = _roll([Place(address, 5, i) for i in (0, 1, 3)])
+    answers = _roll([ClusterSettings(address, 5, i) for i in (0, 1, 3)])
     assert len(set(answers)) == 1
-    assert re.search(r"Workers 2, 4 of 5 did not come within 1 s; here are 0 \(\S+\), 1 \(\S+\), 3 \(", answers[0])
+    assert re.search(r"Workers 2, 4 of 5 did not start within 1 s; 0 \(\S+\), 1 \(\S+\), 3 \(\S+\) did\.", answers[0])
 
 
 def test_without_worker_0():
-    (answer,) = _roll([Place(f"127.0.0.1:{free_port()}", 2, 1)])
+    (answer,) = _roll([ClusterSettings(f"127.0.0.1:{free_port()}", 2, 1)])
     assert "Worker 0 of 2 did not answer at 127.0.0.1:" in answer
 
 
 def test_two_of_one_number_and_other_counts():
     address = f"127.0.0.1:{free_port()}"
-    answers = _roll([Place(address, 4, i) for i in (0, 1, 1)], timeout=20)
-    assert all("Two processes say that they are worker 1" in answer for answer in answers[:1])
+    answers = _roll([ClusterSettings(address, 4, i) for i in (0, 1, 1)], timeout=20)
+    assert all("Two processes were started as worker 1" in answer for answer in answers[:1])
     address = f"127.0.0.1:{free_port()}"
-    answers = _roll([Place(address, 3, 0), Place(address, 4, 3)], timeout=20)
-    assert all(re.search(r"Worker 3 .* was told of 4 workers, and worker 0 .* of 3", answer) for answer in answers)
+    answers = _roll([ClusterSettings(address, 3, 0), ClusterSettings(address, 4, 3)], timeout=20)
+    assert all(
+        re.search(r"Worker 3 .* was started with a count of 4 workers, and worker 0 .* with 3", answer)
+        for answer in answers
+    )
 
 
 def test_a_stranger_at_the_port_is_no_worker():
     port = free_port()
-    places = [Place(f"127.0.0.1:{port}", 2, i) for i in (0, 1)]
+    workers = [ClusterSettings(f"127.0.0.1:{port}", 2, i) for i in (0, 1)]
     with concurrent.futures.ThreadPoolExecutor(2) as threads:
-        first = threads.submit(distributed._call_roll, places[0], 20)
+        first = threads.submit(distributed._call_roll, workers[0], 20)
         while True:
             try:
                 with socket.create_connection(("127.0.0.1", port), timeout=1) as stranger:
@@ -117,17 +120,17 @@ def test_a_stranger_at_the_port_is_no_worker():
                 break
             except OSError:
                 continue
-        assert threads.submit(distributed._answer, places[1], 20).result() == first.result()
+        assert threads.submit(distributed._answer_roll_call, workers[1], 20).result() == first.result()
 
 
 def test_a_port_that_is_taken():
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(ValueError, match=f"cannot listen at {address}.*another port"):
-            distributed._call_roll(Place(address, 2, 0), 1)
+            distributed._call_roll(ClusterSettings(address, 2, 0), 1)
 
 
-# -------------------------------------------------- asking each other ------------------------------------------------
+# ------------------------------------------------- exchanging values ------------------------------------------------
 
 
 class Store:
@@ -168,7 +171,7 @@ def test_exchange(worker_of_three):
         "limba/exchange/x/2/0": "0",
     }
     assert distributed.exchange("x", "one") == ["zero", "one", "two"]
-    with pytest.raises(MissingWorkerError, match=r"Waited 0 s for worker 2 \(c\) to come to the x"):
+    with pytest.raises(MissingWorkerError, match=r"Waited 0 s for worker 2 \(c\) to reach the x"):
         distributed.exchange("x", "1", timeout=0.01)
 
 

@@ -1,18 +1,21 @@
-"""What the workers of a run compare, on what one of them would see. test_many_processes does it with real workers."""
+"""The comparison of workers, as one of them sees it. test_many_processes compares real workers."""
 
 import json
 
 import pytest
 
-from limba import code_versions, commands, data, distributed, handshake
-from limba.data import DatasetConfig
-from limba.handshake import DifferentWorkersError
+from limba import tasks_door
+from limba.data.contract import DatasetConfig
+from limba.gin_config import command_line
+from limba.machine import code_versions
+from limba.workers import distributed, handshake
+from limba.workers.handshake import DifferentWorkersError
 from tests.limba import small
 
 
 @pytest.fixture
 def others(monkeypatch):
-    """Makes this process worker 0 of three; the others say what the test changes in what it says."""
+    """Makes this process worker 0 of three; the others have its facts, with the changes of the test."""
     monkeypatch.setattr(distributed, "process_count", lambda: 3)
     monkeypatch.setattr(distributed, "_hosts", ["a", "b", "c"])
     changes: dict[int, dict[str, str | None]] = {1: {}, 2: {}}
@@ -56,8 +59,8 @@ def test_code_that_differs(others, monkeypatch, changed, expected):
 def test_lines_of_gin_that_differ():
     config = [f"NAME_{i} = {i}" for i in range(40)]
     other = ["NAME_3 = 4" if i == 3 else line for i, line in enumerate(config) if i != 7]
-    said = [{"gin configuration": "\n".join(lines)} for lines in (config, other, config)]
-    (line,) = handshake.differences(said)
+    of_workers = [{"gin configuration": "\n".join(lines)} for lines in (config, other, config)]
+    (line,) = handshake.differences(of_workers)
     assert line == "worker 1: gin configuration: NAME_3 = 4, on the others NAME_3 = 3 | NAME_7 = 7"
 
 
@@ -70,10 +73,9 @@ def test_of_two_workers_the_first_is_the_measure_and_most_of_several():
     ]
 
 
-def test_data_that_differ(others, monkeypatch, tmp_path):
+def test_data_that_differ(others, tmp_path):
     facts = {"revision of corpus": "r1", "order of the data": "o1"}
-    monkeypatch.setattr(data, "facts", lambda config: facts, raising=False)
-    arguments = (small.model(), DatasetConfig("task", {"inputs": 8}, "train", 8), None, tmp_path)
+    arguments = (small.model(), DatasetConfig("task", {"inputs": 8}, "train", 8), lambda: facts, tmp_path)
     handshake.compare_data(*arguments)
     assert list(tmp_path.iterdir()) == []
     for name, value in (("revision of corpus", "r2"), ("output vocabulary", "another"), ("devices", "8 x TPU v4")):
@@ -82,10 +84,11 @@ def test_data_that_differ(others, monkeypatch, tmp_path):
         assert "differ in their data" in message and f"worker 1 (b): {name}: {value}, on the others" in message
 
 
-def test_a_stream_of_the_users_own_has_no_facts(others, monkeypatch, tmp_path):
-    monkeypatch.setattr(data, "facts", pytest.fail, raising=False)
+def test_a_stream_of_the_users_own_has_no_facts(monkeypatch):
     config = DatasetConfig("task", {"inputs": 8}, "train", 8)
-    handshake.compare_data(small.model(), config, lambda *_: small.Stream(), tmp_path)
+    monkeypatch.setattr(tasks_door, "facts", lambda config: {"task": config.name})
+    assert tasks_door.facts_of(lambda *_: small.Stream(), config) == {}
+    assert tasks_door.facts_of(None, config) == tasks_door.facts_of(tasks_door.get_dataset, config) == {"task": "task"}
 
 
 def test_the_content_of_a_vocabulary_counts_and_not_its_path(tmp_path):
@@ -104,10 +107,10 @@ def test_a_directory_that_is_not_shared(others, monkeypatch, tmp_path):
 
     monkeypatch.setattr(distributed, "exchange", exchange)
     config = DatasetConfig("task", {"inputs": 8}, "train", 8)
-    message = _message(handshake.compare_data, small.model(), config, lambda *_: None, tmp_path)
-    assert message.startswith("worker 2 (c) cannot see in MODEL_DIR") and "worker 0 (a) writes" in message
+    message = _message(handshake.compare_data, small.model(), config, dict, tmp_path)
+    assert message.startswith(f"worker 2 (c) cannot see the files that worker 0 (a) writes into MODEL_DIR {tmp_path}: ")
 
 
 def test_alone_nothing_is_compared(monkeypatch):
     monkeypatch.setattr(code_versions, "commits", pytest.fail)
-    commands.start(lambda: None, commands.parse_flags(commands.argument_parser("train", ""), []))
+    command_line.start(lambda: None, command_line.parse_flags(command_line.argument_parser("train", ""), []))

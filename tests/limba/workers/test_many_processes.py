@@ -4,11 +4,10 @@ Every launch serves several tests, because starting workers is what takes the ti
 """
 
 import dataclasses
+import functools
 import os
 import re
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -18,15 +17,20 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from limba import checkpoints, data, partitioning, peers, train, train_state, writers
-from limba.preemption import PREEMPTED_EXIT_CODE
-from tests.limba import worker
-from tests.limba.test_distributed import free_port
+from limba import tasks_door, train
+from limba.checkpoints import checkpointing
+from limba.machine.preemption import PREEMPTED_EXIT_CODE
+from limba.partitioning import meshes
+from limba.reports import writers
+from limba.workers import heartbeats
+from tests.limba import small
+from tests.limba.workers import worker
+from tests.limba.workers.test_distributed import free_port
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
-GIN_FILE = "tests/limba/many.gin"
+ROOT = Path(__file__).parents[3]
+GIN_FILE = "tests/limba/workers/many.gin"
 STEPS = 6
 
 
@@ -39,7 +43,13 @@ class Ended:
     at: float
 
 
-def launch(model_dir, count, flags=(), devices=1, env=None, of_worker_1=None, timeout=240):
+@pytest.fixture(scope="module")
+def launch(forks):
+    """`_launch` in forks: the imports are most of what a worker takes."""
+    return functools.partial(_launch, forks)
+
+
+def _launch(forks, model_dir, count, flags=(), devices=1, env=None, of_worker_1=None, timeout=240):
     """Runs `count` workers to their end; environment and flags (`"flags"`) of worker 1 may differ."""
     port = free_port()
     started = []
@@ -55,11 +65,11 @@ def launch(model_dir, count, flags=(), devices=1, env=None, of_worker_1=None, ti
             **(env or {}),
             **{name: value for name, value in own.items() if name != "flags"},
         }
-        command = [sys.executable, "-m", "tests.limba.worker", f"--gin_file={GIN_FILE}"]
+        command = ["tests.limba.workers.worker", f"--gin_file={GIN_FILE}"]
         command += [f"--gin.MODEL_DIR='{model_dir}'", *flags, *own.get("flags", ())]
         log = Path(f"{model_dir}-{index}-{port}.log")
         with log.open("wb") as file:
-            started.append((subprocess.Popen(command, cwd=ROOT, env=variables, stdout=file, stderr=file), log))
+            started.append((forks.start(command, variables, file, file), log))
     deadline = time.monotonic() + timeout
     ended: dict[int, Ended] = {}
     try:
@@ -97,7 +107,7 @@ def alone(tmp_path_factory):
     """The run of one process, this one."""
     folder = tmp_path_factory.mktemp("alone") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data, "get_dataset", worker.open_rows)
+        patch.setattr(tasks_door, "get_dataset", worker.open_rows)
         patch.chdir(ROOT)
         gin.clear_config()
         train.main([f"--gin_file={GIN_FILE}", f"--gin.MODEL_DIR='{folder}'"])
@@ -109,7 +119,7 @@ def alone(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def four(tmp_path_factory):
+def four(tmp_path_factory, launch):
     """Four workers of one device: the model's axis is over two of them, and two and two read the same rows."""
     folder = tmp_path_factory.mktemp("four")
     flags = [
@@ -127,7 +137,7 @@ def test_hosts_that_share_rows_train_as_one_process(four, alone):
 
 
 def test_one_of_the_hosts_that_share_rows_keeps_the_place_in_the_data(four):
-    assert checkpoints.load_files(four / "run" / f"checkpoint_{STEPS}", "dataset") == {"reader-0": b"6"}
+    assert checkpointing.load_files(four / "run" / f"checkpoint_{STEPS}", "dataset") == {"reader-0": b"6"}
 
 
 @pytest.mark.parametrize(
@@ -135,12 +145,10 @@ def test_one_of_the_hosts_that_share_rows_keeps_the_place_in_the_data(four):
 )
 def test_a_checkpoint_of_four_workers_on_another_mesh_bit_for_bit(four, devices, num_partitions, fsdp):
     model = worker.tiny_model()
-    rules = partitioning.fsdp_logical_axis_rules() if fsdp else None
-    partitioner = partitioning.PjitPartitioner(
-        num_partitions, logical_axis_rules=rules, devices=jax.devices()[:devices]
-    )
-    initializer = train_state.TrainStateInitializer(model.optimizer_def, model.initial_variables, partitioner)
-    state = checkpoints.load_state(four / "run" / f"checkpoint_{STEPS}", initializer.sharded_shapes())
+    rules = meshes.fsdp_logical_axis_rules() if fsdp else None
+    partitioner = meshes.PjitPartitioner(num_partitions, logical_axis_rules=rules, devices=jax.devices()[:devices])
+    shapes = small.make_trainer(model, partitioner).sharded_state_shapes()
+    state = checkpointing.load_state(four / "run" / f"checkpoint_{STEPS}", shapes)
     restored = traverse_util.flatten_dict(state.state_dict(), sep="/")
     with np.load(four / f"state_{STEPS}.npz") as saved:
         assert set(saved.files) == set(restored)
@@ -154,7 +162,7 @@ def test_a_checkpoint_of_four_workers_on_another_mesh_bit_for_bit(four, devices,
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory):
+def killed(tmp_path_factory, launch):
     """Two workers of two devices; worker 1 is killed between steps 5 and 6, and both are started again."""
     folder = tmp_path_factory.mktemp("killed") / "run"
     first = launch(folder, 2, devices=2, env={"BREAK_AT": "kill:1:5"})
@@ -164,29 +172,29 @@ def killed(tmp_path_factory):
 def test_the_others_end_within_a_minute_with_its_name(killed):
     _, (survivor, dead), _ = killed
     assert dead.code == -9
-    assert survivor.code == peers.LOST_WORKER_EXIT_CODE
+    assert survivor.code == heartbeats.LOST_WORKER_EXIT_CODE
     assert survivor.at - dead.at < 60
     name = re.escape(f"worker 1 ({socket.gethostname()})")
-    assert re.search(rf"error: {name}, last at step \d, gave no sign of life for 25 s: killed", survivor.output)
+    assert re.search(rf"error: {name}, last at step \d, gave no sign of life for 25 s: it was killed", survivor.output)
 
 
 def test_started_again_they_have_the_losses_of_the_uninterrupted_run(killed, alone):
     folder, _, again = killed
     assert [worker.code for worker in again] == [0, 0], again[1].output[-2000:]
-    assert all(re.search(r"Going on from step [24] in", worker.output) for worker in again)
+    assert all(re.search(r"Resuming from step [24] in", worker.output) for worker in again)
     _assert_same_losses(folder, alone)
 
 
 # ------------------------------------------------------- stopping ---------------------------------------------------
 
 
-def test_a_stop_of_one_worker_stops_all_after_the_same_step(tmp_path):
+def test_a_stop_of_one_worker_stops_all_after_the_same_step(tmp_path, launch):
     folder = tmp_path / "run"
     flags = [f"--gin.{name}" for name in ("TRAIN_STEPS=1000000", "EVAL_PERIOD=1000000")]
     flags.append("--gin.SaveCheckpointConfig.period=1000000")
     ended = launch(folder, 2, flags, env={"BREAK_AT": "term:1:4"})
     assert [worker.code for worker in ended] == [PREEMPTED_EXIT_CODE] * 2, ended[1].output[-2000:]
-    (step,) = checkpoints.checkpoint_steps(folder)
+    (step,) = checkpointing.checkpoint_steps(folder)
     assert step > 4
     for one in ended:
         assert f"worker 1 ({socket.gethostname()}): asked to stop (SIGTERM)" in one.output
@@ -197,7 +205,7 @@ def test_a_stop_of_one_worker_stops_all_after_the_same_step(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def different_code(tmp_path_factory):
+def different_code(tmp_path_factory, launch):
     """Two workers of which one has another commit, version of optax, and number of steps."""
     folder = tmp_path_factory.mktemp("code")
     (folder / "optax-0.0.1.dist-info").mkdir()
@@ -214,7 +222,7 @@ def different_code(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def different_data(tmp_path_factory):
+def different_data(tmp_path_factory, launch):
     """Two workers of which one has another revision of the corpus, and other ids in its vocabulary."""
     folder = tmp_path_factory.mktemp("data")
     for name in ("a.model", "b.model"):
@@ -258,7 +266,7 @@ def _assert_named(ended, difference):
     assert abs(ended[0].at - ended[1].at) < 30
 
 
-def test_a_worker_that_does_not_come_is_named(tmp_path):
+def test_a_worker_that_does_not_come_is_named(tmp_path, launch):
     (ended,) = launch(tmp_path / "run", 1, ["--initialization_timeout=2"], env={"LIMBA_PROCESS_COUNT": "3"}, timeout=60)
     assert ended.code == 1
-    assert "error: Workers 1, 2 of 3 did not come within 2 s; here are 0 (" in ended.output
+    assert "error: Workers 1, 2 of 3 did not start within 2 s; 0 (" in ended.output

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from limba import watchdog
-from limba.watchdog import Watchdog, WatchdogConfig
+from limba.workers import watchdog
+from limba.workers.watchdog import Watchdog, WatchdogConfig
 
 QUICK = WatchdogConfig(report_factor=3.0, report_seconds=0.2, end_seconds=0.5)
 
@@ -48,7 +48,7 @@ def test_a_hanging_step_is_reported_and_ends_the_run(caplog):
         _wait_until(lambda: events == [["no", "step"], "rescue", 76])
     report = caplog.messages[0]
     assert report.startswith("Step 8 has taken ")
-    assert "a step usually takes 0.02" in report and "Worker 3 last reported step 6. All threads:" in report
+    assert "a step usually takes 0.02" in report and "Worker 3 last reported step 6. Stacks of all threads:" in report
     assert "--- thread MainThread" in report and "test_watchdog.py" in report and "_wait_until" in report
     assert caplog.messages[-1].endswith("the run ends with exit code 76. Worker 3 last reported step 6.")
 

@@ -1,6 +1,6 @@
 """One worker of the runs in test_many_processes: `limba train` on NumPy batches, without TensorFlow.
 
-    python -m tests.limba.worker --gin_file=tests/limba/many.gin [flags of limba train]
+    python -m tests.limba.workers.worker --gin_file=tests/limba/workers/many.gin [flags of limba train]
 
 What a test wants to go wrong is in environment variables: `BREAK_AT=kill:1:4` kills worker 1 when it is asked for its
 batch 4, and `term` sends it SIGTERM there. `REVISION` and `VOCABULARY` are the corpus and the vocabulary of this
@@ -19,7 +19,10 @@ import numpy as np
 from flax import traverse_util
 from jax.experimental import multihost_utils
 
-from limba import commands, data, distributed, layers, train
+from limba import tasks_door, train
+from limba.gin_config import command_line
+from limba.network import layers
+from limba.workers import distributed
 from tests.limba import small
 
 
@@ -51,7 +54,7 @@ def open_eval_rows(config, shard_id, num_shards, eval_steps, feature_converter_c
 
 
 def facts(config):
-    """In place of `limba.data.facts`, which knows tasks of SeqIO."""
+    """In place of `limba.tasks_door.facts`, which knows tasks of SeqIO."""
     return {"revision of counter": os.environ.get("REVISION", "r1")}
 
 
@@ -92,7 +95,13 @@ def _whole(array):
     return np.asarray(multihost_utils.process_allgather(array, tiled=True)) if hasattr(array, "sharding") else array
 
 
-if __name__ == "__main__":
+def main(argv):
     # As if it were a task of SeqIO.
-    data.get_dataset, data.facts = open_rows, facts
-    commands.run_command(train.main, sys.argv[1:])
+    tasks_door.get_dataset, tasks_door.facts = open_rows, facts
+    return train.main(argv)
+
+
+if __name__ == "__main__":
+    from tests.limba.workers import worker as _this
+
+    command_line.run_command(_this.main, sys.argv[1:])

@@ -4,10 +4,11 @@ import json
 import numpy as np
 import pytest
 
-from limba import cached_data, data
+from limba.data import contract
+from tasks.cached import cached_data
 
 EXAMPLES = [(list(range(3, 3 + n)), list(range(50, 50 + n // 2 + 1))) for n in (2, 5, 1, 8, 4, 3, 7)]
-CONFIG = data.DatasetConfig("my_task", {"inputs": 8, "targets": 5}, "train", batch_size=4, seed=1)
+CONFIG = contract.DatasetConfig("my_task", {"inputs": 8, "targets": 5}, "train", batch_size=4, seed=1)
 
 
 @pytest.fixture

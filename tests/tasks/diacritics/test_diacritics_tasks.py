@@ -4,18 +4,19 @@ import logging
 
 import numpy as np
 import pytest
-import seqio
 
-from limba import data
-from tasks import diacritics, diacritics_task, lint_tasks, pipeline
+from limba.data import contract
+from tasks import lint_tasks, predictions, task_batches
+from tasks.diacritics import diacritics_tasks, marks
+from tasks.vocabularies import ByteVocabulary
 from tests.convert import vocabularies
 
 DOCUMENTS = ["Şi ţara e mare. Fata vede „fața”!", "", "Fără sfârșit\nVine 10 lei…", "Un cuvânt lung: nemaipomenit."]
 
 
 def _register(name, files, **options):
-    options = {"vocabulary": seqio.ByteVocabulary(extra_ids=100), "language": "ro"} | options
-    return diacritics_task.register_diacritics_task(name, data_files={"train": files, "validation": files}, **options)
+    options = {"vocabulary": ByteVocabulary(extra_ids=100), "language": "ro"} | options
+    return diacritics_tasks.register_diacritics_task(name, data_files={"train": files, "validation": files}, **options)
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def files(tmp_path, write_jsonl):
 
 def _examples(task, inputs, targets):
     lengths = {"inputs": inputs, "targets": targets}
-    return list(task.get_dataset(lengths, "train", shuffle=False).as_numpy_iterator())
+    return list(predictions.examples(task, contract.DatasetConfig(task.name, lengths, "train", 1, seed=0)))
 
 
 def test_examples_are_sentences_without_their_marks_and_end_once(files):
@@ -53,7 +54,7 @@ def test_long_sentences_are_cut_between_words_and_counted(files, caplog):
     parts = "Și țara|e mare.|Fata|vede|„fața”!|Fără|sfârșit|Vine|10 lei…|Un cuvânt|lung:"
     assert texts == parts.split("|")
     assert all(len(x["inputs"]) <= 12 and len(x["targets"]) <= 13 for x in examples)
-    count = diacritics_task.counts["cut"]
+    count = diacritics_tasks.counts["cut"]
     assert (count["sentences"], count["cut"], count["words_left_out"], count["documents"]) == (5, 5, 1, 4)
     said = [r.getMessage() for r in caplog.records if "Task cut" in r.getMessage()]
     assert said == [
@@ -64,7 +65,7 @@ def test_long_sentences_are_cut_between_words_and_counted(files, caplog):
 
 def test_lengths_that_are_not_given_are_max_tokens(files):
     task = _register("evaluated", files, max_tokens=20)
-    examples = list(task.get_dataset(None, "validation", shuffle=False).as_numpy_iterator())
+    examples = list(predictions.examples(task, contract.DatasetConfig(task.name, None, "validation", 1, seed=0)))
     assert max(len(x["targets"]) for x in examples) <= 20 and len(examples) == 7
 
 
@@ -73,7 +74,7 @@ def test_documents_without_marks_are_left_out_where_asked(tmp_path, write_jsonl)
     files = str(write_jsonl(tmp_path / "web.jsonl", [{"text": text} for text in texts]))
     examples = _examples(_register("web", files, min_marked_words=0.3), 64, 64)
     assert [x["targets_pretokenized"].decode() for x in examples] == ["Ei știu să scrie.", "Da.", "Știu."]
-    assert diacritics_task.counts["web"]["documents_left_out"] == 1
+    assert diacritics_tasks.counts["web"]["documents_left_out"] == 1
 
 
 def test_text_without_any_example_is_refused(tmp_path, write_jsonl):
@@ -85,7 +86,7 @@ def test_text_without_any_example_is_refused(tmp_path, write_jsonl):
         _register(name, file, **options)
         # A training would read on for ever, where not even Ctrl-C ends it.
         with pytest.raises(ValueError, match=words):
-            pipeline.get_train_batches(data.DatasetConfig(name, {"inputs": 2, "targets": 2}, "train", 8))
+            task_batches.get_train_batches(contract.DatasetConfig(name, {"inputs": 2, "targets": 2}, "train", 8))
 
 
 def test_a_vocabulary_without_the_letters_is_warned_of_with_the_letters(tmp_path, files, caplog):
@@ -97,15 +98,15 @@ def test_a_vocabulary_without_the_letters_is_warned_of_with_the_letters(tmp_path
         _examples(task, 64, 64)
     said = [r.getMessage() for r in caplog.records if "lacks" in r.getMessage()]
     assert len(said) == 1 and "lacks s Â â Î î Ă Ș Ț of the language 'ro'" in said[0]
-    config = data.DatasetConfig("lacking", {"inputs": 64, "targets": 64}, "train", 4, seed=0)
-    found = list(lint_tasks.check(config, seqio.EncDecFeatureConverter, lint_tasks.Use("train")))
+    config = contract.DatasetConfig("lacking", {"inputs": 64, "targets": 64}, "train", 4, seed=0)
+    found = list(lint_tasks.check(config, "EncDecFeatureConverter", lint_tasks.Purpose("train")))
     assert [(x.name, x.severity) for x in found] == [("missing_letters", "warning")]
     assert "s Â â Î î Ă Ș Ț" in found[0].what and "byte_fallback" in found[0].remedy
     # Nothing is missing from bytes, nor where no language says what its letters are.
     for name, options in (("bytes", {}), ("any", {"vocabulary": str(model), "language": None})):
         _register(name, files, **options)
-        config = data.DatasetConfig(name, {"inputs": 64, "targets": 64}, "train", 4, seed=0)
-        assert not list(lint_tasks.check(config, seqio.EncDecFeatureConverter, lint_tasks.Use("train")))
+        config = contract.DatasetConfig(name, {"inputs": 64, "targets": 64}, "train", 4, seed=0)
+        assert not list(lint_tasks.check(config, "EncDecFeatureConverter", lint_tasks.Purpose("train")))
 
 
 @pytest.mark.slow
@@ -116,8 +117,10 @@ def test_a_stream_goes_on_where_it_stopped(tmp_path, write_jsonl):
     for shard in range(3):
         write_jsonl(tmp_path / f"train-{shard}.jsonl", rows[shard::3])
     _register("streamed", str(tmp_path / "train-*.jsonl"), shuffle_buffer_size=64)
-    config = data.DatasetConfig("streamed", {"inputs": 24, "targets": 28}, "train", 8, seed=3, num_readers=1, pack=True)
-    first, second = (pipeline.get_train_batches(config) for _ in range(2))
+    config = contract.DatasetConfig(
+        "streamed", {"inputs": 24, "targets": 28}, "train", 8, seed=3, num_readers=1, pack=True
+    )
+    first, second = (task_batches.get_train_batches(config) for _ in range(2))
     for _ in range(5):
         next(first)
     second.restore_state(first.save_state())
@@ -141,5 +144,5 @@ def test_registering_again_and_bad_input(files):
         _register("bad", files, min_marked_words=5)
     with pytest.raises(ValueError, match="a token and EOS need 2"):
         _examples(_register("short", files), 1, 8)
-    own = _register("own_rules", files, language=diacritics.Language("ș"))
+    own = _register("own_rules", files, language=marks.Language("ș"))
     assert _examples(own, 64, 64)[2]["inputs_pretokenized"] == b"Fara sfarsit"

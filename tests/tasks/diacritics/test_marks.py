@@ -4,7 +4,7 @@ import unicodedata
 
 import pytest
 
-from tasks import diacritics
+from tasks.diacritics import marks
 
 # Language, a text with marks, and what is typed without.
 CASES = [
@@ -30,9 +30,9 @@ CASES = [
 
 @pytest.mark.parametrize(("language", "marked", "typed"), CASES, ids=lambda x: str(x)[:8])
 def test_marks_and_only_marks(language, marked, typed):
-    rules = diacritics.rules_of(language)
+    rules = marks.rules_of(language)
     decomposed = unicodedata.normalize("NFD", marked)
-    for given in (marked, decomposed) if diacritics.find_language(language).script == "LATIN" else (marked,):
+    for given in (marked, decomposed) if marks.find_language(language).script == "LATIN" else (marked,):
         target = rules.with_marks(given)
         assert target == marked
         assert rules.without_marks(target) == typed
@@ -43,46 +43,46 @@ def test_marks_and_only_marks(language, marked, typed):
 def test_other_characters_stay(language):
     text = "„Așa” — ‘da’… 1½ 5′ 3² ﬁ ™ № 日本語が 한국어 Привет, ёж й עִברית नि 🙂"
     text += "👩\u200d👧 1\ufe0f\u20e3 \u212b\u2126 €\u00a0x\ty"
-    rules = diacritics.rules_of(language)
+    rules = marks.rules_of(language)
     assert rules.with_marks(text) == text
     assert rules.without_marks(text) == text.replace("Așa", "Asa")
 
 
 def test_romanian_cedillas_become_commas_and_french_ones_stay():
-    rules = diacritics.rules_of("ro")
+    rules = marks.rules_of("ro")
     assert rules.with_marks("Ştiinţă ŞŢ s\u0327t\u0327 s\u0326 François") == "Știință ȘȚ șț ș François"
     assert rules.without_marks("Știință François") == "Stiinta Francois"
-    assert diacritics.rules_of("tr").with_marks("Şişli") == "Şişli"
+    assert marks.rules_of("tr").with_marks("Şişli") == "Şişli"
 
 
 def test_marks_that_nothing_composes():
-    rules = diacritics.rules_of("ro")
+    rules = marks.rules_of("ro")
     assert rules.with_marks("a\u0306\u0302x\u0302") == "ă\u0302x\u0302"
     assert rules.without_marks("ă\u0302x\u0302") == "ax"
-    assert diacritics.rules_of("vi").without_marks("e\u0302\u0323") == "e"
+    assert marks.rules_of("vi").without_marks("e\u0302\u0323") == "e"
 
 
 def test_every_letter_of_every_language_has_a_plain_form():
-    for code, language in diacritics.LANGUAGES.items():
-        rules = diacritics.rules_of(code)
+    for code, language in marks.LANGUAGES.items():
+        rules = marks.rules_of(code)
         for letter in rules.letters:
             plain = rules.without_marks(letter)
             assert len(plain) == 1 and plain != letter, (code, letter)
         assert unicodedata.normalize("NFC", language.letters) == language.letters
         assert rules.places == {rules.without_marks(letter) for letter in rules.letters}
-    assert diacritics.rules_of("ro").places == set("aistAIST")
+    assert marks.rules_of("ro").places == set("aistAIST")
 
 
 def test_languages_by_name():
     with pytest.raises(ValueError, match=r"'rom'.*did you mean 'ro'.*ar, az, bs.*Language\(letters"):
-        diacritics.rules_of("rom")
-    own = diacritics.Language("ŋ", {"ŋ": "n"})
-    assert diacritics.rules_of(own).without_marks("Ŋaŋé") == "Nane"
+        marks.rules_of("rom")
+    own = marks.Language("ŋ", {"ŋ": "n"})
+    assert marks.rules_of(own).without_marks("Ŋaŋé") == "Nane"
 
 
 def test_sentences():
     text = '  El zice: „Vin!” (Da?) Apoi 3.5 lei.\nA doua linie\n\n\n…și gata...  "Chiar?" Nu'
-    assert diacritics.sentences(text) == [
+    assert marks.sentences(text) == [
         *("El zice: „Vin!”", "(Da?)", "Apoi 3.5 lei.", "A doua linie", "…și gata...", '"Chiar?"', "Nu")
     ]
-    assert diacritics.sentences(" \n ") == []
+    assert marks.sentences(" \n ") == []

@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from tasks import diacritics, diacritics_metrics
+from tasks.diacritics import marks, scores
 
-METRIC = diacritics_metrics.metric("ro")
+METRIC = scores.metric("ro")
 
 
 def test_right_and_wrong_marks():
@@ -68,10 +68,10 @@ def test_other_numbers_of_words(target, prediction, right, of):
 
 
 def test_alignment_says_what_lacks_and_what_was_added():
-    plain = diacritics.rules_of("ro").without_marks
-    pairs = diacritics_metrics.align(["el", "și", "ea"], ["el", "ea", "ai"], plain)
+    plain = marks.rules_of("ro").without_marks
+    pairs = scores.align(["el", "și", "ea"], ["el", "ea", "ai"], plain)
     assert pairs == [("el", "el"), ("și", None), ("ea", "ea"), (None, "ai")]
-    assert diacritics_metrics.align([], ["a"], plain) == [(None, "a")]
+    assert scores.align([], ["a"], plain) == [(None, "a")]
 
 
 def test_an_undefined_metric_is_left_out_and_said_once(caplog):
@@ -88,12 +88,12 @@ def test_an_undefined_metric_is_left_out_and_said_once(caplog):
 
 
 def test_without_a_language_any_letter_that_could_have_marks_counts():
-    got = diacritics_metrics.metric(None)(["çok é"], ["cok é"])
+    got = scores.metric(None)(["çok é"], ["cok é"])
     assert got["diacritic_error_rate"] == pytest.approx(100 * 1 / 4)  # ç o k é all could
 
 
 def test_signs_that_stand_at_any_letter():
-    got = diacritics_metrics.metric("he")(["שָׁלוֹם"], ["שלוֹם"])
+    got = scores.metric("he")(["שָׁלוֹם"], ["שלוֹם"])
     assert got["diacritic_error_rate"] == pytest.approx(100 * 1 / 4)
 
 
@@ -101,4 +101,4 @@ def test_bad_input():
     with pytest.raises(ValueError, match="1 targets and 2 predictions"):
         METRIC(["a"], ["a", "b"])
     with pytest.raises(ValueError, match="'xx'"):
-        diacritics_metrics.metric("xx")
+        scores.metric("xx")

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tasks import epochs
+from tasks.pipeline import epoch_counts
 
 
 def _add(counter, *pairs):
@@ -10,7 +10,7 @@ def _add(counter, *pairs):
 
 
 def test_epochs_are_whole_until_one_has_ended_and_then_have_fractions():
-    counter = epochs.EpochCounter()
+    counter = epoch_counts.EpochCounter()
     assert counter.epochs() == {}
     _add(counter, *[(0, 0)] * 7, (1, 0))
     assert counter.epochs() == {0: 0, 1: 0}
@@ -26,14 +26,14 @@ def test_epochs_are_whole_until_one_has_ended_and_then_have_fractions():
 
 
 def test_what_has_no_epoch_is_not_counted():
-    counter = epochs.EpochCounter()
+    counter = epoch_counts.EpochCounter()
     _add(counter, (0, -1), (1, -1))
     counter.add(np.zeros(0, np.int64), np.zeros(0, np.int64))
     assert counter.epochs() == {}
 
 
 def test_a_restored_counter_goes_on():
-    counter, other = epochs.EpochCounter(), epochs.EpochCounter()
+    counter, other = epoch_counts.EpochCounter(), epoch_counts.EpochCounter()
     _add(counter, (0, 0), (0, 0), (3, 2), (0, 1))
     other.restore(counter.save())
     for one in (counter, other):

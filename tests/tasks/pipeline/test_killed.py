@@ -1,4 +1,7 @@
-"""A stream is the same however often its processes are killed, and however many there are."""
+"""A stream is the same however often its processes are killed, and however many there are.
+
+Of tasks of ours without TensorFlow, and of SeqIO's.
+"""
 
 import itertools
 import json
@@ -28,16 +31,16 @@ def corpus(tmp_path):
     return directory
 
 
-@pytest.fixture
-def start(tmp_path):
+@pytest.fixture(params=["ours", "seqio"])
+def start(tmp_path, request):
     """Starts a process of `stream_process.py`; all have ended after the test."""
     server = subprocess.Popen(
-        [sys.executable, Path(__file__).with_name("stream_process.py")],
+        [sys.executable, Path(__file__).with_name("stream_process.py"), request.param],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=(tmp_path / "stderr").open("w"),
         text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "JAX_PLATFORMS": "cpu"},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "JAX_PLATFORMS": "cpu"},
     )
     started = []
 

@@ -1,45 +1,103 @@
-"""What readers deliver: every document once per epoch; a position that is small, readable and belongs to its data."""
+"""What readers deliver: every document once per epoch; a position that is small, readable and belongs to its data.
+
+Of tasks of ours, and of SeqIO's tasks over sources of ours.
+"""
 
 import collections
+import dataclasses
 import functools
 import json
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-import seqio
-import tensorflow as tf
 
-from limba import data
-from tasks import fingerprints, objectives, pipeline, preprocessors, sources
+from limba.data import contract
+from tasks import objectives, task_batches
+from tasks.pipeline import fingerprints
+from tasks.pretraining import denoising
+from tasks.registry import Feature, TaskRegistry, steps
+from tasks.registry import tasks as registered_tasks
+from tasks.registry.rows import DOCUMENT, TOKENS, Tokens
+from tasks.sources import corpora
+from tasks.vocabularies import PassThroughVocabulary
 
 LENGTHS = {"inputs": 3, "targets": 3}
 
 
-def _name_document(dataset):
-    """One example per document, whose tokens say which it is: epoch, shard and row, each plus 1."""
+@dataclasses.dataclass(frozen=True)
+class NameDocument(steps.Step):
+    """One example per document, whose tokens say which it is: epoch, shard and row, each plus 1.
 
-    def name(example):
-        tokens = tf.cast(example["document"] + 1, tf.int32)
-        return {"inputs": tokens, "targets": tokens}
+    With `draws` the targets are random.
+    """
 
-    return dataset.map(name)
+    draws: bool = False
+    output_features: Mapping[str, Any] | None = None
+    sequence_length: Mapping[str, int] | None = None
+
+    is_random: ClassVar[bool] = True
+    rows_per_group: ClassVar[int] = 4
+
+    def columns(self):
+        return {"inputs": TOKENS, "targets": TOKENS, "document": DOCUMENT}
+
+    def rows_function(self):
+        assert self.sequence_length == LENGTHS
+
+        def name(rows, seed):
+            tokens = Tokens.of((rows["document"] + 1).tolist())
+            drawn = Tokens.of(np.random.default_rng(seed).integers(1, 1000, (len(rows["document"]), 3)).tolist())
+            return {"inputs": tokens, "targets": drawn if self.draws else tokens, "document": rows["document"]}
+
+        return name
+
+
+def _register_ours(name, data_files, draws=False):
+    return TaskRegistry.add(
+        name,
+        source=corpora.HuggingFaceSource({"train": data_files}, chunk_documents=8),
+        preprocessors=[NameDocument(draws)],
+        output_features=dict.fromkeys(LENGTHS, Feature(PassThroughVocabulary(1000))),
+        shuffle_buffer_size=90,
+    )
+
+
+def _register_with_seqio(name, data_files, draws=False):
+    """The same in functions of `tf.data.Dataset`s."""
+    import seqio
+    import tensorflow as tf
+
+    def _name_document(dataset):
+        def name(example):
+            tokens = tf.cast(example["document"] + 1, tf.int32)
+            return {"inputs": tokens, "targets": tokens}
+
+        return dataset.map(name)
+
+    @seqio.map_over_dataset(num_seeds=1)
+    def _draw(example, seed):
+        return {**example, "targets": tf.random.stateless_uniform([3], seed, 1, 1000, tf.int32)}
+
+    return seqio.TaskRegistry.add(
+        name,
+        source=corpora.HuggingFaceSource({"train": data_files}, chunk_documents=8),
+        preprocessors=[_name_document, _draw] if draws else [_name_document],
+        output_features={feature: seqio.Feature(seqio.PassThroughVocabulary(1000)) for feature in LENGTHS},
+        shuffle_buffer_size=90,
+    )
+
+
+@pytest.fixture(params=[_register_ours, _register_with_seqio], ids=["ours", "seqio"])
+def register_named(request):
+    return request.param
 
 
 @pytest.fixture(autouse=True)
 def _small_groups(monkeypatch):
     """A group of documents is otherwise many epochs of these corpora."""
-    monkeypatch.setattr("tasks.streams._DOCUMENTS_PER_GROUP", 16)
-
-
-def register_named(name, data_files, *steps):
-    vocabulary = seqio.PassThroughVocabulary(1000)
-    return seqio.TaskRegistry.add(
-        name,
-        source=sources.HuggingFaceSource({"train": data_files}, chunk_documents=8),
-        preprocessors=[_name_document, *steps],
-        output_features={feature: seqio.Feature(vocabulary) for feature in LENGTHS},
-        shuffle_buffer_size=90,
-    )
+    monkeypatch.setattr("tasks.pipeline.streams._DOCUMENTS_PER_GROUP", 16)
 
 
 def read_documents(batches, steps):
@@ -49,11 +107,11 @@ def read_documents(batches, steps):
 
 
 @pytest.mark.parametrize("num_readers", [1, 2, 3, 4, 16])
-def test_every_document_once_per_epoch(data_files, places, num_readers):
+def test_every_document_once_per_epoch(register_named, data_files, places, num_readers):
     """Through the readers and their shuffle buffers, over 7 uneven shards, for the first two epochs and more."""
     register_named("test_named", data_files["train"])
-    config = data.DatasetConfig("test_named", LENGTHS, "train", 48, seed=2, num_readers=num_readers)
-    documents = read_documents(pipeline.get_train_batches(config), 18)
+    config = contract.DatasetConfig("test_named", LENGTHS, "train", 48, seed=2, num_readers=num_readers)
+    documents = read_documents(task_batches.get_train_batches(config), 18)
     counts = collections.Counter(documents)
     assert {place: count for place, count in counts.items() if place[0] < 2} == {
         (epoch, *place): 1 for epoch in (0, 1) for place in places
@@ -64,13 +122,13 @@ def test_every_document_once_per_epoch(data_files, places, num_readers):
 
 
 @pytest.mark.parametrize("rows", [[20], [3] * 6, [1] * 17, [0, 18, 0]])
-def test_16_readers_of_few_documents(tmp_path, write_jsonl, rows):
+def test_16_readers_of_few_documents(register_named, tmp_path, write_jsonl, rows):
     """No reader starves: of one shard, of shards with fewer rows than readers, and with empty shards between them."""
     for shard, count in enumerate(rows):
         write_jsonl(tmp_path / f"{shard:02d}.jsonl", [{"text": f"{shard} {row}"} for row in range(count)])
     register_named("test_few", str(tmp_path / "*.jsonl"))
-    config = data.DatasetConfig("test_few", LENGTHS, "train", 16, shuffle=False, seed=2, num_readers=16)
-    first = read_documents(pipeline.get_train_batches(config), 1)
+    config = contract.DatasetConfig("test_few", LENGTHS, "train", 16, shuffle=False, seed=2, num_readers=16)
+    first = read_documents(task_batches.get_train_batches(config), 1)
     assert len(set(first)) == 16
     assert {epoch for epoch, *_ in first} == {0}
 
@@ -79,10 +137,10 @@ def _state(batches):
     return {name: json.loads(content) for name, content in batches.save_state().items()}
 
 
-def test_the_state_is_small_and_readable(data_files):
+def test_the_state_is_small_and_readable(register_named, data_files):
     register_named("test_named", data_files["train"])
-    config = data.DatasetConfig("test_named", LENGTHS, "train", 48, seed=2, num_readers=2)
-    batches = pipeline.get_train_batches(config)
+    config = contract.DatasetConfig("test_named", LENGTHS, "train", 48, seed=2, num_readers=2)
+    batches = task_batches.get_train_batches(config)
     assert all(state["position"] == {} for state in _state(batches).values())
     read_documents(batches, 9)
     saved = batches.save_state()
@@ -97,38 +155,41 @@ def test_the_state_is_small_and_readable(data_files):
     assert isinstance(place["row"], int)
 
 
-@seqio.map_over_dataset(num_seeds=1)
-def _draw(example, seed):
-    return {**example, "targets": tf.random.stateless_uniform([3], seed, 1, 1000, tf.int32)}
-
-
-def test_random_preprocessors_draw_anew_in_every_group(data_files):
-    """SeqIO's seeds belong to an example's place: they do not begin again with a group of documents."""
-    register_named("test_random", data_files["train"], _draw)
-    config = data.DatasetConfig("test_random", LENGTHS, "train", 50, seed=2, num_readers=1)
-    batches = pipeline.get_train_batches(config)
+def test_random_preprocessors_draw_anew_in_every_group(register_named, data_files):
+    """Seeds belong to an example's place: they do not begin again with a group of documents."""
+    register_named("test_random", data_files["train"], draws=True)
+    config = contract.DatasetConfig("test_random", LENGTHS, "train", 50, seed=2, num_readers=1)
+    batches = task_batches.get_train_batches(config)
     drawn = [tuple(row) for _ in range(8) for row in next(batches)["decoder_target_tokens"].tolist()]
     assert len(set(drawn)) > 0.99 * len(drawn)
     state = batches.save_state()
     assert max(place["epoch"] for place in json.loads(state["reader-0000-of-0001.json"])["position"].values()) >= 1
     expected = next(batches)["decoder_target_tokens"]
-    restored = pipeline.get_train_batches(config)
+    restored = task_batches.get_train_batches(config)
     restored.restore_state(state)
     np.testing.assert_array_equal(next(restored)["decoder_target_tokens"], expected)
 
 
-def test_another_preprocessor_is_refused(data_files):
-    register_named("test_named", data_files["train"])
-    config = data.DatasetConfig("test_named", LENGTHS, "train", 48, seed=2, num_readers=2)
-    state = pipeline.get_train_batches(config).save_state()
-    seqio.TaskRegistry.remove("test_named")
-    register_named("test_named", data_files["train"], _draw)
-    with pytest.raises(ValueError, match=r"test_named\.preprocessors was .*'_name_document'.* and is .*'_draw'"):
-        pipeline.get_train_batches(config).restore_state(state)
+@pytest.mark.parametrize(
+    ("register", "before", "now"),
+    [
+        (_register_ours, r"NameDocument\(draws=False", r"NameDocument\(draws=True"),
+        (_register_with_seqio, r".*_name_document'\]", r".*_name_document', .*_draw'\]"),
+    ],
+)
+def test_another_preprocessor_is_refused(data_files, register, before, now):
+    register("test_named", data_files["train"])
+    config = contract.DatasetConfig("test_named", LENGTHS, "train", 48, seed=2, num_readers=2)
+    state = task_batches.get_train_batches(config).save_state()
+    for registry in registered_tasks.registries():
+        registry.remove("test_named")
+    register("test_named", data_files["train"], draws=True)
+    with pytest.raises(ValueError, match=rf"test_named\.preprocessors was .*{before}.* and is .*{now}"):
+        task_batches.get_train_batches(config).restore_state(state)
 
 
 def test_preprocessors_are_described_without_addresses():
-    step = functools.partial(_name_document, sizes=[1, 2], like={"a": object()})
-    assert fingerprints.describe(step) == "_name_document(sizes=[1, 2], like={'a': object})"
-    denoise = preprocessors.Denoise(objectives.SpanCorruption(0.2))
+    step = functools.partial(_register_ours, sizes=[1, 2], like={"a": object()})
+    assert fingerprints.describe(step) == "_register_ours(sizes=[1, 2], like={'a': object})"
+    denoise = denoising.Denoise(objectives.SpanCorruption(0.2))
     assert fingerprints.describe(denoise).startswith("Denoise(objective=SpanCorruption(noise_density=0.2, ")

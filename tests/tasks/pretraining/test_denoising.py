@@ -1,14 +1,18 @@
 import numpy as np
 import pytest
-import seqio
 
-from tasks import objectives, preprocessors
+from limba.data import contract
+from tasks import objectives, predictions
+from tasks.pretraining import denoising
+from tasks.registry import Feature, steps
+from tasks.vocabularies import ByteVocabulary
+from tasks.vocabularies.vocabulary import encode_batch
 
 
 def test_encode_batch_equals_the_vocabulary():
-    vocabulary = seqio.ByteVocabulary(100)
+    vocabulary = ByteVocabulary(100)
     texts = ["ab", "", "ștîă 你好"]
-    tokens, lengths = preprocessors.encode_batch(vocabulary, [text.encode() for text in texts])
+    tokens, lengths = encode_batch(vocabulary, [text.encode() for text in texts])
     assert lengths.tolist() == [2, 0, 14]
     assert tokens.tolist() == [token for text in texts for token in vocabulary.encode(text)]
     assert tokens.dtype == np.int32
@@ -19,7 +23,7 @@ def test_encode_batch_equals_the_vocabulary():
 )
 def test_windows_keep_a_short_rest_but_no_single_token(count, expected):
     tokens = np.arange(1, count + 1, dtype=np.int32)
-    windows, lengths = preprocessors.split_into_windows(tokens, 10)
+    windows, lengths = denoising.split_into_windows(tokens, 10)
     assert lengths.tolist() == expected
     kept = np.concatenate([[], *(row[:length] for row, length in zip(windows, lengths, strict=True))])
     assert kept.tolist() == tokens[: sum(expected)].tolist()
@@ -28,7 +32,7 @@ def test_windows_keep_a_short_rest_but_no_single_token(count, expected):
 
 def test_examples_of_a_task_give_back_the_documents_in_order(task, lengths, make_document):
     vocabulary = task.output_features["inputs"].vocabulary
-    examples = task.get_dataset(lengths, "validation", shuffle=False, seed=1).as_numpy_iterator()
+    examples = predictions.examples(task, contract.DatasetConfig(task.name, lengths, "validation", 1, seed=1))
     text = []
     for example in examples:
         inputs, targets = example["inputs"].tolist(), example["targets"].tolist()
@@ -47,8 +51,31 @@ def test_examples_of_a_task_give_back_the_documents_in_order(task, lengths, make
 
 
 def test_denoise_needs_lengths_and_sentinels(task, lengths):
+    (denoise,) = task.preprocessors
     with pytest.raises(ValueError, match="sequence_length"):
-        task.get_dataset(None, "train")
-    features = {name: seqio.Feature(seqio.ByteVocabulary(0)) for name in ("inputs", "targets")}
+        steps.bind(denoise, task.output_features, None).rows_function()
+    features = {name: Feature(ByteVocabulary(0)) for name in ("inputs", "targets")}
     with pytest.raises(ValueError, match="extra_ids=0 and no sentinels"):
-        preprocessors.Denoise(objectives.SpanCorruption()).check(features, lengths)
+        denoising.Denoise(objectives.SpanCorruption()).check(features, lengths)
+
+
+def test_rows_of_documents(task, lengths):
+    """The step's own function: which document each window begins in, and the same rows from the same seed."""
+    denoise = steps.bind(task.preprocessors[0], task.output_features, lengths)
+    texts = np.array([b"a" * 30, b"", b"b" * 90, b"c" * 20], object)
+    documents = np.array([[0, 4, row] for row in range(4)])
+    make = denoise.rows_function()
+    made = make({"text": texts, "document": documents}, 5)
+    assert made.keys() == denoise.columns().keys() == {"inputs", "targets", "document"}
+    # Windows of 67 bytes: of 140 bytes the first begins in document 0, the second and the rest of 6 in 2 and 3.
+    raw_length = denoise.objective.raw_length(64)
+    begins = np.searchsorted([30, 30, 120, 140], np.arange(0, 140, raw_length), side="right")
+    assert made["document"].tolist() == [[0, 4, row] for row in begins.tolist()]
+    assert made["inputs"].lengths[:2].tolist() == [64, 64] and made["targets"].lengths[0] == lengths["targets"]
+    kept = [made[name].padded[i, : made[name].lengths[i]] for i in range(len(begins)) for name in ("inputs", "targets")]
+    bytes_of_text = np.concatenate(kept)
+    bytes_of_text = bytes_of_text[(bytes_of_text >= 3) & (bytes_of_text < 259)] - 3
+    assert np.bincount(bytes_of_text)[[97, 98, 99]].tolist() == [30, 90, 20]
+    again, other = (make({"text": texts, "document": documents}, seed) for seed in (5, 6))
+    np.testing.assert_array_equal(again["inputs"].padded, made["inputs"].padded)
+    assert not np.array_equal(other["inputs"].padded, made["inputs"].padded)

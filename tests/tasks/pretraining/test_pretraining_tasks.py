@@ -3,40 +3,45 @@ import sys
 
 import numpy as np
 import pytest
-import seqio
 
-from limba import data
-from tasks import objectives, pipeline, pretraining, sources
+from limba.data import contract
+from tasks import objectives, predictions, task_batches
+from tasks.pretraining import pretraining_tasks
+from tasks.registry import TaskRegistry
+from tasks.sources import corpora
+from tasks.vocabularies import ByteVocabulary
 
-BYTES = seqio.ByteVocabulary(extra_ids=100)
+BYTES = ByteVocabulary(extra_ids=100)
 
 
 def test_registering_again(data_files):
     arguments = {"data_files": data_files, "vocabulary": "not/there/yet.model"}
-    task = pretraining.register_pretraining_task("test_again", **arguments)
-    assert pretraining.register_pretraining_task("test_again", **arguments) is task
+    task = pretraining_tasks.register_pretraining_task("test_again", **arguments)
+    assert pretraining_tasks.register_pretraining_task("test_again", **arguments) is task
     with pytest.raises(ValueError, match="'test_again' is registered already, with other arguments"):
-        pretraining.register_pretraining_task("test_again", **arguments, noise_density=0.3)
+        pretraining_tasks.register_pretraining_task("test_again", **arguments, noise_density=0.3)
     assert set(task.output_features) == {"inputs", "targets"}
     assert all(feature.add_eos for feature in task.output_features.values())
     assert task.output_features["inputs"].vocabulary.extra_ids == 100
 
 
 def test_missing_vocabulary_is_said_when_used(data_files, lengths):
-    task = pretraining.register_pretraining_task("test_lazy", data_files=data_files, vocabulary="not/there.model")
+    task = pretraining_tasks.register_pretraining_task("test_lazy", data_files=data_files, vocabulary="not/there.model")
     with pytest.raises(FileNotFoundError, match=r"no SentencePiece model 'not/there\.model'.*limba vocab build"):
-        task.get_dataset(lengths, "train")
+        task_batches.get_train_batches(contract.DatasetConfig(task.name, lengths, "train", 8))
+    with pytest.raises(FileNotFoundError, match=r"no SentencePiece model 'not/there\.model'.*limba vocab build"):
+        _all_examples(task, lengths)
 
 
 def test_quickstart_registers_without_files(monkeypatch, tmp_path, lengths):
     monkeypatch.setenv("LIMBA_QUICKSTART_DIR", str(tmp_path))
     # Other tests may have imported it with the directory that this checkout has.
     monkeypatch.delitem(sys.modules, "tasks.quickstart", raising=False)
-    if "quickstart_span_corruption" in seqio.TaskRegistry.names():
-        seqio.TaskRegistry.remove("quickstart_span_corruption")
+    if "quickstart_span_corruption" in TaskRegistry.names():
+        TaskRegistry.remove("quickstart_span_corruption")
     quickstart = importlib.import_module("tasks.quickstart")
 
-    task = seqio.TaskRegistry.get("quickstart_span_corruption")
+    task = TaskRegistry.get("quickstart_span_corruption")
     assert sorted(task.splits) == ["train", "validation"]
     with pytest.raises(FileNotFoundError, match=r"quickstart\.sh"):
         task.source.check("train")
@@ -47,11 +52,11 @@ def test_quickstart_registers_without_files(monkeypatch, tmp_path, lengths):
 
 
 def _all_examples(task, lengths):
-    return list(task.get_dataset(lengths, "validation", shuffle=False, seed=1).as_numpy_iterator())
+    return list(predictions.examples(task, contract.DatasetConfig(task.name, lengths, "validation", 1, seed=1)))
 
 
 def test_prefix_lm_of_a_corpus_gives_back_its_text(data_files, make_document):
-    task = pretraining.register_pretraining_task(
+    task = pretraining_tasks.register_pretraining_task(
         "test_prefix", data_files=data_files, vocabulary=BYTES, objective=objectives.PrefixLM(), mode="[S2S]"
     )
     text = []
@@ -65,7 +70,7 @@ def test_prefix_lm_of_a_corpus_gives_back_its_text(data_files, make_document):
 
 
 def test_full_lm_trains_a_decoder_and_ends_documents(data_files, make_document):
-    task = pretraining.register_pretraining_task(
+    task = pretraining_tasks.register_pretraining_task(
         "test_lm", data_files=data_files, vocabulary=BYTES, objective=objectives.FullLM()
     )
     lengths = objectives.lengths(objectives.FullLM(), 50)
@@ -76,36 +81,38 @@ def test_full_lm_trains_a_decoder_and_ends_documents(data_files, make_document):
     assert all(len(example["targets"]) == 50 for example in examples[:-1])
     expected = [token for row in range(30) for token in [*BYTES.encode(make_document(99, row)["text"]), 1]]
     assert tokens == expected[: len(tokens)] and len(tokens) >= len(expected) - 1
-    config = data.DatasetConfig("test_lm", lengths, "train", 4, seed=0)
-    batch = next(pipeline.get_train_batches(config, "DecoderFeatureConverter"))
+    config = contract.DatasetConfig("test_lm", lengths, "train", 4, seed=0)
+    batch = next(task_batches.get_train_batches(config, "DecoderFeatureConverter"))
     assert batch["decoder_target_tokens"].shape == (4, 50) and "example_tasks" not in batch
 
 
 def test_an_objective_and_arguments_of_another_are_refused(data_files):
     arguments = {"data_files": data_files, "vocabulary": BYTES}
     with pytest.raises(ValueError, match=r"objective PrefixLM.*noise_density 0\.3"):
-        pretraining.register_pretraining_task(
+        pretraining_tasks.register_pretraining_task(
             "test_both", **arguments, objective=objectives.PrefixLM(), noise_density=0.3
         )
     with pytest.raises(ValueError, match=r"mode '\[NLG\]'.*no inputs"):
-        pretraining.register_pretraining_task("test_mode", **arguments, objective=objectives.FullLM(), mode="[NLG]")
-    assert not {"test_both", "test_mode"} & set(seqio.TaskRegistry.names())
+        pretraining_tasks.register_pretraining_task(
+            "test_mode", **arguments, objective=objectives.FullLM(), mode="[NLG]"
+        )
+    assert not {"test_both", "test_mode"} & set(TaskRegistry.names())
 
 
 # --------------------------------------------------------- UL2 -------------------------------------------------------
 
 
 def _register_ul2(data_files, **options):
-    source = sources.HuggingFaceSource(data_files, chunk_documents=8)
-    return pretraining.register_ul2_mixture("test_ul2", data_files=source, vocabulary=BYTES, **options)
+    source = corpora.HuggingFaceSource(data_files, chunk_documents=8)
+    return pretraining_tasks.register_ul2_mixture("test_ul2", data_files=source, vocabulary=BYTES, **options)
 
 
 def test_ul2_is_one_mixture_of_seven_denoisers_with_their_modes(data_files):
     mixture = _register_ul2(data_files, shuffle_buffer_size=8)
     assert [task.name for task in mixture.tasks] == sorted(f"test_ul2_{d.name}" for d in objectives.UL2_DENOISERS)
     lengths = objectives.ul2_lengths(128)
-    config = data.DatasetConfig("test_ul2", lengths, "train", 64, seed=0, num_readers=1)
-    batches = pipeline.get_train_batches(config)
+    config = contract.DatasetConfig("test_ul2", lengths, "train", 64, seed=0, num_readers=1)
+    batches = task_batches.get_train_batches(config)
     modes = {f"test_ul2_{d.name}": d.mode for d in objectives.UL2_DENOISERS}
     names = [task.name for task in mixture.tasks]
     counts = np.zeros(7)
@@ -125,19 +132,19 @@ def test_ul2_is_one_mixture_of_seven_denoisers_with_their_modes(data_files):
 
 def test_ul2_needs_sentinels_for_half_of_the_tokens_in_spans_of_three(data_files):
     _register_ul2(data_files)
-    config = data.DatasetConfig("test_ul2", objectives.ul2_lengths(), "train", 8, seed=0)
+    config = contract.DatasetConfig("test_ul2", objectives.ul2_lengths(), "train", 8, seed=0)
     with pytest.raises(ValueError, match=r"needs 12\d sentinels, and the vocabulary has 100.*extra_ids=12\d"):
-        pipeline.get_train_batches(config)
+        task_batches.get_train_batches(config)
 
 
 def test_ul2_rates_and_registering_again(data_files):
     rates = {denoiser.name: 1.0 for denoiser in objectives.UL2_DENOISERS} | {"s_prefix_lm": 3.0}
-    source = sources.HuggingFaceSource(data_files)
+    source = corpora.HuggingFaceSource(data_files)
     arguments = {"data_files": source, "vocabulary": BYTES, "rates": rates}
-    mixture = pretraining.register_ul2_mixture("test_rates", **arguments)
-    assert mixture.get_rate(seqio.TaskRegistry.get("test_rates_s_prefix_lm")) / mixture.total_rate == 3 / 9
-    assert pretraining.register_ul2_mixture("test_rates", **arguments) is mixture
+    mixture = pretraining_tasks.register_ul2_mixture("test_rates", **arguments)
+    assert mixture.get_rate(TaskRegistry.get("test_rates_s_prefix_lm")) / mixture.total_rate == 3 / 9
+    assert pretraining_tasks.register_ul2_mixture("test_rates", **arguments) is mixture
     with pytest.raises(ValueError, match="'test_rates' is registered already"):
-        pretraining.register_ul2_mixture("test_rates", data_files=source, vocabulary=BYTES)
+        pretraining_tasks.register_ul2_mixture("test_rates", data_files=source, vocabulary=BYTES)
     with pytest.raises(ValueError, match=r"rates for \['r_span3'\]"):
-        pretraining.register_ul2_mixture("test_few", data_files=source, vocabulary=BYTES, rates={"r_span3": 1.0})
+        pretraining_tasks.register_ul2_mixture("test_few", data_files=source, vocabulary=BYTES, rates={"r_span3": 1.0})

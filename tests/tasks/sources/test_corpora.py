@@ -6,19 +6,21 @@ import json
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-import seqio
 
-from tasks import chunks, sources
+from tasks.sources import chunks, corpora
 
 
-def read(source, split="train", num_readers=1, reader=0, **options):
-    dataset = source.get_dataset(split, shard_info=seqio.ShardInfo(reader, num_readers), **options)
-    return list(dataset.as_numpy_iterator())
+def read(source, split="train", num_readers=1, reader=0, shuffle=True, seed=None, num_epochs=1):
+    """The documents of a reader, one by one."""
+    chunks_read = source.chunks_of(split, shuffle, seed, reader, num_readers).documents(num_epochs)
+    return [
+        {name: column[i] for name, column in chunk.items()} for chunk in chunks_read for i in range(len(chunk["text"]))
+    ]
 
 
 @pytest.mark.parametrize("num_readers", [1, 2, 3, 4, 16])
 def test_every_document_once_per_epoch(data_files, num_readers, make_document, places):
-    source = sources.HuggingFaceSource(data_files, ["text", "n"], chunk_documents=8)
+    source = corpora.HuggingFaceSource(data_files, ["text", "n"], chunk_documents=8)
     seen = collections.Counter()
     for reader in range(num_readers):
         mine = 0
@@ -33,7 +35,7 @@ def test_every_document_once_per_epoch(data_files, num_readers, make_document, p
 
 
 def test_order(data_files, places):
-    source = sources.HuggingFaceSource(data_files, chunk_documents=8)
+    source = corpora.HuggingFaceSource(data_files, chunk_documents=8)
     order = [tuple(e["document"].tolist()) for e in read(source, shuffle=True, seed=1, num_epochs=2)]
     first, second = order[:200], order[200:]
     assert {p[0] for p in first} == {0} and {p[0] for p in second} == {1}
@@ -77,69 +79,51 @@ def test_formats(tmp_path, make_document, write_jsonl):
         writer.writeheader()
         writer.writerows(documents)
     for name in ("a.jsonl", "b.json.gz", "c.parquet", "d.txt", "e.csv", "f.jsonl.zst", "g.txt.gz"):
-        source = sources.HuggingFaceSource({"train": tmp_path / name}, chunk_documents=7)
+        source = corpora.HuggingFaceSource({"train": tmp_path / name}, chunk_documents=7)
         assert [e["text"].decode() for e in read(source, shuffle=False)] == texts, name
 
 
 def test_documents_reads_all_shards_without_tensorflow(data_files, make_document, places):
-    source = sources.HuggingFaceSource(data_files, ["text", "n"])
+    source = corpora.HuggingFaceSource(data_files, ["text", "n"])
     texts = [document["text"] for documents in source.documents("train", 8) for document in documents]
     assert sorted(texts) == sorted(make_document(*place)["text"] for place in places)
     assert texts[0].startswith("shard 0") and texts[8].startswith("shard 1")
 
 
-def test_plain_seqio_task(data_files, make_document):
-    """A T5X-style task with SeqIO's own preprocessors reads the source."""
-    vocabulary = seqio.ByteVocabulary(100)
-    task = seqio.TaskRegistry.add(
-        "test_plain",
-        source=sources.HuggingFaceSource(data_files),
-        preprocessors=[
-            lambda ds: ds.map(lambda e: {"inputs": e["text"], "targets": e["text"]}),
-            seqio.preprocessors.tokenize,
-            seqio.preprocessors.append_eos,
-        ],
-        output_features={name: seqio.Feature(vocabulary) for name in ("inputs", "targets")},
-    )
-    examples = list(task.get_dataset({"inputs": 512, "targets": 512}, "validation", shuffle=False).as_numpy_iterator())
-    assert len(examples) == 30
-    assert vocabulary.decode(examples[3]["targets"].tolist()) == make_document(99, 3)["text"]
-
-
 def test_errors(data_files, tmp_path, make_document, write_jsonl):
     with pytest.raises(FileNotFoundError, match=r"There is no file '.*missing\.jsonl' \(split 'train'.*Look here"):
-        sources.HuggingFaceSource({"train": str(tmp_path / "missing.jsonl")}, hint="Look here.").check("train")
+        corpora.HuggingFaceSource({"train": str(tmp_path / "missing.jsonl")}, hint="Look here.").check("train")
     with pytest.raises(
         FileNotFoundError, match=r"is a folder \(split 'train'\); name its files, such as '.*/\*\.jsonl'"
     ):
-        sources.HuggingFaceSource({"train": f"{tmp_path}/"}).check("train")
+        corpora.HuggingFaceSource({"train": f"{tmp_path}/"}).check("train")
     lists = {"train": write_jsonl(tmp_path / "lists.jsonl", [{"text": ["a", "b"]}])}
     with pytest.raises(ValueError, match=r"'text' has the type list<.*It is in split 'train', files '.*lists\.jsonl'"):
-        sources.HuggingFaceSource(lists).check("train")
+        corpora.HuggingFaceSource(lists).check("train")
     mixed = {"train": write_jsonl(tmp_path / "mixed.jsonl", [{"text": "a"}, {"text": 5}])}
     with pytest.raises(ValueError, match="'text' has values of several types; only strings"):
-        sources.HuggingFaceSource(mixed).check("train")
+        corpora.HuggingFaceSource(mixed).check("train")
     with pytest.raises(FileNotFoundError, match="No file matches the pattern"):
-        sources.HuggingFaceSource({"train": str(tmp_path / "nothing-*.jsonl")}).check("train")
+        corpora.HuggingFaceSource({"train": str(tmp_path / "nothing-*.jsonl")}).check("train")
     with pytest.raises(ValueError, match=r"no column 'txt'.*'text', 'n'; did you mean 'text'"):
-        sources.HuggingFaceSource(data_files, ["txt"]).check("train")
+        corpora.HuggingFaceSource(data_files, ["txt"]).check("train")
     with pytest.raises(ValueError, match="no split 'test'; this source has 'train', 'validation'"):
-        sources.HuggingFaceSource(data_files).check("test")
+        corpora.HuggingFaceSource(data_files).check("test")
     with pytest.raises(ValueError, match=r"format of .* is not clear"):
         (tmp_path / "a.bin").write_bytes(b"x")
-        sources.HuggingFaceSource({"train": str(tmp_path / "a.bin")}).check("train")
+        corpora.HuggingFaceSource({"train": str(tmp_path / "a.bin")}).check("train")
     (tmp_path / "empty.jsonl").touch()
     with pytest.raises(ValueError, match="The corpus is empty"):
-        sources.HuggingFaceSource({"train": str(tmp_path / "empty.jsonl")}).check("train")
+        corpora.HuggingFaceSource({"train": str(tmp_path / "empty.jsonl")}).check("train")
     with pytest.raises(ValueError, match="Reader 3 of 4 has no document"):
         few = write_jsonl(tmp_path / "few.jsonl", [make_document(0, row) for row in range(3)])
-        read(sources.HuggingFaceSource({"train": few}), num_readers=4, reader=3)
+        read(corpora.HuggingFaceSource({"train": few}), num_readers=4, reader=3)
 
 
 def test_a_file_unlike_the_others_is_named_before_training(corpus, data_files, write_jsonl):
     write_jsonl(corpus / "train-5.jsonl", [{"txt": "no such column here"}])
     with pytest.raises(ValueError, match=r"train-5\.jsonl cannot be read with the columns \['text'\]"):
-        sources.HuggingFaceSource(data_files).check("train")
+        corpora.HuggingFaceSource(data_files).check("train")
     (corpus / "train-5.jsonl").write_text('{"text": "half a li')
     with pytest.raises(ValueError, match=r"train-5\.jsonl"):
-        sources.HuggingFaceSource(data_files).check("train")
+        corpora.HuggingFaceSource(data_files).check("train")

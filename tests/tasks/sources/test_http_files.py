@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tasks import remote_files
+from tasks.sources import http_files
 
 CONTENT = random.Random(0).randbytes(300_000)
 
@@ -65,7 +65,7 @@ class Server:
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def file(self, host="127.0.0.1", **options):
-        return remote_files.RemoteFile("a shard", f"http://{host}:{self.port}/a", len(CONTENT), **options)
+        return http_files.RemoteFile("a shard", f"http://{host}:{self.port}/a", len(CONTENT), **options)
 
     def close(self):
         self._server.shutdown()
@@ -83,7 +83,7 @@ def server():
 def waits(monkeypatch):
     """What is waited between requests, without waiting."""
     waits: list[float] = []
-    monkeypatch.setattr(remote_files.time, "sleep", waits.append)
+    monkeypatch.setattr(http_files.time, "sleep", waits.append)
     return waits
 
 
@@ -115,9 +115,7 @@ def test_reading_here_and_there_with_failures(server, waits):
 
 def test_waits_grow_and_end_with_the_last_cause(server, waits):
     server.behave = lambda handler, number: handler.say(500 if number < 14 else 504)
-    with pytest.raises(
-        remote_files.BrokenFileError, match=r"a shard stays unreadable: 14 requests.*status 504 Gateway"
-    ):
+    with pytest.raises(http_files.BrokenFileError, match=r"a shard stays unreadable: 14 requests.*status 504 Gateway"):
         server.file().open().read()
     assert len(waits) == 13
     for number, wait in enumerate(waits):
@@ -138,13 +136,13 @@ def test_what_the_server_asks_for_is_waited(server, waits):
     server.behave = lambda handler, number: number <= len(asked) and handler.say(429, **asked[number - 1])
     assert server.file().open().read() == CONTENT
     assert waits[0] == 17 and 35 < waits[1] <= 40 and waits[2] == 55
-    assert waits[3] == remote_files.LONGEST_RETRY_AFTER_SECONDS and waits[4] <= 24
+    assert waits[3] == http_files.LONGEST_RETRY_AFTER_SECONDS and waits[4] <= 24
 
 
 def test_stalled_and_crawling_connections(server, monkeypatch):
-    monkeypatch.setattr(remote_files, "FIRST_WAIT_SECONDS", 0.001)
-    monkeypatch.setattr(remote_files, "TIMEOUT_SECONDS", (1.0, 0.2))
-    monkeypatch.setattr(remote_files, "SLOW_AFTER_SECONDS", 0.3)
+    monkeypatch.setattr(http_files, "FIRST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(http_files, "TIMEOUT_SECONDS", (1.0, 0.2))
+    monkeypatch.setattr(http_files, "SLOW_AFTER_SECONDS", 0.3)
 
     def behave(handler, number):
         if number == 1:
@@ -172,9 +170,9 @@ def test_stalled_and_crawling_connections(server, monkeypatch):
 
 
 def test_a_connection_that_only_crawls_is_broken_in_the_end(server, monkeypatch, waits):
-    monkeypatch.setattr(remote_files, "SLOW_AFTER_SECONDS", 0.02)
-    monkeypatch.setattr(remote_files, "MIN_BYTES_PER_SECOND", 10**9)
-    monkeypatch.setattr(remote_files, "MAX_FAILURES", 3)
+    monkeypatch.setattr(http_files, "SLOW_AFTER_SECONDS", 0.02)
+    monkeypatch.setattr(http_files, "MIN_BYTES_PER_SECOND", 10**9)
+    monkeypatch.setattr(http_files, "MAX_FAILURES", 3)
     pause = threading.Event()
 
     def behave(handler, number):
@@ -189,7 +187,7 @@ def test_a_connection_that_only_crawls_is_broken_in_the_end(server, monkeypatch,
         return True
 
     server.behave = behave
-    with pytest.raises(remote_files.BrokenFileError, match=r"3 requests.*only \d+ bytes came"):
+    with pytest.raises(http_files.BrokenFileError, match=r"3 requests.*only \d+ bytes came"):
         server.file().open().read()
 
 
@@ -199,11 +197,11 @@ def test_a_file_that_changes_is_refused(server, waits):
         return True
 
     server.behave = behave
-    with pytest.raises(remote_files.BrokenFileError, match="a shard has changed at http"):
+    with pytest.raises(http_files.BrokenFileError, match="a shard has changed at http"):
         server.file().open().read()
     server.behave = lambda handler, number: False
     server.content = CONTENT + b"more"
-    with pytest.raises(remote_files.BrokenFileError, match="has changed"):
+    with pytest.raises(http_files.BrokenFileError, match="has changed"):
         server.file().open().read()
 
 
@@ -234,10 +232,10 @@ def test_refusals_are_not_repeated(server, waits, status, kind):
 
 def test_sizes(server, waits):
     server.behave = lambda handler, number: number < 3 and handler.say(503)
-    assert remote_files.size_of(server.file().url) == len(CONTENT)
+    assert http_files.size_of(server.file().url) == len(CONTENT)
     server.behave = lambda handler, number: handler.say(200, Content_Length="", Connection="close")
     with pytest.raises(ValueError, match="does not say how long the file is"):
-        remote_files.size_of(server.file().url)
+        http_files.size_of(server.file().url)
     server.behave = lambda handler, number: handler.say(503)
-    with pytest.raises(remote_files.BrokenFileError, match="6 requests in a row"):
-        remote_files.size_of(server.file().url)
+    with pytest.raises(http_files.BrokenFileError, match="6 requests in a row"):
+        http_files.size_of(server.file().url)

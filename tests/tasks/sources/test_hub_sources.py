@@ -12,10 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-import seqio
 
-from limba import data
-from tasks import cache, pipeline, pretraining, preview, remote_files, sources, splits
+from limba import tasks_door
+from limba.data import contract
+from tasks import preview, task_batches
+from tasks.cached import write_cache
+from tasks.pretraining import pretraining_tasks
+from tasks.registry import TaskRegistry
+from tasks.sources import corpora, http_files, splits
+from tasks.vocabularies import ByteVocabulary
 from tests.loopback_hub import TOKEN, LoopbackHub
 
 CORPUS = "org/corpus"
@@ -59,21 +64,22 @@ def loopback(monkeypatch, tmp_path, folder):
     hub.use(monkeypatch, tmp_path / "home")
     hub.add(CORPUS, folder / "corpus", private=True)
     hub.add(COLUMNS, folder / "columns", private=True)
-    monkeypatch.setattr(remote_files, "FIRST_WAIT_SECONDS", 0.001)
-    monkeypatch.setattr(remote_files, "LONGEST_WAIT_SECONDS", 0.002)
+    monkeypatch.setattr(http_files, "FIRST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(http_files, "LONGEST_WAIT_SECONDS", 0.002)
     yield hub
     hub.close()
 
 
 def register(name, source):
-    return pretraining.register_pretraining_task(
-        name, data_files=source, vocabulary=seqio.ByteVocabulary(extra_ids=100), shuffle_buffer_size=100
+    return pretraining_tasks.register_pretraining_task(
+        name, data_files=source, vocabulary=ByteVocabulary(extra_ids=100), shuffle_buffer_size=100
     )
 
 
 def open_batches(task, lengths, **options):
     options = {"split": "train", "batch_size": 8, "num_readers": 2, "seed": 3, **options}
-    return pipeline.get_train_batches(data.DatasetConfig(task.name, lengths, **options))
+    options = {"mixture_or_task_name": task.name, "task_feature_lengths": lengths, **options}
+    return task_batches.get_train_batches(contract.DatasetConfig(**options))
 
 
 def take(batches, count):
@@ -107,11 +113,11 @@ def test_batches_equal_those_of_local_files_whatever_a_quarter_of_requests_does(
     loopback, folder, name, config, local, lengths
 ):
     """Over three epochs, and with the position saved and restored on the way."""
-    local_task = register("test_local", sources.HuggingFaceSource({"train": folder / local}, chunk_documents=8))
+    local_task = register("test_local", corpora.HuggingFaceSource({"train": folder / local}, chunk_documents=8))
     expected = take(open_batches(local_task, lengths), 60)
     # Requests are counted from the first on, those of the layout included.
     loopback.fault = a_quarter(1, 429, 500, 502, 503, 504, "drop")
-    task = register("test_hub", sources.HubSource(name, config, chunk_documents=8))
+    task = register("test_hub", corpora.HubSource(name, config, chunk_documents=8))
     batches = open_batches(task, lengths)
     first = take(batches, 20)
     state = batches.save_state()
@@ -143,14 +149,14 @@ def test_layout_is_that_of_datasets(loopback, tmp_path):
     assert done.returncode == 0, done.stderr
     for (name, config), line in zip(names, done.stdout.splitlines(), strict=True):
         expected = json.loads(line)
-        source = sources.HubSource(name, config)
+        source = corpora.HubSource(name, config)
         assert set(source.splits) == set(expected)
         for split, rows in expected.items():
             assert sorted(texts(source, split)) == sorted(rows), (name, split)
 
 
 def test_data_files_in_place_of_the_layout(loopback):
-    source = sources.HubSource(CORPUS, data_files={"train": "gz/part-[01].*", "validation": "gz/other*"})
+    source = corpora.HubSource(CORPUS, data_files={"train": "gz/part-[01].*", "validation": "gz/other*"})
     assert source.list_shards("train") == ["gz/part-0.json.gz", "gz/part-1.json.gz"]
     assert texts(source, "validation") == ["another split"]
 
@@ -163,23 +169,23 @@ def test_urls(loopback, make_document, places):
     for has_ranges in (True, False):
         loopback.has_ranges = has_ranges
         loopback.fault = a_quarter(2, 503, "drop")
-        source = sources.HuggingFaceSource({"train": [f"{base}/gz/part-{i}.json.gz" for i in range(7)]})
+        source = corpora.HuggingFaceSource({"train": [f"{base}/gz/part-{i}.json.gz" for i in range(7)]})
         assert sorted(texts(source)) == expected
-    with pytest.raises(remote_files.BrokenFileError, match=r"does not send parts of files"):
-        texts(sources.HuggingFaceSource({"train": f"{columns}/part-0.parquet"}))
+    with pytest.raises(http_files.BrokenFileError, match=r"does not send parts of files"):
+        texts(corpora.HuggingFaceSource({"train": f"{columns}/part-0.parquet"}))
     loopback.fault = lambda asked: None
     with pytest.raises(FileNotFoundError, match=r"gone\.jsonl answers with HTTP status 404"):
-        sources.HuggingFaceSource({"train": f"{base}/gone.jsonl"}).check("train")
+        corpora.HuggingFaceSource({"train": f"{base}/gone.jsonl"}).check("train")
 
 
 def test_parquet_reads_only_its_columns_and_from_its_row_group_on(loopback, folder, monkeypatch):
-    monkeypatch.setattr(remote_files, "FIRST_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(http_files, "FIRST_WAIT_SECONDS", 0.0)
     (folder / "big").mkdir()
     rows = [{"text": f"text {row}", "unused": os.urandom(2000)} for row in range(1000)]
     pa.parquet.write_table(pa.Table.from_pylist(rows), folder / "big/big.parquet", row_group_size=100)
     loopback.add("org/big", folder / "big")
     size = (folder / "big/big.parquet").stat().st_size
-    source = sources.HubSource("org/big", data_files={"train": "big.parquet"}, chunk_documents=100)
+    source = corpora.HubSource("org/big", data_files={"train": "big.parquet"}, chunk_documents=100)
     tables = source._open("train")[0]
     first, read = tables.open(0, ["text"], 100, 850)
     assert first == 800
@@ -198,7 +204,7 @@ def breaks(part):
 
 
 def test_a_shard_that_stays_broken_stops_with_its_name(loopback, lengths):
-    task = register("test_broken", sources.HubSource(CORPUS, "gz", chunk_documents=8))
+    task = register("test_broken", corpora.HubSource(CORPUS, "gz", chunk_documents=8))
     batches = open_batches(task, lengths)
     loopback.fault = breaks("part-3")
     message = (
@@ -211,7 +217,7 @@ def test_a_shard_that_stays_broken_stops_with_its_name(loopback, lengths):
 
 
 def test_a_broken_shard_is_skipped_and_counted(loopback, caplog):
-    source = sources.HubSource(CORPUS, "gz", chunk_documents=8, on_broken_shard="skip")
+    source = corpora.HubSource(CORPUS, "gz", chunk_documents=8, on_broken_shard="skip")
     source.check("train")
     loopback.fault = breaks("part-3")
     examples = list(source.get_dataset(shuffle=True, seed=1, num_epochs=2).as_numpy_iterator())
@@ -230,13 +236,13 @@ def test_a_broken_shard_is_skipped_and_counted(loopback, caplog):
 def test_a_corpus_that_breaks_in_the_middle_leaves_no_cache(loopback, tmp_path, capsys):
     """Nor a traceback: what TensorFlow wraps is one sentence."""
     loopback.repos[CORPUS].files["gz/part-3.json.gz"] = gzip.compress(b'{"text": "a"}\nnot JSON\n')
-    register("test_middle", sources.HubSource(CORPUS, "gz", chunk_documents=8))
+    register("test_middle", corpora.HubSource(CORPUS, "gz", chunk_documents=8))
     message = r"^error: Reading 'test_middle' failed after \d+ windows: BrokenFileError: Shard gz/part-3\.json\.gz"
     with pytest.raises(SystemExit, match=message):
-        cache.main(["test_middle", "--sequence_length", "inputs=64,targets=14", "--out", str(tmp_path / "cache")])
+        write_cache.main(["test_middle", "--sequence_length", "inputs=64,targets=14", "--out", str(tmp_path / "cache")])
     assert not list((tmp_path / "cache").iterdir())
-    with pytest.raises(remote_files.BrokenFileError, match=r"Shard gz/part-3\.json\.gz cannot be read"):
-        open_batches(seqio.TaskRegistry.get("test_middle"), {"inputs": 64, "targets": 14})
+    with pytest.raises(http_files.BrokenFileError, match=r"Shard gz/part-3\.json\.gz cannot be read"):
+        open_batches(TaskRegistry.get("test_middle"), {"inputs": 64, "targets": 14})
     with pytest.raises(SystemExit, match="BrokenFileError: Shard"):
         preview.main(["test_middle", "--inputs_length", "64"])
     assert "limba-shard" not in capsys.readouterr().err
@@ -245,8 +251,8 @@ def test_a_corpus_that_breaks_in_the_middle_leaves_no_cache(loopback, tmp_path, 
 def test_damaged_content_names_the_shard(loopback, folder):
     whole = (folder / "corpus/gz/part-0.json.gz").read_bytes()
     loopback.repos[CORPUS].files["gz/part-0.json.gz"] = whole[:-30]
-    source = sources.HubSource(CORPUS, "gz")
-    with pytest.raises(remote_files.BrokenFileError, match=r"Shard gz/part-0\.json\.gz cannot be read from row 0 on"):
+    source = corpora.HubSource(CORPUS, "gz")
+    with pytest.raises(http_files.BrokenFileError, match=r"Shard gz/part-0\.json\.gz cannot be read from row 0 on"):
         texts(source)
 
 
@@ -261,7 +267,7 @@ def change(loopback):
 
 def test_a_run_keeps_its_commit_when_the_branch_moves(loopback, lengths, caplog):
     commit = loopback.repos[CORPUS].sha()
-    task = register("test_moving", sources.HubSource(CORPUS, "gz", chunk_documents=8))
+    task = register("test_moving", corpora.HubSource(CORPUS, "gz", chunk_documents=8))
     expected = take(open_batches(task, lengths), 50)
     batches = open_batches(task, lengths)
     take(batches, 10)
@@ -271,32 +277,27 @@ def test_a_run_keeps_its_commit_when_the_branch_moves(loopback, lengths, caplog)
     assert task.source.fingerprint("train")["commit"] == commit
 
     # Another process finds the branch elsewhere, and goes back.
-    seqio.TaskRegistry.remove("test_moving")
-    again = register("test_moving", sources.HubSource(CORPUS, "gz", chunk_documents=8, splits={"train": "train"}))
-    newer, config = loopback.repos[CORPUS].sha(), data.DatasetConfig(task.name, lengths, "train", 8, seed=3)
+    TaskRegistry.remove("test_moving")
+    again = register("test_moving", corpora.HubSource(CORPUS, "gz", chunk_documents=8, splits={"train": "train"}))
+    newer, config = loopback.repos[CORPUS].sha(), contract.DatasetConfig(task.name, lengths, "train", 8, seed=3)
     assert again.source.fingerprint("train")["commit"] == newer != commit
-    assert data.facts(config)["source of test_moving"] == f"{CORPUS} at commit {newer}"
+    assert tasks_door.facts(config)["source of test_moving"] == f"{CORPUS} at commit {newer}"
     batches = open_batches(again, lengths)
     batches.restore_state(state)
-    assert data.facts(config)["source of test_moving"] == f"{CORPUS} at commit {commit}"
-    assert (
-        f"revision main has moved to commit {loopback.repos[CORPUS].sha()}; the run goes on with {commit}"
-        in caplog.text
-    )
+    assert tasks_door.facts(config)["source of test_moving"] == f"{CORPUS} at commit {commit}"
+    assert f"revision main has moved to commit {loopback.repos[CORPUS].sha()}; the run keeps {commit}" in caplog.text
     assert again.source.fingerprint("train")["commit"] == commit
     assert_equal(take(batches, 5), take(_from(task, lengths, state), 5))
 
     # Another revision that was asked for is refused.
-    seqio.TaskRegistry.remove("test_moving")
-    other = register("test_moving", sources.HubSource(CORPUS, "gz", chunk_documents=8, revision=newer))
+    TaskRegistry.remove("test_moving")
+    other = register("test_moving", corpora.HubSource(CORPUS, "gz", chunk_documents=8, revision=newer))
     with pytest.raises(ValueError, match=f"commit was '{commit}' and is '{newer}'"):
         open_batches(other, lengths).restore_state(state)
 
 
 def _from(task, lengths, state):
-    seqio.TaskRegistry.remove(task.name)
-    seqio.TaskRegistry.add_provider(task.name, task)
-    batches = open_batches(task, lengths)
+    batches = open_batches(task, lengths, mixture_or_task_name=task)
     batches.restore_state(state)
     return batches
 
@@ -307,7 +308,7 @@ def _from(task, lengths, state):
 def test_errors(loopback, tmp_path, monkeypatch):
     def error_of(*arguments, **options):
         with pytest.raises((ValueError, FileNotFoundError, RuntimeError)) as caught:
-            sources.HubSource(*arguments, **options).check("train")
+            corpora.HubSource(*arguments, **options).check("train")
         return str(caught.value)
 
     assert "no data set 'org/missing'" in error_of("org/missing") and "your token may not read it" in error_of("org/m")
@@ -317,13 +318,13 @@ def test_errors(loopback, tmp_path, monkeypatch):
     assert "'gz', 'small'" in error_of(CORPUS, "xml")
     assert "no column 'txt'" in error_of(COLUMNS, columns=["txt"])
     with pytest.raises(ValueError, match=r"no split 'validation'; this source has 'train', 'test'"):
-        sources.HubSource(CORPUS, "gz").check("validation")
+        corpora.HubSource(CORPUS, "gz").check("validation")
     loopback.repos[CORPUS].gated = True
     assert "restricted" in error_of(CORPUS, "gz")
     loopback.use(monkeypatch, tmp_path, token=None)
     assert "set HF_TOKEN, or run `hf auth login`" in error_of(CORPUS, "gz")
     loopback.repos[CORPUS].gated = False
-    sources.HubSource(CORPUS, "gz", token=TOKEN).check("train")
+    corpora.HubSource(CORPUS, "gz", token=TOKEN).check("train")
     loopback.close()
     assert "6 requests in a row failed" in error_of("org/other")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -336,12 +337,13 @@ def test_errors(loopback, tmp_path, monkeypatch):
 def test_held_out_documents_of_a_hub_corpus(loopback, lengths, make_document, places):
     """Whatever the number of readers, each document is in one split, and an evaluation reads no more than it says."""
     held_out = splits.held_out(0.2, among=70)
-    source = sources.HubSource(COLUMNS, splits=held_out, chunk_documents=8)
+    source = corpora.HubSource(COLUMNS, splits=held_out, chunk_documents=8)
     seen = {
         split: [
-            tuple(example["document"].tolist()[1:])
+            tuple(document[1:])
             for reader, shuffle in itertools.product(range(readers), [readers > 1])
-            for example in source.get_dataset(split, shuffle, 1, seqio.ShardInfo(reader, readers)).as_numpy_iterator()
+            for chunk in source.chunks_of(split, shuffle, 1, reader, readers).documents(num_epochs=1)
+            for document in chunk["document"].tolist()
         ]
         for split, readers in (("train", 5), ("validation", 1))
     }
@@ -349,6 +351,6 @@ def test_held_out_documents_of_a_hub_corpus(loopback, lengths, make_document, pl
     assert all(sum(SHARD_ROWS[:shard]) + row < 70 for shard, row in seen["validation"])
     assert 5 <= len(seen["validation"]) <= 25 and 140 <= len(seen["train"]) <= 175
     task = register("test_held_out", source)
-    config = data.DatasetConfig(task.name, lengths, "validation", 8)
-    rows = [batch["decoder_loss_weights"].max(1).sum() for batch in pipeline.get_eval_batches(config)[task.name]]
+    config = contract.DatasetConfig(task.name, lengths, "validation", 8)
+    rows = [batch["decoder_loss_weights"].max(1).sum() for batch in task_batches.get_eval_batches(config)[task.name]]
     assert 0 < sum(rows) < 40

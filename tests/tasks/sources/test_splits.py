@@ -1,22 +1,30 @@
+import functools
 import itertools
 import json
 
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-import seqio
 
-from limba import data
-from tasks import pipeline, pretraining, sources, splits
+from limba.data import contract
+from tasks import task_batches
+from tasks.pretraining import pretraining_tasks
+from tasks.sources import corpora, splits
+from tasks.vocabularies import ByteVocabulary
 from tests.tasks.conftest import SHARD_ROWS
+
+
+def documents_of(chunks, num_epochs):
+    """(epoch, shard, row) in the order in which they come."""
+    return [tuple(document) for chunk in chunks.documents(num_epochs) for document in chunk["document"].tolist()]
 
 
 def read(source, split, readers=1, shuffle=False):
     """Every (shard, row) of a split, by all readers."""
     return [
-        tuple(example["document"].tolist()[1:])
+        tuple(document[1:])
         for reader in range(readers)
-        for example in source.get_dataset(split, shuffle, 1, seqio.ShardInfo(reader, readers)).as_numpy_iterator()
+        for document in documents_of(source.chunks_of(split, shuffle, 1, reader, readers), 1)
     ]
 
 
@@ -51,7 +59,7 @@ def test_what_is_no_slice(text):
     ],
 )
 def test_slices(data_files, places, text, start, stop, readers):
-    source = sources.HuggingFaceSource({"all": data_files["train"]}, splits={"part": text}, chunk_documents=4)
+    source = corpora.HuggingFaceSource({"all": data_files["train"]}, splits={"part": text}, chunk_documents=4)
     expected = sorted(places)[start:stop]
     shards = sorted({shard for shard, _ in expected})
     if len(expected) >= readers:
@@ -64,10 +72,10 @@ def test_slices(data_files, places, text, start, stop, readers):
 
 def test_empty_and_unknown(data_files):
     for text in ("all[200:]", "all[5:5]", "all[9:3]"):
-        source = sources.HuggingFaceSource({"all": data_files["train"]}, splits={"part": text})
+        source = corpora.HuggingFaceSource({"all": data_files["train"]}, splits={"part": text})
         with pytest.raises(ValueError, match=r"corpus is empty|has no document"):
             read(source, "part")
-    source = sources.HuggingFaceSource({"all": data_files["train"]}, splits={"part": "any[:5]"})
+    source = corpora.HuggingFaceSource({"all": data_files["train"]}, splits={"part": "any[:5]"})
     with pytest.raises(ValueError, match="no split 'any'; this source has 'all'"):
         source.check("part")
     with pytest.raises(ValueError, match="no split 'all'; this source has 'part'"):
@@ -76,7 +84,7 @@ def test_empty_and_unknown(data_files):
 
 def test_held_out_is_disjoint_whole_and_stable(corpus, data_files, places, make_document):
     """Copies of a text are on one side, and other files, formats and readers change nothing."""
-    source = sources.HuggingFaceSource({"train": data_files["train"]}, splits=splits.held_out(0.25), chunk_documents=4)
+    source = corpora.HuggingFaceSource({"train": data_files["train"]}, splits=splits.held_out(0.25), chunk_documents=4)
     validation = set(read(source, "validation"))
     for readers in (1, 2, 4, 5):
         train = read(source, "train", readers, shuffle=True)
@@ -84,7 +92,7 @@ def test_held_out_is_disjoint_whole_and_stable(corpus, data_files, places, make_
     assert 30 <= len(validation) <= 70  # a quarter of 200
     rows = [make_document(shard, row) for shard, row in sorted(places)] * 2
     pa.parquet.write_table(pa.Table.from_pylist(rows), corpus / "twice.parquet", row_group_size=7)
-    twice = sources.HuggingFaceSource({"train": corpus / "twice.parquet"}, splits=splits.held_out(0.25))
+    twice = corpora.HuggingFaceSource({"train": corpus / "twice.parquet"}, splits=splits.held_out(0.25))
     texts = [document["text"] for documents in twice.documents("validation") for document in documents]
     assert sorted(texts) == sorted([make_document(*place)["text"] for place in validation] * 2)
     with pytest.raises(ValueError, match=r"the share is 2; it lies between 0 and 1"):
@@ -94,13 +102,15 @@ def test_held_out_is_disjoint_whole_and_stable(corpus, data_files, places, make_
 def test_evaluation_of_a_slice_reads_no_further(corpus, data_files, lengths):
     """What lies behind it may even be broken."""
     (corpus / "train-3.jsonl").write_text('{"text": "half a li')
-    source = sources.HuggingFaceSource(
+    source = corpora.HuggingFaceSource(
         {"train": data_files["train"]}, splits={"train": "train[50:]", "validation": "train[:50]"}
     )
-    task = pretraining.register_pretraining_task(
-        "test_slice", data_files=source, vocabulary=seqio.ByteVocabulary(extra_ids=100)
+    task = pretraining_tasks.register_pretraining_task(
+        "test_slice", data_files=source, vocabulary=ByteVocabulary(extra_ids=100)
     )
-    batches = list(pipeline.get_eval_batches(data.DatasetConfig(task.name, lengths, "validation", 8))[task.name])
+    batches = list(
+        task_batches.get_eval_batches(contract.DatasetConfig(task.name, lengths, "validation", 8))[task.name]
+    )
     assert 0 < len(batches) < 200 and set(batches[-1]["decoder_loss_weights"].max(1)) <= {0, 1}
     with pytest.raises(ValueError, match=r"train-3\.jsonl cannot be read"):
         source.check("train")
@@ -109,17 +119,16 @@ def test_evaluation_of_a_slice_reads_no_further(corpus, data_files, lengths):
 def test_beginning_anywhere(data_files):
     """`start` gives the rest of a stream, of slices and shares too."""
     for part in ("train", "train[45:190]", splits.held_out(0.3)["train"]):
-        source = sources.HuggingFaceSource({"train": data_files["train"]}, splits={"train": part}, chunk_documents=4)
-        options = {"shuffle": True, "seed": 5, "shard_info": seqio.ShardInfo(1, 3), "num_epochs": 2}
-        whole = [tuple(e["document"].tolist()) for e in source.get_dataset("train", **options).as_numpy_iterator()]
+        source = corpora.HuggingFaceSource({"train": data_files["train"]}, splits={"train": part}, chunk_documents=4)
+        chunks_of = functools.partial(source.chunks_of, "train", shuffle=True, seed=5, reader=1, num_readers=3)
+        whole = documents_of(chunks_of(), 2)
         for begin in (0, 17, len(whole) // 2 + 3, len(whole) - 1):
-            rest = source.get_chunks("train", **options, start=whole[begin]).unbatch().as_numpy_iterator()
-            assert [tuple(example["document"].tolist()) for example in rest] == whole[begin:]
+            assert documents_of(chunks_of(start=whole[begin]), 2) == whole[begin:]
 
 
 def test_a_part_belongs_to_the_position(data_files):
     prints = [
-        json.dumps(sources.HuggingFaceSource({"train": data_files["train"]}, splits=part).fingerprint("train"))
+        json.dumps(corpora.HuggingFaceSource({"train": data_files["train"]}, splits=part).fingerprint("train"))
         for part in (None, {"train": "train"}, {"train": "train[1:]"}, splits.held_out(0.1), splits.held_out(0.2))
     ]
     assert prints[0] == prints[1]

@@ -7,7 +7,7 @@ import string
 import numpy as np
 import pytest
 
-from tasks import metrics
+from tasks.supervised import ranking_metrics, text_metrics
 
 RNG = np.random.default_rng(0)
 # Classes and numbers with ties; predictions that are no class (-1); all right, all wrong, a single example.
@@ -29,22 +29,24 @@ NUMBERS = [
 def test_classes_are_scikit_learn_s(pair):
     sklearn = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed (the extra `metrics`)")
     targets, predictions = pair
-    assert metrics.matthews_corrcoef(targets, predictions)["matthews_corrcoef"] == pytest.approx(
+    assert text_metrics.matthews_corrcoef(targets, predictions)["matthews_corrcoef"] == pytest.approx(
         100 * sklearn.matthews_corrcoef(targets, predictions), abs=1e-9
     )
-    assert metrics.accuracy(targets, predictions)["accuracy"] == pytest.approx(
+    assert text_metrics.accuracy(targets, predictions)["accuracy"] == pytest.approx(
         100 * sklearn.accuracy_score(targets, predictions)
     )
     for classes in (2, 3):
-        assert metrics.mean_multiclass_f1(classes)(targets, predictions)[f"mean_{classes}class_f1"] == pytest.approx(
+        assert text_metrics.mean_multiclass_f1(classes)(targets, predictions)[
+            f"mean_{classes}class_f1"
+        ] == pytest.approx(
             100 * sklearn.f1_score(targets, predictions, labels=range(classes), average="macro", zero_division=0)
         )
     if max(targets) == 1:
-        assert metrics.f1_score_with_invalid(targets, predictions)["f1"] == pytest.approx(
+        assert text_metrics.f1_score_with_invalid(targets, predictions)["f1"] == pytest.approx(
             100 * sklearn.f1_score(targets, predictions)
         )
         scores = RNG.integers(0, 5, len(targets)) / 2
-        areas = metrics.auc(targets, scores)
+        areas = text_metrics.auc(targets, scores)
         assert areas["auc-roc"] == pytest.approx(sklearn.roc_auc_score(targets, scores))
         assert areas["auc-pr"] == pytest.approx(sklearn.average_precision_score(targets, scores))
 
@@ -54,7 +56,7 @@ def test_ranking_is_scikit_learn_s():
     for num_classes in (2, 3):
         labels, scores = RNG.integers(0, num_classes, 40), -RNG.random((40, num_classes)) * 9
         targets = [((i, j), labels[i] == j, 1.0, 1) for i in range(40) for j in range(num_classes)]
-        found = metrics.rank_classification(targets, scores.ravel(), num_classes=num_classes)
+        found = ranking_metrics.rank_classification(targets, scores.ravel(), num_classes=num_classes)
         best = scores.argmax(axis=1)
         assert found["accuracy"] == pytest.approx(100 * sklearn.accuracy_score(labels, best))
         if num_classes == 3:
@@ -70,8 +72,8 @@ def test_ranking_is_scikit_learn_s():
 @pytest.mark.parametrize("pair", NUMBERS)
 def test_correlations_are_scipy_s(pair):
     stats = pytest.importorskip("scipy.stats", reason="SciPy is not installed (the extra `metrics`)")
-    assert metrics.pearson_corrcoef(*pair)["pearson_corrcoef"] == pytest.approx(100 * stats.pearsonr(*pair)[0])
-    assert metrics.spearman_corrcoef(*pair)["spearman_corrcoef"] == pytest.approx(100 * stats.spearmanr(*pair)[0])
+    assert text_metrics.pearson_corrcoef(*pair)["pearson_corrcoef"] == pytest.approx(100 * stats.pearsonr(*pair)[0])
+    assert text_metrics.spearman_corrcoef(*pair)["spearman_corrcoef"] == pytest.approx(100 * stats.spearmanr(*pair)[0])
 
 
 # ------------------------------------------------------- SQuAD -------------------------------------------------------
@@ -117,7 +119,7 @@ def _official(prediction, answers):
 )
 def test_squad_is_the_official_script_s(prediction, answers, exact, f1):
     assert _official(prediction, answers) == pytest.approx((exact, f1))
-    assert metrics.squad([answers], [prediction]) == pytest.approx({"em": 100 * exact, "f1": 100 * f1})
+    assert text_metrics.squad([answers], [prediction]) == pytest.approx({"em": 100 * exact, "f1": 100 * f1})
 
 
 # -------------------------------------------------- BLEU and ROUGE ---------------------------------------------------
@@ -132,15 +134,15 @@ REFERENCES = [
 def test_bleu_is_sacrebleu_s():
     """The example of sacreBLEU's README, whose BLEU is 48.53."""
     sacrebleu = pytest.importorskip("sacrebleu", reason="sacrebleu is not installed (the extra `metrics`)")
-    assert metrics.bleu(REFERENCES, SYSTEM, tokenizer="13a")["bleu"] == pytest.approx(48.530827, abs=1e-5)
+    assert text_metrics.bleu(REFERENCES, SYSTEM, tokenizer="13a")["bleu"] == pytest.approx(48.530827, abs=1e-5)
     for references in (REFERENCES[:1], REFERENCES):
         expected = sacrebleu.corpus_bleu(SYSTEM, references, tokenize="intl").score
         given = references[0] if len(references) == 1 else references
-        assert metrics.bleu(given, SYSTEM)["bleu"] == pytest.approx(expected)
-    assert metrics.bleu(["a b c d"], [""])["bleu"] == 0
+        assert text_metrics.bleu(given, SYSTEM)["bleu"] == pytest.approx(expected)
+    assert text_metrics.bleu(["a b c d"], [""])["bleu"] == 0
     for targets, predictions in ((["a"], []), ([["a"], ["a", "b"]], ["a"]), ([], [])):
         with pytest.raises(ValueError, match="targets and"):
-            metrics.bleu(targets, predictions)
+            text_metrics.bleu(targets, predictions)
 
 
 def test_rouge_is_rouge_score_s():
@@ -150,14 +152,14 @@ def test_rouge_is_rouge_score_s():
     # The example of rouge-score's README: precision, recall and F are 3/4 and 3/5 for ROUGE-1's "quick brown fox".
     target, prediction = "The quick brown fox jumps over the lazy dog", "The quick brown dog jumps on the log."
     expected = scorer.RougeScorer(["rouge1", "rougeL"]).score(target, prediction)
-    found = metrics.rouge([target], [prediction], score_keys=["rouge1", "rougeL"])
+    found = text_metrics.rouge([target], [prediction], score_keys=["rouge1", "rougeL"])
     assert found == pytest.approx({name: 100 * score.fmeasure for name, score in expected.items()})
     assert found["rouge1"] == pytest.approx(100 * 2 * 6 / 17)  # six words of nine and of eight
     pairs = [("a b . c d", "c d . a b"), ("x y z", "z y x"), ("the same", "the same")]
     lines = [tuple(text.replace(" . ", " .\n") for text in pair) for pair in pairs]
     scores = [scorer.RougeScorer(["rougeLsum"]).score(*pair)["rougeLsum"].fmeasure for pair in lines]
-    found = metrics.rouge(*zip(*pairs, strict=True), score_keys=["rougeLsum"])["rougeLsum"]
+    found = text_metrics.rouge(*zip(*pairs, strict=True), score_keys=["rougeLsum"])["rougeLsum"]
     assert found == pytest.approx(100 * np.mean(scores), abs=2)  # the median of a bootstrap
     assert scores[0] == 1  # the order of sentences does not count
     with pytest.raises(ValueError, match="1 targets and 0 predictions"):
-        metrics.rouge(["a"], [])
+        text_metrics.rouge(["a"], [])

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tasks import supervised_formats as formats
-from tasks.supervised_datasets import DATASETS, GLUE, SUPER_GLUE
+from tasks.supervised import row_formats as formats
+from tasks.supervised.dataset_table import DATASETS, GLUE, SUPER_GLUE
 
 
 def _one(name, row):

@@ -1,20 +1,23 @@
-"""Registered data sets from files, through SeqIO's evaluator and Limba's stream."""
+"""Registered data sets from files, through the evaluator of metrics and the stream."""
 
 import json
 import logging
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-import seqio
 
-from limba import data
-from tasks import inference, metrics, pipeline, remote_files, shards, sources, supervised, supervised_formats
-from tasks.supervised import SupervisedDataset, register_supervised_task
+from limba.data import contract
+from limba.inference import task_metrics
+from tasks import predictions, task_batches
+from tasks.registry import TaskRegistry
+from tasks.sources import arrow_tables, corpora, http_files
+from tasks.supervised import row_formats, supervised_tasks, text_metrics
+from tasks.supervised.supervised_tasks import SupervisedDataset, register_supervised_task
+from tasks.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from tests.convert import vocabularies
 
-BYTES = seqio.ByteVocabulary(extra_ids=100)
+BYTES = ByteVocabulary(extra_ids=100)
 MOODS = SupervisedDataset("{text} mood:", "mood", labels=["glad", "sad", "None"])
 ROWS = [("rain, and more", "sad"), ("sun", "glad"), ("007", "None"), ("NA", "glad")]
 LENGTHS = {"inputs": 32, "targets": 8}
@@ -32,7 +35,7 @@ def files(tmp_path):
 
 
 def _examples(task, split="validation", lengths=None):
-    return list(task.get_dataset(lengths, split, shuffle=False).as_numpy_iterator())
+    return list(predictions.examples(task, contract.DatasetConfig(task.name, lengths, split, 1, seed=0)))
 
 
 def _texts(task, **options):
@@ -53,8 +56,8 @@ def test_csv_becomes_a_task_to_the_letter(files):
     with pytest.raises(ValueError, match="'story_moods' is registered already"):
         register_supervised_task("story_moods", MOODS, vocabulary=BYTES)
     # Training reads them like other tasks: shuffled over several epochs, as there are so few.
-    config = data.DatasetConfig("story_moods", LENGTHS, "train", 4, seed=0, num_readers=1)
-    batch = next(pipeline.get_train_batches(config))
+    config = contract.DatasetConfig("story_moods", LENGTHS, "train", 4, seed=0, num_readers=1)
+    batch = next(task_batches.get_train_batches(config))
     assert {BYTES.decode(x[x > 1].tolist()) for x in batch["decoder_target_tokens"]} <= {mood for _, mood in ROWS}
 
 
@@ -66,7 +69,7 @@ def test_json_and_parquet_with_numbers_booleans_and_lists(tmp_path, kind):
     else:
         pyarrow.parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
     data_files = {"validation": str(tmp_path / f"a.{kind}")}
-    entry = SupervisedDataset(supervised_formats.Squad(), metric_fns=[metrics.squad])
+    entry = SupervisedDataset(row_formats.Squad(), metric_fns=[text_metrics.squad])
     task = register_supervised_task("qa", entry, vocabulary=BYTES, data_files=data_files)
     (example,) = _examples(task)
     assert example["inputs_pretokenized"] == b"question: Who ? context: Ana . "
@@ -77,33 +80,38 @@ def test_json_and_parquet_with_numbers_booleans_and_lists(tmp_path, kind):
     assert _texts(task) == [("3 0.5", "yes")]
 
 
-def _evaluate(name, **model_fns):
-    evaluator = inference.make_evaluator(
-        data.DatasetConfig(name, None, "validation", 4), None, "EncDecFeatureConverter", None, lambda _: None
-    )
-    return evaluator.evaluate(compute_metrics=True, **model_fns)[0].result()[name]
+def _open_evaluator(config):
+    evaluator = task_metrics.Evaluator(config, "EncDecFeatureConverter")
+    evaluator.open()
+    return evaluator
+
+
+def _evaluate(name, mode, results):
+    """The metrics of a model with these results, by example."""
+    evaluator = _open_evaluator(contract.DatasetConfig(name, None, "validation", 4))
+
+    def run(batches):
+        return [results[i] for numbers, _ in batches for i in numbers], {}
+
+    return evaluator.evaluate({mode: run}, 0, computes=True)[name]
 
 
 def test_answers_are_generated_and_ranked(files):
     register_supervised_task("story_moods", MOODS, vocabulary=BYTES, data_files=files)
     answers = ["sad", "sad", "no mood", "glad"]
 
-    def predict(examples):
-        return [(i, [*BYTES.encode(text), 1, *[0] * (8 - len(text))]) for i, text in enumerate(answers)]
-
-    assert _evaluate("story_moods", predict_fn=predict) == {"accuracy": 50.0, "majority_accuracy": 50.0}
-    task = seqio.TaskRegistry.get("story_moods_rank")
+    answers = [[*BYTES.encode(text), 1, *[0] * (8 - len(text))] for text in answers]
+    assert _evaluate("story_moods", "predict", answers) == {"accuracy": 50.0, "majority_accuracy": 50.0}
+    task = TaskRegistry.get("story_moods_rank")
     assert list(task.splits) == ["validation"]
     made = [(x["idx"].tolist(), bool(x["is_correct"]), x["targets_pretokenized"].decode()) for x in _examples(task)]
     assert made[:4] == [([0, 0], False, "glad"), ([0, 1], True, "sad"), ([0, 2], False, "None"), ([1, 0], True, "glad")]
     assert len(made) == 12
 
-    def score(examples):
-        # Rows 0, 1 and 3 are answered right, row 2 by "glad".
-        likely = [1, 0, 0, 0]
-        return [(i, -0.5 if i % 3 == likely[i // 3] else -2.0) for i in range(12)]
-
-    found = _evaluate("story_moods_rank", score_fn=score)
+    # Rows 0, 1 and 3 are answered right, row 2 by "glad".
+    likely = [1, 0, 0, 0]
+    scores = [-0.5 if i % 3 == likely[i // 3] else -2.0 for i in range(12)]
+    found = _evaluate("story_moods_rank", "score", scores)
     # F1: glad 2 of 2 with one wrong, sad all right, None never.
     expected = {"accuracy": 75.0, "majority_accuracy": 50.0, "mean_3class_f1": 100 * (0.8 + 1 + 0) / 3}
     assert found == pytest.approx(expected)
@@ -112,20 +120,23 @@ def test_answers_are_generated_and_ranked(files):
 # ------------------------------------------------------ bad input ----------------------------------------------------
 
 
-def test_wrong_rows_are_named_before_anything_runs(tmp_path, files):
+def test_wrong_rows_are_named_before_anything_runs(tmp_path, files, monkeypatch):
     bad = {**files, "validation": _write_csv(tmp_path / "bad.csv", [*ROWS, ("storm", "grumpy")])}
     register_supervised_task("story_moods", MOODS, vocabulary=BYTES, data_files=bad)
-    config = data.DatasetConfig("story_moods", LENGTHS, "validation", 4)
+    config = contract.DatasetConfig("story_moods", LENGTHS, "validation", 4)
     message = (
         r"Task 'story_moods', row 4 \(the first is 0\) of .*bad\.csv: column 'mood' has the label 'grumpy'; the known "
         "labels are 'glad', 'sad', 'None'"
     )
-    for check in (pipeline.get_eval_batches, lambda c: inference.make_evaluator(c, None, "", None, print)):
+    for check in (task_batches.get_eval_batches, _open_evaluator):
         with pytest.raises(ValueError, match=message):
             check(config)
     # Behind what is looked at before, the row is named when it comes.
+    monkeypatch.setattr("tasks.supervised.row_preprocessor._ROWS_TO_CHECK", {False: 2, True: 2})
+    with pytest.raises(RuntimeError, match=r"Reading 'story_moods' failed after 0 batches: .*row 4 .*'grumpy'"):
+        list(task_batches.get_eval_batches(config)["story_moods"])
     with pytest.raises(Exception, match=r"Task 'story_moods', row 4 .*'grumpy'"):
-        _examples(seqio.TaskRegistry.get("story_moods"))
+        _examples(TaskRegistry.get("story_moods"))
 
 
 @pytest.mark.parametrize(
@@ -143,13 +154,13 @@ def test_damaged_tables_are_refused_with_the_remedy(tmp_path, content, words):
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
     entry = SupervisedDataset("{text}", "mood")
     task = register_supervised_task("damaged", entry, vocabulary=BYTES, data_files={"train": file})
-    with pytest.raises((ValueError, remote_files.BrokenFileError), match=words):
+    with pytest.raises((ValueError, http_files.BrokenFileError), match=words):
         task.source.check("train")
 
 
 def test_labels_that_no_answer_can_tell_apart_are_refused(tmp_path, caplog):
     file = _write_csv(tmp_path / "x.csv", [("wind", "快乐"), ("rain", "悲伤")])
-    few_letters = seqio.SentencePieceVocabulary(str(vocabularies.train(tmp_path / "spiece.model")), extra_ids=0)
+    few_letters = SentencePieceVocabulary(str(vocabularies.train(tmp_path / "spiece.model")), extra_ids=0)
     for number, (labels, vocabulary, targets, words) in enumerate(
         (
             (["快乐", "悲伤"], few_letters, 8, "the labels '快乐' and '悲伤' have the same tokens, and no answer"),
@@ -159,13 +170,13 @@ def test_labels_that_no_answer_can_tell_apart_are_refused(tmp_path, caplog):
         entry = SupervisedDataset("{text}", "mood", labels=labels)
         register_supervised_task(f"alike_{number}", entry, vocabulary=vocabulary, data_files={"validation": file})
         with pytest.raises(ValueError, match=words):
-            config = data.DatasetConfig(f"alike_{number}", {"inputs": 8, "targets": targets}, "validation", 2)
-            pipeline.get_eval_batches(config)
+            config = contract.DatasetConfig(f"alike_{number}", {"inputs": 8, "targets": targets}, "validation", 2)
+            task_batches.get_eval_batches(config)
     labels = {"快乐": "快乐", "悲伤": "sad"}
     entry = SupervisedDataset("{text}", "mood", labels=labels)
     register_supervised_task("unwritten", entry, vocabulary=few_letters, data_files={"validation": file})
     with caplog.at_level(logging.WARNING):
-        pipeline.get_eval_batches(data.DatasetConfig("unwritten", LENGTHS, "validation", 2))
+        task_batches.get_eval_batches(contract.DatasetConfig("unwritten", LENGTHS, "validation", 2))
     assert "the vocabulary does not give the labels '快乐' back" in caplog.text
 
 
@@ -183,7 +194,7 @@ def test_what_is_too_long_or_empty_is_counted(tmp_path, caplog):
     task = register_supervised_task("long", entry, vocabulary=BYTES, data_files=files)
     with caplog.at_level(logging.WARNING):
         examples = _examples(task, lengths={"inputs": 11, "targets": 4})
-        pipeline.get_eval_batches(data.DatasetConfig("long", LENGTHS, "validation", 2))
+        task_batches.get_eval_batches(contract.DatasetConfig("long", LENGTHS, "validation", 2))
     assert "20 of the first 30 examples have inputs longer than 11 tokens (the longest: 31) and are cut" in caplog.text
     assert "15 of the first 30 rows of split 'validation' have no answer" in caplog.text
     assert max(len(x["inputs"]) for x in examples) == 11 and examples[-1]["inputs"][-1] == 1
@@ -192,15 +203,15 @@ def test_what_is_too_long_or_empty_is_counted(tmp_path, caplog):
 def test_wrong_entries_are_refused():
     with pytest.raises(ValueError, match=r"'glue_mrcp'\. The nearest are 'glue_mrpc'"):
         register_supervised_task("glue_mrcp", vocabulary=BYTES)
-    with pytest.raises(ValueError, match="Nothing says where the data of task 'x' are"):
+    with pytest.raises(ValueError, match="Task 'x' has no data: give data_files"):
         register_supervised_task("x", MOODS, vocabulary=BYTES)
     with pytest.raises(ValueError, match="needs label_column"):
         SupervisedDataset("{text}")
     with pytest.raises(ValueError, match="leave label_column and labels out"):
-        SupervisedDataset(supervised_formats.Squad(), "answer")
+        SupervisedDataset(row_formats.Squad(), "answer")
     for fields, words in (
         ({"label_column": 3}, "label_column is 3"),
-        ({"metric_fns": metrics.accuracy}, "a list of functions"),
+        ({"metric_fns": text_metrics.accuracy}, "a list of functions"),
         ({"inputs": None}, "inputs is None; give a template"),
         ({"labels": [0, 1]}, "the answer 0 is no text"),
         ({"labels": {"glad", "sad"}}, "as a list or {value: text}"),
@@ -212,26 +223,26 @@ def test_wrong_entries_are_refused():
     for files in ("train.csv", {}, {"train": []}, {"train": None}):
         with pytest.raises(ValueError, match=r"data_files (is|has) .*; give "):
             register_supervised_task("x", MOODS, vocabulary=BYTES, data_files=files)
-    with pytest.raises(ValueError, match="vocabulary None"):
+    with pytest.raises(ValueError, match="vocabulary is None; give the path"):
         register_supervised_task("x", MOODS, vocabulary=None, data_files={"train": "a.csv"})
     with pytest.raises(ValueError, match="is not clear from its name"):
         register_supervised_task("x", MOODS, vocabulary=BYTES, data_files={"train": "a.xlsx"})
-    assert not {"x", "glue_mrcp"} & set(seqio.TaskRegistry.names())
+    assert not {"x", "glue_mrcp"} & set(TaskRegistry.names())
 
 
 # ------------------------------------------------------ the table ----------------------------------------------------
 
 
 def test_benchmarks_are_mixtures_in_proportion(monkeypatch, tmp_path):
-    mixture = supervised.register_benchmark("glue", vocabulary=BYTES)
+    mixture = supervised_tasks.register_benchmark("glue", vocabulary=BYTES)
     names = {task.name for task in mixture.tasks}
-    assert len(names) == 12 and "glue_mrpc_rank" in seqio.TaskRegistry.names()
-    assert "glue_stsb_rank" not in seqio.TaskRegistry.names()
-    rate = {name: mixture.get_rate(seqio.TaskRegistry.get(name)) for name in ("glue_mnli", "glue_rte")}
+    assert len(names) == 12 and "glue_mrpc_rank" in TaskRegistry.names()
+    assert "glue_stsb_rank" not in TaskRegistry.names()
+    rate = {name: mixture.get_rate(TaskRegistry.get(name)) for name in ("glue_mnli", "glue_rte")}
     assert rate == {"glue_mnli": 392_702, "glue_rte": 2490}
-    assert list(seqio.TaskRegistry.get("glue_mnli_rank").splits) == ["validation", "test"]
+    assert list(TaskRegistry.get("glue_mnli_rank").splits) == ["validation", "test"]
     with pytest.raises(ValueError, match="begins with 'blue'"):
-        supervised.register_benchmark("blue", vocabulary=BYTES)
+        supervised_tasks.register_benchmark("blue", vocabulary=BYTES)
 
 
 def test_the_hub_s_mrpc(monkeypatch, tmp_path):
@@ -242,7 +253,7 @@ def test_the_hub_s_mrpc(monkeypatch, tmp_path):
     task = register_supervised_task("glue_mrpc", vocabulary=BYTES, data_files=files)
     assert _texts(task) == [("mrpc sentence1: A. sentence2: B.", "equivalent")]
     answers = [[*BYTES.encode("equivalent"), 1]]
-    found = _evaluate("glue_mrpc", predict_fn=lambda _: list(enumerate(answers)))
+    found = _evaluate("glue_mrpc", "predict", answers)
     assert found == {"f1": 100.0, "accuracy": 100.0}
 
 
@@ -250,12 +261,12 @@ def test_nested_columns_are_json_only_where_that_is_asked_for(tmp_path):
     pyarrow.parquet.write_table(pa.table({"text": ["a"], "list": [["b", "ș"]]}), tmp_path / "x.parquet")
     files = {"train": str(tmp_path / "x.parquet")}
     with pytest.raises(ValueError, match="'list' has the type list"):
-        sources.HuggingFaceSource(files, ["text", "list"]).check("train")
-    source = sources.HuggingFaceSource(files, nested_columns=["list"])
-    (row,) = source.get_dataset("train", shuffle=False).as_numpy_iterator()
-    assert json.loads(row["list"]) == ["b", "ș"]
+        corpora.HuggingFaceSource(files, ["text", "list"]).check("train")
+    source = corpora.HuggingFaceSource(files, nested_columns=["list"])
+    (chunk,) = source.chunks_of("train", False, 0).documents(num_epochs=1)
+    assert [json.loads(value) for value in chunk["list"]] == [["b", "ș"]]
     ((file, number, document),) = source.numbered_documents("train")
     assert (file, number, document["list"]) == (str(tmp_path / "x.parquet"), 0, ["b", "ș"])
     assert not source.is_remote("train")
-    assert shards.builder_of(tmp_path / "x.csv.gz") == "csv"
-    assert np.shape(row["document"]) == (3,)
+    assert arrow_tables.builder_of(tmp_path / "x.csv.gz") == "csv"
+    assert chunk["document"].tolist() == [[0, 0, 0]]

@@ -6,65 +6,65 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from tasks import metrics
+from tasks.supervised import text_metrics
 
 
 def test_accuracies():
-    assert metrics.accuracy(["a", "b", "c", "d"], ["a", "b", "c", "x"]) == {"accuracy": 75.0}
-    assert metrics.sequence_accuracy([[1, 2], [3]], [[1, 2], [4]]) == {"sequence_accuracy": 50.0}
-    assert metrics.all_match([1, 2], [1, 2]) == {"exact_match": 100.0}
-    assert metrics.all_match([1, 2], [1, 3]) == {"exact_match": 0.0}
+    assert text_metrics.accuracy(["a", "b", "c", "d"], ["a", "b", "c", "x"]) == {"accuracy": 75.0}
+    assert text_metrics.sequence_accuracy([[1, 2], [3]], [[1, 2], [4]]) == {"sequence_accuracy": 50.0}
+    assert text_metrics.all_match([1, 2], [1, 2]) == {"exact_match": 100.0}
+    assert text_metrics.all_match([1, 2], [1, 3]) == {"exact_match": 0.0}
     with pytest.raises(ValueError, match="1 targets and 2 predictions"):
-        metrics.accuracy(["a"], ["a", "b"])
+        text_metrics.accuracy(["a"], ["a", "b"])
 
 
 def test_squad_takes_the_best_answer_and_forgives_case_articles_and_punctuation():
-    assert metrics.squad([["The cat!"]], ["cat"]) == {"em": 100.0, "f1": 100.0}
+    assert text_metrics.squad([["The cat!"]], ["cat"]) == {"em": 100.0, "f1": 100.0}
     # Three of four predicted words, of three: precision 3/4, recall 1.
-    scores = metrics.squad([["no", "big black cat"]], ["big black cat sat"])
+    scores = text_metrics.squad([["no", "big black cat"]], ["big black cat sat"])
     assert scores["em"] == 0
     assert scores["f1"] == pytest.approx(100 * 2 * 3 / 7)
-    assert metrics.squad([["x"], ["y"]], ["x", "z"]) == {"em": 50.0, "f1": 50.0}
+    assert text_metrics.squad([["x"], ["y"]], ["x", "z"]) == {"em": 50.0, "f1": 50.0}
 
 
 def test_trivia_qa_takes_punctuation_for_blanks():
-    assert metrics.trivia_qa([["jean-paul"]], ["Jean Paul"])["em"] == 100
-    assert metrics.squad([["jean-paul"]], ["Jean Paul"])["em"] == 0
+    assert text_metrics.trivia_qa([["jean-paul"]], ["Jean Paul"])["em"] == 100
+    assert text_metrics.squad([["jean-paul"]], ["Jean Paul"])["em"] == 0
 
 
 def test_span_squad():
     targets = [{"answers": ["black cat"], "context": "the black cat, sat"}] * 3
-    assert metrics.span_squad(targets, ["start: 1 end: 2", "start: 0 end: 2", "garbage"]) == pytest.approx(
+    assert text_metrics.span_squad(targets, ["start: 1 end: 2", "start: 0 end: 2", "garbage"]) == pytest.approx(
         {"em": 200 / 3, "f1": 200 / 3}
     )
 
 
 def test_f1():
     # One hit, one false alarm (5 counts as the wrong class of a 0), one miss.
-    assert metrics.f1_score_with_invalid([1, 0, 1, 0], [1, 5, 0, 0]) == {"f1": 50.0}
-    assert metrics.multirc_f1_over_all_answers([{"value": 1}], [{"value": 1}]) == {"f1": 100.0}
+    assert text_metrics.f1_score_with_invalid([1, 0, 1, 0], [1, 5, 0, 0]) == {"f1": 50.0}
+    assert text_metrics.multirc_f1_over_all_answers([{"value": 1}], [{"value": 1}]) == {"f1": 100.0}
     # Classes 0: 2/3, 1: 2/3, 2: none there, which is 0.
-    scores = metrics.mean_multiclass_f1(3)([0, 0, 1], [0, 1, 1])
+    scores = text_metrics.mean_multiclass_f1(3)([0, 0, 1], [0, 1, 1])
     assert scores == {"mean_3class_f1": pytest.approx(100 * (2 / 3 + 2 / 3) / 3)}
 
 
 def test_correlations():
-    assert metrics.pearson_corrcoef([1, 2, 3], [2, 4, 6]) == {"pearson_corrcoef": pytest.approx(100)}
-    assert metrics.spearman_corrcoef([1, 2, 3], [1, 8, 27]) == {"spearman_corrcoef": pytest.approx(100)}
+    assert text_metrics.pearson_corrcoef([1, 2, 3], [2, 4, 6]) == {"pearson_corrcoef": pytest.approx(100)}
+    assert text_metrics.spearman_corrcoef([1, 2, 3], [1, 8, 27]) == {"spearman_corrcoef": pytest.approx(100)}
     # Ties share a rank: ranks 1, 2.5, 2.5 against 1, 2, 3.
     expected = np.corrcoef([1, 2.5, 2.5], [1, 2, 3])[0, 1]
-    assert metrics.spearman_corrcoef([0, 7, 7], [1, 2, 3])["spearman_corrcoef"] == pytest.approx(100 * expected)
+    assert text_metrics.spearman_corrcoef([0, 7, 7], [1, 2, 3])["spearman_corrcoef"] == pytest.approx(100 * expected)
 
 
 def test_auc(caplog):
     # Of six pairs of a positive and a negative, four are in order and one ties.
-    scores = metrics.auc([1, 1, 0, 0, 0], [0.9, 0.4, 0.5, 0.4, 0.1])
+    scores = text_metrics.auc([1, 1, 0, 0, 0], [0.9, 0.4, 0.5, 0.4, 0.1])
     assert scores["auc-roc"] == pytest.approx(4.5 / 6)
     # Recall 1/2 at precision 1; the rest comes with the two that tie, at precision 2/4.
     assert scores["auc-pr"] == pytest.approx(0.5 * 1 + 0.5 * 0.5)
-    assert metrics.score_auc([3.0, 1.0], [2, 1], targets_threshold=2)["auc-roc"] == 1
+    assert text_metrics.score_auc([3.0, 1.0], [2, 1], targets_threshold=2)["auc-roc"] == 1
     with caplog.at_level(logging.WARNING):
-        assert metrics.auc([0, 0], [1, 2]) == {}
+        assert text_metrics.auc([0, 0], [1, 2]) == {}
     assert "0 positive and 2 negative" in caplog.text
 
 
@@ -72,7 +72,7 @@ def test_auc_of_many_scores():
     rng = np.random.default_rng(0)
     targets, scores = rng.integers(0, 2, 4000), rng.integers(0, 3000, 4000) / 7
     tracemalloc.start()
-    areas = metrics.auc(targets, scores)
+    areas = text_metrics.auc(targets, scores)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2e6  # a matrix of scores by thresholds has 9 MB
@@ -82,76 +82,46 @@ def test_auc_of_many_scores():
     assert areas["auc-pr"] == pytest.approx(np.sum(np.diff(hits, prepend=0) * precision) / targets.sum(), rel=1e-12)
 
 
-# ------------------------------------------------- ranking and what is undefined ------------------------------------
-
-
-def _choices(correct, scores):
-    """Targets and scores of `[example][choice]`, as the postprocessor makes them."""
-    numbered = [(i, j) for i, row in enumerate(correct) for j in range(len(row))]
-    targets = [(index, correct[index[0]][index[1]], 1.0, 2 + index[1]) for index in numbered]
-    return targets, [scores[i][j] for i, j in numbered]
-
-
-def test_the_likeliest_choice_is_the_answer():
-    # Right, right, wrong, right; of class 1 one of two is found.
-    correct = [[True, False], [False, True], [False, True], [True, False]]
-    scores = [[-1.0, -3.0], [-2.0, -1.0], [-1.0, -1.5], [-0.1, -0.2]]
-    found = metrics.rank_classification(*_choices(correct, scores), num_classes=2)
-    # Margins of class 1: -2, 1 (right), -0.5 (right), -0.1: three of four pairs are in order.
-    expected = {"accuracy": 75.0, "f1": 100 * 2 / 3, "auc-roc": 75.0, "auc-pr": 100 * (0.5 + 0.5 * 2 / 3)}
-    assert found == pytest.approx(expected)
-    targets, flat = _choices(correct, scores)
-    assert metrics.rank_classification(targets[::-1], flat[::-1], num_classes=2) == found  # in any order
-    # By tokens (2 and 3): -0.5 and -1, -1 and -1/3, -0.5 and -0.5 (the first wins), -0.05 and -0.067.
-    by_length = metrics.rank_classification(targets, flat, num_classes=2, normalize_by_target_length=True)
-    assert by_length["accuracy"] == 75.0
-
-
-def test_choices_may_differ_and_several_may_be_right():
-    correct, scores = [[True, True, False], [False, True]], [[-3.0, -1.0, -2.0], [-1.0, -2.0]]
-    assert metrics.rank_classification(*_choices(correct, scores)) == {"accuracy": 50.0}
-    targets, flat = _choices(correct, scores)
-    assert metrics.rank_classification(targets[:3], flat[:3], num_classes=3) == {"accuracy": 100.0}
-    with pytest.raises(ValueError, match=r"3 classes, and examples with \[2, 3\] choices"):
-        metrics.rank_classification(targets, flat, num_classes=3)
-
-
-def test_other_metrics_of_the_best_choice():
-    correct = [[True, False], [False, True], [False, True]]
-    targets, scores = _choices(correct, [[0.0, -1.0], [-1.0, 0.0], [0.0, -1.0]])
-    metric = metrics.of_best_choice(metrics.rank_classification, [metrics.matthews_corrcoef])
-    assert metric(targets, scores) == pytest.approx({"accuracy": 200 / 3, "matthews_corrcoef": 50.0})
+# ------------------------------------------------- what is undefined -------------------------------------------------
 
 
 def test_what_is_undefined_says_so_and_is_never_nan(caplog):
     with caplog.at_level(logging.WARNING):
-        assert metrics.pearson_corrcoef([1, 2, 3], [2, 2, 2]) == {"pearson_corrcoef": 0.0}
-        assert metrics.spearman_corrcoef([4.5, 4.5], [1, 2]) == {"spearman_corrcoef": 0.0}
-        assert metrics.matthews_corrcoef([1, 1, 1], [0, 1, 1]) == {"matthews_corrcoef": 0.0}
-        assert metrics.matthews_corrcoef([0, 1, 1], [1, 1, 1]) == {"matthews_corrcoef": 0.0}
-        for metric in (metrics.pearson_corrcoef, metrics.spearman_corrcoef, metrics.auc):
+        assert text_metrics.pearson_corrcoef([1, 2, 3], [2, 2, 2]) == {"pearson_corrcoef": 0.0}
+        assert text_metrics.spearman_corrcoef([4.5, 4.5], [1, 2]) == {"spearman_corrcoef": 0.0}
+        assert text_metrics.matthews_corrcoef([1, 1, 1], [0, 1, 1]) == {"matthews_corrcoef": 0.0}
+        assert text_metrics.matthews_corrcoef([0, 1, 1], [1, 1, 1]) == {"matthews_corrcoef": 0.0}
+        for metric in (text_metrics.pearson_corrcoef, text_metrics.spearman_corrcoef, text_metrics.auc):
             assert metric([0, 1, 1], [0.1, float("nan"), 0.3]) == {}
-        rank = metrics.of_best_choice(metrics.rank_classification, [metrics.accuracy])
-        assert rank(*_choices([[False, True]], [[float("nan"), -2.0]])) == {}
-        found = metrics.rank_classification(*_choices([[False, True]], [[-1.0, -2.0]]), num_classes=2)
-    assert found == {"accuracy": 0.0, "f1": 0.0}
     for words in (
         "Pearson's correlation is undefined, and given as 0: all predictions are the same",
         "Spearman's correlation is undefined, and given as 0: all targets are the same",
         "by convention: the targets are of one class only",
         "by convention: the predictions are of one class only",
-        "1 positive and 0 negative",
         "Spearman's correlation is undefined and left out: 1 of 3 predictions are NaN or infinite",
-        "The likeliest choice is undefined and left out: 1 of 2 scores are NaN",
     ):
         assert words in caplog.text
 
 
-_TEXT_METRICS = [metrics.squad, metrics.trivia_qa]
+_TEXT_METRICS = [text_metrics.squad, text_metrics.trivia_qa]
 _METRICS = [
-    *(metrics.accuracy, metrics.majority_accuracy, metrics.matthews_corrcoef, metrics.f1_score_with_invalid),
-    *(metrics.pearson_corrcoef, metrics.spearman_corrcoef, metrics.auc, metrics.mean_multiclass_f1(2)),
-    *(metrics.all_match, metrics.mean_group_metric(metrics.accuracy), metrics.deduplicate_metric(metrics.accuracy)),
+    *(
+        text_metrics.accuracy,
+        text_metrics.majority_accuracy,
+        text_metrics.matthews_corrcoef,
+        text_metrics.f1_score_with_invalid,
+    ),
+    *(
+        text_metrics.pearson_corrcoef,
+        text_metrics.spearman_corrcoef,
+        text_metrics.auc,
+        text_metrics.mean_multiclass_f1(2),
+    ),
+    *(
+        text_metrics.all_match,
+        text_metrics.mean_group_metric(text_metrics.accuracy),
+        text_metrics.deduplicate_metric(text_metrics.accuracy),
+    ),
 ]
 
 
@@ -166,38 +136,38 @@ def test_unequal_lengths_and_nothing_at_all_are_refused(metric):
 
 def test_questions_without_answers_are_named():
     with pytest.raises(ValueError, match="1 of 2 questions have no answer to compare with; the first is number 1"):
-        metrics.squad([["a"], []], ["a", "b"])
+        text_metrics.squad([["a"], []], ["a", "b"])
 
 
 def test_empty_predictions_are_counted(caplog):
     with caplog.at_level(logging.WARNING):
-        assert metrics.squad([["x"], ["y"], ["z"]], ["", " ", "z"])["em"] == pytest.approx(100 / 3)
+        assert text_metrics.squad([["x"], ["y"], ["z"]], ["", " ", "z"])["em"] == pytest.approx(100 / 3)
     assert "2 of 3 predictions are empty" in caplog.text
 
 
 def test_majority():
-    assert metrics.majority_accuracy(["a", "b", "a", "c"], ["c"] * 4) == {"majority_accuracy": 50.0}
+    assert text_metrics.majority_accuracy(["a", "b", "a", "c"], ["c"] * 4) == {"majority_accuracy": 50.0}
 
 
 def test_groups():
     pairs = [("a", 1, 1), ("a", 1, 0), ("b", 1, 1)]
     targets = [{"group": group, "value": target} for group, target, _ in pairs]
     predictions = [{"group": group, "value": prediction} for group, _, prediction in pairs]
-    assert metrics.deduplicate_metric(metrics.accuracy)(targets, predictions) == {"accuracy": 100.0}
-    scores = metrics.mean_group_metric(metrics.accuracy, return_subgroup_scores=True)(targets, predictions)
+    assert text_metrics.deduplicate_metric(text_metrics.accuracy)(targets, predictions) == {"accuracy": 100.0}
+    scores = text_metrics.mean_group_metric(text_metrics.accuracy, return_subgroup_scores=True)(targets, predictions)
     assert scores == {"accuracy": 75.0, "a-accuracy": 50.0, "b-accuracy": 100.0}
 
 
 def test_bleu():
     pytest.importorskip("sacrebleu", reason="sacrebleu is not installed (the extra `metrics`)")
-    assert metrics.bleu(["the cat sat on the mat"], ["the cat sat on the mat"])["bleu"] == pytest.approx(100)
-    assert metrics.bleu([["", "a b c d"], ["a b c d", ""]], ["a b c d", "a b c d"])["bleu"] == pytest.approx(100)
-    assert metrics.bleu(["the cat sat"], ["dogs"])["bleu"] == 0
+    assert text_metrics.bleu(["the cat sat on the mat"], ["the cat sat on the mat"])["bleu"] == pytest.approx(100)
+    assert text_metrics.bleu([["", "a b c d"], ["a b c d", ""]], ["a b c d", "a b c d"])["bleu"] == pytest.approx(100)
+    assert text_metrics.bleu(["the cat sat"], ["dogs"])["bleu"] == 0
 
 
 def test_rouge():
     pytest.importorskip("rouge_score", reason="rouge-score is not installed (the extra `metrics`)")
-    scores = metrics.rouge(["the black cat"], ["the cat"])
+    scores = text_metrics.rouge(["the black cat"], ["the cat"])
     assert scores["rouge1"] == pytest.approx(80)  # precision 1, recall 2/3
     assert scores["rouge2"] == 0
 
@@ -206,8 +176,8 @@ def test_what_is_not_installed_says_how_to_get_it(monkeypatch):
     def absent(module):
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
-    monkeypatch.setattr(metrics.importlib, "import_module", absent)
+    monkeypatch.setattr(text_metrics.importlib, "import_module", absent)
     with pytest.raises(ModuleNotFoundError, match=r"needs sacrebleu: pip install 'limba\[metrics\]'"):
-        metrics.bleu(["a"], ["a"])
+        text_metrics.bleu(["a"], ["a"])
     with pytest.raises(ModuleNotFoundError, match=r"needs sklearn\.metrics"):
-        metrics.sklearn_metrics_wrapper("matthews_corrcoef")([0], [0])
+        text_metrics.sklearn_metrics_wrapper("matthews_corrcoef")([0], [0])

@@ -6,9 +6,10 @@ import pathlib
 import numpy as np
 import pytest
 
-from tasks import objectives, span_objectives, text_objectives
+from tasks import objectives
+from tasks.objectives import span_objectives, text_objectives
 
-T5 = json.loads((pathlib.Path(__file__).parent / "golden" / "t5_objectives.json").read_text())
+T5 = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "t5_objectives.json").read_text())
 VOCAB_SIZE = T5["vocab_size"]
 NUM_EXAMPLES = 10_000
 
@@ -93,9 +94,7 @@ def test_a_given_mask_makes_t5_s_example(example, monkeypatch):
         case "span":
             objective = objectives.SpanCorruption(example["density"], example["span"])
             runs = _segments(mask)
-            monkeypatch.setattr(
-                span_objectives, "_random_segments", lambda items, n, seeds, stream: runs[None, stream::2]
-            )
+            monkeypatch.setattr(span_objectives, "_random_segments", lambda items, n, seeds, draw: runs[None, draw::2])
         case "iid":
             objective = objectives.IidDenoising(example["density"])
             monkeypatch.setattr(span_objectives, "random_uniform", lambda *_, **__: 1.0 - mask[None])

@@ -5,7 +5,9 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from tasks import objectives, postprocessors, t5_data, t5_preprocessors, tfexample
+from tasks import objectives
+from tasks.supervised import postprocessors
+from tasks.t5 import t5_data, t5_preprocessors, tfexample
 
 VOCABULARY = seqio.ByteVocabulary(extra_ids=100)
 FEATURES = {"targets": seqio.Feature(VOCABULARY, add_eos=True)}

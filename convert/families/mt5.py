@@ -1,0 +1,15 @@
+"""mT5 (arXiv:2010.11934): T5 1.1 with another vocabulary. The tensors do not tell it, so it is named by `--family`."""
+
+import dataclasses
+
+from convert.families import t5_1_1
+
+FAMILY = dataclasses.replace(
+    t5_1_1.FAMILY,
+    name="mt5",
+    title="mT5",
+    model_type="mt5",
+    model_class="MT5ForConditionalGeneration",
+    defaults={"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    hides_output=True,
+)

@@ -1,0 +1,16 @@
+"""umT5 (arXiv:2304.09151): every layer has its table of relative positions."""
+
+from convert.families.family import Family
+
+FAMILY = Family(
+    name="umt5",
+    title="umT5",
+    model_type="umt5",
+    model_class="UMT5ForConditionalGeneration",
+    network={"relative_bias_per_layer": True},
+    in_bytes=None,
+    recognized_by="every layer has its table of relative positions",
+    in_transformers=True,
+    hides_output=True,
+    scales_untied=True,
+)

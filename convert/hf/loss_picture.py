@@ -1,0 +1,43 @@
+"""Curves over steps or trials as a PNG, drawn by matplotlib where it is installed."""
+
+import io
+import logging
+from collections.abc import Sequence
+
+WIDTH, HEIGHT = 1200, 620
+# Blue and orange: different to every eye.
+COLORS = ((31, 119, 180), (255, 127, 14))
+_DPI = 100
+
+logger = logging.getLogger(__name__)
+
+Curve = tuple[str, Sequence[tuple[float, float]]]
+
+
+def draw(curves: Sequence[Curve], x_label: str, y_label: str) -> bytes | None:
+    """A PNG of one or two curves; None, and a line of the log, where matplotlib is missing.
+
+    Args:
+      curves: each a label and its points (x, y) in the order of x, x in whole numbers.
+      x_label: of the axis below.
+      y_label: of the axis on the left.
+    """
+    try:
+        from matplotlib import figure, ticker
+        from matplotlib.backends import backend_agg
+    except ImportError:
+        logger.warning("There is no picture of the curves without matplotlib: pip install 'limba[pictures]'")
+        return None
+    picture = figure.Figure((WIDTH / _DPI, HEIGHT / _DPI), dpi=_DPI, layout="constrained")
+    axes = picture.add_subplot(xlabel=x_label, ylabel=y_label)
+    for (label, points), color in zip(curves, COLORS, strict=False):
+        marker = "o" if len(points) <= 40 else ""
+        axes.plot(*zip(*points, strict=True), label=label, color=[x / 255 for x in color], marker=marker, linewidth=2)
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))  # 200k, 1.2M
+    axes.grid(axis="y", alpha=0.4)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    content = io.BytesIO()
+    backend_agg.FigureCanvasAgg(picture).print_png(content)
+    return content.getvalue()

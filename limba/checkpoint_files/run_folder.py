@@ -1,0 +1,68 @@
+"""The folder `run/` of a checkpoint: what is needed to use the model on a machine that has nothing else of the run.
+
+run/run.json       the record: network, vocabulary, seeds, lengths, versions
+run/config.gin     the operative configuration
+run/spiece.model   the SentencePiece model; none if the vocabulary is bytes
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from limba.checkpoint_files.directories import find_checkpoint
+from limba.checkpoint_files.small_files import load_files
+from limba.machine import storage
+from limba.machine.storage import AnyPath
+
+FOLDER = "run"
+RECORD, GIN, VOCABULARY = "run.json", "config.gin", "spiece.model"
+BYTES, SENTENCEPIECE = "ByteVocabulary", "SentencePieceVocabulary"
+
+
+def files(info: Mapping[str, Any], gin: str, vocabulary: bytes | None) -> dict[str, bytes]:
+    """The content of the folder: its record, its gin file and, unless it is None, its SentencePiece model."""
+    content = {RECORD: json.dumps(info, indent=1).encode(), GIN: gin.encode()}
+    return content if vocabulary is None else content | {VOCABULARY: vocabulary}
+
+
+def vocabulary_record(kind: str, file: str | None, extra_ids: int, vocab_size: int) -> dict[str, Any]:
+    """What `run.json` says of a vocabulary, in SeqIO's words.
+
+    The file is None for bytes. `extra_ids` counts the sentinels behind the pieces; `vocab_size` includes them.
+    """
+    return {"class": kind, "sentencepiece_model_file": file, "extra_ids": extra_ids, "vocab_size": vocab_size}
+
+
+def is_bytes(vocabulary: Mapping[str, Any] | None) -> bool:
+    """Whether a vocabulary's record is of SeqIO's ByteVocabulary."""
+    return vocabulary is not None and vocabulary.get("class") == BYTES
+
+
+def has_run_info(checkpoint: AnyPath) -> bool:
+    """Whether Limba wrote the checkpoint."""
+    return storage.is_file(checkpoint / FOLDER / RECORD)
+
+
+def load_run_info(path: str | AnyPath) -> dict[str, Any]:
+    """The record of a checkpoint, or of a run's newest one; see `limba.checkpoints.run_description.run_info`.
+
+    Raises:
+      FileNotFoundError: if the checkpoint has none.
+      ValueError: if it is damaged.
+    """
+    path = find_checkpoint(path)
+    if not has_run_info(path):
+        raise FileNotFoundError(f"{path}/{FOLDER}/{RECORD} does not exist: this is not a checkpoint that Limba wrote.")
+    return json.loads(load_files(path, FOLDER)[RECORD])
+
+
+def find_gin(checkpoint: AnyPath) -> AnyPath | None:
+    """The operative configuration: the checkpoint's own, else that of MODEL_DIR, as T5X writes it; None without one."""
+    places = (checkpoint / FOLDER / GIN, checkpoint.parent / GIN)
+    return next((file for file in places if storage.is_file(file)), None)
+
+
+def find_vocabulary(checkpoint: AnyPath) -> AnyPath | None:
+    """The SentencePiece model that travels with the checkpoint; None without one."""
+    file = checkpoint / FOLDER / VOCABULARY
+    return file if storage.is_file(file) else None

@@ -1,0 +1,1 @@
+"""Saving and restoring a run. Inference, training, the commands and `convert.to_hf` may import it."""

@@ -1,0 +1,40 @@
+"""Messages for a user's module that fails when it is imported, and for SeqIO where it is not installed."""
+
+import sys
+import traceback
+
+# What limba[seqio] brings. Modules that were written for T5X import it; Limba's own tasks do not need it.
+_OF_THE_EXTRA = ("seqio", "tensorflow", "tensorflow_text", "tensorflow_datasets", "clu")
+_NEWEST_PYTHON_OF_TENSORFLOW = (3, 13)
+
+
+def describe(error: BaseException) -> str | None:
+    """The module, the line in it and the exception; None if no module raised the error while it was imported."""
+    if isinstance(error, SyntaxError) and str(error.filename).endswith(".py"):
+        return f"the Python module {error.filename}, line {error.lineno}: {error.msg}"
+    frames = traceback.extract_tb(error.__traceback__)
+    imported = [frame.filename for frame in frames if frame.name == "<module>"]
+    if not imported:
+        return None
+    # The line in the last module that was imported, not in the library that it called.
+    line = [frame.lineno for frame in frames if frame.filename == imported[-1]][-1]
+    said = missing_extra(error) or f"{type(error).__name__}: {error}"
+    return f"the Python module {imported[-1]}, line {line}: {said}"
+
+
+def missing_extra(error: BaseException) -> str | None:
+    """How to install the package whose import raised the error; None if it is none of limba[seqio]."""
+    if not isinstance(error, ModuleNotFoundError):
+        return None
+    # Gin raises a copy of the error, without the name.
+    name = error.name or getattr(error.__context__, "name", None)
+    if name not in _OF_THE_EXTRA:
+        return None
+    python = ""
+    if sys.version_info[:2] > _NEWEST_PYTHON_OF_TENSORFLOW:
+        newest, this = (".".join(map(str, pair)) for pair in (_NEWEST_PYTHON_OF_TENSORFLOW, sys.version_info[:2]))
+        python = f" It needs Python {newest} or older, because TensorFlow has no wheels for {this}."
+    return (
+        f"{name} is not installed. Limba's own tasks do without it; SeqIO tasks need "
+        f"`pip install 'limba[seqio]'`, and LOCK=seqio for the scripts of launch/.{python}"
+    )

@@ -1,0 +1,1 @@
+"""What a run leaves for people: metrics, TensorBoard, W&B, tables. Checkpoints, commands, `convert` may import it."""

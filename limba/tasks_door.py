@@ -1,0 +1,155 @@
+"""The door to `tasks` for the rooms of the engine, which do not import it themselves; it imports it inside functions.
+
+Where arrays are given by other means nothing here is called, and no library of data is imported.
+"""
+
+import inspect
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from limba.data import contract
+
+
+def get_dataset(
+    cfg: contract.DatasetConfig,
+    shard_id: int,
+    num_shards: int,
+    feature_converter_cls: Any,
+    num_epochs: int | None = None,
+    continue_from_last_checkpoint: bool = False,
+) -> contract.BatchIterator:
+    """The training stream of a task or mixture: T5X's `utils.get_dataset`, but endless and resumable.
+
+    Args:
+      feature_converter_cls: a SeqIO feature converter, or its name.
+      num_epochs, continue_from_last_checkpoint: accepted as T5X calls it for training: None and False.
+
+    Raises:
+      ValueError: for whatever is wrong with the task, and for a number of epochs.
+    """
+    if num_epochs is not None or continue_from_last_checkpoint:
+        raise ValueError(
+            "get_dataset makes the endless stream of training, whose position train() saves and restores; use "
+            "seqio.get_dataset for a number of epochs."
+        )
+    from tasks import task_batches
+
+    return task_batches.get_train_batches(cfg, feature_converter_cls, shard_id, num_shards)
+
+
+def get_training_eval_datasets(
+    cfg: contract.DatasetConfig,
+    shard_id: int,
+    num_shards: int,
+    eval_steps: int | None,
+    feature_converter_cls: Any,
+    deterministic: bool = False,
+) -> contract.EvalBatches:
+    """The evaluation sets of each task, and of the mixture: T5X's `utils.get_training_eval_datasets`.
+
+    Args:
+      feature_converter_cls: a SeqIO feature converter, or its name.
+      deterministic: must be False; the order is always that of the files.
+    """
+    del eval_steps  # Batches are made when they are asked for.
+    if deterministic:
+        raise ValueError("get_training_eval_datasets.deterministic needs data that T5X does not publish; leave it out.")
+    from tasks import task_batches
+
+    return task_batches.get_eval_batches(cfg, feature_converter_cls, shard_id, num_shards)
+
+
+def facts(cfg: contract.DatasetConfig) -> dict[str, str]:
+    """Facts that must be the same on all hosts, so that `get_dataset` gives them rows of the same batches.
+
+    Each host resolves a branch of a data set on the hub by itself, and may see another commit, another corpus folder or
+    another vocabulary file. After a position was restored it is the commit of that position.
+
+    Args:
+      cfg: with the seed that the run has, not None.
+
+    Returns:
+      "task", "split", "seed"; "source of NAME" and "vocabulary of NAME" of each task; and "data order", a checksum of
+      everything that the order of examples depends on.
+
+    Raises:
+      ValueError, FileNotFoundError: if the task or its corpus is not there.
+    """
+    from tasks import task_batches
+
+    return task_batches.data_facts(cfg)
+
+
+def facts_of(get_dataset_fn: contract.GetDatasetFn | None, cfg: contract.DatasetConfig) -> dict[str, str]:
+    """`facts` where `get_dataset` opens the stream; a user's own function has no facts."""
+    ours = get_dataset_fn is None or inspect.unwrap(get_dataset_fn) is get_dataset
+    return facts(cfg) if ours else {}
+
+
+def verify_matching_vocabs(cfg: contract.DatasetConfig, model: Any) -> None:
+    """Checks that a task makes the ids that the model knows: T5X's `utils.verify_matching_vocabs`.
+
+    Raises:
+      ValueError: if a vocabulary of the task is not the model's.
+    """
+    from tasks.registry import task_vocabularies
+
+    task_vocabularies.check_task_vocabularies(cfg, model.input_vocabulary, model.output_vocabulary)
+
+
+def get_vocabulary(cfg: contract.DatasetConfig) -> tuple[Any, Any]:
+    """The vocabularies of a task's inputs and targets: T5X's `utils.get_vocabulary`."""
+    from tasks.registry import task_vocabularies
+
+    return task_vocabularies.task_vocabularies(cfg)
+
+
+def resumable(batches: Any, cfg: contract.DatasetConfig, shard_id: int, num_shards: int) -> contract.BatchIterator:
+    """A user's `tf.data.Dataset` of this host's rows as a stream whose position can be saved."""
+    from tasks.seqio import foreign_readers
+
+    return foreign_readers.DatasetBatches(batches, cfg, shard_id, num_shards)
+
+
+def num_tasks(cfg: contract.DatasetConfig) -> int:
+    """How many tasks of a mixture have the split.
+
+    Raises:
+      ValueError: if there is no task or mixture of that name.
+    """
+    from tasks.registry import providers
+
+    provider = providers.find_provider(cfg.mixture_or_task_name, cfg.module)
+    return len(providers.tasks_with_split(provider, cfg.split))
+
+
+def predictions() -> ModuleType:
+    """`tasks.predictions`: a task's examples, and files of predictions."""
+    from tasks import predictions
+
+    return predictions
+
+
+def seqio_evaluator(
+    config: contract.DatasetConfig,
+    evaluator_cls: Callable[..., Any] | None,
+    feature_converter: Any,
+    log_dir: pathlib.Path | None,
+    tensorboard_logger: Callable[[str], Any],
+    settings: Mapping[str, Any],
+) -> Any:
+    """`tasks.seqio.seqio_predictions.make_evaluator`: SeqIO's evaluator of a task's metrics."""
+    from tasks.seqio import seqio_predictions
+
+    return seqio_predictions.make_evaluator(
+        config, evaluator_cls, feature_converter, log_dir, tensorboard_logger, settings
+    )
+
+
+def set_folders(tfds_data_dir: str | None, cache_dirs: Sequence[str]) -> None:
+    """Where TensorFlow Datasets and SeqIO's offline caches are looked for."""
+    from tasks.seqio import seqio_predictions
+
+    seqio_predictions.set_folders(tfds_data_dir, cache_dirs)

@@ -1,0 +1,1 @@
+"""Training: trainer, loop, evaluation on the way, actions on metrics. The commands may import it."""

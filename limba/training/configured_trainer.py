@@ -1,0 +1,150 @@
+"""The trainer of a configuration: what is checked before it, how it is made, and the batches that its step takes.
+
+`train()`, `limba precompile`, `limba plan` and `limba lint` make their trainers here.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from limba import tasks_door
+from limba.checkpoints.train_state import TrainStateInitializer
+from limba.data.contract import DatasetConfig
+from limba.models import BaseTransformerModel
+from limba.partitioning.meshes import PjitPartitioner
+from limba.training.trainer import BaseTrainer
+
+logger = logging.getLogger(__name__)
+
+
+def make_trainer(
+    trainer_cls: Callable[..., BaseTrainer],
+    model: BaseTransformerModel,
+    partitioner: PjitPartitioner,
+    initializer: TrainStateInitializer | None = None,
+    rng: jax.Array | None = None,
+    summary_dir: str | None = None,
+    **options: Any,
+) -> BaseTrainer:
+    """Calls `trainer_cls` with the arguments that T5X gives to trainers, and `options`.
+
+    Args:
+      initializer: has the shapes and shardings of the state; None makes one.
+      rng: of dropout; None is for a trainer whose step is compiled and never runs.
+    """
+    if initializer is None:
+        initializer = TrainStateInitializer(model.optimizer_def, model.initial_variables, partitioner)
+    return trainer_cls(
+        model=model,
+        partitioner=partitioner,
+        rng=jax.random.key(0) if rng is None else rng,
+        train_state=initializer.train_state_shapes,
+        train_state_axes=initializer.train_state_axes,
+        eval_names=(),
+        summary_dir=summary_dir,
+        **options,
+    )
+
+
+def check_model(model: BaseTransformerModel, partitioner: PjitPartitioner) -> None:
+    """Checks the vocabularies, as `check_vocabulary`; raises ValueError if the mesh does not divide the heads."""
+    network = getattr(model.module, "config", None)
+    for vocabulary in (model.input_vocabulary, model.output_vocabulary):
+        check_vocabulary(vocabulary, getattr(network, "vocab_size", None))
+    if network is not None:
+        partitioner.check_heads(network.num_heads)
+
+
+def check_vocabulary(vocabulary: Any, rows: int | None) -> None:
+    """Checks that a model's vocabulary can be read and fits the embedding; its sentinels are checked with the task.
+
+    Args:
+      rows: of the embedding; None if the network does not say.
+
+    Raises:
+      FileNotFoundError: if its SentencePiece model is missing.
+      ValueError: if that is no SentencePiece model, or has more ids than the embedding has rows.
+    """
+    file = getattr(vocabulary, "sentencepiece_model_file", None)
+    if file and "://" not in file and not Path(file).is_file():
+        raise FileNotFoundError(
+            f"The vocabulary {file} does not exist (working directory {Path.cwd()}). Build one with `limba vocab "
+            f"build --data_files … --out {file}`, or bind VOCABULARY_FILE."
+        )
+    from google.protobuf.message import DecodeError
+
+    try:
+        size = vocabulary.vocab_size
+    except DecodeError as error:
+        raise ValueError(f"The vocabulary {file} is no SentencePiece model ({error}); bind VOCABULARY_FILE.") from error
+    if rows is not None and size > rows:
+        raise ValueError(
+            f"The vocabulary has {size} tokens and the embedding {rows} rows (T5Config.vocab_size): the last "
+            f"{size - rows}, the sentinels first of all, would be lost. Set T5Config.vocab_size to at least "
+            f"{-(-size // 128) * 128}."
+        )
+
+
+def batch_to_compile(trainer: BaseTrainer, config: DatasetConfig) -> dict[str, jax.ShapeDtypeStruct]:
+    """A batch as the trainer's step takes it, with shapes in place of data.
+
+    Raises:
+      ValueError: as `batch_shapes`, or if the batch does not divide by data shards and microbatches.
+    """
+    partitioner = trainer.partitioner
+    partitioner.check_batch_size(config.batch_size, "batch_size", trainer.num_microbatches)
+    return {
+        name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=partitioner.data_sharding)
+        for name, shape in batch_shapes(config, trainer.model.FEATURE_CONVERTER_CLS).items()
+    }
+
+
+def batch_shapes(config: DatasetConfig, feature_converter: str | type) -> Mapping[str, tuple[int, int]]:
+    """The features of a batch as SeqIO's converters make them, `[batch, length]`, and a mixture's `[batch, tasks]`.
+
+    Raises:
+      ValueError: without lengths, or for a converter that is not known here.
+    """
+    lengths = config.task_feature_lengths
+    if not lengths:
+        raise ValueError("DatasetConfig.task_feature_lengths is empty, and without them nothing can be compiled.")
+    converter = feature_converter if isinstance(feature_converter, str) else feature_converter.__name__
+    if converter == "DecoderFeatureConverter":  # SeqIO chooses by the features of the task.
+        converter = "PrefixLMFeatureConverter" if "inputs" in lengths else "LMFeatureConverter"
+    names = ["decoder_input_tokens", "decoder_target_tokens", "decoder_loss_weights"]
+    match converter:
+        case "EncDecFeatureConverter":
+            sides = {"encoder": lengths["inputs"], "decoder": lengths["targets"]}
+            names.append("encoder_input_tokens")
+        case "LMFeatureConverter":
+            sides = {"decoder": lengths["targets"]}
+        case "PrefixLMFeatureConverter":
+            sides = {"decoder": lengths["inputs"] + lengths["targets"]}
+            names.append("decoder_causal_attention")
+        case _:
+            raise ValueError(f"The shapes of {converter} are not known without data; `limba train` compiles with them.")
+    if config.pack:
+        names += [f"{side}_{name}" for side in sides for name in ("segment_ids", "positions")]
+    shapes = {name: (config.batch_size, sides[name.partition("_")[0]]) for name in names}
+    # The step of a mixture reports losses by task, and is another program.
+    if converter == "EncDecFeatureConverter" and not config.pack and (tasks := _num_tasks(config)) > 1:
+        shapes["example_tasks"] = (config.batch_size, tasks)
+    return shapes
+
+
+def _num_tasks(config: DatasetConfig) -> int:
+    """How many tasks a mixture has; 1 for a task, and, with a warning, for a name that nobody has registered yet."""
+    reason = f"No module of the configuration registers {config.name!r}."
+    # Otherwise nothing can be registered, and libraries of data stay out.
+    if config.module is not None or {"tasks.registry", "seqio"} & sys.modules.keys():
+        try:
+            return tasks_door.num_tasks(config)
+        except ValueError as error:
+            reason = str(error)
+    logger.warning("%s Its step is compiled as that of a single task; a mixture's is another one.", reason)
+    return 1

@@ -1,0 +1,42 @@
+"""The lines that a training shows at its start and at its end."""
+
+import logging
+from pathlib import Path
+
+import jax
+
+from limba.optimizers import freezing
+from limba.reports import writers
+from limba.training.loop import Run
+
+logger = logging.getLogger(__name__)
+
+
+def log_start(run: Run, first_step: int) -> None:
+    """Logs directory, parameters, batch, steps and mesh."""
+    trained, count = freezing.count_trained(run.trainer.model.optimizer_def, run.trainer.param_shapes)
+    part = f" ({trained:,} of them trained, {trained / count:.2%})" if trained < count else ""
+    logger.info(
+        "%s: %s parameters%s, batch %d x %s, steps %d to %d, mesh %s on %s",
+        *(run.model_dir, f"{count:,}", part, run.dataset.batch_size, dict(run.dataset.task_feature_lengths or {})),
+        *(first_step, run.periods.total_steps, dict(run.trainer.partitioner.mesh.shape), jax.devices()[0].platform),
+    )
+
+
+def print_validation_losses(model_dir: Path) -> None:
+    """Prints the first and the last validation loss of each task, as `metrics.jsonl` has them."""
+    evaluations: dict[str, list[dict]] = {}
+    for line in writers.read_metrics(model_dir, "training_eval/"):
+        evaluations.setdefault(line["dataset"].partition("/")[2], []).append(line)
+    for task, lines in evaluations.items():
+        first, last = lines[0], lines[-1]
+        if not {"nats_per_target_token", "unigram_nats_per_target_token"} <= last.keys() & first.keys():
+            continue  # An average over tasks, or a model with metrics of its own.
+        change = 1 - last["nats_per_target_token"] / first["nats_per_target_token"]
+        began = f"{first['nats_per_target_token']:.4f} at step {first['step']}, " if len(lines) > 1 else ""
+        lower = f" ({change:.1%} lower)" if len(lines) > 1 else ""
+        print(
+            f"validation loss of {task}, nats per target token: {began}{last['nats_per_target_token']:.4f} at step "
+            f"{last['step']}{lower}; best constant (unigram) predictor on the same targets: "
+            f"{last['unigram_nats_per_target_token']:.4f}"
+        )

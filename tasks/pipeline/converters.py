@@ -1,0 +1,122 @@
+"""The features that models read, made of a task's: SeqIO's feature converters, with arrays.
+
+Task features are int32 `[examples, length]`, padded with 0.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from limba.data import contract
+from tasks.pipeline.packing import pack
+from tasks.registry.tasks import nearest
+
+Features = Mapping[str, np.ndarray]
+Converter = Callable[[Features, bool], dict[str, np.ndarray]]
+
+
+def name_of(feature_converter: Any) -> str:
+    """Of a converter that is given by name, or as a class of SeqIO's."""
+    return feature_converter if isinstance(feature_converter, str) else feature_converter.__name__
+
+
+def is_known(feature_converter: Any) -> bool:
+    """Whether it needs no SeqIO: a name that is known here, or SeqIO's own class of that name."""
+    if not isinstance(feature_converter, str) and not feature_converter.__module__.startswith("seqio."):
+        return False
+    return name_of(feature_converter) in CONVERTERS
+
+
+def check_features(feature_converter: Any, task: str, names: Sequence[str]) -> None:
+    """Raises ValueError if a converter that is known here cannot use the features that a task makes."""
+    name = name_of(feature_converter)
+    both = {"inputs", "targets"}
+    if name in ("EncDecFeatureConverter", "PrefixLMFeatureConverter") and not both <= set(names):
+        raise ValueError(f"{name} needs inputs and targets; task {task!r} makes {list(names)}.")
+    if name == "LMFeatureConverter" and "inputs" in names:
+        raise ValueError(
+            f"LMFeatureConverter reads targets only, and task {task!r} makes {list(names)}: "
+            "DecoderFeatureConverter puts the inputs in front of them."
+        )
+
+
+def encoder_decoder(features: Features, packs: bool) -> dict[str, np.ndarray]:
+    """`seqio.EncDecFeatureConverter`."""
+    if not packs:
+        return contract.encoder_decoder_features(features["inputs"], features["targets"])
+    packed = pack({name: features[name] for name in ("inputs", "targets")})
+    return {
+        "encoder_input_tokens": packed["inputs"],
+        "encoder_segment_ids": packed["inputs_segment_ids"],
+        "encoder_positions": packed["inputs_positions"],
+        **_decoder_features(packed, packs),
+    }
+
+
+def language_model(features: Features, packs: bool) -> dict[str, np.ndarray]:
+    """`seqio.LMFeatureConverter`."""
+    targets = {"targets": features["targets"]}
+    return _decoder_features(pack(targets) if packs else targets, packs)
+
+
+def prefix_language_model(features: Features, packs: bool) -> dict[str, np.ndarray]:
+    """`seqio.PrefixLMFeatureConverter`: inputs and targets in one row, the loss on the targets."""
+    joined = _join(features["inputs"], features["targets"])
+    if packs:
+        joined = pack(joined)
+        positions = joined["targets_positions"]
+    else:
+        positions = np.arange(joined["targets"].shape[1], dtype=np.int32)
+    width = np.where(joined["inputs_width"] == -1, 0, joined["inputs_width"])
+    made = _decoder_features(joined, packs)
+    made["decoder_causal_attention"] = (positions < joined["inputs_width_add_pos"]).astype(np.int32)
+    made["decoder_loss_weights"] = ((positions < width) ^ (made["decoder_loss_weights"] != 0)).astype(np.int32)
+    return made
+
+
+def decoder(features: Features, packs: bool) -> dict[str, np.ndarray]:
+    """`seqio.DecoderFeatureConverter`: a language model, with a prefix where the task has inputs."""
+    return prefix_language_model(features, packs) if "inputs" in features else language_model(features, packs)
+
+
+CONVERTERS: Mapping[str, Converter] = {
+    "EncDecFeatureConverter": encoder_decoder,
+    "LMFeatureConverter": language_model,
+    "PrefixLMFeatureConverter": prefix_language_model,
+    "DecoderFeatureConverter": decoder,
+}
+
+
+def unknown(name: str, known: Iterable[str]) -> ValueError:
+    """The error for a name that is not among those known."""
+    return ValueError(f"There is no feature converter {name!r}.{nearest(name, known)}")
+
+
+def _decoder_features(features: Features, packs: bool) -> dict[str, np.ndarray]:
+    targets = features["targets"]
+    shifted = np.zeros_like(targets)
+    shifted[:, 1:] = targets[:, :-1]
+    made = {"decoder_target_tokens": targets, "decoder_loss_weights": (targets != 0).astype(np.int32)}
+    if packs:
+        segments = features["targets_segment_ids"]
+        shifted[:, 1:] *= segments[:, 1:] == segments[:, :-1]
+        made |= {"decoder_segment_ids": segments, "decoder_positions": features["targets_positions"]}
+    return {**made, "decoder_input_tokens": shifted}
+
+
+def _join(inputs: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:
+    """Inputs and targets in one row; on its tokens the number of inputs (-1 for none), and that number plus 1."""
+    rows, length = len(inputs), inputs.shape[1] + targets.shape[1]
+    num_inputs, num_targets = np.count_nonzero(inputs, axis=1), np.count_nonzero(targets, axis=1)
+    place = np.arange(length)
+    of_inputs = place < num_inputs[:, None]
+    # Without targets there is one, of padding.
+    is_row = place < (num_inputs + np.maximum(num_targets, 1))[:, None]
+    of_targets = ~of_inputs & (place < (num_inputs + num_targets)[:, None])
+    joined = np.zeros((rows, length), np.int32)
+    joined[of_inputs] = inputs[inputs != 0]
+    joined[of_targets] = targets[targets != 0]
+    width = np.where(is_row, np.where(num_inputs == 0, -1, num_inputs)[:, None], 0).astype(np.int32)
+    more = np.where(is_row, (num_inputs + 1)[:, None], 0).astype(np.int32)
+    return {"targets": joined, "inputs_width": width, "inputs_width_add_pos": more}

@@ -1,0 +1,317 @@
+"""Readers in processes of their own, which make batches ahead and hand them over in shared memory.
+
+Reader `r` of a host lives in process `r % num_workers`, in a thread. A batch lies in one of the reader's slots until
+the consumer has copied it; the messages that go to and fro say only which slot is full and which is free.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import multiprocessing
+import pickle
+import queue
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from multiprocessing import connection, shared_memory
+from typing import Any
+
+import numpy as np
+
+from tasks.pipeline.open_iterators import close_at_exit
+from tasks.pipeline.readers import Batches, ReadingError
+from tasks.pipeline.streams import ReadPlan, Stream
+from tasks.registry import Mixture, Task
+from tasks.registry.rows import Rows
+from tasks.registry.tasks import is_mixture
+
+# Arrays in a slot begin at multiples of this.
+_ALIGNMENT = 64
+# Slots of a reader, at least; as many as it makes batches ahead.
+_FEWEST_SLOTS = 2
+
+
+class ReaderProcesses:
+    """Processes for the readers of one host.
+
+    Args:
+      stream: what is read; all its parts can be pickled.
+      num_rows: of a reader's batch.
+      num_workers: how many processes.
+
+    Raises:
+      ValueError: if something of the stream cannot be pickled; the message names it.
+    """
+
+    def __init__(self, stream: Stream, num_rows: int, num_workers: int):
+        self._content = _pickled(stream)
+        self._num_rows = num_rows
+        self._workers: list[_Worker | None] = [None] * num_workers
+        close_at_exit(self)
+
+    def open(self, plan: ReadPlan) -> Batches:
+        """The batches of a plan, made by the reader's process."""
+        number = plan.reader % len(self._workers)
+        worker = self._workers[number]
+        if worker is None:
+            worker = self._workers[number] = _Worker(self._content, self._num_rows)
+        return worker.open(plan)
+
+    def close(self) -> None:
+        """Ends the processes."""
+        for worker in self._workers:
+            if worker is not None:
+                worker.close()
+
+    def join(self, seconds: float) -> None:
+        """Waits until they have ended, at most so long each; then they are killed."""
+        for worker in self._workers:
+            if worker is not None:
+                worker.join(seconds)
+
+
+def _pickled(stream: Stream) -> bytes:
+    """The stream without what reading does not need: metrics, postprocessors, functions of rates."""
+    tasks = {
+        task.name: Task(
+            task.name,
+            task.source,
+            task.output_features,
+            task.preprocessors,
+            shuffle_buffer_size=task.shuffle_buffer_size,
+        )
+        for task in stream.tasks
+    }
+    provider: Any = next(iter(tasks.values()))
+    if is_mixture(stream.provider):
+        rates = [(tasks[task.name], stream.provider.get_rate(task)) for task in stream.tasks]
+        provider = Mixture(stream.provider.name, rates)
+    config = dataclasses.replace(stream.config, mixture_or_task_name=stream.config.name, module=None)
+    content = dataclasses.replace(stream, config=config, provider=provider, tasks=list(tasks.values()))
+    try:
+        return pickle.dumps(content)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"DatasetConfig.num_workers is {stream.config.num_workers}, and {stream.config.name!r} cannot be sent to a "
+            f"process ({error}). Define its functions and classes at the top of a module; or set num_workers to 0."
+        ) from error
+
+
+# ------------------------------------------------- in the main process ----------------------------------------------
+
+
+class _Worker:
+    """A process as its consumer sees it."""
+
+    def __init__(self, content: bytes, num_rows: int):
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, content, num_rows), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._opened: dict[int, _ProcessBatches] = {}
+
+    def open(self, plan: ReadPlan) -> "_ProcessBatches":
+        # A number of its own: batches of a reader's earlier plan may still come.
+        number = len(self._opened)
+        opened = self._opened[number] = _ProcessBatches(self, number, plan.reader)
+        self.send(("open", number, plan))
+        return opened
+
+    def send(self, message: Any) -> None:
+        try:
+            self._connection.send(message)
+        except OSError:
+            return  # The process has ended; the next batch says so.
+
+    def receive(self, reader: int) -> None:
+        """Takes one message and gives it to the batches that it is for.
+
+        Raises:
+          RuntimeError: if the process has ended.
+        """
+        ready = connection.wait([self._connection, self._process.sentinel])
+        if self._connection in ready:
+            with contextlib.suppress(EOFError, OSError):
+                number, message = self._connection.recv()
+                self._opened[number].received.append(message)
+                return
+        self._process.join()
+        code = self._process.exitcode
+        how = f"was ended by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with {code}"
+        hint = " Was there too little memory?" if code == -signal.SIGKILL else ""
+        raise ReadingError(
+            f"The process {self._process.pid} of reader {reader} {how}.{hint} Start the run again; it resumes from its "
+            "last checkpoint"
+        )
+
+    def close(self) -> None:
+        self._connection.close()
+        for opened in self._opened.values():
+            opened.release()
+
+    def join(self, seconds: float) -> None:
+        self._process.join(seconds)
+        if self._process.is_alive():
+            self._process.kill()
+
+
+class _ProcessBatches:
+    """The batches of a plan. Implements `readers.Batches`."""
+
+    def __init__(self, worker: _Worker, number: int, reader: int):
+        self._worker = worker
+        self._number = number
+        self._reader = reader
+        self._memory: shared_memory.SharedMemory | None = None
+        self._slots: list[dict[str, np.ndarray]] = []
+        self._failure: BaseException | None = None
+        self.received: collections.deque[Any] = collections.deque()
+
+    def __next__(self) -> Rows:
+        while self._failure is None:
+            while not self.received:
+                self._worker.receive(self._reader)
+            kind, content = self.received.popleft()
+            if kind == "memory":
+                name, layout, num_slots = content
+                self._memory = shared_memory.SharedMemory(name)
+                self._slots = [layout.views(self._memory, slot) for slot in range(num_slots)]
+            elif kind == "batch":
+                batch = {name: view.copy() for name, view in self._slots[content].items()}
+                self._worker.send(("free", self._number, content))
+                return batch
+            else:
+                self._failure = content
+        raise self._failure
+
+    def close(self) -> None:
+        """Tells the process to make no more of them."""
+        self._worker.send(("close", self._number, None))
+        self.release()
+
+    def __del__(self) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Gives the shared memory back."""
+        self._slots = []
+        if self._memory is not None:
+            self._memory.close()
+            with contextlib.suppress(FileNotFoundError):
+                self._memory.unlink()
+            self._memory = None
+
+
+# ------------------------------------------------- in a reader's process ---------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layout:
+    """Where the arrays of a batch lie in a slot: name, type, shape and first byte of each."""
+
+    arrays: tuple[tuple[str, str, tuple[int, ...], int], ...]
+    size: int
+
+    @classmethod
+    def of(cls, batch: Rows) -> "_Layout":
+        arrays, size = [], 0
+        for name, array in batch.items():
+            arrays.append((name, array.dtype.str, array.shape, size))
+            size += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+        return cls(tuple(arrays), size)
+
+    def views(self, memory: shared_memory.SharedMemory, slot: int) -> dict[str, np.ndarray]:
+        first = slot * self.size
+        return {
+            name: np.ndarray(shape, np.dtype(dtype), memory.buf, first + start)
+            for name, dtype, shape, start in self.arrays
+        }
+
+
+def _serve(messages: connection.Connection, content: bytes, num_rows: int) -> None:
+    """The main function of a reader's process: it ends when the consumer's end of the pipe is closed."""
+    # Ctrl-C and requests to stop are the main process's: it saves first.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    send_lock = threading.Lock()
+
+    def send(message: Any) -> None:
+        with send_lock, contextlib.suppress(OSError):
+            messages.send(message)
+
+    source = _Source(content, num_rows)
+    free: dict[int, queue.Queue[int | None]] = {}
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            kind, number, value = messages.recv()
+            if kind == "open":
+                free[number] = queue.Queue()
+                arguments = (source, value, number, free[number], send)
+                threading.Thread(target=_make, args=arguments, daemon=True).start()
+            else:
+                free[number].put(value)  # None ends the thread
+    source.unlink()
+
+
+class _Source:
+    """The stream of a process, and the memory of its readers."""
+
+    def __init__(self, content: bytes, num_rows: int):
+        self._content = content
+        self._num_rows = num_rows
+        self._lock = threading.Lock()
+        self._stream: Stream | None = None
+        self._memories: list[shared_memory.SharedMemory] = []
+
+    def open(self, plan: ReadPlan) -> tuple[Iterator[Rows], int]:
+        """The batches of a plan, and how many slots they get. One thread at a time opens files."""
+        with self._lock:
+            stream = self._stream = self._stream or pickle.loads(self._content)
+            ahead = stream.num_batches_ahead(self._num_rows, plan.num_readers)
+            return stream.batches(self._num_rows, plan), max(_FEWEST_SLOTS, ahead)
+
+    def allocate(self, size: int) -> shared_memory.SharedMemory:
+        memory = shared_memory.SharedMemory(create=True, size=size)
+        self._memories.append(memory)
+        return memory
+
+    def unlink(self) -> None:
+        """Gives memory back that the consumer has not; it is gone when both have left it."""
+        for memory in self._memories:
+            with contextlib.suppress(FileNotFoundError):
+                memory.unlink()
+
+
+def _make(
+    source: _Source, plan: ReadPlan, number: int, free: "queue.Queue[int | None]", send: Callable[[Any], None]
+) -> None:
+    """Makes the batches of a plan, in slots as they become free."""
+    try:
+        batches, num_slots = source.open(plan)
+        slots: list[dict[str, np.ndarray]] = []
+        for batch in batches:
+            if not slots:
+                layout = _Layout.of(batch)
+                memory = source.allocate(layout.size * num_slots)
+                slots = [layout.views(memory, slot) for slot in range(num_slots)]
+                send((number, ("memory", (memory.name, layout, num_slots))))
+                for slot in range(num_slots):
+                    free.put(slot)
+            if (empty := free.get()) is None:
+                return
+            for name, view in slots[empty].items():
+                view[...] = batch[name]
+            send((number, ("batch", empty)))
+        send((number, ("failed", StopIteration())))
+    except BaseException as error:
+        send((number, ("failed", _sendable(error))))
+
+
+def _sendable(error: BaseException) -> BaseException:
+    """The error, or its words where it cannot be pickled."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return ReadingError(f"{type(error).__name__}: {error}")
+    return error

@@ -1,0 +1,52 @@
+"""The preprocessors of tasks: steps from rows to rows."""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from tasks.registry.rows import ColumnType, Rows
+
+
+class Step(abc.ABC):
+    """A preprocessor of a task: a frozen dataclass that makes rows of rows, many at a time.
+
+    SeqIO calls it with a `tf.data.Dataset`, like any preprocessor of its own.
+
+    Attributes:
+      output_features, sequence_length: fields with the default None; `bind`, or SeqIO, sets them before anything else
+        is used.
+      is_random: whether the function takes a seed.
+    """
+
+    output_features: Mapping[str, Any] | None
+    sequence_length: Mapping[str, int] | None
+    is_random: ClassVar[bool] = False
+
+    @property
+    @abc.abstractmethod
+    def rows_per_group(self) -> int:
+        """Rows that are given together."""
+
+    @abc.abstractmethod
+    def columns(self) -> Mapping[str, ColumnType]:
+        """The columns of the rows that are made."""
+
+    @abc.abstractmethod
+    def rows_function(self) -> Callable[[Rows, int], Rows]:
+        """A NumPy function that makes rows of rows and a seed; it keeps the column `document`.
+
+        Raises:
+          ValueError, FileNotFoundError: if features or lengths do not allow the step.
+        """
+
+    def __call__(self, dataset: Any) -> Any:
+        """A `tf.data.Dataset` of the rows that are made."""
+        from tasks.registry import tf_steps  # TensorFlow
+
+        return tf_steps.apply(self, dataset)
+
+
+def bind(step: Step, output_features: Mapping[str, Any], sequence_length: Mapping[str, int] | None) -> Any:
+    """A step with the features and lengths of its task."""
+    return dataclasses.replace(step, output_features=output_features, sequence_length=sequence_length)  # type: ignore[type-var]

@@ -1,0 +1,61 @@
+"""Reading `tf.data` pipelines: elements as NumPy arrays, errors as ours, and parts that pipelines are made of."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tasks.pipeline.readers import ReadingError
+
+
+def in_order(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """A pipeline that makes the same elements each time, and whose position TensorFlow can save."""
+    options = tf.data.Options()
+    options.deterministic = True
+    # Random seeds and NumPy functions count as external state; ours are functions of their arguments.
+    options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
+    # Autotuning changes buffers, whose contents belong to a position that TensorFlow saves.
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
+def read(dataset: tf.data.Dataset) -> Iterator[dict[str, Any]]:
+    """The elements, as dicts of NumPy arrays; raises `ReadingError` with what went wrong."""
+    iterator = iter(dataset)
+    while True:
+        try:
+            yield next_element(iterator)
+        except StopIteration:
+            return
+
+
+def next_element(iterator: Any) -> dict[str, Any]:
+    """The next element as NumPy arrays.
+
+    Raises:
+      ReadingError: with the error of a reading function, which TensorFlow wraps into its own with a traceback as text.
+    """
+    try:
+        return {name: value.numpy() for name, value in next(iterator).items()}
+    except tf.errors.OpError as error:
+        lines = [line for line in error.message.splitlines() if line.strip()]
+        reasons = filter(None, (re.search(r"\w+Error: .*", line) for line in lines))
+        raise ReadingError(next((found[0] for found in reasons), lines[0])) from error
+
+
+@contextlib.contextmanager
+def random_datasets_from(seed: tf.Tensor) -> Iterator[None]:
+    """Adds a seed to those that SeqIO gives its random data sets, which must be known when a graph is built."""
+    random = tf.data.Dataset.random
+    tf.data.Dataset.random = staticmethod(lambda number: random(seed=seed + int(number)))
+    try:
+        yield
+    finally:
+        tf.data.Dataset.random = staticmethod(random)
+
+
+def hash_numbers(numbers: tf.Tensor) -> tf.Tensor:
+    """`tasks.pipeline.philox.hash_numbers` of int64 `[n]`."""
+    return tf.strings.to_hash_bucket_fast(tf.strings.reduce_join(tf.strings.as_string(numbers), separator=" "), 2**30)

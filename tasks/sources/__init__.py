@@ -1,0 +1,9 @@
+"""Where documents come from: local files, URLs, data sets on the Hugging Face hub; splits; rows by number.
+
+Imports nothing of Limba; every room of `tasks` but `objectives` may import it. Task modules use these names.
+"""
+
+from tasks.sources.corpora import HubSource, HuggingFaceSource
+from tasks.sources.sharded import ShardedSource
+
+__all__ = ["HubSource", "HuggingFaceSource", "ShardedSource"]

@@ -1,0 +1,116 @@
+"""The chunks of one reader: a pure function of counters.
+
+Epoch -> order of the reader's pieces -> numbered chunks of a piece.
+"""
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.sources.chunks import Piece
+
+
+@dataclasses.dataclass(frozen=True)
+class ReaderChunks:
+    """The chunks of one reader's pieces, in order.
+
+    Attributes:
+      read: takes the numbers of a piece and of a chunk; see `chunks.Cursor.read`.
+      pieces: what the reader reads.
+      dtypes: NumPy's types by column; `object` for texts, which are bytes.
+      shuffle: whether each epoch orders the pieces, and each chunk its documents, differently.
+      seed, reader: the order depends on these.
+      start: the (epoch, number of the piece, chunk, row) of the first document; None is the beginning.
+    """
+
+    read: Callable[[int, int], tuple[pa.Table, np.ndarray, bool]]
+    pieces: Sequence[Piece]
+    dtypes: Mapping[str, type]
+    shuffle: bool
+    seed: int
+    reader: int
+    start: tuple[int, int, int, int] | None = None
+
+    @property
+    def first_epoch(self) -> int:
+        return self.start[0] if self.start else 0
+
+    def documents(self, num_epochs: int | None) -> Iterator[dict[str, np.ndarray]]:
+        """Chunks as `{column: [documents], "document": int64 [documents, 3]}`; without a number of epochs for ever.
+
+        A chunk may be empty, where a split keeps none of its documents.
+        """
+        for epoch in itertools.count(self.first_epoch):
+            if num_epochs is not None and epoch >= num_epochs:
+                return
+            for index in self.order_of_epoch(epoch).tolist():
+                for chunk in itertools.count(self.first_chunk(epoch, index)):
+                    columns, has_rows = self.read_chunk(epoch, index, chunk)
+                    if not has_rows:
+                        break
+                    yield columns
+
+    def first_chunk(self, epoch: int, index: int) -> int:
+        """The chunk of a piece with which reading begins in an epoch."""
+        return self.start[2] if self.start and (epoch, index) == self.start[:2] else 0
+
+    def order_of_epoch(self, epoch: int) -> np.ndarray:
+        """The numbers of the pieces as an epoch reads them, from `start` on."""
+        order = np.arange(len(self.pieces))
+        if self.shuffle:
+            order = np.random.default_rng([self.seed, self.reader, epoch]).permutation(order)
+        if self.start and epoch == self.start[0]:
+            return order[order.tolist().index(self.start[1]) :]
+        return order
+
+    def read_chunk(self, epoch: int, index: int, chunk: int) -> tuple[dict[str, np.ndarray], bool]:
+        """The documents of a chunk, and whether the piece has rows there."""
+        table, rows, has_rows = self.read(index, chunk)
+        order = np.arange(len(rows))
+        piece = self.pieces[index]
+        if self.shuffle:
+            key = [self.seed, epoch, piece.shard, piece.offset, chunk]
+            order = np.random.default_rng(key).permutation(order)
+        if self.start and (epoch, index, chunk) == self.start[:3] and has_rows:
+            order = order[rows[order].tolist().index(self.start[3]) :]
+        ids = np.stack([np.full(len(rows), epoch), np.full(len(rows), piece.shard), rows], axis=1)
+        columns = {name: _to_numpy(table.column(name))[order] for name in self.dtypes}
+        return {**columns, "document": ids[order].astype(np.int64)}, has_rows
+
+
+def dtype_of(field: pa.Field, is_nested: bool) -> type:
+    """NumPy's type of a column; one with lists or records is text.
+
+    Raises:
+      ValueError: for any type but strings, booleans, integers and floats.
+    """
+    if _is_text(field.type) or pa.types.is_boolean(field.type) or is_nested:
+        return object
+    if pa.types.is_integer(field.type):
+        return np.int64
+    if pa.types.is_floating(field.type):
+        return np.float32
+    # How `datasets` says that a column has values of several types.
+    kind = "values of several types" if "arrow.json" in str(field.type) else f"the type {field.type}"
+    raise ValueError(f"Column {field.name!r} has {kind}; only strings, integers and floats can be read.")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _to_numpy(column: pa.ChunkedArray) -> np.ndarray:
+    if _is_text(column.type):
+        # A missing text is an empty one.
+        values = [value or b"" for value in column.cast(pa.large_binary()).to_pylist()]
+        return np.array(values, dtype=object)
+    if pa.types.is_boolean(column.type):  # As files of text have them.
+        return np.array([b"" if value is None else str(value).encode() for value in column.to_pylist()], dtype=object)
+    if pa.types.is_nested(column.type):
+        return np.array([json.dumps(value, ensure_ascii=False).encode() for value in column.to_pylist()], dtype=object)
+    dtype = np.int64 if pa.types.is_integer(column.type) else np.float32
+    return column.to_numpy().astype(dtype)

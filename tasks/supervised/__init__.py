@@ -1,0 +1,9 @@
+"""Supervised tasks: rows of a data set as texts and answers, the table of known data sets, their metrics.
+
+The rooms of `tasks` above `pretraining` may import it. Task modules use these names.
+"""
+
+from tasks.supervised.dataset import SupervisedDataset
+from tasks.supervised.supervised_tasks import register_benchmark, register_supervised_task
+
+__all__ = ["SupervisedDataset", "register_benchmark", "register_supervised_task"]

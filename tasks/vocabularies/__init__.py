@@ -1,0 +1,20 @@
+"""Vocabularies with SeqIO's interface, and training and checking them.
+
+The rooms of `tasks` above `registry` may import it. gin files and task modules use these names.
+"""
+
+from tasks.vocabularies.vocabulary import (
+    ByteVocabulary,
+    PassThroughVocabulary,
+    SentencePieceVocabulary,
+    Vocabulary,
+    without_tensorflow,
+)
+
+__all__ = [
+    "ByteVocabulary",
+    "PassThroughVocabulary",
+    "SentencePieceVocabulary",
+    "Vocabulary",
+    "without_tensorflow",
+]

@@ -1,0 +1,303 @@
+"""Vocabularies with the interface and the ids of SeqIO's (`seqio.vocabularies`), without TensorFlow.
+
+A subclass of your own is a vocabulary for every task; SeqIO's own are taken wherever ours are.
+"""
+
+import abc
+import functools
+import itertools
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from limba.machine import storage
+
+_MODULE_OF_SEQIO = "seqio.vocabularies"
+_load_lock = threading.Lock()
+
+
+class Vocabulary(abc.ABC):
+    """Texts to ids and back. Padding is 0; the last `extra_ids` ids are sentinels, counted down.
+
+    Args:
+      extra_ids: how many ids follow those of the pieces.
+    """
+
+    pad_id = 0
+    bos_id: int | None = None
+
+    def __init__(self, extra_ids: int = 0):
+        self._extra_ids = extra_ids or 0
+
+    @property
+    @abc.abstractmethod
+    def eos_id(self) -> int | None: ...
+
+    @property
+    @abc.abstractmethod
+    def unk_id(self) -> int | None: ...
+
+    @property
+    @abc.abstractmethod
+    def _base_vocab_size(self) -> int:
+        """Ids that `decode` knows: others are decoded as unknown."""
+
+    @property
+    def extra_ids(self) -> int:
+        return self._extra_ids
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids, sentinels included."""
+        return self._base_vocab_size + self.extra_ids
+
+    @abc.abstractmethod
+    def _encode(self, s: str) -> Sequence[int]: ...
+
+    @abc.abstractmethod
+    def _decode(self, ids: Sequence[int]) -> str: ...
+
+    def encode(self, s: str) -> Sequence[int]:
+        """The ids of a text, without EOS."""
+        return self._encode(s)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids, up to the first EOS."""
+        ids = [int(i) for i in ids]
+        if self.unk_id is not None:
+            ids = [self.unk_id if i >= self._base_vocab_size else i for i in ids]
+        if self.eos_id is not None and self.eos_id in ids:
+            ids = ids[: ids.index(self.eos_id) + 1]
+        return self._decode(ids)
+
+    def encode_batch(self, texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of all texts (UTF-8), int32 `[ids]`, and the number of ids of each, int64 `[texts]`."""
+        return _flatten([self.encode(text.decode("utf-8", errors="replace")) for text in texts])
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same vocabulary, ours or SeqIO's, from the same file."""
+        other = without_tensorflow(other)
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *vars(self).values()))
+
+    # SeqIO calls these where a vocabulary of ours is a feature of a task of SeqIO's.
+
+    def to_seqio(self) -> Any:
+        """SeqIO's vocabulary of the same ids; needs TensorFlow.
+
+        Raises:
+          NotImplementedError: for a class that SeqIO does not have.
+        """
+        raise NotImplementedError(
+            f"SeqIO has no vocabulary like {type(self).__name__}: give the class a method to_seqio that makes one, or "
+            "keep it to tasks of Limba's own registry."
+        )
+
+    def encode_tf(self, s: Any) -> Any:
+        """The ids of a `tf.Tensor` of one text."""
+        return self.to_seqio().encode_tf(s)
+
+    def decode_tf(self, ids: Any) -> Any:
+        """The texts of a `tf.Tensor` of ids `[..., length]`."""
+        return self.to_seqio().decode_tf(ids)
+
+
+class ByteVocabulary(Vocabulary):
+    """The bytes of UTF-8 plus 3, after padding, EOS and unknown: ByT5's (arXiv:2105.13626)."""
+
+    eos_id = 1
+    unk_id = 2
+    _base_vocab_size = 256 + 3
+
+    def _encode(self, s: str) -> list[int]:
+        return [byte + 3 for byte in s.encode()]
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return bytes(i - 3 for i in ids if 3 <= i < 259).decode("utf-8", errors="ignore")
+
+    def encode_batch(self, texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+        ids = np.frombuffer(b"".join(texts), np.uint8).astype(np.int32) + 3
+        return ids, np.array([len(text) for text in texts], np.int64)
+
+    def to_seqio(self) -> Any:
+        import seqio
+
+        return seqio.ByteVocabulary(self.extra_ids)
+
+    def __repr__(self) -> str:
+        return f"ByteVocabulary(extra_ids={self.extra_ids})"
+
+
+class PassThroughVocabulary(Vocabulary):
+    """Ids stay what they are: for features that are no text.
+
+    Args:
+      size: how many ids there are.
+      eos_id: the id that ends a feature, or None.
+    """
+
+    unk_id = None
+
+    def __init__(self, size: int, eos_id: int | None = None):
+        super().__init__()
+        self._size = size
+        self._eos_id = eos_id
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def eos_id(self) -> int | None:
+        return self._eos_id
+
+    @property
+    def _base_vocab_size(self) -> int:
+        return self._size
+
+    def _encode(self, s: Any) -> Any:
+        return s
+
+    def decode(self, ids: Iterable[Any]) -> Any:
+        """The values up to EOS, which need not be whole numbers."""
+        values = list(ids)
+        return values[: values.index(self._eos_id) + 1] if self._eos_id in values else values
+
+    def _decode(self, ids: Any) -> Any:
+        return ids
+
+    def to_seqio(self) -> Any:
+        import seqio
+
+        return seqio.PassThroughVocabulary(self._size, self._eos_id)
+
+    def __repr__(self) -> str:
+        return f"PassThroughVocabulary(size={self._size}, eos_id={self._eos_id})"
+
+
+class SentencePieceVocabulary(Vocabulary):
+    """The pieces of a SentencePiece model, and `extra_ids` sentinels behind the last.
+
+    The file, which may be in a bucket, is read when it is first used.
+
+    Args:
+      sentencepiece_model_file: the `.model` file.
+      extra_ids: T5's models have 100.
+    """
+
+    def __init__(self, sentencepiece_model_file: str, extra_ids: int = 0):
+        super().__init__(extra_ids)
+        self._sentencepiece_model_file = storage.mounted(str(sentencepiece_model_file))
+
+    @property
+    def sentencepiece_model_file(self) -> str:
+        return self._sentencepiece_model_file
+
+    @property
+    def tokenizer(self) -> Any:
+        """The `SentencePieceProcessor`, sentinels included.
+
+        Raises:
+          FileNotFoundError, OSError: if the file cannot be read.
+          google.protobuf.message.DecodeError, RuntimeError: if it is no SentencePiece model, or has the sentinels.
+        """
+        return _load(self._sentencepiece_model_file, self.extra_ids)[0]
+
+    @property
+    def sp_model(self) -> bytes:
+        """The model with its sentinels, serialized."""
+        return _load(self._sentencepiece_model_file, self.extra_ids)[1]
+
+    @property
+    def bos_id(self) -> int:  # type: ignore[override]
+        return self.tokenizer.bos_id()
+
+    @property
+    def eos_id(self) -> int:
+        return self.tokenizer.eos_id()
+
+    @property
+    def unk_id(self) -> int:
+        return self.tokenizer.unk_id()
+
+    @property
+    def _base_vocab_size(self) -> int:
+        return self.tokenizer.get_piece_size()
+
+    @property
+    def vocab_size(self) -> int:
+        return self._base_vocab_size
+
+    def _encode(self, s: str) -> list[int]:
+        return self.tokenizer.encode(s)
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(ids)
+
+    def encode_batch(self, texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+        strings = [text.decode("utf-8", errors="replace") for text in texts]
+        return _flatten(self.tokenizer.encode(strings, num_threads=1))
+
+    def to_seqio(self) -> Any:
+        import seqio
+
+        return seqio.SentencePieceVocabulary(self.sentencepiece_model_file, self.extra_ids)
+
+    def __repr__(self) -> str:
+        return f"SentencePieceVocabulary({self._sentencepiece_model_file!r}, extra_ids={self.extra_ids})"
+
+
+def without_tensorflow(vocabulary: Any) -> Any:
+    """A vocabulary of SeqIO's as ours; one that is ours, or of a class that is not SeqIO's own, is itself."""
+    kind = type(vocabulary)
+    if kind.__module__ != _MODULE_OF_SEQIO:
+        return vocabulary
+    if kind.__name__ == "ByteVocabulary":
+        return ByteVocabulary(vocabulary.extra_ids)
+    if kind.__name__ == "PassThroughVocabulary":
+        return PassThroughVocabulary(vocabulary.size, vocabulary.eos_id)
+    # One that normalizes otherwise, or counts its sentinels up, stays SeqIO's.
+    changed = getattr(vocabulary, "_normalizer_spec_overrides", None) or not getattr(
+        vocabulary, "_reverse_extra_ids", True
+    )
+    if kind.__name__ == "SentencePieceVocabulary" and not changed:
+        return SentencePieceVocabulary(vocabulary.sentencepiece_model_file, vocabulary.extra_ids)
+    return vocabulary
+
+
+def encode_batch(vocabulary: Any, texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+    """`Vocabulary.encode_batch` of any vocabulary."""
+    vocabulary = without_tensorflow(vocabulary)
+    if isinstance(vocabulary, Vocabulary):
+        return vocabulary.encode_batch(texts)
+    return _flatten([vocabulary.encode(text.decode("utf-8", errors="replace")) for text in texts])
+
+
+def _flatten(ids: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    lengths = np.array([len(of_text) for of_text in ids], np.int64)
+    return np.fromiter(itertools.chain.from_iterable(ids), np.int32, lengths.sum()), lengths
+
+
+def _load(file: str, extra_ids: int) -> tuple[Any, bytes]:
+    with _load_lock:  # Two readers that ask at once read it once.
+        return _read(file, extra_ids)
+
+
+@functools.cache
+def _read(file: str, extra_ids: int) -> tuple[Any, bytes]:
+    # Configurations name vocabularies that nobody opens: 40 ms.
+    import sentencepiece
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto.FromString(storage.read_bytes(storage.as_path(file)))
+    user_defined = sentencepiece_model_pb2.ModelProto.SentencePiece.USER_DEFINED
+    for i in reversed(range(extra_ids)):
+        model.pieces.add(piece=f"▁<extra_id_{i}>", score=0.0, type=user_defined)
+    serialized = model.SerializeToString()
+    tokenizer = sentencepiece.SentencePieceProcessor()
+    tokenizer.load_from_serialized_proto(serialized)
+    return tokenizer, serialized

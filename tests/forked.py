@@ -1,0 +1,196 @@
+"""Commands in processes of their own for the price of one start: each is a fork of a process that has the imports.
+
+    python -m tests.forked SOCKET
+
+A fork has its own arguments, environment, working directory and output, and ends with its own exit code, as a process
+of `python -m MODULE` does. Only its imports are not made again, which are most of what a short command costs. A few
+tests of each command start Python itself.
+"""
+
+import array
+import atexit
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import IO, Any
+
+ROOT = Path(__file__).parent.parent
+# Imported once. What these do not import, a fork imports itself.
+_WARM = (
+    "limba.train",
+    "limba.eval",
+    "limba.infer",
+    "tasks.pretraining.pretraining_tasks",
+    "tests.limba.workers.worker",
+)
+
+
+# --------------------------------------------------------- the tests' side --------------------------------------------
+
+
+class Process:
+    """A fork: what tests use of `subprocess.Popen`."""
+
+    def __init__(self, connection: socket.socket):
+        self._connection = connection
+        self.pid = int(connection.recv(64))
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        return self._read(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        code = self._read(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _read(self, timeout: float | None) -> int | None:
+        if self.returncode is None and select.select([self._connection], [], [], timeout)[0]:
+            answer = self._connection.recv(64)
+            assert answer, "the server of tests.forked has ended"
+            self.returncode = int(answer)
+            self._connection.close()
+        return self.returncode
+
+
+class Server:
+    """The process that forks; it ends with the process that started it."""
+
+    def __init__(self, folder: Path):
+        self._path = folder / "forked"
+        self._log = (folder / "forked.log").open("wb")
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+        command = [sys.executable, "-m", "tests.forked", str(self._path)]
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=self._log, stderr=self._log
+        )
+
+    def start(self, arguments: list[str], env: dict[str, str], stdout: IO, stderr: IO, cwd: Path = ROOT) -> Process:
+        """Begins `python -m` with these arguments; `limba` or a module with `main(argv)` is first."""
+        until = time.monotonic() + 300
+        while not self._path.exists():
+            assert self._process.poll() is None and time.monotonic() < until, Path(self._log.name).read_text()
+            time.sleep(0.02)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.connect(str(self._path))
+        # A message must fit into the socket's buffer, so the request is a file.
+        request = self._path.with_name(f"request-{time.monotonic_ns()}")
+        request.write_text(json.dumps({"arguments": arguments, "environment": env, "folder": str(cwd)}))
+        files = array.array("i", [stdout.fileno(), stderr.fileno()])
+        connection.sendmsg([str(request).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
+        return Process(connection)
+
+    def run(
+        self, arguments: list[str], env: dict[str, str], cwd: Path = ROOT, timeout: float = 300
+    ) -> subprocess.CompletedProcess:
+        """Like `subprocess.run(["python", "-m", *arguments], capture_output=True, text=True)`."""
+        names = [self._path.with_name(f"{name}-{time.monotonic_ns()}") for name in ("out", "err")]
+        with names[0].open("wb") as out, names[1].open("wb") as err:
+            process = self.start(arguments, env, out, err, cwd)
+            try:
+                code = process.wait(timeout)
+            finally:
+                process.kill()
+        return subprocess.CompletedProcess(arguments, code, *(name.read_text(errors="replace") for name in names))
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+        self._log.close()
+
+
+# ----------------------------------------------------- the server's side ----------------------------------------------
+
+
+def serve(path: str) -> None:
+    """Forks for each request, and tells how the forks ended; until its input ends. It has one thread."""
+    for name in _WARM:
+        importlib.import_module(name)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listening.bind(f"{path}.new")
+    listening.listen(64)
+    Path(f"{path}.new").rename(path)
+    children: dict[int, socket.socket] = {}
+    while True:
+        ready, _, _ = select.select([listening, sys.stdin], [], [], 0.01 if children else None)
+        if sys.stdin in ready:
+            for pid in children:
+                os.kill(pid, signal.SIGKILL)
+            return
+        if listening in ready:
+            connection, _ = listening.accept()
+            message, files, _, _ = socket.recv_fds(connection, 4096, 2)
+            request = json.loads(Path(message.decode()).read_text())
+            pid = os.fork()
+            if pid == 0:
+                listening.close()
+                connection.close()
+                _run(request, *files)
+            for file in files:
+                os.close(file)
+            connection.send(str(pid).encode())
+            children[pid] = connection
+        for pid in list(children):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                with children.pop(pid) as connection:
+                    connection.send(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+def _run(request: dict[str, Any], stdout: int, stderr: int) -> None:
+    """The fork: becomes what was asked for, and never returns."""
+    code: Any = 1
+    try:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(stdout, 1)
+        os.dup2(stderr, 2)
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        os.chdir(request["folder"])
+        paths = [request["folder"], *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        sys.path[:0] = [found for found in paths if found]
+        importlib.invalidate_caches()
+        name, *arguments = request["arguments"]
+        sys.argv = [name, *arguments]
+        if name == "limba":
+            importlib.import_module("limba.cli").main()
+        else:
+            from limba.gin_config import command_line
+
+            command_line.run_command(importlib.import_module(name).main, arguments)
+        code = 0
+    except SystemExit as stop:
+        code = stop.code
+        if isinstance(code, str):
+            print(code, file=sys.stderr)
+            code = 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        threading._shutdown()  # type: ignore[attr-defined]  # Waits for threads, as Python does at its end.
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code or 0)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

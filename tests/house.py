@@ -1,0 +1,162 @@
+"""The house: which rooms there are, on which floor, and what imports what. `python -m tests.house` prints it.
+
+A room is a package, or a module that lies beside the packages (a command, a ready task). It may import rooms on lower
+floors, and itself. Imports inside functions count like the others.
+"""
+
+import ast
+import collections
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("limba", "tasks", "convert")
+
+# Lowest first.
+FLOORS: tuple[tuple[str, ...], ...] = (
+    # The machine, and the contract between data and engine.
+    ("limba.machine", "tasks.objectives"),
+    ("limba.data", "limba.checkpoint_files", "limba.network", "limba.optimizers", "tasks.sources"),
+    # Data, from sources to batches.
+    ("tasks.vocabularies",),
+    ("tasks.registry",),
+    ("tasks.pretraining",),
+    ("tasks.supervised",),
+    ("tasks.diacritics", "tasks.pipeline", "tasks.python_docs"),
+    ("tasks.seqio", "tasks.t5"),
+    ("tasks.task_batches", "tasks.predictions"),
+    ("tasks.cached", "tasks.lint_tasks", "tasks.preview", "tasks.romanian_sentences"),
+    ("tasks.diacritics_table", "tasks.diacritics_demo", "tasks.moods", "tasks.quickstart", "tasks.romanian"),
+    ("limba.tasks_door",),
+    # The engine.
+    ("limba.workers", "limba.partitioning"),
+    ("limba.models",),
+    ("limba.gin_config", "limba.reports"),
+    ("limba.checkpoints",),
+    # The converters.
+    ("convert.families", "convert.tensors"),
+    ("convert.hf",),
+    ("convert.model_files",),
+    ("convert.compare",),
+    ("convert.t5x", "convert.to_hf", "convert.push"),
+    ("convert.from_hf", "convert.from_t5x", "convert.to_t5x", "convert.all_checkpoints", "convert.check_vocabulary"),
+    ("convert.starting_model",),
+    ("convert.__main__",),
+    # What runs a model.
+    ("limba.inference",),
+    ("limba.training",),
+    # The commands.
+    ("limba.train", "limba.eval", "limba.infer", "limba.precompile"),
+    ("limba.plan", "limba.hf_script", "limba.sweep"),
+    ("limba.lint",),
+    ("limba.cli",),
+    ("limba.__main__",),
+)
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+
+
+@dataclasses.dataclass(frozen=True)
+class Import:
+    """One module of the house imports another, or something foreign.
+
+    Attributes:
+      module: that imports.
+      imported: what it imports, as far as it is a module.
+      lazy: inside a function.
+    """
+
+    module: str
+    imported: str
+    lazy: bool
+
+
+def modules() -> dict[str, Path]:
+    """All modules of the house by name, faces of rooms (`limba.models`) included."""
+    files = sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
+    names = {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file for file in files}
+    return {name: file for name, file in names.items() if name not in PACKAGES}
+
+
+def room_of(module: str) -> str:
+    """`limba.network` of `limba.network.attention`; a module beside the rooms is one of its own."""
+    return ".".join(module.split(".")[:2])
+
+
+def imports(module: str, file: Path, known: dict[str, Path]) -> Iterator[Import]:
+    """What a module imports: other modules of the house by their full names, everything else by its package."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    at_the_top = {id(node) for node in tree.body}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inside = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name in known else node.module for name in inside]
+        else:
+            continue
+        for name in dict.fromkeys(names):
+            # `python -m` runs a second copy of a module, which imports the first.
+            if name not in (module, *PACKAGES):
+                yield Import(module, name, id(node) not in at_the_top)
+
+
+def all_imports() -> list[Import]:
+    known = modules()
+    return [found for module, file in known.items() for found in imports(module, file, known)]
+
+
+def arrows(found: list[Import]) -> dict[tuple[str, str], list[Import]]:
+    """Imports between rooms of the house, by the two rooms."""
+    between: dict[tuple[str, str], list[Import]] = collections.defaultdict(list)
+    for one in found:
+        a, b = room_of(one.module), room_of(one.imported)
+        if a != b and one.imported.partition(".")[0] in PACKAGES:
+            between[a, b].append(one)
+    return between
+
+
+def circle(found: list[Import]) -> list[str]:
+    """Modules that import each other, in a row; empty where there are none."""
+    after = collections.defaultdict(list)
+    for one in found:
+        after[one.module].append(one.imported)
+    done: set[str] = set()
+
+    def walk(module: str, path: list[str]) -> list[str]:
+        if module in path:
+            return [*path[path.index(module) :], module]
+        if module in done:
+            return []
+        for imported in after[module]:
+            if way := walk(imported, [*path, module]):
+                return way
+        done.add(module)
+        return []
+
+    for module in list(after):
+        if way := walk(module, []):
+            return way
+    return []
+
+
+def lines_of(room: str) -> tuple[int, int]:
+    """Files and lines of a room."""
+    files = [file for module, file in modules().items() if room_of(module) == room]
+    return len(files), sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+
+
+def main() -> None:
+    between = arrows(all_imports())
+    print("floor  room                       files   lines  imports")
+    for room, floor in FLOOR.items():
+        files, lines = lines_of(room)
+        below = ", ".join(sorted(b for a, b in between if a == room))
+        print(f"{floor:5}  {room:25} {files:6} {lines:7}  {below}")
+    for package in PACKAGES:
+        total = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in (ROOT / package).rglob("*.py"))
+        print(f"{package}: {total:,} lines")
+
+
+if __name__ == "__main__":
+    main()

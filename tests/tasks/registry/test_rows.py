@@ -1,0 +1,73 @@
+"""Rows as columns: joining, cutting and skipping them."""
+
+import numpy as np
+import pytest
+
+from tasks.registry import rows
+from tasks.registry.rows import Tokens
+
+
+def _part(numbers):
+    """Rows with a number, a text and as many tokens as the number's last digit says."""
+    return {
+        "number": np.array(numbers, np.int64),
+        "text": np.array([str(n).encode() for n in numbers], object),
+        "tokens": Tokens.of([[n] * (n % 10) for n in numbers]),
+    }
+
+
+def _numbers(part):
+    """The numbers of rows, after checking that the other columns belong to them."""
+    assert [int(text) for text in part["text"]] == part["number"].tolist()
+    assert part["tokens"].lengths.tolist() == [n % 10 for n in part["number"]]
+    for row, n in zip(part["tokens"].padded.tolist(), part["number"].tolist(), strict=True):
+        assert row == [n] * (n % 10) + [0] * (len(row) - n % 10)
+    return part["number"].tolist()
+
+
+def test_tokens():
+    tokens = Tokens.of([[1, 2, 3], [], [4]])
+    assert tokens.padded.tolist() == [[1, 2, 3], [0, 0, 0], [4, 0, 0]] and tokens.padded.dtype == np.int32
+    assert tokens.lengths.tolist() == [3, 0, 1] and tokens.lengths.dtype == np.int64
+    cut = tokens.cut(2)
+    assert cut.padded.tolist() == [[1, 2], [0, 0], [4, 0]] and cut.lengths.tolist() == [2, 0, 1]
+    assert cut.pad(4).tolist() == [[1, 2, 0, 0], [0, 0, 0, 0], [4, 0, 0, 0]]
+    assert tokens[np.array([2, 0])].lengths.tolist() == [1, 3] and tokens[1:].padded.tolist() == [[0, 0, 0], [4, 0, 0]]
+    assert Tokens.of([]).padded.shape == (0, 0) and Tokens.of([]).pad(3).shape == (0, 3)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 10, 100])
+@pytest.mark.parametrize("sizes", [[5, 0, 1, 9, 2], [0, 0], [], [20], [1] * 17, [3, 7, 0]])
+def test_rebatch(sizes, size):
+    ends = np.cumsum([0, *sizes])
+    parts = [_part(range(a + 11, b + 11)) for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
+    found = [_numbers(part) for part in rows.rebatch(parts, size)]
+    count = sum(sizes)
+    assert [len(x) for x in found] == [size] * (count // size) + [count % size] * (count % size > 0)
+    assert [n for part in found for n in part] == list(range(11, 11 + count))
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 5, 6, 11, 16, 17, 30])
+def test_skip(count):
+    parts = [_part(range(5)), _part(range(5, 5)), _part(range(5, 16)), _part([16])]
+    found = [_numbers(part) for part in rows.skip(parts, count)]
+    assert [n for part in found for n in part] == list(range(17))[count:]
+
+
+def test_rows_are_made_only_when_they_are_asked_for():
+    made = []
+
+    def parts():
+        for i in range(100):
+            made.append(i)
+            yield _part([2 * i, 2 * i + 1])
+
+    batches = rows.skip(rows.rebatch(parts(), 3), 3)
+    assert _numbers(next(batches)) == [3, 4, 5] and len(made) == 3
+
+
+def test_concatenate_widens_tokens():
+    whole = rows.concatenate([_part([1, 13]), _part([2]), _part([])])
+    assert _numbers(whole) == [1, 13, 2] and whole["tokens"].padded.shape == (3, 3)
+    assert _numbers(rows.take(whole, np.array([2, 0]))) == [2, 1] and rows.num_rows(whole) == 3
+    assert rows.num_rows({"tokens": whole["tokens"]}) == 3

@@ -1,0 +1,44 @@
+"""License, citation, changelog and GitHub's files exist and agree with each other."""
+
+import hashlib
+import tomllib
+from pathlib import Path
+
+import yaml
+
+import limba
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def _yaml(name):
+    return yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+
+
+def test_the_license_is_the_whole_text():
+    """As https://www.apache.org/licenses/LICENSE-2.0.txt has it."""
+    text = (ROOT / "LICENSE").read_bytes()
+    assert hashlib.sha256(text).hexdigest() == "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
+    assert (PROJECT["license"], PROJECT["license-files"]) == ("Apache-2.0", ["LICENSE"])
+
+
+def test_version_and_authors_are_the_same_everywhere():
+    citation = _yaml("CITATION.cff")
+    assert citation["cff-version"] == "1.2.0" and {"message", "title"} <= citation.keys()
+    assert limba.__version__ == PROJECT["version"] == citation["version"]
+    assert citation["license"] == PROJECT["license"]
+    assert citation["authors"] == PROJECT["authors"] == [{"name": "The Limba authors"}]
+    assert f"## [Unreleased] {limba.__version__}\n" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_github_runs_the_checks_and_asks_for_the_environment():
+    job = _yaml(".github/workflows/ci.yml")["jobs"]["test"]
+    assert job["steps"][-1] == {"run": "bash .ci/run"} and job["timeout-minutes"] == 120
+    assert f">={job['steps'][1]['with']['python-version']}" == PROJECT["requires-python"]
+    form = _yaml(".github/ISSUE_TEMPLATE/bug.yml")
+    assert {"name", "description", "body"} <= form.keys()
+    questions = {part["id"]: part for part in form["body"]}
+    assert questions.keys() == {"command", "expected", "log", "environment"}
+    assert all(part["validations"]["required"] for part in questions.values())
+    assert "`limba env`" in questions["environment"]["attributes"]["label"]

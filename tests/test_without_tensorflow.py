@@ -1,0 +1,72 @@
+"""No command on our own tasks imports TensorFlow, SeqIO or PyTorch: each in a process that could."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests import line
+
+pytestmark = pytest.mark.slow
+
+# Python runs `sitecustomize` at its start; this one writes down at the end what was imported.
+_RECORDER = """
+import atexit, json, os, sys
+
+def _record():
+    heavy = [name for name in ("tensorflow", "tensorflow_text", "seqio", "torch") if name in sys.modules]
+    with open(os.environ["IMPORTED"], "a", encoding="utf-8") as file:
+        file.write(json.dumps({"argv": sys.argv[1:], "heavy": heavy, "modules": len(sys.modules)}) + "\\n")
+
+atexit.register(_record)
+"""
+
+
+def test_no_command_imports_tensorflow(tmp_path):
+    line.write_corpus(tmp_path / "corpus")
+    line.write_vocabulary(tmp_path / "corpus", tmp_path / "vocab" / "spiece.model")
+    (tmp_path / "recorder").mkdir()
+    (tmp_path / "recorder" / "sitecustomize.py").write_text(_RECORDER, encoding="utf-8")
+    imported = tmp_path / "imported.jsonl"
+    environment = {"PYTHONPATH": f"{tmp_path / 'recorder'}{os.pathsep}{line.ROOT}", "IMPORTED": str(imported)}
+    run = tmp_path / "run"
+    train = line.train_arguments(tmp_path, run, 2)
+    recipe = train[1:]
+    commands = {
+        "train": ["limba", "train", *recipe],
+        "eval": ["limba", "eval", "--run_dir", str(run)],
+        "infer": ["limba", "infer", "--run_dir", str(run), "--input", "the list <extra_id_0> names"],
+        "try": ["limba", "try", str(run), "--help"],
+        "lint": ["limba", "lint", *recipe],
+        "gin-check": ["limba", "gin-check", "gin/recipes/quickstart.gin"],
+        "plan": ["limba", "plan", "--estimate_only", "--topology", "v4-8", *recipe],
+        "preview": ["limba", "preview", "quickstart_span_corruption", "--module", "tasks.quickstart"],
+        "cache": [
+            *("limba", "cache", "quickstart_span_corruption", "--module", "tasks.quickstart"),
+            *("--sequence_length", "inputs=32,targets=9", "--out", str(tmp_path / "cached")),
+        ],
+        "convert": ["limba", "convert", "to-hf", str(run), str(tmp_path / "export"), "--no-check"],
+    }
+    codes = {name: line.command(tmp_path, *command, **environment) for name, command in commands.items()}
+    # What lint finds in so small a run does not matter here.
+    failed = {name: done.stderr[-1500:] for name, done in codes.items() if done.returncode > (name == "lint")}
+    assert not failed, failed
+    assert "remedy" in codes["lint"].stdout
+    records = [json.loads(text) for text in imported.read_text(encoding="utf-8").splitlines()]
+    assert len(records) >= len(commands)
+    assert {record["argv"][0] for record in records} >= set(commands)
+    heavy = {tuple(record["argv"][:2]): record["heavy"] for record in records if record["heavy"]}
+    assert not heavy
+
+
+def test_the_recorder_sees_tensorflow(tmp_path):
+    """The test above can fail."""
+    (tmp_path / "sitecustomize.py").write_text(_RECORDER, encoding="utf-8")
+    environment = {"PYTHONPATH": str(tmp_path), "IMPORTED": str(tmp_path / "imported.jsonl")}
+    program = tmp_path / "program.py"
+    program.write_text("import sys, types\nsys.modules['seqio'] = types.ModuleType('seqio')\n", encoding="utf-8")
+    subprocess.run([sys.executable, str(program), "x"], env={**os.environ, **environment}, check=True)
+    (record,) = [json.loads(text) for text in (tmp_path / "imported.jsonl").read_text("utf-8").splitlines()]
+    assert record["heavy"] == ["seqio"] and record["argv"] == ["x"]
