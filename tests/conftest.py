@@ -4,6 +4,7 @@ import atexit
 import os
 import pathlib
 import shutil
+import sys
 import tempfile
 
 import pytest
@@ -33,6 +34,15 @@ def pytest_collection_modifyitems(items):
     # one busy at the end.
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path.parent != pathlib.Path(__file__).parent, item.path not in slow))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def gin_without_names_of_t5x():
+    """Gin keeps every name for as long as the process lives: after a file of T5X, `network.T5Config` would be two."""
+    yield
+    if gin := sys.modules.get("gin.config"):
+        for name in [name for name, _ in gin._REGISTRY.items() if name.startswith("t5x.")]:
+            gin._INVERSE_REGISTRY.pop(gin._REGISTRY.pop(name).wrapped, None)
 
 
 @pytest.fixture(scope="session")

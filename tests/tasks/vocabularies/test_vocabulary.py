@@ -96,8 +96,8 @@ def test_equality_and_conversion(pair, model):
     assert ours.to_seqio() == theirs and type(ours.to_seqio()) is type(theirs)
     assert {ours, without_tensorflow(theirs)} == {ours} and hash(ours) == hash(without_tensorflow(theirs))
     others = [ByteVocabulary(3), SentencePieceVocabulary(model, 3), SentencePieceVocabulary("other.model", 100)]
-    others += [PassThroughVocabulary(259), None, theirs]
-    assert all(ours != other for other in others)
+    others += [PassThroughVocabulary(259), None, "vocabulary"]
+    assert ours == theirs and all(ours != other for other in others)
     assert eval(repr(ours)) == ours
 
 
