@@ -22,7 +22,10 @@ def test_losses_by_task_are_those_of_the_tasks_alone(num_microbatches, num_devic
     model = small.model(loss_normalizing_factor=factor, **small.TINY)
     trainer = small.make_trainer(model, small.partitioner(num_devices), num_microbatches)
     params = trainer.new_state(jax.random.key(0)).params
-    step, evaluate = trainer.partitioner.jit(trainer.gradients), jax.jit(model.eval_fn)
+    # As users compile: the two programs are compared bit by bit below.
+    options = {"xla_cpu_use_fusion_emitters": True, "xla_llvm_disable_expensive_passes": False}
+    step = trainer.partitioner.jit(trainer.gradients, compiler_options=options)
+    evaluate = jax.jit(model.eval_fn)
     grads, made = step(params, trainer.partitioner.shard_batch(_batch()), jax.random.key(0))
     scalars = metrics.compute(made, GROUPS)
     assert "loss/none" not in scalars
