@@ -17,6 +17,7 @@ from convert.model_files import any_format
 from limba.checkpoint_files.directories import all_checkpoints, checkpoint_path, checkpoint_steps
 from limba.checkpoint_files.run_folder import has_run_info, load_run_info
 from limba.machine import storage
+from limba.machine.local_paths import local_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"--watch {args.watch}: the minutes to wait are above 0 and finite.")
     convert_all(
         args.run_dir,
-        Path(args.out).expanduser().absolute(),
+        local_path(args.out),
         options=to_hf.options(args),
         keep_converting=args.keep_converting,
         watch_seconds=None if args.watch is None else 60 * args.watch,

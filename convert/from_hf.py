@@ -21,6 +21,7 @@ from convert.t5x import limba_run
 from convert.tensors import weight_files
 from limba.checkpoint_files import run_folder, saved_tensors
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.machine.local_paths import local_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     written = from_hf(args.model, args.out, **limba_run.options(args))
-    out = Path(args.out).expanduser().absolute()
+    out = local_path(args.out)
     gin_file = shlex.quote(f"--gin_file={out}/{limba_run.MODEL_GIN}")
     if written.name == limba_run.MODEL_GIN:
         print(f"Train it from scratch with:\n  limba train {gin_file} --gin_file=gin/runs/pretrain.gin …")
@@ -55,7 +56,7 @@ def from_hf(
       FileNotFoundError: if there is no such folder, or no vocabulary.
       ValueError: if it is damaged, not a T5 that Limba has, or contradicts itself; or OUT is in use.
     """
-    out = Path(out).expanduser().absolute()
+    out = local_path(out)
     path = find(str(model))
     if path.is_file() or not weight_files.formats([file.name for file in path.iterdir()]):
         return _write_gin(path if path.is_file() else path / "config.json", out, hints, overwrite)
@@ -74,7 +75,7 @@ def find(model: str) -> Path:
     Raises:
       FileNotFoundError: if it is neither.
     """
-    path = Path(model).expanduser().absolute()
+    path = local_path(model)
     if path.is_file() or hf_folder.is_folder(path):
         return path
     if path.exists():

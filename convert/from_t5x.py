@@ -15,6 +15,7 @@ from convert.model_files.any_format import NO_HINTS, ModelHints
 from convert.t5x import limba_run
 from convert.t5x.t5x_checkpoint import without_optimizer
 from limba.checkpoint_files import saved_tensors
+from limba.machine.local_paths import local_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +49,6 @@ def from_t5x(
     tensors = lora_merge.merged(saved_tensors.open_tensors(model.path), model.path)
     if not with_optimizer:
         tensors = without_optimizer(tensors)
-    path = limba_run.write_run(model, tensors, network, Path(out).expanduser().absolute(), verify, overwrite)
+    path = limba_run.write_run(model, tensors, network, local_path(out), verify, overwrite)
     print(f"{model.path} is converted to {path} ({model.family.name}, {model.num_parameters:,} parameters).")
     return path

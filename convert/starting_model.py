@@ -14,6 +14,7 @@ from convert.model_files.any_format import ModelHints
 from convert.t5x import limba_run
 from convert.tensors import weight_files
 from limba.checkpoint_files import run_folder
+from limba.machine.local_paths import local_path
 
 # What transformers' T5Config takes where a config.json says nothing.
 _SIZES = {"vocab_size": 32128, "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_heads": 8}
@@ -103,7 +104,7 @@ def _no_vocabulary(path: Path) -> FileNotFoundError:
 def _hints(tokenizer: str | None) -> ModelHints:
     if tokenizer is None:
         return ModelHints()
-    path = Path(tokenizer).expanduser().absolute()
+    path = local_path(tokenizer)
     if path.is_file():
         return ModelHints(vocab=str(path))
     if not path.is_dir():

@@ -119,12 +119,13 @@ def to_hf(
         return report
 
     # ---------------------------------------------------- files ------------------------------------------------------
-    inputs_length = model.info.get("feature_lengths", {}).get("inputs")
-    config = hf_config.model_config(model.config, model.family, dtype, inputs_length)
+    lengths = model.info.get("feature_lengths", {})
+    config = hf_config.model_config(model.config, model.family, dtype, lengths.get("inputs"))
+    generation = hf_config.generation_config(model.family, lengths.get("targets"))
     num_bytes = model.num_parameters * jnp.dtype(dtype).itemsize * len(formats)
     with complete_or_absent(out, request) as folder:
         _write_json(folder / "config.json", config)
-        _write_json(folder / "generation_config.json", hf_config.generation_config(model.family))
+        _write_json(folder / "generation_config.json", generation)
         hf_tokenizer.write(tokenizer, folder)
         with tqdm(total=num_bytes, desc="writing", unit="B", unit_scale=True, file=sys.stderr) as progress:
             for format_ in formats:

@@ -77,6 +77,11 @@ def _package(entry: EntryPoint) -> str:
 def _find_command() -> str:
     """The command of `sys.argv`, Limba's own or another package's; ends the process where there is none."""
     asks = ("-h", "--help")
+    if sys.argv[1:2] == ["--version"]:
+        from importlib import metadata
+
+        print(f"limba {metadata.version('limba')}")
+        sys.exit(0)
     if len(sys.argv) < 2 or sys.argv[1] in asks:
         _list_commands()
         sys.exit(0 if len(sys.argv) > 1 else 2)
@@ -124,9 +129,19 @@ def main() -> None:
     # takes a tenth and more of the time to the first step or answer.
     gc.set_threshold(20_000, 10, 10)
     command = _find_command()
+    try:
+        _run(command)
+    except KeyboardInterrupt:  # During the imports; `run_command` hears it later.
+        print("\ninterrupted", file=sys.stderr)
+        sys.exit(130)
 
-    from limba.machine import native_logs
 
+def _run(command: str) -> None:
+    import os
+
+    from limba.machine import accelerators, native_logs
+
+    accelerators.forget_absent_tpu(os.environ)
     sys.path.insert(0, str(Path.cwd()))  # Task modules of the user's own, as `python -m` finds them.
     with native_logs.filtered():
         module = _load(command)

@@ -34,6 +34,7 @@ from limba.gin_config import command_line, gin_files
 from limba.inference import evaluation
 from limba.inference.evaluation import InferenceEvaluator
 from limba.machine import native_logs, storage
+from limba.machine.local_paths import local_path
 from limba.models import BaseTransformerModel
 from limba.partitioning.meshes import PjitPartitioner
 from limba.reports import results_table, writers
@@ -133,7 +134,7 @@ def evaluate(
 def _make_folder(output_dir: str) -> Path:
     if "://" in output_dir:
         raise ValueError(f"EVAL_OUTPUT_DIR {output_dir} is not a path of this machine.")
-    directory = Path(output_dir).expanduser().absolute()
+    directory = local_path(output_dir)
     if directory.is_file():
         raise ValueError(f"EVAL_OUTPUT_DIR (--output_dir) {directory} is a file; name a folder.")
     directory.mkdir(parents=True, exist_ok=True)
@@ -195,7 +196,9 @@ def _write_losses(directory: Path, checkpoint: str, step: int, split: str, losse
     for task, scalars in losses.items():
         tensorboard.write_scalars(step, f"training_eval/{task}", scalars)
         report = {"checkpoint": checkpoint, "step": step, "split": split, **scalars}
-        (directory / f"{task}-metrics.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
+        (directory / f"{task}-metrics.json").write_text(
+            json.dumps(report, indent=1, ensure_ascii=False), encoding="utf-8"
+        )
         shown = [f"{scalars['nats_per_target_token']:.4f} nats/token"] if "nats_per_target_token" in scalars else []
         shown += [f"accuracy {scalars['accuracy']:.2%}", f"{scalars['num_target_tokens']:,.0f} target tokens"]
         print(f"{task} ({split}), step {step}: {', '.join(shown)}")

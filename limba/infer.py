@@ -210,7 +210,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--shard_id", type=int, help="the part of a task to work on; before infer.shard_id of gin")
     flags = command_line.parse_flags(parser, argv)
     if not flags.run_dir and not flags.gin_file:
-        parser.error("give --run_dir RUN, or --gin_file with a model and gin/runs/infer.gin")
+        parser.error("give --run_dir RUN, or gin files: a model, and gin/runs/infer.gin")
     if not (flags.run_dir or flags.input or flags.input_file):
         configured = gin_files.configurable(infer, module="limba.infer")
         gin_files.parse_gin_flags(flags.gin_file, flags.gin_bindings, flags.gin_search_paths)

@@ -14,11 +14,11 @@ from typing import Any
 import jax
 
 from limba import tasks_door
-from limba.checkpoints import checkpointing, run_description
+from limba.checkpoints import checkpointing, disk_space, run_description
 from limba.checkpoints.train_state import TrainState, TrainStateInitializer
 from limba.data.contract import BatchIterator, DatasetConfig, GetDatasetFn, GetEvalDatasetFn
 from limba.gin_config import command_line, gin_files
-from limba.machine import native_logs
+from limba.machine import disk, native_logs
 from limba.models import EncoderDecoderModel
 from limba.partitioning.meshes import PjitPartitioner
 from limba.reports import writers
@@ -175,7 +175,10 @@ def train(
         total_steps, relative_steps, epochs, first_step, resumed, record, train_dataset_cfg.batch_size, count_rows
     )
 
-    if first_step < length.total_steps:
+    trains = first_step < length.total_steps
+    if save is not None:
+        _warn_of_full_disk(directory, save, state, first_step, length.total_steps)
+    if trains:
         first_batch.begin()
 
     # ---------------------------------------------------- loop --------------------------------------------------------
@@ -201,7 +204,7 @@ def train(
         run_files=run_description.run_files(model, train_dataset_cfg, seeds, save, **dataclasses.asdict(length)),
         model_dir=directory.home,
         periods=loop.Periods(length.total_steps, eval_period, stats_period, save, gc_period),
-        goodput=Goodput(directory.local, first_step, began, resumed, writes=jax.process_index() == 0),
+        goodput=Goodput(directory.local, first_step, began, resumed, writes=trains and jax.process_index() == 0),
         watchdog=watchdog_cfg,
     )
     if jax.process_index() == 0:
@@ -209,7 +212,8 @@ def train(
     writers.write_timing(opened_writers, first_step, "init_or_restore_seconds", time.monotonic() - began)
     last_step, state = _run_to_the_end(run, state, resumed, run_eval_before_training)
     if jax.process_index() == 0:
-        logger.info("%s", run.goodput.table())
+        if trains:
+            logger.info("%s", run.goodput.table())
         run_report.print_validation_losses(directory.local)
     return last_step, state
 
@@ -274,6 +278,22 @@ def _restore_position(batches: BatchIterator, dataset_state: Mapping[str, bytes]
         )
 
 
+def _warn_of_full_disk(
+    directory: RunDirectory,
+    save: checkpointing.SaveCheckpointConfig,
+    state: TrainState,
+    first_step: int,
+    total_steps: int,
+) -> None:
+    need = disk_space.need(directory.home, save, state, first_step, total_steps)
+    if need.is_short and first_step < total_steps:
+        logger.warning(
+            "The disk will be full before the end: %s, need %s, and %s has %s free. SaveCheckpointConfig.keep, a "
+            "longer period or dtype = 'bfloat16' need less.",
+            *(need, disk_space.gigabytes(need.needed), directory.home, disk_space.gigabytes(need.free or 0)),
+        )
+
+
 def _open_writers(
     directory: RunDirectory, first_step: int, resumed: bool, more: Sequence[MakeWriter]
 ) -> list[writers.MetricWriter]:
@@ -290,6 +310,17 @@ def _run_to_the_end(
     run: loop.Run, state: TrainState, resumed: bool, run_eval_before_training: bool
 ) -> tuple[int, TrainState]:
     """Trains, and closes what the run has open whatever happens."""
+    try:
+        return _train_and_close(run, state, resumed, run_eval_before_training)
+    except OSError as error:  # Metrics and events fill a disk too.
+        if isinstance(error, checkpointing.SaveError) or not disk.is_full(error):
+            raise
+        raise run.checkpointer.save_error(error) from error
+
+
+def _train_and_close(
+    run: loop.Run, state: TrainState, resumed: bool, run_eval_before_training: bool
+) -> tuple[int, TrainState]:
     first_step = int(state.step)
     run_report.log_start(run, first_step)
     try:
@@ -312,7 +343,7 @@ def main(argv: Sequence[str]) -> int:
     parser = command_line.argument_parser("train", __doc__ or "")
     flags = command_line.parse_flags(parser, argv)
     if not flags.gin_file:
-        parser.error("give at least one --gin_file, for example --gin_file=gin/recipes/quickstart.gin")
+        parser.error("give at least one gin file, for example gin/recipes/quickstart.gin")
     configured = gin_files.configurable(train, module="limba.train")
     gin_files.parse_gin_flags(flags.gin_file, flags.gin_bindings, flags.gin_search_paths)
     gin_files.require_training_bindings()

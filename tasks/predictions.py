@@ -182,9 +182,11 @@ def write_inferences_to_file(
             return include_all_inputs or feature.endswith("_pretokenized")
         return feature.removesuffix("_pretokenized") in input_fields_to_include or feature in input_fields_to_include
 
-    with epath.Path(path).open("w") as file:
+    with epath.Path(path).open("w", encoding="utf-8") as file:
         for i, example in enumerate(task_ds.as_numpy_iterator()):
-            line: dict[str, Any] = {"inputs": {name: _plain(x) for name, x in example.items() if is_included(name)}}
+            inputs = {name: _plain(x) for name, x in example.items() if is_included(name)}
+            texts_first = sorted(inputs.items(), key=lambda pair: not isinstance(pair[1], str))
+            line: dict[str, Any] = {"inputs": dict(texts_first)}
             if texts is None:
                 line["score"] = _plain(results[i])
             else:
@@ -194,7 +196,7 @@ def write_inferences_to_file(
                     line["prediction_tokens"] = ids[: ids.index(0)] if 0 in ids else ids
             if aux:
                 line["aux"] = _of_example(aux, i)
-            file.write(json.dumps(line, cls=json_encoder_cls) + "\n")
+            file.write(json.dumps(line, cls=json_encoder_cls, ensure_ascii=False) + "\n")
 
 
 def _decode(vocabulary: Any, ids: Any) -> Any:

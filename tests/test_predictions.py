@@ -123,7 +123,7 @@ def test_the_same_predictions_everywhere(run_dir, exported, tmp_path, name, way,
     model, tokenizer = exported
     tokens = tokenizer(INPUTS, return_tensors="pt", padding=True)
     with torch.no_grad():
-        generated = model.generate(**tokens, num_beams=beams, length_penalty=0.0, do_sample=False, max_new_tokens=8)
+        generated = model.generate(**tokens, num_beams=beams, length_penalty=0.0, do_sample=False)
     by_transformers = tokenizer.batch_decode(generated, skip_special_tokens=True)
 
     assert by_eval == by_infer == by_lines == by_transformers

@@ -88,9 +88,15 @@ def _t5_config(config: T5Config, family: Family, dtype: str, inputs_length: int 
     }
 
 
-def generation_config(family: Family) -> dict[str, Any]:
-    """The content of generation_config.json."""
-    return _SPECIAL_IDS | dict(family.generation)
+def generation_config(family: Family, targets_length: int | None = None) -> dict[str, Any]:
+    """The content of generation_config.json.
+
+    Args:
+      targets_length: tokens of the run's targets: `generate()` makes no more. Without it transformers stops after 20,
+        decoder start included.
+    """
+    lengths = {} if targets_length is None else {"max_length": targets_length + 1}
+    return _SPECIAL_IDS | lengths | dict(family.generation)
 
 
 # ------------------------------------------------------- reading -----------------------------------------------------

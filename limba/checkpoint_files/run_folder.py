@@ -21,7 +21,7 @@ BYTES, SENTENCEPIECE = "ByteVocabulary", "SentencePieceVocabulary"
 
 def files(info: Mapping[str, Any], gin: str, vocabulary: bytes | None) -> dict[str, bytes]:
     """The content of the folder: its record, its gin file and, unless it is None, its SentencePiece model."""
-    content = {RECORD: json.dumps(info, indent=1).encode(), GIN: gin.encode()}
+    content = {RECORD: json.dumps(info, indent=1, ensure_ascii=False).encode(), GIN: gin.encode()}
     return content if vocabulary is None else content | {VOCABULARY: vocabulary}
 
 

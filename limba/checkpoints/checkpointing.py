@@ -8,10 +8,12 @@ With `use_orbax=False` the train state is in T5X's classic format instead. A dir
 is complete. Orbax saves in the background; the next save, or the end of the run, waits for it.
 """
 
+import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -32,7 +34,7 @@ from limba.checkpoints.restore import (
     load_state,
 )
 from limba.checkpoints.train_state import TrainState
-from limba.machine import storage
+from limba.machine import disk, storage
 from limba.machine.storage import AnyPath
 from limba.workers import distributed
 
@@ -74,6 +76,12 @@ class ParameterInfo:
     shape: tuple[int, ...]
 
 
+class SaveError(OSError):
+    """A checkpoint cannot be written."""
+
+    exit_code = 74  # EX_IOERR of sysexits.h
+
+
 class Checkpointer:
     """Saves and restores the checkpoints of one run. Keeps all checkpoints, or the newest `config.keep`.
 
@@ -91,6 +99,7 @@ class Checkpointer:
             logger.info("%s is in a bucket: checkpoints are written in T5X's classic format.", model_dir)
             use_orbax = False
         self._config = config
+        self._saving: AnyPath | None = None  # written in the background
         self._orbax: OrbaxSaver | None = None
         if use_orbax:
             from limba.checkpoints import orbax_saving  # 0.25 s, which commands that only read do not wait for
@@ -98,27 +107,39 @@ class Checkpointer:
             self._orbax = orbax_saving.OrbaxSaver()
         if jax.process_index() == 0 and not self._remote:
             self.model_dir.mkdir(parents=True, exist_ok=True)
-            for name in storage.list_names(self.model_dir):
-                if name.startswith(PREFIX) and any(mark in name for mark in _UNFINISHED):
-                    storage.remove_tree(self.model_dir / name)
+            self._remove_unfinished()
         multihost_utils.sync_global_devices(f"checkpointer:{self.model_dir}")
 
     def save(self, state: TrainState, dataset_state: Mapping[str, bytes] | None, run_files: Mapping[str, bytes]) -> int:
-        """Starts to save a checkpoint; returns its step.
+        """Starts to save a checkpoint; returns its step. `check` and `wait` say whether it could be written.
 
         Args:
           state: the train state. Its arrays may be donated to the next step as soon as this returns.
           dataset_state: the result of `BatchIterator.save_state`; None saves no positions.
           run_files: the content of `run/`, the same on every process.
+
+        Raises:
+          SaveError: if it, or the checkpoint before, cannot be written.
         """
         self.wait()
         step = int(state.step)
-        path = checkpoint_path(self.model_dir, step)
+        self._saving = path = checkpoint_path(self.model_dir, step)
+        with self._explaining_failures():
+            self._write(path, state, dataset_state, run_files)
+        return step
+
+    def _write(
+        self,
+        path: AnyPath,
+        state: TrainState,
+        dataset_state: Mapping[str, bytes] | None,
+        run_files: Mapping[str, bytes],
+    ) -> None:
         tree = self._transformed(state.state_dict())
         run_files = run_files if jax.process_index() == 0 else {}
         if self._orbax is not None:
             self._orbax.save(path, tree, dataset_state or {}, run_files)
-            return step
+            return
         # A bucket cannot rename: there a checkpoint is complete when its index, the last file, is written.
         folder = path if self._remote else path.with_name(f"{path.name}{_UNFINISHED[1]}")
         if jax.process_index() == 0:
@@ -130,7 +151,35 @@ class Checkpointer:
         if jax.process_index() == 0 and not self._remote:
             folder.rename(path)
         multihost_utils.sync_global_devices(f"checkpointer:{path}:complete")
-        return step
+
+    @contextlib.contextmanager
+    def _explaining_failures(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError) as error:  # Of TensorStore, every error is a ValueError.
+            raise self.save_error(error) from error
+
+    def save_error(self, error: Exception) -> SaveError:
+        """What the user is told when nothing more can be written; removes what is unfinished of a checkpoint."""
+        path, self._saving = self._saving or self.model_dir, None
+        if not self._remote and jax.process_index() == 0:
+            self._remove_unfinished()
+        why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if not self._remote and disk.is_full(error):
+            why = f"the disk is full ({disk.free_bytes(Path(self.model_dir)) / 1e9:.3g} GB free)"
+        steps = checkpoint_steps(self.model_dir)
+        good = "No checkpoint was saved before."
+        if steps:
+            good = f"The last good one is {checkpoint_path(self.model_dir, steps[-1])}."
+        return SaveError(
+            f"{path} cannot be written: {why}. {good} Training stopped. Make room, or keep less "
+            "(SaveCheckpointConfig.keep, a longer period), and give the same command again: it goes on there."
+        )
+
+    def _remove_unfinished(self) -> None:
+        for name in storage.list_names(self.model_dir):
+            if name.startswith(PREFIX) and any(mark in name for mark in _UNFINISHED):
+                storage.remove_tree(self.model_dir / name)
 
     def _transformed(self, tree: PyTree) -> PyTree:
         """The state after the transformations, with parameters in the configured dtype."""
@@ -145,10 +194,22 @@ class Checkpointer:
             tree = {**tree, "target": jax.tree.map(lambda x: x.astype(dtype), tree["target"])}
         return tree
 
+    def check(self) -> None:
+        """Raises SaveError if the checkpoint that is written in the background cannot be."""
+        if self._orbax is not None and self._saving is not None:
+            with self._explaining_failures():
+                self._orbax.check()
+
     def wait(self) -> None:
-        """Waits until the last checkpoint is on disk, and removes those that are no longer kept."""
-        if self._orbax is not None:
-            self._orbax.wait()
+        """Waits until the last checkpoint is on disk, and removes those that are no longer kept.
+
+        Raises:
+          SaveError: if it cannot be written.
+        """
+        if self._orbax is not None and self._saving is not None:
+            with self._explaining_failures():
+                self._orbax.wait()
+        self._saving = None
         multihost_utils.sync_global_devices(f"checkpointer:{self.model_dir}:finished")
         if jax.process_index() == 0:
             self._remove_old()

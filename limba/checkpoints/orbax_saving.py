@@ -1,6 +1,7 @@
 """Saves checkpoints by Orbax. `checkpointing` imports this where it saves: the import of Orbax takes 0.25 s."""
 
 import dataclasses
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,10 +33,24 @@ class FilesSave(ocp.args.CheckpointArgs):
     files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
 
+_excepthook = threading.excepthook
+
+
+def _leave_errors_to_the_caller() -> None:
+    """What fails in Orbax's threads is raised by `check` and `wait`: no tracebacks before."""
+
+    def hook(args: threading.ExceptHookArgs) -> None:
+        if not type(args.thread).__module__.startswith("orbax."):
+            _excepthook(args)
+
+    threading.excepthook = hook
+
+
 class OrbaxSaver:
     """Saves states and their small files in the background, one checkpoint after the other."""
 
     def __init__(self):
+        _leave_errors_to_the_caller()
         files = {"dataset": FilesHandler(), run_folder.FOLDER: FilesHandler()}
         handlers = {"state": ocp.StandardCheckpointHandler(), **files}
         self._checkpointer = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler(**handlers))
@@ -46,6 +61,10 @@ class OrbaxSaver:
         """Starts to save; the arrays of `tree` may be donated as soon as this returns."""
         files = {"dataset": FilesSave(dataset_files), run_folder.FOLDER: FilesSave(run_files)}
         self._checkpointer.save(path, args=ocp.args.Composite(state=ocp.args.StandardSave(tree), **files))
+
+    def check(self) -> None:
+        """Raises the error of a save that has failed in the background, once."""
+        self._checkpointer.check_for_errors()
 
     def wait(self) -> None:
         self._checkpointer.wait_until_finished()

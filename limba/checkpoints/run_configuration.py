@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from limba.checkpoint_files import run_folder
 from limba.checkpoints import checkpointing
 from limba.gin_config import gin_files
-from limba.machine import storage
+from limba.machine import import_errors, storage
 from limba.workers import distributed
 
 
@@ -32,6 +32,8 @@ def parse(flags: argparse.Namespace, gin_file: str, bindings: Sequence[str] = ()
     if flags.run_dir:
         checkpoint = storage.as_path(newest_checkpoint(flags.run_dir))
         gin = checkpoint / run_folder.FOLDER / run_folder.GIN
+        if run_folder.has_run_info(checkpoint):
+            import_errors.remember(run_folder.load_run_info(checkpoint).get("modules", {}))
         files = [str(gin), gin_file, *files]
         if vocabulary := run_folder.find_vocabulary(checkpoint):
             # A run records its vocabulary in the scope of the macro, which wins over a binding without a scope.

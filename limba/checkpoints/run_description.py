@@ -15,6 +15,7 @@ from limba.checkpoints import checkpointing
 from limba.data.contract import DatasetConfig
 from limba.gin_config import gin_files
 from limba.machine import code_versions
+from limba.machine.local_paths import local_path
 from limba.machine.storage import AnyPath
 from limba.models import EncoderDecoderModel
 from limba.models.lora import LoRA
@@ -65,7 +66,7 @@ def run_info(
     vocabulary: Any = model.output_vocabulary
     file = getattr(vocabulary, "sentencepiece_model_file", None)
     if file and "://" not in file:
-        file = str(Path(file).expanduser().absolute())
+        file = str(local_path(file))
     return {
         "limba_version": limba.__version__,
         "network": fields,
@@ -100,6 +101,7 @@ def run_files(
         "position_saved": save is not None and save.save_dataset,
         "rows_per_epoch": rows_per_epoch,
         "commits": code_versions.commits(),
+        "modules": code_versions.folders_of([*gin_files.imported_modules(), *filter(None, [dataset_config.module])]),
     }
     file = info["vocabulary"]["sentencepiece_model_file"]
     vocabulary = Path(file).read_bytes() if file and Path(file).is_file() else None

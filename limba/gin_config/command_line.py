@@ -1,6 +1,6 @@
 """The shared parts of the commands: flags, logging, joining other processes of the run, and errors as one message.
 
---gin_file=PATH             may be given several times; later files override earlier ones
+PATH, or --gin_file=PATH    gin files; later ones override earlier ones
 --gin.NAME=VALUE            one binding, applied after the files; strings need their own quotes
 --gin_bindings="NAME = V"   the same
 --gin_search_paths=A,B      folders to search for gin files and their includes, before this repository
@@ -19,16 +19,23 @@ from limba.machine import import_errors, library_patches, storage
 from limba.workers import distributed, handshake, heartbeats
 
 
-def argument_parser(command: str, description: str) -> argparse.ArgumentParser:
-    """A parser with the gin flags; commands add their own."""
+def argument_parser(command: str, description: str, takes_files: bool = True) -> argparse.ArgumentParser:
+    """A parser with the gin flags, which `--help` lists after those that a command adds.
+
+    Args:
+      takes_files: arguments that are no flags are gin files too.
+    """
     parser = argparse.ArgumentParser(
         prog=f"limba {command}",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="Every value of a gin file can be overridden: --gin.TRAIN_STEPS=1000 --gin.MODEL_DIR=\"'runs/x'\"",
     )
-    add_gin_flags(parser)
-    parser.add_argument(
+    if takes_files:
+        parser.add_argument("files", nargs="*", metavar="GIN", help="gin files, read after those of --gin_file")
+    group = parser.add_argument_group("gin and files")
+    add_gin_flags(group)
+    group.add_argument(
         "--buckets", metavar="DIR", help="folder of mounted buckets: gs://NAME/x is read and written as DIR/NAME/x"
     )
     _add_t5x_flags(parser)
@@ -37,7 +44,7 @@ def argument_parser(command: str, description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def add_gin_flags(parser: argparse.ArgumentParser) -> None:
+def add_gin_flags(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     parser.add_argument("--gin_file", action="append", default=[], metavar="PATH", help="a gin file; repeatable")
     parser.add_argument(
         "--gin_bindings", action="append", default=[], metavar="'NAME = VALUE'", help="a binding; repeatable"
@@ -82,7 +89,8 @@ def parse_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argpars
     for argument in argv:
         if argument.startswith(("--fdl", "--fiddle")):
             raise GinError(f"{argument}: Limba is configured by gin, not by fiddle; give --gin_file=….")
-    flags = parser.parse_args(rewrite_gin_flags(argv))
+    flags = parser.parse_intermixed_args(rewrite_gin_flags(argv))
+    flags.gin_file = [*flags.gin_file, *getattr(flags, "files", [])]
     logging.getLogger("limba").setLevel(logging.INFO - 10 * flags.verbosity)
     _join_others(flags)
     if flags.buckets:
@@ -152,7 +160,7 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
             message = import_errors.missing_extra(error) or without_gin_trailer(error)
             print(f"error: {message}", file=sys.stderr)
             heartbeats.tell_failure(error, message)
-            code = 1
+            code = getattr(error, "exit_code", 1)
         except KeyboardInterrupt:
             print("\ninterrupted", file=sys.stderr)
             code = 130
@@ -162,13 +170,18 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
 def _set_up_logging() -> None:
     """Shows Limba's messages from INFO on, and the errors of other libraries."""
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(message)s", stream=sys.stderr, force=True)
-    # Gin logs each folder in which a file is missing, and then raises an error with the same text.
     for handler in logging.getLogger().handlers:
-        handler.addFilter(lambda record: not record.getMessage().startswith("Path not found"))
+        handler.addFilter(_is_news)
     for ours in ("limba", "tasks", "convert"):
         logging.getLogger(ours).setLevel(logging.INFO)
     for noisy in ("absl", "jax", "orbax"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not what an error says as well: gin logs each folder in which a file is missing, Orbax what it could not save."""
+    text = record.getMessage()
+    return not (text.startswith("Path not found") or "in background save thread" in text)
 
 
 def _is_unbound(error: TypeError) -> bool:

@@ -125,8 +125,8 @@ def parse_files(files: Sequence[str], search_paths: str = "") -> None:
     set_search_paths(search_paths)
     for file in files:
         if _locate(file) is None:
-            folders = ", ".join(str(folder.absolute()) for folder in _search_paths)
-            raise GinError(f"--gin_file: {messages.missing_file(file)} Limba searched {folders}.")
+            folders = ", ".join(dict.fromkeys(str(folder.absolute()) for folder in _search_paths))
+            raise GinError(f"{messages.missing_file(file)} Limba searched {folders}.")
         try:
             with native_logs.filtered():  # Task modules that the files import may import TensorFlow.
                 gin.parse_config_file(file)
@@ -195,7 +195,8 @@ def _check_overrides(bindings: Sequence[str], known: set[str]) -> None:
     for binding in bindings:
         name = binding.partition("=")[0].strip()
         if name.isupper() and "." not in name and "/" not in name and name not in known:
-            hint = t5x_names.did_you_mean(name, known) or f" The files use {', '.join(sorted(known))}."
+            used = f" The files use {', '.join(sorted(known))}." if known else " They use none."
+            hint = t5x_names.did_you_mean(name, known) or used
             raise GinError(f"--gin.{name} overrides a name that no gin file uses.{hint}")
 
 
@@ -235,6 +236,11 @@ def require_training_bindings() -> None:
 def operative_config() -> str:
     """The bindings that the run used, as a gin file."""
     return gin.operative_config_str()
+
+
+def imported_modules() -> list[str]:
+    """The Python modules that the gin files import."""
+    return [statement.module for statement in gin.config._IMPORTS]
 
 
 def get_gin_config_str(show_provenance: bool = False) -> str:

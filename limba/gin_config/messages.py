@@ -5,6 +5,7 @@ import inspect
 import re
 import sys
 import tokenize
+from pathlib import Path
 
 from limba.gin_config import gin_names, t5x_files, t5x_names
 from limba.machine import import_errors
@@ -17,6 +18,7 @@ _UNKNOWN_NAME = re.compile(
     r"has no attribute '?(\w+)|parameter named '(\w+)'|No configurable matching (?:reference )?'([@\w./()]+)'"
 )
 _UNIMPORTED = re.compile(r"'(\w+)' was not provided by an import statement")
+_MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
 _MISSING_FILE = re.compile(r"Unable to open file: (\S+)\. ")
 _UNKNOWN_ALIASED_NAME = re.compile(r"<module '(t5x?[\w.]*)'.*has no attribute '?(\w+)")
 
@@ -39,6 +41,8 @@ def explanation(error: BaseException) -> str:
         return " ".join(_LOCATION.split(in_module)[0].split())
     if needed := import_errors.missing_extra(error):
         return needed
+    if isinstance(error, ModuleNotFoundError) and (missing := _MISSING_MODULE.search(message)):
+        return message + import_errors.where_it_was(missing[1])
     if missing := _MISSING_FILE.match(message):
         return missing_file(missing[1])
     if aliased := _UNKNOWN_ALIASED_NAME.search(message):
@@ -72,10 +76,14 @@ def _known_names() -> set[str]:
 
 
 def missing_file(name: str) -> str:
-    """The message for a gin file that does not exist, with the nearest ones."""
+    """The message for a gin file that does not exist, with the nearest ones: of its own folder, else of Limba's."""
+    message = f"There is no gin file {name}."
+    folder = Path(name).parent
+    beside = [str(folder / path.name) for path in folder.glob("*.gin")] if folder.is_dir() else []
+    if nearest := t5x_names.did_you_mean(name, beside, cutoff=0.5):
+        return message + nearest
     ours = (path.relative_to(REPOSITORY) for path in (REPOSITORY / "gin").rglob("*.gin"))
     known = [str(path) for path in ours if "t5x" not in path.parts]
-    message = f"There is no gin file {name}."
     message += t5x_names.did_you_mean(name, [*known, *t5x_files.names(REPOSITORY)], cutoff=0.5)
     if name.startswith("t5x/"):
         message += " Limba has no file in its place; to read T5X's own, give a checkout of T5X by --gin_search_paths."

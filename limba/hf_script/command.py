@@ -32,6 +32,7 @@ from limba.checkpoints import checkpointing
 from limba.hf_script import gin_recipe, script_keys
 from limba.hf_script.script_keys import RunArguments
 from limba.machine import native_logs
+from limba.machine.local_paths import local_path
 from limba.reports import writers
 from limba.workers import distributed
 
@@ -50,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
         logger.warning("%s", note)
     if arguments.hub_token:
         os.environ["HF_TOKEN"] = arguments.hub_token
-    out = Path(arguments.output_dir).expanduser().absolute()
+    out = local_path(arguments.output_dir)
     _check(arguments, out)
 
     from convert import starting_model
@@ -64,14 +65,14 @@ def main(argv: Sequence[str]) -> int:
     out.mkdir(parents=True, exist_ok=True)
     gin_file = out / "run.gin"
     _warn_of_changes(gin_file, text)
-    (out / "run.json").write_text(json.dumps(arguments.without_secrets(), indent=2) + "\n", "utf-8")
+    (out / "run.json").write_text(json.dumps(arguments.without_secrets(), indent=2, ensure_ascii=False) + "\n", "utf-8")
     model.write(out / "initial")
     gin_file.write_text(text, "utf-8")
     train.main([f"--gin_file={gin_file}", *overrides])
 
     results = _results(out / "run")
     _export(out, arguments)
-    (out / "all_results.json").write_text(json.dumps(results, indent=2) + "\n", "utf-8")
+    (out / "all_results.json").write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", "utf-8")
     print(json.dumps(results))
     return 0
 
@@ -94,7 +95,7 @@ def _check(arguments: RunArguments, out: Path) -> None:
                     "output_dir."
                 )
     source = arguments.model_name_or_path or arguments.config_name
-    if source and Path(source).expanduser().absolute() in (out, out / "config.json"):
+    if source and local_path(source) in (out, out / "config.json"):
         raise ValueError(f"output_dir is {out}, the model to begin with, which the trained one would replace.")
     for name in ("config.json", "model.safetensors"):
         if (out / name).exists() and not (out / "run.json").is_file():
@@ -140,13 +141,13 @@ def _corpus(arguments: RunArguments) -> gin_recipe.Corpus:
 
     files: dict[str, list[str]] | None = None
     if arguments.dataset_name is not None and Path(arguments.dataset_name).expanduser().is_dir():
-        folder = Path(arguments.dataset_name).expanduser().absolute()
+        folder = local_path(arguments.dataset_name)
         name, files = folder.name, masked_text.files_of_folder(folder)
     elif arguments.train_file is not None:
         name = Path(arguments.train_file).stem
         given = {"train": arguments.train_file, "validation": arguments.validation_file}
         files = {
-            split: [file if "://" in file else str(Path(file).expanduser().absolute())]
+            split: [file if "://" in file else str(local_path(file))]
             for split, file in given.items()
             if file is not None
         }

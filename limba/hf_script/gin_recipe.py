@@ -9,6 +9,7 @@ from typing import Any
 
 from limba.gin_config import gin_names
 from limba.hf_script.script_keys import RunArguments
+from limba.machine.local_paths import local_path
 
 # Examples in the shuffle buffers of a task, where there are as many.
 _BUFFER = 4096
@@ -63,7 +64,7 @@ def task_name(corpus: str) -> str:
 
 def compose(arguments: RunArguments, plan: Plan) -> str:
     """The gin file."""
-    out = Path(arguments.output_dir).expanduser().absolute()
+    out = local_path(arguments.output_dir)
     wandb = any(name in ("wandb", "all") for name in arguments.trackers)
     chapters = [
         _header(arguments, out, wandb),

@@ -17,6 +17,7 @@ from tqdm import tqdm
 from limba.checkpoints import checkpointing
 from limba.inference.answering import Answer, Answerer
 from limba.inference.decoding_flags import AS_BOUND, Decoding
+from limba.machine.local_paths import local_path
 from limba.workers import distributed
 
 
@@ -50,7 +51,7 @@ def infer_text(
         _check_output(Path(output_file).expanduser())
     checkpoint = distributed.from_first("checkpoint", lambda: restore_checkpoint_cfg.checkpoint)
     is_writer = jax.process_index() == 0
-    path = Path(output_file).expanduser().absolute() if output_file else None
+    path = local_path(output_file) if output_file else None
     file = _AnswersFile(path, checkpoint, inputs, decoding) if path else None
     done = distributed.from_first("count of answers", lambda: file.done() if file else 0)
     answers = []

@@ -101,7 +101,8 @@ class JSONLogger:
         for i, (example, target) in enumerate(zip(dataset.as_numpy_iterator(), targets, strict=True)):
             if self._write_n_results and i == self._write_n_results:
                 break
-            line = {"input": example, "target": target, **{kind: inferences[kind][i] for kind in kinds}}
+            texts_first = sorted(example.items(), key=lambda pair: not isinstance(pair[1], str | bytes))
+            line = {"input": dict(texts_first), "target": target, **{kind: inferences[kind][i] for kind in kinds}}
             lines.append(_json(line | {f"aux_{name}": values[i] for name, values in aux.items()}))
         file = Path(self.output_dir) / f"{task_name}-{step:06}.jsonl"
         storage.replace_text(file, "".join(f"{line}\n" for line in lines))

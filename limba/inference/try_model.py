@@ -101,7 +101,7 @@ def make_page(ask: Callable[[str, str], str], prefix: str, name: str) -> Any:
 
 def main(argv: Sequence[str]) -> int:
     """Parses flags and the run's gin, loads the model, and answers."""
-    parser = command_line.argument_parser("try", __doc__ or "")
+    parser = command_line.argument_parser("try", __doc__ or "", takes_files=False)
     parser.add_argument("run_dir", metavar="RUN", help="a run's directory or one checkpoint, converted ones too")
     parser.add_argument(
         "--prefix", default="", help="what each line begins with for the model, such as a task's prefix"

@@ -206,16 +206,14 @@ def report(findings: Sequence[Finding]) -> int:
 def main(argv: Sequence[str]) -> int:
     """Parses flags and gin, and prints the findings."""
     parser = command_line.argument_parser("lint", __doc__ or "")
-    parser.add_argument("files", nargs="*", metavar="GIN", help="gin files, read after those of --gin_file")
     parser.add_argument("--num_devices", type=int, metavar="N", help="devices of the mesh (the fewest possible)")
     flags = command_line.parse_flags(parser, argv)
-    files = [*flags.gin_file, *flags.files]
-    if not files:
+    if not flags.gin_file:
         parser.error("give at least one gin file, for example gin/recipes/quickstart.gin")
     if flags.num_devices is not None and flags.num_devices < 1:
         parser.error(f"--num_devices is {flags.num_devices}; it is a whole number of at least 1")
     configured = gin_files.configurable(train, module="limba.train")
-    gin_files.parse_gin_flags(files, flags.gin_bindings, flags.gin_search_paths)
+    gin_files.parse_gin_flags(flags.gin_file, flags.gin_bindings, flags.gin_search_paths)
     missing = [name for name in _NEEDED if name not in gin.get_bindings(configured, resolve_references=False)]
     if missing:
         raise gin_files.GinError(

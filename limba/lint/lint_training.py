@@ -2,16 +2,15 @@
 
 import math
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from limba.checkpoint_files import saved_tensors
 from limba.checkpoint_files.directories import checkpoint_steps
+from limba.checkpoints import disk_space
 from limba.checkpoints.checkpointing import RestoreCheckpointConfig, SaveCheckpointConfig
 from limba.checkpoints.train_state import TrainState, TrainStateInitializer
 from limba.data.contract import DatasetConfig
@@ -136,48 +135,26 @@ def check_checkpoints(
             "every restart begins at the first document again: its documents are seen more often than the last ones",
             "Set SaveCheckpointConfig.save_dataset = True.",
         )
-    due = {step for step in (save.checkpoint_steps or ()) if first_step < step <= last_step} | {last_step}
-    if save.period:
-        due |= set(range(-(-(first_step + 1) // save.period) * save.period, last_step + 1, save.period))
-    number = len(due)
     if state is not None:
-        yield from _check_disk(model_dir, save, checkpoint_bytes(state, save), number)
-
-
-def checkpoint_bytes(state: TrainState, save: SaveCheckpointConfig) -> int:
-    """Bytes of a checkpoint of this state: parameters in the configured dtype, optimizer state in its own."""
-    size = 2 if save.dtype == "bfloat16" else 4
-    tree = state.state_dict()
-    parameters = sum(math.prod(x.shape) * size for x in jax.tree.leaves(tree["target"]))
-    return parameters + sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree["state"]))
-
-
-def _check_disk(model_dir: str, save: SaveCheckpointConfig, size: int, number: int) -> Iterator[Finding]:
-    home = storage.as_path(model_dir)
-    remedy = "Set SaveCheckpointConfig.keep to a few, a longer period, or dtype = 'bfloat16'; or another MODEL_DIR."
-    kept = number if save.keep is None else min(number, save.keep)
-    what = f"{number} checkpoints of {_gigabytes(size)}, of which {kept} stay (period {save.period}, keep {save.keep})"
-    if storage.is_remote(home):
-        if kept > _MANY_CHECKPOINTS:
-            yield Finding("disk", "warning", f"{what}.", f"{_gigabytes(kept * size)} in the bucket", remedy)
-        return
-    existing = next(parent for parent in (home, *home.parents) if parent.exists())
-    there = len(checkpoint_steps(home))
-    # One more is written before the oldest goes.
-    needed = max(kept + (kept < number) - there, 1) * size
-    free = shutil.disk_usage(existing).free
-    if needed > free:
-        yield Finding(
-            "disk",
-            "error",
-            f"{what}, need {_gigabytes(needed)}, and {existing} has {_gigabytes(free)} free.",
-            "the run stops when the disk is full",
-            remedy,
+        yield from _check_disk(
+            model_dir, save, disk_space.need(storage.as_path(model_dir), save, state, first_step, last_step)
         )
 
 
-def _gigabytes(size: float) -> str:
-    return f"{size / 1e9:.3g} GB"
+def _check_disk(model_dir: str, save: SaveCheckpointConfig, need: disk_space.Need) -> Iterator[Finding]:
+    remedy = "Set SaveCheckpointConfig.keep to a few, a longer period, or dtype = 'bfloat16'; or another MODEL_DIR."
+    what = f"{need} (period {save.period}, keep {save.keep})"
+    if need.free is None and need.kept > _MANY_CHECKPOINTS:
+        yield Finding("disk", "warning", f"{what}.", f"{disk_space.gigabytes(need.needed)} in the bucket", remedy)
+    if need.is_short:
+        yield Finding(
+            "disk",
+            "error",
+            f"{what}, need {disk_space.gigabytes(need.needed)}, and {model_dir} has "
+            f"{disk_space.gigabytes(need.free or 0)} free.",
+            "the run stops when the disk is full",
+            remedy,
+        )
 
 
 # ----------------------------------------------------------- mesh ----------------------------------------------------

@@ -3,7 +3,9 @@
 import importlib.metadata
 import subprocess
 import sys
+import sysconfig
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import limba
@@ -49,6 +51,23 @@ def packages(*others: str) -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return versions
+
+
+def folders_of(modules: Iterable[str]) -> dict[str, str]:
+    """The folder on the Python path from which each of a user's own modules was imported, by top-level name.
+
+    Limba's modules, installed packages and Python's own are left out.
+    """
+    installed = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")]
+    apart = [Path(limba.__file__).resolve().parents[1] / name for name in ("limba", "tasks", "convert")] + installed
+    folders = {}
+    for name in sorted({name.partition(".")[0] for name in modules}):
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file is None or any(Path(file).resolve().is_relative_to(folder) for folder in apart):
+            continue
+        path = Path(file).absolute()
+        folders[name] = str(path.parents[1] if path.name == "__init__.py" else path.parent)
+    return folders
 
 
 def sources() -> str:

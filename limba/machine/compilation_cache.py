@@ -26,6 +26,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from limba.machine.local_paths import local_path
+
 logger = logging.getLogger(__name__)
 
 VARIABLE = "LIMBA_COMPILATION_CACHE"
@@ -73,7 +75,7 @@ def _folder(named: str | None, environ: Mapping[str, str]) -> str | None:
         except RuntimeError:
             return None
     if "://" not in named:
-        named = str(Path(named).expanduser().absolute())
+        named = str(local_path(named))
     return f"{named}/{kind_of_cpu()}"
 
 

@@ -2,10 +2,26 @@
 
 import sys
 import traceback
+from collections.abc import Mapping
 
 # What limba[seqio] brings. Modules that were written for T5X import it; Limba's own tasks do not need it.
 _OF_THE_EXTRA = ("seqio", "tensorflow", "tensorflow_text", "tensorflow_datasets", "clu")
 _NEWEST_PYTHON_OF_TENSORFLOW = (3, 13)
+
+
+# Of a run: the folders from which it imported modules of the user's own.
+_folders_of_run: dict[str, str] = {}
+
+
+def remember(folders: Mapping[str, str]) -> None:
+    """Keeps what a run's record says of modules, for messages only: nothing is imported from there."""
+    _folders_of_run.update(folders)
+
+
+def where_it_was(module: str) -> str:
+    """The end of the message that a module is missing; "" if no run has imported it."""
+    folder = _folders_of_run.get(module.partition(".")[0])
+    return f" The run imported it from {folder}: set PYTHONPATH={folder}, or work in that folder." if folder else ""
 
 
 def describe(error: BaseException) -> str | None:

@@ -14,9 +14,12 @@ logger = logging.getLogger(__name__)
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
+_OURS = ("tasks", "convert")
+
+
 def claim() -> None:
     """Imports this repository's packages from its folder, unless they are already imported."""
-    for name in ("tasks", "convert"):
+    for name in _OURS:
         file = REPOSITORY / name / "__init__.py"
         spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(file.parent)])
         assert spec is not None and spec.loader is not None
@@ -25,13 +28,22 @@ def claim() -> None:
             spec.loader.exec_module(module)
 
 
+def hidden_modules() -> list[Path]:
+    """Modules of the user that cannot be imported because Limba's packages have their names."""
+    folders = dict.fromkeys(Path(entry or ".").resolve() for entry in sys.path)
+    files = [folder / file for folder in folders for name in _OURS for file in (f"{name}.py", f"{name}/__init__.py")]
+    return [file for file in files if file.is_file() and REPOSITORY not in (file.parent, file.parent.parent)]
+
+
+def remedy_of_hidden(file: Path) -> str:
+    """The sentence for one of `hidden_modules`."""
+    name = file.stem if file.stem != "__init__" else file.parent.name
+    return (
+        f"{file} is hidden by Limba's own package {name!r}: rename it, to my_{name} for example, and name that "
+        f"instead (--module my_{name})."
+    )
+
+
 def warn_of_hidden_modules() -> None:
-    """Warns of modules of the user that cannot be imported because Limba's packages have their names."""
-    for folder in dict.fromkeys(Path(entry or ".").resolve() for entry in sys.path):
-        for name in ("tasks", "convert"):
-            for file in (folder / f"{name}.py", folder / name / "__init__.py"):
-                if file.is_file() and folder != REPOSITORY:
-                    logger.warning(
-                        "%s is hidden by Limba's own package %r: rename it if anything imports it.",
-                        *(file, name),
-                    )
+    for file in hidden_modules():
+        logger.warning("%s", remedy_of_hidden(file))

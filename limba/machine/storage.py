@@ -12,6 +12,8 @@ from typing import Any, TypeAlias
 import tensorstore as ts
 from etils import epath
 
+from limba.machine.local_paths import local_path
+
 AnyPath: TypeAlias = Path | epath.Path
 
 _mounts: list[Path] = []
@@ -28,7 +30,7 @@ def mount_buckets(directory: str) -> None:
     Raises:
       FileNotFoundError: if the directory does not exist.
     """
-    path = Path(directory).expanduser().absolute()
+    path = local_path(directory)
     if not path.is_dir():
         raise FileNotFoundError(f"--buckets={directory} is not a directory; name the one with the mounted buckets.")
     _mounts[:] = [path]
@@ -52,7 +54,7 @@ def as_path(path: str | AnyPath) -> AnyPath:
         if not str(path).startswith(("gs://", "s3://")):
             raise ValueError(f"{path}: paths are folders of this machine, gs://BUCKET/… and s3://BUCKET/….")
         return epath.Path(path)
-    return Path(path).expanduser().absolute()
+    return local_path(path)
 
 
 def is_remote(path: str | AnyPath) -> bool:

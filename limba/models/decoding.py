@@ -247,8 +247,8 @@ def _fewest(keys: Array, enough: Callable[[Array], Array]) -> Array:
 
 
 def _log_prob_of(token: Array, logits: Array) -> Array:
-    chosen = jnp.take_along_axis(logits, token[:, None], axis=-1)[:, 0]
-    return chosen - jax.nn.logsumexp(logits, axis=-1)
+    # Not the logit less `logsumexp`: of a likely token that is the difference of two large numbers, with few bits left.
+    return jnp.take_along_axis(jax.nn.log_softmax(logits), token[:, None], axis=-1)[:, 0]
 
 
 def _is_traced(value: Any) -> bool:

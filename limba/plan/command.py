@@ -119,7 +119,6 @@ def _positive(text: str) -> float:
 
 def _parser() -> argparse.ArgumentParser:
     parser = command_line.argument_parser("plan", __doc__ or "")
-    parser.add_argument("files", nargs="*", metavar="GIN", help="gin files, read after those of --gin_file")
     parser.add_argument(
         "--topology", action="append", default=[], metavar="NAME",
         help="v4-32, v5e-16, h100-8 …; repeatable: several make a table of the recommended layouts",
@@ -145,8 +144,7 @@ def main(argv: Sequence[str]) -> int:
     """Parses flags and gin, and plans."""
     parser = _parser()
     flags = command_line.parse_flags(parser, argv)
-    files = [*flags.gin_file, *flags.files]
-    if not files:
+    if not flags.gin_file:
         parser.error("give a model and a run, for example gin/models/t5_1_1/base.gin gin/runs/pretrain.gin")
     if not flags.topology and not flags.all_topologies:
         parser.error(f"give --topology: one of {', '.join(topologies.names())}; or --all-topologies")
@@ -164,7 +162,7 @@ def main(argv: Sequence[str]) -> int:
 
     if any(compiled):
         compiled_step.check_compiler()
-    planner = _planner(files, flags)
+    planner = _planner(flags)
     if len(wanted) == 1:
         return 0 if planner.report(wanted[0], compiled=compiled[0]) else 1
     print(plan_report.TABLE_HEAD)
@@ -175,7 +173,7 @@ def main(argv: Sequence[str]) -> int:
     return 0 if any("does not fit" not in row for row in rows) else 1
 
 
-def _planner(files: Sequence[str], flags: argparse.Namespace) -> "Planner":
+def _planner(flags: argparse.Namespace) -> "Planner":
     import gin
 
     from limba.machine import native_logs
@@ -183,7 +181,7 @@ def _planner(files: Sequence[str], flags: argparse.Namespace) -> "Planner":
     from limba.train import train
 
     configured = gin_files.configurable(train, module="limba.train")
-    gin_files.parse_gin_flags(files, flags.gin_bindings, flags.gin_search_paths)
+    gin_files.parse_gin_flags(flags.gin_file, flags.gin_bindings, flags.gin_search_paths)
     _bind_unused_macros()
     gin_files.require_bindings(
         TASK_FEATURE_LENGTHS="\"{'inputs': 512, 'targets': 114}\"", TRAIN_STEPS="1_000_000", DROPOUT_RATE="0.0"

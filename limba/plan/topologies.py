@@ -160,6 +160,8 @@ def find(name: str, num_slices: int = 1) -> Topology:
     if f"{kind}-{count}" not in names():
         near = difflib.get_close_matches(spelled, names(), n=4, cutoff=0.5)
         same = [known for known in names() if known.rpartition("-")[0] == kind] if kind in CHIPS else []
+        if count.isdecimal():
+            same = sorted(sorted(same, key=lambda known: abs(_count(known) - int(count)))[:5], key=_count)
         raise ValueError(f"--topology {name} is not known; there are {', '.join(same or near or names())}.")
     chip = CHIPS[kind]
     if num_slices < 1 or (num_slices > 1 and chip.platform == "gpu"):
@@ -167,6 +169,10 @@ def find(name: str, num_slices: int = 1) -> Topology:
             f"--num_slices is {num_slices}; it is at least 1, and 1 for GPUs, whose boxes count in the name."
         )
     return Topology(f"{kind}-{count}", kind, int(count) // chip.cores_per_chip, num_slices)
+
+
+def _count(name: str) -> int:
+    return int(name.rpartition("-")[2])
 
 
 def peak_flops(device_kind: str) -> float | None:

@@ -29,7 +29,7 @@ def add(directory: Path, rows: Sequence[Row]) -> None:
         # An evaluation of the loss alone keeps the metrics of earlier predictions.
         before = merged.get(key, row)
         merged[key] = row | {kind: row[kind] or before[kind] for kind in ("loss", "metrics")}
-    lines = [json.dumps(merged[key], default=_plain) + "\n" for key in sorted(merged)]
+    lines = [json.dumps(merged[key], default=_plain, ensure_ascii=False) + "\n" for key in sorted(merged)]
     storage.replace_text(directory / NAME, "".join(lines))
 
 

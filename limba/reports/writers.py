@@ -114,14 +114,14 @@ class JsonLinesWriter:
 
     def __init__(self, model_dir: Path, keep_until: int = -1):
         path = model_dir / "metrics.jsonl"
-        kept = [json.dumps(line) for line in read_metrics(model_dir) if line["step"] <= keep_until]
+        kept = [_json(line) for line in read_metrics(model_dir) if line["step"] <= keep_until]
         storage.replace_text(path, "".join(line + "\n" for line in kept))
         self._file = path.open("a", encoding="utf-8")
 
     def write_scalars(self, step: int, dataset: str, scalars: Scalars) -> None:
         # JSON has no NaN; every reader understands null.
         values = {name: value if math.isfinite(value) else None for name, value in scalars.items()}
-        self._file.write(json.dumps({"step": step, "dataset": dataset, **values}) + "\n")
+        self._file.write(_json({"step": step, "dataset": dataset, **values}) + "\n")
         self._file.flush()
 
     def write_text(self, step: int, dataset: str, name: str, text: str) -> None:
@@ -129,6 +129,10 @@ class JsonLinesWriter:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _json(line: dict[str, Any]) -> str:
+    return json.dumps(line, ensure_ascii=False)
 
 
 def read_metrics(model_dir: AnyPath, dataset_prefix: str = "") -> list[dict]:

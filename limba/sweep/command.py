@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from limba.gin_config import command_line
+from limba.machine.local_paths import local_path
 from limba.machine.preemption import PREEMPTED_EXIT_CODE
 from limba.sweep import sweep_file, sweep_report, trial_command
 from limba.sweep.proposals import propose
@@ -48,14 +49,14 @@ def main(argv: Sequence[str]) -> int:
         "--wandb_trial", nargs="*", metavar="NAME=VALUE", help="run one trial with these values, for W&B's agent"
     )
     flags = parser.parse_args(argv)
-    sweep, warnings = sweep_file.load(flags.sweep.expanduser().absolute())
+    sweep, warnings = sweep_file.load(local_path(flags.sweep))
     for warning in warnings:
         logger.warning("%s", warning)
     if flags.parallel is not None:
         if flags.parallel < 1 or (sweep.devices and flags.parallel > len(sweep.devices)):
             raise ValueError(f"--parallel {flags.parallel}: use 1 to the number of devices, if the file lists any.")
         sweep = dataclasses.replace(sweep, parallel=flags.parallel)
-    folder = (flags.dir or Path("runs/sweeps") / sweep.name).expanduser().absolute()
+    folder = local_path(flags.dir or Path("runs/sweeps") / sweep.name)
     if flags.wandb_config:
         print(_wandb_config(sweep, folder), end="")
         return 0

@@ -69,7 +69,7 @@ class Trial:
         """Replaces trial.json atomically."""
         self.folder.mkdir(parents=True, exist_ok=True)
         fields = {name: value for name, value in vars(self).items() if name != "folder"}
-        storage.replace_text(self.folder / "trial.json", json.dumps(fields, indent=1) + "\n")
+        storage.replace_text(self.folder / "trial.json", json.dumps(fields, indent=1, ensure_ascii=False) + "\n")
 
 
 class SweepFolder:
@@ -95,7 +95,7 @@ class SweepFolder:
                     "parallel, devices and slurm may change."
                 )
         else:
-            storage.replace_text(record, json.dumps(identity, indent=1) + "\n")
+            storage.replace_text(record, json.dumps(identity, indent=1, ensure_ascii=False) + "\n")
 
     def trials(self) -> list[Trial]:
         """The recorded trials, by number."""

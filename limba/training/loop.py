@@ -99,7 +99,11 @@ def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, Train
     """Steps from `first_step` to the end, with statistics, evaluations and checkpoints in between."""
     periods = run.periods
     if first_step >= periods.total_steps:
-        logger.info("The run is at step %d of %d: nothing to train.", first_step, periods.total_steps)
+        logger.info(
+            "%s is already at step %d of %d: nothing is trained. To go on, give more steps (--gin.TRAIN_STEPS=…; "
+            "`limba run`: max_steps).",
+            *(run.model_dir, first_step, periods.total_steps),
+        )
         return first_step, state
     loop = _Loop(run, state, first_step)
     stopped = loop.train()
@@ -154,6 +158,7 @@ class _Loop:
         ):
             run.goodput.begin_steps()
             while self.step < last_step and not stop.is_due(self.step) and not self.ended_early:
+                run.checkpointer.check()
                 self._make_step(bar)
                 self._do_what_is_due(stop, bar, watch)
                 collect(self.step)

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from limba.data import contract
+from limba.machine.local_paths import local_path
 from tasks import objectives
 from tasks.objectives.hashing import mix
 
@@ -44,7 +45,7 @@ class Cache:
     """
 
     def __init__(self, directory: str | Path, config: contract.DatasetConfig):
-        self.folder = Path(directory).expanduser().absolute() / config.split
+        self.folder = local_path(directory) / config.split
         command = f"limba cache {config.name} --split {config.split} --out {directory}"
         if not (self.folder / "manifest.json").is_file():
             raise FileNotFoundError(f"There is no finished cache in {self.folder}; make it: {command}")

@@ -16,6 +16,7 @@ import numpy as np
 import tqdm
 
 from limba.data import contract
+from limba.machine.local_paths import local_path
 from tasks import objectives, task_batches
 from tasks.cached import cached_data
 from tasks.pipeline import blocks, fingerprints, readers, streams
@@ -68,7 +69,7 @@ def write_cache(task: Any, split: str, lengths: Mapping[str, int], directory: st
     keeps_windows = len(task.preprocessors) == 1 and isinstance(step, denoising.Denoise)
     keeps_windows = keeps_windows and stream.reads_chunks(task)
     manifest = _describe(task, stream, seed, step if keeps_windows else None)
-    folder = Path(directory).expanduser().absolute() / split
+    folder = local_path(directory) / split
     if (folder / "manifest.json").is_file():
         before = cached_data.read_manifest(folder)
         differences = list(fingerprints.differences(before["fingerprint"], manifest["fingerprint"]))

@@ -4,7 +4,7 @@ import importlib
 import sys
 from typing import Any
 
-from limba.machine import import_errors
+from limba.machine import import_errors, repository
 from tasks.registry import tasks
 
 
@@ -22,10 +22,12 @@ def find_provider(name: Any, module: str | None = None) -> Any:
         _import(module)
     names = tasks.all_names()
     if name not in names:
-        known = tasks.nearest(name, names) or f" There are {len(names)} others."
+        known = tasks.nearest(name, names) or (f" There are {len(names)} others." if names else "")
         raise ValueError(
-            f"There is no task or mixture {name!r}.{known} If a module of yours registers it, import that module: "
-            "`import my_module` in the gin file, or DatasetConfig.module." + _hint_of_t5()
+            f"There is no task or mixture {name!r}.{known} If a module of yours registers it, name that module: "
+            "--module my_module, `import my_module` in the gin file, or DatasetConfig.module."
+            + "".join(f" {repository.remedy_of_hidden(file)}" for file in repository.hidden_modules())
+            + _hint_of_t5()
         )
     return tasks.as_ours(tasks.get_mixture_or_task(name))
 
@@ -37,6 +39,7 @@ def _import(module: str) -> None:
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             raise ValueError(
                 f"There is no module {module!r} (DatasetConfig.module, --module); check its name and PYTHONPATH."
+                f"{import_errors.where_it_was(module)}"
             ) from error
         why = import_errors.describe(error) or f"{type(error).__name__}: {error}"
         raise ValueError(f"{module!r} (DatasetConfig.module, --module) cannot be imported: {why}") from error

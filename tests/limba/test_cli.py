@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,8 @@ def test_a_command_without_main_and_one_of_two_packages(installed):
     assert "'hello' of greetings 2.5 is 'greetings.commands:main', which has no main(argv)" in _error("hello")
     installed("salutations", "hi = salutations.commands")
     assert _error("hi").startswith("error: greetings 2.5 and salutations 2.5 all have a command 'hi'")
+
+
+def test_the_version():
+    said = subprocess.run([sys.executable, "-m", "limba", "--version"], capture_output=True, text=True, cwd=ROOT)
+    assert (said.returncode, said.stdout) == (0, f"limba {metadata.version('limba')}\n")

@@ -1,15 +1,23 @@
+import contextlib
+import errno
 import json
+import logging
 import os
+import re
+import resource
 import signal
+import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from limba.checkpoint_files import classic_format, saved_tensors
 from limba.checkpoints import checkpointing
 from limba.data.contract import DatasetConfig
-from limba.machine import code_versions
+from limba.machine import code_versions, disk
+from limba.machine.local_paths import local_path
 from limba.machine.preemption import PREEMPTED_EXIT_CODE
 from limba.optimizers.schedules import create_learning_rate_scheduler
 from limba.reports import writers
@@ -356,3 +364,110 @@ def test_more_writers_are_told_where_a_run_goes_on(tmp_path):
     evaluation = "training_eval/counter"
     first = [(0, "config"), (0, evaluation), (1, "train"), (2, "train"), (2, evaluation), "closed"]
     assert written == [*first, (2, "config"), (3, "train"), "closed"]
+
+
+# ------------------------------------------------------ a full disk --------------------------------------------------
+
+
+@contextlib.contextmanager
+def _files_up_to(limit):
+    """As a full disk: what is longer cannot be written."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+class _StreamWhileItFillsUp(small.Stream):
+    """From the batch of step 4 on nothing large can be written."""
+
+    def __init__(self, fill):
+        super().__init__()
+        self._fill, self.made = fill, 0
+
+    def __next__(self):
+        self.made += 1
+        if self.made == 4:
+            self._fill()
+        if self.made > 4:
+            time.sleep(0.2)  # The save is in the background.
+        return super().__next__()
+
+
+@pytest.mark.parametrize("use_orbax", [True, False])
+def test_a_checkpoint_that_cannot_be_written_ends_the_run(tmp_path, use_orbax, capfd):
+    """With one message that has the checkpoint to go on from, soon, and nothing half-written."""
+    save = checkpointing.SaveCheckpointConfig(period=2)
+    with _files_up_to(2000) as fill, pytest.raises(checkpointing.SaveError) as error:
+        _train(
+            tmp_path,
+            total_steps=40,
+            stream=_StreamWhileItFillsUp(fill),
+            checkpoint_cfg=checkpointing.CheckpointConfig(save=save),
+            use_orbax=use_orbax,
+            train_eval_dataset_cfg=None,
+        )
+    assert f"{tmp_path}/checkpoint_4 cannot be written: " in str(error.value)
+    assert f"The last good one is {tmp_path}/checkpoint_2." in str(error.value)
+    assert error.value.exit_code == 74
+    assert [path.name for path in tmp_path.glob("checkpoint*")] == ["checkpoint_2"]
+    assert "Traceback" not in capfd.readouterr().err
+    step, _ = _train(tmp_path, total_steps=6)
+    assert step == 6 and checkpointing.checkpoint_steps(tmp_path) == [2, 4, 6]
+
+
+def test_a_disk_that_is_full_is_called_so(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise ValueError("RESOURCE_EXHAUSTED: Error writing local file: ENOSPC No space left on device")
+
+    monkeypatch.setattr(classic_format, "write", full)
+    with pytest.raises(
+        checkpointing.SaveError, match=r"the disk is full \(.* GB free\)\. No checkpoint was saved before"
+    ):
+        _train(tmp_path, total_steps=2, use_orbax=False)
+
+
+def test_metrics_that_cannot_be_written_end_the_run_with_the_checkpoint(tmp_path):
+    class Writer(writers.JsonLinesWriter):
+        def write_scalars(self, step, dataset, scalars):
+            if step == 3:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(checkpointing.SaveError, match=r"the disk is full.*The last good one is .*checkpoint_2"):
+        _train(tmp_path, total_steps=6, metric_writers=[Writer])
+
+
+def test_a_disk_that_will_be_full_is_said_before_the_first_step(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(disk, "free_bytes", lambda _: 50_000)
+    with caplog.at_level(logging.WARNING):
+        _train(tmp_path, total_steps=6)
+    assert re.search(r"will be full before the end: 3 checkpoints of .*, of which 3 stay, need .* free", caplog.text)
+
+
+# ------------------------------------------------------ where it lies ------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["../up/x", "~/x", "link/x", "x/", "two words/é/東", "link/../x"])
+def test_a_run_is_resumed_wherever_it_lies(name, tmp_path, monkeypatch):
+    """And found under every way to write its folder."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "far" / "deep").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "work" / "link").symlink_to(tmp_path / "far" / "deep")
+    _train(name, 2, train_eval_dataset_cfg=None)
+    step, _ = _train(name, 4, train_eval_dataset_cfg=None)
+    assert step == 4 and checkpointing.checkpoint_steps(name) == [2, 4]
+    assert _train_losses(local_path(name))[0][0] == 1 and len(_train_losses(local_path(name))) == 4
+    assert checkpointing.load_run_info(name)["seeds"]["random"] == 7
+    assert int(saved_tensors.open_tensors(checkpointing.find_checkpoint(name))["state/step"].read(())) == 4
+
+
+def test_a_finished_run_says_so_and_keeps_its_goodput(tmp_path, caplog):
+    _train(tmp_path, 2)
+    before = (tmp_path / "goodput.jsonl").read_text()
+    with caplog.at_level(logging.INFO):
+        step, _ = _train(tmp_path, 2)
+    assert step == 2 and (tmp_path / "goodput.jsonl").read_text() == before
+    assert f"{tmp_path} is already at step 2 of 2: nothing is trained. To go on, give more steps" in caplog.text

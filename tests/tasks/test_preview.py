@@ -16,5 +16,5 @@ def test_preview_command(task, capsys):
     output = capsys.readouterr().out
     assert "example 1, targets: 14 of 14 tokens" in output
     assert "fill of the first" in output
-    with pytest.raises(SystemExit, match="error: There is no task or mixture 'test_tak'"):
+    with pytest.raises(SystemExit, match=r"error: There is no task or mixture 'test_tak'.*--module my_module"):
         preview.main(["test_tak"])

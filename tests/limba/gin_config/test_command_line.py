@@ -169,3 +169,13 @@ def test_run_mode_is_a_command(monkeypatch, argv):
     assert sys.argv[1] == "vocab"
     assert sys.argv[-1] == "x"
     assert not [argument for argument in sys.argv if "run_mode" in argument]
+
+
+def test_gin_files_are_arguments_too(capsys):
+    parser = command_line.argument_parser("train", "Trains.")
+    flags = command_line.parse_flags(parser, ["a.gin", "--gin_file=b.gin", "--gin.X=1", "c.gin", "--dry_run"])
+    assert flags.gin_file == ["b.gin", "a.gin", "c.gin"] and flags.gin_bindings == ["X = 1"]
+    with pytest.raises(SystemExit):
+        command_line.parse_flags(parser, ["--help"])
+    text = capsys.readouterr().out
+    assert text.index("--help") < text.index("gin and files:") < text.index("T5X's flags:")

@@ -218,3 +218,12 @@ def test_a_binding_that_a_scope_hides_is_said(gin_file, caplog):
         "--gin.utils.DatasetConfig.seed has no effect on train/utils.DatasetConfig.seed, which is bound to 1"
         in caplog.text
     )
+
+
+def test_a_file_that_is_not_there_is_answered_with_the_nearest_beside_it(tmp_path, monkeypatch):
+    (tmp_path / "my_recipe.gin").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(gin_files.GinError) as error:
+        gin_files.parse_gin_flags(["my_recip.gin"], [], search_paths=f".,{tmp_path}")
+    assert str(error.value).startswith("There is no gin file my_recip.gin. Did you mean my_recipe.gin? ")
+    assert str(error.value).count(str(tmp_path)) == 1, "each folder once"

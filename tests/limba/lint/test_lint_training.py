@@ -1,14 +1,13 @@
-import types
-
 import jax
 import numpy as np
 import pytest
 
-from limba.checkpoints import checkpointing
+from limba.checkpoints import checkpointing, disk_space
 from limba.checkpoints.checkpointing import RestoreCheckpointConfig, SaveCheckpointConfig
 from limba.checkpoints.train_state import TrainState
 from limba.data import contract
 from limba.lint import lint_training
+from limba.machine import disk
 from limba.optimizers import schedules
 from limba.partitioning import meshes
 
@@ -77,13 +76,13 @@ def state():
 
 
 def test_bytes_of_a_checkpoint(state):
-    assert lint_training.checkpoint_bytes(state, SaveCheckpointConfig()) == 8_000_004
-    assert lint_training.checkpoint_bytes(state, SaveCheckpointConfig(dtype="bfloat16")) == 6_000_004
+    assert disk_space.checkpoint_bytes(state, SaveCheckpointConfig()) == 8_000_004
+    assert disk_space.checkpoint_bytes(state, SaveCheckpointConfig(dtype="bfloat16")) == 6_000_004
 
 
 def test_disk(state, tmp_path, monkeypatch):
     def check(free, **save):
-        monkeypatch.setattr(lint_training.shutil, "disk_usage", lambda _: types.SimpleNamespace(free=free))
+        monkeypatch.setattr(disk, "free_bytes", lambda _: free)
         config = SaveCheckpointConfig(**save)
         return list(lint_training.check_checkpoints(str(tmp_path / "run"), config, state, 0, 10_500))
 

@@ -1,11 +1,13 @@
 import importlib
+import re
 import sys
 
 import gin
 import pytest
 
 from limba.gin_config import command_line, gin_files
-from limba.machine import import_errors
+from limba.machine import code_versions, import_errors
+from tasks.registry import providers
 
 # Text of a module, and what is said of it: the line in it that led to the exception.
 BROKEN = {
@@ -101,3 +103,26 @@ def test_a_python_that_tensorflow_has_no_wheels_for(without_seqio, monkeypatch):
 @pytest.mark.parametrize("name", ["seqio.no_such_module", "optuna", None])
 def test_modules_that_the_extra_does_not_bring(name):
     assert import_errors.missing_extra(ModuleNotFoundError(name=name)) is None
+
+
+def test_a_missing_module_of_a_run_is_said_with_the_folder_where_it_was(tmp_path, monkeypatch):
+    """In gin files and as a task's module; nothing is imported from there."""
+    monkeypatch.setattr(import_errors, "_folders_of_run", {})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "tasks_of_ana.py").touch()
+    importlib.import_module("tasks_of_ana")
+    folders = code_versions.folders_of(["tasks_of_ana", "json", "numpy.linalg", "limba.train", "not_imported"])
+    assert folders == {"tasks_of_ana": str(tmp_path)}
+
+    monkeypatch.delitem(sys.modules, "tasks_of_ana")
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(tmp_path)])
+    import_errors.remember(folders)
+    (tmp_path / "run.gin").write_text("import tasks_of_ana\n")
+    said = f"The run imported it from {tmp_path}: set PYTHONPATH={tmp_path}"
+    with pytest.raises(gin_files.GinError, match=re.escape(said)):
+        gin_files.parse_gin_flags([str(tmp_path / "run.gin")], [])
+    gin.clear_config()
+    with pytest.raises(ValueError, match=re.escape(said)):
+        providers.find_provider("a_task", "tasks_of_ana")
+    with pytest.raises(ValueError, match=r"PYTHONPATH\.$"):
+        providers.find_provider("a_task", "tasks_of_nobody")

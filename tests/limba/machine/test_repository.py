@@ -23,5 +23,6 @@ def test_what_is_hidden_is_named(tmp_path, monkeypatch, caplog):
     monkeypatch.syspath_prepend(tmp_path)
     repository.warn_of_hidden_modules()
     assert [r.getMessage() for r in caplog.records] == [
-        f"{tmp_path}/tasks.py is hidden by Limba's own package 'tasks': rename it if anything imports it."
+        f"{tmp_path}/tasks.py is hidden by Limba's own package 'tasks': rename it, to my_tasks for example, and "
+        "name that instead (--module my_tasks)."
     ]

@@ -212,3 +212,18 @@ def test_score_batch_is_the_log_probability_of_the_targets(model, params):
     picked = np.take_along_axis(np.asarray(log_probs), batch["decoder_target_tokens"][..., None], -1)[..., 0]
     expected = (picked * batch["decoder_loss_weights"]).sum(-1)
     np.testing.assert_allclose(jax.jit(model.score_batch)(params, batch), expected, rtol=1e-5)
+
+
+def test_scores_of_likely_tokens_keep_their_bits():
+    """Of a trained model: logits of 30 and more, and a token whose probability is almost 1."""
+    logits = np.random.default_rng(0).uniform(15, 25, size=(64, 500)).astype(np.float32)
+    logits[:, 7] = np.linspace(33, 45, 64)
+
+    def step(state):
+        return jnp.asarray(logits), state.cache
+
+    tokens, scores = decoding.temperature_sample(_empty(64, 1), {}, step, 1, rescale_log_probs=False)
+    assert (tokens[:, 0, 0] == 7).all()
+    exact = logits.astype(np.float64)
+    exact = exact[:, 7] - np.log(np.exp(exact - exact[:, 7:8]).sum(axis=1)) - exact[:, 7]
+    np.testing.assert_allclose(scores[:, 0], exact, rtol=0, atol=1e-6)

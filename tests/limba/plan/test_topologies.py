@@ -53,6 +53,13 @@ def test_another_name_is_answered_with_the_nearest(name, named):
         topologies.find(name)
 
 
+def test_the_five_nearest_of_a_kind():
+    with pytest.raises(ValueError, match=r"there are v4-8, v4-16, v4-32, v4-64, v4-128\.$"):
+        topologies.find("v4-33")
+    with pytest.raises(ValueError, match="v4-4096"):
+        topologies.find("v4-abc")
+
+
 def test_a_core_of_a_chip_has_its_share_of_the_peak():
     assert topologies.peak_flops("TPU v3") == 61.5e12
     assert topologies.peak_flops("TPU v4") == 275e12

@@ -1,0 +1,20 @@
+import pytest
+
+from limba.machine.local_paths import local_path
+
+
+def test_paths_without_dots_and_tilde(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "far" / "deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "deep")
+    assert local_path("a/b") == tmp_path / "a" / "b"
+    assert local_path("a/../b/") == tmp_path / "b"
+    assert local_path("~/x") == tmp_path / "home" / "x"
+    assert local_path("link/x") == tmp_path / "link" / "x", "as it was given"
+    assert local_path("link/../x") == tmp_path / "far" / "x", "as the shell reads it"
+
+
+@pytest.mark.parametrize("name", ["~", "a..b", "..."])
+def test_names_that_only_look_alike(name, tmp_path):
+    assert local_path(tmp_path / name / "x") == tmp_path / name / "x"
