@@ -14,6 +14,7 @@ import logging
 import lzma
 import pathlib
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
@@ -40,6 +41,9 @@ _DECOMPRESSORS: dict[str, Callable[[Any], Any]] = {
     ".zst": lambda file: pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd"),
 }
 _PROTOCOL = "limba-shard"
+# A corpus up to this size is kept in memory: bytes of its files, which may be compressed, and of its tables.
+_KEPT_FILES = 32 << 20
+_KEPT_BYTES = 128 << 20
 
 # Reads the documents of an open file in any other format, each as {column: value}.
 RowsFn = Callable[[BinaryIO], Iterable[Mapping[str, Any]]]
@@ -104,14 +108,35 @@ class Tables:
         if ".tsv" in files[0].path.suffixes:
             self._load_args.setdefault("delimiter", "\t")
         self._dataset: Any = None
+        is_small = sum(shard.size for shard in files) <= _KEPT_FILES and not any(shard.is_remote for shard in files)
+        self._kept: dict[Any, pa.Table] | None = {} if is_small else None
+        self._keeping = threading.Lock()
 
     def open(
         self, shard: int, columns: Sequence[str] | None, batch_size: int, first_row: int = 0
     ) -> tuple[int, Iterator[pa.Table]]:
         """Tables of at most `batch_size` rows, and the row where they begin, which is `first_row` or lies before it.
 
-        `shard` is a number; columns of None are all.
+        `shard` is a number; columns of None are all. The tables of a small corpus are kept: its epochs are short, each
+        of several readers reads all its files, and opening a file costs more than its rows.
         """
+        if self._kept is None or columns is None:
+            return self._open(shard, columns, batch_size, first_row)
+        with self._keeping:
+            if (table := self._kept.get((shard, *columns))) is None and self._kept is not None:
+                try:
+                    table = pa.concat_tables(self._open(shard, columns, batch_size)[1])
+                except Exception:  # Read again as it comes, for the rows before the error.
+                    return self._open(shard, columns, batch_size, first_row)
+                self._kept[shard, *columns] = table
+                if sum(kept.nbytes for kept in self._kept.values()) > _KEPT_BYTES:
+                    self._kept = None
+        assert table is not None
+        return first_row, (table.slice(row, batch_size) for row in range(first_row, table.num_rows, batch_size))
+
+    def _open(
+        self, shard: int, columns: Sequence[str] | None, batch_size: int, first_row: int = 0
+    ) -> tuple[int, Iterator[pa.Table]]:
         if self._builder == "parquet":
             return _read_parquet(self.shards[shard], columns, batch_size, first_row)
         if callable(self._builder):
