@@ -9,13 +9,10 @@ import tempfile
 
 import pytest
 
+from tests import compilation
+
 os.environ["JAX_PLATFORMS"] = "cpu"
-# What XLA optimizes is XLA's business, and costs more than half of what compiling these small networks does. Tests that
-# start a process as a user does leave it on.
-_FLAGS = (
-    "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-    " --xla_cpu_use_fusion_emitters=false --xla_llvm_disable_expensive_passes=true"
-)
+_FLAGS = f"--xla_force_host_platform_device_count=8 {compilation.FAST}"
 os.environ["XLA_FLAGS"] = f"{_FLAGS} {os.environ.get('XLA_FLAGS', '')}"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["HF_HUB_OFFLINE"] = "1"

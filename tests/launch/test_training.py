@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import line
+from tests import compilation, line
 from tests.launch import launching
 
 STEPS = 120
@@ -34,6 +34,7 @@ def _environment(directory):
         port = server.getsockname()[1]
     own = {"VENV": str(Path(sys.executable).parent.parent), "LIMBA_QUICKSTART_DIR": str(directory)}
     own |= {"FAKE_PORT": str(port), "POD_TYPE": "v4-16", "POD_ZONE": "z", "JAX_PLATFORMS": "cpu"}
+    own |= {"XLA_FLAGS": compilation.FAST}  # of one device each
     return launching.environment(directory, **own)
 
 

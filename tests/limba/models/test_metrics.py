@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from limba.models import metrics
+from tests import compilation
 from tests.limba import small
 
 # One task has no row, and two groups overlap.
@@ -23,8 +24,7 @@ def test_losses_by_task_are_those_of_the_tasks_alone(num_microbatches, num_devic
     trainer = small.make_trainer(model, small.partitioner(num_devices), num_microbatches)
     params = trainer.new_state(jax.random.key(0)).params
     # As users compile: the two programs are compared bit by bit below.
-    options = {"xla_cpu_use_fusion_emitters": True, "xla_llvm_disable_expensive_passes": False}
-    step = trainer.partitioner.jit(trainer.gradients, compiler_options=options)
+    step = trainer.partitioner.jit(trainer.gradients, compiler_options=compilation.AS_USERS)
     evaluate = jax.jit(model.eval_fn)
     grads, made = step(params, trainer.partitioner.shard_batch(_batch()), jax.random.key(0))
     scalars = metrics.compute(made, GROUPS)
