@@ -3,6 +3,7 @@
 limba train --gin_file=gin/recipes/quickstart.gin --gin.TRAIN_STEPS=2000
 """
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -328,14 +329,24 @@ def _train_and_close(
         evaluates = loop.evaluation_is_due(run, first_step, resumed, run_eval_before_training)
         if evaluates and loop.evaluate(run, state, first_step, logger.info):
             logger.info("An action ended training before its first step, at step %d.", first_step)
-            return first_step, state
-        return loop.train_loop(run, state, first_step)
-    finally:
-        run.checkpointer.close()
-        if run.evaluation.inference_evaluator is not None:
-            run.evaluation.inference_evaluator.close()
+            result = first_step, state
+        else:
+            result = loop.train_loop(run, state, first_step)
+    except BaseException:
+        with contextlib.suppress(OSError):  # A disk that is full fails again here; the first error says more.
+            _close(run)
+        raise
+    _close(run)
+    return result
+
+
+def _close(run: loop.Run) -> None:
+    with contextlib.ExitStack() as stack:  # all of them, whichever fails
         for writer in run.writers:
-            writer.close()
+            stack.callback(writer.close)
+        if run.evaluation.inference_evaluator is not None:
+            stack.callback(run.evaluation.inference_evaluator.close)
+        stack.callback(run.checkpointer.close)
 
 
 def main(argv: Sequence[str]) -> int:

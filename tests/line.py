@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests import compilation
 from tests import forked as forked_commands
 
 ROOT = Path(__file__).parent.parent
@@ -34,8 +35,9 @@ def write_vocabulary(corpus: Path, file: Path) -> None:
 
 
 def environment(directory: Path, **extra: str) -> dict[str, str]:
-    """What a new shell has: one CPU device, nothing of the tests' own settings but being offline."""
-    env = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "LIMBA_TRACEBACK")}
+    """What a new shell has: one CPU device, nothing of the tests' own settings but being offline and compiling fast."""
+    env = {name: value for name, value in os.environ.items() if name != "LIMBA_TRACEBACK"}
+    env["XLA_FLAGS"] = compilation.FAST
     own = {"LIMBA_QUICKSTART_DIR": str(directory), "LIMBA_LOGS": str(directory / "logs"), "JAX_PLATFORMS": "cpu"}
     return env | own | extra
 

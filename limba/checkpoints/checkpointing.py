@@ -166,7 +166,7 @@ class Checkpointer:
             self._remove_unfinished()
         why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         if not self._remote and disk.is_full(error):
-            why = f"the disk is full ({disk.free_bytes(Path(self.model_dir)) / 1e9:.3g} GB free)"
+            why = f"the disk is full ({disk.free_bytes(Path(self.model_dir)) / 1e6:,.1f} MB free)"
         steps = checkpoint_steps(self.model_dir)
         good = "No checkpoint was saved before."
         if steps:

@@ -380,32 +380,32 @@ def _files_up_to(limit):
 
 
 class _StreamWhileItFillsUp(small.Stream):
-    """From the batch of step 4 on nothing large can be written."""
+    """After the checkpoint of step 2 nothing large can be written."""
 
-    def __init__(self, fill):
+    def __init__(self, fill, model_dir):
         super().__init__()
-        self._fill, self.made = fill, 0
+        self._fill, self._model_dir, self.made = fill, model_dir, 0
 
     def __next__(self):
         self.made += 1
         if self.made == 4:
+            while not checkpointing.checkpoint_steps(self._model_dir):
+                time.sleep(0.01)
             self._fill()
         if self.made > 4:
             time.sleep(0.2)  # The save is in the background.
         return super().__next__()
 
 
-@pytest.mark.parametrize("use_orbax", [True, False])
-def test_a_checkpoint_that_cannot_be_written_ends_the_run(tmp_path, use_orbax, capfd):
+def test_a_checkpoint_that_cannot_be_written_ends_the_run(tmp_path, capfd):
     """With one message that has the checkpoint to go on from, soon, and nothing half-written."""
     save = checkpointing.SaveCheckpointConfig(period=2)
-    with _files_up_to(2000) as fill, pytest.raises(checkpointing.SaveError) as error:
+    with _files_up_to(20_000) as fill, pytest.raises(checkpointing.SaveError) as error:
         _train(
             tmp_path,
             total_steps=40,
-            stream=_StreamWhileItFillsUp(fill),
+            stream=_StreamWhileItFillsUp(fill, tmp_path),
             checkpoint_cfg=checkpointing.CheckpointConfig(save=save),
-            use_orbax=use_orbax,
             train_eval_dataset_cfg=None,
         )
     assert f"{tmp_path}/checkpoint_4 cannot be written: " in str(error.value)
@@ -423,7 +423,7 @@ def test_a_disk_that_is_full_is_called_so(tmp_path, monkeypatch):
 
     monkeypatch.setattr(classic_format, "write", full)
     with pytest.raises(
-        checkpointing.SaveError, match=r"the disk is full \(.* GB free\)\. No checkpoint was saved before"
+        checkpointing.SaveError, match=r"the disk is full \(.* MB free\)\. No checkpoint was saved before"
     ):
         _train(tmp_path, total_steps=2, use_orbax=False)
 

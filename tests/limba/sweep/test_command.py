@@ -16,6 +16,7 @@ import yaml
 
 from limba.sweep import command as sweep
 from limba.sweep import sweep_file, sweep_report, trial_command, trial_folders
+from tests import compilation
 
 ROOT = Path(__file__).parents[3]
 TRIAL = ["${interpreter}", str(Path(__file__).with_name("sweep_trial.py")), "${trial_dir}", "${args_no_hyphens}"]
@@ -398,7 +399,7 @@ def test_the_best_checkpoint_of_real_trainings_is_kept_and_exported(tmp_path, mo
     monkeypatch.setattr(to_hf, "to_hf", functools.partial(to_hf.to_hf, verify=False))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     folder = tmp_path / "sweep"
-    monkeypatch.setenv("XLA_FLAGS", "")  # one device
+    monkeypatch.setenv("XLA_FLAGS", compilation.FAST)  # one device
     assert sweep.main([str(file), "--dir", str(folder)]) == 0
     losses = [json.loads(f.read_text())["value"] for f in sorted(folder.glob("trials/*/trial.json"))]
     assert losses[1] < losses[0] - 0.1

@@ -23,6 +23,7 @@ from limba.machine.preemption import PREEMPTED_EXIT_CODE
 from limba.partitioning import meshes
 from limba.reports import writers
 from limba.workers import heartbeats
+from tests import compilation
 from tests.limba import small
 from tests.limba.workers import worker
 from tests.limba.workers.test_distributed import free_port
@@ -58,7 +59,7 @@ def _launch(forks, model_dir, count, flags=(), devices=1, env=None, of_worker_1=
         variables = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} {compilation.FAST}",
             "LIMBA_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
             "LIMBA_PROCESS_COUNT": str(count),
             "LIMBA_PROCESS_INDEX": str(index),
