@@ -53,7 +53,7 @@ fits() {
 # setup_environment LOCK: installs the packages of LOCK and this repository; returns at once if that is done. With the LOCK
 # "none" it uses the environment at VENV as it is.
 setup_environment() {
-  local lock=$1 stamp kind jax=()
+  local lock=$1 stamp kind drifted jax=()
   if [[ $lock == none ]]; then
     if [[ ! -x $VENV/bin/python ]]; then
       echo "error: LOCK=none uses the environment at VENV as it is, and there is none at $VENV." >&2
@@ -73,6 +73,10 @@ setup_environment() {
     tpu) stamp+=-tpu jax=("jax[tpu]") ;;
     cuda) stamp+=-cuda jax=("jax[cuda12]") ;;
   esac
+  if [[ -f $stamp ]] && ! drifted=$("$VENV/bin/python" "$REPOSITORY/launch/drift.py" "$lock" "$REPOSITORY/tests/requirements.lock"); then
+    echo "== $VENV has other versions than the lock file: $drifted"
+    rm "$stamp"
+  fi
   if [[ ! -f $stamp ]]; then
     echo "== installing into $VENV for $kind (a minute or two)"
     [[ -x $VENV/bin/python ]] || "$PYTHON" -m venv "$VENV"
@@ -80,6 +84,11 @@ setup_environment() {
     # Compiled once, here: else each of many processes that start together would do it, or each start on a machine that
     # does not write bytecode.
     "$VENV/bin/uv" pip install --quiet --compile-bytecode --python "$VENV/bin/python" -r "$lock" ${jax[@]+"${jax[@]}"}
+    # Extras of setup.sh that have drifted: those that are there, in the versions of the tests.
+    if [[ -n ${drifted:-} ]]; then
+      "$VENV/bin/python" "$REPOSITORY/launch/drift.py" --pins "$REPOSITORY/tests/requirements.lock" >"$VENV/.limba-extras"
+      "$VENV/bin/uv" pip install --quiet --compile-bytecode --python "$VENV/bin/python" -r "$VENV/.limba-extras"
+    fi
     "$VENV/bin/uv" pip install --quiet --python "$VENV/bin/python" --no-deps --editable "$REPOSITORY"
     touch "$stamp"
   fi

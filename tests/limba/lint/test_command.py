@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from limba.gin_config import gin_files
+from limba.lint import command
 from tasks import romanian_sentences
 from tests import line, t5x_project
 from tests.convert import vocabularies
@@ -197,3 +198,10 @@ def test_what_cannot_be_made_is_a_finding_and_the_rest_is_looked_at(answers):
 def test_files_without_a_training(answers):
     assert answers["no training"]["code"] == 1
     assert "lint looks at trainings: add gin/runs/pretrain.gin" in answers["no training"]["err"]
+
+
+def test_a_number_of_devices_that_cannot_be(capsys):
+    with pytest.raises(SystemExit) as stop:
+        command.main(["gin/recipes/quickstart.gin", "--num_devices=0"])
+    assert stop.value.code == 2
+    assert "--num_devices is 0; it is a whole number of at least 1" in capsys.readouterr().err
