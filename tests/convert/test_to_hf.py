@@ -39,6 +39,9 @@ def test_command_line_writes_every_file(run, tmp_path, capsys):
     assert __main__.main(["to-hf", str(run), str(tmp_path / "out")]) == 0
     assert names_in(tmp_path / "out") == FILES
     assert names_in(tmp_path) == {"out"}
+    generation = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    # The decoder's start counts: as many new tokens as the run's targets have.
+    assert generation["max_length"] == checkpointing.load_run_info(run)["feature_lengths"]["targets"] + 1
     out = capsys.readouterr().out
     assert "ok    parameters that differ " in out
     assert "ok    logits, B in NumPy " in out
