@@ -10,6 +10,7 @@ worker, `DUMP` is a folder where worker 0 writes the whole state that it saves.
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import flax.linen as nn
@@ -37,6 +38,10 @@ class Rows(small.Stream):
 
     def __next__(self):
         if self.next == self.break_at and self.what != "none":
+            if self.what == "kill":
+                time.sleep(
+                    3
+                )  # The others have heard of its last step: a worker may be silent for longer before its first.
             os.kill(os.getpid(), signal.SIGKILL if self.what == "kill" else signal.SIGTERM)
         return {name: x[self.own] for name, x in super().__next__().items()}
 
