@@ -39,9 +39,8 @@ class Rows(small.Stream):
     def __next__(self):
         if self.next == self.break_at and self.what != "none":
             if self.what == "kill":
-                time.sleep(
-                    3
-                )  # The others have heard of its last step: a worker may be silent for longer before its first.
+                # The others have heard of its last step then: before its first, a worker may be silent for longer.
+                time.sleep(3)
             os.kill(os.getpid(), signal.SIGKILL if self.what == "kill" else signal.SIGTERM)
         return {name: x[self.own] for name, x in super().__next__().items()}
 
