@@ -7,4 +7,4 @@ from limba.machine import library_patches
 # Among them: `datasets` does not import PyTorch.
 library_patches.install()
 # Everything in there needs TensorFlow, which comes with SeqIO.
-library_patches.when_imported("seqio", lambda _: importlib.import_module("tasks.seqio.mirrors"))
+library_patches.when_imported("seqio", lambda _: importlib.import_module("tasks.seqio.registry_copies"))

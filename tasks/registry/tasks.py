@@ -1,6 +1,6 @@
 """Tasks, mixtures and their registries under SeqIO's names, without TensorFlow.
 
-What is registered here is also a SeqIO task or mixture for whoever imports `seqio` (`tasks.seqio.mirrors`).
+What is registered here is also a SeqIO task or mixture for whoever imports `seqio` (`tasks.seqio.registry_copies`).
 """
 
 import dataclasses

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from limba.data import contract
 from tasks.registry.providers import find_provider, tasks_with_split
-from tasks.seqio import mirrors
+from tasks.seqio import registry_copies
 from tasks.seqio.seqio_streams import converter_class
 from tasks.supervised import row_preprocessor
 
@@ -26,7 +26,7 @@ def chunks(
 ) -> Iterator[tuple[tf.data.Dataset, contract.Batch]]:
     """`tasks.predictions.chunks` of a task or feature converter of SeqIO's."""
     row_preprocessor.check_task(task, config.split, config.task_feature_lengths)
-    examples = mirrors.seqio_provider(task).get_dataset(
+    examples = registry_copies.seqio_provider(task).get_dataset(
         sequence_length=config.task_feature_lengths,
         split=config.split,
         shuffle=False,

@@ -15,7 +15,7 @@ from tasks.pipeline.streams import ReadPlan, Stream, derive_seed, group_size
 from tasks.registry import Task, rows
 from tasks.registry.rows import Rows
 from tasks.registry.tasks import get_subtasks
-from tasks.seqio import mirrors, tf_iterators
+from tasks.seqio import registry_copies, tf_iterators
 from tasks.sources.sharded import ShardedSource
 from tasks.supervised import row_preprocessor
 
@@ -167,7 +167,7 @@ class ForeignStream(Stream):
 
     def _examples_of(self, task: Any, plan: ReadPlan) -> tf.data.Dataset:
         number, config = self.tasks.index(task), self.config
-        dataset = mirrors.seqio_provider(task).get_dataset(
+        dataset = registry_copies.seqio_provider(task).get_dataset(
             self._lengths,
             config.split,
             config.use_cached,

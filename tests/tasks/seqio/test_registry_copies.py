@@ -16,7 +16,7 @@ from tasks.pretraining import denoising
 from tasks.registry import Feature, Mixture, MixtureRegistry, Task, TaskRegistry, mixtures, steps
 from tasks.registry import tasks as registered_tasks
 from tasks.registry.rows import DOCUMENT, TOKENS, Tokens
-from tasks.seqio import mirrors
+from tasks.seqio import registry_copies
 from tasks.sources import corpora, sharded
 from tasks.supervised import SupervisedDataset, supervised_tasks
 from tasks.vocabularies import ByteVocabulary, Vocabulary
@@ -204,8 +204,8 @@ def test_a_task_of_seqio_s_of_our_parts_is_ours(task_of_our_steps, seqio_task, o
     assert registered_tasks.as_ours(seqio_task) is seqio_task
     assert registered_tasks.as_ours(our_task) is our_task
     assert registered_tasks.as_ours(seqio.TaskRegistry.get("test_ours")) is our_task
-    assert mirrors.seqio_provider(seqio_task) is seqio_task
-    assert mirrors.seqio_provider(our_task) is seqio.TaskRegistry.get("test_ours")
+    assert registry_copies.seqio_provider(seqio_task) is seqio_task
+    assert registry_copies.seqio_provider(our_task) is seqio.TaskRegistry.get("test_ours")
 
 
 def test_unknown_and_taken_names(our_task, seqio_task):
