@@ -120,19 +120,25 @@ class Tables:
         `shard` is a number; columns of None are all. The tables of a small corpus are kept: its epochs are short, each
         of several readers reads all its files, and opening a file costs more than its rows.
         """
-        if self._kept is None or columns is None:
+        if columns is None or (table := self._keep(shard, columns, batch_size)) is None:
             return self._open(shard, columns, batch_size, first_row)
-        with self._keeping:
-            if (table := self._kept.get((shard, *columns))) is None and self._kept is not None:
-                try:
-                    table = pa.concat_tables(self._open(shard, columns, batch_size)[1])
-                except Exception:  # Read again as it comes, for the rows before the error.
-                    return self._open(shard, columns, batch_size, first_row)
-                self._kept[shard, *columns] = table
-                if sum(kept.nbytes for kept in self._kept.values()) > _KEPT_BYTES:
-                    self._kept = None
-        assert table is not None
         return first_row, (table.slice(row, batch_size) for row in range(first_row, table.num_rows, batch_size))
+
+    def _keep(self, shard: int, columns: Sequence[str], batch_size: int) -> pa.Table | None:
+        """All rows of a shard of a small corpus; None of a large one, or of a shard that cannot be read to its end."""
+        with self._keeping:
+            if self._kept is None:
+                return None
+            if (kept := self._kept.get((shard, *columns))) is not None:
+                return kept
+            try:
+                table = pa.concat_tables(self._open(shard, columns, batch_size)[1])
+            except Exception:  # It is read again as it comes: the rows before the error count, and the error is raised.
+                return None
+            self._kept[shard, *columns] = table
+            if sum(other.nbytes for other in self._kept.values()) > _KEPT_BYTES:
+                self._kept = None
+            return table
 
     def _open(
         self, shard: int, columns: Sequence[str] | None, batch_size: int, first_row: int = 0
