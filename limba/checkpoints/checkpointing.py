@@ -215,9 +215,14 @@ class Checkpointer:
             self._remove_old()
 
     def close(self) -> None:
-        """Finishes the last checkpoint. Waits for no other worker, so that a worker that fails can call it."""
+        """Finishes the last checkpoint. Waits for no other worker, so that a worker that fails can call it.
+
+        Raises:
+          SaveError: if it cannot be written.
+        """
         if self._orbax is not None:
-            self._orbax.close()
+            with self._explaining_failures():
+                self._orbax.close()
         if jax.process_index() == 0:
             self._remove_old()
 
