@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from tqdm import tqdm
 
 from limba import tasks_door
 from limba.checkpoint_files import directories
@@ -61,6 +62,7 @@ def evaluate(
     fallback_init_rng: int | None = None,
     use_orbax: bool = True,
     eval_steps: int | None = None,
+    steps_if_endless: int | None = None,
 ) -> Results:
     """Evaluates one checkpoint or several on every task of a mixture: T5X's `eval_script.evaluate`.
 
@@ -81,6 +83,7 @@ def evaluate(
       fallback_init_rng: seed of what `RestoreCheckpointConfig.fallback_to_scratch` initializes.
       use_orbax: accepted; the format is seen in the checkpoint.
       eval_steps: batches of teacher forcing per task; None takes the whole split.
+      steps_if_endless: `eval_steps` where it is None and the split is not known to end.
 
     Returns:
       Metrics by task, of the last checkpoint.
@@ -108,13 +111,19 @@ def evaluate(
         open_fn = train_eval_get_dataset_fn or tasks_door.get_training_eval_datasets
         batches = _open_batches(open_fn, dataset_cfg, model, partitioner, eval_steps) if with_loss else {}
 
+    limits = {task: _limit(task, x, dataset_cfg.split, eval_steps, steps_if_endless) for task, x in batches.items()}
+
     done_file = directory / f"eval.{dataset_cfg.name}.ckpt"
     eval_step, results = None, {}
     for path in _checkpoints(restore_checkpoint_cfg, done_file):
         step = checkpoint_step(path)
         params, shardings = load_model_params(model, partitioner, restore_checkpoint_cfg, path, fallback_init_rng)
         eval_step = eval_step or evaluation.make_eval_step(model, partitioner, shardings)
-        losses = {task: dict(evaluation.evaluate(eval_step, params, x, eval_steps)) for task, x in batches.items()}
+        losses = {}
+        for task, task_batches in batches.items():
+            limit = limits[task]
+            bar = tqdm(task_batches, f"{task}, step {step}", limit, unit="batch", leave=False, disable=not is_writer)
+            losses[task] = evaluation.evaluate(eval_step, params, bar, limit)
         metrics = evaluator.evaluate(params, step) if evaluator is not None else {}
         del params
         if is_writer:
@@ -155,6 +164,23 @@ def _open_batches(
     layout = partitioner.get_data_layout(dataset_cfg.batch_size)
     opened = get_dataset_fn(dataset_cfg, layout.shard_id, layout.num_shards, eval_steps, model.FEATURE_CONVERTER_CLS)
     return {task: contract.NumpyBatches(x) if hasattr(x, "as_numpy_iterator") else x for task, x in opened.items()}
+
+
+def _limit(task: str, batches: Any, split: str, eval_steps: int | None, steps_if_endless: int | None) -> int | None:
+    """The most batches of a task; None is all of them."""
+    if eval_steps is not None or not getattr(batches, "may_be_endless", False):
+        return eval_steps
+    problem = f"The split {split!r} of task {task!r} is not known to end: its source is a function of its own."
+    if steps_if_endless is None:
+        logger.warning(
+            "%s The evaluation goes on until it does; if it never does, interrupt it and give --eval_steps N.", problem
+        )
+    else:
+        logger.warning(
+            "%s %d batches of it are evaluated, the run's train.eval_steps; --eval_steps N takes others.",
+            *(problem, steps_if_endless),
+        )
+    return steps_if_endless
 
 
 def _checkpoints(config: checkpointing.RestoreCheckpointConfig, done_file: Path) -> list[str]:
@@ -237,6 +263,7 @@ def run_bindings(flags: argparse.Namespace) -> list[str]:
         "MIXTURE_OR_TASK_NAME": flags.task,
         "MIXTURE_OR_TASK_MODULE": flags.module,
         "eval/data.DatasetConfig.split": flags.split,
+        "eval_script.evaluate.eval_steps": flags.eval_steps,
     }
     return [f"{name} = {value!r}" for name, value in values.items() if value is not None]
 
@@ -253,16 +280,21 @@ def main(argv: Sequence[str]) -> int:
     group.add_argument("--module", help="the Python module that registers it")
     group.add_argument("--split", help="validation, unless given")
     group.add_argument("--output_dir", help="RUN/eval, unless given")
+    group.add_argument("--eval_steps", type=int, metavar="N", help="batches of the loss; the whole split, unless given")
     flags = command_line.parse_flags(parser, argv)
-    names = ("checkpoints", "task", "module", "split", "output_dir")
-    of_a_run = [f"--{name}" for name in names if getattr(flags, name)]
+    names = ("checkpoints", "task", "module", "split", "output_dir", "eval_steps")
+    of_a_run = [f"--{name}" for name in names if getattr(flags, name) is not None]
+    if flags.eval_steps is not None and flags.eval_steps < 1:
+        parser.error(f"--eval_steps is {flags.eval_steps}; give a number of batches, or leave it out for all.")
     if not flags.run_dir and (of_a_run or not flags.gin_file):
         parser.error(f"give --run_dir RUN{f' with {of_a_run[0]}' * bool(of_a_run)}, or --gin_file=RUN/config.gin …")
     configured = gin_files.configurable(evaluate, module="limba.eval")
     bindings = run_bindings(flags) if flags.run_dir else []
     run_configuration.parse(flags, "gin/runs/eval_run.gin", bindings)
     gin_files.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"", EVAL_OUTPUT_DIR="\"'runs/my_run/eval'\"")
-    command_line.start(configured, flags)
+    # Validation data that never end are evaluated as the run did it in training.
+    limit = gin_files.value_of("train.eval_steps") if flags.run_dir else None
+    command_line.start(configured, flags, **({} if limit is None else {"steps_if_endless": limit}))
     return 0
 
 

@@ -45,6 +45,15 @@ def needs_seqio(task: Any, feature_converter: Any) -> bool:
     return not ours or not converters.is_known(feature_converter)
 
 
+def may_be_endless(task: Any, config: contract.DatasetConfig) -> bool:
+    """Whether the split of a task is not known to end."""
+    if isinstance(task.source, ShardedSource):
+        return False
+    from tasks.seqio import seqio_streams
+
+    return seqio_streams.may_be_endless(task, config)
+
+
 class Examples:
     """Some examples of a task, with the names of a `tf.data.Dataset` that writing functions use."""
 

@@ -3,6 +3,7 @@
 The commands' flags for gin files are in `limba/gin_config/command_line.py`.
 """
 
+import copy
 import io
 import logging
 import os
@@ -236,6 +237,14 @@ def require_training_bindings() -> None:
 def operative_config() -> str:
     """The bindings that the run used, as a gin file."""
     return gin.operative_config_str()
+
+
+def value_of(name: str) -> Any:
+    """The value that a parameter such as `train.eval_steps` is bound to; None if nothing binds it."""
+    try:
+        return copy.deepcopy(gin.query_parameter(name))  # Gin builds a reference when it is copied.
+    except ValueError:
+        return None
 
 
 def imported_modules() -> list[str]:

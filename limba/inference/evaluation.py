@@ -174,6 +174,15 @@ def _open_evaluator(
         config=config, feature_converter=converter, log_dir=log_dir if kind is not None else None
     )
     if needs_seqio:
+        endless = [
+            x.name for x in predictions.subtasks(config) if x.metric_fns and predictions.may_be_endless(x, config)
+        ]
+        if endless and ours.num_examples is None:
+            logger.warning(
+                "The split %r of %s is not known to end, and all of it is read now. If it never ends, interrupt this "
+                "and give --gin.task_metrics.Evaluator.num_examples=N.",
+                *(config.split, ", ".join(endless)),
+            )
         settings = {"logger_cls": ours.logger_cls, "num_examples": ours.num_examples}
         return _SeqioEvaluator(config, None, converter, log_dir, settings)
     ours.open()

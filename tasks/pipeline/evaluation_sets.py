@@ -21,9 +21,14 @@ def evaluation_sets(stream: Stream, rows: slice) -> contract.EvalBatches:
 
 
 class EvalSet:
-    """The batches of one task, or of the whole mixture (`task` is None): they end, and can be iterated again."""
+    """The batches of one task, or of the whole mixture (`task` is None): they end, and can be iterated again.
+
+    Attributes:
+      may_be_endless: a source of a user's own is not known to end.
+    """
 
     def __init__(self, stream: Stream, task: object, rows: slice):
+        self.may_be_endless = stream.may_be_endless(task)
         self._stream = stream
         self._task = task
         self._rows = rows

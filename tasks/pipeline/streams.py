@@ -103,6 +103,11 @@ class Stream:
         """Whether the documents of a task are read by their numbers."""
         return isinstance(task.source, ShardedSource)
 
+    def may_be_endless(self, task: Any = None) -> bool:
+        """Whether the split of a task (None: of any) is not known to end."""
+        del task  # Sources of ours make one pass.
+        return False
+
     def default_num_readers(self, process_count: int) -> int:
         """As many as read in parallel without reading anything twice; at least one per host."""
         del process_count

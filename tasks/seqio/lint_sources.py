@@ -5,18 +5,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import seqio
 import tensorflow as tf
 
 from limba.data import contract
 from limba.data.lint_findings import Finding, refused, unreadable
-from tasks.seqio.seqio_streams import check_cached, num_shards, reads_cache, reads_documents
+from tasks.seqio.seqio_streams import check_cached, may_be_endless, num_shards, reads_cache, reads_documents
 
 # How much of a split is read to see whether it ends: documents, and seconds.
 _MAX_DOCUMENTS, _MAX_SECONDS = 20_000, 15.0
 # Documents that have to repeat, one after the other, for a stream to have begun again.
 _REPEATED = 3
-_KNOWN_TO_END = (seqio.TfdsDataSource, seqio.FileDataSource)
 
 __all__ = ["check", "reads_documents"]
 
@@ -32,7 +30,7 @@ def check(task: Any, config: contract.DatasetConfig, role: str, steps: int | Non
     if role == "train":
         yield from _check_shards(task, config)
         yield from _check_generator(task, config)
-    elif not isinstance(task.source, _KNOWN_TO_END):
+    elif may_be_endless(task, config):
         yield from _check_end(task, config, role, steps)
 
 

@@ -46,6 +46,13 @@ def reads_cache(task: Any, config: contract.DatasetConfig) -> bool:
     return config.use_cached and task.supports_caching
 
 
+def may_be_endless(task: Any, config: contract.DatasetConfig) -> bool:
+    """Whether a task's source is a user's own, and no library's of which it is known that it ends."""
+    if reads_documents(task, config) or reads_cache(task, config):
+        return False
+    return not isinstance(task.source, seqio.TfdsDataSource | seqio.FileDataSource)
+
+
 def converter_class(feature_converter: Any) -> type[seqio.FeatureConverter]:
     """SeqIO's feature converter of a name; a class is itself.
 
@@ -132,6 +139,9 @@ class ForeignStream(Stream):
 
     def reads_chunks(self, task: Any) -> bool:
         return reads_documents(task, self.config)
+
+    def may_be_endless(self, task: Any = None) -> bool:
+        return any(may_be_endless(x, self.config) for x in (self.tasks if task is None else [task]))
 
     def default_num_readers(self, process_count: int) -> int:
         readers = contract.default_num_readers(self.config.batch_size)

@@ -73,13 +73,13 @@ def _mean_aux(targets, predictions, aux_values):
     return {"mean_aux": float(np.mean(aux_values["scores"]))}
 
 
-def register_task(name: str = "inference_letters") -> str:
+def register_task(name: str = "inference_letters", examples=_examples) -> str:
     """23 examples `aaa00`, `bbb01` …, with targets `aaa`, `bbb` … and a metric of each kind."""
     if name not in seqio.TaskRegistry.names():
         feature = seqio.Feature(vocabulary=VOCABULARY, add_eos=True)
         seqio.TaskRegistry.add(
             name,
-            source=seqio.FunctionDataSource(_examples, splits=("validation",), num_input_examples={"validation": 23}),
+            source=seqio.FunctionDataSource(examples, splits=("validation",), num_input_examples={"validation": 23}),
             preprocessors=[seqio.preprocessors.tokenize, seqio.preprocessors.append_eos_after_trim],
             output_features={"inputs": feature, "targets": feature},
             metric_fns=[_first_letters_equal, _mean_score, _mean_aux],

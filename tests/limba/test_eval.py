@@ -104,6 +104,24 @@ def test_teacher_forcing(run_dir, tmp_path, with_predictions):
     assert scalars[10, "nats_per_target_token"] == pytest.approx(2.0)
 
 
+def test_a_split_that_never_ends(run_dir, tmp_path, caplog):
+    """As many batches as training took of it; the bar shows them."""
+    name = "letters_for_ever"
+
+    def for_ever(split, shuffle_files=False, seed=None):
+        return inferring.tf.data.Dataset.from_tensor_slices({"inputs": ["aaa"], "targets": ["aaa"]}).repeat()
+
+    inferring.register_task(name, for_ever)
+    measured = _evaluate(run_dir, tmp_path, None, task=name, steps_if_endless=3)[name]
+    assert measured["num_target_tokens"] == 3 * 8 * 4
+    assert "'letters_for_ever' is not known to end" in caplog.text and "3 batches of it are evaluated" in caplog.text
+    assert _evaluate(run_dir, tmp_path, None, task=name, eval_steps=1)[name]["num_target_tokens"] == 8 * 4
+    # One that ends is evaluated whole.
+    caplog.clear()
+    assert _evaluate(run_dir, tmp_path, None)[TASK]["num_target_tokens"] == 23 * 4
+    assert "goes on until it does; if it never does, interrupt it and give --eval_steps N" in caplog.text
+
+
 def test_nothing_to_evaluate(run_dir, tmp_path):
     evaluator_cls = inferring.seqio.Evaluator
     with pytest.raises(ValueError, match="has metric_fns and a split 'test'"):
@@ -116,19 +134,27 @@ def test_nothing_to_evaluate(run_dir, tmp_path):
 
 def test_flags_of_a_run(run_dir):
     parse = argparse.Namespace
-    flags = {"run_dir": str(run_dir), "task": None, "module": None, "split": None, "output_dir": None}
+    flags = {
+        "run_dir": str(run_dir),
+        "task": None,
+        "module": None,
+        "split": None,
+        "output_dir": None,
+        "eval_steps": None,
+    }
     assert eval.run_bindings(parse(**flags, checkpoints="3")) == [
         f"CHECKPOINT_PATH = ['{run_dir}/checkpoint_3']",
         "eval/checkpoints.RestoreCheckpointConfig.mode = 'latest'",
         f"EVAL_OUTPUT_DIR = '{run_dir}/eval'",
     ]
-    flags |= {"run_dir": f"{run_dir}/checkpoint_10", "task": "t", "module": "m", "split": "test"}
+    flags |= {"run_dir": f"{run_dir}/checkpoint_10", "task": "t", "module": "m", "split": "test", "eval_steps": 5}
     assert eval.run_bindings(parse(**flags, checkpoints="all"))[1:] == [
         "eval/checkpoints.RestoreCheckpointConfig.mode = 'all'",
         f"EVAL_OUTPUT_DIR = '{run_dir}/eval'",
         "MIXTURE_OR_TASK_NAME = 't'",
         "MIXTURE_OR_TASK_MODULE = 'm'",
         "eval/data.DatasetConfig.split = 'test'",
+        "eval_script.evaluate.eval_steps = 5",
     ]
     with pytest.raises(ValueError, match="--checkpoints is 'best'; give latest, all, or steps"):
         eval.run_bindings(parse(**flags, checkpoints="best"))

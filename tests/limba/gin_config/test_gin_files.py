@@ -36,6 +36,8 @@ def test_files_then_bindings(gin_file):
     gin_files.parse_gin_flags([gin_file(SMALL)], bindings)
     config = gin.get_configurable(t5.T5Config)()
     assert (config.emb_dim, config.num_heads, config.vocab_size) == (16, 2, 128)
+    assert gin_files.value_of("network.T5Config.emb_dim") == 16
+    assert gin_files.value_of("network.T5Config.head_dim") is None and gin_files.value_of("train.eval_steps") is None
 
 
 def test_later_files_override_earlier_ones(gin_file):
