@@ -119,6 +119,9 @@ elif [[ -f pod.env ]]; then
 fi
 POD_NAME=${POD_NAME:-limba} POD_TYPE=${POD_TYPE:-v4-8} POD_DIR=${POD_DIR:-limba} POD_HOSTS=${POD_HOSTS:-}
 POD_COORDINATOR=${POD_COORDINATOR:-} POD_POLL_SECONDS=${POD_POLL_SECONDS:-20} DRY_RUN=${DRY_RUN:-}
+POD_DIR=${POD_DIR#\~/} # The worker's shell gets it quoted, and does not expand it.
+[[ $POD_NAME =~ ^[a-z][a-z0-9-]*$ ]] ||
+  fail "--name (POD_NAME) is '$POD_NAME'; a pod's name has lower-case letters, digits and dashes, and begins with a letter."
 where=()
 [[ -z ${POD_ZONE:-} ]] || where+=(--zone="$POD_ZONE")
 [[ -z ${POD_PROJECT:-} ]] || where+=(--project="$POD_PROJECT")
@@ -229,13 +232,14 @@ quietly() { # INDEX FUNCTION …
 }
 
 deploy_to() {
-  copy_to "$1" "$scratch/bundle" limba-deploy.bundle && on_worker "$1" "mkdir -p $POD_DIR && cd $POD_DIR && git init --quiet . &&
+  copy_to "$1" "$scratch/bundle" limba-deploy.bundle && on_worker "$1" "dir=$(quote "$POD_DIR")
+mkdir -p -- \"\$dir\" && cd -- \"\$dir\" && git init --quiet . &&
 if [ -f launch/worker.sh ] && bash launch/worker.sh --status 2>/dev/null | grep -q process=running; then
   echo 'error: training runs here from these files; \`pod.sh stop\` first.'; exit 1
 fi
 changes=\$(git status --porcelain --untracked-files=no)
 if [ -n \"\$changes\" ]; then
-  echo \"error: $POD_DIR has changes of its own: \$changes; undo them with: cd $POD_DIR && git checkout .\"; exit 1
+  echo \"error: \$dir has changes of its own: \$changes; undo them with: cd \$dir && git checkout .\"; exit 1
 fi
 git fetch --quiet \$HOME/limba-deploy.bundle refs/limba/deployed &&
 git -c advice.detachedHead=false checkout --quiet --detach $2 && git log -1 --format='now at %h %s'"
@@ -248,15 +252,26 @@ setup() {
   deploy "${1:-}"
   if [[ -n ${POD_WORKER_ENV:-} ]]; then
     [[ -f $POD_WORKER_ENV ]] || fail "--worker-env $POD_WORKER_ENV is not there."
-    each quietly copy_to "$POD_WORKER_ENV" "$POD_DIR/.limba-env"
-    each quietly in_repository 'chmod 600 .limba-env'
+    each quietly send_secrets "$POD_WORKER_ENV"
   fi
   each quietly in_repository 'bash launch/worker.sh --setup'
 }
 
+# send_secrets INDEX FILE: at no moment can others on the worker read the file. scp may choose its mode, so it arrives in a
+# folder that is closed to others.
+send_secrets() {
+  local file=$2
+  [[ $file == /* ]] || file=./$file # Else scp takes a colon in it for the end of a host's name.
+  on_worker "$1" 'umask 077 && mkdir -p .limba-private && chmod 700 .limba-private' &&
+    copy_to "$1" "$file" .limba-private/worker-env &&
+    in_repository "$1" "chmod 600 ~/.limba-private/worker-env && mv -f ~/.limba-private/worker-env .limba-env"
+}
+
 run() {
   [[ $# -ge 1 ]] || fail "run what? A gin file of the repository, or the name of a recipe."
-  if ! each quietly in_repository "bash launch/worker.sh --detach$(printf ' %q' "$@")"; then
+  local word words=
+  for word in "$@"; do words+=" $(quote "$word")"; done
+  if ! each quietly in_repository "bash launch/worker.sh --detach$words"; then
     echo "The others wait for it and end with an error; \`pod.sh stop\` ends them at once." >&2
     return 1
   fi
@@ -292,11 +307,11 @@ status() {
   return "$code"
 }
 
-logs() { each quietly in_repository "bash launch/worker.sh --logs ${1:-100}" | sort -s -k 2,2; }
+logs() { each quietly in_repository "bash launch/worker.sh --logs $(quote "${1:-100}")" | sort -s -k 2,2; }
 
 attach() { each in_repository 'bash launch/worker.sh --attach'; }
 
-stop() { each quietly in_repository "bash launch/worker.sh --stop ${1:-600}"; }
+stop() { each quietly in_repository "bash launch/worker.sh --stop $(quote "${1:-600}")"; }
 
 case $verb in
   create | delete | state) ;;

@@ -4,6 +4,12 @@
 # Reads POD_NAME, POD_TYPE, POD_HOSTS, POD_DIR, POD_COORDINATOR, DRY_RUN, the verb and `where`, gcloud's zone and project.
 # Also runs in bash 3.2, which macOS has.
 
+# quote TEXT: TEXT as one word for a shell. Not `printf %q`: its $'…' is Bash's, and a worker's login shell may be another.
+quote() {
+  local end_and_begin="'\\''"
+  printf "'%s'" "${1//\'/$end_and_begin}"
+}
+
 # Runs a command, or with --dry-run prints it.
 call() {
   local word line=
@@ -12,7 +18,7 @@ call() {
     return
   fi
   for word in "$@"; do
-    [[ $word =~ ^[A-Za-z0-9_./:=@,-]+$ ]] || word="'${word//\'/\'\\\'\'}'"
+    [[ $word =~ ^[A-Za-z0-9_./:=@,-]+$ ]] || word=$(quote "$word")
     line+="$word "
   done
   echo "${line% }"
@@ -70,6 +76,11 @@ find_workers() {
     fi
     count=${#hosts[@]}
     ((count)) || fail "--hosts $POD_HOSTS names no host."
+    for host in "${hosts[@]}"; do
+      # ssh would read the dash as an option, and -oProxyCommand=… runs a command on this machine.
+      [[ -n $host && $host != -* && $host != *@-* ]] || fail "--hosts $POD_HOSTS has the host '$host'; a host is NAME or" \
+        "USER@NAME, and does not begin with a dash."
+    done
     [[ -n $POD_COORDINATOR ]] || POD_COORDINATOR=${hosts[0]##*@}:8476
   elif [[ -n $DRY_RUN ]]; then
     count=$(machines_of "$POD_TYPE")
@@ -89,16 +100,17 @@ find_workers() {
 # on_worker INDEX COMMAND: runs a line of shell in the home directory.
 on_worker() {
   if [[ -n $POD_HOSTS ]]; then
-    call ssh -o BatchMode=yes -o ConnectTimeout=15 "${hosts[$1]}" "$2"
+    call ssh -o BatchMode=yes -o ConnectTimeout=15 -- "${hosts[$1]}" "$2"
   else
     call gcloud compute tpus tpu-vm ssh "$POD_NAME" ${where[@]+"${where[@]}"} --quiet --worker="$1" --command="$2"
   fi
 }
 
-# copy_to INDEX FILE TARGET: TARGET is relative to the home directory.
+# copy_to INDEX FILE TARGET: TARGET is relative to the home directory, and a plain name: some versions of scp give it to the
+# remote shell, others do not.
 copy_to() {
   if [[ -n $POD_HOSTS ]]; then
-    call scp -q -o BatchMode=yes -o ConnectTimeout=15 "$2" "${hosts[$1]}:$3"
+    call scp -q -o BatchMode=yes -o ConnectTimeout=15 -- "$2" "${hosts[$1]}:$3"
   else
     call gcloud compute tpus tpu-vm scp "$2" "$POD_NAME:$3" ${where[@]+"${where[@]}"} --quiet --worker="$1"
   fi
@@ -108,8 +120,8 @@ copy_to() {
 in_repository() {
   local place=
   [[ -z $POD_HOSTS ]] ||
-    place="export LIMBA_COORDINATOR_ADDRESS=$POD_COORDINATOR LIMBA_PROCESS_COUNT=$count LIMBA_PROCESS_INDEX=$1; "
-  on_worker "$1" "${place}cd $POD_DIR && $2"
+    place="export LIMBA_COORDINATOR_ADDRESS=$(quote "$POD_COORDINATOR") LIMBA_PROCESS_COUNT=$count LIMBA_PROCESS_INDEX=$1; "
+  on_worker "$1" "${place}cd -- $(quote "$POD_DIR") && $2"
 }
 
 # each FUNCTION …: calls FUNCTION INDEX … for all workers at once; output lines begin with [INDEX]. Names failed workers.

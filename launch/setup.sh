@@ -32,7 +32,7 @@ if (($#)); then
   done
   echo "== installing $extras"
   "$VENV/bin/uv" pip install --quiet --compile-bytecode --python "$VENV/bin/python" \
-    --constraints "$REPOSITORY/tests/requirements.lock" --editable "$REPOSITORY[$extras]"
+    --constraints "$REPOSITORY/tests/requirements.lock" --editable "${REPOSITORY}[$extras]"
 fi
 echo "Limba is in $VENV. Type this once in each shell:"
 echo "  source $VENV/bin/activate"

@@ -48,6 +48,12 @@ fail() {
   exit 2
 }
 
+# whole_number OPTION VALUE: prints VALUE in decimals. 09 would be a wrong octal number in Bash's arithmetic.
+whole_number() {
+  [[ $2 =~ ^[0-9]{1,9}$ ]] || fail "$1 takes a whole number, not '$2'."
+  echo $((10#$2))
+}
+
 if [[ -f $REPOSITORY/.limba-env ]]; then
   set -a
   # shellcheck source=/dev/null
@@ -211,8 +217,9 @@ case ${1:-} in
     exit 0
     ;;
   --logs)
+    lines=$(whole_number --logs "${2:-100}")
     find_workers
-    for worker in "${workers[@]}"; do tail -n "${2:-100}" "$worker.log"; done
+    for worker in "${workers[@]}"; do tail -n "$lines" "$worker.log"; done
     exit 0
     ;;
   --attach)
@@ -220,8 +227,9 @@ case ${1:-} in
     exec tail -n 20 -F "${workers[@]/%/.log}"
     ;;
   --stop)
+    seconds=$(whole_number --stop "${2:-600}")
     find_workers
-    stop TERM "${2:-600}"
+    stop TERM "$seconds"
     exit
     ;;
   --kill)
@@ -294,7 +302,7 @@ if [[ -n $detach ]]; then
 fi
 
 # The first signal lets the worker save a checkpoint; the next Ctrl-C interrupts it.
-# shellcheck disable=SC2317 # Traps call it.
+# shellcheck disable=SC2317,SC2329 # Traps call it.
 pass_on() {
   local pid tries=0
   touch "$worker.stopped"

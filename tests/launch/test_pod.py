@@ -56,6 +56,8 @@ def test_the_verbs_in_order(pod, place):
     for _ in range(2):  # any number of times
         ready = pod("setup", *TYPE, "--worker-env", str(secret))
         assert ready.returncode == 0, ready.stdout + ready.stderr
+    # A copy that others could read for a moment would arrive in a folder that is open to them.
+    assert ready.calls.count("arrived .limba-private/worker-env 700\n") == 2
     home = directory / "cloud/limba/worker-1/limba"
     assert (home / ".limba-env").read_text() == "HF_TOKEN=abc\n" and (home / ".limba-env").stat().st_mode % 512 == 0o600
 
@@ -160,6 +162,36 @@ def test_hosts(pod, place):
     assert "1       none: ssh: connect to host gamma port 22: No route to host" in missing.stdout
 
 
+HOSTILE = "a 'b' \"c\" $(touch touched) `touch touched`; touch touched\ntouch touched"
+
+
+def test_the_worker_s_shell_gets_text_and_runs_none_of_it(pod, place):
+    home = place[0] / "cloud/hostile"
+    home.mkdir()
+    at = ("--hosts", "hostile", "--dir", HOSTILE, "--coordinator", "127.0.0.1:9")
+    deployed = pod("deploy", *at, "HEAD")
+    assert deployed.returncode == 0, deployed.stdout + deployed.stderr
+    assert (home / HOSTILE / "launch/worker.sh").is_file()
+    run = pod("run", *at, "quickstart", "--gin.TRAIN_STEPS=2", f"--gin.NAME={HOSTILE}")
+    assert run.returncode == 0, run.stdout + run.stderr
+    launching.wait_for(lambda: "exit:0" in pod("status", *at).stdout, "end")
+    for verb in ("logs", "stop"):
+        refused = pod(verb, *at, HOSTILE)
+        assert refused.returncode == 1
+        assert f"--{verb} takes a whole number, not 'a 'b' \"c\" $(touch touched) `" in refused.stdout
+    assert len(pod("logs", *at, "08").stdout.splitlines()) in range(2, 9)
+    assert not list(home.rglob("touched"))
+
+
+@pytest.mark.parametrize("host", ["-oProxyCommand=touch touched", "alpha,-F/dev/null", "root@-oProxyCommand=x", "a,,b"])
+def test_a_host_is_no_option_of_ssh(pod, host):
+    refused = pod("exec", "--hosts", host, "true")
+    assert refused.returncode == 2 and "is NAME or USER@NAME, and does not begin with a dash" in refused.stderr
+    assert refused.calls == ""
+    printed = pod("exec", "--dry-run", "--hosts", "alpha", "true").stdout
+    assert printed == "ssh -o BatchMode=yes -o ConnectTimeout=15 -- alpha true\n"
+
+
 def test_dry_run_prints_and_runs_nothing(pod, place):
     printed = pod("create", "--dry-run", "--type", "v4-32", "--subnetwork", "tpusubnet")
     assert printed.stdout == (
@@ -175,7 +207,9 @@ def test_dry_run_prints_and_runs_nothing(pod, place):
         text=True,
     ).stdout.splitlines()
     assert words[-2] == "--worker=3"
-    assert words[-1].startswith("--command=cd limba && bash launch/worker.sh --detach quickstart --gin.MODEL_DIR=")
+    assert words[-1].startswith(
+        "--command=cd -- 'limba' && bash launch/worker.sh --detach 'quickstart' '--gin.MODEL_DIR="
+    )
     for verb in ("setup", "deploy", "status", "logs", "attach", "stop", "delete"):
         result = pod(verb, "--dry-run")
         assert result.returncode == 0 and "gcloud compute tpus tpu-vm " in result.stdout, verb
@@ -218,6 +252,7 @@ def test_configuration_by_file_environment_and_flag(pod, place, tmp_path):
         (("create", "--type"), "--type lacks its value"),
         (("create", "--dry-run", "--type", "v9-8"), "v9-8 is no accelerator type that is known here"),
         (("run", "--dry-run"), "run what?"),
+        (("state", "--name", "--zone=x"), "--name (POD_NAME) is '--zone=x'"),
     ],
 )
 def test_wrong_calls_are_named(pod, arguments, words):
