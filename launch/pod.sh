@@ -6,7 +6,7 @@ REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 help() {
   cat <<'HELP'
-usage: bash launch/pod.sh VERB [options] [arguments of the verb]
+usage: bash launch/pod.sh [options] VERB [options] [arguments of the verb]
 
   create [-- gcloud flags]   rent the pod
   setup [COMMIT]             deploy, and install on all workers; can be repeated
@@ -46,7 +46,7 @@ Options, also as variables of the environment or of pod.env. The command line wi
   --dir DIR            POD_DIR          the repository on the workers, relative to the home directory (limba)
   --worker-env FILE    POD_WORKER_ENV   NAME=VALUE lines for the workers, such as HF_TOKEN=… or RO_CORPUS=…; setup copies it
   --config FILE        POD_CONFIG       the file with these variables (pod.env, if it exists)
-  --dry-run            DRY_RUN=1        print the commands and run nothing
+  --dry-run            DRY_RUN=1        print the commands, one a line, to paste into a shell; run none
 
 Exit codes: 0 done, 1 a worker or gcloud failed (it is named), 2 wrong usage.
 launch/supervise.sh --pod restarts a run until its end. docs/pods.md describes all steps.
@@ -70,29 +70,14 @@ read_config() {
   done <"$1"
 }
 
-case ${1:-} in
-  -h | --help)
-    help
-    exit 0
-    ;;
-  create | setup | deploy | run | status | logs | attach | stop | kill | exec | state | delete) verb=$1 ;;
-  "")
-    help >&2
-    exit 2
-    ;;
-  *) fail "$1 is no verb; the verbs are create, setup, deploy, run, status, logs, attach, stop, kill, exec, state and delete." ;;
-esac
-shift
-
-plain=
-while [[ ${1:-} == -* ]]; do
+verb='' plain=''
+while (($#)); do
   case $1 in
     --name | --zone | --project | --type | --version | --subnetwork | --hosts | --coordinator | --dir | --worker-env | --config)
       [[ $# -ge 2 ]] || fail "$1 lacks its value."
       name=$(tr a-z- A-Z_ <<<"${1#--}")
       printf -v "POD_$name" '%s' "$2"
-      shift 2
-      continue
+      shift
       ;;
     --spot) POD_SPOT=1 ;;
     --queued) POD_QUEUED=1 ;;
@@ -106,10 +91,28 @@ while [[ ${1:-} == -* ]]; do
       shift
       break
       ;;
-    *) fail "$1 is no option of pod.sh; options of limba train come after the recipe. See --help." ;;
+    -*) fail "$1 is no option of pod.sh; options of limba train come after the recipe. See --help." ;;
+    *)
+      [[ -z $verb ]] || break
+      case $1 in
+        create | setup | deploy | run | status | logs | attach | stop | kill | exec | state | delete) verb=$1 ;;
+        *) fail "$1 is no verb; the verbs are create, setup, deploy, run, status, logs, attach, stop, kill, exec, state and" \
+          "delete." ;;
+      esac
+      ;;
   esac
   shift
 done
+case $verb in
+  "")
+    help >&2
+    exit 2
+    ;;
+  create | run | exec) ;;
+  # Else `stop 60 --dry-run` would really stop.
+  setup | deploy | logs | stop) (($# <= 1)) || fail "$verb takes one argument; '$2' is a second. Options come before it." ;;
+  *) (($# == 0)) || fail "$verb takes no argument, and here is '$1'." ;;
+esac
 
 if [[ -n ${POD_CONFIG:-} ]]; then
   [[ -f $POD_CONFIG ]] || fail "--config $POD_CONFIG is not there."
@@ -130,8 +133,12 @@ where=()
 source "$REPOSITORY/launch/pod_workers.sh"
 [[ -n $POD_HOSTS || -n $DRY_RUN ]] || command -v gcloud >/dev/null ||
   fail "gcloud is not installed here: https://cloud.google.com/sdk/docs/install. For machines without it give --hosts."
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+if [[ -n $DRY_RUN ]]; then
+  scratch=${TMPDIR:-/tmp} # The printed commands use it later.
+else
+  scratch=$(mktemp -d)
+  trap 'rm -rf "$scratch"' EXIT
+fi
 
 # -------------------------------------------------------- verbs --------------------------------------------------------
 
@@ -203,6 +210,8 @@ state() {
   local answer
   if [[ -n $POD_HOSTS ]]; then
     echo READY
+  elif [[ -n $DRY_RUN ]]; then
+    describe_pod
   else
     answer=$(describe_pod)
     echo "${answer%%[[:space:]]*}"
@@ -218,21 +227,20 @@ deploy() {
     fail "$REPOSITORY has changes that are not committed, and the workers get commits only. Commit them, or name the" \
       "commit to deploy:"$'\n'"$(head -n 10 <<<"$changes")"
   fi
-  if [[ -z $DRY_RUN ]]; then
-    git -C "$REPOSITORY" update-ref refs/limba/deployed "$commit" # A bundle needs a ref; it takes no bare commits.
-    git -C "$REPOSITORY" bundle create --quiet "$scratch/bundle" refs/limba/deployed
-  fi
-  echo "== commit ${commit:0:10}"
+  call git -C "$REPOSITORY" update-ref refs/limba/deployed "$commit" # A bundle needs a ref; it takes no bare commits.
+  call git -C "$REPOSITORY" bundle create --quiet "$scratch/limba-deploy.bundle" refs/limba/deployed
+  [[ -n $DRY_RUN ]] || echo "== commit ${commit:0:10}"
   each quietly deploy_to "$commit"
 }
 
 # Shows gcloud's and ssh's messages about connections only after a failure.
 quietly() { # INDEX FUNCTION …
+  [[ -z $DRY_RUN ]] || { "$2" "$1" "${@:3}" && return; }
   "$2" "$1" "${@:3}" 2>"$scratch/errors.$1" || { cat "$scratch/errors.$1" && false; }
 }
 
 deploy_to() {
-  copy_to "$1" "$scratch/bundle" limba-deploy.bundle && on_worker "$1" "dir=$(quote "$POD_DIR")
+  copy_to "$1" "$scratch/limba-deploy.bundle" limba-deploy.bundle && on_worker "$1" "dir=$(quote "$POD_DIR")
 mkdir -p -- \"\$dir\" && cd -- \"\$dir\" && git init --quiet . &&
 if [ -f launch/worker.sh ] && bash launch/worker.sh --status 2>/dev/null | grep -q process=running; then
   echo 'error: training runs here from these files; \`pod.sh stop\` first.'; exit 1
@@ -307,7 +315,11 @@ status() {
   return "$code"
 }
 
-logs() { each quietly in_repository "bash launch/worker.sh --logs $(quote "${1:-100}")" | sort -s -k 2,2; }
+logs() {
+  local by_time=(sort -s -k "2,2")
+  [[ -z $DRY_RUN ]] || by_time=(cat)
+  each quietly in_repository "bash launch/worker.sh --logs $(quote "${1:-100}")" | "${by_time[@]}"
+}
 
 attach() { each in_repository 'bash launch/worker.sh --attach'; }
 

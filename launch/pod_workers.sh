@@ -7,10 +7,14 @@
 # quote TEXT: TEXT as one word for a shell. Not `printf %q`: its $'…' is Bash's, and a worker's login shell may be another.
 quote() {
   local end_and_begin="'\\''"
-  printf "'%s'" "${1//\'/$end_and_begin}"
+  if [[ $1 =~ ^[A-Za-z0-9_./:=@,-]+$ ]]; then
+    printf %s "$1"
+  else
+    printf "'%s'" "${1//\'/$end_and_begin}"
+  fi
 }
 
-# Runs a command, or with --dry-run prints it.
+# Runs a command, or with --dry-run prints it as one line.
 call() {
   local word line=
   if [[ -z $DRY_RUN ]]; then
@@ -18,8 +22,11 @@ call() {
     return
   fi
   for word in "$@"; do
-    [[ $word =~ ^[A-Za-z0-9_./:=@,-]+$ ]] || word=$(quote "$word")
-    line+="$word "
+    if [[ $word == *$'\n'* ]]; then
+      line+="$(printf %q "$word") "
+    else
+      line+="$(quote "$word") "
+    fi
   done
   echo "${line% }"
 }
@@ -51,7 +58,7 @@ machines_of() {
 # Prints gcloud's state (READY, CREATING, PREEMPTED …) or ABSENT, then the addresses of the machines.
 describe_pod() {
   local answer
-  if answer=$(gcloud compute tpus tpu-vm describe "$POD_NAME" ${where[@]+"${where[@]}"} \
+  if answer=$(call gcloud compute tpus tpu-vm describe "$POD_NAME" ${where[@]+"${where[@]}"} \
     --format='value(state,networkEndpoints[].ipAddress)' 2>&1); then
     echo "$answer"
   elif [[ $answer == *NOT_FOUND* ]]; then

@@ -207,13 +207,35 @@ def test_dry_run_prints_and_runs_nothing(pod, place):
         text=True,
     ).stdout.splitlines()
     assert words[-2] == "--worker=3"
-    assert words[-1].startswith(
-        "--command=cd -- 'limba' && bash launch/worker.sh --detach 'quickstart' '--gin.MODEL_DIR="
-    )
-    for verb in ("setup", "deploy", "status", "logs", "attach", "stop", "delete"):
-        result = pod(verb, "--dry-run")
-        assert result.returncode == 0 and "gcloud compute tpus tpu-vm " in result.stdout, verb
-        assert result.calls == ""
+    assert words[-1].startswith("--command=cd -- limba && bash launch/worker.sh --detach quickstart '--gin.MODEL_DIR=")
+
+
+def test_a_dry_run_of_every_verb_can_be_pasted(pod, place, tmp_path):
+    """One command a line, with the option before the verb; the lines do what the verb does."""
+    env = {"TMPDIR": str(tmp_path)}
+    verbs = {"create": 1, "setup": 17, "deploy": 6, "run": 2, "status": 2, "logs": 2, "attach": 2, "stop": 2}
+    verbs |= {"kill": 2, "exec": 2, "state": 1, "delete": 1}
+    assert set(verbs) == set(re.findall(r"^  ([a-z]+) ", pod("--help").stdout.partition("In order")[0], re.M))
+    for verb, lines in verbs.items():
+        flags = ("--worker-env", "README.md") if verb == "setup" else ()
+        result = pod("--dry-run", *TYPE, *flags, verb, *{"run": ["q"], "exec": ["df -h"]}.get(verb, []), **env)
+        assert result.returncode == 0 and result.calls == "", verb
+        assert len(result.stdout.splitlines()) == lines, result.stdout
+        assert all(line.startswith(("gcloud compute tpus tpu-vm ", "git -C ")) for line in result.stdout.splitlines())
+    assert not list(tmp_path.iterdir())
+
+    pod("create", *TYPE, "--name", "pasted")
+    printed = pod("deploy", *TYPE, "--name", "pasted", "--dry-run", "HEAD", **env).stdout
+    environment = launching.environment(place[0])
+    done = subprocess.run(["bash", "-ec", printed], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout.count("now at ") == 2, done.stderr
+    assert (place[0] / "cloud/pasted/worker-1/limba/launch/worker.sh").is_file()
+
+
+def test_an_option_after_the_arguments_is_refused_and_not_left_out(pod):
+    for verb, words in (("stop", "stop takes one argument; '--dry-run' is a second"), ("kill", "here is 'now'")):
+        refused = pod(verb, *{"stop": ["60", "--dry-run"], "kill": ["now"]}[verb])
+        assert refused.returncode == 2 and words in refused.stderr and refused.calls == ""
 
 
 @pytest.mark.parametrize(
