@@ -40,6 +40,7 @@ Options, also as variables of the environment or of pod.env. The command line wi
   --subnetwork NAME    POD_SUBNETWORK
   --spot               POD_SPOT=1       cheaper; Google may take it away at any time
   --queued             POD_QUEUED=1     use a queued resource and wait for it; delete needs it too
+  --slices N           POD_SLICES       several slices of this type as one pod, by a queued resource; all verbs need it (1)
   --hosts A,B,C        POD_HOSTS        hosts to reach by ssh instead of a pod, or a file with one per line; the first is
                                         process 0. create and delete do not work with hosts.
   --coordinator H:P    POD_COORDINATOR  for hosts: where process 0 listens (the first host, port 8476)
@@ -73,7 +74,8 @@ read_config() {
 verb='' plain=''
 while (($#)); do
   case $1 in
-    --name | --zone | --project | --type | --version | --subnetwork | --hosts | --coordinator | --dir | --worker-env | --config)
+    --name | --zone | --project | --type | --version | --subnetwork | --slices | --hosts | --coordinator | --dir | \
+      --worker-env | --config)
       [[ $# -ge 2 ]] || fail "$1 lacks its value."
       name=$(tr a-z- A-Z_ <<<"${1#--}")
       printf -v "POD_$name" '%s' "$2"
@@ -122,6 +124,14 @@ elif [[ -f pod.env ]]; then
 fi
 POD_NAME=${POD_NAME:-limba} POD_TYPE=${POD_TYPE:-v4-8} POD_DIR=${POD_DIR:-limba} POD_HOSTS=${POD_HOSTS:-}
 POD_COORDINATOR=${POD_COORDINATOR:-} POD_POLL_SECONDS=${POD_POLL_SECONDS:-20} DRY_RUN=${DRY_RUN:-}
+POD_SLICES=${POD_SLICES:-1}
+[[ $POD_SLICES =~ ^0*[1-9][0-9]{0,2}$ ]] || fail "--slices (POD_SLICES) is '$POD_SLICES'; give a whole number from 1."
+nodes=("$POD_NAME")
+if ((10#$POD_SLICES > 1)); then
+  POD_QUEUED=1 # gcloud makes several slices as one only this way.
+  for ((i = 1; i < 10#$POD_SLICES; i++)); do nodes+=("$POD_NAME-$i"); done
+  nodes[0]=$POD_NAME-0
+fi
 POD_DIR=${POD_DIR#\~/} # The worker's shell gets it quoted, and does not expand it.
 [[ $POD_NAME =~ ^[a-z][a-z0-9-]*$ ]] ||
   fail "--name (POD_NAME) is '$POD_NAME'; a pod's name has lower-case letters, digits and dashes, and begins with a letter."
@@ -129,6 +139,8 @@ where=()
 [[ -z ${POD_ZONE:-} ]] || where+=(--zone="$POD_ZONE")
 [[ -z ${POD_PROJECT:-} ]] || where+=(--project="$POD_PROJECT")
 
+# shellcheck source=launch/pod_slices.sh
+source "$REPOSITORY/launch/pod_slices.sh"
 # shellcheck source=launch/pod_workers.sh
 source "$REPOSITORY/launch/pod_workers.sh"
 [[ -n $POD_HOSTS || -n $DRY_RUN ]] || command -v gcloud >/dev/null ||
@@ -141,82 +153,6 @@ else
 fi
 
 # -------------------------------------------------------- verbs --------------------------------------------------------
-
-refuse_hosts() {
-  [[ -z $POD_HOSTS ]] || fail "$verb is for pods; the machines of --hosts ($POD_HOSTS) are yours to start and to end."
-}
-
-create() {
-  local flags version state
-  refuse_hosts
-  version=${POD_VERSION:-$(image_of "$POD_TYPE")}
-  flags=(${where[@]+"${where[@]}"} --accelerator-type="$POD_TYPE")
-  [[ -z ${POD_SPOT:-} ]] || flags+=(--spot)
-  [[ -z ${POD_SUBNETWORK:-} ]] || flags+=(--subnetwork="$POD_SUBNETWORK")
-  if [[ -z $DRY_RUN ]]; then
-    state=$(describe_pod)
-    case ${state%%[[:space:]]*} in
-      ABSENT) ;;
-      READY)
-        echo "$POD_NAME is there already."
-        return
-        ;;
-      *)
-        echo "error: $POD_NAME is there already and ${state%%[[:space:]]*}; \`pod.sh delete\` first." >&2
-        exit 1
-        ;;
-    esac
-  fi
-  if [[ -n ${POD_QUEUED:-} ]]; then
-    call gcloud compute tpus queued-resources create "$POD_NAME" --node-id="$POD_NAME" "${flags[@]}" \
-      --runtime-version="$version" "$@"
-    [[ -n $DRY_RUN ]] || wait_for_turn
-  else
-    call gcloud compute tpus tpu-vm create "$POD_NAME" "${flags[@]}" --version="$version" "$@"
-  fi
-}
-
-# Waits until the queued resource is ACTIVE. Ctrl-C leaves it in the queue.
-wait_for_turn() {
-  local state before=
-  while true; do
-    state=$(gcloud compute tpus queued-resources describe "$POD_NAME" ${where[@]+"${where[@]}"} \
-      --format='value(state.state)')
-    [[ $state == "$before" ]] || echo "$(date +%T) queued resource $POD_NAME is $state"
-    case $state in
-      ACTIVE) return ;;
-      FAILED | SUSPENDED)
-        echo "error: the queued resource $POD_NAME is $state; \`pod.sh delete --queued\` removes it." >&2
-        exit 1
-        ;;
-    esac
-    before=$state
-    sleep "$POD_POLL_SECONDS"
-  done
-}
-
-delete() {
-  refuse_hosts
-  if [[ -n ${POD_QUEUED:-} ]]; then
-    call gcloud compute tpus queued-resources delete "$POD_NAME" ${where[@]+"${where[@]}"} --force --quiet
-  elif [[ -z $DRY_RUN && $(describe_pod) == ABSENT ]]; then
-    echo "$POD_NAME is not there."
-  else
-    call gcloud compute tpus tpu-vm delete "$POD_NAME" ${where[@]+"${where[@]}"} --quiet
-  fi
-}
-
-state() {
-  local answer
-  if [[ -n $POD_HOSTS ]]; then
-    echo READY
-  elif [[ -n $DRY_RUN ]]; then
-    describe_pod
-  else
-    answer=$(describe_pod)
-    echo "${answer%%[[:space:]]*}"
-  fi
-}
 
 # The workers get commits only: uncommitted changes would reach none of them, or only some.
 deploy() {

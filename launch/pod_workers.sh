@@ -1,7 +1,8 @@
 # shellcheck shell=bash disable=SC2154
 # Sourced by launch/pod.sh: reaches all workers of a TPU pod (gcloud) or a list of hosts (ssh) at once.
 #
-# Reads POD_NAME, POD_TYPE, POD_HOSTS, POD_DIR, POD_COORDINATOR, DRY_RUN, the verb and `where`, gcloud's zone and project.
+# Reads POD_NAME, POD_TYPE, POD_HOSTS, POD_DIR, POD_COORDINATOR, DRY_RUN, the verb, `where`, gcloud's zone and project, and
+# `nodes`, the names of the slices.
 # Also runs in bash 3.2, which macOS has.
 
 # quote TEXT: TEXT as one word for a shell. Not `printf %q`: its $'…' is Bash's, and a worker's login shell may be another.
@@ -31,48 +32,11 @@ call() {
   echo "${line% }"
 }
 
-# ------------------------------------------------------- the pod -------------------------------------------------------
-
-# gcloud's --version for a type of accelerator.
-image_of() {
-  case $1 in
-    v2-* | v3-* | v4-*) echo tpu-ubuntu2204-base ;;
-    v5litepod-*) echo v2-alpha-tpuv5-lite ;;
-    v5p-*) echo v2-alpha-tpuv5 ;;
-    v6e-*) echo v2-alpha-tpuv6e ;;
-    *) fail "--type $1 is no accelerator type that is known here: v2-8, v3-32, v4-32, v5litepod-16, v5p-16, v6e-16 and" \
-      "their like. For another, give its image by --version." ;;
-  esac
-}
-
-# The number of machines of a type, for --dry-run; otherwise gcloud says it. The types of v2, v3, v4 and v5p count cores, 8
-# per machine. Those of v5e and v6e count chips, up to 8 on one machine, else 4 per machine.
-machines_of() {
-  local size=${1##*-}
-  case $1 in
-    v5litepod-* | v6e-*) echo $((size <= 8 ? 1 : size / 4)) ;;
-    *) echo $((size <= 8 ? 1 : size / 8)) ;;
-  esac
-}
-
-# Prints gcloud's state (READY, CREATING, PREEMPTED …) or ABSENT, then the addresses of the machines.
-describe_pod() {
-  local answer
-  if answer=$(call gcloud compute tpus tpu-vm describe "$POD_NAME" ${where[@]+"${where[@]}"} \
-    --format='value(state,networkEndpoints[].ipAddress)' 2>&1); then
-    echo "$answer"
-  elif [[ $answer == *NOT_FOUND* ]]; then
-    echo ABSENT
-  else
-    echo "error: gcloud does not describe $POD_NAME: $answer" >&2
-    return 1
-  fi
-}
-
-# Sets `count`, the number of workers, and for a list of hosts `hosts`.
+# Sets `count`, the number of workers, and where each is: `hosts`, or the slices `worker_nodes` and the places in them
+# `worker_places`.
 find_workers() {
-  local answer host
-  hosts=()
+  local answer host node machines i
+  hosts=() worker_nodes=() worker_places=()
   if [[ -n $POD_HOSTS ]]; then
     if [[ -f $POD_HOSTS ]]; then
       while read -r host _; do
@@ -89,27 +53,34 @@ find_workers() {
         "USER@NAME, and does not begin with a dash."
     done
     [[ -n $POD_COORDINATOR ]] || POD_COORDINATOR=${hosts[0]##*@}:8476
-  elif [[ -n $DRY_RUN ]]; then
-    count=$(machines_of "$POD_TYPE")
+    return
+  fi
+  if [[ -n $DRY_RUN ]]; then
+    answer=READY$(for node in "${nodes[@]}"; do printf '\n%s %s' "$node" "$(machines_of "$POD_TYPE")"; done)
   else
     answer=$(describe_pod)
-    if [[ $answer != READY* ]]; then
-      echo "error: the pod $POD_NAME is ${answer%%[[:space:]]*}, not READY. \`pod.sh create\` makes it, after" \
-        "\`pod.sh delete\` if it was taken away." >&2
-      exit 1
-    fi
-    count=$(grep -oE '[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+' <<<"$answer" | wc -l)
   fi
+  if [[ $answer != READY* ]]; then
+    echo "error: the pod $POD_NAME is ${answer%%[[:space:]]*}, not READY. \`pod.sh create\` makes it, after" \
+      "\`pod.sh delete\` if it was taken away." >&2
+    exit 1
+  fi
+  while read -r node machines; do
+    for ((i = 0; i < machines; i++)); do
+      worker_nodes+=("$node")
+      worker_places+=("$i")
+    done
+  done < <(tail -n +2 <<<"$answer")
+  count=${#worker_nodes[@]}
 }
-
-# ----------------------------------------------------- its workers -----------------------------------------------------
 
 # on_worker INDEX COMMAND: runs a line of shell in the home directory.
 on_worker() {
   if [[ -n $POD_HOSTS ]]; then
     call ssh -o BatchMode=yes -o ConnectTimeout=15 -- "${hosts[$1]}" "$2"
   else
-    call gcloud compute tpus tpu-vm ssh "$POD_NAME" ${where[@]+"${where[@]}"} --quiet --worker="$1" --command="$2"
+    call gcloud compute tpus tpu-vm ssh "${worker_nodes[$1]}" ${where[@]+"${where[@]}"} --quiet \
+      --worker="${worker_places[$1]}" --command="$2"
   fi
 }
 
@@ -119,7 +90,8 @@ copy_to() {
   if [[ -n $POD_HOSTS ]]; then
     call scp -q -o BatchMode=yes -o ConnectTimeout=15 -- "$2" "${hosts[$1]}:$3"
   else
-    call gcloud compute tpus tpu-vm scp "$2" "$POD_NAME:$3" ${where[@]+"${where[@]}"} --quiet --worker="$1"
+    call gcloud compute tpus tpu-vm scp "$2" "${worker_nodes[$1]}:$3" ${where[@]+"${where[@]}"} --quiet \
+      --worker="${worker_places[$1]}"
   fi
 }
 

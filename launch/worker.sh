@@ -71,6 +71,13 @@ tpu_attribute() {
     "http://${GCE_METADATA_IP:-metadata.google.internal}/computeMetadata/v1/instance/attributes/$1"
 }
 
+# tpu_slices NAME DEFAULT: a number that only the machines of several slices have, in a line such as MEGASCALE_NUM_SLICES: '2'.
+tpu_slices() {
+  local value
+  value=$(tpu_attribute tpu-env | sed -nE "s/^ *$1: *'?([0-9]+)'?.*/\1/p") || true
+  echo "${value:-$2}"
+}
+
 # Sets `index`, `count`, and `join`, T5X's flags for them. `limba train` finds its place in the same way.
 find_place() {
   local given=${LIMBA_COORDINATOR_ADDRESS:+a}${LIMBA_PROCESS_COUNT:+b}${LIMBA_PROCESS_INDEX:+c} kind endpoints
@@ -92,6 +99,7 @@ find_place() {
   elif [[ $kind == tpu ]] && endpoints=$(tpu_attribute worker-network-endpoints); then
     endpoints=${endpoints//[^,]/}
     index=$(tpu_attribute agent-worker-number) count=$((${#endpoints} + 1))
+    index=$((index + count * $(tpu_slices MEGASCALE_SLICE_ID 0))) count=$((count * $(tpu_slices MEGASCALE_NUM_SLICES 1)))
   fi
   if ((count > 1)) && [[ -z $given ]]; then
     join=(--multiprocess_gpu)

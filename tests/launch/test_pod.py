@@ -115,7 +115,46 @@ def test_queued_resources(pod):
     waited = [line.split()[-1] for line in created.stdout.splitlines()]
     assert waited == ["WAITING_FOR_RESOURCES", "ACTIVE"]
     deleted = pod("delete", *flags)
-    assert deleted.calls == "gcloud compute tpus queued-resources delete queued --zone=z --force --quiet\n"
+    assert (
+        deleted.calls.splitlines()[-1] == "gcloud compute tpus queued-resources delete queued --zone=z --force --quiet"
+    )
+    assert pod("delete", *flags).stdout == "queued is not there.\n"
+
+
+def test_several_slices_are_one_pod(pod, place):
+    flags = (*TYPE, "--name", "many", "--slices", "03")
+    printed = pod("create", "--dry-run", *flags)
+    assert printed.stdout == (
+        "gcloud compute tpus queued-resources create many --node-count=3 --node-prefix=many --zone=z "
+        "--accelerator-type=v4-16 --runtime-version=tpu-ubuntu2204-base\n"
+    )
+    assert len(pod("stop", "--dry-run", *flags).stdout.splitlines()) == 6
+    created = pod("create", *flags)
+    assert created.returncode == 0 and created.stdout.endswith("queued resource many is ACTIVE\n"), created.stderr
+    assert printed.stdout in created.calls
+
+    said = pod("exec", *flags, "echo $LIMBA_PROCESS_INDEX of $LIMBA_PROCESS_COUNT in ${PWD##*/cloud/}")
+    lines = sorted(line for line in said.stdout.splitlines() if "SSH" not in line)
+    assert lines == [f"[{i}] {i} of 6 in many-{i // 2}/worker-{i % 2}" for i in range(6)]
+    status = pod("status", *flags)
+    assert status.returncode == 1 and [row[:2] for row in _rows(status)[:6]] == [[str(i), "none:"] for i in range(6)]
+
+    (place[0] / "cloud/many-1/state").write_text("PREEMPTED\n")
+    assert pod("state", *flags).stdout == "PREEMPTED\n"
+    deleted = pod("delete", *flags)
+    assert deleted.calls.splitlines()[-1] == "gcloud compute tpus queued-resources delete many --zone=z --force --quiet"
+    assert pod("state", *flags).stdout == "ABSENT\n" and not list((place[0] / "cloud").glob("many*"))
+
+
+def test_a_pod_that_waits_in_the_queue_keeps_its_place(pod, place):
+    flags = (*TYPE, "--name", "waits", "--slices", "2")
+    queue = place[0] / "cloud/queue/waits"
+    queue.write_text("waits v4-16 waits-0 waits-1\n")
+    assert pod("state", *flags).stdout == "WAITING_FOR_RESOURCES\n"
+    queue.write_text("waits v4-16 waits-0 waits-1\n")
+    again = pod("create", *flags)
+    assert again.returncode == 0 and "waits is ACTIVE" in again.stdout and " create " not in again.calls
+    pod("delete", *flags)
 
 
 def test_only_commits_are_deployed(pod, place):
@@ -274,6 +313,8 @@ def test_configuration_by_file_environment_and_flag(pod, place, tmp_path):
         (("create", "--type"), "--type lacks its value"),
         (("create", "--dry-run", "--type", "v9-8"), "v9-8 is no accelerator type that is known here"),
         (("run", "--dry-run"), "run what?"),
+        (("create", "--slices", "two"), "--slices (POD_SLICES) is 'two'; give a whole number from 1"),
+        (("create", "--slices", "0"), "--slices (POD_SLICES) is '0'"),
         (("state", "--name", "--zone=x"), "--name (POD_NAME) is '--zone=x'"),
     ],
 )

@@ -143,19 +143,23 @@ def test_slurm_place(env, tmp_path):
     assert "== worker 5 of 16 on " in _command(tmp_path, 5)
 
 
-def test_tpu_place(env, tmp_path):
+@pytest.mark.parametrize(
+    ("metadata", "place"),
+    [("ZONE: 'z'", "2 of 3"), ("MEGASCALE_NUM_SLICES: '4'\\nMEGASCALE_SLICE_ID: '1'", "5 of 12")],
+)
+def test_tpu_place(env, tmp_path, metadata, place):
     fakes = tmp_path / "fakes"
     fakes.mkdir()
     curl = fakes / "curl"
     curl.write_text(
         "#!/bin/sh\nfor url; do :; done\ncase $url in\n"
         "*/agent-worker-number) echo 2 ;;\n*/worker-network-endpoints) echo a:b:10.0.0.1,c:d:10.0.0.2,e:f:10.0.0.3 ;;\n"
-        "*) exit 22 ;;\nesac\n"
+        f'*/tpu-env) printf "{metadata}\\n" ;;\n*) exit 22 ;;\nesac\n'
     )
     curl.chmod(0o755)
     tpu = {"LIMBA_ACCELERATOR": "tpu", "PATH": f"{fakes}:{env['PATH']}"}
     assert launching.call("worker.sh", "quickstart", env=env | tpu).returncode == 0
-    assert "== worker 2 of 3 on " in _command(tmp_path, 2)
+    assert f"== worker {place} on " in _command(tmp_path, int(place.split()[0]))
 
 
 def test_variables_for_the_worker_come_from_a_file(env, repository):
