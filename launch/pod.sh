@@ -49,7 +49,8 @@ Options, also as variables of the environment or of pod.env. The command line wi
   --config FILE        POD_CONFIG       the file with these variables (pod.env, if it exists)
   --dry-run            DRY_RUN=1        print the commands, one a line, to paste into a shell; run none
 
-Exit codes: 0 done, 1 a worker or gcloud failed (it is named), 2 wrong usage.
+Exit codes: 0 done, 1 a worker or gcloud failed (it is named), 2 trying again does not help: wrong usage, gcloud is not
+installed or not configured or refuses for good, or all workers end so.
 launch/supervise.sh --pod restarts a run until its end. docs/pods.md describes all steps.
 HELP
 }
@@ -139,6 +140,8 @@ where=()
 [[ -z ${POD_ZONE:-} ]] || where+=(--zone="$POD_ZONE")
 [[ -z ${POD_PROJECT:-} ]] || where+=(--project="$POD_PROJECT")
 
+# shellcheck source=launch/gcloud_errors.sh
+source "$REPOSITORY/launch/gcloud_errors.sh"
 # shellcheck source=launch/pod_slices.sh
 source "$REPOSITORY/launch/pod_slices.sh"
 # shellcheck source=launch/pod_workers.sh
@@ -169,10 +172,22 @@ deploy() {
   each quietly deploy_to "$commit"
 }
 
-# Shows gcloud's and ssh's messages about connections only after a failure.
+# Shows gcloud's and ssh's messages about connections only after a failure; if it was gcloud's, the cause first.
 quietly() { # INDEX FUNCTION …
-  [[ -z $DRY_RUN ]] || { "$2" "$1" "${@:3}" && return; }
-  "$2" "$1" "${@:3}" 2>"$scratch/errors.$1" || { cat "$scratch/errors.$1" && false; }
+  local code=0 errors=$scratch/errors.$1
+  if [[ -n $DRY_RUN ]]; then
+    "$2" "$1" "${@:3}"
+    return
+  fi
+  "$2" "$1" "${@:3}" 2>"$errors" || code=$?
+  ((code)) || return 0
+  if grep -q '^ERROR: (gcloud' "$errors" && explain "$code" "$(<"$errors")" >/dev/null; then
+    code=0
+    refused 1 "$(<"$errors")" || code=$?
+  else
+    cat "$errors"
+  fi
+  return "$code"
 }
 
 deploy_to() {
@@ -213,12 +228,11 @@ send_secrets() {
 
 run() {
   [[ $# -ge 1 ]] || fail "run what? A gin file of the repository, or the name of a recipe."
-  local word words=
+  local word words='' code=0
   for word in "$@"; do words+=" $(quote "$word")"; done
-  if ! each quietly in_repository "bash launch/worker.sh --detach$words"; then
-    echo "The others wait for it and end with an error; \`pod.sh stop\` ends them at once." >&2
-    return 1
-  fi
+  each quietly in_repository "bash launch/worker.sh --detach$words" || code=$?
+  ((code != 1)) || echo "The others wait for it and end with an error; \`pod.sh stop\` ends them at once." >&2
+  return "$code"
 }
 
 status() {

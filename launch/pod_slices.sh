@@ -2,7 +2,7 @@
 # Sourced by launch/pod.sh: rents a pod from gcloud, describes it and gives it back. A pod is one TPU slice, or several.
 #
 # Reads POD_NAME, POD_TYPE, POD_VERSION, POD_SPOT, POD_SUBNETWORK, POD_QUEUED, POD_HOSTS, DRY_RUN, the verb, `where`, gcloud's
-# zone and project, and `nodes`, the names of the slices. Also runs in bash 3.2, which macOS has.
+# zone and project, `nodes`, the names of the slices, and `scratch`, a folder. Also runs in bash 3.2, which macOS has.
 
 # gcloud's --version for a type of accelerator.
 image_of() {
@@ -28,14 +28,31 @@ machines_of() {
 
 # ask WHAT NAME FORMAT: what `gcloud compute tpus WHAT describe` prints, or ABSENT.
 ask() {
-  local answer
-  if answer=$(gcloud compute tpus "$1" describe "$2" ${where[@]+"${where[@]}"} --format="$3" 2>&1); then
+  local answer code=0
+  answer=$(gcloud compute tpus "$1" describe "$2" ${where[@]+"${where[@]}"} --format="$3" 2>&1) || code=$?
+  if ((code == 0)); then
     echo "$answer"
-  elif [[ $answer == *NOT_FOUND* ]]; then
+  elif [[ $answer == *NOT_FOUND*"$2"* ]]; then
     echo ABSENT
   else
-    echo "error: gcloud does not describe $2: $answer" >&2
-    return 1
+    refused "$code" "$answer"
+  fi
+}
+
+# change COMMAND…: runs gcloud to create or delete something. Its messages come at the end, so that a failure begins with
+# its cause.
+change() {
+  local code=0
+  if [[ -n $DRY_RUN ]]; then
+    call "$@"
+    return
+  fi
+  echo "== gcloud ${*:4:3} (this can take minutes)"
+  "$@" 2>"$scratch/change" || code=$?
+  if ((code == 0)); then
+    cat "$scratch/change" >&2
+  else
+    refused "$code" "$(<"$scratch/change")"
   fi
 }
 
@@ -91,10 +108,10 @@ create() {
     flags=(--node-id="$POD_NAME" "${flags[@]}")
   fi
   if [[ -n ${POD_QUEUED:-} ]]; then
-    call gcloud compute tpus queued-resources create "$POD_NAME" "${flags[@]}" --runtime-version="$version" "$@"
+    change gcloud compute tpus queued-resources create "$POD_NAME" "${flags[@]}" --runtime-version="$version" "$@"
     [[ -n $DRY_RUN ]] || wait_for_turn
   else
-    call gcloud compute tpus tpu-vm create "$POD_NAME" "${flags[@]}" --version="$version" "$@"
+    change gcloud compute tpus tpu-vm create "$POD_NAME" "${flags[@]}" --version="$version" "$@"
   fi
 }
 
@@ -102,7 +119,11 @@ create() {
 wait_for_turn() {
   local state before=
   while true; do
-    state=$(ask queued-resources "$POD_NAME" 'value(state.state)')
+    state=$(ask queued-resources "$POD_NAME" 'value(state.state)') || {
+      (($? == 1)) || exit 2
+      sleep "$POD_POLL_SECONDS" # An error that goes away must not end a wait of days.
+      continue
+    }
     [[ $state == "$before" ]] || echo "$(date +%T) queued resource $POD_NAME is $state"
     case $state in
       ACTIVE) return ;;
@@ -117,16 +138,17 @@ wait_for_turn() {
 }
 
 delete() {
-  local what=tpu-vm flags=(${where[@]+"${where[@]}"})
+  local there='' what=tpu-vm flags=(${where[@]+"${where[@]}"})
   refuse_hosts
   if [[ -n ${POD_QUEUED:-} ]]; then
     what=queued-resources
     flags+=(--force) # With its slices.
   fi
-  if [[ -z $DRY_RUN && $(ask "$what" "$POD_NAME" 'value(state)') == ABSENT ]]; then
+  [[ -n $DRY_RUN ]] || there=$(ask "$what" "$POD_NAME" 'value(state)')
+  if [[ $there == ABSENT ]]; then
     echo "$POD_NAME is not there."
   else
-    call gcloud compute tpus "$what" delete "$POD_NAME" ${flags[@]+"${flags[@]}"} --quiet
+    change gcloud compute tpus "$what" delete "$POD_NAME" ${flags[@]+"${flags[@]}"} --quiet
   fi
 }
 

@@ -103,22 +103,31 @@ in_repository() {
   on_worker "$1" "${place}cd -- $(quote "$POD_DIR") && $2"
 }
 
-# each FUNCTION …: calls FUNCTION INDEX … for all workers at once; output lines begin with [INDEX]. Names failed workers.
+# each FUNCTION …: calls FUNCTION INDEX … for all workers at once; output lines begin with [INDEX]. Names failed workers, and
+# returns 1, or 2 if all ended with 2: then trying again does not help.
 each() {
-  local i running=() failed=()
+  local i running=() failed=() final=0 code cause
   for ((i = 0; i < count; i++)); do
     if [[ -n $DRY_RUN ]]; then
       "$1" "$i" "${@:2}"
     else
-      ("$1" "$i" "${@:2}" 2>&1 </dev/null | while IFS= read -r line; do echo "[$i] $line"; done) &
+      ("$1" "$i" "${@:2}" 2>&1 </dev/null | while IFS= read -r line; do
+        echo "[$i] $line"
+        [[ $line != error:* ]] || echo "${line#error: }" >>"$scratch/causes.$i"
+      done) &
       running+=($!)
     fi
   done
   for i in ${running[@]+"${!running[@]}"}; do
-    wait "${running[$i]}" || failed+=("$i")
+    code=0
+    wait "${running[$i]}" || code=$?
+    ((code == 0)) || failed+=("$i")
+    ((code != 2)) || ((++final))
   done
   if ((${#failed[@]})); then
-    echo "error: ${verb:?} failed on worker ${failed[*]} of $count; its lines above begin with [${failed[0]}]." >&2
+    cause=$(head -n 1 "$scratch/causes.${failed[0]}" 2>/dev/null || echo "its lines above begin with [${failed[0]}].")
+    echo "error: ${verb:?} failed on worker ${failed[*]} of $count: $cause" >&2
+    ((final == count)) && return 2
     return 1
   fi
 }

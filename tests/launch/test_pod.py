@@ -80,7 +80,7 @@ def test_the_verbs_in_order(pod, place):
     busy = pod("deploy", *TYPE)
     assert busy.returncode == 1 and "[1] error: training runs here from these files" in busy.stdout
     twice = pod("run", *TYPE, "quickstart")
-    assert twice.returncode == 1 and "worker 1 runs already" in twice.stdout
+    assert twice.returncode == 2 and "worker 1 runs already" in twice.stdout
     assert "run failed on worker 0 1 of 2" in twice.stderr
 
     lines = pod("logs", *TYPE, "20").stdout.splitlines()
@@ -112,7 +112,7 @@ def test_queued_resources(pod):
     created = pod("create", *flags, "--spot")
     assert created.returncode == 0, created.stderr
     assert "create queued --node-id=queued --zone=z --accelerator-type=v4-16 --spot --runtime-version=" in created.calls
-    waited = [line.split()[-1] for line in created.stdout.splitlines()]
+    waited = [line.split()[-1] for line in created.stdout.splitlines() if " queued resource " in line]
     assert waited == ["WAITING_FOR_RESOURCES", "ACTIVE"]
     deleted = pod("delete", *flags)
     assert (
