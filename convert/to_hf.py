@@ -7,6 +7,7 @@ Neither torch nor transformers is needed. The folder appears when everything in 
 """
 
 import argparse
+import dataclasses
 import json
 import math
 import sys
@@ -19,7 +20,8 @@ from tqdm import tqdm
 
 import limba
 from convert.compare import comparison
-from convert.hf import hf_config, hf_tokenizer, model_card
+from convert.hf import card_example, card_metadata, hf_config, hf_tokenizer, model_card, run_example
+from convert.hf.card_metadata import NO_METADATA, Metadata
 from convert.model_files import any_format
 from convert.model_files.any_format import NO_HINTS, Model, ModelHints
 from convert.tensors import flax_files, names, safetensors_files, tensor_parts
@@ -53,6 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shard_gb", type=float, default=SHARD_GB, help="split weights into files of this size (5)")
     parser.add_argument("--no-check", action="store_true", help="write without reading back and comparing logits")
     parser.add_argument("--overwrite", action="store_true", help="replace another conversion at OUT")
+    card_metadata.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -71,6 +74,7 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
         "shard_bytes": int(args.shard_gb * _GB),
         "verify": not args.no_check,
         "overwrite": args.overwrite,
+        "metadata": card_metadata.of_arguments(args),
     }
 
 
@@ -84,6 +88,7 @@ def to_hf(
     shard_bytes: int = int(SHARD_GB * _GB),
     verify: bool = True,
     overwrite: bool = False,
+    metadata: Metadata = NO_METADATA,
 ) -> dict[str, Any]:
     """Exports a checkpoint, prints what came out, and returns the content of `conversion_report.json`.
 
@@ -94,6 +99,7 @@ def to_hf(
       shard_bytes: weights above it are split into several files.
       verify: read the files back, compare tensors, logits and tokens.
       overwrite: replace another conversion at `out`.
+      metadata: what the model card says beside what the run knows.
 
     Raises:
       FileNotFoundError: if there is no checkpoint or no SentencePiece model.
@@ -113,6 +119,7 @@ def to_hf(
         "dtype": dtype,
         "shard_bytes": shard_bytes,
         "checked": verify,
+        "card": metadata.request() or None,
     }
     if report := previous(out, request, overwrite):
         print(f"{out} holds this export of {model.path.name} already.")
@@ -139,8 +146,9 @@ def to_hf(
             "parameters": model.num_parameters,
             "comparisons": {format_: comparison.as_json(rows) for format_, rows in comparisons.items()},
         }
+        _write_card(folder, out.name, model, tokenizer, report, metadata)
+        report["files"] = sorted({REPORT, *(file.name for file in folder.iterdir() if not file.name.startswith("."))})
         _write_json(folder / REPORT, report)
-        _write_card(folder, out.name, model, tokenizer, report)
     print(f"{model.path.name} is exported to {out} ({', '.join(formats)}, {dtype}).")
     for format_, rows in comparisons.items():
         print(f"{format_}:\n{comparison.table(rows)}")
@@ -156,7 +164,12 @@ def _check(model: Model, folder: Path, format_: str) -> list[comparison.Comparis
 
 
 def _write_card(
-    folder: Path, name: str, model: Model, tokenizer: hf_tokenizer.Tokenizer, report: Mapping[str, Any]
+    folder: Path,
+    name: str,
+    model: Model,
+    tokenizer: hf_tokenizer.Tokenizer,
+    report: Mapping[str, Any],
+    metadata: Metadata,
 ) -> None:
     gin, metrics = model_card.run_record(model.path)
     facts = model_card.Facts(
@@ -172,8 +185,24 @@ def _write_card(
         gin=gin,
         metrics=metrics,
         comparisons=report["comparisons"],
+        metadata=metadata,
+        example=_example(model, gin, metadata.example),
     )
     model_card.write(folder, facts)
+
+
+def _example(model: Model, gin: str, text: str) -> card_example.Example | None:
+    """For the card: the run's own, with the user's text if there is one; None if the run names no task."""
+    found = None
+    if model.info.get("task") and run_example.modules(gin):
+        try:
+            found = run_example.of_run(model.info, gin)
+        except ValueError as error:
+            remedy = "" if text else " The example of the model card is a neutral one; --example TEXT gives another."
+            print(f"warning: the data of the run cannot be read: {error}.{remedy}", file=sys.stderr)
+    if not text:
+        return found
+    return dataclasses.replace(found or card_example.Example("text", text), kind="text", inputs=text, targets="")
 
 
 def _stored(model: Model, format_: str, dtype: str) -> dict[str, SavedTensor]:

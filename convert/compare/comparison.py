@@ -105,7 +105,7 @@ def compare(a: Model, b: Model, text: str = _TEXT) -> list[Comparison]:
             bar.update()
         else:  # Once more would be the same computation.
             loss = forward.loss(logits, batch["decoder_target_tokens"])
-            ours = _Output(reason=f"those of A, as are tensors and network; loss {loss:.6f}")
+            ours = _Output(reason=f"those of A, as are tensors and network; loss of random tokens {loss:.6f}")
         allowed = float(max(TOLERANCE, RELATIVE_TOLERANCE * np.max(np.abs(logits))))
         for label, output in [("B in Limba", ours), *others]:
             if output.reason:

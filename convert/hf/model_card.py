@@ -1,12 +1,11 @@
 """The model card of an export: README.md with the metadata that the hub reads, and what is known of the run.
 
-Nothing is said that is not known: a bare checkpoint of T5X has a short card. The license is left to the user.
+Nothing is said that is not known: a bare checkpoint of T5X has a short card. Losses are nats per target token without
+the z-loss, as the training prints them.
 """
 
 import ast
 import dataclasses
-import html
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,17 +13,22 @@ from pathlib import Path
 from typing import Any
 
 from convert.families.family import Family
-from convert.hf import loss_picture
+from convert.hf import card_metadata, loss_picture
+from convert.hf.card_example import Example, neutral, section
+from convert.hf.card_metadata import NO_METADATA, Metadata
+from convert.hf.markdown import code, plain, table
 from limba.checkpoint_files import run_folder
 from limba.machine import storage
+from limba.machine.output_folder import REPORT
 from limba.machine.storage import AnyPath
 from limba.network.t5 import T5Config
 from limba.reports import writers
 
 PICTURE = "loss.png"
 
-# T5X's metric, for training and validation alike; what a model of one's own measures may have another name.
+# T5X's metric of the training, which has the z-loss in it, and the metrics of an evaluation.
 _LOSS = "loss_per_nonpadding_target_token"
+_NATS, _UNIGRAM = "nats_per_target_token", "unigram_nats_per_target_token"
 _ONE_LINE = re.compile(r"^([A-Z_0-9]+) = (?!\\$)(.+)$", re.MULTILINE)
 
 Line = Mapping[str, Any]
@@ -42,6 +46,8 @@ class Facts:
       gin: the run's operative config.gin.
       metrics: lines of the run's metrics.jsonl.
       comparisons: what the check found, by the weights it read: `what`, `value`, `allowed`, `note` and `holds` of each.
+      metadata: what the user says for the card.
+      example: for the section on the use; None takes a neutral one.
     """
 
     name: str
@@ -56,6 +62,8 @@ class Facts:
     gin: str = ""
     metrics: Sequence[Line] = ()
     comparisons: Mapping[str, Sequence[Line]] = dataclasses.field(default_factory=dict)
+    metadata: Metadata = NO_METADATA
+    example: Example | None = None
 
 
 def run_record(checkpoint: AnyPath) -> tuple[str, list[dict]]:
@@ -71,57 +79,43 @@ def run_record(checkpoint: AnyPath) -> tuple[str, list[dict]]:
 def write(folder: Path, facts: Facts) -> None:
     """Writes README.md into an export, and `loss.png` if the losses are known and can be drawn."""
     metrics = [line for line in facts.metrics if line["step"] <= facts.step]
-    # T5X's metric divides a loss that is a mean already once more.
-    loss = "loss" if isinstance(_macros(facts.gin).get("LOSS_NORMALIZING_FACTOR"), str) else _LOSS
-    curves = list(_curves(metrics, loss))
+    curves = list(_curves(metrics, _macros(facts.gin).get("LOSS_NORMALIZING_FACTOR")))
     picture = None
     if len({step for _, curve in curves for step, _ in curve}) > 1:
-        picture = loss_picture.draw(curves, "steps", "loss per target token")
+        picture = loss_picture.draw(curves, "steps", "nats per target token")
     if picture is not None:
         (folder / PICTURE).write_bytes(picture)
     trained = "trained and converted" if "seeds" in facts.run else "converted"
+    example = facts.example or neutral(facts.vocabulary)
+    config = facts.network
     sections = [
-        _metadata(facts),
-        f"# {_plain(facts.name)}",
+        _front_matter(facts, example, metrics),
+        f"# {plain(facts.name)}",
         f"A {facts.family.title} encoder-decoder of {facts.num_parameters:,} parameters, {trained} with Limba.",
-        _usage(facts),
-        f"## Network\n\n{_table(_network(facts))}",
+        section(example, facts.formats, config.num_decoder_layers <= config.num_encoder_layers),
     ]
-    if training := list(_training(facts, metrics)):
-        sections.append(f"## Training\n\n{_table(training)}")
+    if results := list(_results(metrics)):
+        sections.append(f"## Results\n\n{table(results, ('data', 'metric', 'value', 'step'))}")
     if picture is not None:
-        sections.append(f"![Loss per target token against steps]({PICTURE})")
-    if results := list(_results(metrics, loss)):
-        sections.append(f"## Results\n\n{_table(results, ('data', 'metric', 'value', 'step'))}")
-    sections.append(f"## Check\n\n{_check(facts)}")
+        sections.append(f"![Nats per target token against steps]({PICTURE})")
+    if training := list(_training(facts, metrics)):
+        sections.append(f"## Training\n\n{table(training)}")
+    sections += [f"## Network\n\n{table(_network(facts))}", f"## Check\n\n{_check(facts)}"]
     (folder / "README.md").write_text("\n\n".join(sections) + "\n", "utf-8")
 
 
-def _metadata(facts: Facts) -> str:
-    """YAML; every value is JSON, which is YAML too."""
-    return (
-        "---\nlibrary_name: transformers\npipeline_tag: text2text-generation\n"
-        f"tags: {json.dumps([facts.family.name, 'limba'])}\n"
-        "# Before publishing, say here what is not known to the converter (https://huggingface.co/docs/hub/model-cards):\n"
-        "# license: apache-2.0\n# language: ro\n# datasets: [owner/name]\n---"
-    )
-
-
-def _usage(facts: Facts) -> str:
-    flax = "safetensors" not in facts.formats
-    model_class = "FlaxAutoModelForSeq2SeqLM" if flax else "AutoModelForSeq2SeqLM"
-    tensors, output = ("np", ".sequences") if flax else ("pt", "")
-    needs = "\n\nThese are weights for Flax, which transformers has up to version 4.57." if flax else ""
-    return (
-        "## Use\n\n```python\n"
-        f"from transformers import {model_class}, AutoTokenizer\n\n"
-        'folder = "."  # of this file, or the name of its repository\n'
-        "tokenizer, model = AutoTokenizer.from_pretrained(folder), "
-        f"{model_class}.from_pretrained(folder)\n"
-        f'output = model.generate(**tokenizer("…", return_tensors="{tensors}"), max_new_tokens=64){output}\n'
-        "print(tokenizer.decode(output[0]))\n"
-        f"```{needs}"
-    )
+def _front_matter(facts: Facts, example: Example, metrics: Sequence[Line]) -> str:
+    datasets = tuple(dict.fromkeys([*example.datasets, *facts.metadata.datasets]))
+    by_task: dict[str, list[dict[str, Any]]] = {}
+    for dataset, line in _last_evaluations(metrics).items():
+        for name, title, type_ in _measures(dataset, line):
+            rounded = float(f"{line[name]:.6g}")
+            by_task.setdefault(dataset.partition("/")[2], []).append({"type": type_, "value": rounded, "name": title})
+    # The hub's name of the data, where it is clear which data set a task is of.
+    known = datasets[0] if len(by_task) == len(datasets) == 1 else ""
+    results = [card_metadata.result(task, known or task, measured) for task, measured in by_task.items()]
+    tags = [facts.family.name, "limba", *(["lora"] if "lora" in facts.run else [])]
+    return card_metadata.front_matter(dataclasses.replace(facts.metadata, datasets=datasets), tags, results, facts.name)
 
 
 # ------------------------------------------------------- facts -------------------------------------------------------
@@ -158,26 +152,42 @@ def _training(facts: Facts, metrics: Sequence[Line]) -> Iterator[tuple[str, str]
         since = f" since step {initial:,}" if initial else ""
         yield f"tokens seen{since}", f"{seen:,} positions of inputs and targets{share}"
     if task := run.get("task", macros.get("MIXTURE_OR_TASK_NAME")):
-        yield "task or mixture", _code(str(task))
+        yield "task or mixture", code(str(task))
     if batch_size:
         yield "batch", f"{batch_size:,} sequences"
     if lengths:
-        yield "lengths", ", ".join(f"{_plain(name)} {length:,}" for name, length in lengths.items())
-    if optimizer := macros.get("OPTIMIZER"):
-        yield "optimizer", _code(str(optimizer).removeprefix("@").removesuffix("()").rpartition(".")[2])
+        yield "lengths", ", ".join(f"{plain(name)} {length:,}" for name, length in lengths.items())
+    if lora := run.get("lora"):
+        merged = f"rank {lora['rank']}, alpha {lora['alpha']:g}; merged into the kernels of these weights"
+        yield "LoRA", merged
+    if optimizer := _optimizer(facts.gin):
+        yield "optimizer", code(optimizer)
     if (dropout := run.get("network", {}).get("dropout_rate")) is not None:
         yield "dropout", f"{dropout:g}"
     if initial_checkpoint := macros.get("INITIAL_CHECKPOINT_PATH"):
-        yield "began from", _code(_place(str(initial_checkpoint)))
+        yield "began from", code(_place(str(initial_checkpoint)))
     if converted_from := run.get("converted_from"):
-        yield "converted from", _code(_place(str(converted_from)))
+        yield "converted from", code(_place(str(converted_from)))
     if seeds := run.get("seeds"):
-        yield "seeds", ", ".join(f"{_plain(name)} {seed}" for name, seed in seeds.items())
+        yield "seeds", ", ".join(f"{plain(name)} {seed}" for name, seed in seeds.items())
     if version := run.get("limba_version"):
         commit = run.get("commits", {}).get("limba")
-        yield "Limba", _plain(version) + (f", commit {_code(commit)}" if commit else "")
+        yield "Limba", plain(version) + (f", commit {code(commit)}" if commit else "")
     if commit := run.get("commits", {}).get("project"):
-        yield "project", f"commit {_code(commit)}"
+        yield "project", f"commit {code(commit)}"
+
+
+def _optimizer(gin: str) -> str | None:
+    """The name of the run's optimizer; of the one inside, where it trains a part of the parameters."""
+    name = _name_of_reference(_macros(gin).get("OPTIMIZER"))
+    inner = re.search(rf"^(?:.*\.)?{name}:\n(?:    .*\n)*?    optimizer = (@\S+)$", f"{gin}\n", re.MULTILINE)
+    inner = inner or re.search(rf"^(?:.*\.)?{name}\.optimizer = (@\S+)$", gin, re.MULTILINE)
+    return _name_of_reference(inner[1]) if inner and name else name
+
+
+def _name_of_reference(reference: Any) -> str | None:
+    """`adamw` of `@optimizers.adamw()`."""
+    return None if reference is None else str(reference).removeprefix("@").removesuffix("()").rpartition(".")[2]
 
 
 def _place(path: str) -> str:
@@ -196,16 +206,16 @@ def _macros(gin: str) -> dict[str, Any]:
     return macros
 
 
-def _curves(metrics: Sequence[Line], loss: str) -> Iterator[tuple[str, list[tuple[float, float]]]]:
+def _curves(metrics: Sequence[Line], factor: Any) -> Iterator[tuple[str, list[tuple[float, float]]]]:
     """Training, and validation as the mean over tasks where each was measured."""
-    training = [(line["step"], line[loss]) for line in metrics if line["dataset"] == "train" and _is_number(line, loss)]
+    training = [(line["step"], nats) for line in metrics if (nats := _training_nats(line, factor)) is not None]
     if training:
         yield "training", training
     by_task: dict[str, dict[int, float]] = {}
     for line in metrics:
         folder, _, task = line["dataset"].partition("/")
-        if folder == "training_eval" and _is_number(line, loss):
-            by_task.setdefault(task, {})[line["step"]] = line[loss]
+        if folder == "training_eval" and _is_number(line, _NATS):
+            by_task.setdefault(task, {})[line["step"]] = line[_NATS]
     if by_task:
         steps = sorted(set.intersection(*(set(losses) for losses in by_task.values())))
         label = "validation" if len(by_task) == 1 else f"validation, mean of {len(by_task)} tasks"
@@ -213,17 +223,42 @@ def _curves(metrics: Sequence[Line], loss: str) -> Iterator[tuple[str, list[tupl
             yield label, [(step, sum(losses[step] for losses in by_task.values()) / len(by_task)) for step in steps]
 
 
-def _results(metrics: Sequence[Line], loss: str) -> Iterator[tuple[str, str, str, str]]:
-    """The last losses and accuracies, and whatever predictions were measured by."""
-    last: dict[str, Line] = {line["dataset"]: line for line in metrics}
-    for dataset, line in sorted(last.items(), key=lambda item: item[0] != "train"):
-        folder, _, task = dataset.partition("/")
-        of_predictions = [name for name in line if name not in ("step", "dataset") and not name.startswith("timing/")]
-        for name in of_predictions if folder == "inference_eval" else (loss, "accuracy"):
-            if _is_number(line, name):
-                metric = {loss: "loss per target token", "accuracy": "accuracy of the next token"}.get(name, name)
-                data = "training" if folder == "train" else _code(task)
-                yield data, _plain(metric), f"{line[name]:.4g}", f"{line['step']:,}"
+def _training_nats(line: Line, factor: Any) -> float | None:
+    """The loss of a line of the training in nats per target token, without its z-loss; None where it is not known.
+
+    `factor` is LOSS_NORMALIZING_FACTOR, by which the run divided its losses: a number, None, or how many there are.
+    """
+    names = ("loss", "cross_ent_loss", _LOSS)
+    if line["dataset"] != "train" or not all(_is_number(line, name) for name in names) or not line["loss"]:
+        return None
+    if isinstance(factor, str):
+        return line["cross_ent_loss"] if factor.endswith("NUM_REAL_TARGET_TOKENS") else None
+    return line[_LOSS] * (factor or 1) * line["cross_ent_loss"] / line["loss"]
+
+
+def _last_evaluations(metrics: Sequence[Line]) -> dict[str, Line]:
+    """The last line of each evaluation, by `training_eval/<task>` and `inference_eval/<task>`."""
+    return {line["dataset"]: line for line in metrics if line["dataset"] != "train"}
+
+
+def _measures(dataset: str, line: Line) -> Iterator[tuple[str, str, str]]:
+    """Of a line of an evaluation the metrics of the model: the name in it, a title, and the hub's type."""
+    if dataset.startswith("training_eval/"):
+        shown = [(_NATS, "loss, nats per target token", "loss"), ("accuracy", "accuracy of the next token", "accuracy")]
+    else:
+        names = [name for name in line if name not in ("step", "dataset") and not name.startswith("timing/")]
+        shown = [(name, name.removeprefix("eval/"), name.rpartition("/")[2]) for name in names]
+    yield from ((name, title, type_) for name, title, type_ in shown if _is_number(line, name))
+
+
+def _results(metrics: Sequence[Line]) -> Iterator[tuple[str, str, str, str]]:
+    """The last validation loss with its baseline, and whatever else was measured on validation data."""
+    for dataset, line in _last_evaluations(metrics).items():
+        for name, title, _ in _measures(dataset, line):
+            value = f"{line[name]:.4f}" if name == _NATS else f"{line[name]:.4g}"
+            if name == _NATS and _is_number(line, _UNIGRAM):
+                value += f"; the best constant (unigram) predictor has {line[_UNIGRAM]:.4f}"
+            yield code(dataset.partition("/")[2]), plain(title), value, f"{line['step']:,}"
 
 
 def _is_number(line: Line, name: str) -> bool:
@@ -232,34 +267,17 @@ def _is_number(line: Line, name: str) -> bool:
 
 
 def _check(facts: Facts) -> str:
+    """One line: what was compared with the checkpoint, and the file that has all of it."""
     if not facts.comparisons:
         return "This export was not checked."
-    tables = []
-    for format_, rows in facts.comparisons.items():
-        lines = []
-        for row in rows:
-            value = "not compared" if row["value"] is None else f"{row['value']:.3g}"
-            lines.append((_plain(row["what"]), value, f"{row['allowed']:.3g}", _plain(row["note"])))
-        tables.append(f"Weights in {_plain(format_)}:\n\n{_table(lines, ('compared', 'difference', 'allowed', ''))}")
-    return "The files were read back and compared with the checkpoint.\n\n" + "\n\n".join(tables)
-
-
-# ------------------------------------------------------ markdown -----------------------------------------------------
-
-
-def _table(rows: Sequence[tuple[str, ...]] | Iterator[tuple[str, ...]], header: tuple[str, ...] = ("", "")) -> str:
-    lines = [header, ("---",) * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _plain(text: str) -> str:
-    """Text in which nothing is markup."""
-    return re.sub(r"([\\`*_{}\[\]()#+!|~$-])", r"\\\1", html.escape(" ".join(str(text).split()), quote=False))
-
-
-def _code(text: str) -> str:
-    """Text between backticks, more of them than it has itself, in a table too."""
-    text = " ".join(str(text).split())
-    fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
-    padding = " " if text.startswith("`") or text.endswith("`") else ""
-    return f"{fence}{padding}{text}{padding}{fence}".replace("|", r"\|")
+    rows = [row for rows in facts.comparisons.values() for row in rows]
+    # "of 52 tensors, in float32"; an export with a difference is not kept.
+    note = next((row["note"] for row in rows if row["what"] == "parameters that differ"), "")
+    tensors = re.match(r"of (\d+) tensors, in (\w+)$", note)
+    found = [f"all {int(tensors[1]):,} tensors are equal in {tensors[2]}"] if tensors else []
+    logits = [row for row in rows if row["what"].startswith("logits, B in ") and row["value"] is not None]
+    if logits:
+        libraries = dict.fromkeys(row["what"].removeprefix("logits, B in ") for row in logits)
+        largest = max(row["value"] for row in logits)
+        found.append(f"logits differ by at most {largest:.1e} in {' and '.join(map(plain, libraries))}")
+    return f"Read back and compared with the checkpoint: {'; '.join(found)} ([{REPORT}]({REPORT}))."

@@ -161,6 +161,11 @@ class HubSource(ShardedSource):
         )
 
     @property
+    def name(self) -> str:
+        """Of the data set on the hub."""
+        return self._name
+
+    @property
     def splits(self) -> Sequence[str]:
         return self._splits or tuple(self._resolve()[1].files)
 

@@ -1,0 +1,212 @@
+"""An example of a run's own task for the model card, read in a process of its own.
+
+Reading a task imports the user's modules and libraries of data, and may ask the hub. In another process it takes no
+memory from the conversion, cannot stop it, and ends after a time.
+
+    python -m convert.hf.run_example    (a JSON object on standard input, an `Example` as JSON on standard output)
+"""
+
+import dataclasses
+import importlib
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from convert.hf.card_example import BLANK, Example
+from limba.machine import import_errors, repository
+
+_SECONDS = 120
+# Documents in which a sentence is looked for.
+_MOST_DOCUMENTS = 200
+_WORDS = range(6, 26)
+_FEWEST_CHARACTERS, _MOST_CHARACTERS = 20, 200
+# Where an example is a whole window of text, a short one is enough for a card.
+_MOST_INPUTS = 64
+# The modules that a gin file imports and that register no task of the user's, or need TensorFlow.
+_NO_TASKS = ("limba", "gin", "__gin__", "seqio", "t5", "t5x", "tensorflow", "jax", "flax", "optax")
+_IMPORT = re.compile(r"^(?:import ([\w.]+)|from ([\w.]+) import (\w+))", re.MULTILINE)
+_TASK_MODULE = re.compile(r"^(?:MIXTURE_OR_TASK_MODULE|.*DatasetConfig\.module) = ['\"]([\w.]+)['\"]", re.MULTILINE)
+
+
+def of_run(info: Mapping[str, Any], gin: str) -> Example:
+    """The example of a run's task, from its validation split, else from its training split.
+
+    Args:
+      info: `run.json`.
+      gin: the run's operative configuration, whose imports register the task.
+
+    Raises:
+      ValueError: if the task or its data cannot be read, with the reason.
+    """
+    request = {name: info.get(name) for name in ("task", "feature_lengths", "modules")} | {"gin": gin}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-m", "convert.hf.run_example"]
+    try:
+        done = subprocess.run(
+            command, input=json.dumps(request), capture_output=True, text=True, env=environment, timeout=_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"reading the first rows of task {info.get('task')!r} took more than {_SECONDS} s") from None
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise ValueError(said[-1].removeprefix("error: "))
+    # A module of the user's may print something before.
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    return Example(**found | {name: tuple(found[name]) for name in ("labels", "datasets")})
+
+
+def modules(gin: str) -> list[str]:
+    """The modules that a configuration imports and that may register tasks."""
+    found = [name or f"{package}.{member}" for name, package, member in _IMPORT.findall(gin)]
+    named = _TASK_MODULE.findall(gin)
+    return [name for name in dict.fromkeys([*found, *named]) if name.partition(".")[0] not in _NO_TASKS]
+
+
+def sentence_with_blank(text: str) -> tuple[str, str] | None:
+    """The first sentence of a text that makes an example, with a blank for one of its words, and that word.
+
+    The word is the longest of those in the middle. Where a language has no spaces, it is two characters.
+    """
+    from tasks.diacritics import marks
+
+    for sentence in marks.sentences(text):
+        words = sentence.split(" ")
+        if len(sentence) > _MOST_CHARACTERS or "<extra_id_" in sentence or not sentence.isprintable():
+            continue
+        if len(words) in _WORDS:
+            middle = range(len(words) // 4, len(words) - max(1, len(words) // 4))
+            chosen = max(middle, key=lambda i: len(words[i]) if words[i].isalpha() else 0)
+            if words[chosen].isalpha():
+                return " ".join([*words[:chosen], BLANK, *words[chosen + 1 :]]), words[chosen]
+        elif len(words) < _WORDS.start and len(sentence) >= _FEWEST_CHARACTERS and not sentence.isascii():
+            for begin in range(len(sentence) // 2, len(sentence) - 2):
+                if (word := sentence[begin : begin + 2]).isalpha():
+                    return f"{sentence[:begin]}{BLANK}{sentence[begin + 2 :]}", word
+    return None
+
+
+# -------------------------------------------------- in the new process -----------------------------------------------
+
+
+def _find(request: Mapping[str, Any]) -> Example:
+    """Raises ImportError, ValueError or OSError if there is no such task, or no row of it can be read."""
+    from tasks import objectives
+    from tasks.pretraining.denoising import Denoise
+    from tasks.registry import get_subtasks, providers
+    from tasks.sources import corpora
+    from tasks.supervised.row_preprocessor import Supervise
+
+    for name in modules(request["gin"]):
+        _import(name, request.get("modules") or {})
+    tasks = get_subtasks(providers.find_provider(request["task"]))
+    datasets = tuple(dict.fromkeys(task.source.name for task in tasks if isinstance(task.source, corpora.HubSource)))
+    for task in tasks:
+        for step in task.preprocessors:
+            if isinstance(step, Supervise):
+                return dataclasses.replace(_row(task, step), datasets=datasets)
+            if isinstance(step, Denoise) and isinstance(
+                step.objective, objectives.SpanCorruption | objectives.IidDenoising
+            ):
+                return dataclasses.replace(_blank(task, step), datasets=datasets)
+    return dataclasses.replace(_any_example(tasks[0], request.get("feature_lengths") or {}), datasets=datasets)
+
+
+def _import(name: str, folders: Mapping[str, str]) -> None:
+    """Imports `a.b`, or `a` where b is not a module but something in it."""
+    package = name.rpartition(".")[0]
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if package and error.name == name:
+            importlib.import_module(package)
+            return
+        import_errors.remember(folders)
+        raise ValueError(f"there is no module {error.name!r}.{import_errors.where_it_was(name)}") from error
+
+
+def _documents(task: Any) -> Iterator[Mapping[str, Any]]:
+    from tasks.sources.sharded import ShardedSource
+
+    if not isinstance(task.source, ShardedSource):
+        raise ValueError(f"the source of task {task.name!r} is SeqIO's, which needs TensorFlow")
+    documents = task.source.numbered_documents(_split(task), batch_size=_MOST_DOCUMENTS)
+    return (document for _, _, document in itertools.islice(documents, _MOST_DOCUMENTS))
+
+
+def _split(task: Any) -> str:
+    return "validation" if "validation" in task.splits else "train"
+
+
+def _blank(task: Any, step: Any) -> Example:
+    mode = f"{step.mode} " if step.mode else ""
+    for document in _documents(task):
+        if (found := sentence_with_blank(_text(document[step.text_column]))) is not None:
+            return Example("blank", mode + found[0], found[1], split=_split(task))
+    raise ValueError(
+        f"no sentence of {_WORDS.start} to {_WORDS[-1]} words in the first {_MOST_DOCUMENTS} documents of split "
+        f"{_split(task)!r}"
+    )
+
+
+def _row(task: Any, step: Any) -> Example:
+    from tasks.supervised.row_formats import UNKNOWN, Template
+
+    template = step.format.inputs if isinstance(step.format, Template) else ""
+    labels = step.format.choices if isinstance(step.format, Template) else ()
+    found = [
+        example
+        for document in _documents(task)
+        for example in step.format({name: _plain(value) for name, value in document.items()})
+    ]
+    if not found:
+        raise ValueError(f"split {_split(task)!r} of task {task.name!r} has no row")
+    first = next((x for x in found if len(x.inputs) <= _MOST_CHARACTERS), min(found, key=lambda x: len(x.inputs)))
+    return Example(
+        "row", first.inputs, "" if first.targets == UNKNOWN else first.targets, template, labels, _split(task)
+    )
+
+
+def _any_example(task: Any, lengths: Mapping[str, int]) -> Example:
+    """The first example as the model gets it, decoded: a short one of tasks that fill whole windows."""
+    from limba.data.contract import DatasetConfig
+    from tasks import predictions
+
+    short = {name: min(length, _MOST_INPUTS) if name == "inputs" else length for name, length in lengths.items()}
+    if predictions.needs_seqio(task, "EncDecFeatureConverter"):
+        raise ValueError(f"task {task.name!r} needs SeqIO, which needs TensorFlow")
+    found = next(predictions.examples(task, DatasetConfig(task.name, short, _split(task), 1, seed=0)), None)
+    if found is None:
+        raise ValueError(f"split {_split(task)!r} of task {task.name!r} has no example")
+    texts = {
+        name: task.output_features[name].vocabulary.decode([int(x) for x in found[name] if x > 1])
+        for name in ("inputs", "targets")
+    }
+    return Example("row", texts["inputs"], texts["targets"], split=_split(task))
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _plain(value: Any) -> Any:
+    return _text(value) if isinstance(value, bytes) else value
+
+
+def main() -> int:
+    repository.claim()
+    try:
+        found = _find(json.load(sys.stdin))
+    except (ImportError, ValueError, OSError, RuntimeError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    print(json.dumps(dataclasses.asdict(found)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""The code of a card, pasted into Python beside the export, in transformers 4.57 and 5."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from convert import __main__
+from tests.convert import vocabularies
+
+TASKS = """
+from tasks import pretraining, supervised
+data_files = {{"train": "{folder}/rows.jsonl", "validation": "{folder}/rows.jsonl"}}
+pretraining.register_pretraining_task("small", data_files=data_files, vocabulary="{spiece}")
+supervised.register_supervised_task(
+    "labels",
+    supervised.SupervisedDataset("mood of: {{text}}", "mood", labels=["glad", "sad"]),
+    data_files=data_files,
+    vocabulary="{spiece}",
+)
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory, spiece_model):
+    """A folder with rows and the module of their tasks."""
+    folder = tmp_path_factory.mktemp("data")
+    rows = ({"text": f"{text}.", "mood": "glad"} for text in vocabularies.sentences(30))
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    (folder / "pasted_tasks.py").write_text(TASKS.format(folder=folder, spiece=spiece_model), "utf-8")
+    return folder
+
+
+def export(run, out, *options):
+    assert __main__.main(["to-hf", str(run), str(out), "--format", "safetensors", "--no-check", *options]) == 0
+    return (out / "README.md").read_text("utf-8")
+
+
+def paste(python, code, folder):
+    """What the code prints, in the folder of the card."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    offline = {"HF_HUB_OFFLINE": "1", "USE_TF": "0", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [python, "-"], input=code, capture_output=True, text=True, cwd=folder, env=environment | offline
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("task", "inputs"), [("small", "<extra_id_0>"), ("labels", "mood of: "), ("elsewhere", "1, 2, 3, <extra_id_0>")]
+)
+def test_the_code_runs_as_pasted(new_run, data, tmp_path, monkeypatch, python5, capsys, task, inputs):
+    monkeypatch.syspath_prepend(str(data))
+    # More decoder than encoder layers: transformers 4.57.6 fails with its cache.
+    run = new_run(tmp_path / "run", num_encoder_layers=1, num_decoder_layers=2, logits_via_embedding=False)
+    gin = "import pasted_tasks" if task != "elsewhere" else "from limba.network import t5"
+    (run / "config.gin").write_text(f"{gin}\n")
+    record = run / "checkpoint_10/run/run.json"
+    rename_task(record, task)
+    card = export(run, tmp_path / "out")
+    code = card.split("```python\n")[1].split("\n```")[0]
+    (line,) = [line for line in code.splitlines() if line.startswith("text = ")]
+    assert inputs in line
+    if task == "small":
+        assert "The word that belongs there is `" in card
+    if task == "labels":
+        assert "`mood of: {text}`" in card and "Its answers are `glad`, `sad`." in card
+    printed = [paste(python, code, tmp_path / "out") for python in (sys.executable, python5)]
+    assert printed[0].strip()
+    assert printed[0] == printed[1]
+
+
+def rename_task(record, task):
+    """Another task in `run.json`, with the checksum that belongs to it."""
+    from limba.checkpoint_files import small_files
+
+    folder = record.parent
+    files = small_files.load_files(folder.parent, folder.name)
+    files[record.name] = json.dumps(json.loads(files[record.name]) | {"task": task}).encode()
+    small_files.write_files(folder, files)
+
+
+def test_data_that_cannot_be_read_are_said_and_the_user_s_text_is_taken(new_run, tmp_path, capsys):
+    run = new_run(tmp_path / "run", num_encoder_layers=1, num_decoder_layers=1)
+    (run / "config.gin").write_text("import of_another_machine\n")
+    card = export(run, tmp_path / "neutral")
+    warning = "warning: the data of the run cannot be read: there is no module 'of_another_machine'."
+    error = capsys.readouterr().err
+    assert warning in error and "--example TEXT gives another" in error
+    assert 'text = "1, 2, 3, <extra_id_0>, 5, 6."' in card
+    given = ["--example", 'Cel mai <extra_id_0> "oraș".', "--language", "ro", "--license", "mit", "--dataset", "org/a"]
+    card = export(run, tmp_path / "given", *given)
+    assert "--example TEXT" not in capsys.readouterr().err
+    assert 'text = "Cel mai <extra_id_0> \\"oraș\\"."' in card
+    assert 'language: ["ro"]\nlicense: "mit"\ndatasets: ["org/a"]\n' in card
+    # Another card is another export.
+    assert __main__.main(["to-hf", str(run), str(tmp_path / "given"), "--format", "safetensors", "--no-check"]) == 1
+    assert "holds another conversion (other card)" in capsys.readouterr().err
+    report = json.loads((tmp_path / "given/conversion_report.json").read_text())
+    assert report["files"] == sorted(file.name for file in (tmp_path / "given").iterdir())
