@@ -7,17 +7,26 @@ from limba.machine import storage
 from limba.machine.storage import AnyPath
 from limba.reports import writers
 
+# Names of Hugging Face's Trainer, which its scripts' sweeps use: dataset and metric of ours, of whatever task.
+_TRAINER = {
+    "eval/loss": ("training_eval/", "nats_per_target_token"),
+    "eval/mcc": ("inference_eval/", "eval/matthews_corrcoef"),
+}
+
 
 def metric_values(model_dir: AnyPath, name: str) -> dict[int, float]:
     """A metric of a run's `metrics.jsonl` by step.
 
-    The name is dataset and metric, both of which may contain slashes: `inference_eval/my_task/eval/accuracy`.
+    The name is dataset and metric, both of which may contain slashes: `inference_eval/my_task/eval/accuracy`; or
+    `eval/accuracy`, as Hugging Face's Trainer calls that of the only task.
     """
     values = {}
-    for line in writers.read_metrics(model_dir):
-        metric = name.removeprefix(f"{line['dataset']}/")
+    prefix, of_trainer = _TRAINER.get(name, ("inference_eval/", name)) if name.startswith("eval/") else ("", "")
+    for line in writers.read_metrics(model_dir, prefix):
+        metric = of_trainer or name.removeprefix(f"{line['dataset']}/")
+        is_found = bool(of_trainer) or metric != name
         # The file has null for NaN: such a step has no metric.
-        if metric != name and line.get(metric) is not None:
+        if is_found and line.get(metric) is not None:
             values[line["step"]] = float(line[metric])
     return values
 

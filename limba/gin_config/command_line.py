@@ -92,7 +92,7 @@ def parse_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argpars
     flags = parser.parse_intermixed_args(rewrite_gin_flags(argv))
     flags.gin_file = [*flags.gin_file, *getattr(flags, "files", [])]
     logging.getLogger("limba").setLevel(logging.INFO - 10 * flags.verbosity)
-    _join_others(flags)
+    join_others(flags)
     if flags.buckets:
         storage.mount_buckets(flags.buckets)
     if flags.tfds_data_dir or flags.seqio_additional_cache_dirs:
@@ -100,8 +100,10 @@ def parse_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argpars
     return flags
 
 
-def _join_others(flags: argparse.Namespace) -> None:
-    """Joins the other processes of the run, if there are any."""
+def join_others(flags: argparse.Namespace) -> None:
+    """Joins the other processes of the run, if there are any, and unless this was done before."""
+    if distributed.store() is not None:
+        return
     names = ("coordinator_address", "process_count", "process_index")
     given = {name: getattr(flags, name) for name in names if getattr(flags, name) is not None}
     if given and not flags.multiprocess_gpu:

@@ -1,89 +1,179 @@
-r"""`limba run`: span-corruption training with the keys of a Hugging Face script, from a JSON file, flags, or both.
+r"""`limba run`: pre-training and fine-tuning with the keys of a Hugging Face script, from a JSON file, flags, or both.
 
     limba run config.json
     limba run config.json --learning_rate 1e-4 --do_eval
     limba run --model_name_or_path google/t5-v1_1-small --train_file corpus.jsonl --output_dir runs/mine --do_train
+    limba run --benchmark glue --dataset_name sst2 --model_name_or_path exports/mine --output_dir runs/sst2
 
 The keys become a gin file, which is printed, kept as OUTPUT_DIR/run.gin and run. The same command resumes a run that
-was stopped. `--dry_run` prints the gin file only. --gin.NAME=VALUE overrides what it binds.
+was stopped. `--dry_run` prints the gin file only. --gin.NAME=VALUE overrides what it binds. Several processes of a run
+that share OUTPUT_DIR are told of each other as by `limba train`: --multiprocess_gpu and its flags, or the environment.
+For a pod whose workers share no folder: `--write_gin FILE --num_devices N`, then launch/worker.sh FILE on each worker.
 
 OUTPUT_DIR at the end:
   config.json, model.safetensors, spiece.model …   the trained model, for `from_pretrained(OUTPUT_DIR)`
-  all_results.json                                 losses and accuracy
+  all_results.json                                 losses and metrics
+  generated_predictions.txt                        of do_predict: the answers to the test split, one a line
   run.gin                                          for `limba train --gin_file=OUTPUT_DIR/run.gin`
   run/                                             checkpoints, metrics.jsonl, TensorBoard events
   initial/                                         the model that training began with
 """
 
-import dataclasses
+import argparse
 import difflib
 import json
 import logging
-import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import gin
 import jax
 
-from limba import train
-from limba.checkpoints import checkpointing
-from limba.hf_script import gin_recipe, script_keys
-from limba.hf_script.script_keys import RunArguments
+from limba import eval as evaluation
+from limba import infer, train
+from limba.gin_config import command_line
+from limba.hf_script import gin_recipe, outcome, script_data, script_keys
+from limba.hf_script.run_arguments import RunArguments
 from limba.machine import native_logs
 from limba.machine.local_paths import local_path
-from limba.reports import writers
 from limba.workers import distributed
 
 logger = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Composes the configuration, trains, exports and uploads."""
+    """Composes the configuration, trains, evaluates, predicts, exports and uploads, as the keys say."""
     if not argv or any(flag in ("-h", "--help") for flag in argv):
         print(f"usage: limba run [CONFIG.json] [--key value …]\n\n{__doc__}\nkeys:\n{script_keys.help_text()}")
         return 0 if argv else 2
     overrides = [flag for flag in argv if flag.startswith("--gin.")]
-    keys = [flag for flag in argv if flag != "--dry_run" and flag not in overrides]
+    flags, keys = _flags().parse_known_args([flag for flag in argv if flag not in overrides])
     arguments, notes = script_keys.from_command_line(keys)
     for note in notes:
         logger.warning("%s", note)
     if arguments.hub_token:
         os.environ["HF_TOKEN"] = arguments.hub_token
+    command_line.join_others(flags)
     out = local_path(arguments.output_dir)
+    gin_file = distributed.from_first("gin file", lambda: _prepare(arguments, out, flags))
+    if gin_file is None:
+        return 0
+    if not Path(gin_file).is_file():
+        raise ValueError(
+            f"Worker 0 has written {gin_file}, and it is not here: OUTPUT_DIR must be a folder that all workers share. "
+            "Else take `limba run … --write_gin FILE` and launch/worker.sh FILE."
+        )
+    results: dict[str, Any] = {}
+    if arguments.do_train:
+        train.main([f"--gin_file={gin_file}", *overrides])
+        results |= outcome.of_training(out / "run")
+    elif arguments.do_eval:
+        _evaluate(out, gin_file, arguments, overrides)
+        results |= outcome.of_evaluation(out / "eval") if jax.process_index() == 0 else {}
+    if arguments.do_predict:
+        _predict(out, gin_file, arguments, overrides)
+    # The others wait: a run whose processes end before the first one's export is finished would be taken for broken.
+    distributed.from_first("export", lambda: _finish(out, arguments, results))
+    return 0
+
+
+def _flags() -> argparse.ArgumentParser:
+    """The flags that are no keys of a script."""
+    parser = argparse.ArgumentParser(prog="limba run", add_help=False, allow_abbrev=False)
+    parser.add_argument("--dry_run", action="store_true")
+    parser.add_argument("--write_gin", metavar="FILE")
+    parser.add_argument("--num_devices", type=int, metavar="N")
+    parser.add_argument("--multiprocess_gpu", action="store_true")
+    parser.set_defaults(joins_cluster=True)
+    distributed.add_flags(parser.add_argument_group("several processes"))
+    return parser
+
+
+def _prepare(arguments: RunArguments, out: Path, flags: argparse.Namespace) -> str | None:
+    """Checks everything, and writes the model to begin with and the gin file, which is returned.
+
+    None if there is nothing more to do: of `--dry_run` and `--write_gin`.
+    """
+    if flags.num_devices is not None and (flags.num_devices < 1 or not flags.write_gin):
+        raise ValueError(f"--num_devices is {flags.num_devices}; it is the number of a pod's devices, for --write_gin.")
     _check(arguments, out)
 
     from convert import starting_model
 
     model = starting_model.open_model(arguments.model_name_or_path, arguments.config_name, arguments.tokenizer_name)
-    text = _compose(arguments, model)
-    print(text)
-    if "--dry_run" in argv:
-        return 0
-
+    # A file for other machines names the folder as it was given: a relative one is found from where they run.
+    named = Path(arguments.output_dir) if flags.write_gin else out
+    text = _compose(arguments, model, named, flags.num_devices or jax.device_count())
+    if flags.dry_run or not flags.write_gin:
+        print(text)
+    if flags.dry_run:
+        return None
     out.mkdir(parents=True, exist_ok=True)
-    gin_file = out / "run.gin"
+    gin_file = local_path(flags.write_gin) if flags.write_gin else out / "run.gin"
     _warn_of_changes(gin_file, text)
     (out / "run.json").write_text(json.dumps(arguments.without_secrets(), indent=2, ensure_ascii=False) + "\n", "utf-8")
     model.write(out / "initial")
+    if flags.write_gin:
+        vocabulary = out / "initial" / "spiece.model"
+        if vocabulary.is_file():
+            text += f"\nVOCABULARY_FILE = {str(named / 'initial' / vocabulary.name)!r}\n"
+        gin_file.parent.mkdir(parents=True, exist_ok=True)
     gin_file.write_text(text, "utf-8")
-    train.main([f"--gin_file={gin_file}", *overrides])
+    if not flags.write_gin:
+        return str(gin_file)
+    print(
+        f"{gin_file} is written. On every worker {named / 'initial'} must be what it is here; then:\n"
+        f"  bash launch/worker.sh {flags.write_gin} --gin.MODEL_DIR=\"'gs://my-bucket/runs/mine'\""
+    )
+    return None
 
-    results = _results(out / "run")
-    _export(out, arguments)
-    (out / "all_results.json").write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    print(json.dumps(results))
-    return 0
+
+def _evaluate(out: Path, gin_file: str, arguments: RunArguments, overrides: Sequence[str]) -> None:
+    """Evaluates the model as it is, without a training."""
+    gin.clear_config()
+    rows = arguments.per_device_eval_batch_size * jax.device_count()
+    evaluation.main(
+        [
+            *(f"--gin_file={file}" for file in (gin_file, "gin/runs/eval_run.gin")),
+            f"--gin.CHECKPOINT_PATH={str(out / 'initial')!r}",
+            f"--gin.EVAL_OUTPUT_DIR={str(out / 'eval')!r}",
+            f"--gin.eval/data.DatasetConfig.batch_size={rows}",
+            *overrides,
+        ]
+    )
+
+
+def _predict(out: Path, gin_file: str, arguments: RunArguments, overrides: Sequence[str]) -> None:
+    """Answers the test split, by the trained model if there is one."""
+    gin.clear_config()
+    rows = arguments.per_device_eval_batch_size * jax.device_count()
+    infer.main(
+        [
+            *(f"--gin_file={file}" for file in (gin_file, "gin/runs/infer.gin")),
+            f"--gin.CHECKPOINT_PATH={str(out / ('run' if arguments.do_train else 'initial'))!r}",
+            f"--gin.INFER_OUTPUT_DIR={str(out / 'predictions')!r}",
+            "--gin.infer/data.DatasetConfig.split='test'",
+            f"--gin.infer/data.DatasetConfig.batch_size={rows}",
+            *overrides,
+        ]
+    )
+
+
+def _finish(out: Path, arguments: RunArguments, results: dict[str, Any]) -> None:
+    """Writes what the run leaves, exports and uploads the trained model."""
+    if arguments.do_predict:
+        print(f"answers to the test split: {outcome.write_answers(out / 'predictions', out)}")
+    if arguments.do_train:
+        outcome.export(out, arguments)
+    if results:
+        (out / "all_results.json").write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        print(json.dumps(results))
 
 
 def _check(arguments: RunArguments, out: Path) -> None:
     """Raises ValueError for what would fail after the training has begun."""
-    if distributed.find_cluster({}) is not None:
-        raise ValueError(
-            "This is one of several processes, and `limba run` is for one. Make OUTPUT_DIR/run.gin on one "
-            "machine with --max_steps 1, and give it to launch/worker.sh."
-        )
     if out.is_file():
         raise ValueError(f"output_dir is {out}, which is a file; name a folder.")
     if (out / "run.json").is_file():
@@ -107,19 +197,18 @@ def _check(arguments: RunArguments, out: Path) -> None:
         _check_push(arguments.hub_model_id or out.name)
 
 
-def _compose(arguments: RunArguments, model: Any) -> str:
+def _compose(arguments: RunArguments, model: Any, out: Path, devices: int) -> str:
     """The gin file of a training that begins with a `convert.starting_model` and reads the corpus."""
-    devices = jax.device_count()
-    with native_logs.filtered():  # This brings TensorFlow in.
-        corpus = _corpus(arguments)
-        num_examples, exact = _count_examples(arguments, corpus, model.vocabulary)
-    steps, how_many = arguments.max_steps, "max_steps"
+    with native_logs.filtered():  # The tasks of a user's own may bring TensorFlow in.
+        corpus = script_data.find(arguments)
+        num_examples, exact = script_data.count_examples(arguments, corpus, model.vocabulary)
+    steps, how_many = max(arguments.max_steps, 0), "max_steps"
     if num_examples is not None:
         steps = gin_recipe.steps_of_epochs(arguments, num_examples, devices)
         about = "" if exact else "about "
         how_many = f"{arguments.num_train_epochs:g} epochs of {about}{num_examples:,} examples"
     initial = (model.step, model.dropout_rate, model.has_weights)
-    return gin_recipe.compose(arguments, gin_recipe.Plan(corpus, num_examples, devices, steps, how_many, *initial))
+    return gin_recipe.compose(arguments, gin_recipe.Plan(corpus, out, num_examples, devices, steps, how_many, *initial))
 
 
 def _check_push(repo: str) -> None:
@@ -135,55 +224,6 @@ def _check_push(repo: str) -> None:
         raise ValueError(f"hub_model_id (or the last part of output_dir) is {repo!r}: {error}") from error
 
 
-def _corpus(arguments: RunArguments) -> gin_recipe.Corpus:
-    """Where the documents are; without a validation split, and if there is to be an evaluation, a part of train."""
-    from tasks.pretraining import masked_text
-
-    files: dict[str, list[str]] | None = None
-    if arguments.dataset_name is not None and Path(arguments.dataset_name).expanduser().is_dir():
-        folder = local_path(arguments.dataset_name)
-        name, files = folder.name, masked_text.files_of_folder(folder)
-    elif arguments.train_file is not None:
-        name = Path(arguments.train_file).stem
-        given = {"train": arguments.train_file, "validation": arguments.validation_file}
-        files = {
-            split: [file if "://" in file else str(local_path(file))]
-            for split, file in given.items()
-            if file is not None
-        }
-    if files is not None:
-        splits = list(files)
-        corpus = gin_recipe.Corpus(gin_recipe.task_name(name), files)
-    else:
-        dataset, config = arguments.dataset_name, arguments.dataset_config_name
-        splits = list(masked_text.open_source(None, dataset, config, None, arguments.text_column_name).splits)
-        corpus = gin_recipe.Corpus(gin_recipe.task_name(f"{dataset}_{config or ''}"), None, dataset, config)
-    if "validation" in splits or not arguments.do_eval:
-        return corpus
-    share = arguments.validation_split_percentage
-    logger.info("There is no validation split: the first %d %% of the training documents are held out.", share)
-    return dataclasses.replace(corpus, splits={"train": f"train[{share}%:]", "validation": f"train[:{share}%]"})
-
-
-def _count_examples(arguments: RunArguments, corpus: gin_recipe.Corpus, vocabulary: Any) -> tuple[int | None, bool]:
-    """Training examples of an epoch, and whether that is exact; None if `max_steps` is given.
-
-    Opens the splits in any case, which finds missing files and columns now.
-    """
-    from tasks import objectives
-    from tasks.pretraining import masked_text
-
-    column = arguments.text_column_name
-    source = masked_text.open_source(corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits, column)
-    for split in ("train", "validation") if arguments.do_eval else ("train",):
-        source.check(split)
-    if arguments.max_steps > 0:
-        return None, True
-    opened = masked_text.open_vocabulary(vocabulary)
-    objective = objectives.SpanCorruption(arguments.mlm_probability, arguments.mean_noise_span_length)
-    return masked_text.count_examples(source, "train", column, opened, objective, arguments.max_seq_length)
-
-
 def _warn_of_changes(gin_file: Path, text: str) -> None:
     """Warns of the lines that differ where a run is resumed with other values."""
     if gin_file.is_file():
@@ -191,34 +231,3 @@ def _warn_of_changes(gin_file: Path, text: str) -> None:
         changes = [line for line in difflib.ndiff(before, text.splitlines()) if line.startswith(("- ", "+ "))]
         if changes:
             logger.warning("The run resumes with other values than before:\n%s", "\n".join(changes))
-
-
-def _results(model_dir: Path) -> dict[str, Any]:
-    """Hugging Face's `all_results.json`, from the run's own record."""
-    results: dict[str, Any] = {}
-    training = [line for line in writers.read_metrics(model_dir) if line["dataset"] == "train"]
-    if training:
-        last = training[-1]
-        results |= {"step": last["step"], "train_loss": last["loss"]}
-    evaluations = writers.read_metrics(model_dir, "training_eval/")
-    if evaluations:
-        last = evaluations[-1]
-        loss = last["nats_per_target_token"]
-        results |= {"step": last["step"], "eval_loss": loss, "eval_accuracy": last["accuracy"]}
-        results["perplexity"] = math.exp(min(loss, 100.0))
-    return results
-
-
-def _export(out: Path, arguments: RunArguments) -> None:
-    """Exports the newest checkpoint into a folder of its own, uploads that, and moves its files to `out`."""
-    from convert import push, to_hf
-
-    staged = out / ".exported" / out.name  # The model card's title.
-    to_hf.to_hf(checkpointing.find_checkpoint(out / "run"), staged, formats=("safetensors",), overwrite=True)
-    if arguments.pushes:
-        push.push(staged, arguments.hub_model_id or out.name, public=not arguments.hub_private_repo)
-    for file in sorted(staged.iterdir()):
-        file.replace(out / file.name)
-    staged.rmdir()
-    staged.parent.rmdir()
-    print(f"{out} is the trained model: T5ForConditionalGeneration.from_pretrained({str(out)!r})")

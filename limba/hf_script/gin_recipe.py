@@ -2,28 +2,20 @@
 
 import dataclasses
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from limba.gin_config import gin_names
-from limba.hf_script.script_keys import RunArguments
-from limba.machine.local_paths import local_path
+from limba.hf_script import gin_optimizer, script_data
+from limba.hf_script.gin_optimizer import bindings
+from limba.hf_script.run_arguments import RunArguments
+from limba.hf_script.script_data import Corpus
 
 # Examples in the shuffle buffers of a task, where there are as many.
 _BUFFER = 4096
-
-
-@dataclasses.dataclass(frozen=True)
-class Corpus:
-    """The arguments of `masked_text.open_source`, and the task's name."""
-
-    name: str
-    files: Mapping[str, Sequence[str]] | None = None
-    dataset: str | None = None
-    dataset_config: str | None = None
-    splits: Mapping[str, str] | None = None
+# Of answers, as Hugging Face's scripts have it.
+_TARGETS = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,12 +23,14 @@ class Plan:
     """What a gin file needs beside the keys.
 
     Attributes:
+      out: the folder of the run, as the gin file names it.
       num_examples: training examples of an epoch; None if they were not counted.
       steps, how_many: updates, and how that number came about, for the comment.
       first_step, dropout_rate, has_weights: of the model to begin with; whether it is an initial checkpoint.
     """
 
     corpus: Corpus
+    out: Path
     num_examples: int | None
     devices: int
     steps: int
@@ -52,31 +46,29 @@ def batch_size(arguments: RunArguments, devices: int) -> int:
 
 
 def steps_of_epochs(arguments: RunArguments, num_examples: int, devices: int) -> int:
-    """Updates in `num_train_epochs`: whole batches of an epoch, at least one, as the scripts count."""
-    # Not `epochs.steps_of`, in which the next epoch fills up the last batch: 10 rows by 4 are 2 steps here and 3 there.
-    return math.ceil(max(1, num_examples // batch_size(arguments, devices)) * arguments.num_train_epochs)
+    """Updates in `num_train_epochs`, at least one, as the scripts count them.
 
-
-def task_name(corpus: str) -> str:
-    """A name for SeqIO, of letters, digits and underscores."""
-    return re.sub(r"\W+", "_", corpus).strip("_") or "corpus"
+    Those of pre-training drop the last, partial batch of an epoch; in fine-tuning the next epoch fills it up.
+    """
+    batches = num_examples / batch_size(arguments, devices)
+    whole = math.ceil(batches) if arguments.is_finetuning else max(1, math.floor(batches))
+    return math.ceil(whole * arguments.num_train_epochs)
 
 
 def compose(arguments: RunArguments, plan: Plan) -> str:
     """The gin file."""
-    out = local_path(arguments.output_dir)
     wandb = any(name in ("wandb", "all") for name in arguments.trackers)
     chapters = [
-        _header(arguments, out, wandb),
-        _data(arguments, plan),
-        _training(arguments, plan, out),
+        _header(arguments, plan.out, wandb),
+        _rows(arguments, plan) if arguments.is_finetuning else _documents(arguments, plan),
+        _training(arguments, plan),
         [
             "# the mean cross-entropy of the batch's target tokens, and nothing else",
             "Z_LOSS = 0.0",
             "LOSS_NORMALIZING_FACTOR = 'NUM_REAL_TARGET_TOKENS'",
         ],
-        _optimizer(arguments),
-        _schedule(arguments, plan),
+        gin_optimizer.optimizer(arguments, plan.first_step),
+        gin_optimizer.schedule(arguments, plan.steps, plan.first_step),
         _periods(arguments, plan),
     ]
     if wandb:
@@ -89,23 +81,26 @@ def _header(arguments: RunArguments, out: Path, wandb: bool) -> list[str]:
     modules = ["checkpoints", "data", "network", "schedules", "trainer"]
     modules += ["adafactor"] if arguments.uses_adafactor else ["optimizers", "weight_decay"]
     modules += ["wandb_writer"] if wandb else []
+    tuning = arguments.is_finetuning
+    task = ["from tasks.supervised import script_task"] if tuning else ["from tasks import objectives"]
+    task += [] if tuning else ["from tasks.pretraining import masked_text"]
     return [
-        "# Span corruption as a Hugging Face script was asked for it. Every `limba run` overwrites this file.",
+        f"# {'Fine-tuning' if tuning else 'Span corruption'} as a Hugging Face script was asked for it. Every "
+        "`limba run` overwrites this file.",
         f"#   limba train --gin_file={out}/run.gin",
         "from __gin__ import dynamic_registration",
         "",
         *map(gin_names.import_line, modules),
         "from limba import train as train_script",
-        "from tasks import objectives",
-        "from tasks.pretraining import masked_text",
+        *task,
         *([] if arguments.uses_adafactor else ["import optax"]),
         "",
         f"include {str(out / 'initial' / 'model.gin')!r}",
-        "include 'gin/runs/pretrain.gin'",
+        f"include 'gin/runs/{'finetune' if tuning else 'pretrain'}.gin'",
     ]
 
 
-def _data(arguments: RunArguments, plan: Plan) -> list[str]:
+def _documents(arguments: RunArguments, plan: Plan) -> list[str]:
     noise = {"noise_density": arguments.mlm_probability, "mean_noise_span_length": arguments.mean_noise_span_length}
     return [
         "# data",
@@ -113,31 +108,63 @@ def _data(arguments: RunArguments, plan: Plan) -> list[str]:
         "masked_text.task:",
         f"  name = {plan.corpus.name!r}",
         "  vocabulary = %VOCABULARY",
-        *_bindings(
+        *bindings(
             files=_plain(plan.corpus.files),
             dataset=plan.corpus.dataset,
             dataset_config=plan.corpus.dataset_config,
             splits=_plain(plan.corpus.splits),
             text_column=arguments.text_column_name,
             **noise,
-            # A buffer of several epochs would mix them.
-            shuffle_buffer_size=min(_BUFFER, plan.num_examples) if plan.num_examples else None,
+            shuffle_buffer_size=_buffer(plan),
         ),
         "TASK_FEATURE_LENGTHS = @objectives.span_corruption_lengths()",
         "objectives.span_corruption_lengths:",
-        *_bindings(inputs_length=arguments.max_seq_length, **noise),
+        *bindings(inputs_length=arguments.max_seq_length, **noise),
     ]
 
 
-def _training(arguments: RunArguments, plan: Plan, out: Path) -> list[str]:
+def _rows(arguments: RunArguments, plan: Plan) -> list[str]:
+    lengths = {"inputs": arguments.max_seq_length, "targets": arguments.max_target_length or _TARGETS}
+    return [
+        "# data",
+        "MIXTURE_OR_TASK_NAME = @script_task.task()",
+        "script_task.task:",
+        f"  name = {plan.corpus.name!r}",
+        "  vocabulary = %VOCABULARY",
+        *bindings(
+            entry=arguments.entry,
+            inputs=script_data.row_template(arguments),
+            label_column=arguments.label_column_name,
+            labels=arguments.labels,
+            metric_names=arguments.metrics,
+            files=_plain(plan.corpus.files),
+            dataset=plan.corpus.dataset,
+            dataset_config=plan.corpus.dataset_config,
+            splits=_plain(plan.corpus.splits),
+            shuffle_buffer_size=_buffer(plan),
+        ),
+        f"TASK_FEATURE_LENGTHS = {lengths}",
+        "PACK = False  # one row of the batch for each example, as in the scripts",
+    ]
+
+
+def _buffer(plan: Plan) -> int | None:
+    # A buffer of several epochs would mix them.
+    return min(_BUFFER, plan.num_examples) if plan.num_examples else None
+
+
+def _training(arguments: RunArguments, plan: Plan) -> list[str]:
+    # gin/runs/finetune.gin asks for an initial checkpoint.
+    from_scratch = ["INITIAL_CHECKPOINT_PATH = ''", "checkpoints.CheckpointConfig.restore = None  # from scratch"]
+    no_weights = from_scratch if arguments.is_finetuning else []
     return [
         "# training",
         f"TRAIN_STEPS = {plan.first_step + plan.steps}  # {plan.how_many}",
         f"BATCH_SIZE = {batch_size(arguments, plan.devices)}  # {arguments.per_device_train_batch_size} a device x "
         f"{plan.devices} devices x {arguments.gradient_accumulation_steps} forward passes",
         f"trainer.Trainer.num_microbatches = {arguments.gradient_accumulation_steps}",
-        f"MODEL_DIR = {str(out / 'run')!r}",
-        *([f"INITIAL_CHECKPOINT_PATH = {str(out / 'initial')!r}"] if plan.has_weights else []),
+        f"MODEL_DIR = {str(plan.out / 'run')!r}",
+        *([f"INITIAL_CHECKPOINT_PATH = {str(plan.out / 'initial')!r}"] if plan.has_weights else no_weights),
         f"RANDOM_SEED = {arguments.seed}",
         f"DATASET_SEED = {arguments.seed}",
         f"DROPOUT_RATE = {plan.dropout_rate}  # config.json's",
@@ -148,57 +175,21 @@ def _training(arguments: RunArguments, plan: Plan, out: Path) -> list[str]:
 
 def _periods(arguments: RunArguments, plan: Plan) -> list[str]:
     eval_rows = arguments.per_device_eval_batch_size * plan.devices
-    evaluation = f"train_eval/data.DatasetConfig.batch_size = {eval_rows}"
+    roles = ["train", "infer"] if arguments.is_finetuning else ["train"]
+    evaluation = [f"{role}_eval/data.DatasetConfig.batch_size = {eval_rows}" for role in roles]
+    if arguments.is_finetuning:  # Questions are cut as in training.
+        evaluation.append("infer_eval/data.DatasetConfig.task_feature_lengths = %TASK_FEATURE_LENGTHS")
+    none = [f"train_script.train.{role}_eval_dataset_cfg = None" for role in roles]
     return [
         "# periods",
         f"train_script.train.stats_period = {arguments.logging_steps}",
         f"EVAL_PERIOD = {arguments.eval_steps or arguments.save_steps}",
         "EVAL_STEPS = None  # the whole validation split",
         "checkpoints.SaveCheckpointConfig:",
-        *_bindings(period=arguments.save_steps, keep=arguments.save_total_limit),
-        evaluation if arguments.do_eval else "train_script.train.train_eval_dataset_cfg = None",
+        *bindings(period=arguments.save_steps, keep=arguments.save_total_limit),
+        *(evaluation if arguments.do_eval and arguments.do_train else none),
     ]
-
-
-def _bindings(**values: Any) -> list[str]:
-    """Indented lines of a gin block; None is left out."""
-    return [f"  {name} = {value!r}" for name, value in values.items() if value is not None]
 
 
 def _plain(mapping: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return None if mapping is None else {k: x if isinstance(x, str) else list(x) for k, x in mapping.items()}
-
-
-def _optimizer(arguments: RunArguments) -> list[str]:
-    if arguments.uses_adafactor:
-        return ["OPTIMIZER = @adafactor.Adafactor()  # clips its updates itself"]
-    clipped = arguments.max_grad_norm > 0
-    betas = {"b1": arguments.adam_beta1, "b2": arguments.adam_beta2}
-    chain = [*(["@optax.clip_by_global_norm()"] if clipped else []), "@optimizers.adamw()"]
-    return [
-        "OPTIMIZER = @optimizers.chain()",
-        f"optimizers.chain.transformations = [{', '.join(chain)}]",
-        *([f"optax.clip_by_global_norm.max_norm = {arguments.max_grad_norm}"] if clipped else []),
-        "optimizers.adamw:",
-        *_bindings(**betas, eps=arguments.adam_epsilon, weight_decay=arguments.weight_decay),
-        "  mask = @weight_decay.matrices",
-    ]
-
-
-def _schedule(arguments: RunArguments, plan: Plan) -> list[str]:
-    """The learning rate: warm-up to `learning_rate`, then the decay to 0 at the last step, as transformers has them."""
-    warmup = arguments.warmup_steps or math.ceil(arguments.warmup_ratio * plan.steps)
-    # The function of `limba.optimizers.schedules`: warmup_linear, warmup_cosine or warmup_constant.
-    shape = f"warmup_{arguments.lr_scheduler_type.removesuffix('_with_warmup')}"
-    return [
-        "# learning rate",
-        f"trainer.Trainer.learning_rate_fn = @schedules.{shape}()",
-        f"schedules.{shape}:",
-        *_bindings(
-            base_learning_rate=arguments.learning_rate,
-            warmup_steps=0 if arguments.lr_scheduler_type == "constant" else warmup,
-            # A warm-up longer than the training ends with it, below its peak: its decay would begin later.
-            total_steps=None if shape == "warmup_constant" else max(plan.steps, warmup + 1),
-            step_offset=plan.first_step,
-        ),
-    ]

@@ -137,6 +137,7 @@ class Adafactor:
       learning_rate: used only where none is passed to `update`; the Trainer passes its schedule.
       factored: keep row and column statistics where possible.
       multiply_by_parameter_scale: scale updates by the RMS of the parameter; an `HParamMap` decides for each.
+      weight_decay_rate: of all parameters; an `HParamMap` has one for each.
       beta1: momentum if it is not None, which needs a state as large as the parameters.
       min_dim_size_to_factor: matrices with a smaller dim are not factored.
       factor_map: for parameters without logical axes: an `HParamMap` of tuples with a `FactorDim` for each dim, or of
@@ -160,7 +161,7 @@ class Adafactor:
         decay_rate: float = 0.8,
         step_offset: int = 0,
         clipping_threshold: float | None = 1.0,
-        weight_decay_rate: float | None = None,
+        weight_decay_rate: float | HParamMap | None = None,
         min_dim_size_to_factor: int = 128,
         epsilon1: float = 1e-30,
         epsilon2: float = 1e-3,
@@ -344,12 +345,15 @@ class Adafactor:
             momentum = self.beta1 * state.m + (1.0 - self.beta1) * update
             state = dataclasses.replace(state, m=momentum.astype(self.dtype_momentum))
             update = momentum
-        decay = self._weight_decay(learning_rate)
+        decay = self._weight_decay(name, learning_rate)
         if decay is not None:
             update = update + decay * param32
         return -update, state
 
-    def _weight_decay(self, learning_rate: Array | float) -> Array | float | None:
+    def _weight_decay(self, name: str, learning_rate: Array | float) -> Array | float | None:
+        if isinstance(self.weight_decay_rate, HParamMap):
+            exponent = self.weight_decay_rate_lr_exponent or 0.0
+            return self.weight_decay_rate[name] * learning_rate**exponent
         if self.weight_decay_rate_lr_exponent:
             return (self.weight_decay_rate or 1.0) * learning_rate**self.weight_decay_rate_lr_exponent
         return self.weight_decay_rate

@@ -166,6 +166,75 @@ def warmup_cosine(
     return _warmed_up(base_learning_rate, warmup_steps, step_offset, decay)
 
 
+def warmup_cosine_restarts(
+    base_learning_rate: float, total_steps: int, warmup_steps: int = 0, num_cycles: int = 1, step_offset: int = 0
+) -> LearningRateFn:
+    """After the warm-up half a cosine to 0, `num_cycles` times, each from the full rate; 0 from `total_steps`."""
+    numbers = {"base_learning_rate": base_learning_rate, "total_steps": total_steps, "warmup_steps": warmup_steps}
+    _check_numbers("warmup_cosine_restarts", **numbers, num_cycles=num_cycles)
+    _check_room("warmup_cosine_restarts", total_steps, warmup_steps, total_steps - warmup_steps)
+    if num_cycles < 1:
+        raise ValueError(f"schedules.warmup_cosine_restarts: num_cycles is {num_cycles}; at least 1.")
+
+    def decay(step: Array) -> Array:
+        progress = _progress(step, warmup_steps, total_steps)
+        return jnp.where(progress < 1.0, 0.5 * (1.0 + jnp.cos(jnp.pi * ((num_cycles * progress) % 1.0))), 0.0)
+
+    return _warmed_up(base_learning_rate, warmup_steps, step_offset, decay)
+
+
+def warmup_polynomial(
+    base_learning_rate: float,
+    total_steps: int,
+    warmup_steps: int = 0,
+    power: float = 1.0,
+    final_learning_rate: float = 1e-7,
+    step_offset: int = 0,
+) -> LearningRateFn:
+    """After the warm-up `(1 - progress) ^ power` to `final_learning_rate` at `total_steps`, and constant from there."""
+    numbers = {"base_learning_rate": base_learning_rate, "total_steps": total_steps, "warmup_steps": warmup_steps}
+    _check_numbers("warmup_polynomial", **numbers, power=power, final_learning_rate=final_learning_rate)
+    _check_room("warmup_polynomial", total_steps, warmup_steps, total_steps - warmup_steps)
+    final = final_learning_rate / base_learning_rate
+
+    def decay(step: Array) -> Array:
+        return final + (1.0 - final) * (1.0 - _progress(step, warmup_steps, total_steps)) ** power
+
+    return _warmed_up(base_learning_rate, warmup_steps, step_offset, decay)
+
+
+def warmup_inverse_sqrt(
+    base_learning_rate: float, warmup_steps: int = 0, timescale: int | None = None, step_offset: int = 0
+) -> LearningRateFn:
+    """After the warm-up `sqrt(timescale / (step - warmup_steps + timescale))`, as transformers' `inverse_sqrt`.
+
+    Args:
+      timescale: None is `warmup_steps`, or 10,000 without a warm-up.
+    """
+    timescale = (warmup_steps or 10_000) if timescale is None else timescale
+    numbers = {"base_learning_rate": base_learning_rate, "warmup_steps": warmup_steps}
+    _check_numbers("warmup_inverse_sqrt", **numbers, timescale=timescale)
+    if timescale < 1:
+        raise ValueError(f"schedules.warmup_inverse_sqrt: timescale is {timescale}; at least 1.")
+    decay = lambda s: jnp.sqrt(timescale / (jnp.maximum(s - warmup_steps, 0) + timescale))  # noqa: E731
+    return _warmed_up(base_learning_rate, warmup_steps, step_offset, decay)
+
+
+def relative_step(warmup_init: bool = False, step_offset: int = 0) -> LearningRateFn:
+    """Adafactor's own rate, `min(0.01, 1 / sqrt(t))` of the update t = 1, 2 …: transformers' `relative_step`.
+
+    Args:
+      warmup_init: `1e-6 * t` in place of 0.01, a warm-up of 10,000 steps.
+    """
+
+    def learning_rate(step: Array) -> Array:
+        update = jnp.maximum(0, jnp.asarray(step) - step_offset).astype(jnp.float32) + 1.0
+        most = 1e-6 * update if warmup_init else 1e-2
+        return jnp.asarray(jnp.minimum(most, 1.0 / jnp.sqrt(update)), jnp.float32)
+
+    return learning_rate
+
+
 def warmup_stable_decay(
     base_learning_rate: float,
     total_steps: int,

@@ -92,14 +92,18 @@ def open_vocabulary(described: Mapping[str, Any]) -> Vocabulary:
     return SentencePieceVocabulary(described["sentencepiece_model_file"], described["extra_ids"])
 
 
-def files_of_folder(folder: pathlib.Path) -> dict[str, list[str]]:
+def files_of_folder(folder: pathlib.Path, with_test: bool = False) -> dict[str, list[str]]:
     """The files of a data set's folder by split: `train*`, and the first of `validation*`, `valid*`, `dev*`, `test*`.
+
+    Args:
+      with_test: whether `test*` is a split of its own, and no validation.
 
     Raises:
       FileNotFoundError: if there is no training file.
     """
     found = {}
-    for split, names in _NAMES.items():
+    names_by_split = {**_NAMES, "validation": _NAMES["validation"][:-1], "test": ("test",)} if with_test else _NAMES
+    for split, names in names_by_split.items():
         for begin in names:
             files = sorted(
                 str(file)

@@ -92,7 +92,7 @@ def _source(name: str, dataset: SupervisedDataset, data_files: Mapping[str, corp
     if corpora.is_source(data_files):
         return data_files
     if data_files is not None:
-        load_args = _texts_of_csv(data_files, columns)
+        load_args = texts_of_csv(data_files, columns)
         return corpora.HuggingFaceSource(data_files, columns, load_args=load_args, nested_columns=nested)
     if dataset.hub is None:
         raise ValueError(f"Task {name!r} has no data: give data_files, or the hub's name in its entry.")
@@ -111,7 +111,7 @@ def _source_to_rank(name: str, dataset: SupervisedDataset, data_files: Mapping[s
     return _source(name, dataclasses.replace(dataset, splits=splits), None) if splits else None
 
 
-def _texts_of_csv(data_files: Mapping[str, corpora.DataFiles], columns: Sequence[str]) -> dict[str, Any]:
+def texts_of_csv(data_files: Mapping[str, corpora.DataFiles], columns: Sequence[str]) -> dict[str, Any]:
     """Options that keep columns of csv as texts: else pandas takes "None" and "NA" for nothing and "007" for 7."""
     first = next(iter(corpora.files_by_split(data_files).values()))[0]
     is_csv = arrow_tables.builder_of(pathlib.PurePath(first.partition("?")[0])) == "csv"

@@ -1,20 +1,23 @@
 """Schedules and batches of `limba run` against transformers' own."""
 
 import dataclasses
+import pathlib
 
 import gin
 import jax
 import numpy as np
 import pytest
 
-from limba.hf_script import gin_recipe
-from limba.hf_script.script_keys import RunArguments
+from limba.hf_script import gin_optimizer, gin_recipe
+from limba.hf_script.run_arguments import SCHEDULES, RunArguments
+from limba.hf_script.script_data import Corpus
 from limba.optimizers import weight_decay
 
 ARGUMENTS = RunArguments(
     config_name="config.json", train_file="t.txt", output_dir="/nowhere", do_train=True, learning_rate=3e-4
 )
-PLAN = gin_recipe.Plan(gin_recipe.Corpus("t", files={"train": ["t.txt"]}), None, 4, 50, "max_steps", 700, 0.1, False)
+OUT = pathlib.Path("/nowhere")
+PLAN = gin_recipe.Plan(Corpus("t", files={"train": ["t.txt"]}), OUT, None, 4, 50, "max_steps", 700, 0.1, False)
 
 
 def _learning_rates(arguments):
@@ -22,21 +25,39 @@ def _learning_rates(arguments):
     gin.clear_config()
     imports = "from __gin__ import dynamic_registration\n"
     imports += "from limba.optimizers import schedules\nfrom limba.training import trainer\n"
-    gin.parse_config(imports + "\n".join(gin_recipe._schedule(arguments, PLAN)))
+    gin.parse_config(imports + "\n".join(gin_optimizer.schedule(arguments, 50, 700)))
     function = gin.query_parameter("trainer.Trainer.learning_rate_fn").scoped_configurable_fn()
     gin.clear_config()
     return np.array([float(function(jax.numpy.int32(700 + step))) for step in range(50)])
 
 
-@pytest.mark.parametrize("kind", ["linear", "cosine", "constant", "constant_with_warmup"])
-@pytest.mark.parametrize("warmup", [0, 10, 50, 60])
-def test_schedules_are_those_of_transformers(kind, warmup):
+_NUMBERS = {
+    "cosine_with_restarts": [{}, {"num_cycles": 3}],
+    "polynomial": [{}, {"power": 2.0, "lr_end": 1e-5}],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers", "warmup"),
+    [
+        (kind, numbers, warmup)
+        for kind in SCHEDULES
+        for numbers in _NUMBERS.get(kind, [{}])
+        for warmup in (0, 10, 50, 60)
+        if (kind, warmup) != ("polynomial", 50)  # transformers divides by zero
+    ],
+)
+def test_schedules_are_those_of_transformers(kind, numbers, warmup):
     torch = pytest.importorskip("torch")
     from transformers import get_scheduler
 
-    arguments = dataclasses.replace(ARGUMENTS, lr_scheduler_type=kind, warmup_steps=warmup)
+    arguments = dataclasses.replace(
+        ARGUMENTS, lr_scheduler_type=kind, warmup_steps=warmup, lr_scheduler_kwargs=numbers or None
+    )
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=arguments.learning_rate)
-    theirs = get_scheduler(kind, optimizer, num_warmup_steps=warmup, num_training_steps=50)
+    theirs = get_scheduler(
+        kind, optimizer, num_warmup_steps=warmup, num_training_steps=50, scheduler_specific_kwargs=numbers
+    )
     expected = []
     for _ in range(50):
         expected.append(theirs.get_last_lr()[0])
@@ -95,3 +116,59 @@ def test_weight_decay_spares_norms_and_position_biases():
     assert decayed["encoder"]["layers_0"]["attention"]["query"]["kernel"] and decayed["token_embedder"]["embedding"]
     assert not decayed["encoder"]["layers_0"]["pre_mlp_layer_norm"]["scale"]
     assert not decayed["encoder"]["relpos_bias"]["rel_embedding"]
+
+
+def _adafactor_by_gin(arguments, first_step):
+    """The optimizer and the learning rates that the gin lines bind."""
+    gin.clear_config()
+    lines = ["from __gin__ import dynamic_registration", "from limba.optimizers import adafactor, schedules"]
+    lines = [lines[0], "from limba.optimizers import adafactor", "from limba.optimizers import schedules"]
+    lines += ["from limba.training import trainer", *gin_optimizer.optimizer(arguments, first_step)]
+    gin.parse_config("\n".join([*lines, *gin_optimizer.schedule(arguments, 50, first_step)]))
+    made = gin.query_parameter("%OPTIMIZER").scoped_configurable_fn()
+    rate = gin.query_parameter("trainer.Trainer.learning_rate_fn").scoped_configurable_fn()
+    gin.clear_config()
+    return made, rate
+
+
+@pytest.mark.parametrize("scale_parameter", [False, True])
+@pytest.mark.parametrize("relative_step", [None, False, True])
+@pytest.mark.parametrize("weight_decay_rate", [0.0, 0.1])
+def test_adafactor_is_that_of_the_trainer(scale_parameter, relative_step, weight_decay_rate):
+    """Scaling and relative steps are off unless asked for; matrices of every size are factored; norms do not decay."""
+    torch = pytest.importorskip("torch")
+    from transformers.optimization import Adafactor
+
+    rng = np.random.default_rng(0)
+    params = {"kernel": rng.normal(size=(6, 4)), "scale": rng.normal(size=5), "embedding": rng.normal(size=(3, 7))}
+    params = {name: x.astype(np.float32) for name, x in params.items()}
+    grads = [{name: rng.normal(size=x.shape).astype(np.float32) for name, x in params.items()} for _ in range(5)]
+
+    relative = relative_step is not None
+    more = {"scale_parameter": scale_parameter, "relative_step": relative, "warmup_init": relative and relative_step}
+    arguments = dataclasses.replace(
+        ARGUMENTS, optim="adafactor", lr_scheduler_type="constant", weight_decay=weight_decay_rate, **more
+    )
+    theirs = {name: torch.nn.Parameter(torch.tensor(x)) for name, x in params.items()}
+    decays = {name: 0.0 if name == "scale" or scale_parameter else weight_decay_rate for name in params}
+    arguments = dataclasses.replace(arguments, weight_decay=max(decays.values()))
+    optimizer = Adafactor(
+        [{"params": [theirs[name]], "weight_decay": decays[name]} for name in params],
+        lr=None if relative else 3e-4,
+        **more,
+    )
+    for grad in grads:
+        for name, x in grad.items():
+            theirs[name].grad = torch.tensor(x)
+        torch.nn.utils.clip_grad_norm_(list(theirs.values()), 1.0)
+        optimizer.step()
+
+    ours, rate = _adafactor_by_gin(arguments, 700)
+    values, state = dict(params), ours.init(params)
+    for step, grad in enumerate(grads, start=700):
+        learning_rate = rate(jax.numpy.int32(step))
+        updates, state = ours.update(grad, state, values, learning_rate=learning_rate, step=step)
+        values = jax.tree.map(lambda x, u: x + u, values, updates)
+    for name, x in values.items():
+        moved = np.abs(theirs[name].detach().numpy() - params[name]).max()
+        np.testing.assert_allclose(x, theirs[name].detach().numpy(), rtol=0, atol=max(2e-4 * moved, 1e-6))

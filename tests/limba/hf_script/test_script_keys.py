@@ -67,15 +67,24 @@ def test_a_token_is_written_nowhere():
     ("changes", "words"),
     [
         ({"learning_rat": 1}, ["'learning_rat'", "nearest is 'learning_rate'"]),
-        ({"per_device_batch_size": 1}, ["nearest is 'per_device_eval_batch_size'"]),
-        ({"fp16": True}, ["fp16: true", "overflows", "bf16"]),
-        ({"mixed_precision": "fp16"}, ["mixed_precision: fp16", "overflows"]),
-        ({"dtype": "float16"}, ["dtype: float16", "overflows"]),
+        ({"per_device_batch_size": 1}, ["nearest is 'per_device_train_batch_size'"]),
+        ({"eval_step": 1}, ["nearest is 'eval_steps'"]),
+        ({"fp16": True}, ["fp16: true", "overflows", 'Write "bf16": true in its place']),
+        ({"mixed_precision": "fp16"}, ["mixed_precision: fp16", "overflows", '"mixed_precision": "bf16"']),
+        ({"dtype": "float16"}, ["dtype: float16", "overflows", '"dtype": "bfloat16"']),
         ({"mixed_precision": "fp8"}, ["'fp8'", "no or bf16"]),
         ({"save_steps": 0}, ["save_steps is 0", "at least 1"]),
         ({"save_steps": 2.5}, ["save_steps is 2.5", "whole number"]),
         ({"do_train": "maybe"}, ["do_train is 'maybe'", "true or false"]),
-        ({"do_train": False}, ["do_train is not true", "limba eval"]),
+        ({"do_train": False, "do_eval": False}, ["nothing to do"]),
+        ({"lr": 1e-4}, ["learning_rate is given twice", "lr"]),
+        ({"labels": ["a", "b"]}, ["labels is ['a', 'b']", "label_column_name"]),
+        ({"do_predict": True}, ["do_predict is True", "fine-tuning"]),
+        ({"benchmark": "glue", "label_column_name": "x"}, ["'glue'", "leave label_column_name 'x' out"]),
+        ({"scale_parameter": True}, ["scale_parameter is true", "Adafactor"]),
+        ({"optim": "adafactor", "warmup_init": True}, ["warmup_init is true", "relative_step"]),
+        ({"lr_scheduler_kwargs": {"power": 2}}, ["'power': 2", "linear has no numbers"]),
+        ({"labels": "a,b", "label_column_name": "x"}, ["labels is 'a,b'", "JSON"]),
         ({"learning_rate": "high"}, ["learning_rate is 'high'", "a number"]),
         ({"learning_rate": -1}, ["learning_rate is -1.0"]),
         ({"mlm_probability": 15}, ["mlm_probability is 15.0"]),
@@ -88,7 +97,7 @@ def test_a_token_is_written_nowhere():
         ({"tokenizer_name": ""}, ["tokenizer_name is empty"]),
         ({"config_name": "c.json"}, ["model_name_or_path is 't5-small'", "from scratch"]),
         ({"train_file": "a.txt"}, ["dataset_name is 'wikitext'", "give one of them"]),
-        ({"lr_scheduler_type": "polynomial"}, ["'polynomial'", "cosine"]),
+        ({"lr_scheduler_type": "reduce_lr_on_plateau"}, ["'reduce_lr_on_plateau'", "cosine"]),
         ({"optim": "sgd"}, ["'sgd'"]),
         ({"report_to": ["mlflow"]}, ["'mlflow'"]),
         ({"output_dir": ""}, ["output_dir is missing"]),
@@ -115,3 +124,54 @@ def test_bf16_by_any_of_its_names():
     for change in ({"bf16": True}, {"mixed_precision": "bf16"}, {"dtype": "bfloat16"}):
         assert from_values(EXAMPLE | change)[0].compute_dtype == "bfloat16"
     assert RunArguments(**EXAMPLE).compute_dtype == "float32"
+
+
+def test_the_names_of_other_scripts():
+    """Of run_t5_pretraining.py: it always trains."""
+    values = {
+        "batch_size": 32,
+        "gradient_accumulation_steps": 2,
+        "save_interval": 100_000,
+        "log_interval": 500,
+        "iters": 1_100_000,
+        "data_path": "~/data",
+        "model_path": "runs/small",
+        "input_seq_len": 512,
+        "target_seq_len": 192,
+        "lr": 5e-05,
+        "weight_decay": 1e-05,
+        "model_cfg": "t5-small.json",
+        "model_cls": "modeling_t5:T5ForConditionalGeneration",
+        "num_warmup_steps": 10_000,
+        "optimizer": "Adafactor",
+        "scale_parameter": True,
+        "lr_scheduler": "constant_with_warmup",
+    }
+    arguments, notes = from_values(values)
+    assert (arguments.per_device_train_batch_size, arguments.max_steps, arguments.learning_rate) == (
+        32,
+        1_100_000,
+        5e-5,
+    )
+    assert (arguments.save_steps, arguments.logging_steps, arguments.max_seq_length) == (100_000, 500, 512)
+    assert (arguments.output_dir, arguments.config_name, arguments.dataset_name) == (
+        "runs/small",
+        "t5-small.json",
+        "~/data",
+    )
+    assert arguments.uses_adafactor and arguments.scale_parameter and not arguments.relative_step
+    assert (arguments.lr_scheduler_type, arguments.warmup_steps) == ("constant_with_warmup", 10_000)
+    assert arguments.do_train and arguments.do_eval and not arguments.is_finetuning
+    assert [note.split()[0] for note in notes] == ["model_cls", "target_seq_len"]
+
+
+def test_fine_tuning_keys():
+    arguments, notes = from_values({"benchmark": "glue", "dataset_name": "sst2", "output_dir": "out"})
+    assert arguments.is_finetuning and arguments.entry == "glue_sst2" and arguments.do_train and arguments.do_eval
+    assert notes == ["model_name_or_path is not given; google/t5-v1_1-small is trained."]
+    assert from_values({"task_name": "MRPC", "output_dir": "out"})[0].entry == "glue_mrpc"
+    flags = ["--train_file=a.csv", "--label_column=mood", "--text_column={story} mood:", "--output_dir=o"]
+    flags += ['--labels=["glad", "sad"]', "--metric_names", "accuracy", "f1", "--model_name_or_path=m", "--do_predict"]
+    arguments, _ = from_command_line([*flags, "--test_file=b.csv"])
+    assert arguments.labels == ["glad", "sad"] and arguments.metrics == ("accuracy", "f1")
+    assert arguments.do_predict and not arguments.do_train and arguments.label_column_name == "mood"

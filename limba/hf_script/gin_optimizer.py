@@ -1,0 +1,85 @@
+"""The gin lines of the optimizer and the learning rate of `limba run`: as transformers' Trainer has them."""
+
+import math
+from typing import Any
+
+from limba.hf_script.run_arguments import RunArguments
+
+# transformers' name of a schedule: the function of `limba.optimizers.schedules`.
+_FUNCTIONS = {
+    "linear": "warmup_linear",
+    "cosine": "warmup_cosine",
+    "cosine_with_restarts": "warmup_cosine_restarts",
+    "polynomial": "warmup_polynomial",
+    "constant": "warmup_constant",
+    "constant_with_warmup": "warmup_constant",
+    "inverse_sqrt": "warmup_inverse_sqrt",
+}
+# Schedules without an end.
+_ENDLESS = ("warmup_constant", "warmup_inverse_sqrt")
+
+
+def bindings(**values: Any) -> list[str]:
+    """Indented lines of a gin block; None is left out."""
+    return [f"  {name} = {value!r}" for name, value in values.items() if value is not None]
+
+
+def optimizer(arguments: RunArguments, first_step: int) -> list[str]:
+    """OPTIMIZER, with the gradient clipped as the Trainer does it before any optimizer."""
+    if arguments.uses_adafactor:
+        return _adafactor(arguments, first_step)
+    clipped = arguments.max_grad_norm > 0
+    betas = {"b1": arguments.adam_beta1, "b2": arguments.adam_beta2}
+    chain = [*(["@optax.clip_by_global_norm()"] if clipped else []), "@optimizers.adamw()"]
+    return [
+        "OPTIMIZER = @optimizers.chain()",
+        f"optimizers.chain.transformations = [{', '.join(chain)}]",
+        *([f"optax.clip_by_global_norm.max_norm = {arguments.max_grad_norm}"] if clipped else []),
+        "optimizers.adamw:",
+        *bindings(**betas, eps=arguments.adam_epsilon, weight_decay=arguments.weight_decay),
+        "  mask = @weight_decay.matrices",
+    ]
+
+
+def _adafactor(arguments: RunArguments, first_step: int) -> list[str]:
+    """As the Trainer makes it: rates are not relative, every matrix is factored, the statistics begin anew."""
+    decay = arguments.weight_decay
+    return [
+        "OPTIMIZER = @adafactor.Adafactor()",
+        "adafactor.Adafactor:",
+        *bindings(
+            multiply_by_parameter_scale=arguments.scale_parameter,
+            min_dim_size_to_factor=1,
+            step_offset=first_step,
+            global_norm_clip_threshold=arguments.max_grad_norm or None,
+            weight_decay_rate_lr_exponent=1.0 if decay else None,
+        ),
+        *(["  weight_decay_rate = @adafactor.HParamMap()"] if decay else []),
+        *(["adafactor.HParamMap.rules = [('scale|bias|rel_embedding', 0.0), ('.*', " + f"{decay})]"] if decay else []),
+    ]
+
+
+def schedule(arguments: RunArguments, steps: int, first_step: int) -> list[str]:
+    """The learning rate: warm-up to `learning_rate`, then the decay, step for step that of transformers."""
+    begin = ["# learning rate"]
+    if arguments.relative_step:
+        name = "relative_step"
+        values: dict[str, Any] = {"warmup_init": arguments.warmup_init}
+    else:
+        name = _FUNCTIONS[arguments.lr_scheduler_type]
+        warmup = arguments.warmup_steps or math.ceil(arguments.warmup_ratio * steps)
+        given = dict(arguments.lr_scheduler_kwargs or {})
+        values = {
+            "base_learning_rate": arguments.learning_rate,
+            "warmup_steps": 0 if arguments.lr_scheduler_type == "constant" else warmup,
+            # A warm-up longer than the training ends with it, below its peak: its decay would begin later.
+            "total_steps": None if name in _ENDLESS else max(steps, warmup + 1),
+            "final_learning_rate": given.pop("lr_end", None),
+            **given,
+        }
+    return [
+        *begin,
+        f"trainer.Trainer.learning_rate_fn = @schedules.{name}()",
+        f"schedules.{name}:",
+        *bindings(**values, step_offset=first_step),
+    ]

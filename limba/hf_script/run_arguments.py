@@ -1,0 +1,259 @@
+"""The arguments of `limba run`, under the names and with the defaults that Hugging Face's scripts give them."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_NO_FP16 = (
+    "{}: float16 overflows in T5's feed-forward layers, and the loss becomes NaN. Write {} in its place: bf16 has "
+    "float32's range."
+)
+# Schedules of transformers, with what `lr_scheduler_kwargs` may give them.
+SCHEDULES: Mapping[str, Sequence[str]] = {
+    "linear": (),
+    "cosine": (),
+    "cosine_with_restarts": ("num_cycles",),
+    "polynomial": ("power", "lr_end"),
+    "constant": (),
+    "constant_with_warmup": (),
+    "inverse_sqrt": (),
+}
+# The model of a fine-tuning on a benchmark that names none.
+BENCHMARK_MODEL = "google/t5-v1_1-small"
+
+
+def _key(help_: str, default: Any = None) -> Any:
+    return dataclasses.field(default=default, metadata={"help": help_})
+
+
+@dataclasses.dataclass(frozen=True)
+class RunArguments:
+    """The keys and their values; `limba run --help` prints the help of each field.
+
+    Raises:
+      ValueError: for a value that cannot be, keys that contradict each other, or a missing one.
+    """
+
+    # ----------------------------------------------------- model -----------------------------------------------------
+    model_name_or_path: str | None = _key("where to start: a folder of transformers', or a name on the hub")
+    config_name: str | None = _key("a config.json, its folder or a name: the network of a training from scratch")
+    tokenizer_name: str | None = _key("a tokenizer's folder, a spiece.model or a name, where it is not the model's")
+    dtype: str = _key("of the computation: float32 or bfloat16; parameters are float32", "float32")
+    mixed_precision: str = _key("no or bf16", "no")
+    bf16: bool = _key("the same as mixed_precision: bf16", False)
+    fp16: bool = _key("refused: T5 overflows in it; write bf16", False)
+    gradient_checkpointing: bool = _key("recompute activations to save memory", False)
+    # ----------------------------------------------------- data ------------------------------------------------------
+    dataset_name: str | None = _key("a data set on the hub, or a folder with train* and validation* files")
+    dataset_config_name: str | None = _key("its configuration")
+    train_file: str | None = _key("a file or pattern: txt, csv, json, jsonl or parquet")
+    validation_file: str | None = _key("the same, for evaluation")
+    text_column_name: str = _key(
+        "the column with the text; in fine-tuning also a template: '{question} {context}'", "text"
+    )
+    validation_split_percentage: int = _key("of the training documents, where there is no validation split", 5)
+    test_file: str | None = _key("the same, for do_predict")
+    max_seq_length: int = _key("tokens of the inputs", 512)
+    max_train_samples: int | None = _key("only the first rows of the training split")
+    max_eval_samples: int | None = _key("only the first rows of the validation split")
+    mlm_probability: float = _key("share of tokens that is masked", 0.15)
+    mean_noise_span_length: float = _key("tokens of a masked span", 3.0)
+    # --------------------------------------------------- fine-tuning -------------------------------------------------
+    benchmark: str | None = _key("glue or super_glue, with the task as dataset_name; or squad, cnn_dailymail …")
+    source_prefix: str = _key("text before each input", "")
+    label_column_name: str | None = _key("the column with the answer: fine-tuning in place of masked spans")
+    labels: Mapping[str, str] | Sequence[str] | None = _key(
+        """all answers: '["bad", "good"]', or the text of each value: '{"0": "bad", "1": "good"}'"""
+    )
+    metric_names: str | Sequence[str] | None = _key("of tasks.supervised.text_metrics: accuracy, rouge, bleu, squad …")
+    max_target_length: int | None = _key("tokens of the answers; 128 if it is not given")
+    # --------------------------------------------------- training ----------------------------------------------------
+    output_dir: str = _key("where everything goes", "")
+    do_train: bool = _key("train; without any do_… both this and do_eval", False)
+    do_eval: bool = _key("evaluate every eval_steps and at the end; alone: the model as it is", False)
+    do_predict: bool = _key("answer the test split, after the training if there is one", False)
+    per_device_train_batch_size: int = _key("rows a device and forward pass", 8)
+    per_device_eval_batch_size: int = _key("rows a device", 8)
+    gradient_accumulation_steps: int = _key("forward passes an update", 1)
+    learning_rate: float = _key("the highest of the schedule", 5e-5)
+    lr_scheduler_type: str = _key(", ".join(SCHEDULES), "linear")
+    lr_scheduler_kwargs: Mapping[str, float] | None = _key(
+        """numbers of a schedule: '{"num_cycles": 2}', power, lr_end"""
+    )
+    warmup_steps: int = _key("steps until learning_rate is reached", 0)
+    warmup_ratio: float = _key("the same, as a share of all steps", 0.0)
+    optim: str = _key("adamw_torch (all names of AdamW mean the same) or adafactor", "adamw_torch")
+    adafactor: bool = _key("the same as optim: adafactor", False)
+    scale_parameter: bool = _key("Adafactor's steps are relative to each parameter", False)
+    relative_step: bool = _key("Adafactor's own rate, in place of learning_rate and lr_scheduler_type", False)
+    warmup_init: bool = _key("with relative_step: a warm-up from 1e-6", False)
+    adam_beta1: float = _key("of AdamW", 0.9)
+    adam_beta2: float = _key("of AdamW", 0.999)
+    adam_epsilon: float = _key("of AdamW", 1e-8)
+    weight_decay: float = _key("of AdamW; not of norms and position biases", 0.0)
+    max_grad_norm: float = _key("gradients are clipped to this global norm; 0 leaves them", 1.0)
+    num_train_epochs: float = _key("passes over the training documents", 3.0)
+    max_steps: int = _key("updates, in place of epochs; -1 goes by num_train_epochs", -1)
+    logging_steps: int = _key("steps between lines of training metrics", 500)
+    save_steps: int = _key("steps between checkpoints", 500)
+    eval_steps: int | None = _key("steps between evaluations; save_steps if it is not given")
+    save_total_limit: int | None = _key("newest checkpoints that are kept; all if it is not given")
+    seed: int = _key("of parameters, dropout, order and masks", 42)
+    report_to: str | Sequence[str] = _key("none, tensorboard (always written) or wandb", "tensorboard")
+    run_name: str | None = _key("the run's name on W&B")
+    # ----------------------------------------------------- hub -------------------------------------------------------
+    push_to_hub: bool = _key("upload the exported model at the end", False)
+    push_to_hub_final_step: bool = _key("the same: only the final model is uploaded in any case", False)
+    hub_model_id: str | None = _key("NAME or ORG/NAME; the last part of output_dir if it is not given")
+    hub_token: str | None = _key("better in HF_TOKEN; it is written nowhere")
+    hub_private_repo: bool = _key("whether a new repository is private", True)
+
+    def __post_init__(self) -> None:
+        if not self.output_dir:
+            raise ValueError("output_dir is missing: name the folder for checkpoints and the exported model.")
+        if not (self.do_train or self.do_eval or self.do_predict):
+            raise ValueError("do_train, do_eval and do_predict are all false: there is nothing to do.")
+        self._check_precision()
+        self._check_task()
+        if (self.model_name_or_path is None) == (self.config_name is None):
+            raise ValueError(
+                f"model_name_or_path is {self.model_name_or_path!r} and config_name {self.config_name!r}; give the "
+                "first to train a model further, the second (with tokenizer_name) to train from scratch."
+            )
+        for name, value in vars(self).items():
+            if value == "" and name != "source_prefix":
+                raise ValueError(f"{name} is empty; leave it out, or give a value.")
+        self._check_numbers()
+        self._check_optimizer()
+        for name in self.trackers:
+            if name not in ("tensorboard", "wandb", "none", "all"):
+                raise ValueError(f"report_to is {name!r}; use none, tensorboard or wandb.")
+
+    def _check_task(self) -> None:
+        files = [name for name in ("train_file", "validation_file", "test_file") if getattr(self, name) is not None]
+        if self.dataset_name is not None and files and self.benchmark is None:
+            raise ValueError(
+                f"dataset_name is {self.dataset_name!r}, and {files[0]} {getattr(self, files[0])!r} goes with "
+                "train_file; give one of them."
+            )
+        without_train = self.dataset_name is None and self.train_file is None and self.benchmark is None
+        if without_train and (self.do_train or not files):
+            raise ValueError(
+                f"dataset_name is {self.dataset_name!r} and train_file {self.train_file!r}; give one of them."
+            )
+        for name in ("source_prefix", "labels", "metric_names", "test_file", "do_predict"):
+            if getattr(self, name) and not self.is_finetuning:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r}, and belongs to fine-tuning: name the column with the answers "
+                    "(label_column_name), or a benchmark."
+                )
+        for name in ("label_column_name", "labels", "source_prefix"):
+            if self.benchmark is not None and getattr(self, name):
+                raise ValueError(
+                    f"benchmark is {self.benchmark!r}, which has its texts and columns; leave {name} "
+                    f"{getattr(self, name)!r} out."
+                )
+
+    def _check_optimizer(self) -> None:
+        if self.lr_scheduler_type not in SCHEDULES:
+            raise ValueError(f"lr_scheduler_type is {self.lr_scheduler_type!r}; use one of {', '.join(SCHEDULES)}.")
+        known = SCHEDULES[self.lr_scheduler_type]
+        given = self.lr_scheduler_kwargs or {}
+        for name, value in given.items() if isinstance(given, Mapping) else [(given, None)]:
+            if name not in known or isinstance(value, bool) or not isinstance(value, int | float):
+                numbers = f"has the numbers {', '.join(known)}" if known else "has no numbers"
+                raise ValueError(
+                    f"lr_scheduler_kwargs is {given!r}; {self.lr_scheduler_type} {numbers}, as {{NAME: NUMBER}}."
+                )
+        if not (self.optim.startswith("adamw") or self.optim == "adafactor"):
+            raise ValueError(f"optim is {self.optim!r}; AdamW (adamw_torch …) and adafactor are here.")
+        for name in ("scale_parameter", "relative_step", "warmup_init"):
+            if getattr(self, name) and not self.uses_adafactor:
+                raise ValueError(f"{name} is true, and is Adafactor's; the optimizer is {self.optim}.")
+        if self.warmup_init and not self.relative_step:
+            raise ValueError("warmup_init is true, and needs relative_step, whose warm-up it is.")
+
+    def _check_precision(self) -> None:
+        for name, refused, line in (
+            ("fp16", True, '"bf16": true'),
+            ("mixed_precision", "fp16", '"mixed_precision": "bf16"'),
+            ("dtype", "float16", '"dtype": "bfloat16"'),
+        ):
+            if getattr(self, name) == refused:
+                raise ValueError(_NO_FP16.format(f"{name}: {str(refused).lower()}", line))
+        if self.mixed_precision not in ("no", "bf16"):
+            raise ValueError(f"mixed_precision is {self.mixed_precision!r}; use no or bf16.")
+        if self.dtype not in ("float32", "bfloat16"):
+            raise ValueError(f"dtype is {self.dtype!r}; use float32 or bfloat16.")
+
+    def _check_numbers(self) -> None:
+        least = {
+            **dict.fromkeys(("max_seq_length", "per_device_train_batch_size", "per_device_eval_batch_size"), 1),
+            **dict.fromkeys(("gradient_accumulation_steps", "logging_steps", "save_steps"), 1),
+            **dict.fromkeys(("eval_steps", "save_total_limit", "max_target_length"), 1),
+            **dict.fromkeys(("max_train_samples", "max_eval_samples"), 1),
+            **dict.fromkeys(("warmup_steps", "warmup_ratio", "weight_decay", "max_grad_norm"), 0),
+            **dict.fromkeys(("seed", "adam_beta1", "adam_beta2", "adam_epsilon"), 0),
+            "mean_noise_span_length": 1,
+        }
+        for name, low in least.items():
+            value = getattr(self, name)
+            if value is not None and not low <= value < math.inf:
+                raise ValueError(f"{name} is {value}; it must be at least {low}.")
+        if self.warmup_ratio > 1:
+            raise ValueError(f"warmup_ratio is {self.warmup_ratio}; it is a share of all steps, from 0 to 1.")
+        for name, high in (("adam_beta1", 1), ("adam_beta2", 1), ("seed", 2**32)):
+            if getattr(self, name) >= high:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be below {high}.")
+        for name in ("learning_rate", "num_train_epochs"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0.")
+        if self.max_steps != -1 and self.max_steps < 1:
+            raise ValueError(f"max_steps is {self.max_steps}; it must be at least 1, or -1 to go by num_train_epochs.")
+        if not 0 < self.mlm_probability < 1:
+            raise ValueError(f"mlm_probability is {self.mlm_probability}; it must be between 0 and 1, such as 0.15.")
+        if not 0 < self.validation_split_percentage < 100:
+            raise ValueError(
+                f"validation_split_percentage is {self.validation_split_percentage}; it must be between 1 and 99."
+            )
+
+    @property
+    def trackers(self) -> tuple[str, ...]:
+        """`report_to` as names."""
+        return (self.report_to,) if isinstance(self.report_to, str) else tuple(self.report_to)
+
+    @property
+    def metrics(self) -> tuple[str, ...] | None:
+        """`metric_names` as names; None leaves the task's own."""
+        if not self.metric_names:
+            return None
+        return (self.metric_names,) if isinstance(self.metric_names, str) else tuple(self.metric_names)
+
+    @property
+    def compute_dtype(self) -> str:
+        return "bfloat16" if self.bf16 or self.mixed_precision == "bf16" else self.dtype
+
+    @property
+    def is_finetuning(self) -> bool:
+        """Whether rows with an answer are learned, and not masked spans."""
+        return self.benchmark is not None or self.label_column_name is not None
+
+    @property
+    def entry(self) -> str | None:
+        """The benchmark's entry in the table of data sets, such as "glue_sst2"; None without a benchmark."""
+        if self.benchmark is None:
+            return None
+        return f"{self.benchmark}_{self.dataset_name}" if self.dataset_name else self.benchmark
+
+    @property
+    def uses_adafactor(self) -> bool:
+        return self.adafactor or self.optim == "adafactor"
+
+    @property
+    def pushes(self) -> bool:
+        return self.push_to_hub or self.push_to_hub_final_step
+
+    def without_secrets(self) -> dict[str, Any]:
+        """All keys but the token, for the file that is kept beside a run."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name != "hub_token"}

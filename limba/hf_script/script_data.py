@@ -1,0 +1,162 @@
+"""The data that the keys of a Hugging Face script name: where they are, which splits they have, how many examples."""
+
+import dataclasses
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from limba.hf_script.run_arguments import RunArguments
+from limba.machine.local_paths import local_path
+
+logger = logging.getLogger(__name__)
+
+_SPLITS = ("train", "training", "validation", "test")
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """Where the documents or rows are, as `masked_text.open_source` and `script_task.open_source` take it.
+
+    Attributes:
+      name: of the task.
+      has_validation, has_test: whether it has these splits.
+    """
+
+    name: str
+    files: Mapping[str, Sequence[str]] | None = None
+    dataset: str | None = None
+    dataset_config: str | None = None
+    splits: Mapping[str, str] | None = None
+    has_validation: bool = False
+    has_test: bool = False
+
+
+def task_name(corpus: str) -> str:
+    """A name for SeqIO, of letters, digits and underscores."""
+    return re.sub(r"\W+", "_", corpus).strip("_") or "corpus"
+
+
+def find(arguments: RunArguments) -> Corpus:
+    """Finds the data. Without a validation split, and if there is to be an evaluation, that is a part of train.
+
+    Raises:
+      FileNotFoundError, ValueError: if there are none, or a split is missing.
+    """
+    corpus, splits = _find(arguments)
+    if arguments.do_predict and "test" not in splits:
+        raise ValueError(f"do_predict answers the split 'test', and {corpus.name!r} has {_listed(splits)}: test_file.")
+    if arguments.do_train and "train" not in splits:
+        raise ValueError(f"{corpus.name!r} has no split 'train' to learn from; it has {_listed(splits)}: train_file.")
+    parts = dict(corpus.splits or {split: split for split in splits})
+    if "validation" not in splits and arguments.do_eval:
+        if not arguments.do_train:
+            raise ValueError(f"{corpus.name!r} has no split 'validation' to evaluate; it has {_listed(splits)}.")
+        share = arguments.validation_split_percentage
+        logger.info("There is no validation split: the first %d %% of the training documents are held out.", share)
+        parts |= {"train": f"train[{share}%:]", "validation": f"train[:{share}%]"}
+    for split, most in (("train", arguments.max_train_samples), ("validation", arguments.max_eval_samples)):
+        if most is None or split not in parts:
+            continue
+        if "[" in parts[split]:
+            raise ValueError(
+                f"max_{'train' if split == 'train' else 'eval'}_samples is {most}, and {split!r} is already a part, "
+                f"{parts[split]}: name a validation_file."
+            )
+        parts[split] = f"{parts[split]}[:{most}]"
+    changed = corpus.splits is not None or parts != {split: split for split in splits}
+    return dataclasses.replace(
+        corpus,
+        splits=parts if changed else None,
+        has_validation="validation" in parts and arguments.do_eval,
+        has_test="test" in parts,
+    )
+
+
+def _find(arguments: RunArguments) -> tuple[Corpus, list[str]]:
+    """The data with all their splits, and the names of these."""
+    from tasks.pretraining import masked_text
+    from tasks.supervised import dataset_table
+
+    files: dict[str, list[str]] | None = None
+    folder = arguments.dataset_name if arguments.benchmark is None else None
+    given = {"train": arguments.train_file, "validation": arguments.validation_file, "test": arguments.test_file}
+    if folder is not None and Path(folder).expanduser().is_dir():
+        files = masked_text.files_of_folder(local_path(folder), with_test=arguments.is_finetuning)
+        name = local_path(folder).name
+    elif any(given.values()):
+        files = {
+            split: [file if "://" in file else str(local_path(file))]
+            for split, file in given.items()
+            if file is not None
+        }
+        first = Path(next(filter(None, given.values())))
+        name = arguments.entry or first.stem
+        if (
+            arguments.is_finetuning and name in _SPLITS
+        ):  # A task is no split: that of train.csv is named for its folder.
+            name = first.parent.absolute().name
+    if files is not None:
+        return Corpus(task_name(name), files), list(files)
+    if arguments.entry is not None:
+        entry = dataset_table.find_dataset(arguments.entry)
+        assert entry.splits is not None
+        return Corpus(arguments.entry, splits=entry.splits), list(entry.splits)
+    dataset, config = arguments.dataset_name, arguments.dataset_config_name
+    splits = list(masked_text.open_source(None, dataset, config, None, arguments.text_column_name).splits)
+    return Corpus(task_name(f"{dataset}_{config or ''}"), None, dataset, config), splits
+
+
+def _listed(splits: Sequence[str]) -> str:
+    return ", ".join(map(repr, splits)) or "none"
+
+
+def row_template(arguments: RunArguments) -> str | None:
+    """The template of a row's input; None where an entry of the table has it."""
+    if arguments.entry is not None:
+        return None
+    column = arguments.text_column_name
+    prefix = arguments.source_prefix.replace("{", "{{").replace("}", "}}")
+    return prefix + (column if "{" in column else f"{{{column}}}")
+
+
+def count_examples(arguments: RunArguments, corpus: Corpus, vocabulary: Any) -> tuple[int | None, bool]:
+    """Training examples of an epoch, and whether that is exact; None if `max_steps` is given, or nothing is trained.
+
+    Opens the splits in any case, which finds missing files and columns now.
+    """
+    if arguments.is_finetuning:
+        return _count_rows(arguments, corpus), True
+    from tasks import objectives
+    from tasks.pretraining import masked_text
+
+    column = arguments.text_column_name
+    source = masked_text.open_source(corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits, column)
+    for split in _splits(arguments):
+        source.check(split)
+    if arguments.max_steps > 0 or not arguments.do_train:
+        return None, True
+    opened = masked_text.open_vocabulary(vocabulary)
+    objective = objectives.SpanCorruption(arguments.mlm_probability, arguments.mean_noise_span_length)
+    return masked_text.count_examples(source, "train", column, opened, objective, arguments.max_seq_length)
+
+
+def _count_rows(arguments: RunArguments, corpus: Corpus) -> int | None:
+    from tasks.supervised import script_task
+
+    names = arguments.metrics
+    form = script_task.row_dataset(
+        arguments.entry, row_template(arguments), arguments.label_column_name or "", arguments.labels, names
+    )
+    source = script_task.open_source(form, corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits)
+    for split in _splits(arguments):
+        source.check(split)
+    if arguments.max_steps > 0 or not arguments.do_train:
+        return None
+    return sum(map(len, source.documents("train")))
+
+
+def _splits(arguments: RunArguments) -> list[str]:
+    used = {"train": arguments.do_train, "validation": arguments.do_eval, "test": arguments.do_predict}
+    return [split for split, is_used in used.items() if is_used]

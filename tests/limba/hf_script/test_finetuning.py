@@ -1,0 +1,130 @@
+"""`limba run` on rows with answers: fine-tuning, evaluation and prediction with a Hugging Face script's keys."""
+
+import csv
+import json
+
+import gin
+import pytest
+
+from limba.hf_script import command, outcome
+from limba.reports import results_table
+from tasks import registry
+from tests.convert import vocabularies
+
+LABELS = ["long", "short"]
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    """Rows whose answer is whether a text has one word or twelve, a tokenizer and a small config.json."""
+    root = tmp_path_factory.mktemp("sizes", numbered=False)
+    vocabularies.train(root / "spiece.model")
+    words = " ".join(vocabularies.sentences(300)).split()
+    rows = [(words[i] if i % 2 else " ".join(words[i : i + 12]), LABELS[i % 2]) for i in range(400)]
+    for split, part in (("train", rows[:320]), ("validation", rows[320:360]), ("test", rows[360:])):
+        with (root / f"{split}.csv").open("w") as file:
+            csv.writer(file).writerows([("text", "size"), *part])
+    network = {"d_model": 32, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2, "vocab_size": 512}
+    (root / "config.json").write_text(json.dumps({"model_type": "t5", "dropout_rate": 0.0, **network}))
+    keys = {
+        **{f"{split}_file": str(root / f"{split}.csv") for split in ("train", "validation", "test")},
+        "config_name": str(root / "config.json"),
+        "tokenizer_name": str(root / "spiece.model"),
+        "text_column_name": "text",
+        "label_column_name": "size",
+        "source_prefix": "size of: ",
+        "labels": LABELS,
+        "max_seq_length": 32,
+        "max_target_length": 8,
+        "per_device_train_batch_size": 4,
+        "per_device_eval_batch_size": 1,
+        "learning_rate": 1e-2,
+        "lr_scheduler_type": "polynomial",
+        "num_train_epochs": 6,
+        "logging_steps": 20,
+        "save_steps": 60,
+        "do_train": True,
+        "do_eval": True,
+        "do_predict": True,
+        "output_dir": str(root / "out"),
+    }
+    (root / "run.json").write_text(json.dumps(keys))
+    yield root
+    gin.clear_config()
+
+
+def _run(*argv):
+    """As in a new process: the task of an earlier run has the vocabulary of that run."""
+    gin.clear_config()
+    for name in [name for name in registry.TaskRegistry.names() if name.startswith("sizes")]:
+        registry.TaskRegistry.remove(name)
+    assert command.main([str(argument) for argument in argv]) == 0
+
+
+def test_the_gin_file_of_a_pod(here, tmp_path, monkeypatch, capsys):
+    """Nothing is trained; the file is for as many devices as the pod has, and names folders as they were given."""
+    monkeypatch.chdir(tmp_path)
+    _run(here / "run.json", "--output_dir", "runs/pod", "--write_gin", "pod.gin", "--num_devices", "32")
+    text = (tmp_path / "pod.gin").read_text()
+    assert "BATCH_SIZE = 128  # 4 a device x 32 devices" in text and "TRAIN_STEPS = 18  # 6 epochs" in text
+    assert "include 'runs/pod/initial/model.gin'" in text and "MODEL_DIR = 'runs/pod/run'" in text
+    assert "VOCABULARY_FILE = 'runs/pod/initial/spiece.model'" in text
+    assert not (tmp_path / "runs" / "pod" / "run").exists()
+    assert "bash launch/worker.sh pod.gin" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"--num_devices is 4; .*--write_gin"):
+        command.main([str(here / "run.json"), "--num_devices", "4"])
+
+
+@pytest.mark.slow
+def test_it_learns_evaluates_and_answers(here, capsys):
+    out = here / "out"
+    _run(here / "run.json")
+    results = json.loads((out / "all_results.json").read_text())
+    assert results["step"] == 60  # 320 rows by 32, 6 epochs
+    assert results["eval_accuracy"] > 90.0 and results["eval_majority_accuracy"] == 50.0
+    answers = (out / "generated_predictions.txt").read_text().splitlines()
+    right = [row["size"] for row in csv.DictReader((here / "test.csv").open())]
+    assert len(answers) == 40 and sum(map(str.__eq__, answers, right)) >= 36
+    assert json.loads((out / "conversion_report.json").read_text())["checked"]
+
+    # The exported model alone: evaluated and asked, not trained.
+    (keys := json.loads((here / "run.json").read_text())).update(do_train=False, config_name=None, tokenizer_name=None)
+    (here / "alone.json").write_text(json.dumps(keys | {"model_name_or_path": str(out)}))
+    _run(here / "alone.json", "--output_dir", here / "alone")
+    alone = json.loads((here / "alone" / "all_results.json").read_text())
+    assert alone["eval_accuracy"] == results["eval_accuracy"] and alone["step"] == 60
+    assert (here / "alone" / "generated_predictions.txt").read_text().splitlines() == answers
+    assert not (here / "alone" / "run").exists() and not (here / "alone" / "model.safetensors").exists()
+    assert [row["split"] for row in results_table.read(here / "alone" / "eval")] == ["validation"]
+
+
+def test_data_that_are_not_enough_are_refused_before_any_work(here, tmp_path):
+    out = ["--output_dir", str(tmp_path / "new")]
+    for changes, words in (
+        (["--label_column_name", "sizes"], "did you mean 'size'"),
+        (["--metric_names", "acuracy"], "no metric 'acuracy' .*accuracy"),
+        (["--test_file", "None"], "do_predict answers the split 'test', and .* has 'train', 'validation'"),
+        (["--do_train", "false", "--validation_file", "None"], "no split 'validation' to evaluate"),
+        (["--validation_file", "None", "--max_train_samples", "9"], "already a part, train.5%:.: name a valid"),
+        (["--labels", '["long"]'], "give at least two"),
+    ):
+        with pytest.raises((ValueError, OSError), match=words):
+            command.main([str(here / "run.json"), *out, *changes])
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_results_keep_the_names_of_the_scripts(tmp_path):
+    lines = [
+        {"step": 5, "dataset": "train", "loss": 1.5},
+        {"step": 5, "dataset": "training_eval/t", "nats_per_target_token": 0.0, "accuracy": 0.5},
+        {"step": 5, "dataset": "inference_eval/t", "eval/accuracy": 75.0, "eval/f1": 50.0},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert outcome.of_training(tmp_path) == {
+        "step": 5,
+        "train_loss": 1.5,
+        "eval_loss": 0.0,
+        "perplexity": 1.0,
+        "eval_accuracy": 75.0,
+        "eval_f1": 50.0,
+    }
