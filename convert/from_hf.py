@@ -4,7 +4,10 @@ r"""From a Hugging Face T5 to a checkpoint that Limba trains on, and the gin fil
     limba train --gin_file=runs/small/model.gin --gin_file=gin/runs/finetune.gin \
       --gin.INITIAL_CHECKPOINT_PATH="'runs/small'" …
 
-A config.json alone, or a folder without weights, becomes a gin file for training from scratch.
+A config.json alone, or a folder without weights, becomes a gin file for training from scratch. A file that a PyTorch
+training script saved, such as model_150000.pth of t5-experiments, needs --config and --vocab:
+
+    python -m convert from-hf old/model_150000.pth runs/old --config t5-small.json --vocab spiece.model
 """
 
 import argparse
@@ -14,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from convert.hf import hf_config, hf_folder, hub_models
+from convert.hf import hf_config, hf_folder, hf_tokenizer, hub_models
 from convert.model_files import any_format
 from convert.model_files.any_format import NO_HINTS, ModelHints
 from convert.t5x import limba_run
@@ -23,15 +26,23 @@ from limba.checkpoint_files import run_folder, saved_tensors
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.machine.local_paths import local_path
 
+# Checkpoints keep the step as an int32.
+_MOST_STEPS = 2**31
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="a folder of transformers', ORG/NAME on the hub, or a config.json")
+    parser.add_argument(
+        "model",
+        help="a folder of transformers', ORG/NAME on the hub, a config.json, or a .pth of a training script",
+    )
     parser.add_argument("out", help="the run's directory to write checkpoint_<step> and model.gin into")
+    parser.add_argument("--config", metavar="FILE", help="the network of a .pth: a config.json of transformers'")
+    parser.add_argument("--step", type=int, metavar="N", help="the step of the checkpoint (that of the source, else 0)")
     limba_run.add_options(parser, "scalable_t5 if each layer has its own table of relative positions, else t5")
 
 
 def run(args: argparse.Namespace) -> None:
-    written = from_hf(args.model, args.out, **limba_run.options(args))
+    written = from_hf(args.model, args.out, config=args.config, step=args.step, **limba_run.options(args))
     out = local_path(args.out)
     gin_file = shlex.quote(f"--gin_file={out}/{limba_run.MODEL_GIN}")
     if written.name == limba_run.MODEL_GIN:
@@ -49,24 +60,61 @@ def from_hf(
     network: str | None = None,
     verify: bool = True,
     overwrite: bool = False,
+    config: str | Path | None = None,
+    step: int | None = None,
 ) -> Path:
     """Converts; returns the checkpoint written, or the gin file if there were no weights.
+
+    Args:
+      model, out: what to convert, and the run's directory to write.
+      network: whose layout the layers get; None is the one that T5X has for them.
+      verify, overwrite: as of `t5x_checkpoint.write_checkpoint`.
+      config: the config.json of a file of weights.
+      step: of the checkpoint; None takes that of the source.
 
     Raises:
       FileNotFoundError: if there is no such folder, or no vocabulary.
       ValueError: if it is damaged, not a T5 that Limba has, or contradicts itself; or OUT is in use.
     """
     out = local_path(out)
+    if step is not None and not 0 <= step < _MOST_STEPS:
+        raise ValueError(f"--step {step}: a step is a whole number from 0 to {_MOST_STEPS - 1}.")
     path = find(str(model))
-    if path.is_file() or not weight_files.formats([file.name for file in path.iterdir()]):
+    is_weights = path.is_file() and path.suffix != ".json"
+    if config is not None and not is_weights:
+        raise ValueError(f"--config {config}: {path} has its own config.json; leave it out.")
+    if is_weights:
+        opened = any_format.open_weights(path, _config_of(path, config), hints)
+    elif path.is_file() or not weight_files.formats([file.name for file in path.iterdir()]):
         return _write_gin(path if path.is_file() else path / "config.json", out, hints, overwrite)
-    opened = any_format.open_model(path, hints)
+    else:
+        opened = any_format.open_model(path, hints)
+    if step is not None:
+        opened = dataclasses.replace(opened, step=step, step_from="--step")
     tensors: dict[str, SavedTensor] = {f"target/{name}": t for name, t in opened.tensors.items()}
     tensors["state/step"] = saved_tensors.from_array(np.int32(opened.step))
     layout = network or ("scalable_t5" if opened.config.relative_bias_per_layer else "t5")
     checkpoint = limba_run.write_run(opened, tensors, layout, out, verify, overwrite)
-    print(f"{path} is converted to {checkpoint} ({opened.family.name}, {opened.num_parameters:,} parameters).")
+    said = f"step {opened.step}, from {opened.step_from}" if opened.step_from else "step 0: the source does not say one"
+    what = f"{opened.family.name}, {opened.num_parameters:,} parameters, {said}"
+    print(f"{path} is converted to {checkpoint} ({what}).")
     return checkpoint
+
+
+def _config_of(weights: Path, config: str | Path | None) -> Path:
+    """The config.json of a file of weights. Raises ValueError or FileNotFoundError if it is not given or not there."""
+    if config is None:
+        beside = hf_tokenizer.read_json(weights.parent / "config.json").get("model_cfg")
+        hint = f" The settings of its training name {beside}." if beside else ""
+        raise ValueError(
+            f"{weights} holds weights and no configuration: give that of its network with --config FILE, a config.json "
+            f"as transformers has it (--model_cfg of t5-experiments).{hint}"
+        )
+    path = local_path(config)
+    file = path / "config.json" if path.is_dir() else path
+    if not file.is_file():
+        raise FileNotFoundError(f"--config {config}: there is no {file}.")
+    return file
 
 
 def find(model: str) -> Path:

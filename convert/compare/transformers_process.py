@@ -36,7 +36,7 @@ def logits_and_tokens(
     """Float32 logits `[batch, targets_length, vocab]` and greedy tokens `[batch, num_tokens]` of a folder's model.
 
     Args:
-      folder: of Hugging Face.
+      folder: of Hugging Face; or a file that a PyTorch training script saved.
       config: the content of its config.json, with what it leaves to defaults: those differ between versions.
       format_, dtype: of the weights to read, "safetensors" or "torch", and to which they are rounded first.
       batch, num_tokens: as of `convert.compare.forward`.
@@ -62,7 +62,9 @@ def main(folder: str, format_: str, dtype: str, directory: str) -> None:
     """Runs in the new process."""
     memory.return_freed_memory()
     path = Path(folder)
-    stored = hf_folder.open_folder(path, format_).stored
+    config_file = Path(directory, "config.json")
+    opened = hf_folder.open_weights(path, config_file) if path.is_file() else hf_folder.open_folder(path, format_)
+    stored = opened.stored
     tensors = {name: tensor_parts.cast(t, jnp.dtype(dtype), f"{path}: {name}") for name, t in stored.items()}
     with np.load(Path(directory, _BATCH)) as content:
         batch = dict(content)

@@ -1,15 +1,17 @@
 """A Hugging Face folder of a T5: config.json and weights in any of the formats, under Limba's names."""
 
 import dataclasses
+import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from convert.families.family import Family
 from convert.hf import hf_config
-from convert.tensors import names, tensor_parts, weight_files
+from convert.tensors import names, tensor_parts, torch_files, weight_files
 from limba.checkpoint_files.saved_tensors import SavedTensor
-from limba.machine.output_folder import read_report
+from limba.machine.output_folder import REPORT, read_report
 from limba.machine.storage import AnyPath
 from limba.network.t5 import T5Config
 
@@ -21,6 +23,9 @@ _ALIASES = {
 _OUTPUT = {"torch": "lm_head.weight", "flax": "lm_head/kernel"}
 # The first T5s have it in their files; no version of the network reads it.
 _UNUSED = "EncDecAttention.relative_attention_bias"
+TRAINER_STATE = "trainer_state.json"
+# What training scripts call the folders of their checkpoints: `checkpoint-500` and, in nanoT5, `checkpoint-pt-500`.
+_CHECKPOINT_NAME = re.compile(r"checkpoint-(?:pt-)?(\d+)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,25 +67,74 @@ def open_folder(path: Path, format_: str | None = None) -> Folder:
       ValueError: if it is damaged, contradicts itself, or is not a T5 that Limba has.
     """
     content = hf_config.read(path / "config.json")
-    family = hf_config.family_of(content)
     found, _ = weight_files.find(path, format_)
     stored = weight_files.open_tensors(path, found)
+    return _open(path, path / "config.json", content, found, stored, read_report(path))
+
+
+def open_weights(file: Path, config_file: Path) -> Folder:
+    """Opens a file that a PyTorch training script saved, its model under T5's names, and a config.json.
+
+    Raises:
+      FileNotFoundError: if one of them is not there.
+      ValueError: as `open_folder`.
+    """
+    return _open(file, config_file, hf_config.read(config_file), "torch", torch_files.open_tensors([file]), {})
+
+
+def _open(
+    path: Path,
+    config_file: Path,
+    content: dict[str, Any],
+    found: str,
+    stored: Mapping[str, SavedTensor],
+    report: Mapping[str, Any],
+) -> Folder:
+    family = hf_config.family_of(content)
     kind = "flax" if found == "flax" else "torch"
     if hf_config.hides_its_output(content) and family.tensor_name(_OUTPUT[kind]) in stored:
         # An output that is the embedding is not written twice.
         content = content | {"scale_decoder_outputs": False}
-    config = hf_config.network_config(path / "config.json", content)
+    config = hf_config.network_config(config_file, content)
     content = hf_config.explicit(content, config)
     table = {t.limba: t.flax if kind == "flax" else t.torch for t in names.table(config)}
     t5_names = {family.tensor_name(name): name for name in (*_ALIASES[kind], *(s.name for s in table.values()))}
-    stored = _without_copies(path, kind, config, {t5_names.get(name, name): t for name, t in stored.items()})
+    named = {t5_names.get(name, name): t for name, t in stored.items()}
+    stored = _without_copies(path, config_file, kind, config, named)
     names.verify(str(path), {n: t.shape for n, t in stored.items()}, {s.name: s.shape for s in table.values()})
     tensors = {name: s.orient(stored[s.name]) for name, s in table.items()}
-    return Folder(family, config, content, tensors, stored, found, read_report(path))
+    return Folder(family, config, content, tensors, stored, found, report)
+
+
+def training_step(path: Path, report: Mapping[str, Any]) -> tuple[int, str]:
+    """The step of training that a folder's weights are of, and what says it; 0 and "" where nothing does.
+
+    A Hugging Face Trainer writes into folders that Limba exported too, after it, so its file comes first.
+
+    Args:
+      report: `conversion_report.json`.
+
+    Raises:
+      ValueError: if the Trainer's file is damaged.
+    """
+    file = path / TRAINER_STATE
+    if file.is_file():
+        try:
+            content = json.loads(file.read_text("utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{file} is not JSON ({error}); repair it, or remove it for step 0.") from error
+        step = content.get("global_step") if isinstance(content, dict) else None
+        if type(step) is not int or not 0 <= step < 2**31:
+            raise ValueError(f"{file}: global_step is {step!r}; it is a whole number of at least 0, and below 2**31.")
+        return step, TRAINER_STATE
+    if "step" in report:
+        return report["step"], REPORT
+    named = _CHECKPOINT_NAME.fullmatch(path.name)
+    return (int(named[1]), "the folder's name") if named else (0, "")
 
 
 def _without_copies(
-    path: Path, kind: str, config: T5Config, stored: Mapping[str, SavedTensor]
+    path: Path, config_file: Path, kind: str, config: T5Config, stored: Mapping[str, SavedTensor]
 ) -> dict[str, SavedTensor]:
     """The tensors without other names of the embedding, and with its own.
 
@@ -103,13 +157,13 @@ def _without_copies(
         same = tensor_parts.transposed(kept[output]) if kind == "flax" else kept[output]
         if not tensor_parts.equal(shared, same):
             raise ValueError(
-                f"{path}/config.json says that the embedding is the output too (tie_word_embeddings), but {output} is "
+                f"{config_file} says that the embedding is the output too (tie_word_embeddings), but {output} is "
                 "another matrix. If it is the output, set tie_word_embeddings and scale_decoder_outputs to false."
             )
         del kept[output]
     if not config.logits_via_embedding and output not in kept:
         raise ValueError(
-            f"{path}/config.json says that the output has its own matrix (tie_word_embeddings: false), but there is "
+            f"{config_file} says that the output has its own matrix (tie_word_embeddings: false), but there is "
             f"no {output}."
         )
     return kept

@@ -6,6 +6,7 @@ about what the files do not say; hints that contradict the files are errors.
 
 import argparse
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from convert.families.family import Family
 from convert.families.table import all_families, find_family
 from convert.hf import hf_folder, hf_tokenizer
 from convert.model_files import gin_facts, lora_merge
-from convert.tensors import names, tensor_parts
+from convert.tensors import names, tensor_parts, torch_files
 from limba.checkpoint_files import layer_layouts, run_folder, saved_tensors
 from limba.checkpoint_files.directories import find_checkpoint
 from limba.checkpoint_files.saved_tensors import SavedTensor
@@ -61,6 +62,7 @@ class Model:
       config: the network, unrolled and with joined kernels.
       tensors: by Limba's names.
       vocabulary: as `run.json` records it, with a file that can be read now; None if it is not known.
+      step_from: what says the step, for messages; "" where nothing does and it is 0.
       info: the content of `run.json`; empty for other formats.
       folder: the files of a Hugging Face folder; None for checkpoints.
     """
@@ -74,6 +76,7 @@ class Model:
     step: int
     info: Mapping[str, Any]
     folder: hf_folder.Folder | None = None
+    step_from: str = ""
 
     @property
     def dtype(self) -> np.dtype:
@@ -123,7 +126,42 @@ def open_model(path: str | AnyPath, hints: ModelHints = NO_HINTS, format_: str |
 def _open_folder(path: Path, hints: ModelHints, format_: str | None) -> Model:
     folder = hf_folder.open_folder(path, format_)
     _check_hints(folder.config, hints, f"{path}/config.json")
-    vocabulary = vocabulary_of_folder(path, hints)
+    step, step_from = hf_folder.training_step(path, folder.report)
+    return _model_of_folder(path, folder, vocabulary_of_folder(path, hints), hints, step, step_from)
+
+
+def open_weights(file: Path, config_file: Path, hints: ModelHints = NO_HINTS) -> Model:
+    """Opens a file that a PyTorch training script saved, with the configuration of its network.
+
+    The vocabulary is that of the hints, whose `vocab` may be a folder with a tokenizer here; else one beside the files.
+    The step is the one in the file, else the number at the end of its name.
+
+    Raises:
+      FileNotFoundError: if a file is missing.
+      ValueError: as `open_model`.
+    """
+    folder = hf_folder.open_weights(file, config_file)
+    _check_hints(folder.config, hints, str(config_file))
+    if hints.vocab is not None and Path(hints.vocab).is_dir():
+        vocabulary = vocabulary_of_folder(Path(hints.vocab), dataclasses.replace(hints, vocab=None))
+    else:
+        beside = (vocabulary_of_folder(place, hints) for place in (config_file.parent, file.parent))
+        vocabulary = next((found for found in beside if found is not None), None)
+    step, step_from = torch_files.training_step(file), "the file"
+    if step is None:
+        named = re.search(r"(\d+)$", file.stem)
+        step, step_from = (int(named[1]), "the file's name") if named else (0, "")
+    return _model_of_folder(file, folder, vocabulary, hints, step, step_from)
+
+
+def _model_of_folder(
+    path: Path,
+    folder: hf_folder.Folder,
+    vocabulary: Mapping[str, Any] | None,
+    hints: ModelHints,
+    step: int,
+    step_from: str,
+) -> Model:
     own = hints.family is None and folder.family.fits(folder.config, vocabulary)
     return Model(
         path=path,
@@ -132,9 +170,10 @@ def _open_folder(path: Path, hints: ModelHints, format_: str | None) -> Model:
         family=folder.family if own else find_family(folder.config, vocabulary, hints.family),
         tensors=folder.tensors,
         vocabulary=vocabulary,
-        step=folder.report.get("step", 0),
+        step=step,
         info={},
         folder=folder,
+        step_from=step_from,
     )
 
 

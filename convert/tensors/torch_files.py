@@ -41,6 +41,8 @@ _ITEM_SIZES = {
 }
 # What training scripts call the model among the things that they save together.
 _MODEL_KEYS = ("state_dict", "model_state_dict", "model", "module")
+# And the step of the training.
+_STEP_KEYS = ("iteration", "global_step", "step")
 
 FILE = "pytorch_model.bin"
 
@@ -61,13 +63,29 @@ def open_tensors(files: Sequence[Path]) -> dict[str, SavedTensor]:
     return array_files.merged(files, _open_file)
 
 
+def training_step(path: Path) -> int | None:
+    """The step that a training script saved beside the model; None where there is none.
+
+    Raises:
+      FileNotFoundError, ValueError: as `open_tensors`.
+    """
+    content, _ = _read(path)
+    steps = [content.get(key) for key in _STEP_KEYS] if isinstance(content, dict) else []
+    return next((step for step in steps if type(step) is int and step >= 0), None)
+
+
 def _open_file(path: Path) -> dict[str, SavedTensor]:
+    content, storages = _read(path)
+    return {name: _saved_tensor(path, name, tensor, storages) for name, tensor in _model(path, content).items()}
+
+
+def _read(path: Path) -> tuple[Any, dict[str, Extent]]:
+    """What a file's pickle holds, and where its storages are, by their keys."""
     size = array_files.file_size(path)
     with path.open("rb") as file:
         is_zip = file.read(len(_ZIP)) == _ZIP
         file.seek(0)
-        content, storages = (_read_zip if is_zip else _read_legacy)(path, file, size)
-    return {name: _saved_tensor(path, name, tensor, storages) for name, tensor in _model(path, content).items()}
+        return (_read_zip if is_zip else _read_legacy)(path, file, size)
 
 
 # ------------------------------------------------ what the pickle says ------------------------------------------------
@@ -97,6 +115,18 @@ class _Table(dict):
         del state
 
 
+class _Unread:
+    """In place of values that training scripts save beside the model, such as metrics. It keeps nothing of them."""
+
+    __slots__ = ()
+
+    def __init__(self, *args: Any):
+        del args
+
+    def __setstate__(self, state: Any) -> None:
+        del state
+
+
 def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *rest: Any) -> _Tensor:
     del rest  # requires_grad, hooks
     counts = (offset, *shape, *strides)
@@ -113,6 +143,11 @@ _ALLOWED = {
     ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
     ("torch._utils", "_rebuild_parameter"): lambda tensor, *rest: tensor,
     **{("torch", name): name for name in _ITEM_SIZES},
+    # NumPy's numbers, before version 2 and since, and the bytes in them.
+    ("numpy", "dtype"): _Unread,
+    ("_codecs", "encode"): _Unread,
+    ("numpy.core.multiarray", "scalar"): _Unread,
+    ("numpy._core.multiarray", "scalar"): _Unread,
 }
 
 
