@@ -7,6 +7,7 @@ LIMIT=${LIMIT:-5}
 WAIT=${WAIT:-10}
 LONGEST_WAIT=${LONGEST_WAIT:-600}
 POD_POLL_SECONDS=${POD_POLL_SECONDS:-20}
+QUICK=60 # seconds
 
 help() {
   cat <<HELP
@@ -25,14 +26,23 @@ deployed commit. \`worker.sh --stop\` and \`pod.sh stop\` also end the supervisi
   --wait SECONDS   wait before the first of these; doubles each time, up to $LONGEST_WAIT ($WAIT)
   --detach         run in the background, so that a lost ssh session does not end it; messages go to logs/supervise.log
 
-Exit codes: 0 TRAIN_STEPS reached, 75 stopped on request, 1 given up, 2 wrong usage. A run that ends with an error (exit
-code 1) before its first step is not restarted: fix its configuration first.
+Not restarted, because it would end in the same way again: a run that ends with 1 before its first step, a run that ends with
+2 (wrong usage, or gcloud refuses for good), 126 or 127 (a command that cannot be run), and one that ends with an error
+within a minute three times in a row, without a further step.
+
+Exit codes: 0 TRAIN_STEPS reached, 75 stopped on request, 1 given up (the last message begins with the cause), 2 wrong usage.
 HELP
 }
 
 fail() {
   echo "error: $*" >&2
   exit 2
+}
+
+# whole_number NAME VALUE: prints VALUE in decimals. 09 would be a wrong octal number in Bash's arithmetic.
+whole_number() {
+  [[ $2 =~ ^[0-9]{1,9}$ ]] || fail "$1 is '$2'; give a whole number, in decimals."
+  echo $((10#$2))
 }
 
 say() { echo "supervise $(date -u +%FT%TZ): $*" >&2; }
@@ -63,7 +73,9 @@ if [[ $# -lt 1 ]]; then
   help >&2
   exit 2
 fi
-[[ $LIMIT =~ ^[0-9]+$ && $WAIT =~ ^[0-9]+$ ]] || fail "--limit and --wait are whole numbers, not '$LIMIT' and '$WAIT'."
+LIMIT=$(whole_number "--limit (LIMIT)" "$LIMIT")
+WAIT=$(whole_number "--wait (WAIT)" "$WAIT")
+LONGEST_WAIT=$(whole_number LONGEST_WAIT "$LONGEST_WAIT")
 
 if [[ -n $detach ]]; then
   log=${LIMBA_LOGS:-$REPOSITORY/logs}/supervise.log
@@ -78,11 +90,19 @@ if [[ -n $detach ]]; then
   exit 0
 fi
 
+# The errors of the last command.
+errors=$(mktemp)
+trap 'rm -f "$errors"' EXIT
+
 # ---------------------------------------------------- on this machine --------------------------------------------------
 
-# run_here and run_on_pod set `code` (0 done, 75 preempted, else a failure), `asked` if a user asked it to stop, and
-# `step`, the last one.
-stop_requested=
+# run_here and run_on_pod set `code` (0 done, 75 preempted, else a failure), `asked` if a user asked it to stop, `step`, the
+# last one, and `cause`, the first message of the failure if there is one.
+stop_requested='' child=''
+# The terminal's Ctrl-C reaches the worker by itself.
+trap 'stop_requested=1; [[ -z $child ]] || kill -TERM "$child" 2>/dev/null || true' TERM
+trap 'stop_requested=1' INT
+
 take_status() { # LINE of worker.sh --status
   local at process
   at=${1##*step=}
@@ -93,25 +113,40 @@ take_status() { # LINE of worker.sh --status
   [[ $process != *:on-request ]] || asked=1
 }
 
+find_cause() { # TEXT: its first line with an error
+  cause=$(grep -m 1 -E '(^|Z )(error|[A-Za-z_.]*Error): ' <<<"$1" | sed -E 's/^[^ ]*Z //; s/^error: //') || true
+}
+
 run_here() {
-  local child status
-  bash "$REPOSITORY/launch/worker.sh" "$@" &
+  local status
+  bash "$REPOSITORY/launch/worker.sh" "$@" 2>"$errors" &
   child=$!
-  # The terminal's Ctrl-C reaches the worker by itself.
-  trap 'stop_requested=1; kill -TERM $child 2>/dev/null || true' TERM
-  trap 'stop_requested=1' INT
+  [[ -z $stop_requested ]] || kill -TERM "$child" # It came before there was a child.
   code=0
-  wait $child || code=$?
-  while kill -0 $child 2>/dev/null; do
+  wait "$child" || code=$?
+  while kill -0 "$child" 2>/dev/null; do
     code=0
-    wait $child || code=$?
+    wait "$child" || code=$?
   done
+  child=
+  cat "$errors" >&2
+  find_cause "$(<"$errors")"
   if status=$(bash "$REPOSITORY/launch/worker.sh" --status 2>/dev/null | tail -n 1); then take_status "$status"; fi
+  if [[ -z $cause ]]; then
+    # The newest error in the log since this start.
+    find_cause "$(bash "$REPOSITORY/launch/worker.sh" --logs 200 2>/dev/null |
+      awk '/ == worker / { n = 0 } { lines[n++] = $0 } END { while (n) print lines[--n] }')"
+  fi
 }
 
 # ------------------------------------------------------- on a pod ------------------------------------------------------
 
-pods() { bash "$REPOSITORY/launch/pod.sh" "$@"; }
+pods() {
+  local code=0
+  bash "$REPOSITORY/launch/pod.sh" "$@" 2>"$errors" || code=$?
+  cat "$errors" >&2
+  return "$code"
+}
 
 # Creates and sets up a pod that does not exist or was taken away.
 provide_pod() {
@@ -119,26 +154,38 @@ provide_pod() {
   state=$(pods state) || return
   case $state in
     READY) return ;;
-    ABSENT | PREEMPTED | TERMINATED | STOPPED | SUSPENDED) ;;
+    ABSENT | PREEMPTED | TERMINATED | STOPPED | SUSPENDED | FAILED)
+      say "the pod is $state: creating it."
+      pods delete || true # It may be gone already.
+      ;;
+    ACCEPTED | WAITING_FOR_RESOURCES | PROVISIONING) say "the pod is $state: waiting for its turn." ;;
     *)
       say "the pod is $state; waiting."
       return 1
       ;;
   esac
-  say "the pod is $state: creating it."
-  pods delete || true # An absent pod may still have its queued resource.
   commit=$(git -C "$REPOSITORY" rev-parse --verify --quiet refs/limba/deployed || true)
-  pods create && pods setup ${commit:+"$commit"}
+  pods create || return
+  pods setup ${commit:+"$commit"}
 }
 
 run_on_pod() {
   local lines line state process running failed_at=0 answered_at=$SECONDS
-  code=255
-  provide_pod || return 0
-  if [[ $(pods status --plain 2>/dev/null) == *process=running* ]]; then
+  code=0
+  provide_pod || code=$?
+  if ((code == 0)) && [[ $(pods status --plain 2>/dev/null) == *process=running* ]]; then
     say "it runs already: watching it."
-  elif ! pods run "$@"; then
-    pods kill || true
+  elif ((code == 0)); then
+    pods run "$@" || code=$?
+    ((code == 0)) || find_cause "$(<"$errors")"
+    # Processes of an earlier run are ended, and then it can start.
+    [[ $cause != *"runs already"* ]] || code=255
+    ((code == 0)) || pods kill || true
+  else
+    find_cause "$(<"$errors")"
+  fi
+  if ((code)); then
+    ((code == 2)) || code=255
     return 0
   fi
   while true; do
@@ -148,8 +195,15 @@ run_on_pod() {
       say "asked to stop: stopping the workers."
       pods stop || true
     fi
-    if ! state=$(pods state) || [[ $state != READY ]]; then
-      [[ -n $state ]] || continue # gcloud printed its error
+    code=0
+    state=$(pods state) || code=$?
+    if ((code == 2)); then
+      find_cause "$(<"$errors")"
+      say "$cause The workers are not stopped; the supervisor watches them when you start it again."
+      exit 1
+    fi
+    ((code == 0)) || continue # gcloud printed its error
+    if [[ $state != READY ]]; then
       say "the pod is $state."
       code=75
       return
@@ -190,10 +244,24 @@ run_on_pod() {
 
 # -------------------------------------------------------- again --------------------------------------------------------
 
-trap 'stop_requested=1' INT TERM
-furthest=0 in_vain=0 restarts=0
+# final CODE STEP SECONDS: whether a run that ended so would end so again. Sets `why`.
+final() {
+  # 75 and 69 are other machines' ends, 76 a step that hung, above 128 a signal.
+  if (($1 == 69 || $1 == 75 || $1 == 76 || $1 > 128 || $2 > furthest || $3 >= QUICK)); then quick=0; else ((++quick)); fi
+  case $1 in
+    2) why="it ended with code 2, as it would again" ;;
+    126 | 127) why="it ended with code $1: a command of it cannot be run" ;;
+    1)
+      ((furthest + $2 + restarts)) || why="it ended with code 1 before its first step"
+      ;;
+  esac
+  ((quick < 3)) || why="it ended with code $1 within $QUICK seconds of its start, three times in a row"
+  [[ -n $why ]]
+}
+
+furthest=0 in_vain=0 restarts=0 quick=0
 while true; do
-  asked='' step=0
+  asked='' step=0 cause='' why='' began=$SECONDS
   if [[ -n $pod ]]; then run_on_pod "$@"; else run_here "$@"; fi
   if ((code == 0)); then
     say "done, after $restarts restarts."
@@ -203,27 +271,29 @@ while true; do
     say "stopped on request at step $step."
     exit 75
   fi
-  if ((code == 2 || (code == 1 && step + furthest + restarts == 0))); then
-    say "it ended with code $code before its first step; not starting it again. Its last lines say why."
-    exit 1
-  fi
   if ((step > furthest)); then
-    furthest=$step in_vain=0
+    in_vain=0
   else
     ((++in_vain))
   fi
-  if ((in_vain >= LIMIT)); then
-    say "given up: $in_vain times in a row without a step beyond $furthest (code $code)."
+  if final "$code" "$step" $((SECONDS - began)); then
+    say "${cause:+"$cause "}Not started again: $why. Its last lines are above, or in its log."
     exit 1
   fi
-  pause=0
-  if ((in_vain)); then
-    pause=$((WAIT << (in_vain - 1)))
-    ((pause <= LONGEST_WAIT)) || pause=$LONGEST_WAIT
+  ((step <= furthest)) || furthest=$step
+  if ((in_vain >= LIMIT)); then
+    say "${cause:+"$cause "}Given up: $in_vain times in a row without a step beyond $furthest (code $code)."
+    exit 1
   fi
+  pause=$((in_vain ? WAIT : 0))
+  for ((i = 1; i < in_vain && pause < LONGEST_WAIT; i++)); do pause=$((pause * 2)); done
+  ((pause <= LONGEST_WAIT)) || pause=$LONGEST_WAIT
   ((++restarts))
-  say "ended with code $code at step $step; restart $restarts in $pause seconds."
+  say "ended with code $code at step $step; restart $restarts in $pause seconds.${cause:+" $cause"}"
   sleep "$pause" &
-  wait $! || true
+  child=$! # SIGTERM ends the pause too.
+  [[ -z $stop_requested ]] || kill "$child" # It came before there was a child.
+  wait "$child" || true
+  child=
   [[ -z $stop_requested ]] || { say "stopped on request at step $step." && exit 75; }
 done

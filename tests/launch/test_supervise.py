@@ -38,7 +38,7 @@ def test_no_progress_is_given_up_with_longer_and_longer_waits(env, tmp_path):
     result = launching.call("supervise.sh", "--limit", "2", "--wait", "1", "quickstart", env=env | {"FAKE_ENDS": ends})
     assert result.returncode == 1
     assert re.findall(r"in (\d+) seconds", result.stderr) == ["0", "1"]
-    assert "given up: 2 times in a row without a step beyond 6 (code 139)" in result.stderr
+    assert "Given up: 2 times in a row without a step beyond 6 (code 139)" in result.stderr
     assert len(_starts(tmp_path)) == 3
 
 
@@ -47,7 +47,8 @@ def test_an_error_before_the_first_step_is_not_repeated(env, tmp_path):
     assert result.returncode == 1 and "ended with code 1 before its first step" in result.stderr
     assert len(_starts(tmp_path)) == 1
     wrong = launching.call("supervise.sh", *QUICK, "quickstrat", env=env)
-    assert wrong.returncode == 1 and "no recipe quickstrat" in wrong.stderr
+    last = wrong.stderr.splitlines()[-1].partition("Z: ")[2]
+    assert wrong.returncode == 1 and last.startswith("there is no recipe quickstrat; gin/recipes has ")
 
 
 @pytest.mark.parametrize("who", ["supervisor", "worker"])
@@ -76,9 +77,53 @@ def test_detached(env, tmp_path):
 
 
 def test_wrong_calls_are_named(env):
-    for arguments, words in ((("--limit", "x", "q"), "whole numbers"), (("--nix",), "--nix is no option")):
+    for arguments, words in (
+        (("--limit", "x", "q"), "--limit (LIMIT) is 'x'; give a whole number"),
+        (("--wait", "-1", "q"), "--wait (WAIT) is '-1'"),
+        (("--wait", "99999999999999999999", "q"), "--wait (WAIT) is '99999999999999999999'"),
+        (("--nix",), "--nix is no option"),
+    ):
         result = launching.call("supervise.sh", *arguments, env=env)
-        assert result.returncode == 2 and words in result.stderr
+        assert result.returncode == 2 and words in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_numbers_are_decimal(env, tmp_path):
+    ends = " ".join(["0:0:139"] * 12)
+    env = env | {"FAKE_ENDS": ends, "LONGEST_WAIT": "0"}
+    result = launching.call("supervise.sh", "--limit", "09", "--wait", "08", "quickstart", env=env)
+    assert result.returncode == 1 and "Given up: 9 times in a row" in result.stderr
+    assert len(_starts(tmp_path)) == 9
+
+
+def test_sigterm_in_a_pause_ends_it(env):
+    process = subprocess.Popen(
+        ["bash", str(launching.ROOT / "launch/supervise.sh"), "--wait", "60", "quickstart"],
+        env=env | {"FAKE_ENDS": "0:0:139"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert "restart 1 in 60 seconds" in process.stderr.readline()
+    process.send_signal(signal.SIGTERM)
+    rest = process.communicate(timeout=20)[1]
+    assert process.returncode == 75 and rest.endswith("stopped on request at step 0.\n") and rest.count("\n") == 1
+
+
+def test_a_command_that_does_not_exist_is_not_repeated(env, tmp_path):
+    result = launching.call("supervise.sh", *QUICK, "quickstart", env=env | {"FAKE_ENDS": "0:7:127"})
+    assert result.returncode == 1 and len(_starts(tmp_path)) == 1
+    assert "Not started again: it ended with code 127: a command of it cannot be run" in result.stderr
+
+
+def test_an_error_at_once_is_repeated_twice(env, tmp_path):
+    """With the error first. A crash after progress is restarted; errors before the next step end it."""
+    limba = tmp_path / "venv/bin/limba"
+    run = limba.read_text().replace("exec ", "").strip()
+    limba.write_text(f"{run}\ncode=$?\n[ $code = 0 ] || echo 'error: SEED is x; give a number.' >&2\nexit $code\n")
+    ends = "0:7:139 0:6:1 0:6:1 0:6:1 0:6:1"
+    result = launching.call("supervise.sh", *QUICK, "quickstart", env=env | {"FAKE_ENDS": ends})
+    assert result.returncode == 1 and len(_starts(tmp_path)) == 4
+    last = result.stderr.splitlines()[-1].partition("Z: ")[2]
+    assert last.startswith("SEED is x; give a number. Not started again: it ended with code 1 within 60 seconds of its")
 
 
 @pytest.fixture
@@ -135,3 +180,53 @@ def test_a_run_that_is_going_on_is_watched(pod, tmp_path):
     result = launching.call("supervise.sh", "--pod", "quickstart", env=env, repository=repository)
     assert result.returncode == 0 and "it runs already: watching it" in result.stderr
     assert len(_starts(tmp_path)) == 2
+
+
+DENIED = "ERROR: (gcloud.compute.tpus.tpu-vm.create) PERMISSION_DENIED: no"
+
+
+def test_on_a_pod_a_refusal_is_not_repeated_and_a_lack_of_capacity_is(pod, tmp_path):
+    env, repository = pod
+    launching.call("pod.sh", "delete", env=env, repository=repository)
+    refuse, calls = tmp_path / "cloud/refuse-create", tmp_path / "cloud/calls"
+    calls.write_text("")
+    refuse.write_text(DENIED)
+    result = launching.call("supervise.sh", "--pod", "quickstart", env=env, repository=repository)
+    last = result.stderr.splitlines()[-1].partition("Z: ")[2]
+    assert result.returncode == 1 and last.startswith("gcloud's account may not do this in "), result.stderr
+    assert calls.read_text().count(" create ") == 1
+
+    refuse.unlink()
+    (tmp_path / "cloud/refuse-create-once").write_text("ERROR: (gcloud) no more capacity in the zone")
+    result = launching.call("supervise.sh", "--pod", "quickstart", env=env, repository=repository)
+    assert result.returncode == 0 and "done, after 1 restarts" in result.stderr, result.stderr
+    assert calls.read_text().count(" create ") == 3
+
+
+def test_on_a_pod_a_wrong_recipe_is_not_repeated(pod, tmp_path):
+    env, repository = pod
+    result = launching.call("supervise.sh", "--pod", "quickstrat", env=env, repository=repository)
+    last = result.stderr.splitlines()[-1].partition("Z: ")[2]
+    assert result.returncode == 1 and last.startswith("run failed on worker 0 1 of 2: there is no recipe quickstrat;")
+
+
+def test_a_login_that_expires_ends_the_supervision_and_not_the_run(pod, tmp_path):
+    env, repository = pod
+    process = subprocess.Popen(
+        ["bash", "launch/supervise.sh", "--pod", "quickstart", "--gin.TRAIN_STEPS=20000"],
+        cwd=repository,
+        env=env,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    launching.wait_for(lambda: (tmp_path / "run/checkpoint").exists(), "checkpoint")
+    refuse = tmp_path / "cloud/refuse-describe"
+    refuse.write_text("ERROR: (gcloud.compute.tpus.tpu-vm.describe) Reauthentication failed.")
+    said = process.communicate(timeout=60)[1]
+    assert (
+        process.returncode == 1
+        and "its login has expired: run `gcloud auth login`. The workers are not stopped" in said
+    )
+    refuse.unlink()
+    assert "process=running" in launching.call("pod.sh", "status", "--plain", env=env, repository=repository).stdout
+    launching.call("pod.sh", "kill", env=env, repository=repository)
