@@ -14,12 +14,12 @@ def job(tmp_path, repository):
     slurm = {"SLURM_SUBMIT_DIR": str(repository), "SLURM_JOB_ID": "41", "SLURM_NTASKS": "2"}
     env = launching.environment(tmp_path, **slurm)
 
-    def submit(**extra):
-        arguments = ("quickstart", "--gin.TRAIN_STEPS=8")
+    def submit(recipe="quickstart", **extra):
+        arguments = (recipe, "--gin.TRAIN_STEPS=8")
         result = launching.call("slurm.sbatch", *arguments, env=env | extra, repository=repository)
         calls = tmp_path / "cloud/calls"
-        said = calls.read_text()
-        calls.unlink()
+        said = calls.read_text() if calls.exists() else ""
+        calls.unlink(missing_ok=True)
         return result, said
 
     return submit, repository, tmp_path / "run"
@@ -49,8 +49,25 @@ def test_preempted_and_again(job):
 
 def test_it_gives_up_and_can_be_told_to(job):
     submit, repository, _ = job
-    _, calls = submit(FAKE_ENDS="0:0:1", SLURM_RESTART_COUNT="20")
-    assert "requeue" not in calls
+    given_up, calls = submit(FAKE_ENDS="0:4:139", SLURM_RESTART_COUNT="20")
+    assert "requeue" not in calls and "given up" in given_up.stderr
     (repository / "logs/no-requeue-41").touch()
-    _, calls = submit(FAKE_ENDS="0:0:1", SLURM_RESTART_COUNT="0")
-    assert "requeue" not in calls
+    told, calls = submit(FAKE_ENDS="9:9:9 0:5:139", SLURM_RESTART_COUNT="0")
+    assert "requeue" not in calls and "is not to be queued again" in told.stdout
+
+
+def test_what_would_come_again_is_not_queued_again(job):
+    submit, _, _ = job
+    unknown, calls = submit("nosuchrecipe")
+    assert unknown.returncode == 2 and "requeue" not in calls
+    assert (
+        "there is no recipe nosuchrecipe" in unknown.stderr
+        and "ended with code 2: that is wrong usage" in unknown.stderr
+    )
+    at_once, calls = submit(FAKE_ENDS="0:0:1 1:0:1")
+    assert at_once.returncode == 1 and "requeue" not in calls
+    assert "ended with code 1: that is an error at once" in at_once.stderr
+    absent, calls = submit(FAKE_ENDS="9:9:9 9:9:9 0:0:127 1:0:127")
+    assert absent.returncode == 127 and "requeue" not in calls
+    wrong, calls = submit(MAX_RESTARTS="many")
+    assert wrong.returncode == 2 and "MAX_RESTARTS is 'many'" in wrong.stderr and calls == ""
