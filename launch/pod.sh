@@ -8,6 +8,8 @@ help() {
   cat <<'HELP'
 usage: bash launch/pod.sh [options] VERB [options] [arguments of the verb]
 
+  check [RECIPE limba train options]   write to the bucket of MODEL_DIR and remove it, compare its region with the pod's,
+                             and ask all workers for their accelerator, if the pod exists
   create [-- gcloud flags]   rent the pod
   setup [COMMIT]             deploy, and install on all workers; can be repeated
   deploy [COMMIT]            put one commit (HEAD) on all workers; refuses uncommitted changes
@@ -18,6 +20,7 @@ usage: bash launch/pod.sh [options] VERB [options] [arguments of the verb]
   stop [SECONDS]             save a checkpoint, stop all workers, and wait for it (600 seconds)
   kill                       end all workers at once, without a checkpoint
   exec COMMAND               run a line of shell on all workers
+  ssh [N]                    open a shell on worker N (0)
   state                      print one word: READY, CREATING, PREEMPTED, TERMINATED …, or ABSENT
   delete                     give the pod back
 
@@ -45,6 +48,7 @@ Options, also as variables of the environment or of pod.env. The command line wi
                                         process 0. create and delete do not work with hosts.
   --coordinator H:P    POD_COORDINATOR  for hosts: where process 0 listens (the first host, port 8476)
   --dir DIR            POD_DIR          the repository on the workers, relative to the home directory (limba)
+  --bucket gs://…      POD_BUCKET       for check: where the run will write (MODEL_DIR of the arguments or environment)
   --worker-env FILE    POD_WORKER_ENV   NAME=VALUE lines for the workers, such as HF_TOKEN=… or RO_CORPUS=…; setup copies it
   --config FILE        POD_CONFIG       the file with these variables (pod.env, if it exists)
   --dry-run            DRY_RUN=1        print the commands, one a line, to paste into a shell; run none
@@ -76,7 +80,7 @@ verb='' plain=''
 while (($#)); do
   case $1 in
     --name | --zone | --project | --type | --version | --subnetwork | --slices | --hosts | --coordinator | --dir | \
-      --worker-env | --config)
+      --bucket | --worker-env | --config)
       [[ $# -ge 2 ]] || fail "$1 lacks its value."
       name=$(tr a-z- A-Z_ <<<"${1#--}")
       printf -v "POD_$name" '%s' "$2"
@@ -98,9 +102,9 @@ while (($#)); do
     *)
       [[ -z $verb ]] || break
       case $1 in
-        create | setup | deploy | run | status | logs | attach | stop | kill | exec | state | delete) verb=$1 ;;
-        *) fail "$1 is no verb; the verbs are create, setup, deploy, run, status, logs, attach, stop, kill, exec, state and" \
-          "delete." ;;
+        check | create | setup | deploy | run | status | logs | attach | stop | kill | exec | ssh | state | delete) verb=$1 ;;
+        *) fail "$1 is no verb; the verbs are check, create, setup, deploy, run, status, logs, attach, stop, kill, exec, ssh," \
+          "state and delete." ;;
       esac
       ;;
   esac
@@ -111,9 +115,9 @@ case $verb in
     help >&2
     exit 2
     ;;
-  create | run | exec) ;;
+  check | create | run | exec) ;;
   # Else `stop 60 --dry-run` would really stop.
-  setup | deploy | logs | stop) (($# <= 1)) || fail "$verb takes one argument; '$2' is a second. Options come before it." ;;
+  setup | deploy | logs | stop | ssh) (($# <= 1)) || fail "$verb takes one argument; '$2' is a second. Options come before it." ;;
   *) (($# == 0)) || fail "$verb takes no argument, and here is '$1'." ;;
 esac
 
@@ -146,6 +150,8 @@ source "$REPOSITORY/launch/gcloud_errors.sh"
 source "$REPOSITORY/launch/pod_slices.sh"
 # shellcheck source=launch/pod_workers.sh
 source "$REPOSITORY/launch/pod_workers.sh"
+# shellcheck source=launch/pod_check.sh
+source "$REPOSITORY/launch/pod_check.sh"
 [[ -n $POD_HOSTS || -n $DRY_RUN ]] || command -v gcloud >/dev/null ||
   fail "gcloud is not installed here: https://cloud.google.com/sdk/docs/install. For machines without it give --hosts."
 if [[ -n $DRY_RUN ]]; then
@@ -276,7 +282,7 @@ attach() { each in_repository 'bash launch/worker.sh --attach'; }
 stop() { each quietly in_repository "bash launch/worker.sh --stop $(quote "${1:-600}")"; }
 
 case $verb in
-  create | delete | state) ;;
+  check | create | delete | state) ;;
   *) find_workers ;;
 esac
 case $verb in
@@ -284,6 +290,7 @@ case $verb in
     [[ $# -ge 1 ]] || fail "exec what? A line of shell."
     each on_worker "$*"
     ;;
+  ssh) open_shell "${1:-0}" ;;
   kill) each quietly in_repository 'bash launch/worker.sh --kill' ;;
   *) "$verb" "$@" ;;
 esac

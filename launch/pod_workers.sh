@@ -84,6 +84,18 @@ on_worker() {
   fi
 }
 
+# open_shell INDEX
+open_shell() {
+  if ! [[ $1 =~ ^[0-9]{1,5}$ ]] || ((10#$1 >= count)); then
+    fail "ssh takes the number of a worker, 0 to $((count - 1)), not '$1'."
+  fi
+  if [[ -n $POD_HOSTS ]]; then
+    call ssh -t -o ConnectTimeout=15 -- "${hosts[10#$1]}"
+  else
+    call gcloud compute tpus tpu-vm ssh "${worker_nodes[10#$1]}" ${where[@]+"${where[@]}"} --worker="${worker_places[10#$1]}"
+  fi
+}
+
 # copy_to INDEX FILE TARGET: TARGET is relative to the home directory, and a plain name: some versions of scp give it to the
 # remote shell, others do not.
 copy_to() {

@@ -8,7 +8,7 @@ LIMBA_LOGS=${LIMBA_LOGS:-$REPOSITORY/logs}
 help() {
   cat <<HELP
 usage: bash launch/worker.sh [--detach] RECIPE [limba train options]
-       bash launch/worker.sh --setup | --status | --logs [LINES] | --attach | --stop [SECONDS] | --kill
+       bash launch/worker.sh --setup | --check [FOLDER] | --status | --logs [LINES] | --attach | --stop [SECONDS] | --kill
 
 Installs what is missing and trains RECIPE, a gin file or the name of one in gin/recipes. Resumes from the newest checkpoint
 of its MODEL_DIR:
@@ -20,6 +20,7 @@ one interrupts. The exit code is that of limba train: 0 TRAIN_STEPS reached, 75 
 
   --detach           return when the run has started
   --setup            install only, also Python if the machine's is too old
+  --check [FOLDER]   print the accelerator that JAX has here, and whether FOLDER (gs://… too) can be written
   --status           one line per worker of this machine: commit, process, last step, age of its last line
   --logs [LINES]     print the end of the log (100 lines)
   --attach           follow the log; Ctrl-C stops following, not the run
@@ -218,6 +219,15 @@ case ${1:-} in
     provide_python
     setup_environment "$LOCK"
     exit 0
+    ;;
+  --check)
+    if bash "${BASH_SOURCE[0]}" --status 2>/dev/null | grep -q process=running; then
+      fail "a training runs here and has the accelerator; --check is for before it, or after \`--stop\`."
+    fi
+    provide_python
+    setup_environment "$LOCK"
+    export PYTHONPATH=$REPOSITORY${PYTHONPATH:+:$PYTHONPATH}
+    exec "$VENV/bin/python" "$REPOSITORY/launch/check_worker.py" "${@:2}"
     ;;
   --status)
     find_workers

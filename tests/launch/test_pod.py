@@ -253,14 +253,17 @@ def test_a_dry_run_of_every_verb_can_be_pasted(pod, place, tmp_path):
     """One command a line, with the option before the verb; the lines do what the verb does."""
     env = {"TMPDIR": str(tmp_path)}
     verbs = {"create": 1, "setup": 17, "deploy": 6, "run": 2, "status": 2, "logs": 2, "attach": 2, "stop": 2}
-    verbs |= {"kill": 2, "exec": 2, "state": 1, "delete": 1}
+    verbs |= {"kill": 2, "exec": 2, "ssh": 1, "state": 1, "delete": 1, "check": 5}
     assert set(verbs) == set(re.findall(r"^  ([a-z]+) ", pod("--help").stdout.partition("In order")[0], re.M))
     for verb, lines in verbs.items():
-        flags = ("--worker-env", "README.md") if verb == "setup" else ()
+        flags = {"setup": ("--worker-env", "README.md"), "check": ("--bucket", "gs://b/run")}.get(verb, ())
         result = pod("--dry-run", *TYPE, *flags, verb, *{"run": ["q"], "exec": ["df -h"]}.get(verb, []), **env)
         assert result.returncode == 0 and result.calls == "", verb
         assert len(result.stdout.splitlines()) == lines, result.stdout
-        assert all(line.startswith(("gcloud compute tpus tpu-vm ", "git -C ")) for line in result.stdout.splitlines())
+        assert all(
+            line.startswith(("gcloud compute tpus tpu-vm ", "gcloud storage ", "git -C "))
+            for line in result.stdout.splitlines()
+        )
     assert not list(tmp_path.iterdir())
 
     pod("create", *TYPE, "--name", "pasted")
@@ -308,7 +311,7 @@ def test_configuration_by_file_environment_and_flag(pod, place, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("start",), "start is no verb; the verbs are create, setup"),
+        (("start",), "start is no verb; the verbs are check, create, setup"),
         (("run", "--gin.X=1"), "--gin.X=1 is no option of pod.sh"),
         (("create", "--type"), "--type lacks its value"),
         (("create", "--dry-run", "--type", "v9-8"), "v9-8 is no accelerator type that is known here"),
