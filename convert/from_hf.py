@@ -129,7 +129,10 @@ def find(model: str) -> Path:
     if path.exists():
         raise FileNotFoundError(f"{path} has no config.json: it is not a model that transformers saved.")
     if hub_models.is_name(model):
-        return hub_models.download(model)
+        try:
+            return hub_models.download(model)
+        except (FileNotFoundError, ConnectionError) as error:
+            raise type(error)(f"{error} There is no folder {path} either.") from error
     raise FileNotFoundError(f"{path} does not exist, and {model!r} is not a name on the Hugging Face hub (ORG/NAME).")
 
 

@@ -2,12 +2,16 @@
 
     python -m convert push exports/base my-name/my-t5
 
-A new repository is private unless `--public` is given. Files of the same names are replaced, and weights that an
-earlier upload left under other names are removed, since transformers might load them instead.
+A new repository is private unless `--public` is given. Uploaded are the files that `to-hf` wrote, as its report lists
+them, and nothing else that lies in the folder. Files of the same names are replaced, and weights that an earlier upload
+left under other names are removed, since transformers might load them instead.
 """
 
 import argparse
+import fnmatch
+import glob
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,12 @@ _WEIGHTS = [
     for file in (Path(weight_files.FILES["safetensors"]), Path(weight_files.FILES["flax"]))
     for pattern in (file.name, weight_files.index_name(file.name), f"{file.stem}-?????-of-?????{file.suffix}")
 ]
+# What `to-hf` may write, for folders whose report does not list it.
+_NAMES = [
+    *("README.md", "loss.png", REPORT, "config.json", "generation_config.json", "spiece.model", "tokenizer.json"),
+    *("tokenizer_config.json", "special_tokens_map.json", *_WEIGHTS),
+]
+_GB, _MB = 10**9, 10**6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,9 +63,16 @@ def push(out: str | Path, repo: str, *, public: bool = False, check: bool = True
         raise ValueError(f"There is no token for {hf.constants.ENDPOINT}: {hub_models.TOKEN_REMEDY}.")
     folder = Path(out).expanduser()
     report = _verified(folder, check)
+    files = _files(folder, report)
+    url = f"{hf.constants.ENDPOINT}/{repo}"
+    print(f"{len(files)} files of {folder} for {url} ({'public' if public else 'private'}):")
+    for name in files:
+        print(f"  {_size((folder / name).stat().st_size):>9}  {name}")
+    if left_out := _others(folder, files):
+        print(f"Left out, because to-hf did not write them: {', '.join(left_out)}.")
 
     api = hf.HfApi(library_name="limba", library_version=limba.__version__)
-    with hub_models.plain_errors(hf, repo):
+    with hub_models.plain_errors(hf, repo, writes=True):
         repo = api.create_repo(repo, private=not public, exist_ok=True).repo_id
         if bool(api.model_info(repo).private) == public:
             raise ValueError(
@@ -66,11 +83,12 @@ def push(out: str | Path, repo: str, *, public: bool = False, check: bool = True
             api.upload_folder(
                 repo_id=repo,
                 folder_path=folder,
+                allow_patterns=[glob.escape(name) for name in files],
                 commit_message=f"{report.get('checkpoint', 'A model')}, converted by Limba {limba.__version__}",
                 delete_patterns=_WEIGHTS,
             )
         except RuntimeError as error:  # The library's word for a file that was not taken.
-            raise OSError(f"{error} {error.__cause__ or ''} Give the command again.") from error
+            raise hub_models.explain(hf, repo, error, writes=True) from error
     url = f"{hf.constants.ENDPOINT}/{repo}"
     print(f"{folder} is at {url} ({'public' if public else 'private'}).")
     return url
@@ -104,3 +122,38 @@ def _verified(folder: Path, check: bool) -> dict[str, Any]:
     for format_ in dict.fromkeys(formats or [None]):
         weight_files.open_tensors(folder, format_)
     return report
+
+
+def _files(folder: Path, report: Mapping[str, Any]) -> list[str]:
+    """The names of the files to upload: those of the report, of which none may be missing or a link."""
+    listed = report.get("files")
+    if listed is None:
+        there = sorted(file.name for file in folder.iterdir())
+        listed = [name for name in there if any(fnmatch.fnmatchcase(name, pattern) for pattern in _NAMES)]
+    elif not isinstance(listed, list) or not all(
+        isinstance(name, str) and name == Path(name).name and not name.startswith(".") for name in listed
+    ):
+        raise ValueError(f"{folder / REPORT} is damaged: its files are {str(listed)[:100]}. Give to-hf again.")
+    for name in listed:
+        file = folder / name
+        if file.is_symlink():
+            raise ValueError(f"{file} is a link to {file.readlink()}. Put a copy of the file there to upload it.")
+        if not file.is_file():
+            raise FileNotFoundError(f"{folder} lacks {name}, which {REPORT} lists. Give to-hf again, with --overwrite.")
+    return listed
+
+
+def _others(folder: Path, files: list[str]) -> list[str]:
+    """What else lies in the folder; folders end with a slash."""
+    return [
+        f"{entry.name}/" if entry.is_dir() else entry.name
+        for entry in sorted(folder.iterdir())
+        if entry.name not in files
+    ]
+
+
+def _size(num_bytes: int) -> str:
+    for unit, name in ((_GB, "GB"), (_MB, "MB"), (1000, "kB")):
+        if num_bytes >= unit:
+            return f"{num_bytes / unit:.1f} {name}"
+    return f"{num_bytes} B"

@@ -14,6 +14,8 @@ from types import ModuleType
 from convert.tensors import weight_files
 
 TOKEN_REMEDY = "set HF_TOKEN, or run `hf auth login`"
+# Of what the hub says about a request that it refuses.
+_MOST_CHARACTERS = 300
 
 
 def is_name(text: str) -> bool:
@@ -39,24 +41,83 @@ def unreachable(hf: ModuleType) -> tuple[type[BaseException], ...]:
 
 
 @contextlib.contextmanager
-def plain_errors(hf: ModuleType, name: str) -> Iterator[None]:
-    """Errors of the hub become an OSError that names the remedy."""
-    endpoint = hf.constants.ENDPOINT
-    token = "this token may not see it" if hf.get_token() else f"there is no token: {TOKEN_REMEDY}"
+def plain_errors(hf: ModuleType, name: str, writes: bool = False) -> Iterator[None]:
+    """Errors of the hub become an OSError with the cause in one sentence and the remedy; see `explain`.
+
+    Raises:
+      ValueError: if `name` cannot be one on the hub.
+    """
     try:
         yield
-    except hf.errors.GatedRepoError as error:
-        raise PermissionError(
-            f"{endpoint}/{name} is for those who agreed to its conditions. Do that on its page, and {TOKEN_REMEDY}."
+    except hf.errors.HFValidationError as error:
+        raise ValueError(
+            f"{name!r} is not a name on the hub: give NAME or ORG/NAME, of letters, digits, '-', '_' and '.'."
         ) from error
-    except hf.errors.RepositoryNotFoundError as error:
-        raise FileNotFoundError(f"{name} is not on {endpoint}, or it is private and {token}.") from error
-    except hf.errors.OfflineModeIsEnabled as error:
-        raise ConnectionError(f"HF_HUB_OFFLINE is set, so {endpoint} is not asked for {name}; unset it.") from error
-    except hf.errors.HfHubHTTPError as error:
-        raise OSError(f"{endpoint} does not do it: {' '.join(str(error).split())}") from error
-    except unreachable(hf) as error:
-        raise ConnectionError(f"{endpoint} cannot be reached ({error}).") from error
+    except (hf.errors.LocalEntryNotFoundError, hf.errors.HfHubHTTPError, *unreachable(hf)) as error:
+        raise explain(hf, name, error, writes) from error
+
+
+def explain(hf: ModuleType, name: str, error: BaseException, writes: bool = False) -> OSError:
+    """The cause of an error of the hub in one sentence, then the remedy. The library's own text is for its developers.
+
+    Args:
+      name: of the repository.
+      error: of the library; what it was raised from may know the answer of the hub.
+      writes: whether the hub was asked to take something.
+    """
+    endpoint, has_token = hf.constants.ENDPOINT, bool(hf.get_token())
+    if isinstance(error, hf.errors.GatedRepoError):
+        return PermissionError(
+            f"{name} is only for those who agreed to its conditions. Agree on {endpoint}/{name}, and {TOKEN_REMEDY}."
+        )
+    if isinstance(error, hf.errors.RepositoryNotFoundError):
+        token = "the token may not read it. Check the name and whose token it is"
+        why = token if has_token else f"there is no token. Check the name; for a private one {TOKEN_REMEDY}"
+        return FileNotFoundError(f"There is no repository {name} on {endpoint}, or it is private and {why}.")
+    if isinstance(error, hf.errors.OfflineModeIsEnabled):
+        return ConnectionError(f"HF_HUB_OFFLINE is set, so {endpoint} is not asked for {name}. Unset it.")
+    answered = next((x for x in _chain(error) if getattr(x, "response", None) is not None), None)
+    if answered is None:
+        if (silent := next((x for x in _chain(error) if isinstance(x, unreachable(hf))), None)) is not None:
+            return ConnectionError(f"{_no_connection(endpoint, silent)}. Check the network, HF_ENDPOINT and proxies.")
+        return OSError(f"huggingface_hub did not finish with {name}. Give the command again, or update that library.")
+    status = answered.response.status_code  # type: ignore[attr-defined]
+    if status == 401:
+        refused = "does not accept this token" if has_token else "wants a token"
+        return PermissionError(f"{endpoint} {refused}. Make one at {endpoint}/settings/tokens, and {TOKEN_REMEDY}.")
+    if status == 403:
+        access = "write" if writes else "read"
+        return PermissionError(
+            f"The token has no {access} access to {name}. Give one that may {access} there: {TOKEN_REMEDY}."
+        )
+    if status == 404:
+        return FileNotFoundError(f"{endpoint} does not know a file or revision of {name}. Check the name.")
+    if status == 429:
+        return OSError(f"{endpoint} has had too many requests of this user or address. Wait some minutes.")
+    if status >= 500:
+        return OSError(f"{endpoint} has an error of its own (status {status}). Give the command again later.")
+    said = " ".join(str(getattr(answered, "server_message", None) or "").split())
+    reason = f": {said[:_MOST_CHARACTERS]}" if said else ""
+    return OSError(f"{endpoint} refuses the request for {name} (status {status}){reason.rstrip('.')}.")
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and those it was raised from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _no_connection(endpoint: str, error: BaseException) -> str:
+    """Why no answer came, by the names of the classes, which the HTTP libraries share."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    if "SSLError" in kinds or "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return f"The certificate of {endpoint} is not trusted"
+    if "ProxyError" in kinds:
+        return f"The proxy to {endpoint} does not answer"
+    if any("Timeout" in kind for kind in kinds):
+        return f"{endpoint} does not answer in time"
+    return f"There is no connection to {endpoint}"
 
 
 def download(name: str) -> Path:
@@ -65,7 +126,7 @@ def download(name: str) -> Path:
     Without a connection the copy that the cache has is taken, and that is said.
 
     Raises:
-      OSError: if there is no such model, or none that this user may read, or the hub cannot be reached.
+      OSError: if there is no such model, or none that this user may read, or the hub cannot be reached; see `explain`.
       ValueError: if this is no name of a model.
     """
     hf = client()
@@ -81,13 +142,16 @@ def download(name: str) -> Path:
 
 def _cached(hf: ModuleType, name: str, error: BaseException) -> Path:
     endpoint, cache = hf.constants.ENDPOINT, hf.constants.HF_HUB_CACHE
+    is_off = isinstance(error, hf.errors.OfflineModeIsEnabled)
+    why = "HF_HUB_OFFLINE is set" if is_off else _no_connection(endpoint, error)
     try:
         # Newer versions look whether the files are all there, and do not know which weights were wanted.
         folder = hf.snapshot_download(name, local_files_only=True, allow_patterns=["config.json"])
     except hf.errors.LocalEntryNotFoundError:
-        nowhere = f"{endpoint} cannot be reached, and {name} is not in the cache, {cache}"
-        raise ConnectionError(f"{nowhere} ({error}).") from error
-    print(f"{endpoint} cannot be reached: {name} is taken from the cache, {folder}.", file=sys.stderr)
+        raise ConnectionError(
+            f"{why}, and {name} is not in the cache, {cache}. Connect, or give a folder of this machine."
+        ) from error
+    print(f"{why}: {name} is taken from the cache, {folder}.", file=sys.stderr)
     return Path(folder)
 
 

@@ -90,7 +90,8 @@ def test_a_name_on_the_hub(saved, all_exported, tmp_path, monkeypatch):
     try:
         hub.add("limba/small", saved["safetensors"], private=True)
         hub.use(monkeypatch, tmp_path / "home", token=None)
-        with pytest.raises(FileNotFoundError, match=r"limba/small is not on .*HF_TOKEN"):
+        match = r"^There is no repository limba/small on .*HF_TOKEN.* There is no folder .*limba/small either\.$"
+        with pytest.raises(FileNotFoundError, match=match):
             from_hf("limba/small", tmp_path / "run", verify=False)
         hub.use(monkeypatch, tmp_path / "home", token=TOKEN)
         checkpoint = from_hf("limba/small", tmp_path / "run", verify=False)

@@ -33,14 +33,15 @@ def folder(tmp_path):
     """What an export looks like from here."""
     folder = tmp_path / "export"
     folder.mkdir()
-    report = {"checkpoint": "checkpoint_10", "formats": ["safetensors", "flax"], "checked": True}
-    (folder / "conversion_report.json").write_text(json.dumps(report), "utf-8")
     (folder / "config.json").write_text("{}", "utf-8")
     (folder / "spiece.model").write_bytes(b"pieces")
     (folder / "README.md").write_text("---\nlibrary_name: transformers\n---\n# A model\n", "utf-8")
     tensors = {name: from_array(array) for name, array in ARRAYS.items()}
     safetensors_files.write(folder, tensors, lambda _: None, 10**9)
     flax_files.write(folder, tensors, lambda _: None, 100_000)
+    report = {"checkpoint": "checkpoint_10", "formats": ["safetensors", "flax"], "checked": True}
+    names = sorted(["conversion_report.json", *(file.name for file in folder.iterdir())])
+    (folder / "conversion_report.json").write_text(json.dumps(report | {"files": names}), "utf-8")
     return folder
 
 
@@ -49,8 +50,28 @@ def content(folder):
 
 
 def rewrite_report(folder, **changes):
+    """With a value of None the key goes."""
     path = folder / "conversion_report.json"
-    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | changes), "utf-8")
+    report = json.loads(path.read_text("utf-8")) | changes
+    path.write_text(json.dumps({key: value for key, value in report.items() if value is not None}), "utf-8")
+
+
+# What editors, shells, Python and `limba run` leave in a folder, and what nobody should publish.
+OTHERS = {
+    ".env": "HF_TOKEN=hf_secret",
+    "README.md~": "an earlier card",
+    ".config.json.swp": "",
+    "notes.txt": "mine",
+    "run/checkpoint_10/run/run.json": "{}",
+    "nested/config.json": "{}",
+    "model.safetensors.bak": "x",
+}
+
+
+def add_others(folder):
+    for name, text in OTHERS.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, "utf-8")
 
 
 def test_a_folder_arrives_whole_and_private(loopback, folder, capsys):
@@ -85,6 +106,7 @@ def test_other_shards_replace_the_former_weights(loopback, folder):
     (folder / "model.safetensors").unlink()
     tensors = {name: from_array(array + 1) for name, array in ARRAYS.items()}
     safetensors_files.write(folder, tensors, lambda _: None, 100_000)
+    rewrite_report(folder, files=sorted(content(folder)))
     push(folder, "org/model")
     assert repo.files == content(folder) | {"pytorch_model.bin": b"not from here"}
     assert "model.safetensors" not in repo.files and "model-00001-of-00002.safetensors" in repo.files
@@ -110,6 +132,58 @@ def test_without_a_token_nothing_else_is_looked_at(loopback, monkeypatch, tmp_pa
     assert not loopback.requests
 
 
+@pytest.mark.parametrize("has_list", [True, False])
+def test_only_what_the_converter_wrote_is_uploaded(loopback, folder, capsys, has_list):
+    """An older export has no list in its report; then the names tell."""
+    if not has_list:
+        rewrite_report(folder, files=None)
+    before = content(folder)
+    add_others(folder)
+    (folder / "README.md").write_text("---\nlicense: mit\n---\n# Mine\n", "utf-8")  # Its text may be edited.
+    push(folder, "org/model", public=True)
+    assert loopback.repos["org/model"].files == before | {"README.md": b"---\nlicense: mit\n---\n# Mine\n"}
+    left_out = ".config.json.swp, .env, README.md~, model.safetensors.bak, nested/, notes.txt, run/"
+    assert f"Left out, because to-hf did not write them: {left_out}." in capsys.readouterr().out
+
+
+def test_the_files_and_their_sizes_are_shown_first(loopback, folder, capsys):
+    loopback.refuses["POST /api/repos/create"] = 403
+    with pytest.raises(PermissionError):
+        push(folder, "org/model", public=True)
+    lines = capsys.readouterr().out.splitlines()
+    files = content(folder)
+    assert lines[0] == f"{len(files)} files of {folder} for {loopback.url}/org/model (public):"
+    sizes = {line.split()[-1]: " ".join(line.split()[:-1]) for line in lines[1:]}
+    assert sorted(sizes) == sorted(files)
+    # 30,005 numbers of four bytes and their header.
+    assert sizes["model.safetensors"] == "120.2 kB" and sizes["config.json"] == "2 B"
+
+
+@pytest.mark.parametrize("target", ["/etc/hostname", "config.json"])
+def test_a_link_is_refused(loopback, folder, target):
+    (folder / "spiece.model").unlink()
+    (folder / "spiece.model").symlink_to(target)
+    with pytest.raises(ValueError, match=rf"spiece\.model is a link to {target}\. Put a copy of the file there"):
+        push(folder, "org/model")
+    assert not loopback.requests
+
+
+def test_a_link_that_is_not_of_the_export_is_left_out(loopback, folder):
+    expected = content(folder)
+    (folder / "latest").symlink_to("/etc")
+    push(folder, "org/model")
+    assert loopback.repos["org/model"].files == expected
+
+
+@pytest.mark.parametrize("files", ["config.json", ["../secret"], [".env"], ["run/x"], [5]])
+def test_a_list_that_the_converter_did_not_write_is_refused(loopback, folder, files):
+    (folder / ".env").write_text("x")
+    rewrite_report(folder, files=files)
+    with pytest.raises(ValueError, match=r"conversion_report\.json is damaged: its files are"):
+        push(folder, "org/model")
+    assert not loopback.requests
+
+
 DAMAGE = {
     "no report": (lambda folder: (folder / "conversion_report.json").unlink(), "has no conversion_report"),
     "half a report": (lambda folder: (folder / "conversion_report.json").write_text("{"), r"report\.json is damaged"),
@@ -119,6 +193,10 @@ DAMAGE = {
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "no weights in the format safetensors"),
     "half the weights": (lambda folder: os.truncate(folder / "model.safetensors", 999), "model.safetensors is cut"),
     "no second shard": (lambda folder: (folder / "flax_model-00002-of-00002.msgpack").unlink(), "lacks flax_model-000"),
+    "no tokenizer": (
+        lambda folder: (folder / "spiece.model").unlink(),
+        r"lacks spiece\.model, which conversion_report",
+    ),
     "half a shard": (lambda folder: os.truncate(folder / "flax_model-00001-of-00002.msgpack", 9), "is cut short"),
 }
 
@@ -143,26 +221,53 @@ def test_no_check_uploads_what_was_not_checked(loopback, folder):
         push(folder, "org/third", check=False)
 
 
-def test_what_the_hub_refuses_is_said(loopback, folder, monkeypatch):
-    loopback.refuses["POST /api/repos/create"] = 403
-    with pytest.raises(OSError, match=rf"{loopback.url} does not do it: 403 Forbidden.*You may not do that"):
-        push(folder, "others/model")
-    loopback.refuses = {"PUT /large": 400}
-    with pytest.raises(
-        OSError, match=r"(?s)Error while uploading '.*' to the Hub\..*You may not do.* Give the command"
-    ):
+@pytest.mark.parametrize(
+    ("request_", "status", "message"),
+    [
+        (
+            "POST /api/repos/create",
+            401,
+            "URL does not accept this token. Make one at URL/settings/tokens, and set HF_TO",
+        ),
+        (
+            "POST /api/repos/create",
+            403,
+            "The token has no write access to org/model. Give one that may write there: set",
+        ),
+        ("GET /api/models", 404, "URL does not know a file or revision of org/model. Check the name."),
+        ("PUT /large", 400, "URL refuses the request for org/model (status 400)"),
+        ("PUT /large", 403, "The token has no write access to org/model."),
+        ("POST /api/models/org/model/commit", 403, "The token has no write access to org/model."),
+    ],
+)
+def test_a_refusal_is_one_sentence_and_not_tried_again(loopback, folder, request_, status, message):
+    loopback.refuses[request_] = status
+    with pytest.raises(OSError) as raised:
         push(folder, "org/model")
-    assert not loopback.repos["org/model"].files
+    assert str(raised.value).startswith(message.replace("URL", loopback.url))
+    for word in ("Client Error", "Request ID", "Traceback", "Error while uploading", "\n"):
+        assert word not in str(raised.value)
+    # Files are uploaded in parallel, each once.
+    asked = [asked for asked in loopback.requests if asked.startswith(request_)]
+    assert asked and len(asked) == len(set(asked))
+    assert "org/model" not in loopback.repos or not loopback.repos["org/model"].files
+
+
+def test_a_token_of_somebody_else(loopback, folder, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "of somebody else")
-    loopback.refuses = {}
-    with pytest.raises(OSError, match=r"401 Client Error.*Invalid username or password"):
+    with pytest.raises(PermissionError, match=rf"^{loopback.url} does not accept this token\."):
         push(folder, "org/model")
 
 
 def test_a_hub_out_of_reach_is_said(loopback, folder):
     loopback.close()
-    with pytest.raises(ConnectionError, match=rf"{loopback.url} cannot be reached"):
+    with pytest.raises(ConnectionError, match=rf"^There is no connection to {loopback.url}\. Check the network"):
         push(folder, "org/model")
+
+
+def test_a_name_that_the_hub_cannot_have(loopback, folder):
+    with pytest.raises(ValueError, match=r"^'a/b/c' is not a name on the hub: give NAME or ORG/NAME, of letters"):
+        push(folder, "a/b/c")
 
 
 def run(python, code, loopback, tmp_path, *arguments, **environment):
@@ -176,7 +281,7 @@ def test_the_command(loopback, folder, tmp_path, capsys):
     code = "import sys; from convert.__main__ import main; sys.exit(main())"
     done = run(sys.executable, code, loopback, tmp_path, "push", folder, "org/model")
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{folder} is at {loopback.url}/org/model (private).\n"
+    assert done.stdout.splitlines()[-1] == f"{folder} is at {loopback.url}/org/model (private)."
     assert loopback.repos["org/model"].files == content(folder)
     (folder / "config.json").unlink()
     assert main(["push", str(folder), "org/model"]) == 1
@@ -213,9 +318,11 @@ for name, offline in (("org/model", True), ("org/other", True), ("org/model", Fa
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == lines[2] == str(downloaded)
-    assert "cannot be reached, and org/other is not in the cache" in lines[1] and lines[1].startswith("ConnectionError")
-    assert lines[3].startswith(f"FileNotFoundError org/other is not on {loopback.url}, or it is private and this token")
-    assert f"org/model is taken from the cache, {downloaded}" in done.stderr
+    assert lines[1].startswith("ConnectionError HF_HUB_OFFLINE is set, and org/other is not in the cache")
+    assert lines[3].startswith(
+        f"FileNotFoundError There is no repository org/other on {loopback.url}, or it is private"
+    )
+    assert f"HF_HUB_OFFLINE is set: org/model is taken from the cache, {downloaded}" in done.stderr
     loopback.close()
     code = """
 for command in (lambda: hub_models.download("org/other"), lambda: push.push(sys.argv[1], "org/model")):
@@ -225,6 +332,6 @@ for command in (lambda: hub_models.download("org/other"), lambda: push.push(sys.
         print(error)
 """
     done = run(python, begin + code, loopback, tmp_path, folder)
-    no_copy, no_hub = done.stdout.splitlines()
-    assert no_copy.startswith(f"{loopback.url} cannot be reached, and org/other is not in the cache")
-    assert no_hub.startswith(f"{loopback.url} cannot be reached (")
+    no_copy, *_, no_hub = done.stdout.splitlines()
+    assert no_copy.startswith(f"There is no connection to {loopback.url}, and org/other is not in the cache")
+    assert no_hub.startswith(f"There is no connection to {loopback.url}. Check the network")

@@ -76,19 +76,20 @@ def test_which_files_are_wanted(there, chosen):
 
 def test_a_model_that_is_not_there(loopback):
     with pytest.raises(
-        FileNotFoundError, match=rf"org/model is not on {loopback.url}, or it is private and there is no to"
+        FileNotFoundError,
+        match=rf"^There is no repository org/model on {loopback.url}, or it is private and there is no token\. Check",
     ):
         hub_models.download(MODEL)
-    with pytest.raises(ValueError, match="Repo id must"):
+    with pytest.raises(ValueError, match=r"^'a/b/c' is not a name on the hub: give NAME or ORG/NAME"):
         hub_models.download("a/b/c")
 
 
 def test_a_private_model_needs_a_token(loopback, folder, monkeypatch):
     loopback.add(MODEL, folder, private=True)
-    with pytest.raises(FileNotFoundError, match=r"there is no token: set HF_TOKEN, or run `hf auth login`\.$"):
+    with pytest.raises(FileNotFoundError, match=r"there is no token\. .* set HF_TOKEN, or run `hf auth login`\.$"):
         hub_models.download(MODEL)
     monkeypatch.setenv("HF_TOKEN", "of somebody else")
-    with pytest.raises(FileNotFoundError, match="it is private and this token may not see it"):
+    with pytest.raises(FileNotFoundError, match="it is private and the token may not read it"):
         hub_models.download(MODEL)
     monkeypatch.setenv("HF_TOKEN", "hf_loopback")
     assert (hub_models.download(MODEL) / "model.safetensors").is_file()
@@ -96,15 +97,68 @@ def test_a_private_model_needs_a_token(loopback, folder, monkeypatch):
 
 def test_a_gated_model_says_where_to_agree(loopback, folder):
     loopback.add(MODEL, folder, gated=True)
-    with pytest.raises(PermissionError, match=rf"{loopback.url}/org/model is for those who agreed"):
+    with pytest.raises(PermissionError, match=rf"^org/model is only for .*Agree on {loopback.url}/org/model"):
         hub_models.download(MODEL)
 
 
-def test_a_hub_that_refuses_is_quoted(loopback, folder):
+# The cause, then the remedy. None of it is the library's own text.
+REFUSALS = {
+    401: "wants a token. Make one at URL/settings/tokens, and set HF_TOKEN, or run `hf auth login`.",
+    403: "The token has no read access to org/model. Give one that may read there: set HF_TOKEN",
+    404: "does not know a file or revision of org/model. Check the name.",
+    418: "refuses the request for org/model (status 418): You may not do that.",
+    429: "has had too many requests of this user or address. Wait some minutes.",
+}
+
+
+@pytest.mark.parametrize("status", REFUSALS)
+def test_what_cannot_get_better_is_asked_once(loopback, folder, status):
+    loopback.add(MODEL, folder)
+    loopback.refuses["GET /api/models"] = status
+    with pytest.raises(OSError) as raised:
+        hub_models.download(MODEL)
+    message = str(raised.value)
+    assert REFUSALS[status].replace("URL", loopback.url) in message
+    assert "Client Error" not in message and "Request ID" not in message and "\n" not in message
+    assert loopback.requests == ["GET /api/models/org/model"]
+
+
+def test_an_error_of_the_hub_is_said(loopback, folder):
     loopback.add(MODEL, folder)
     loopback.refuses["GET /api/models"] = 500
-    with pytest.raises(OSError, match=rf"{loopback.url} does not do it: 500 Server Error.*You may not do that"):
+    with pytest.raises(OSError, match=rf"^{loopback.url} has an error of its own \(status 500\)\. Give the command"):
         hub_models.download(MODEL)
+
+
+def test_a_file_that_is_refused_after_the_list(loopback, folder):
+    loopback.add(MODEL, folder)
+    loopback.refuses["HEAD /org/model/resolve"] = 403
+    with pytest.raises(PermissionError, match=r"^The token has no read access to org/model\."):
+        hub_models.download(MODEL)
+    asked = [request for request in loopback.requests if request.startswith("HEAD")]
+    assert asked and len(asked) == len(set(asked))
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("SSLError", "The certificate of https://huggingface.co is not trusted"),
+        ("ProxyError", "The proxy to https://huggingface.co does not answer"),
+        ("ReadTimeout", "https://huggingface.co does not answer in time"),
+        ("ConnectionError", "There is no connection to https://huggingface.co"),
+    ],
+)
+def test_why_no_answer_came(kind, message):
+    import requests
+
+    hf = hub_models.client()
+    raised = RuntimeError("Error while uploading 'x' to the Hub.")
+    raised.__cause__ = getattr(requests.exceptions, kind)("HTTPSConnectionPool(host='huggingface.co', port=443): …")
+    error = hub_models.explain(hf, MODEL, raised)
+    assert isinstance(error, ConnectionError)
+    assert str(error) == f"{message}. Check the network, HF_ENDPOINT and proxies."
+    # An error of the library that has nothing to do with the network is not called one.
+    assert "did not finish" in str(hub_models.explain(hf, MODEL, RuntimeError("a bug")))
 
 
 @pytest.mark.parametrize("why", ["offline", "no answer"])
@@ -124,6 +178,8 @@ def test_without_a_connection_the_cache_has_to_do(loopback, folder, monkeypatch,
     disconnect()
     capsys.readouterr()
     assert hub_models.download(MODEL) == online
-    assert f"cannot be reached: {MODEL} is taken from the cache, {online}" in capsys.readouterr().err
-    with pytest.raises(ConnectionError, match=r"cannot be reached, and org/other is not in the cache, .*home/hub"):
+    reason = "HF_HUB_OFFLINE is set" if why == "offline" else f"There is no connection to {loopback.url}"
+    assert capsys.readouterr().err == f"{reason}: {MODEL} is taken from the cache, {online}.\n"
+    match = rf"^{reason}, and org/other is not in the cache, .*home/hub\. Connect, or give a folder of this machine\.$"
+    with pytest.raises(ConnectionError, match=match):
         hub_models.download("org/other")
