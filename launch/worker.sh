@@ -224,7 +224,7 @@ case ${1:-} in
     if bash "${BASH_SOURCE[0]}" --status 2>/dev/null | grep -q process=running; then
       fail "a training runs here and has the accelerator; --check is for before it, or after \`--stop\`."
     fi
-    provide_python
+    [[ $LOCK == none ]] || provide_python
     setup_environment "$LOCK"
     export PYTHONPATH=$REPOSITORY${PYTHONPATH:+:$PYTHONPATH}
     exec "$VENV/bin/python" "$REPOSITORY/launch/check_worker.py" "${@:2}"
@@ -287,6 +287,9 @@ if pid=$(running "$worker"); then
   fail "worker $index runs already, as process $pid, and writes $worker.log." \
     "\`bash launch/worker.sh --attach\` follows it, --stop ends it; LIMBA_LOGS=… for another run beside it."
 fi
+
+# A worker that was never set up may have an older Python only.
+[[ $LOCK == none ]] || provide_python
 
 if [[ -n ${T5X_DIR:-} ]]; then
   if [[ ! -f $T5X_DIR/t5x/train.py ]]; then

@@ -324,3 +324,36 @@ def test_configuration_by_file_environment_and_flag(pod, place, tmp_path):
 def test_wrong_calls_are_named(pod, arguments, words):
     result = pod(*arguments)
     assert result.returncode == 2 and words in result.stderr
+
+
+def test_the_line_of_the_docs_pulls_and_trains_on_all_workers(place):
+    """Without pod.sh: the first command of docs/pods.md, as it is."""
+    directory, repository = place
+    page = (repository / "docs/pods.md").read_text()
+    block = page.partition("\n    gcloud ")[2].partition("\n\n")[0]
+    loop = "gcloud " + block
+    assert "git pull && bash launch/ro_t5_base.sh" in loop
+    environment = launching.environment(directory, FAKE_RUN=str(directory / "pulled"))
+    (directory / "pulled").mkdir()
+    launching.call("pod.sh", "create", *TYPE, "--name", "ro", env=environment)
+    upstream = directory / "upstream"
+    launching.git(directory, "clone", "--quiet", str(repository), str(upstream))
+    workers = [directory / f"cloud/ro/worker-{i}" for i in (0, 1)]
+    for worker in workers:
+        launching.git(worker, "clone", "--quiet", str(upstream), "limba")
+    new = launching.commit(upstream, "What is to be trained")
+    done = subprocess.run(
+        ["bash", "-c", loop], env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for index, worker in enumerate(workers):
+        log = (worker / f"limba/logs/worker-{index}.log").read_text()
+        assert f"== worker {index} of 2 on " in log and f"commit {new[:10]}: limba train" in log
+        assert "--gin.MODEL_DIR='gs://my-bucket/ro_t5_base'" in log and "20/20 [" in log
+
+
+def test_users_own_loop_comes_before_pod_sh():
+    for name in ("README.md", "docs/pods.md"):
+        page = (launching.ROOT / name).read_text()
+        assert page.index("git pull && bash launch/ro_t5_base.sh") < page.index("launch/pod.sh"), name
+    assert "tensorboard --logdir gs://" in (launching.ROOT / "docs/pods.md").read_text()

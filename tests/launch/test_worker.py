@@ -1,5 +1,6 @@
 """One worker: its place among many, its log, its end."""
 
+import importlib.metadata
 import re
 import shutil
 import signal
@@ -194,6 +195,28 @@ def test_a_python_that_fits_is_provided(env, tmp_path):
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1] == f"{tmp_path}/.python/python/bin/python3"
     assert log.read_text().count("-m pip install") == 1 and "uv==1.2.3" in log.read_text()
+
+
+def test_a_worker_with_an_old_python_trains_without_setup(env, tmp_path):
+    """As `git pull && bash launch/….sh` finds it on a TPU machine."""
+    binaries = tmp_path / "old"
+    binaries.mkdir()
+    numpy = importlib.metadata.version("numpy")
+    (tmp_path / "requirements.lock").write_text(f"numpy=={numpy}\n")
+    scripts = {
+        binaries / "python3": "exit 1",
+        binaries / "python3.12": f'exec {sys.executable} "$@"',
+        tmp_path / "venv/bin/python": f'[ "$1 $2" = "-m pip" ] || exec {sys.executable} "$@"',
+        tmp_path / "venv/bin/uv": "exit 0",
+    }
+    (tmp_path / "venv/bin/python").unlink()
+    for path, line in scripts.items():
+        path.write_text(f"#!/bin/sh\n{line}\n")
+        path.chmod(0o755)
+    env = env | {"PATH": f"{binaries}:{env['PATH']}", "PYTHON": "python3", "LOCK": str(tmp_path / "requirements.lock")}
+    result = launching.call("worker.sh", "quickstart", env=env)
+    assert result.returncode == 0, result.stderr
+    assert "20/20 [" in result.stdout
 
 
 def test_t5x_is_told_by_its_flags(env, tmp_path):
