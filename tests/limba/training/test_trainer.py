@@ -9,6 +9,11 @@ from limba.training import trainer
 from tests.limba import small
 
 
+def _one_layer(**fields):
+    """A network with each kind of parameter once: a second layer takes as long to compile, and shows nothing more."""
+    return small.model(num_encoder_layers=1, num_decoder_layers=1, **fields)
+
+
 def _loss_and_params_after_two_steps(trainer, initial, rows=8):
     """From one initial state: making it on each mesh would take longer to compile than the steps."""
     state = jax.tree.map(lambda x, y: jax.device_put(x, y.sharding), initial, trainer.sharded_state_shapes())
@@ -29,12 +34,12 @@ def _assert_same(a, b, rtol=1e-4, atol=1e-5):
 
 @pytest.fixture(scope="module")
 def initial():
-    return jax.device_get(small.make_trainer().new_state(jax.random.key(0)))
+    return jax.device_get(small.make_trainer(_one_layer()).new_state(jax.random.key(0)))
 
 
 @pytest.fixture(scope="module")
 def on_one_device(initial):
-    return _loss_and_params_after_two_steps(small.make_trainer(), initial)
+    return _loss_and_params_after_two_steps(small.make_trainer(_one_layer()), initial)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +55,7 @@ def on_one_device(initial):
     ],
 )
 def test_eight_devices_train_as_one(on_one_device, initial, num_partitions, rules):
-    trainer = small.make_trainer(partitioner_=small.partitioner(8, num_partitions, rules))
+    trainer = small.make_trainer(_one_layer(), small.partitioner(8, num_partitions, rules))
     _assert_same(_loss_and_params_after_two_steps(trainer, initial), on_one_device)
 
 
@@ -67,12 +72,12 @@ def test_fsdp_with_a_model_axis_and_scanned_layers_trains_as_one_device():
 
 def test_slices_train_as_one_device(on_one_device, initial):
     slices = meshes.PjitPartitioner(ici_mesh_shape=(2, 2, 2), dcn_mesh_shape=(1, 1, 1), devices=jax.devices()[:8])
-    trainer = small.make_trainer(partitioner_=slices)
+    trainer = small.make_trainer(_one_layer(), slices)
     _assert_same(_loss_and_params_after_two_steps(trainer, initial), on_one_device)
 
 
 def test_rules_really_shard():
-    trainer = small.make_trainer(partitioner_=small.partitioner(8, 2, meshes.fsdp_logical_axis_rules()))
+    trainer = small.make_trainer(_one_layer(), small.partitioner(8, 2, meshes.fsdp_logical_axis_rules()))
     state = trainer.new_state(jax.random.key(0))
     kernel = state.params["encoder"]["layers_0"]["mlp"]["wi_0"]["kernel"]
     assert kernel.shape == (128, 128)
@@ -80,8 +85,8 @@ def test_rules_really_shard():
 
 
 def test_initial_parameters_do_not_depend_on_the_mesh():
-    one = small.make_trainer().new_state(jax.random.key(3)).params
-    eight = small.make_trainer(partitioner_=small.partitioner(8, 4)).new_state(jax.random.key(3)).params
+    one = small.make_trainer(_one_layer()).new_state(jax.random.key(3)).params
+    eight = small.make_trainer(_one_layer(), small.partitioner(8, 4)).new_state(jax.random.key(3)).params
     assert jax.tree.all(jax.tree.map(lambda a, b: np.array_equal(jax.device_get(a), jax.device_get(b)), one, eight))
 
 
@@ -112,7 +117,7 @@ def test_microbatches_give_the_gradient_of_the_whole_batch(factor, num_devices):
 
 
 def _temporary_bytes(num_microbatches):
-    trainer = small.make_trainer(num_microbatches=num_microbatches)
+    trainer = small.make_trainer(_one_layer(), num_microbatches=num_microbatches)
     batch = {name: jax.ShapeDtypeStruct((64, *x.shape[1:]), x.dtype) for name, x in small.batch(0, 1, 64, 32).items()}
     compiled = trainer.train_step.lower(trainer.sharded_state_shapes(), batch).compile()
     return compiled.memory_analysis().temp_size_in_bytes
@@ -139,7 +144,7 @@ def test_trainers_that_cannot_train_are_refused(options, words):
 
 
 def test_dropout_is_a_function_of_seed_and_step():
-    trainer = small.make_trainer(small.model(dropout_rate=0.5))
+    trainer = small.make_trainer(_one_layer(dropout_rate=0.5))
     batch = small.batch(0)
 
     def loss(step):
