@@ -199,7 +199,7 @@ def _example(model: Model, gin: str, text: str) -> card_example.Example | None:
             found = run_example.of_run(model.info, gin)
         except ValueError as error:
             remedy = "" if text else " The example of the model card is a neutral one; --example TEXT gives another."
-            print(f"warning: the data of the run cannot be read: {error}.{remedy}", file=sys.stderr)
+            print(f"warning: the data of the run cannot be read: {str(error).rstrip('.')}.{remedy}", file=sys.stderr)
     if not text:
         return found
     return dataclasses.replace(found or card_example.Example("text", text), kind="text", inputs=text, targets="")

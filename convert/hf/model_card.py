@@ -177,17 +177,18 @@ def _training(facts: Facts, metrics: Sequence[Line]) -> Iterator[tuple[str, str]
         yield "project", f"commit {code(commit)}"
 
 
-def _optimizer(gin: str) -> str | None:
-    """The name of the run's optimizer; of the one inside, where it trains a part of the parameters."""
-    name = _name_of_reference(_macros(gin).get("OPTIMIZER"))
-    inner = re.search(rf"^(?:.*\.)?{name}:\n(?:    .*\n)*?    optimizer = (@\S+)$", f"{gin}\n", re.MULTILINE)
-    inner = inner or re.search(rf"^(?:.*\.)?{name}\.optimizer = (@\S+)$", gin, re.MULTILINE)
-    return _name_of_reference(inner[1]) if inner and name else name
+def _optimizer(gin: str) -> str:
+    """The name of the run's optimizer; of those inside, where it is a chain or trains a part of the parameters."""
+    names = _references(_macros(gin).get("OPTIMIZER", ""))
+    if not names:
+        return ""
+    inner = re.search(rf"^\S*\b{names[0]}\.(?:optimizer|transformations) = (.*(?:\n[ \t]+.*)*)", gin, re.MULTILINE)
+    return ", ".join(_references(inner[1]) if inner else names)
 
 
-def _name_of_reference(reference: Any) -> str | None:
+def _references(value: Any) -> list[str]:
     """`adamw` of `@optimizers.adamw()`."""
-    return None if reference is None else str(reference).removeprefix("@").removesuffix("()").rpartition(".")[2]
+    return [name.rpartition(".")[2] for name in re.findall(r"@([\w./]+)", str(value))]
 
 
 def _place(path: str) -> str:

@@ -11,9 +11,11 @@ import importlib
 import itertools
 import json
 import os
+import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -30,6 +32,9 @@ _MOST_INPUTS = 64
 # The modules that a gin file imports and that register no task of the user's, or need TensorFlow.
 _NO_TASKS = ("limba", "gin", "__gin__", "seqio", "t5", "t5x", "tensorflow", "jax", "flax", "optax")
 _IMPORT = re.compile(r"^(?:import ([\w.]+)|from ([\w.]+) import (\w+))", re.MULTILINE)
+# A function that registers the task when gin calls it, as in the files of `limba run`.
+_TASK_OF_GIN = re.compile(r"^MIXTURE_OR_TASK_NAME = @", re.MULTILINE)
+_EXCEPTION = re.compile(r"(error: |[\w.]*(Error|Exception|Exit|Interrupt): )")
 _TASK_MODULE = re.compile(r"^(?:MIXTURE_OR_TASK_MODULE|.*DatasetConfig\.module) = ['\"]([\w.]+)['\"]", re.MULTILINE)
 
 
@@ -54,7 +59,9 @@ def of_run(info: Mapping[str, Any], gin: str) -> Example:
         raise ValueError(f"reading the first rows of task {info.get('task')!r} took more than {_SECONDS} s") from None
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise ValueError(said[-1].removeprefix("error: "))
+        # Of a traceback the line of the exception: gin adds others after it.
+        exceptions = [line for line in said if _EXCEPTION.match(line)]
+        raise ValueError((exceptions or said)[-1].removeprefix("error: "))
     # A module of the user's may print something before.
     found = json.loads(done.stdout.strip().splitlines()[-1])
     return Example(**found | {name: tuple(found[name]) for name in ("labels", "datasets")})
@@ -101,8 +108,11 @@ def _find(request: Mapping[str, Any]) -> Example:
     from tasks.sources import corpora
     from tasks.supervised.row_preprocessor import Supervise
 
-    for name in modules(request["gin"]):
-        _import(name, request.get("modules") or {})
+    if _TASK_OF_GIN.search(request["gin"]):
+        _register_by_gin(request["gin"])
+    else:
+        for name in modules(request["gin"]):
+            _import(name, request.get("modules") or {})
     tasks = get_subtasks(providers.find_provider(request["task"]))
     datasets = tuple(dict.fromkeys(task.source.name for task in tasks if isinstance(task.source, corpora.HubSource)))
     for task in tasks:
@@ -114,6 +124,21 @@ def _find(request: Mapping[str, Any]) -> Example:
             ):
                 return dataclasses.replace(_blank(task, step), datasets=datasets)
     return dataclasses.replace(_any_example(tasks[0], request.get("feature_lengths") or {}), datasets=datasets)
+
+
+def _register_by_gin(gin: str) -> None:
+    """Builds what the whole configuration binds as the task, as a training does; that imports JAX."""
+    import gin as gin_library
+
+    from limba.gin_config import gin_files
+
+    with tempfile.TemporaryDirectory(prefix="limba-card-") as directory:
+        file = pathlib.Path(directory, "config.gin")
+        file.write_text(gin, "utf-8")
+        gin_files.parse_files([str(file)])
+    # The operative configuration has the function's arguments in the scope of the macro.
+    with gin_library.config_scope("MIXTURE_OR_TASK_NAME"):
+        gin_files.value_of("%MIXTURE_OR_TASK_NAME")
 
 
 def _import(name: str, folders: Mapping[str, str]) -> None:

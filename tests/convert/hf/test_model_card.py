@@ -160,7 +160,7 @@ def test_what_is_not_known_is_left_to_flags(tmp_path):
 
 def test_a_lora_says_its_rank_and_its_optimizer(tmp_path):
     """PartialOptimizer is only the part that trains the adapters and nothing else."""
-    binding = "freezing.PartialOptimizer:\n    optimizer = @optimizers.adamw()\n    trained = ['/.*/lora_[ab]']\n"
+    binding = "OPTIMIZER/freezing.PartialOptimizer.optimizer = @optimizers.adamw()"
     gin = f"OPTIMIZER = @freezing.PartialOptimizer()\n{binding}"
     run = RUN | {"lora": {"rank": 8, "alpha": 16.0, "kernels": ["/.*"]}}
     text = card(tmp_path, dataclasses.replace(TRAINED, run=run, gin=gin))
@@ -168,6 +168,15 @@ def test_a_lora_says_its_rank_and_its_optimizer(tmp_path):
     assert row(text, "optimizer") == "`adamw`"
     assert "PartialOptimizer" not in text and '"lora"' in text
     assert "LoRA" not in card(tmp_path, TRAINED)
+
+
+def test_a_chain_of_optimizers_is_named_by_its_parts(tmp_path):
+    parts = "\\\n    [@optax.clip_by_global_norm(),\n     @optimizers.adamw()]\n\n"
+    gin = (
+        f"OPTIMIZER = @optimizers.chain()\nOPTIMIZER/optimizers.chain.transformations = {parts}optimizers.adamw.b1 = 1"
+    )
+    text = card(tmp_path, dataclasses.replace(TRAINED, gin=gin))
+    assert row(text, "optimizer") == "`clip_by_global_norm, adamw`"
 
 
 def test_facts_of_a_run(tmp_path):

@@ -120,6 +120,25 @@ pretraining.register_pretraining_task("small", data_files=Local("org/corpus", "r
     assert run_example.of_run({"task": "small"}, module("on_the_hub", code)).datasets == ("org/corpus",)
 
 
+def test_a_task_that_gin_registers(tmp_path, spiece_model):
+    """As `limba run` writes it; a run's own configuration has the arguments in the scope of the macro."""
+    write_corpus(tmp_path, "The old cat sleeps under a tree.")
+    gin = f"""
+from __gin__ import dynamic_registration
+from tasks import vocabularies
+from tasks.pretraining import masked_text
+MIXTURE_OR_TASK_NAME = @masked_text.task()
+VOCABULARY = @vocabularies.SentencePieceVocabulary()
+MIXTURE_OR_TASK_NAME/masked_text.task.files = {{'validation': ['{tmp_path}/validation.jsonl'], 'train': ['x']}}
+MIXTURE_OR_TASK_NAME/masked_text.task.name = 'corpus'
+MIXTURE_OR_TASK_NAME/masked_text.task.vocabulary = %VOCABULARY
+VOCABULARY/vocabularies.SentencePieceVocabulary.sentencepiece_model_file = '{spiece_model}'
+"""
+    assert run_example.of_run({"task": "corpus"}, gin).targets == "sleeps"
+    with pytest.raises(ValueError, match="not_there"):
+        run_example.of_run({"task": "corpus"}, gin.replace("masked_text.task.name", "masked_text.not_there.name"))
+
+
 @pytest.mark.parametrize(
     ("info", "code", "reason"),
     [
