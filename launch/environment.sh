@@ -99,6 +99,8 @@ setup_environment() {
 # PYTHON.
 provide_python() {
   local candidate folder=$REPOSITORY/.python
+  # An environment that is there is not made again, which needs ensurepip.
+  [[ -x $VENV/bin/python ]] && fits "$PYTHON" "$LOCK" && return
   for candidate in "$PYTHON" python3.12 python3.13 python3.11 python3.14 "$folder/python/bin/python3"; do
     if fits "$candidate" "$LOCK" && "$candidate" -c 'import ensurepip' 2>/dev/null; then
       PYTHON=$candidate

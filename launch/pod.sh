@@ -26,6 +26,7 @@ usage: bash launch/pod.sh [options] VERB [options] [arguments of the verb]
 
 In order, with a file pod.env that holds POD_NAME=ro, POD_ZONE=us-central2-b, POD_TYPE=v4-32, POD_SUBNETWORK=tpusubnet:
 
+  bash launch/pod.sh check --bucket gs://my-bucket/quickstart
   bash launch/pod.sh create
   bash launch/pod.sh setup
   bash launch/pod.sh run quickstart --gin.MODEL_DIR="'gs://my-bucket/quickstart'"

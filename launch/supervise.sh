@@ -121,7 +121,7 @@ run_here() {
   local status
   bash "$REPOSITORY/launch/worker.sh" "$@" 2>"$errors" &
   child=$!
-  [[ -z $stop_requested ]] || kill -TERM "$child" # It came before there was a child.
+  [[ -z $stop_requested ]] || kill -TERM "$child" || true # It came before there was a child.
   code=0
   wait "$child" || code=$?
   while kill -0 "$child" 2>/dev/null; do
@@ -292,7 +292,7 @@ while true; do
   say "ended with code $code at step $step; restart $restarts in $pause seconds.${cause:+" $cause"}"
   sleep "$pause" &
   child=$! # SIGTERM ends the pause too.
-  [[ -z $stop_requested ]] || kill "$child" # It came before there was a child.
+  [[ -z $stop_requested ]] || kill "$child" || true # It came before there was a child.
   wait "$child" || true
   child=
   [[ -z $stop_requested ]] || { say "stopped on request at step $step." && exit 75; }

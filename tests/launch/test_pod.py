@@ -216,7 +216,7 @@ def test_the_worker_s_shell_gets_text_and_runs_none_of_it(pod, place):
     launching.wait_for(lambda: "exit:0" in pod("status", *at).stdout, "end")
     for verb in ("logs", "stop"):
         refused = pod(verb, *at, HOSTILE)
-        assert refused.returncode == 1
+        assert refused.returncode == 2
         assert f"--{verb} takes a whole number, not 'a 'b' \"c\" $(touch touched) `" in refused.stdout
     assert len(pod("logs", *at, "08").stdout.splitlines()) in range(2, 9)
     assert not list(home.rglob("touched"))
