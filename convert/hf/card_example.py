@@ -11,6 +11,19 @@ BLANK = "<extra_id_0>"
 # Tokens of an answer to a blank: a model that was only pre-trained fills all sentinels, one after the other.
 _BLANK_TOKENS = 20
 _MOST_LABELS = 20
+# For weights of Flax alone; docs/conversion.md has the same lines.
+_OLD_JAX = """\
+import jax.numpy as jnp
+from transformers.models.t5 import modeling_flax_t5
+
+
+class OldNumpy:  # transformers 4 calls jnp.clip with arguments that JAX no longer has
+    clip = staticmethod(lambda x, a_min=None, a_max=None: jnp.clip(x, min=a_min, max=a_max))
+    __getattr__ = lambda self, name: getattr(jnp, name)
+
+
+modeling_flax_t5.jnp = OldNumpy()
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +105,8 @@ def _program(example: Example, formats: Sequence[str], use_cache: bool) -> str:
     plain = example.kind == "row" and BLANK not in example.targets and not any(BLANK in x for x in example.labels)
     decoded = "tokenizer.decode(output[0], skip_special_tokens=True)" if plain else "tokenizer.decode(output[0])"
     return (
-        f"from transformers import {model_class}, AutoTokenizer\n\n"
+        f"from transformers import {model_class}, AutoTokenizer\n"
+        f"{_OLD_JAX if flax else ''}\n"
         'folder = "."  # the folder of this file, or the name of its repository\n'
         "tokenizer = AutoTokenizer.from_pretrained(folder)\n"
         f"model = {model_class}.from_pretrained(folder)\n"

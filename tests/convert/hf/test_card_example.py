@@ -17,7 +17,8 @@ def program(text):
 
 
 def text_in(code):
-    (value,) = (n.value for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Assign) and n.targets[0].id == "text")
+    assigned = (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Assign))
+    (value,) = (node.value for node in assigned if getattr(node.targets[0], "id", None) == "text")
     return ast.literal_eval(value)
 
 
