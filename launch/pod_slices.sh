@@ -59,16 +59,15 @@ change() {
 # Prints READY if all slices are, else gcloud's state of the first that is not (CREATING, PREEMPTED …), the state of the
 # queued resource if it has no slices yet (WAITING_FOR_RESOURCES …), or ABSENT. Then a line per slice: name, machines.
 describe_pod() {
-  local node answer queue state=READY slices=
+  local node answer queue=ABSENT state=READY slices=
+  # The queue first: slices that come in between are seen.
+  [[ -z ${POD_QUEUED:-} ]] || queue=$(ask queued-resources "$POD_NAME" 'value(state.state)') || return
   for node in "${nodes[@]}"; do
     answer=$(ask tpu-vm "$node" 'value(state,networkEndpoints[].ipAddress)') || return
     [[ $state != READY ]] || state=${answer%%[[:space:]]*}
     slices+="$node $(grep -oE '[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+' <<<"$answer" | wc -l)"$'\n'
   done
-  if [[ $state == ABSENT && -n ${POD_QUEUED:-} ]]; then
-    queue=$(ask queued-resources "$POD_NAME" 'value(state.state)') || return
-    [[ $queue == ACTIVE ]] || state=$queue
-  fi
+  [[ $state != ABSENT || $queue == ACTIVE ]] || state=$queue
   printf '%s\n%s' "$state" "$slices"
 }
 

@@ -203,6 +203,18 @@ def test_on_a_pod_a_refusal_is_not_repeated_and_a_lack_of_capacity_is(pod, tmp_p
     assert calls.read_text().count(" create ") == 3
 
 
+def test_a_pod_that_waits_in_the_queue_keeps_its_place(tmp_path, repository):
+    launching.make_environment(tmp_path)
+    (tmp_path / "cloud/queue").mkdir()
+    (tmp_path / "cloud/queue/limba").write_text("waits v4-16 limba\n")
+    env = launching.environment(tmp_path, POD_TYPE="v4-16", POD_ZONE="z", POD_QUEUED="1", WAIT="0")
+    result = launching.call("supervise.sh", "--pod", "quickstart", env=env, repository=repository)
+    assert result.returncode == 0, result.stderr
+    assert "the pod is WAITING_FOR_RESOURCES: waiting for its turn" in result.stderr
+    calls = (tmp_path / "cloud/calls").read_text()
+    assert " delete " not in calls and " create " not in calls
+
+
 def test_on_a_pod_a_wrong_recipe_is_not_repeated(pod, tmp_path):
     env, repository = pod
     result = launching.call("supervise.sh", "--pod", "quickstrat", env=env, repository=repository)
