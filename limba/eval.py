@@ -104,13 +104,9 @@ def evaluate(
         if inference_evaluator_cls is not None:
             evaluator = InferenceEvaluator(dataset_cfg, inference_evaluator_cls, model, partitioner, directory)
             if not evaluator.eval_tasks and not with_loss:
-                raise ValueError(
-                    f"No task of {dataset_cfg.name!r} has metric_fns and a split {dataset_cfg.split!r}. Give the task "
-                    "metrics, or choose another split; for the loss alone set evaluate.inference_evaluator_cls = None."
-                )
+                raise _nothing_to_measure(dataset_cfg)
         open_fn = train_eval_get_dataset_fn or tasks_door.get_training_eval_datasets
         batches = _open_batches(open_fn, dataset_cfg, model, partitioner, eval_steps) if with_loss else {}
-
     limits = {task: _limit(task, x, dataset_cfg.split, eval_steps, steps_if_endless) for task, x in batches.items()}
 
     done_file = directory / f"eval.{dataset_cfg.name}.ckpt"
@@ -119,11 +115,9 @@ def evaluate(
         step = checkpoint_step(path)
         params, shardings = load_model_params(model, partitioner, restore_checkpoint_cfg, path, fallback_init_rng)
         eval_step = eval_step or evaluation.make_eval_step(model, partitioner, shardings)
-        losses = {}
-        for task, task_batches in batches.items():
-            limit = limits[task]
-            bar = tqdm(task_batches, f"{task}, step {step}", limit, unit="batch", leave=False, disable=not is_writer)
-            losses[task] = evaluation.evaluate(eval_step, params, bar, limit)
+        losses = {
+            task: _loss(eval_step, params, x, limits[task], f"{task}, step {step}") for task, x in batches.items()
+        }
         metrics = evaluator.evaluate(params, step) if evaluator is not None else {}
         del params
         if is_writer:
@@ -181,6 +175,19 @@ def _limit(task: str, batches: Any, split: str, eval_steps: int | None, steps_if
             *(problem, steps_if_endless),
         )
     return steps_if_endless
+
+
+def _nothing_to_measure(config: DatasetConfig) -> ValueError:
+    return ValueError(
+        f"No task of {config.name!r} has metric_fns and a split {config.split!r}. Give the task metrics, or choose "
+        "another split; for the loss alone set evaluate.inference_evaluator_cls = None."
+    )
+
+
+def _loss(eval_step: evaluation.EvalStep, params: PyTree, batches: Any, limit: int | None, name: str) -> dict[str, Any]:
+    """The metrics of teacher forcing, with a bar, which a data set without an end needs most."""
+    bar = tqdm(batches, name, limit, unit="batch", leave=False, disable=jax.process_index() != 0)
+    return dict(evaluation.evaluate(eval_step, params, bar, limit))
 
 
 def _checkpoints(config: checkpointing.RestoreCheckpointConfig, done_file: Path) -> list[str]:

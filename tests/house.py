@@ -48,7 +48,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("limba.training",),
     # The commands.
     ("limba.train", "limba.eval", "limba.infer", "limba.precompile"),
-    ("limba.plan", "limba.hf_script", "limba.sweep"),
+    ("limba.plan", "limba.hf_script"),
+    ("limba.sweep",),
     ("limba.lint",),
     ("limba.cli",),
     ("limba.__main__",),

@@ -16,7 +16,7 @@ IMPORTS = house.all_imports()
 DOORS = {
     "limba.tasks_door": "what opens, checks and evaluates tasks, for all rooms above it",
     "limba.lint.command": "runs the checks of tasks beside its own",
-    "limba.hf_script.command": "makes a task of the data set that a script's keys name",
+    "limba.hf_script.script_data": "makes a task of the data set that a script's keys name",
 }
 
 # Foreign packages that a floor of the house never imports, and what they are too heavy or too late for.

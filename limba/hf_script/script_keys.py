@@ -136,11 +136,7 @@ def _read_json(file: Path) -> dict[str, Any]:
 def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
     """`from_command_line` of keys and values."""
     for name in values:
-        if name not in (*FIELDS, *ALIASES, *IGNORED, "task_name"):
-            raise ValueError(
-                f"`limba run` has no key {name!r}; the nearest is {_nearest(name)!r}. `limba run --help` lists all. "
-                "What belongs to gin is given to `limba train --gin_file=OUTPUT_DIR/run.gin --gin.NAME=VALUE`."
-            )
+        check_key(name)
     notes = [f"{name} is ignored because {IGNORED[name]}." for name in values if name in IGNORED]
     used: dict[str, Any] = {}
     for name, value in values.items():
@@ -164,12 +160,21 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
     return arguments, notes
 
 
+def check_key(name: str) -> None:
+    """Raises ValueError, with the nearest key, if there is no such key."""
+    if name not in (*FIELDS, *ALIASES, *IGNORED, "task_name"):
+        raise ValueError(
+            f"`limba run` has no key {name!r}; the nearest is {_nearest(name)!r}. `limba run --help` lists all. "
+            "What belongs to gin is given to `limba train --gin_file=OUTPUT_DIR/run.gin --gin.NAME=VALUE`."
+        )
+
+
 def _nearest(name: str) -> str:
     """The nearest key: one that is almost the same, else one of training, if any of those is near enough."""
     all_keys = [*FIELDS, *ALIASES, *IGNORED]
     of_training = [key for key in (*FIELDS, *ALIASES) if not key.startswith(("eval", "hub", "push", "per_device_eval"))]
     for keys, cutoff in ((all_keys, 0.93), (of_training, 0.6), (all_keys, 0.0)):
-        if found := difflib.get_close_matches(name, keys, n=1, cutoff=cutoff):
+        if found := difflib.get_close_matches(name.lower(), keys, n=1, cutoff=cutoff):
             return found[0]
     raise AssertionError(name)
 

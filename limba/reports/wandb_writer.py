@@ -95,7 +95,8 @@ class WandbWriter:
         # W&B's steps only increase: values sent before the run was stopped are there, and are the same.
         if step <= self._last_step and step > self._keep_until >= 0:
             return
-        self._run.log({f"{dataset}/{name}": x for name, x in scalars.items() if math.isfinite(x)}, step=step)
+        named = {f"{dataset}/{name}": x for name, x in scalars.items()} | _names_of_trainer(dataset, scalars)
+        self._run.log({name: x for name, x in named.items() if math.isfinite(x)}, step=step)
         if step > self._last_step:
             self._last_step = step
             self._save_record()
@@ -106,6 +107,14 @@ class WandbWriter:
 
     def close(self) -> None:
         self._run.finish()
+
+
+def _names_of_trainer(dataset: str, scalars: Scalars) -> dict[str, float]:
+    """Evaluations once more as Hugging Face's Trainer calls them, which sweeps of its scripts look at."""
+    if dataset.startswith("inference_eval/"):
+        return {name: x for name, x in scalars.items() if name.startswith("eval/")}
+    loss = scalars.get("nats_per_target_token") if dataset.startswith("training_eval/") else None
+    return {} if loss is None else {"eval/loss": loss}
 
 
 class _AsText(config_parser.ParserDelegate):

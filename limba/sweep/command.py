@@ -41,6 +41,10 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("sweep", type=Path, help="the sweep's file, YAML or JSON")
     parser.add_argument("--dir", type=Path, help="the sweep's folder (runs/sweeps/NAME)")
+    parser.add_argument("--trials", type=int, metavar="N", help="how many trials, instead of the file's number")
+    parser.add_argument(
+        "--set", nargs="+", default=[], metavar="NAME=VALUE", help="one value of a parameter, instead of the file's"
+    )
     parser.add_argument("--parallel", type=int, help="trials at a time, instead of the file's number")
     parser.add_argument("--retry", action="store_true", help="run failed trials again")
     parser.add_argument("--print", action="store_true", help="print the commands of all trials (grid, random) and stop")
@@ -49,7 +53,12 @@ def main(argv: Sequence[str]) -> int:
         "--wandb_trial", nargs="*", metavar="NAME=VALUE", help="run one trial with these values, for W&B's agent"
     )
     flags = parser.parse_args(argv)
-    sweep, warnings = sweep_file.load(local_path(flags.sweep))
+    sweep, warnings = sweep_file.load(local_path(flags.sweep), _fixed(flags.set))
+    if flags.trials is not None:
+        if flags.trials < 1:
+            raise ValueError(f"--trials {flags.trials}: at least 1.")
+        sweep = dataclasses.replace(sweep, trials=min(flags.trials, sweep.trials if sweep.method == "grid" else 2**31))
+        warnings = [warning for warning in warnings if not warning.startswith("trials ")]
     for warning in warnings:
         logger.warning("%s", warning)
     if flags.parallel is not None:
@@ -70,6 +79,19 @@ def main(argv: Sequence[str]) -> int:
         return _run_sweep(sweep, sweep_folder, flags.retry)
     finally:
         sweep_folder.close()
+
+
+def _fixed(words: Sequence[str]) -> dict[str, str]:
+    """The values of `--set`, as a file has them."""
+    import yaml
+
+    fixed = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise ValueError(f"--set {word}: write NAME=VALUE, such as model_name_or_path=exports/mine.")
+        fixed[name] = yaml.safe_load(value)
+    return fixed
 
 
 def _run_sweep(sweep: Sweep, folder: SweepFolder, retry: bool) -> int:
@@ -190,8 +212,14 @@ def _wandb_config(sweep: Sweep, folder: Path) -> str:
     content = yaml.safe_load(sweep.file.read_text("utf-8"))
     kept = ("name", "project", "entity", "description", "method", "metric", "parameters", "early_terminate")
     config = {key: content[key] for key in kept if key in content}
-    command = ["limba", "sweep", str(sweep.file), "--dir", str(folder), "--wandb_trial", "${args_no_hyphens}"]
-    config |= {"run_cap": sweep.trials, "program": "limba", "command": command}
+    names = [parameter.name for parameter in sweep.parameters if parameter.name not in content["parameters"]]
+    fixed = {parameter.name: parameter.values[0] for parameter in sweep.parameters if parameter.name in names}
+    config["parameters"] = content["parameters"] | {name: {"value": value} for name, value in fixed.items()}
+    given = ["--set", *(f"{name}={value}" for name, value in fixed.items())] if fixed else []
+    command = ["limba", "sweep", str(sweep.file), "--dir", str(folder), *given, "--wandb_trial", "${args_no_hyphens}"]
+    config |= {"program": "limba", "command": command}
+    if sweep.method == "grid" or {"trials", "run_cap"} & content.keys():
+        config["run_cap"] = sweep.trials
     return yaml.safe_dump(config, sort_keys=False)
 
 

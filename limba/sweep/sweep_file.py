@@ -27,6 +27,8 @@ _NEEDS = {
     **dict.fromkeys(("int_uniform", "uniform", "q_uniform"), ("min", "max")),
     **dict.fromkeys(("log_uniform", "log_uniform_values", "q_log_uniform_values"), ("min", "max")),
 }
+# Of a search without a number of its own.
+_TRIALS = 20
 # exp of a higher number overflows.
 _HIGHEST_LOGARITHM = 700.0
 _PARAMETER_KEYS = ("distribution", "value", "values", "min", "max", "q")
@@ -111,7 +113,8 @@ class Sweep:
     Attributes:
       method: "grid", "random" or "bayes".
       metric: `<dataset>/<metric>`, as in metrics.jsonl and on W&B.
-      program: "train" or "run CONFIG.json"; another program needs `command`.
+      trials: of a search that does not say how many, 20; W&B's agents then go on until they are stopped.
+      program: "train", "run" or "run CONFIG.json"; another program needs `command`.
       command: of a trial, with W&B's macros; empty for the program's usual one.
       gin_files, gin_bindings: of every trial.
       project: on W&B.
@@ -158,8 +161,11 @@ class Sweep:
         return json.loads(json.dumps(fields))
 
 
-def load(file: Path) -> tuple[Sweep, list[str]]:
-    """Reads a sweep's file; also returns warnings about ignored keys.
+def load(file: Path, fixed: Mapping[str, Any] | None = None) -> tuple[Sweep, list[str]]:
+    """Reads a sweep's file; also returns warnings about what is not as the file says.
+
+    Args:
+      fixed: parameters with one value each, in place of the file's.
 
     Raises:
       FileNotFoundError: if the file does not exist.
@@ -183,10 +189,18 @@ def load(file: Path) -> tuple[Sweep, list[str]]:
     given = content.get("parameters")
     if not isinstance(given, dict) or not given:
         raise ValueError(f"{file}: parameters is {given!r}; name at least one gin binding with its values.")
+    given = given | {name: {"value": value} for name, value in (fixed or {}).items()}
     parameters = tuple(_parameter(name, description, file) for name, description in given.items())
     program = str(content.get("program", "train")).removeprefix("limba ").strip()
     command = _words(content, "command", file)
-    if not command and program != "train" and not re.fullmatch(r"run \S+", program):
+    warnings = [f"{key} is ignored because {_IGNORED[key]}." for key in content if key in _IGNORED]
+    if _is_absent_script(program, command, file):
+        warnings.append(f"program {program} is not here: each trial is `limba run` with the parameters as its keys.")
+        program, command = "run", ()
+        _check_keys(given, file)
+    if content["method"] != "grid" and content.get("trials", content.get("run_cap")) is None:
+        warnings.append(f"trials is not given: {_TRIALS} are run; trials, W&B's run_cap or --trials say how many.")
+    if not command and program not in ("train", "run") and not re.fullmatch(r"run \S+", program):
         raise ValueError(
             f"{file}: program is {content['program']!r}; use train or `run CONFIG.json`, or give the program's command."
         )
@@ -209,7 +223,25 @@ def load(file: Path) -> tuple[Sweep, list[str]]:
         seed=_whole(content.get("seed", 0), "seed", file, least=0),
         file=file,
     )
-    return sweep, [f"{key} is ignored because {_IGNORED[key]}." for key in content if key in _IGNORED]
+    return sweep, warnings
+
+
+def _is_absent_script(program: str, command: Sequence[str], file: Path) -> bool:
+    """Whether the program is a Hugging Face script that is not on this machine."""
+    is_called = not command or "${program}" in command
+    is_here = any((folder / program).is_file() for folder in (Path(), file.parent))
+    return is_called and program.endswith(".py") and not is_here
+
+
+def _check_keys(names: Mapping[str, Any], file: Path) -> None:
+    """Raises ValueError for a parameter that is no key of `limba run`."""
+    from limba.hf_script import script_keys
+
+    for name in names:
+        try:
+            script_keys.check_key(str(name))
+        except ValueError as error:
+            raise ValueError(f"{file}: parameters.{name}: {error}") from None
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -250,9 +282,7 @@ def _whole(value: Any, name: str, file: Path, least: int = 1) -> int:
 def _trials(content: Mapping[str, Any], parameters: Sequence[Parameter], file: Path) -> int:
     given = content.get("trials", content.get("run_cap"))
     if content["method"] != "grid":
-        if given is None:
-            raise ValueError(f"{file}: trials is missing: how many trials (W&B's run_cap) {content['method']} runs.")
-        return _whole(given, "trials", file)
+        return _TRIALS if given is None else _whole(given, "trials", file)
     for parameter in parameters:
         if not parameter.values:
             raise ValueError(f"{file}: a grid needs values, but parameters.{parameter.name} has a range.")

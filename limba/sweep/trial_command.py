@@ -17,10 +17,11 @@ def trial_command(sweep: Sweep, parameters: Mapping[str, Any], folder: Path, *, 
     """The command line of a trial. Its MODEL_DIR is `folder/run`; `on_wandb`, it also writes to W&B."""
     if sweep.command:
         return _custom_command(sweep, parameters, folder)
-    if sweep.program.startswith("run "):
+    program, *config = sweep.program.split(maxsplit=1)
+    if program == "run":
         flags = [f"--{name}={_flag(value)}" for name, value in parameters.items()]
         tracker = ["--report_to=wandb"] if on_wandb else []
-        return [*_LIMBA, "run", sweep.program.removeprefix("run "), f"--output_dir={folder}", *flags, *tracker]
+        return [*_LIMBA, "run", *config, f"--output_dir={folder}", *flags, *tracker]
     recipe, *more = sweep.gin_files
     options = [
         *(f"--gin_file={file}" for file in [*more, *(["gin/runs/wandb.gin"] if on_wandb else [])]),

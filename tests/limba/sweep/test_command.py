@@ -10,13 +10,19 @@ import sys
 import time
 from pathlib import Path
 
+import gin
 import numpy as np
 import pytest
 import yaml
 
+from convert import to_hf
+from limba.hf_script import command as hf_script
+from limba.hf_script import script_keys
 from limba.sweep import command as sweep
 from limba.sweep import sweep_file, sweep_report, trial_command, trial_folders
+from tasks.supervised import dataset_table
 from tests import compilation
+from tests.convert import vocabularies
 
 ROOT = Path(__file__).parents[3]
 TRIAL = ["${interpreter}", str(Path(__file__).with_name("sweep_trial.py")), "${trial_dir}", "${args_no_hyphens}"]
@@ -269,13 +275,85 @@ command:
 
 def test_a_file_of_wandb_as_it_is(tmp_path):
     (tmp_path / "s.yaml").write_text(SEED)
-    loaded, _ = sweep_file.load(tmp_path / "s.yaml")
+    (tmp_path / "fine_tune_t5.py").write_text("")
+    loaded, warnings = sweep_file.load(tmp_path / "s.yaml")
+    assert warnings == []
     rate, kind, dataset = loaded.parameters
     assert (rate.low, rate.high, rate.distribution) == (1e-5, 1e-3, "uniform")
     assert kind.values == ("constant_with_warmup", "linear", "cosine") and dataset.values == ("sst2",)
     assert loaded.maximize and loaded.project == "T5 Evaluation"
     command = trial_command.trial_command(loaded, {"learning_rate": 1e-4, "dataset_name": "sst2"}, tmp_path)
     assert command == ["accelerate", "launch", "fine_tune_t5.py", "--learning_rate=0.0001", "--dataset_name=sst2"]
+
+
+def test_a_file_of_a_script_that_is_not_here(tmp_path, capsys):
+    """Unedited, without a number of trials: its parameters are keys of `limba run`."""
+    (tmp_path / "s.yaml").write_text(
+        SEED.replace("run_cap: 3\n", "").replace("  dataset_name:", "  benchmark: {value: 'glue'}\n  dataset_name:")
+    )
+    loaded, warnings = sweep_file.load(tmp_path / "s.yaml", {"model_name_or_path": "exports/mine"})
+    assert loaded.trials == 20 and len(warnings) == 2
+    assert "fine_tune_t5.py is not here" in warnings[0] and "20 are run" in warnings[1]
+    values = {"learning_rate": 1e-4, "benchmark": "glue", "dataset_name": "sst2", "model_name_or_path": "exports/mine"}
+    command = trial_command.trial_command(loaded, values, Path("/t"))
+    flags = ["--learning_rate=0.0001", "--benchmark=glue", "--dataset_name=sst2", "--model_name_or_path=exports/mine"]
+    assert command == [sys.executable, "-m", "limba", "run", "--output_dir=/t", *flags]
+
+    # Under W&B there is no cap either.
+    arguments = [str(tmp_path / "s.yaml"), "--dir", "/sweeps", "--set", "model_name_or_path=exports/mine"]
+    assert sweep.main([*arguments, "--wandb_config"]) == 0
+    config = yaml.safe_load(capsys.readouterr().out)
+    assert "run_cap" not in config and config["parameters"]["model_name_or_path"] == {"value": "exports/mine"}
+    assert config["command"][5:] == [
+        *("--set", "model_name_or_path=exports/mine", "--wandb_trial", "${args_no_hyphens}"),
+    ]
+    with pytest.raises(ValueError, match="--set model: write NAME=VALUE"):
+        sweep.main([str(tmp_path / "s.yaml"), "--set", "model"])
+
+
+def test_the_sweeps_of_glue():
+    files = sorted((ROOT / "gin" / "sweeps").glob("*.yaml"))
+    assert len(files) == 9
+    for file in files:
+        loaded, warnings = sweep_file.load(file)
+        assert warnings == [] and loaded.name == file.stem and loaded.trials == 20
+        values = {parameter.name: parameter.at(0.5) for parameter in loaded.parameters}
+        arguments, _ = script_keys.from_values(values | {"output_dir": "/nowhere", "model_name_or_path": "m"})
+        assert arguments.entry == file.stem
+        measured = {metric.__name__ for metric in dataset_table.DATASETS[file.stem].metrics}
+        name = {"mcc": "matthews_corrcoef", "f1": "f1_score_with_invalid"}.get(loaded.metric[5:], loaded.metric[5:])
+        assert loaded.metric.startswith("eval/") and name in measured
+
+
+@pytest.mark.slow
+def test_a_trial_of_glue_on_rows_of_ones_own(tmp_path, monkeypatch):
+    """The command of a trial of gin/sweeps trains a tiny model, and the sweep finds its metric."""
+    vocabularies.train(tmp_path / "spiece.model")
+    for split, count in (("train", 16), ("validation", 8)):
+        rows = [{"sentence1": "a", "sentence2": f"b {i}", "label": i % 2} for i in range(count)]
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    network = {"d_model": 32, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2, "vocab_size": 512}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5", **network}))
+    values = {
+        "train_file": str(tmp_path / "train.jsonl"),
+        "validation_file": str(tmp_path / "validation.jsonl"),
+        "config_name": str(tmp_path / "config.json"),
+        "tokenizer_name": str(tmp_path / "spiece.model"),
+        "max_steps": 2,
+        "max_seq_length": 32,
+        "max_target_length": 32,
+        "batch_size": 1,
+        "eval_steps": 2,
+    }
+    loaded, _ = sweep_file.load(ROOT / "gin" / "sweeps" / "glue_rte.yaml", values)
+    proposed = {parameter.name: parameter.at(0.5) for parameter in loaded.parameters}
+    command = trial_command.trial_command(loaded, proposed, tmp_path / "0000")
+    monkeypatch.setattr(to_hf, "to_hf", functools.partial(to_hf.to_hf, verify=False))
+    gin.clear_config()
+    assert hf_script.main(command[command.index("run") + 1 :]) == 0
+    gin.clear_config()
+    step, accuracy = trial_folders.best_measurement(tmp_path / "0000" / "run", loaded.metric, loaded.maximize)
+    assert step == 2 and accuracy in [100 * i / 8 for i in range(9)]
 
 
 @pytest.mark.parametrize(
@@ -286,7 +364,6 @@ def test_a_file_of_wandb_as_it_is(tmp_path):
         ({"metric": {"name": "x"}}, "goal: minimize or maximize"),
         ({"parameters": {}}, "at least one gin binding"),
         ({"parameters": {"x": {"min": 1, "max": 2}}}, "a grid needs values"),
-        ({"method": "random"}, "trials is missing"),
         ({"method": "random", "trials": 0}, "trials is 0"),
         ({"parameters": {"x": {"values": []}}}, "has no values"),
         ({"parameters": {"x": {"vals": [1]}}}, "has the key 'vals'"),
@@ -319,7 +396,11 @@ def test_a_file_of_wandb_as_it_is(tmp_path):
         ({"gin_files": "my.gin"}, r"gin_files is 'my.gin'; it is a list: gin_files: \[my.gin\]"),
         ({"gin_bindings": "BATCH_SIZE = 8"}, "gin_bindings is 'BATCH_SIZE = 8'; it is a list"),
         ({"devices": "0,1"}, "devices is '0,1'; it is a list"),
-        ({"program": "fine_tune.py"}, "program is 'fine_tune.py'"),
+        (
+            {"program": "fine_tune.py"},
+            r"parameters.BATCH_SIZE: `limba run` has no key 'BATCH_SIZE'; the nearest is 'batch",
+        ),
+        ({"program": "fine_tune"}, "program is 'fine_tune'"),
         ({"slurm": [], "program": "run c.json"}, "slurm is for trials"),
         ({"parallel": 2, "devices": ["0"]}, "devices has 1 entries"),
     ],
