@@ -49,11 +49,18 @@ def of_run(info: Mapping[str, Any], gin: str) -> Example:
       ValueError: if the task or its data cannot be read, with the reason.
     """
     request = {name: info.get(name) for name in ("task", "feature_lengths", "modules")} | {"gin": gin}
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "JAX_PLATFORMS": "cpu"}
+    # Messages may have names in any alphabet, whatever the locale is.
+    own = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "JAX_PLATFORMS": "cpu", "PYTHONUTF8": "1"}
     command = [sys.executable, "-m", "convert.hf.run_example"]
     try:
         done = subprocess.run(
-            command, input=json.dumps(request), capture_output=True, text=True, env=environment, timeout=_SECONDS
+            command,
+            input=json.dumps(request),
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            env=os.environ | own,
+            timeout=_SECONDS,
         )
     except subprocess.TimeoutExpired:
         raise ValueError(f"reading the first rows of task {info.get('task')!r} took more than {_SECONDS} s") from None
