@@ -82,8 +82,8 @@ def evaluate(
       train_eval_get_dataset_fn: opens the batches of teacher forcing; None is `data.get_training_eval_datasets`.
       fallback_init_rng: seed of what `RestoreCheckpointConfig.fallback_to_scratch` initializes.
       use_orbax: accepted; the format is seen in the checkpoint.
-      eval_steps: batches of teacher forcing per task; None takes the whole split.
-      steps_if_endless: `eval_steps` where it is None and the split is not known to end.
+      eval_steps: batches of teacher forcing per task; None takes the whole split, or
+      steps_if_endless: of one that is not known to end.
 
     Returns:
       Metrics by task, of the last checkpoint.
@@ -95,20 +95,17 @@ def evaluate(
     refuse_train_state_initializer(train_state_initializer_cls, "evaluate")
     directory = _make_folder(output_dir)
     partitioner.check_batch_size(dataset_cfg.batch_size, "DatasetConfig.batch_size")
-    is_writer = jax.process_index() == 0
-    if summarize_config_fn is not None and is_writer:
+    if (is_writer := jax.process_index() == 0) and summarize_config_fn is not None:
         summarize_config_fn(model_dir=str(directory), summary_writer=None, step=0)
     with_loss = inference_evaluator_cls is None or training_evaluator_cls is not None
     with native_logs.filtered():
         evaluator = None
         if inference_evaluator_cls is not None:
             evaluator = InferenceEvaluator(dataset_cfg, inference_evaluator_cls, model, partitioner, directory)
-            if not evaluator.eval_tasks and not with_loss:
-                raise _nothing_to_measure(dataset_cfg)
+            _check_measures(dataset_cfg, evaluator, with_loss)
         open_fn = train_eval_get_dataset_fn or tasks_door.get_training_eval_datasets
         batches = _open_batches(open_fn, dataset_cfg, model, partitioner, eval_steps) if with_loss else {}
     limits = {task: _limit(task, x, dataset_cfg.split, eval_steps, steps_if_endless) for task, x in batches.items()}
-
     done_file = directory / f"eval.{dataset_cfg.name}.ckpt"
     eval_step, results = None, {}
     for path in _checkpoints(restore_checkpoint_cfg, done_file):
@@ -126,8 +123,8 @@ def evaluate(
         results = {task: losses.get(task, {}) | metrics.get(task, {}) for task in [*losses, *metrics]}
     if evaluator is not None:
         evaluator.close()
-    if is_writer and (rows := results_table.read(directory)):
-        print(f"\n{results_table.table(rows)}\n(all of it in {directory / results_table.NAME})")
+    if is_writer:
+        _print_table(directory)
     return results
 
 
@@ -177,11 +174,12 @@ def _limit(task: str, batches: Any, split: str, eval_steps: int | None, steps_if
     return steps_if_endless
 
 
-def _nothing_to_measure(config: DatasetConfig) -> ValueError:
-    return ValueError(
-        f"No task of {config.name!r} has metric_fns and a split {config.split!r}. Give the task metrics, or choose "
-        "another split; for the loss alone set evaluate.inference_evaluator_cls = None."
-    )
+def _check_measures(config: DatasetConfig, evaluator: InferenceEvaluator, with_loss: bool) -> None:
+    if not evaluator.eval_tasks and not with_loss:
+        raise ValueError(
+            f"No task of {config.name!r} has metric_fns and a split {config.split!r}. Give the task metrics, or choose "
+            "another split; for the loss alone set evaluate.inference_evaluator_cls = None."
+        )
 
 
 def _loss(eval_step: evaluation.EvalStep, params: PyTree, batches: Any, limit: int | None, name: str) -> dict[str, Any]:
@@ -222,6 +220,11 @@ def _write(directory: Path, split: str, checkpoint: str, step: int, losses: Resu
     where = {"split": split, "step": step, "checkpoint": checkpoint}
     tasks = {task: {"loss": losses.get(task, {}), "metrics": metrics.get(task, {})} for task in {**losses, **metrics}}
     results_table.add(directory, [{"task": task, **where, **values} for task, values in tasks.items()])
+
+
+def _print_table(directory: Path) -> None:
+    if rows := results_table.read(directory):
+        print(f"\n{results_table.table(rows)}\n(all of it in {directory / results_table.NAME})")
 
 
 def _write_losses(directory: Path, checkpoint: str, step: int, split: str, losses: Results) -> None:
