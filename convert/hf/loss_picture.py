@@ -14,13 +14,14 @@ logger = logging.getLogger(__name__)
 Curve = tuple[str, Sequence[tuple[float, float]]]
 
 
-def draw(curves: Sequence[Curve], x_label: str, y_label: str) -> bytes | None:
+def draw(curves: Sequence[Curve], x_label: str, y_label: str, dots: Sequence[str] = ()) -> bytes | None:
     """A PNG of one or two curves; None, and a line of the log, where matplotlib is missing.
 
     Args:
       curves: each a label and its points (x, y) in the order of x, x in whole numbers.
       x_label: of the axis below.
       y_label: of the axis on the left.
+      dots: the labels of curves whose points are not joined, because neighbours have nothing to do with each other.
     """
     try:
         from matplotlib import figure, ticker
@@ -31,8 +32,10 @@ def draw(curves: Sequence[Curve], x_label: str, y_label: str) -> bytes | None:
     picture = figure.Figure((WIDTH / _DPI, HEIGHT / _DPI), dpi=_DPI, layout="constrained")
     axes = picture.add_subplot(xlabel=x_label, ylabel=y_label)
     for (label, points), color in zip(curves, COLORS, strict=False):
-        marker = "o" if len(points) <= 40 else ""
-        axes.plot(*zip(*points, strict=True), label=label, color=[x / 255 for x in color], marker=marker, linewidth=2)
+        marker = "o" if len(points) <= 40 or label in dots else ""
+        style = "" if label in dots else "-"
+        form = {"color": [x / 255 for x in color], "marker": marker, "linestyle": style, "linewidth": 2}
+        axes.plot(*zip(*points, strict=True), label=label, **form)
     axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))  # 200k, 1.2M
     axes.grid(axis="y", alpha=0.4)

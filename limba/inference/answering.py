@@ -138,13 +138,18 @@ def decode_row(vocabulary: Vocabulary, row: np.ndarray) -> str:
     return vocabulary.decode(list(itertools.takewhile(lambda token: token not in ends, row.tolist())))
 
 
-def fill_blanks(text: str, prediction: str) -> str:
-    """Puts the spans that follow each sentinel in `prediction` into the blanks of `text`.
+def has_blanks(text: str) -> bool:
+    """Whether a text has one of T5's sentinels."""
+    return _SENTINEL.search(text) is not None
+
+
+def fill_blanks(text: str, prediction: str, mark: Callable[[str], str] = str) -> str:
+    """Puts the spans that follow each sentinel in `prediction`, marked, into the blanks of `text`.
 
     A blank that the prediction does not mention stays as it is. Without blanks, the prediction itself is returned.
     """
-    if not _SENTINEL.search(text):
+    if not has_blanks(text):
         return prediction
     pieces = _SENTINEL.split(prediction)
-    spans = {number: span.strip() for number, span in zip(pieces[1::2], pieces[2::2], strict=True)}
+    spans = {number: mark(span.strip()) for number, span in zip(pieces[1::2], pieces[2::2], strict=True)}
     return _SENTINEL.sub(lambda match: spans.get(match[1], match[0]), text)

@@ -9,16 +9,19 @@ listens on this machine only, unless --host says otherwise; it needs `pip instal
 
 import argparse
 import contextlib
+import functools
 import os
 import re
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from limba.checkpoints import checkpointing, run_configuration
+from limba.checkpoints.parameters import checkpoint_step
 from limba.gin_config import command_line, gin_files
-from limba.inference import decoding_flags
+from limba.inference import answering, decoding_flags
 from limba.inference.answering import Answerer
 from limba.inference.decoding_flags import AS_BOUND, Decoding
 from limba.machine import native_logs
@@ -33,6 +36,7 @@ def try_model(
     serve: Callable[[Callable[[str, str], str], str], None],
     prefix: str,
     decoding: Decoding = AS_BOUND,
+    mark: Callable[[str], str] = str,
 ) -> None:
     """Loads a model and serves its answers.
 
@@ -41,16 +45,34 @@ def try_model(
       serve: gets `(text, prefix) -> answer` and the prefix, and returns when the user ends it.
       prefix: put before each text.
       decoding: the values that replace the run's.
+      mark: what becomes of the words in a blank.
     """
     answerer = answerer_cls(restore_checkpoint_cfg=restore_checkpoint_cfg, **decoding.arguments())
-    serve(lambda text, before: reply(answerer, text, before), prefix)
+    serve(lambda text, before: reply(answerer, text, before, mark), prefix)
 
 
-def reply(answerer: Answerer, text: str, prefix: str = "") -> str:
-    """The answers to the lines of a text, a line each; further decodes of a line below it, after a dash."""
+def reply(answerer: Answerer, text: str, prefix: str = "", mark: Callable[[str], str] = str) -> str:
+    """The answers to the lines of a text, a line each; further decodes of a line below it, after a dash.
+
+    Args:
+      mark: what becomes of the words in a blank.
+    """
     lines = [prefix + mark_blanks(line) for line in text.splitlines() if line.strip()]
-    answers = answerer.answer(lines) if lines else ()
-    return "\n".join("\n  - ".join([x.filled.removeprefix(prefix), *x.others]) for x in answers)
+    answers = list(answerer.answer(lines)) if lines else []
+    shown = ["\n  - ".join([_filled(x, mark).removeprefix(prefix), *x.others]) for x in answers]
+    if any(answering.has_blanks(x.prediction) and not answering.has_blanks(x.input) for x in answers):
+        shown.append("(This model fills blanks: write ___ where words are missing.)")
+    return "\n".join(shown)
+
+
+def _filled(answer: answering.Answer, mark: Callable[[str], str]) -> str:
+    if mark is str or not answering.has_blanks(answer.input):
+        return answer.filled
+    return answering.fill_blanks(answer.input, answer.prediction, mark)
+
+
+def _bold(words: str) -> str:
+    return f"\033[1m{words}\033[0m"
 
 
 def mark_blanks(line: str) -> str:
@@ -63,14 +85,14 @@ def mark_blanks(line: str) -> str:
 # ---------------------------------------------------- the two ways --------------------------------------------------
 
 
-def serve_terminal(ask: Callable[[str, str], str], prefix: str) -> None:
-    """Answers the lines that somebody types, until the end of the input or Ctrl-C."""
+def serve_terminal(ask: Callable[[str, str], str], prefix: str, name: str = "") -> None:
+    """Answers the lines that somebody types, until the end of the input or Ctrl-C; `name` stands before each."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  Arrow keys and a history, where Python has it.
     print("Type a text; ___ is a blank. Ctrl-D ends.")
     while True:
         try:
-            text = input("> ")
+            text = input(f"{name}> ")
             if text.strip():
                 print(ask(text, prefix))
         except (EOFError, KeyboardInterrupt):
@@ -121,8 +143,10 @@ def main(argv: Sequence[str]) -> int:
     configured = gin_files.configurable(try_model, module="limba.inference.try_model")
     with native_logs.filtered():
         run_configuration.parse(flags, "gin/runs/infer_text.gin", bindings)
-    serve = _web_server(flags, name) if flags.web else serve_terminal
-    command_line.start(configured, flags, serve=serve, prefix=flags.prefix, decoding=decoding)
+    asked = f"{name}, step {checkpoint_step(checkpoint)}"
+    serve = _web_server(flags, asked) if flags.web else functools.partial(serve_terminal, name=asked)
+    mark = _bold if sys.stdout.isatty() and not flags.web else str
+    command_line.start(configured, flags, serve=serve, prefix=flags.prefix, decoding=decoding, mark=mark)
     return 0
 
 

@@ -191,15 +191,14 @@ def _log_result(sweep: Sweep, trial: Trial, trials: Sequence[Trial]) -> None:
 
 
 def _print_commands(sweep: Sweep, folder: Path) -> None:
-    import shlex
-
     if sweep.method == "bayes":
         raise ValueError("The values of method: bayes depend on results; --print works for grid and random only.")
     trials: list[Trial] = []
     for number in range(sweep.trials):
         trial = Trial(number, propose(sweep, trials), folder / "trials" / f"{number:04d}")
         trials.append(trial)
-        print(shlex.join(trial_command.trial_command(sweep, trial.parameters, trial.folder)))
+        command = trial_command.trial_command(sweep, trial.parameters, trial.folder)
+        print(" ".join(map(trial_command.quoted, command)))
 
 
 # ------------------------------------------------- W&B's agents ------------------------------------------------------

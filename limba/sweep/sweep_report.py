@@ -59,7 +59,9 @@ def write(sweep: Sweep, trials: Sequence[Trial], folder: Path) -> list[Path]:
         for number, value in points:
             so_far = max(so_far, value) if sweep.maximize else min(so_far, value)
             best.append((number, so_far))
-        if picture := loss_picture.draw([("trials", points), ("best", best)], "trial", sweep.metric):
+        goal = "highest" if sweep.maximize else "lowest"
+        curves = [("trials", points), (f"{goal} so far", best)]
+        if picture := loss_picture.draw(curves, "trial", sweep.metric, dots=("trials",)):
             written.append(folder / "results.png")
             written[-1].write_bytes(picture)
     return written

@@ -34,6 +34,16 @@ def test_curves_lie_where_their_numbers_are():
         assert abs(np.flatnonzero(blue[:, x]).mean() - (top + share * (bottom - top))) < 3
 
 
+def test_dots_are_not_joined():
+    """Trials that were drawn at random have no order."""
+    curves = [("trials", [(0, 1.0), (10, 1.0)]), ("best", [(0, 2.0), (10, 3.0)])]
+    joined, apart = (
+        np.abs(np.rint(255 * image.imread(io.BytesIO(content))[..., :3]) - loss_picture.COLORS[0]).sum(-1) < 30
+        for content in (loss_picture.draw(curves, "trial", "loss", dots=dots) for dots in ((), ("trials",)))
+    )
+    assert joined.any(0).sum() > 900 and 5 < apart.any(0).sum() < 100
+
+
 @pytest.mark.parametrize(
     "curve", [[(1, -2.5)], [(1_000_000, 2.5), (1_020_000, 2.50001)], [(i, 1e5 * i) for i in range(5000)]]
 )

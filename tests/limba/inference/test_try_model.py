@@ -1,4 +1,5 @@
 import builtins
+import functools
 import json
 import re
 import shutil
@@ -44,10 +45,29 @@ def test_reply():
     assert try_model.reply(_Upper(), " \n") == ""
 
 
+class _Fills:
+    """Was pre-trained only: it fills blanks, also where there are none."""
+
+    def __init__(self, restore_checkpoint_cfg=None):
+        pass
+
+    def answer(self, lines):
+        spans = "<extra_id_0> so <extra_id_1> be it"
+        return (answering.Answer(line, spans, answering.fill_blanks(line, spans), -1.0) for line in lines)
+
+
+def test_what_was_filled_is_marked_and_a_text_without_blanks_gets_a_hint():
+    assert try_model.reply(_Fills(), "a ___ b ___", mark=try_model._bold) == "a \033[1mso\033[0m b \033[1mbe it\033[0m"
+    assert try_model.reply(_Fills(), "a ___ b") == "a so b"
+    shown = try_model.reply(_Fills(), "no blank", mark=try_model._bold).splitlines()
+    assert shown[0].startswith("<extra_id_0>") and "write ___ where words are missing" in shown[1] and len(shown) == 2
+
+
 def test_in_the_terminal(monkeypatch, capsys):
     typed = iter(["one", "", "so ___", "caf\udce9"])
 
     def read(prompt):
+        assert prompt == "mine, step 500> "
         try:
             return next(typed).encode().decode()
         except StopIteration:
@@ -57,7 +77,7 @@ def test_in_the_terminal(monkeypatch, capsys):
     try_model.try_model(
         answerer_cls=_Upper,
         restore_checkpoint_cfg=checkpointing.RestoreCheckpointConfig(),
-        serve=try_model.serve_terminal,
+        serve=functools.partial(try_model.serve_terminal, name="mine, step 500"),
         prefix="",
     )
     first, second, third, _ = capsys.readouterr().out.splitlines()[1:]

@@ -220,6 +220,10 @@ def test_commands_here_under_slurm_and_of_agents(tmp_path, capsys, monkeypatch):
     command = trial_command.trial_command(loaded, values, folder)
     assert command == [*limba, "train", "--gin_file=gin/recipes/quickstart.gin", *options]
 
+    assert trial_command.quoted(options[-1]) == "\"--gin.MODEL_DIR='/sweeps/0001/run'\""
+    for word in (*command, "a\"b'c", "$x'y", "it's"):
+        assert subprocess.check_output(["sh", "-c", f"printf %s {trial_command.quoted(word)}"], text=True) == word
+
     file.write_text(yaml.safe_dump(TRAIN | {"slurm": ["--gpus-per-node=1"], "program": "limba train"}, sort_keys=False))
     loaded, _ = sweep_file.load(file)
     submit = ["sbatch", "--wait", "--job-name=limba-s-0001", "--dependency=singleton", "--gpus-per-node=1"]
