@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from limba.gin_config import command_line
+from limba.machine import shell_words
 from limba.machine.local_paths import local_path
 from limba.machine.preemption import PREEMPTED_EXIT_CODE
 from limba.sweep import sweep_file, sweep_report, trial_command
@@ -198,7 +199,7 @@ def _print_commands(sweep: Sweep, folder: Path) -> None:
         trial = Trial(number, propose(sweep, trials), folder / "trials" / f"{number:04d}")
         trials.append(trial)
         command = trial_command.trial_command(sweep, trial.parameters, trial.folder)
-        print(" ".join(map(trial_command.quoted, command)))
+        print(" ".join(map(shell_words.quoted, command)))
 
 
 # ------------------------------------------------- W&B's agents ------------------------------------------------------

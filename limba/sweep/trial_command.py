@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -56,12 +55,6 @@ def environment(sweep: Sweep, device: str | None) -> dict[str, str]:
 def gin_literal(value: Any) -> str:
     """A value in gin's syntax. Strings are quoted, except references (`@…`) and macros (`%…`)."""
     return value if isinstance(value, str) and value.startswith(("@", "%")) else repr(value)
-
-
-def quoted(word: str) -> str:
-    """A word for a shell, as a person would quote it: in double quotes where it has single ones."""
-    plain = "'" in word and not set(word) & set('"$`\\!\n')
-    return f'"{word}"' if plain else shlex.quote(word)
 
 
 def _flag(value: Any) -> str:

@@ -25,6 +25,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from limba.machine import out_of_memory
 from limba.machine.preemption import PREEMPTED_EXIT_CODE
 from limba.workers import distributed
 
@@ -290,7 +291,7 @@ def tell_failure(error: BaseException, message: str) -> None:
         return
     import jax
 
-    if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in message:
+    if isinstance(error, jax.errors.JaxRuntimeError) and not out_of_memory.is_cause(error):
         print(f"The devices of the workers cannot work together any more: {_first_line(message)}", file=sys.stderr)
         _heartbeat.wait_for_cause()
     code = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1

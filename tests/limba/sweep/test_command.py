@@ -18,6 +18,7 @@ import yaml
 from convert import to_hf
 from limba.hf_script import command as hf_script
 from limba.hf_script import script_keys
+from limba.machine import shell_words
 from limba.sweep import command as sweep
 from limba.sweep import sweep_file, sweep_report, trial_command, trial_folders
 from tasks.supervised import dataset_table
@@ -220,9 +221,9 @@ def test_commands_here_under_slurm_and_of_agents(tmp_path, capsys, monkeypatch):
     command = trial_command.trial_command(loaded, values, folder)
     assert command == [*limba, "train", "--gin_file=gin/recipes/quickstart.gin", *options]
 
-    assert trial_command.quoted(options[-1]) == "\"--gin.MODEL_DIR='/sweeps/0001/run'\""
+    assert shell_words.quoted(options[-1]) == "\"--gin.MODEL_DIR='/sweeps/0001/run'\""
     for word in (*command, "a\"b'c", "$x'y", "it's"):
-        assert subprocess.check_output(["sh", "-c", f"printf %s {trial_command.quoted(word)}"], text=True) == word
+        assert subprocess.check_output(["sh", "-c", f"printf %s {shell_words.quoted(word)}"], text=True) == word
 
     file.write_text(yaml.safe_dump(TRAIN | {"slurm": ["--gpus-per-node=1"], "program": "limba train"}, sort_keys=False))
     loaded, _ = sweep_file.load(file)
