@@ -9,19 +9,21 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from tasks.sources import arrow_tables, http_files, splits
+from tasks.sources import arrow_tables, bad_lines, http_files, splits
 
 # What the readers of formats raise for files that are damaged or cannot be opened.
 UNREADABLE = (http_files.BrokenFileError, ValueError, TypeError, OSError, EOFError, zlib.error, pa.ArrowException)
 
 
 def broken(shard: arrow_tables.Shard, row: int, error: Exception) -> http_files.BrokenFileError:
-    """An error that names the shard, for one of `UNREADABLE`."""
+    """An error that names the shard, for one of `UNREADABLE`; of a file of text also the line."""
+    if wrong := bad_lines.find(shard):
+        remedy = "Save it as UTF-8." if "UTF-8" in wrong else "Repair the line."
+        return http_files.BrokenFileError(f"Shard {shard.name} cannot be read from row {row} on: {wrong}. {remedy}")
     reason = " ".join(str(error).split())
     if not isinstance(error, http_files.BrokenFileError):
         reason = f"{type(error).__name__}: {reason}"
-    remedy = " Save it as UTF-8." if isinstance(error, UnicodeDecodeError) else ""
-    return http_files.BrokenFileError(f"Shard {shard.name} cannot be read from row {row} on ({reason}).{remedy}")
+    return http_files.BrokenFileError(f"Shard {shard.name} cannot be read from row {row} on ({reason}).")
 
 
 @dataclasses.dataclass(frozen=True, order=True)

@@ -199,7 +199,8 @@ class ShardedSource(abc.ABC):
 
         def read_shard(shard: int) -> Iterator[list[dict[str, Any]]]:
             cursor = self._cursor(split, [chunks.Piece(shard, 0, 1)], batch_size)
-            return (table.to_pylist() for table, _ in self._chunks(cursor, 0))
+            tables, rows = self._open(split)
+            return (_documents(tables.shards[rows[shard].shard], table) for table, _ in self._chunks(cursor, 0))
 
         waiting = map(read_shard, range(len(self._open(split)[1])))
         open_shards = list(itertools.islice(waiting, _OPEN_SHARDS))
@@ -339,6 +340,13 @@ class ShardedSource(abc.ABC):
 
         reader, num_readers = (shard_info.index, shard_info.num_shards) if shard_info else (0, 1)
         return tf_documents.documents(self.chunks_of(split, shuffle, seed, reader, num_readers), num_epochs)
+
+
+def _documents(shard: arrow_tables.Shard, table: pa.Table) -> list[dict[str, Any]]:
+    try:
+        return table.to_pylist()
+    except UnicodeDecodeError as error:  # Arrow does not look at the bytes of texts in JSON.
+        raise chunks.broken(shard, 0, error) from error
 
 
 def _count(tables: arrow_tables.Tables, row: splits_lib.ShardRows) -> int:

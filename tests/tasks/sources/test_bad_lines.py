@@ -1,0 +1,40 @@
+import gzip
+
+import pytest
+
+from tasks.sources import corpora, http_files
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        # A blank line counts, as in an editor.
+        (
+            "a.jsonl",
+            b'{"text": "eins"}\n\n{"text": "drei"\n{"text": "vier"}\n',
+            "line 3 is no JSON: Expecting ',' delim",
+        ),
+        ("a.jsonl", b'{"text": "eins"}\n["zwei"]\n', "line 2 is a list, and a row is an object"),
+        (
+            "a.jsonl",
+            b'{"text": "eins"}\n{"text": "zw\xe9i"}\n',
+            "line 2 is not UTF-8: byte 0xe9 at column 13. Save it as",
+        ),
+        ("a.jsonl", b'{"text": "eins"}\n{"text": "' + b"[" * 5, "line 2 is no JSON: Unterminated string .*column 10"),
+        ("a.csv", b'text,mood\n"two\nlines",sad\ndrei,glad,sad\n', "line 4 has 3 fields, and the header 2. Repair"),
+        ("a.txt", "ä\n".encode() + b"\xe4\n", "line 2 is not UTF-8: byte 0xe4 at column 1"),
+    ],
+)
+@pytest.mark.parametrize("compressed", [False, True])
+def test_the_line_is_named_as_an_editor_counts(tmp_path, name, content, words, compressed):
+    file = tmp_path / (f"{name}.gz" if compressed else name)
+    file.write_bytes(gzip.compress(content) if compressed else content)
+    columns = ["text", "mood"] if name.endswith("csv") else ["text"]
+    with pytest.raises(http_files.BrokenFileError, match=words):
+        list(corpora.HuggingFaceSource({"train": str(file)}, columns).documents("train"))
+
+
+def test_a_file_whose_lines_mean_nothing_keeps_its_readers_message(tmp_path):
+    (tmp_path / "a.json").write_text('[{"text": "eins"},\n{"text": 1\n]')
+    with pytest.raises(http_files.BrokenFileError, match=r"from row 0 on \(\w+"):
+        list(corpora.HuggingFaceSource({"train": str(tmp_path / "a.json")}, ["text"]).documents("train"))
