@@ -14,6 +14,11 @@ from limba.plan.mesh_layouts import MeshLayout, Work
 from limba.plan.topologies import GIB, Topology
 
 _SECONDS_A_DAY = 86_400
+# A user's 4,000,000 steps of mT5 large (1.2 billion parameters, 512 + 256 tokens) with T5X took about three weeks on a
+# v4-32: 14 % if the batch was T5X's 128.
+_MFU_OF_T5X = 0.14
+# A step that would be shorter waits for its kernels to be launched: the peak of the chips says nothing about it.
+_LEAST_SECONDS = 0.005
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,11 +175,8 @@ class Planner:
         print(f"  memory per device  {_split(choice.memory)}")
         again = work.hardware_flops(choice.layout.remat) / work.model_flops - 1
         print(f"  FLOPs per step     {work.model_flops / 1e12:.4g} T of the model, {again:.0%} more by recomputation")
-        rows = prices.rows_per_second(work, topology)
-        print(f"  at {prices.mfu:.0%} MFU         {rows:,.0f} sequences/s, {work.batch_size / rows:.3g} s a step")
-        cost = prices.cost(work, topology)
-        days = f"{prices.days(work, topology):.3g} days"
-        print(f"  {prices.steps:,} steps  {days}" + (f", {cost:,.0f} at {prices.price:g} a chip-hour" if cost else ""))
+        for line in _time(prices, work, topology):
+            print(f"  {line}")
         config = self.training.config
         for line in choice.layout.gin_lines(None if config is None else gin_names.gin_name(type(config))):
             print(f"  {line}")
@@ -196,6 +198,35 @@ class Planner:
             f"{_source(choice.compiled)} | {prices.rows_per_second(self.work, topology):,.0f} | "
             f"{prices.days(self.work, topology):.3g}{f', {cost:,.0f}' if cost else ''} |"
         )
+
+
+def _time(prices: Prices, work: Work, topology: Topology) -> list[str]:
+    """Time and cost of the training at the assumed MFU, and at the one that T5X reached."""
+    rows = prices.rows_per_second(work, topology)
+    seconds = work.batch_size / rows
+    if seconds < _LEAST_SECONDS:
+        chips = f"{topology.all_chips} chips" if topology.all_chips > 1 else "this chip"
+        return [
+            f"at {prices.mfu:.0%} MFU         {1000 * seconds:.2g} ms a step: too small for {chips}. Such a step waits "
+            f"for its kernels, so MFU says nothing; at {1000 * _LEAST_SECONDS:g} ms {prices.steps:,} steps take "
+            f"{_duration(prices.steps * _LEAST_SECONDS)}. Measure it."
+        ]
+    found = [f"at {prices.mfu:.0%} MFU         {rows:,.0f} sequences/s, {seconds:.3g} s a step"]
+    of_t5x = dataclasses.replace(prices, mfu=_MFU_OF_T5X)
+    known = f" at {_MFU_OF_T5X:.0%} MFU, as a user's mT5 large with T5X on a v4-32"
+    for assumed, whose in ((prices, ""), (of_t5x, known)):
+        cost = assumed.cost(work, topology)
+        paid = f", {cost:,.0f} at {prices.price:g} a chip-hour" if cost else ""
+        found.append(f"{prices.steps:,} steps  {_duration(assumed.days(work, topology) * _SECONDS_A_DAY)}{paid}{whose}")
+    return found
+
+
+def _duration(seconds: float) -> str:
+    """In the largest unit of which there is one: "18 days", "5.2 hours"."""
+    for unit, size in (("days", _SECONDS_A_DAY), ("hours", 3600), ("minutes", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.2g} seconds"
 
 
 TABLE_HEAD = (
