@@ -24,10 +24,10 @@ def bindings(**values: Any) -> list[str]:
     return [f"  {name} = {value!r}" for name, value in values.items() if value is not None]
 
 
-def optimizer(arguments: RunArguments, first_step: int) -> list[str]:
+def optimizer(arguments: RunArguments) -> list[str]:
     """OPTIMIZER, with the gradient clipped as the Trainer does it before any optimizer."""
     if arguments.uses_adafactor:
-        return _adafactor(arguments, first_step)
+        return _adafactor(arguments)
     clipped = arguments.max_grad_norm > 0
     betas = {"b1": arguments.adam_beta1, "b2": arguments.adam_beta2}
     chain = [*(["@optax.clip_by_global_norm()"] if clipped else []), "@optimizers.adamw()"]
@@ -41,8 +41,8 @@ def optimizer(arguments: RunArguments, first_step: int) -> list[str]:
     ]
 
 
-def _adafactor(arguments: RunArguments, first_step: int) -> list[str]:
-    """As the Trainer makes it: rates are not relative, every matrix is factored, the statistics begin anew."""
+def _adafactor(arguments: RunArguments) -> list[str]:
+    """As the Trainer makes it: steps are not relative to the parameters, and every matrix is factored."""
     decay = arguments.weight_decay
     return [
         "OPTIMIZER = @adafactor.Adafactor()",
@@ -50,7 +50,6 @@ def _adafactor(arguments: RunArguments, first_step: int) -> list[str]:
         *bindings(
             multiply_by_parameter_scale=arguments.scale_parameter,
             min_dim_size_to_factor=1,
-            step_offset=first_step,
             global_norm_clip_threshold=arguments.max_grad_norm or None,
             weight_decay_rate_lr_exponent=1.0 if decay else None,
         ),
@@ -59,7 +58,7 @@ def _adafactor(arguments: RunArguments, first_step: int) -> list[str]:
     ]
 
 
-def schedule(arguments: RunArguments, steps: int, first_step: int) -> list[str]:
+def schedule(arguments: RunArguments, steps: int) -> list[str]:
     """The learning rate: warm-up to `learning_rate`, then the decay, step for step that of transformers."""
     begin = ["# learning rate"]
     if arguments.relative_step:
@@ -81,5 +80,5 @@ def schedule(arguments: RunArguments, steps: int, first_step: int) -> list[str]:
         *begin,
         f"trainer.Trainer.learning_rate_fn = @schedules.{name}()",
         f"schedules.{name}:",
-        *bindings(**values, step_offset=first_step),
+        *bindings(**values),
     ]

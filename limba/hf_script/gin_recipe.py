@@ -26,7 +26,7 @@ class Plan:
       out: the folder of the run, as the gin file names it.
       num_examples: training examples of an epoch; None if they were not counted.
       steps, how_many: updates, and how that number came about, for the comment.
-      first_step, dropout_rate, has_weights: of the model to begin with; whether it is an initial checkpoint.
+      dropout_rate, has_weights: of the model to begin with; whether it is an initial checkpoint.
     """
 
     corpus: Corpus
@@ -35,7 +35,6 @@ class Plan:
     devices: int
     steps: int
     how_many: str
-    first_step: int
     dropout_rate: float
     has_weights: bool
 
@@ -67,8 +66,8 @@ def compose(arguments: RunArguments, plan: Plan) -> str:
             "Z_LOSS = 0.0",
             "LOSS_NORMALIZING_FACTOR = 'NUM_REAL_TARGET_TOKENS'",
         ],
-        gin_optimizer.optimizer(arguments, plan.first_step),
-        gin_optimizer.schedule(arguments, plan.steps, plan.first_step),
+        gin_optimizer.optimizer(arguments),
+        gin_optimizer.schedule(arguments, plan.steps),
         _periods(arguments, plan),
     ]
     if wandb:
@@ -156,15 +155,19 @@ def _buffer(plan: Plan) -> int | None:
 def _training(arguments: RunArguments, plan: Plan) -> list[str]:
     # gin/runs/finetune.gin asks for an initial checkpoint.
     from_scratch = ["INITIAL_CHECKPOINT_PATH = ''", "checkpoints.CheckpointConfig.restore = None  # from scratch"]
+    with_weights = [
+        f"INITIAL_CHECKPOINT_PATH = {str(plan.out / 'initial')!r}",
+        "checkpoints.RestoreCheckpointConfig.reset = ['step', 'optimizer']  # steps count from 0, as in the scripts",
+    ]
     no_weights = from_scratch if arguments.is_finetuning else []
     return [
         "# training",
-        f"TRAIN_STEPS = {plan.first_step + plan.steps}  # {plan.how_many}",
+        f"TRAIN_STEPS = {plan.steps}  # {plan.how_many}",
         f"BATCH_SIZE = {batch_size(arguments, plan.devices)}  # {arguments.per_device_train_batch_size} a device x "
         f"{plan.devices} devices x {arguments.gradient_accumulation_steps} forward passes",
         f"trainer.Trainer.num_microbatches = {arguments.gradient_accumulation_steps}",
         f"MODEL_DIR = {str(plan.out / 'run')!r}",
-        *([f"INITIAL_CHECKPOINT_PATH = {str(plan.out / 'initial')!r}"] if plan.has_weights else no_weights),
+        *(with_weights if plan.has_weights else no_weights),
         f"RANDOM_SEED = {arguments.seed}",
         f"DATASET_SEED = {arguments.seed}",
         f"DROPOUT_RATE = {plan.dropout_rate}  # config.json's",

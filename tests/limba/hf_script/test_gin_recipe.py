@@ -17,7 +17,7 @@ ARGUMENTS = RunArguments(
     config_name="config.json", train_file="t.txt", output_dir="/nowhere", do_train=True, learning_rate=3e-4
 )
 OUT = pathlib.Path("/nowhere")
-PLAN = gin_recipe.Plan(Corpus("t", files={"train": ["t.txt"]}), OUT, None, 4, 50, "max_steps", 700, 0.1, False)
+PLAN = gin_recipe.Plan(Corpus("t", files={"train": ["t.txt"]}), OUT, None, 4, 50, "max_steps", 0.1, False)
 
 
 def _learning_rates(arguments):
@@ -25,10 +25,10 @@ def _learning_rates(arguments):
     gin.clear_config()
     imports = "from __gin__ import dynamic_registration\n"
     imports += "from limba.optimizers import schedules\nfrom limba.training import trainer\n"
-    gin.parse_config(imports + "\n".join(gin_optimizer.schedule(arguments, 50, 700)))
+    gin.parse_config(imports + "\n".join(gin_optimizer.schedule(arguments, 50)))
     function = gin.query_parameter("trainer.Trainer.learning_rate_fn").scoped_configurable_fn()
     gin.clear_config()
-    return np.array([float(function(jax.numpy.int32(700 + step))) for step in range(50)])
+    return np.array([float(function(jax.numpy.int32(step))) for step in range(50)])
 
 
 _NUMBERS = {
@@ -88,7 +88,7 @@ def test_what_the_text_binds():
     )
     text = gin_recipe.compose(arguments, PLAN)
     for line in (
-        "TRAIN_STEPS = 750  # max_steps",
+        "TRAIN_STEPS = 50  # max_steps",
         "BATCH_SIZE = 32  # 8 a device x 4 devices x 1 forward passes",
         "optax.clip_by_global_norm.max_norm = 0.5",
         "  weight_decay = 0.01",
@@ -118,13 +118,13 @@ def test_weight_decay_spares_norms_and_position_biases():
     assert not decayed["encoder"]["relpos_bias"]["rel_embedding"]
 
 
-def _adafactor_by_gin(arguments, first_step):
+def _adafactor_by_gin(arguments):
     """The optimizer and the learning rates that the gin lines bind."""
     gin.clear_config()
     lines = ["from __gin__ import dynamic_registration", "from limba.optimizers import adafactor, schedules"]
     lines = [lines[0], "from limba.optimizers import adafactor", "from limba.optimizers import schedules"]
-    lines += ["from limba.training import trainer", *gin_optimizer.optimizer(arguments, first_step)]
-    gin.parse_config("\n".join([*lines, *gin_optimizer.schedule(arguments, 50, first_step)]))
+    lines += ["from limba.training import trainer", *gin_optimizer.optimizer(arguments)]
+    gin.parse_config("\n".join([*lines, *gin_optimizer.schedule(arguments, 50)]))
     made = gin.query_parameter("%OPTIMIZER").scoped_configurable_fn()
     rate = gin.query_parameter("trainer.Trainer.learning_rate_fn").scoped_configurable_fn()
     gin.clear_config()
@@ -163,9 +163,9 @@ def test_adafactor_is_that_of_the_trainer(scale_parameter, relative_step, weight
         torch.nn.utils.clip_grad_norm_(list(theirs.values()), 1.0)
         optimizer.step()
 
-    ours, rate = _adafactor_by_gin(arguments, 700)
+    ours, rate = _adafactor_by_gin(arguments)
     values, state = dict(params), ours.init(params)
-    for step, grad in enumerate(grads, start=700):
+    for step, grad in enumerate(grads):
         learning_rate = rate(jax.numpy.int32(step))
         updates, state = ours.update(grad, state, values, learning_rate=learning_rate, step=step)
         values = jax.tree.map(lambda x, u: x + u, values, updates)
