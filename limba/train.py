@@ -130,6 +130,8 @@ def train(
     directory = RunDirectory(model_dir)
     configured_trainer.check_model(model, partitioner)
     _check_batch_sizes(partitioner, train_dataset_cfg, train_eval_dataset_cfg, infer_eval_dataset_cfg)
+    for writer in metric_writers:
+        getattr(writer, "check", lambda: None)()  # what it needs is missing now as it would be after the data are open
 
     # ----------------------------------------------- seeds and trainer ------------------------------------------------
     record = run_description.recorded(directory.home)

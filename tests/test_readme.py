@@ -1,5 +1,9 @@
 """README and docs name only what exists."""
 
+import contextlib
+import functools
+import importlib
+import io
 import re
 import subprocess
 from pathlib import Path
@@ -39,6 +43,43 @@ def test_every_command_exists(page):
     for module in re.findall(r"python -m ([\w.]+)", text):
         path = ROOT / module.replace(".", "/")
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_rows_of_tables_have_a_cell_for_each_column(page):
+    """A bar in a cell, or one too few, breaks the table where it is shown."""
+    heads = {}
+    for number, line in enumerate(_page(page).splitlines()):
+        if not line.startswith("|"):
+            continue
+        cells = len(re.sub(r"`[^`]*`|\\\|", "", line).strip().strip("|").split("|"))
+        assert "|" not in "".join(re.findall(r"`[^`]*`", line)).replace("\\|", ""), f"{page.name}:{number + 1}"
+        heads[number] = heads.get(number - 1, cells)
+        assert cells == heads[number], f"{page.name}:{number + 1} has {cells} cells, and its head {heads[number]}"
+
+
+@functools.cache
+def _help(command):
+    """The help of `limba COMMAND`, and of `limba convert COMMAND`."""
+    words = command.split()
+    module = "convert.__main__" if words[0] == "convert" else cli.COMMANDS[command][0]
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        importlib.import_module(module).main([*words[1:], "--help"] if words[0] == "convert" else ["--help"])
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_every_flag_exists(page):
+    """Of the commands that a page shows: a line, or several that a backslash joins."""
+    text = re.sub(r"\\\n\s+", "", _page(page))
+    for command, rest in re.findall(r"^\s+(?:\S+=\S+ )*limba ((?:convert )?[\w-]+(?: build| check)?)(.*)", text, re.M):
+        if command not in cli.COMMANDS and not command.startswith("convert "):
+            command = command.split()[0]
+        for flag in re.findall(r"(?<=\s)--[a-zA-Z][\w-]*", rest.partition("#")[0]):
+            assert flag in ("--help", "--gin") or re.search(rf"{flag}\b", _help(command)), (
+                f"limba {command} has no {flag}"
+            )
 
 
 def test_the_two_commands_of_the_readme_and_ci():

@@ -3,6 +3,7 @@
 import io
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 WIDTH, HEIGHT = 1200, 620
 # Blue and orange: different to every eye.
@@ -34,7 +35,7 @@ def draw(curves: Sequence[Curve], x_label: str, y_label: str, dots: Sequence[str
     for (label, points), color in zip(curves, COLORS, strict=False):
         marker = "o" if len(points) <= 40 or label in dots else ""
         style = "" if label in dots else "-"
-        form = {"color": [x / 255 for x in color], "marker": marker, "linestyle": style, "linewidth": 2}
+        form: dict[str, Any] = {"color": [x / 255 for x in color], "marker": marker, "linestyle": style, "linewidth": 2}
         axes.plot(*zip(*points, strict=True), label=label, **form)
     axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))  # 200k, 1.2M

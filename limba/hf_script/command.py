@@ -38,6 +38,7 @@ from limba.hf_script import gin_recipe, outcome, script_data, script_keys
 from limba.hf_script.run_arguments import RunArguments
 from limba.machine import native_logs
 from limba.machine.local_paths import local_path
+from limba.reports import wandb_writer
 from limba.workers import distributed
 
 logger = logging.getLogger(__name__)
@@ -193,6 +194,8 @@ def _check(arguments: RunArguments, out: Path) -> None:
                 f"output_dir is {out}, and holds a {name} that no `limba run` has written there: it would be "
                 "replaced. Choose another folder."
             )
+    if {"wandb", "all"} & {*arguments.trackers}:
+        wandb_writer.WandbWriter.check()
     if arguments.pushes:
         _check_push(arguments.hub_model_id or out.name)
 

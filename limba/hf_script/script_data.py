@@ -104,7 +104,8 @@ def _find(arguments: RunArguments) -> tuple[Corpus, list[str]]:
         assert entry.splits is not None
         return Corpus(arguments.entry, splits=entry.splits), list(entry.splits)
     dataset, config = arguments.dataset_name, arguments.dataset_config_name
-    splits = list(masked_text.open_source(None, dataset, config, None, arguments.text_column_name).splits)
+    source = masked_text.open_source(None, dataset, config, None, arguments.text_column_name)
+    splits = list(source.own_splits)  # type: ignore[attr-defined]  # of a data set on the hub
     return Corpus(task_name(f"{dataset}_{config or ''}"), None, dataset, config), splits
 
 

@@ -4,6 +4,7 @@ Needs `pip install wandb` (the extra `wandb`). WANDB_MODE=offline needs no netwo
 `wandb sync` uploads that later. Names are `<dataset>/<metric>`: `train/loss`, `training_eval/my_task/accuracy`.
 """
 
+import importlib.util
 import json
 import math
 import os
@@ -54,13 +55,9 @@ class WandbWriter:
     ):
         if mode not in (None, "online", "offline", "disabled"):
             raise ValueError(f"WandbWriter.mode is {mode!r}; use 'online', 'offline' or 'disabled'.")
-        try:
-            import wandb
-        except ImportError:
-            raise ValueError(
-                "WandbWriter needs one more package: pip install wandb. Or remove WandbWriter from "
-                "train.metric_writers."
-            ) from None
+        self.check()
+        import wandb
+
         self._record = model_dir / _RECORD
         known = json.loads(self._record.read_text("utf-8")) if self._record.is_file() else {}
         # A W&B agent has already chosen the id.
@@ -87,6 +84,15 @@ class WandbWriter:
             ) from error
         self._id = run_id
         self._save_record()
+
+    @staticmethod
+    def check() -> None:
+        """Raises ValueError if wandb is not installed: before a training opens its data."""
+        if importlib.util.find_spec("wandb") is None:
+            raise ValueError(
+                "WandbWriter needs one more package: pip install wandb. Or remove WandbWriter from "
+                "train.metric_writers."
+            )
 
     def _save_record(self) -> None:
         storage.replace_text(self._record, json.dumps({"id": self._id, "last_step": self._last_step}) + "\n")

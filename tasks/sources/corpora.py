@@ -9,12 +9,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tasks.sources import arrow_tables, http_files, hub_datasets
+from tasks.sources import splits as splits_lib
 from tasks.sources.sharded import ShardedSource, Splits
 
 logger = logging.getLogger(__name__)
 
 # Sizes of files behind URLs, of which a list may have thousands.
 _SIZE_THREADS = 16
+# Of a data set that has no split but "train", and where the validation documents are looked for.
+_HELD_OUT, _HELD_OUT_AMONG = 0.01, 100_000
 
 _Path = str | os.PathLike
 DataFiles = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -123,7 +126,8 @@ class HubSource(ShardedSource):
       revision: a branch, a tag or a commit. A name is resolved to its commit once, and the run keeps the
         commit, also when it is resumed after the branch has moved. On several hosts name a commit or a tag.
       data_files: patterns in the repository, or patterns per split, in place of the data set's own splits.
-      splits, chunk_documents, on_broken_shard: see `ShardedSource`.
+      splits: see `ShardedSource`; None leaves the data set's own, and holds 1 % of "train" out where there is no other.
+      chunk_documents, on_broken_shard: see `ShardedSource`.
       token: for private data sets; None takes HF_TOKEN, or the token that `hf auth login` stored.
       load_args, nested_columns: as `HuggingFaceSource`.
     """
@@ -166,8 +170,24 @@ class HubSource(ShardedSource):
         return self._name
 
     @property
+    def own_splits(self) -> Sequence[str]:
+        """Those of the data set itself."""
+        return tuple(self._resolve()[1].files)
+
+    @property
     def splits(self) -> Sequence[str]:
-        return self._splits or tuple(self._resolve()[1].files)
+        """Those that tasks see: of a data set with nothing but "train", a part of it is "validation"."""
+        if not self._splits:
+            self._splits = tuple(self.own_splits)
+            if self._splits == ("train",) and self._data_files is None:
+                self._parts = splits_lib.held_out(_HELD_OUT, among=_HELD_OUT_AMONG)
+                self._splits = tuple(self._parts)
+                logger.info(
+                    "%s has no split but 'train': %g %% of it, by the hash of the text, is held out; 'validation' is "
+                    "what is among the first %d documents. HubSource.splits chooses other parts.",
+                    *(self._name, 100 * _HELD_OUT, _HELD_OUT_AMONG),
+                )
+        return self._splits
 
     def _resolve(self) -> tuple[hub_datasets.Repository, hub_datasets.SplitFiles]:
         if self._repository is None:

@@ -6,6 +6,7 @@ import os
 import re
 import resource
 import signal
+import sys
 import time
 
 import jax
@@ -20,7 +21,7 @@ from limba.machine import code_versions, disk
 from limba.machine.local_paths import local_path
 from limba.machine.preemption import PREEMPTED_EXIT_CODE
 from limba.optimizers.schedules import create_learning_rate_scheduler
-from limba.reports import writers
+from limba.reports import wandb_writer, writers
 from limba.train import NanLossError, train
 from limba.training import trainer
 from tests.limba import small
@@ -72,6 +73,14 @@ def test_a_run_writes_what_it_promises(tmp_path, capsys):
     assert "unigram" in capsys.readouterr().out
     info = checkpointing.load_run_info(tmp_path)
     assert info["network"]["emb_dim"] == 16 and info["seeds"] == {"random": 7, "dataset": 0}
+
+
+def test_a_writer_that_cannot_work_is_found_before_the_data_are_opened(tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ValueError, match="pip install wandb"):
+        _train(tmp_path, metric_writers=[wandb_writer.WandbWriter], get_dataset_fn=lambda *_: opened.append(1))
+    assert not opened and not list(tmp_path.iterdir())
 
 
 def test_unigram_baseline_is_the_entropy_of_the_targets(tmp_path):

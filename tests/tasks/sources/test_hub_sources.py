@@ -117,7 +117,7 @@ def test_batches_equal_those_of_local_files_whatever_a_quarter_of_requests_does(
     expected = take(open_batches(local_task, lengths), 60)
     # Requests are counted from the first on, those of the layout included.
     loopback.fault = a_quarter(1, 429, 500, 502, 503, 504, "drop")
-    task = register("test_hub", corpora.HubSource(name, config, chunk_documents=8))
+    task = register("test_hub", corpora.HubSource(name, config, chunk_documents=8, splits={"train": "train"}))
     batches = open_batches(task, lengths)
     first = take(batches, 20)
     state = batches.save_state()
@@ -150,9 +150,10 @@ def test_layout_is_that_of_datasets(loopback, tmp_path):
     for (name, config), line in zip(names, done.stdout.splitlines(), strict=True):
         expected = json.loads(line)
         source = corpora.HubSource(name, config)
-        assert set(source.splits) == set(expected)
+        assert set(source.own_splits) == set(expected)
         for split, rows in expected.items():
-            assert sorted(texts(source, split)) == sorted(rows), (name, split)
+            whole = corpora.HubSource(name, config, splits={split: split})
+            assert sorted(texts(whole, split)) == sorted(rows), (name, split)
 
 
 def test_data_files_in_place_of_the_layout(loopback):
@@ -332,6 +333,19 @@ def test_errors(loopback, tmp_path, monkeypatch):
 
 
 # ---------------------------------------------- evaluation ends ---------------------------------------------------
+
+
+def test_a_data_set_with_train_only_is_held_out_by_itself(loopback, monkeypatch, caplog):
+    monkeypatch.setattr(corpora, "_HELD_OUT", 0.2)
+    source = corpora.HubSource(COLUMNS)
+    with caplog.at_level("INFO"):
+        assert source.splits == ("train", "validation") and source.own_splits == ("train",)
+    assert "has no split but 'train': 20 % of it" in caplog.text
+    train, validation = texts(source), texts(source, "validation")
+    assert sorted(train + validation) == sorted(texts(corpora.HubSource(COLUMNS, splits={"train": "train"})))
+    assert 20 <= len(validation) <= 60 and len(train) + len(validation) == sum(SHARD_ROWS)
+    # Whoever names the parts or the files gets just these.
+    assert corpora.HubSource(COLUMNS, data_files={"train": "part-0*"}).splits == ("train",)
 
 
 def test_held_out_documents_of_a_hub_corpus(loopback, lengths, make_document, places):
