@@ -47,11 +47,8 @@ limba train --gin_file=gin/recipes/quickstart.gin \
 echo "== export"
 limba convert to-hf "$model" "$export_dir"
 
-echo "== filling blanks"
-limba infer --run_dir "$model" \
-  --input "Return a <extra_id_0> of the arguments." \
-  --input "If the file does not <extra_id_0>, an exception is <extra_id_1>." \
-  --input "The default <extra_id_0> is None."
+echo "== filling blanks: the first sentences of the validation split, a word of each left out"
+limba infer --run_dir "$model" --validation 6
 
 cat <<DONE
 

@@ -2,14 +2,17 @@
 
     limba infer --run_dir runs/quickstart/model --input "Return the <extra_id_0> of the list."
     limba infer --run_dir runs/quickstart/model --input_file questions.txt --output_file answers.jsonl
+    limba infer --run_dir runs/quickstart/model --validation 5
 
     limba infer --gin_file=RUN/config.gin --gin_file=gin/runs/infer.gin --gin.CHECKPOINT_PATH="'RUN'" \\
         --gin.INFER_OUTPUT_DIR="'RUN/infer'"
 
-The first two answer lines (see `limba.inference.infer_text`). The third runs over a task and writes
+The first two answer lines (see `limba.inference.infer_text`). The third shows the likeliest words of a blank beside the
+word that was left out (`limba.inference.likeliest`). The last runs over a task and writes
 `INFER_OUTPUT_DIR/<task>-predict.jsonl-00000-of-00001`; an interrupted one resumes where it stopped.
 """
 
+import argparse
 import functools
 import re
 import zlib
@@ -24,11 +27,12 @@ from jax.experimental import multihost_utils
 from tqdm import tqdm
 
 from limba import tasks_door
+from limba.checkpoint_files import run_folder
 from limba.checkpoints import checkpointing, run_configuration
 from limba.checkpoints.parameters import checkpoint_step, load_model_params, refuse_train_state_initializer
 from limba.data.contract import Batch, DatasetConfig
 from limba.gin_config import command_line, gin_files
-from limba.inference import batch_inference, decoding_flags, infer_text
+from limba.inference import batch_inference, decoding_flags, infer_text, likeliest
 from limba.inference.shard_files import MergeFn, ShardFiles, local_folder, merge_chunks_to_file
 from limba.machine import native_logs, storage
 from limba.machine.storage import AnyPath
@@ -206,18 +210,24 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--input", action="append", default=[], metavar="TEXT", help="a line to answer; repeatable")
     parser.add_argument("--input_file", metavar="FILE", help="one input a line; - reads standard input")
     parser.add_argument("--output_file", metavar="FILE", help="JSON lines; printed if not given")
+    parser.add_argument(
+        "--validation", type=int, metavar="N",
+        help="N sentences of the run's validation split with a word left out: the word, and the likeliest ones",
+    )  # fmt: skip
     decoding_flags.add_flags(parser)
     parser.add_argument("--shard_id", type=int, help="the part of a task to work on; before infer.shard_id of gin")
     flags = command_line.parse_flags(parser, argv)
     if not flags.run_dir and not flags.gin_file:
         parser.error("give --run_dir RUN, or gin files: a model, and gin/runs/infer.gin")
-    if not (flags.run_dir or flags.input or flags.input_file):
+    if not (flags.run_dir or flags.input or flags.input_file or flags.validation):
         configured = gin_files.configurable(infer, module="limba.infer")
         gin_files.parse_gin_flags(flags.gin_file, flags.gin_bindings, flags.gin_search_paths)
         gin_files.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"", INFER_OUTPUT_DIR="\"'runs/my_run/infer'\"")
         command_line.start(configured, flags, **({} if flags.shard_id is None else {"shard_id": flags.shard_id}))
         return 0
 
+    if flags.validation is not None:
+        return _show_likeliest(flags, parser)
     files = (flags.input_file, flags.output_file)
     if all(files) and Path(files[0]).resolve() == Path(files[1]).expanduser().resolve():
         raise ValueError(f"--output_file {flags.output_file} is the input file, which the answers would replace.")
@@ -231,6 +241,23 @@ def main(argv: Sequence[str]) -> int:
     configured = gin_files.configurable(infer_text.infer_text, module="limba.inference.infer_text")
     given: dict[str, Any] = {"output_file": flags.output_file} if flags.output_file else {}
     command_line.start(configured, flags, inputs=inputs, decoding=decoding, **given)
+    return 0
+
+
+def _show_likeliest(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """`--validation N`."""
+    if flags.validation < 1 or not flags.run_dir or flags.input or flags.input_file or flags.output_file:
+        parser.error("--validation N asks N sentences of the task of --run_dir RUN; leave --input and files out.")
+    decoding = decoding_flags.from_flags(flags)
+    if decoding == decoding_flags.AS_BOUND:
+        decoding = decoding_flags.Decoding(beams=16, alpha=0.0, max_decode_length=16)
+    checkpoint = run_configuration.newest_checkpoint(flags.run_dir)
+    run_configuration.parse(flags, "gin/runs/infer_text.gin", [f"CHECKPOINT_PATH = {checkpoint!r}"])
+    recorded = run_folder.load_run_info(storage.as_path(checkpoint))["task"]
+    name, module = (gin_files.value_of(f"%MIXTURE_OR_TASK_{x}") for x in ("NAME", "MODULE"))
+    sentences = tasks_door.sentences_with_blanks(name or recorded, module, "validation", flags.validation)
+    configured = gin_files.configurable(likeliest.show_likeliest, module="limba.inference.likeliest")
+    command_line.start(configured, flags, sentences=sentences, decoding=decoding)
     return 0
 
 

@@ -132,6 +132,13 @@ def predictions() -> ModuleType:
     return predictions
 
 
+def sentences_with_blanks(name: str, module: str | None, split: str, count: int) -> list[tuple[str, str]]:
+    """`tasks.blank_sentences.of_task`: sentences of a task's documents with one word left out, and these words."""
+    from tasks import blank_sentences
+
+    return blank_sentences.of_task(name, module, split, count)
+
+
 def seqio_evaluator(
     config: contract.DatasetConfig,
     evaluator_cls: Callable[..., Any] | None,

@@ -26,7 +26,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("tasks.diacritics", "tasks.pipeline", "tasks.python_docs"),
     ("tasks.seqio", "tasks.t5"),
     ("tasks.task_batches", "tasks.predictions"),
-    ("tasks.cached", "tasks.lint_tasks", "tasks.preview", "tasks.romanian_sentences"),
+    ("tasks.blank_sentences", "tasks.cached", "tasks.lint_tasks", "tasks.preview", "tasks.romanian_sentences"),
     ("tasks.diacritics_table", "tasks.diacritics_demo", "tasks.moods", "tasks.quickstart", "tasks.romanian"),
     ("limba.tasks_door",),
     # The engine.

@@ -19,14 +19,13 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from convert.hf.card_example import BLANK, Example
+from convert.hf.card_example import Example
 from limba.machine import import_errors, repository
 
 _SECONDS = 120
 # Documents in which a sentence is looked for.
 _MOST_DOCUMENTS = 200
-_WORDS = range(6, 26)
-_FEWEST_CHARACTERS, _MOST_CHARACTERS = 20, 200
+_MOST_CHARACTERS = 200
 # Where an example is a whole window of text, a short one is enough for a card.
 _MOST_INPUTS = 64
 # The modules that a gin file imports and that register no task of the user's, or need TensorFlow.
@@ -79,29 +78,6 @@ def modules(gin: str) -> list[str]:
     found = [name or f"{package}.{member}" for name, package, member in _IMPORT.findall(gin)]
     named = _TASK_MODULE.findall(gin)
     return [name for name in dict.fromkeys([*found, *named]) if name.partition(".")[0] not in _NO_TASKS]
-
-
-def sentence_with_blank(text: str) -> tuple[str, str] | None:
-    """The first sentence of a text that makes an example, with a blank for one of its words, and that word.
-
-    The word is the longest of those in the middle. Where a language has no spaces, it is two characters.
-    """
-    from tasks.diacritics import marks
-
-    for sentence in marks.sentences(text):
-        words = sentence.split(" ")
-        if len(sentence) > _MOST_CHARACTERS or "<extra_id_" in sentence or not sentence.isprintable():
-            continue
-        if len(words) in _WORDS:
-            middle = range(len(words) // 4, len(words) - max(1, len(words) // 4))
-            chosen = max(middle, key=lambda i: len(words[i]) if words[i].isalpha() else 0)
-            if words[chosen].isalpha():
-                return " ".join([*words[:chosen], BLANK, *words[chosen + 1 :]]), words[chosen]
-        elif len(words) < _WORDS.start and len(sentence) >= _FEWEST_CHARACTERS and not sentence.isascii():
-            for begin in range(len(sentence) // 2, len(sentence) - 2):
-                if (word := sentence[begin : begin + 2]).isalpha():
-                    return f"{sentence[:begin]}{BLANK}{sentence[begin + 2 :]}", word
-    return None
 
 
 # -------------------------------------------------- in the new process -----------------------------------------------
@@ -175,14 +151,14 @@ def _split(task: Any) -> str:
 
 
 def _blank(task: Any, step: Any) -> Example:
+    from tasks import blank_sentences
+
     mode = f"{step.mode} " if step.mode else ""
     for document in _documents(task):
-        if (found := sentence_with_blank(_text(document[step.text_column]))) is not None:
+        if (found := blank_sentences.with_blank(_text(document[step.text_column]))) is not None:
             return Example("blank", mode + found[0], found[1], split=_split(task))
-    raise ValueError(
-        f"no sentence of {_WORDS.start} to {_WORDS[-1]} words in the first {_MOST_DOCUMENTS} documents of split "
-        f"{_split(task)!r}"
-    )
+    lengths = f"{blank_sentences.WORDS.start} to {blank_sentences.WORDS[-1]} words"
+    raise ValueError(f"no sentence of {lengths} in the first {_MOST_DOCUMENTS} documents of split {_split(task)!r}")
 
 
 def _row(task: Any, step: Any) -> Example:

@@ -89,6 +89,16 @@ class Answerer:
         Raises:
           ValueError: for a line that is not text; a terminal passes bytes that are not UTF-8 on as such.
         """
+        return (self._answer(line, rows, scores) for line, rows, scores in self._decoded(lines, done))
+
+    def decodes(self, lines: Sequence[str]) -> Iterator[list[tuple[str, float]]]:
+        """All decodes of each line with their scores, the best first."""
+        for _, rows, scores in self._decoded(lines, 0):
+            texts = [decode_row(self._model.output_vocabulary, row) for row in rows]
+            yield sorted(zip(texts, scores.tolist(), strict=True), key=lambda pair: -pair[1])
+
+    def _decoded(self, lines: Sequence[str], done: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+        """Each line with its decodes `[num_decodes, length]` in increasing order of score, and their scores."""
         for number, line in enumerate(lines, 1):
             try:
                 line.encode()
@@ -108,7 +118,7 @@ class Answerer:
             rng = jax.random.fold_in(jax.random.PRNGKey(self._seed), start)
             tokens, aux = self._predict(self._params, self._batches(rows, length), rng)
             for line, row, scores in zip(lines[start : start + len(rows)], tokens, aux["scores"], strict=True):
-                yield self._answer(line, np.atleast_2d(row), np.atleast_1d(scores))
+                yield line, np.atleast_2d(row), np.atleast_1d(scores)
 
     @property
     def lines_at_once(self) -> int:

@@ -38,24 +38,6 @@ def write_corpus(folder, *texts, split="validation"):
     (folder / f"{split}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), "utf-8")
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        # The longest word of the middle, in the first sentence of 6 to 25 words.
-        ("Too short. The old cat sleeps under a tree.", (f"The old cat {BLANK} under a tree.", "sleeps")),
-        ("În grădină trandafirii înfloresc numai vara.", (f"În grădină {BLANK} înfloresc numai vara.", "trandafirii")),
-        # Another line is another sentence, and a number is no word.
-        ("1 2 3 4 5 6 7 8\nThere are 12 months in one year.", (f"There are 12 {BLANK} in one year.", "months")),
-        ("これは日本語の文章であり、空白がありません。", (f"これは日本語の文章であり、{BLANK}がありません。", "空白")),
-        ("Short text.", None),
-        ("a_b " * 30, None),
-        (f"The old cat {BLANK} under a tree.", None),
-    ],
-)
-def test_the_word_that_is_left_out(text, expected):
-    assert run_example.sentence_with_blank(text) == expected
-
-
 def test_a_sentence_of_the_validation_split(module, tmp_path):
     gin = module("one_corpus", CORPUS)
     write_corpus(tmp_path, "Nothing here.", "The old cat sleeps under a tree.")

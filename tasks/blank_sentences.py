@@ -1,0 +1,59 @@
+"""Sentences with one word left out: examples of what a model that fills blanks is asked."""
+
+import itertools
+from typing import Any
+
+from tasks.diacritics import marks
+from tasks.pretraining.denoising import Denoise
+from tasks.registry import get_subtasks, providers
+from tasks.sources.sharded import ShardedSource
+
+BLANK = "<extra_id_0>"
+# Of a sentence that makes an example.
+WORDS = range(6, 26)
+_FEWEST_CHARACTERS, _MOST_CHARACTERS = 20, 200
+
+
+def with_blank(text: str) -> tuple[str, str] | None:
+    """The first sentence of a text that makes an example, with a blank for one of its words, and that word.
+
+    The word is the longest of those in the middle. Where a language has no spaces, it is two characters.
+    """
+    for sentence in marks.sentences(text):
+        words = sentence.split(" ")
+        if len(sentence) > _MOST_CHARACTERS or "<extra_id_" in sentence or not sentence.isprintable():
+            continue
+        if len(words) in WORDS:
+            middle = range(len(words) // 4, len(words) - max(1, len(words) // 4))
+            chosen = max(middle, key=lambda i: len(words[i]) if words[i].isalpha() else 0)
+            if words[chosen].isalpha():
+                return " ".join([*words[:chosen], BLANK, *words[chosen + 1 :]]), words[chosen]
+        elif len(words) < WORDS.start and len(sentence) >= _FEWEST_CHARACTERS and not sentence.isascii():
+            for begin in range(len(sentence) // 2, len(sentence) - 2):
+                if (word := sentence[begin : begin + 2]).isalpha():
+                    return f"{sentence[:begin]}{BLANK}{sentence[begin + 2 :]}", word
+    return None
+
+
+def of_task(name: Any, module: str | None, split: str, count: int) -> list[tuple[str, str]]:
+    """The first sentences of a task's documents that make examples, one of each document, with their words.
+
+    Args:
+      name, module: of the task, and what registers it; see `DatasetConfig`.
+
+    Raises:
+      ValueError: if the task does not corrupt spans of documents that can be read, or has no such sentence.
+    """
+    for task in get_subtasks(providers.find_provider(name, module)):
+        step = next((step for step in task.preprocessors if isinstance(step, Denoise)), None)
+        if step is None or not isinstance(task.source, ShardedSource) or split not in task.splits:
+            continue
+        texts = (str(document[step.text_column] or "") for _, _, document in task.source.numbered_documents(split))
+        found = list(itertools.islice(filter(None, map(with_blank, texts)), count))
+        if found:
+            mode = f"{step.mode} " if step.mode else ""
+            return [(mode + sentence, word) for sentence, word in found]
+    raise ValueError(
+        f"{name!r} has no sentences of {WORDS.start} to {WORDS[-1]} words to leave a word out, in a split {split!r} of "
+        "documents whose spans are masked; give --input TEXT."
+    )

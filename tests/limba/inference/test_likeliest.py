@@ -1,0 +1,45 @@
+import math
+
+import pytest
+
+from limba.checkpoints import checkpointing
+from limba.inference import likeliest
+
+
+def test_probabilities_of_the_same_words_are_summed_up():
+    decodes = [
+        ("<extra_id_0> house <extra_id_1>", math.log(0.25)),
+        ("<extra_id_0> garden", math.log(0.2)),
+        ("<extra_id_0> house.", math.log(0.125)),
+        ("<extra_id_0> house <extra_id_1> is", math.log(0.125)),
+        ("<extra_id_1> nothing for the blank", math.log(0.1)),
+        ("", math.log(0.1)),
+    ]
+    found = likeliest.fills(decodes)
+    assert [word for word, _ in found] == ["house", "garden", "house."]
+    assert [share for _, share in found] == pytest.approx([0.375, 0.2, 0.125])
+
+
+class _Answerer:
+    def __init__(self, restore_checkpoint_cfg, num_decodes=None, decode_fn=None, max_decode_length=None):
+        assert num_decodes == 3
+
+    def decodes(self, lines):
+        assert lines == ["The old <extra_id_0> sleeps.", "A <extra_id_0> barks."]
+        yield [("<extra_id_0> cat", math.log(0.5)), ("<extra_id_0> dog", math.log(0.25))]
+        yield [("", 0.0)]
+
+
+def test_the_word_stands_beside_the_likeliest_ones(capsys):
+    likeliest.show_likeliest(
+        answerer_cls=_Answerer,
+        restore_checkpoint_cfg=checkpointing.RestoreCheckpointConfig(),
+        sentences=[("The old <extra_id_0> sleeps.", "dog"), ("A <extra_id_0> barks.", "dog")],
+        decoding=likeliest.Decoding(beams=3, alpha=0.0),
+    )
+    assert capsys.readouterr().out.splitlines() == [
+        "The old ___ sleeps.",
+        "  truth: dog; likeliest: cat 50.0%, dog 25.0%",
+        "A ___ barks.",
+        "  truth: dog; likeliest: nothing",
+    ]
