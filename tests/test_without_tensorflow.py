@@ -56,7 +56,8 @@ def test_no_command_imports_tensorflow(tmp_path):
     assert "remedy" in codes["lint"].stdout
     records = [json.loads(text) for text in imported.read_text(encoding="utf-8").splitlines()]
     assert len(records) >= len(commands)
-    assert {record["argv"][0] for record in records} >= set(commands)
+    # The process that reads an example for the model card has no arguments.
+    assert {record["argv"][0] for record in records if record["argv"]} >= set(commands)
     heavy = {tuple(record["argv"][:2]): record["heavy"] for record in records if record["heavy"]}
     assert not heavy
 
