@@ -1,6 +1,7 @@
 """Settings that must be in place before JAX, TensorFlow or transformers are imported: offline, CPU, eight devices."""
 
 import atexit
+import logging
 import os
 import pathlib
 import shutil
@@ -43,6 +44,14 @@ def gin_without_names_of_t5x():
     if gin := sys.modules.get("gin.config"):
         for name in [name for name, _ in gin._REGISTRY.items() if name.startswith("t5x.")]:
             gin._INVERSE_REGISTRY.pop(gin._REGISTRY.pop(name).wrapped, None)
+
+
+@pytest.fixture(autouse=True)
+def no_handler_of_a_command():
+    """A command's main sends messages to the standard error that it finds, here a file that is closed after the test."""
+    yield
+    for handler in [handler for handler in logging.root.handlers if type(handler) is logging.StreamHandler]:
+        logging.root.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,8 @@ UNREADABLE = (http_files.BrokenFileError, ValueError, TypeError, OSError, EOFErr
 def broken(shard: arrow_tables.Shard, row: int, error: Exception) -> http_files.BrokenFileError:
     """An error that names the shard, for one of `UNREADABLE`; of a file of text also the line."""
     if wrong := bad_lines.find(shard):
-        remedy = "Save it as UTF-8." if "UTF-8" in wrong else "Repair the line."
+        remedies = {"UTF-8": "Save it as UTF-8.", "fields": "Put texts that hold the delimiter into double quotes."}
+        remedy = next((remedy for word, remedy in remedies.items() if word in wrong), "Repair the line.")
         return http_files.BrokenFileError(f"Shard {shard.name} cannot be read from row {row} on: {wrong}. {remedy}")
     reason = " ".join(str(error).split())
     if not isinstance(error, http_files.BrokenFileError):

@@ -313,7 +313,10 @@ def main(argv: Sequence[str]) -> None:
     data_files, dataset, config, revision = map(options.pop, ("data_files", "dataset", "config", "revision"))
     source: corpora.ShardedSource
     if dataset:
-        source = corpora.HubSource(dataset, config, [options["text_column"]], revision=revision)
+        whole = {
+            options["split"]: options["split"]
+        }  # The documents that are held out for evaluations are read as well.
+        source = corpora.HubSource(dataset, config, [options["text_column"]], revision=revision, splits=whole)
     else:
         source = corpora.HuggingFaceSource({options["split"]: data_files}, [options["text_column"]])
     try:
