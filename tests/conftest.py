@@ -48,7 +48,7 @@ def gin_without_names_of_t5x():
 
 @pytest.fixture(autouse=True)
 def no_handler_of_a_command():
-    """A command's main sends messages to the standard error that it finds, here a file that is closed after the test."""
+    """A command sends messages to the standard error that it finds, here a file that is closed after the test."""
     yield
     for handler in [handler for handler in logging.root.handlers if type(handler) is logging.StreamHandler]:
         logging.root.removeHandler(handler)
