@@ -58,7 +58,8 @@ def main(argv: Sequence[str]) -> int:
         os.environ["HF_TOKEN"] = arguments.hub_token
     command_line.join_others(flags)
     out = local_path(arguments.output_dir)
-    gin_file = distributed.from_first("gin file", lambda: _prepare(arguments, out, flags))
+    here = jax.device_count()  # by all processes at once: their devices find each other
+    gin_file = distributed.from_first("gin file", lambda: _prepare(arguments, out, flags, here))
     if gin_file is None:
         return 0
     if not Path(gin_file).is_file():
@@ -92,10 +93,10 @@ def _flags() -> argparse.ArgumentParser:
     return parser
 
 
-def _prepare(arguments: RunArguments, out: Path, flags: argparse.Namespace) -> str | None:
+def _prepare(arguments: RunArguments, out: Path, flags: argparse.Namespace, here: int) -> str | None:
     """Checks everything, and writes the model to begin with and the gin file, which is returned.
 
-    None if there is nothing more to do: of `--dry_run` and `--write_gin`.
+    None if there is nothing more to do: of `--dry_run` and `--write_gin`. `here` is the number of devices.
     """
     if flags.num_devices is not None and (flags.num_devices < 1 or not flags.write_gin):
         raise ValueError(f"--num_devices is {flags.num_devices}; it is the number of a pod's devices, for --write_gin.")
@@ -106,7 +107,7 @@ def _prepare(arguments: RunArguments, out: Path, flags: argparse.Namespace) -> s
     model = starting_model.open_model(arguments.model_name_or_path, arguments.config_name, arguments.tokenizer_name)
     # A file for other machines names the folder as it was given: a relative one is found from where they run.
     named = Path(arguments.output_dir) if flags.write_gin else out
-    text = _compose(arguments, model, named, flags.num_devices or jax.device_count())
+    text = _compose(arguments, model, named, flags.num_devices or here)
     if flags.dry_run or not flags.write_gin:
         print(text)
     if flags.dry_run:

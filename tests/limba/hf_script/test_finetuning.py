@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+from pathlib import Path
 
 import gin
 import pytest
@@ -9,8 +11,11 @@ import pytest
 from limba.hf_script import command, outcome
 from limba.reports import results_table
 from tasks import registry
+from tests import compilation
 from tests.convert import vocabularies
+from tests.limba.workers.test_distributed import free_port
 
+ROOT = Path(__file__).parents[3]
 LABELS = ["long", "short"]
 
 
@@ -96,6 +101,46 @@ def test_it_learns_evaluates_and_answers(here, capsys):
     assert (here / "alone" / "generated_predictions.txt").read_text().splitlines() == answers
     assert not (here / "alone" / "run").exists() and not (here / "alone" / "model.safetensors").exists()
     assert [row["split"] for row in results_table.read(here / "alone" / "eval")] == ["validation"]
+
+
+@pytest.mark.slow
+def test_two_processes_are_one_run(here, forks, tmp_path):
+    """They share OUTPUT_DIR; the first one writes the gin file, the answers and the model."""
+    port = free_port()
+    started = []
+    keys = [
+        "--max_steps",
+        "2",
+        "--num_train_epochs",
+        "1",
+        "--output_dir",
+        str(tmp_path / "out"),
+        "--logging_steps",
+        "1",
+    ]
+    for index in range(2):
+        variables = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count=1 {compilation.FAST}",
+            "LIMBA_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
+            "LIMBA_PROCESS_COUNT": "2",
+            "LIMBA_PROCESS_INDEX": str(index),
+        }
+        with (tmp_path / f"{index}.log").open("wb") as log:
+            command = ["limba.hf_script.command", str(here / "run.json"), *keys]
+            started.append(forks.start(command, variables, log, log))
+    try:
+        codes = [process.wait(300) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    logs = [(tmp_path / f"{index}.log").read_text(errors="replace") for index in range(2)]
+    assert codes == [0, 0], [log[-3000:] for log in logs]
+    assert "BATCH_SIZE = 8  # 4 a device x 2 devices" in logs[0] and "BATCH_SIZE" not in logs[1]
+    assert json.loads((tmp_path / "out" / "all_results.json").read_text())["step"] == 2
+    assert len((tmp_path / "out" / "generated_predictions.txt").read_text().splitlines()) == 40
+    assert (tmp_path / "out" / "model.safetensors").is_file()
 
 
 def test_data_that_are_not_enough_are_refused_before_any_work(here, tmp_path):
