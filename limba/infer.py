@@ -250,7 +250,8 @@ def _show_likeliest(flags: argparse.Namespace, parser: argparse.ArgumentParser) 
         parser.error("--validation N asks N sentences of the task of --run_dir RUN; leave --input and files out.")
     decoding = decoding_flags.from_flags(flags)
     if decoding == decoding_flags.AS_BOUND:
-        decoding = decoding_flags.Decoding(beams=16, alpha=0.0, max_decode_length=16)
+        # A piece between two sentinels: of longer answers the probability is that of what comes behind, too.
+        decoding = decoding_flags.Decoding(beams=32, alpha=0.0, max_decode_length=3)
     checkpoint = run_configuration.newest_checkpoint(flags.run_dir)
     run_configuration.parse(flags, "gin/runs/infer_text.gin", [f"CHECKPOINT_PATH = {checkpoint!r}"])
     recorded = run_folder.load_run_info(storage.as_path(checkpoint))["task"]
