@@ -11,12 +11,10 @@ import importlib
 import itertools
 import json
 import os
-import pathlib
 import re
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from convert.hf.card_example import Example
@@ -110,18 +108,29 @@ def _find(request: Mapping[str, Any]) -> Example:
 
 
 def _register_by_gin(gin: str) -> None:
-    """Builds what the whole configuration binds as the task, as a training does; that imports JAX."""
-    import gin as gin_library
+    """Registers the task of a file of `limba run` from the plain values that are bound to its function.
 
-    from limba.gin_config import gin_files
+    Nothing of the configuration is evaluated: a checkpoint may come from a stranger, and gin calls what a file names.
+    """
+    from limba.reports import wandb_writer
+    from tasks.pretraining import masked_text
+    from tasks.supervised import script_task
+    from tasks.vocabularies import ByteVocabulary
 
-    with tempfile.TemporaryDirectory(prefix="limba-card-") as directory:
-        file = pathlib.Path(directory, "config.gin")
-        file.write_text(gin, "utf-8")
-        gin_files.parse_files([str(file)])
+    values = wandb_writer.gin_values(gin)
+    selector = str(values["MIXTURE_OR_TASK_NAME"]).removeprefix("@").removesuffix("()")
+    functions: dict[str, Callable[..., str]] = {
+        "masked_text.task": masked_text.task,
+        "script_task.task": script_task.task,
+    }
+    function = functions.get(".".join(selector.split(".")[-2:]))
+    if function is None:
+        raise ValueError(f"the task is made by {selector}, and no function that a run's configuration names is called")
     # The operative configuration has the function's arguments in the scope of the macro.
-    with gin_library.config_scope("MIXTURE_OR_TASK_NAME"):
-        gin_files.value_of("%MIXTURE_OR_TASK_NAME")
+    names = (selector, f"MIXTURE_OR_TASK_NAME/{selector}")
+    bound = {name.rpartition(".")[2]: value for name, value in values.items() if name.rpartition(".")[0] in names}
+    arguments = {name: value for name, value in bound.items() if not str(value).startswith(("@", "%"))}
+    function(**arguments | {"vocabulary": ByteVocabulary(100)})  # A text needs no vocabulary.
 
 
 def _import(name: str, folders: Mapping[str, str]) -> None:

@@ -117,8 +117,23 @@ MIXTURE_OR_TASK_NAME/masked_text.task.vocabulary = %VOCABULARY
 VOCABULARY/vocabularies.SentencePieceVocabulary.sentencepiece_model_file = '{spiece_model}'
 """
     assert run_example.of_run({"task": "corpus"}, gin).targets == "sleeps"
-    with pytest.raises(ValueError, match="not_there"):
-        run_example.of_run({"task": "corpus"}, gin.replace("masked_text.task.name", "masked_text.not_there.name"))
+
+
+@pytest.mark.parametrize("call", ["MIXTURE_OR_TASK_NAME = @os.mkdir()", "MIXTURE_OR_TASK_NAME = @masked_text.task()"])
+def test_a_strangers_configuration_calls_nothing(tmp_path, call):
+    """Gin would call what the file names, here as the task or for an argument of it."""
+    gin = f"""
+from __gin__ import dynamic_registration
+import os
+from tasks.pretraining import masked_text
+{call}
+masked_text.task.name = @os.mkdir()
+masked_text.task.files = @os.mkdir()
+os.mkdir.path = '{tmp_path}/called'
+"""
+    with pytest.raises(ValueError, match=r"made by os\.mkdir|missing .*'name'"):
+        run_example.of_run({"task": "corpus"}, gin)
+    assert not (tmp_path / "called").exists()
 
 
 @pytest.mark.parametrize(
