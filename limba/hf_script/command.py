@@ -134,33 +134,28 @@ def _prepare(arguments: RunArguments, out: Path, flags: argparse.Namespace, here
 
 def _evaluate(out: Path, gin_file: str, arguments: RunArguments, overrides: Sequence[str]) -> None:
     """Evaluates the model as it is, without a training."""
-    gin.clear_config()
-    rows = arguments.per_device_eval_batch_size * jax.device_count()
-    evaluation.main(
-        [
-            *(f"--gin_file={file}" for file in (gin_file, "gin/runs/eval_run.gin")),
-            f"--gin.CHECKPOINT_PATH={str(out / 'initial')!r}",
-            f"--gin.EVAL_OUTPUT_DIR={str(out / 'eval')!r}",
-            f"--gin.eval/data.DatasetConfig.batch_size={rows}",
-            *overrides,
-        ]
-    )
+    values: dict[str, Any] = {"CHECKPOINT_PATH": str(out / "initial"), "EVAL_OUTPUT_DIR": str(out / "eval")}
+    values["eval/data.DatasetConfig.batch_size"] = _eval_rows(arguments)
+    evaluation.main(_with_bindings(gin_file, "gin/runs/eval_run.gin", values, overrides))
 
 
 def _predict(out: Path, gin_file: str, arguments: RunArguments, overrides: Sequence[str]) -> None:
     """Answers the test split, by the trained model if there is one."""
+    checkpoint = out / ("run" if arguments.do_train else "initial")
+    values: dict[str, Any] = {"CHECKPOINT_PATH": str(checkpoint), "INFER_OUTPUT_DIR": str(out / "predictions")}
+    values |= {"infer/data.DatasetConfig.split": "test", "infer/data.DatasetConfig.batch_size": _eval_rows(arguments)}
+    infer.main(_with_bindings(gin_file, "gin/runs/infer.gin", values, overrides))
+
+
+def _eval_rows(arguments: RunArguments) -> int:
+    return arguments.per_device_eval_batch_size * jax.device_count()
+
+
+def _with_bindings(gin_file: str, more: str, values: dict[str, Any], overrides: Sequence[str]) -> list[str]:
+    """The arguments of a command that follows in this process: gin forgets those of the one before."""
     gin.clear_config()
-    rows = arguments.per_device_eval_batch_size * jax.device_count()
-    infer.main(
-        [
-            *(f"--gin_file={file}" for file in (gin_file, "gin/runs/infer.gin")),
-            f"--gin.CHECKPOINT_PATH={str(out / ('run' if arguments.do_train else 'initial'))!r}",
-            f"--gin.INFER_OUTPUT_DIR={str(out / 'predictions')!r}",
-            "--gin.infer/data.DatasetConfig.split='test'",
-            f"--gin.infer/data.DatasetConfig.batch_size={rows}",
-            *overrides,
-        ]
-    )
+    bindings = [f"--gin.{name}={value!r}" for name, value in values.items()]
+    return [f"--gin_file={gin_file}", f"--gin_file={more}", *bindings, *overrides]
 
 
 def _finish(out: Path, arguments: RunArguments, results: dict[str, Any]) -> None:
