@@ -51,7 +51,8 @@ Options, also as variables of the environment or of pod.env. The command line wi
   --dir DIR            POD_DIR          the repository on the workers, relative to the home directory (limba)
   --bucket gs://…      POD_BUCKET       for check: where the run will write (MODEL_DIR of the arguments or environment)
   --worker-env FILE    POD_WORKER_ENV   NAME=VALUE lines for the workers, such as HF_TOKEN=… or RO_CORPUS=…; setup copies it
-  --config FILE        POD_CONFIG       the file with these variables (pod.env, if it exists)
+  --config FILE        POD_CONFIG       the file with these variables (pod.env, if it exists). Values are literal; quotes
+                                        around one are taken off.
   --dry-run            DRY_RUN=1        print the commands, one a line, to paste into a shell; run none
 
 Exit codes: 0 done, 1 a worker or gcloud failed (it is named), 2 trying again does not help: wrong usage, gcloud is not
@@ -67,14 +68,12 @@ fail() {
 
 # ------------------------------------------------------- options -------------------------------------------------------
 
+# shellcheck source=launch/variables.sh
+source "$REPOSITORY/launch/variables.sh"
+
 read_config() {
-  local line name
-  while read -r line || [[ -n $line ]]; do
-    [[ -n $line && $line != \#* ]] || continue
-    name=${line%%=*}
-    [[ $line == *=* && $name =~ ^POD_[A-Z_]+$ ]] || fail "$1 has the line '$line'; lines are POD_NAME=value."
-    [[ -n ${!name+set} ]] || printf -v "$name" '%s' "${line#*=}"
-  done <"$1"
+  local names='NAME|ZONE|PROJECT|TYPE|VERSION|SUBNETWORK|SPOT|QUEUED|SLICES|HOSTS|COORDINATOR|DIR|BUCKET|WORKER_ENV|POLL_SECONDS'
+  read_variables "$1" "POD_${names//|/|POD_}" keep
 }
 
 verb='' plain=''
@@ -131,6 +130,8 @@ fi
 POD_NAME=${POD_NAME:-limba} POD_TYPE=${POD_TYPE:-v4-8} POD_DIR=${POD_DIR:-limba} POD_HOSTS=${POD_HOSTS:-}
 POD_COORDINATOR=${POD_COORDINATOR:-} POD_POLL_SECONDS=${POD_POLL_SECONDS:-20} DRY_RUN=${DRY_RUN:-}
 POD_SLICES=${POD_SLICES:-1}
+[[ $POD_TYPE =~ ^[a-z][a-z0-9]*-[1-9][0-9]{0,4}$ ]] ||
+  fail "--type (POD_TYPE) is '$POD_TYPE'; an accelerator type ends with a dash and a number, such as v4-32 or v5litepod-16."
 [[ $POD_SLICES =~ ^0*[1-9][0-9]{0,2}$ ]] || fail "--slices (POD_SLICES) is '$POD_SLICES'; give a whole number from 1."
 nodes=("$POD_NAME")
 if ((10#$POD_SLICES > 1)); then
@@ -212,12 +213,15 @@ git -c advice.detachedHead=false checkout --quiet --detach $2 && git log -1 --fo
 }
 
 setup() {
+  if [[ -n ${POD_WORKER_ENV:-} ]]; then
+    [[ -f $POD_WORKER_ENV ]] || fail "--worker-env $POD_WORKER_ENV is not there."
+    (read_variables "$POD_WORKER_ENV" "$ANY_NAME" '') || exit # In a subshell: here the variables are not set.
+  fi
   # One worker alone first: the first connection makes ssh keys, which must not happen several times at once.
   quietly 0 on_worker true
   each quietly on_worker 'command -v git >/dev/null || { sudo -n apt-get update -q && sudo -n apt-get install -q -y git; }'
   deploy "${1:-}"
   if [[ -n ${POD_WORKER_ENV:-} ]]; then
-    [[ -f $POD_WORKER_ENV ]] || fail "--worker-env $POD_WORKER_ENV is not there."
     each quietly send_secrets "$POD_WORKER_ENV"
   fi
   each quietly in_repository 'bash launch/worker.sh --setup'

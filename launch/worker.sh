@@ -33,7 +33,7 @@ Its place among several workers, from the first that applies:
   TPU          the machine's metadata
   otherwise one worker uses all devices of the machine
 
-Environment variables (also in the file .limba-env, as NAME=VALUE):
+Environment variables (also in the file .limba-env, as NAME=VALUE; values are literal, quotes around one are taken off):
   PYTHON             the Python to build on       ($PYTHON)
   VENV               the environment              ($VENV)
   LOCK               exact versions to install; seqio: with TensorFlow, for SeqIO tasks of your own; none: VENV as it is
@@ -55,10 +55,11 @@ whole_number() {
   echo $((10#$2))
 }
 
+# shellcheck source=launch/variables.sh
+source "$REPOSITORY/launch/variables.sh"
 if [[ -f $REPOSITORY/.limba-env ]]; then
   set -a
-  # shellcheck source=/dev/null
-  source "$REPOSITORY/.limba-env"
+  read_variables "$REPOSITORY/.limba-env" "$ANY_NAME" ''
   set +a
 fi
 # shellcheck source=launch/environment.sh
@@ -89,14 +90,17 @@ find_place() {
       "of many this worker is; they are '${LIMBA_COORDINATOR_ADDRESS:-}', '${LIMBA_PROCESS_COUNT:-}' and" \
       "'${LIMBA_PROCESS_INDEX:-}'. Give all three, or none."
     index=$LIMBA_PROCESS_INDEX count=$LIMBA_PROCESS_COUNT
-    if ! [[ $index =~ ^[0-9]+$ && $count =~ ^[0-9]+$ && $index -lt $count ]]; then
+    if ! [[ $index =~ ^[0-9]+$ && $count =~ ^[0-9]+$ && 10#$index -lt 10#$count ]]; then
       fail "LIMBA_PROCESS_INDEX is $index and LIMBA_PROCESS_COUNT $count; the index is a number from 0 to the count less one."
     fi
     export LIMBA_COORDINATOR_ADDRESS LIMBA_PROCESS_COUNT LIMBA_PROCESS_INDEX
     join=(--multiprocess_gpu "--coordinator_address=$LIMBA_COORDINATOR_ADDRESS" "--process_count=$count"
       "--process_index=$index")
   elif [[ -n ${SLURM_STEP_NODELIST:-} ]]; then
-    index=$SLURM_PROCID count=$SLURM_NTASKS
+    index=${SLURM_PROCID:-} count=${SLURM_NTASKS:-}
+    [[ $index =~ ^[0-9]+$ && $count =~ ^[0-9]+$ && 10#$index -lt 10#$count ]] || fail "SLURM_STEP_NODELIST is set, and SLURM_PROCID" \
+      "is '$index' and SLURM_NTASKS '$count': this is a part of a SLURM step's environment. Start by srun, or unset" \
+      "SLURM_STEP_NODELIST for one worker alone."
   elif [[ $kind == tpu ]] && endpoints=$(tpu_attribute worker-network-endpoints); then
     endpoints=${endpoints//[^,]/}
     index=$(tpu_attribute agent-worker-number) count=$((${#endpoints} + 1))

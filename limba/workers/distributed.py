@@ -125,7 +125,13 @@ def find_cluster(
 
 def _is_in_cluster(environ: Mapping[str, str]) -> bool:
     """Whether JAX can detect the other processes: in a SLURM step with several tasks, or on a TPU VM."""
-    if "SLURM_STEP_NODELIST" in environ and int(environ.get("SLURM_NTASKS", "1")) > 1:
+    if "SLURM_STEP_NODELIST" in environ and (count := environ.get("SLURM_NTASKS", "1")) != "1":
+        index = environ.get("SLURM_PROCID", "")
+        if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+            raise ValueError(
+                f"SLURM_STEP_NODELIST is set, and SLURM_PROCID is {index!r} and SLURM_NTASKS {count!r}: this is a part "
+                "of a SLURM step's environment. Start by srun, or unset SLURM_STEP_NODELIST for one worker alone."
+            )
         return True
     import jax  # noqa: F401
 

@@ -3,11 +3,12 @@
 Like `limba train`, processes begin when all have come (unless FAKE_ALONE is set).
 
 FAKE_RUN    a folder: `checkpoint`, the step that was saved; `starts`, a line for each process: index, how often it had
-            begun before, first step
+            begun before, first step; `environment`, the variables of the last one, as JSON
 FAKE_ENDS   "INDEX:STEP:CODE …": that process ends so at that step, once; 137 is a kill. The others end too,
             with 75 after a stop and else with 69.
 """
 
+import json
 import os
 import signal
 import sys
@@ -54,6 +55,7 @@ ended = run / f"ended-{attempt}"
 first = int(checkpoint.read_text()) if checkpoint.exists() else 0
 with starts.open("a") as file:
     file.write(f"{index} {attempt} {first}\n")
+replace(run / "environment", json.dumps(dict(os.environ)))
 count = int(os.environ.get("LIMBA_PROCESS_COUNT") or os.environ.get("SLURM_NTASKS", "1"))
 waited = time.monotonic() + 30
 while len({x.split()[0] for x in starts.read_text().splitlines() if x.split()[1] == attempt}) < count:

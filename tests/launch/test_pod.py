@@ -252,11 +252,13 @@ def test_dry_run_prints_and_runs_nothing(pod, place):
 def test_a_dry_run_of_every_verb_can_be_pasted(pod, place, tmp_path):
     """One command a line, with the option before the verb; the lines do what the verb does."""
     env = {"TMPDIR": str(tmp_path)}
+    worker_env = tmp_path / "worker.env"
+    worker_env.write_text("HF_TOKEN=abc\n")
     verbs = {"create": 1, "setup": 17, "deploy": 6, "run": 2, "status": 2, "logs": 2, "attach": 2, "stop": 2}
     verbs |= {"kill": 2, "exec": 2, "ssh": 1, "state": 1, "delete": 1, "check": 5}
     assert set(verbs) == set(re.findall(r"^  ([a-z]+) ", pod("--help").stdout.partition("In order")[0], re.M))
     for verb, lines in verbs.items():
-        flags = {"setup": ("--worker-env", "README.md"), "check": ("--bucket", "gs://b/run")}.get(verb, ())
+        flags = {"setup": ("--worker-env", str(worker_env)), "check": ("--bucket", "gs://b/run")}.get(verb, ())
         result = pod("--dry-run", *TYPE, *flags, verb, *{"run": ["q"], "exec": ["df -h"]}.get(verb, []), **env)
         assert result.returncode == 0 and result.calls == "", verb
         assert len(result.stdout.splitlines()) == lines, result.stdout
@@ -264,7 +266,7 @@ def test_a_dry_run_of_every_verb_can_be_pasted(pod, place, tmp_path):
             line.startswith(("gcloud compute tpus tpu-vm ", "gcloud storage ", "git -C "))
             for line in result.stdout.splitlines()
         )
-    assert not list(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == [worker_env]
 
     pod("create", *TYPE, "--name", "pasted")
     printed = pod("deploy", *TYPE, "--name", "pasted", "--dry-run", "HEAD", **env).stdout
@@ -305,7 +307,38 @@ def test_configuration_by_file_environment_and_flag(pod, place, tmp_path):
     assert result.stdout == "gcloud compute tpus tpu-vm delete flag --zone=environment-z --quiet\n"
     config.write_text("PATH=/nowhere\n")
     refused = pod("state", *flags)
-    assert refused.returncode == 2 and "has the line 'PATH=/nowhere'; lines are POD_NAME=value" in refused.stderr
+    assert refused.returncode == 2 and "line 1 sets PATH, which is no name of this file" in refused.stderr
+    # As an editor of Windows writes it.
+    config.write_bytes(b"\xef\xbb\xbfPOD_ZONE=\"z\"\r\n\r\n# ours\r\nPOD_PROJECT='p'\r\n POD_NAME=windows")
+    result = pod("delete", "--dry-run", "--config", str(config))
+    assert result.stdout == "gcloud compute tpus tpu-vm delete windows --zone=z --project=p --quiet\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("POD_TIPE=v4-8", "sets POD_TIPE, which is no name of this file. Its names match POD_NAME, POD_ZONE"),
+        ('POD_NAME="ro', "line 2: the value of POD_NAME has a quote that is not closed"),
+        ("POD_NAME=ro # mine", "or a comment behind it"),
+        ("POD_NAME = ro", "line 2 is not NAME=VALUE. There is no space around ="),
+        ("POD_DIR=~/limba", "values are literal. Write out what it stands for"),
+        ("POD_ZONE=b", "line 2 sets POD_ZONE for the second time"),
+    ],
+)
+def test_a_line_that_can_be_misread_is_refused(pod, tmp_path, line, words):
+    config = tmp_path / "pod.env"
+    config.write_text(f"POD_ZONE=a\n{line}\n")
+    refused = pod("state", "--config", str(config))
+    assert refused.returncode == 2 and words in refused.stderr and refused.calls == ""
+
+
+def test_a_file_for_the_workers_is_read_here_first_and_never_shown(pod, tmp_path):
+    secrets = tmp_path / "worker.env"
+    for content in ("HF_TOKEN=hf_planted`x\n", "hf_planted\n", "export HF_TOKEN=hf_planted\n", "UID=hf_planted\n"):
+        secrets.write_text(content)
+        refused = pod("setup", "--hosts", "alpha", "--worker-env", str(secrets))
+        assert refused.returncode == 2 and refused.calls == ""
+        assert "worker.env, line 1" in refused.stderr and "hf_planted" not in refused.stdout + refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -315,6 +348,11 @@ def test_configuration_by_file_environment_and_flag(pod, place, tmp_path):
         (("run", "--gin.X=1"), "--gin.X=1 is no option of pod.sh"),
         (("create", "--type"), "--type lacks its value"),
         (("create", "--dry-run", "--type", "v9-8"), "v9-8 is no accelerator type that is known here"),
+        (
+            ("run", "--dry-run", "--type", "v4-abc", "quickstart"),
+            "--type (POD_TYPE) is 'v4-abc'; an accelerator type ends",
+        ),
+        (("state", "--type", "v4-0"), "--type (POD_TYPE) is 'v4-0'"),
         (("run", "--dry-run"), "run what?"),
         (("create", "--slices", "two"), "--slices (POD_SLICES) is 'two'; give a whole number from 1"),
         (("create", "--slices", "0"), "--slices (POD_SLICES) is '0'"),

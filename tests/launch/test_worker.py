@@ -1,6 +1,7 @@
 """One worker: its place among many, its log, its end."""
 
 import importlib.metadata
+import json
 import re
 import shutil
 import signal
@@ -109,6 +110,11 @@ def test_a_process_that_does_not_stop_is_named(env):
             {"LIMBA_COORDINATOR_ADDRESS": "h:1", "LIMBA_PROCESS_COUNT": "2", "LIMBA_PROCESS_INDEX": "2"},
             "LIMBA_PROCESS_INDEX is 2 and LIMBA_PROCESS_COUNT 2",
         ),
+        ({"SLURM_STEP_NODELIST": "n[1-2]"}, "SLURM_PROCID is '' and SLURM_NTASKS '': this is a part of a SLURM step's"),
+        (
+            {"SLURM_STEP_NODELIST": "n1", "SLURM_PROCID": "x1", "SLURM_NTASKS": "2"},
+            "SLURM_PROCID is 'x1' and SLURM_NTASKS '2'",
+        ),
         ({"LIMBA_ACCELERATOR": "npu"}, "LIMBA_ACCELERATOR is npu"),
         ({"VENV": "/nowhere"}, "there is none at /nowhere"),
     ],
@@ -163,11 +169,21 @@ def test_tpu_place(env, tmp_path, metadata, place):
     assert f"== worker {place} on " in _command(tmp_path, int(place.split()[0]))
 
 
-def test_variables_for_the_worker_come_from_a_file(env, repository):
-    (repository / ".limba-env").write_text("FAKE_ENDS=0:4:9\n")
+def test_variables_for_the_worker_come_from_a_file(env, repository, tmp_path):
+    """They are literal: the file is no script."""
+    file = repository / ".limba-env"
+    token = 'hf_$HOME "x" $(touch planted)'
+    file.write_bytes(f"FAKE_ENDS=0:4:9\r\nHF_TOKEN='{token}'\r\nNOTE=two words; $x\n".encode())
     result = launching.call("worker.sh", "quickstart", env=env, repository=repository)
-    (repository / ".limba-env").unlink()
+    file.unlink()
     assert result.returncode == 9
+    seen = json.loads((tmp_path / "run/environment").read_text())
+    assert seen["HF_TOKEN"] == token and seen["NOTE"] == "two words; $x"
+    file.write_text("NOTE=x\nHF_TOKEN=`planted`\n")
+    refused = launching.call("worker.sh", "quickstart", env=env, repository=repository)
+    file.unlink()
+    assert refused.returncode == 2 and ".limba-env, line 2: the value of HF_TOKEN has" in refused.stderr
+    assert "planted" not in refused.stderr + refused.stdout and not (repository / "planted").exists()
 
 
 def test_a_python_that_fits_is_provided(env, tmp_path):

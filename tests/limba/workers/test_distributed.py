@@ -29,6 +29,12 @@ def test_alone():
     )
 
 
+@pytest.mark.parametrize("wrong", [{"SLURM_PROCID": ""}, {"SLURM_NTASKS": "many"}, {"SLURM_PROCID": "4"}])
+def test_a_part_of_a_slurm_step_is_refused(wrong):
+    with pytest.raises(ValueError, match="a part of a SLURM step's environment. Start by srun, or unset"):
+        distributed.find_cluster({}, environ=ALONE | SLURM | wrong)
+
+
 def test_flags_come_before_variables_and_variables_before_slurm(monkeypatch):
     flags = {"coordinator_address": "h:1", "process_count": 2, "process_index": 1}
     assert distributed.find_cluster(flags, required=True, environ=LIMBA) == ClusterSettings("h:1", 2, 1)
