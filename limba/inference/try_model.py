@@ -4,7 +4,8 @@
     limba try runs/mine --web
 
 Type a text: `___` is a blank (so is T5's <extra_id_0>) and gets filled; a text without blanks is answered. The page
-listens on this machine only, unless --host says otherwise; it needs `pip install 'limba[web]'`.
+listens on this machine only, unless --host says otherwise, and answers browsers only if they ask for a host of
+--allowed_hosts, for --host, or for this machine. It needs `pip install 'limba[web]'`.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from typing import Any
 from limba.checkpoints import checkpointing, run_configuration
 from limba.checkpoints.parameters import checkpoint_step
 from limba.gin_config import command_line, gin_files
-from limba.inference import answering, decoding_flags
+from limba.inference import answering, decoding_flags, web_guard
 from limba.inference.answering import Answerer
 from limba.inference.decoding_flags import AS_BOUND, Decoding
 from limba.machine import native_logs
@@ -130,6 +131,9 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--web", action="store_true", help="a page in the browser, in place of the terminal")
     parser.add_argument("--host", default="127.0.0.1", help="where the page listens (this machine only)")
+    parser.add_argument(
+        "--allowed_hosts", default="", metavar="A,B", help="names by which browsers may ask for the page"
+    )
     parser.add_argument("--port", type=int, default=7860, help="of the page (7860)")
     decoding_flags.add_flags(parser)
     flags = command_line.parse_flags(parser, argv)
@@ -162,14 +166,48 @@ def _check_address(host: str, port: int) -> None:
         ) from error
 
 
+def guard_page(page: Any, hosts: Sequence[str] = ()) -> web_guard.Guard:
+    """A page as an ASGI application that answers only what the page itself asks.
+
+    Args:
+      page: Gradio's Blocks.
+      hosts: names under which the page may be asked for, besides those of the loopback.
+    """
+    import fastapi
+    import gradio
+
+    app = gradio.mount_gradio_app(fastapi.FastAPI(openapi_url=None), page, "/", show_error=False, ssr_mode=False)
+    # What the page's script sends, and the endpoint for scripts. `file` and `proxy` read files and other sites.
+    posts = [f"/gradio_api/{name}" for name in ("queue/join", "call/ask", "cancel", "reset")]
+    closed = [
+        f"{api}/{name}" for api in ("", "/gradio_api") for name in ("file", "proxy", "upload", "stream", "monitor")
+    ]
+    return web_guard.Guard(app, hosts, posts, closed)
+
+
 def _web_server(flags: argparse.Namespace, name: str) -> Callable[[Callable[[str, str], str], str], None]:
     def serve(ask: Callable[[str, str], str], prefix: str) -> None:
-        page = make_page(ask, prefix, name)
-        page.launch(server_name=flags.host, server_port=flags.port, share=False, quiet=True, prevent_thread_lock=True)
-        print(f"{name} answers at {page.local_url} ; Ctrl-C ends.", flush=True)
-        page.block_thread()
+        import uvicorn
+
+        hosts = _allowed_hosts(flags.host, flags.allowed_hosts)
+        app = guard_page(make_page(ask, prefix, name), hosts)
+        shown = f"[{flags.host}]" if ":" in flags.host else flags.host
+        print(f"{name} answers at http://{shown}:{flags.port}/ ; Ctrl-C ends.", flush=True)
+        if not hosts:
+            print(
+                "Browsers of other machines are refused: give the name by which they ask as --allowed_hosts.",
+                flush=True,
+            )
+        with contextlib.suppress(KeyboardInterrupt):
+            uvicorn.run(app, host=flags.host, port=flags.port, log_level="warning")
 
     return serve
+
+
+def _allowed_hosts(host: str, others: str) -> list[str]:
+    """The name at which the page listens, unless that is every address of the machine, and those of --allowed_hosts."""
+    listens = [] if host in ("", "0.0.0.0", "::") else [host]
+    return listens + [name for name in (name.strip() for name in others.split(",")) if name]
 
 
 if __name__ == "__main__":

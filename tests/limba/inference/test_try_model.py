@@ -5,6 +5,7 @@ import re
 import shutil
 import socket
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -96,25 +97,80 @@ def test_a_page_that_cannot_listen_is_refused_before_anything_is_loaded():
                 try_model.main(["/absent", "--web", *flags])
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def page_url():
+    import uvicorn
+
     page = try_model.make_page(lambda text, prefix: try_model.reply(_Upper(), text, prefix), "p: ", "mine")
-    _, url, _ = page.launch(server_name="127.0.0.1", share=False, quiet=True, prevent_thread_lock=True)
-    yield url
-    page.close()
+    app = try_model.guard_page(page, try_model._allowed_hosts("0.0.0.0", "box.lan, other.lan"))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+        thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        server.should_exit = True
+        thread.join(20)
+    assert not thread.is_alive()
+
+
+def _request(url, body=None, method=None, **headers):
+    """The status, the headers and the text of what the page answers."""
+    sent = {"Content-Type": "application/json"} | {name.replace("_", "-"): value for name, value in headers.items()}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, body, sent, method=method), timeout=30) as reply:
+            return reply.status, reply.headers, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers, error.read().decode()
 
 
 def test_the_page_answers_on_this_machine_only(page_url):
-    assert page_url.startswith("http://127.0.0.1:")
     body = json.dumps({"data": ["one\nso ___", "p: "]}).encode()
-    request = urllib.request.Request(f"{page_url}gradio_api/call/ask", body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as reply:
-        event = json.load(reply)["event_id"]
-    with urllib.request.urlopen(f"{page_url}gradio_api/call/ask/{event}", timeout=30) as reply:
-        said = reply.read().decode()
+    status, _, reply = _request(f"{page_url}gradio_api/call/ask", body, Origin=page_url.rstrip("/"))
+    assert status == 200, reply
+    said = _request(f"{page_url}gradio_api/call/ask/{json.loads(reply)['event_id']}")[2]
     assert said == f"event: complete\ndata: {json.dumps(['P: ONE' + chr(10) + 'so so'])}\n\n"
-    with urllib.request.urlopen(page_url, timeout=30) as reply:
-        assert "Limba: mine" in reply.read().decode()
+    assert "Limba: mine" in _request(page_url)[2]
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "0.0.0.0", "box.lan@evil.example", "[::1", ""]
+)
+def test_another_host_s_name_is_refused(page_url, host):
+    """DNS rebinding: a foreign site's name has this machine's address."""
+    for path in ("", "config", "gradio_api/info"):
+        status, _, text = _request(page_url + path, Host=f"{host}:80")
+        assert status == 403 and "is not this page's; start it with --allowed_hosts" in text
+
+
+def test_hosts_that_are_allowed(page_url):
+    port = page_url.rsplit(":", 1)[1].strip("/")
+    for host in (f"box.lan:{port}", f"OTHER.lan:{port}", f"localhost:{port}", f"[::1]:{port}", "127.8.8.8"):
+        assert _request(page_url, Host=host)[0] == 200
+    assert try_model._allowed_hosts("192.168.0.7", "") == ["192.168.0.7"]
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost:3000", "http://127.0.0.1"])
+def test_another_site_is_refused_and_gets_no_leave(page_url, origin):
+    body = json.dumps({"data": ["one", ""]}).encode()
+    preflight = {"Access_Control_Request_Method": "POST", "method": "OPTIONS"}
+    for more in ({"body": body}, {}, preflight):
+        status, headers, text = _request(f"{page_url}gradio_api/call/ask", Origin=origin, **more)
+        assert status == 403 and "The page answers no other site" in text
+        assert not [name for name in headers if name.lower().startswith("access-control")]
+
+
+def test_nothing_is_uploaded_or_read(page_url, tmp_path):
+    form = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\nhello\r\n--x--\r\n'
+    kind = "multipart/form-data; boundary=x"
+    for path in ("upload", "gradio_api/upload", "gradio_api/run/ask", "gradio_api/component_server"):
+        status, _, text = _request(page_url + path, form, Content_Type=kind)
+        assert status == 403 and "The page takes no POST at" in text
+    assert _request(f"{page_url}gradio_api/call/ask", form, method="PUT")[0] == 403
+    for path in (f"gradio_api/file={__file__}", "gradio_api/proxy=http://127.0.0.1/", "gradio_api/stream/x"):
+        status, _, text = _request(page_url + path)
+        assert status == 403 and "The page serves nothing at" in text
+    body = json.dumps({"data": ["x" * (3 << 20), ""]}).encode()
+    assert _request(f"{page_url}gradio_api/call/ask", body)[0] == 400  # no text is that long
 
 
 @pytest.fixture

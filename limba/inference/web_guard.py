@@ -1,0 +1,98 @@
+"""What a page of Limba's accepts from a browser, whatever library draws it: an ASGI middleware around the application.
+
+A browser sends requests to this machine for any site that is open in it. By DNS rebinding a foreign site's name becomes
+this machine's address; then only the `Host` header tells the site from ours. So a request is answered only if its host
+is one of the page's own, and if its `Origin`, where it has one, is the page itself.
+"""
+
+import ipaddress
+import urllib.parse
+from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
+from typing import Any
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+# Of a request: a text for the model, never a file.
+_MOST_BYTES = 1 << 20
+
+
+class Guard:
+    """Answers 403 to what the page has no use for, and passes the rest on.
+
+    Args:
+      app: the application.
+      hosts: names under which the page may be asked for, besides those of the loopback.
+      posts: paths that take a POST. No other method that sends something is accepted, so nothing can be uploaded.
+      closed: beginnings of paths that are not answered, such as those of an application's files.
+    """
+
+    def __init__(self, app: App, hosts: Iterable[str], posts: Collection[str], closed: Iterable[str] = ()):
+        self._app = app
+        self._hosts = {host.strip("[]").lower() for host in hosts}
+        self._posts = frozenset(posts)
+        self._closed = tuple(closed)
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif (problem := self._problem(scope)) is None:
+            await self._app(scope, _limited(receive), send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008, "reason": problem})
+        else:
+            content = f"{problem}\n".encode()
+            headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(content))]
+            await send({"type": "http.response.start", "status": 403, "headers": headers})
+            await send({"type": "http.response.body", "body": content})
+
+    def _problem(self, scope: Message) -> str | None:
+        """Why a request is refused; None if it is not."""
+        values: dict[str, list[str]] = {}
+        for name, value in scope["headers"]:
+            values.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        hosts, origins = values.get("host", []), values.get("origin", [])
+        if len(hosts) != 1 or not self._is_ours(hosts[0]):
+            return f"The host {', '.join(hosts)!r} is not this page's; start it with --allowed_hosts to allow more."
+        if any(urllib.parse.urlsplit(origin).netloc.lower() != hosts[0].lower() for origin in origins):
+            return f"The page answers no other site, and this request is from {', '.join(origins)!r}."
+        if scope["type"] == "websocket":
+            return None
+        method, path = scope["method"], scope["path"]
+        if method not in ("GET", "HEAD") and not (method == "POST" and path in self._posts):
+            return f"The page takes no {method} at {path!r}."
+        if path.startswith(self._closed):
+            return f"The page serves nothing at {path!r}."
+        return None
+
+    def _is_ours(self, host: str) -> bool:
+        try:
+            name = urllib.parse.urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        return name in self._hosts or is_loopback(name)
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a host's name or address is this machine's own."""
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _limited(receive: Receive) -> Receive:
+    """Ends a request whose body is longer than any question as if the browser had gone."""
+    received = 0
+
+    async def limited() -> Message:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        return message if received <= _MOST_BYTES else {"type": "http.disconnect"}
+
+    return limited
