@@ -147,8 +147,16 @@ class ReaderRows:
         return range(self.process_index * per_host, (self.process_index + 1) * per_host)
 
 
+class ReadingStoppedError(Exception):
+    """`stop_waiting` was called while a batch was awaited."""
+
+
 class BatchIterator(Protocol):
-    """An endless, resumable stream of this host's rows of the global batch."""
+    """An endless, resumable stream of this host's rows of the global batch.
+
+    It may also have a method `stop_waiting()`, which any thread may call: a `__next__` that waits then raises
+    `ReadingStoppedError`, and the position stays where it was. A batch that is there already is still returned.
+    """
 
     def __iter__(self) -> "BatchIterator": ...
 

@@ -4,7 +4,7 @@ import inspect
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,17 +129,21 @@ class InferenceEvaluator:
         converter = model.FEATURE_CONVERTER_CLS
         self._evaluator = _open_evaluator(config, inference_evaluator_cls, converter, log_dir)
         self.eval_tasks: Sequence[Any] = self._evaluator.eval_tasks
-        self._batch_size = config.batch_size
         self._infer_fns = {
             mode: batch_inference.make_infer_fn(getattr(model, method), config.batch_size, partitioner)
             for mode, method in batch_inference.MODES.items()
             if hasattr(model, method)
         }
 
-    def evaluate(self, params: PyTree, step: int) -> dict[str, dict[str, Any]]:
+    def evaluate(
+        self, params: PyTree, step: int, check: Callable[[], None] = lambda: None
+    ) -> dict[str, dict[str, Any]]:
         """Predicts and scores as the tasks' metrics need, logs the metrics and returns them.
 
         By task; empty on processes other than 0.
+
+        Args:
+          check: called before each batch; it may raise.
         """
         if not self.eval_tasks:
             return {}
@@ -147,7 +151,7 @@ class InferenceEvaluator:
 
         def model_fn(mode: str) -> task_metrics.ModelFn:
             def run(batches: Any) -> Any:
-                outputs, aux = batch_inference.split_aux(self._infer_fns[mode](params, batches, rng))
+                outputs, aux = batch_inference.split_aux(self._infer_fns[mode](params, _checked(batches, check), rng))
                 # Lists, because some metrics compare them with targets that are lists.
                 return jax.tree.map(lambda x: x.tolist(), outputs), jax.tree.map(lambda x: x.tolist(), aux)
 
@@ -159,6 +163,12 @@ class InferenceEvaluator:
     def close(self) -> None:
         """Returns when metrics and events are written."""
         self._evaluator.close()
+
+
+def _checked(batches: Iterable[Any], check: Callable[[], None]) -> Iterator[Any]:
+    for batch in batches:
+        check()
+        yield batch
 
 
 def _open_evaluator(

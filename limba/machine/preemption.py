@@ -1,11 +1,19 @@
 """Requests to stop a run: SIGTERM from a cluster, or Ctrl-C from a user."""
 
+import contextlib
+import os
 import signal
+import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Protocol
 
 # sysexits.h EX_TEMPFAIL: "try again later". A supervisor restarts the run.
 PREEMPTED_EXIT_CODE = 75
+# Seconds that a loop has to notice a signal before it is taken for blocked. Spot machines give 30 s in all.
+_GRACE_SECONDS = 5.0
+# The byte that ends the listening thread; no signal has this number.
+_END = b"\0"
 
 
 class Agreement(Protocol):
@@ -19,13 +27,34 @@ class Agreement(Protocol):
 class StopRequest:
     """A context in which SIGTERM and the first Ctrl-C request a stop; a second Ctrl-C interrupts at once.
 
-    Without an `agreement` of workers the process runs alone.
+    Python runs signal handlers only between two operations of the main thread, which may wait for minutes in a
+    compiler or in another library. So a thread hears the signals too.
+
+    Args:
+      agreement: of the workers of a run; without it the process runs alone.
+      interrupt: called once by the thread, right after a signal; it ends the waits that can be ended.
+      rescue: called by the thread after `grace_seconds`, and then each second, while the context is open. If the loop
+        is blocked it saves what it can and ends the process.
     """
 
-    def __init__(self, agreement: Agreement | None = None) -> None:
-        self._requested = False
+    def __init__(
+        self,
+        agreement: Agreement | None = None,
+        interrupt: Callable[[], None] = lambda: None,
+        rescue: Callable[[], None] = lambda: None,
+        grace_seconds: float = _GRACE_SECONDS,
+    ) -> None:
+        self._requested = self._handled = False
         self._agreement = agreement
+        self._interrupt, self._rescue, self._grace = interrupt, rescue, grace_seconds
         self._previous: dict[int, object] = {}
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._listen, name="limba-stop", daemon=True)
+
+    @property
+    def is_requested(self) -> bool:
+        """Whether this process was asked; the workers of a run may not have agreed on the step yet."""
+        return self._requested
 
     def is_due(self, step: int) -> bool:
         """Whether the run ends after this step; all workers get the same answer."""
@@ -38,15 +67,45 @@ class StopRequest:
             self._agreement.request_stop(reason)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        if self._requested and signum == signal.SIGINT:
+        # Not `_requested`: the thread may have heard this very signal already.
+        if self._handled and signum == signal.SIGINT:
             raise KeyboardInterrupt
+        self._handled = True
+        self._ask(signum)
+
+    def _ask(self, signum: int) -> None:
         self.request(f"asked to stop ({signal.Signals(signum).name})")
 
+    def _listen(self) -> None:
+        """Waits for the first signal of interest, whose number Python's own handler writes into the pipe."""
+        while (number := os.read(self._pipe[0], 1)) not in (_END, b""):
+            if number[0] in self._previous:
+                break
+        else:
+            return
+        self._ask(number[0])
+        self._interrupt()
+        wait = self._grace
+        while not self._closed.wait(wait):
+            self._rescue()
+            wait = 1.0
+
     def __enter__(self) -> "StopRequest":
+        self._pipe = os.pipe()
+        os.set_blocking(self._pipe[1], False)
         for signum in (signal.SIGTERM, signal.SIGINT):
             self._previous[signum] = signal.signal(signum, self._handle)
+        self._previous_fd = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+        self._thread.start()
         return self
 
     def __exit__(self, *_) -> None:
+        signal.set_wakeup_fd(self._previous_fd)
         for signum, handler in self._previous.items():
             signal.signal(signum, handler)  # type: ignore[arg-type]
+        self._closed.set()
+        with contextlib.suppress(BlockingIOError):  # Full of signals: the thread reads them and ends.
+            os.write(self._pipe[1], _END)
+        self._thread.join()
+        for descriptor in self._pipe:
+            os.close(descriptor)

@@ -1,9 +1,10 @@
 """Opens the inputs of `train()`: the training stream, the evaluation batches, the examples to predict."""
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,20 @@ class FirstBatch:
 
     def _read_it(self) -> None:
         try:
-            self._read.set_result(next(self._batches))
+            batch = next(self._batches)
         except BaseException as error:  # Whatever it is, who takes the batch gets it.
+            self._fail(error)
+        else:
+            with contextlib.suppress(InvalidStateError):  # nobody waits for it any more
+                self._read.set_result(batch)
+
+    def _fail(self, error: BaseException) -> None:
+        with contextlib.suppress(InvalidStateError):
             self._read.set_exception(error)
+
+    def stop_waiting(self) -> None:
+        """Raises `ReadingStoppedError` to whoever waits for the batch."""
+        self._fail(contract.ReadingStoppedError())
 
     @property
     def is_there(self) -> bool:

@@ -6,6 +6,7 @@ import gc
 import itertools
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,8 @@ import jax.numpy as jnp
 
 from limba.checkpoints import checkpointing
 from limba.checkpoints.train_state import TrainState
-from limba.data.contract import Batch, BatchIterator, DatasetConfig, TaskBatches
+from limba.data.contract import Batch, BatchIterator, DatasetConfig, ReadingStoppedError, TaskBatches
+from limba.machine import awaited
 from limba.machine.preemption import PREEMPTED_EXIT_CODE, StopRequest
 from limba.machine.storage import AnyPath
 from limba.models import metrics as metrics_lib
@@ -134,6 +136,8 @@ class _Loop:
         self.run, self.state, self.step = run, state, first_step
         self.last_saved, self.ended_early = first_step, False
         self.metrics: metrics_lib.Metrics | None = None
+        # Who changes the state or saves it. A rescue keeps it until the process ends.
+        self._in_hands = threading.Lock()
         self._batches = itertools.chain(run.first_batch, run.batches)
         # A stream of a user's own need not know its tasks.
         by_task = (run.batches.task_groups, run.batches.epochs) if isinstance(run.batches, TaskBatches) else ()
@@ -149,7 +153,7 @@ class _Loop:
             heartbeat.activity = lambda: run.goodput.kind
         describe_others = heartbeat.describe_others if heartbeat is not None else lambda: ""
         with (
-            StopRequest(heartbeat) as stop,
+            StopRequest(heartbeat, self._stop_waiting, self._leave_if_blocked) as stop,
             writers.ProgressBar(last_step, self.step, run.tokens_per_step) as bar,
             _garbage_collection(run.periods.garbage_collection) as collect,
             watchdog.Watchdog(
@@ -159,17 +163,21 @@ class _Loop:
             run.goodput.begin_steps()
             while self.step < last_step and not stop.is_due(self.step) and not self.ended_early:
                 run.checkpointer.check()
-                self._make_step(bar)
-                self._do_what_is_due(stop, bar, watch)
+                try:
+                    self._make_step(bar, watch)
+                    self._do_what_is_due(stop, bar, watch)
+                except ReadingStoppedError:
+                    logger.info("Asked to stop while waiting: step %d is the last.", self.step)
+                    break
                 collect(self.step)
                 run.goodput.step_done(self.step)
                 watch.beat(self.step)
             stopped = stop.is_due(self.step)
             if self.step > self.last_saved:  # Asked to stop.
-                _save(run, self.state, self.metrics, self.step)
+                self._save()
         return stopped
 
-    def _make_step(self, bar: writers.ProgressBar) -> None:
+    def _make_step(self, bar: writers.ProgressBar, watch: watchdog.Watchdog) -> None:
         """Reads a batch and updates the state. The metrics that are shown are those of the step before."""
         run, previous = self.run, self.metrics
         compiling = time.monotonic()
@@ -178,13 +186,14 @@ class _Loop:
             with run.goodput.spending("compile"):
                 _compile_ahead(run, self.state)
         began = time.monotonic()
-        batch = self._next_batch()
+        with watch.first_wait() if previous is None else contextlib.nullcontext():
+            batch = self._next_batch()
         read = time.monotonic()
-        with run.goodput.spending("compile" if previous is None else "step"):
+        with run.goodput.spending("compile" if previous is None else "step"), self._in_hands:
             self.state, metrics = run.trainer.train_step(self.state, batch)
             if previous is None:  # The first call compiles.
                 jax.block_until_ready(metrics)
-        self.step, self.metrics = self.step + 1, metrics
+            self.step, self.metrics = self.step + 1, metrics
         if previous is None:
             seconds = time.monotonic() - read + began - compiling
             self._statistics.add_first(metrics, seconds, read - began, batch["decoder_target_tokens"].size)
@@ -202,7 +211,10 @@ class _Loop:
         began = time.monotonic()
         with run.goodput.spending("input"):
             try:
-                batch: Batch = next(self._batches)
+                with awaited.named(f"a batch of {run.dataset.name!r} for step {self.step + 1}"):
+                    batch: Batch = next(self._batches)
+            except ReadingStoppedError:
+                raise
             except Exception:  # Whatever it is, the caller gets it.
                 self._save_while_reading()
                 raise
@@ -221,21 +233,60 @@ class _Loop:
             follow_rate(run)
         # Evaluation comes before the checkpoint: a run killed in between makes it again.
         if run.periods.evaluates(step) and not stop.is_due(step):
+            # Workers evaluate together, so one of them alone cannot leave.
+            check = _raise_if_requested(stop) if jax.process_count() == 1 else None
             with statistics.paused(), bar.paused(), watch.paused():
-                self.ended_early |= evaluate(run, self.state, step, bar.message)
+                self.ended_early |= evaluate(run, self.state, step, bar.message, check)
         if run.periods.saves(step) or self.ended_early:
             with statistics.paused(), bar.paused(), watch.paused():
-                _save(run, self.state, self.metrics, step)
-            self.last_saved = step
+                self._save()
+
+    def _save(self) -> None:
+        with self._in_hands:
+            _save(self.run, self.state, self.metrics, self.step)
+        self.last_saved = self.step
+
+    def _stop_waiting(self) -> None:
+        """Ends a wait for a batch, after a signal; workers that train together still need theirs to stop together."""
+        if jax.process_count() == 1:
+            for source in (self.run.first_batch, self.run.batches):
+                getattr(source, "stop_waiting", lambda: None)()
+
+    def _leave_if_blocked(self) -> None:
+        """Saves the last step and ends the process if the main thread still waits some seconds after a signal.
+
+        It may compile, or wait in a library for a batch or an evaluation.
+        """
+        run = self.run
+        if run.goodput.kind not in ("input", "compile", "evaluation") or jax.process_count() > 1:
+            return
+        # The first step, with which compiling counts, holds the state; there is nothing of it to save.
+        nothing_made = run.goodput.kind == "compile" and self.metrics is None
+        if not nothing_made and not self._in_hands.acquire(blocking=False):
+            return
+        if self.step > self.last_saved:
+            _save(run, self.state, self.metrics, self.step)
+            run.checkpointer.wait()
+        logger.warning("Stopped on request at step %d, while it waited (%s).", self.step, run.goodput.kind)
+        heartbeats.leave_at_once(PREEMPTED_EXIT_CODE)
 
     def _save_while_reading(self) -> None:
         """Saves the last step while no batch comes; hosts that train together could only save together."""
         run, step = self.run, self.step
         if run.goodput.kind == "input" and jax.process_count() == 1 and step > self.last_saved:
-            self.last_saved = step
-            _save(run, self.state, self.metrics, step)
+            self._save()
             run.checkpointer.wait()
             logger.error("No batch came for step %d; step %d is saved.", step + 1, step)
+
+
+def _raise_if_requested(stop: StopRequest) -> Callable[[], None]:
+    """A function that raises `ReadingStoppedError` once a stop is requested."""
+
+    def check() -> None:
+        if stop.is_requested:
+            raise ReadingStoppedError
+
+    return check
 
 
 def _compile_ahead(run: Run, state: TrainState) -> None:
@@ -255,10 +306,16 @@ def _compile_ahead(run: Run, state: TrainState) -> None:
     step.lower(state, batch).compile()
 
 
-def evaluate(run: Run, state: TrainState, step: int, say: Callable[[str], None]) -> bool:
-    """Makes the evaluations of a step and runs their actions; whether one of them ends training."""
+def evaluate(
+    run: Run, state: TrainState, step: int, say: Callable[[str], None], check: Callable[[], None] | None = None
+) -> bool:
+    """Makes the evaluations of a step and runs their actions; whether one of them ends training.
+
+    Args:
+      check: called before each batch; it may raise.
+    """
     with run.goodput.spending("evaluation"):
-        results = run.evaluation.run(state, step, say)
+        results = run.evaluation.run(state, step, say, check or (lambda: None))
     # All of them run, even if the first ends training.
     stops = [run.actions.run(mode, state, tasks) for mode, tasks in results.items()]
     follow_rate(run)

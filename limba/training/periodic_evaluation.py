@@ -66,20 +66,30 @@ class TrainingEvaluation:
             return "inference_eval/"
         return "training_eval/" if self.batches else None
 
-    def run(self, state: TrainState, step: int, say: Callable[[str], None]) -> dict[ActionMode, Results]:
-        """Evaluates the state of a step on all tasks, writes the metrics and says the most important to people."""
+    def run(
+        self, state: TrainState, step: int, say: Callable[[str], None], check: Callable[[], None]
+    ) -> dict[ActionMode, Results]:
+        """Evaluates the state of a step on all tasks, writes the metrics and says the most important to people.
+
+        Args:
+          check: called before each batch; it may raise.
+        """
         results: dict[ActionMode, Results] = {}
         if self.batches:
-            results[ActionMode.TRAIN_EVAL] = self._evaluate_batches(state, step, say)
+            results[ActionMode.TRAIN_EVAL] = self._evaluate_batches(state, step, say, check)
         if self.inference_evaluator is not None:
-            results[ActionMode.INFER_EVAL] = self._evaluate_predictions(self.inference_evaluator, state, step, say)
+            results[ActionMode.INFER_EVAL] = self._evaluate_predictions(
+                self.inference_evaluator, state, step, say, check
+            )
         self._is_first = False
         return results
 
-    def _evaluate_batches(self, state: TrainState, step: int, say: Callable[[str], None]) -> Results:
+    def _evaluate_batches(
+        self, state: TrainState, step: int, say: Callable[[str], None], check: Callable[[], None]
+    ) -> Results:
         results: Results = {}
         for task, batches in self.batches.items():
-            counted = _CountedBatches(batches, self.trainer.partitioner.num_host_groups)
+            counted = _CountedBatches(batches, self.trainer.partitioner.num_host_groups, check)
             scalars = evaluation.evaluate(self.trainer.eval_step, state, counted, self.max_batches)
             scalars |= counted.rates()
             if self._is_first:
@@ -95,10 +105,15 @@ class TrainingEvaluation:
         return results
 
     def _evaluate_predictions(
-        self, evaluator: evaluation.InferenceEvaluator, state: TrainState, step: int, say: Callable[[str], None]
+        self,
+        evaluator: evaluation.InferenceEvaluator,
+        state: TrainState,
+        step: int,
+        say: Callable[[str], None],
+        check: Callable[[], None],
     ) -> Results:
         began = time.monotonic()
-        predicted = evaluator.evaluate(state.params, step)
+        predicted = evaluator.evaluate(state.params, step, check)
         seconds = time.monotonic() - began
         # SeqIO's metrics may be objects; its loggers write texts and histograms.
         values = {task: {n: getattr(x, "value", x) for n, x in metrics.items()} for task, metrics in predicted.items()}
@@ -142,13 +157,16 @@ class _CountedBatches:
       first_seconds: seconds of the first batch, which compiles if no batch had its shape before.
     """
 
-    def __init__(self, batches: Iterable[Batch], num_host_groups: int):
+    def __init__(self, batches: Iterable[Batch], num_host_groups: int, check: Callable[[], None]):
         self._batches, self._num_host_groups, self.first_seconds = batches, num_host_groups, 0.0
+        self._check = check
 
     def __iter__(self) -> Iterator[Batch]:
         self._began = time.monotonic()
         self._steps, self._rows, self._target_tokens = 0, 0, 0
+        self._check()
         for batch in self._batches:
+            self._check()
             targets = batch["decoder_target_tokens"]
             self._steps += 1
             self._rows += targets.shape[0] * self._num_host_groups

@@ -104,6 +104,15 @@ class Watchdog:
         self._last, self._step = now, step
 
     @contextlib.contextmanager
+    def first_wait(self) -> Iterator[None]:
+        """A context for the wait for the first batch, which is watched; what follows compiles, and is not."""
+        self._last = time.monotonic()
+        try:
+            yield
+        finally:
+            self._last = None
+
+    @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """A context for evaluations and checkpoints, whose time does not count."""
         entered = time.monotonic()

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from limba.machine import redaction
 from tasks.vocabularies import SentencePieceVocabulary, without_tensorflow
 
 
@@ -25,7 +26,7 @@ def describe(step: Any) -> str:
         fields = [f"{field.name}={describe(getattr(step, field.name))}" for field in dataclasses.fields(step)]
         return f"{type(step).__name__}({', '.join(fields)})"
     if step is None or isinstance(step, str | bytes | int | float):
-        return repr(step)
+        return repr(redaction.without_credentials(step) if isinstance(step, str) else step)
     if isinstance(step, list | tuple):
         return f"[{', '.join(map(describe, step))}]"
     if isinstance(step, Mapping):
@@ -34,7 +35,11 @@ def describe(step: Any) -> str:
 
 
 def differences(saved: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The differences between two fingerprints, as "seed was 3 and is 4"."""
+    """The differences between two fingerprints, as "seed was 3 and is 4".
+
+    Runs before credentials were left out of the names of files have them in `saved`.
+    """
+    saved = {redaction.without_credentials(key): value for key, value in saved.items()}
     for key in sorted({*saved, *now}):
         before, after = saved.get(key), now.get(key)
         if isinstance(before, Mapping) and isinstance(after, Mapping):

@@ -5,9 +5,12 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
+from limba.data.contract import ReadingStoppedError
 from tasks.pipeline.open_iterators import close_at_exit
 
 _T = TypeVar("_T")
+# Seconds after which a wait looks whether it should end.
+_TICK = 0.1
 _END = object()
 
 
@@ -20,6 +23,7 @@ class ReadAhead(Generic[_T]):
     def __init__(self, items: Iterable[_T], depth: int):
         self._made: queue.Queue[Any] = queue.Queue(depth)
         self._closed = threading.Event()
+        self._stopped = False
         self._last: Any = None
         self._thread = threading.Thread(target=self._run, args=(iter(items),), name="limba-read-ahead", daemon=True)
 
@@ -36,7 +40,7 @@ class ReadAhead(Generic[_T]):
     def _put(self, item: Any) -> None:
         while not self._closed.is_set():
             try:
-                self._made.put(item, timeout=0.1)
+                self._made.put(item, timeout=_TICK)
             except queue.Full:
                 continue
             return
@@ -52,7 +56,7 @@ class ReadAhead(Generic[_T]):
 
     def __next__(self) -> _T:
         self.start()
-        item = self._made.get() if self._last is None else self._last
+        item = self._take() if self._last is None else self._last
         if item is _END:
             self._last = item
             raise StopIteration
@@ -60,6 +64,18 @@ class ReadAhead(Generic[_T]):
             self._last = item
             raise item.error
         return item
+
+    def _take(self) -> Any:
+        while True:
+            try:
+                return self._made.get(timeout=_TICK)
+            except queue.Empty:
+                if self._stopped:
+                    raise ReadingStoppedError from None
+
+    def stop_waiting(self) -> None:
+        """Makes a `next` that waits raise `ReadingStoppedError`; any thread may call it."""
+        self._stopped = True
 
     def close(self) -> None:
         """Ends the thread after the item that it is making."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from limba.data.contract import ReadingStoppedError
 from tasks.pipeline.open_iterators import close_at_exit
 from tasks.pipeline.readers import Batches, ReadingError
 from tasks.pipeline.streams import ReadPlan, Stream
@@ -29,6 +30,8 @@ from tasks.registry.tasks import is_mixture
 _ALIGNMENT = 64
 # Slots of a reader, at least; as many as it makes batches ahead.
 _FEWEST_SLOTS = 2
+# Seconds after which a wait looks whether it should end.
+_TICK = 0.1
 
 
 class ReaderProcesses:
@@ -110,6 +113,7 @@ class _Worker:
         self._process.start()
         theirs.close()
         self._opened: dict[int, _ProcessBatches] = {}
+        self._stopped = False
 
     def open(self, plan: ReadPlan) -> "_ProcessBatches":
         # A number of its own: batches of a reader's earlier plan may still come.
@@ -129,8 +133,11 @@ class _Worker:
 
         Raises:
           RuntimeError: if the process has ended.
+          ReadingStoppedError: if none comes after `stop_waiting`.
         """
-        ready = connection.wait([self._connection, self._process.sentinel])
+        while not (ready := connection.wait([self._connection, self._process.sentinel], timeout=_TICK)):
+            if self._stopped:
+                raise ReadingStoppedError
         if self._connection in ready:
             with contextlib.suppress(EOFError, OSError):
                 number, message = self._connection.recv()
@@ -144,6 +151,9 @@ class _Worker:
             f"The process {self._process.pid} of reader {reader} {how}.{hint} Start the run again; it resumes from its "
             "last checkpoint"
         )
+
+    def stop_waiting(self) -> None:
+        self._stopped = True
 
     def close(self) -> None:
         self._connection.close()
@@ -184,6 +194,10 @@ class _ProcessBatches:
             else:
                 self._failure = content
         raise self._failure
+
+    def stop_waiting(self) -> None:
+        """Makes a `next` that waits raise `ReadingStoppedError`; any thread may call it."""
+        self._worker.stop_waiting()
 
     def close(self) -> None:
         """Tells the process to make no more of them."""

@@ -24,9 +24,11 @@ UNREADABLE = (ValueError, TypeError, KeyError, IndexError, OSError, RuntimeError
 
 
 class Batches(Protocol):
-    """Open batches of a reader; `close` ends them."""
+    """Open batches of a reader; `close` ends them. `stop_waiting` is `limba.data.contract.BatchIterator`'s."""
 
     def __next__(self) -> Rows: ...
+
+    def stop_waiting(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -49,6 +51,10 @@ class Reader(Protocol):
 
     def advance(self) -> None:
         """Moves the position that `save` writes behind the last batch."""
+        ...
+
+    def stop_waiting(self) -> None:
+        """See `limba.data.contract.BatchIterator`."""
         ...
 
     def save(self) -> bytes: ...
@@ -109,6 +115,9 @@ class CountedReader:
         self._batches += 1
         self._position = self._next_position
         self.epoch_counter.add(*self._seen)
+
+    def stop_waiting(self) -> None:
+        self._iterator.stop_waiting()
 
     def close(self) -> None:
         """Ends reading for good."""
@@ -210,6 +219,10 @@ class TrainBatches:
         for reader in self._readers:
             reader.advance()
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def stop_waiting(self) -> None:
+        for reader in self._readers:
+            reader.stop_waiting()
 
     def epochs(self) -> dict[str, float]:
         """The mean over this host's readers, of the tasks that were read from."""

@@ -92,6 +92,9 @@ class ForeignReader:
     def advance(self) -> None:
         self._batches += 1
 
+    def stop_waiting(self) -> None:
+        """Does nothing: a call of TensorFlow's iterator cannot be ended."""
+
     def close(self) -> None:
         """Ends reading for good."""
         self._iterator = None

@@ -1,5 +1,7 @@
 import contextlib
+import ctypes
 import errno
+import functools
 import json
 import logging
 import os
@@ -7,6 +9,7 @@ import re
 import resource
 import signal
 import sys
+import threading
 import time
 
 import jax
@@ -16,14 +19,15 @@ import pytest
 
 from limba.checkpoint_files import classic_format, saved_tensors
 from limba.checkpoints import checkpointing
-from limba.data.contract import DatasetConfig
+from limba.data.contract import DatasetConfig, ReadingStoppedError
 from limba.machine import code_versions, disk
 from limba.machine.local_paths import local_path
 from limba.machine.preemption import PREEMPTED_EXIT_CODE
 from limba.optimizers.schedules import create_learning_rate_scheduler
 from limba.reports import wandb_writer, writers
 from limba.train import NanLossError, train
-from limba.training import trainer
+from limba.training import loop, trainer
+from limba.workers import heartbeats
 from tests.limba import small
 
 LENGTHS = {"inputs": 16, "targets": 8}
@@ -171,6 +175,69 @@ def test_sigterm_saves_and_exits_with_its_own_code(tmp_path):
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
+def _send_sigterm():
+    """Once the loop hears it; the first batch is asked for before."""
+    while signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        time.sleep(0.05)
+    time.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+class _StallsAt(small.Stream):
+    """Waits when a batch is asked for; SIGTERM comes a little later."""
+
+    def __init__(self, at):
+        super().__init__()
+        self.at, self.stopped = at, threading.Event()
+
+    def __next__(self):
+        if self.next < self.at:
+            return super().__next__()
+        threading.Thread(target=_send_sigterm).start()
+        return self.wait()
+
+    def wait(self):
+        assert self.stopped.wait(60)
+        raise ReadingStoppedError
+
+    def stop_waiting(self):
+        self.stopped.set()
+
+
+@pytest.mark.parametrize("at", [0, 3])
+def test_sigterm_while_a_batch_is_awaited_saves_the_last_step(tmp_path, at):
+    with pytest.raises(SystemExit) as error:
+        _train(tmp_path / "run", 6, stream=_StallsAt(at))
+    assert error.value.code == PREEMPTED_EXIT_CODE
+    assert checkpointing.checkpoint_steps(tmp_path / "run") == ([2, 3] if at else [])
+    _train(tmp_path / "run", 6)
+    _train(tmp_path / "whole", 6)
+    assert _train_losses(tmp_path / "run") == _train_losses(tmp_path / "whole")
+
+
+class _StallsInC(_StallsAt):
+    """Waits in a library that hears neither signals nor `stop_waiting`."""
+
+    def wait(self):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            ctypes.CDLL(None).usleep(4_000_000)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        raise KeyboardInterrupt("the process would have ended before")
+
+
+def test_sigterm_while_a_library_waits_saves_the_last_step(tmp_path, monkeypatch):
+    ended = []
+    monkeypatch.setattr(loop, "StopRequest", functools.partial(loop.StopRequest, grace_seconds=0.3))
+    monkeypatch.setattr(
+        heartbeats, "leave_at_once", lambda code: ended.append((code, checkpointing.checkpoint_steps(tmp_path)))
+    )
+    with pytest.raises(KeyboardInterrupt, match="would have ended before"):
+        _train(tmp_path, 6, stream=_StallsInC(3))
+    assert ended == [(PREEMPTED_EXIT_CODE, [2, 3])]
+
+
 class _BadTokens(small.Stream):
     def __next__(self):
         step = self.next
@@ -221,6 +288,31 @@ def test_sigterm_during_an_evaluation_saves_too(tmp_path):
         _train(tmp_path, 6, train_eval_get_dataset_fn=lambda *_: {"counter": batches})
     assert error.value.code == PREEMPTED_EXIT_CODE
     assert checkpointing.checkpoint_steps(tmp_path) == [2, 3]
+
+
+def test_sigterm_does_not_wait_for_the_end_of_an_evaluation(tmp_path):
+    read = []
+
+    class Long:
+        def __iter__(self):
+            for number in range(1000):
+                if len(read) == 3:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                read.append(number)
+                yield small.batch(100 + number)
+
+    with pytest.raises(SystemExit) as error:
+        _train(
+            tmp_path,
+            6,
+            train_eval_get_dataset_fn=lambda *_: {"counter": Long()},
+            run_eval_before_training=False,
+        )
+    assert error.value.code == PREEMPTED_EXIT_CODE
+    assert checkpointing.checkpoint_steps(tmp_path) == [2, 3] and len(read) == 4
+    # The resumed run makes the evaluation that is missing.
+    _train(tmp_path, 4)
+    assert [x["step"] for x in writers.read_metrics(tmp_path, "training_eval/")] == [3, 4]
 
 
 def test_an_evaluation_that_a_kill_prevented_is_made_up(tmp_path):

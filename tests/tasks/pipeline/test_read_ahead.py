@@ -3,10 +3,12 @@
 import itertools
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
+from limba.data.contract import ReadingStoppedError
 from tasks.pipeline.read_ahead import ReadAhead
 
 
@@ -68,6 +70,7 @@ def test_a_process_ends_while_it_reads():
     """Neither one that waits for its consumer, nor one that waits for its items for long, keeps the process."""
     code = """
 import itertools, time
+from limba.data.contract import ReadingStoppedError
 from tasks.pipeline.read_ahead import ReadAhead
 def slow():
     yield 0
@@ -79,3 +82,21 @@ print([next(reader) for reader in readers])
     result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120)
     assert result.stdout.strip() == "[0, 0, 0]" and not result.stderr
     assert time.monotonic() - began < 60
+
+
+def test_a_wait_can_be_ended_and_a_batch_that_is_there_still_comes():
+    release = threading.Event()
+
+    def items():
+        yield 0
+        release.wait(20)
+        yield 1
+
+    ahead = ReadAhead(items(), 2)
+    assert next(ahead) == 0
+    threading.Timer(0.1, ahead.stop_waiting).start()
+    with pytest.raises(ReadingStoppedError):
+        next(ahead)
+    release.set()
+    wait_for(lambda: ahead._made.qsize())
+    assert next(ahead) == 1

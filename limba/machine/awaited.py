@@ -1,0 +1,49 @@
+"""Says in the log what a process waits for, once a wait gets long: `Waiting for https://…/part-0001.gz (5 s).`"""
+
+import logging
+import threading
+import time
+
+logger = logging.getLogger(__name__)
+
+# Seconds after which a wait is named; again each time it has doubled.
+_FIRST_SECONDS = 4.0
+_TICK_SECONDS = 0.5
+
+_waits: dict[int, tuple[float, str]] = {}
+_watching = threading.Lock()
+
+
+class named:
+    """A context that waits, in any thread.
+
+    Args:
+      what: the file, address or batch, as it stands in the log.
+    """
+
+    def __init__(self, what: str):
+        self._what = what
+
+    def __enter__(self) -> None:
+        _waits[id(self)] = time.monotonic(), self._what
+        if _watching.acquire(blocking=False):  # the first wait of the process; never released
+            threading.Thread(target=_watch, name="limba-awaited", daemon=True).start()
+
+    def __exit__(self, *_) -> None:
+        _waits.pop(id(self), None)
+
+
+def _watch() -> None:
+    due = _FIRST_SECONDS
+    while True:
+        time.sleep(_TICK_SECONDS)
+        now = time.monotonic()
+        # A copy in one operation: other threads add and remove.
+        waits = [(now - since, what) for since, what in list(_waits.values())]
+        longest = max(waits, default=(0.0, ""))[0]
+        if longest < _FIRST_SECONDS:
+            due = _FIRST_SECONDS
+        elif longest >= due:
+            due = 2 * longest
+            named_waits = [f"{what} ({seconds:.0f} s)" for seconds, what in sorted(waits, reverse=True) if seconds > 1]
+            logger.info("Waiting for %s.", ", for ".join(named_waits))
