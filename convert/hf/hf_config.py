@@ -6,15 +6,16 @@ are scaled; 4.57 reads the same key for both. So an untied model states false fo
 1/sqrt(d_model) in T5X, in Limba and in both versions.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from convert.families.family import Family
 from convert.families.table import all_families, of_model_type
+from limba.machine import untrusted_json
+from limba.machine.untrusted_files import shown
 from limba.network.layers import LayerNorm
-from limba.network.t5 import MAX_DISTANCE, NUM_BUCKETS, T5Config
+from limba.network.t5 import MAX_DISTANCE, MOST_LAYERS, NUM_BUCKETS, T5Config
 
 # Flax's gelu is the tanh approximation; Hugging Face means the same by "gated-gelu", but not by "gelu".
 _FEED_FORWARD = {
@@ -108,14 +109,11 @@ def read(file: Path) -> dict[str, Any]:
     Raises:
       ValueError: if it is damaged, or of another network.
     """
-    try:
-        content = json.loads(file.read_text("utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{file} is not JSON: {error}.") from error
-    found = content.get("model_type") if isinstance(content, dict) else content
-    if (family := of_model_type(found)) is None:
+    content = untrusted_json.read_object(file)
+    found = content.get("model_type")
+    if not isinstance(found, str) or (family := of_model_type(found)) is None:
         known = dict.fromkeys(family.model_type for family in all_families().values())
-        raise ValueError(f"{file}: model_type is {found!r}; converted are {', '.join(known)}.")
+        raise ValueError(f"{file}: model_type is {shown(found)}; converted are {', '.join(known)}.")
     t5_keys = {own: key for key, own in family.config_keys.items()}
     return {t5_keys.get(key, key): value for key, value in content.items()}
 
@@ -159,22 +157,26 @@ def network_config(file: Path, content: Mapping[str, Any]) -> T5Config:
     }
     for key, ours in fixed.items():
         if content.get(key, ours) != ours:
-            raise ValueError(f"{file}: {key} is {content[key]}; Limba's T5 has {ours}.")
+            raise ValueError(f"{file}: {key} is {shown(content[key])}; Limba's T5 has {ours}.")
     projection, activations = given["feed_forward_proj"], _ACTIVATIONS | family.activations
     if not isinstance(projection, str) or projection not in activations:
-        raise ValueError(f"{file}: feed_forward_proj is {projection!r}; Limba's T5 has {sorted(activations)}.")
+        raise ValueError(f"{file}: feed_forward_proj is {shown(projection)}; Limba's T5 has {sorted(activations)}.")
     sizes = ("vocab_size", "d_model", "num_heads", "d_kv", "d_ff", "num_layers")
     for key in sizes:
         if key not in content:
             raise ValueError(f"{file} has no {key!r}.")
     for key in (*sizes, *(["num_decoder_layers"] if content.get("num_decoder_layers") is not None else [])):
         if not isinstance(content[key], int) or isinstance(content[key], bool) or content[key] < 1:
-            raise ValueError(f"{file}: {key} is {content[key]!r}; it is a whole number of at least 1.")
+            raise ValueError(f"{file}: {key} is {shown(content[key])}; it is a whole number of at least 1.")
+    for key in ("num_layers", "num_decoder_layers"):
+        if (content.get(key) or 0) > MOST_LAYERS:
+            raise ValueError(f"{file}: {key} is {shown(content[key])}; a network has at most {MOST_LAYERS:,} layers.")
+    _check_special_ids(file, content)
     if not isinstance(tied, bool):
-        raise ValueError(f"{file}: tie_word_embeddings or scale_decoder_outputs is {tied!r}; it is true or false.")
+        raise ValueError(f"{file}: tie_word_embeddings or scale_decoder_outputs is {shown(tied)}; it is true or false.")
     dropout_rate = content.get("dropout_rate", 0.1)
-    if not isinstance(dropout_rate, int | float):
-        raise ValueError(f"{file}: dropout_rate is {dropout_rate!r}; it is a number.")
+    if not isinstance(dropout_rate, int | float) or isinstance(dropout_rate, bool) or not 0 <= dropout_rate < 1:
+        raise ValueError(f"{file}: dropout_rate is {shown(dropout_rate)}; it is a number from 0 to below 1.")
     return T5Config(
         vocab_size=content["vocab_size"],
         emb_dim=content["d_model"],
@@ -188,3 +190,16 @@ def network_config(file: Path, content: Mapping[str, Any]) -> T5Config:
         logits_via_embedding=tied,
         relative_bias_per_layer=family.network.get("relative_bias_per_layer", False),
     )
+
+
+def _check_special_ids(file: Path, content: Mapping[str, Any]) -> None:
+    """Raises ValueError for an id that no row of the embedding has; -1 would be its last row."""
+    for key in _SPECIAL_IDS:
+        given = content.get(key)
+        ids = given if isinstance(given, list) and key == "eos_token_id" else [given]
+        for id_ in ids:
+            if id_ is not None and (type(id_) is not int or not 0 <= id_ < content["vocab_size"]):
+                raise ValueError(
+                    f"{file}: {key} is {shown(id_)}; it is an id of the vocabulary, from 0 to "
+                    f"{content['vocab_size'] - 1}, and in a T5 {_SPECIAL_IDS[key]}."
+                )

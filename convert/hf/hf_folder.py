@@ -1,7 +1,6 @@
 """A Hugging Face folder of a T5: config.json and weights in any of the formats, under Limba's names."""
 
 import dataclasses
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,8 +10,10 @@ from convert.families.family import Family
 from convert.hf import hf_config
 from convert.tensors import names, tensor_parts, torch_files, weight_files
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.machine import untrusted_json
 from limba.machine.output_folder import REPORT, read_report
 from limba.machine.storage import AnyPath
+from limba.machine.untrusted_files import shown
 from limba.network.t5 import T5Config
 
 # Other names of the embedding, in PyTorch and Flax. Files may have one of them or all.
@@ -96,6 +97,11 @@ def _open(
         # An output that is the embedding is not written twice.
         content = content | {"scale_decoder_outputs": False}
     config = hf_config.network_config(config_file, content)
+    if config.num_encoder_layers + config.num_decoder_layers > len(stored):
+        raise ValueError(
+            f"{config_file}: num_layers is {config.num_encoder_layers} and num_decoder_layers "
+            f"{config.num_decoder_layers}, and {path} has {len(stored)} tensors; they do not belong together."
+        )
     content = hf_config.explicit(content, config)
     table = {t.limba: t.flax if kind == "flax" else t.torch for t in names.table(config)}
     t5_names = {family.tensor_name(name): name for name in (*_ALIASES[kind], *(s.name for s in table.values()))}
@@ -120,12 +126,13 @@ def training_step(path: Path, report: Mapping[str, Any]) -> tuple[int, str]:
     file = path / TRAINER_STATE
     if file.is_file():
         try:
-            content = json.loads(file.read_text("utf-8"))
+            step = untrusted_json.read_object(file).get("global_step")
         except ValueError as error:
-            raise ValueError(f"{file} is not JSON ({error}); repair it, or remove it for step 0.") from error
-        step = content.get("global_step") if isinstance(content, dict) else None
+            raise ValueError(f"{error} Repair it, or remove it for step 0.") from error
         if type(step) is not int or not 0 <= step < 2**31:
-            raise ValueError(f"{file}: global_step is {step!r}; it is a whole number of at least 0, and below 2**31.")
+            raise ValueError(
+                f"{file}: global_step is {shown(step)}; it is a whole number of at least 0, and below 2**31."
+            )
         return step, TRAINER_STATE
     if "step" in report:
         return report["step"], REPORT

@@ -10,6 +10,7 @@ transformers' ByT5Tokenizer counts sentinels upward from 259 unless `added_token
 import atexit
 import dataclasses
 import json
+import os
 import re
 import shutil
 import sys
@@ -23,6 +24,7 @@ from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 
 from convert.hf import tokenizer_json
 from limba.checkpoint_files import run_folder
+from limba.machine import untrusted_json
 
 # Hugging Face's name of the SentencePiece model.
 SPIECE = "spiece.model"
@@ -359,9 +361,4 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
       ValueError: if it is damaged.
     """
-    if not path.is_file():
-        return {}
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error}).") from error
+    return untrusted_json.read_object(path) if os.path.lexists(path) else {}

@@ -12,10 +12,14 @@ from pathlib import Path
 import numpy as np
 
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor
+from limba.machine import untrusted_files
+from limba.machine.untrusted_files import cut, shown_list
 
 # Rows of which only a part is wanted are read whole, this many bytes of them at a time.
 GROUP_BYTES = 64 * 2**20
 
+# Of NumPy's arrays.
+_MOST_DIMS = 64
 _POINTER = b"version https://git-lfs.github.com/"
 
 
@@ -32,9 +36,9 @@ def file_size(path: Path) -> int:
 
     Raises:
       FileNotFoundError: if there is no such file.
-      ValueError: if it only says where git-lfs has the file.
+      ValueError: if it is no file, or only says where git-lfs has the file.
     """
-    size = path.stat().st_size
+    size = untrusted_files.check_is_file(path)
     with path.open("rb") as file:
         if file.read(len(_POINTER)) == _POINTER:
             raise ValueError(f"{path} is only git-lfs's pointer to the file; run `git lfs pull` in its folder.")
@@ -54,6 +58,17 @@ def merged(files: Sequence[Path], open_file: Callable[[Path], Mapping[str, Saved
             raise ValueError(f"{path} has a tensor that another of the model's files has too: {twice[0]}")
         tensors |= opened
     return tensors
+
+
+def num_elements(path: Path, name: str, shape: Sequence[int]) -> int:
+    """How many elements a tensor of this shape has.
+
+    Raises:
+      ValueError: if the shape is of no tensor that a memory can hold; the product of a million sizes takes hours.
+    """
+    if len(shape) > _MOST_DIMS or any(size >= 2**63 for size in shape) or (count := math.prod(shape)) >= 2**63:
+        raise ValueError(f"{path} is damaged: {cut(name)} has the impossible shape {shown_list(shape)}.")
+    return count
 
 
 def cut_short(path: Path, expected: int, found: int) -> ValueError:

@@ -5,7 +5,6 @@ at once, so both are done here.
 """
 
 import json
-import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,8 @@ import numpy as np
 
 from convert.tensors import array_files, tensor_parts, weight_shards
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.machine import untrusted_files, untrusted_json
+from limba.machine.untrusted_files import cut, shown, shown_list
 
 FILE = "model.safetensors"
 
@@ -26,8 +27,6 @@ _DTYPES = {
     "BF16": np.dtype(ml_dtypes.bfloat16),
 }
 _LENGTH = struct.Struct("<Q")
-# What the library allows.
-_MAX_HEADER_BYTES = 100_000_000
 
 
 def open_tensors(files: Sequence[Path]) -> dict[str, SavedTensor]:
@@ -55,12 +54,12 @@ def _open_file(path: Path) -> dict[str, SavedTensor]:
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         dtype, shape, offsets = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
         if dtype not in _DTYPES:
-            raise ValueError(f"{path}: {name} is {dtype}; weights are one of {', '.join(_DTYPES)}.")
-        num_bytes = math.prod(shape) * _DTYPES[dtype].itemsize
+            raise ValueError(f"{path}: {cut(name)} is {cut(dtype)}; weights are one of {', '.join(_DTYPES)}.")
+        num_bytes = array_files.num_elements(path, name, shape) * _DTYPES[dtype].itemsize
         if offsets != [end, end + num_bytes]:
             raise ValueError(
-                f"{path}: its header is damaged: {name}, {dtype} {list(shape)}, lies at {offsets} and not at "
-                f"{[end, end + num_bytes]}."
+                f"{path}: its header is damaged: {cut(name)}, {dtype} {shown_list(shape)}, lies at "
+                f"{shown_list(offsets)} and not at {[end, end + num_bytes]}."
             )
         extent = array_files.Extent(begin + end, num_bytes)
         tensors[name] = array_files.saved_tensor(path, [extent], shape, _DTYPES[dtype])
@@ -79,21 +78,20 @@ def _read_header(path: Path, size: int) -> tuple[dict[str, Any], int]:
         if len(start) < _LENGTH.size:
             raise array_files.cut_short(path, _LENGTH.size, size)
         (length,) = _LENGTH.unpack(start)
-        if length > _MAX_HEADER_BYTES:
+        if length > untrusted_files.MOST_BYTES:
             raise ValueError(f"{path} is no safetensors file: its first 8 bytes say that its header has {length:,}.")
         begin = _LENGTH.size + length
         if begin > size:
             raise array_files.cut_short(path, begin, size)
-        try:
-            header = json.loads(file.read(length))
-        except ValueError as error:
-            raise ValueError(f"{path} is damaged or no safetensors file: its header is not JSON ({error}).") from error
-    metadata = header.get("__metadata__", {}) if isinstance(header, dict) else None
+        header = untrusted_json.parse_object(file.read(length), f"{path} is damaged or no safetensors file: its header")
+    metadata = header.get("__metadata__", {})
     if not isinstance(metadata, dict):
-        raise ValueError(f"{path}: its header is damaged: it is no table of tensors.")
+        raise ValueError(f"{path}: its header is damaged: __metadata__ is {shown(metadata)}.")
     for name, entry in header.items():
         if name != "__metadata__" and not _is_entry(entry):
-            raise ValueError(f"{path}: its header is damaged: {name} is {entry!r:.200}.")
+            raise ValueError(
+                f"{path}: its header is damaged: {cut(name)} is {shown(entry)}; it has dtype, shape and data_offsets."
+            )
     return header, begin
 
 

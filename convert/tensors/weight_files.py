@@ -4,13 +4,14 @@ A model's weights are one file, or several and an index that says in which one e
 several formats; they are the same weights then, and one format is enough.
 """
 
-import json
+import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from convert.tensors import flax_files, safetensors_files, torch_files
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.machine import untrusted_files, untrusted_json
 
 # In the order of preference: safetensors are read fastest and without a pickle.
 FILES = {"safetensors": safetensors_files.FILE, "torch": torch_files.FILE, "flax": flax_files.FILE}
@@ -30,8 +31,8 @@ def find(folder: Path, format_: str | None = None) -> tuple[str, list[Path]]:
     """The format of a folder's weights and their files; `format_` asks for one that is not the preferred one.
 
     Raises:
-      FileNotFoundError: if there are no weights, or not all files of an index.
-      ValueError: if an index is damaged.
+      FileNotFoundError: if there are no weights, or not all files of an index, or only a link that leads to nothing.
+      ValueError: if an index is damaged, or the weights are no file.
     """
     there = formats([path.name for path in folder.iterdir()])
     if not there:
@@ -45,11 +46,12 @@ def find(folder: Path, format_: str | None = None) -> tuple[str, list[Path]]:
         raise FileNotFoundError(f"{folder} has no weights in the format {format_}, only in {', '.join(there)}.")
     chosen = format_ or there[0]
     single = folder / FILES[chosen]
-    if single.is_file():
+    if os.path.lexists(single):
+        untrusted_files.check_is_file(single)
         return chosen, [single]
     named_by = index_name(FILES[chosen])
     files = sorted({folder / file for file in _weight_map(folder / named_by).values()})
-    if missing := [path.name for path in files if not path.is_file()]:
+    if missing := [path.name for path in files if not os.path.lexists(path)]:
         more = f" and {len(missing) - 1} more files" if missing[1:] else ""
         raise FileNotFoundError(f"{folder} lacks {missing[0]}{more}, which {named_by} names; copy or download it.")
     return chosen, files
@@ -65,17 +67,18 @@ def open_tensors(folder: Path, format_: str | None = None) -> dict[str, SavedTen
     chosen, files = find(folder, format_)
     tensors = _MODULES[chosen].open_tensors(files)
     index = folder / index_name(FILES[chosen])
-    if not (folder / FILES[chosen]).is_file() and (missing := sorted(_weight_map(index).keys() - tensors.keys())):
+    if not os.path.lexists(folder / FILES[chosen]) and (missing := sorted(_weight_map(index).keys() - tensors.keys())):
         raise ValueError(f"{index} names tensors that are in none of its files: {', '.join(missing[:3])}")
     return tensors
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    try:
-        weight_map = json.loads(index.read_text("utf-8"))["weight_map"]
-        # A file of the folder itself, whatever an index from elsewhere says.
-        if weight_map and all(isinstance(file, str) and Path(file).name == file for file in weight_map.values()):
-            return weight_map
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"{index} is damaged: it is no index of weights ({error}).") from error
+    weight_map = untrusted_json.read_object(index).get("weight_map")
+    # A file of the folder itself, whatever an index from elsewhere says.
+    if (
+        isinstance(weight_map, dict)
+        and weight_map
+        and all(isinstance(file, str) and Path(file).name == file and "\0" not in file for file in weight_map.values())
+    ):
+        return weight_map
     raise ValueError(f"{index} is damaged: its weight_map does not say which files of the folder hold the tensors.")

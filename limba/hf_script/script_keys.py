@@ -6,7 +6,6 @@ mean nothing, with the reason. Any other key is an error.
 
 import dataclasses
 import difflib
-import json
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from limba.hf_script.run_arguments import BENCHMARK_MODEL, RunArguments
+from limba.machine import untrusted_json
+from limba.machine.untrusted_files import shown
 
 FIELDS = {field.name: field for field in dataclasses.fields(RunArguments)}
 _TYPES = typing.get_type_hints(RunArguments)
@@ -102,7 +103,7 @@ def from_command_line(argv: Sequence[str]) -> tuple[RunArguments, list[str]]:
     values: dict[str, Any] = {}
     rest = list(argv)
     if rest and not rest[0].startswith("--"):
-        values |= _read_json(Path(rest.pop(0)).expanduser())
+        values |= untrusted_json.read_object(Path(rest.pop(0)).expanduser())
     while rest:
         flag = rest.pop(0)
         if not flag.startswith("--"):
@@ -119,18 +120,6 @@ def from_command_line(argv: Sequence[str]) -> tuple[RunArguments, list[str]]:
         else:
             values[name] = True
     return from_values(values)
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        raise FileNotFoundError(f"There is no file {file} (working directory {Path.cwd()}).")
-    try:
-        content = json.loads(file.read_text("utf-8-sig"))  # Some editors put a mark before the text.
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{file} is not JSON: {error}.") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{file} holds {type(content).__name__}; write one object of keys and values.")
-    return content
 
 
 def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
@@ -183,9 +172,11 @@ def _typed(name: str, value: Any) -> Any:
     """A value of JSON or of the command line as the type of its key."""
     if name in _JSON:
         try:
-            return json.loads(value) if isinstance(value, str) else value
-        except json.JSONDecodeError as error:
-            raise ValueError(f'{name} is {value!r}; it must be JSON, such as \'["bad", "good"]\'.') from error
+            return untrusted_json.parse(value, name) if isinstance(value, str) else value
+        except ValueError as error:
+            raise ValueError(
+                f'{name} is {shown(value)}; it must be JSON, such as \'["bad", "good"]\' ({error}).'
+            ) from error
     kind = _TYPES[name]
     kinds = kind.__args__ if isinstance(kind, types.UnionType) else (kind,)
     if type(None) in kinds and value in (None, "None", "null"):
@@ -210,7 +201,7 @@ def _typed(name: str, value: Any) -> Any:
         if len(choices) > 1 and isinstance(value, list) and all(isinstance(word, str) for word in value):
             return tuple(value)
     wanted = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}[choices[0]]
-    raise ValueError(f"{name} is {value!r}; it must be {wanted}.")
+    raise ValueError(f"{name} is {shown(value)}; it must be {wanted}.")
 
 
 def help_text() -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from limba.machine import storage
+from limba.machine import storage, untrusted_json
 from limba.machine.storage import AnyPath
 
 REPORT = "conversion_report.json"
@@ -44,13 +44,7 @@ def read_report(folder: Path) -> dict[str, Any]:
     file = folder / REPORT
     if not file.is_file():
         return {}
-    try:
-        report = json.loads(file.read_text("utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is damaged: {error}.") from error
-    if not isinstance(report, dict):
-        raise ValueError(f"{file} is damaged: it is not a JSON object.")
-    return report
+    return untrusted_json.read_object(file)
 
 
 def previous(out: Path, request: Mapping[str, Any], overwrite: bool) -> dict[str, Any] | None:

@@ -17,6 +17,8 @@ from limba.network import attention, layers
 
 Array = jax.Array
 
+# Far more than any network has. A configuration from elsewhere with ten million would keep a machine busy with names.
+MOST_LAYERS = 10_000
 _REMAT_POLICIES = {
     None: None,
     "none": None,
@@ -51,7 +53,7 @@ class T5Config:
       joined_attention_kernels: `[embed, heads * kv]` (T5X's t5); False is `[embed, heads, kv]` (its scalable_t5).
 
     Raises:
-      ValueError: for fp16, an unknown remat policy, an unknown activation or sizes below 1.
+      ValueError: for fp16, an unknown remat policy, an unknown activation, sizes below 1 or too many layers.
     """
 
     vocab_size: int
@@ -75,6 +77,9 @@ class T5Config:
     joined_attention_kernels: bool = True
 
     def __post_init__(self):
+        for field in ("num_encoder_layers", "num_decoder_layers"):
+            if getattr(self, field) > MOST_LAYERS:
+                raise ValueError(f"T5Config.{field} is {getattr(self, field)}; a network has at most {MOST_LAYERS:,}.")
         try:
             is_float16 = self.dtype == "fp16" or jnp.dtype(self.dtype) == jnp.float16
         except TypeError:

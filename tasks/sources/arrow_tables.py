@@ -22,6 +22,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet
 
+from limba.machine import untrusted_json
 from tasks.sources import http_files
 
 BUILDERS = ("json", "parquet", "text", "csv")
@@ -209,7 +210,7 @@ class Tables:
 
             # It logs the errors that it then raises.
             logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)
-            files = [_publish(shard) for shard in self.shards]
+            files = [_publish(shard, self._builder == "json") for shard in self.shards]
             self._dataset = datasets.load_dataset(
                 self._builder, data_files={"train": files}, split="train", streaming=True, **self._load_args
             )
@@ -253,10 +254,10 @@ def _read_rows(shard: Shard, rows_fn: RowsFn, columns: Sequence[str] | None, bat
 
 # ---------------------------------------------- bytes for `datasets` ----------------------------------------------
 
-_published: dict[str, Shard] = {}
+_published: dict[str, tuple[Shard, bool]] = {}
 
 
-def _publish(shard: Shard) -> str:
+def _publish(shard: Shard, is_json: bool) -> str:
     """A path under which this process opens the shard's content through fsspec."""
     path = shard.path
     if path.suffix.lower() in _DECOMPRESSORS:
@@ -265,7 +266,7 @@ def _publish(shard: Shard) -> str:
     name = re.sub(r"[^\w.-]", "_", path.name)
     where = shard.location.url if isinstance(shard.location, http_files.RemoteFile) else shard.name
     key = f"{hashlib.sha256(where.encode()).hexdigest()[:16]}/{name}"
-    _published[key] = shard
+    _published[key] = shard, is_json
     return f"{_PROTOCOL}://{key}"
 
 
@@ -276,11 +277,12 @@ class _ShardFileSystem(fsspec.AbstractFileSystem):
         path = self._strip_protocol(path)
         if path not in _published:
             raise FileNotFoundError(path)
-        return {"name": path, "size": _published[path].size, "type": "file"}
+        return {"name": path, "size": _published[path][0].size, "type": "file"}
 
     def _open(self, path: str, mode: str = "rb", **_) -> BinaryIO:
         assert mode == "rb", mode
-        return _published[path].open()
+        shard, is_json = _published[path]
+        return untrusted_json.guarded(shard.open()) if is_json else shard.open()
 
 
 fsspec.register_implementation(_PROTOCOL, _ShardFileSystem, clobber=True)

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from limba.machine import untrusted_json
 from tasks.sources import arrow_tables
 
 
@@ -48,11 +49,14 @@ def _of_json(file: BinaryIO) -> str | None:
         if number == 1 and text.lstrip()[0] == "[":
             return None  # One list of all rows: its lines mean nothing.
         try:
+            untrusted_json.NestingGuard().feed(text.encode())
             value = json.loads(text)
         except json.JSONDecodeError as error:
             return f"line {number} is no JSON: {error.msg}, column {error.colno}"
-        except RecursionError:
-            return f"line {number} has too many brackets inside of each other"
+        except untrusted_json.TooDeepError:
+            return f"line {number} has more than {untrusted_json.MOST_DEPTH} brackets inside of each other"
+        except ValueError:  # Python reads numbers of 4300 digits at most.
+            return f"line {number} has a number of too many digits"
         if not isinstance(value, dict):
             kinds = {list: "a list", str: "a text", type(None): "null"}
             return f'line {number} is {kinds.get(type(value), "a number")}, and a row is an object: {{"text": …}}'

@@ -97,7 +97,8 @@ def test_another_step_can_be_given(saved, tmp_path, capsys):
     ("state", "words"),
     [
         ("{", "trainer_state.json is not JSON"),
-        ("[]", "trainer_state.json: global_step is None"),
+        ("[]", "trainer_state.json holds an empty list"),
+        ("{}", "trainer_state.json: global_step is None"),
         ({"global_step": "5"}, "trainer_state.json: global_step is '5'; it is a whole number of at least 0"),
         ({"global_step": -5}, "global_step is -5"),
         ({"global_step": 2**40}, "global_step is 1099511627776"),

@@ -88,7 +88,7 @@ def test_a_tensor_that_only_the_index_has_is_named(tmp_path):
 )
 def test_a_damaged_index_is_named(tmp_path, content):
     (tmp_path / "model.safetensors.index.json").write_text(content, "utf-8")
-    with pytest.raises(ValueError, match=r"model\.safetensors\.index\.json is damaged"):
+    with pytest.raises(ValueError, match=r"model\.safetensors\.index\.json (is damaged|is not JSON|holds an empty list)"):
         weight_files.find(tmp_path)
 
 

@@ -21,6 +21,13 @@ from tasks.sources import corpora, http_files
             "line 2 is not UTF-8: byte 0xe9 at column 13. Save it as",
         ),
         ("a.jsonl", b'{"text": "eins"}\n{"text": "' + b"[" * 5, "line 2 is no JSON: Unterminated string .*column 10"),
+        # Arrow ends the process on such a line.
+        ("a.jsonl", b'{"text": "eins"}\n{"text": "zwei", "x": ' + b"[" * 100_000, "line 2 has more than 200 brackets"),
+        (
+            "a.jsonl",
+            b'{"text": "eins"}\n{"text": "zwei", "x": {"y"' + b": [[" * 101,
+            "line 2 has more than 200 brackets",
+        ),
         ("a.csv", b'text,mood\n"two\nlines",sad\ndrei,glad,sad\n', "line 4 has 3 fields, and the header 2. Put texts"),
         ("a.txt", "ä\n".encode() + b"\xe4\n", "line 2 is not UTF-8: byte 0xe4 at column 1"),
     ],
