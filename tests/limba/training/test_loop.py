@@ -94,7 +94,7 @@ class _Evaluator:
     def close(self):
         """Nothing to do."""
 
-    def evaluate(self, params, step):
+    def evaluate(self, params, step, check=lambda: None):
         return {"a": {"accuracy": float(step), "text": "none"}, "b": {"accuracy": np.float32(step / 2)}}
 
 
