@@ -34,7 +34,7 @@ from limba.data.contract import Batch, DatasetConfig
 from limba.gin_config import command_line, gin_files
 from limba.inference import batch_inference, decoding_flags, infer_text, likeliest
 from limba.inference.shard_files import MergeFn, ShardFiles, local_folder, merge_chunks_to_file
-from limba.machine import native_logs, storage
+from limba.machine import native_logs, redaction, storage
 from limba.machine.storage import AnyPath
 from limba.models import BaseTransformerModel
 from limba.partitioning.meshes import PjitPartitioner
@@ -150,7 +150,7 @@ def _request(checkpoint: str | None, mode: str, dataset_cfg: DatasetConfig, chec
     """All that the chunks of a shard depend on."""
     lengths = dataset_cfg.task_feature_lengths
     # Bindings in use: what decodes and what writes. The number of a shard may come from gin or from a flag.
-    lines = gin.operative_config_str(max_line_length=100_000).splitlines()
+    lines = redaction.redact(gin.operative_config_str(max_line_length=100_000)).splitlines()
     bindings = "\n".join(x for x in lines if not re.match(r"#|(\S+\.)?infer\.shard_id\b", x))
     return {
         "checkpoint": checkpoint,

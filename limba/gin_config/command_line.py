@@ -15,7 +15,7 @@ from typing import Any
 
 from limba import tasks_door
 from limba.gin_config.gin_files import GinError, get_gin_config_str
-from limba.machine import import_errors, library_patches, out_of_memory, storage
+from limba.machine import import_errors, library_patches, out_of_memory, redaction, storage
 from limba.workers import distributed, handshake, heartbeats
 
 
@@ -151,9 +151,10 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
 
     `LIMBA_TRACEBACK=1` shows the traceback too.
     """
-    _set_up_logging()
     library_patches.install()
-    with heartbeats.membership():
+    sys.excepthook = _show_error
+    with redaction.redacted_stderr(), heartbeats.membership():
+        _set_up_logging()
         try:
             code = main(list(sys.argv[1:] if argv is None else argv))
         except (ValueError, OSError, RuntimeError, ImportError, TypeError) as error:
@@ -164,12 +165,18 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
                 given = sys.argv[1:] if argv is None else argv
                 message = out_of_memory.describe(error, main.__module__, given)
             print(f"error: {message}", file=sys.stderr)
-            heartbeats.tell_failure(error, message)
+            heartbeats.tell_failure(error, redaction.redact(message))
             code = getattr(error, "exit_code", 1)
         except KeyboardInterrupt:
             print("\ninterrupted", file=sys.stderr)
             code = 130
         sys.exit(code)
+
+
+def _show_error(*error: Any) -> None:
+    """Prints a traceback, without credentials."""
+    with redaction.redacted_stderr():
+        sys.__excepthook__(*error)
 
 
 def _set_up_logging() -> None:

@@ -21,7 +21,7 @@ except ImportError as error:
     raise ImportError("gin-config is not installed; run `pip install -e .` or launch/quickstart.sh first.") from error
 
 from limba.gin_config import gin_names, messages, t5x_files, t5x_names
-from limba.machine import import_errors, library_patches, native_logs, repository, storage
+from limba.machine import import_errors, library_patches, native_logs, redaction, repository, storage
 from limba.machine.repository import REPOSITORY
 
 logger = logging.getLogger(__name__)
@@ -235,8 +235,8 @@ def require_training_bindings() -> None:
 
 
 def operative_config() -> str:
-    """The bindings that the run used, as a gin file."""
-    return gin.operative_config_str()
+    """The bindings that the run used, as a gin file without credentials; see `limba.machine.redaction`."""
+    return redaction.redact(gin.operative_config_str())
 
 
 def value_of(name: str) -> Any:
@@ -253,10 +253,10 @@ def imported_modules() -> list[str]:
 
 
 def get_gin_config_str(show_provenance: bool = False) -> str:
-    """All bindings. `show_provenance` (the file of each binding) is not supported."""
+    """All bindings, without credentials. `show_provenance` (the file of each binding) is not supported."""
     if show_provenance:
         raise ValueError("get_gin_config_str.show_provenance is True, but gin-config keeps no provenance; set False.")
-    return gin.config_str()
+    return redaction.redact(gin.config_str())
 
 
 def summarize_gin_config(model_dir: str, summary_writer: Any, step: int) -> None:

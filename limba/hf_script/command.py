@@ -36,7 +36,7 @@ from limba import infer, train
 from limba.gin_config import command_line
 from limba.hf_script import gin_recipe, outcome, script_data, script_keys
 from limba.hf_script.run_arguments import RunArguments
-from limba.machine import native_logs
+from limba.machine import native_logs, redaction
 from limba.machine.local_paths import local_path
 from limba.reports import wandb_writer
 from limba.workers import distributed
@@ -56,6 +56,10 @@ def main(argv: Sequence[str]) -> int:
         logger.warning("%s", note)
     if arguments.hub_token:
         os.environ["HF_TOKEN"] = arguments.hub_token
+    for file in filter(None, (arguments.train_file, arguments.validation_file, arguments.test_file)):
+        redaction.hide(
+            file
+        )  # In all processes: worker 0 alone writes the gin file, which has URLs without credentials.
     command_line.join_others(flags)
     out = local_path(arguments.output_dir)
     here = jax.device_count()  # by all processes at once: their devices find each other
@@ -115,7 +119,8 @@ def _prepare(arguments: RunArguments, out: Path, flags: argparse.Namespace, here
     out.mkdir(parents=True, exist_ok=True)
     gin_file = local_path(flags.write_gin) if flags.write_gin else out / "run.gin"
     _warn_of_changes(gin_file, text)
-    (out / "run.json").write_text(json.dumps(arguments.without_secrets(), indent=2, ensure_ascii=False) + "\n", "utf-8")
+    keys = json.dumps(arguments.without_secrets(), indent=2, ensure_ascii=False)
+    (out / "run.json").write_text(f"{redaction.redact(keys)}\n", "utf-8")
     model.write(out / "initial")
     if flags.write_gin:
         vocabulary = out / "initial" / "spiece.model"

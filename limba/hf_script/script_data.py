@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from limba.hf_script.run_arguments import RunArguments
+from limba.machine import redaction
 from limba.machine.local_paths import local_path
 
 logger = logging.getLogger(__name__)
@@ -87,11 +88,11 @@ def _find(arguments: RunArguments) -> tuple[Corpus, list[str]]:
         name = local_path(folder).name
     elif any(given.values()):
         files = {
-            split: [file if "://" in file else str(local_path(file))]
+            split: [redaction.hide(file) if "://" in file else str(local_path(file))]
             for split, file in given.items()
             if file is not None
         }
-        first = Path(next(filter(None, given.values())))
+        first = Path(redaction.without_credentials(next(filter(None, given.values()))))
         name = arguments.entry or first.stem
         if (
             arguments.is_finetuning and name in _SPLITS

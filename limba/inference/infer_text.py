@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import gin
 import jax
 from tqdm import tqdm
 
 from limba.checkpoints import checkpointing
+from limba.gin_config import gin_files
 from limba.inference.answering import Answer, Answerer
 from limba.inference.decoding_flags import AS_BOUND, Decoding
 from limba.machine.local_paths import local_path
@@ -97,7 +97,7 @@ class _AnswersFile:
             "checkpoint": checkpoint,
             "inputs": hashlib.sha256("\n".join(inputs).encode()).hexdigest(),
             "way of decoding": dataclasses.asdict(decoding),
-            "configuration": hashlib.sha256(gin.config_str().encode()).hexdigest(),
+            "configuration": hashlib.sha256(gin_files.get_gin_config_str().encode()).hexdigest(),
         }
 
     def done(self) -> int:

@@ -8,6 +8,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from limba.machine import redaction
 from tasks.sources import arrow_tables, http_files, hub_datasets
 from tasks.sources import splits as splits_lib
 from tasks.sources.sharded import ShardedSource, Splits
@@ -38,7 +39,7 @@ def files_by_split(data_files: Mapping[str, DataFiles]) -> dict[str, list[str]]:
         several = [files] if isinstance(files, _Path) else files
         if not isinstance(several, list | tuple) or not several or not all(isinstance(file, _Path) for file in several):
             raise ValueError(f"data_files has {files!r} as split {split!r}; give a file, a pattern or a list of them.")
-        lists[split] = [os.fspath(file) for file in several]
+        lists[split] = [redaction.reveal(os.fspath(file)) for file in several]
     return lists
 
 
@@ -57,6 +58,7 @@ class HuggingFaceSource(ShardedSource):
 
     Args:
       data_files: per split a file, a pattern, a URL (`http://` or `https://`), or a list of them. Files are shards.
+        Credentials in a URL are used and not stored; a signature that was renewed is the same file.
       columns: the columns to read: strings, integers or floats. The first has the text.
       builder: the loader, such as "json", "parquet", "text" or "csv"; or, for any other format, a function that takes
         an open file, decompressed, and yields its documents, each as `{column: value}`. None takes the loader from the
@@ -87,7 +89,8 @@ class HuggingFaceSource(ShardedSource):
         self._remote: dict[str, arrow_tables.Shard] = {}
 
     def __repr__(self) -> str:
-        return f"HuggingFaceSource({self._data_files}, columns={self._columns}, load_args={self._load_args})"
+        text = f"HuggingFaceSource({self._data_files}, columns={self._columns}, load_args={self._load_args})"
+        return redaction.redact(text)
 
     def _tables(self, split: str) -> arrow_tables.Tables:
         if split not in self._data_files:
@@ -235,6 +238,8 @@ def _is_url(pattern: str) -> bool:
 
 
 def _remote_shard(url: str) -> arrow_tables.Shard:
+    redaction.require_whole(url, "URL", "Give the whole URL again, as the binding or the key that names these files.")
+    name = redaction.without_credentials(url)
     headers = hub_datasets.headers if hub_datasets.is_on_hub(url) else dict
     size = http_files.size_of(url, headers)
-    return arrow_tables.Shard(url, size, http_files.RemoteFile(url, url, size, headers))
+    return arrow_tables.Shard(name, size, http_files.RemoteFile(name, url, size, headers))

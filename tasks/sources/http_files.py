@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 import requests
 import urllib3
 
+from limba.machine import redaction
+
 logger = logging.getLogger(__name__)
 
 # Waits double from the first to the longest. 14 failures in a row are about 10 minutes: longer than a hub restarts or a
@@ -60,7 +62,8 @@ class HttpStatusError(Exception):
         self.status = response.status_code
         self.code = response.headers.get("X-Error-Code", "")
         message = response.headers.get("X-Error-Message", "")
-        super().__init__(f"{url} answers with HTTP status {self.status} {response.reason} {message}".rstrip())
+        where = redaction.redact(url)
+        super().__init__(f"{where} answers with HTTP status {self.status} {response.reason} {message}".rstrip())
 
 
 class _TransientError(OSError):
@@ -75,7 +78,7 @@ class Retries:
     """Counts failures in a row, and waits between them: exponentially longer, with jitter so that hosts spread out."""
 
     def __init__(self, name: str, max_failures: int | None = None):
-        self._name = name
+        self._name = redaction.redact(name)
         self._max_failures = max_failures
         self._failures = 0
 
@@ -85,7 +88,9 @@ class Retries:
     def wait_after(self, error: Exception) -> None:
         """Raises BrokenFileError after too many failures."""
         self._failures += 1
-        cause = f"{type(error).__name__.lstrip('_')}: {error}" if str(error) else type(error).__name__
+        # requests puts the URL into its messages, also the signed one of a redirect.
+        said = redaction.redact(str(error))
+        cause = f"{type(error).__name__.lstrip('_')}: {said}" if said else type(error).__name__
         most = self._max_failures or MAX_FAILURES
         if self._failures >= most:
             message = f"{self._name} stays unreadable: {most} requests in a row failed, the last with {cause}"
@@ -145,8 +150,8 @@ def size_of(url: str, headers: Headers = dict) -> int:
             continue
         if not length.isdigit():
             raise ValueError(
-                f"The server of {url} does not say how long the file is, so an interrupted read would go unnoticed; "
-                "download the file and read it from disk."
+                f"The server of {redaction.redact(url)} does not say how long the file is, so an interrupted read "
+                "would go unnoticed; download the file and read it from disk."
             )
         return int(length)
 
@@ -156,8 +161,9 @@ class RemoteFile:
     """A file behind a URL.
 
     Attributes:
-      name: its name in messages.
-      url: where it is; redirects are followed for each request, because signed addresses expire.
+      name: its name in messages, without credentials.
+      url: where it is, with credentials if it needs any. Redirects are followed for each request, because signed
+        addresses expire.
       size: its bytes.
       headers: makes the headers of a request, such as one with a token. They are not sent to other hosts.
     """
@@ -258,7 +264,7 @@ class _HttpFile(io.RawIOBase):
             # The server sends everything.
             if not self._to_the_end and position:
                 raise BrokenFileError(
-                    f"{file.name} cannot be streamed: the server of {file.url} does not send parts of files (HTTP "
+                    f"{file.name} cannot be streamed: its server does not send parts of files (HTTP "
                     "Range), and Parquet is read in parts. Download it, or convert it to JSON-lines."
                 )
             total = response.headers.get("Content-Length", "*")
@@ -273,7 +279,7 @@ class _HttpFile(io.RawIOBase):
             changed = changed or self._etag not in (None, etag)
             self._etag = etag
         if changed:
-            raise BrokenFileError(f"{self._file.name} has changed at {self._file.url} while it was read")
+            raise BrokenFileError(f"{self._file.name} has changed at {redaction.redact(self._file.url)} while it was read")
 
     def _receive(self, wanted: int) -> bytes:
         assert self._response is not None

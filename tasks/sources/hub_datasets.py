@@ -15,6 +15,7 @@ from typing import Any
 from huggingface_hub import constants
 from huggingface_hub.utils import build_hf_headers
 
+from limba.machine import redaction
 from tasks.sources import arrow_tables, http_files
 
 logger = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class Repository:
     revision: str
     commit: str
     sizes: Mapping[str, int]
-    token: str | None = None
+    token: str | None = dataclasses.field(default=None, repr=False)
 
     @classmethod
     def at(cls, name: str, revision: str, token: str | None = None) -> "Repository":
@@ -62,10 +63,11 @@ class Repository:
 
         Raises:
           FileNotFoundError: if it or the revision does not exist, or is private.
-          ValueError: if access is restricted, or huggingface_hub is offline.
+          ValueError: if access is restricted, huggingface_hub is offline, or the token is one as a run records it.
           BrokenFileError: if the hub does not answer.
         """
         _check_online(name)
+        redaction.require_whole(token or "", "token", "Set HF_TOKEN, or give the token again.")
         address = f"{constants.ENDPOINT}/api/datasets/{name}"
         repository = cls(name, revision, "", {}, token)
         info = repository._get(f"{address}/revision/{urllib.parse.quote(revision, safe='')}").json()

@@ -114,12 +114,12 @@ class ShardedSource(abc.ABC):
         return [tables.shards[row.shard].name for row in rows]
 
     def fingerprint(self, split: str) -> dict[str, Any]:
-        """What the order of documents depends on. Directories do not count, so a corpus may move."""
+        """What the order of documents depends on. Neither directories nor credentials count: a corpus may move."""
         tables, rows = self._open(split)
         part = self._part(split)
         shards = [tables.shards[row.shard] for row in rows]
         return {
-            "files": {pathlib.PurePath(shard.name).name: shard.size for shard in shards},
+            "files": {_file_name(shard): shard.size for shard in shards},
             "columns": list(self._columns),
             "chunk_documents": self._chunk_documents,
             **({} if part.is_whole else {"part": str(part)}),
@@ -340,6 +340,12 @@ class ShardedSource(abc.ABC):
 
         reader, num_readers = (shard_info.index, shard_info.num_shards) if shard_info else (0, 1)
         return tf_documents.documents(self.chunks_of(split, shuffle, seed, reader, num_readers), num_epochs)
+
+
+def _file_name(shard: arrow_tables.Shard) -> str:
+    """Without its folders; of a URL the query belongs to it, in which a slash separates nothing."""
+    path, mark, query = shard.name.partition("?") if shard.is_remote else (shard.name, "", "")
+    return pathlib.PurePath(path).name + mark + query
 
 
 def _documents(shard: arrow_tables.Shard, table: pa.Table) -> list[dict[str, Any]]:
