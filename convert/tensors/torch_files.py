@@ -11,15 +11,18 @@ import struct
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from pickle import Unpickler, UnpicklingError
-from typing import Any, BinaryIO, NamedTuple
+from pickle import UnpicklingError
+from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
 
-from convert.tensors import array_files
+from convert.tensors import array_files, tensor_pickles
 from convert.tensors.array_files import Extent
+from convert.tensors.tensor_pickles import ITEM_SIZES, Tensor
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor
+from limba.machine import untrusted_files
+from limba.machine.untrusted_files import cut, shown, shown_list
 
 # By the name of a storage's class. Other kinds are passed over by their size, and refused when they are the model's.
 _DTYPES = {
@@ -27,17 +30,6 @@ _DTYPES = {
     "FloatStorage": np.dtype(np.float32),
     "HalfStorage": np.dtype(np.float16),
     "BFloat16Storage": np.dtype(ml_dtypes.bfloat16),
-}
-_ITEM_SIZES = {
-    **{name: dtype.itemsize for name, dtype in _DTYPES.items()},
-    "LongStorage": 8,
-    "IntStorage": 4,
-    "ShortStorage": 2,
-    "CharStorage": 1,
-    "ByteStorage": 1,
-    "BoolStorage": 1,
-    "ComplexFloatStorage": 8,
-    "ComplexDoubleStorage": 16,
 }
 # What training scripts call the model among the things that they save together.
 _MODEL_KEYS = ("state_dict", "model_state_dict", "model", "module")
@@ -50,6 +42,9 @@ _ZIP = b"PK\x03\x04"
 _ZIP_ENTRY = struct.Struct("<4s22x2H")
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _COUNT = struct.Struct("<q")
+# Where a zip archive ends: with a comment of at most 64 KiB. Python's `zipfile` takes 20 times the list in memory.
+_MOST_ZIP_END, _MOST_LIST_BYTES = 2**16 + 98, 16 * 2**20
+_ZIP_LIST_BYTES, _ZIP64_LIST_BYTES = struct.Struct("<12xI"), struct.Struct("<40xQ")
 
 
 def open_tensors(files: Sequence[Path]) -> dict[str, SavedTensor]:
@@ -88,117 +83,20 @@ def _read(path: Path) -> tuple[Any, dict[str, Extent]]:
         return (_read_zip if is_zip else _read_legacy)(path, file, size)
 
 
-# ------------------------------------------------ what the pickle says ------------------------------------------------
-
-# What follows is made of tuples and a dict without attributes, which a pickle cannot change once they are made.
-
-
-class _Storage(NamedTuple):
-    key: str
-    type_name: str
-    offset: int  # Of a storage that is itself part of another one.
-
-
-class _Tensor(NamedTuple):
-    storage: _Storage
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-
-class _Table(dict):
-    """In place of OrderedDict. A state_dict has the versions of its modules as its state, which are of no use here."""
-
-    __slots__ = ()
-
-    def __setstate__(self, state: Any) -> None:
-        del state
-
-
-class _Unread:
-    """In place of values that training scripts save beside the model, such as metrics. It keeps nothing of them."""
-
-    __slots__ = ()
-
-    def __init__(self, *args: Any):
-        del args
-
-    def __setstate__(self, state: Any) -> None:
-        del state
-
-
-def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *rest: Any) -> _Tensor:
-    del rest  # requires_grad, hooks
-    counts = (offset, *shape, *strides)
-    if not isinstance(storage, _Storage) or not all(type(n) is int and n >= 0 for n in counts):
-        raise UnpicklingError(f"a tensor of {storage!r:.60}, {offset!r:.60}, {shape!r:.60}, {strides!r:.60}")
-    if len(shape) != len(strides):
-        raise UnpicklingError(f"a tensor of shape {shape!r:.60} with strides {strides!r:.60}")
-    return _Tensor(storage, offset, tuple(shape), tuple(strides))
-
-
-_ALLOWED = {
-    ("collections", "OrderedDict"): _Table,
-    ("torch._utils", "_rebuild_tensor"): _rebuild_tensor,
-    ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
-    ("torch._utils", "_rebuild_parameter"): lambda tensor, *rest: tensor,
-    **{("torch", name): name for name in _ITEM_SIZES},
-    # NumPy's numbers, before version 2 and since, and the bytes in them.
-    ("numpy", "dtype"): _Unread,
-    ("_codecs", "encode"): _Unread,
-    ("numpy.core.multiarray", "scalar"): _Unread,
-    ("numpy._core.multiarray", "scalar"): _Unread,
-}
-
-
-# What unpickling raises for bytes that are no pickle, say impossible sizes, or do with values what these cannot.
-_DAMAGE = (UnpicklingError, AttributeError, EOFError, LookupError, MemoryError, OverflowError, TypeError, ValueError)
-
-
-class _NotAllowed(Exception):
-    """The name of what a pickle asked for."""
-
-
-class _Unpickler(Unpickler):
-    """Makes `_Tensor` of tensors, and nothing else than plain values besides."""
-
-    def __init__(self, file: BinaryIO):
-        super().__init__(file, encoding="utf-8")
-        self.storage_types: dict[str, str] = {}
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ALLOWED:
-            raise _NotAllowed(f"{module}.{name}")
-        return _ALLOWED[module, name]
-
-    def persistent_load(self, pid: Any) -> _Storage:
-        match pid:
-            case ("storage", str(type_name), str(key), _, int(), *view) if view in ([], [None]):
-                offset = 0
-            case ("storage", str(type_name), str(key), _, int(), (str(), int(offset), int())) if offset >= 0:
-                pass
-            case _:
-                raise UnpicklingError(f"a storage called {pid!r:.100}")
-        if type_name not in _ITEM_SIZES or self.storage_types.setdefault(key, type_name) != type_name:
-            raise UnpicklingError(f"a storage called {pid!r:.100}, {self.storage_types.get(key)} before")
-        return _Storage(key, type_name, offset)
-
-
-def _unpickle(path: Path, file: BinaryIO) -> tuple[Any, dict[str, str]]:
+def _unpickle(path: Path, file: BinaryIO, size: int) -> tuple[Any, dict[str, str]]:
     """The next pickle in a file, and the types of the storages it speaks of, by their keys.
 
     Raises:
       ValueError: if it is damaged, or asks for anything else than the parts of tensors.
     """
-    unpickler = _Unpickler(file)
     try:
-        return unpickler.load(), unpickler.storage_types
-    except _NotAllowed as error:
+        return tensor_pickles.load(file, size)
+    except tensor_pickles.NotAllowedError as error:
         raise ValueError(
             f"{path} is no file of plain tensors: it asks for {error}, which could run any program and is not allowed. "
             "If you trust it, load it with torch and save the model's state_dict() alone, best as safetensors."
         ) from None
-    except _DAMAGE as error:
+    except UnpicklingError as error:
         raise ValueError(f"{path} is damaged, cut short or no file of PyTorch weights ({error}).") from error
 
 
@@ -207,6 +105,11 @@ def _unpickle(path: Path, file: BinaryIO) -> tuple[Any, dict[str, str]]:
 
 def _read_zip(path: Path, file: BinaryIO, size: int) -> tuple[Any, dict[str, Extent]]:
     """What the file's pickle holds, and where its storages are, by their keys."""
+    if (list_bytes := _list_bytes(file, size)) > _MOST_LIST_BYTES:
+        raise ValueError(
+            f"{path} has {list_bytes:,} bytes of names of its parts; at most {_MOST_LIST_BYTES:,} are read."
+        )
+    file.seek(0)
     try:
         entries = {entry.filename: entry for entry in zipfile.ZipFile(file).infolist()}
     except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
@@ -239,24 +142,38 @@ def _read_zip(path: Path, file: BinaryIO, size: int) -> tuple[Any, dict[str, Ext
     folder = pickles[0].removesuffix("data.pkl")
     if f"{folder}byteorder" in entries and read(f"{folder}byteorder") != b"little":
         raise ValueError(f"{path} was written on a big-endian machine; load and save it with torch on another one.")
-    content, _ = _unpickle(path, io.BytesIO(read(pickles[0])))
+    num_bytes = entries[pickles[0]].file_size
+    if num_bytes > untrusted_files.MOST_BYTES:
+        raise ValueError(f"{path} has {num_bytes:,} bytes beside its tensors; save the model's state_dict() alone.")
+    content, _ = _unpickle(path, io.BytesIO(read(pickles[0])), num_bytes)
     data = f"{folder}data/"
     return content, {name.removeprefix(data): find(entry) for name, entry in entries.items() if name.startswith(data)}
 
 
+def _list_bytes(file: BinaryIO, size: int) -> int:
+    """The bytes of the list of parts that ends a zip archive, as the end says; `zipfile` reads it into memory."""
+    file.seek(max(0, size - _MOST_ZIP_END))
+    end = file.read()
+    at = end.rfind(b"PK\x05\x06")
+    found = [_ZIP_LIST_BYTES.unpack_from(end, at)[0]] if 0 <= at <= len(end) - _ZIP_LIST_BYTES.size else [0]
+    at64 = end.rfind(b"PK\x06\x06")
+    found += [_ZIP64_LIST_BYTES.unpack_from(end, at64)[0]] if 0 <= at64 <= len(end) - _ZIP64_LIST_BYTES.size else []
+    return min(max(found), size)
+
+
 def _read_legacy(path: Path, file: BinaryIO, size: int) -> tuple[Any, dict[str, Extent]]:
     """As `_read_zip`, of the format before PyTorch 1.6: five pickles, then each storage's size and elements."""
-    magic, _ = _unpickle(path, file)
+    magic, _ = _unpickle(path, file, size)
     if magic != _LEGACY_MAGIC:
-        raise ValueError(f"{path} is no file of PyTorch weights: it begins with a pickle of {magic!r:.60}.")
-    _unpickle(path, file)  # the version of the format, of which there is one
-    system, _ = _unpickle(path, file)
+        raise ValueError(f"{path} is no file of PyTorch weights: it begins with a pickle of {shown(magic)}.")
+    _unpickle(path, file, size)  # the version of the format, of which there is one
+    system, _ = _unpickle(path, file, size)
     if not isinstance(system, dict) or not system.get("little_endian", True):
         raise ValueError(f"{path} was written on a big-endian machine; load and save it with torch on another one.")
-    content, types = _unpickle(path, file)
-    keys, _ = _unpickle(path, file)
+    content, types = _unpickle(path, file, size)
+    keys, _ = _unpickle(path, file, size)
     if not isinstance(keys, list) or not all(isinstance(key, str) and key in types for key in keys):
-        raise ValueError(f"{path} is damaged: its list of storages is {keys!r:.60}.")
+        raise ValueError(f"{path} is damaged: its list of storages is {shown(keys)}.")
     storages = {}
     offset = file.tell()
     for key in keys:
@@ -265,7 +182,7 @@ def _read_legacy(path: Path, file: BinaryIO, size: int) -> tuple[Any, dict[str, 
         if len(head) < _COUNT.size:
             raise array_files.cut_short(path, offset + _COUNT.size, size)
         (count,) = _COUNT.unpack(head)
-        storages[key] = Extent(offset + _COUNT.size, count * _ITEM_SIZES[types[key]])
+        storages[key] = Extent(offset + _COUNT.size, count * ITEM_SIZES[types[key]])
         offset += _COUNT.size + storages[key].num_bytes
         if count < 0 or offset > size:
             raise array_files.cut_short(path, offset, size)
@@ -275,38 +192,42 @@ def _read_legacy(path: Path, file: BinaryIO, size: int) -> tuple[Any, dict[str, 
 # ------------------------------------------------------- tensors ------------------------------------------------------
 
 
-def _model(path: Path, content: Any) -> dict[str, _Tensor]:
+def _model(path: Path, content: Any, is_nested: bool = False) -> dict[str, Tensor]:
     """The model's tensors by their names, which may be one of several things in the file."""
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds a {type(content).__name__} and no table of tensors.")
-    others = [name for name, value in content.items() if not isinstance(value, _Tensor) or not isinstance(name, str)]
+    others = [name for name, value in content.items() if not isinstance(value, Tensor) or not isinstance(name, str)]
     if not others:
         return content
     for key in _MODEL_KEYS:
-        if len(others) == len(content) and isinstance(content.get(key), dict):
-            return _model(path, content[key])
+        # A table may have itself as its part.
+        if not is_nested and len(others) == len(content) and isinstance(content.get(key), dict):
+            return _model(path, content[key], is_nested=True)
     raise ValueError(
-        f"{path} has {others[0]!r:.60}, a {type(content[others[0]]).__name__}, among its tensors; save the model's "
-        "state_dict() alone."
+        f"{path} has {shown(others[0])} of type {type(content[others[0]]).__name__} among its tensors; save the "
+        "model's state_dict() alone."
     )
 
 
-def _saved_tensor(path: Path, name: str, tensor: _Tensor, storages: Mapping[str, Extent]) -> SavedTensor:
+def _saved_tensor(path: Path, name: str, tensor: Tensor, storages: Mapping[str, Extent]) -> SavedTensor:
     storage, shape, strides = tensor.storage, tensor.shape, tensor.strides
     if storage.type_name not in _DTYPES:
-        raise ValueError(f"{path}: {name} is of a {storage.type_name}; weights are one of {', '.join(_DTYPES)}.")
+        raise ValueError(f"{path}: {cut(name)} is of a {storage.type_name}; weights are one of {', '.join(_DTYPES)}.")
     dtype = _DTYPES[storage.type_name]
     if storage.key not in storages:
-        raise ValueError(f"{path} is damaged: the storage of {name}, {storage.key}, is not in it.")
-    if not math.prod(shape):
+        raise ValueError(f"{path} is damaged: the storage of {cut(name)}, {cut(storage.key)}, is not in it.")
+    elements = array_files.num_elements(path, name, shape)
+    if not elements:
         return array_files.saved_tensor(path, [], shape, dtype)
     first = storage.offset + tensor.offset
     span = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     whole = storages[storage.key]
-    if (first + span) * dtype.itemsize > whole.num_bytes:
+    # An expanded tensor has its elements many times, and all of them in memory.
+    most_bytes = max(whole.num_bytes, untrusted_files.MOST_BYTES)
+    if (first + span) * dtype.itemsize > whole.num_bytes or elements * dtype.itemsize > most_bytes:
         raise ValueError(
-            f"{path} is damaged: {name}, {list(shape)} with strides {list(strides)} from element {first} on, does not "
-            f"fit into its storage of {whole.num_bytes:,} bytes."
+            f"{path} is damaged: {cut(name)}, {shown_list(shape)} with strides {shown_list(strides)} from element "
+            f"{shown(first)} on, does not fit into its storage of {whole.num_bytes:,} bytes."
         )
     extent = Extent(whole.offset + first * dtype.itemsize, span * dtype.itemsize)
 
@@ -320,10 +241,10 @@ def _saved_tensor(path: Path, name: str, tensor: _Tensor, storages: Mapping[str,
             return stored.read(tuple(index[dim] for dim in order)).transpose(np.argsort(order))
 
     else:
-        elements = array_files.saved_tensor(path, [extent], (span,), dtype)
+        stretch = array_files.saved_tensor(path, [extent], (span,), dtype)
         byte_strides = tuple(stride * dtype.itemsize for stride in strides)
 
         def read(index: Index) -> np.ndarray:
-            return np.lib.stride_tricks.as_strided(np.asarray(elements), shape, byte_strides)[index].copy()
+            return np.lib.stride_tricks.as_strided(np.asarray(stretch), shape, byte_strides)[index].copy()
 
     return SavedTensor(shape, dtype, read)

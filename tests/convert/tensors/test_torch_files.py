@@ -162,9 +162,9 @@ def test_nothing_else_than_tensors_is_let_in(save, tmp_path, monkeypatch, conten
     ("content", "message"),
     [
         ([torch.ones(2)], "holds a list and no table of tensors"),
-        ({"w": torch.ones(2), "epoch": 3}, "has 'epoch', a int, among its tensors"),
-        ({"epoch": 3}, "has 'epoch', a int, among"),
-        ({7: torch.ones(2)}, "has 7, a _Tensor, among"),
+        ({"w": torch.ones(2), "epoch": 3}, "has 'epoch' of type int among its tensors"),
+        ({"epoch": 3}, "has 'epoch' of type int among"),
+        ({7: torch.ones(2)}, "has 7 of type Tensor among"),
         ({"ids": torch.arange(3)}, "ids is of a LongStorage; weights are one of DoubleStorage, FloatStorage"),
     ],
 )
@@ -256,7 +256,7 @@ def test_other_files_are_no_weights(tmp_path):
 
 
 def unpickled(data):
-    return torch_files._unpickle("file", io.BytesIO(data))[0]
+    return torch_files._unpickle("file", io.BytesIO(data), len(data))[0]
 
 
 @pytest.mark.parametrize(
@@ -272,4 +272,3 @@ def unpickled(data):
 def test_a_pickle_cannot_reach_into_what_is_let_in(value):
     with pytest.raises(ValueError, match="file is damaged"):
         unpickled(value)
-    assert torch_files._Table.items is dict.items
