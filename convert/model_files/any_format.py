@@ -244,7 +244,7 @@ def _unrolled(path: AnyPath, saved: Mapping[str, SavedTensor], per_layer: bool |
 def _config_of_run(path: AnyPath, fields: Mapping[str, Any]) -> T5Config:
     try:
         config = T5Config(**fields)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(
             f"{path}/run/run.json does not describe a limba.network.t5.T5Config of this version ({error}); only that "
             "network can be converted."

@@ -6,24 +6,32 @@
 A leaf of the index is an array, or TensorStore's spec of a folder next to it.
 """
 
+import io
 import math
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
-import msgpack
+import ml_dtypes
 import numpy as np
 import tensorstore as ts
 from flax import serialization, traverse_util
 from jax.experimental import multihost_utils
 
+from limba.checkpoint_files import msgpack_arrays
 from limba.checkpoint_files.assignment_maps import flatten_state_dict, unflatten_state_dict
+from limba.checkpoint_files.msgpack_arrays import Array
 from limba.machine import storage
 from limba.machine.storage import AnyPath
+from limba.machine.untrusted_files import shown
 
 INDEX = "checkpoint"
 VERSION = 3
+_DTYPES = {
+    np.dtype(kind).name: np.dtype(kind)
+    for kind in (ml_dtypes.bfloat16, "bool", *(f"{k}{n}" for k in "iu" for n in (1, 2, 4, 8)), "f2", "f4", "f8")
+}
 _CHUNK_BYTES = 64 * 2**20
 # T5X writes this instead of the bucket's name, which its reader fills in.
 _ANY_BUCKET = "t5x-dummy-bucket"
@@ -42,30 +50,45 @@ def read_index(path: AnyPath) -> dict[str, Any]:
     content = storage.read_bytes(path / INDEX)
     if content.startswith(b"model_checkpoint_path"):
         raise ValueError(f"{path} is a TensorFlow (Mesh TensorFlow) checkpoint; convert it with T5X first.")
-    try:
-        index = serialization.msgpack_restore(content)
-    except (ValueError, msgpack.exceptions.UnpackException) as error:
-        raise ValueError(f"{path / INDEX} is damaged") from error
-    if not isinstance(index, dict) or "optimizer" not in index:
+    index = msgpack_arrays.read_tree(io.BytesIO(content), len(content), str(path / INDEX), "index of a checkpoint")
+    if not isinstance(index.get("optimizer"), dict):
         raise ValueError(f"{path / INDEX} is not the index of a T5X checkpoint (no 'optimizer').")
-    if index.get("version", 0) < 2:
-        raise ValueError(f"{path} is a T5X checkpoint of version {index.get('version', 0)}; versions 2 and 3 are read.")
-    return dict(_leaves(index["optimizer"], (), storage.kvstore_spec(path)))
+    version = index.get("version", 0)
+    if type(version) is not int or version < 2:
+        raise ValueError(f"{path} is a T5X checkpoint of version {shown(version)}; versions 2 and 3 are read.")
+    return dict(_leaves(index["optimizer"], (), storage.kvstore_spec(path), content))
 
 
-def _leaves(node: Any, parts: tuple[str, ...], base: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _leaves(node: Any, parts: tuple[str, ...], base: dict[str, Any], content: bytes) -> Iterator[tuple[str, Any]]:
+    name = "/".join(parts)
     if isinstance(node, dict) and not {"driver", "kvstore"} <= node.keys():
         for key, child in node.items():
-            yield from _leaves(child, (*parts, str(key)), base)
+            yield from _leaves(child, (*parts, key), base, content)
     elif isinstance(node, dict):
         # Older files have the path beside the kvstore. TensorStore reads chunks and compression from the folder.
-        folder = node["kvstore"].get("path", node.get("path"))
+        folder = node["kvstore"].get("path", node.get("path")) if isinstance(node["kvstore"], dict) else None
         if node.get("dtype") == "uint16":
-            raise ValueError(f"{'/'.join(parts)} is saved as uint16, an early T5X's bfloat16; save it again with T5X.")
+            raise ValueError(f"{name} is saved as uint16, an early T5X's bfloat16; save it again with T5X.")
+        if node["driver"] != "zarr" or not isinstance(folder, str) or ".." in folder.split("/") or "\0" in folder:
+            raise ValueError(f"{base['path']}{INDEX} is damaged: {name} is in no zarr folder of the checkpoint.")
         folder = folder if folder.endswith("/") else f"{folder}/"
-        yield "/".join(parts), {"driver": node["driver"], "kvstore": {**base, "path": base["path"] + folder}}
+        yield name, {"driver": "zarr", "kvstore": {**base, "path": base["path"] + folder}}
+    elif isinstance(node, Array):
+        yield name, _array(node, f"{base['path']}{INDEX}: {name}", content)
+    elif isinstance(node, bool | int | float):
+        yield name, np.asarray(node)
     elif node is not None:
-        yield "/".join(parts), np.asarray(node)
+        raise ValueError(f"{base['path']}{INDEX} is damaged: {name} is {shown(node)} and no array.")
+
+
+def _array(array: Array, where: str, content: bytes) -> np.ndarray:
+    dtype = _DTYPES.get(array.dtype)
+    if dtype is None:
+        raise ValueError(f"{where} is damaged: it is of the dtype {shown(array.dtype)}.")
+    data = b"".join(content[offset : offset + length] for offset, length in array.extents)
+    if math.prod(array.shape) * dtype.itemsize != len(data):
+        raise ValueError(f"{where} is damaged: {array.dtype} {list(array.shape)} has {len(data):,} bytes.")
+    return np.frombuffer(data, dtype).reshape(array.shape)
 
 
 # ------------------------------------------------------- writing -----------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 
 from limba.checkpoint_files.directories import find_checkpoint
 from limba.checkpoint_files.small_files import load_files
-from limba.machine import storage
+from limba.machine import storage, untrusted_json
 from limba.machine.storage import AnyPath
 
 FOLDER = "run"
@@ -53,7 +53,10 @@ def load_run_info(path: str | AnyPath) -> dict[str, Any]:
     path = find_checkpoint(path)
     if not has_run_info(path):
         raise FileNotFoundError(f"{path}/{FOLDER}/{RECORD} does not exist: this is not a checkpoint that Limba wrote.")
-    return json.loads(load_files(path, FOLDER)[RECORD])
+    record = load_files(path, FOLDER).get(RECORD)
+    if record is None:
+        raise ValueError(f"{path}/{FOLDER} is damaged: its list of files lacks {RECORD}")
+    return untrusted_json.parse_object(record, f"{path}/{FOLDER}/{RECORD}")
 
 
 def find_gin(checkpoint: AnyPath) -> AnyPath | None:

@@ -7,8 +7,8 @@ shards of its own devices.
 import ast
 import concurrent.futures
 import dataclasses
-import json
 import logging
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,8 +17,9 @@ import numpy as np
 import tensorstore as ts
 
 from limba.checkpoint_files import classic_format
-from limba.machine import storage
+from limba.machine import storage, untrusted_json
 from limba.machine.storage import AnyPath
+from limba.machine.untrusted_files import cut
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +27,9 @@ Index = tuple[slice, ...]
 
 # This many tensors are read at the same time; each may have several chunks.
 _READERS = 8
+_MOST_KEY_LENGTH = 1000
+# A part of a tensor's name is part of a folder's, too.
+_PART = re.compile(r"[^/\0]+")
 _NO_TENSOR = ("None", "Dict", "List", "Tuple", "NamedTuple", "Custom")
 
 
@@ -82,12 +86,13 @@ def open_tensors(path: AnyPath) -> dict[str, SavedTensor]:
 
 def _orbax_specs(directory: AnyPath) -> dict[str, dict[str, Any]]:
     """TensorStore's specs of all tensors in Orbax's directory of a state."""
+    file = f"{directory}/_METADATA"
     try:
-        metadata = json.loads(storage.read_bytes(directory / "_METADATA"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{directory}/_METADATA is damaged") from error
-    if not isinstance(metadata, dict) or "tree_metadata" not in metadata:
-        raise ValueError(f"{directory}/_METADATA is damaged: it lists no tensors")
+        metadata = untrusted_json.parse_object(storage.read_bytes(directory / "_METADATA"), file)
+    except ValueError as error:
+        raise ValueError(f"{file} is damaged: {error}") from error
+    if not isinstance(metadata.get("tree_metadata"), dict):
+        raise ValueError(f"{file} is damaged: it lists no tensors")
     base = storage.kvstore_spec(directory)
     driver = "zarr3" if metadata.get("use_zarr3") else "zarr"
     packed = metadata.get("use_ocdbt", True)
@@ -95,14 +100,30 @@ def _orbax_specs(directory: AnyPath) -> dict[str, dict[str, Any]]:
         raise ValueError(f"{directory} holds no tensors")
     specs = {}
     for key, entry in metadata["tree_metadata"].items():
-        if entry["value_metadata"]["value_type"] in _NO_TENSOR:
+        described = entry.get("value_metadata") if isinstance(entry, dict) else None
+        if not isinstance(described, dict) or not isinstance(described.get("value_type"), str):
+            raise ValueError(f"{file} is damaged: it does not say what {cut(key)} is")
+        if described["value_type"] in _NO_TENSOR:
             continue
-        parts = ast.literal_eval(key)
+        if not (parts := _key_parts(key)):
+            raise ValueError(f"{file} is damaged: {cut(key)} is the name of no tensor")
         folder = ".".join(parts) + "/"
         kvstore = {"driver": "ocdbt", "base": base} if packed else base
         path = folder if packed else base["path"] + folder
         specs["/".join(parts)] = {"driver": driver, "kvstore": {**kvstore, "path": path}}
     return specs
+
+
+def _key_parts(key: str) -> tuple[str, ...]:
+    """The parts of a tensor's name, which Orbax writes as a tuple: "('target', 'encoder')". () for anything else."""
+    if len(key) > _MOST_KEY_LENGTH:
+        return ()
+    try:
+        parts = ast.literal_eval(key)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return ()
+    is_name = isinstance(parts, tuple) and all(isinstance(part, str) and _PART.fullmatch(part) for part in parts)
+    return parts if is_name else ()
 
 
 def _from_tensorstore(store: ts.TensorStore) -> SavedTensor:

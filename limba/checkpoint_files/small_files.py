@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import jax
 
-from limba.machine import storage
+from limba.machine import storage, untrusted_json
 from limba.machine.storage import AnyPath
 
 _CHECKSUMS = "checksums-"
@@ -38,7 +38,8 @@ def read_files(directory: AnyPath) -> dict[str, bytes]:
         raise ValueError(f"{directory} lacks its list of files")
     files = {}
     for file in lists:
-        for name, checksum in json.loads(storage.read_bytes(directory / file)).items():
+        checksums = untrusted_json.parse_object(storage.read_bytes(directory / file), str(directory / file))
+        for name, checksum in checksums.items():
             files[name] = storage.read_bytes(directory / name) if name in names else b""
             if zlib.crc32(files[name]) != checksum:
                 raise ValueError(f"{directory / name} is damaged or missing")

@@ -1,0 +1,88 @@
+"""Indices of checkpoints that are damaged or hostile: one message with the file, whatever they announce."""
+
+import json
+
+import msgpack
+import numpy as np
+import pytest
+from flax import serialization
+
+from limba.checkpoint_files import classic_format, run_folder, saved_tensors, small_files
+
+SPEC = {"driver": "zarr", "dtype": "float32", "kvstore": {"driver": "file", "path": "target.w/"}}
+
+
+def read_classic(folder, content):
+    (folder / "checkpoint").write_bytes(content)
+    return classic_format.read_index(folder)
+
+
+def index(target, **changes):
+    return serialization.msgpack_serialize({"version": 3, "optimizer": {"target": target}} | changes)
+
+
+def test_a_classic_index(tmp_path):
+    leaves = {"a": np.arange(6.0).reshape(2, 3), "step": np.int32(7), "w": SPEC, "none": None, "empty": {}}
+    found = read_classic(tmp_path, index(leaves))
+    assert found.keys() == {"target/a", "target/step", "target/w"}
+    np.testing.assert_array_equal(found["target/a"], leaves["a"], strict=True)
+    np.testing.assert_array_equal(found["target/step"], np.asarray(np.int32(7)), strict=True)
+    assert found["target/w"]["kvstore"]["path"] == f"{tmp_path}/target.w/"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        # The library makes room for fifty million values, in each of these lists.
+        (b"\x82\xa7version\x03\xa9optimizer" + b"\xdd\x02\xfa\xf0\x80" * 900, "optimizer has a list of 50,000,000"),
+        (index({"w": SPEC | {"kvstore": {"path": "../../w"}}}), "target/w is in no zarr folder of the checkpoint"),
+        (index({"w": SPEC | {"kvstore": 3}}), "target/w is in no zarr folder"),
+        (index({"w": SPEC | {"driver": "json"}}), "target/w is in no zarr folder"),
+        (index({"w": "text"}), "target/w is 'text' and no array"),
+        (index({"w": np.ones(3)}).replace(b"float64", b"objects"), "target/w is damaged: it is of the dtype 'objects'"),
+        (index({"w": np.ones(3)}).replace(b"float64", b"float32"), "target/w is damaged: float32 .3. has 24 bytes"),
+        (index({}, version="3"), "is a T5X checkpoint of version '3'"),
+        (index({}, optimizer=3), "no 'optimizer'"),
+        (index({})[:-3], "is cut short"),
+        (msgpack.packb([1]), "it holds a list of 1 and no map of arrays"),
+    ],
+)  # fmt: skip
+def test_a_damaged_classic_index_is_named(tmp_path, content, words):
+    with pytest.raises(ValueError, match=words) as error:
+        read_classic(tmp_path, content)
+    assert str(tmp_path) in str(error.value) or words == "is a T5X checkpoint of version '3'"
+
+
+KEY = "('target', 'w')"
+ENTRY = {"key_metadata": [], "value_metadata": {"value_type": "np.ndarray", "skip_deserialize": False}}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "words"),
+    [
+        ("[" * 100_000, "line 1 has more than 200 brackets"),
+        ('{"tree_metadata": {}, "tree_metadata": {}}', "has the key 'tree_metadata' twice"),
+        ({"tree_metadata": []}, "it lists no tensors"),
+        ({"tree_metadata": {KEY: 3}, "use_ocdbt": False}, "it does not say what .'target', 'w'. is"),
+        ({"tree_metadata": {KEY: {"value_metadata": {"value_type": [1]}}}, "use_ocdbt": False}, "it does not say what"),
+        *[
+            ({"tree_metadata": {key: ENTRY}, "use_ocdbt": False}, "is the name of no tensor")
+            for key in ("('target', '../w')", "()", "'target'", "(1, 2)", "(" * 500, "(" * 2000, "9" * 900, "(")
+        ],
+    ],
+)
+def test_a_damaged_orbax_index_is_named(tmp_path, metadata, words):
+    (tmp_path / "state").mkdir()
+    text = metadata if isinstance(metadata, str) else json.dumps(metadata)
+    (tmp_path / "state" / "_METADATA").write_text(text)
+    with pytest.raises(ValueError, match=rf"_METADATA is damaged: .*{words}"):
+        saved_tensors.open_tensors(tmp_path)
+
+
+@pytest.mark.parametrize("record", [b"[" * 100_000, b"[]", b"\xff", None])
+def test_a_damaged_run_record_is_named(tmp_path, record):
+    (tmp_path / "state").mkdir()
+    small_files.write_files(tmp_path / "run", {} if record is None else {"run.json": record})
+    (tmp_path / "run" / "run.json").touch()
+    with pytest.raises(ValueError, match=r"run\.json|is damaged: its list of files lacks run\.json"):
+        run_folder.load_run_info(tmp_path)
