@@ -76,6 +76,11 @@ def preview(args: argparse.Namespace) -> None:
     sets = task_batches.get_eval_batches(config)
     tasks = [name for name in sets if name != task.name or len(sets) == 1]  # without the mixture of them
     batches = [batch for name in tasks for batch in itertools.islice(sets[name], 500)]
+    if not batches:
+        raise ValueError(
+            f"Split {args.split!r} of {args.task!r} has no examples: its documents are blank, or its preprocessors "
+            "drop all of them."
+        )
     for number, batch in enumerate(batches[: args.num]):
         for name, key in (("inputs", "encoder_input_tokens"), ("targets", "decoder_target_tokens")):
             tokens = batch[key][0]

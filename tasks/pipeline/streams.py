@@ -14,6 +14,7 @@ import numpy as np
 
 from limba.data import contract
 from tasks.pipeline import blocks, converters, fingerprints, positions
+from tasks.pipeline.empty_epochs import EmptyEpochs
 from tasks.pipeline.positions import Position
 from tasks.pretraining import denoising
 from tasks.registry import Task, rows
@@ -162,10 +163,13 @@ class Stream:
     def _examples_in_order(self, task: Any, plan: ReadPlan, seed: int) -> Iterator[Rows]:
         number = self.tasks.index(task)
         steps = [bind(step, task.output_features, self._lengths) for step in task.preprocessors]
-        groups = rows.rebatch(self._chunks(task, plan).documents(plan.num_epochs), group_size(task))
+        empty = EmptyEpochs(_nothing_made(task, self.config.split, plan))
+        groups = empty.groups(rows.rebatch(self._chunks(task, plan).documents(plan.num_epochs), group_size(task)))
         if self._makes_windows(task):
-            return blocks.windows(groups, steps[0], self._lengths, number, seed)  # type: ignore[arg-type]
-        return blocks.examples(groups, steps, self._lengths, self.config.trim_output_features, number, seed)
+            made = blocks.windows(groups, steps[0], self._lengths, number, seed)  # type: ignore[arg-type]
+        else:
+            made = blocks.examples(groups, steps, self._lengths, self.config.trim_output_features, number, seed)
+        return empty.examples(made)
 
     def _chunks(self, task: Any, plan: ReadPlan) -> ReaderChunks:
         start = plan.position.of_task(self.tasks.index(task)).document
@@ -285,6 +289,15 @@ def group_size(task: Any) -> int:
     """How many documents of a task are preprocessed together."""
     sizes = [step.documents_per_batch for step in task.preprocessors if isinstance(step, denoising.Denoise)]
     return max(sizes, default=_DOCUMENTS_PER_GROUP)
+
+
+def _nothing_made(task: Any, split: str, plan: ReadPlan) -> str:
+    part = f"the part of reader {plan.reader} of {plan.num_readers} of the documents" if plan.num_readers > 1 else ""
+    fewer = "; fewer readers (DatasetConfig.num_readers) have larger parts" if part else ""
+    return (
+        f"No example can be made of {part or 'the documents'} of task {task.name!r}, split {split!r}: they are blank, "
+        f"or its preprocessors drop all of them. Look at the texts of {task.source!r}{fewer}."
+    )
 
 
 def _check_lengths(tasks: list[Any], lengths: Mapping[str, int]) -> None:

@@ -43,16 +43,26 @@ class ReaderChunks:
         """Chunks as `{column: [documents], "document": int64 [documents, 3]}`; without a number of epochs for ever.
 
         A chunk may be empty, where a split keeps none of its documents.
+
+        Raises:
+          ValueError: if the stream is endless and a whole epoch has no document.
         """
         for epoch in itertools.count(self.first_epoch):
             if num_epochs is not None and epoch >= num_epochs:
                 return
+            found = self.start is not None and epoch == self.first_epoch  # which reads a part of the epoch
             for index in self.order_of_epoch(epoch).tolist():
                 for chunk in itertools.count(self.first_chunk(epoch, index)):
                     columns, has_rows = self.read_chunk(epoch, index, chunk)
                     if not has_rows:
                         break
+                    found = found or len(columns["document"]) > 0
                     yield columns
+            if not found and num_epochs is None:
+                raise ValueError(
+                    f"Reader {self.reader} gets no document in a whole epoch: the split keeps none of its part of the "
+                    "files. Fewer readers (DatasetConfig.num_readers) have larger parts."
+                )
 
     def first_chunk(self, epoch: int, index: int) -> int:
         """The chunk of a piece with which reading begins in an epoch."""

@@ -388,7 +388,7 @@ def test_what_cannot_work_is_refused(tmp_path, options, words):
 
 @pytest.mark.parametrize("eval_steps", [1, 2])
 def test_the_first_batch_is_timed(eval_steps):
-    counted = _CountedBatches([{"decoder_target_tokens": np.zeros((2, 3))}] * 3, 1)
+    counted = _CountedBatches([{"decoder_target_tokens": np.zeros((2, 3))}] * 3, 1, lambda: None)
     for step, _ in enumerate(itertools.islice(counted, eval_steps)):
         time.sleep(0.02 if step == 0 else 0.2)
     assert 0.02 <= counted.first_seconds < 0.2
