@@ -1,15 +1,25 @@
 """Copies standard input to a log file and to standard output, with the time (UTC) before each line.
 
-A progress bar's carriage returns also end a line. `launch/pod.sh logs` sorts lines by their time.
+A progress bar's carriage returns also end a line. `launch/pod.sh logs` sorts lines by their time. Credentials in a
+line are shown as `***`, whichever program wrote it: the log stays, and `pod.sh logs` shows it.
 """
 
 import contextlib
 import datetime
+import importlib.util
 import os
 import re
 import signal
 import sys
 from pathlib import Path
+
+# Alone: the package needs more than this machine's Python may have.
+_spec = importlib.util.spec_from_file_location(
+    "redaction", Path(__file__).resolve().parent.parent / "limba/machine/redaction.py"
+)
+assert _spec is not None and _spec.loader is not None
+_redaction = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_redaction)
 
 _ENDS = re.compile(rb"[\r\n]")
 
@@ -28,10 +38,14 @@ def main(log_file: str) -> None:
 
 def _write(log, lines: list[bytes]) -> None:
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3].encode()
-    stamped = b"".join(b"%sZ %s\n" % (now, line.rstrip()) for line in lines if line.strip())
+    stamped = b"".join(b"%sZ %s\n" % (now, _redacted(line.rstrip())) for line in lines if line.strip())
     log.write(stamped)
     with contextlib.suppress(OSError):  # The terminal may be closed.
         os.write(sys.stdout.fileno(), stamped)
+
+
+def _redacted(line: bytes) -> bytes:
+    return _redaction.redact(line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -71,13 +72,13 @@ class Process:
 
 
 class Server:
-    """The process that forks; it ends with the process that started it."""
+    """The process that forks; it ends with the process that started it. It also imports the modules in `warm`."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, warm: Sequence[str] = ()):
         self._path = folder / "forked"
         self._log = (folder / "forked.log").open("wb")
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-        command = [sys.executable, "-m", "tests.forked", str(self._path)]
+        command = [sys.executable, "-m", "tests.forked", str(self._path), *warm]
         self._process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=self._log, stderr=self._log
         )
@@ -120,9 +121,9 @@ class Server:
 # ----------------------------------------------------- the server's side ----------------------------------------------
 
 
-def serve(path: str) -> None:
+def serve(path: str, *warm: str) -> None:
     """Forks for each request, and tells how the forks ended; until its input ends. It has one thread."""
-    for name in _WARM:
+    for name in (*_WARM, *warm):
         importlib.import_module(name)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(f"{path}.new")
@@ -193,4 +194,4 @@ def _run(request: dict[str, Any], stdout: int, stderr: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(*sys.argv[1:])

@@ -18,7 +18,7 @@ from convert.hf.card_example import Example, neutral, section
 from convert.hf.card_metadata import NO_METADATA, Metadata
 from convert.hf.markdown import code, plain, table
 from limba.checkpoint_files import run_folder
-from limba.machine import storage
+from limba.machine import redaction, storage
 from limba.machine.output_folder import REPORT
 from limba.machine.storage import AnyPath
 from limba.network.t5 import T5Config
@@ -101,7 +101,7 @@ def write(folder: Path, facts: Facts) -> None:
     if training := list(_training(facts, metrics)):
         sections.append(f"## Training\n\n{table(training)}")
     sections += [f"## Network\n\n{table(_network(facts))}", f"## Check\n\n{_check(facts)}"]
-    (folder / "README.md").write_text("\n\n".join(sections) + "\n", "utf-8")
+    (folder / "README.md").write_text(redaction.redact("\n\n".join(sections)) + "\n", "utf-8")
 
 
 def _front_matter(facts: Facts, example: Example, metrics: Sequence[Line]) -> str:

@@ -4,10 +4,8 @@ A signed URL carries its key in the query, a URL with a user the password. They 
 stays the same. So the identity of a remote file is its address without them (`without_credentials`). Text that people
 or other programs read goes through `redact`: messages, tracebacks, and the configuration that a run records.
 
-Only the standard library, and Python 3.8: `launch/stamp_lines.py` loads this file alone.
+Only the standard library: `launch/stamp_lines.py` loads this file alone.
 """
-
-from __future__ import annotations
 
 import contextlib
 import functools
@@ -49,7 +47,8 @@ _QUOTED = re.compile(
     re.I,
 )
 _TOKEN = re.compile(
-    r"\b(?:(?:hf|gh[a-z]|github_pat|glpat|sk|xox[a-z])[_-][\w-]{16,}|AKIA[0-9A-Z]{16}|AIza[\w-]{35}"
+    r"\b(?:hf_[A-Za-z0-9]{20,}|(?:gh[a-z]|github_pat)_\w{16,}|(?:glpat|xox[a-z])-[\w-]{16,}"
+    r"|sk-(?=[\w-]*\d)[\w-]{20,}|AKIA[0-9A-Z]{16}|AIza[\w-]{35}"
     r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
 )
 # Variables of the environment whose values are secrets.

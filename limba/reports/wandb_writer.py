@@ -9,13 +9,14 @@ import json
 import math
 import os
 import secrets
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from gin import config_parser
 
-from limba.machine import storage
+from limba.machine import redaction, storage
 from limba.reports.writers import Scalars
 
 _RECORD = "wandb.json"
@@ -65,7 +66,9 @@ class WandbWriter:
         self._last_step = known.get("last_step", -1) if known.get("id") == run_id else -1
         self._keep_until = keep_until
         model_dir.mkdir(parents=True, exist_ok=True)
+        given = sys.argv[:]
         try:
+            sys.argv[:] = map(redaction.redact, given)  # W&B keeps the command line of a run.
             self._run: Any = wandb.init(
                 project=project or os.environ.get("WANDB_PROJECT", "limba"),
                 name=name or os.environ.get("WANDB_NAME") or model_dir.name,
@@ -82,6 +85,8 @@ class WandbWriter:
                 f"Weights & Biases did not start a run ({error}). Set WANDB_API_KEY or run `wandb login`; "
                 "WANDB_MODE=offline needs neither."
             ) from error
+        finally:
+            sys.argv[:] = given
         self._id = run_id
         self._save_record()
 

@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from limba.machine import redaction
+
 METHODS = ("grid", "random", "bayes")
 # Distribution: the keys that it needs.
 _NEEDS = {
@@ -152,6 +154,12 @@ class Sweep:
             raise ValueError(f"{self.file}: slurm is for trials of `program: train`, which launch/slurm.sbatch runs.")
         if self.program == "train" and not self.command and not self.gin_files:
             raise ValueError(f"{self.file}: gin_files is missing: name the recipe of all trials.")
+        for name, value in self.identity.items():
+            if (text := json.dumps(value)) != (shown := redaction.redact(text)):
+                raise ValueError(
+                    f"{self.file}: {name} has a credential, {shown}, and a sweep records it. Put it into the "
+                    "environment, or into a gin file that gin_files names."
+                )
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -279,7 +279,8 @@ class _HttpFile(io.RawIOBase):
             changed = changed or self._etag not in (None, etag)
             self._etag = etag
         if changed:
-            raise BrokenFileError(f"{self._file.name} has changed at {redaction.redact(self._file.url)} while it was read")
+            where = redaction.redact(self._file.url)
+            raise BrokenFileError(f"{self._file.name} has changed at {where} while it was read")
 
     def _receive(self, wanted: int) -> bytes:
         assert self._response is not None
