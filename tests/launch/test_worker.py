@@ -186,6 +186,16 @@ def test_variables_for_the_worker_come_from_a_file(env, repository, tmp_path):
     assert "planted" not in refused.stderr + refused.stdout and not (repository / "planted").exists()
 
 
+def test_the_log_shows_no_credentials(env, tmp_path):
+    """Neither of the command, which it begins with, nor of what any program says."""
+    url = "https://me:pl4nted@host/a.jsonl?file=b&X-Amz-Signature=pl4nted"
+    result = launching.call("worker.sh", "quickstart", f"--gin.FILES='{url}'", "--gin.TRAIN_STEPS=2", env=env)
+    assert result.returncode == 0, result.stderr
+    log = (tmp_path / "logs/worker-0.log").read_text()
+    assert "--gin.FILES='https://***@host/a.jsonl?file=b&X-Amz-Signature=***'" in log.splitlines()[0]
+    assert "pl4nted" not in log + result.stdout
+
+
 def test_a_python_that_fits_is_provided(env, tmp_path):
     """On a machine whose only Python is 3.10: pip brings uv, and uv a Python."""
     old = tmp_path / "python3"

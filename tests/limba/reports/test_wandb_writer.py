@@ -67,9 +67,11 @@ def _files(model_dir):
     return sorted(model_dir.glob("wandb/offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime)
 
 
-def test_a_training_that_goes_on_is_one_run(tmp_path):
+def test_a_training_that_goes_on_is_one_run(tmp_path, monkeypatch):
     model_dir = tmp_path / "my_run"
+    monkeypatch.setattr(sys, "argv", ["limba", "train", "--gin.FILES='https://me:pl4nted@h/a?X-Amz-Signature=pl4nted'"])
     writer = WandbWriter(model_dir, project="p", group="g", tags=("a",))
+    assert "pl4nted" in sys.argv[2]
     writer.write_text(0, "train", "config", GIN)
     writer.write_scalars(2, "train", {"loss": 3.5, "broken": float("nan")})
     writer.write_scalars(2, "training_eval/task", {"accuracy": 0.25})
@@ -81,6 +83,7 @@ def test_a_training_that_goes_on_is_one_run(tmp_path):
     writer.write_scalars(6, "train", {"loss": 2.5})
     writer.close()
 
+    assert not [file for file in model_dir.rglob("*") if file.is_file() and b"pl4nted" in file.read_bytes()]
     first, second = map(_read, _files(model_dir))
     assert first[0] == {2: {"train/loss": 3.5, "training_eval/task/accuracy": 0.25}, 4: {"train/loss": 3.0}}
     assert second[0] == {6: {"train/loss": 2.5}}

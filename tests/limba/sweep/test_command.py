@@ -398,6 +398,10 @@ def test_a_trial_of_glue_on_rows_of_ones_own(tmp_path, monkeypatch):
         ({1: 2}, "there is no key '1'"),
         ({"metric": {"name": ["x"], "goal": "minimize"}}, "name: DATASET/NAME"),
         ({"gin_files": []}, "gin_files is missing"),
+        (
+            {"gin_bindings": ["F = 'https://h/a?sig=pl4nted'"]},
+            r"gin_bindings has a credential, .*\?sig=\*\*\*'.*, and a sweep records it. Put it into the environment",
+        ),
         ({"gin_files": "my.gin"}, r"gin_files is 'my.gin'; it is a list: gin_files: \[my.gin\]"),
         ({"gin_bindings": "BATCH_SIZE = 8"}, "gin_bindings is 'BATCH_SIZE = 8'; it is a list"),
         ({"devices": "0,1"}, "devices is '0,1'; it is a list"),
