@@ -9,6 +9,8 @@ from limba.machine.storage import AnyPath
 PREFIX = "checkpoint"
 # T5X's marker file of a checkpoint that is never removed.
 PINNED = "PINNED"
+# As Limba and T5X write it: no leading zeros, digits of ASCII only, not more of them than a step can have.
+_NAME = re.compile(rf"{PREFIX}_(0|[1-9][0-9]{{0,17}})")
 # Orbax's last file. It marks a finished checkpoint in a bucket, where files cannot be renamed.
 _COMMITTED = "commit_success.txt"
 
@@ -16,9 +18,11 @@ _COMMITTED = "commit_success.txt"
 def checkpoint_steps(model_dir: str | AnyPath) -> list[int]:
     """Steps of the finished checkpoints in a run's directory, ascending."""
     directory = storage.as_path(model_dir)
-    matches = (re.fullmatch(rf"{PREFIX}_(\d+)", name) for name in storage.list_names(directory))
+    matches = (_NAME.fullmatch(name) for name in storage.list_names(directory))
     steps = sorted(int(match[1]) for match in matches if match)
-    if storage.is_remote(directory):
+    if not storage.is_remote(directory):
+        steps = [step for step in steps if storage.is_dir(checkpoint_path(directory, step))]
+    else:
         last_files = {_COMMITTED, classic_format.INDEX}
         steps = [step for step in steps if last_files & {*storage.list_names(checkpoint_path(directory, step))}]
     return steps

@@ -8,10 +8,11 @@ so far by kind. The next start reads them. Time after the last line of a killed 
 import contextlib
 import dataclasses
 import itertools
-import json
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from limba.reports import json_lines
 
 FILE_NAME = "goodput.jsonl"
 
@@ -53,13 +54,25 @@ class Attempt:
 
 
 def read_attempts(model_dir: Path) -> list[Attempt]:
-    """The starts of a run, in order, without a last line that was written only in part."""
-    path = model_dir / FILE_NAME
-    by_start: dict[float, list[dict]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-        with contextlib.suppress(json.JSONDecodeError):
-            read = json.loads(line)
-            by_start.setdefault(read["began"], []).append(read)
+    """The starts of a run, in order, without damaged lines."""
+    return _attempts(json_lines.read(model_dir / FILE_NAME, _is_record))
+
+
+def _is_record(line: json_lines.Record) -> bool:
+    seconds = line.get("seconds")
+    return (
+        isinstance(line.get("step"), int)
+        and json_lines.is_number(line.get("began"))
+        and json_lines.is_number(line.get("time"))
+        and isinstance(seconds, dict)
+        and all(kind in KINDS and json_lines.is_number(x) for kind, x in seconds.items())
+    )
+
+
+def _attempts(records: list[json_lines.Record]) -> list[Attempt]:
+    by_start: dict[float, list[json_lines.Record]] = {}
+    for record in records:
+        by_start.setdefault(record["began"], []).append(record)
     attempts = []
     for began, lines in sorted(by_start.items()):
         step_seconds = {line["step"]: line["seconds"].get("step", 0.0) for line in lines}
@@ -103,7 +116,8 @@ class Goodput:
         self._writes = writes
         if writes and not resumed:
             self._path.unlink(missing_ok=True)
-        self._earlier = read_attempts(model_dir) if resumed else []
+        read = json_lines.read_and_repair if writes else json_lines.read
+        self._earlier = _attempts(read(self._path, _is_record)) if resumed else []
         self._first_steps = [min(a.step_seconds, default=0) for a in self._earlier] + [first_step]
         self.kind = "start"
         self._since = began
@@ -153,7 +167,7 @@ class Goodput:
         if self._writes:
             line = {"began": self._began, "time": time.time(), "step": self.step, "seconds": self._seconds}
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+                file.write(json_lines.to_line(line))
 
     def seconds(self) -> dict[str, float]:
         """Seconds by kind so far, of all starts."""

@@ -1,7 +1,6 @@
 """Writers of metrics: TensorBoard, a JSON-lines file, and the progress bar."""
 
 import contextlib
-import json
 import math
 import sys
 import time
@@ -13,8 +12,10 @@ from tqdm import tqdm
 
 from limba.machine import storage
 from limba.machine.storage import AnyPath
+from limba.reports import json_lines
 
 Scalars = Mapping[str, float]
+METRICS_FILE = "metrics.jsonl"
 
 
 class MetricWriter(Protocol):
@@ -113,15 +114,15 @@ class JsonLinesWriter:
     """
 
     def __init__(self, model_dir: Path, keep_until: int = -1):
-        path = model_dir / "metrics.jsonl"
-        kept = [_json(line) for line in read_metrics(model_dir) if line["step"] <= keep_until]
-        storage.replace_text(path, "".join(line + "\n" for line in kept))
+        path = model_dir / METRICS_FILE
+        kept = [line for line in json_lines.read_and_repair(path, _is_metrics) if line["step"] <= keep_until]
+        storage.replace_text(path, "".join(map(json_lines.to_line, kept)))
         self._file = path.open("a", encoding="utf-8")
 
     def write_scalars(self, step: int, dataset: str, scalars: Scalars) -> None:
         # JSON has no NaN; every reader understands null.
         values = {name: value if math.isfinite(value) else None for name, value in scalars.items()}
-        self._file.write(_json({"step": step, "dataset": dataset, **values}) + "\n")
+        self._file.write(json_lines.to_line({"step": step, "dataset": dataset, **values}))
         self._file.flush()
 
     def write_text(self, step: int, dataset: str, name: str, text: str) -> None:
@@ -131,17 +132,19 @@ class JsonLinesWriter:
         self._file.close()
 
 
-def _json(line: dict[str, Any]) -> str:
-    return json.dumps(line, ensure_ascii=False)
+def _is_metrics(line: json_lines.Record) -> bool:
+    step, dataset = line.get("step"), line.get("dataset")
+    values = (value for name, value in line.items() if name != "dataset")
+    return (
+        isinstance(step, int)
+        and isinstance(dataset, str)
+        and all(value is None or json_lines.is_number(value) for value in values)
+    )
 
 
 def read_metrics(model_dir: AnyPath, dataset_prefix: str = "") -> list[dict]:
     """The lines of `metrics.jsonl` whose dataset begins with `dataset_prefix`, in the file's order."""
-    path = model_dir / "metrics.jsonl"
-    lines = []
-    for line in storage.read_bytes(path).decode().splitlines() if storage.is_file(path) else []:
-        with contextlib.suppress(json.JSONDecodeError):  # A killed run may have written only a part of the last line.
-            lines.append(json.loads(line))
+    lines = json_lines.read(model_dir / METRICS_FILE, _is_metrics)
     return [line for line in lines if line["dataset"].startswith(dataset_prefix)]
 
 

@@ -175,6 +175,24 @@ def test_sigterm_saves_and_exits_with_its_own_code(tmp_path):
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
+def test_damaged_side_files_and_strange_folders_do_not_keep_a_run_from_resuming(tmp_path):
+    _train(tmp_path / "run", 2)
+    with (tmp_path / "run" / "metrics.jsonl").open("ab") as file:
+        file.write('{"step": 2, "dataset": "проба'.encode()[:-1])
+    with (tmp_path / "run" / "goodput.jsonl").open("a") as file:
+        file.write('{"began": 1.0, "step": 3}\n')
+    (tmp_path / "run" / "checkpoint_4").write_text("a file")
+    for name in ("checkpoint_030", "checkpoint_٣", "checkpoint_3x", "checkpoint_" + "9" * 40, "checkpoint_-1"):
+        (tmp_path / "run" / name).mkdir()
+    assert checkpointing.checkpoint_steps(tmp_path / "run") == [2]
+    (tmp_path / "run" / "checkpoint_4").unlink()
+    _train(tmp_path / "run", 4)
+    _train(tmp_path / "whole", 4)
+    assert _train_losses(tmp_path / "run") == _train_losses(tmp_path / "whole")
+    for name in ("metrics.jsonl.damaged", "goodput.jsonl.damaged", "checkpoint_030"):
+        assert (tmp_path / "run" / name).exists()
+
+
 def _send_sigterm():
     """Once the loop hears it; the first batch is asked for before."""
     while signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:

@@ -1,0 +1,61 @@
+"""Files of JSON lines that a run appends to, and reads when it resumes.
+
+A kill, a full disk or an editor may leave lines that are no records. Readers pass over them; a run that resumes moves
+them to a file beside, so that nothing is lost and the run goes on.
+"""
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from limba.machine import storage
+from limba.machine.storage import AnyPath
+
+logger = logging.getLogger(__name__)
+
+Record = dict[str, Any]
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def read(path: AnyPath, is_record: Callable[[Record], bool]) -> list[Record]:
+    """The records of a file, in its order; [] if it does not exist."""
+    return _parse(path, is_record)[0]
+
+
+def read_and_repair(path: Path, is_record: Callable[[Record], bool]) -> list[Record]:
+    """The records of a file, from which damaged lines are removed: they are in `<name>.damaged` then."""
+    records, damaged = _parse(path, is_record)
+    if damaged:
+        beside = path.with_name(f"{path.name}.damaged")
+        with beside.open("ab") as file:
+            file.writelines(line + b"\n" for line in damaged)
+        storage.replace_text(path, "".join(to_line(record) for record in records))
+        logger.warning(
+            "%s had %d damaged %s, which %s in %s now.",
+            *(path, len(damaged), "line" if len(damaged) == 1 else "lines", "is" if len(damaged) == 1 else "are"),
+            beside.name,
+        )
+    return records
+
+
+def to_line(record: Record) -> str:
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def _parse(path: AnyPath, is_record: Callable[[Record], bool]) -> tuple[list[Record], list[bytes]]:
+    records, damaged = [], []
+    for line in storage.read_bytes(path).splitlines() if storage.is_file(path) else []:
+        try:
+            record = json.loads(line)  # bytes: errors of UTF-8 are ValueErrors as well
+        except (ValueError, RecursionError):
+            record = None
+        if isinstance(record, dict) and is_record(record):
+            records.append(record)
+        elif line.strip():
+            damaged.append(line)
+    return records, damaged
