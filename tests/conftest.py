@@ -30,6 +30,14 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--exhaustive",
+        action="store_true",
+        help="every place and 200 schedules, where the suite takes samples of them: hours (docs/reliability.md)",
+    )
+
+
 def pytest_collection_modifyitems(items):
     # Files of whole runs and other slow ones take longest, and go to one process each: begun first, they do not keep
     # one busy at the end.

@@ -24,6 +24,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from tests import killing
+
 ROOT = Path(__file__).parent.parent
 # Imported once. What these do not import, a fork imports itself.
 _WARM = (
@@ -169,6 +171,8 @@ def _run(request: dict[str, Any], stdout: int, stderr: int) -> None:
         paths = [request["folder"], *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         sys.path[:0] = [found for found in paths if found]
         importlib.invalidate_caches()
+        if "KILL_BEFORE" in os.environ:
+            killing.install(os.environ["KILL_BEFORE"])
         name, *arguments = request["arguments"]
         sys.argv = [name, *arguments]
         if name == "limba":
