@@ -74,7 +74,7 @@ def _attempts(records: list[json_lines.Record]) -> list[Attempt]:
     for record in records:
         by_start.setdefault(record["began"], []).append(record)
     attempts = []
-    for began, lines in sorted(by_start.items()):
+    for began, lines in by_start.items():  # As they were written: the clock may have been set back between two starts.
         step_seconds = {line["step"]: line["seconds"].get("step", 0.0) for line in lines}
         attempts.append(Attempt(began, max(line["time"] for line in lines), lines[-1]["seconds"], step_seconds))
     return attempts

@@ -1,12 +1,16 @@
 """Where time went, over several starts of a run."""
 
+import ast
 import json
 import time
+from pathlib import Path
 
 import pytest
 
 from limba.reports import goodput
 from limba.reports.goodput import Attempt, Goodput
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_restarts_and_lost_steps_are_counted():
@@ -17,6 +21,53 @@ def test_restarts_and_lost_steps_are_counted():
         "start": 7.0, "compile": 5.0, "input": 0.0, "step": 66.0, "checkpoint": 0.0, "evaluation": 2.0, "restart": 10.0,
         "lost": 10.0,
     }  # fmt: skip
+
+
+def test_the_clock_may_be_set_back(tmp_path, monkeypatch):
+    """Between two starts and within one: the kinds of time are those of a clock that was not."""
+    fractions = []
+    for jump in (0.0, -7200.0):
+        clock = _Clock()
+        monkeypatch.setattr(goodput, "time", clock)
+        folder = tmp_path / str(jump)
+        folder.mkdir()
+        first = Goodput(folder, 0, clock.monotonic(), resumed=False)
+        first.begin_steps()
+        for step in range(1, 5):
+            clock.now += 70.0
+            first.step_done(step)
+        clock.wall += jump
+        second = Goodput(folder, 2, clock.monotonic(), resumed=True)
+        clock.now += 5.0
+        second.begin_steps()
+        clock.wall += jump
+        clock.now += 140.0
+        second.step_done(4)
+        fractions.append({name: value for name, value in second.seconds().items() if name != "restart"})
+        assert second.seconds()["restart"] == 0.0
+    assert fractions[0] == fractions[1] and fractions[0]["lost"] == 140.0 and fractions[0]["step"] == 280.0
+
+
+# Where the time of day is read, and why it may be wrong there; what waits or measures takes `time.monotonic`.
+_WALL_CLOCK = {
+    "limba/machine/compilation_cache.py": "compares with the times of files; decides only when to make room",
+    "limba/reports/goodput.py": "the time between two processes, which have no other clock in common",
+    "limba/reports/run_lock.py": "shown to people",
+    "tasks/sources/http_files.py": "of a date that a server asks to wait for; at most 5 minutes",
+    "launch/stamp_lines.py": "shown to people",
+}
+
+
+def test_nothing_else_reads_the_time_of_day():
+    found = set()
+    for file in [path for folder in ("limba", "tasks", "convert", "launch") for path in (ROOT / folder).rglob("*.py")]:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                name = ast.unparse(node.func)
+                now = name.endswith((".now", ".utcnow", ".today")) and "datetime" in name
+                if now or name in ("time.time", "time.time_ns", "time.strftime", "time.localtime", "time.gmtime"):
+                    found.add(str(file.relative_to(ROOT)))
+    assert found == _WALL_CLOCK.keys()
 
 
 def test_a_run_from_scratch_after_no_checkpoint_loses_all():
@@ -30,12 +81,13 @@ class _Clock:
 
     def __init__(self):
         self.now = 1000.0
+        self.wall = 5000.0
 
     def monotonic(self):
         return self.now
 
     def time(self):
-        return self.now + 5000.0
+        return self.now + self.wall
 
 
 @pytest.fixture
