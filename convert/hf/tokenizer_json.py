@@ -11,6 +11,8 @@ from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 
+from limba.machine.untrusted_files import cut
+
 Piece = sentencepiece_pb2.ModelProto.SentencePiece
 
 _SPACE = "▁"
@@ -126,11 +128,16 @@ def _set_normalizer(spec: sentencepiece_pb2.NormalizerSpec, content: Mapping[str
     collapses = splits = False
     for step in _flat(content.get("normalizer"), "normalizers"):
         if step["type"] == "Precompiled":
-            charsmap = base64.b64decode(step["precompiled_charsmap"] or "")
+            try:
+                charsmap = base64.b64decode(step["precompiled_charsmap"] or "", validate=True)
+            except ValueError as error:
+                raise ValueError(f"{where}: precompiled_charsmap is not base64 ({error}). {_REMEDY}") from error
         elif step["type"] == "Replace" and step["pattern"] == _REPEATED_SPACES["pattern"]:
             collapses = True
         elif step["type"] != "Strip" and step != _SPACES_AT_END:
-            raise ValueError(f"{where} normalizes with {step}, which SentencePiece cannot. {_REMEDY}")
+            raise ValueError(
+                f"{where} normalizes with {cut(str(step.get('type')))}, which SentencePiece cannot. {_REMEDY}"
+            )
     spaces = None
     for step in _flat(content.get("pre_tokenizer"), "pretokenizers"):
         if step["type"] == "Metaspace" and step["replacement"] == _SPACE:
@@ -138,7 +145,9 @@ def _set_normalizer(spec: sentencepiece_pb2.NormalizerSpec, content: Mapping[str
         elif step["type"] == "WhitespaceSplit":
             splits = True
         else:
-            raise ValueError(f"{where} splits texts with {step}, which SentencePiece cannot. {_REMEDY}")
+            raise ValueError(
+                f"{where} splits texts with {cut(str(step.get('type')))}, which SentencePiece cannot. {_REMEDY}"
+            )
     # Without a charsmap other white space than spaces stays in SentencePiece, where WhitespaceSplit drops it.
     if spaces is None or not (splits or collapses) or (splits and not charsmap):
         raise ValueError(f"{where} treats white space in another way than SentencePiece. {_REMEDY}")

@@ -21,7 +21,7 @@ from convert.tensors import names, tensor_parts, torch_files
 from limba.checkpoint_files import layer_layouts, run_folder, saved_tensors
 from limba.checkpoint_files.directories import find_checkpoint
 from limba.checkpoint_files.saved_tensors import SavedTensor
-from limba.machine import storage
+from limba.machine import storage, untrusted_files
 from limba.machine.storage import AnyPath
 from limba.network.t5 import T5Config
 
@@ -192,7 +192,7 @@ def open_checkpoint(path: str | AnyPath, hints: ModelHints = NO_HINTS) -> Model:
         gin_file = run_folder.find_gin(path)
         where, bound = str(gin_file or path), gin_facts.GinFacts({}, {})
         if gin_file is not None:
-            bound = gin_facts.read(storage.read_bytes(gin_file).decode(), where)
+            bound = gin_facts.read(untrusted_files.decode(storage.read_bytes(gin_file), where), where)
         config = _config_of_tensors(path, tensors, bound.network, hints)
     names.verify(f"The checkpoint {path}", {n: t.shape for n, t in tensors.items()}, names.shapes(config))
     _check_hints(config, hints, where)

@@ -5,12 +5,14 @@ neither has nor needs.
 """
 
 import dataclasses
+import tokenize
 from collections.abc import Mapping
 from typing import Any
 
 from gin import config_parser
 
 from limba.checkpoint_files.run_folder import BYTES, SENTENCEPIECE
+from limba.machine.untrusted_files import cut
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +54,8 @@ def read(text: str, where: str) -> GinFacts:
                 macros[statement.selector] = statement.value
             elif configurable in bound:
                 bound[configurable][statement.arg_name] = statement.value
-    except SyntaxError as error:
-        raise ValueError(f"{where} cannot be read as gin: {error}") from error
+    except (SyntaxError, tokenize.TokenError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{where} cannot be read as gin: {cut(str(error)) or type(error).__name__}") from error
 
     def resolved(parameters: Mapping[str, Any]) -> dict[str, Any]:
         values = {name: macros.get(x) if isinstance(x, _Macro) else x for name, x in parameters.items()}

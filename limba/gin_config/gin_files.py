@@ -9,9 +9,9 @@ import logging
 import os
 import re
 import tokenize
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 try:
     import gin
@@ -21,10 +21,15 @@ except ImportError as error:
     raise ImportError("gin-config is not installed; run `pip install -e .` or launch/quickstart.sh first.") from error
 
 from limba.gin_config import gin_names, messages, t5x_files, t5x_names
-from limba.machine import import_errors, library_patches, native_logs, redaction, repository, storage
+from limba.machine import import_errors, library_patches, native_logs, redaction, repository, storage, untrusted_files
 from limba.machine.repository import REPOSITORY
 
 logger = logging.getLogger(__name__)
+
+# Of a gin file. The largest, operative configurations, have some 10 kB.
+_MOST_BYTES = 4 * 2**20
+# What no file and no terminal takes: a null byte, and half of a character.
+_UNREADABLE = re.compile(r"\0|\\u[dD][89a-fA-F][\da-fA-F]{2}")
 
 # TensorFlow, which tasks import, reports missing GPUs from C++, where Python's loggers cannot stop it.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -69,7 +74,8 @@ def _locate(name: str) -> Path | str | None:
     if storage.is_remote(name):
         return _remote(name)
     for folder in _search_paths:
-        if (folder / name).is_file():
+        # A FIFO or a link to nothing is found too: opening it says what it is.
+        if os.path.lexists(folder / name) and not (folder / name).is_dir():
             return folder / name
     return None if t5x_names.uses_installed_t5x() else t5x_files.replacement(name, REPOSITORY)
 
@@ -79,23 +85,50 @@ def _remote(url: str) -> str | None:
         path = storage.as_path(url)
     except ValueError as error:
         raise GinError(str(error)) from None
-    return storage.read_bytes(path).decode() if storage.is_file(path) else None
+    return untrusted_files.decode(storage.read_bytes(path), url) if storage.is_file(path) else None
 
 
 def _open_gin_file(name: str) -> IO[str]:
     found = _locate(name)
     if isinstance(found, Path):
-        return found.open(encoding="utf-8")
-    text = io.StringIO(found)
-    text.name = name  # for gin's messages
-    return text
+        return _GinText(str(found), untrusted_files.read_text(found, _MOST_BYTES))
+    return _GinText(name, found or "")
+
+
+class _GinText(io.StringIO):
+    """The text of a file while gin reads it, which it does until the files that it includes are read.
+
+    An error gets the place where reading stopped, as `limba_place`: not all of gin's errors have one.
+    """
+
+    _open: ClassVar[list[str]] = []
+
+    def __init__(self, name: str, text: str):
+        super().__init__(text)
+        self.name = name
+        if unreadable := _UNREADABLE.search(text):
+            what = "a null byte" if unreadable[0] == "\0" else f"half of a character, {unreadable[0]}"
+            raise GinError(f"the line has {what}.", [(name, text.count("\n", 0, unreadable.start()) + 1)])
+        if name in self._open:
+            first, *chain = [*self._open[self._open.index(name) :], name]
+            raise GinError(f"{first} includes {', which includes '.join(chain)}. Remove one of these lines.")
+
+    def __enter__(self) -> "_GinText":
+        self._open.append(self.name)
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        self._open.remove(self.name)
+        if error is not None and not hasattr(error, "limba_place"):
+            error.limba_place = self.name, self.getvalue().count("\n", 0, self.tell()) + 1
+        self.close()
 
 
 # -------------------------------------------------------- parsing -----------------------------------------------------
 
 # Gin's errors for files that do not parse, or that use names that do not exist.
 PARSE_ERRORS = (
-    *(ValueError, TypeError, AttributeError, NameError, ImportError, OSError, SyntaxError, RuntimeError),
+    *(ValueError, TypeError, AttributeError, NameError, ImportError, OSError, SyntaxError, RuntimeError, MemoryError),
     tokenize.TokenError,
 )
 
@@ -110,6 +143,7 @@ def parse_gin_flags(files: Sequence[str], bindings: Sequence[str], search_paths:
     _check_overrides(bindings, _macros_in(gin.config_str()) | _macros_bound_in(gin.config_str()))
     for binding in bindings:
         parse_binding(binding)
+        _check_cycles(f"--gin.{binding}")
         _warn_of_scopes(binding)
     _check_bound(_macros_in(gin.config_str()))
 
@@ -135,6 +169,7 @@ def parse_files(files: Sequence[str], search_paths: str = "") -> None:
             if import_errors.describe(error) is None and not isinstance(error, PARSE_ERRORS):
                 raise
             raise GinError(messages.explanation(error), messages.places(error)) from error
+        _check_cycles(file)
 
 
 def parse_binding(binding: str) -> None:
@@ -191,6 +226,37 @@ def _check_bound(used: set[str]) -> None:
             raise GinError(f"{name} is used in the gin files and not bound anywhere: {hint}.") from None
 
 
+def _check_cycles(where: str) -> None:
+    """Raises GinError for macros that stand for each other, whose value gin would look for without end."""
+    macros = {name: values.get("value") for (name, kind), values in gin_config._CONFIG.items() if kind == "gin.macro"}
+    after = {name: [used for used in _macros_of(value) if used in macros] for name, value in macros.items()}
+    done: set[str] = set()
+    for name in sorted(after):
+        path = [name]
+        while path and name not in done:
+            following = next((used for used in after[path[-1]] if used not in done), None)
+            if following in path:
+                chain = [*path[path.index(following) :], following]
+                raise GinError(
+                    f"{where}: the macros {' = %'.join(chain)} stand for each other; give one of them a value."
+                )
+            if following is None:
+                done.add(path.pop())
+            else:
+                path.append(following)
+
+
+def _macros_of(value: Any) -> Iterator[str]:
+    """The macros in a bound value, which may be nested."""
+    if isinstance(value, gin_config.ConfigurableReference):
+        scope, _, kind = value.scoped_selector.rpartition("/")
+        if kind == "gin.macro":
+            yield scope
+    elif isinstance(value, list | tuple | dict):
+        for part in [*value.keys(), *value.values()] if isinstance(value, dict) else value:
+            yield from _macros_of(part)
+
+
 def _check_overrides(bindings: Sequence[str], known: set[str]) -> None:
     """Raises GinError for a macro that no file uses, which gin would ignore without a message."""
     for binding in bindings:
@@ -232,6 +298,12 @@ def require_training_bindings() -> None:
         DROPOUT_RATE="0.0",
         INITIAL_CHECKPOINT_PATH="\"'runs/pretrained'\"",
     )
+    model_dir = value_of("%MODEL_DIR") if "MODEL_DIR" in _macros_bound_in(gin.config_str()) else ""
+    if not isinstance(model_dir, str):
+        raise GinError(
+            f"MODEL_DIR is {untrusted_files.shown(model_dir)}; it is a folder, as a text in quotes: "
+            "--gin.MODEL_DIR=\"'runs/my_run'\"."
+        )
 
 
 def operative_config() -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from limba.gin_config import gin_names, t5x_files, t5x_names
 from limba.machine import import_errors
 from limba.machine.repository import REPOSITORY
+from limba.machine.untrusted_files import cut
 
 _LOCATION = re.compile(r'\n\s*In (?:file "(?P<file>[^"]*)",|bindings string) line (?P<line>\d+)\n')
 
@@ -25,16 +26,20 @@ _UNKNOWN_ALIASED_NAME = re.compile(r"<module '(t5x?[\w.]*)'.*has no attribute '?
 
 def places(error: BaseException) -> list[tuple[str, int]]:
     """The gin files and lines that an error of the parser comes from, the innermost of nested includes first."""
-    if isinstance(error, tokenize.TokenError):
-        return []  # It has the line, but not the file.
-    if isinstance(error, SyntaxError):
-        return [(error.filename, error.lineno)] if error.filename and error.lineno else []
-    return [(place["file"], int(place["line"])) for place in _LOCATION.finditer(str(error)) if place["file"]]
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return [(error.filename, error.lineno)]
+    found = [(place["file"], int(place["line"])) for place in _LOCATION.finditer(str(error)) if place["file"]]
+    own = getattr(error, "places", ())  # of an error of Limba's, which gin may have passed on
+    return found or list(own) or ([error.limba_place] if hasattr(error, "limba_place") else [])
 
 
 def explanation(error: BaseException) -> str:
     """The message of an error of gin's parser on one line, without the place, and with the nearest names."""
     message = " ".join(_LOCATION.split(str(error))[0].split())
+    if what := getattr(error, "what", None):  # of an error of Limba's
+        return what
+    if isinstance(error, RecursionError | MemoryError):
+        return "brackets are too deep inside of each other."
     if isinstance(error, tokenize.TokenError):
         return "the file ends inside a bracket or a string."
     if in_module := import_errors.describe(error):
@@ -57,7 +62,7 @@ def explanation(error: BaseException) -> str:
         if unknown[3]:
             message += " Import its module in this file, or read this file after one that imports it."
     elif isinstance(error, SyntaxError):
-        message = f"cannot read `{(error.text or '').strip()}`. Strings need quotes of their own: \"'value'\"."
+        message = f"cannot read `{cut((error.text or '').strip())}`. Strings need quotes of their own: \"'value'\"."
     return message
 
 

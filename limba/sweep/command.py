@@ -84,14 +84,14 @@ def main(argv: Sequence[str]) -> int:
 
 def _fixed(words: Sequence[str]) -> dict[str, str]:
     """The values of `--set`, as a file has them."""
-    import yaml
+    from limba.sweep import sweep_yaml
 
     fixed = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name:
             raise ValueError(f"--set {word}: write NAME=VALUE, such as model_name_or_path=exports/mine.")
-        fixed[name] = yaml.safe_load(value)
+        fixed[name] = sweep_yaml.parse(value, f"--set {name}")
     return fixed
 
 
@@ -209,7 +209,9 @@ def _wandb_config(sweep: Sweep, folder: Path) -> str:
     """W&B's file of the same sweep; its trials are `limba sweep --wandb_trial`."""
     import yaml
 
-    content = yaml.safe_load(sweep.file.read_text("utf-8"))
+    from limba.sweep import sweep_yaml
+
+    content = sweep_yaml.read(sweep.file)
     kept = ("name", "project", "entity", "description", "method", "metric", "parameters", "early_terminate")
     config = {key: content[key] for key in kept if key in content}
     names = [parameter.name for parameter in sweep.parameters if parameter.name not in content["parameters"]]
@@ -225,7 +227,7 @@ def _wandb_config(sweep: Sweep, folder: Path) -> str:
 
 def _wandb_trial(sweep: Sweep, folder: Path, words: Sequence[str]) -> int:
     """Replaces this process by the trial that W&B's agent requests. The trial's folder has the name of W&B's run."""
-    import yaml
+    from limba.sweep import sweep_yaml
 
     names = [parameter.name for parameter in sweep.parameters]
     parameters = {}
@@ -235,7 +237,7 @@ def _wandb_trial(sweep: Sweep, folder: Path, words: Sequence[str]) -> int:
             raise ValueError(
                 f"--wandb_trial {word}: write NAME=VALUE with a parameter of the file: {', '.join(names)}."
             )
-        parameters[name] = sweep_file.plain_value(yaml.safe_load(value))
+        parameters[name] = sweep_file.plain_value(sweep_yaml.parse(value, f"--wandb_trial {name}"))
     run_id = os.environ.get("WANDB_RUN_ID")
     if not run_id:
         raise ValueError("--wandb_trial needs WANDB_RUN_ID, which W&B's agent sets; start it by `wandb agent`.")

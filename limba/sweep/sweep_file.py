@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from limba.machine import redaction
+from limba.machine.untrusted_files import shown
 
 METHODS = ("grid", "random", "bayes")
 # Distribution: the keys that it needs.
@@ -186,17 +187,19 @@ def load(file: Path, fixed: Mapping[str, Any] | None = None) -> tuple[Sweep, lis
     ]
     for key in map(str, content):
         if key not in known and key not in _IGNORED:
-            nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
-            raise ValueError(f"{file}: there is no key {key!r}; the nearest is {nearest!r}.")
+            nearest = difflib.get_close_matches(key[:100], known, n=1, cutoff=0.0)[0]
+            raise ValueError(f"{file}: there is no key {shown(key)}; the nearest is {nearest!r}.")
     if content.get("method") not in METHODS:
-        raise ValueError(f"{file}: method is {content.get('method')!r}; use {', '.join(METHODS)}.")
+        raise ValueError(f"{file}: method is {shown(content.get('method'))}; use {', '.join(METHODS)}.")
     metric = content.get("metric") or {}
     named = isinstance(metric, dict) and isinstance(metric.get("name"), str)
     if not named or metric.get("goal") not in ("minimize", "maximize"):
-        raise ValueError(f"{file}: metric is {metric!r}; write {{name: DATASET/NAME, goal: minimize or maximize}}.")
+        raise ValueError(
+            f"{file}: metric is {shown(metric)}; write {{name: DATASET/NAME, goal: minimize or maximize}}."
+        )
     given = content.get("parameters")
     if not isinstance(given, dict) or not given:
-        raise ValueError(f"{file}: parameters is {given!r}; name at least one gin binding with its values.")
+        raise ValueError(f"{file}: parameters is {shown(given)}; name at least one gin binding with its values.")
     given = given | {name: {"value": value} for name, value in (fixed or {}).items()}
     parameters = tuple(_parameter(name, description, file) for name, description in given.items())
     program = str(content.get("program", "train")).removeprefix("limba ").strip()
@@ -253,14 +256,9 @@ def _check_keys(names: Mapping[str, Any], file: Path) -> None:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        raise FileNotFoundError(f"There is no file {file} (working directory {Path.cwd()}).")
-    import yaml
+    from limba.sweep import sweep_yaml
 
-    try:
-        content = yaml.safe_load(file.read_text("utf-8"))  # JSON is YAML too.
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{file} is not YAML: {' '.join(str(error).split())}.") from error
+    content = sweep_yaml.read(file)  # JSON is YAML too.
     if not isinstance(content, dict):
         raise ValueError(f"{file} holds {type(content).__name__}; write keys and values.")
     return content
@@ -277,13 +275,13 @@ def _words(content: Mapping[str, Any], name: str, file: Path) -> tuple[str, ...]
     """A list of strings or numbers, as strings."""
     given = content.get(name) or []
     if not isinstance(given, list) or not all(isinstance(word, str | int | float) for word in given):
-        raise ValueError(f"{file}: {name} is {given!r}; it is a list: {name}: [{given if given else '…'}].")
+        raise ValueError(f"{file}: {name} is {shown(given)}; it is a list: {name}: [{given if given else '…'}].")
     return tuple(map(str, given))
 
 
 def _whole(value: Any, name: str, file: Path, least: int = 1) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{file}: {name} is {value!r}; it must be a whole number of at least {least}.")
+        raise ValueError(f"{file}: {name} is {shown(value)}; it must be a whole number of at least {least}.")
     return value
 
 
@@ -306,7 +304,7 @@ def _parameter(name: Any, description: Any, file: Path) -> Parameter:
     for key in description:
         if key not in _PARAMETER_KEYS:
             raise ValueError(
-                f"{file}: parameters.{name} has the key {key!r}; the keys are {', '.join(_PARAMETER_KEYS)}."
+                f"{file}: parameters.{name} has the key {shown(key)}; the keys are {', '.join(_PARAMETER_KEYS)}."
             )
     numbers = {key: plain_value(description.get(key)) for key in ("min", "max", "q")}
     if "value" in description:
@@ -317,22 +315,28 @@ def _parameter(name: Any, description: Any, file: Path) -> Parameter:
         default = "int_uniform" if all(isinstance(numbers[key], int) for key in ("min", "max")) else "uniform"
     distribution = description.get("distribution", default)
     if not isinstance(distribution, str) or distribution not in _NEEDS:
-        raise ValueError(f"{file}: parameters.{name}.distribution is {distribution!r}; use one of {', '.join(_NEEDS)}.")
+        raise ValueError(
+            f"{file}: parameters.{name}.distribution is {shown(distribution)}; use one of {', '.join(_NEEDS)}."
+        )
     for key in _NEEDS[distribution]:
         if key not in description:
             raise ValueError(f"{file}: parameters.{name} is {distribution}, which needs {key}.")
     if not isinstance(description.get("values", []), list):
-        raise ValueError(f"{file}: parameters.{name}.values is {description['values']!r}; it is a list.")
+        raise ValueError(f"{file}: parameters.{name}.values is {shown(description['values'])}; it is a list.")
     for value in [description.get("value"), *(description.get("values") or ())]:
         try:
             json.dumps(value)
         except TypeError as error:
-            raise ValueError(f"{file}: parameters.{name} has {value!r}, which JSON cannot hold; quote it.") from error
+            raise ValueError(
+                f"{file}: parameters.{name} has {shown(value)}, which JSON cannot hold; quote it."
+            ) from error
     if distribution == "constant":
         return Parameter(name, distribution, (plain_value(description["value"]),))
     if distribution == "categorical":
         return Parameter(name, distribution, tuple(map(plain_value, description["values"])))
     for key, number in numbers.items():
         if number is not None and (isinstance(number, bool) or not isinstance(number, (int, float))):
-            raise ValueError(f"{file}: parameters.{name}.{key} is {number!r}; it is a number.")
+            raise ValueError(f"{file}: parameters.{name}.{key} is {shown(number)}; it is a number.")
+        if isinstance(number, int) and abs(number) > 2**1000:  # float() ends at 2**1024
+            raise ValueError(f"{file}: parameters.{name}.{key} is {shown(number)}; numbers end at about 1e300.")
     return Parameter(name, distribution, (), float(numbers["min"]), float(numbers["max"]), numbers["q"])

@@ -47,3 +47,12 @@ def test_nothing_known():
 def test_what_is_not_gin_is_named():
     with pytest.raises(ValueError, match=r"run/config.gin cannot be read as gin"):
         gin_facts.read("x.y = = 3\n", "run/config.gin")
+
+
+@pytest.mark.parametrize(
+    "text", ["x.y = " + "[" * 100_000, "x.y = [1,", "x.y = " + "9" * 5000, "x.y = '\0'", "A = (" * 3000]
+)
+def test_a_strangers_gin_file_is_named(text):
+    with pytest.raises(ValueError, match=r"run/config.gin cannot be read as gin") as error:
+        gin_facts.read(text, "run/config.gin")
+    assert len(str(error.value)) < 400

@@ -229,3 +229,17 @@ def test_a_file_that_is_not_there_is_answered_with_the_nearest_beside_it(tmp_pat
         gin_files.parse_gin_flags(["my_recip.gin"], [], search_paths=f".,{tmp_path}")
     assert str(error.value).startswith("There is no gin file my_recip.gin. Did you mean my_recipe.gin? ")
     assert str(error.value).count(str(tmp_path)) == 1, "each folder once"
+
+
+@pytest.mark.parametrize(("value", "shown"), [("None", "None"), ("5", "5"), ("['a']", "a list of 1")])
+def test_a_model_dir_that_is_no_folder_is_named(gin_file, value, shown):
+    file = gin_file("MODEL_DIR = %gin.REQUIRED\nX = %MODEL_DIR\n")
+    gin_files.parse_gin_flags([file], [f"MODEL_DIR = {value}"])
+    with pytest.raises(gin_files.GinError, match=rf"MODEL_DIR is {shown}; it is a folder, as a text in quotes"):
+        gin_files.require_training_bindings()
+
+
+def test_macros_that_stand_for_each_other_on_the_command_line(gin_file):
+    file = gin_file("A = 1\nB = %A\n")
+    with pytest.raises(gin_files.GinError, match=r"--gin\.A = %B: the macros A = %B = %A stand for each other"):
+        gin_files.parse_gin_flags([file], ["A = %B"])

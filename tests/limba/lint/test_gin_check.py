@@ -179,3 +179,50 @@ def test_replacements_bind_what_t5x_does():
     run = t5x_files.replacement("t5x/contrib/gpu/t5/configs/runs/finetune.gin", gin_files.REPOSITORY)
     assert run == Path(gin_files.REPOSITORY) / "gin" / "t5x" / "configs" / "runs" / "finetune.gin"
     assert t5x_files.replacement("gin/runs/pretrain.gin", gin_files.REPOSITORY) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("A = 1\nB = " + "[" * 100_000, "x.gin:2: brackets are too deep inside of each other"),
+        ("A = 1\nB = " + "(" * 3000 + ")" * 3000, "x.gin:2: brackets are too deep inside of each other"),
+        ("A = 1\n\nB = " + "9" * 5000, "x.gin:3: cannot read `B = 999"),
+        ("A = 1\n\nB = 'a\0'", "x.gin:3: the line has a null byte"),
+        ('A = 1\nB = "\\ud800"', r"x.gin:2: the line has half of a character, \ud800"),
+        ("A = 1\n\nB = [1,\n", "x.gin:4: the file ends inside a bracket"),
+        ("A = 1\nB = 'caf\udce9'", "x.gin is not UTF-8: byte 0xe9 at line 2, byte 9"),
+        ("A = %B\nB = [1, {'x': %C}]\nC = %A\nD = %D", "x.gin: the macros A = %B = %C = %A stand for each other"),
+    ],
+)
+def test_the_place_of_what_gin_cannot_read_is_named(tmp_path, capsys, text, words):
+    file = tmp_path / "x.gin"
+    file.write_bytes(text.encode("utf-8", "surrogateescape"))
+    code, lines = _run(capsys, file)
+    assert code == 1 and words in lines[0] and len(lines[0]) < 500, lines
+
+
+def test_includes_in_a_circle_are_named_as_a_chain(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, other in ("ab", "bc", "ca"):
+        (tmp_path / f"{name}.gin").write_text(f"X = 1\ninclude '{other}.gin'\n")
+    code, lines = _run(capsys, "a.gin")
+    assert code == 1
+    assert lines[0] == (
+        "FAIL a.gin:2: c.gin:2: a.gin includes b.gin, which includes c.gin, which includes a.gin. Remove one of these "
+        "lines."
+    )
+    # One file twice, and one after the other, is no circle.
+    (tmp_path / "c.gin").write_text("X = 2\n")
+    (tmp_path / "a.gin").write_text("include 'b.gin'\ninclude 'c.gin'\ninclude 'b.gin'\n")
+    assert _run(capsys, "a.gin")[0] == 0
+
+
+def test_a_mark_before_the_text_is_read(tmp_path, capsys):
+    (tmp_path / "x.gin").write_bytes(b"\xef\xbb\xbfA = 1\nB = %A\n")
+    assert _run(capsys, tmp_path / "x.gin")[0] == 0
+
+
+def test_what_is_no_file_is_said(tmp_path, capsys):
+    (tmp_path / "x.gin").symlink_to("gone.gin")
+    code, lines = _run(capsys, tmp_path / "x.gin")
+    assert code == 1 and "x.gin is a link to gone.gin, which does not exist" in lines[0]

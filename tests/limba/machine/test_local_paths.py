@@ -18,3 +18,9 @@ def test_paths_without_dots_and_tilde(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["~", "a..b", "..."])
 def test_names_that_only_look_alike(name, tmp_path):
     assert local_path(tmp_path / name / "x") == tmp_path / name / "x"
+
+
+@pytest.mark.parametrize(("path", "shown"), [(None, "None"), (5, "5"), (["a"], "a list of 1"), ("a\0b", r"'a\\x00b'")])
+def test_what_is_no_path_is_named(path, shown):
+    with pytest.raises(ValueError, match=rf"A path is {shown}; give the name of a file or folder as a text"):
+        local_path(path)

@@ -1,0 +1,90 @@
+"""YAML of a sweep's file and of values on the command line, read within limits: each error names the place.
+
+PyYAML keeps the last of two equal keys, and a few lines of anchors and aliases stand for more values than any memory
+holds, or for a list that contains itself.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from limba.machine import untrusted_files
+from limba.machine.untrusted_files import cut, shown
+
+_MOST_BYTES = 256 * 1024
+# With aliases written out.
+_MOST_VALUES = 100_000
+_UNREADABLE = re.compile("[\0\ud800-\udfff]")
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader, for which a key that comes twice is an error, and each error has a place."""
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, OverflowError, RecursionError) as error:
+            if isinstance(error, _YamlError):
+                raise
+            what = "a number of too many digits" if "digits" in str(error) else cut(str(error))
+            raise _YamlError(f"{what}, line {node.start_mark.line + 1}") from error
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    raise _YamlError(f"the key {shown(key.value)} comes twice, line {key.start_mark.line + 1}")
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+class _YamlError(ValueError):
+    """What is wrong, and the line."""
+
+
+def read(file: Path) -> Any:
+    """The content of a file.
+
+    Raises:
+      FileNotFoundError: if it is not there.
+      ValueError: if it is no YAML, too large, has a key twice, or aliases that stand for too much.
+    """
+    return parse(untrusted_files.read_text(file, _MOST_BYTES), str(file))
+
+
+def parse(text: str, where: str) -> Any:
+    """As `read`, of a text that `where` names in messages."""
+    try:
+        content = yaml.load(text, _Loader)
+        _check_size(content)
+        return content
+    except (yaml.YAMLError, _YamlError) as error:
+        raise ValueError(f"{where} is not YAML: {cut(' '.join(str(error).split()))}.") from error
+    except RecursionError:
+        raise ValueError(f"{where} is not YAML: brackets are too deep inside of each other.") from None
+
+
+def _check_size(content: Any) -> None:
+    """Raises _YamlError for more values than a file of this size can write out, and for texts that no file takes."""
+    sizes: dict[int, int] = {}
+
+    def size(value: Any) -> int:
+        if isinstance(value, str) and _UNREADABLE.search(value):
+            raise _YamlError(f"{shown(value)} has a null byte or half of a character")
+        if not isinstance(value, dict | list):
+            return 1
+        if id(value) in sizes:
+            if not sizes[id(value)]:
+                raise _YamlError("an alias stands for the list or table that it is in")
+            return sizes[id(value)]
+        sizes[id(value)] = 0
+        parts = [*value, *value.values()] if isinstance(value, dict) else value
+        sizes[id(value)] = 1 + sum(map(size, parts))
+        if sizes[id(value)] > _MOST_VALUES:
+            raise _YamlError(f"its aliases stand for more than {_MOST_VALUES:,} values")
+        return sizes[id(value)]
+
+    size(content)
