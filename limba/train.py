@@ -22,7 +22,7 @@ from limba.gin_config import command_line, gin_files
 from limba.machine import disk, native_logs
 from limba.models import EncoderDecoderModel
 from limba.partitioning.meshes import PjitPartitioner
-from limba.reports import writers
+from limba.reports import run_lock, writers
 from limba.reports.goodput import Goodput
 from limba.reports.run_directory import BucketWriter, RunDirectory
 from limba.training import actions as actions_lib
@@ -164,61 +164,63 @@ def train(
         )
 
     # ---------------------------------------------------- state -------------------------------------------------------
-    save = checkpoint_cfg.save
-    checkpointer = (save or checkpointing.SaveCheckpointConfig()).make_checkpointer(directory.home, use_orbax)
-    first_batch = inputs.FirstBatch(batches)
-    state, resumed = _restore_or_initialize(
-        checkpointer, checkpoint_cfg.restore, initializer, init_rng, trainer, batches, first_batch.begin
-    )
-    first_step = int(state.step)
-    count_rows = functools.partial(
-        training_length.count_rows, train_dataset_cfg, train_eval_get_dataset_fn, model.FEATURE_CONVERTER_CLS
-    )
-    length = training_length.find_length(
-        total_steps, relative_steps, epochs, first_step, resumed, record, train_dataset_cfg.batch_size, count_rows
-    )
+    with run_lock.held(directory.home) as lock:
+        save = checkpoint_cfg.save
+        checkpointer = (save or checkpointing.SaveCheckpointConfig()).make_checkpointer(directory.home, use_orbax)
+        first_batch = inputs.FirstBatch(batches)
+        state, resumed = _restore_or_initialize(
+            checkpointer, checkpoint_cfg.restore, initializer, init_rng, trainer, batches, first_batch.begin
+        )
+        first_step = int(state.step)
+        count_rows = functools.partial(
+            training_length.count_rows, train_dataset_cfg, train_eval_get_dataset_fn, model.FEATURE_CONVERTER_CLS
+        )
+        length = training_length.find_length(
+            total_steps, relative_steps, epochs, first_step, resumed, record, train_dataset_cfg.batch_size, count_rows
+        )
 
-    trains = first_step < length.total_steps
-    if save is not None:
-        _warn_of_full_disk(directory, save, state, first_step, length.total_steps)
-    if trains:
-        first_batch.begin()
-
-    # ---------------------------------------------------- loop --------------------------------------------------------
-    opened_writers = _open_writers(directory, first_step, resumed, metric_writers)
-    evaluation = TrainingEvaluation(
-        *(trainer, eval_batches, eval_steps, evaluator),
-        *(training_eval_average_metrics or {}, infer_eval_average_metrics or {}, opened_writers),
-    )
-    prepared_actions = actions_lib.Actions(actions, evaluation.measured_tasks)
-    if resumed:
-        prepared_actions.resume(directory.local, first_step)
-    periods = (eval_period, save.period if save is not None else None, gc_period, length.total_steps)
-    stats_period = stats_period or min(filter(None, periods))
-    run = loop.Run(
-        trainer=trainer,
-        dataset=train_dataset_cfg,
-        batches=batches,
-        first_batch=first_batch,
-        evaluation=evaluation,
-        actions=prepared_actions,
-        checkpointer=checkpointer,
-        writers=opened_writers,
-        run_files=run_description.run_files(model, train_dataset_cfg, seeds, save, **dataclasses.asdict(length)),
-        model_dir=directory.home,
-        periods=loop.Periods(length.total_steps, eval_period, stats_period, save, gc_period),
-        goodput=Goodput(directory.local, first_step, began, resumed, writes=trains and jax.process_index() == 0),
-        watchdog=watchdog_cfg,
-    )
-    if jax.process_index() == 0:
-        summarize_config_fn(str(directory.local), writers.SummaryWriter(opened_writers, "train"), first_step)
-    writers.write_timing(opened_writers, first_step, "init_or_restore_seconds", time.monotonic() - began)
-    last_step, state = _run_to_the_end(run, state, resumed, run_eval_before_training)
-    if jax.process_index() == 0:
+        trains = first_step < length.total_steps
+        if save is not None:
+            _warn_of_full_disk(directory, save, state, first_step, length.total_steps)
         if trains:
-            logger.info("%s", run.goodput.table())
-        run_report.print_validation_losses(directory.local)
-    return last_step, state
+            first_batch.begin()
+
+        # -------------------------------------------------- loop -----------------------------------------------------
+        opened_writers = _open_writers(directory, first_step, resumed, metric_writers)
+        evaluation = TrainingEvaluation(
+            *(trainer, eval_batches, eval_steps, evaluator),
+            *(training_eval_average_metrics or {}, infer_eval_average_metrics or {}, opened_writers),
+        )
+        prepared_actions = actions_lib.Actions(actions, evaluation.measured_tasks)
+        if resumed:
+            prepared_actions.resume(directory.local, first_step)
+        periods = (eval_period, save.period if save is not None else None, gc_period, length.total_steps)
+        stats_period = stats_period or min(filter(None, periods))
+        run = loop.Run(
+            trainer=trainer,
+            dataset=train_dataset_cfg,
+            batches=batches,
+            first_batch=first_batch,
+            evaluation=evaluation,
+            actions=prepared_actions,
+            checkpointer=checkpointer,
+            lock=lock,
+            writers=opened_writers,
+            run_files=run_description.run_files(model, train_dataset_cfg, seeds, save, **dataclasses.asdict(length)),
+            model_dir=directory.home,
+            periods=loop.Periods(length.total_steps, eval_period, stats_period, save, gc_period),
+            goodput=Goodput(directory.local, first_step, began, resumed, writes=trains and jax.process_index() == 0),
+            watchdog=watchdog_cfg,
+        )
+        if jax.process_index() == 0:
+            summarize_config_fn(str(directory.local), writers.SummaryWriter(opened_writers, "train"), first_step)
+        writers.write_timing(opened_writers, first_step, "init_or_restore_seconds", time.monotonic() - began)
+        last_step, state = _run_to_the_end(run, state, resumed, run_eval_before_training)
+        if jax.process_index() == 0:
+            if trains:
+                logger.info("%s", run.goodput.table())
+            run_report.print_validation_losses(directory.local)
+        return last_step, state
 
 
 def _check_batch_sizes(partitioner: PjitPartitioner, *configs: DatasetConfig | None) -> None:

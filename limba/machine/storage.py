@@ -119,6 +119,14 @@ def write_bytes(path: AnyPath, content: bytes) -> None:
     path.write_bytes(content)
 
 
+def remove_file(path: AnyPath) -> None:
+    """Removes a file, if it is there."""
+    if is_remote(path):
+        _open(path.parent).write(path.name, None).result()
+    else:
+        path.unlink(missing_ok=True)
+
+
 def replace_text(file: Path, text: str) -> None:
     """Replaces the content of a file of this machine atomically: a reader sees the old text or the new one."""
     temporary = file.with_name(f"{file.name}.tmp")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from limba.machine import storage
 from limba.machine.storage import AnyPath
+from limba.reports import run_lock
 from limba.reports.writers import Scalars
 
 # Between two copies while only the training metrics change.
@@ -39,7 +40,7 @@ class RunDirectory:
         self.local = Path(self._temporary.name)
         # A resumed run continues the files of the earlier start.
         for name in storage.list_files(self.home):
-            if not name.startswith("checkpoint"):
+            if not name.startswith("checkpoint") and name != run_lock.FILE_NAME:
                 storage.write_bytes(self.local / name, storage.read_bytes(self.home / name))
         self._copied = {name: self._state(name) for name in self._names()}
 

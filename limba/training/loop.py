@@ -22,7 +22,7 @@ from limba.machine import awaited
 from limba.machine.preemption import PREEMPTED_EXIT_CODE, StopRequest
 from limba.machine.storage import AnyPath
 from limba.models import metrics as metrics_lib
-from limba.reports import writers
+from limba.reports import run_lock, writers
 from limba.reports.goodput import Goodput
 from limba.reports.statistics import TrainStatistics
 from limba.training.actions import TRAIN_METRIC_KEY, ActionMode, Actions
@@ -84,6 +84,7 @@ class Run:
     evaluation: TrainingEvaluation
     actions: Actions
     checkpointer: checkpointing.Checkpointer
+    lock: run_lock.RunLock
     writers: Sequence[writers.MetricWriter]
     run_files: Mapping[str, bytes]
     model_dir: AnyPath
@@ -163,6 +164,7 @@ class _Loop:
             run.goodput.begin_steps()
             while self.step < last_step and not stop.is_due(self.step) and not self.ended_early:
                 run.checkpointer.check()
+                run.lock.check()
                 try:
                     self._make_step(bar, watch)
                     self._do_what_is_due(stop, bar, watch)

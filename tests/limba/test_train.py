@@ -24,7 +24,7 @@ from limba.machine import code_versions, disk
 from limba.machine.local_paths import local_path
 from limba.machine.preemption import PREEMPTED_EXIT_CODE
 from limba.optimizers.schedules import create_learning_rate_scheduler
-from limba.reports import wandb_writer, writers
+from limba.reports import run_lock, wandb_writer, writers
 from limba.train import NanLossError, train
 from limba.training import loop, trainer
 from limba.workers import heartbeats
@@ -191,6 +191,17 @@ def test_damaged_side_files_and_strange_folders_do_not_keep_a_run_from_resuming(
     assert _train_losses(tmp_path / "run") == _train_losses(tmp_path / "whole")
     for name in ("metrics.jsonl.damaged", "goodput.jsonl.damaged", "checkpoint_030"):
         assert (tmp_path / "run" / name).exists()
+
+
+def test_a_second_run_in_a_model_dir_changes_nothing(tmp_path):
+    _train(tmp_path, 2)
+    with run_lock.held(tmp_path):
+        files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        with pytest.raises(run_lock.RunLockedError, match="is in use by another run"):
+            _train(tmp_path, 4)
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
+    _train(tmp_path, 4)
+    assert checkpointing.checkpoint_steps(tmp_path) == [2, 4] and not (tmp_path / "run.lock").exists()
 
 
 def _send_sigterm():
