@@ -35,8 +35,8 @@ class named:
 
 def _watch() -> None:
     due = _FIRST_SECONDS
-    while True:
-        time.sleep(_TICK_SECONDS)
+    never = threading.Event()
+    while not never.wait(_TICK_SECONDS):
         now = time.monotonic()
         # A copy in one operation: other threads add and remove.
         waits = [(now - since, what) for since, what in list(_waits.values())]
@@ -45,5 +45,5 @@ def _watch() -> None:
             due = _FIRST_SECONDS
         elif longest >= due:
             due = 2 * longest
-            named_waits = [f"{what} ({seconds:.0f} s)" for seconds, what in sorted(waits, reverse=True) if seconds > 1]
-            logger.info("Waiting for %s.", ", for ".join(named_waits))
+            long = [(seconds, what) for seconds, what in sorted(waits, reverse=True) if seconds > _FIRST_SECONDS / 4]
+            logger.info("Waiting for %s.", ", for ".join(f"{what} ({seconds:.0f} s)" for seconds, what in long))

@@ -5,10 +5,7 @@ otherwise the bytes that were read already are skipped.
 """
 
 import dataclasses
-import email.utils
 import io
-import logging
-import random
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -16,19 +13,9 @@ from collections.abc import Callable, Mapping
 import requests
 import urllib3
 
-from limba.machine import redaction
+from limba.machine import awaited, http_retries, redaction
+from limba.machine.http_retries import BrokenFileError as BrokenFileError
 
-logger = logging.getLogger(__name__)
-
-# Waits double from the first to the longest. 14 failures in a row are about 10 minutes: longer than a hub restarts or a
-# rate limit's window of 5 minutes lasts, shorter than anyone wants to pay for idle accelerators.
-FIRST_WAIT_SECONDS = 1.0
-LONGEST_WAIT_SECONDS = 64.0
-MAX_FAILURES = 14
-# Before training a person waits for the message: half a minute.
-MAX_FAILURES_AT_START = 6
-# `Retry-After` is obeyed up to this: a server that asks for more is not coming back for this run.
-LONGEST_RETRY_AFTER_SECONDS = 300.0
 # Of a connection, and of each piece of a body. Hubs answer within seconds even when they are busy.
 TIMEOUT_SECONDS = (10.0, 30.0)
 # A connection is given up if it brings fewer bytes per second than this, over this many seconds of waiting.
@@ -37,13 +24,8 @@ SLOW_AFTER_SECONDS = 60.0
 
 _TRANSIENT_STATUS = {408, 425, 429}  # and everything from 500 on
 _FAILURES = (requests.RequestException, urllib3.exceptions.HTTPError, OSError)
-_DIGITS = re.compile(r"\s*(\d+)\s*")
 
 Headers = Callable[[], Mapping[str, str]]
-
-
-class BrokenFileError(RuntimeError):
-    """A file that stayed unreadable; the message has its name and the last cause."""
 
 
 class RefusedError(RuntimeError):
@@ -66,47 +48,6 @@ class HttpStatusError(Exception):
         super().__init__(f"{where} answers with HTTP status {self.status} {response.reason} {message}".rstrip())
 
 
-class _TransientError(OSError):
-    """An error that may be gone with the next request."""
-
-    def __init__(self, message: str, wait_seconds: float | None = None):
-        super().__init__(message)
-        self.wait_seconds = wait_seconds
-
-
-class Retries:
-    """Counts failures in a row, and waits between them: exponentially longer, with jitter so that hosts spread out."""
-
-    def __init__(self, name: str, max_failures: int | None = None):
-        self._name = redaction.redact(name)
-        self._max_failures = max_failures
-        self._failures = 0
-
-    def succeed(self) -> None:
-        self._failures = 0
-
-    def wait_after(self, error: Exception) -> None:
-        """Raises BrokenFileError after too many failures."""
-        self._failures += 1
-        # requests puts the URL into its messages, also the signed one of a redirect.
-        said = redaction.redact(str(error))
-        cause = f"{type(error).__name__.lstrip('_')}: {said}" if said else type(error).__name__
-        most = self._max_failures or MAX_FAILURES
-        if self._failures >= most:
-            message = f"{self._name} stays unreadable: {most} requests in a row failed, the last with {cause}"
-            raise BrokenFileError(message) from error
-        seconds = min(FIRST_WAIT_SECONDS * 2 ** (self._failures - 1), LONGEST_WAIT_SECONDS)
-        # Not from the global generator: reading must not change anyone's random numbers.
-        seconds *= random.SystemRandom().uniform(0.5, 1.5)
-        asked = getattr(error, "wait_seconds", None)
-        if asked is not None:
-            seconds = max(seconds, min(asked, LONGEST_RETRY_AFTER_SECONDS))
-        # One failure is ordinary: servers close connections that idle while a chunk is trained on.
-        level = logging.INFO if self._failures == 1 else logging.WARNING
-        logger.log(level, "%s: %s; failure %d, again in %.1f s.", self._name, cause, self._failures, seconds)
-        time.sleep(seconds)
-
-
 def fetch(url: str, headers: Headers) -> requests.Response:
     """A small document, read whole.
 
@@ -114,11 +55,12 @@ def fetch(url: str, headers: Headers) -> requests.Response:
       HttpStatusError: if the server refuses it.
       BrokenFileError: if it stays unreadable.
     """
-    retries = Retries(url, MAX_FAILURES_AT_START)
+    retries = http_retries.Retries(url, http_retries.MAX_FAILURES_AT_START)
     with requests.Session() as session:
         while True:
             try:
-                response = session.get(url, headers=dict(headers()), timeout=TIMEOUT_SECONDS)
+                with awaited.named(redaction.redact(url)):
+                    response = session.get(url, headers=dict(headers()), timeout=TIMEOUT_SECONDS)
                 _check_status(url, response)
                 return response
             except _FAILURES as error:
@@ -133,11 +75,14 @@ def size_of(url: str, headers: Headers = dict) -> int:
       ValueError: if the server does not give the length.
       BrokenFileError: if it does not answer.
     """
-    retries = Retries(url, MAX_FAILURES_AT_START)
+    retries = http_retries.Retries(url, http_retries.MAX_FAILURES_AT_START)
     while True:
         wanted = {**headers(), "Accept-Encoding": "identity", "Range": "bytes=0-0"}
         try:
-            with requests.get(url, headers=wanted, stream=True, timeout=TIMEOUT_SECONDS) as response:
+            with (
+                awaited.named(redaction.redact(url)),
+                requests.get(url, headers=wanted, stream=True, timeout=TIMEOUT_SECONDS) as response,
+            ):
                 if response.status_code == 416:  # no first byte: empty
                     return 0
                 _check_status(url, response)
@@ -188,7 +133,7 @@ class _HttpFile(io.RawIOBase):
         self._file = file
         self._to_the_end = to_the_end
         self._session = requests.Session()
-        self._retries = Retries(file.name)
+        self._retries = http_retries.Retries(file.name)
         self._position = 0
         # The answer that is being read, and the bytes of the file where it is and where it ends.
         self._response: requests.Response | None = None
@@ -246,7 +191,8 @@ class _HttpFile(io.RawIOBase):
         self._disconnect()
         file, position = self._file, self._position
         headers = {**file.headers(), "Accept-Encoding": "identity", "Range": f"bytes={position}-{end - 1}"}
-        response = self._session.get(file.url, headers=headers, stream=True, timeout=TIMEOUT_SECONDS)
+        with awaited.named(redaction.redact(file.url)):
+            response = self._session.get(file.url, headers=headers, stream=True, timeout=TIMEOUT_SECONDS)
         self._response, self._waited, self._received = response, 0.0, 0
         try:
             _check_status(file.url, response)
@@ -257,7 +203,7 @@ class _HttpFile(io.RawIOBase):
             got, total = response.headers.get("Content-Range", ""), "*"
             match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", got)
             if match is None or int(match[1]) != position:
-                raise _TransientError(f"bytes from {position} on were asked for, and {got!r} came")
+                raise http_retries.TransientError(f"bytes from {position} on were asked for, and {got!r} came")
             total = match[2]
             self._at, self._end = position, end
         else:
@@ -285,14 +231,15 @@ class _HttpFile(io.RawIOBase):
     def _receive(self, wanted: int) -> bytes:
         assert self._response is not None
         began = time.monotonic()
-        data = self._response.raw.read1(wanted)
+        with awaited.named(self._file.name):
+            data = self._response.raw.read1(wanted)
         self._waited += time.monotonic() - began
         self._received += len(data)
         if not data:
-            raise _TransientError(f"the connection ended at byte {self._at} of {self._file.size}")
+            raise http_retries.TransientError(f"the connection ended at byte {self._at} of {self._file.size}")
         if self._waited > SLOW_AFTER_SECONDS:
             if self._received < MIN_BYTES_PER_SECOND * self._waited:
-                raise _TransientError(f"only {self._received} bytes came in {self._waited:.0f} s")
+                raise http_retries.TransientError(f"only {self._received} bytes came in {self._waited:.0f} s")
             self._waited, self._received = 0.0, 0
         # A connection that only crawls is no success, or a shard that crawls for ever would never count as broken.
         if self._received >= MIN_BYTES_PER_SECOND * self._waited:
@@ -309,21 +256,7 @@ class _HttpFile(io.RawIOBase):
 def _check_status(url: str, response: requests.Response) -> None:
     status = response.status_code
     if status in _TRANSIENT_STATUS or status >= 500:
-        raise _TransientError(f"HTTP status {status} {response.reason}", _asked_wait(response.headers))
+        wait = http_retries.asked_wait(response.headers)
+        raise http_retries.TransientError(f"HTTP status {status} {response.reason}", wait)
     if status not in (200, 206):
         raise HttpStatusError(url, response)
-
-
-def _asked_wait(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a server asks to wait: `Retry-After` (RFC 9110, section 10.2.3), or the hub's `RateLimit`."""
-    asked = headers.get("Retry-After", "")
-    if digits := _DIGITS.fullmatch(asked):
-        return float(digits[1])
-    if asked:
-        try:
-            return max(0.0, email.utils.parsedate_to_datetime(asked).timestamp() - time.time())
-        except ValueError:
-            return None
-    # Hugging Face answers a limit with `RateLimit: "resolvers";r=0;t=142`.
-    reset = re.search(r";\s*r=0\s*;\s*t=(\d+)", headers.get("RateLimit", ""))
-    return float(reset[1]) if reset else None

@@ -2,6 +2,7 @@
 
 import datetime
 import http.server
+import logging
 import random
 import re
 import threading
@@ -9,6 +10,7 @@ import time
 
 import pytest
 
+from limba.machine import awaited, http_retries
 from tasks.sources import http_files
 
 CONTENT = random.Random(0).randbytes(300_000)
@@ -83,7 +85,7 @@ def server():
 def waits(monkeypatch):
     """What is waited between requests, without waiting."""
     waits: list[float] = []
-    monkeypatch.setattr(http_files.time, "sleep", waits.append)
+    monkeypatch.setattr(http_retries.time, "sleep", waits.append)
     return waits
 
 
@@ -136,11 +138,11 @@ def test_what_the_server_asks_for_is_waited(server, waits):
     server.behave = lambda handler, number: number <= len(asked) and handler.say(429, **asked[number - 1])
     assert server.file().open().read() == CONTENT
     assert waits[0] == 17 and 35 < waits[1] <= 40 and waits[2] == 55
-    assert waits[3] == http_files.LONGEST_RETRY_AFTER_SECONDS and waits[4] <= 24
+    assert waits[3] == http_retries.LONGEST_RETRY_AFTER_SECONDS and waits[4] <= 24
 
 
 def test_stalled_and_crawling_connections(server, monkeypatch):
-    monkeypatch.setattr(http_files, "FIRST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(http_retries, "FIRST_WAIT_SECONDS", 0.001)
     monkeypatch.setattr(http_files, "TIMEOUT_SECONDS", (1.0, 0.2))
     monkeypatch.setattr(http_files, "SLOW_AFTER_SECONDS", 0.3)
 
@@ -172,7 +174,7 @@ def test_stalled_and_crawling_connections(server, monkeypatch):
 def test_a_connection_that_only_crawls_is_broken_in_the_end(server, monkeypatch, waits):
     monkeypatch.setattr(http_files, "SLOW_AFTER_SECONDS", 0.02)
     monkeypatch.setattr(http_files, "MIN_BYTES_PER_SECOND", 10**9)
-    monkeypatch.setattr(http_files, "MAX_FAILURES", 3)
+    monkeypatch.setattr(http_retries, "MAX_FAILURES", 3)
     pause = threading.Event()
 
     def behave(handler, number):
@@ -239,3 +241,18 @@ def test_sizes(server, waits):
     server.behave = lambda handler, number: handler.say(503)
     with pytest.raises(http_files.BrokenFileError, match="6 requests in a row"):
         http_files.size_of(server.file().url)
+
+
+def test_a_server_that_does_not_answer_is_named(server, monkeypatch, caplog):
+    monkeypatch.setattr(awaited, "_FIRST_SECONDS", 0.3)
+    monkeypatch.setattr(awaited, "_TICK_SECONDS", 0.1)
+    caplog.set_level(logging.INFO)
+
+    def behave(handler, number):
+        time.sleep(1.5)
+        return False
+
+    server.behave = behave
+    assert server.file().open().read() == CONTENT
+    said = [text for text in caplog.messages if text.startswith("Waiting for ")]
+    assert said and all(f"Waiting for http://127.0.0.1:{server.port}/a (" in text for text in said) and len(said) <= 3

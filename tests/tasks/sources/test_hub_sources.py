@@ -15,6 +15,7 @@ import pytest
 
 from limba import tasks_door
 from limba.data import contract
+from limba.machine import http_retries
 from tasks import preview, task_batches
 from tasks.cached import write_cache
 from tasks.pretraining import pretraining_tasks
@@ -64,8 +65,8 @@ def loopback(monkeypatch, tmp_path, folder):
     hub.use(monkeypatch, tmp_path / "home")
     hub.add(CORPUS, folder / "corpus", private=True)
     hub.add(COLUMNS, folder / "columns", private=True)
-    monkeypatch.setattr(http_files, "FIRST_WAIT_SECONDS", 0.001)
-    monkeypatch.setattr(http_files, "LONGEST_WAIT_SECONDS", 0.002)
+    monkeypatch.setattr(http_retries, "FIRST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(http_retries, "LONGEST_WAIT_SECONDS", 0.002)
     yield hub
     hub.close()
 
@@ -180,7 +181,7 @@ def test_urls(loopback, make_document, places):
 
 
 def test_parquet_reads_only_its_columns_and_from_its_row_group_on(loopback, folder, monkeypatch):
-    monkeypatch.setattr(http_files, "FIRST_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(http_retries, "FIRST_WAIT_SECONDS", 0.0)
     (folder / "big").mkdir()
     rows = [{"text": f"text {row}", "unused": os.urandom(2000)} for row in range(1000)]
     pa.parquet.write_table(pa.Table.from_pylist(rows), folder / "big/big.parquet", row_group_size=100)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from limba.data import contract
-from limba.machine import redaction
+from limba.machine import http_retries, redaction
 from tasks import pretraining, task_batches
 from tasks.registry import TaskRegistry
 from tasks.sources import corpora, http_files, hub_datasets
@@ -99,7 +99,7 @@ def test_a_run_resumes_after_its_signature_was_renewed(server):
 
 
 def test_errors_show_no_credentials(server, monkeypatch, caplog):
-    monkeypatch.setattr(http_files.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(http_retries.time, "sleep", lambda seconds: None)
     expired = corpora.HuggingFaceSource({"train": _url(server, f"{SECRET}-9")})
     with pytest.raises(
         FileNotFoundError, match=r"a.jsonl\?X-Amz-Date=\*\*\*&X-Amz-Signature=\*\*\* answers with .* 403"
