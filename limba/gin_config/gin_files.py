@@ -140,12 +140,12 @@ def parse_gin_flags(files: Sequence[str], bindings: Sequence[str], search_paths:
       GinError: for a missing file, an unknown name, a value that does not parse, or a macro that is used and not bound.
     """
     parse_files(files, search_paths)
-    _check_overrides(bindings, _macros_in(gin.config_str()) | _macros_bound_in(gin.config_str()))
+    _check_overrides(bindings, _macros_in_use() | _macros_bound_in(gin.config_str()))
     for binding in bindings:
         parse_binding(binding)
         _check_cycles(f"--gin.{binding}")
         _warn_of_scopes(binding)
-    _check_bound(_macros_in(gin.config_str()))
+    _check_bound(_macros_in_use())
 
 
 def parse_files(files: Sequence[str], search_paths: str = "") -> None:
@@ -214,7 +214,7 @@ def configurable(function: Callable[..., Any], module: str) -> Callable[..., Any
 
 
 def _check_bound(used: set[str]) -> None:
-    for name in sorted(name for name in used if "." not in name):  # with a dot it is a constant, not a macro
+    for name in sorted(used):
         try:
             gin.query_parameter(f"%{name}")
         except ValueError:
@@ -267,8 +267,8 @@ def _check_overrides(bindings: Sequence[str], known: set[str]) -> None:
             raise GinError(f"--gin.{name} overrides a name that no gin file uses.{hint}")
 
 
-def _macros_in(config: str) -> set[str]:
-    return {piece.strip(" ,)]}\n").split()[0] for piece in config.split("%")[1:] if piece.strip()}
+def _macros_in_use() -> set[str]:
+    return {name for values in gin_config._CONFIG.values() for value in values.values() for name in _macros_of(value)}
 
 
 def _macros_bound_in(config: str) -> set[str]:
@@ -278,7 +278,7 @@ def _macros_bound_in(config: str) -> set[str]:
 def require_bindings(**examples: str) -> None:
     """Raises GinError that names the macros in use that are still `%gin.REQUIRED`, with an example value for each."""
     config = gin.config_str()
-    used = _macros_in(config)
+    used = _macros_in_use()
     missing = []
     for name in sorted(_macros_bound_in(config) & used):
         value = gin.query_parameter(f"%{name}")
