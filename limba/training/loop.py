@@ -34,6 +34,9 @@ from limba.workers import distributed, heartbeats, watchdog
 
 logger = logging.getLogger(__name__)
 
+# Seconds after a request to stop that a worker waits for a batch with which all workers could stop together.
+_PATIENCE_SECONDS = 10.0
+
 
 class NanLossError(RuntimeError):
     """The loss, the parameters or the optimizer state are not finite; more steps would only spread it."""
@@ -139,6 +142,7 @@ class _Loop:
         self.metrics: metrics_lib.Metrics | None = None
         # Who changes the state or saves it. A rescue keeps it until the process ends.
         self._in_hands = threading.Lock()
+        self._input_since: float | None = None  # of `_leave_the_others`
         self._batches = itertools.chain(run.first_batch, run.batches)
         # A stream of a user's own need not know its tasks.
         by_task = (run.batches.task_groups, run.batches.epochs) if isinstance(run.batches, TaskBatches) else ()
@@ -255,12 +259,15 @@ class _Loop:
                 getattr(source, "stop_waiting", lambda: None)()
 
     def _leave_if_blocked(self) -> None:
-        """Saves the last step and ends the process if the main thread still waits some seconds after a signal.
+        """Ends the process if the main thread still waits some seconds after a signal; a single one saves first.
 
         It may compile, or wait in a library for a batch or an evaluation.
         """
         run = self.run
-        if run.goodput.kind not in ("input", "compile", "evaluation") or jax.process_count() > 1:
+        if jax.process_count() > 1:
+            self._leave_the_others()
+            return
+        if run.goodput.kind not in ("input", "compile", "evaluation"):
             return
         # The first step, with which compiling counts, holds the state; there is nothing of it to save.
         nothing_made = run.goodput.kind == "compile" and self.metrics is None
@@ -271,6 +278,22 @@ class _Loop:
             run.checkpointer.wait()
         logger.warning("Stopped on request at step %d, while it waited (%s).", self.step, run.goodput.kind)
         heartbeats.leave_at_once(PREEMPTED_EXIT_CODE)
+
+    def _leave_the_others(self) -> None:
+        """Ends all workers if this one waits for a batch: without it the others cannot end their step, nor save."""
+        if self.run.goodput.kind != "input":
+            self._input_since = None
+            return
+        self._input_since = self._input_since or time.monotonic()
+        heartbeat = heartbeats.of_this_process()
+        if heartbeat is not None and time.monotonic() - self._input_since > _PATIENCE_SECONDS:
+            message = (
+                f"it was asked to stop while it waited for a batch, which did not come; steps after the newest "
+                f"checkpoint of {self.run.model_dir} are lost"
+            )
+            logger.error("This worker ends: %s.", message)
+            heartbeat.fail(message, PREEMPTED_EXIT_CODE)
+            heartbeats.leave_at_once(PREEMPTED_EXIT_CODE)
 
     def _save_while_reading(self) -> None:
         """Saves the last step while no batch comes; hosts that train together could only save together."""

@@ -31,7 +31,7 @@ def test_alone():
 
 @pytest.mark.parametrize("wrong", [{"SLURM_PROCID": ""}, {"SLURM_NTASKS": "many"}, {"SLURM_PROCID": "4"}])
 def test_a_part_of_a_slurm_step_is_refused(wrong):
-    with pytest.raises(ValueError, match="a part of a SLURM step's environment. Start by srun, or unset"):
+    with pytest.raises(ValueError, match=r"a part of a SLURM step's environment. Start by srun, or unset"):
         distributed.find_cluster({}, environ=ALONE | SLURM | wrong)
 
 

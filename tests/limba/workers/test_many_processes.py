@@ -202,6 +202,34 @@ def test_a_stop_of_one_worker_stops_all_after_the_same_step(tmp_path, launch):
         assert f"Stopped on request at step {step}; saved as {folder}/checkpoint_{step}" in one.output
 
 
+def test_a_stop_while_one_worker_waits_for_data(tmp_path, launch):
+    """Nothing can be saved: the others are in a step that needs its batch. But nobody waits until it is killed."""
+    folder = tmp_path / "run"
+    ended = launch(folder, 2, env={"BREAK_AT": "stall:1:3"})
+    assert [worker.code for worker in ended] == [PREEMPTED_EXIT_CODE] * 2, ended[1].output[-2000:]
+    assert checkpointing.checkpoint_steps(folder) == [2]
+    reason = "it was asked to stop while it waited for a batch, which did not come; steps after the newest checkpoint"
+    assert f"This worker ends: {reason}" in ended[1].output
+    assert f"error: worker 1 ({socket.gethostname()}) ended: {reason}" in ended[0].output
+
+
+@pytest.mark.parametrize(
+    ("what", "words", "saved"),
+    [
+        ("error", ["Shard 7 cannot be read"], [2]),
+        ("nan", ["The loss of step 4 is nan", "The last good checkpoint is {folder}/checkpoint_2"], [2]),
+    ],
+)
+def test_what_goes_wrong_on_one_worker_ends_both_and_spoils_no_checkpoint(tmp_path, launch, what, words, saved):
+    folder = tmp_path / "run"
+    ended = launch(folder, 2, env={"BREAK_AT": f"{what}:1:3"})
+    assert [worker.code for worker in ended] == [1, 1], ended[0].output[-2000:]
+    assert checkpointing.checkpoint_steps(folder) == saved
+    for one in ended:
+        for word in words:
+            assert word.format(folder=folder) in one.output
+
+
 # ----------------------------------------------------- the handshake ------------------------------------------------
 
 

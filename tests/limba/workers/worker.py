@@ -3,7 +3,8 @@
     python -m tests.limba.workers.worker --gin_file=tests/limba/workers/many.gin [flags of limba train]
 
 What a test wants to go wrong is in environment variables: `BREAK_AT=kill:1:4` kills worker 1 when it is asked for its
-batch 4, and `term` sends it SIGTERM there. `REVISION` and `VOCABULARY` are the corpus and the vocabulary of this
+batch 4; `term` sends it SIGTERM there, with `stall` no batch comes after it, `error` raises one, and `nan` makes the
+loss of its rows NaN. `REVISION` and `VOCABULARY` are the corpus and the vocabulary of this
 worker, `DUMP` is a folder where worker 0 writes the whole state that it saves.
 """
 
@@ -37,12 +38,21 @@ class Rows(small.Stream):
         self.break_at = int(batch) if int(index) == distributed.process_index() else None
 
     def __next__(self):
-        if self.next == self.break_at and self.what != "none":
-            if self.what == "kill":
-                # The others have heard of its last step then: before its first, a worker may be silent for longer.
-                time.sleep(3)
-            os.kill(os.getpid(), signal.SIGKILL if self.what == "kill" else signal.SIGTERM)
-        return {name: x[self.own] for name, x in super().__next__().items()}
+        breaks = self.next == self.break_at and self.what != "none"
+        if breaks and self.what == "kill":
+            # The others have heard of its last step then: before its first, a worker may be silent for longer.
+            time.sleep(3)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if breaks and self.what in ("term", "stall"):
+            os.kill(os.getpid(), signal.SIGTERM)
+        if breaks and self.what == "stall":
+            time.sleep(120)
+        if breaks and self.what == "error":
+            raise OSError("Shard 7 cannot be read")
+        rows = {name: x[self.own] for name, x in super().__next__().items()}
+        weight = np.float32(np.nan if breaks and self.what == "nan" else 1)
+        rows["decoder_loss_weights"] = rows["decoder_loss_weights"] * weight
+        return rows
 
 
 def open_rows(config, shard_id, num_shards, feature_converter_cls):
