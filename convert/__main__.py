@@ -16,6 +16,7 @@ import os
 import sys
 
 from convert.compare import memory
+from limba.machine import os_errors
 
 # The module of a command has `add_arguments(parser)` and `run(args)`. It is imported when its command is given.
 _COMMANDS = {
@@ -57,10 +58,10 @@ def main(argv: list[str] | None = None) -> int:
         implementation.run(parser.parse_args(argv[1:]))
     except OSError as error:
         remedy = " The disk is full: make room, or choose another OUT." if error.errno == errno.ENOSPC else ""
-        print(f"error: {error}{remedy}", file=sys.stderr)
+        print(f"error: {os_errors.describe(error) or f'{error}{remedy}'}", file=sys.stderr)
         return 1
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {os_errors.describe(error) or error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\ninterrupted: the same command resumes there.", file=sys.stderr)

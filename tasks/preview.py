@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from limba.data import contract
+from limba.machine import os_errors
 from tasks import task_batches
 from tasks.pretraining import denoising
 from tasks.registry import get_subtasks, providers
@@ -64,7 +65,7 @@ def main(argv: list[str] | None = None) -> None:
     try:
         preview(args)
     except (ValueError, OSError, RuntimeError) as error:  # A shard that stays broken is a RuntimeError.
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {os_errors.describe(error) or error}")
 
 
 def preview(args: argparse.Namespace) -> None:

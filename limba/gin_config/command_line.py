@@ -15,7 +15,7 @@ from typing import Any
 
 from limba import tasks_door
 from limba.gin_config.gin_files import GinError, get_gin_config_str
-from limba.machine import import_errors, library_patches, out_of_memory, redaction, storage
+from limba.machine import import_errors, library_patches, os_errors, out_of_memory, redaction, storage
 from limba.workers import distributed, handshake, heartbeats
 
 
@@ -160,7 +160,8 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
         except (ValueError, OSError, RuntimeError, ImportError, TypeError) as error:
             if os.environ.get("LIMBA_TRACEBACK") or (isinstance(error, TypeError) and not _is_unbound(error)):
                 raise
-            message = import_errors.missing_extra(error) or without_gin_trailer(error)
+            message = without_gin_trailer(error)
+            message = import_errors.missing_extra(error) or os_errors.describe(error, message) or message
             if out_of_memory.is_cause(error):
                 given = sys.argv[1:] if argv is None else argv
                 message = out_of_memory.describe(error, main.__module__, given)

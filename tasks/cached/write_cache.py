@@ -16,6 +16,7 @@ import numpy as np
 import tqdm
 
 from limba.data import contract
+from limba.machine import os_errors
 from limba.machine.local_paths import local_path
 from tasks import objectives, task_batches
 from tasks.cached import cached_data
@@ -209,7 +210,7 @@ def main(argv: list[str] | None = None) -> None:
             kept = "windows, corrupted differently in every epoch" if manifest["objective"] else "examples, as they are"
             print(f"{folder}: {manifest['num_examples']} {kept}, {size / 1e6:.1f} MB")
     except (ValueError, OSError, RuntimeError) as error:  # A shard that stays broken is a RuntimeError.
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {os_errors.describe(error) or error}")
 
 
 if __name__ == "__main__":

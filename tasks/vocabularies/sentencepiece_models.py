@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError
 from tqdm import tqdm
 
 from limba.data.sentinels import count_sentinels
+from limba.machine import os_errors
 from tasks import objectives
 from tasks.sources import corpora
 from tasks.vocabularies.vocabulary import SentencePieceVocabulary, Vocabulary, without_tensorflow
@@ -322,5 +323,5 @@ def main(argv: Sequence[str]) -> None:
     try:
         out = train_vocabulary(source, **options)
     except (ValueError, OSError, RuntimeError) as error:  # A shard that stays broken is a RuntimeError.
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {os_errors.describe(error) or error}")
     print(f"{out}: {options['vocab_size']} ids, {NUM_SENTINELS} of them sentinels")
