@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from limba.machine import redaction
+from limba.machine.untrusted_files import cut
 from tasks.vocabularies import SentencePieceVocabulary, without_tensorflow
 
 
@@ -45,4 +46,4 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any], prefix: str = 
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             yield from differences(before, after, f"{prefix}{key}.")
         elif before != after:
-            yield f"{prefix}{key} was {before!r} and is {after!r}"
+            yield f"{prefix}{key} was {cut(repr(before))} and is {cut(repr(after))}"

@@ -5,9 +5,12 @@ TensorFlow saves its iterators with their buffers, 2 MB per reader for 512-token
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
+
+from limba.machine import untrusted_json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +35,7 @@ class TaskPosition:
         return (self.epoch, self.shard, self.row) if self.epoch >= 0 else None
 
 
+_FIELDS = {field.name for field in dataclasses.fields(TaskPosition)}
 # The task's number comes first.
 POSITION_SIZE = 1 + len(dataclasses.fields(TaskPosition))
 
@@ -65,6 +69,44 @@ class Position:
 def _by_task(positions: np.ndarray) -> dict[int, TaskPosition]:
     """The last position of each task of `[n, POSITION_SIZE]`; beginnings are left out."""
     return {number: TaskPosition(*position) for number, *position in positions.tolist() if position[0] >= 0}
+
+
+def load_state(content: bytes, where: str) -> dict[str, Any]:
+    """A reader's saved state: JSON with counters, the position in each task, epochs and the fingerprint.
+
+    Raises:
+      ValueError: if it is damaged; the message begins with `where`.
+    """
+    try:
+        saved = untrusted_json.parse_object(content, "its JSON")
+    except ValueError as error:
+        raise ValueError(f"{where} is damaged ({error})") from error
+    counts = [saved.get(name) for name in ("batches", "examples", "rows")]
+    is_whole = (
+        _are_counts(counts, 0)
+        and _are_tables(saved.get("position"), saved.get("epochs"), saved.get("fingerprint"))
+        and all(isinstance(start, dict) and _is_task_position(start) for start in saved["position"].values())
+        and all(task.isascii() and task.isdigit() and len(task) < 10 for task in saved["epochs"])
+        and all(isinstance(c, list) and len(c) == 3 and _are_counts(c, -1) for c in saved["epochs"].values())
+        and "seed" in saved["fingerprint"]
+        and _are_tables(saved["fingerprint"].get("tasks"))
+        and _are_tables(*saved["fingerprint"]["tasks"].values())
+    )
+    if not is_whole:
+        raise ValueError(f"{where} is damaged: it lacks counters of a reader, or has others.")
+    return saved
+
+
+def _are_tables(*values: Any) -> bool:
+    return all(isinstance(value, dict) for value in values)
+
+
+def _is_task_position(start: dict[str, Any]) -> bool:
+    return start.keys() - {"file"} == _FIELDS and _are_counts([start[name] for name in _FIELDS], -1)
+
+
+def _are_counts(values: Iterable[Any], least: int) -> bool:
+    return all(type(value) is int and least <= value < 2**53 for value in values)
 
 
 def as_array(position: Position, num_tasks: int) -> np.ndarray:

@@ -10,9 +10,10 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from limba.data import contract
+from limba.machine.untrusted_files import shown
 from tasks.pipeline import fingerprints
 from tasks.pipeline.epoch_counts import EpochCounter
-from tasks.pipeline.positions import POSITION_SIZE, Position, TaskPosition
+from tasks.pipeline.positions import POSITION_SIZE, Position, TaskPosition, load_state
 from tasks.pipeline.read_ahead import ReadAhead
 from tasks.pipeline.streams import ReadPlan, Stream
 from tasks.registry.rows import Rows
@@ -156,10 +157,15 @@ class CountedReader:
         self.epoch_counter.restore(saved["epochs"])
 
     def _load(self, state: bytes) -> dict[str, Any]:
-        try:
-            return json.loads(state)
-        except ValueError as error:
-            raise ValueError(f"The saved data position {self.state_name} is damaged ({error}).") from error
+        saved = load_state(state, f"The saved data position {self.state_name}")
+        shards = {task.name: len(task.source.list_shards(self._stream.config.split)) for task in self._stream.tasks}
+        for name, start in saved["position"].items():
+            if start["shard"] >= shards.get(name, 0):
+                raise ValueError(
+                    f"The saved data position {self.state_name} is damaged: it is in shard {start['shard']} of "
+                    f"{shown(name)}, which has {shards.get(name, 0)}."
+                )
+        return saved
 
 
 class ReadingError(RuntimeError):
