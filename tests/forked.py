@@ -12,6 +12,7 @@ import atexit
 import importlib
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -74,13 +75,17 @@ class Process:
 
 
 class Server:
-    """The process that forks; it ends with the process that started it. It also imports the modules in `warm`."""
+    """The process that forks; it ends with the process that started it. It also imports the modules in `warm`.
 
-    def __init__(self, folder: Path, warm: Sequence[str] = ()):
+    `before` are the words of a command that runs it, such as `setpriv …`. A fork with OPEN_FILES in its environment may
+    open so many.
+    """
+
+    def __init__(self, folder: Path, warm: Sequence[str] = (), before: Sequence[str] = ()):
         self._path = folder / "forked"
         self._log = (folder / "forked.log").open("wb")
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-        command = [sys.executable, "-m", "tests.forked", str(self._path), *warm]
+        command = [*before, sys.executable, "-m", "tests.forked", str(self._path), *warm]
         self._process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=self._log, stderr=self._log
         )
@@ -171,6 +176,8 @@ def _run(request: dict[str, Any], stdout: int, stderr: int) -> None:
         paths = [request["folder"], *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         sys.path[:0] = [found for found in paths if found]
         importlib.invalidate_caches()
+        if "OPEN_FILES" in os.environ:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (int(os.environ["OPEN_FILES"]),) * 2)
         if "KILL_BEFORE" in os.environ:
             killing.install(os.environ["KILL_BEFORE"])
         name, *arguments = request["arguments"]

@@ -19,6 +19,8 @@ _WORDS = {
 _TENSORSTORE = re.compile(
     r"(NOT_FOUND|OUT_OF_RANGE|DATA_LOSS|FAILED_PRECONDITION|INVALID_ARGUMENT): (Error .*?)(?: \[\w+=.*)?", re.DOTALL
 )
+# Python's own words, as other messages quote them.
+_QUOTED = re.compile(r"\[Errno (\d+)\] [^:\[\]]+: '([^']+)'\.?")
 _FILE = re.compile(r'local file "([^"]+)"')
 
 
@@ -35,6 +37,8 @@ def describe(error: BaseException, text: str | None = None) -> str | None:
     text = str(error) if text is None else text
     if "Too many open files" in text:
         return describe(OSError(errno.EMFILE, ""))
+    if (quoted := _QUOTED.search(text)) and int(quoted[1]) in _WORDS:
+        return text.replace(quoted[0], f"{quoted[2]} {_WORDS[int(quoted[1])]}")
     if isinstance(error, ValueError | OSError) and (found := _TENSORSTORE.fullmatch(text)):
         file = _FILE.search(found[2])
         name = file[1] if file else "A checkpoint"

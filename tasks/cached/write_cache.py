@@ -92,7 +92,7 @@ def write_cache(task: Any, split: str, lengths: Mapping[str, int], directory: st
         # Only a finished cache has the folder's name.
         unfinished.rename(folder)
     except OSError as error:
-        raise OSError(f"The cache {folder} cannot be written: {error}") from error
+        raise OSError(f"The cache {folder} cannot be written: {os_errors.describe(error) or error}") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return folder

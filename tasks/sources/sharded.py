@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from limba.machine import os_errors
 from tasks.sources import arrow_tables, chunks, http_files, reader_chunks
 from tasks.sources import splits as splits_lib
 
@@ -185,9 +186,9 @@ class ShardedSource(abc.ABC):
         for shard in (row.shard for row in rows if not tables.shards[row.shard].is_remote):
             try:
                 if (found := tables.schema(shard)) is not None:
-                    found.empty_table().select(self._columns).cast(schema)
+                    pa.schema([found.field(name) for name in self._columns]).empty_table().cast(schema)
             except (*chunks.UNREADABLE, KeyError) as error:
-                reason = str(error).strip().splitlines()[0]
+                reason = os_errors.describe(error) or str(error).strip().splitlines()[0]
                 raise ValueError(
                     f"{tables.shards[shard].name} cannot be read with the columns {list(self._columns)} like the other "
                     f"files of split {split!r} ({type(error).__name__}: {reason}). Repair the file or leave it out."
@@ -252,10 +253,12 @@ class ShardedSource(abc.ABC):
         pieces = self._share(split, num_readers)[reader]
         cursor = self._cursor(split, pieces, self._chunk_documents)
         if not any(True for index in range(len(pieces)) for _ in self._chunks(cursor, index)):
-            raise ValueError(
-                f"Reader {reader} of {num_readers} has no document in split {split!r}, files "
-                f"{_shorten(self.list_shards(split))}; set DatasetConfig.num_readers to fewer than the documents."
-            )
+            where = f"{split!r}, files {_shorten(self.list_shards(split))}"
+            if num_readers == 1:
+                remedy = "A part of a split, such as the rest beside a validation share, may hold none: give it more."
+                raise ValueError(f"There is no document in split {where}. {remedy}")
+            remedy = "set DatasetConfig.num_readers to fewer than the documents."
+            raise ValueError(f"Reader {reader} of {num_readers} has no document in split {where}; {remedy}")
         dtypes = {
             field.name: reader_chunks.dtype_of(field, field.name in self._nested_columns)
             for field in self._schemas[split]

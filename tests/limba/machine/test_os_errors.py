@@ -28,6 +28,7 @@ SPEC = """ [tensorstore_spec='{"driver":"zarr"}'] [source locations='a.cc:1']"""
             ValueError(f'DATA_LOSS: Error decoding local file "/r/manifest.ocdbt": too short{SPEC}'),
             r'/r/manifest.ocdbt is damaged or not whole \(Error decoding local file "\S+": too short\)\. Take .*',
         ),
+        (ValueError("The cache x: [Errno 21] Is a directory: '/r/x'"), r"The cache x: /r/x is a folder, and a file .*"),
         (ValueError("BATCH_SIZE is 7"), None),
         (OSError("the hub does not answer"), None),
         (FileNotFoundError("There is no split 'x'"), None),
