@@ -15,11 +15,15 @@ from typing import Any
 import jax
 
 from limba import tasks_door
+from limba.checkpoint_files import run_folder
+from limba.checkpoint_files.directories import checkpoint_path
 from limba.checkpoints import checkpointing, disk_space, run_description
 from limba.checkpoints.train_state import TrainState, TrainStateInitializer
+from limba.data import contract
 from limba.data.contract import BatchIterator, DatasetConfig, GetDatasetFn, GetEvalDatasetFn
 from limba.gin_config import command_line, gin_files
-from limba.machine import disk, native_logs
+from limba.machine import disk, native_logs, storage
+from limba.machine.storage import AnyPath
 from limba.models import EncoderDecoderModel
 from limba.partitioning.meshes import PjitPartitioner
 from limba.reports import run_lock, writers
@@ -127,6 +131,7 @@ def train(
     # --------------------------------------------------- checks -------------------------------------------------------
     began = time.monotonic()
     training_length.check_step_counts(total_steps, relative_steps, epochs, eval_steps, eval_period, stats_period)
+    contract.check_seed("train.random_seed (RANDOM_SEED)", random_seed)
     directory = RunDirectory(model_dir)
     configured_trainer.check_model(model, partitioner)
     _check_batch_sizes(partitioner, train_dataset_cfg, train_eval_dataset_cfg, infer_eval_dataset_cfg)
@@ -257,8 +262,9 @@ def _restore_or_initialize(
     shapes = trainer.sharded_state_shapes()
     if (own := checkpointer.restore_latest(shapes, restore)) is not None:
         state, dataset_state = own
-        _restore_position(batches, dataset_state)
-        logger.info("Resuming from step %d in %s.", int(state.step), checkpointer.model_dir)
+        _restore_position(batches, dataset_state, checkpoint_path(checkpointer.model_dir, int(state.step)))
+        instead = f"; {restore.path} (INITIAL_CHECKPOINT_PATH) is for a new run" if restore and restore.path else ""
+        logger.info("Resuming from step %d in %s%s.", int(state.step), checkpointer.model_dir, instead)
         return state, True
     path = distributed.from_first("initial checkpoint", lambda: restore.checkpoint) if restore is not None else None
     if restore is None or path is None:
@@ -268,14 +274,19 @@ def _restore_or_initialize(
         raise ValueError(f"RestoreCheckpointConfig.dtype is {restore.dtype!r}; training is in float32.")
     state = checkpointing.load_state(path, shapes, restore, functools.partial(initializer.new_state, init_rng))
     if restore.restore_dataset:
-        _restore_position(batches, checkpointing.load_dataset_state(path))
+        _restore_position(batches, checkpointing.load_dataset_state(path), path)
     logger.info("Starting from %s at step %d.", path, int(state.step))
     return state, False
 
 
-def _restore_position(batches: BatchIterator, dataset_state: Mapping[str, bytes]) -> None:
+def _restore_position(batches: BatchIterator, dataset_state: Mapping[str, bytes], checkpoint: str | AnyPath) -> None:
     if dataset_state:
-        batches.restore_state(dataset_state)
+        try:
+            batches.restore_state(dataset_state)
+        except contract.ChangedVocabularyError as error:
+            kept = run_folder.find_vocabulary(storage.as_path(checkpoint))
+            remedy = f"The run's own is kept in {kept}: copy it to {error.file}" if kept else "Restore the old file"
+            raise ValueError(f"{error} {remedy}, or start a new run in another directory.") from error
     else:
         logger.warning(
             "The checkpoint does not say where Limba's data stood: they start from the beginning. "

@@ -15,6 +15,7 @@ Feature names of an encoder-decoder batch, all int32 `[batch, length]`:
 
 import dataclasses
 import math
+import numbers
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -22,6 +23,12 @@ import numpy as np
 
 # NumPy arrays where data come in; inside a jitted step the same names hold JAX arrays.
 Batch = Mapping[str, Any]
+
+
+def check_seed(name: str, seed: Any) -> None:
+    """Raises ValueError for a seed that no generator takes."""
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or seed < 0):
+        raise ValueError(f"{name} is {seed!r}; it is a whole number of at least 0, or None to draw one.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +86,7 @@ class DatasetConfig:
             raise ValueError(
                 f"DatasetConfig.batch_size (BATCH_SIZE) is {self.batch_size!r}; it is a whole number of at least 1."
             )
+        check_seed("DatasetConfig.seed (DATASET_SEED)", self.seed)
         lengths = self.task_feature_lengths or {}
         if not isinstance(lengths, Mapping):
             raise ValueError(
@@ -147,6 +155,14 @@ class ReaderRows:
         return range(self.process_index * per_host, (self.process_index + 1) * per_host)
 
 
+class ChangedVocabularyError(ValueError):
+    """A saved position belongs to another vocabulary than the one in `file`, which the task reads now."""
+
+    def __init__(self, message: str, file: str):
+        super().__init__(message)
+        self.file = file
+
+
 class ReadingStoppedError(Exception):
     """`stop_waiting` was called while a batch was awaited."""
 
@@ -175,6 +191,7 @@ class BatchIterator(Protocol):
         """Goes to a saved position. Files of readers that this host does not own are ignored.
 
         Raises:
+          ChangedVocabularyError: if the task's vocabulary file is another now.
           ValueError: if a reader's file is missing, or was saved by another task, seed or number of readers.
         """
         ...

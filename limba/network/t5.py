@@ -5,6 +5,7 @@ layer whose parameters have the layers at axis 1, under `encoder/encoder` and `d
 """
 
 import dataclasses
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ Array = jax.Array
 
 # Far more than any network has. A configuration from elsewhere with ten million would keep a machine busy with names.
 MOST_LAYERS = 10_000
+_LAYER_COUNTS = ("num_encoder_layers", "num_decoder_layers")
 _REMAT_POLICIES = {
     None: None,
     "none": None,
@@ -53,7 +55,7 @@ class T5Config:
       joined_attention_kernels: `[embed, heads * kv]` (T5X's t5); False is `[embed, heads, kv]` (its scalable_t5).
 
     Raises:
-      ValueError: for fp16, an unknown remat policy, an unknown activation, sizes below 1 or too many layers.
+      ValueError: for fp16, an unknown remat policy or activation, sizes that are no whole numbers of at least 1.
     """
 
     vocab_size: int
@@ -77,7 +79,12 @@ class T5Config:
     joined_attention_kernels: bool = True
 
     def __post_init__(self):
-        for field in ("num_encoder_layers", "num_decoder_layers"):
+        for field in ("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim", *_LAYER_COUNTS):
+            value, least = getattr(self, field), 0 if field in _LAYER_COUNTS else 1
+            if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+                macro = " (VOCAB_SIZE)" if field == "vocab_size" else ""
+                raise ValueError(f"T5Config.{field}{macro} is {value!r}; it is a whole number of at least {least}.")
+        for field in _LAYER_COUNTS:
             if getattr(self, field) > MOST_LAYERS:
                 raise ValueError(f"T5Config.{field} is {getattr(self, field)}; a network has at most {MOST_LAYERS:,}.")
         try:
@@ -99,9 +106,6 @@ class T5Config:
             raise ValueError(
                 f"T5Config.dropout_rate (DROPOUT_RATE) is {self.dropout_rate!r}; it is a number from 0 to below 1."
             )
-        for field in ("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"T5Config.{field} is {getattr(self, field)}; it must be at least 1.")
 
 
 def _attention(config: T5Config, name: str) -> attention.MultiHeadDotProductAttention:

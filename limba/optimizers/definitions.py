@@ -143,9 +143,20 @@ def wrap_optax_optimizer(optax_optimizer: Callable[..., optax.GradientTransforma
     return wrapped
 
 
-def as_optimizer_def(optimizer: "OptimizerDef | optax.GradientTransformation") -> OptimizerDef:
-    """A definition as it is; a transformation of optax wrapped, so that gin may bind `OPTIMIZER = @optax.adamw()`."""
-    return OptaxWrapper(optimizer) if isinstance(optimizer, optax.GradientTransformation) else optimizer
+def as_optimizer_def(optimizer: Any) -> OptimizerDef:
+    """A definition as it is; a transformation of optax wrapped, so that gin may bind `OPTIMIZER = @optax.adamw()`.
+
+    Raises:
+      ValueError: for anything else.
+    """
+    if isinstance(optimizer, optax.GradientTransformation):
+        return OptaxWrapper(optimizer)
+    if optimizer is not None and not hasattr(optimizer, "update"):
+        raise ValueError(
+            f"optimizer_def (OPTIMIZER) is {optimizer!r}; it is an optimizer, such as @adafactor.Adafactor() or "
+            "@optimizers.adamw(), or a file of gin/optimizers."
+        )
+    return optimizer
 
 
 def _chain(transformations: "Sequence[optax.GradientTransformation | OptaxWrapper]") -> optax.GradientTransformation:

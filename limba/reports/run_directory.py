@@ -86,6 +86,11 @@ class BucketWriter:
 
 def _check_writable(directory: Path) -> None:
     existing = next(parent for parent in (directory, *directory.parents) if parent.exists())
+    if (directory / "config.json").is_file() and not any(directory.glob("checkpoint_*")):
+        raise ValueError(
+            f"MODEL_DIR {directory} holds an exported model (config.json), not a run, and a run would write into it. "
+            "Choose another folder; `limba convert from-hf` makes a checkpoint of the model."
+        )
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         why = "is not a directory" if not existing.is_dir() else "is not writable"
         raise ValueError(f"MODEL_DIR {directory} cannot be written to: {existing} {why}. Choose another.")

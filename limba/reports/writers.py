@@ -184,9 +184,14 @@ class ProgressBar:
         now = time.monotonic()
         if self._began is None:
             self._began = now
-        else:
-            self._steps += 1
-        if loss is not None and self._steps:
+            # The bar counts it, and its rate and time left do without it.
+            self._bar.unpause()
+            self._bar.initial += 1
+            self._bar.n += 1
+            self._bar.refresh()
+            return
+        self._steps += 1
+        if loss is not None:
             self._loss_due = now + 0.5
             tokens_per_second = self._steps * self._tokens_per_step / max(now - self._began, 1e-9)
             self._bar.set_postfix_str(f"loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s", refresh=False)
@@ -197,6 +202,7 @@ class ProgressBar:
         """A context whose time does not count for tokens/s."""
         entered = time.monotonic()
         yield
+        self._bar.unpause()
         if self._began is not None:
             self._began += time.monotonic() - entered
 

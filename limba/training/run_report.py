@@ -19,7 +19,12 @@ def log_start(run: Run, first_step: int) -> None:
     logger.info(
         "%s: %s parameters%s, batch %d x %s, steps %d to %d, mesh %s on %s",
         *(run.model_dir, f"{count:,}", part, run.dataset.batch_size, dict(run.dataset.task_feature_lengths or {})),
-        *(first_step, run.periods.total_steps, dict(run.trainer.partitioner.mesh.shape), jax.devices()[0].platform),
+        *(
+            first_step,
+            max(first_step, run.periods.total_steps),
+            dict(run.trainer.partitioner.mesh.shape),
+            jax.devices()[0].platform,
+        ),
     )
 
 

@@ -278,3 +278,14 @@ def test_padding_does_not_make_bf16_nan():
     )
     params = model.initial_variables(jax.random.key(0))["params"]
     assert np.isfinite(_logits(model.module, params, small.batch(0, 32, 128, 64))).all()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("emb_dim", 64.0), ("vocab_size", 1920.0), ("num_heads", "4"), ("mlp_dim", True), ("head_dim", 0)],
+)
+def test_sizes_are_whole_numbers(field, value):
+    with pytest.raises(
+        ValueError, match=rf"T5Config.{field}( \(VOCAB_SIZE\))? is {value!r}; it is a whole number of at l"
+    ):
+        t5.T5Config(**({"vocab_size": 8} | {field: value}))

@@ -340,3 +340,10 @@ def test_freezing_by_gin(tmp_path):
     model.optimizer_def.set_param_axes(axes)
     state = jax.eval_shape(model.optimizer_def.init, shapes)
     assert set(state) == {"decoder"} and set(state["decoder"]) == set(shapes["decoder"])
+
+
+def test_what_is_no_optimizer_is_refused():
+    with pytest.raises(
+        ValueError, match=r"optimizer_def \(OPTIMIZER\) is 'adamw'; it is an optimizer, such as @adafactor"
+    ):
+        definitions.as_optimizer_def("adamw")

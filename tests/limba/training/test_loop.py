@@ -4,6 +4,7 @@ import functools
 import gc
 import itertools
 import logging
+import re
 import threading
 import time
 
@@ -375,6 +376,9 @@ def test_injected_functions_are_called_as_t5x_calls_them(tmp_path):
     ("options", "words"),
     [
         ({"relative_steps": 0}, ["train.relative_steps is 0"]),
+        ({"random_seed": 1.5}, ["train.random_seed (RANDOM_SEED) is 1.5; it is a whole number of at least 0"]),
+        ({"random_seed": "0"}, ["train.random_seed (RANDOM_SEED) is '0'"]),
+        ({"random_seed": -1}, ["train.random_seed (RANDOM_SEED) is -1"]),
         ({"actions": {"INFER_EVAL": [_StopAt(1)]}}, ["INFER_EVAL", "infer_eval_dataset_cfg"]),
         ({"training_eval_average_metrics": {"mean/accuracy": ["a", "c"]}}, ["mean/accuracy", "['a', 'b']"]),
     ],
@@ -384,6 +388,30 @@ def test_what_cannot_work_is_refused(tmp_path, options, words):
         _train(tmp_path, **options)
     for word in words:
         assert word in str(error.value)
+
+
+def test_the_folder_of_an_exported_model_is_no_model_dir(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=rf"MODEL_DIR {tmp_path} holds an exported model \(config.json\)"):
+        _train(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_the_bar_s_time_left_does_not_count_the_step_that_compiled():
+    now = [1000.0]
+    with writers.ProgressBar(total_steps=111, first_step=10, tokens_per_step=10) as bar:
+        bar._bar._time = lambda: now[0]
+        bar._bar.start_t = bar._bar.last_print_t = now[0]
+        now[0] += 60.0
+        bar.step()
+        assert bar._bar.n == 11 and bar._bar.format_dict["elapsed"] == 0.0
+        with bar.paused():
+            now[0] += 100.0
+        for _ in range(20):
+            now[0] += 1.0
+            bar.step()
+        shown = str(bar._bar)
+    assert re.search(r"31/111 \[00:20<01:(1\d|20),", shown), shown
 
 
 @pytest.mark.parametrize("eval_steps", [1, 2])
