@@ -255,7 +255,10 @@ def _read(folder: Path) -> dict[str, Any]:
             )
         model = tokenizer_json.to_model(fast, _num_sentinels(fast), str(folder / "tokenizer.json"))
         model_file = temporary_file(model.SerializeToString())
-    tokenizer = _from_file(model_file, None)
+    try:
+        tokenizer = _from_file(model_file, None)
+    except ValueError as error:
+        raise ValueError(f"{folder} has a damaged tokenizer: {error}") from error
     assert tokenizer.model is not None
     pieces = [piece.piece for piece in sentencepiece_pb2.ModelProto.FromString(tokenizer.model).pieces]
     for id_, (entry, piece) in enumerate(zip(_entries(fast), pieces, strict=False)):

@@ -112,6 +112,13 @@ def test_keys_that_are_missing_mean_what_transformers_takes_them_for(tmp_path, k
         ({"relative_attention_num_buckets": 64}, "relative_attention_num_buckets is 64; Limba's T5 has 32"),
         ({"feed_forward_proj": "gated-selu"}, "feed_forward_proj is 'gated-selu'"),
         ({"feed_forward_proj": "gelu"}, "feed_forward_proj is 'gelu'"),
+        ({"num_layers": 10**7}, "num_layers is 10000000; a network has at most 10,000 layers"),
+        ({"num_decoder_layers": 10**7}, "num_decoder_layers is 10000000; a network has at most"),
+        ({"num_layers": [[6]]}, "num_layers is a list of 1; it is a whole number"),
+        ({"pad_token_id": -1}, "pad_token_id is -1; it is an id of the vocabulary, from 0 to 32127, and in a T5 0"),
+        ({"decoder_start_token_id": 32128}, "decoder_start_token_id is 32128; it is an id"),
+        ({"eos_token_id": [1, -1]}, "eos_token_id is -1; it is an id"),
+        ({"dropout_rate": float("nan")}, "dropout_rate is nan; it is a number from 0 to below 1"),
     ],
 )
 def test_a_network_that_limba_does_not_have_is_named(tmp_path, keys, words):

@@ -1,4 +1,5 @@
 import json
+import os
 
 import numpy as np
 import pytest
@@ -88,7 +89,9 @@ def test_a_tensor_that_only_the_index_has_is_named(tmp_path):
 )
 def test_a_damaged_index_is_named(tmp_path, content):
     (tmp_path / "model.safetensors.index.json").write_text(content, "utf-8")
-    with pytest.raises(ValueError, match=r"model\.safetensors\.index\.json (is damaged|is not JSON|holds an empty list)"):
+    with pytest.raises(
+        ValueError, match=r"model\.safetensors\.index\.json (is damaged|is not JSON|holds an empty list)"
+    ):
         weight_files.find(tmp_path)
 
 
@@ -103,3 +106,22 @@ def test_a_folder_without_weights(tmp_path):
     write(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"no weights in the format flax, only in safetensors"):
         weight_files.find(tmp_path, "flax")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: path.symlink_to("/gone/blob"), r"safetensors is a link to /gone/blob, which does not exist"),
+        (lambda path: path.mkdir(), r"safetensors is a folder, not a file"),
+        (os.mkfifo, r"safetensors is a FIFO, not a file"),
+        (lambda path: path.symlink_to("/dev/zero"), r"safetensors is a device, not a file"),
+    ],
+    ids=["dangling", "folder", "fifo", "device"],
+)
+@pytest.mark.parametrize("name", ["model.safetensors", "model-00001-of-00003.safetensors"])
+def test_weights_that_are_no_file_say_so(tmp_path, make, words, name):
+    write(tmp_path, shard_bytes=10**9 if name == "model.safetensors" else 30)
+    (tmp_path / name).unlink()
+    make(tmp_path / name)
+    with pytest.raises((ValueError, FileNotFoundError), match=words):
+        weight_files.open_tensors(tmp_path)

@@ -127,3 +127,10 @@ def test_a_file_unlike_the_others_is_named_before_training(corpus, data_files, w
     (corpus / "train-5.jsonl").write_text('{"text": "half a li')
     with pytest.raises(ValueError, match=r"train-5\.jsonl"):
         corpora.HuggingFaceSource(data_files).check("train")
+
+
+def test_a_column_of_mixed_values_beside_the_text_does_not_matter(tmp_path):
+    rows = [{"text": f"document {i}", "list": [i, [i]]} for i in range(3)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = corpora.HuggingFaceSource({"train": str(tmp_path / "a.jsonl")}, ["text"])
+    assert [row["text"] for found in source.documents("train") for row in found] == [row["text"] for row in rows]

@@ -134,3 +134,12 @@ def test_a_part_belongs_to_the_position(data_files):
     assert prints[0] == prints[1]
     assert all(a != b for a, b in itertools.combinations(prints[1:], 2))
     assert sum(SHARD_ROWS) == 200
+
+
+def test_one_document_of_which_almost_all_is_held_out_is_refused_in_words(tmp_path):
+    (tmp_path / "all.txt").write_text("the only document\n")
+    for parts in (splits.held_out(0.99, "all"), {"train": "all[99%:]", "validation": "all[:99%]"}):
+        source = corpora.HuggingFaceSource({"all": str(tmp_path / "all.txt")}, ["text"], splits=parts)
+        assert [row["text"] for rows in source.documents("validation") for row in rows] == ["the only document"]
+        with pytest.raises(ValueError, match=r"There is no document in split 'train', files .*all\.txt'\. A part of a"):
+            source.chunks_of("train", shuffle=False, seed=0)
