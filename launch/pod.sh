@@ -36,10 +36,10 @@ In order, with a file pod.env that holds POD_NAME=ro, POD_ZONE=us-central2-b, PO
   bash launch/pod.sh delete
 
 Options, also as variables of the environment or of pod.env. The command line wins over the environment, that over pod.env:
-  --name NAME          POD_NAME         of the pod (limba)
+  --name NAME          POD_NAME         of the pod; needed
   --zone ZONE          POD_ZONE         (gcloud's configured zone)
   --project PROJECT    POD_PROJECT      (gcloud's configured project)
-  --type TYPE          POD_TYPE         accelerator: v2-8, v3-32, v4-32, v5litepod-16, v5p-16, v6e-16 … (v4-8)
+  --type TYPE          POD_TYPE         accelerator: v2-8, v3-32, v4-32, v5litepod-16, v5p-16, v6e-16 …; needed
   --version IMAGE      POD_VERSION      of the machines (the image for the type)
   --subnetwork NAME    POD_SUBNETWORK
   --spot               POD_SPOT=1       cheaper; Google may take it away at any time
@@ -53,7 +53,8 @@ Options, also as variables of the environment or of pod.env. The command line wi
   --worker-env FILE    POD_WORKER_ENV   NAME=VALUE lines for the workers, such as HF_TOKEN=… or RO_CORPUS=…; setup copies it
   --config FILE        POD_CONFIG       the file with these variables (pod.env, if it exists). Values are literal; quotes
                                         around one are taken off.
-  --dry-run            DRY_RUN=1        print the commands, one a line, to paste into a shell; run none
+  --dry-run            DRY_RUN=1        print the commands, one a line, to paste into a shell; run none. Counts behind the
+                                        arguments too.
 
 Exit codes: 0 done, 1 a worker or gcloud failed (it is named), 2 trying again does not help: wrong usage, gcloud is not
 installed or not configured or refuses for good, or all workers end so.
@@ -98,25 +99,39 @@ while (($#)); do
       shift
       break
       ;;
-    -*) fail "$1 is no option of pod.sh; options of limba train come after the recipe. See --help." ;;
+    -*) fail "$1 is not an option of pod.sh; options of limba train come after the recipe. See --help." ;;
     *)
       [[ -z $verb ]] || break
       case $1 in
         check | create | setup | deploy | run | status | logs | attach | stop | kill | exec | ssh | state | delete) verb=$1 ;;
-        *) fail "$1 is no verb; the verbs are check, create, setup, deploy, run, status, logs, attach, stop, kill, exec, ssh," \
+        *) fail "$1 is not a verb; the verbs are check, create, setup, deploy, run, status, logs, attach, stop, kill, exec, ssh," \
           "state and delete." ;;
       esac
       ;;
   esac
   shift
 done
+
+# Options of pod.sh behind the arguments: --dry-run counts, so that nothing starts that was meant dry. The others would go to
+# limba train on the workers, of a pod that they were to name.
+words=()
+for word in "$@"; do
+  case $verb:$word in
+    exec:--dry-run) fail "exec has --dry-run in its command. Put it before exec if pod.sh is to print only; else give the" \
+      "command in quotes, as one word." ;;
+    *:--dry-run) DRY_RUN=1 ;;
+    run:--name | run:--zone | run:--project | run:--type | run:--slices | run:--hosts | run:--coordinator | run:--dir | \
+      run:--worker-env | run:--config) fail "$word is an option of pod.sh; put it before the recipe." ;;
+    *) words+=("$word") ;;
+  esac
+done
+set -- ${words[@]+"${words[@]}"}
 case $verb in
   "")
     help >&2
     exit 2
     ;;
   check | create | run | exec) ;;
-  # Else `stop 60 --dry-run` would really stop.
   setup | deploy | logs | stop | ssh) (($# <= 1)) || fail "$verb takes one argument; '$2' is a second. Options come before it." ;;
   *) (($# == 0)) || fail "$verb takes no argument, and here is '$1'." ;;
 esac
@@ -127,10 +142,20 @@ if [[ -n ${POD_CONFIG:-} ]]; then
 elif [[ -f pod.env ]]; then
   read_config pod.env
 fi
-POD_NAME=${POD_NAME:-limba} POD_TYPE=${POD_TYPE:-v4-8} POD_DIR=${POD_DIR:-limba} POD_HOSTS=${POD_HOSTS:-}
+POD_NAME=${POD_NAME:-} POD_TYPE=${POD_TYPE:-} POD_DIR=${POD_DIR:-limba} POD_HOSTS=${POD_HOSTS:-}
 POD_COORDINATOR=${POD_COORDINATOR:-} POD_POLL_SECONDS=${POD_POLL_SECONDS:-20} DRY_RUN=${DRY_RUN:-}
 POD_SLICES=${POD_SLICES:-1}
-[[ $POD_TYPE =~ ^[a-z][a-z0-9]*-[1-9][0-9]{0,4}$ ]] ||
+if [[ -z $POD_HOSTS && (-z $POD_NAME || -z $POD_TYPE) ]]; then
+  missing=()
+  [[ -n $POD_NAME ]] || missing+=("POD_NAME (--name)")
+  [[ -n $POD_TYPE ]] || missing+=("POD_TYPE (--type)")
+  [[ -n ${POD_ZONE:-} ]] || missing+=("POD_ZONE (--zone), unless gcloud's configured zone is meant")
+  file=${POD_CONFIG:-$PWD/pod.env}
+  [[ -f $file ]] || file+=", which does not exist"
+  fail "no pod is named; missing: $(IFS=';' && echo "${missing[*]}" | sed 's/;/; /g'). Put them as NAME=VALUE lines into pod.env" \
+    "(read here: $file), or give the flags; or give --hosts for machines that you reach by ssh. See --help."
+fi
+[[ -z $POD_TYPE || $POD_TYPE =~ ^[a-z][a-z0-9]*-[1-9][0-9]{0,4}$ ]] ||
   fail "--type (POD_TYPE) is '$POD_TYPE'; an accelerator type ends with a dash and a number, such as v4-32 or v5litepod-16."
 [[ $POD_SLICES =~ ^0*[1-9][0-9]{0,2}$ ]] || fail "--slices (POD_SLICES) is '$POD_SLICES'; give a whole number from 1."
 nodes=("$POD_NAME")
@@ -140,7 +165,7 @@ if ((10#$POD_SLICES > 1)); then
   nodes[0]=$POD_NAME-0
 fi
 POD_DIR=${POD_DIR#\~/} # The worker's shell gets it quoted, and does not expand it.
-[[ $POD_NAME =~ ^[a-z][a-z0-9-]*$ ]] ||
+[[ -z $POD_NAME || $POD_NAME =~ ^[a-z][a-z0-9-]*$ ]] ||
   fail "--name (POD_NAME) is '$POD_NAME'; a pod's name has lower-case letters, digits and dashes, and begins with a letter."
 where=()
 [[ -z ${POD_ZONE:-} ]] || where+=(--zone="$POD_ZONE")
@@ -168,7 +193,7 @@ fi
 # The workers get commits only: uncommitted changes would reach none of them, or only some.
 deploy() {
   local commit changes
-  commit=$(git -C "$REPOSITORY" rev-parse --verify --quiet "${1:-HEAD}^{commit}") || fail "$1 is no commit of $REPOSITORY."
+  commit=$(git -C "$REPOSITORY" rev-parse --verify --quiet "${1:-HEAD}^{commit}") || fail "$1 is not a commit of $REPOSITORY."
   changes=$(git -C "$REPOSITORY" status --porcelain)
   if [[ -z ${1:-} && -n $changes ]]; then
     fail "$REPOSITORY has changes that are not committed, and the workers get commits only. Commit them, or name the" \

@@ -11,7 +11,7 @@ image_of() {
     v5litepod-*) echo v2-alpha-tpuv5-lite ;;
     v5p-*) echo v2-alpha-tpuv5 ;;
     v6e-*) echo v2-alpha-tpuv6e ;;
-    *) fail "--type $1 is no accelerator type that is known here: v2-8, v3-32, v4-32, v5litepod-16, v5p-16, v6e-16 and" \
+    *) fail "--type $1 is not an accelerator type that is known here: v2-8, v3-32, v4-32, v5litepod-16, v5p-16, v6e-16 and" \
       "their like. For another, give its image by --version." ;;
   esac
 }

@@ -69,7 +69,7 @@ TRANSIENT = {
 @pytest.fixture
 def env(tmp_path):
     launching.make_environment(tmp_path)
-    return launching.environment(tmp_path, POD_TYPE="v4-16", POD_ZONE="z", WAIT="0", LIMIT="2")
+    return launching.environment(tmp_path, POD_NAME="limba", POD_TYPE="v4-16", POD_ZONE="z", WAIT="0", LIMIT="2")
 
 
 @pytest.mark.parametrize("name", FINAL)

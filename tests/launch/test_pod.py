@@ -7,7 +7,8 @@ import pytest
 
 from tests.launch import launching
 
-TYPE = ("--type", "v4-16", "--zone", "z")  # two machines
+TYPE = ("--name", "limba", "--type", "v4-16", "--zone", "z")  # two machines
+V4_32 = ("--name", "limba", "--type", "v4-32")
 
 
 @pytest.fixture(scope="module")
@@ -232,12 +233,12 @@ def test_a_host_is_no_option_of_ssh(pod, host):
 
 
 def test_dry_run_prints_and_runs_nothing(pod, place):
-    printed = pod("create", "--dry-run", "--type", "v4-32", "--subnetwork", "tpusubnet")
+    printed = pod("create", "--dry-run", *V4_32, "--subnetwork", "tpusubnet")
     assert printed.stdout == (
         "gcloud compute tpus tpu-vm create limba --accelerator-type=v4-32 --subnetwork=tpusubnet "
         "--version=tpu-ubuntu2204-base\n"
     )
-    run = pod("run", "--dry-run", "--type", "v4-32", "quickstart", "--gin.MODEL_DIR='gs://b/a b'")
+    run = pod("run", "--dry-run", *V4_32, "quickstart", "--gin.MODEL_DIR='gs://b/a b'")
     assert len(run.stdout.splitlines()) == 4 and run.calls == printed.calls == ""
     # What is printed is shell, and means the same.
     words = subprocess.run(
@@ -276,9 +277,48 @@ def test_a_dry_run_of_every_verb_can_be_pasted(pod, place, tmp_path):
     assert (place[0] / "cloud/pasted/worker-1/limba/launch/worker.sh").is_file()
 
 
+POD = {"POD_NAME": "limba", "POD_TYPE": "v4-16", "POD_ZONE": "z"}
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ("run", "quickstart", "--gin.TRAIN_STEPS=5"),
+        ("stop", "60"),
+        ("check", "quickstart", "--gin.MODEL_DIR='gs://b/run'"),
+        ("create",),
+        ("create", "--", "--network=mine"),
+        ("delete",),
+    ],
+    ids=" ".join,
+)
+def test_dry_run_behind_the_arguments_is_dry_too(pod, verb):
+    first, last = pod("--dry-run", *verb, **POD), pod(*verb, "--dry-run", **POD)
+    assert last.calls == "" and last.returncode == 0
+    printed = [re.sub(r"(limba-check-\S*-)\d+", r"\1PID", one.stdout) for one in (first, last)]
+    assert printed[0] == printed[1] and last.stdout.startswith("gcloud "), last.stderr
+
+
+@pytest.mark.parametrize("verb", ["create", "status", "delete"])
+def test_without_pod_env_the_missing_settings_are_named_before_gcloud(pod, place, verb):
+    refused = pod(verb)
+    assert refused.returncode == 2 and refused.calls == "" and refused.stdout == ""
+    assert refused.stderr == (
+        "error: no pod is named; missing: POD_NAME (--name); POD_TYPE (--type); POD_ZONE (--zone), unless gcloud's "
+        f"configured zone is meant. Put them as NAME=VALUE lines into pod.env (read here: {place[1]}/pod.env, which "
+        "does not exist), or give the flags; or give --hosts for machines that you reach by ssh. See --help.\n"
+    )
+    assert "missing: POD_TYPE (--type). Put" in pod(verb, "--dry-run", POD_NAME="ro", POD_ZONE="z").stderr
+
+
 def test_an_option_after_the_arguments_is_refused_and_not_left_out(pod):
-    for verb, words in (("stop", "stop takes one argument; '--dry-run' is a second"), ("kill", "here is 'now'")):
-        refused = pod(verb, *{"stop": ["60", "--dry-run"], "kill": ["now"]}[verb])
+    for verb, words in (
+        (("stop", "60", "--plain"), "stop takes one argument; '--plain' is a second"),
+        (("kill", "now"), "here is 'now'"),
+        (("run", "quickstart", "--name", "other"), "--name is an option of pod.sh; put it before the recipe"),
+        (("exec", "rsync", "--dry-run", "a", "b"), "exec has --dry-run in its command. Put it before exec"),
+    ):
+        refused = pod(*verb, **POD)
         assert refused.returncode == 2 and words in refused.stderr and refused.calls == ""
 
 
@@ -295,8 +335,8 @@ def test_an_option_after_the_arguments_is_refused_and_not_left_out(pod):
     ],
 )
 def test_images(pod, kind, image, machines):
-    assert f"--version={image}\n" in pod("create", "--dry-run", "--type", kind).stdout
-    assert len(pod("stop", "--dry-run", "--type", kind).stdout.splitlines()) == machines
+    assert f"--version={image}\n" in pod("create", "--dry-run", "--name", "limba", "--type", kind).stdout
+    assert len(pod("stop", "--dry-run", "--name", "limba", "--type", kind).stdout.splitlines()) == machines
 
 
 def test_configuration_by_file_environment_and_flag(pod, place, tmp_path):
@@ -309,7 +349,9 @@ def test_configuration_by_file_environment_and_flag(pod, place, tmp_path):
     refused = pod("state", *flags)
     assert refused.returncode == 2 and "line 1 sets PATH, which is no name of this file" in refused.stderr
     # As an editor of Windows writes it.
-    config.write_bytes(b"\xef\xbb\xbfPOD_ZONE=\"z\"\r\n\r\n# ours\r\nPOD_PROJECT='p'\r\n POD_NAME=windows")
+    config.write_bytes(
+        b"\xef\xbb\xbfPOD_ZONE=\"z\"\r\n\r\n# ours\r\nPOD_PROJECT='p'\r\nPOD_TYPE=v4-8\r\n POD_NAME=windows"
+    )
     result = pod("delete", "--dry-run", "--config", str(config))
     assert result.stdout == "gcloud compute tpus tpu-vm delete windows --zone=z --project=p --quiet\n"
 
@@ -344,19 +386,22 @@ def test_a_file_for_the_workers_is_read_here_first_and_never_shown(pod, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("start",), "start is no verb; the verbs are check, create, setup"),
-        (("run", "--gin.X=1"), "--gin.X=1 is no option of pod.sh"),
+        (("start",), "start is not a verb; the verbs are check, create, setup"),
+        (("run", "--gin.X=1"), "--gin.X=1 is not an option of pod.sh"),
         (("create", "--type"), "--type lacks its value"),
-        (("create", "--dry-run", "--type", "v9-8"), "v9-8 is no accelerator type that is known here"),
         (
-            ("run", "--dry-run", "--type", "v4-abc", "quickstart"),
+            ("create", "--dry-run", "--name", "ro", "--type", "v9-8"),
+            "v9-8 is not an accelerator type that is known here",
+        ),
+        (
+            ("run", "--dry-run", "--name", "ro", "--type", "v4-abc", "quickstart"),
             "--type (POD_TYPE) is 'v4-abc'; an accelerator type ends",
         ),
-        (("state", "--type", "v4-0"), "--type (POD_TYPE) is 'v4-0'"),
-        (("run", "--dry-run"), "run what?"),
-        (("create", "--slices", "two"), "--slices (POD_SLICES) is 'two'; give a whole number from 1"),
-        (("create", "--slices", "0"), "--slices (POD_SLICES) is '0'"),
-        (("state", "--name", "--zone=x"), "--name (POD_NAME) is '--zone=x'"),
+        (("state", *TYPE, "--type", "v4-0"), "--type (POD_TYPE) is 'v4-0'"),
+        (("run", "--dry-run", *TYPE), "run what?"),
+        (("create", *TYPE, "--slices", "two"), "--slices (POD_SLICES) is 'two'; give a whole number from 1"),
+        (("create", *TYPE, "--slices", "0"), "--slices (POD_SLICES) is '0'"),
+        (("state", *TYPE, "--name", "--zone=x"), "--name (POD_NAME) is '--zone=x'"),
     ],
 )
 def test_wrong_calls_are_named(pod, arguments, words):

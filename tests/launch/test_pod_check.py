@@ -27,7 +27,7 @@ def pod(tmp_path):
     cloud = tmp_path / "cloud"
     (cloud / "gs/mine/ro").mkdir(parents=True)
     (cloud / "gs/mine.location").write_text("US-CENTRAL2\n")
-    env = launching.environment(tmp_path, POD_TYPE="v4-16", POD_ZONE="us-central2-b")
+    env = launching.environment(tmp_path, POD_NAME="limba", POD_TYPE="v4-16", POD_ZONE="us-central2-b")
 
     def verb(*arguments, **extra):
         return launching.call("pod.sh", *arguments, env=env | extra)
@@ -104,7 +104,7 @@ def test_a_worker_that_falls_back_to_the_cpu_is_named(pod):
 def test_a_shell_on_one_worker(pod, tmp_path):
     verb, make, cloud = pod
     make()
-    env = launching.environment(tmp_path, POD_TYPE="v4-16", POD_ZONE="us-central2-b")
+    env = launching.environment(tmp_path, POD_NAME="limba", POD_TYPE="v4-16", POD_ZONE="us-central2-b")
     command = ["bash", str(launching.ROOT / "launch/pod.sh"), "ssh", "01"]
     shell = subprocess.run(command, env=env, input="pwd\n", capture_output=True, text=True, check=False)
     assert shell.returncode == 0 and shell.stdout == f"{cloud}/limba/worker-1\n", shell.stderr

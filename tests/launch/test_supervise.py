@@ -130,7 +130,7 @@ def test_an_error_at_once_is_repeated_twice(env, tmp_path):
 def pod(tmp_path, repository):
     """A pod of two workers that is set up; returns its environment and repository."""
     launching.make_environment(tmp_path)
-    env = launching.environment(tmp_path, POD_TYPE="v4-16", POD_ZONE="z", WAIT="0")
+    env = launching.environment(tmp_path, POD_NAME="limba", POD_TYPE="v4-16", POD_ZONE="z", WAIT="0")
     for verb in ("create", "setup"):
         assert launching.call("pod.sh", verb, env=env, repository=repository).returncode == 0
     return env, repository
@@ -207,7 +207,7 @@ def test_a_pod_that_waits_in_the_queue_keeps_its_place(tmp_path, repository):
     launching.make_environment(tmp_path)
     (tmp_path / "cloud/queue").mkdir()
     (tmp_path / "cloud/queue/limba").write_text("waits v4-16 limba\n")
-    env = launching.environment(tmp_path, POD_TYPE="v4-16", POD_ZONE="z", POD_QUEUED="1", WAIT="0")
+    env = launching.environment(tmp_path, POD_NAME="limba", POD_TYPE="v4-16", POD_ZONE="z", POD_QUEUED="1", WAIT="0")
     result = launching.call("supervise.sh", "--pod", "quickstart", env=env, repository=repository)
     assert result.returncode == 0, result.stderr
     assert "the pod is WAITING_FOR_RESOURCES: waiting for its turn" in result.stderr

@@ -33,7 +33,7 @@ def _environment(directory):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     own = {"VENV": str(Path(sys.executable).parent.parent), "LIMBA_QUICKSTART_DIR": str(directory)}
-    own |= {"FAKE_PORT": str(port), "POD_TYPE": "v4-16", "POD_ZONE": "z", "JAX_PLATFORMS": "cpu"}
+    own |= {"FAKE_PORT": str(port), "POD_NAME": "limba", "POD_TYPE": "v4-16", "POD_ZONE": "z", "JAX_PLATFORMS": "cpu"}
     own |= {"XLA_FLAGS": compilation.FAST}  # of one device each
     return launching.environment(directory, **own)
 
