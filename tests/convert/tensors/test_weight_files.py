@@ -120,7 +120,7 @@ def test_a_folder_without_weights(tmp_path):
 )
 @pytest.mark.parametrize("name", ["model.safetensors", "model-00001-of-00003.safetensors"])
 def test_weights_that_are_no_file_say_so(tmp_path, make, words, name):
-    write(tmp_path, shard_bytes=10**9 if name == "model.safetensors" else 30)
+    write(tmp_path, shard_bytes=10**9 if name == "model.safetensors" else 20)
     (tmp_path / name).unlink()
     make(tmp_path / name)
     with pytest.raises((ValueError, FileNotFoundError), match=words):

@@ -141,5 +141,5 @@ def test_one_document_of_which_almost_all_is_held_out_is_refused_in_words(tmp_pa
     for parts in (splits.held_out(0.99, "all"), {"train": "all[99%:]", "validation": "all[:99%]"}):
         source = corpora.HuggingFaceSource({"all": str(tmp_path / "all.txt")}, ["text"], splits=parts)
         assert [row["text"] for rows in source.documents("validation") for row in rows] == ["the only document"]
-        with pytest.raises(ValueError, match=r"There is no document in split 'train', files .*all\.txt'\. A part of a"):
+        with pytest.raises(ValueError, match=r"no document in split 'train'"):
             source.chunks_of("train", shuffle=False, seed=0)
