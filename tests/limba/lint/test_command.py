@@ -19,11 +19,13 @@ RECIPES = sorted(path.stem for path in (gin_files.REPOSITORY / "gin" / "recipes"
 
 # What a recipe leaves to its user. Buckets have room, and nothing is asked of them.
 _MODEL_DIR = "--gin.MODEL_DIR='gs://some-bucket/run'"
+_OF_A_USER = [
+    *("--gin.MIXTURE_OR_TASK_NAME='quickstart_span_corruption'", "--gin.MIXTURE_OR_TASK_MODULE='tasks.quickstart'"),
+    "--gin.VOCABULARY_FILE='vocab/spiece.model'",
+]
 _OVERRIDES = {
-    "pretrain_base": [
-        *("--gin.MIXTURE_OR_TASK_NAME='quickstart_span_corruption'", "--gin.MIXTURE_OR_TASK_MODULE='tasks.quickstart'"),
-        "--gin.VOCABULARY_FILE='vocab/spiece.model'",
-    ],
+    "pretrain_base": _OF_A_USER,
+    "pretrain_laptop": _OF_A_USER,
     "quickstart": ["--gin.VOCABULARY_FILE='vocab/spiece.model'"],
     "moods_pretrain": ["--gin.VOCABULARY_FILE='vocab/spiece.model'", "--gin.VOCAB_SIZE=4096"],
     "moods": [
