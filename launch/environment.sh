@@ -62,8 +62,18 @@ setup_environment() {
     export PATH=$VENV/bin:$PATH
     return
   fi
+  if [[ ! -f $lock ]]; then
+    echo "error: LOCK is '$lock', and there is no such file. LOCK can be seqio, none, or the path of a lock file; without it" \
+      "$REPOSITORY/launch/requirements.lock is installed." >&2
+    return 1
+  fi
+  if ! command -v "$PYTHON" >/dev/null; then
+    echo "error: PYTHON is '$PYTHON', and there is no such program; $lock needs" \
+      "Python 3.11 to 3.$(newest_python "$lock")." >&2
+    return 1
+  fi
   if ! fits "$PYTHON" "$lock"; then
-    echo "error: $PYTHON is $("$PYTHON" --version 2>&1); $lock needs Python 3.11 to 3.$(newest_python "$lock"). Set PYTHON=…" >&2
+    echo "error: $PYTHON is $("$PYTHON" --version 2>&1 | head -n 1); $lock needs Python 3.11 to 3.$(newest_python "$lock"). Set PYTHON=…" >&2
     return 1
   fi
   kind=$(accelerator)
@@ -79,7 +89,14 @@ setup_environment() {
   fi
   if [[ ! -f $stamp ]]; then
     echo "== installing into $VENV for $kind (a minute or two)"
-    [[ -x $VENV/bin/python ]] || "$PYTHON" -m venv "$VENV"
+    if [[ ! -x $VENV/bin/python ]]; then
+      "$PYTHON" -m venv "$VENV"
+      # venv of Python 3.11 brings an old setuptools, which drift.py would take for an extra that has drifted. Nothing needs
+      # it: uv builds packages in environments of their own.
+      if "$VENV/bin/python" -c 'import setuptools' 2>/dev/null; then
+        "$VENV/bin/python" -m pip uninstall --quiet --yes --disable-pip-version-check setuptools
+      fi
+    fi
     "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "uv==$UV_VERSION"
     # Compiled once, here: else each of many processes that start together would do it, or each start on a machine that
     # does not write bytecode.

@@ -56,9 +56,10 @@ limba infer --run_dir "$model" --input "Although Ana missed the train, in the en
 cat <<DONE
 
 Done. Where everything lies:
-  $stories    train.csv and validation.csv, and the stories to pre-train on
-  $vocabulary   the SentencePiece vocabulary
-  $model      checkpoints, metrics.jsonl, inference_eval/ with every answer
+  train.csv, validation.csv, stories to pre-train on       $stories
+  SentencePiece vocabulary                                 $vocabulary
+  checkpoints, metrics.jsonl, answers in inference_eval/   $model
 
-What to do next: docs/finetune.md, your own csv.
+What to do next: docs/finetune.md, your own csv. Once in each shell, so that limba is a command:
+  source $(printf %q "$VENV/bin/activate")
 DONE

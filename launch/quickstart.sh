@@ -53,13 +53,14 @@ limba infer --run_dir "$model" --validation 6
 cat <<DONE
 
 Done. Where everything lies:
-  $corpus          the corpus, as any Hugging Face dataset
-  $vocabulary   the SentencePiece vocabulary
-  $model           checkpoints, metrics.jsonl, TensorBoard events, config.gin
-  $export_dir     for Hugging Face: T5ForConditionalGeneration.from_pretrained("…")
+  corpus, as any Hugging Face dataset            $corpus
+  SentencePiece vocabulary                       $vocabulary
+  checkpoints, metrics.jsonl, TensorBoard's      $model
+  for T5ForConditionalGeneration.from_pretrained $export_dir
 
 What to do next:
-  TRAIN_STEPS=5000 bash launch/quickstart.sh      train on from here
-  limba infer --run_dir $model --input "Raise <extra_id_0> if …"
-  docs/data.md                                    your own corpus
+  source $(printf %q "$VENV/bin/activate")      # once in each shell: it makes limba a command
+  limba infer --run_dir $(printf %q "$model") --input "Raise <extra_id_0> if …"
+  TRAIN_STEPS=5000 bash $(printf %q "$REPOSITORY/launch/quickstart.sh")      # train on from here
+  docs/data.md: your own corpus
 DONE

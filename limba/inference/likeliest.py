@@ -29,7 +29,7 @@ def show_likeliest(
     answerer = answerer_cls(restore_checkpoint_cfg=restore_checkpoint_cfg, **decoding.arguments())
     found = answerer.decodes([sentence for sentence, _ in sentences])
     for (sentence, word), decodes in zip(sentences, found, strict=True):
-        words = ", ".join(f"{fill} {share:.1%}" for fill, share in fills(decodes)[:_SHOWN])
+        words = ", ".join(f"“{fill}” {share:.1%}" for fill, share in fills(decodes)[:_SHOWN])
         print(
             f"{answering.fill_blanks(sentence, '<extra_id_0> ___')}\n  truth: {word}; likeliest: {words or 'nothing'}"
         )

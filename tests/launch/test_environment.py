@@ -63,3 +63,16 @@ def test_a_python_that_does_not_fit_is_an_error(tmp_path):
         f"error: {place['PYTHON']} is Python 3.14; {launching.ROOT}/launch/requirements-seqio.lock needs "
         "Python 3.11 to 3.13. Set PYTHON=…\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"LOCK": "seqoi"}, "error: LOCK is 'seqoi', and there is no such file. LOCK can be seqio, none, or the path"),
+        ({"PYTHON": "/usr/bin/nope"}, "error: PYTHON is '/usr/bin/nope', and there is no such program; "),
+    ],
+)
+def test_a_lock_file_or_a_python_that_is_not_there(tmp_path, given, message):
+    result = _bash('setup_environment "$LOCK"', VENV=str(tmp_path / "venv"), **given)
+    assert result.returncode == 1 and not (tmp_path / "venv").exists()
+    assert result.stderr.startswith(message) and result.stderr.count("\n") == 1

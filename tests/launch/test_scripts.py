@@ -33,3 +33,19 @@ def test_ready_made_recipes_pass_on_what_they_are_given(tmp_path, name):
     assert result.returncode == 0, result.stderr
     said = (tmp_path / "logs" / "worker-0.log").read_text()
     assert f"limba train --gin_file=gin/recipes/{name}.gin --gin.TRAIN_STEPS=1 --gin.MODEL_DIR=" in said
+
+
+@pytest.mark.parametrize(("script", "folder"), [("quickstart.sh", "QUICKSTART"), ("moods.sh", "MOODS")])
+def test_the_last_screen_names_what_works_in_a_new_shell(tmp_path, script, folder):
+    venv = tmp_path / "my venv"
+    (venv / "bin").mkdir(parents=True)
+    for program in ("python", "limba"):
+        (venv / "bin" / program).write_text("#!/bin/sh\n")
+        (venv / "bin" / program).chmod(0o755)
+    env = launching.environment(tmp_path, VENV=str(venv)) | {f"LIMBA_{folder}_DIR": str(tmp_path / "runs")}
+    done = launching.call(script, env=env)
+    assert done.returncode == 0, done.stderr
+    screen = done.stdout.partition("Done. Where everything lies:\n")[2]
+    assert f"\n  source {tmp_path}/my\\ venv/bin/activate" in screen
+    rows = screen.partition("\n\n")[0].splitlines()
+    assert len(rows) >= 3 and len({row.index(f" {tmp_path}/runs") for row in rows}) == 1, "the paths are a column"

@@ -1,8 +1,12 @@
 """`launch/setup.sh` and the check of an environment against its lock file."""
 
 import importlib.metadata
+import shutil
 import subprocess
 import sys
+from pathlib import Path
+
+import packaging
 
 from tests.launch import launching
 
@@ -67,3 +71,43 @@ def test_setup_installs_again_what_has_drifted(tmp_path):
     numpy = importlib.metadata.version("numpy")
     assert f"has other versions than the lock file: numpy {numpy} (1.0.1)" in done.stdout, done.stderr
     assert f"-r {lock}" in (tmp_path / "asked").read_text()
+
+
+# As `PYTHON -m venv` of Python 3.11: an old setuptools, and a pip, which here writes down what it is asked.
+_VENV_OF_311 = """#!/bin/sh
+[ "$2" = venv ] || exec {python} "$@"
+{python} -m venv --without-pip "$3" && cp -r {brought}/. "$3/lib/{version}/site-packages"
+printf '#!/bin/sh\necho uv "$@" >> {asked}\n' > "$3/bin/uv" && chmod +x "$3/bin/uv"
+"""
+_PIP = """
+import pathlib, shutil, sys
+open({asked!r}, "a").write(" ".join(["pip", *sys.argv[1:]]) + "\\n")
+if sys.argv[1] == "uninstall":
+    for folder in pathlib.Path(__file__).parent.parent.glob(sys.argv[-1] + "*"):
+        shutil.rmtree(folder)
+"""
+
+
+def test_a_new_environment_has_not_drifted_at_its_second_start(tmp_path):
+    brought, asked = tmp_path / "brought", tmp_path / "asked"
+    for folder in ("setuptools", "setuptools-65.5.0.dist-info", "pip"):
+        (brought / folder).mkdir(parents=True)
+    (brought / "setuptools/__init__.py").touch()
+    (brought / "setuptools-65.5.0.dist-info/METADATA").write_text("Name: setuptools\nVersion: 65.5.0\n")
+    (brought / "pip/__main__.py").write_text(_PIP.format(asked=str(asked)))
+    shutil.copytree(Path(packaging.__file__).parent, brought / "packaging")  # drift.py reads markers with it
+    (brought / "packaging-1.0.dist-info").mkdir()
+    (brought / "packaging-1.0.dist-info/METADATA").write_text("Name: packaging\nVersion: 1.0\n")
+    python, lock = tmp_path / "python", tmp_path / "requirements.lock"
+    version = "python{}.{}".format(*sys.version_info)
+    python.write_text(_VENV_OF_311.format(python=sys.executable, brought=brought, version=version, asked=asked))
+    python.chmod(0o755)
+    lock.write_text("packaging==1.0\n")
+    env = launching.environment(tmp_path, PYTHON=str(python), VENV=str(tmp_path / "venv"), LOCK=str(lock))
+    first = launching.call("setup.sh", env=env)
+    assert first.returncode == 0 and "== installing into" in first.stdout, first.stderr
+    installed = asked.read_text()
+    assert "pip install" in installed and f"-r {lock}" in installed
+    second = launching.call("setup.sh", env=env)
+    assert second.returncode == 0 and "==" not in second.stdout, second.stdout
+    assert asked.read_text() == installed, "the second start asks for nothing, so it needs no network"

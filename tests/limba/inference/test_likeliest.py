@@ -26,7 +26,7 @@ class _Answerer:
 
     def decodes(self, lines):
         assert lines == ["The old <extra_id_0> sleeps.", "A <extra_id_0> barks."]
-        yield [("<extra_id_0> cat", math.log(0.5)), ("<extra_id_0> dog", math.log(0.25))]
+        yield [("<extra_id_0> cat", math.log(0.5)), ("<extra_id_0> ,", math.log(0.25))]
         yield [("", 0.0)]
 
 
@@ -39,7 +39,7 @@ def test_the_word_stands_beside_the_likeliest_ones(capsys):
     )
     assert capsys.readouterr().out.splitlines() == [
         "The old ___ sleeps.",
-        "  truth: dog; likeliest: cat 50.0%, dog 25.0%",
+        "  truth: dog; likeliest: “cat” 50.0%, “,” 25.0%",
         "A ___ barks.",
         "  truth: dog; likeliest: nothing",
     ]
