@@ -93,7 +93,9 @@ def _damaged_once(content: bytes, rng: np.random.Generator, kind: int, words: tu
     start, stop = sorted(int(place) for place in rng.integers(0, len(content) + 1, 2))
     # Near damages find more than those that take half of the file away.
     stop = min(stop, start + int(rng.integers(1, 64)))
-    if kind == 0 and content:
+    if kind == 0:
+        if not content:
+            return b"\0"
         at = min(start, len(content) - 1)
         return content[:at] + bytes([content[at] ^ (1 << int(rng.integers(0, 8)))]) + content[at + 1 :]
     if kind == 1:
