@@ -6,9 +6,13 @@ entry points of the group `limba.commands`: `hello = my_package.hello` makes `li
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
+import os
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,29 +127,45 @@ def _load(command: str) -> Any:
     return module
 
 
+@contextlib.contextmanager
+def _ended_by_interrupt() -> Iterator[None]:
+    """A context in which Ctrl-C ends the process at once: for imports, which have nothing to save.
+
+    Libraries in C++ turn Python's KeyboardInterrupt into errors of their own, or crash. A Ctrl-C before this context,
+    while Python itself starts, gets Python's own traceback.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:  # `nohup limba … &`
+        yield
+        return
+    terminal = os.dup(2)  # `native_logs` redirects 2 itself
+
+    def end(*_: object) -> None:
+        os.write(terminal, b"\ninterrupted\n")
+        os._exit(130)
+
+    signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        os.close(terminal)
+
+
 def main() -> None:
     """Dispatches `sys.argv`."""
     # Imports and traces make millions of objects that stay. Python searches for garbage after every 700 new ones, which
     # takes a tenth and more of the time to the first step or answer.
     gc.set_threshold(20_000, 10, 10)
-    command = _find_command()
-    try:
-        _run(command)
-    except KeyboardInterrupt:  # During the imports; `run_command` hears it later.
-        print("\ninterrupted", file=sys.stderr)
-        sys.exit(130)
+    with _ended_by_interrupt():
+        from limba.machine import accelerators, native_logs
 
-
-def _run(command: str) -> None:
-    import os
-
-    from limba.machine import accelerators, native_logs
-
-    accelerators.forget_absent_tpu(os.environ)
-    sys.path.insert(0, str(Path.cwd()))  # Task modules of the user's own, as `python -m` finds them.
-    with native_logs.filtered():
-        module = _load(command)
-    from limba.gin_config.command_line import run_command
+        command = _find_command()
+        accelerators.forget_absent_tpu(os.environ)
+        sys.path.insert(0, str(Path.cwd()))  # Task modules of the user's own, as `python -m` finds them.
+        with native_logs.filtered():
+            module = _load(command)
+        from limba.gin_config.command_line import run_command
 
     run_command(module.main, sys.argv[1 + len(command.split()) :])
 

@@ -16,7 +16,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from limba.machine import compilation_cache, storage
+from limba.machine import compilation_cache
 
 
 def install() -> None:
@@ -49,6 +49,8 @@ def _patch_datasets(datasets: types.ModuleType) -> None:
 
 
 def _open_mounted_vocabularies(seqio: types.ModuleType) -> None:
+    from limba.machine import storage  # here: TensorStore is a large library, and `import limba` reads this file
+
     original = seqio.SentencePieceVocabulary.__init__
 
     @functools.wraps(original)

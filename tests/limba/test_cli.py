@@ -103,3 +103,32 @@ def test_a_command_without_main_and_one_of_two_packages(installed):
 def test_the_version():
     said = subprocess.run([sys.executable, "-m", "limba", "--version"], capture_output=True, text=True, cwd=ROOT)
     assert (said.returncode, said.stdout) == (0, f"limba {metadata.version('limba')}\n")
+
+
+# As TensorStore does where Ctrl-C comes while it is imported.
+INTERRUPTED = """
+import os, signal
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    signal.sigtimedwait([], 0.1)
+except KeyboardInterrupt:
+    raise ImportError("initialization failed")
+main = print
+"""
+
+
+def test_ctrl_c_during_imports_is_one_word_and_130(tmp_path):
+    _install(tmp_path, "greetings", "hello = greetings.commands")
+    (tmp_path / "greetings/commands.py").write_text(INTERRUPTED)
+    stopped = _limba(tmp_path, "hello")
+    assert (stopped.returncode, stopped.stdout, stopped.stderr) == (130, "", "\ninterrupted\n")
+    ignoring = "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); from limba.cli import main; main()"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    kept = subprocess.run([sys.executable, "-c", ignoring, "hello"], capture_output=True, text=True, env=environment)
+    assert (kept.returncode, kept.stdout) == (0, "[]\n"), kept.stderr
+
+
+def test_nothing_large_is_imported_before_ctrl_c_is_heard():
+    script = "import sys, limba.cli; print(sorted({'tensorstore', 'numpy', 'jax'} & sys.modules.keys()))"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    assert found.stdout == "[]\n", found.stderr
