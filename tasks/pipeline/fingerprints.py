@@ -45,5 +45,10 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any], prefix: str = 
         before, after = saved.get(key), now.get(key)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             yield from differences(before, after, f"{prefix}{key}.")
+        elif key == "vocabulary" and before and after and before != after:
+            sizes = f"it had {before[0]} ids and has {after[0]}" if before[0] != after[0] else "its pieces are others"
+            yield f"{prefix}{key} has changed, {sizes}"
+        elif isinstance(before, Mapping) or isinstance(after, Mapping):
+            yield f"{prefix}{key} is {'new' if before is None else 'missing'}"
         elif before != after:
             yield f"{prefix}{key} was {cut(repr(before))} and is {cut(repr(after))}"

@@ -194,18 +194,33 @@ def reading(items: Iterable[_T], name: str, unit: str) -> Iterator[_T]:
 
 
 def check_fingerprint(saved: Mapping[str, Any], stream: Stream, seed: int, num_readers: int, state_name: str) -> None:
-    """Raises ValueError if a state was saved with another configuration; a seed that was drawn may differ.
+    """Checks that a state was saved with this configuration; a seed that was drawn may differ.
 
     Data sets whose branch has moved return to the commit that the state belongs to.
+
+    Raises:
+      ChangedVocabularyError: if a vocabulary file has changed.
+      ValueError: if anything else has.
     """
+    if (name := saved.get("mixture_or_task_name")) != stream.config.name:
+        # Everything else differs with it.
+        raise ValueError(
+            f"This run is of task {shown(name)}, and MIXTURE_OR_TASK_NAME is {stream.config.name!r}: set it back, or "
+            f"start a new run in another MODEL_DIR. (The saved data position {state_name} says so.)"
+        )
     stream.keep_revisions(saved)
     seed = saved["seed"] if stream.config.seed is None else seed
-    differences = list(fingerprints.differences(saved, stream.fingerprint(seed, num_readers)))
-    if differences:
-        raise ValueError(
-            f"The saved data position ({state_name}) belongs to other data: {'; '.join(differences)}. Restore "
-            "the old values, or start a new run in another directory."
-        )
+    now = stream.fingerprint(seed, num_readers)
+    differences = list(fingerprints.differences(saved, now))
+    if not differences:
+        return
+    message = f"The saved data position ({state_name}) belongs to other data: {'; '.join(differences)}."
+    for task in stream.tasks:
+        before = saved["tasks"].get(task.name, {}).get("vocabulary")
+        file = getattr(task.output_features["targets"].vocabulary, "sentencepiece_model_file", None)
+        if file and before and before != now["tasks"][task.name]["vocabulary"]:
+            raise contract.ChangedVocabularyError(f"{message} The vocabulary file of {task.name!r} is {file}.", file)
+    raise ValueError(f"{message} Restore the old values, or start a new run in another directory.")
 
 
 class TrainBatches:

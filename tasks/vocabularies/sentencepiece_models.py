@@ -131,6 +131,7 @@ def train_vocabulary(
     byte_fallback: bool = False,
     user_symbols: Sequence[str] = (),
     character_coverage: float = 0.9995,
+    overwrite: bool = False,
 ) -> pathlib.Path:
     """Trains a unigram SentencePiece model with T5's ids: padding 0, EOS 1, unknown 2, no BOS.
 
@@ -147,8 +148,10 @@ def train_vocabulary(
       byte_fallback: spell characters that are not in the vocabulary as bytes, instead of as unknown.
       user_symbols: pieces that are never split, such as mode tokens; they get the ids from 3 on.
       character_coverage: share of characters that get a piece of their own; 1.0 for small alphabets.
+      overwrite: replace a file that is there; runs that were trained with it cannot resume without it.
 
     Raises:
+      FileExistsError: if `out` is there, without `overwrite`.
       ValueError: for a size that is not a multiple of 128, a number that makes no sense or a symbol that cannot be; or
         if the corpus is too small for the size.
       OSError: if the corpus cannot be read, or `out` not be written.
@@ -158,6 +161,11 @@ def train_vocabulary(
     out = pathlib.Path(out)
     if out.is_dir():
         raise ValueError(f"{out} is a directory; name the file to write, such as {out / 'spiece.model'}.")
+    if out.exists() and not overwrite:
+        raise FileExistsError(
+            f"{out} exists, and runs that were trained with it cannot resume without it. Choose another --out, or give "
+            "--overwrite."
+        )
     source.check(split)
     out.parent.mkdir(parents=True, exist_ok=True)
     lines = _sample(_sentences(source, split, text_column, max_documents), num_sentences, sample_seed)
@@ -310,6 +318,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--byte_fallback", action="store_true", help="spell unknown characters as bytes")
     parser.add_argument("--user_symbols", nargs="+", default=[], metavar="S", help="pieces that are never split")
     parser.add_argument("--character_coverage", type=float, default=0.9995, help="share of characters kept (0.9995)")
+    parser.add_argument("--overwrite", action="store_true", help="replace the file at OUT")
     options = vars(parser.parse_args(argv))
     data_files, dataset, config, revision = map(options.pop, ("data_files", "dataset", "config", "revision"))
     source: corpora.ShardedSource

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ import pytest
 
 from limba.checkpoint_files import classic_format, saved_tensors
 from limba.checkpoints import checkpointing
-from limba.data.contract import DatasetConfig, ReadingStoppedError
+from limba.data.contract import ChangedVocabularyError, DatasetConfig, ReadingStoppedError
 from limba.machine import code_versions, disk
 from limba.machine.local_paths import local_path
 from limba.machine.preemption import PREEMPTED_EXIT_CODE
@@ -118,6 +119,16 @@ def test_a_checkpoint_that_does_not_say_where_the_data_stood(tmp_path, caplog):
         _train(tmp_path / model_dir, total_steps, stream=stream, checkpoint_cfg=config)
         assert stream.next == 1
         assert caplog.text.count("does not say where Limba's data stood") == 1
+
+
+def test_a_vocabulary_that_was_overwritten_is_still_in_the_checkpoint(tmp_path):
+    _train(tmp_path, 2)
+    kept = tmp_path / "checkpoint_2" / "run" / "spiece.model"
+    kept.write_bytes(b"pieces")
+    stream = small.Stream()
+    stream.restore_state = mock.Mock(side_effect=ChangedVocabularyError("It had 9 ids.", "vocab/spiece.model"))
+    with pytest.raises(ValueError, match=f"It had 9 ids. The run's own is kept in {kept}: copy it to vocab/spiece.m"):
+        _train(tmp_path, 4, stream=stream)
 
 
 @pytest.mark.parametrize("save_dataset", [True, False])

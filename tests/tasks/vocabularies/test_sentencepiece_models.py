@@ -50,6 +50,16 @@ def test_files_that_cannot_be_opened(source, tmp_path):
         sentencepiece_models.check_vocabulary(SentencePieceVocabulary(str(tmp_path / "text.model"), extra_ids=100))
 
 
+def test_a_vocabulary_is_not_overwritten_unasked(source, tmp_path):
+    file = tmp_path / "spiece.model"
+    file.write_bytes(b"the vocabulary of a run")
+    with pytest.raises(FileExistsError, match=r"spiece\.model exists, and runs .* cannot resume .*--overwrite"):
+        sentencepiece_models.train_vocabulary(source, file, vocab_size=256)
+    assert file.read_bytes() == b"the vocabulary of a run"
+    sentencepiece_models.train_vocabulary(source, file, vocab_size=256, overwrite=True)
+    assert SentencePieceVocabulary(str(file), extra_ids=100).vocab_size == 256
+
+
 def test_byte_fallback_spells_what_it_does_not_know(source, tmp_path):
     file = sentencepiece_models.train_vocabulary(source, tmp_path / "spiece.model", vocab_size=512, byte_fallback=True)
     model = sentencepiece.SentencePieceProcessor(model_file=str(file))
