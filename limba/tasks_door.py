@@ -125,6 +125,18 @@ def num_tasks(cfg: contract.DatasetConfig) -> int:
     return len(providers.tasks_with_split(provider, cfg.split))
 
 
+def evaluation_names(name: str, module: str | None) -> list[str]:
+    """The names under which a task or mixture is evaluated: its own, and those of its tasks.
+
+    Raises:
+      ValueError: if there is no task or mixture of that name.
+    """
+    from tasks.registry import providers, tasks
+
+    provider = providers.find_provider(name, module)
+    return list(dict.fromkeys([name, *(task.name for task in tasks.get_subtasks(provider))]))
+
+
 def predictions() -> ModuleType:
     """`tasks.predictions`: a task's examples, and files of predictions."""
     from tasks import predictions

@@ -24,7 +24,7 @@ from limba.gin_config import command_line
 from limba.machine import shell_words
 from limba.machine.local_paths import local_path
 from limba.machine.preemption import PREEMPTED_EXIT_CODE
-from limba.sweep import sweep_file, sweep_report, trial_command
+from limba.sweep import sweep_file, sweep_report, trial_check, trial_command
 from limba.sweep.proposals import propose
 from limba.sweep.sweep_file import Sweep
 from limba.sweep.trial_folders import Process, SweepFolder, Trial, conclude
@@ -105,6 +105,8 @@ def _run_sweep(sweep: Sweep, folder: SweepFolder, retry: bool) -> int:
             trial.save()
     finished = sum(trial.is_finished for trial in trials)
     logger.info("%s: %d of %d trials are finished.", folder.path, finished, sweep.trials)
+    if not finished:
+        trial_check.check(sweep, trials[0].parameters if trials else propose(sweep, []))
     if not _run_trials(sweep, folder, trials):
         logger.warning("Stopped on request; the same command resumes the sweep.")
         return PREEMPTED_EXIT_CODE
@@ -183,8 +185,8 @@ def _log_result(sweep: Sweep, trial: Trial, trials: Sequence[Trial]) -> None:
     elif trial.status == "failed":
         if not any(other.status == "done" for other in trials):
             raise ValueError(
-                f"The first trial failed: {trial.error} ({trial.folder / 'log.txt'}). No other trial is started; fix "
-                "the error and run the command again with --retry."
+                f"The first trial failed: {trial.error} ({trial.folder / 'log.txt'}). No other trial is started. Mend "
+                "the sweep's file and run the command again; if the cause was elsewhere, add --retry."
             )
         logger.warning("trial %d failed: %s (%s)", trial.number, trial.error, trial.folder / "log.txt")
     else:

@@ -22,19 +22,23 @@ def trial_command(sweep: Sweep, parameters: Mapping[str, Any], folder: Path, *, 
         flags = [f"--{name}={_flag(value)}" for name, value in parameters.items()]
         tracker = ["--report_to=wandb"] if on_wandb else []
         return [*_LIMBA, "run", *config, f"--output_dir={folder}", *flags, *tracker]
-    recipe, *more = sweep.gin_files
-    options = [
-        *(f"--gin_file={file}" for file in [*more, *(["gin/runs/wandb.gin"] if on_wandb else [])]),
+    recipe, *options = train_flags(sweep, parameters, folder, on_wandb=on_wandb)
+    if sweep.slurm is None:
+        return [*_LIMBA, "train", recipe, *options]
+    job = f"limba-{sweep.name}-{folder.name}"
+    # A job of the same name, submitted by a `limba sweep` that was killed, runs first; then nothing is left to train.
+    submit = ["sbatch", "--wait", f"--job-name={job}", "--dependency=singleton", *sweep.slurm]
+    return [*submit, "launch/slurm.sbatch", sweep.gin_files[0], *options]
+
+
+def train_flags(sweep: Sweep, parameters: Mapping[str, Any], folder: Path, *, on_wandb: bool = False) -> list[str]:
+    """The flags of `limba train`, of which the recipe is the first."""
+    return [
+        *(f"--gin_file={file}" for file in [*sweep.gin_files, *(["gin/runs/wandb.gin"] if on_wandb else [])]),
         *(f"--gin_bindings={binding}" for binding in sweep.gin_bindings),
         *(f"--gin.{name}={gin_literal(value)}" for name, value in parameters.items()),
         f"--gin.MODEL_DIR={str(folder / 'run')!r}",
     ]
-    if sweep.slurm is None:
-        return [*_LIMBA, "train", f"--gin_file={recipe}", *options]
-    job = f"limba-{sweep.name}-{folder.name}"
-    # A job of the same name, submitted by a `limba sweep` that was killed, runs first; then nothing is left to train.
-    submit = ["sbatch", "--wait", f"--job-name={job}", "--dependency=singleton", *sweep.slurm]
-    return [*submit, "launch/slurm.sbatch", recipe, *options]
 
 
 def working_directory(sweep: Sweep) -> Path:

@@ -14,7 +14,9 @@ and grid and random need no Optuna.
 
 import dataclasses
 import fcntl
+import itertools
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -24,10 +26,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from limba.checkpoint_files.directories import checkpoint_steps
-from limba.checkpoints.best import metric_values
+from limba.checkpoints.best import metric_values, nearest_metrics
 from limba.machine import storage
 from limba.machine.preemption import PREEMPTED_EXIT_CODE
-from limba.reports.writers import read_metrics
+
+logger = logging.getLogger(__name__)
 
 # The trap keeps the shell alive on a signal, so that it writes the exit code of a program that was stopped.
 _SHELL = 'trap : TERM INT; "$@"; code=$?; echo "$code" >"$0.tmp"; mv "$0.tmp" "$0"; exit "$code"'
@@ -65,6 +68,14 @@ class Trial:
     def model_dir(self) -> Path:
         return self.folder / "run"
 
+    def is_running(self) -> bool:
+        """Whether a process of it has its lock, whichever `limba sweep` started it."""
+        file = self.folder / "lock"
+        if not file.exists():
+            return False
+        with file.open("w") as lock:
+            return not _take(lock)
+
     def save(self) -> None:
         """Replaces trial.json atomically."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -86,16 +97,36 @@ class SweepFolder:
         if not _take(self._lock):
             raise ValueError(f"Another `limba sweep` is working in {path}.")
         record = path / "sweep.json"
-        if record.is_file() and self.trials():  # Before the first trial, the sweep may still change.
+        if record.is_file() and self.trials():
             before = json.loads(record.read_text("utf-8"))
-            changed = sorted(name for name in identity if before.get(name) != identity[name])
-            if changed:
-                raise ValueError(
-                    f"{path} holds a sweep with another {', '.join(changed)}: choose another --dir. trials, "
-                    "parallel, devices and slurm may change."
-                )
-        else:
-            storage.replace_text(record, json.dumps(identity, indent=1, ensure_ascii=False) + "\n")
+            if changed := sorted(name for name in identity if before.get(name) != identity[name]):
+                self._change(changed)
+        storage.replace_text(record, json.dumps(identity, indent=1, ensure_ascii=False) + "\n")
+
+    def _change(self, changed: Sequence[str]) -> None:
+        """Makes room for other settings: the trials get a new name, or are judged by the new metric.
+
+        Raises:
+          ValueError: if a trial has a result, or still runs.
+        """
+        trials = self.trials()
+        if any(trial.status == "done" or trial.is_running() for trial in trials):
+            raise ValueError(
+                f"{self.path} holds a sweep with another {', '.join(changed)}, and trials of it have a result or still "
+                "run: choose another --dir. trials, parallel, devices and slurm may change."
+            )
+        if {*changed} <= {"metric", "maximize"}:
+            for trial in trials:  # Its exit code is there: it is judged and not run again.
+                if trial.status == "failed" and _exit_code(trial.folder / "exit_code") == 0:
+                    trial.status, trial.error = "new", ""
+                    trial.save()
+            return
+        number = next(n for n in itertools.count(1) if not (self.path / f"trials-{n}").exists())
+        (self.path / "trials").rename(self.path / f"trials-{number}")
+        logger.warning(
+            "%s: another %s; no trial had a result, and they are now in trials-%d.",
+            *(self.path, ", ".join(changed), number),
+        )
 
     def trials(self) -> list[Trial]:
         """The recorded trials, by number."""
@@ -196,7 +227,7 @@ def conclude(trial: Trial, code: int | None, metric: str, maximize: bool) -> Non
     if code != 0:
         trial.status, trial.error = "failed", f"exit code {code}: {_last_line(trial.folder / 'log.txt')}"
     elif (best := best_measurement(trial.model_dir, metric, maximize)) is None:
-        trial.status, trial.error = "failed", f"it measured no {metric}; it has {_metrics(trial.model_dir)}"
+        trial.status, trial.error = "failed", f"it measured no {metric}; {_nearest(trial.model_dir, metric)}"
     else:
         trial.status, (trial.step, trial.value) = "done", best
     trial.save()
@@ -213,9 +244,9 @@ def best_measurement(model_dir: Path, metric: str, maximize: bool) -> tuple[int,
     return step, values[step]
 
 
-def _metrics(model_dir: Path) -> str:
-    names = {f"{line['dataset']}/{name}" for line in read_metrics(model_dir) for name in line}
-    return ", ".join(sorted(name for name in names if not name.endswith(("/step", "/dataset")))[:8]) or "no metrics"
+def _nearest(model_dir: Path, metric: str) -> str:
+    names = nearest_metrics(model_dir, metric)
+    return f"the nearest names are {', '.join(names)}" if names else "it measured nothing"
 
 
 def _last_line(log: Path) -> str:

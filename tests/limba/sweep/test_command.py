@@ -20,7 +20,7 @@ from limba.hf_script import command as hf_script
 from limba.hf_script import script_keys
 from limba.machine import shell_words
 from limba.sweep import command as sweep
-from limba.sweep import sweep_file, sweep_report, trial_command, trial_folders
+from limba.sweep import sweep_file, sweep_report, trial_check, trial_command, trial_folders
 from tasks.supervised import dataset_table
 from tests import compilation
 from tests.convert import vocabularies
@@ -179,12 +179,55 @@ def test_a_first_trial_that_fails_ends_it_and_can_be_tried_again(tmp_path):
     assert _calls(folder, 0) == ["begins 0", "begins 0"]
 
 
+def test_until_a_trial_has_a_result_the_file_may_change(tmp_path, caplog):
+    folder = tmp_path / "sweep"
+
+    def run(*flags, **content):
+        return sweep.main([str(_write(tmp_path, **content)), "--dir", str(folder), *flags])
+
+    with pytest.raises(ValueError, match=r"The first trial failed: .*it is broken"):
+        run(parameters={"x": {"values": [1, 2]}, "broken": {"value": 1}})
+    parameters = {"x": {"values": [1, 2]}}
+    nearest = "it measured no training_eval/t/los; the nearest names are training_eval/t/loss"
+    with pytest.raises(ValueError, match=nearest):
+        run(parameters=parameters, metric={"name": "training_eval/t/los", "goal": "minimize"})
+    assert (folder / "trials-1" / "0000" / "log.txt").read_text() == "error: it is broken\n"
+    assert "another metric, parameters; no trial had a result, and they are now in trials-1" in caplog.text
+    assert run(parameters=parameters) == 0
+    # The first was judged by the right metric, and not run again.
+    assert _calls(folder, 0).count("begins 0") == 1 and len(_calls(folder, 0)) == 11
+    with pytest.raises(ValueError, match="holds a sweep with another seed, and trials of it have a result"):
+        run(parameters=parameters, seed=1)
+
+
+def test_a_binding_or_a_task_that_cannot_be_is_found_before_the_first_trial(tmp_path):
+    task = "quickstart_span_corruption"
+    given = {"method": "grid", "gin_files": ["gin/recipes/quickstart.gin"]}
+    for name, values, metric, words in (
+        ("BATCH_SIZ", [8], f"training_eval/{task}/loss", r"--gin\.BATCH_SIZ overrides .* Did you mean BATCH_SIZE\?"),
+        ("BATCH_SIZE", [8], "training_eval/quickstrt/loss", rf"Did you mean training_eval/{task}/loss\?"),
+    ):
+        content = given | {"parameters": {name: {"values": values}}, "metric": {"name": metric, "goal": "minimize"}}
+        (tmp_path / "s.yaml").write_text(yaml.safe_dump(content))
+        with pytest.raises(ValueError, match=f"s.yaml: no trial can start: .*{words}"):
+            sweep.main([str(tmp_path / "s.yaml"), "--dir", str(tmp_path / "sweep")])
+        assert not (tmp_path / "sweep" / "trials").exists()
+
+
+def test_the_task_of_a_metric():
+    for metric in ("train/loss", "eval/accuracy", "training_eval/b/loss", "inference_eval/a/eval/accuracy", "own/x"):
+        trial_check.check_metric(metric, ["a", "b"])
+    for metric in ("training_eval/c/loss", "trainig_eval/a/loss"):
+        with pytest.raises(ValueError, match=r"evaluations .* are of a, b\. Did you mean training_eval/[ab]/"):
+            trial_check.check_metric(metric, ["a", "b"])
+
+
 def test_a_metric_that_is_not_measured_is_named(tmp_path):
     trial = trial_folders.Trial(0, {}, tmp_path, attempts=1)
     trial.model_dir.mkdir()
     (trial.model_dir / "metrics.jsonl").write_text('{"step": 1, "dataset": "train", "loss": 2.0}\n')
     trial_folders.conclude(trial, 0, "train/los", False)
-    assert trial.status == "failed" and trial.error == "it measured no train/los; it has train/loss"
+    assert trial.status == "failed" and trial.error == "it measured no train/los; the nearest names are train/loss"
 
 
 def test_the_best_measurement_has_a_checkpoint(tmp_path):
@@ -394,7 +437,10 @@ def test_a_trial_of_glue_on_rows_of_ones_own(tmp_path, monkeypatch):
             "must be whole",
         ),
         ({"parameters": {1: {"values": [1]}}}, "parameters has 1; a parameter is the name"),
-        ({"parameters": {"x": {"values": [datetime.date(2024, 1, 1)]}}}, "has a date, which JSON cannot hold; quote it"),
+        (
+            {"parameters": {"x": {"values": [datetime.date(2024, 1, 1)]}}},
+            "has a date, which JSON cannot hold; quote it",
+        ),
         ({1: 2}, "there is no key '1'"),
         ({"metric": {"name": ["x"], "goal": "minimize"}}, "name: DATASET/NAME"),
         ({"gin_files": []}, "gin_files is missing"),
