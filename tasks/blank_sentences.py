@@ -1,6 +1,7 @@
 """Sentences with one word left out: examples of what a model that fills blanks is asked."""
 
 import itertools
+import re
 from typing import Any
 
 from tasks.diacritics import marks
@@ -11,13 +12,18 @@ from tasks.sources.sharded import ShardedSource
 BLANK = "<extra_id_0>"
 # Of a sentence that makes an example.
 WORDS = range(6, 26)
+# Thai and Lao; Burmese; Khmer; kana; Han.
+_WITHOUT_SPACES = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\uaa60-\uaa7f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
 _FEWEST_CHARACTERS, _MOST_CHARACTERS = 20, 200
 
 
 def with_blank(text: str) -> tuple[str, str] | None:
     """The first sentence of a text that makes an example, with a blank for one of its words, and that word.
 
-    The word is the longest of those in the middle. Where a language has no spaces, it is two characters.
+    The word is the longest of those in the middle. Where a language has no spaces, it is two characters; of languages
+    with spaces, sentences of fewer or more words than `WORDS` are passed over.
     """
     for sentence in marks.sentences(text):
         words = sentence.split(" ")
@@ -28,11 +34,16 @@ def with_blank(text: str) -> tuple[str, str] | None:
             chosen = max(middle, key=lambda i: len(words[i]) if words[i].isalpha() else 0)
             if words[chosen].isalpha():
                 return " ".join([*words[:chosen], BLANK, *words[chosen + 1 :]]), words[chosen]
-        elif len(words) < WORDS.start and len(sentence) >= _FEWEST_CHARACTERS and not sentence.isascii():
+        elif len(words) < WORDS.start and len(sentence) >= _FEWEST_CHARACTERS and _has_no_spaces(sentence):
             for begin in range(len(sentence) // 2, len(sentence) - 2):
                 if (word := sentence[begin : begin + 2]).isalpha():
                     return f"{sentence[:begin]}{BLANK}{sentence[begin + 2 :]}", word
     return None
+
+
+def _has_no_spaces(sentence: str) -> bool:
+    """Whether most of a sentence is in a script that puts no spaces between words."""
+    return 2 * len(_WITHOUT_SPACES.findall(sentence)) > len(sentence)
 
 
 def of_task(name: Any, module: str | None, split: str, count: int) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@ limba cache my_task --module my_tasks --sequence_length inputs=512,targets=114 -
 
 import argparse
 import dataclasses
+import difflib
 import json
 import shutil
 import sys
@@ -184,6 +185,14 @@ def _describe(task: Any, stream: streams.Stream, seed: int, denoise: denoising.D
     }
 
 
+def _check_split(task: Any, split: str) -> None:
+    """Raises ValueError if a task has no such split, naming the nearest one."""
+    if split not in task.splits:
+        nearest = difflib.get_close_matches(split, list(task.splits), n=1)
+        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        raise ValueError(f"--split: {task.name!r} has no split {split!r}; it has {', '.join(task.splits)}.{hint}")
+
+
 def _parse_lengths(text: str) -> dict[str, int]:
     try:
         return {name: int(length) for name, length in (part.split("=") for part in text.split(","))}
@@ -203,7 +212,10 @@ def main(argv: list[str] | None = None) -> None:
     try:
         task = providers.find_provider(args.task, args.module)
         lengths = _parse_lengths(args.sequence_length)
-        for split in args.split.split(","):
+        splits = args.split.split(",")
+        for split in splits:  # all of them, before the first is written
+            _check_split(task, split)
+        for split in splits:
             folder = write_cache(task, split, lengths, args.out, args.seed)
             manifest = cached_data.read_manifest(folder)
             size = sum(file.stat().st_size for file in folder.iterdir())

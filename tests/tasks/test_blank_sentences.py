@@ -16,6 +16,11 @@ from tasks.vocabularies import ByteVocabulary
         # Another line is another sentence, and a number is no word.
         ("1 2 3 4 5 6 7 8\nThere are 12 months in one year.", (f"There are 12 {BLANK} in one year.", "months")),
         ("これは日本語の文章であり、空白がありません。", (f"これは日本語の文章であり、{BLANK}がありません。", "空白")),
+        # Languages with spaces, in whatever script, are never cut inside a word.
+        ("ლათიღმა ყოლორი ვაკუჯზე გივდა.", None),
+        ("Дети читают интересную книгу.", None),
+        ("아이들이 재미있는 책을 읽고 있습니다.", None),
+        ("ผมชอบอ่านหนังสือภาษาไทยทุกวัน", ("ผมชอบอ่านหนังสื<extra_id_0>าษาไทยทุกวัน", "อภ")),
         ("Short text.", None),
         ("a_b " * 30, None),
         (f"The old cat {BLANK} under a tree.", None),

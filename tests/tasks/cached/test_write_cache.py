@@ -56,6 +56,12 @@ def test_windows_are_corrupted_anew_in_every_epoch(task, lengths, tmp_path, make
     assert {k: (v.shape, v.dtype) for k, v in cached.items()} == {k: (v.shape, v.dtype) for k, v in streamed.items()}
 
 
+def test_all_splits_are_checked_before_the_first_is_written(task, tmp_path):
+    with pytest.raises(SystemExit, match=r"no split 'valdation'; it has train, .*Did you mean 'validation'\?"):
+        make_cache(tmp_path / "cache", split="train,valdation")
+    assert not (tmp_path / "cache").exists()
+
+
 def test_finished_examples_are_those_of_the_evaluation(data_files, tmp_path):
     """Evaluation from the cache and from the task are equal: same examples, same order, same filling."""
     # Sentences without their marks, cut to 130 rows.
