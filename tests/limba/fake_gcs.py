@@ -4,14 +4,20 @@ import http.server
 import json
 import threading
 import urllib.parse
+from collections.abc import Callable
 
 
 class FakeGcs:
-    """Serves and keeps the objects of buckets. `url` is what TENSORSTORE_GCS_HTTP_URL must be before the first use."""
+    """Serves and keeps the objects of buckets. `url` is what TENSORSTORE_GCS_HTTP_URL must be before the first use.
+
+    `fault` says what goes wrong with a request, of the method: None, the status of an answer, "cut" for no answer, or
+    "lost" for one that is done and not answered.
+    """
 
     def __init__(self):
         self.objects: dict[tuple[str, str], tuple[bytes, int]] = {}
         self.generation = 0
+        self.fault: Callable[[str], int | str | None] = lambda method: None
         gcs = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -20,7 +26,24 @@ class FakeGcs:
             def log_message(self, *_):
                 pass
 
+            def parse_request(self) -> bool:
+                """Also draws the fault, before the request is handled."""
+                if not super().parse_request():
+                    return False
+                self.fault = gcs.fault(self.command)
+                if self.fault is None or self.fault == "lost":
+                    return True
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                if isinstance(self.fault, int):
+                    self.answer(self.fault)
+                else:
+                    self.close_connection = True
+                return False
+
             def answer(self, status: int, content: bytes = b"", headers: dict[str, str] | None = None):
+                if self.fault == "lost":
+                    self.close_connection = True
+                    return
                 self.send_response(status)
                 for name, value in (headers or {}).items():
                     self.send_header(name, value)
