@@ -3,6 +3,7 @@
 run/run.json       the record: network, vocabulary, seeds, lengths, versions
 run/config.gin     the operative configuration
 run/spiece.model   the SentencePiece model; none if the vocabulary is bytes
+run/state_checksums.json   of the tensors (`limba.checkpoints.state_checksums`)
 """
 
 import json

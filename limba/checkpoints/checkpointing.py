@@ -24,6 +24,7 @@ from limba.checkpoint_files import assignment_maps, classic_format, run_folder
 from limba.checkpoint_files.directories import PINNED, PREFIX, checkpoint_path, checkpoint_steps, find_checkpoint
 from limba.checkpoint_files.run_folder import load_run_info
 from limba.checkpoint_files.small_files import forget_files, load_files, write_files
+from limba.checkpoints import state_checksums
 from limba.checkpoints.best import metric_values, nearest_metrics
 from limba.checkpoints.restore import (
     CheckpointMismatchError,
@@ -136,7 +137,8 @@ class Checkpointer:
         run_files: Mapping[str, bytes],
     ) -> None:
         tree = self._transformed(state.state_dict())
-        run_files = run_files if jax.process_index() == 0 else {}
+        checksums = state_checksums.to_file(state_checksums.of_state(tree))
+        run_files = {**run_files, **checksums} if jax.process_index() == 0 else {}
         if self._orbax is not None:
             self._orbax.save(path, tree, dataset_state or {}, run_files)
             return

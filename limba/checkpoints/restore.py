@@ -16,6 +16,7 @@ from limba.checkpoint_files import assignment_maps, layer_layouts, saved_tensors
 from limba.checkpoint_files.assignment_maps import AssignmentMap
 from limba.checkpoint_files.directories import all_checkpoints, find_checkpoint, is_checkpoint
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.checkpoints import state_checksums
 from limba.checkpoints.train_state import TrainState
 from limba.machine import storage
 from limba.machine.storage import AnyPath
@@ -162,13 +163,15 @@ def load_state(
 
     Raises:
       CheckpointMismatchError: naming the first tensors that are missing, extra or of another shape.
+      DamagedStateError: if a tensor is not what was saved.
     """
     template = shapes.state_dict()
     wanted = assignment_maps.flatten_state_dict(template)
-    tensors = _open(path, template, config)
+    tensors, checksums = _open(path, template, config)
     missing = _missing(path, tensors, wanted, config)
     new = _initialize(path, missing, wanted, init_fn)
     restored = saved_tensors.read_tensors(tensors, {n: want for n, want in wanted.items() if n not in new})
+    checksums.compare({n: x for n, x in restored.items() if n != "state/step" or "step" not in config.reset})
     flat = assignment_maps.flatten_state_dict(template, keep_empty_nodes=True)
     empty = {name: leaf for name, leaf in flat.items() if leaf is traverse_util.empty_node}
     return shapes.restore_state(assignment_maps.unflatten_state_dict(restored | new | empty))
@@ -183,10 +186,13 @@ def load_sharded_params(path: str | AnyPath, shapes: PyTree, config: RestoreChec
     path = find_checkpoint(path)
     template = {"target": shapes, "state": {"step": jax.ShapeDtypeStruct((), np.int32)}}
     wanted = assignment_maps.flatten_state_dict({"target": shapes})
-    tensors = {name: t for name, t in _open(path, template, config).items() if name.startswith("target/")}
+    opened, checksums = _open(path, template, config)
+    tensors = {name: tensor for name, tensor in opened.items() if name.startswith("target/")}
     if missing := _missing(path, tensors, wanted, config):
         raise _mismatch(path, [f"{name}: missing" for name in missing])
-    return assignment_maps.unflatten_state_dict(saved_tensors.read_tensors(tensors, wanted))["target"]
+    restored = saved_tensors.read_tensors(tensors, wanted)
+    checksums.compare(restored)
+    return assignment_maps.unflatten_state_dict(restored)["target"]
 
 
 def load_params(path: str | AnyPath) -> dict[str, PyTree]:
@@ -200,15 +206,23 @@ def load_params(path: str | AnyPath) -> dict[str, PyTree]:
     return assignment_maps.unflatten_state_dict(saved_tensors.read_tensors(tensors, wanted))["target"]
 
 
-def _open(path: str | AnyPath, template: PyTree, config: RestoreCheckpointConfig) -> dict[str, SavedTensor]:
-    """A checkpoint's tensors after the configured transformations, in the model's layout of the layers."""
+def _open(
+    path: str | AnyPath, template: PyTree, config: RestoreCheckpointConfig
+) -> tuple[dict[str, SavedTensor], state_checksums.SavedChecksums]:
+    """A checkpoint's tensors after the configured transformations, in the model's layout of the layers.
+
+    Also their checksums; tensors that a transformation made have none.
+    """
+    checksums = state_checksums.SavedChecksums(storage.as_path(path))
     tensors = saved_tensors.open_tensors(storage.as_path(path))
+    checksums.compare_shapes({name: tensor.shape for name, tensor in tensors.items()})
     if transformations := config.transformations():
         state = assignment_maps.unflatten_state_dict(tensors)
         for transform in transformations:
             state = transform(state, template)
         flat = assignment_maps.flatten_state_dict(state)
         tensors = {name: saved_tensors.from_array(leaf) for name, leaf in flat.items() if leaf is not None}
+        checksums = state_checksums.SavedChecksums(None)
     if "optimizer" in config.reset:
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(_STATISTICS)}
     if "step" in config.reset:
@@ -216,7 +230,7 @@ def _open(path: str | AnyPath, template: PyTree, config: RestoreCheckpointConfig
     tensors, message = layer_layouts.convert(tensors, assignment_maps.flatten_state_dict(template))
     if message:
         logger.info("%s: %s.", path, message)
-    return tensors
+    return tensors, checksums
 
 
 def _missing(

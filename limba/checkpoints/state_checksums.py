@@ -1,0 +1,115 @@
+"""Checksums of a state: a bit that flips on a disk, or on the way there, is noticed when the state is read.
+
+Orbax's files have no checksums of the numbers in them. Ours is the sum of the numbers' bits modulo 2^32, each times an
+odd weight that follows from its place. An odd multiple of a power of two below 2^32 is never 0, so one flipped bit
+always changes the sum. Sums do not depend on an order: each mesh gives the same.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from limba.checkpoint_files import assignment_maps, small_files
+from limba.checkpoint_files.run_folder import FOLDER
+from limba.machine import storage, untrusted_json
+from limba.machine.storage import AnyPath
+
+FILE_NAME = "state_checksums.json"
+_BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
+# Numbers that are added up at a time: some 200 MB.
+_AT_A_TIME = 1 << 24
+
+
+class DamagedStateError(ValueError):
+    """A checkpoint's tensors are not those that were saved."""
+
+
+def of_state(tree: Any) -> dict[str, list[Any]]:
+    """`[dtype, shape, checksum]` of each array of a state dict, by name. Every process must call it."""
+    flat = assignment_maps.flatten_state_dict(tree)
+    sums = {name: checksum(leaf) for name, leaf in flat.items()}
+    return {name: [jnp.dtype(x.dtype).name, list(x.shape), int(sums[name])] for name, x in flat.items()}
+
+
+def to_file(checksums: Mapping[str, list[Any]]) -> dict[str, bytes]:
+    """The file of `run/` that keeps them."""
+    return {FILE_NAME: json.dumps(checksums, indent=1).encode()}
+
+
+class SavedChecksums:
+    """The checksums that were saved with a checkpoint; none for one of T5X or of an earlier Limba, or for no path.
+
+    Raises:
+      ValueError: if their file is damaged.
+    """
+
+    def __init__(self, path: AnyPath | None):
+        self._path = path
+        self._saved: Mapping[str, Any] = {}
+        if path is not None and storage.is_file(path / FOLDER / FILE_NAME):
+            content = small_files.load_files(path, FOLDER).get(FILE_NAME)
+            if content is None:
+                raise DamagedStateError(f"{path}/{FOLDER} is damaged: its list of files lacks {FILE_NAME}")
+            self._saved = untrusted_json.parse_object(content, f"{path}/{FOLDER}/{FILE_NAME}")
+
+    def compare_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Raises DamagedStateError unless these are the tensors that were saved: an index has no checksum either."""
+        expected = {name: tuple(shape) for name, (_, shape, _) in self._saved.items()}
+        if self._saved and shapes != expected:
+            wrong = sorted(name for name in {*shapes, *expected} if shapes.get(name) != expected.get(name))
+            raise self._damaged(wrong)
+
+    def compare(self, arrays: Mapping[str, Any]) -> None:
+        """Compares arrays that were read, by name. Every process must call it.
+
+        Arrays of another shape, or of a type that cannot hold what was saved, are not compared.
+
+        Raises:
+          DamagedStateError: naming the arrays that differ.
+        """
+        sums = {}
+        for name, array in arrays.items():
+            dtype, shape, expected = self._saved.get(name, [None, None, None])
+            if shape == list(array.shape) and jnp.promote_types(dtype, array.dtype) == array.dtype:
+                sums[name] = checksum(array.astype(dtype)), expected
+        if wrong := [name for name, (found, expected) in sums.items() if int(found) != expected]:
+            raise self._damaged(wrong)
+
+    def _damaged(self, names: list[str]) -> DamagedStateError:
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        which = ", ".join(map(repr, names[:3]))
+        return DamagedStateError(f"{self._path} is damaged: {which}{more} is not what was saved")
+
+
+def checksum(array: Any) -> Any:
+    """The checksum of an array; an accelerator, or the processes that share it, compute it where its parts are."""
+    if isinstance(array, jax.Array) and not (array.is_fully_addressable and _is_on_cpu(array)):
+        return _on_devices(array)
+    flat = np.ascontiguousarray(array).reshape(-1)
+    bits = flat.view(_BITS[flat.dtype.itemsize])
+    total = 0
+    for start in range(0, bits.size, _AT_A_TIME):
+        part = bits[start : start + _AT_A_TIME].astype(np.uint32)
+        places = np.arange(start, start + part.size).astype(np.uint32)
+        total += int(np.sum(part * (places * np.uint32(2) + np.uint32(1)), dtype=np.uint32))
+    return total % 2**32
+
+
+def _is_on_cpu(array: jax.Array) -> bool:
+    return all(device.platform == "cpu" for device in array.devices())
+
+
+@jax.jit
+def _on_devices(array: jax.Array) -> jax.Array:
+    if array.dtype == jnp.bool_:
+        array = array.astype(jnp.uint8)
+    bits = jax.lax.bitcast_convert_type(array, _BITS[array.dtype.itemsize]).astype(jnp.uint32)
+    weights, stride = jnp.uint32(1), 2
+    for dim in reversed(range(array.ndim)):
+        weights += jax.lax.broadcasted_iota(jnp.uint32, array.shape, dim) * np.uint32(stride % 2**32)
+        stride *= array.shape[dim]
+    return jnp.sum(bits * weights, dtype=jnp.uint32)
