@@ -22,7 +22,7 @@ from convert.model_files import any_format
 from convert.model_files.any_format import NO_HINTS, ModelHints
 from convert.t5x import limba_run
 from convert.tensors import weight_files
-from limba.checkpoint_files import run_folder, saved_tensors
+from limba.checkpoint_files import directories, run_folder, saved_tensors
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.machine.local_paths import local_path
 
@@ -126,6 +126,8 @@ def find(model: str) -> Path:
     path = local_path(model)
     if path.is_file() or hf_folder.is_folder(path):
         return path
+    if path.is_dir() and (directories.is_checkpoint(path) or directories.checkpoint_steps(path)):
+        raise FileNotFoundError(f"{path} is a run of Limba's; export it with `limba convert to-hf {path} OUT`.")
     if path.exists():
         raise FileNotFoundError(f"{path} has no config.json: it is not a model that transformers saved.")
     if hub_models.is_name(model):

@@ -232,6 +232,8 @@ def main(argv: Sequence[str]) -> int:
     if all(files) and Path(files[0]).resolve() == Path(files[1]).expanduser().resolve():
         raise ValueError(f"--output_file {flags.output_file} is the input file, which the answers would replace.")
     inputs = flags.input + (infer_text.read_lines(flags.input_file) if flags.input_file else [])
+    if flags.input_file and not inputs:
+        raise ValueError(f"--input_file {flags.input_file} is empty; write one input a line.")
     decoding = decoding_flags.from_flags(flags)
     bindings = []
     if flags.run_dir:
@@ -246,12 +248,11 @@ def main(argv: Sequence[str]) -> int:
 
 def _show_likeliest(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """`--validation N`."""
-    if flags.validation < 1 or not flags.run_dir or flags.input or flags.input_file or flags.output_file:
+    if flags.validation < 1:
+        parser.exit(2, f"error: --validation {flags.validation}: it is a number of sentences, at least 1.\n")
+    if not flags.run_dir or flags.input or flags.input_file or flags.output_file:
         parser.error("--validation N asks N sentences of the task of --run_dir RUN; leave --input and files out.")
     decoding = decoding_flags.from_flags(flags)
-    if decoding == decoding_flags.AS_BOUND:
-        # A piece between two sentinels: of longer answers the probability is that of what comes behind, too.
-        decoding = decoding_flags.Decoding(beams=32, alpha=0.0, max_decode_length=3)
     checkpoint = run_configuration.newest_checkpoint(flags.run_dir)
     run_configuration.parse(flags, "gin/runs/infer_text.gin", [f"CHECKPOINT_PATH = {checkpoint!r}"])
     recorded = run_folder.load_run_info(storage.as_path(checkpoint))["task"]

@@ -56,6 +56,11 @@ def all_checkpoints(path: str | AnyPath) -> list[AnyPath]:
     path = storage.as_path(path)
     found = [checkpoint_path(path, step) for step in checkpoint_steps(path)]
     if not found:
+        if storage.is_file(path / "config.json") and not storage.is_dir(path / "run"):
+            raise FileNotFoundError(
+                f"{path} is a Hugging Face folder, not a run: make a run of it with `limba convert from-hf {path} "
+                "runs/NAME`, and give that."
+            )
         what = "holds no checkpoint_<step> directory" if storage.is_dir(path) else "does not exist"
         raise FileNotFoundError(f"No checkpoint at {path}: it {what}. Give a run's directory or one checkpoint of it.")
     return found

@@ -2,14 +2,19 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from limba.checkpoints import checkpointing
 from limba.inference import answering
 from limba.inference.answering import Answerer
 from limba.inference.decoding_flags import AS_BOUND, Decoding
+from limba.models import beam_search
 
 # Of each sentence.
 _SHOWN = 4
+_BEAMS = 32
+# A sentinel, a piece, and what shows whether the word ends there.
+_LENGTH = 3
 
 
 def show_likeliest(
@@ -24,15 +29,37 @@ def show_likeliest(
     Args:
       answerer_cls: `limba.inference.answering.Answerer` with its arguments but the checkpoint.
       sentences: with one blank each, and the word.
-      decoding: beams without a length penalty, whose scores are log probabilities.
+      decoding: beams without a length penalty, whose scores are log probabilities. By default words of a piece and
+        beginnings of two, whether they end or not.
     """
-    answerer = answerer_cls(restore_checkpoint_cfg=restore_checkpoint_cfg, **decoding.arguments())
+    arguments: dict[str, Any] = {"decode_fn": _search_without_ends, "num_decodes": _BEAMS, "max_decode_length": _LENGTH}
+    if decoding != AS_BOUND:
+        arguments = decoding.arguments()
+    answerer = answerer_cls(restore_checkpoint_cfg=restore_checkpoint_cfg, **arguments)
     found = answerer.decodes([sentence for sentence, _ in sentences])
     for (sentence, word), decodes in zip(sentences, found, strict=True):
         words = ", ".join(f"“{fill}” {share:.1%}" for fill, share in fills(decodes)[:_SHOWN])
-        print(
-            f"{answering.fill_blanks(sentence, '<extra_id_0> ___')}\n  truth: {word}; likeliest: {words or 'nothing'}"
-        )
+        words = words or f"no word ({_why_none(decodes)})"
+        print(f"{answering.fill_blanks(sentence, '<extra_id_0> ___')}\n  truth: {word}; likeliest: {words}")
+
+
+def _search_without_ends(*arguments: Any, eos_id: int, **options: Any) -> Any:
+    """Beam search in which EOS is a token like others.
+
+    Of a search with ends, only what has ended counts as soon as one beam has: of a young model, which hardly ever ends
+    after three tokens, that is one empty answer.
+    """
+    del eos_id
+    return beam_search.beam_search(*arguments, eos_id=-1, **{**options, "alpha": 0.0})
+
+
+def _why_none(decodes: Sequence[tuple[str, float]]) -> str:
+    text, score = decodes[0]
+    probability = f"{math.exp(score):.1%}"
+    if not text:
+        return f"the model's likeliest answer, of {probability}, is empty"
+    begins = "has nothing behind the blank's sentinel" if text.startswith("<extra_id_0>") else "begins otherwise"
+    return f"the model's likeliest answer, “{text}” of {probability}, {begins}"
 
 
 def fills(decodes: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:

@@ -209,13 +209,19 @@ def test_an_import_that_was_interrupted_behind_its_checkpoint_is_completed(saved
     assert (tmp_path / "model.gin").is_file()
 
 
-@pytest.mark.parametrize(("file", "content"), [("tokenizer_config.json", "[]"), ("tokenizer.json", '{"a": 1}')])
-def test_a_damaged_tokenizer_is_named(saved, tmp_path, capsys, file, content):
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("tokenizer_config.json", "[]", "tokenizer_config.json holds an empty list"),
+        ("tokenizer.json", '{"a": 1}', "a file of the tokenizer is damaged"),
+    ],
+)
+def test_a_damaged_tokenizer_is_named(saved, tmp_path, capsys, file, content, words):
     folder = _copy(saved["safetensors"], tmp_path / "model")
     (folder / "spiece.model").unlink()
     (folder / file).write_text(content)
     assert __main__.main(["from-hf", str(folder), str(tmp_path / "run")]) == 1
-    assert "a file of the tokenizer is damaged" in capsys.readouterr().err
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -233,9 +239,16 @@ def test_what_is_told_and_not_so(saved, tmp_path, capsys, hints, words):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("nowhere/at/all", "does not exist, and"), ("empty", "has no config.json: it is not a model")]
+    ("name", "words"),
+    [
+        ("nowhere/at/all", "does not exist, and"),
+        ("empty", "has no config.json: it is not a model"),
+        ("mine", "mine is a run of Limba's; export it with `limba convert to-hf"),
+        ("mine/checkpoint_60", "checkpoint_60 is a run of Limba's"),
+    ],
 )
 def test_what_is_not_there(tmp_path, capsys, name, words):
     (tmp_path / "empty").mkdir()
+    (tmp_path / "mine" / "checkpoint_60" / "state").mkdir(parents=True)
     assert __main__.main(["from-hf", str(tmp_path / name), str(tmp_path / "run")]) == 1
     assert words in capsys.readouterr().err

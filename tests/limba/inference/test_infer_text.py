@@ -93,3 +93,12 @@ def test_a_line_of_a_file_is_one_input(tmp_path):
         infer_text.read_lines(str(file))
     with pytest.raises(ValueError, match=r"is the input file, which the answers would replace"):
         infer.main(["--run_dir", str(tmp_path), "--input_file", str(file), "--output_file", f"{file}"])
+
+
+def test_the_command_says_what_is_empty_or_no_number(tmp_path, capsys):
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(ValueError, match=r"--input_file .*empty\.txt is empty; write one input a line"):
+        infer.main(["--run_dir=runs/mine", f"--input_file={tmp_path / 'empty.txt'}"])
+    with pytest.raises(SystemExit, match="2"):
+        infer.main(["--run_dir=runs/mine", "--validation=0"])
+    assert capsys.readouterr().err == "error: --validation 0: it is a number of sentences, at least 1.\n"

@@ -1,9 +1,12 @@
 import math
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from limba.checkpoints import checkpointing
 from limba.inference import likeliest
+from limba.models import beam_search
 
 
 def test_probabilities_of_the_same_words_are_summed_up():
@@ -18,6 +21,24 @@ def test_probabilities_of_the_same_words_are_summed_up():
     found = likeliest.fills(decodes)
     assert [word for word, _ in found] == ["house", "garden", "house."]
     assert [share for _, share in found] == pytest.approx([0.375, 0.2, 0.125])
+
+
+def test_words_that_do_not_end_count_beside_an_answer_that_does():
+    """As of a young model: of a search with ends, the empty answer is the only one that has ended."""
+    sentinel, word, eos = 3, 2, 1
+    logits = np.full((4, 5), -9.0, np.float32)  # by the token before
+    logits[[0, sentinel, sentinel, word], [sentinel, eos, word, 4]] = (9, 0, 1, 9)
+
+    def tokens_to_logits(state):
+        return jnp.asarray(logits)[jnp.minimum(state.cur_token[:, 0], 3)], state.cache
+
+    def search(function):
+        given = {"cache": {}, "tokens_to_logits": tokens_to_logits, "eos_id": eos, "num_decodes": 2}
+        tokens, _ = function(inputs=jnp.zeros((1, 3), jnp.int32), **given)
+        return tokens[0, :, :2].tolist()
+
+    assert search(beam_search.beam_search)[-1] == [sentinel, eos]
+    assert search(likeliest._search_without_ends)[-1] == [sentinel, word]
 
 
 class _Answerer:
@@ -41,5 +62,5 @@ def test_the_word_stands_beside_the_likeliest_ones(capsys):
         "The old ___ sleeps.",
         "  truth: dog; likeliest: “cat” 50.0%, “,” 25.0%",
         "A ___ barks.",
-        "  truth: dog; likeliest: nothing",
+        "  truth: dog; likeliest: no word (the model's likeliest answer, of 100.0%, is empty)",
     ]
