@@ -5,6 +5,7 @@ loaders of Hugging Face's `datasets` or by a function of the user's; their bytes
 """
 
 import bz2
+import codecs
 import dataclasses
 import gzip
 import hashlib
@@ -104,7 +105,7 @@ class Tables:
 
     def __init__(self, files: Sequence[Shard], builder: Builder | None, load_args: Mapping[str, Any]):
         self.shards = tuple(files)
-        self._builder = builder or builder_of(files[0].path)
+        self.builder = builder or builder_of(files[0].path)
         self._load_args = dict(load_args)
         if ".tsv" in files[0].path.suffixes:
             self._load_args.setdefault("delimiter", "\t")
@@ -144,10 +145,10 @@ class Tables:
     def _open(
         self, shard: int, columns: Sequence[str] | None, batch_size: int, first_row: int = 0
     ) -> tuple[int, Iterator[pa.Table]]:
-        if self._builder == "parquet":
+        if self.builder == "parquet":
             return _read_parquet(self.shards[shard], columns, batch_size, first_row)
-        if callable(self._builder):
-            return 0, _read_rows(self.shards[shard], self._builder, columns, batch_size)
+        if callable(self.builder):
+            return 0, _read_rows(self.shards[shard], self.builder, columns, batch_size)
         dataset = self._open_dataset()
         one_shard = dataset.shard(dataset.num_shards, shard)
         if columns is not None:
@@ -160,7 +161,7 @@ class Tables:
         Raises:
           ValueError: for csv whose rows have more fields than its header.
         """
-        if self._builder == "parquet":
+        if self.builder == "parquet":
             with self.shards[shard].open_parquet() as file:
                 return file.schema_arrow if file.metadata.num_rows else None
         try:
@@ -181,11 +182,11 @@ class Tables:
 
     def knows_rows(self) -> bool:
         """Whether the number of rows can be had without reading everything."""
-        return self._builder == "parquet"
+        return self.builder == "parquet"
 
     def count_rows(self, shard: int, at_most: int | None = None) -> int:
         """Rows of a shard, or `at_most` if it has more: no more than these are read."""
-        if self._builder == "parquet":
+        if self.builder == "parquet":
             with self.shards[shard].open_parquet() as file:
                 rows = file.metadata.num_rows
             return rows if at_most is None else min(rows, at_most)
@@ -210,9 +211,10 @@ class Tables:
 
             # It logs the errors that it then raises.
             logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)
-            files = [_publish(shard, self._builder == "json") for shard in self.shards]
+            assert isinstance(self.builder, str)
+            files = [_publish(shard, self.builder) for shard in self.shards]
             self._dataset = datasets.load_dataset(
-                self._builder, data_files={"train": files}, split="train", streaming=True, **self._load_args
+                self.builder, data_files={"train": files}, split="train", streaming=True, **self._load_args
             )
             assert self._dataset.num_shards == len(files), (self._dataset.num_shards, files)
         return self._dataset
@@ -254,10 +256,10 @@ def _read_rows(shard: Shard, rows_fn: RowsFn, columns: Sequence[str] | None, bat
 
 # ---------------------------------------------- bytes for `datasets` ----------------------------------------------
 
-_published: dict[str, tuple[Shard, bool]] = {}
+_published: dict[str, tuple[Shard, str]] = {}
 
 
-def _publish(shard: Shard, is_json: bool) -> str:
+def _publish(shard: Shard, builder: str) -> str:
     """A path under which this process opens the shard's content through fsspec."""
     path = shard.path
     if path.suffix.lower() in _DECOMPRESSORS:
@@ -266,7 +268,7 @@ def _publish(shard: Shard, is_json: bool) -> str:
     name = re.sub(r"[^\w.-]", "_", path.name)
     where = shard.location.url if isinstance(shard.location, http_files.RemoteFile) else shard.name
     key = f"{hashlib.sha256(where.encode()).hexdigest()[:16]}/{name}"
-    _published[key] = shard, is_json
+    _published[key] = shard, builder
     return f"{_PROTOCOL}://{key}"
 
 
@@ -281,8 +283,17 @@ class _ShardFileSystem(fsspec.AbstractFileSystem):
 
     def _open(self, path: str, mode: str = "rb", **_) -> BinaryIO:
         assert mode == "rb", mode
-        shard, is_json = _published[path]
-        return untrusted_json.guarded(shard.open()) if is_json else shard.open()
+        shard, builder = _published[path]
+        file = shard.open()
+        if builder == "text":
+            _skip_byte_order_mark(file)
+        return untrusted_json.guarded(file) if builder == "json" else file
+
+
+def _skip_byte_order_mark(file: Any) -> None:
+    """Editors of Windows begin files with it. The loaders of JSON and csv leave it out, that of text does not."""
+    if file.peek(len(codecs.BOM_UTF8)).startswith(codecs.BOM_UTF8):
+        file.read(len(codecs.BOM_UTF8))
 
 
 fsspec.register_implementation(_PROTOCOL, _ShardFileSystem, clobber=True)

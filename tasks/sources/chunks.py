@@ -2,6 +2,7 @@
 
 import dataclasses
 import heapq
+import lzma
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -9,22 +10,40 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from tasks.sources import arrow_tables, bad_lines, http_files, splits
+from tasks.damaged_files import bad_lines, wrong_contents
+from tasks.sources import arrow_tables, http_files, splits
 
 # What the readers of formats raise for files that are damaged or cannot be opened.
-UNREADABLE = (http_files.BrokenFileError, ValueError, TypeError, OSError, EOFError, zlib.error, pa.ArrowException)
+_DAMAGED = (ValueError, TypeError, OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException)
+UNREADABLE = (http_files.BrokenFileError, *_DAMAGED)
 
 
 def broken(shard: arrow_tables.Shard, row: int, error: Exception) -> http_files.BrokenFileError:
-    """An error that names the shard, for one of `UNREADABLE`; of a file of text also the line."""
-    if wrong := bad_lines.find(shard):
-        remedies = {"UTF-8": "Save it as UTF-8.", "fields": "Put texts that hold the delimiter into double quotes."}
-        remedy = next((remedy for word, remedy in remedies.items() if word in wrong), "Repair the line.")
-        return http_files.BrokenFileError(f"Shard {shard.name} cannot be read from row {row} on: {wrong}. {remedy}")
+    """An error that names the shard, for one of `UNREADABLE`; where it can be found, also the line and the remedy."""
+    if wrong := what_is_wrong(shard):
+        return http_files.BrokenFileError(f"Shard {shard.name} cannot be read from row {row} on: {wrong}")
     reason = " ".join(str(error).split())
     if not isinstance(error, http_files.BrokenFileError):
         reason = f"{type(error).__name__}: {reason}"
     return http_files.BrokenFileError(f"Shard {shard.name} cannot be read from row {row} on ({reason}).")
+
+
+def what_is_wrong(shard: arrow_tables.Shard) -> str | None:
+    """What is wrong with a local file that cannot be read, and the remedy; None where it cannot be found."""
+    try:
+        builder = arrow_tables.builder_of(shard.path)
+    except ValueError:  # Of a format of the user's own.
+        builder = None
+    if wrong := wrong_contents.find(shard, builder):
+        return wrong[0].lower() + wrong[1:]
+    if wrong := bad_lines.find(shard, builder):
+        remedies = {
+            "UTF-8": "Save it as UTF-8.",
+            "fields": "Put texts that hold the delimiter into double quotes.",
+            "a quote": "Close it, or write a quote inside of a text twice.",
+        }
+        return f"{wrong}. {next((remedy for word, remedy in remedies.items() if word in wrong), 'Repair the line.')}"
+    return None
 
 
 @dataclasses.dataclass(frozen=True, order=True)

@@ -5,7 +5,6 @@ reader opens again. SeqIO's tasks may have such a source too: it has the names o
 """
 
 import abc
-import difflib
 import functools
 import itertools
 import logging
@@ -18,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from limba.machine import os_errors
+from tasks.damaged_files import bad_lines, missing_columns
 from tasks.sources import arrow_tables, chunks, http_files, reader_chunks
 from tasks.sources import splits as splits_lib
 
@@ -145,22 +145,19 @@ class ShardedSource(abc.ABC):
             raise ValueError(f"The corpus is empty: no document in {where}. {self._hint}".rstrip())
         for column in self._columns:
             if column not in found.names:
-                nearest = difflib.get_close_matches(column, found.names, n=1, cutoff=0.0)[0]
-                other = next((x for x in (";", "\t", "|") if len(found.names) == 1 and x in nearest), None)
-                if other is not None:
-                    raise ValueError(
-                        f"There is no column {column!r} in {where}: its header {nearest!r} is separated by {other!r}. "
-                        "Save it with commas, with tabs as .tsv, or give sources.HuggingFaceSource(…, load_args="
-                        f"{{'delimiter': {other!r}}}) in place of the files."
-                    )
+                tables = self._open(split)[0]
+                file = tables.shards[0].name
                 raise ValueError(
-                    f"There is no column {column!r} in {where}. The columns are "
-                    f"{', '.join(map(repr, found.names))}; did you mean {nearest!r}?"
+                    missing_columns.describe(column, found.names, self._columns, tables.builder, where, file)
                 )
             try:
                 reader_chunks.dtype_of(found.field(column), column in self._nested_columns)
             except ValueError as error:
-                raise ValueError(f"{error} It is in {where}.") from error
+                tables, rows = self._open(split)
+                shards = (tables.shards[row.shard] for row in rows if tables.builder == "json")
+                lines = ((shard.name, bad_lines.find(shard, "json", column)) for shard in shards)
+                place = next((f": {line} in {name}" for name, line in lines if line), "")
+                raise ValueError(f"{error} It is in {where}{place}.") from error
         schema = pa.schema([pa.field(column, found.field(column).type) for column in self._columns])
         self._check_every_file(split, schema)
         self._schemas[split] = schema
@@ -188,6 +185,8 @@ class ShardedSource(abc.ABC):
                 if (found := tables.schema(shard)) is not None:
                     pa.schema([found.field(name) for name in self._columns]).empty_table().cast(schema)
             except (*chunks.UNREADABLE, KeyError) as error:
+                if wrong := chunks.what_is_wrong(tables.shards[shard]):
+                    raise ValueError(f"{tables.shards[shard].name} cannot be read: {wrong}") from error
                 reason = os_errors.describe(error) or str(error).strip().splitlines()[0]
                 raise ValueError(
                     f"{tables.shards[shard].name} cannot be read with the columns {list(self._columns)} like the other "
@@ -257,7 +256,7 @@ class ShardedSource(abc.ABC):
             if num_readers == 1:
                 remedy = "A part of a split, such as the rest beside a validation share, may hold none: give it more."
                 raise ValueError(f"There is no document in split {where}. {remedy}")
-            remedy = "set DatasetConfig.num_readers to fewer than the documents."
+            remedy = "set DatasetConfig.num_readers to at most the number of documents."
             raise ValueError(f"Reader {reader} of {num_readers} has no document in split {where}; {remedy}")
         dtypes = {
             field.name: reader_chunks.dtype_of(field, field.name in self._nested_columns)

@@ -146,7 +146,7 @@ def test_wrong_rows_are_named_before_anything_runs(tmp_path, files, monkeypatch)
         ("text,mood\nwind, rain,glad\nsun, moon,sad\n", "line 2 has 3 fields, and the header 2. .*double quotes"),
         ("text;mood\nwind;glad\n", r"header 'text;mood' is separated by ';'.*'delimiter': ';'"),
         ("text,mood\ncafé,glad\n".encode("latin-1"), r"line 2 is not UTF-8: byte 0xe9 at column 4\. Save it as UTF-8"),
-        ('text,mood\n"wind,glad\n', "EOF inside string starting at row 1"),
+        ('text,mood\n"wind,glad\n', "line 2 opens a quote that is not closed"),
     ],
 )
 def test_damaged_tables_are_refused_with_the_remedy(tmp_path, content, words):

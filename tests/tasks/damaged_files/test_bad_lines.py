@@ -12,7 +12,7 @@ from tasks.sources import corpora, http_files
         (
             "a.jsonl",
             b'{"text": "eins"}\n\n{"text": "drei"\n{"text": "vier"}\n',
-            "line 3 is no JSON: Expecting ',' delim",
+            "line 3 is not JSON: Expecting ',' delim",
         ),
         ("a.jsonl", b'{"text": "eins"}\n["zwei"]\n', "line 2 is a list, and a row is an object"),
         (
@@ -20,7 +20,7 @@ from tasks.sources import corpora, http_files
             b'{"text": "eins"}\n{"text": "zw\xe9i"}\n',
             "line 2 is not UTF-8: byte 0xe9 at column 13. Save it as",
         ),
-        ("a.jsonl", b'{"text": "eins"}\n{"text": "' + b"[" * 5, "line 2 is no JSON: Unterminated string .*column 10"),
+        ("a.jsonl", b'{"text": "eins"}\n{"text": "' + b"[" * 5, "line 2 is not JSON: Unterminated string .*column 10"),
         # Arrow ends the process on such a line.
         ("a.jsonl", b'{"text": "eins"}\n{"text": "zwei", "x": ' + b"[" * 100_000, "line 2 has more than 200 brackets"),
         (
@@ -29,6 +29,9 @@ from tasks.sources import corpora, http_files
             "line 2 has more than 200 brackets",
         ),
         ("a.csv", b'text,mood\n"two\nlines",sad\ndrei,glad,sad\n', "line 4 has 3 fields, and the header 2. Put texts"),
+        ("a.csv", b'text,mood\neins,sad\n"zwei,sad\ndrei,sad\n', "line 3 opens a quote that is not closed. Close it"),
+        ("a.csv", b'text,mood\n"' + b"zwei," * 30_000, "line 2 opens a quote that is not closed, or only far behind"),
+        ("a.tsv", b"text\tmood\nja, ja, ja\tsad\ndrei\tsad\tglad\n", "line 3 has 3 fields, and the header 2. Put"),
         ("a.txt", "ä\n".encode() + b"\xe4\n", "line 2 is not UTF-8: byte 0xe4 at column 1"),
     ],
 )
@@ -36,7 +39,7 @@ from tasks.sources import corpora, http_files
 def test_the_line_is_named_as_an_editor_counts(tmp_path, name, content, words, compressed):
     file = tmp_path / (f"{name}.gz" if compressed else name)
     file.write_bytes(gzip.compress(content) if compressed else content)
-    columns = ["text", "mood"] if name.endswith("csv") else ["text"]
+    columns = ["text", "mood"] if name.endswith("sv") else ["text"]
     with pytest.raises(http_files.BrokenFileError, match=words):
         list(corpora.HuggingFaceSource({"train": str(file)}, columns).documents("train"))
 
@@ -45,3 +48,15 @@ def test_a_file_whose_lines_mean_nothing_keeps_its_readers_message(tmp_path):
     (tmp_path / "a.json").write_text('[{"text": "eins"},\n{"text": 1\n]')
     with pytest.raises(http_files.BrokenFileError, match=r"from row 0 on \(\w+"):
         list(corpora.HuggingFaceSource({"train": str(tmp_path / "a.json")}, ["text"]).documents("train"))
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [("5", "a number as 'text', 5"), ('["x"]', "a list as 'text', [\"x\"]"), ("true", "true or false as 'text', true")],
+)
+@pytest.mark.parametrize("between", ["\n\n", '\n{"text": null}\n', '{"text": null}\n{"text": "zwei"}\n'])
+def test_the_line_with_a_value_of_another_type_is_named(tmp_path, value, shown, between):
+    (tmp_path / "a.jsonl").write_text(f'{{"text": "eins"}}\n{between}{{"text": {value}}}\n{{"text": "x"}}\n')
+    with pytest.raises((ValueError, http_files.BrokenFileError), match=r"a\.jsonl") as caught:
+        corpora.HuggingFaceSource({"train": str(tmp_path / "a.jsonl")}).check("train")
+    assert f": line 4 has {shown}, and line 1 a text" in str(caught.value)

@@ -1,0 +1,123 @@
+"""Which line of a file of text is damaged, counted as an editor counts, and what is wrong with it."""
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+from limba.machine import untrusted_json
+from tasks.damaged_files import shards
+
+_KINDS = {list: "a list", dict: "an object", str: "a text", bool: "true or false", type(None): "null"}
+
+
+def find(shard: shards.Shard, builder: str | None, column: str | None = None) -> str | None:
+    """What is wrong with the first damaged line of a local file, such as "line 4 is not JSON: …".
+
+    None if no line is; or of formats without lines, and of files that are far away.
+
+    Args:
+      builder: the loader: "json", "text", "csv" or "parquet".
+      column: of JSON, the column whose values must be of one type; None takes all.
+    """
+    if shard.is_remote:
+        return None
+    try:
+        with shard.open() as file:
+            if builder == "csv":
+                return _of_csv(file, "\t" if ".tsv" in shard.path.suffixes else ",")
+            if builder == "json":
+                return _of_json(file, column)
+            return _of_text(file) if builder == "text" else None
+    except (ValueError, OSError, EOFError):  # Not even its bytes can be read.
+        return None
+
+
+def _texts(file: BinaryIO) -> Iterator[tuple[int, str | None, str]]:
+    """The lines by number: text and nothing; or None, and what is wrong."""
+    for number, line in enumerate(file, 1):
+        try:
+            yield number, line.decode("utf-8-sig" if number == 1 else "utf-8"), ""
+        except UnicodeDecodeError as error:
+            before = line[: error.start].decode()
+            what = f"line {number} is not UTF-8: byte 0x{line[error.start]:02x} at column {len(before) + 1}"
+            yield number, None, what
+
+
+def _of_text(file: BinaryIO) -> str | None:
+    return next((wrong for _, _, wrong in _texts(file) if wrong), None)
+
+
+def _of_json(file: BinaryIO, column: str | None) -> str | None:
+    first: dict[str, tuple[str, int]] = {}  # kind of value and line, by column
+    mixed = None
+    for number, text, wrong in _texts(file):
+        if text is None:
+            return wrong
+        if not text.strip():
+            continue
+        if number == 1 and text.lstrip()[0] == "[":
+            return None  # One list of all rows: its lines mean nothing.
+        try:
+            untrusted_json.NestingGuard().feed(text.encode())
+            value = json.loads(text)
+        except json.JSONDecodeError as error:
+            return f"line {number} is not JSON: {error.msg}, column {error.colno}"
+        except untrusted_json.TooDeepError:
+            return f"line {number} has more than {untrusted_json.MOST_DEPTH} brackets inside of each other"
+        except ValueError:  # Python reads numbers of 4300 digits at most.
+            return f"line {number} has a number of too many digits"
+        if not isinstance(value, dict):
+            return f'line {number} is {_kind(value)}, and a row is an object: {{"text": …}}'
+        for name, field in value.items():
+            if field is None:
+                continue
+            kind, line = first.setdefault(name, (_kind(field), number))
+            if kind != _kind(field) and column in (None, name) and mixed is None:
+                shown = json.dumps(field, ensure_ascii=False)[:40]
+                mixed = f"line {number} has {_kind(field)} as {name!r}, {shown}, and line {line} {kind}"
+    return mixed
+
+
+def _kind(value: object) -> str:
+    return _KINDS.get(type(value), "a number")
+
+
+def _of_csv(file: BinaryIO, delimiter: str) -> str | None:
+    wrong_bytes: list[str] = []
+    raw: list[str] = []  # of the row that is read
+
+    def texts() -> Iterator[str]:
+        for _, text, wrong in _texts(file):
+            if text is None:
+                wrong_bytes.append(wrong)
+                return
+            raw.append(text)
+            yield text
+
+    rows = csv.reader(texts(), delimiter=delimiter)
+    begin, fields = 1, 0
+    while True:
+        try:
+            row = next(rows, None)
+        except csv.Error:  # A field of more than 131072 characters.
+            return f"line {begin} opens a quote that is not closed, or only far behind it"
+        if row is None or wrong_bytes:
+            return wrong_bytes[0] if wrong_bytes else None
+        if _is_open(raw, delimiter):
+            return f"line {begin} opens a quote that is not closed"
+        fields = fields or len(row)
+        if len(row) > fields:
+            lines = f"line {begin}" if rows.line_num == begin else f"the row of lines {begin} to {rows.line_num}"
+            return f"{lines} has {len(row)} fields, and the header {fields}"
+        begin = rows.line_num + 1
+        raw.clear()
+
+
+def _is_open(raw: Sequence[str], delimiter: str) -> bool:
+    """Whether a row ends inside of a quote."""
+    try:
+        list(csv.reader(raw, delimiter=delimiter, strict=True))
+    except csv.Error as error:
+        return "unexpected end of data" in str(error)
+    return False

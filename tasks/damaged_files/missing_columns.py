@@ -1,0 +1,44 @@
+"""A column that a file lacks: the nearest name, another delimiter, or a csv without a header."""
+
+import difflib
+from collections.abc import Sequence
+
+# A name of a column that is longer, or has more words, is taken for a row's value.
+_LONGEST_NAME, _MOST_WORDS = 40, 3
+
+
+def describe(column: str, found: Sequence[str], wanted: Sequence[str], builder: object, where: str, file: str) -> str:
+    """The message for a column that is not there, with the remedy.
+
+    Args:
+      column: the missing one of `wanted`, the columns to read.
+      found: the columns that are there.
+      builder: the loader, such as "csv".
+      where: the split and its files, for the message.
+      file: the first of them.
+    """
+    problem = f"There is no column {column!r} in {where}"
+    other = next((mark for mark in (";", "\t", "|") if len(found) == 1 and mark in found[0]), None)
+    if builder == "csv" and other is not None:
+        tabs = "rename it to .tsv" if other == "\t" else "with tabs as .tsv"
+        source = (
+            f"sources.HuggingFaceSource({{'train': {file!r}}}, columns={list(wanted)}, "
+            f"load_args={{'delimiter': {other!r}}})"
+        )
+        return (
+            f"{problem}: its header {found[0]!r} is separated by {other!r}. Save it with commas, {tabs}, or give "
+            f"data_files={source} with all splits, after `from tasks import sources`."
+        )
+    nearest = difflib.get_close_matches(column, found, n=1, cutoff=0.5)
+    if builder == "csv" and not nearest and any(map(_looks_like_a_value, found)):
+        first = ",".join(found)
+        return (
+            f"{problem}. The first line of a csv must be its header, with the names of the columns, and here it is "
+            f"{first[:60] + ('…' if len(first) > 60 else '')!r}. Put a header such as {','.join(wanted)!r} before it."
+        )
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
+    return f"{problem}. The columns are {', '.join(map(repr, found))}{hint}"
+
+
+def _looks_like_a_value(name: str) -> bool:
+    return len(name) > _LONGEST_NAME or len(name.split()) > _MOST_WORDS or name.replace(".", "", 1).isdigit()
