@@ -196,8 +196,9 @@ def _checkpoints(config: checkpointing.RestoreCheckpointConfig, done_file: Path)
     if config.mode != "all":
         return found
     done = distributed.from_first("list of what is evaluated", lambda: _read_lines(done_file))
-    for path in set(found) & set(done):
-        logger.info("%s is evaluated already (%s).", path, done_file)
+    for path in found:
+        if path in done:
+            logger.info("%s is evaluated already (%s).", path, done_file)
     return [path for path in found if path not in done]
 
 

@@ -62,8 +62,10 @@ class Evaluator:
         """
         config, predictions = self._config, tasks_door.predictions()
         for task in predictions.subtasks(config):
-            if config.split not in task.splits or not task.metric_fns:
-                logger.info("Task %s has no split %r or no metrics, and is not evaluated.", task.name, config.split)
+            if config.split not in task.splits:
+                logger.info("Task %s has no split %r, and is not evaluated.", task.name, config.split)
+            elif not task.metric_fns:
+                logger.info("Task %s has no metric_fns: its predictions are not measured.", task.name)
             else:
                 self.eval_tasks.append(task)
         if self._log_dir is not None:

@@ -1,6 +1,8 @@
 import argparse
 import functools
 import json
+import logging
+import re
 
 import numpy as np
 import pytest
@@ -60,7 +62,8 @@ def test_metrics_of_predictions_scores_and_auxiliary_values(run_dir, tmp_path):
     assert metrics["mean_aux"] > 100
 
 
-def test_all_checkpoints_and_then_only_the_new_ones(run_dir, tmp_path, capsys):
+def test_all_checkpoints_and_then_only_the_new_ones(run_dir, tmp_path, capsys, caplog):
+    caplog.set_level(logging.INFO, "limba")
     seqio = inferring.seqio
     loggers = [seqio.PyLoggingLogger, seqio.TensorBoardLogger, seqio.JSONLogger]
     evaluate = functools.partial(_evaluate, run_dir, tmp_path, functools.partial(seqio.Evaluator, logger_cls=loggers))
@@ -75,7 +78,11 @@ def test_all_checkpoints_and_then_only_the_new_ones(run_dir, tmp_path, capsys):
         (step, pytest.approx(_mean_score(shift))) for step, shift in ((3, 0), (10, 1), (12, 2))
     ]
     assert f"{TASK} (validation)\nstep" in printed and "(all of it in" in printed
+    caplog.clear()
     assert evaluate(mode="all") == {}
+    said = [record.getMessage() for record in caplog.records if "is evaluated already" in record.getMessage()]
+    steps = [int(re.search(r"checkpoint_(\d+) is evaluated", line)[1]) for line in said]
+    assert steps == sorted(checkpointing.checkpoint_steps(run_dir)) and len(steps) == 3
 
     logged = tmp_path / "inference_eval"
     lines = [json.loads(line) for line in (logged / f"{TASK}-metrics.jsonl").read_text().splitlines()]

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import logging
 
 import numpy as np
 import pytest
@@ -153,3 +154,20 @@ def test_text_arrays_and_bytes_in_json(tmp_path):
     assert line["input"]["inputs"] == "ndarray(shape=(40,), dtype=int64); summary: 0, 1, 2, 3, 4 ... 35, 36, 37, 38, 39"
     assert line["input"]["raw"] == "/w==" and line["input"]["flag"] is True
     assert (line["target"], line["prediction"]) == ("p", "x")
+
+
+def test_what_is_not_measured_is_said_as_it_is(task, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "limba")
+    unmeasured = supervised.SupervisedDataset("mood of: {text}", "mood", metric_fns=[])
+    files = {"validation": str(tmp_path / "moods.jsonl")}
+    supervised.register_supervised_task(
+        "unmeasured", unmeasured, vocabulary=vocabularies.ByteVocabulary(100), data_files=files
+    )
+    for name, split, words in (
+        ("unmeasured", "validation", "Task unmeasured has no metric_fns: its predictions are not measured."),
+        (task, "test", "Task measured has no split 'test', and is not evaluated."),
+    ):
+        caplog.clear()
+        config = contract.DatasetConfig(name, {"inputs": 40, "targets": 5}, split, 4, shuffle=False, seed=1)
+        task_metrics.Evaluator(config, "EncDecFeatureConverter").open()
+        assert caplog.messages == [words]
