@@ -43,14 +43,13 @@ def show_likeliest(
         print(f"{answering.fill_blanks(sentence, '<extra_id_0> ___')}\n  truth: {word}; likeliest: {words}")
 
 
-def _search_without_ends(*arguments: Any, eos_id: int, **options: Any) -> Any:
+def _search_without_ends(**arguments: Any) -> Any:
     """Beam search in which EOS is a token like others.
 
     Of a search with ends, only what has ended counts as soon as one beam has: of a young model, which hardly ever ends
     after three tokens, that is one empty answer.
     """
-    del eos_id
-    return beam_search.beam_search(*arguments, eos_id=-1, **{**options, "alpha": 0.0})
+    return beam_search.beam_search(**{**arguments, "eos_id": -1, "alpha": 0.0})
 
 
 def _why_none(decodes: Sequence[tuple[str, float]]) -> str:
