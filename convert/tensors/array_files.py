@@ -55,7 +55,7 @@ def merged(files: Sequence[Path], open_file: Callable[[Path], Mapping[str, Saved
     for path in files:
         opened = open_file(path)
         if twice := sorted(tensors.keys() & opened.keys()):
-            raise ValueError(f"{path} has a tensor that another of the model's files has too: {twice[0]}")
+            raise ValueError(f"{path} has a tensor that another of the model's files has too: {cut(twice[0])}")
         tensors |= opened
     return tensors
 

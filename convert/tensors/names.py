@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from convert.tensors.tensor_parts import transposed
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.machine.untrusted_files import cut
 from limba.network.t5 import NUM_BUCKETS, T5Config
 
 Shape = tuple[int, ...]
@@ -145,7 +146,7 @@ def verify(what: str, found: Mapping[str, Shape], wanted: Mapping[str, Shape]) -
       ValueError: naming the tensors that are missing, extra or of another shape.
     """
     problems = [f"{name} is missing" for name in wanted if name not in found]
-    problems += [f"{name} has no place in the network" for name in found if name not in wanted]
+    problems += [f"{cut(name)} has no place in the network" for name in found if name not in wanted]
     problems += [
         f"{name} has shape {found[name]} instead of {shape}"
         for name, shape in wanted.items()

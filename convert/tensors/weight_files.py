@@ -12,6 +12,7 @@ from typing import Any
 from convert.tensors import flax_files, safetensors_files, torch_files
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.machine import untrusted_files, untrusted_json
+from limba.machine.untrusted_files import cut
 
 # In the order of preference: safetensors are read fastest and without a pickle.
 FILES = {"safetensors": safetensors_files.FILE, "torch": torch_files.FILE, "flax": flax_files.FILE}
@@ -53,7 +54,7 @@ def find(folder: Path, format_: str | None = None) -> tuple[str, list[Path]]:
     files = sorted({folder / file for file in _weight_map(folder / named_by).values()})
     if missing := [path.name for path in files if not os.path.lexists(path)]:
         more = f" and {len(missing) - 1} more files" if missing[1:] else ""
-        raise FileNotFoundError(f"{folder} lacks {missing[0]}{more}, which {named_by} names; copy or download it.")
+        raise FileNotFoundError(f"{folder} lacks {cut(missing[0])}{more}, which {named_by} names; copy or download it.")
     return chosen, files
 
 
@@ -68,7 +69,7 @@ def open_tensors(folder: Path, format_: str | None = None) -> dict[str, SavedTen
     tensors = _MODULES[chosen].open_tensors(files)
     index = folder / index_name(FILES[chosen])
     if not os.path.lexists(folder / FILES[chosen]) and (missing := sorted(_weight_map(index).keys() - tensors.keys())):
-        raise ValueError(f"{index} names tensors that are in none of its files: {', '.join(missing[:3])}")
+        raise ValueError(f"{index} names tensors that are in none of its files: {', '.join(map(cut, missing[:3]))}")
     return tensors
 
 

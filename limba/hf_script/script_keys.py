@@ -153,7 +153,7 @@ def check_key(name: str) -> None:
     """Raises ValueError, with the nearest key, if there is no such key."""
     if name not in (*FIELDS, *ALIASES, *IGNORED, "task_name"):
         raise ValueError(
-            f"`limba run` has no key {name!r}; the nearest is {_nearest(name)!r}. `limba run --help` lists all. "
+            f"`limba run` has no key {shown(name)}; the nearest is {_nearest(name)!r}. `limba run --help` lists all. "
             "What belongs to gin is given to `limba train --gin_file=OUTPUT_DIR/run.gin --gin.NAME=VALUE`."
         )
 
@@ -163,7 +163,7 @@ def _nearest(name: str) -> str:
     all_keys = [*FIELDS, *ALIASES, *IGNORED]
     of_training = [key for key in (*FIELDS, *ALIASES) if not key.startswith(("eval", "hub", "push", "per_device_eval"))]
     for keys, cutoff in ((all_keys, 0.93), (of_training, 0.6), (all_keys, 0.0)):
-        if found := difflib.get_close_matches(name.lower(), keys, n=1, cutoff=cutoff):
+        if found := difflib.get_close_matches(name[:100].lower(), keys, n=1, cutoff=cutoff):
             return found[0]
     raise AssertionError(name)
 

@@ -41,7 +41,7 @@ def check_is_file(path: Path) -> int:
             ) from None
         raise FileNotFoundError(f"There is no file {path} (working directory {Path.cwd()}).") from None
     except OSError as error:  # A circle of links, a name that is too long, a folder that may not be read.
-        raise ValueError(f"{path} cannot be opened: {error.strerror}.") from None
+        raise ValueError(f"{cut(str(path))} cannot be opened: {error.strerror}.") from None
     for is_kind, kind in _KINDS:
         if is_kind(found.st_mode):
             raise ValueError(f"{path} is {kind}, not a file; put a copy of the file in its place.")

@@ -326,7 +326,7 @@ def _parameter(name: Any, description: Any, file: Path) -> Parameter:
     for value in [description.get("value"), *(description.get("values") or ())]:
         try:
             json.dumps(value)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:  # Python writes numbers of 4300 digits at most.
             raise ValueError(
                 f"{file}: parameters.{name} has {shown(value)}, which JSON cannot hold; quote it."
             ) from error

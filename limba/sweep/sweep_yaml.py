@@ -10,12 +10,14 @@ from typing import Any
 
 import yaml
 
-from limba.machine import untrusted_files
+from limba.machine import untrusted_files, untrusted_json
 from limba.machine.untrusted_files import cut, shown
 
-_MOST_BYTES = 256 * 1024
+# PyYAML takes up to a second for 10 kB.
+_MOST_BYTES = 64 * 1024
 # With aliases written out.
 _MOST_VALUES = 100_000
+_MOST_MERGED = 10_000
 _UNREADABLE = re.compile("[\0\ud800-\udfff]")
 
 
@@ -30,6 +32,11 @@ class _Loader(yaml.SafeLoader):
                 raise
             what = "a number of too many digits" if "digits" in str(error) else cut(str(error))
             raise _YamlError(f"{what}, line {node.start_mark.line + 1}") from error
+
+    def flatten_mapping(self, node: Any) -> None:
+        super().flatten_mapping(node)
+        if len(node.value) > _MOST_MERGED:
+            raise _YamlError(f"<< merges more than {_MOST_MERGED:,} keys, line {node.start_mark.line + 1}")
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen = set()
@@ -58,10 +65,12 @@ def read(file: Path) -> Any:
 def parse(text: str, where: str) -> Any:
     """As `read`, of a text that `where` names in messages."""
     try:
+        # PyYAML looks at all open brackets again for each one, before Python stops it: 50,000 take half a minute.
+        untrusted_json.NestingGuard().feed(text.encode("utf-8", "surrogatepass"))
         content = yaml.load(text, _Loader)
         _check_size(content)
         return content
-    except (yaml.YAMLError, _YamlError) as error:
+    except (yaml.YAMLError, _YamlError, untrusted_json.TooDeepError) as error:
         raise ValueError(f"{where} is not YAML: {cut(' '.join(str(error).split()))}.") from error
     except RecursionError:
         raise ValueError(f"{where} is not YAML: brackets are too deep inside of each other.") from None

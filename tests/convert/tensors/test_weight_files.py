@@ -125,3 +125,14 @@ def test_weights_that_are_no_file_say_so(tmp_path, make, words, name):
     make(tmp_path / name)
     with pytest.raises((ValueError, FileNotFoundError), match=words):
         weight_files.open_tensors(tmp_path)
+
+
+def test_long_names_are_cut(tmp_path):
+    write(tmp_path, shard_bytes=20)
+    path = tmp_path / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    for weight_map in ({"x" * 50_000: "model-00001-of-00003.safetensors"}, {"a": f"{'x' * 50_000}.safetensors"}):
+        path.write_text(json.dumps(index | {"weight_map": weight_map}))
+        with pytest.raises((ValueError, FileNotFoundError), match="x…") as error:
+            weight_files.open_tensors(tmp_path)
+        assert len(str(error.value)) < 1000

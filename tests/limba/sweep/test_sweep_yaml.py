@@ -7,6 +7,12 @@ BOMB = "a: &a [1, 2]\n" + "".join(
 )
 
 
+# Each table has all keys of the six before it.
+MERGES = "".join(
+    f"m{i}: &m{i} {{k{i}: 1, <<: [{', '.join(f'*m{j}' for j in range(max(0, i - 6), i))}]}}\n" for i in range(40)
+)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -16,8 +22,10 @@ BOMB = "a: &a [1, 2]\n" + "".join(
         ("a: 2020-99-99", "month must be in 1..12, line 1"),
         (BOMB, "its aliases stand for more than 100,000 values"),
         ("a: &a\n  b: *a", "an alias stands for the list or table that it is in"),
+        (MERGES, "<< merges more than 10,000 keys"),
         ("a: &a [*a]", "an alias stands for the list"),
-        ("a: " + "[" * 5000, "brackets are too deep inside of each other"),
+        ("a: 1\nb: " + "[" * 50_000, "line 2 has more than 200 brackets inside of each other"),
+        ("- " * 30_000, "brackets are too deep inside of each other"),
         ('a: "\\ud800"', "has a null byte or half of a character"),
         ('a: "\\0"', "has a null byte or half of a character"),
         ("a: \0", "null byte|special characters are not allowed"),
