@@ -109,6 +109,7 @@ def test_a_broken_folder_gets_one_message(place, tmp_path, command, request):
         drawn = random.Random(command)
         needed = [damage for damage in damages[3:] if reads_gin or not OPTIONAL.fullmatch(damage[1])]
         damages = [drawn.choice(damages[:3]), *drawn.sample(needed, SAMPLE - 1)]
+    print(f"{command}: {len(damages)} damages")
     places = names | {"BROKEN": str(tmp_path / "broken"), "OUT": str(tmp_path / "out")}
     for how, name in damages:
         broken, out = tmp_path / "broken", tmp_path / "out"
@@ -123,7 +124,8 @@ def test_a_broken_folder_gets_one_message(place, tmp_path, command, request):
         )
         assert "Traceback" not in result.stderr and "[Errno" not in result.stderr, what
         if result.returncode == 0:
-            assert OPTIONAL.fullmatch(name), what
+            # Without weights, from-hf writes the network of a training from scratch.
+            assert OPTIONAL.fullmatch(name) or (command, name, how) == ("from-hf", "model.safetensors", "missing"), what
         else:
             errors = [text for text in result.stderr.splitlines() if text.startswith("error: ")]
             assert result.returncode == 1 and len(errors) == 1 and not out.exists(), what

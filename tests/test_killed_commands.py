@@ -127,6 +127,7 @@ def test_a_killed_command_is_completed_by_the_same_call(place, command, request)
     expected, names_there = _content(out), sorted(path.name for path in outputs.iterdir())
     changes = int(Path(f"{outputs}.changes").read_text())
     assert changes >= 5 and expected
+    print(f"{command}: {changes} places")
     for before in _places(changes, request.config.getoption("--exhaustive")):
         clear()
         killed = call(before)
@@ -172,6 +173,7 @@ def test_a_killed_push_is_completed_by_the_same_call(place, tmp_path, request):
     code, requests = push(None)
     assert code == 0, (tmp_path / "said").read_text()
     expected = hub.repos["user/mine"].files
+    print(f"push: {requests} places")
     for before in _places(requests, request.config.getoption("--exhaustive")):
         hub.repos.clear()
         hub.large_files.clear()
