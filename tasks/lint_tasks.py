@@ -231,8 +231,23 @@ def _check_source(task: Any, config: contract.DatasetConfig, purpose: Purpose) -
             return
     try:
         task.source.check(config.split)
+        if purpose.role != "train" and "train" in task.splits and config.split != "train":
+            yield from _check_held_out(task, config.split)
     except (ValueError, OSError, RuntimeError) as error:
         yield refused("source", f"Task {task.name!r}, split {config.split!r}: {error}")
+
+
+def _check_held_out(task: Any, split: str) -> Iterator[Finding]:
+    """Whether the training split reads files of an evaluation's."""
+    if shared := task.source.shared_files("train", split):
+        yield Finding(
+            "seen_in_training",
+            "warning",
+            f"The splits 'train' and {split!r} of task {task.name!r} both read {', '.join(shared[:3])}"
+            f"{f' and {len(shared) - 3} more' if len(shared) > 3 else ''}.",
+            "the evaluation measures what was learned by heart, not what the model can do",
+            "Give each split its own files (such as 'train-*', not '*'), or use tasks.sources.splits.held_out.",
+        )
 
 
 # ------------------------------------------------------ first examples -----------------------------------------------
@@ -267,6 +282,8 @@ def _check_examples(stream: streams.Stream, task: Any) -> Iterator[Finding]:
         if without:
             problem = f"{without} {of_first} have no end-of-sequence id ({eos_id}) behind their {name}"
             yield _missing_eos(task, name, problem)
+        if find_objective(task) is None:  # A corpus may have rare characters in every document.
+            yield from _check_unknown(task, name, feature.vocabulary, examples[name])
         if doubled:
             yield Finding(
                 "double_eos",
@@ -275,6 +292,23 @@ def _check_examples(stream: streams.Stream, task: Any) -> Iterator[Finding]:
                 "one token of each row is wasted, and the model learns to answer with two",
                 "Append EOS once: in the text or by seqio.preprocessors.append_eos, not both.",
             )
+
+
+def _check_unknown(task: Any, name: str, vocabulary: Any, examples: Sequence[Any]) -> Iterator[Finding]:
+    """Whether most examples have text that the vocabulary cannot write, as that of a template."""
+    unknown = vocabulary.unk_id
+    found = [tokens for tokens in examples if unknown is not None and unknown >= 0 and (tokens == unknown).any()]
+    if 2 * len(found) > len(examples):
+        shown = vocabulary.decode([token for token in found[0].tolist() if token])
+        yield Finding(
+            "unknown_pieces",
+            "warning",
+            f"{len(found)} of the first {len(examples)} examples of task {task.name!r} have unknown characters (⁇) in "
+            f"their {name}: {shown[:100]!r}.",
+            "the model neither reads nor writes them",
+            "Write the task's own words (prefix, template, labels) in characters of the vocabulary, or build one with "
+            "--byte_fallback or from text that has them.",
+        )
 
 
 def _missing_eos(task: Any, name: str, problem: str) -> Finding:

@@ -98,7 +98,12 @@ def lint(arguments: Mapping[str, Any], model_axis: int, num_devices: int | None)
     unusable: list[Finding] = []
     initializer = trainer = None
     if model is not None:
-        yield from (unusable := list(_check_model_vocabularies(model, getattr(config, "vocab_size", None))))
+        unusable = list(_check_model_vocabularies(model, getattr(config, "vocab_size", None)))
+        yield from unusable
+        restore = getattr(arguments.get("checkpoint_cfg"), "restore", None)
+        if not unusable and isinstance(config, T5Config) and not (restore and restore.path):
+            largest = max(v.vocab_size for v in (model.input_vocabulary, model.output_vocabulary))
+            yield from lint_training.check_unused_rows(config, largest)
         # On one device: what does not divide by the mesh is a finding, and shapes are the same.
         alone = PjitPartitioner(num_partitions=1, devices=jax.devices()[:1])
         initializer = TrainStateInitializer(model.optimizer_def, model.initial_variables, alone)
@@ -109,7 +114,9 @@ def lint(arguments: Mapping[str, Any], model_axis: int, num_devices: int | None)
         microbatches = trainer.num_microbatches if trainer is not None else 1
         if train_cfg is not None:
             yield from lint_training.check_batch(partitioner, train_cfg, "BATCH_SIZE", microbatches, num_devices)
-    yield from _check_data(arguments, None if unusable else model, config)
+    # Too few rows are one finding, of the model's vocabulary.
+    rows = None if any(x.name == "embedding_rows" for x in unusable) else getattr(config, "vocab_size", None)
+    yield from _check_data(arguments, None if unusable else model, config, rows)
 
 
 def _check_model_vocabularies(model: Any, rows: int | None) -> Iterator[Finding]:
@@ -144,12 +151,12 @@ def _check_training(
     yield from lint_training.check_checkpoints(arguments["model_dir"], checkpoints.save, state, first_step, last_step)
 
 
-def _check_data(arguments: Mapping[str, Any], model: Any, config: Any) -> Iterator[Finding]:
+def _check_data(arguments: Mapping[str, Any], model: Any, config: Any, rows: int | None) -> Iterator[Finding]:
     from tasks import lint_tasks
 
     flops = functools.partial(forward_flops, dataclasses.asdict(config)) if isinstance(config, T5Config) else None
     uses = {
-        "train_dataset_cfg": lint_tasks.Purpose("train", None, flops, getattr(config, "vocab_size", None)),
+        "train_dataset_cfg": lint_tasks.Purpose("train", None, flops, rows),
         "train_eval_dataset_cfg": lint_tasks.Purpose("train_eval", arguments["eval_steps"]),
         "infer_eval_dataset_cfg": lint_tasks.Purpose("infer_eval"),
     }
@@ -199,7 +206,9 @@ def report(findings: Sequence[Finding]) -> int:
     errors = sum(finding.severity == "error" for finding in findings)
     for finding in sorted(findings, key=lambda finding: finding.severity):
         print(finding)
-    print(f"{errors} errors, {len(findings) - errors} warnings" if findings else "no findings")
+    counts = {"error": errors, "warning": len(findings) - errors}
+    counted = ", ".join(f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items())
+    print(counted if findings else "no findings")
     return 1 if errors else 0
 
 

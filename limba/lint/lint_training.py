@@ -26,6 +26,9 @@ _MANY_CHECKPOINTS = 100
 # The number of data shards of a slice or box is a multiple or a divisor of this.
 _USUAL_SHARDS = 8
 
+# Embeddings are cut into tiles of this many rows, and this many times the rows that are needed are too many.
+_ROWS, _MANY_ROWS = 128, 1.25
+
 # ------------------------------------------------------ where it begins ----------------------------------------------
 
 
@@ -79,15 +82,18 @@ def check_rate(rate: Callable[[Any], Any], first_step: int, last_step: int) -> I
     steps = sorted({first_step, last_step, *(first_step + later[later <= last_step - first_step]).tolist()})
     rates = [float(rate(step)) for step in steps]
     begins = f"The learning rate is {rates[0]:.3g} at step {first_step:,}, where the run begins"
+    steps_before = np.unique(np.geomspace(1, first_step, 50).astype(int)).tolist() if first_step else []
+    before = [float(rate(step)) for step in steps_before]
     if max(rates) < _NO_RATE:
-        yield Finding(
-            "learning_rate",
-            "error",
-            f"{begins}, and never above {max(rates):.3g}.",
-            "no parameter changes",
-            "The schedule has ended before the run begins: set create_learning_rate_scheduler.step_offset to "
-            f"{first_step}, or another schedule.",
+        remedy = (
+            f"The schedule has ended before the run begins: set create_learning_rate_scheduler.step_offset to "
+            f"{first_step}, or another schedule."
+            if max(before, default=0.0) >= _NO_RATE
+            else "Set create_learning_rate_scheduler.base_learning_rate to a rate that trains, such as 0.001; look at "
+            "factors too."
         )
+        what = f"{begins}, and never above {max(rates):.3g}."
+        yield Finding("learning_rate", "error", what, "no parameter changes", remedy)
         return
     limit = _HUGE_RATE_OF_TRAINED if first_step else _HUGE_RATE
     if max(rates) > limit:
@@ -99,16 +105,30 @@ def check_rate(rate: Callable[[Any], Any], first_step: int, last_step: int) -> I
             "T5 pre-trains with 1 / sqrt(step), at most 0.01, and is fine-tuned with 0.001: set "
             "create_learning_rate_scheduler.base_learning_rate or factors.",
         )
-    if first_step:
-        before = [float(rate(step)) for step in np.unique(np.geomspace(1, first_step, 50).astype(int)).tolist()]
-        if before[0] < 0.1 * max(before) and rates[0] > 0.1 * max(before):
-            yield Finding(
-                "warmup_skipped",
-                "warning",
-                f"{begins}: the schedule's warm-up lies before it.",
-                "a new optimizer state makes its first steps at the full rate",
-                f"Set create_learning_rate_scheduler.step_offset to {first_step}.",
-            )
+    if before and before[0] < 0.1 * max(before) and rates[0] > 0.1 * max(before):
+        yield Finding(
+            "warmup_skipped",
+            "warning",
+            f"{begins}: the schedule's warm-up lies before it.",
+            "a new optimizer state makes its first steps at the full rate",
+            f"Set create_learning_rate_scheduler.step_offset to {first_step}.",
+        )
+
+
+def check_unused_rows(config: Any, vocab_size: int) -> Iterator[Finding]:
+    """Whether the embedding of a T5Config has many more rows than the vocabulary has ids."""
+    rows, needed = config.vocab_size, -(-vocab_size // _ROWS) * _ROWS
+    if rows <= _MANY_ROWS * needed:
+        return
+    matrices = 1 if config.logits_via_embedding else 2
+    yield Finding(
+        "unused_rows",
+        "warning",
+        f"The vocabulary has {vocab_size:,} ids and the embedding {rows:,} rows (T5Config.vocab_size): "
+        f"{rows - needed:,} of them are never read.",
+        f"{(rows - needed) * matrices * config.emb_dim:,} parameters that no token uses, and their share of every step",
+        f"Set VOCAB_SIZE to {needed}.",
+    )
 
 
 # ------------------------------------------------------- checkpoints -------------------------------------------------

@@ -114,6 +114,12 @@ class ShardedSource(abc.ABC):
         tables, rows = self._open(split)
         return [tables.shards[row.shard].name for row in rows]
 
+    def shared_files(self, split: str, other: str) -> list[str]:
+        """The files that two splits both read whole."""
+        if not (self._part(split).is_whole and self._part(other).is_whole):
+            return []
+        return sorted({*self.list_shards(split)} & {*self.list_shards(other)})
+
     def fingerprint(self, split: str) -> dict[str, Any]:
         """What the order of documents depends on. Neither directories nor credentials count: a corpus may move."""
         tables, rows = self._open(split)

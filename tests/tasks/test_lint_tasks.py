@@ -2,12 +2,12 @@ import dataclasses
 from typing import Any, ClassVar
 
 from limba.data import contract
-from tasks import diacritics, lint_tasks, objectives
+from tasks import diacritics, lint_tasks, objectives, supervised
 from tasks.pretraining import pretraining_tasks
 from tasks.registry import Feature, TaskRegistry, steps
 from tasks.registry.rows import DOCUMENT, TOKENS, Tokens
-from tasks.sources import corpora
-from tasks.vocabularies import ByteVocabulary
+from tasks.sources import corpora, splits
+from tasks.vocabularies import ByteVocabulary, sentencepiece_models
 
 TRAIN, EVAL = lint_tasks.Purpose("train"), lint_tasks.Purpose("train_eval")
 BYTES = ByteVocabulary(extra_ids=100)
@@ -127,3 +127,39 @@ def test_other_objectives_of_ours_are_silent(data_files):
         assert not list(lint_tasks.check(config, converter, TRAIN)), name
     pretraining_tasks.register_ul2_mixture("ul2", data_files=data_files, vocabulary=vocabulary)
     assert _check("ul2", objectives.ul2_lengths(512)).keys() <= {"byte_span"}
+
+
+def test_an_evaluation_on_files_of_the_training(tmp_path, write_jsonl):
+    rows = [{"text": f"{i} " * 40} for i in range(20)]
+    for name in ("train-0", "validation-0"):
+        write_jsonl(tmp_path / f"{name}.jsonl", rows)
+    everything, validation = (str(tmp_path / pattern) for pattern in ("*.jsonl", "validation-*.jsonl"))
+    files = {"train": everything, "validation": validation}
+    options = {"vocabulary": BYTES, "mean_noise_span_length": 20.0}
+    pretraining_tasks.register_pretraining_task("seen", data_files=files, **options)
+    found = _check("seen", {"inputs": 64, "targets": 13}, EVAL, "validation")
+    assert found.keys() == {"seen_in_training"} and "validation-0.jsonl" in found["seen_in_training"].what
+    # A share of the same file is no file of both.
+    source = corpora.HuggingFaceSource({"train": everything}, splits=splits.held_out(0.5))
+    pretraining_tasks.register_pretraining_task("unseen", data_files=source, **options)
+    assert not _check("unseen", {"inputs": 64, "targets": 13}, EVAL, "validation")
+
+
+def test_a_template_in_characters_that_the_vocabulary_lacks(tmp_path, write_jsonl):
+    words = [f"{a}{b}{c}" for a in "bdfgklmn" for b in "aeiou" for c in "lnrst"]
+    texts = [" ".join(words[(7 * i + j * j) % 200] for j in range(30)) for i in range(300)]
+    file = write_jsonl(tmp_path / "train-0.jsonl", [{"text": text, "mood": "bal"} for text in texts])
+    corpus = corpora.HuggingFaceSource({"train": str(file)})
+    model = sentencepiece_models.train_vocabulary(corpus, tmp_path / "spiece.model", vocab_size=256)
+    for name, template in (("latin", "dal {text}"), ("greek", "Ψυχή {text}")):
+        supervised.register_supervised_task(
+            name,
+            supervised.SupervisedDataset(template, "mood", labels=("bal", "kal")),
+            vocabulary=str(model),
+            data_files={"train": str(file)},
+        )
+    lengths = {"inputs": 256, "targets": 8}
+    assert "unknown_pieces" not in _check("latin", lengths)
+    found = _check("greek", lengths)["unknown_pieces"]
+    assert found.severity == "warning" and "32 of the first 32 examples of task 'greek'" in found.what
+    assert "⁇" in found.what.partition("inputs: ")[2]

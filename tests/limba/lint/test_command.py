@@ -134,7 +134,9 @@ def _named(answer):
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_our_recipes_are_silent(answers, recipe):
-    assert (answers[recipe]["code"], answers[recipe]["out"]) == (0, "no findings\n"), answers[recipe]
+    # The vocabulary of these tests has 512 ids, too few for the recipes' embeddings, and few letters.
+    of_vocabulary = {"unused_rows", "unknown_pieces"} if recipe == "moods" else {"unused_rows"}
+    assert answers[recipe]["code"] == 0 and _named(answers[recipe]).keys() <= of_vocabulary, answers[recipe]
 
 
 @pytest.mark.parametrize("recipe", list(t5x_project.RECIPES))
@@ -143,6 +145,7 @@ def test_every_trap_of_a_t5x_project_is_named(answers, recipe):
     answer = answers[recipe]
     assert answer["code"] == 1
     found = _named(answer)
+    found.pop("unused_rows", None)
     goes_on = t5x_project.RECIPES[recipe].checkpoint
     assert found.keys() == {
         *("target_length", "missing_eos", "position_not_saved", *_OF_ITS_SOURCE),
@@ -186,8 +189,9 @@ def test_much_at_once(answers):
     assert "num_heads is 4, which does not divide by the mesh axis 'model' of size 3" in found["model_axis"]
     assert found["disk"].startswith("4000000 checkpoints of ")
     assert "The vocabulary has 512 tokens and the embedding 128 rows" in answer["out"]
+    assert answer["out"].count("embedding_rows:") == 1
     assert "No checkpoint at " in found["initial_checkpoint"]
-    assert answer["out"].rstrip().endswith("warnings")
+    assert answer["out"].endswith("6 errors, 1 warning\n")
 
 
 def test_what_cannot_be_made_is_a_finding_and_the_rest_is_looked_at(answers):

@@ -6,8 +6,10 @@ from limba.checkpoints import checkpointing, disk_space
 from limba.checkpoints.checkpointing import RestoreCheckpointConfig, SaveCheckpointConfig
 from limba.checkpoints.train_state import TrainState
 from limba.data import contract
-from limba.lint import lint_training
+from limba.data.lint_findings import Finding
+from limba.lint import command, lint_training
 from limba.machine import disk
+from limba.network import t5
 from limba.optimizers import schedules
 from limba.partitioning import meshes
 
@@ -62,6 +64,29 @@ def test_training_that_ends_at_once():
 )
 def test_learning_rates(schedule, first, last, names):
     assert _names(lint_training.check_rate(schedule, first, last)) == names
+
+
+def test_the_remedy_of_a_rate_that_is_nothing():
+    (never,) = lint_training.check_rate(SCHEDULE("constant", 0.0), 0, 1000)
+    assert never.remedy.startswith("Set create_learning_rate_scheduler.base_learning_rate to a rate that trains")
+    (over,) = lint_training.check_rate(SCHEDULE("linear_decay", 0.01, 100, decay_factor=0.01), 500, 1000)
+    assert "The schedule has ended before the run begins: set" in over.remedy and "step_offset to 500" in over.remedy
+
+
+def test_rows_that_no_id_reads():
+    config = t5.T5Config(vocab_size=32128, emb_dim=64)
+    (finding,) = lint_training.check_unused_rows(config, 1920)
+    assert (finding.name, finding.severity) == ("unused_rows", "warning")
+    assert "1,920 ids and the embedding 32,128 rows (T5Config.vocab_size): 30,208 of them" in finding.what
+    assert finding.cost.startswith(f"{30_208 * 2 * 64:,} parameters") and finding.remedy == "Set VOCAB_SIZE to 1920."
+    for vocab_size in (32_000, 32_100, 32_128):  # T5's own
+        assert not list(lint_training.check_unused_rows(config, vocab_size))
+
+
+def test_numbers_of_findings(capsys):
+    finding = Finding("split", "error", "There is none.", "it stops", "")
+    assert command.report([finding]) == 1
+    assert capsys.readouterr().out.endswith("\n1 error, 0 warnings\n")
 
 
 # ------------------------------------------------------- checkpoints -------------------------------------------------
