@@ -1,5 +1,6 @@
 """Explains gin's errors in one line: the file and line, the nearest names, and the missing import."""
 
+import ast
 import contextlib
 import inspect
 import re
@@ -20,6 +21,8 @@ _UNKNOWN_NAME = re.compile(
 )
 _UNIMPORTED = re.compile(r"'(\w+)' was not provided by an import statement")
 _MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
+# Of a file on Linux; the system refuses to look for a longer one.
+_LONGEST_NAME = 255
 _MISSING_FILE = re.compile(r"Unable to open file: (\S+)\. ")
 _UNKNOWN_ALIASED_NAME = re.compile(r"<module '(t5x?[\w.]*)'.*has no attribute '?(\w+)")
 
@@ -47,7 +50,8 @@ def explanation(error: BaseException) -> str:
     if needed := import_errors.missing_extra(error):
         return needed
     if isinstance(error, ModuleNotFoundError) and (missing := _MISSING_MODULE.search(message)):
-        return message + import_errors.where_it_was(missing[1])
+        hint = import_errors.did_you_mean(missing[1])
+        return message + ("." + hint if hint else "") + import_errors.where_it_was(missing[1])
     if missing := _MISSING_FILE.match(message):
         return missing_file(missing[1])
     if aliased := _UNKNOWN_ALIASED_NAME.search(message):
@@ -62,8 +66,21 @@ def explanation(error: BaseException) -> str:
         if unknown[3]:
             message += " Import its module in this file, or read this file after one that imports it."
     elif isinstance(error, SyntaxError):
-        message = f"cannot read `{cut((error.text or '').strip())}`. Strings need quotes of their own: \"'value'\"."
+        message = f"cannot read `{cut((error.text or '').strip())}`. {_remedy_of_value(error.text or '')}"
     return message
+
+
+def _remedy_of_value(line: str) -> str:
+    """What to write in place of a value that gin cannot read."""
+    value = line.partition("=")[2].strip()
+    if "=" in line and not value:
+        return "No value stands behind `=`: write one, such as 10000, 'text' or None."
+    with contextlib.suppress(SyntaxError, ValueError):
+        tree = ast.parse(value, mode="eval").body
+        names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
+        if names and isinstance(tree, ast.Dict | ast.List | ast.Tuple | ast.Set):
+            return f"Strings inside of it need quotes: '{names[0]}' in place of {names[0]}."
+    return "Strings need quotes of their own: \"'value'\"."
 
 
 def _known_names() -> set[str]:
@@ -82,7 +99,9 @@ def _known_names() -> set[str]:
 
 def missing_file(name: str) -> str:
     """The message for a gin file that does not exist, with the nearest ones: of its own folder, else of Limba's."""
-    message = f"There is no gin file {name}."
+    message = f"There is no gin file {cut(name)}."
+    if len(name) > _LONGEST_NAME:
+        return message
     folder = Path(name).parent
     beside = [str(folder / path.name) for path in folder.glob("*.gin")] if folder.is_dir() else []
     if nearest := t5x_names.did_you_mean(name, beside, cutoff=0.5):

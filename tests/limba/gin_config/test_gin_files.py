@@ -243,3 +243,9 @@ def test_macros_that_stand_for_each_other_on_the_command_line(gin_file):
     file = gin_file("A = 1\nB = %A\n")
     with pytest.raises(gin_files.GinError, match=r"--gin\.A = %B: the macros A = %B = %A stand for each other"):
         gin_files.parse_gin_flags([file], ["A = %B"])
+
+
+def test_a_name_that_no_file_can_have_is_cut(gin_file):
+    with pytest.raises(gin_files.GinError, match=r"There is no gin file x{200}…\.") as error:
+        gin_files.parse_gin_flags([gin_file(f"include '{'x' * 5000}.gin'\n")], [])
+    assert len(str(error.value)) < 500
