@@ -7,16 +7,47 @@ PATH, or --gin_file=PATH    gin files; later ones override earlier ones
 """
 
 import argparse
+import difflib
 import logging
 import os
+import re
+import select
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from limba import tasks_door
 from limba.gin_config.gin_files import GinError, get_gin_config_str
 from limba.machine import import_errors, library_patches, os_errors, out_of_memory, redaction, storage
+from limba.machine.repository import REPOSITORY
 from limba.workers import distributed, handshake, heartbeats
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that answers an unknown flag with the nearest flag or gin binding, and not with all flags."""
+
+    def error(self, message: str) -> NoReturn:
+        _, unknown, words = message.partition("unrecognized arguments: ")
+        if not unknown:
+            super().error(message)
+        flag, _, value = words.partition(" ")[0].partition("=")
+        if not value and flag in sys.argv[:-1]:
+            value = sys.argv[sys.argv.index(flag) + 1]
+        near = difflib.get_close_matches(flag, self._option_string_actions, n=1, cutoff=0.75)
+        macro = flag.lstrip("-").replace("-", "_").upper()
+        near += [
+            f"--gin.{name}={'…' if value.startswith('-') else value or '…'}"
+            for name in difflib.get_close_matches(macro, _macros(), n=2, cutoff=0.6)
+        ]
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        binding = "Values of gin files are overridden as --gin.NAME=VALUE."
+        self.exit(2, f"error: {self.prog} has no flag {words}.{hint} {binding} `{self.prog} --help` lists the flags.\n")
+
+
+def _macros() -> set[str]:
+    """The macros of this repository's gin files, such as TRAIN_STEPS."""
+    files = (REPOSITORY / "gin").rglob("*.gin")
+    return {name for file in files for name in re.findall(r"%([A-Z][A-Z0-9_]*)", file.read_text(encoding="utf-8"))}
 
 
 def argument_parser(command: str, description: str, takes_files: bool = True) -> argparse.ArgumentParser:
@@ -25,7 +56,7 @@ def argument_parser(command: str, description: str, takes_files: bool = True) ->
     Args:
       takes_files: arguments that are no flags are gin files too.
     """
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=f"limba {command}",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -157,7 +188,11 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
         _set_up_logging()
         try:
             code = main(list(sys.argv[1:] if argv is None else argv))
+            sys.stdout.flush()
         except (ValueError, OSError, RuntimeError, ImportError, TypeError) as error:
+            if isinstance(error, BrokenPipeError) and _has_no_reader():
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest at its end.
+                sys.exit(141)  # As a program that SIGPIPE ends.
             if os.environ.get("LIMBA_TRACEBACK") or (isinstance(error, TypeError) and not _is_unbound(error)):
                 raise
             message = without_gin_trailer(error)
@@ -172,6 +207,13 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
             print("\ninterrupted", file=sys.stderr)
             code = 130
         sys.exit(code)
+
+
+def _has_no_reader() -> bool:
+    """Whether standard output is a pipe whose reader has ended, such as `| head`."""
+    poll = select.poll()
+    poll.register(sys.stdout, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _show_error(*error: Any) -> None:

@@ -1,8 +1,10 @@
 """Messages for a user's module that fails when it is imported, and for SeqIO where it is not installed."""
 
+import difflib
 import sys
 import traceback
 from collections.abc import Mapping
+from pathlib import Path
 
 # What limba[seqio] brings. Modules that were written for T5X import it; Limba's own tasks do not need it.
 _OF_THE_EXTRA = ("seqio", "tensorflow", "tensorflow_text", "tensorflow_datasets", "clu")
@@ -22,6 +24,15 @@ def where_it_was(module: str) -> str:
     """The end of the message that a module is missing; "" if no run has imported it."""
     folder = _folders_of_run.get(module.partition(".")[0])
     return f" The run imported it from {folder}: set PYTHONPATH={folder}, or work in that folder." if folder else ""
+
+
+def did_you_mean(module: str) -> str:
+    """The end of the message that a module is missing: the name without .py, the nearest file of this folder, or ""."""
+    near = difflib.get_close_matches(module.removesuffix(".py"), [file.stem for file in Path.cwd().glob("*.py")], n=1)
+    if module.endswith(".py"):
+        near = near or [Path(module).stem]
+        return f" A module is named without .py: {near[0]}."
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def describe(error: BaseException) -> str | None:

@@ -100,6 +100,10 @@ class T5Config:
             raise ValueError(
                 f"T5Config.remat_policy is {self.remat_policy!r}; choose one of {[p for p in _REMAT_POLICIES if p]}."
             )
+        if isinstance(self.mlp_activations, str):
+            raise ValueError(
+                f"T5Config.mlp_activations is {self.mlp_activations!r}; it is a tuple: ({self.mlp_activations!r},)."
+            )
         for name in self.mlp_activations:
             layers.activation_function(name)
         if isinstance(self.dropout_rate, bool | str) or not 0 <= self.dropout_rate < 1:

@@ -147,7 +147,7 @@ def main(argv: Sequence[str]) -> int:
     if not flags.gin_file:
         parser.error("give a model and a run, for example gin/models/t5_1_1/base.gin gin/runs/pretrain.gin")
     if not flags.topology and not flags.all_topologies:
-        parser.error(f"give --topology: one of {', '.join(topologies.names())}; or --all-topologies")
+        parser.error(f"give --topology, such as v4-32; there are {topologies.families()}; or --all-topologies")
     if flags.mfu > 1:
         parser.error(f"--mfu is {flags.mfu:g}; it is a share of the peak, such as 0.4")
     names = flags.topology or topologies.names()

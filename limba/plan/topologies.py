@@ -81,6 +81,8 @@ _CHIPS_OF_SLICES = {
 }
 _GPUS = (1, 2, 4, 8, 16, 32, 64, 128)
 _GPUS_OF_A_BOX = 8
+# Names of a kind that a message has beside its smallest and largest.
+_NEAREST = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,6 +150,13 @@ def names() -> list[str]:
     return tpus + gpus
 
 
+def families() -> str:
+    """The smallest and the largest topology of each kind, for messages."""
+    kinds = dict.fromkeys(name.rpartition("-")[0] for name in names())
+    ends = ([name for name in names() if name.rpartition("-")[0] == kind] for kind in kinds)
+    return ", ".join(f"{of_kind[0]} to {of_kind[-1].rpartition('-')[2]}" for of_kind in ends)
+
+
 def find(name: str, num_slices: int = 1) -> Topology:
     """The topology of a name.
 
@@ -160,9 +169,13 @@ def find(name: str, num_slices: int = 1) -> Topology:
     if f"{kind}-{count}" not in names():
         near = difflib.get_close_matches(spelled, names(), n=4, cutoff=0.5)
         same = [known for known in names() if known.rpartition("-")[0] == kind] if kind in CHIPS else []
-        if count.isdecimal():
-            same = sorted(sorted(same, key=lambda known: abs(_count(known) - int(count)))[:5], key=_count)
-        raise ValueError(f"--topology {name} is not known; there are {', '.join(same or near or names())}.")
+        if count.isdecimal() and len(same) > _NEAREST:
+            nearest = sorted(sorted(same, key=lambda known: abs(_count(known) - int(count)))[:_NEAREST], key=_count)
+            raise ValueError(
+                f"--topology {name} is not known; the nearest are {', '.join(nearest)}, and there are {same[0]} to "
+                f"{same[-1]}."
+            )
+        raise ValueError(f"--topology {name} is not known; there are {', '.join(same or near) or families()}.")
     chip = CHIPS[kind]
     if num_slices < 1 or (num_slices > 1 and chip.platform == "gpu"):
         raise ValueError(

@@ -34,6 +34,15 @@ class TrainingLength:
     rows_per_epoch: int | None = None
 
 
+# The macros of our gin files for arguments of `train()`.
+_MACROS = {
+    "total_steps": "TRAIN_STEPS",
+    "relative_steps": "TRAIN_STEPS_RELATIVE",
+    "eval_steps": "EVAL_STEPS",
+    "eval_period": "EVAL_PERIOD",
+}
+
+
 def check_step_counts(
     total_steps: Any, relative_steps: Any, epochs: Any, eval_steps: Any, eval_period: Any, stats_period: Any
 ) -> None:
@@ -46,7 +55,9 @@ def check_step_counts(
     numbers |= {name: value for name, value in optional.items() if value is not None}
     for name, value in numbers.items():
         if not isinstance(value, int) or value < 1:
-            raise ValueError(f"train.{name} is {value!r}; it must be a whole number of at least 1.")
+            macro = f" ({_MACROS[name]})" if name in _MACROS else ""
+            write = f": write {int(value)}" if isinstance(value, float) and value.is_integer() and value >= 1 else ""
+            raise ValueError(f"train.{name}{macro} is {value!r}; it must be a whole number of at least 1{write}.")
 
 
 def check_epochs(epochs: Any, relative_steps: int | None) -> None:

@@ -39,7 +39,7 @@ def _import(module: str) -> None:
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             raise ValueError(
                 f"There is no module {module!r} (DatasetConfig.module, --module); check its name and PYTHONPATH."
-                f"{import_errors.where_it_was(module)}"
+                f"{import_errors.did_you_mean(module)}{import_errors.where_it_was(module)}"
             ) from error
         why = import_errors.describe(error) or f"{type(error).__name__}: {error}"
         raise ValueError(f"{module!r} (DatasetConfig.module, --module) cannot be imported: {why}") from error

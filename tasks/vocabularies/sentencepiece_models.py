@@ -217,7 +217,7 @@ def _explain(error: RuntimeError, vocab_size: int, split: str) -> Exception:
     if largest := re.search(r"value <= (\d+)", str(error)):
         possible = (int(largest.group(1)) + NUM_SENTINELS) // _MULTIPLE * _MULTIPLE
         remedy = f"the largest possible vocab_size is {possible}" if possible > _MULTIPLE else "give it more text"
-        return ValueError(f"Split {split!r} is too small for a vocabulary of {vocab_size}; {remedy}.")
+        return ValueError(f"The corpus (split {split!r}) is too small for a vocabulary of {vocab_size}; {remedy}.")
     if characters := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
         needed = _round_up(int(characters.group(1)) + NUM_SENTINELS)
         return ValueError(

@@ -1,6 +1,7 @@
 """What the commands have in common, and `limba` itself."""
 
 import logging
+import subprocess
 import sys
 
 import gin
@@ -10,6 +11,31 @@ from limba import cli
 from limba.gin_config import command_line, gin_files
 from limba.workers import distributed, heartbeats
 from tasks.vocabularies import sentencepiece_models
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--train_steps", "10"], "has no flag --train_steps. Did you mean --gin.TRAIN_STEPS=10"),
+        (["--train_steps=10"], "has no flag --train_steps=10. Did you mean --gin.TRAIN_STEPS=10"),
+        (["--gin_flie=x.gin"], "has no flag --gin_flie=x.gin. Did you mean --gin_file?"),
+        (["--qqq"], "has no flag --qqq. Values of gin files are overridden as --gin.NAME=VALUE."),
+    ],
+)
+def test_an_unknown_flag_is_answered_with_the_nearest_binding(flags, words, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["limba", "train", *flags])
+    parser = command_line.argument_parser("train", "")
+    with pytest.raises(SystemExit) as ended:
+        parser.parse_intermixed_args(flags)
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.startswith(f"error: limba train {words}") and said.count("\n") == 1
+
+
+def test_a_pipe_without_a_reader_ends_silently():
+    code = "from limba.gin_config.command_line import run_command; run_command(lambda argv: print('x\\n' * 100_000))"
+    shell = f'"{sys.executable}" -c "{code}" | head -n 1; exit "${{PIPESTATUS[0]}}"'
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (141, "x\n", "")
 
 
 def test_binding_without_value():

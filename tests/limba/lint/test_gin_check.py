@@ -89,6 +89,11 @@ HEAD = "from __gin__ import dynamic_registration\nfrom t5x import utils\n"
             "{}:1: No configurable matching 'nowhere_imported.T5Config'. Import its module in this file, or read",
         ),
         ("X = four\n", "{}:1: cannot read `X = four`. Strings need quotes"),
+        (
+            "X = {inputs: 64}\n",
+            "{}:1: cannot read `X = {{inputs: 64}}`. Strings inside of it need quotes: 'inputs' in pl",
+        ),
+        ("X =\n", "{}:1: cannot read `X =`. No value stands behind `=`: write one"),
         ("X = [1,\n", "{}"),
         ("include 't5x/configs/runs/export.gin'\n", "{}:1: There is no gin file t5x/configs/runs/export.gin."),
         ("include 't5x/examples/t5/t5_1_1/bsae.gin'\n", "Did you mean t5x/examples/t5/t5_1_1/base.gin"),

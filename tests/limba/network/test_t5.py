@@ -251,6 +251,7 @@ def test_einsum_accumulates_in_float32():
         ({"dtype": "bf16"}, ["bf16", "'bfloat16' or 'float32'"]),
         ({"remat_policy": "some"}, ["some", "minimal"]),
         ({"mlp_activations": ("gleu",)}, ["gleu", "gelu"]),
+        ({"mlp_activations": "gelu"}, ["it is a tuple: ('gelu',)"]),
         ({"num_heads": 0}, ["num_heads", "0"]),
     ],
 )

@@ -260,10 +260,10 @@ print(bound["num_partitions"], *map(gin.query_parameter, ("trainer.Trainer.num_m
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["x.gin"], "give --topology: one of v2-8"),
+        (["x.gin"], "give --topology, such as v4-32; there are v2-8 to 512, v3-8 to 2048, v4-8 to 2048, "),
         (["--topology", "v4-8"], "give a model and a run"),
         (["--topology", "v4-8", "--mfu", "40", "x.gin"], "--mfu is 40"),
-        (["--topology", "v4-9", "x.gin"], "is not known; there are v4-8"),
+        (["--topology", "v4-9", "x.gin"], "is not known; the nearest are v4-8, v4-16"),
     ],
 )
 def test_wrong_flags_are_refused_before_anything_is_read(arguments, message, capsys):

@@ -80,3 +80,12 @@ def test_a_resumed_run_ends_where_it_would_have_ended(given, expected):
 def test_an_initial_checkpoint_beyond_the_end():
     with pytest.raises(ValueError, match=r"train\.total_steps .* is 10, and the initial checkpoint is at step 12"):
         _length(first_step=12)
+
+
+def test_a_float_of_a_whole_number_is_answered_with_the_number():
+    with pytest.raises(
+        ValueError, match=r"train\.total_steps \(TRAIN_STEPS\) is 1000\.0; .* of at least 1: write 1000\.$"
+    ):
+        training_length.check_step_counts(1e3, None, None, None, 10, None)
+    with pytest.raises(ValueError, match=r"train\.eval_period \(EVAL_PERIOD\) is 0; it must be a whole number .* 1\.$"):
+        training_length.check_step_counts(10, None, None, None, 0, None)

@@ -162,3 +162,18 @@ def test_the_quickstart_s_pipeline_needs_no_tensorflow(tmp_path, corpus):
     found = subprocess.run(command, capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
     assert found.stdout.splitlines()[-1] == "[]" and "fill of the first" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("my_georgian_tasks.py", r"A module is named without \.py: my_georgian_tasks\."),
+        ("my_georgian_task", r"Did you mean 'my_georgian_tasks'\?"),
+    ],
+)
+def test_a_module_that_is_not_there_is_answered_with_the_file_that_is(tmp_path, monkeypatch, module, words):
+    (tmp_path / "my_georgian_tasks.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=f"There is no module '{module}' .*{words}"):
+        find_provider("nothing", module)
