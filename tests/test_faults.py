@@ -29,7 +29,7 @@ from tasks.sources import corpora
 from tasks.vocabularies import ByteVocabulary
 from tests import house
 
-SHORT, LONG = 6, 200
+SHORT, LONG = 3, 200
 BATCHES = 24
 # Fewer in a row than a reader forgives before a run (`http_retries.MAX_FAILURES_AT_START`).
 MOST_IN_A_ROW = 4

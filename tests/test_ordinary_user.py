@@ -131,7 +131,9 @@ def test_what_may_not_be_written_or_read_is_named(place, what):
 
 
 @pytest.mark.parametrize("command", FEW_FILES)
-def test_with_few_open_files(place, command):
+def test_with_few_open_files(place, command, request):
+    if command == "train" and not request.config.getoption("--exhaustive"):
+        pytest.skip("a training takes long: --exhaustive")
     root, _ = place
     result = _call(place, FEW_FILES[command], OPEN_FILES="64")
     what = f"{command}: exit code {result.returncode}\n{result.stdout}\n{result.stderr}"
