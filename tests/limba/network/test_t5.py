@@ -290,3 +290,9 @@ def test_sizes_are_whole_numbers(field, value):
         ValueError, match=rf"T5Config.{field}( \(VOCAB_SIZE\))? is {value!r}; it is a whole number of at l"
     ):
         t5.T5Config(**({"vocab_size": 8} | {field: value}))
+
+
+@pytest.mark.parametrize("field", ["num_encoder_layers", "num_decoder_layers"])
+def test_more_layers_than_any_network_has_are_refused_at_once(field):
+    with pytest.raises(ValueError, match=rf"T5Config\.{field} is 10000000; a network has at most 10,000"):
+        t5.T5Config(vocab_size=128, **{field: 10**7})
