@@ -1,5 +1,6 @@
 """Schedules and batches of `limba run` against transformers' own."""
 
+import ast
 import dataclasses
 import pathlib
 
@@ -8,16 +9,31 @@ import jax
 import numpy as np
 import pytest
 
-from limba.hf_script import gin_optimizer, gin_recipe
+from limba.hf_script import gin_optimizer, gin_recipe, script_data
 from limba.hf_script.run_arguments import SCHEDULES, RunArguments
 from limba.hf_script.script_data import Corpus
 from limba.optimizers import weight_decay
+from tasks.sources import corpora
 
 ARGUMENTS = RunArguments(
     config_name="config.json", train_file="t.txt", output_dir="/nowhere", do_train=True, learning_rate=3e-4
 )
 OUT = pathlib.Path("/nowhere")
 PLAN = gin_recipe.Plan(Corpus("t", files={"train": ["t.txt"]}), OUT, None, 4, 50, "max_steps", 0.1, False)
+
+
+def test_a_signed_url_is_read_and_not_written():
+    """The gin file that the run reads back has `***`; the source in this process has the whole URL."""
+    url = "https://me:pl4nted@host/corpus.jsonl?part=2&X-Amz-Signature=pl4nted"
+    arguments = dataclasses.replace(ARGUMENTS, train_file=url)
+    corpus = script_data.find(arguments)
+    assert corpus.name == "corpus" and "pl4nted" not in repr(corpus)
+    files = next(
+        line for line in gin_recipe._documents(arguments, dataclasses.replace(PLAN, corpus=corpus)) if "***" in line
+    )
+    recorded = ast.literal_eval(files.partition("=")[2].strip())
+    assert recorded == {"train": ["https://***@host/corpus.jsonl?part=2&X-Amz-Signature=***"]}
+    assert corpora.files_by_split(recorded) == {"train": [url]}
 
 
 def _learning_rates(arguments):
