@@ -40,7 +40,8 @@ HEAVY = {"tensorflow", "tensorflow-text", "tensorflow-datasets", "seqio", "torch
 # Packages whose modules have another name than they.
 PACKAGE_OF = {"gin": "gin-config", "google": "protobuf", "orbax": "orbax-checkpoint", "yaml": "pyyaml"}
 # Installed by those who have models in these libraries, and found at run time.
-UNDECLARED = {"torch", "transformers"}
+# fastapi and uvicorn come with gradio, whose page they serve.
+UNDECLARED = {"torch", "transformers", "fastapi", "uvicorn"}
 
 
 def _lock(name, environment):

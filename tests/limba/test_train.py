@@ -450,8 +450,8 @@ def _model_with_big_vocabulary():
         ({"model": _model_with_big_vocabulary}, ["300 tokens", "256 rows", "384"]),
         ({"partitioner": lambda: small.partitioner(3)}, ["8", "3 data shards"]),
         ({"partitioner": lambda: small.partitioner(8, 8)}, ["num_heads is 2", "size 8"]),
-        ({"eval_period": lambda: 0}, ["train.eval_period is 0", "at least 1"]),
-        ({"total_steps": lambda: "4"}, ["train.total_steps is '4'"]),
+        ({"eval_period": lambda: 0}, ["train.eval_period (EVAL_PERIOD) is 0", "at least 1"]),
+        ({"total_steps": lambda: "4"}, ["train.total_steps (TRAIN_STEPS) is '4'"]),
         ({"model_dir": lambda: "hdfs://name/run"}, ["hdfs://name/run", "gs://BUCKET"]),
     ],
 )

@@ -156,7 +156,7 @@ def test_help_and_bad_input_before_any_work(here, capsys):
         (["--max_seq_len", "64"], "nearest is 'max_seq_length'"),
         (["--dataset_name", "None", "--train_file", str(here / "absent.txt")], "There is no file"),
         (["--tokenizer_name", "/absent/folder"], "neither a folder, a file nor a name"),
-        (["--config_name", str(here / "spiece.model")], "is not JSON"),
+        (["--config_name", str(here / "spiece.model")], "is not UTF-8"),
         (["--text_column_name", "txt"], "did you mean 'text'"),
         (["--dataset_name", str(Path(__file__).parent)], "has no file train"),
     ):

@@ -197,7 +197,7 @@ def test_much_at_once(answers):
 def test_what_cannot_be_made_is_a_finding_and_the_rest_is_looked_at(answers):
     answer = answers["nothing there"]
     assert "configuration: train.model: T5Config.dropout_rate (DROPOUT_RATE) is 2.0" in answer["out"]
-    assert "configuration: train.eval_steps is 0" in answer["out"]
+    assert "configuration: train.eval_steps (EVAL_STEPS) is 0" in answer["out"]
     assert "No file matches the pattern 'gone-*.jsonl'" in _named(answer)["source"]
 
 

@@ -375,7 +375,7 @@ def test_injected_functions_are_called_as_t5x_calls_them(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"relative_steps": 0}, ["train.relative_steps is 0"]),
+        ({"relative_steps": 0}, ["train.relative_steps (TRAIN_STEPS_RELATIVE) is 0"]),
         ({"random_seed": 1.5}, ["train.random_seed (RANDOM_SEED) is 1.5; it is a whole number of at least 0"]),
         ({"random_seed": "0"}, ["train.random_seed (RANDOM_SEED) is '0'"]),
         ({"random_seed": -1}, ["train.random_seed (RANDOM_SEED) is -1"]),

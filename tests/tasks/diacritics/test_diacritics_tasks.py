@@ -100,13 +100,14 @@ def test_a_vocabulary_without_the_letters_is_warned_of_with_the_letters(tmp_path
     assert len(said) == 1 and "lacks s Â â Î î Ă Ș Ț of the language 'ro'" in said[0]
     config = contract.DatasetConfig("lacking", {"inputs": 64, "targets": 64}, "train", 4, seed=0)
     found = list(lint_tasks.check(config, "EncDecFeatureConverter", lint_tasks.Purpose("train")))
-    assert [(x.name, x.severity) for x in found] == [("missing_letters", "warning")]
+    assert [(x.name, x.severity) for x in found if x.name != "unknown_pieces"] == [("missing_letters", "warning")]
     assert "s Â â Î î Ă Ș Ț" in found[0].what and "byte_fallback" in found[0].remedy
     # Nothing is missing from bytes, nor where no language says what its letters are.
     for name, options in (("bytes", {}), ("any", {"vocabulary": str(model), "language": None})):
         _register(name, files, **options)
         config = contract.DatasetConfig(name, {"inputs": 64, "targets": 64}, "train", 4, seed=0)
-        assert not list(lint_tasks.check(config, "EncDecFeatureConverter", lint_tasks.Purpose("train")))
+        found = lint_tasks.check(config, "EncDecFeatureConverter", lint_tasks.Purpose("train"))
+        assert not [x for x in found if x.name != "unknown_pieces"]
 
 
 @pytest.mark.slow
