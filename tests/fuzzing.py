@@ -157,7 +157,9 @@ def child(names: list[str], seed: int, first: int, last: int, folder: Path, keep
             tell(name=name, done=case, outcome=outcome, words=words, seconds=time.monotonic() - began)
             if keep is not None and outcome not in ("success", "message"):
                 shutil.copytree(place, keep / f"{name}-{case}", dirs_exist_ok=True)
-        tell(name=name, peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        # Not getrusage's: it counts the memory of the process that this one was forked from.
+        status = Path("/proc/self/status").read_text()
+        tell(name=name, peak=int(status.partition("VmHWM:")[2].split()[0]) * 1024)
 
 
 def _format(name: str) -> Format:
