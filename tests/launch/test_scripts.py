@@ -9,7 +9,15 @@ from tests.launch import launching
 SCRIPTS = sorted(
     [*(launching.ROOT / "launch").glob("*.s[hb]*"), launching.ROOT / "tests/run.sh"], key=lambda path: path.name
 )
-SOURCED = {"environment.sh", "gcloud_errors.sh", "pod_check.sh", "pod_slices.sh", "pod_workers.sh", "supervise_pod.sh", "variables.sh"}
+SOURCED = {
+    "environment.sh",
+    "gcloud_errors.sh",
+    "pod_check.sh",
+    "pod_slices.sh",
+    "pod_workers.sh",
+    "supervise_pod.sh",
+    "variables.sh",
+}
 RUN = [path for path in SCRIPTS if path.name not in SOURCED]
 
 

@@ -1,6 +1,7 @@
 """Commands that packages outside the repository add to `limba`."""
 
 import os
+import signal
 import subprocess
 import sys
 from importlib import metadata
@@ -35,7 +36,13 @@ def _install(folder: Path, package: str, entry_points: str) -> None:
 def _limba(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
     return subprocess.run(
-        [sys.executable, "-m", "limba", *arguments], capture_output=True, text=True, cwd=folder, env=environment
+        [sys.executable, "-m", "limba", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment,
+        # A shell that runs the tests in the background has them ignore Ctrl-C, and so their processes.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
