@@ -125,7 +125,7 @@ def server(tmp_path):
     server.close()
 
 
-def test_no_secret_is_written_or_said(server, tmp_path, forks):
+def test_no_secret_is_written_or_said(server, tmp_path, forks, request):
     pytest.importorskip("wandb")
     run, secrets, said = tmp_path / "outputs/run", tmp_path / "secrets", []
     secrets.mkdir()
@@ -146,11 +146,11 @@ def test_no_secret_is_written_or_said(server, tmp_path, forks):
     first = train(2, HF_TOKEN=TOKEN)
     assert first.returncode == 0, first.stderr
     assert "HTTP status 503" in first.stderr  # It was said that a request failed, and of which file.
-    server.signature = f"{PLANTED}-signature-2"
-    again = train(4)  # By the stored token.
-    assert again.returncode == 0, again.stderr
-    assert (run / "checkpoint_4").is_dir()
-    server.signature = "renewed"
+    if request.config.getoption("--exhaustive"):  # Else tests/tasks/sources/test_signed_urls.py resumes readers alone.
+        server.signature = f"{PLANTED}-signature-2"
+        again = train(4)  # By the stored token.
+        assert again.returncode == 0 and (run / "checkpoint_4").is_dir(), again.stderr
+    server.signature = f"{PLANTED}-signature-3"
     files, server.signature = server.files(), "expired"
     flags = (f"--gin.masked_text.task.files={files}", f"--gin.MODEL_DIR='{run}'", "--gin.TRAIN_STEPS=6")
     expired = call("limba.train", f"--gin_file={tmp_path / 'my.gin'}", *flags, LIMBA_TRACEBACK="1")
