@@ -77,7 +77,7 @@ def test_in_messages(monkeypatch, tmp_path):
     [
         '"nats_per_target_token": 5.59, "tokens_per_second": 812.0, "pad_token": "<pad>", "eos_token": "</s>"',
         "denoising.Denoise.noise_density = 0.15\nTOKENIZER_FILE = 'vocab/spiece.model'\nkey = 'inputs_pretokenized'",
-        "mixture_or_task_name was 'a' and is 'b'; /work/data@2x/a.jsonl; user@host: see https://h/a?b=c#d",
+        "mixture_or_task_name was 'a' and is 'b'; /data/set@2x/a.jsonl; user@host: see https://h/a?b=c#d",
         "a basic rule: Bearer of news; sk-learn, hf_hub, ghost, hf-internal-testing/tiny-random",
     ],
 )
