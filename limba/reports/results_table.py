@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from limba.machine import storage
+from limba.reports import json_lines
 
 NAME = "results.jsonl"
 # Results of teacher forcing that the table shows, and their columns: a task may have a metric `accuracy` of its own.
@@ -24,7 +25,8 @@ Row = dict[str, Any]
 def add(directory: Path, rows: Sequence[Row]) -> None:
     """Writes rows to the file of a directory, in order of task, split and step."""
     merged: dict[tuple[str, str, int, str], Row] = {}
-    for row in [*read(directory), *rows]:
+    earlier = json_lines.read_and_repair(directory / NAME, lambda row: row.keys() >= _KEYS)
+    for row in [*earlier, *rows]:
         key = (row["task"], row["split"], row["step"], row["checkpoint"])
         # An evaluation of the loss alone keeps the metrics of earlier predictions.
         before = merged.get(key, row)
@@ -38,10 +40,12 @@ def _plain(value: Any) -> Any:
     return np.asarray(value).tolist() if np.asarray(value).dtype.kind in "biuf" else str(value)
 
 
+_KEYS: set[str] = {"task", "split", "step", "checkpoint", "loss", "metrics"}
+
+
 def read(directory: Path) -> list[Row]:
-    """The rows of the file in a directory; [] if there is none."""
-    path = directory / NAME
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+    """The rows of the file in a directory, without damaged lines; [] if there is none."""
+    return json_lines.read(directory / NAME, lambda row: row.keys() >= _KEYS)
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 from gin import config_parser
 
 from limba.machine import redaction, storage
+from limba.reports import json_lines
 from limba.reports.writers import Scalars
 
 _RECORD = "wandb.json"
@@ -60,7 +61,8 @@ class WandbWriter:
         import wandb
 
         self._record = model_dir / _RECORD
-        known = json.loads(self._record.read_text("utf-8")) if self._record.is_file() else {}
+        # A damaged record begins another run of W&B; the training does not depend on it.
+        known = next(iter(json_lines.read_and_repair(self._record, lambda record: "id" in record)), {})
         # A W&B agent has already chosen the id.
         run_id = os.environ.get("WANDB_RUN_ID") or known.get("id") or secrets.token_hex(4)
         self._last_step = known.get("last_step", -1) if known.get("id") == run_id else -1

@@ -40,3 +40,14 @@ def test_numbers_of_other_libraries_are_written_as_numbers(tmp_path):
     results_table.add(tmp_path, [_row(1, em=np.float64(1.5), histogram=np.arange(2), text=object)])
     metrics = json.loads((tmp_path / "results.jsonl").read_text())["metrics"]
     assert metrics["em"] == 1.5 and metrics["histogram"] == [0, 1] and "object" in metrics["text"]
+
+
+def test_a_damaged_line_is_set_aside(tmp_path):
+    row = {"task": "a", "split": "validation", "step": 2, "checkpoint": "c", "loss": {}, "metrics": {"f1": 1.0}}
+    results_table.add(tmp_path, [row])
+    with (tmp_path / results_table.NAME).open("a") as file:
+        file.write('{"task": "a", "spl')
+    assert results_table.read(tmp_path) == [row]
+    results_table.add(tmp_path, [row | {"step": 3}])
+    assert [found["step"] for found in results_table.read(tmp_path)] == [2, 3]
+    assert (tmp_path / f"{results_table.NAME}.damaged").read_text() == '{"task": "a", "spl\n'
