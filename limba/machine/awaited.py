@@ -34,7 +34,7 @@ class named:
 
 
 def _watch() -> None:
-    due = _FIRST_SECONDS
+    said = 0.0  # the longest wait named so far, in seconds
     never = threading.Event()
     while not never.wait(_TICK_SECONDS):
         now = time.monotonic()
@@ -42,8 +42,8 @@ def _watch() -> None:
         waits = [(now - since, what) for since, what in list(_waits.values())]
         longest = max(waits, default=(0.0, ""))[0]
         if longest < _FIRST_SECONDS:
-            due = _FIRST_SECONDS
-        elif longest >= due:
-            due = 2 * longest
+            said = 0.0
+        elif longest >= 2 * said:
+            said = longest
             long = [(seconds, what) for seconds, what in sorted(waits, reverse=True) if seconds > _FIRST_SECONDS / 4]
             logger.info("Waiting for %s.", ", for ".join(f"{what} ({seconds:.0f} s)" for seconds, what in long))
