@@ -65,7 +65,7 @@ while [[ ${1:-} == -* ]]; do
       esac
       shift
       ;;
-    *) fail "$1 is no option of supervise.sh; options of limba train come after the recipe. See --help." ;;
+    *) fail "$1 is not an option of supervise.sh; options of limba train come after the recipe. See --help." ;;
   esac
   shift
 done

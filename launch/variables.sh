@@ -21,7 +21,7 @@ read_variables() {
     name=${line%%=*} where="$file, line $number"
     [[ $line == *=* && $name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] ||
       fail "$where is not NAME=VALUE. There is no space around =, and no 'export' before the name."
-    [[ $name =~ ^($pattern)$ ]] || fail "$where sets $name, which is no name of this file. Its names match ${pattern//|/, }."
+    [[ $name =~ ^($pattern)$ ]] || fail "$where sets $name, which is not a name of this file. Its names match ${pattern//|/, }."
     [[ $seen != *" $name "* ]] || fail "$where sets $name for the second time; keep one of the lines."
     seen+="$name "
     value=${line#*=}

@@ -238,7 +238,7 @@ def _run_child(
                 result = results[news["name"]]
                 if "case" in news:
                     name, at = news["name"], news["case"]
-                    # A parser that a machine of many tasks keeps waiting is no hang.
+                    # A parser that a machine of many tasks keeps waiting is not a hang.
                     timer = threading.Timer(2 * seconds, lambda at=at: (hung.append(at), process.kill()))
                     timer.start()
                 elif "done" in news:

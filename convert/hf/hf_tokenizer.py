@@ -120,7 +120,7 @@ def describe(model_file: str | Path, extra_ids: int | None = None) -> dict[str, 
 
     Raises:
       FileNotFoundError: if it is missing.
-      ValueError: if it is no SentencePiece model, or without T5's special ids.
+      ValueError: if it is not a SentencePiece model, or without T5's special ids.
     """
     return _from_file(model_file, extra_ids).vocabulary
 

@@ -127,7 +127,7 @@ def download(name: str) -> Path:
 
     Raises:
       OSError: if there is no such model, or none that this user may read, or the hub cannot be reached; see `explain`.
-      ValueError: if this is no name of a model.
+      ValueError: if this is not a name of a model.
     """
     hf = client()
     with plain_errors(hf, name):

@@ -36,7 +36,7 @@ def file_size(path: Path) -> int:
 
     Raises:
       FileNotFoundError: if there is no such file.
-      ValueError: if it is no file, or only says where git-lfs has the file.
+      ValueError: if it is not a file, or only says where git-lfs has the file.
     """
     size = untrusted_files.check_is_file(path)
     with path.open("rb") as file:

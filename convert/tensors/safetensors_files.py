@@ -79,7 +79,7 @@ def _read_header(path: Path, size: int) -> tuple[dict[str, Any], int]:
             raise array_files.cut_short(path, _LENGTH.size, size)
         (length,) = _LENGTH.unpack(start)
         if length > untrusted_files.MOST_BYTES:
-            raise ValueError(f"{path} is no safetensors file: its first 8 bytes say that its header has {length:,}.")
+            raise ValueError(f"{path} is not a safetensors file: its first 8 bytes say that its header has {length:,}.")
         begin = _LENGTH.size + length
         if begin > size:
             raise array_files.cut_short(path, begin, size)
@@ -126,7 +126,7 @@ def _layout(tensors: Mapping[str, SavedTensor]) -> list[weight_shards.Segment]:
     for name in ordered:
         tensor = tensors[name]
         if tensor.dtype not in dtype_names:
-            raise ValueError(f"{name} is {tensor.dtype}, which is no dtype of weights in safetensors files.")
+            raise ValueError(f"{name} is {tensor.dtype}, which is not a dtype of weights in safetensors files.")
         start, end = end, end + tensor_parts.num_bytes(tensor)
         header[name] = {"dtype": dtype_names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
     encoded = json.dumps(header, separators=(",", ":")).encode()

@@ -93,7 +93,7 @@ def _unpickle(path: Path, file: BinaryIO, size: int) -> tuple[Any, dict[str, str
         return tensor_pickles.load(file, size)
     except tensor_pickles.NotAllowedError as error:
         raise ValueError(
-            f"{path} is no file of plain tensors: it asks for {error}, which could run any program and is not allowed. "
+            f"{path} is not a file of plain tensors: it asks for {error}, which could run any program and is not allowed. "
             "If you trust it, load it with torch and save the model's state_dict() alone, best as safetensors."
         ) from None
     except UnpicklingError as error:
@@ -165,7 +165,7 @@ def _read_legacy(path: Path, file: BinaryIO, size: int) -> tuple[Any, dict[str, 
     """As `_read_zip`, of the format before PyTorch 1.6: five pickles, then each storage's size and elements."""
     magic, _ = _unpickle(path, file, size)
     if magic != _LEGACY_MAGIC:
-        raise ValueError(f"{path} is no file of PyTorch weights: it begins with a pickle of {shown(magic)}.")
+        raise ValueError(f"{path} is not a file of PyTorch weights: it begins with a pickle of {shown(magic)}.")
     _unpickle(path, file, size)  # the version of the format, of which there is one
     system, _ = _unpickle(path, file, size)
     if not isinstance(system, dict) or not system.get("little_endian", True):

@@ -54,7 +54,7 @@ def argument_parser(command: str, description: str, takes_files: bool = True) ->
     """A parser with the gin flags, which `--help` lists after those that a command adds.
 
     Args:
-      takes_files: arguments that are no flags are gin files too.
+      takes_files: arguments that are not flags are gin files too.
     """
     parser = _Parser(
         prog=f"limba {command}",

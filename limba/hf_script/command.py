@@ -86,7 +86,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _flags() -> argparse.ArgumentParser:
-    """The flags that are no keys of a script."""
+    """The flags that are not keys of a script."""
     parser = argparse.ArgumentParser(prog="limba run", add_help=False, allow_abbrev=False)
     parser.add_argument("--dry_run", action="store_true")
     parser.add_argument("--write_gin", metavar="FILE")

@@ -96,7 +96,7 @@ def _find(arguments: RunArguments) -> tuple[Corpus, list[str]]:
         name = arguments.entry or first.stem
         if (
             arguments.is_finetuning and name in _SPLITS
-        ):  # A task is no split: that of train.csv is named for its folder.
+        ):  # A task is not a split: that of train.csv is named for its folder.
             name = first.parent.absolute().name
     if files is not None:
         return Corpus(task_name(name), files), list(files)

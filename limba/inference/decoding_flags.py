@@ -43,7 +43,7 @@ class Decoding:
             if value is not None and not (0 < value < math.inf and (limit is None or value <= limit)):
                 raise ValueError(f"--{name} is {value}; it is above 0{f' and at most {limit}' if limit else ''}.")
         if self.alpha is not None and not 0 <= self.alpha < math.inf:
-            raise ValueError(f"--alpha is {self.alpha}; it is at least 0, which is no penalty.")
+            raise ValueError(f"--alpha is {self.alpha}; it must be at least 0 (0: no penalty).")
 
     @property
     def _sampling(self) -> list[str]:

@@ -13,7 +13,7 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     it. A path without `..` keeps its links: it is shown to the user as it was given.
 
     Raises:
-      ValueError: for what is no path, such as the None or 5 of a gin file.
+      ValueError: for what is not a path, such as the None or 5 of a gin file.
     """
     if not isinstance(path, str | os.PathLike) or "\0" in str(path):
         raise ValueError(f"A path is {shown(path)}; give the name of a file or folder as a text: 'runs/my_run'.")

@@ -59,7 +59,7 @@ _SHORTEST = 8
 def without_credentials(url: str) -> str:
     """A URL, or the end of one, without its user, password, signature and fragment; any other text as it is.
 
-    Parameters that are no credentials stay: `…/download?file=a` and `?file=b` are two files.
+    Parameters that are not credentials stay: `…/download?file=a` and `?file=b` are two files.
     """
     address, question, query = url.partition("?")
     scheme, mark, place = address.rpartition("://")

@@ -110,7 +110,7 @@ def read(path: Path) -> Any:
 
     Raises:
       FileNotFoundError: if it is not there, or is a link that leads to nothing.
-      ValueError: if it is no file, or as `parse`.
+      ValueError: if it is not a file, or as `parse`.
     """
     return parse(untrusted_files.read_bytes(path), str(path))
 

@@ -63,7 +63,7 @@ def beam_search(
       cache, tokens_to_logits: the network's cache for `batch` rows, and its step.
       alpha: 0 ignores lengths; larger prefers long ones.
       max_decode_len: tokens of an output, None the length of `inputs`.
-      max_decode_step: steps at most; -1 is no limit.
+      max_decode_step: steps at most; -1: no limit.
       min_log_prob: stop when every live beam is less likely than this.
       cache_offset: the batch axis of cache entries: 1 under scanned layers.
       initial_index: `[batch]`: the cache holds the prompt up to this position, decoding starts there.

@@ -47,7 +47,7 @@ class LoRA:
 
     Raises:
       ValueError: for a rank below 1 or an expression that is none; in `init`, if an expression matches no parameter,
-        or one that is no kernel.
+        or one that is not a kernel.
     """
 
     network: nn.Module

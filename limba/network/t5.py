@@ -55,7 +55,7 @@ class T5Config:
       joined_attention_kernels: `[embed, heads * kv]` (T5X's t5); False is `[embed, heads, kv]` (its scalable_t5).
 
     Raises:
-      ValueError: for fp16, an unknown remat policy or activation, sizes that are no whole numbers of at least 1.
+      ValueError: for fp16, an unknown remat policy or activation, sizes that are not whole numbers of at least 1.
     """
 
     vocab_size: int

@@ -51,7 +51,7 @@ def factor_name_to_factordim(name: str | FactorDim) -> FactorDim:
     try:
         return FactorDim(canonical)
     except ValueError:
-        raise ValueError(f"{name!r} is no way to factor a dim; choose 'row', 'column', 'batch' or 'none'.") from None
+        raise ValueError(f"{name!r} is not a way to factor a dim; choose 'row', 'column', 'batch' or 'none'.") from None
 
 
 class HParamMap:

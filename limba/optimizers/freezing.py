@@ -55,7 +55,7 @@ class PartialOptimizer(MultiOptimizer):
 
 
 def compiled_all(where: str, regexes: Sequence[str]) -> list[re.Pattern[str]]:
-    """Expressions of a gin binding, compiled. Raises ValueError if they are no list, or one is no expression."""
+    """Expressions of a gin binding, compiled. Raises ValueError if they are not a list, or one is not an expression."""
     if not isinstance(regexes, list | tuple):
         raise ValueError(f"{where} is {regexes!r}; it is a list of regular expressions, such as ['/encoder/.*'].")
     patterns = []
@@ -63,7 +63,7 @@ def compiled_all(where: str, regexes: Sequence[str]) -> list[re.Pattern[str]]:
         try:
             patterns.append(re.compile(regex))
         except (re.error, TypeError) as error:
-            raise ValueError(f"{where} has {regex!r}, which is no regular expression: {error}.") from error
+            raise ValueError(f"{where} has {regex!r}, which is not a regular expression: {error}.") from error
     return patterns
 
 

@@ -1,6 +1,6 @@
 """Files of JSON lines that a run appends to, and reads when it resumes.
 
-A kill, a full disk or an editor may leave lines that are no records. Readers pass over them; a run that resumes moves
+A kill, a full disk or an editor may leave lines that are not records. Readers pass over them; a run that resumes moves
 them to a file beside, so that nothing is lost and the run goes on.
 """
 

@@ -245,7 +245,7 @@ def _is_absent_script(program: str, command: Sequence[str], file: Path) -> bool:
 
 
 def _check_keys(names: Mapping[str, Any], file: Path) -> None:
-    """Raises ValueError for a parameter that is no key of `limba run`."""
+    """Raises ValueError for a parameter that is not a key of `limba run`."""
     from limba.hf_script import script_keys
 
     for name in names:

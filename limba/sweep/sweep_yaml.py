@@ -57,7 +57,7 @@ def read(file: Path) -> Any:
 
     Raises:
       FileNotFoundError: if it is not there.
-      ValueError: if it is no YAML, too large, has a key twice, or aliases that stand for too much.
+      ValueError: if it is not YAML, too large, has a key twice, or aliases that stand for too much.
     """
     return parse(untrusted_files.read_text(file, _MOST_BYTES), str(file))
 

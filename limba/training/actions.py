@@ -159,7 +159,7 @@ class DropOnPlateauAction(_ImprovementAction):
       metric: (task, name of the metric).
       mode: "min" if smaller is better, "max" if larger is.
       factor: below 1.
-      patience: measurements in a row that are no improvement.
+      patience: measurements in a row without an improvement.
       atol, rtol: absolute change, and share of the best, that do not count as an improvement.
       min_scale: the product of all factors is never below it.
 
@@ -237,7 +237,7 @@ class Actions:
       tasks: of each mode, the tasks it measures; a mode that this run does not have is missing.
 
     Raises:
-      ValueError: for a key that is no mode, a mode that is never measured, or an action that watches a task which its
+      ValueError: for a key that is not a mode, a mode that is never measured, or an action that watches a task which its
         mode does not measure.
     """
 

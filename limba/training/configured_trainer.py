@@ -68,7 +68,7 @@ def check_vocabulary(vocabulary: Any, rows: int | None) -> None:
 
     Raises:
       FileNotFoundError: if its SentencePiece model is missing.
-      ValueError: if that is no SentencePiece model, or has more ids than the embedding has rows.
+      ValueError: if that is not a SentencePiece model, or has more ids than the embedding has rows.
     """
     file = getattr(vocabulary, "sentencepiece_model_file", None)
     if file and "://" not in file and not Path(file).is_file():
@@ -81,7 +81,7 @@ def check_vocabulary(vocabulary: Any, rows: int | None) -> None:
     try:
         size = vocabulary.vocab_size
     except DecodeError as error:
-        raise ValueError(f"The vocabulary {file} is no SentencePiece model ({error}); bind VOCABULARY_FILE.") from error
+        raise ValueError(f"The vocabulary {file} is not a SentencePiece model ({error}); bind VOCABULARY_FILE.") from error
     if rows is not None and size > rows:
         raise ValueError(
             f"The vocabulary has {size} tokens and the embedding {rows} rows (T5Config.vocab_size): the last "

@@ -318,7 +318,7 @@ def _compile_ahead(run: Run, state: TrainState) -> None:
     """Compiles the step for the shapes of the configuration, while the first batch is read; the step then finds it.
 
     The first step compiles as it always can where the shapes are not known, as of a user's own stream, and where a
-    trainer's step is no jitted function.
+    trainer's step is not a jitted function.
     """
     step = run.trainer.train_step
     if not (hasattr(step, "lower") and isinstance(run.batches, TaskBatches)):

@@ -326,7 +326,7 @@ def load_objective(description: Mapping[str, Any]) -> Any:
     """The objective of a manifest: one of ours, or of a package that can be imported.
 
     Raises:
-      ValueError: if its class cannot be imported, is no objective, or does not have these fields.
+      ValueError: if its class cannot be imported, is not an objective, or does not have these fields.
     """
     module, _, name = description["class"].rpartition(".")
     if module.startswith("tasks.") and name in objectives.__all__:

@@ -57,7 +57,7 @@ def write_cache(task: Any, split: str, lengths: Mapping[str, int], directory: st
       seed: of the preprocessors' random choices.
 
     Raises:
-      ValueError, FileNotFoundError: if something is wrong with the task, and if the folder is no cache of it.
+      ValueError, FileNotFoundError: if something is wrong with the task, and if the folder is not a cache of it.
       RuntimeError: if the corpus cannot be read to its end.
       OSError: if the cache cannot be written. Nothing is left of one that is not whole.
     """
@@ -83,7 +83,7 @@ def write_cache(task: Any, split: str, lengths: Mapping[str, int], directory: st
         cached_data.check_files(before["files"], f"The cache {folder} is stale", remedy)
         return folder
     if folder.exists():
-        raise ValueError(f"{folder} is there, and is no cache. Remove it, or give another --out.")
+        raise ValueError(f"{folder} is there, and is not a cache. Remove it, or give another --out.")
 
     unfinished = folder.with_name(f"{split}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)  # left by a killed process

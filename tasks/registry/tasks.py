@@ -54,7 +54,7 @@ class Task:
       shuffle_buffer_size: examples that are shuffled together, of all readers; None shuffles files and documents only.
 
     Raises:
-      ValueError: for a name with other characters, and for a preprocessor that is no step.
+      ValueError: for a name with other characters, and for a preprocessor that is not a step.
     """
 
     supports_caching = False  # SeqIO's offline caches are made of its own tasks.
@@ -74,7 +74,7 @@ class Task:
         for step in preprocessors:
             if not isinstance(step, Step):
                 raise ValueError(
-                    f"The preprocessor {step!r} of task {name!r} is no tasks.registry.steps.Step. Functions of "
+                    f"The preprocessor {step!r} of task {name!r} is not a tasks.registry.steps.Step. Functions of "
                     "tf.data.Datasets belong to a task of SeqIO's: seqio.TaskRegistry.add."
                 )
         self.name = name

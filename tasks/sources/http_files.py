@@ -241,7 +241,7 @@ class _HttpFile(io.RawIOBase):
             if self._received < MIN_BYTES_PER_SECOND * self._waited:
                 raise http_retries.TransientError(f"only {self._received} bytes came in {self._waited:.0f} s")
             self._waited, self._received = 0.0, 0
-        # A connection that only crawls is no success, or a shard that crawls for ever would never count as broken.
+        # A connection that only crawls is not a success, or a shard that crawls for ever would never count as broken.
         if self._received >= MIN_BYTES_PER_SECOND * self._waited:
             self._retries.succeed()
         self._at += len(data)

@@ -40,7 +40,7 @@ class Part:
         """Of "train", "train[:1%]", "train[1000:2000]", as `datasets` and TensorFlow Datasets write them."""
         match = _SLICE.fullmatch(text)
         if match is None:
-            raise ValueError(f"{text!r} is no slice of a split; write 'train', 'train[:1%]' or 'train[1000:2000]'.")
+            raise ValueError(f"{text!r} is not a slice of a split; write 'train', 'train[:1%]' or 'train[1000:2000]'.")
         start, stop = (bound if bound is None or bound.endswith("%") else int(bound) for bound in match.groups()[1:])
         return cls(match[1], start, stop)
 

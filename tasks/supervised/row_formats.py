@@ -106,7 +106,7 @@ class Template:
         texts = list(self.labels.values() if isinstance(self.labels, Mapping) else self.labels)
         if wrong := [text for text in texts if not isinstance(text, str)]:
             raise ValueError(
-                f"labels are {self.labels!r}, and the answer {wrong[0]!r} is no text; give {{value: text}}, such as "
+                f"labels are {self.labels!r}, and the answer {wrong[0]!r} is not text; give {{value: text}}, such as "
                 "{0: 'negative', 1: 'positive'}."
             )
         if wrong := [text for text in texts if text != " ".join(text.split())]:
@@ -120,7 +120,7 @@ class Template:
             parts = list(string.Formatter().parse(self.inputs))
         except ValueError as error:
             raise ValueError(
-                f"The inputs {self.inputs!r} are no template: {error}. Double braces that are meant."
+                f"The inputs {self.inputs!r} are not a template: {error}. Double braces that are meant."
             ) from error
         fields = [name for _, name, _, _ in parts if name is not None]
         strange = [name for name in fields if not name.strip()] + [
@@ -208,7 +208,7 @@ class Similarity:
         try:
             value = np.float32(label)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"column {self.label_column!r} has {label!r}, which is no number") from error
+            raise ValueError(f"column {self.label_column!r} has {label!r}, which is not a number") from error
         if value == -1:  # the test set
             return [dataclasses.replace(example, targets=UNKNOWN, reference=-1.0)]
         return [dataclasses.replace(example, targets=f"{np.round(value * 5) / 5:.1f}")]

@@ -22,7 +22,7 @@ from tasks.vocabularies import Vocabulary
 
 # One source for each data set: it is opened once, and a task registered again is the same task.
 _sources: dict[str, ShardedSource] = {}
-# Functions of `text_metrics` that are no metrics of targets and predictions.
+# Functions of `text_metrics` that are not metrics of targets and predictions.
 _NOT_METRICS = (
     *("check_lengths", "are_finite", "class_f1", "sklearn_metrics_wrapper", "deduplicate_metric"),
     *("mean_multiclass_f1", "mean_group_metric"),

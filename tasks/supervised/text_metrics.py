@@ -106,7 +106,7 @@ def trivia_qa(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> M
 def span_squad(targets: Sequence[Mapping[str, Any]], predictions: Sequence[str]) -> Metrics:
     """SQuAD's scores of predictions such as "start: 3 end: 6", word positions in the context.
 
-    Targets are `{"answers": [...], "context": str}`; a prediction that is no such span is an empty answer.
+    Targets are `{"answers": [...], "context": str}`; a prediction that is not such a span is an empty answer.
     """
     check_lengths(targets, predictions)
     spans = [_words_at(target["context"], prediction) for target, prediction in zip(targets, predictions, strict=True)]

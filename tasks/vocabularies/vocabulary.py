@@ -133,7 +133,7 @@ class ByteVocabulary(Vocabulary):
 
 
 class PassThroughVocabulary(Vocabulary):
-    """Ids stay what they are: for features that are no text.
+    """Ids stay what they are: for features that are not text.
 
     Args:
       size: how many ids there are.
@@ -203,7 +203,7 @@ class SentencePieceVocabulary(Vocabulary):
 
         Raises:
           FileNotFoundError, OSError: if the file cannot be read.
-          google.protobuf.message.DecodeError, RuntimeError: if it is no SentencePiece model, or has the sentinels.
+          google.protobuf.message.DecodeError, RuntimeError: if it is not a SentencePiece model, or has the sentinels.
         """
         return _load(self._sentencepiece_model_file, self.extra_ids)[0]
 

@@ -347,7 +347,7 @@ def test_configuration_by_file_environment_and_flag(pod, place, tmp_path):
     assert result.stdout == "gcloud compute tpus tpu-vm delete flag --zone=environment-z --quiet\n"
     config.write_text("PATH=/nowhere\n")
     refused = pod("state", *flags)
-    assert refused.returncode == 2 and "line 1 sets PATH, which is no name of this file" in refused.stderr
+    assert refused.returncode == 2 and "line 1 sets PATH, which is not a name of this file" in refused.stderr
     # As an editor of Windows writes it.
     config.write_bytes(
         b"\xef\xbb\xbfPOD_ZONE=\"z\"\r\n\r\n# ours\r\nPOD_PROJECT='p'\r\nPOD_TYPE=v4-8\r\n POD_NAME=windows"
@@ -359,7 +359,7 @@ def test_configuration_by_file_environment_and_flag(pod, place, tmp_path):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("POD_TIPE=v4-8", "sets POD_TIPE, which is no name of this file. Its names match POD_NAME, POD_ZONE"),
+        ("POD_TIPE=v4-8", "sets POD_TIPE, which is not a name of this file. Its names match POD_NAME, POD_ZONE"),
         ('POD_NAME="ro', "line 2: the value of POD_NAME has a quote that is not closed"),
         ("POD_NAME=ro # mine", "or a comment behind it"),
         ("POD_NAME = ro", "line 2 is not NAME=VALUE. There is no space around ="),

@@ -81,7 +81,7 @@ def test_wrong_calls_are_named(env):
         (("--limit", "x", "q"), "--limit (LIMIT) is 'x'; give a whole number"),
         (("--wait", "-1", "q"), "--wait (WAIT) is '-1'"),
         (("--wait", "99999999999999999999", "q"), "--wait (WAIT) is '99999999999999999999'"),
-        (("--nix",), "--nix is no option"),
+        (("--nix",), "--nix is not an option"),
     ):
         result = launching.call("supervise.sh", *arguments, env=env)
         assert result.returncode == 2 and words in result.stderr and result.stderr.count("\n") == 1

@@ -170,7 +170,7 @@ def test_tpu_place(env, tmp_path, metadata, place):
 
 
 def test_variables_for_the_worker_come_from_a_file(env, repository, tmp_path):
-    """They are literal: the file is no script."""
+    """They are literal: the file is not a script."""
     file = repository / ".limba-env"
     token = 'hf_$HOME "x" $(touch planted)'
     file.write_bytes(f"FAKE_ENDS=0:4:9\r\nHF_TOKEN='{token}'\r\nNOTE=two words; $x\n".encode())

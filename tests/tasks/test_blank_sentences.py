@@ -13,7 +13,7 @@ from tasks.vocabularies import ByteVocabulary
         # The longest word of the middle, in the first sentence of 6 to 25 words.
         ("Too short. The old cat sleeps under a tree.", (f"The old cat {BLANK} under a tree.", "sleeps")),
         ("În grădină trandafirii înfloresc numai vara.", (f"În grădină {BLANK} înfloresc numai vara.", "trandafirii")),
-        # Another line is another sentence, and a number is no word.
+        # Another line is another sentence, and a number is not a word.
         ("1 2 3 4 5 6 7 8\nThere are 12 months in one year.", (f"There are 12 {BLANK} in one year.", "months")),
         ("これは日本語の文章であり、空白がありません。", (f"これは日本語の文章であり、{BLANK}がありません。", "空白")),
         # Languages with spaces, in whatever script, are never cut inside a word.

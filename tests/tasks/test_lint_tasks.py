@@ -139,7 +139,7 @@ def test_an_evaluation_on_files_of_the_training(tmp_path, write_jsonl):
     pretraining_tasks.register_pretraining_task("seen", data_files=files, **options)
     found = _check("seen", {"inputs": 64, "targets": 13}, EVAL, "validation")
     assert found.keys() == {"seen_in_training"} and "validation-0.jsonl" in found["seen_in_training"].what
-    # A share of the same file is no file of both.
+    # A share of the same file is not a file of both.
     source = corpora.HuggingFaceSource({"train": everything}, splits=splits.held_out(0.5))
     pretraining_tasks.register_pretraining_task("unseen", data_files=source, **options)
     assert not _check("unseen", {"inputs": 64, "targets": 13}, EVAL, "validation")

@@ -98,7 +98,7 @@ def test_nan_on_the_way_names_the_tensor_and_leaves_no_file(tmp_path):
 
 
 def test_a_dtype_without_a_name_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"ids is int64, which is no dtype of weights"):
+    with pytest.raises(ValueError, match=r"ids is int64, which is not a dtype of weights"):
         write(tmp_path, {"ids": np.arange(3)})
 
 

@@ -153,7 +153,7 @@ class Attack:
 def test_nothing_else_than_tensors_is_let_in(save, tmp_path, monkeypatch, content, asked):
     path = save(content)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=rf"pytorch_model\.bin is no file of plain tensors: it asks for {asked},"):
+    with pytest.raises(ValueError, match=rf"pytorch_model\.bin is not a file of plain tensors: it asks for {asked},"):
         torch_files.open_tensors([path])
     assert not (tmp_path / "attacked").exists()
 

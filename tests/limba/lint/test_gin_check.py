@@ -216,7 +216,7 @@ def test_includes_in_a_circle_are_named_as_a_chain(tmp_path, capsys, monkeypatch
         "FAIL a.gin:2: c.gin:2: a.gin includes b.gin, which includes c.gin, which includes a.gin. Remove one of these "
         "lines."
     )
-    # One file twice, and one after the other, is no circle.
+    # One file twice, and one after the other, is not a circle.
     (tmp_path / "c.gin").write_text("X = 2\n")
     (tmp_path / "a.gin").write_text("include 'b.gin'\ninclude 'c.gin'\ninclude 'b.gin'\n")
     assert _run(capsys, "a.gin")[0] == 0

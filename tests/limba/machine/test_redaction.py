@@ -1,4 +1,4 @@
-"""Credentials are no part of a file's identity, and nothing that is written has them."""
+"""Credentials are not part of a file's identity, and nothing that is written has them."""
 
 import urllib.parse
 

@@ -39,7 +39,7 @@ def test_what_is_unusual_and_right_is_read():
         assert untrusted_json.parse(b"\xef\xbb\xbf" + text.encode(), "x") == value
     assert untrusted_json.parse(b"[" * 200 + b"]" * 200, "x")
     assert str(untrusted_json.parse('{"loss": NaN}', "x")) == "{'loss': nan}"
-    # Commas in texts are no values.
+    # Commas in texts are not values.
     text = '"' + "," * (untrusted_json.MOST_VALUES + 1) + '"'
     assert len(untrusted_json.parse(text, "x")) == untrusted_json.MOST_VALUES + 1
 

@@ -141,7 +141,7 @@ def test_rules_by_path_and_by_name():
 
     assert adafactor.factor_name_to_factordim("COL") is adafactor.FactorDim.COLUMN
     assert adafactor.factor_name_to_factordim("unfactorized") is adafactor.FactorDim.NONE
-    with pytest.raises(ValueError, match="'rows' is no way"):
+    with pytest.raises(ValueError, match="'rows' is not a way"):
         adafactor.Adafactor(logical_factor_rules={"embed": "rows"})
     with pytest.raises(ValueError, match="factored is False"):
         adafactor.Adafactor(factored=False, factor_map=adafactor.HParamMap(rules))

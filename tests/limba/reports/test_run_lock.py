@@ -1,4 +1,4 @@
-"""Two runs in one MODEL_DIR: the second is refused, and a dead one is no hindrance."""
+"""Two runs in one MODEL_DIR: the second is refused, and a dead one is not a hindrance."""
 
 import json
 import os

@@ -163,7 +163,7 @@ def test_interrupted_and_stale_caches(task, corpus, tmp_path, monkeypatch):
         with pytest.raises((ValueError, SystemExit), match=r"manifest\.json is damaged"):
             opens(tmp_path)
     (tmp_path / "train" / "manifest.json").unlink()
-    with pytest.raises(SystemExit, match="train is there, and is no cache"):
+    with pytest.raises(SystemExit, match="train is there, and is not a cache"):
         make_cache(tmp_path)
 
 

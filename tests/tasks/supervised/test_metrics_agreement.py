@@ -10,7 +10,7 @@ import pytest
 from tasks.supervised import ranking_metrics, text_metrics
 
 RNG = np.random.default_rng(0)
-# Classes and numbers with ties; predictions that are no class (-1); all right, all wrong, a single example.
+# Classes and numbers with ties; predictions that are not a class (-1); all right, all wrong, a single example.
 CLASSES = [
     ([0, 1, 1, 0, 1], [0, 1, 0, 0, 1]),
     ([0, 1], [1, 0]),

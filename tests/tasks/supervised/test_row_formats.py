@@ -111,7 +111,7 @@ def test_similarity_is_rounded_to_fifths():
         assert _one("glue_stsb", {**row, "label": value}) == ("stsb sentence1: Three. sentence2: One.", text)
     predicted = [formats.Similarity().prediction(text) for text in ("3.4", "", "three", "nan")]
     assert predicted == [3.4, -1, -1, -1]
-    with pytest.raises(ValueError, match="column 'label' has 'much', which is no number"):
+    with pytest.raises(ValueError, match="column 'label' has 'much', which is not a number"):
         _one("glue_stsb", {**row, "label": "much"})
 
 

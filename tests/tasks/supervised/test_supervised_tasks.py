@@ -213,7 +213,7 @@ def test_wrong_entries_are_refused():
         ({"label_column": 3}, "label_column is 3"),
         ({"metric_fns": text_metrics.accuracy}, "a list of functions"),
         ({"inputs": None}, "inputs is None; give a template"),
-        ({"labels": [0, 1]}, "the answer 0 is no text"),
+        ({"labels": [0, 1]}, "the answer 0 is not text"),
         ({"labels": {"glad", "sad"}}, "as a list or {value: text}"),
         ({"labels": ["glad", " sad"]}, "the text ' sad'"),
         ({"labels": {0: "x", 1: "x"}}, "all have the text 'x'"),

@@ -60,13 +60,13 @@ def test_encoding(pair):
         assert [part.tolist() for part in parts] == [list(theirs.encode(text)) for text in TEXTS]
         empty, none = encode_batch(vocabulary, [])
         assert empty.shape == none.shape == (0,)
-    # What is no UTF-8 does not stop a run.
+    # What is not UTF-8 does not stop a run.
     assert len(encode_batch(ours, [b"a\xff"])[0]) >= 2
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_decoding(pair, seed):
-    """Random ids: padding, EOS, unknown, bytes that are no text, sentinels, and ids beyond the last."""
+    """Random ids: padding, EOS, unknown, bytes that are not text, sentinels, and ids beyond the last."""
     ours, theirs = pair
     rng = np.random.default_rng(seed)
     ids = rng.integers(0, ours.vocab_size + 3 * (seed % 2), 12)
