@@ -33,7 +33,7 @@ def find(folder: Path, format_: str | None = None) -> tuple[str, list[Path]]:
 
     Raises:
       FileNotFoundError: if there are no weights, or not all files of an index, or only a link that leads to nothing.
-      ValueError: if an index is damaged, or the weights are not filess.
+      ValueError: if an index is damaged, or the weights are not files.
     """
     there = formats([path.name for path in folder.iterdir()])
     if not there:

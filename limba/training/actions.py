@@ -237,8 +237,8 @@ class Actions:
       tasks: of each mode, the tasks it measures; a mode that this run does not have is missing.
 
     Raises:
-      ValueError: for a key that is not a mode, a mode that is never measured, or an action that watches a task which its
-        mode does not measure.
+      ValueError: for a key that is not a mode, a mode that is never measured, or an action that watches a task
+        which its mode does not measure.
     """
 
     def __init__(self, by_mode: Mapping[str, Sequence[BaseAction]] | None, tasks: Mapping[ActionMode, Collection[str]]):
