@@ -81,7 +81,9 @@ def check_vocabulary(vocabulary: Any, rows: int | None) -> None:
     try:
         size = vocabulary.vocab_size
     except DecodeError as error:
-        raise ValueError(f"The vocabulary {file} is not a SentencePiece model ({error}); bind VOCABULARY_FILE.") from error
+        raise ValueError(
+            f"The vocabulary {file} is not a SentencePiece model ({error}); bind VOCABULARY_FILE."
+        ) from error
     if rows is not None and size > rows:
         raise ValueError(
             f"The vocabulary has {size} tokens and the embedding {rows} rows (T5Config.vocab_size): the last "

@@ -57,7 +57,9 @@ def test_names_are_seqio_s(name):
 
 
 def test_a_function_is_no_step():
-    with pytest.raises(ValueError, match=r"of task 'a' is not a tasks\.registry\.steps\.Step.*seqio\.TaskRegistry\.add"):
+    with pytest.raises(
+        ValueError, match=r"of task 'a' is not a tasks\.registry\.steps\.Step.*seqio\.TaskRegistry\.add"
+    ):
         TaskRegistry.add("a", _source("train"), FEATURES, [lambda dataset: dataset])
 
 
