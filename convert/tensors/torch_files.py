@@ -93,8 +93,8 @@ def _unpickle(path: Path, file: BinaryIO, size: int) -> tuple[Any, dict[str, str
         return tensor_pickles.load(file, size)
     except tensor_pickles.NotAllowedError as error:
         raise ValueError(
-            f"{path} is not a file of plain tensors: it asks for {error}, which could run any program and is not allowed. If "
-            "you trust it, load it with torch and save the model's state_dict() alone, best as safetensors."
+            f"{path} is not a file of plain tensors: it asks for {error}, which could run any program. "
+            "If you trust it, load it with torch and save the model's state_dict() alone, best as safetensors."
         ) from None
     except UnpicklingError as error:
         raise ValueError(f"{path} is damaged, cut short or no file of PyTorch weights ({error}).") from error
