@@ -17,7 +17,7 @@ PACKAGES = ("limba", "tasks", "convert")
 FLOORS: tuple[tuple[str, ...], ...] = (
     # The machine, and the contract between data and engine.
     ("limba.machine", "tasks.objectives"),
-    ("tasks.damaged_files",),
+    ("limba.kernels", "tasks.damaged_files"),
     ("limba.data", "limba.checkpoint_files", "limba.network", "limba.optimizers", "tasks.sources"),
     # Data, from sources to batches.
     ("tasks.vocabularies",),

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from limba.kernels import attention as fused
 from limba.network.layers import DenseGeneral, Initializer, einsum, param_with_axes, with_sharding_constraint
 
 Array = jax.Array
@@ -135,8 +136,10 @@ class RelativePositionBiases(nn.Module):
     embedding_init: Initializer = nn.linear.default_embed_init
 
     @nn.compact
-    def __call__(self, qlen: int, klen: int, bidirectional: bool = True, decode: bool = False) -> Array:
-        """Bias `[1, heads, qlen, klen]`.
+    def __call__(
+        self, qlen: int, klen: int, bidirectional: bool = True, decode: bool = False, by_distance: bool = False
+    ) -> Array | fused.DistanceBias:
+        """Bias `[1, heads, qlen, klen]`, or `by_distance` a table of it.
 
         With `decode` the bias of all positions is computed by the call that makes the cache, and kept there: later
         calls return it whatever their lengths are, and attention takes the row of the position that it decodes.
@@ -150,10 +153,15 @@ class RelativePositionBiases(nn.Module):
             jnp.float32,
             axes=("heads", "relpos_buckets"),
         )
-        relative_position = jnp.arange(klen)[None, :] - jnp.arange(qlen)[:, None]
+        if by_distance:
+            relative_position = jnp.arange(1 - qlen, klen)
+        else:
+            relative_position = jnp.arange(klen)[None, :] - jnp.arange(qlen)[:, None]
         buckets = relative_position_bucket(relative_position, bidirectional, self.num_buckets, self.max_distance)
         # One row per distance is looked up by a one-hot product: its gradient is a matmul, not a scatter.
         one_hot = jax.nn.one_hot(buckets, self.num_buckets, dtype=self.dtype)
+        if by_distance:
+            return fused.DistanceBias(jnp.einsum("hr,nr->hn", rel_embedding, one_hot.astype(jnp.float32)))
         bias = jnp.einsum("hr,qkr->hqk", rel_embedding.astype(self.dtype), one_hot)[None]
         if decode:
             self.put_variable("cache", "cached_bias", bias)
@@ -230,8 +238,8 @@ class MultiHeadDotProductAttention(nn.Module):
         self,
         inputs_q: Array,
         inputs_kv: Array,
-        mask: Array | None = None,
-        bias: Array | None = None,
+        mask: Array | fused.Visible | None = None,
+        bias: Array | fused.DistanceBias | None = None,
         *,
         decode: bool = False,
         deterministic: bool = False,
@@ -243,9 +251,10 @@ class MultiHeadDotProductAttention(nn.Module):
 
         Args:
           inputs_kv: keys and values are computed from it; the same array as `inputs_q` for self-attention.
-          mask: `[batch, 1, query_length, key_length]`, positive where a query may look, or None.
+          mask: `[batch, 1, query_length, key_length]`, positive where a query may look, or None. A `Visible` asks for
+            the fused kernels, which do not decode.
           bias: added to the logits, `[1, heads, query_length, key_length]`, or None. When decoding it has a row for
-            every position.
+            every position. With a `Visible` it is a `DistanceBias`.
           decode: self-attention of one position to those in the cache. The first call makes the cache, as long as its
             inputs are.
           prefill: self-attention that also writes the first `prefill_lengths` positions into the cache.
@@ -256,13 +265,15 @@ class MultiHeadDotProductAttention(nn.Module):
         Raises:
           ValueError: if more than one position is decoded at a time, or `prefill` comes without a cache.
         """
-        if mask is not None:
+        if mask is not None and not isinstance(mask, fused.Visible):
             mask = mask > 0
         asking = inputs_q / jnp.sqrt(self.head_dim).astype(self.dtype) if self.scale_logits else inputs_q
         query = self._project("query", asking)
         if decode or prefill:
             key, value = self._project("key", inputs_kv), self._project("value", inputs_kv)
             if decode and self.has_variable("cache", "cached_key"):
+                assert not isinstance(mask, fused.Visible)
+                assert not isinstance(bias, fused.DistanceBias)
                 key, value, mask, bias = self._decode_one_position(key, value, mask, bias)
             elif prefill:
                 self._prefill_cache(key, value, prefill_lengths)
@@ -276,18 +287,25 @@ class MultiHeadDotProductAttention(nn.Module):
                 self.put_variable("cache", "cached_key", key)
                 self.put_variable("cache", "cached_value", value)
 
-        attended = dot_product_attention(
-            query,
-            key,
-            value,
-            bias,
-            self.make_rng("dropout") if self.dropout_rate > 0.0 and not deterministic else None,
-            self.dropout_rate,
-            deterministic,
-            self.dtype,
-            self.float32_logits,
-            mask=mask,
-        )
+        rng = self.make_rng("dropout") if self.dropout_rate > 0.0 and not deterministic else None
+        if isinstance(mask, fused.Visible):
+            assert not isinstance(bias, Array)
+            value = value if rng is None else fused.drop_values(value, rng, self.dropout_rate)
+            attended = fused.attend(query, key, value, mask, bias)
+        else:
+            assert not isinstance(bias, fused.DistanceBias)
+            attended = dot_product_attention(
+                query,
+                key,
+                value,
+                bias,
+                rng,
+                self.dropout_rate,
+                deterministic,
+                self.dtype,
+                self.float32_logits,
+                mask=mask,
+            )
         return DenseGeneral(
             inputs_q.shape[-1],
             (-2, -1),

@@ -69,11 +69,12 @@ class DecoderWrapper(nn.Module):
           prefill: write the first `prefill_lengths` positions `[batch]` of each row into the cache at once.
         """
         del decoder_positions, max_decode_length
-        mask = None
+        tokens, segments, prefix = decoder_target_tokens, decoder_segment_ids, decoder_causal_attention
+        mask: t5.Mask = None
         if not decode:
-            mask = attention.make_decoder_mask(
-                decoder_target_tokens, bool, decoder_causal_attention, decoder_segment_ids
-            )
+            mask = t5.visible(self.config, tokens, tokens, segments, segments, prefix=prefix, causal=True)
+            if mask is None:
+                mask = attention.make_decoder_mask(tokens, bool, prefix, segments)
         modes = (not enable_dropout, decode)
         return self.decoder(
             None, decoder_input_tokens, mask, None, *modes, prefill=prefill, prefill_lengths=prefill_lengths

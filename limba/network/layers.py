@@ -16,6 +16,8 @@ import numpy as np
 from flax.linen import partitioning as nn_partitioning
 from jax.ad_checkpoint import checkpoint_name
 
+from limba.kernels import target
+
 Array = jax.Array
 DType = Any
 Initializer = Callable[..., Array]
@@ -25,9 +27,10 @@ with_sharding_constraint = nn_partitioning.with_sharding_constraint
 
 
 # ------------------------------------------------- matrix products -------------------------------------------------
-# A bf16 product that accumulates and returns float32 runs two to five times faster than one that returns bf16 on CPUs
-# and loses nothing on accelerators. JAX's own transpose of such a product mixes float32 cotangents with bf16 operands,
-# which falls off the fast path again, so the backward is written out: every product has bf16 operands.
+# On CPUs a bf16 product that accumulates and returns float32 runs two to five times faster than one that returns bf16,
+# and TPUs fuse the conversion. GPUs write what a product returns to memory, and read it again to convert it: there it
+# returns bf16, accumulated in float32 all the same. JAX's own transpose of such a product mixes float32 cotangents with
+# bf16 operands, which falls off the fast path again, so the backward is written out: every product has bf16 operands.
 
 
 # What `jax.ad_checkpoint` calls the products of activations with parameters.
@@ -36,7 +39,7 @@ PRODUCT_WITHOUT_BATCH_DIMS = "product_without_batch_dims"
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 3))
 def _low_precision_einsum(equation: str, a: Array, b: Array, dtype: DType) -> Array:
-    return _accumulate_f32(equation, a.astype(dtype), b.astype(dtype)).astype(dtype)
+    return _product(equation, a.astype(dtype), b.astype(dtype), dtype)
 
 
 def _low_precision_einsum_fwd(equation, a, b, dtype):
@@ -48,16 +51,18 @@ def _low_precision_einsum_bwd(equation, dtype, operands, g):
     inputs, out = equation.split("->")
     a_dims, b_dims = inputs.split(",")
     g = g.astype(dtype)
-    grad_a = _accumulate_f32(f"{out},{b_dims}->{a_dims}", g, b.astype(dtype))
-    grad_b = _accumulate_f32(f"{a_dims},{out}->{b_dims}", a.astype(dtype), g)
-    return grad_a.astype(a.dtype), grad_b.astype(b.dtype)
+    grad_a = _product(f"{out},{b_dims}->{a_dims}", g, b.astype(dtype), a.dtype)
+    grad_b = _product(f"{a_dims},{out}->{b_dims}", a.astype(dtype), g, b.dtype)
+    return grad_a, grad_b
 
 
 _low_precision_einsum.defvjp(_low_precision_einsum_fwd, _low_precision_einsum_bwd)
 
 
-def _accumulate_f32(equation: str, a: Array, b: Array) -> Array:
-    """The product of two low-precision arrays, accumulated and returned in float32."""
+def _product(equation: str, a: Array, b: Array, dtype: DType) -> Array:
+    """The product of two low-precision arrays, accumulated in float32."""
+    if target.platform() == "gpu":
+        return jnp.einsum(equation, a, b, preferred_element_type=dtype)
     inputs, out = equation.split("->")
     a_dims, b_dims = inputs.split(",")
     # The operand with the first dim of its own goes first. Otherwise XLA's CPU compiler makes a transposed product,
@@ -65,9 +70,9 @@ def _accumulate_f32(equation: str, a: Array, b: Array) -> Array:
     own = next((dim for dim in out if (dim in a_dims) != (dim in b_dims)), None)
     if own is not None and own in b_dims:
         equation, a, b = f"{b_dims},{a_dims}->{out}", b, a
-    if jax.default_backend() == "cpu" and not _cpu_multiplies_bf16():
-        return jnp.einsum(equation, a.astype(jnp.float32), b.astype(jnp.float32))
-    return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
+    if target.platform() == "cpu" and not _cpu_multiplies_bf16():
+        a, b = a.astype(jnp.float32), b.astype(jnp.float32)
+    return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32).astype(dtype)
 
 
 @functools.cache

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax.linen import partitioning as nn_partitioning
 
+from limba.kernels import attention as fused
 from limba.network import attention, layers
 
 Array = jax.Array
@@ -53,6 +54,8 @@ class T5Config:
       param_scan_axis: where the layers stand in the parameters of a scanned stack.
       relative_bias_per_layer: a table of relative positions in every layer (scalable_t5, umT5) instead of one a stack.
       joined_attention_kernels: `[embed, heads * kv]` (T5X's t5); False is `[embed, heads, kv]` (its scalable_t5).
+      attention: "auto" is the fastest that the device has; "xla" makes logits of queries x keys, "fused" never does,
+        and is very slow on CPUs.
 
     Raises:
       ValueError: for fp16, an unknown remat policy or activation, sizes that are not whole numbers of at least 1.
@@ -77,6 +80,7 @@ class T5Config:
     param_scan_axis: int = 1
     relative_bias_per_layer: bool = False
     joined_attention_kernels: bool = True
+    attention: str = "auto"
 
     def __post_init__(self):
         for field in ("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim", *_LAYER_COUNTS):
@@ -100,6 +104,8 @@ class T5Config:
             raise ValueError(
                 f"T5Config.remat_policy is {self.remat_policy!r}; choose one of {[p for p in _REMAT_POLICIES if p]}."
             )
+        if self.attention not in fused.CHOICES:
+            raise ValueError(f"T5Config.attention is {self.attention!r}; choose one of {', '.join(fused.CHOICES)}.")
         if isinstance(self.mlp_activations, str):
             raise ValueError(
                 f"T5Config.mlp_activations is {self.mlp_activations!r}; it is a tuple: ({self.mlp_activations!r},)."
@@ -140,6 +146,33 @@ NUM_BUCKETS = 32
 MAX_DISTANCE = 128
 
 
+Mask = Array | fused.Visible | None
+Bias = Array | fused.DistanceBias | None
+
+
+def visible(
+    config: T5Config,
+    tokens: Array,
+    key_tokens: Array,
+    segments: Array | None,
+    key_segments: Array | None,
+    **others: Any,
+) -> fused.Visible | None:
+    """What the fused kernels take in place of a mask; None where they are not used.
+
+    Args:
+      tokens, key_tokens: `[batch, length]`, 0 for padding.
+      segments, key_segments: of packed batches.
+    """
+    if not fused.is_fused(config.attention, config.head_dim):
+        return None
+    of_queries, of_keys = (
+        (tokens > 0).astype(jnp.int32) * (1 if segments is None else segments)
+        for tokens, segments in ((tokens, segments), (key_tokens, key_segments))
+    )
+    return fused.Visible(of_queries, of_keys, **others)
+
+
 def _relative_bias(config: T5Config) -> attention.RelativePositionBiases:
     return attention.RelativePositionBiases(
         num_buckets=NUM_BUCKETS,
@@ -178,10 +211,11 @@ class EncoderLayer(nn.Module):
     config: T5Config
 
     @nn.compact
-    def __call__(self, x: Array, mask: Array | None, bias: Array | None, deterministic: bool) -> tuple[Array, None]:
+    def __call__(self, x: Array, mask: Mask, bias: Bias, deterministic: bool) -> tuple[Array, None]:
         cfg = self.config
         if bias is None:
-            bias = _relative_bias(cfg)(x.shape[-2], x.shape[-2], bidirectional=True)
+            by_distance = isinstance(mask, fused.Visible)
+            bias = _relative_bias(cfg)(x.shape[-2], x.shape[-2], bidirectional=True, by_distance=by_distance)
         y = _layer_norm(cfg, "pre_attention_layer_norm")(x)
         y = _attention(cfg, "attention")(y, y, mask, bias, deterministic=deterministic)
         x = _residual(cfg, y, x, deterministic)
@@ -199,9 +233,9 @@ class DecoderLayer(nn.Module):
         self,
         x: Array,
         encoded: Array | None,
-        mask: Array | None,
-        cross_mask: Array | None,
-        bias: Array | None,
+        mask: Mask,
+        cross_mask: Mask,
+        bias: Bias,
         deterministic: bool,
         decode: bool,
         keep_encoded_keys: bool,
@@ -210,7 +244,8 @@ class DecoderLayer(nn.Module):
     ) -> tuple[Array, None]:
         cfg = self.config
         if bias is None:
-            bias = _relative_bias(cfg)(x.shape[-2], x.shape[-2], bidirectional=False, decode=decode)
+            by_distance = isinstance(mask, fused.Visible)
+            bias = _relative_bias(cfg)(x.shape[-2], x.shape[-2], False, decode, by_distance)
         y = _layer_norm(cfg, "pre_self_attention_layer_norm")(x)
         modes = {"deterministic": deterministic, "decode": decode, "prefill": prefill}
         y = _attention(cfg, "self_attention")(y, y, mask, bias, prefill_lengths=prefill_lengths, **modes)
@@ -259,11 +294,14 @@ class Encoder(nn.Module):
     shared_embedding: nn.Module
 
     @nn.compact
-    def __call__(self, encoder_input_tokens: Array, encoder_mask: Array | None, deterministic: bool) -> Array:
+    def __call__(self, encoder_input_tokens: Array, encoder_mask: Mask, deterministic: bool) -> Array:
         """`[batch, length] -> [batch, length, embed]`."""
         cfg = self.config
         length = encoder_input_tokens.shape[-1]
-        bias = None if cfg.relative_bias_per_layer else _relative_bias(cfg)(length, length, bidirectional=True)
+        bias = None
+        if not cfg.relative_bias_per_layer:
+            by_distance = isinstance(encoder_mask, fused.Visible)
+            bias = _relative_bias(cfg)(length, length, bidirectional=True, by_distance=by_distance)
         x = self.shared_embedding(encoder_input_tokens.astype(jnp.int32))
         x = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(x, deterministic=deterministic)
         x = _apply_stack(cfg, EncoderLayer, cfg.num_encoder_layers, "encoder", x, encoder_mask, bias, deterministic)
@@ -282,8 +320,8 @@ class Decoder(nn.Module):
         self,
         encoded: Array | None,
         decoder_input_tokens: Array,
-        decoder_mask: Array | None,
-        encoder_decoder_mask: Array | None,
+        decoder_mask: Mask,
+        encoder_decoder_mask: Mask,
         deterministic: bool,
         decode: bool = False,
         keep_encoded_keys: bool = False,
@@ -295,7 +333,7 @@ class Decoder(nn.Module):
         length = decoder_input_tokens.shape[-1]
         bias = None
         if not cfg.relative_bias_per_layer:
-            bias = _relative_bias(cfg)(length, length, bidirectional=False, decode=decode)
+            bias = _relative_bias(cfg)(length, length, False, decode, isinstance(decoder_mask, fused.Visible))
         embedding = self.shared_embedding or _embedding(cfg, "token_embedder")
         y = embedding(decoder_input_tokens.astype(jnp.int32))
         y = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(y, deterministic=deterministic)
@@ -334,12 +372,15 @@ class Transformer(nn.Module):
         self, encoder_input_tokens: Array, encoder_segment_ids: Array | None = None, enable_dropout: bool = True
     ) -> Array:
         """`[batch, inputs_length] -> [batch, inputs_length, embed]`. Token 0 is padding."""
-        real = encoder_input_tokens > 0
-        mask = attention.combine_masks(
-            attention.make_attention_mask(real, real, jnp.logical_and, dtype=bool),
-            attention.segment_mask(encoder_segment_ids, encoder_segment_ids),
-            dtype=bool,
-        )
+        tokens, segments = encoder_input_tokens, encoder_segment_ids
+        mask: Mask = visible(self.config, tokens, tokens, segments, segments)
+        if mask is None:
+            real = tokens > 0
+            mask = attention.combine_masks(
+                attention.make_attention_mask(real, real, jnp.logical_and, dtype=bool),
+                attention.segment_mask(segments, segments),
+                dtype=bool,
+            )
         return self.encoder(encoder_input_tokens, mask, not enable_dropout)
 
     def decode(
@@ -372,19 +413,22 @@ class Transformer(nn.Module):
           ValueError: for packed batches with `decode`.
         """
         del decoder_positions, max_decode_length
-        real_inputs = encoder_input_tokens > 0
-        if decode:
-            if encoder_segment_ids is not None or decoder_segment_ids is not None:
-                raise ValueError("Packed batches cannot be decoded: leave out the segment ids, and pack = False.")
-            mask, real_targets = None, jnp.ones(decoder_target_tokens.shape, bool)
-        else:
-            mask = attention.make_decoder_mask(decoder_target_tokens, bool, decoder_segment_ids=decoder_segment_ids)
-            real_targets = decoder_target_tokens > 0
-        cross_mask = attention.combine_masks(
-            attention.make_attention_mask(real_targets, real_inputs, jnp.logical_and, dtype=bool),
-            attention.segment_mask(decoder_segment_ids, encoder_segment_ids),
-            dtype=bool,
-        )
+        targets, segments = decoder_target_tokens, decoder_segment_ids
+        mask: Mask = None
+        cross_mask: Mask = None
+        if not decode:
+            mask = visible(self.config, targets, targets, segments, segments, causal=True)
+            cross_mask = visible(self.config, targets, encoder_input_tokens, segments, encoder_segment_ids)
+        elif encoder_segment_ids is not None or segments is not None:
+            raise ValueError("Packed batches cannot be decoded: leave out the segment ids, and pack = False.")
+        if cross_mask is None:
+            mask = None if decode else attention.make_decoder_mask(targets, bool, decoder_segment_ids=segments)
+            real = jnp.ones(targets.shape, bool) if decode else targets > 0
+            cross_mask = attention.combine_masks(
+                attention.make_attention_mask(real, encoder_input_tokens > 0, jnp.logical_and, dtype=bool),
+                attention.segment_mask(segments, encoder_segment_ids),
+                dtype=bool,
+            )
         return self.decoder(
             encoded, decoder_input_tokens, mask, cross_mask, not enable_dropout, decode, keep_encoded_keys
         )

@@ -18,6 +18,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from limba.data.contract import Batch
+from limba.kernels import target
 from limba.partitioning.host_groups import DataLayout, HostGroups
 
 logger = logging.getLogger(__name__)
@@ -196,7 +197,12 @@ class PjitPartitioner:
     def activate(self) -> Iterator[None]:
         """A context in which `with_sharding_constraint` uses this mesh and these rules, for tracing functions."""
         # Flax uses the mesh of `jax.set_mesh`; with `with mesh:` alone it would constrain nothing.
-        with jax.set_mesh(self.mesh), nn_partitioning.axis_rules(self.logical_axis_rules):
+        device = self.mesh.devices.flat[0]
+        with (
+            jax.set_mesh(self.mesh),
+            nn_partitioning.axis_rules(self.logical_axis_rules),
+            target.tracing_for(device),
+        ):
             yield
 
     @property

@@ -160,8 +160,9 @@ def main(argv: Sequence[str]) -> int:
         os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
     from limba.plan import compiled_step, plan_report  # JAX comes in here.
 
-    if any(compiled):
-        compiled_step.check_compiler()
+    for topology, is_compiled in zip(wanted, compiled, strict=True):
+        if is_compiled:
+            compiled_step.check_compiler(topology)
     planner = _planner(flags)
     if len(wanted) == 1:
         return 0 if planner.report(wanted[0], compiled=compiled[0]) else 1
@@ -178,6 +179,19 @@ def _planner(flags: argparse.Namespace) -> "Planner":
 
     from limba.machine import native_logs
     from limba.plan.plan_report import Planner, Prices
+
+    with native_logs.filtered():
+        training, given, steps = configured_training(flags)
+    key = hashlib.sha256(gin.config_str().encode()).hexdigest()[:16]
+    return Planner(training, given, Prices(flags.mfu, flags.price, steps), flags.record, key)
+
+
+def configured_training(flags: argparse.Namespace) -> tuple["Training", "MeshLayout", int]:
+    """The training of gin flags (`gin_file`, `gin_bindings`, `gin_search_paths`), its layout, and its steps.
+
+    Raises:
+      GinError: if the files do not describe a training.
+    """
     from limba.train import train
 
     configured = gin_files.configurable(train, module="limba.train")
@@ -186,10 +200,7 @@ def _planner(flags: argparse.Namespace) -> "Planner":
     gin_files.require_bindings(
         TASK_FEATURE_LENGTHS="\"{'inputs': 512, 'targets': 114}\"", TRAIN_STEPS="1_000_000", DROPOUT_RATE="0.0"
     )
-    key = hashlib.sha256(gin.config_str().encode()).hexdigest()[:16]
-    with native_logs.filtered():
-        training, given, steps = _training(configured)
-    return Planner(training, given, Prices(flags.mfu, flags.price, steps), flags.record, key)
+    return _training(configured)
 
 
 if __name__ == "__main__":

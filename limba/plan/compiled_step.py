@@ -1,7 +1,7 @@
 """Compiles a run's training step for chips that are not there, and reads the memory that it needs.
 
-XLA compiles for a TPU slice on any CPU where libtpu is installed: the slice's own compiler, with its limits. Nothing
-runs and nothing is allocated.
+XLA compiles for a TPU slice on any CPU where libtpu is installed, and for GPUs where CUDA's libraries are: the device's
+own compiler, with its limits. Nothing runs and nothing is allocated.
 """
 
 import copy
@@ -21,6 +21,7 @@ from limba.data.contract import DatasetConfig
 from limba.network.t5 import T5Config
 from limba.partitioning import meshes
 from limba.partitioning.meshes import PjitPartitioner
+from limba.plan import gpu_targets
 from limba.plan.mesh_layouts import MeshLayout, Work
 from limba.plan.topologies import GIB, Topology
 from limba.training.configured_trainer import batch_to_compile, make_trainer
@@ -53,9 +54,11 @@ class Memory:
         return self.needed - self.parameters - self.optimizer
 
 
-def check_compiler() -> None:
-    """Raises ImportError, with the command to install it, if the compiler for TPUs is missing."""
-    if importlib.util.find_spec("libtpu") is None:
+def check_compiler(topology: Topology) -> None:
+    """Raises ImportError, with the command to install it, if the compiler for these chips is missing."""
+    if topology.chip.platform == "gpu":
+        gpu_targets.check_compiler()
+    elif importlib.util.find_spec("libtpu") is None:
         raise ImportError(
             "`limba plan` compiles with libtpu, the TPU's own compiler, which is not installed: "
             "pip install 'limba[plan]' (213 MB, Linux on x86-64). --estimate_only does without."
@@ -63,7 +66,9 @@ def check_compiler() -> None:
 
 
 def devices_of(topology: Topology) -> list[jax.Device]:
-    """Devices to compile for."""
+    """Devices to compile for; ValueError for a card that `gpu_targets` does not describe."""
+    if topology.chip.platform == "gpu":
+        return gpu_targets.devices_of(topology)
     generation = {"v5p": "v5"}.get(topology.kind, topology.kind)
     options: dict[str, Any] = {}
     if topology.kind in ("v4", "v5p"):  # Otherwise each core is a device, with half of the memory.
@@ -153,7 +158,19 @@ def partitioner(layout: MeshLayout, devices: Sequence[jax.Device]) -> PjitPartit
     return PjitPartitioner(layout.model, logical_axis_rules=_rules(layout), devices=devices)
 
 
-def compile_step(training: Training, mesh: PjitPartitioner, num_microbatches: int | None = None) -> Memory:
+@dataclasses.dataclass(frozen=True)
+class CompiledStep:
+    """A step that the compiler took, or refused for want of memory.
+
+    Attributes:
+      compiled: None where it was refused.
+    """
+
+    memory: Memory
+    compiled: Any
+
+
+def compile_step(training: Training, mesh: PjitPartitioner, num_microbatches: int | None = None) -> CompiledStep:
     """Compiles the step of a training, with the layers that it will run with; see `Training.with_layers`.
 
     Args:
@@ -175,8 +192,14 @@ def compile_step(training: Training, mesh: PjitPartitioner, num_microbatches: in
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        return dataclasses.replace(state, refused=_needed(str(error)))
-    return dataclasses.replace(state, peak=float(compiled.memory_analysis().peak_memory_in_bytes))
+        return CompiledStep(dataclasses.replace(state, refused=_needed(str(error))), None)
+    return CompiledStep(dataclasses.replace(state, peak=peak_bytes(compiled.memory_analysis())), compiled)
+
+
+def peak_bytes(sizes: Any) -> float:
+    """Of a compiled program; GPUs' compiler gives the parts only."""
+    parts = sizes.argument_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+    return float(sizes.peak_memory_in_bytes or parts + sizes.temp_size_in_bytes)
 
 
 _UNITS = {"K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}

@@ -69,7 +69,7 @@ class Planner:
         began = time.monotonic()
         training = self.training.with_layers(layout.remat)
         mesh = compiled_step.partitioner(layout, compiled_step.devices_of(topology))
-        memory = compiled_step.compile_step(training, mesh, layout.microbatches)
+        memory = compiled_step.compile_step(training, mesh, layout.microbatches).memory
         if self.record is not None:
             with self.record.open("a") as file:
                 seconds = round(time.monotonic() - began, 1)

@@ -22,6 +22,7 @@ class Chip:
       peak: dense bf16 FLOP/s of a chip.
       memory: bytes of a `jax.Device`. TPUs: the limit of XLA's compiler for that chip, which is less than the chip has.
         GPUs: all of the card; see `Topology.memory`.
+      bandwidth: bytes/s between a chip and its memory.
       link: bytes/s that a chip sends to its neighbours in the slice or box, over all links, one way.
       network: bytes/s that a chip sends to another slice or box.
       devices_per_chip: 2 where each core is a `jax.Device` of its own.
@@ -32,6 +33,7 @@ class Chip:
     device_kind: str
     peak: float
     memory: float
+    bandwidth: float
     link: float
     network: float
     devices_per_chip: int = 1
@@ -44,19 +46,19 @@ class Chip:
 
 # Figures of cloud.google.com/tpu/docs and of NVIDIA's data sheets, without sparsity. A device's chip is the first one
 # whose `device_kind` is in the device's.
-#     platform, device_kind, peak, memory, link, network
+#     platform, device_kind, peak, memory, bandwidth, link, network
 CHIPS = {
-    "v2": Chip("tpu", "TPU v2", 45e12, 7.48 * GIB, 248e9, 3e9, devices_per_chip=2, cores_per_chip=2),
-    "v3": Chip("tpu", "TPU v3", 123e12, 15.48 * GIB, 328e9, 3e9, devices_per_chip=2, cores_per_chip=2),
-    "v4": Chip("tpu", "TPU v4", 275e12, 30.75 * GIB, 300e9, 6e9, cores_per_chip=2),
-    "v5e": Chip("tpu", "TPU v5 lite", 197e12, 15.75 * GIB, 200e9, 3e9),
-    "v5p": Chip("tpu", "TPU v5", 459e12, 95.74 * GIB, 600e9, 6e9, cores_per_chip=2),
-    "v6e": Chip("tpu", "TPU v6", 918e12, 31.25 * GIB, 400e9, 12e9),
-    "h100-pcie": Chip("gpu", "NVIDIA H100 PCIe", 756e12, 79.6 * GIB, 64e9, 25e9),
-    "h100": Chip("gpu", "NVIDIA H100", 989e12, 79.6 * GIB, 450e9, 50e9),
-    "h200": Chip("gpu", "NVIDIA H200", 989e12, 140.4 * GIB, 450e9, 50e9),
-    "a100-40gb": Chip("gpu", "NVIDIA A100-SXM4-40GB", 312e12, 39.5 * GIB, 300e9, 25e9),
-    "a100": Chip("gpu", "NVIDIA A100", 312e12, 79.3 * GIB, 300e9, 25e9),
+    "v2": Chip("tpu", "TPU v2", 45e12, 7.48 * GIB, 700e9, 248e9, 3e9, devices_per_chip=2, cores_per_chip=2),
+    "v3": Chip("tpu", "TPU v3", 123e12, 15.48 * GIB, 900e9, 328e9, 3e9, devices_per_chip=2, cores_per_chip=2),
+    "v4": Chip("tpu", "TPU v4", 275e12, 30.75 * GIB, 1228e9, 300e9, 6e9, cores_per_chip=2),
+    "v5e": Chip("tpu", "TPU v5 lite", 197e12, 15.75 * GIB, 819e9, 200e9, 3e9),
+    "v5p": Chip("tpu", "TPU v5", 459e12, 95.74 * GIB, 2765e9, 600e9, 6e9, cores_per_chip=2),
+    "v6e": Chip("tpu", "TPU v6", 918e12, 31.25 * GIB, 1640e9, 400e9, 12e9),
+    "h100-pcie": Chip("gpu", "NVIDIA H100 PCIe", 756e12, 79.6 * GIB, 2.0e12, 64e9, 25e9),
+    "h100": Chip("gpu", "NVIDIA H100", 989e12, 79.6 * GIB, 3.35e12, 450e9, 50e9),
+    "h200": Chip("gpu", "NVIDIA H200", 989e12, 140.4 * GIB, 4.8e12, 450e9, 50e9),
+    "a100-40gb": Chip("gpu", "NVIDIA A100-SXM4-40GB", 312e12, 39.5 * GIB, 1.555e12, 300e9, 25e9),
+    "a100": Chip("gpu", "NVIDIA A100", 312e12, 79.3 * GIB, 2.039e12, 300e9, 25e9),
 }
 
 # Google's other names for a generation.

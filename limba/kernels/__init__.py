@@ -1,0 +1,1 @@
+"""Programs for accelerators that XLA does not find by itself, and what device a program is traced for."""

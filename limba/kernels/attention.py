@@ -1,0 +1,108 @@
+"""Fused attention: which kernels a device has, and their call on a mesh.
+
+`Visible` and `DistanceBias` stand for a mask and a bias of the size queries x keys, which the kernels never make.
+"""
+
+import functools
+import logging
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from flax.linen import partitioning as nn_partitioning
+from jax.sharding import PartitionSpec
+
+from limba.kernels import attention_gpu, target
+
+Array = jax.Array
+logger = logging.getLogger(__name__)
+
+CHOICES = ("auto", "fused", "xla")
+
+
+@flax.struct.dataclass
+class Visible:
+    """What each query may look at: keys of its own segment, and if `causal` none that come after it.
+
+    Attributes:
+      queries, keys: int32 `[batch, length]`, the segment of each position; padding is 0, a segment of its own.
+      prefix: bool `[batch, length]` of self-attention: positions that see each other although it is causal.
+    """
+
+    queries: Array
+    keys: Array
+    prefix: Array | None = None
+    causal: bool = flax.struct.field(pytree_node=False, default=False)
+
+
+@flax.struct.dataclass
+class DistanceBias:
+    """A bias that depends on key - query: float32 `[heads, queries + keys - 1]`, from -(queries - 1) on."""
+
+    table: Array
+
+
+def is_fused(choice: str, head_dim: int) -> bool:
+    """Whether attention is computed by kernels of ours on the device that is traced for.
+
+    Args:
+      choice: "auto": where there are such kernels; "fused": also on CPUs, where they are interpreted, slowly; "xla":
+        never.
+    """
+    return _is_fused(choice, head_dim, target.platform())
+
+
+@functools.cache  # said once
+def _is_fused(choice: str, head_dim: int, platform: str) -> bool:
+    if choice == "xla" or (choice == "auto" and platform != "gpu"):
+        return False
+    if head_dim < 16 or head_dim & (head_dim - 1):
+        logger.info("Attention by XLA: the fused kernels need a head_dim that is a power of 2, and it is %d.", head_dim)
+        return False
+    if platform == "gpu":
+        logger.info(
+            "Attention by fused kernels (limba.kernels.attention_gpu); T5Config.attention = 'xla' does without."
+        )
+    return True
+
+
+def attend(query: Array, key: Array, value: Array, visible: Visible, bias: DistanceBias | None) -> Array:
+    """The values that each query attends to, `[batch, queries, heads, head_dim]`; see `attention_gpu.attention`."""
+    table = None if bias is None else bias.table
+    call = functools.partial(_attend, causal=visible.causal)
+    mesh = jax.sharding.get_abstract_mesh()
+    arguments = (query, key, value, table, visible.queries, visible.keys, visible.prefix)
+    if mesh.empty or mesh.size == 1:
+        return call(*arguments)
+    # The compiler cannot split a kernel: each device calls it for its own rows and heads.
+    of_array = nn_partitioning.logical_to_mesh_axes(("batch", "length", "heads", "kv")) or PartitionSpec()
+    rows, _, heads, _ = (*of_array, None, None, None, None)[:4]
+    of_rows = PartitionSpec(rows, None)
+    specs = (of_array, of_array, of_array, PartitionSpec(heads, None), of_rows, of_rows, of_rows)
+    given = tuple(None if x is None else spec for x, spec in zip(arguments, specs, strict=True))
+    return jax.shard_map(call, in_specs=given, out_specs=of_array, check_vma=False)(*arguments)
+
+
+def _attend(query, key, value, table, query_segments, key_segments, prefix, *, causal):
+    return attention_gpu.attention(
+        query,
+        key,
+        value,
+        table,
+        (query_segments, key_segments),
+        prefix,
+        causal=causal,
+        interpret=target.platform() == "cpu",
+    )
+
+
+def drop_values(value: Array, rng: Array, rate: float) -> Array:
+    """T5X's dropout of attention weights: all queries of a row drop the same keys, so their values can be dropped.
+
+    Args:
+      value: `[batch, keys, heads, head_dim]`.
+    """
+    keep = 1.0 - rate
+    batch, keys, heads, _ = value.shape
+    kept = jax.random.bernoulli(rng, keep, (batch, heads, 1, keys))
+    return value * (jnp.moveaxis(kept, (1, 3), (2, 1)).astype(value.dtype) / jnp.asarray(keep, value.dtype))

@@ -1,0 +1,19 @@
+"""The kind of device that a program is traced for: not always one that this process has, as in `limba plan`."""
+
+import contextlib
+
+import jax
+
+# JAX traces anew where it changes.
+_platform = jax.make_user_context(None)
+_KINDS = {"cuda": "gpu", "rocm": "gpu"}
+
+
+def platform() -> str:
+    """ "cpu", "gpu" or "tpu": that of the mesh, or JAX's default outside of one."""
+    return _platform.value or jax.default_backend()
+
+
+def tracing_for(device: jax.Device) -> contextlib.AbstractContextManager:
+    """A context for programs that will run on such a device."""
+    return _platform(_KINDS.get(device.platform, device.platform))

@@ -1,0 +1,271 @@
+"""The cost of a compiled GPU program, read from its text: bytes moved, a bound in seconds, kernels, collectives.
+
+XLA's own `cost_analysis` has no figures for GPUs. Each kernel of the scheduled program reads its operands and writes
+its results once, slices as slices, and multiplies matrices at the card's peak; it takes the longer of the two, and
+2 us to start. The sum is a bound: no run is faster, and two programs compare by it.
+"""
+
+import collections
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping
+
+from limba.plan.topologies import Chip
+
+# Seconds between the starts of two kernels.
+LAUNCH_SECONDS = 2e-6
+_BYTES = {
+    **dict.fromkeys(("pred", "s8", "u8", "f8e4m3fn", "f8e5m2"), 1),
+    **dict.fromkeys(("s16", "u16", "bf16", "f16"), 2),
+    **dict.fromkeys(("s32", "u32", "f32"), 4),
+    **dict.fromkeys(("s64", "u64", "f64", "c64"), 8),
+}
+_ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%([\w.\-]+) = (.*)$")
+_NAME = re.compile(r"%([\w.\-]+)")
+_CALLED = re.compile(r"(?:to_apply|calls|body|branch_computations|called_computations)=\{?((?:%[\w.\-]+(?:, )?)+)")
+_TRIPS = re.compile(r'known_trip_count":\{"n":"(\d+)"')
+# Of these nothing runs.
+_FREE = {
+    *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"),
+    *("opt-barrier", "iota"),
+}
+_COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+# Products of queries x keys x head_dim in our kernels for attention (limba.kernels), whose first operands are the
+# queries and the keys, `[batch, length, heads, head_dim]`. Of causal ones about half is computed, all is counted.
+_ATTENTION_PRODUCTS = {
+    "attention_forward": 2,
+    "attention_query_gradients": 3,
+    "attention_key_gradients": 4,
+    "attention_table_gradients": 2,
+}
+# Scratch memory that a library asks for, beside its results.
+_SCRATCH = re.compile(r", [su]8\[\d+\]\{0\}\)$")
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """One kernel of a program.
+
+    Attributes:
+      kind: its opcode, or the target of a custom call.
+      times: how often a step runs it.
+      bytes_moved, flops, seconds: of one time.
+      where: the part of the model that it comes from, as JAX named it.
+      shape: of its result.
+    """
+
+    kind: str
+    times: int
+    bytes_moved: float
+    flops: float
+    seconds: float
+    where: str
+    shape: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramCost:
+    """What a step of a program costs one device.
+
+    Attributes:
+      collective_bytes: results of the collectives.
+      collectives: how many, and how many of them start and end as two operations, so that others run between.
+    """
+
+    operations: tuple[Operation, ...]
+    collective_bytes: float
+    collectives: int
+    asynchronous: int
+
+    @property
+    def bytes_moved(self) -> float:
+        return sum(x.times * x.bytes_moved for x in self.operations)
+
+    @property
+    def flops(self) -> float:
+        """Of matrix products. A fused attention's are not known from the program."""
+        return sum(x.times * x.flops for x in self.operations)
+
+    @property
+    def kernels(self) -> int:
+        return sum(x.times for x in self.operations)
+
+    @property
+    def seconds(self) -> float:
+        """The bound."""
+        return sum(x.times * x.seconds for x in self.operations)
+
+    def by(self, attribute: str) -> dict[str, float]:
+        """Seconds by `kind` or `where`, the longest first."""
+        seconds: dict[str, float] = collections.defaultdict(float)
+        for operation in self.operations:
+            seconds[getattr(operation, attribute)] += operation.times * operation.seconds
+        return dict(sorted(seconds.items(), key=lambda item: -item[1]))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Instruction:
+    shape: str
+    opcode: str
+    operands: tuple[str, ...]
+    text: str
+
+
+def gpu_program_cost(text: str, chip: Chip) -> ProgramCost:
+    """The cost of `compiled.as_text()` on one card.
+
+    Raises:
+      ValueError: if the text has no entry.
+    """
+    computations, entry = _parse(text)
+    operations = []
+    collective_bytes, collectives, asynchronous = 0.0, 0, 0
+    for instruction, computation, times in _executed(computations, entry, 1):
+        opcode = instruction.opcode.removesuffix("-start")
+        if opcode in _COLLECTIVES:
+            # An asynchronous one is operands and results in a tuple.
+            results = _bytes(instruction.shape)
+            if opcode != instruction.opcode:
+                asynchronous += times
+                results -= sum(_bytes(computation[name].shape) for name in instruction.operands)
+            collective_bytes += times * results
+            collectives += times
+            continue
+        operations.append(_operation(instruction, computation, computations, times, chip))
+    return ProgramCost(tuple(operations), collective_bytes, collectives, asynchronous)
+
+
+def _parse(text: str) -> tuple[dict[str, dict[str, _Instruction]], str]:
+    computations: dict[str, dict[str, _Instruction]] = {}
+    current: dict[str, _Instruction] = {}
+    entry = None
+    for line in text.splitlines():
+        if begins := _COMPUTATION.match(line):
+            current = computations.setdefault(begins[2], {})
+            entry = begins[2] if begins[1] else entry
+        elif found := _INSTRUCTION.match(line):
+            current[found[1]] = _instruction(found[2])
+    if entry is None:
+        raise ValueError("This is not the text of a compiled program: it has no ENTRY.")
+    return computations, entry
+
+
+def _instruction(text: str) -> _Instruction:
+    """Of `f32[8,16]{1,0} fusion(%a, %b), kind=kLoop, …`; a tuple's shape is in parentheses."""
+    end = _closing(text, 0) if text.startswith("(") else text.index(" ")
+    shape, rest = text[:end], text[end:].lstrip()
+    opcode, _, _ = rest.partition("(")
+    operands = rest[len(opcode) : _closing(rest, len(opcode))]
+    return _Instruction(shape, opcode, tuple(_NAME.findall(operands)), text)
+
+
+def _closing(text: str, opening: int) -> int:
+    """The index after the parenthesis that closes the one at `opening`."""
+    depth = 0
+    for index in range(opening, len(text)):
+        depth += (text[index] == "(") - (text[index] == ")")
+        if depth == 0:
+            return index + 1
+    return len(text)
+
+
+def _executed(
+    computations: Mapping[str, Mapping[str, _Instruction]], name: str, times: int
+) -> Iterator[tuple[_Instruction, Mapping[str, _Instruction], int]]:
+    """The instructions that run, with their computation and how often."""
+    for instruction in computations[name].values():
+        opcode = instruction.opcode
+        if opcode in _FREE or opcode.endswith(("-done", "-update")):
+            continue
+        if opcode in ("while", "call", "conditional", "async-start"):
+            trips = _TRIPS.search(instruction.text) if opcode == "while" else None
+            for called in _called(instruction):
+                yield from _executed(computations, called, times * (int(trips[1]) if trips else 1))
+            continue
+        yield instruction, computations[name], times
+
+
+def _called(instruction: _Instruction) -> list[str]:
+    return [name for names in _CALLED.findall(instruction.text) for name in _NAME.findall(names)]
+
+
+def _operation(
+    instruction: _Instruction,
+    computation: Mapping[str, _Instruction],
+    computations: Mapping[str, Mapping[str, _Instruction]],
+    times: int,
+    chip: Chip,
+) -> Operation:
+    kind, flops = instruction.opcode, 0.0
+    written = float(_bytes(instruction.shape))
+    read = float(sum(_bytes(computation[name].shape) for name in instruction.operands))
+    if kind == "fusion":
+        (called,) = _called(instruction)
+        body = computations[called]
+        flops = sum(_dot_flops(x, body) for x in body.values() if x.opcode == "dot")
+        read, written = _without_what_slices_leave(body, read, written)
+    elif kind == "dot":
+        flops = _dot_flops(instruction, computation)
+    elif kind == "custom-call":
+        target = re.search(r'custom_call_target="([^"]*)"', instruction.text)
+        kind = target[1] if target else kind
+        if "matmul" in kind or "gemm" in kind:
+            flops = _dot_flops(instruction, computation)
+        flops = flops or _attention_flops(instruction, computation)
+        written = float(_bytes(_SCRATCH.sub("", instruction.shape)))
+    elif kind == "dynamic-slice":
+        read = written
+    elif kind == "dynamic-update-slice":
+        read = written = _bytes(computation[instruction.operands[1]].shape)
+    seconds = max((read + written) / chip.bandwidth, flops / chip.peak_per_device) + LAUNCH_SECONDS
+    named = re.search(r'op_name="([^"]*)"', instruction.text)
+    where = named[1] if named else ""
+    return Operation(kind, times, read + written, flops, seconds, where, instruction.shape)
+
+
+def _without_what_slices_leave(body: Mapping[str, _Instruction], read: float, written: float) -> tuple[float, float]:
+    """Bytes read and written by a fusion that takes slices of its operands, or writes one into a buffer in place."""
+    for instruction in body.values():
+        if instruction.opcode == "dynamic-slice":
+            source = body[instruction.operands[0]]
+            if source.opcode == "parameter":
+                read -= max(0, _bytes(source.shape) - _bytes(instruction.shape))
+        if instruction.opcode == "dynamic-update-slice":
+            whole, part = _bytes(instruction.shape), _bytes(body[instruction.operands[1]].shape)
+            written -= max(0, whole - part)
+            read -= whole
+    return max(read, 0.0), max(written, 0.0)
+
+
+def _dot_flops(instruction: _Instruction, computation: Mapping[str, _Instruction]) -> float:
+    """Two for each element of the result and of what is contracted."""
+    contracted = re.search(r'lhs_contracting_dim(?:ension)?s"?[=:][{\[]([\d",]*)', instruction.text)
+    left = _dims(computation[instruction.operands[0]].shape)
+    sizes = [left[int(dim)] for dim in re.findall(r"\d+", contracted[1])] if contracted else []
+    return 2.0 * math.prod(_dims(instruction.shape)) * math.prod(sizes)
+
+
+def _attention_flops(instruction: _Instruction, computation: Mapping[str, _Instruction]) -> float:
+    products = next((count for name, count in _ATTENTION_PRODUCTS.items() if name in instruction.text), 0)
+    if not products:
+        return 0.0
+    keys = _dims(computation[instruction.operands[1]].shape)[1]
+    return 2.0 * products * math.prod(_dims(computation[instruction.operands[0]].shape)) * keys
+
+
+def _dims(shape: str) -> list[int]:
+    """Of the first array in a shape."""
+    found = _ARRAY.search(shape)
+    return [int(size) for size in found[2].split(",") if size] if found else []
+
+
+def _bytes(shape: str) -> int:
+    """Of all arrays in a shape, tuples too."""
+    return sum(
+        _BYTES[dtype] * math.prod(int(size) for size in dims.split(",") if size)
+        for dtype, dims in _ARRAY.findall(shape)
+        if dtype in _BYTES
+    )

@@ -1,0 +1,183 @@
+"""Fused attention against plain attention: values, gradients, packing, dropout, several devices."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from limba.kernels import attention, attention_gpu
+from limba.network import t5
+from limba.partitioning.meshes import PjitPartitioner
+
+HEAD_DIM = 16
+
+
+def _plain(query, key, value, table, segments, prefix=None, *, causal=False):
+    queries, keys = query.shape[1], key.shape[1]
+    distance = np.arange(keys)[None, :] - np.arange(queries)[:, None]
+    logits = jnp.einsum("bqhd,bkhd->bhqk", query, key)
+    if table is not None:
+        logits += table[:, distance + queries - 1]
+    allowed = segments[0][:, None, :, None] == segments[1][:, None, None, :]
+    if causal:
+        ahead = distance > 0
+        if prefix is not None:
+            ahead = ahead & ~(prefix[:, :, None] & prefix[:, None, :])[:, None]
+        allowed = allowed & ~ahead
+    weights = jnp.where(allowed, jax.nn.softmax(jnp.where(allowed, logits, -1e30)), 0.0)
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, value)
+
+
+def _arrays(queries: int, keys: int, rows: int = 2, dtype=np.float32):
+    rng = np.random.default_rng(queries * 1000 + keys)
+    draw = lambda *shape: jnp.asarray(rng.normal(size=shape) * 0.7, dtype)  # noqa: E731
+    lengths = (queries, keys, keys, queries)
+    table = jnp.asarray(rng.normal(size=(2, queries + keys - 1)), jnp.float32)
+    return *(draw(rows, length, 2, HEAD_DIM) for length in lengths), table
+
+
+@pytest.mark.parametrize(
+    "queries, keys, causal, has_bias",
+    [(32, 32, False, True), (40, 24, False, False), (33, 33, True, True), (21, 37, False, True)],
+)
+def test_values_and_gradients_are_those_of_plain_attention(queries, keys, causal, has_bias):
+    """Lengths that fill their tiles and others, packed rows, a query without any key."""
+    query, key, value, cotangent, table = _arrays(queries, keys)
+    table = table if has_bias else None
+    of_queries = np.sort(np.random.default_rng(1).integers(1, 4, (2, queries)))
+    of_keys = of_queries if queries == keys else np.sort(np.random.default_rng(2).integers(1, 4, (2, keys)))
+    of_queries[1, 0] = 9  # not among the keys where those have segments of their own
+    segments = jnp.asarray(of_queries, jnp.int32), jnp.asarray(of_keys, jnp.int32)
+
+    def loss(function, *arrays):
+        return jnp.sum(function(*arrays, segments, causal=causal) * cotangent)
+
+    fused = functools.partial(attention_gpu.attention, block=16, interpret=True)
+    wanted = (0, 1, 2, 3) if has_bias else (0, 1, 2)
+    results = [
+        jax.jit(jax.value_and_grad(functools.partial(loss, function), wanted))(query, key, value, table)
+        for function in (fused, _plain)
+    ]
+    (ours, our_gradients), (plain, plain_gradients) = results
+    np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-5)
+    for ours, plain in zip(our_gradients, plain_gradients, strict=True):
+        assert float(jnp.max(jnp.abs(plain))) > 0.1
+        np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-5)
+
+
+def test_bf16_is_as_exact_as_bf16():
+    query, key, value, cotangent, table = _arrays(32, 32, dtype=jnp.bfloat16)
+    segments = (jnp.ones((2, 32), jnp.int32),) * 2
+
+    def loss(function, *arrays):
+        return jnp.sum(function(*arrays, table, segments).astype(jnp.float32) * cotangent)
+
+    fused = functools.partial(attention_gpu.attention, block=16, interpret=True)
+    exact = [x.astype(jnp.float32) for x in (query, key, value)]
+    ours = jax.grad(functools.partial(loss, fused), (0, 1, 2))(query, key, value)
+    plain = jax.grad(functools.partial(loss, _plain), (0, 1, 2))(*exact)
+    for x, y in zip(ours, plain, strict=True):
+        error = jnp.max(jnp.abs(x.astype(jnp.float32) - y)) / jnp.max(jnp.abs(y))
+        assert 1e-5 < float(error) < 2e-2  # 2^-8 is bf16's own
+
+
+def test_nothing_leaks_between_packed_examples():
+    query, key, value, _, table = _arrays(32, 32)
+    segments = (jnp.asarray(np.repeat([[1, 2]], 2, 0).repeat(16, 1), jnp.int32),) * 2
+    attend = functools.partial(attention_gpu.attention, block=16, interpret=True)
+    before = attend(query, key, value, table, segments)
+    after = attend(query, key.at[:, 16:].set(100.0), value.at[:, 16:].set(1e30), table, segments)
+    np.testing.assert_array_equal(before[:, :16], after[:, :16])
+    assert (after[:, 16:] > 1e29).all()
+
+
+def test_prefixes_see_each_other():
+    query, key, value, _, table = _arrays(33, 33)
+    prefix = jnp.arange(33) < jnp.asarray([[20], [1]])
+    segments = (jnp.ones((2, 33), jnp.int32),) * 2
+    fused = functools.partial(attention_gpu.attention, block=16, interpret=True)
+    ours, plain = (f(query, key, value, table, segments, prefix, causal=True) for f in (fused, _plain))
+    np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-5)
+    assert float(jnp.max(jnp.abs(ours - fused(query, key, value, table, segments, causal=True)))) > 0.1
+
+
+# ---------------------------------------------------- networks ---------------------------------------------------
+
+SIZES = t5.T5Config(
+    vocab_size=32,
+    emb_dim=16,
+    num_heads=2,
+    head_dim=HEAD_DIM,
+    mlp_dim=16,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
+    dropout_rate=0.0,
+)
+
+
+def _network_gradients(config: t5.T5Config, partitioner: PjitPartitioner | None = None, packed: bool = False):
+    rng = np.random.default_rng(0)
+    inputs, targets = (jnp.asarray(rng.integers(1, 32, (4, length)), jnp.int32) for length in (24, 12))
+    # Padding, in rows that are not packed.
+    inputs = inputs.at[1, 22:].set(0)
+    targets = targets.at[2, 8:].set(0)
+    segments = {}
+    if packed:
+        segments = {
+            "encoder_segment_ids": (jnp.arange(24) // 10 + 1) * (inputs > 0),
+            "decoder_segment_ids": (jnp.arange(12) // 5 + 1) * (targets > 0),
+        }
+    network = t5.Transformer(config)
+    shifted = jnp.pad(targets, ((0, 0), (1, 0)))[:, :-1]
+    tokens = (inputs, shifted, targets)
+    # The parameters do not depend on how attention is computed.
+    plain = t5.Transformer(dataclasses.replace(config, attention="xla"))
+    params = jax.jit(functools.partial(plain.init, enable_dropout=False))(jax.random.key(0), *tokens)["params"]
+
+    def loss(params):
+        rngs = {"dropout": jax.random.key(1)}
+        logits = network.apply({"params": params}, *tokens, **segments, rngs=rngs)
+        losses = -jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], -1)[..., 0]
+        return jnp.sum(losses * (targets > 0))
+
+    gradient = jax.value_and_grad(loss)
+    if partitioner is None:
+        return jax.jit(gradient)(params)
+    return partitioner.jit(gradient)(params)
+
+
+def _assert_close(ours, plain):
+    np.testing.assert_allclose(ours[0], plain[0], rtol=1e-5)
+    largest = max(float(jnp.max(jnp.abs(x))) for x in jax.tree.leaves(plain[1]))
+    for x, y in zip(jax.tree.leaves(ours[1]), jax.tree.leaves(plain[1]), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5 * largest)
+
+
+@pytest.mark.parametrize(
+    "changes, packed",
+    [({}, False), ({"dropout_rate": 0.3}, True), ({"scan_layers": True, "relative_bias_per_layer": True}, False)],
+    ids=["padded", "packed, dropout", "scanned, a bias for each layer"],
+)
+def test_a_network_has_the_same_loss_and_gradients(changes, packed):
+    config = dataclasses.replace(SIZES, **changes)
+    fused, plain = (
+        _network_gradients(dataclasses.replace(config, attention=choice), packed=packed) for choice in ("fused", "xla")
+    )
+    _assert_close(fused, plain)
+
+
+def test_each_device_attends_to_its_own_rows_and_heads():
+    config = dataclasses.replace(SIZES, attention="fused")
+    sharded = _network_gradients(config, PjitPartitioner(num_partitions=2, devices=jax.devices()[:4]))
+    _assert_close(sharded, _network_gradients(dataclasses.replace(SIZES, attention="xla")))
+
+
+def test_cpus_take_xla_unless_told():
+    assert not attention.is_fused("auto", 64)
+    assert attention.is_fused("fused", 64)
+    assert not attention.is_fused("fused", 48)
+    with pytest.raises(ValueError, match=r"T5Config\.attention is 'flash'; choose one of auto, fused, xla"):
+        dataclasses.replace(SIZES, attention="flash")
