@@ -17,8 +17,6 @@ from limba.kernels import attention_gpu, target
 Array = jax.Array
 logger = logging.getLogger(__name__)
 
-CHOICES = ("auto", "fused", "xla")
-
 
 @flax.struct.dataclass
 class Visible:
@@ -43,26 +41,19 @@ class DistanceBias:
 
 
 def is_fused(choice: str, head_dim: int) -> bool:
-    """Whether attention is computed by kernels of ours on the device that is traced for.
-
-    Args:
-      choice: "auto": where there are such kernels; "fused": also on CPUs, where they are interpreted, slowly; "xla":
-        never.
-    """
+    """Whether attention is computed by kernels of ours on the device that is traced for; see `target.wants_kernels`."""
     return _is_fused(choice, head_dim, target.platform())
 
 
 @functools.cache  # said once
 def _is_fused(choice: str, head_dim: int, platform: str) -> bool:
-    if choice == "xla" or (choice == "auto" and platform != "gpu"):
+    if not target.wants_kernels(choice) or (choice == "auto" and platform != "gpu"):
         return False
     if head_dim < 16 or head_dim & (head_dim - 1):
         logger.info("Attention by XLA: the fused kernels need a head_dim that is a power of 2, and it is %d.", head_dim)
         return False
     if platform == "gpu":
-        logger.info(
-            "Attention by fused kernels (limba.kernels.attention_gpu); T5Config.attention = 'xla' does without."
-        )
+        logger.info("Attention by fused kernels (limba.kernels.attention_gpu); T5Config.kernels = 'xla' does without.")
     return True
 
 

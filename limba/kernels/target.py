@@ -17,3 +17,11 @@ def platform() -> str:
 def tracing_for(device: jax.Device) -> contextlib.AbstractContextManager:
     """A context for programs that will run on such a device."""
     return _platform(_KINDS.get(device.platform, device.platform))
+
+
+CHOICES = ("auto", "fused", "xla")
+
+
+def wants_kernels(choice: str) -> bool:
+    """Whether programs of ours may stand for XLA's: with "fused" on every device, with "auto" on accelerators."""
+    return choice == "fused" or (choice == "auto" and platform() != "cpu")

@@ -5,6 +5,7 @@ Hooks are T5X's: a subclass can replace the loss, the logits, the initial variab
 
 import copy
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
@@ -16,6 +17,7 @@ import optax
 from flax.linen import partitioning as nn_partitioning
 
 from limba.data.contract import Batch
+from limba.kernels.linear_cross_entropy import LinearLogits
 from limba.models import decoding, losses
 from limba.models import metrics as metrics_lib
 from limba.models.lora import LoRA
@@ -126,12 +128,14 @@ class BaseTransformerModel:
         dropout_rng: Array | None = None,
         mutable: Any = False,
         other_variables: PyTree | None = None,
+        **options: Any,
     ) -> Any:
         """Teacher-forced logits `[batch, length, vocab]`; dropout only with an rng.
 
         Args:
           mutable: collections to return too, as `nn.Module.apply` does.
           other_variables: collections beside `params`.
+          options: of the network's call.
         """
         tokens, others = self._network_inputs(batch)
         return self.module.apply(
@@ -142,11 +146,19 @@ class BaseTransformerModel:
             enable_dropout=dropout_rng is not None,
             rngs=None if dropout_rng is None else {"dropout": dropout_rng},
             mutable=mutable,
+            **options,
         )
 
     def _network_inputs(self, batch: Batch) -> tuple[Sequence[Array], Mapping[str, Any]]:
         """What `_compute_logits` calls the network with: tokens by position, other features by name."""
         raise NotImplementedError(f"{type(self).__name__} must define _compute_logits.")
+
+    def _logits_of_loss(self, params: PyTree, batch: Batch, dropout_rng: Array | None) -> Array | LinearLogits:
+        """Logits, or what they are made of where network and device can do without them."""
+        is_own = type(self)._compute_logits is not BaseTransformerModel._compute_logits
+        if is_own or "linear_logits" not in inspect.signature(type(self.module).__call__).parameters:
+            return self._compute_logits(params, batch, dropout_rng)
+        return self._compute_logits(params, batch, dropout_rng, linear_logits=True)
 
     def logits(self, params: PyTree, batch: Batch, dropout_rng: Array | None = None) -> Array:
         """Teacher-forced logits `[batch, length, vocab]`; dropout only with an rng."""
@@ -159,16 +171,17 @@ class BaseTransformerModel:
         per target token of positive weight. Without smoothing, z-loss and normalization it compares between runs, and
         with other models.
         """
-        logits = self._compute_logits(params, batch, dropout_rng)
+        logits = self._logits_of_loss(params, batch, dropout_rng)
         targets = batch["decoder_target_tokens"]
         factor, weights = losses.normalizing_factor_and_weights(self._loss_normalizing_factor, batch)
-        by_position = losses.weighted_cross_entropy(logits, targets, weights, self._label_smoothing, self._z_loss)
-        loss, z_loss = (losses.normalized_sum(x, factor) for x in by_position)
-        metrics = metrics_lib.encoder_decoder_metrics(logits, batch, weights, loss, z_loss)
+        by_position = losses.token_losses(logits, targets, self._label_smoothing, self._z_loss)
+        weighted = by_position.weighted(weights)
+        loss, z_loss = (losses.normalized_sum(x, factor) for x in weighted)
+        metrics = metrics_lib.encoder_decoder_metrics(by_position.is_right, batch, weights, loss, z_loss)
         if "example_tasks" in batch:
-            metrics["by_task"] = metrics_lib.SumsByTask.of(batch["example_tasks"], by_position[0], weights)
+            metrics["by_task"] = metrics_lib.SumsByTask.of(batch["example_tasks"], weighted[0], weights)
         if dropout_rng is None:
-            nats, _ = losses.cross_entropy_with_logits(logits, targets, 0.0, 0.0)
+            nats = losses.token_losses(logits, targets).loss
             counted = targets > 0 if weights is None else weights > 0
             metrics["nats_per_target_token"] = metrics_lib.Ratio(
                 jnp.sum(nats * counted), jnp.sum(counted.astype(jnp.float32))

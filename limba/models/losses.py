@@ -3,10 +3,13 @@
 import enum
 import functools
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 
 from limba.data.contract import Batch
+from limba.kernels import linear_cross_entropy
+from limba.kernels.linear_cross_entropy import LinearLogits, target_distribution
 
 Array = jax.Array
 
@@ -61,22 +64,13 @@ def cross_entropy_with_logits(
     return _cross_entropy_fwd(logits, targets, label_smoothing, z_loss)[0]
 
 
-def _target_distribution(vocab: int, label_smoothing: float) -> tuple[float, float, Array | float]:
-    """Probability of the target, of every other token, and the entropy of the whole."""
-    on, off = 1.0 - label_smoothing, label_smoothing / (vocab - 1)
-    if label_smoothing == 0.0:
-        return on, off, 0.0
-    entropy = -(on * jnp.log(on) + (vocab - 1) * off * jnp.log(off + 1e-20))
-    return on, off, entropy
-
-
 def _is_target(logits: Array, targets: Array) -> Array:
     # A comparison with an iota, not a gather: it fuses, and it stays local when the vocabulary is sharded.
     return jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) == targets[..., None]
 
 
 def _cross_entropy_fwd(logits, targets, label_smoothing, z_loss):
-    on, off, entropy = _target_distribution(logits.shape[-1], label_smoothing)
+    on, off, entropy = target_distribution(logits.shape[-1], label_smoothing)
     log_z = jax.nn.logsumexp(logits, axis=-1)
     target_logit = jnp.sum(jnp.where(_is_target(logits, targets), logits, 0.0), axis=-1)
     expected_logit = (on - off) * target_logit
@@ -89,7 +83,7 @@ def _cross_entropy_fwd(logits, targets, label_smoothing, z_loss):
 def _cross_entropy_bwd(label_smoothing, z_loss, residuals, cotangents):
     logits, targets, log_z = residuals
     g, _ = cotangents
-    on, off, _ = _target_distribution(logits.shape[-1], label_smoothing)
+    on, off, _ = target_distribution(logits.shape[-1], label_smoothing)
     probabilities = jnp.exp(logits - log_z[..., None])
     soft_targets = jnp.where(_is_target(logits, targets), on, off)
     grad = probabilities * (1.0 + 2.0 * z_loss * log_z)[..., None] - soft_targets
@@ -99,12 +93,28 @@ def _cross_entropy_bwd(label_smoothing, z_loss, residuals, cotangents):
 cross_entropy_with_logits.defvjp(_cross_entropy_fwd, _cross_entropy_bwd)
 
 
-def weighted_cross_entropy(
-    logits: Array, targets: Array, weights: Array | None = None, label_smoothing: float = 0.0, z_loss: float = 0.0
-) -> tuple[Array, Array]:
-    """`cross_entropy_with_logits` times the weights: `(loss + z, z)`, each `[batch, length]`."""
+@flax.struct.dataclass
+class TokenLosses:
+    """Of each position, `[batch, length]`: cross entropy with z-loss, the z-loss in it, and whether the likeliest word
+    is the target."""
+
+    loss: Array
+    z_loss: Array
+    is_right: Array
+
+    def weighted(self, weights: Array | None) -> tuple[Array, Array]:
+        """Loss and z-loss times the weights, if any."""
+        return (self.loss, self.z_loss) if weights is None else (self.loss * weights, self.z_loss * weights)
+
+
+def token_losses(
+    logits: Array | LinearLogits, targets: Array, label_smoothing: float = 0.0, z_loss: float = 0.0
+) -> TokenLosses:
+    """`cross_entropy_with_logits`, from logits or from what they would be made of."""
+    if isinstance(logits, LinearLogits):
+        return TokenLosses(*linear_cross_entropy.cross_entropy(logits, targets, label_smoothing, z_loss))
     loss, z = cross_entropy_with_logits(logits, targets, label_smoothing, z_loss)
-    return (loss, z) if weights is None else (loss * weights, z * weights)
+    return TokenLosses(loss, z, jnp.argmax(logits, axis=-1) == targets)
 
 
 def normalized_sum(loss: Array, normalizing_factor: Array | float | None) -> Array:
@@ -130,7 +140,7 @@ def compute_weighted_cross_entropy(
     Returns:
       Scalars: loss with z-loss, the z-loss in it, the sum of the weights.
     """
-    loss, z = weighted_cross_entropy(logits, targets, weights, label_smoothing, z_loss)
+    loss, z = token_losses(logits, targets, label_smoothing, z_loss).weighted(weights)
     weight_sum = jnp.float32(targets.size) if weights is None else jnp.sum(weights)
     return normalized_sum(loss, normalizing_factor), normalized_sum(z, normalizing_factor), weight_sum
 

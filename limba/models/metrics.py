@@ -149,17 +149,20 @@ def _sequences(tokens: Array, segment_ids: Array | None) -> Ratio:
     return per_step(jnp.sum(jnp.max(segment_ids, axis=-1)) if segment_ids is not None else tokens.shape[0])
 
 
-def encoder_decoder_metrics(logits: Array, batch: Batch, weights: Array | None, loss: Array, z_loss: Array) -> Metrics:
+def encoder_decoder_metrics(
+    is_right: Array, batch: Batch, weights: Array | None, loss: Array, z_loss: Array
+) -> Metrics:
     """T5X's model metrics of one batch.
 
     Args:
-      logits, weights: `[batch, length, vocab]` and `[batch, length]`; None weighs each target position 1.
+      is_right: `[batch, length]`, whether the likeliest word is the target.
+      weights: `[batch, length]`; None weighs each target position 1.
       loss, z_loss: scalars, normalized; the loss has the z-loss in it.
     """
     targets = batch["decoder_target_tokens"]
     if weights is None:
         weights = jnp.ones(targets.shape, jnp.float32)
-    hits = jnp.sum((jnp.argmax(logits, axis=-1) == targets) * weights)
+    hits = jnp.sum(is_right * weights)
     weight_sum = jnp.sum(weights)
     positions = jnp.float32(targets.size)
     metrics: Metrics = {

@@ -8,6 +8,7 @@ import dataclasses
 import flax.linen as nn
 import jax
 
+from limba.kernels.linear_cross_entropy import LinearLogits
 from limba.network import attention, t5
 
 Array = jax.Array
@@ -57,8 +58,9 @@ class DecoderWrapper(nn.Module):
         max_decode_length: int | None = None,
         prefill: bool = False,
         prefill_lengths: Array | None = None,
-    ) -> Array:
-        """Float32 logits `[batch, length, vocab]`.
+        linear_logits: bool = False,
+    ) -> Array | LinearLogits:
+        """Float32 logits `[batch, length, vocab]`, or with `linear_logits` perhaps what they are made of.
 
         Args:
           decoder_input_tokens, decoder_target_tokens: int32 `[batch, length]`, as the other features; 0 is padding.
@@ -77,5 +79,12 @@ class DecoderWrapper(nn.Module):
                 mask = attention.make_decoder_mask(tokens, bool, prefix, segments)
         modes = (not enable_dropout, decode)
         return self.decoder(
-            None, decoder_input_tokens, mask, None, *modes, prefill=prefill, prefill_lengths=prefill_lengths
+            None,
+            decoder_input_tokens,
+            mask,
+            None,
+            *modes,
+            prefill=prefill,
+            prefill_lengths=prefill_lengths,
+            linear_logits=linear_logits,
         )

@@ -6,6 +6,7 @@ Every parameter is declared with `flax.linen.partitioning.param_with_axes`, so i
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -133,8 +134,11 @@ class DenseGeneral(nn.Module):
     kernel_axes: tuple[str, ...] = ()
 
     @nn.compact
-    def __call__(self, inputs: Array) -> Array:
-        """The contracted dims go, `features` come last: `[batch, length, in] -> [batch, length, features]`."""
+    def __call__(self, inputs: Array, only_kernel: bool = False) -> Array:
+        """The contracted dims go, `features` come last: `[batch, length, in] -> [batch, length, features]`.
+
+        With `only_kernel` it returns the kernel as a matrix instead, for whoever multiplies in another way.
+        """
         features, axis = ((x,) if isinstance(x, int) else tuple(x) for x in (self.features, self.axis))
         inputs = jnp.moveaxis(inputs, axis, tuple(range(-len(axis), 0)))
         kept, contracted = inputs.shape[: -len(axis)], inputs.shape[-len(axis) :]
@@ -147,6 +151,8 @@ class DenseGeneral(nn.Module):
             jnp.float32,
             axes=self.kernel_axes,
         )
+        if only_kernel:
+            return kernel.reshape(matrix)
         dims = "blpqrs"[: len(kept)]
         product = einsum(f"{dims}d,df->{dims}f", inputs.reshape(*kept, matrix[0]), kernel.reshape(matrix), self.dtype)
         return product.reshape(*kept, *features)
@@ -239,18 +245,26 @@ class MlpBlock(nn.Module):
     kernel_init: Initializer = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
     intermediate_dropout_rate: float = 0.1
     dtype: DType = jnp.float32
+    kernels: str = "auto"
 
     @nn.compact
     def __call__(self, inputs: Array, decode: bool = False, deterministic: bool = False) -> Array:
         """`[batch, length, embed] -> [batch, length, embed]`; decoding makes no difference."""
         del decode
         dense = functools.partial(DenseGeneral, dtype=self.dtype, kernel_init=self.kernel_init)
-        hidden = None
-        for i, name in enumerate(self.activations):
+        branches = []
+        for i in range(len(self.activations)):
             wi_name = "wi" if len(self.activations) == 1 else f"wi_{i}"
             wi = dense(self.intermediate_dim, kernel_axes=("embed", "mlp"), name=wi_name)
-            branch = activation_function(name)(wi(inputs))
-            hidden = branch if hidden is None else hidden * branch
+            branches.append(wi(inputs))
+
+        def activate(*branches: Array) -> Array:
+            return functools.reduce(
+                operator.mul, (activation_function(name)(x) for name, x in zip(self.activations, branches, strict=True))
+            )
+
+        # The backward pass computes the activations again: reading them from memory would take longer.
+        hidden = (jax.checkpoint(activate) if target.wants_kernels(self.kernels) else activate)(*branches)
         hidden = nn.Dropout(self.intermediate_dropout_rate, broadcast_dims=(-2,))(hidden, deterministic=deterministic)
         hidden = with_sharding_constraint(hidden, ("batch", "length", "mlp"))
         return dense(inputs.shape[-1], kernel_axes=("mlp", "embed"), name="wo")(hidden)

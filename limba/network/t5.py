@@ -15,6 +15,8 @@ import jax.numpy as jnp
 from flax.linen import partitioning as nn_partitioning
 
 from limba.kernels import attention as fused
+from limba.kernels import linear_cross_entropy, target
+from limba.kernels.linear_cross_entropy import LinearLogits
 from limba.network import attention, layers
 
 Array = jax.Array
@@ -54,8 +56,8 @@ class T5Config:
       param_scan_axis: where the layers stand in the parameters of a scanned stack.
       relative_bias_per_layer: a table of relative positions in every layer (scalable_t5, umT5) instead of one a stack.
       joined_attention_kernels: `[embed, heads * kv]` (T5X's t5); False is `[embed, heads, kv]` (its scalable_t5).
-      attention: "auto" is the fastest that the device has; "xla" makes logits of queries x keys, "fused" never does,
-        and is very slow on CPUs.
+      kernels: "auto" is the fastest that the device has; "xla" writes attention's logits (queries x keys) and the
+        output's (tokens x vocabulary) to memory, "fused" never does, and is very slow on CPUs.
 
     Raises:
       ValueError: for fp16, an unknown remat policy or activation, sizes that are not whole numbers of at least 1.
@@ -80,7 +82,7 @@ class T5Config:
     param_scan_axis: int = 1
     relative_bias_per_layer: bool = False
     joined_attention_kernels: bool = True
-    attention: str = "auto"
+    kernels: str = "auto"
 
     def __post_init__(self):
         for field in ("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim", *_LAYER_COUNTS):
@@ -104,8 +106,8 @@ class T5Config:
             raise ValueError(
                 f"T5Config.remat_policy is {self.remat_policy!r}; choose one of {[p for p in _REMAT_POLICIES if p]}."
             )
-        if self.attention not in fused.CHOICES:
-            raise ValueError(f"T5Config.attention is {self.attention!r}; choose one of {', '.join(fused.CHOICES)}.")
+        if self.kernels not in target.CHOICES:
+            raise ValueError(f"T5Config.kernels is {self.kernels!r}; choose one of {', '.join(target.CHOICES)}.")
         if isinstance(self.mlp_activations, str):
             raise ValueError(
                 f"T5Config.mlp_activations is {self.mlp_activations!r}; it is a tuple: ({self.mlp_activations!r},)."
@@ -137,6 +139,7 @@ def _mlp(config: T5Config) -> layers.MlpBlock:
         activations=tuple(config.mlp_activations),
         intermediate_dropout_rate=config.dropout_rate,
         dtype=config.dtype,
+        kernels=config.kernels,
         name="mlp",
     )
 
@@ -164,7 +167,7 @@ def visible(
       tokens, key_tokens: `[batch, length]`, 0 for padding.
       segments, key_segments: of packed batches.
     """
-    if not fused.is_fused(config.attention, config.head_dim):
+    if not fused.is_fused(config.kernels, config.head_dim):
         return None
     of_queries, of_keys = (
         (tokens > 0).astype(jnp.int32) * (1 if segments is None else segments)
@@ -327,8 +330,12 @@ class Decoder(nn.Module):
         keep_encoded_keys: bool = False,
         prefill: bool = False,
         prefill_lengths: Array | None = None,
-    ) -> Array:
-        """`[batch, length] -> float32 logits [batch, length, vocab]`; without `encoded`, a decoder on its own."""
+        linear_logits: bool = False,
+    ) -> Array | LinearLogits:
+        """`[batch, length] -> float32 logits [batch, length, vocab]`; without `encoded`, a decoder on its own.
+
+        With `linear_logits` it may return what the logits are made of, for a loss that does without them.
+        """
         cfg = self.config
         length = decoder_input_tokens.shape[-1]
         bias = None
@@ -344,9 +351,13 @@ class Decoder(nn.Module):
         y = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(y, deterministic=deterministic)
 
         # Logits are float32 for a stable softmax.
+        in_parts = linear_logits and target.wants_kernels(cfg.kernels) and linear_cross_entropy.is_chunked()
         if cfg.logits_via_embedding:
+            if in_parts:
+                return LinearLogits(y, embedding.embedding, vocab_axis=0, scale=cfg.emb_dim**-0.5)
             return embedding.attend(y) / jnp.sqrt(jnp.float32(cfg.emb_dim))
-        return layers.DenseGeneral(cfg.vocab_size, kernel_axes=("embed", "vocab"), name="logits_dense")(y)
+        dense = layers.DenseGeneral(cfg.vocab_size, kernel_axes=("embed", "vocab"), name="logits_dense")
+        return LinearLogits(y, dense(y, only_kernel=True)) if in_parts else dense(y)
 
 
 class Transformer(nn.Module):
@@ -396,8 +407,9 @@ class Transformer(nn.Module):
         decode: bool = False,
         max_decode_length: int | None = None,
         keep_encoded_keys: bool = False,
-    ) -> Array:
-        """Float32 logits `[batch, targets_length, vocab]`.
+        linear_logits: bool = False,
+    ) -> Array | LinearLogits:
+        """Float32 logits `[batch, targets_length, vocab]`, or with `linear_logits` perhaps what they are made of.
 
         Args:
           encoder_input_tokens: `[batch, inputs_length]`, for the padding.
@@ -430,7 +442,14 @@ class Transformer(nn.Module):
                 dtype=bool,
             )
         return self.decoder(
-            encoded, decoder_input_tokens, mask, cross_mask, not enable_dropout, decode, keep_encoded_keys
+            encoded,
+            decoder_input_tokens,
+            mask,
+            cross_mask,
+            not enable_dropout,
+            decode,
+            keep_encoded_keys,
+            linear_logits=linear_logits,
         )
 
     def __call__(
@@ -445,8 +464,9 @@ class Transformer(nn.Module):
         *,
         enable_dropout: bool = True,
         decode: bool = False,
-    ) -> Array:
-        """Float32 logits `[batch, targets_length, vocab]`; every feature is int32 `[batch, length]`.
+        linear_logits: bool = False,
+    ) -> Array | LinearLogits:
+        """Float32 logits `[batch, targets_length, vocab]`, see `decode`; every feature is int32 `[batch, length]`.
 
         Positions are part of packed batches; T5's relative positions do not need them.
         """
@@ -465,4 +485,5 @@ class Transformer(nn.Module):
             decoder_positions=decoder_positions,
             enable_dropout=enable_dropout,
             decode=decode,
+            **({"linear_logits": True} if linear_logits else {}),
         )

@@ -4,9 +4,11 @@ The statistics of a matrix are kept as two vectors, so the optimizer needs almos
 are factored follows its shape (rank 2 and below) or its logical axes (scanned layers, rank 3 and above).
 """
 
+import collections
 import dataclasses
 import enum
 import functools
+import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,6 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
+
+from limba.kernels import target
 
 Array = jax.Array
 PyTree = Any
@@ -230,10 +234,9 @@ class Adafactor:
             grads = jax.tree.map(lambda g: g * scale, grads)
 
         step = jnp.asarray(step, jnp.float32)
-        update_one = functools.partial(self._update_param, learning_rate=learning_rate, step=step)
-        results = _map_named(update_one, params, grads, state)
-        updates = jax.tree.map(lambda pair: pair[0], results, is_leaf=_is_pair)
-        new_state = jax.tree.map(lambda pair: pair[1], results, is_leaf=_is_pair)
+        new_state, lengths = self._statistics(params, grads, state, step)
+        follow = functools.partial(self._update_param, learning_rate=learning_rate)
+        updates, new_state = _split_pairs(_map_named(follow, params, grads, new_state, lengths))
         if self.skip_nan_updates:
             updates = jax.tree.map(lambda u: jnp.where(jnp.isfinite(u), u, 0.0), updates)
             new_state = jax.tree.map(lambda new, old: jnp.where(jnp.isfinite(new), new, old), new_state, state)
@@ -309,30 +312,55 @@ class Adafactor:
             v_col=jnp.zeros(without(dims.col_reduced), jnp.float32) if dims.factored else unused(),
         )
 
-    def _update_param(
-        self, name: str, param: Array, grad: Array, state: ParamState, learning_rate: Array | float, step: Array
-    ) -> tuple[Array, ParamState]:
+    def _statistics(self, params: PyTree, grads: PyTree, state: PyTree, step: Array) -> tuple[PyTree, PyTree]:
+        """The new statistics of each parameter, and the RMS of its direction, `_rms` of `_direction`.
+
+        On GPUs parameters that are alike are reduced as one array: each of a T5's two hundred would have some ten
+        kernels of its own, which take longer to start than to run.
+        """
+        if target.platform() != "gpu":
+            return _split_pairs(_map_named(functools.partial(self._statistics_of, step=step), params, grads, state))
+        names = _map_named(lambda name, _: name, params)
+        alike: dict[Any, list[str]] = collections.defaultdict(list)
+        by_name = {}
+        leaves = zip(*map(jax.tree.leaves, (names, params, grads)), strict=True)
+        states = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, ParamState))
+        for (name, param, grad), of_param in zip(leaves, states, strict=True):
+            alike[param.shape, self._factoring(name, param.shape), self._param_axes.get(name)].append(name)
+            by_name[name] = param, grad, of_param
+        results = {}
+        for group in alike.values():
+            # Of the parameter only the shape matters.
+            of_one = functools.partial(self._statistics_of, group[0], by_name[group[0]][0], step=step)
+            stacked = jax.tree.map(lambda *x: jnp.stack(x), *(by_name[name][1:] for name in group))
+            both = jax.vmap(of_one)(*stacked)
+            for number, name in enumerate(group):
+                results[name] = jax.tree.map(operator.itemgetter(number), both)
+        return _split_pairs(jax.tree.map(results.__getitem__, names))
+
+    def _statistics_of(
+        self, name: str, param: Array, grad: Array, state: ParamState, step: Array
+    ) -> tuple[ParamState, Array]:
         dims = self._factoring(name, param.shape)
-        grad = grad.astype(jnp.float32)
-        param32 = param.astype(jnp.float32)
         # Steps before the offset count as the first one; a negative base would make NaN.
         beta2 = 1.0 - (jnp.maximum(step - self.step_offset, 0.0) + 1.0) ** (-self.decay_rate)
-        square = jnp.square(grad) + self.epsilon1
-
+        square = jnp.square(grad.astype(jnp.float32)) + self.epsilon1
         if dims.factored:
             v_row = beta2 * state.v_row + (1.0 - beta2) * jnp.mean(square, axis=dims.row_reduced)
             v_col = beta2 * state.v_col + (1.0 - beta2) * jnp.mean(square, axis=dims.col_reduced)
             state = dataclasses.replace(state, v_row=v_row, v_col=v_col)
-            row = jnp.expand_dims(v_row, dims.row_reduced)
-            row_mean = jnp.mean(row, axis=dims.col_reduced, keepdims=True)
-            y = grad * (row / row_mean) ** -0.5 * jnp.expand_dims(v_col, dims.col_reduced) ** -0.5
         else:
-            v = beta2 * state.v + (1.0 - beta2) * square
-            state = dataclasses.replace(state, v=v)
-            y = grad * v**-0.5
+            state = dataclasses.replace(state, v=beta2 * state.v + (1.0 - beta2) * square)
+        return state, _rms(_direction(grad, state, dims), dims.layer_dims)
 
+    def _update_param(
+        self, name: str, param: Array, grad: Array, state: ParamState, length: Array, learning_rate: Array | float
+    ) -> tuple[Array, ParamState]:
+        dims = self._factoring(name, param.shape)
+        param32 = param.astype(jnp.float32)
+        y = _direction(grad, state, dims)
         if self.clipping_threshold is not None:
-            y = y / jnp.maximum(1.0, _rms(y, dims.layer_dims) / self.clipping_threshold)
+            y = y / jnp.maximum(1.0, length / self.clipping_threshold)
         scale: Array | float = learning_rate
         scaled = self.multiply_by_parameter_scale
         if scaled[name] if isinstance(scaled, HParamMap) else scaled:
@@ -363,12 +391,28 @@ def _dims_of(rule: tuple[FactorDim, ...], kind: FactorDim) -> tuple[int, ...]:
     return tuple(i for i, factor_dim in enumerate(rule) if factor_dim is kind)
 
 
+def _direction(grad: Array, state: ParamState, dims: _Factoring) -> Array:
+    """The gradient over the root of its mean squares."""
+    grad = grad.astype(jnp.float32)
+    if not dims.factored:
+        return grad * state.v**-0.5
+    row = jnp.expand_dims(state.v_row, dims.row_reduced)
+    row_mean = jnp.mean(row, axis=dims.col_reduced, keepdims=True)
+    return grad * (row / row_mean) ** -0.5 * jnp.expand_dims(state.v_col, dims.col_reduced) ** -0.5
+
+
 def _rms(x: Array, dims: tuple[int, ...]) -> Array:
     return jnp.sqrt(jnp.mean(jnp.square(x), axis=dims, keepdims=True))
 
 
-def _is_pair(x: Any) -> bool:
-    return isinstance(x, tuple) and len(x) == 2
+def _split_pairs(pairs: PyTree) -> tuple[PyTree, PyTree]:
+    """Two trees of one whose leaves are pairs."""
+
+    def is_pair(x):
+        return isinstance(x, tuple) and len(x) == 2
+
+    first, second = (jax.tree.map(lambda pair: pair[i], pairs, is_leaf=is_pair) for i in (0, 1))  # noqa: B023
+    return first, second
 
 
 def _map_named(function, tree: PyTree, *rest: PyTree) -> PyTree:

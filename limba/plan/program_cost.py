@@ -206,7 +206,7 @@ def _operation(
         (called,) = _called(instruction)
         body = computations[called]
         flops = sum(_dot_flops(x, body) for x in body.values() if x.opcode == "dot")
-        read, written = _without_what_slices_leave(body, read, written)
+        read, written = _fusion_bytes(body, written)
     elif kind == "dot":
         flops = _dot_flops(instruction, computation)
     elif kind == "custom-call":
@@ -226,18 +226,34 @@ def _operation(
     return Operation(kind, times, read + written, flops, seconds, where, instruction.shape)
 
 
-def _without_what_slices_leave(body: Mapping[str, _Instruction], read: float, written: float) -> tuple[float, float]:
-    """Bytes read and written by a fusion that takes slices of its operands, or writes one into a buffer in place."""
+def _fusion_bytes(body: Mapping[str, _Instruction], written: float) -> tuple[float, float]:
+    """Bytes read and written by a fusion: of operands that it only takes slices of, the slices."""
+    users: dict[str, list[_Instruction]] = collections.defaultdict(list)
     for instruction in body.values():
-        if instruction.opcode == "dynamic-slice":
-            source = body[instruction.operands[0]]
-            if source.opcode == "parameter":
-                read -= max(0, _bytes(source.shape) - _bytes(instruction.shape))
-        if instruction.opcode == "dynamic-update-slice":
-            whole, part = _bytes(instruction.shape), _bytes(body[instruction.operands[1]].shape)
-            written -= max(0, whole - part)
-            read -= whole
-    return max(read, 0.0), max(written, 0.0)
+        for name in instruction.operands:
+            users[name].append(instruction)
+
+    def read_of(name: str) -> float:
+        size = float(_bytes(body[name].shape))
+        parts = 0.0
+        for user in users[name]:
+            if user.opcode in ("slice", "dynamic-slice"):
+                parts += _bytes(user.shape)
+            elif user.opcode == "bitcast":
+                parts += read_of(_name_of(user, body))
+            elif user.opcode != "dynamic-update-slice" or body[user.operands[0]] is not body[name]:
+                return size
+        return min(size, parts)
+
+    read = sum(read_of(name) for name, instruction in body.items() if instruction.opcode == "parameter")
+    for instruction in body.values():
+        if instruction.opcode == "dynamic-update-slice":  # in place
+            written -= max(0, _bytes(instruction.shape) - _bytes(body[instruction.operands[1]].shape))
+    return read, max(written, 0.0)
+
+
+def _name_of(instruction: _Instruction, body: Mapping[str, _Instruction]) -> str:
+    return next(name for name, x in body.items() if x is instruction)
 
 
 def _dot_flops(instruction: _Instruction, computation: Mapping[str, _Instruction]) -> float:

@@ -134,7 +134,7 @@ def _network_gradients(config: t5.T5Config, partitioner: PjitPartitioner | None 
     shifted = jnp.pad(targets, ((0, 0), (1, 0)))[:, :-1]
     tokens = (inputs, shifted, targets)
     # The parameters do not depend on how attention is computed.
-    plain = t5.Transformer(dataclasses.replace(config, attention="xla"))
+    plain = t5.Transformer(dataclasses.replace(config, kernels="xla"))
     params = jax.jit(functools.partial(plain.init, enable_dropout=False))(jax.random.key(0), *tokens)["params"]
 
     def loss(params):
@@ -164,20 +164,20 @@ def _assert_close(ours, plain):
 def test_a_network_has_the_same_loss_and_gradients(changes, packed):
     config = dataclasses.replace(SIZES, **changes)
     fused, plain = (
-        _network_gradients(dataclasses.replace(config, attention=choice), packed=packed) for choice in ("fused", "xla")
+        _network_gradients(dataclasses.replace(config, kernels=choice), packed=packed) for choice in ("fused", "xla")
     )
     _assert_close(fused, plain)
 
 
 def test_each_device_attends_to_its_own_rows_and_heads():
-    config = dataclasses.replace(SIZES, attention="fused")
+    config = dataclasses.replace(SIZES, kernels="fused")
     sharded = _network_gradients(config, PjitPartitioner(num_partitions=2, devices=jax.devices()[:4]))
-    _assert_close(sharded, _network_gradients(dataclasses.replace(SIZES, attention="xla")))
+    _assert_close(sharded, _network_gradients(dataclasses.replace(SIZES, kernels="xla")))
 
 
 def test_cpus_take_xla_unless_told():
     assert not attention.is_fused("auto", 64)
     assert attention.is_fused("fused", 64)
     assert not attention.is_fused("fused", 48)
-    with pytest.raises(ValueError, match=r"T5Config\.attention is 'flash'; choose one of auto, fused, xla"):
-        dataclasses.replace(SIZES, attention="flash")
+    with pytest.raises(ValueError, match=r"T5Config\.kernels is 'flash'; choose one of auto, fused, xla"):
+        dataclasses.replace(SIZES, kernels="flash")
