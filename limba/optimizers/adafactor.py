@@ -121,6 +121,26 @@ class _Factoring:
         return bool(self.row_reduced and self.col_reduced)
 
 
+# Values of a parameter that costs less to copy than to start kernels for.
+_SMALL = 65_536
+
+
+@flax.struct.dataclass
+class _Scales:
+    """What is reduced from a gradient and a parameter.
+
+    Attributes:
+      means: of the squared gradient: over rows and over columns; without factoring the squares themselves.
+      roots: their product with the gradient is the direction of the update.
+      direction, param: RMS of the direction and of the parameter, by layer.
+    """
+
+    means: tuple[Array, ...]
+    roots: tuple[Array, ...]
+    direction: Array
+    param: Array
+
+
 class Adafactor:
     """The optimizer definition that gin binds as `@adafactor.Adafactor()`.
 
@@ -234,9 +254,10 @@ class Adafactor:
             grads = jax.tree.map(lambda g: g * scale, grads)
 
         step = jnp.asarray(step, jnp.float32)
-        new_state, lengths = self._statistics(params, grads, state, step)
-        follow = functools.partial(self._update_param, learning_rate=learning_rate)
-        updates, new_state = _split_pairs(_map_named(follow, params, grads, new_state, lengths))
+        beta2 = self._beta2(step)
+        update_one = functools.partial(self._update_param, beta2=beta2, learning_rate=learning_rate)
+        scales = self._scales(params, grads, state, beta2)
+        updates, new_state = _split_pairs(_map_named(update_one, params, grads, state, scales))
         if self.skip_nan_updates:
             updates = jax.tree.map(lambda u: jnp.where(jnp.isfinite(u), u, 0.0), updates)
             new_state = jax.tree.map(lambda new, old: jnp.where(jnp.isfinite(new), new, old), new_state, state)
@@ -312,59 +333,91 @@ class Adafactor:
             v_col=jnp.zeros(without(dims.col_reduced), jnp.float32) if dims.factored else unused(),
         )
 
-    def _statistics(self, params: PyTree, grads: PyTree, state: PyTree, step: Array) -> tuple[PyTree, PyTree]:
-        """The new statistics of each parameter, and the RMS of its direction, `_rms` of `_direction`.
+    def _beta2(self, step: Array) -> Array:
+        # Steps before the offset count as the first one; a negative base would make NaN.
+        return 1.0 - (jnp.maximum(step - self.step_offset, 0.0) + 1.0) ** (-self.decay_rate)
+
+    def _scales(self, params: PyTree, grads: PyTree, state: PyTree, beta2: Array) -> PyTree:
+        """A `_Scales` for each parameter.
 
         On GPUs parameters that are alike are reduced as one array: each of a T5's two hundred would have some ten
         kernels of its own, which take longer to start than to run.
         """
         if target.platform() != "gpu":
-            return _split_pairs(_map_named(functools.partial(self._statistics_of, step=step), params, grads, state))
+            return _map_named(functools.partial(self._scales_of, beta2=beta2), params, grads, state)
         names = _map_named(lambda name, _: name, params)
-        alike: dict[Any, list[str]] = collections.defaultdict(list)
-        by_name = {}
-        leaves = zip(*map(jax.tree.leaves, (names, params, grads)), strict=True)
         states = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, ParamState))
-        for (name, param, grad), of_param in zip(leaves, states, strict=True):
-            alike[param.shape, self._factoring(name, param.shape), self._param_axes.get(name)].append(name)
-            by_name[name] = param, grad, of_param
+        arrays = zip(*map(jax.tree.leaves, (params, grads)), states, strict=True)
+        by_name = dict(zip(jax.tree.leaves(names), arrays, strict=True))
+        alike: dict[Any, list[str]] = collections.defaultdict(list)
+        for name, (param, _, _) in by_name.items():
+            dims = self._factoring(name, param.shape)
+            # Without factoring the statistics are as large as the parameters, and copying them is no gain.
+            is_small = dims.factored or param.size < _SMALL
+            alike[param.shape, dims, self._param_axes.get(name), None if is_small else name].append(name)
         results = {}
-        for group in alike.values():
-            # Of the parameter only the shape matters.
-            of_one = functools.partial(self._statistics_of, group[0], by_name[group[0]][0], step=step)
-            stacked = jax.tree.map(lambda *x: jnp.stack(x), *(by_name[name][1:] for name in group))
-            both = jax.vmap(of_one)(*stacked)
+        for (shape, dims, *_), group in alike.items():
+            of_params, of_grads, of_states = zip(*map(by_name.__getitem__, group), strict=True)
+            lengths = _rms_of_each(of_params, shape, dims.layer_dims)
+            if len(group) == 1:
+                results[group[0]] = self._scales_of_gradient(dims, of_grads[0], of_states[0], lengths[0], beta2)
+                continue
+            grad, statistics = jax.tree.map(lambda *x: jnp.stack(x), *zip(of_grads, of_states, strict=True))
+            of_one = functools.partial(self._scales_of_gradient, dims, beta2=beta2)
+            of_group = jax.vmap(of_one)(grad, statistics, lengths)
             for number, name in enumerate(group):
-                results[name] = jax.tree.map(operator.itemgetter(number), both)
-        return _split_pairs(jax.tree.map(results.__getitem__, names))
+                results[name] = jax.tree.map(operator.itemgetter(number), of_group)
+        return jax.tree.map(results.__getitem__, names)
 
-    def _statistics_of(
-        self, name: str, param: Array, grad: Array, state: ParamState, step: Array
-    ) -> tuple[ParamState, Array]:
+    def _scales_of(self, name: str, param: Array, grad: Array, state: ParamState, beta2: Array) -> _Scales:
         dims = self._factoring(name, param.shape)
-        # Steps before the offset count as the first one; a negative base would make NaN.
-        beta2 = 1.0 - (jnp.maximum(step - self.step_offset, 0.0) + 1.0) ** (-self.decay_rate)
-        square = jnp.square(grad.astype(jnp.float32)) + self.epsilon1
-        if dims.factored:
-            v_row = beta2 * state.v_row + (1.0 - beta2) * jnp.mean(square, axis=dims.row_reduced)
-            v_col = beta2 * state.v_col + (1.0 - beta2) * jnp.mean(square, axis=dims.col_reduced)
-            state = dataclasses.replace(state, v_row=v_row, v_col=v_col)
-        else:
-            state = dataclasses.replace(state, v=beta2 * state.v + (1.0 - beta2) * square)
-        return state, _rms(_direction(grad, state, dims), dims.layer_dims)
+        return self._scales_of_gradient(dims, grad, state, _rms(param.astype(jnp.float32), dims.layer_dims), beta2)
+
+    def _scales_of_gradient(
+        self, dims: _Factoring, grad: Array, state: ParamState, of_param: Array, beta2: Array
+    ) -> _Scales:
+        grad = grad.astype(jnp.float32)
+        means, roots = self._means_and_roots(dims, grad, state, beta2)
+        return _Scales(means, roots, _rms(_product(grad, roots), dims.layer_dims), of_param)
+
+    def _means_and_roots(
+        self, dims: _Factoring, grad: Array, state: ParamState, beta2: Array
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        """See `_Scales`."""
+        square = jnp.square(grad) + self.epsilon1
+        if not dims.factored:
+            return (square,), ((beta2 * state.v + (1.0 - beta2) * square) ** -0.5,)
+        of_rows, of_columns = (jnp.mean(square, axis=reduced) for reduced in (dims.row_reduced, dims.col_reduced))
+        row = jnp.expand_dims(beta2 * state.v_row + (1.0 - beta2) * of_rows, dims.row_reduced)
+        column = jnp.expand_dims(beta2 * state.v_col + (1.0 - beta2) * of_columns, dims.col_reduced)
+        row_mean = jnp.mean(row, axis=dims.col_reduced, keepdims=True)
+        return (of_rows, of_columns), ((row / row_mean) ** -0.5, column**-0.5)
 
     def _update_param(
-        self, name: str, param: Array, grad: Array, state: ParamState, length: Array, learning_rate: Array | float
+        self,
+        name: str,
+        param: Array,
+        grad: Array,
+        state: ParamState,
+        scales: _Scales,
+        beta2: Array,
+        learning_rate: Array | float,
     ) -> tuple[Array, ParamState]:
         dims = self._factoring(name, param.shape)
         param32 = param.astype(jnp.float32)
-        y = _direction(grad, state, dims)
+        slots = ("v_row", "v_col") if dims.factored else ("v",)
+        new = {
+            slot: beta2 * getattr(state, slot) + (1.0 - beta2) * mean
+            for slot, mean in zip(slots, scales.means, strict=True)
+        }
+        state = dataclasses.replace(state, **new)
+        y = _product(grad.astype(jnp.float32), scales.roots)
         if self.clipping_threshold is not None:
-            y = y / jnp.maximum(1.0, length / self.clipping_threshold)
+            y = y / jnp.maximum(1.0, scales.direction / self.clipping_threshold)
         scale: Array | float = learning_rate
         scaled = self.multiply_by_parameter_scale
         if scaled[name] if isinstance(scaled, HParamMap) else scaled:
-            parameter_scale = jnp.maximum(_rms(param32, dims.layer_dims), self.epsilon2)
+            parameter_scale = jnp.maximum(scales.param, self.epsilon2)
             if self.max_parameter_scale is not None:
                 parameter_scale = jnp.minimum(parameter_scale, self.max_parameter_scale)
             scale = learning_rate * parameter_scale
@@ -391,18 +444,21 @@ def _dims_of(rule: tuple[FactorDim, ...], kind: FactorDim) -> tuple[int, ...]:
     return tuple(i for i, factor_dim in enumerate(rule) if factor_dim is kind)
 
 
-def _direction(grad: Array, state: ParamState, dims: _Factoring) -> Array:
-    """The gradient over the root of its mean squares."""
-    grad = grad.astype(jnp.float32)
-    if not dims.factored:
-        return grad * state.v**-0.5
-    row = jnp.expand_dims(state.v_row, dims.row_reduced)
-    row_mean = jnp.mean(row, axis=dims.col_reduced, keepdims=True)
-    return grad * (row / row_mean) ** -0.5 * jnp.expand_dims(state.v_col, dims.col_reduced) ** -0.5
+def _product(grad: Array, roots: tuple[Array, ...]) -> Array:
+    for root in roots:
+        grad = grad * root
+    return grad
 
 
 def _rms(x: Array, dims: tuple[int, ...]) -> Array:
     return jnp.sqrt(jnp.mean(jnp.square(x), axis=dims, keepdims=True))
+
+
+def _rms_of_each(params: Sequence[Array], shape: Sequence[int], dims: tuple[int, ...]) -> Array:
+    """`_rms` of parameters of one shape, `[number, …]`; each is read by one kernel, which sums up its rows."""
+    rows = [jnp.sum(jnp.square(param.astype(jnp.float32)), axis=-1, keepdims=True) for param in params]
+    sums = jnp.sum(jnp.stack(rows), axis=tuple(dim + 1 for dim in dims), keepdims=True)
+    return jnp.sqrt(sums / np.prod([shape[dim] for dim in dims]))
 
 
 def _split_pairs(pairs: PyTree) -> tuple[PyTree, PyTree]:
