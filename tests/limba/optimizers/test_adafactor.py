@@ -1,9 +1,11 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from jax.sharding import PartitionSpec as P
 
+from limba.kernels import target
 from limba.optimizers import adafactor
 
 RULES = adafactor.standard_logical_factor_rules()
@@ -167,3 +169,44 @@ def test_rank_three_without_axes_is_refused():
     optimizer.set_param_axes({"w": P("embed", "layers", "pixels")})
     with pytest.raises(ValueError, match="pixels"):
         optimizer.init({"w": jnp.zeros((128, 2, 128))})
+
+
+@pytest.mark.parametrize("options", [{}, {"beta1": 0.9, "weight_decay_rate": 0.01}, {"factored": False}])
+def test_like_parameters_together_are_the_same_numbers(monkeypatch, options):
+    """On GPUs; layers of one shape, scanned ones, one that is alone, vectors, and an axis that is another."""
+    rng = np.random.default_rng(0)
+    shapes = {
+        **{f"layers_{i}": (128, 192) for i in range(3)},
+        "other_axes": (128, 192),
+        "scanned_0": (128, 4, 160),
+        "scanned_1": (128, 4, 160),
+        "embedding": (256, 128),
+        **{f"scale_{i}": (128,) for i in range(2)},
+    }
+    axes = {name: P("embed", "mlp") for name in shapes} | {
+        "other_axes": P("embed", "joined_kv"),
+        "embedding": P("vocab", "embed"),
+        **{f"scanned_{i}": P("embed", "layers", "mlp") for i in range(2)},
+        **{f"scale_{i}": P("embed") for i in range(2)},
+    }
+    draw = lambda: {name: jnp.asarray(rng.normal(size=shape), jnp.float32) for name, shape in shapes.items()}  # noqa: E731
+    params, gradients = draw(), [draw() for _ in range(3)]
+    results = []
+    for platform in ("cpu", "gpu"):
+        monkeypatch.setattr(target, "platform", lambda platform=platform: platform)
+        optimizer = adafactor.Adafactor(logical_factor_rules=RULES, **options)
+        optimizer.set_param_axes(axes)
+        state, moved = optimizer.init(params), params
+        step = jax.jit(
+            lambda *arguments, optimizer=optimizer: optimizer.update(
+                *arguments[:3], learning_rate=0.1, step=arguments[3]
+            )
+        )
+        for number, grads in enumerate(gradients):
+            updates, state = step(grads, state, moved, number)
+            moved = jax.tree.map(jnp.add, moved, updates)
+        results.append((moved, state))
+    assert float(jnp.max(jnp.abs(results[0][0]["layers_0"] - params["layers_0"]))) > 0.1
+    for ours, plain in zip(*map(jax.tree.leaves, results), strict=True):
+        assert ours.shape == plain.shape
+        np.testing.assert_allclose(ours, plain, rtol=2e-6, atol=1e-7)

@@ -1,0 +1,111 @@
+"""Bytes, products, kernels and collectives of a compiled GPU program, from its text."""
+
+import pytest
+
+from limba.plan import program_cost, topologies
+
+CHIP = topologies.CHIPS["h100"]
+LAUNCH = program_cost.LAUNCH_SECONDS
+
+PROGRAM = """
+HloModule jit_step, is_scheduled=true
+
+%add.1 (a.1: f32[], b.1: f32[]) -> f32[] {
+  %a.1 = f32[] parameter(0)
+  %b.1 = f32[] parameter(1)
+  ROOT %sum.1 = f32[] add(%a.1, %b.1)
+}
+
+%product (p.0: bf16[64,32], p.1: bf16[32,16]) -> f32[64,16] {
+  %p.0 = bf16[64,32]{1,0} parameter(0)
+  %p.1 = bf16[32,16]{1,0} parameter(1)
+  ROOT %dot.1 = f32[64,16]{1,0} dot(%p.0, %p.1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+%one_row (q.0: f32[100,8], q.1: s32[]) -> f32[1,8] {
+  %q.0 = f32[100,8]{1,0} parameter(0)
+  %q.1 = s32[] parameter(1)
+  %zero = s32[] constant(0)
+  ROOT %row = f32[1,8]{1,0} dynamic-slice(%q.0, %q.1, %zero), dynamic_slice_sizes={1,8}
+}
+
+%into_row (r.0: f32[100,8], r.1: f32[1,8], r.2: s32[]) -> f32[100,8] {
+  %r.0 = f32[100,8]{1,0} parameter(0)
+  %r.1 = f32[1,8]{1,0} parameter(1)
+  %r.2 = s32[] parameter(2)
+  %zero.1 = s32[] constant(0)
+  ROOT %written = f32[100,8]{1,0} dynamic-update-slice(%r.0, %r.1, %r.2, %zero.1)
+}
+
+%body (state: (f32[100,8], s32[])) -> (f32[100,8], s32[]) {
+  %state = (f32[100,8]{1,0}, s32[]) parameter(0)
+  %rows = f32[100,8]{1,0} get-tuple-element(%state), index=0
+  %number = s32[] get-tuple-element(%state), index=1
+  %taken = f32[1,8]{1,0} fusion(%rows, %number), kind=kLoop, calls=%one_row
+  %put = f32[100,8]{1,0} fusion(%rows, %taken, %number), kind=kLoop, calls=%into_row
+  ROOT %next = (f32[100,8]{1,0}, s32[]) tuple(%put, %number)
+}
+
+%condition (state.1: (f32[100,8], s32[])) -> pred[] {
+  %state.1 = (f32[100,8]{1,0}, s32[]) parameter(0)
+  ROOT %yes = pred[] constant(true)
+}
+
+ENTRY %main (x: bf16[64,32], y: bf16[32,16], z: f32[100,8], q: bf16[2,8,4,16], k: bf16[2,4,4,16]) -> f32[64,16] {
+  %x = bf16[64,32]{1,0} parameter(0)
+  %y = bf16[32,16]{1,0} parameter(1)
+  %z = f32[100,8]{1,0} parameter(2)
+  %q = bf16[2,8,4,16]{3,2,1,0} parameter(3)
+  %k = bf16[2,4,4,16]{3,2,1,0} parameter(4)
+  %xy = f32[64,16]{1,0} fusion(%x, %y), kind=kCustom, calls=%product, metadata={op_name="jit(step)/layer/dot"}
+  %gemm = (bf16[64,16]{1,0}, s8[1000]{0}) custom-call(%x, %y), custom_call_target="__cublas$gemm", backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"]}}}
+  %attended = (bf16[2,8,4,16]{3,2,1,0}, f32[2,4,8]{2,1,0}) custom-call(%q, %k, %k), custom_call_target="__gpu$xla.gpu.triton", metadata={op_name="jit(step)/attention_forward/pallas_call"}
+  %start = (f32[100,8]{1,0}, s32[]) tuple(%z, %z)
+  %loop = (f32[100,8]{1,0}, s32[]) while(%start), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"7"}}
+  %all.start = (f32[64,16]{1,0}, f32[64,16]{1,0}) all-gather-start(%xy), replica_groups={}, dimensions={0}
+  %all.done = f32[64,16]{1,0} all-gather-done(%all.start)
+  ROOT %summed = f32[64,16]{1,0} all-reduce(%all.done), to_apply=%add.1
+}
+"""  # noqa: E501, as the compiler prints it
+
+
+@pytest.fixture(scope="module")
+def cost():
+    return program_cost.gpu_program_cost(PROGRAM, CHIP)
+
+
+def test_what_each_kernel_moves_and_multiplies(cost):
+    found = {(x.kind, x.times): (x.bytes_moved, x.flops) for x in cost.operations}
+    product = 2.0 * 64 * 16 * 32
+    assert found["fusion", 1] == (2 * 64 * 32 + 2 * 32 * 16 + 4 * 64 * 16, product)
+    # Without the scratch memory that the library asked for.
+    assert found["__cublas$gemm", 1] == (2 * 64 * 32 + 2 * 32 * 16 + 2 * 64 * 16, product)
+    attention = 2 * (2 * 8 * 4 * 16 + 2 * 2 * 4 * 4 * 16 + 2 * 8 * 4 * 16) + 4 * 2 * 4 * 8
+    assert found["__gpu$xla.gpu.triton", 1] == (attention, 2.0 * 2 * (2 * 8 * 4 * 16) * 4)
+
+
+def test_a_loop_counts_its_trips_and_slices_count_as_slices(cost):
+    in_loop = [x for x in cost.operations if x.times == 7]
+    # A row read and written, and the number of the row; the buffer is written in place.
+    assert sorted(x.bytes_moved for x in in_loop) == [4 * 8 + 4 * 8 + 4] * 2
+    assert cost.kernels == 3 + 7 * 2
+
+
+def test_the_bound_is_the_longer_of_memory_and_products(cost):
+    expected = sum(
+        x.times * (max(x.bytes_moved / CHIP.bandwidth, x.flops / CHIP.peak) + LAUNCH) for x in cost.operations
+    )
+    assert cost.seconds == pytest.approx(expected)
+    assert cost.by("kind")["fusion"] == pytest.approx(
+        sum(x.times * x.seconds for x in cost.operations if x.kind == "fusion")
+    )
+    assert cost.by("where")["jit(step)/layer/dot"] > LAUNCH
+
+
+def test_collectives_are_counted_apart(cost):
+    assert (cost.collectives, cost.asynchronous, cost.collective_bytes) == (2, 1, 2 * 4 * 64 * 16)
+
+
+def test_other_texts_are_refused():
+    with pytest.raises(ValueError, match="no ENTRY"):
+        program_cost.gpu_program_cost("HloModule x\n", CHIP)
