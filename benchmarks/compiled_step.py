@@ -47,10 +47,13 @@ def main(argv: Sequence[str]) -> int:
         print(json.dumps(_measure(flags.child, flags)))
         return 0
     rows, details = [], []
+    given = [word for word in argv if word not in ("--topology", *flags.topology)]
     for name in flags.topology:
+        report: dict[str, Any] = {}
         for side in ("limba", *flags.against):
-            words = [argument for argument in argv if argument != name or argv[argv.index(name) - 1] != "--topology"]
-            report = _in_a_child(side, name, [word for word in words if word != "--topology"])
+            # T5X's process reads no gin files: they would give it Limba's classes under T5X's names.
+            workload = ["--workload", json.dumps(report["workload"])] if "workload" in report else []
+            report = _in_a_child(side, name, [*given, *workload])
             rows.append(_row(name, side, report))
             details.extend(_details(name, side, report, flags.top) if flags.top else [])
             print(rows[-1], file=sys.stderr, flush=True)
@@ -65,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--top", type=int, default=10, metavar="N", help="costliest operations to print (10)")
     parser.add_argument("--save", type=Path, metavar="FOLDER", help="keep the compiled programs' texts there")
     parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--workload", help=argparse.SUPPRESS)
     return parser
 
 
@@ -94,20 +98,35 @@ def _measure(side: str, flags: argparse.Namespace) -> dict[str, Any]:
     from limba.plan import compiled_step
 
     compiled_step.check_compiler(topology)
-    training, given, _ = plan_command.configured_training(flags)
     devices = compiled_step.devices_of(topology)
-    began = time.monotonic()
     if side == "t5x":
-        compiled = _t5x_step(training, devices)
+        workload = json.loads(flags.workload)
+        began = time.monotonic()
+        compiled = _t5x_step(workload, devices)
     else:
+        training, given, _ = plan_command.configured_training(flags)
+        workload = _workload(training)
+        began = time.monotonic()
         layout = dataclasses.replace(given, data=len(devices) // given.model)
         compiled = compiled_step.compile_step(training, compiled_step.partitioner(layout, devices)).compiled
     seconds = time.monotonic() - began
     if flags.save:
         flags.save.mkdir(parents=True, exist_ok=True)
         (flags.save / f"{side}-{topology.name}.hlo").write_text(compiled.as_text())
-    work = training.work
-    return _report(compiled, topology, work.model_flops) | {"compile_seconds": seconds}
+    report = _report(compiled, topology, workload["model_flops"])
+    return report | {"workload": workload, "compile_seconds": seconds}
+
+
+def _workload(training: Any) -> dict[str, Any]:
+    """What another program needs to train the same."""
+    import jax.numpy as jnp
+
+    from limba.training import configured_trainer
+
+    shapes = configured_trainer.batch_shapes(training.dataset, "EncDecFeatureConverter")
+    sizes = dataclasses.asdict(training.config)
+    sizes["dtype"] = jnp.dtype(sizes["dtype"]).name
+    return {"sizes": sizes, "shapes": dict(shapes), "model_flops": training.work.model_flops}
 
 
 def _report(compiled: Any, topology: topologies.Topology, model_flops: float) -> dict[str, Any]:
@@ -139,21 +158,19 @@ def _report(compiled: Any, topology: topologies.Topology, model_flops: float) ->
     return report
 
 
-def _t5x_step(training: Any, devices: Sequence[Any]) -> Any:
-    """T5X's own step on one device, with the sizes, optimizer settings and lengths of the configuration."""
+def _t5x_step(workload: dict[str, Any], devices: Sequence[Any]) -> Any:
+    """T5X's own step on one device, with the sizes and lengths of the configuration and T5X's usual Adafactor."""
     import jax
     import jax.numpy as jnp
     import numpy as np
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
-    from t5x import adafactor, models, train_state, trainer, utils  # type: ignore[import-not-found]
-    from t5x.examples.t5 import network  # type: ignore[import-not-found]
+    from t5x import adafactor, models, train_state, trainer, utils
+    from t5x.examples.t5 import network
 
     from benchmarks import train_step
-    from limba.training import configured_trainer
 
-    sizes = dataclasses.asdict(training.config)
     fields = {field.name for field in dataclasses.fields(network.T5Config)}
-    sizes = {name: value for name, value in sizes.items() if name in fields}
+    sizes = {name: value for name, value in workload["sizes"].items() if name in fields}
     sizes |= {"mlp_activations": tuple(sizes["mlp_activations"]), "dtype": jnp.dtype(sizes["dtype"])}
     vocabulary = train_step._Vocabulary(sizes["vocab_size"])
     optimizer = adafactor.Adafactor(
@@ -162,14 +179,13 @@ def _t5x_step(training: Any, devices: Sequence[Any]) -> Any:
     model = models.EncoderDecoderModel(
         network.Transformer(network.T5Config(**sizes)), vocabulary, vocabulary, optimizer, z_loss=train_step.Z_LOSS
     )
-    shapes = configured_trainer.batch_shapes(training.dataset, "EncDecFeatureConverter")
+    shapes = {name: tuple(shape) for name, shape in workload["shapes"].items()}
     placed = NamedSharding(Mesh(np.array(devices[:1]), ("data",)), PartitionSpec())
     batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=placed) for name, shape in shapes.items()}
     rate = utils.create_learning_rate_scheduler("constant * rsqrt_decay", 1.0, 10_000)
 
     def initial(rng):
-        variables = model.get_initial_variables(rng, shapes)
-        return train_state.FlaxOptimTrainState.create(optimizer, variables)
+        return train_state.FlaxOptimTrainState.create(optimizer, model.get_initial_variables(rng, shapes))
 
     state = jax.eval_shape(initial, jax.random.PRNGKey(0))
     state = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=placed), state)

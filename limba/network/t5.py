@@ -248,7 +248,9 @@ class DecoderLayer(nn.Module):
         cfg = self.config
         if bias is None:
             by_distance = isinstance(mask, fused.Visible)
-            bias = _relative_bias(cfg)(x.shape[-2], x.shape[-2], False, decode, by_distance)
+            bias = _relative_bias(cfg)(
+                x.shape[-2], x.shape[-2], bidirectional=False, decode=decode, by_distance=by_distance
+            )
         y = _layer_norm(cfg, "pre_self_attention_layer_norm")(x)
         modes = {"deterministic": deterministic, "decode": decode, "prefill": prefill}
         y = _attention(cfg, "self_attention")(y, y, mask, bias, prefill_lengths=prefill_lengths, **modes)
@@ -340,7 +342,8 @@ class Decoder(nn.Module):
         length = decoder_input_tokens.shape[-1]
         bias = None
         if not cfg.relative_bias_per_layer:
-            bias = _relative_bias(cfg)(length, length, False, decode, isinstance(decoder_mask, fused.Visible))
+            by_distance = isinstance(decoder_mask, fused.Visible)
+            bias = _relative_bias(cfg)(length, length, bidirectional=False, decode=decode, by_distance=by_distance)
         embedding = self.shared_embedding or _embedding(cfg, "token_embedder")
         y = embedding(decoder_input_tokens.astype(jnp.int32))
         y = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(y, deterministic=deterministic)
