@@ -298,7 +298,8 @@ def main(argv: Sequence[str]) -> int:
     if flags.eval_steps is not None and flags.eval_steps < 1:
         parser.error(f"--eval_steps is {flags.eval_steps}; give a number of batches, or leave it out for all.")
     if not flags.run_dir and (of_a_run or not flags.gin_file):
-        parser.error(f"give --run_dir RUN{f' with {of_a_run[0]}' * bool(of_a_run)}, or --gin_file=RUN/config.gin …")
+        beside = f" with {of_a_run[0]}" if of_a_run else ""
+        parser.error(f"give --run_dir RUN{beside}, or --gin_file=RUN/config.gin …")
     configured = gin_files.configurable(evaluate, module="limba.eval")
     bindings = run_bindings(flags) if flags.run_dir else []
     run_configuration.parse(flags, "gin/runs/eval_run.gin", bindings)

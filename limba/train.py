@@ -373,6 +373,7 @@ def main(argv: Sequence[str]) -> int:
     configured = gin_files.configurable(train, module="limba.train")
     gin_files.parse_gin_flags(flags.gin_file, flags.gin_bindings, flags.gin_search_paths)
     gin_files.require_training_bindings()
+    gin_files.require_a_run(configured, flags.gin_file)
     command_line.start(configured, flags)
     return 0
 

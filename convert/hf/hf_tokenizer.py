@@ -166,7 +166,7 @@ def open_model(model_file: str | Path, extra_ids: int | None) -> Tokenizer:
 def _unusual(proto: sentencepiece_pb2.ModelProto, num_pieces: int) -> Iterator[str]:
     """What transformers does in another way."""
     if proto.trainer_spec.model_type != sentencepiece_pb2.TrainerSpec.UNIGRAM:
-        yield "is no unigram model"
+        yield "is not a unigram model"
     if not proto.normalizer_spec.remove_extra_whitespaces:
         yield "keeps repeated spaces"
     if not proto.normalizer_spec.add_dummy_prefix:

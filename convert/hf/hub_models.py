@@ -79,7 +79,8 @@ def explain(hf: ModuleType, name: str, error: BaseException, writes: bool = Fals
     answered = next((x for x in _chain(error) if getattr(x, "response", None) is not None), None)
     if answered is None:
         if (silent := next((x for x in _chain(error) if isinstance(x, unreachable(hf))), None)) is not None:
-            return ConnectionError(f"{_no_connection(endpoint, silent)}. Check the network, HF_ENDPOINT and proxies.")
+            why = _no_connection(endpoint, silent)
+            return ConnectionError(f"{why}, to ask for {name}. Check the network, HF_ENDPOINT and proxies.")
         return OSError(f"huggingface_hub did not finish with {name}. Give the command again, or update that library.")
     status = answered.response.status_code  # type: ignore[attr-defined]
     if status == 401:

@@ -61,6 +61,8 @@ def all_checkpoints(path: str | AnyPath) -> list[AnyPath]:
                 f"{path} is a Hugging Face folder, not a run: make a run of it with `limba convert from-hf {path} "
                 "runs/NAME`, and give that."
             )
-        what = "holds no checkpoint_<step> directory" if storage.is_dir(path) else "does not exist"
+        what = "is a file" if storage.is_file(path) else "does not exist"
+        if storage.is_dir(path):
+            what = "holds no checkpoint_<step> directory"
         raise FileNotFoundError(f"No checkpoint at {path}: it {what}. Give a run's directory or one checkpoint of it.")
     return found

@@ -91,6 +91,12 @@ class RestoreCheckpointConfig:
     def __post_init__(self):
         if self.mode not in _MODES:
             raise ValueError(f"RestoreCheckpointConfig.mode is {self.mode!r}; use one of {_MODES}.")
+        paths = [self.path] if isinstance(self.path, str | Path) else self.path
+        if not isinstance(paths, list | tuple) or not all(isinstance(path, str | Path) for path in paths):
+            raise ValueError(
+                f"RestoreCheckpointConfig.path (INITIAL_CHECKPOINT_PATH) is {self.path!r}; it is a run's directory or "
+                "a checkpoint, as a text in quotes: 'runs/pretrained'."
+            )
         check_dtype("RestoreCheckpointConfig.dtype", self.dtype)
         if isinstance(self.reset, str) or set(self.reset) - set(_RESETS):
             raise ValueError(f"RestoreCheckpointConfig.reset is {self.reset!r}; give a list of some of {_RESETS}.")

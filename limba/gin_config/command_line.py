@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from limba import tasks_door
 from limba.gin_config.gin_files import GinError, get_gin_config_str
-from limba.machine import import_errors, library_patches, os_errors, out_of_memory, redaction, storage
+from limba.machine import import_errors, interrupts, library_patches, os_errors, out_of_memory, redaction, storage
 from limba.machine.repository import REPOSITORY
 from limba.workers import distributed, handshake, heartbeats
 
@@ -184,6 +184,7 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
     """
     library_patches.install()
     sys.excepthook = _show_error
+    interrupts.catch()
     with redaction.redacted_stderr(), heartbeats.membership():
         _set_up_logging()
         try:

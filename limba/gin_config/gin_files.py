@@ -298,11 +298,27 @@ def require_training_bindings() -> None:
         DROPOUT_RATE="0.0",
         INITIAL_CHECKPOINT_PATH="\"'runs/pretrained'\"",
     )
-    model_dir = value_of("%MODEL_DIR") if "MODEL_DIR" in _macros_bound_in(gin.config_str()) else ""
-    if not isinstance(model_dir, str):
+    bound = _macros_bound_in(gin.config_str())
+    for name, what, example in (
+        ("MODEL_DIR", "a folder", "runs/my_run"),
+        ("MIXTURE_OR_TASK_NAME", "a name", "my_task"),
+    ):
+        value = value_of(f"%{name}") if name in bound else example
+        # T5X takes a task in place of its name as well.
+        is_text = isinstance(value, str) and value.strip()
+        if not is_text and (name == "MODEL_DIR" or isinstance(value, str | int | float | list | tuple | dict | None)):
+            raise GinError(
+                f"{name} is {untrusted_files.shown(value)}; it is {what}, as a text in quotes: "
+                f"--gin.{name}=\"'{example}'\"."
+            )
+
+
+def require_a_run(configured: Callable[..., Any], files: Sequence[str]) -> None:
+    """Raises GinError if these files bind no model to the function: they are not a recipe, and include none."""
+    if "model" not in gin.get_bindings(configured, resolve_references=False):
         raise GinError(
-            f"MODEL_DIR is {untrusted_files.shown(model_dir)}; it is a folder, as a text in quotes: "
-            "--gin.MODEL_DIR=\"'runs/my_run'\"."
+            f"{', '.join(map(untrusted_files.cut, files))} binds no train.model: include a recipe, such as include "
+            "'gin/recipes/pretrain_laptop.gin', or give one before it."
         )
 
 

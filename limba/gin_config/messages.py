@@ -8,6 +8,8 @@ import sys
 import tokenize
 from pathlib import Path
 
+import gin
+
 from limba.gin_config import gin_names, t5x_files, t5x_names
 from limba.machine import import_errors
 from limba.machine.repository import REPOSITORY
@@ -61,7 +63,7 @@ def explanation(error: BaseException) -> str:
         return f"{unimported[1]!r} is not imported in this file." + (f" Add `{line}`." if line else "")
     if unknown := _UNKNOWN_NAME.search(message):
         name = next(filter(None, unknown.groups())).strip("@()").rpartition("/")[2].rpartition(".")[2]
-        known = _known_names()
+        known = _parameters_of(message) if unknown[2] else _known_names()
         message += "" if name in known else t5x_names.did_you_mean(name, known)
         if unknown[3]:
             message += " Import its module in this file, or read this file after one that imports it."
@@ -97,11 +99,25 @@ def _known_names() -> set[str]:
     return names
 
 
+def _parameters_of(message: str) -> set[str]:
+    """The parameters of the function or class whose parameter gin does not know."""
+    configurable = re.search(r"Configurable '([\w./]+)'", message)
+    try:
+        assert configurable is not None
+        found = gin.config._REGISTRY.get_match(configurable[1])
+        return set(inspect.signature(found.wrapped).parameters) - {"self"}
+    except (AssertionError, AttributeError, KeyError, TypeError, ValueError):
+        return _known_names()
+
+
 def missing_file(name: str) -> str:
     """The message for a gin file that does not exist, with the nearest ones: of its own folder, else of Limba's."""
     message = f"There is no gin file {cut(name)}."
     if len(name) > _LONGEST_NAME:
         return message
+    if Path(name).is_dir():
+        inside = sorted(str(path) for path in Path(name).glob("*.gin"))
+        return f"{name} is a folder; name a gin file{f', such as {inside[0]}' if inside else ''}."
     folder = Path(name).parent
     beside = [str(folder / path.name) for path in folder.glob("*.gin")] if folder.is_dir() else []
     if nearest := t5x_names.did_you_mean(name, beside, cutoff=0.5):

@@ -159,9 +159,8 @@ def read_lines(file: str) -> list[str]:
     """
     path = Path(file)
     if file != "-" and not path.is_file():
-        raise FileNotFoundError(
-            f"--input_file {file} does not exist; give a file with one input a line, or - for stdin."
-        )
+        found = "is a folder" if path.is_dir() else "does not exist"
+        raise FileNotFoundError(f"--input_file {file} {found}; give a file with one input a line, or - for stdin.")
     content = sys.stdin.buffer.read() if file == "-" else path.read_bytes()
     try:
         text = content.decode("utf-8-sig")  # Some editors put a mark before the text.

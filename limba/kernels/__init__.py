@@ -1,1 +1,4 @@
-"""Programs for accelerators that XLA does not find by itself, and what device a program is traced for."""
+"""Programs for accelerators that XLA does not find by itself, and what device a program is traced for.
+
+Networks, losses and optimizers may import it.
+"""

@@ -5,6 +5,7 @@
 
 import functools
 import logging
+from typing import Any, Protocol
 
 import flax.struct
 import jax
@@ -38,6 +39,39 @@ class DistanceBias:
     """A bias that depends on key - query: float32 `[heads, queries + keys - 1]`, from -(queries - 1) on."""
 
     table: Array
+
+
+class KernelConfig(Protocol):
+    """The fields of `t5.T5Config` that decide about kernels."""
+
+    @property
+    def kernels(self) -> str: ...
+
+    @property
+    def head_dim(self) -> int: ...
+
+
+def visible(
+    config: KernelConfig,
+    tokens: Array,
+    key_tokens: Array,
+    segments: Array | None,
+    key_segments: Array | None,
+    **others: Any,
+) -> Visible | None:
+    """What the kernels take in place of a mask; None where they are not used.
+
+    Args:
+      tokens, key_tokens: `[batch, length]`, 0 for padding.
+      segments, key_segments: of packed batches.
+    """
+    if not is_fused(config.kernels, config.head_dim):
+        return None
+    of_queries, of_keys = (
+        (tokens > 0).astype(jnp.int32) * (1 if segments is None else segments)
+        for tokens, segments in ((tokens, segments), (key_tokens, key_segments))
+    )
+    return Visible(of_queries, of_keys, **others)
 
 
 def is_fused(choice: str, head_dim: int) -> bool:

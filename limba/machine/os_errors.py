@@ -8,6 +8,7 @@ import resource
 _WORDS = {
     errno.ENOENT: "does not exist.",
     errno.EISDIR: "is a folder, and a file belongs there.",
+    errno.EEXIST: "is a file, where a folder belongs: choose another place.",
     errno.ENOTDIR: "lies below a file, where a folder belongs.",
     errno.EACCES: "may not be read or written by this user: give the user the right, or choose another place.",
     errno.EPERM: "may not be changed by this user: give the user the right, or choose another place.",

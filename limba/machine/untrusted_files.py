@@ -44,7 +44,7 @@ def check_is_file(path: Path) -> int:
         raise ValueError(f"{cut(str(path))} cannot be opened: {error.strerror}.") from None
     for is_kind, kind in _KINDS:
         if is_kind(found.st_mode):
-            raise ValueError(f"{path} is {kind}, not a file; put a copy of the file in its place.")
+            raise ValueError(f"{path} is {kind}, not a file; give the file itself, or put a copy of it in its place.")
     return found.st_size
 
 

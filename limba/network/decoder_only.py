@@ -8,6 +8,7 @@ import dataclasses
 import flax.linen as nn
 import jax
 
+from limba.kernels import attention as fused
 from limba.kernels.linear_cross_entropy import LinearLogits
 from limba.network import attention, t5
 
@@ -74,7 +75,7 @@ class DecoderWrapper(nn.Module):
         tokens, segments, prefix = decoder_target_tokens, decoder_segment_ids, decoder_causal_attention
         mask: t5.Mask = None
         if not decode:
-            mask = t5.visible(self.config, tokens, tokens, segments, segments, prefix=prefix, causal=True)
+            mask = fused.visible(self.config, tokens, tokens, segments, segments, prefix=prefix, causal=True)
             if mask is None:
                 mask = attention.make_decoder_mask(tokens, bool, prefix, segments)
         modes = (not enable_dropout, decode)

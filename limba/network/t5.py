@@ -12,28 +12,17 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax.linen import partitioning as nn_partitioning
 
 from limba.kernels import attention as fused
 from limba.kernels import linear_cross_entropy, target
 from limba.kernels.linear_cross_entropy import LinearLogits
-from limba.network import attention, layers
+from limba.network import attention, layers, stacks
 
 Array = jax.Array
 
 # Far more than any network has. A configuration from elsewhere with ten million would keep a machine busy with names.
 MOST_LAYERS = 10_000
 _LAYER_COUNTS = ("num_encoder_layers", "num_decoder_layers")
-_REMAT_POLICIES = {
-    None: None,
-    "none": None,
-    # Keeps the products of weights and activations, recomputes attention and elementwise work.
-    "minimal": jax.checkpoint_policies.save_from_both_policies(
-        jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims,  # float32
-        jax.checkpoint_policies.save_only_these_names(layers.PRODUCT_WITHOUT_BATCH_DIMS),  # bfloat16
-    ),
-    "full": jax.checkpoint_policies.nothing_saveable,
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -102,9 +91,10 @@ class T5Config:
                 f"T5Config.dtype is {self.dtype!r}: T5's feed-forward output (`wo`) overflows its range of 65,504 and "
                 "the loss becomes NaN. Use 'bfloat16', which has float32's range, or 'float32'."
             )
-        if self.remat_policy not in _REMAT_POLICIES:
+        if self.remat_policy not in stacks.REMAT_POLICIES:
             raise ValueError(
-                f"T5Config.remat_policy is {self.remat_policy!r}; choose one of {[p for p in _REMAT_POLICIES if p]}."
+                f"T5Config.remat_policy is {self.remat_policy!r}; choose one of "
+                f"{', '.join(filter(None, stacks.REMAT_POLICIES))}."
             )
         if self.kernels not in target.CHOICES:
             raise ValueError(f"T5Config.kernels is {self.kernels!r}; choose one of {', '.join(target.CHOICES)}.")
@@ -151,29 +141,6 @@ MAX_DISTANCE = 128
 
 Mask = Array | fused.Visible | None
 Bias = Array | fused.DistanceBias | None
-
-
-def visible(
-    config: T5Config,
-    tokens: Array,
-    key_tokens: Array,
-    segments: Array | None,
-    key_segments: Array | None,
-    **others: Any,
-) -> fused.Visible | None:
-    """What the fused kernels take in place of a mask; None where they are not used.
-
-    Args:
-      tokens, key_tokens: `[batch, length]`, 0 for padding.
-      segments, key_segments: of packed batches.
-    """
-    if not fused.is_fused(config.kernels, config.head_dim):
-        return None
-    of_queries, of_keys = (
-        (tokens > 0).astype(jnp.int32) * (1 if segments is None else segments)
-        for tokens, segments in ((tokens, segments), (key_tokens, key_segments))
-    )
-    return fused.Visible(of_queries, of_keys, **others)
 
 
 def _relative_bias(config: T5Config) -> attention.RelativePositionBiases:
@@ -265,33 +232,6 @@ class DecoderLayer(nn.Module):
         return _residual(cfg, _mlp(cfg)(y, deterministic=deterministic), x, deterministic), None
 
 
-def _apply_stack(config: T5Config, layer_cls: type[nn.Module], num_layers: int, name: str, x: Array, *args):
-    """Runs `num_layers` layers over `x`: unrolled, or as one scanned layer called `name`.
-
-    The arguments that are plain Python values (`deterministic`, `decode` …) are static under remat.
-    """
-    policy = _REMAT_POLICIES[config.remat_policy]
-    if policy is not None:
-        static = tuple(i for i, arg in enumerate((x, *args)) if isinstance(arg, bool))
-        layer_cls = nn_partitioning.remat(
-            layer_cls, prevent_cse=not config.scan_layers, policy=policy, static_argnums=static
-        )
-    if not config.scan_layers:
-        for i in range(num_layers):
-            x, _ = layer_cls(config, name=f"layers_{i}")(x, *args)
-        return x
-    scanned = nn_partitioning.scan_with_axes(
-        layer_cls,
-        variable_axes={"params": config.param_scan_axis, "cache": 0},
-        split_rngs={"params": True, "dropout": True},
-        in_axes=(nn.broadcast,) * len(args),
-        length=num_layers,
-        axis_name="layers",
-    )
-    x, _ = scanned(config, name=name)(x, *args)
-    return x
-
-
 class Encoder(nn.Module):
     """Embedding, layers and final norm over the inputs."""
 
@@ -309,7 +249,7 @@ class Encoder(nn.Module):
             bias = _relative_bias(cfg)(length, length, bidirectional=True, by_distance=by_distance)
         x = self.shared_embedding(encoder_input_tokens.astype(jnp.int32))
         x = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(x, deterministic=deterministic)
-        x = _apply_stack(cfg, EncoderLayer, cfg.num_encoder_layers, "encoder", x, encoder_mask, bias, deterministic)
+        x = stacks.apply(cfg, EncoderLayer, cfg.num_encoder_layers, "encoder", x, encoder_mask, bias, deterministic)
         x = _layer_norm(cfg, "encoder_norm")(x)
         return nn.Dropout(cfg.dropout_rate)(x, deterministic=deterministic)
 
@@ -349,7 +289,7 @@ class Decoder(nn.Module):
         y = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(y, deterministic=deterministic)
         masks = (decoder_mask, encoder_decoder_mask, bias)
         modes = (deterministic, decode, keep_encoded_keys, prefill, prefill_lengths)
-        y = _apply_stack(cfg, DecoderLayer, cfg.num_decoder_layers, "decoder", y, encoded, *masks, *modes)
+        y = stacks.apply(cfg, DecoderLayer, cfg.num_decoder_layers, "decoder", y, encoded, *masks, *modes)
         y = _layer_norm(cfg, "decoder_norm")(y)
         y = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(y, deterministic=deterministic)
 
@@ -387,7 +327,7 @@ class Transformer(nn.Module):
     ) -> Array:
         """`[batch, inputs_length] -> [batch, inputs_length, embed]`. Token 0 is padding."""
         tokens, segments = encoder_input_tokens, encoder_segment_ids
-        mask: Mask = visible(self.config, tokens, tokens, segments, segments)
+        mask: Mask = fused.visible(self.config, tokens, tokens, segments, segments)
         if mask is None:
             real = tokens > 0
             mask = attention.combine_masks(
@@ -432,8 +372,8 @@ class Transformer(nn.Module):
         mask: Mask = None
         cross_mask: Mask = None
         if not decode:
-            mask = visible(self.config, targets, targets, segments, segments, causal=True)
-            cross_mask = visible(self.config, targets, encoder_input_tokens, segments, encoder_segment_ids)
+            mask = fused.visible(self.config, targets, targets, segments, segments, causal=True)
+            cross_mask = fused.visible(self.config, targets, encoder_input_tokens, segments, encoder_segment_ids)
         elif encoder_segment_ids is not None or segments is not None:
             raise ValueError("Packed batches cannot be decoded: leave out the segment ids, and pack = False.")
         if cross_mask is None:

@@ -4,11 +4,9 @@ The statistics of a matrix are kept as two vectors, so the optimizer needs almos
 are factored follows its shape (rank 2 and below) or its logical axes (scanned layers, rank 3 and above).
 """
 
-import collections
 import dataclasses
 import enum
 import functools
-import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -20,18 +18,11 @@ import numpy as np
 from flax import traverse_util
 
 from limba.kernels import target
+from limba.optimizers import like_parameters
+from limba.optimizers.factor_dims import FactorDim, dims_of, factor_name_to_factordim
 
 Array = jax.Array
 PyTree = Any
-
-
-class FactorDim(enum.Enum):
-    """What factoring does to a dim: reduced into `v_row`/`v_col`, kept apart (BATCH), or unfactored (NONE)."""
-
-    BATCH = "batch"
-    ROW = "row"
-    COLUMN = "column"
-    NONE = "none"
 
 
 class HeuristicRule(enum.Enum):
@@ -41,21 +32,6 @@ class HeuristicRule(enum.Enum):
 
 
 HEURISTIC_RULE = HeuristicRule.token
-
-
-def factor_name_to_factordim(name: str | FactorDim) -> FactorDim:
-    """`'row'`, `'col'`, `'column'`, `'batch'`, `'none'`, `'unfactorized'` in any case, as gin files write them.
-
-    Raises:
-      ValueError: for another name.
-    """
-    if isinstance(name, FactorDim):
-        return name
-    canonical = {"col": "column", "unfactorized": "none"}.get(name.lower(), name.lower())
-    try:
-        return FactorDim(canonical)
-    except ValueError:
-        raise ValueError(f"{name!r} is not a way to factor a dim; choose 'row', 'column', 'batch' or 'none'.") from None
 
 
 class HParamMap:
@@ -280,7 +256,7 @@ class Adafactor:
         if not self.factored:
             return _Factoring((), (), every_dim)
         rule = self._factor_rule(name, shape)
-        batch_dims = _dims_of(rule, FactorDim.BATCH)
+        batch_dims = dims_of(rule, FactorDim.BATCH)
         if len(shape) <= 2 and not batch_dims:
             return self._factoring_by_size(shape, every_dim)
         if len(rule) != len(shape):
@@ -289,10 +265,10 @@ class Adafactor:
                 "param_with_axes, or set Adafactor.factored = False."
             )
         layer_dims = tuple(i for i in every_dim if i not in batch_dims)
-        rows, columns = _dims_of(rule, FactorDim.ROW), _dims_of(rule, FactorDim.COLUMN)
+        rows, columns = dims_of(rule, FactorDim.ROW), dims_of(rule, FactorDim.COLUMN)
         if not (rows and columns):
             return _Factoring((), (), layer_dims)
-        if unfactored := _dims_of(rule, FactorDim.NONE):
+        if unfactored := dims_of(rule, FactorDim.NONE):
             raise ValueError(
                 f"Adafactor's rules make {name} of shape {tuple(shape)} both factored and, in its dims {unfactored}, "
                 "unfactored; say ROW, COLUMN or BATCH for every dim."
@@ -345,29 +321,26 @@ class Adafactor:
         """
         if target.platform() != "gpu":
             return _map_named(functools.partial(self._scales_of, beta2=beta2), params, grads, state)
-        names = _map_named(lambda name, _: name, params)
-        states = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, ParamState))
-        arrays = zip(*map(jax.tree.leaves, (params, grads)), states, strict=True)
-        by_name = dict(zip(jax.tree.leaves(names), arrays, strict=True))
-        alike: dict[Any, list[str]] = collections.defaultdict(list)
-        for name, (param, _, _) in by_name.items():
+        keys, arguments = {}, {}
+
+        def collect(name: str, param: Array, grad: Array, state: ParamState) -> str:
             dims = self._factoring(name, param.shape)
             # Without factoring the statistics are as large as the parameters, and copying them is no gain.
             is_small = dims.factored or param.size < _SMALL
-            alike[param.shape, dims, self._param_axes.get(name), None if is_small else name].append(name)
-        results = {}
-        for (shape, dims, *_), group in alike.items():
-            of_params, of_grads, of_states = zip(*map(by_name.__getitem__, group), strict=True)
-            lengths = _rms_of_each(of_params, shape, dims.layer_dims)
-            if len(group) == 1:
-                results[group[0]] = self._scales_of_gradient(dims, of_grads[0], of_states[0], lengths[0], beta2)
-                continue
-            grad, statistics = jax.tree.map(lambda *x: jnp.stack(x), *zip(of_grads, of_states, strict=True))
-            of_one = functools.partial(self._scales_of_gradient, dims, beta2=beta2)
-            of_group = jax.vmap(of_one)(grad, statistics, lengths)
-            for number, name in enumerate(group):
-                results[name] = jax.tree.map(operator.itemgetter(number), of_group)
-        return jax.tree.map(results.__getitem__, names)
+            keys[name] = dims, param.shape, self._param_axes.get(name), None if is_small else name
+            # Each parameter is read by one kernel, which sums up its rows.
+            arguments[name] = grad, state, jnp.sum(jnp.square(param.astype(jnp.float32)), axis=-1, keepdims=True)
+            return name
+
+        def scales(key: Any, grad: Array, state: ParamState, rows: Array) -> _Scales:
+            dims, shape, *_ = key
+            total = jnp.sum(rows, axis=dims.layer_dims, keepdims=True)
+            of_param = jnp.sqrt(total / np.prod([shape[dim] for dim in dims.layer_dims]))
+            return self._scales_of_gradient(dims, grad, state, of_param, beta2)
+
+        names = _map_named(collect, params, grads, state)
+        found = like_parameters.map_alike(scales, keys, arguments)
+        return jax.tree.map(found.__getitem__, names)
 
     def _scales_of(self, name: str, param: Array, grad: Array, state: ParamState, beta2: Array) -> _Scales:
         dims = self._factoring(name, param.shape)
@@ -440,10 +413,6 @@ class Adafactor:
         return self.weight_decay_rate
 
 
-def _dims_of(rule: tuple[FactorDim, ...], kind: FactorDim) -> tuple[int, ...]:
-    return tuple(i for i, factor_dim in enumerate(rule) if factor_dim is kind)
-
-
 def _product(grad: Array, roots: tuple[Array, ...]) -> Array:
     for root in roots:
         grad = grad * root
@@ -452,13 +421,6 @@ def _product(grad: Array, roots: tuple[Array, ...]) -> Array:
 
 def _rms(x: Array, dims: tuple[int, ...]) -> Array:
     return jnp.sqrt(jnp.mean(jnp.square(x), axis=dims, keepdims=True))
-
-
-def _rms_of_each(params: Sequence[Array], shape: Sequence[int], dims: tuple[int, ...]) -> Array:
-    """`_rms` of parameters of one shape, `[number, …]`; each is read by one kernel, which sums up its rows."""
-    rows = [jnp.sum(jnp.square(param.astype(jnp.float32)), axis=-1, keepdims=True) for param in params]
-    sums = jnp.sum(jnp.stack(rows), axis=tuple(dim + 1 for dim in dims), keepdims=True)
-    return jnp.sqrt(sums / np.prod([shape[dim] for dim in dims]))
 
 
 def _split_pairs(pairs: PyTree) -> tuple[PyTree, PyTree]:

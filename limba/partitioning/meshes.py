@@ -63,8 +63,10 @@ def fsdp_logical_axis_rules() -> LogicalAxisRules:
 def _model_axis(
     num_partitions: int | None, model_parallel_submesh: Sequence[int] | None, devices: Sequence[jax.Device]
 ) -> int:
-    if num_partitions is not None and (not isinstance(num_partitions, int) or num_partitions < 0):
-        raise ValueError(f"PjitPartitioner.num_partitions is {num_partitions!r}; it is a whole number, or None.")
+    if num_partitions is not None and (not isinstance(num_partitions, int) or num_partitions < 1):
+        raise ValueError(
+            f"PjitPartitioner.num_partitions is {num_partitions!r}; it is a whole number of at least 1, or None."
+        )
     submesh_size = math.prod(model_parallel_submesh) if model_parallel_submesh else None
     if num_partitions and submesh_size and num_partitions not in (1, submesh_size):
         raise ValueError(

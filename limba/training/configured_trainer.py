@@ -71,6 +71,8 @@ def check_vocabulary(vocabulary: Any, rows: int | None) -> None:
       ValueError: if that is not a SentencePiece model, or has more ids than the embedding has rows.
     """
     file = getattr(vocabulary, "sentencepiece_model_file", None)
+    if file and Path(file).is_dir():
+        raise IsADirectoryError(f"The vocabulary {file} is a folder; bind VOCABULARY_FILE to the file in it.")
     if file and "://" not in file and not Path(file).is_file():
         raise FileNotFoundError(
             f"The vocabulary {file} does not exist (working directory {Path.cwd()}). Build one with `limba vocab "
@@ -80,7 +82,7 @@ def check_vocabulary(vocabulary: Any, rows: int | None) -> None:
 
     try:
         size = vocabulary.vocab_size
-    except DecodeError as error:
+    except (DecodeError, RuntimeError) as error:
         raise ValueError(
             f"The vocabulary {file} is not a SentencePiece model ({error}); bind VOCABULARY_FILE."
         ) from error

@@ -56,7 +56,7 @@ def _of_json(file: BinaryIO, column: str | None) -> str | None:
             return wrong
         if not text.strip():
             continue
-        if number == 1 and text.lstrip()[0] == "[":
+        if number == 1 and text.lstrip()[0] == "[" and not _is_list_of_others(text):
             return None  # One list of all rows: its lines mean nothing.
         try:
             untrusted_json.NestingGuard().feed(text.encode())
@@ -77,6 +77,16 @@ def _of_json(file: BinaryIO, column: str | None) -> str | None:
                 shown = json.dumps(field, ensure_ascii=False)[:40]
                 mixed = f"line {number} has {_kind(field)} as {name!r}, {shown}, and line {line} {kind}"
     return mixed
+
+
+def _is_list_of_others(line: str) -> bool:
+    """Whether a line is a whole list of what are not rows."""
+    try:
+        untrusted_json.NestingGuard().feed(line.encode())
+        value = json.loads(line)
+    except ValueError:
+        return False
+    return bool(value) and not any(isinstance(row, dict) for row in value)
 
 
 def _kind(value: object) -> str:

@@ -14,6 +14,7 @@ from limba.data.lint_findings import Finding
 from tasks.diacritics import marks, scores
 from tasks.registry import Feature, Task, TaskRegistry, registering
 from tasks.registry.rows import DOCUMENT, TEXT, TOKENS, ColumnType, Rows, Tokens
+from tasks.registry.rows import texts as texts_of
 from tasks.registry.steps import Step
 from tasks.sources import corpora
 from tasks.sources.sharded import ShardedSource
@@ -250,7 +251,7 @@ class RemoveDiacritics(Step):
 
         def make_rows(rows: Rows, seed: int) -> Rows:
             del seed
-            ids, pairs, of_documents = function(rows[self.text_column])
+            ids, pairs, of_documents = function(texts_of(rows, self.text_column))
             made: Rows = {name: Tokens.of(ids[name]) for name in _FEATURES}
             for i, name in enumerate(_FEATURES):
                 made[f"{name}_pretokenized"] = np.array([pair[i].encode() for pair in pairs], object)

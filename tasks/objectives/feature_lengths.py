@@ -27,6 +27,10 @@ def span_corruption_lengths(
     inputs_length: int = 512, noise_density: float = 0.15, mean_noise_span_length: float = 3.0
 ) -> dict[str, int]:
     """Feature lengths of span corruption: `{"inputs": 512, "targets": 114}` for T5's defaults."""
+    if not isinstance(inputs_length, int) or isinstance(inputs_length, bool) or inputs_length < 1:
+        raise ValueError(
+            f"span_corruption_lengths.inputs_length is {inputs_length!r}; it is a number of tokens, such as 512."
+        )
     return SpanCorruption(noise_density, mean_noise_span_length).lengths(inputs_length)
 
 

@@ -40,7 +40,7 @@ def windows(
     for group in groups:
         documents = group["document"]
         group_seed = int(np.random.default_rng([seed, number, *documents[0]]).integers(2**63))
-        features, begin_in = make_examples(group[denoise.text_column], group_seed)
+        features, begin_in = make_examples(rows.texts(group, denoise.text_column), group_seed)
         made = {name: Tokens(*features[name]) for name in _FEATURES}
         yield block({**made, "document": documents[begin_in]}, lengths, _of_group(number, documents[0]))
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from tasks import objectives
 from tasks.registry import Feature
-from tasks.registry.rows import DOCUMENT, TOKENS, ColumnType, Rows, Tokens
+from tasks.registry.rows import DOCUMENT, TOKENS, ColumnType, Rows, Tokens, texts
 from tasks.registry.steps import Step
 from tasks.vocabularies import sentencepiece_models
 from tasks.vocabularies.vocabulary import encode_batch
@@ -122,7 +122,7 @@ class Denoise(Step):
         function = self.function()
 
         def make_rows(rows: Rows, seed: int) -> Rows:
-            features, first_documents = function(rows[self.text_column], seed)
+            features, first_documents = function(texts(rows, self.text_column), seed)
             made: Rows = {name: Tokens(*columns) for name, columns in features.items()}
             return {**made, "document": rows["document"][first_documents]}
 

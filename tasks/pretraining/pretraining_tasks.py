@@ -51,7 +51,10 @@ def register_pretraining_task(
             f"mean_noise_span_length {mean_noise_span_length} beside it: give these to the objective."
         )
     if missing := objectives.missing_names(type(objective)):
-        raise ValueError(f"The objective {objective!r} of task {name!r} lacks {missing} of objectives.Objective.")
+        raise ValueError(
+            f"The objective {objective!r} of task {name!r} lacks {', '.join(sorted(missing))} of objectives.Objective; "
+            "write objective=objectives.SpanCorruption(), or another class of tasks.objectives."
+        )
     if mode and objective.main_feature != "inputs":
         raise ValueError(f"Task {name!r} has the mode {mode!r}, and {objective} has no inputs to put it in front of.")
     names = ("inputs", "targets") if objective.main_feature == "inputs" else ("targets",)

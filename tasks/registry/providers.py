@@ -7,6 +7,9 @@ from typing import Any
 from limba.machine import import_errors, repository
 from tasks.registry import tasks
 
+# Names in a message, where none is near.
+_MOST_NAMED = 5
+
 
 def find_provider(name: Any, module: str | None = None) -> Any:
     """The task or mixture of that name, after importing the module that registers it; a task or mixture is itself.
@@ -22,7 +25,9 @@ def find_provider(name: Any, module: str | None = None) -> Any:
         _import(module)
     names = tasks.all_names()
     if name not in names:
-        known = tasks.nearest(name, names) or (f" There are {len(names)} others." if names else "")
+        known = tasks.nearest(name, names)
+        if not known and names:
+            known = f" There are {', '.join(sorted(names)[:_MOST_NAMED])}{' …' * (len(names) > _MOST_NAMED)}."
         raise ValueError(
             f"There is no task or mixture {name!r}.{known} If a module of yours registers it, name that module: "
             "--module my_module, `import my_module` in the gin file, or DatasetConfig.module."

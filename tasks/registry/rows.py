@@ -46,6 +46,15 @@ Column = Any
 Rows = dict[str, Column]
 
 
+def texts(rows: Mapping[str, Column], column: str) -> Any:
+    """A column of texts, bytes. Raises ValueError if it has numbers."""
+    found = rows[column]
+    if isinstance(found, np.ndarray) and found.dtype == object:
+        return found
+    example = f", such as {found[0]}" if isinstance(found, np.ndarray) and len(found) else ""
+    raise ValueError(f"Column {column!r} has numbers{example}, and the task needs texts; text_column names the column.")
+
+
 def num_rows(rows: Mapping[str, Column]) -> int:
     column = next(iter(rows.values()))
     return len(column.lengths if isinstance(column, Tokens) else column)

@@ -71,6 +71,12 @@ class Task:
     ):
         if not _NAME.fullmatch(name):
             raise ValueError(f"The task name {name!r} has other characters than letters, digits, '_', '.' and ':'.")
+        if shuffle_buffer_size is not None and (
+            not isinstance(shuffle_buffer_size, int) or isinstance(shuffle_buffer_size, bool) or shuffle_buffer_size < 0
+        ):
+            raise ValueError(
+                f"shuffle_buffer_size of task {name!r} is {shuffle_buffer_size!r}; it is a number of examples, or None."
+            )
         for step in preprocessors:
             if not isinstance(step, Step):
                 raise ValueError(

@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from tqdm import tqdm
 
 from limba.data.sentinels import count_sentinels
-from limba.machine import os_errors
+from limba.machine import local_paths, os_errors
 from tasks import objectives
 from tasks.sources import corpora
 from tasks.vocabularies.vocabulary import SentencePieceVocabulary, Vocabulary, without_tensorflow
@@ -28,6 +28,8 @@ from tasks.vocabularies.vocabulary import SentencePieceVocabulary, Vocabulary, w
 NUM_SENTINELS = 100
 # Embedding tables are cut into tiles of 128 rows on a TPU.
 _MULTIPLE = 128
+# SentencePiece's ids are int32; no vocabulary of words or pieces comes near it.
+_MOST_IDS = 2**24
 # SentencePiece skips sentences of more bytes than this.
 _MAX_SENTENCE_BYTES = 4192
 # Pieces that a user cannot define: T5's special tokens, sentinels, and the bytes of the fallback.
@@ -158,7 +160,7 @@ def train_vocabulary(
     """
     _check_numbers(vocab_size, num_sentences, max_documents, character_coverage)
     _check_symbols(user_symbols)
-    out = pathlib.Path(out)
+    out = local_paths.local_path(out)
     if out.is_dir():
         raise ValueError(f"{out} is a directory; name the file to write, such as {out / 'spiece.model'}.")
     if out.exists() and not overwrite:
@@ -166,8 +168,8 @@ def train_vocabulary(
             f"{out} exists, and runs that were trained with it cannot resume without it. Choose another --out, or give "
             "--overwrite."
         )
-    source.check(split)
     out.parent.mkdir(parents=True, exist_ok=True)
+    source.check(split)
     lines = _sample(_sentences(source, split, text_column, max_documents), num_sentences, sample_seed)
     if not lines:
         raise ValueError(
@@ -236,6 +238,8 @@ def _check_numbers(vocab_size: int, num_sentences: int, max_documents: int | Non
     for name, number in (("num_sentences", num_sentences), ("max_documents", max_documents)):
         if number is not None and number < 1:
             raise ValueError(f"{name} is {number}; it is at least 1.")
+    if vocab_size > _MOST_IDS:
+        raise ValueError(f"vocab_size is {vocab_size}; it is at most {_MOST_IDS:,}. T5 has 32,128, mT5 250,112.")
     if not 0 < character_coverage <= 1:
         raise ValueError(f"character_coverage is {character_coverage}; it is a share, such as 0.9995 or 1.0.")
 
@@ -258,7 +262,13 @@ def _sentences(source: corpora.ShardedSource, split: str, text_column: str, max_
     with tqdm(desc="reading", unit=" documents", unit_scale=True, total=max_documents, file=sys.stderr) as progress:
         for documents in source.documents(split):
             for document in documents[: None if max_documents is None else max_documents - progress.n]:
-                for line in (document[text_column] or "").splitlines():
+                text = document[text_column] or ""
+                if not isinstance(text, str):
+                    raise ValueError(
+                        f"Column {text_column!r} of split {split!r} has {text!r}, which is not text; --text_column "
+                        "names the column with the text."
+                    )
+                for line in text.splitlines():
                     yield from _cut(line.strip())
                 progress.update()
             if progress.n == max_documents:

@@ -261,7 +261,9 @@ def test_a_token_of_somebody_else(loopback, folder, monkeypatch):
 
 def test_a_hub_out_of_reach_is_said(loopback, folder):
     loopback.close()
-    with pytest.raises(ConnectionError, match=rf"^There is no connection to {loopback.url}\. Check the network"):
+    with pytest.raises(
+        ConnectionError, match=rf"^There is no connection to {loopback.url}, to ask for org/model\. Check the network"
+    ):
         push(folder, "org/model")
 
 
@@ -334,4 +336,4 @@ for command in (lambda: hub_models.download("org/other"), lambda: push.push(sys.
     done = run(python, begin + code, loopback, tmp_path, folder)
     no_copy, *_, no_hub = done.stdout.splitlines()
     assert no_copy.startswith(f"There is no connection to {loopback.url}, and org/other is not in the cache")
-    assert no_hub.startswith(f"There is no connection to {loopback.url}. Check the network")
+    assert no_hub.startswith(f"There is no connection to {loopback.url}, to ask for org/model. Check the network")

@@ -48,7 +48,7 @@ def test_the_first_family_of_a_model_type_says_how_it_is_read():
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [("json:dumps", "is no convert.families"), ("convert.families.t5_1_0:FAMILY", "name that is taken")],
+    [("json:dumps", "is not a convert.families"), ("convert.families.t5_1_0:FAMILY", "name that is taken")],
 )
 def test_an_entry_point_that_is_no_new_family_is_named(monkeypatch, value, words):
     points = [importlib.metadata.EntryPoint("x", value, "limba.families")]

@@ -191,7 +191,7 @@ def test_an_unusual_model_gets_a_warning(tmp_path):
     )
     tokenizer = hf_tokenizer.from_vocabulary(vocabulary(file))
     (warning,) = tokenizer.warnings
-    assert "is no unigram model and keeps repeated spaces and has symbols defined by its user ('<sep>')" in warning
+    assert "is not a unigram model and keeps repeated spaces and has symbols defined by its user ('<sep>')" in warning
     hf_tokenizer.write(tokenizer, tmp_path)
     assert json.loads((tmp_path / "tokenizer_config.json").read_text())["tokenizer_class"] == "T5Tokenizer"
     assert not (tmp_path / "tokenizer.json").exists()

@@ -156,7 +156,7 @@ def test_why_no_answer_came(kind, message):
     raised.__cause__ = getattr(requests.exceptions, kind)("HTTPSConnectionPool(host='huggingface.co', port=443): …")
     error = hub_models.explain(hf, MODEL, raised)
     assert isinstance(error, ConnectionError)
-    assert str(error) == f"{message}. Check the network, HF_ENDPOINT and proxies."
+    assert str(error) == f"{message}, to ask for {MODEL}. Check the network, HF_ENDPOINT and proxies."
     # An error of the library that has nothing to do with the network is not called one.
     assert "did not finish" in str(hub_models.explain(hf, MODEL, RuntimeError("a bug")))
 

@@ -162,7 +162,7 @@ def test_what_is_no_array_is_named(tmp_path, value):
         ({"a": {"step": np.int32(3)}}, "a/step is a single number"),
         ({"a": 1 + 2j}, "a is a complex number"),
         ({"ids": np.arange(3)}, "ids is int64; weights are one of"),
-        (np.ones(3), "is no file of Flax weights: it holds"),
+        (np.ones(3), "is not a file of Flax weights: it holds"),
     ],
 )
 def test_what_flax_writes_besides_arrays_is_named(tmp_path, content, message):

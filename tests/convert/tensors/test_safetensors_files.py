@@ -150,7 +150,7 @@ def test_a_damaged_header_is_named(tmp_path, header, message):
 def test_another_kind_of_file_is_no_safetensors(tmp_path):
     path = tmp_path / "model.safetensors"
     path.write_bytes(b"<!DOCTYPE html><html>404</html>")
-    with pytest.raises(ValueError, match="is no safetensors file"):
+    with pytest.raises(ValueError, match="is not a safetensors file"):
         safetensors_files.open_tensors([path])
     with pytest.raises(FileNotFoundError, match=r"model\.safetensors"):
         safetensors_files.open_tensors([tmp_path / "none" / "model.safetensors"])

@@ -101,7 +101,7 @@ def test_less_than_two_percent_are_trained(fields, share):
         ({"alpha": 0.0}, ["LoRA.alpha is 0.0"]),
         ({"alpha": "16"}, ["LoRA.alpha is '16'"]),
         ({"kernels": "/.*/query/kernel"}, ["LoRA.kernels is '/.*/query/kernel'", "a list"]),
-        ({"kernels": ["/.*/(query/kernel"]}, ["LoRA.kernels has '/.*/(query/kernel'", "no regular expression"]),
+        ({"kernels": ["/.*/(query/kernel"]}, ["LoRA.kernels has '/.*/(query/kernel'", "not a regular expression"]),
         ({"kernels": ["/.*/qeury/kernel"]}, ["LoRA.kernels", "'/.*/qeury/kernel'", "query/kernel"]),
         ({"kernels": ["/token_embedder/embedding"]}, ["/token_embedder/embedding", "only kernels"]),
     ],

@@ -50,7 +50,7 @@ def test_frozen_parameters_get_no_update_and_no_state(make, choice, trained):
         ({"frozen": ["/.*"]}, ["['/.*'] leave no parameter"]),
         ({"trained": []}, ["PartialOptimizer.trained = [] and frozen = []"]),
         ({"frozen": "/encoder/.*"}, ["PartialOptimizer.frozen is '/encoder/.*'", "a list"]),
-        ({"frozen": ["/(.*"]}, ["PartialOptimizer.frozen", "'/(.*'", "no regular expression"]),
+        ({"frozen": ["/(.*"]}, ["PartialOptimizer.frozen", "'/(.*'", "not a regular expression"]),
     ],
 )
 def test_expressions_that_match_nothing_name_the_nearest(choice, words):

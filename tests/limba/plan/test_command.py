@@ -231,8 +231,9 @@ def test_a_layout_that_cannot_be_is_said(capsys):
 
 def test_what_was_compiled_is_kept(tmp_path, monkeypatch):
     calls = []
+    compiled = compiled_step.CompiledStep(Memory(1.0, 2.0, 3.0), None)
     monkeypatch.setattr(compiled_step, "devices_of", lambda topology: jax.devices()[:4])
-    monkeypatch.setattr(compiled_step, "compile_step", lambda *args: calls.append(args) or Memory(1.0, 2.0, 3.0))
+    monkeypatch.setattr(compiled_step, "compile_step", lambda *args: calls.append(args) or compiled)
     for _ in range(2):
         made = _planner(_training(), record=tmp_path / "record.jsonl")
         assert made.compile(MeshLayout(4, 1, False, "full", 2), V4_8) == Memory(1.0, 2.0, 3.0)
@@ -275,7 +276,7 @@ def test_wrong_flags_are_refused_before_anything_is_read(arguments, message, cap
 def test_without_the_compiler_the_message_has_the_command(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'limba\[plan\]'"):
-        compiled_step.check_compiler()
+        compiled_step.check_compiler(topologies.find("v4-8"))
 
 
 # ------------------------------------------------- compiled for a TPU -------------------------------------------------

@@ -1,0 +1,52 @@
+"""Ctrl-C ends a program also where Python drops exceptions."""
+
+import gc
+import signal
+import time
+
+import pytest
+
+from limba.machine import interrupts
+
+
+@pytest.fixture
+def caught():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupts.catch()
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_is_keyboard_interrupt(caught):
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_in_a_callback_of_the_garbage_collector_comes_a_moment_later(caught):
+    begun = []
+
+    def _xla_gc_callback(phase, _):
+        if phase == "start" and not begun:
+            begun.append(time.monotonic())
+            signal.raise_signal(signal.SIGINT)
+
+    gc.callbacks.append(_xla_gc_callback)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            gc.collect()
+            time.sleep(10)
+    finally:
+        gc.callbacks.remove(_xla_gc_callback)
+    assert 0.05 < time.monotonic() - begun[0] < 5
+
+
+def test_a_handler_of_another_stays():
+    def handler(*_):
+        pass
+
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        interrupts.catch()
+        assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)
