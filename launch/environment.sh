@@ -7,7 +7,7 @@
 #   LIMBA_ACCELERATOR  tpu, cuda or cpu: which JAX to install (the machine's)
 
 PYTHON=${PYTHON:-python3}
-VENV=${VENV:-${REPOSITORY:?}/.venv}
+VENV=${VENV:-${REPOSITORY:?is set by the scripts that source this file; run launch/setup.sh}/.venv}
 LOCK=${LOCK:-$REPOSITORY/launch/requirements.lock}
 [[ $LOCK != seqio ]] || LOCK=$REPOSITORY/launch/requirements-seqio.lock
 # An exact version, because the installer interprets the lock file.

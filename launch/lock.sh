@@ -24,6 +24,10 @@ HELP
   exit 0
 fi
 
+if [[ $# -gt 1 || ( $# == 1 && $1 != --upgrade && $1 != --check ) ]]; then
+  echo "error: lock.sh takes --upgrade or --check, and not $*; see --help." >&2
+  exit 2
+fi
 cd "$REPOSITORY"
 if [[ $("$UV" --version 2>/dev/null) != "uv $UV_VERSION"* ]]; then
   echo "error: $UV is not uv $UV_VERSION: pip install uv==$UV_VERSION" >&2

@@ -80,6 +80,7 @@ def main(argv: Sequence[str]) -> int:
         parser.error("give a model and t5x/configs/runs/precompile.gin with --gin_file")
     configured = gin_files.configurable(precompile, module="limba.precompile")
     gin_files.parse_gin_flags(flags.gin_file, flags.gin_bindings, flags.gin_search_paths)
+    gin_files.require_a_run(configured, flags.gin_file, "add t5x/configs/runs/precompile.gin behind the recipe")
     gin_files.require_bindings(
         MODEL_DIR="\"'runs/my_run'\"",
         MIXTURE_OR_TASK_NAME="\"'my_task'\"",

@@ -373,7 +373,9 @@ def main(argv: Sequence[str]) -> int:
     configured = gin_files.configurable(train, module="limba.train")
     gin_files.parse_gin_flags(flags.gin_file, flags.gin_bindings, flags.gin_search_paths)
     gin_files.require_training_bindings()
-    gin_files.require_a_run(configured, flags.gin_file)
+    gin_files.require_a_run(
+        configured, flags.gin_file, "give a recipe before it, such as gin/recipes/pretrain_laptop.gin"
+    )
     command_line.start(configured, flags)
     return 0
 

@@ -25,7 +25,9 @@ def all_families() -> Mapping[str, Family]:
     for point in importlib.metadata.entry_points(group=_GROUP):
         family = point.load()
         if not isinstance(family, Family) or family.name in families:
-            wrong = "has a name that is taken" if isinstance(family, Family) else "is no convert.families.family.Family"
+            wrong = (
+                "has a name that is taken" if isinstance(family, Family) else "is not a convert.families.family.Family"
+            )
             raise ValueError(f"{point.value}, an entry point of the group {_GROUP}, {wrong}.")
         families[family.name] = family
     return families

@@ -90,7 +90,7 @@ class _Reader:
     def tree(self) -> dict[str, Any]:
         tree = self._value("", 0)
         if not isinstance(tree, dict):
-            raise ValueError(f"{self._where} is no {self._what}: it holds {shown(tree)} and no map of arrays.")
+            raise ValueError(f"{self._where} is not a {self._what}: it holds {shown(tree)} and no map of arrays.")
         if (end := self._file.tell()) != self._size:
             raise ValueError(f"{self._where} is damaged: {end:,} bytes expected, {self._size:,} found.")
         return tree

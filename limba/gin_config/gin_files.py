@@ -313,13 +313,11 @@ def require_training_bindings() -> None:
             )
 
 
-def require_a_run(configured: Callable[..., Any], files: Sequence[str]) -> None:
-    """Raises GinError if these files bind no model to the function: they are not a recipe, and include none."""
+def require_a_run(configured: Callable[..., Any], files: Sequence[str], remedy: str) -> None:
+    """Raises GinError, with the remedy, if these files bind no model to the function."""
     if "model" not in gin.get_bindings(configured, resolve_references=False):
-        raise GinError(
-            f"{', '.join(map(untrusted_files.cut, files))} binds no train.model: include a recipe, such as include "
-            "'gin/recipes/pretrain_laptop.gin', or give one before it."
-        )
+        name = configured.__name__
+        raise GinError(f"{', '.join(map(untrusted_files.cut, files))}: nothing binds {name}.model; {remedy}.")
 
 
 def operative_config() -> str:

@@ -189,7 +189,7 @@ def _check(arguments: RunArguments, out: Path) -> None:
     source = arguments.model_name_or_path or arguments.config_name
     if source and local_path(source) in (out, out / "config.json"):
         raise ValueError(f"output_dir is {out}, the model to begin with, which the trained one would replace.")
-    for name in ("config.json", "model.safetensors"):
+    for name in ("config.json", "model.safetensors", "README.md"):
         if (out / name).exists() and not (out / "run.json").is_file():
             raise ValueError(
                 f"output_dir is {out}, and holds a {name} that no `limba run` has written there: it would be "

@@ -193,6 +193,8 @@ def load(file: Path, fixed: Mapping[str, Any] | None = None) -> tuple[Sweep, lis
         raise ValueError(f"{file}: method is {shown(content.get('method'))}; use {', '.join(METHODS)}.")
     metric = content.get("metric") or {}
     named = isinstance(metric, dict) and isinstance(metric.get("name"), str)
+    if named and "goal" in metric and metric["goal"] not in ("minimize", "maximize"):
+        raise ValueError(f"{file}: metric.goal is {shown(metric['goal'])}; it is minimize or maximize.")
     if not named or metric.get("goal") not in ("minimize", "maximize"):
         raise ValueError(
             f"{file}: metric is {shown(metric)}; write {{name: DATASET/NAME, goal: minimize or maximize}}."
@@ -260,7 +262,8 @@ def _read(file: Path) -> dict[str, Any]:
 
     content = sweep_yaml.read(file)  # JSON is YAML too.
     if not isinstance(content, dict):
-        raise ValueError(f"{file} holds {type(content).__name__}; write keys and values.")
+        what = "is empty" if content is None else f"holds {shown(content)}"
+        raise ValueError(f"{file} {what}; a sweep's file has keys and values: method, metric, parameters, program.")
     return content
 
 

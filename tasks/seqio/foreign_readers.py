@@ -141,7 +141,7 @@ class DatasetBatches:
     save the pipeline; otherwise a resumed run reads all earlier batches again. A data set that ends is repeated.
 
     Raises:
-      ValueError: if it is no `tf.data.Dataset`.
+      ValueError: if it is not a `tf.data.Dataset`.
     """
 
     def __init__(

@@ -20,6 +20,12 @@ UNREADABLE = (http_files.BrokenFileError, *_DAMAGED)
 
 def broken(shard: arrow_tables.Shard, row: int, error: Exception) -> http_files.BrokenFileError:
     """An error that names the shard, for one of `UNREADABLE`; where it can be found, also the line and the remedy."""
+    blamed = getattr(error, "filename", None)
+    if isinstance(error, PermissionError) and blamed and "huggingface" in str(blamed):
+        return http_files.BrokenFileError(
+            f"The cache of Hugging Face's datasets may not be written by this user ({blamed}). Set HF_HOME to a folder "
+            "that may be."
+        )
     if wrong := what_is_wrong(shard):
         return http_files.BrokenFileError(f"Shard {shard.name} cannot be read from row {row} on: {wrong}")
     reason = " ".join(str(error).split())

@@ -251,7 +251,7 @@ def test_other_files_are_no_weights(tmp_path):
     path = tmp_path / "pytorch_model.bin"
     for content in (b"<html>", pickle.dumps({"w": 1}), b""):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match="no file of PyTorch weights"):
+        with pytest.raises(ValueError, match="not a file of PyTorch weights"):
             torch_files.open_tensors([path])
 
 

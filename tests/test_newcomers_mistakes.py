@@ -1,0 +1,154 @@
+"""Mistakes that newcomers made, and what they are told: the value, where it is, and what to write."""
+
+import json
+
+import gin
+import numpy as np
+import pytest
+
+from limba import eval as evaluation
+from limba import train
+from limba.checkpoints import restore
+from limba.data import contract
+from limba.gin_config import gin_files
+from limba.hf_script import command as run
+from limba.inference import infer_text
+from limba.partitioning import meshes
+from limba.sweep import sweep_file
+from tasks import objectives
+from tasks.damaged_files import bad_lines
+from tasks.pretraining import pretraining_tasks
+from tasks.registry import rows, tasks
+from tasks.sources import arrow_tables, chunks, corpora
+from tasks.vocabularies import sentencepiece_models
+
+RECIPE = "gin/recipes/quickstart.gin"
+
+
+@pytest.fixture(autouse=True)
+def forgets_gin():
+    yield
+    gin.clear_config()
+
+
+@pytest.mark.parametrize(
+    ("binding", "words"),
+    [
+        ("MODEL_DIR=''", "MODEL_DIR is ''; it is a folder"),
+        ("MIXTURE_OR_TASK_NAME=3", "MIXTURE_OR_TASK_NAME is 3; it is a name"),
+        ("MIXTURE_OR_TASK_NAME=['my_corpus']", "MIXTURE_OR_TASK_NAME is a list of 1; it is a name"),
+        ("MIXTURE_OR_TASK_NAME=None", "MIXTURE_OR_TASK_NAME is None; it is a name"),
+        ("network.T5Config.head_dimm=7", "parameter named 'head_dimm'. Did you mean head_dim, emb_dim?"),
+    ],
+)
+def test_bindings_of_a_wrong_kind(binding, words):
+    with pytest.raises(gin_files.GinError) as error:
+        train.main([RECIPE, f"--gin.{binding}", "--dry_run"])
+    assert words in str(error.value)
+
+
+def test_a_name_that_is_near_to_none_gets_no_suggestion():
+    with pytest.raises(gin_files.GinError) as error:
+        train.main([RECIPE, "--gin.network.T5Config.nothere=7"])
+    assert "'nothere'" in str(error.value) and "Did you mean" not in str(error.value)
+
+
+def test_files_that_are_no_recipe(tmp_path):
+    (tmp_path / "empty.gin").write_text("")
+    with pytest.raises(gin_files.GinError, match=r"empty\.gin: nothing binds train\.model; give a recipe before it"):
+        train.main([str(tmp_path / "empty.gin")])
+    with pytest.raises((gin_files.GinError, OSError), match=r"is a folder; name a gin file, such as .*empty\.gin"):
+        train.main([str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: restore.RestoreCheckpointConfig(path=5), r"\(INITIAL_CHECKPOINT_PATH\) is 5; it is a run's directory"),
+        (lambda: contract.DatasetConfig("a", {}, "train", True), r"BATCH_SIZE\) is True; it is a whole number"),
+        (lambda: meshes.PjitPartitioner(num_partitions=0), "num_partitions is 0; it is a whole number of at least 1"),
+        (lambda: objectives.span_corruption_lengths(inputs_length="64"), "inputs_length is '64'; it is a number"),
+        (
+            lambda: tasks.Task("a", None, {}, shuffle_buffer_size=-1),
+            "shuffle_buffer_size of task 'a' is -1; it is a number",
+        ),
+        (
+            lambda: pretraining_tasks.register_pretraining_task(
+                "a", data_files={}, vocabulary=None, objective="PrefixLM"
+            ),
+            r"lacks .*; write objective=objectives\.SpanCorruption\(\)",
+        ),
+        (
+            lambda: rows.texts({"text": np.array([5, 6])}, "text"),
+            "Column 'text' has numbers, such as 5, and the task needs texts",
+        ),
+    ],
+)
+def test_values_of_a_wrong_kind(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_numbers_are_no_corpus(tmp_path):
+    (tmp_path / "numbers.jsonl").write_text('{"text": 5}\n' * 5)
+    source = corpora.HuggingFaceSource({"train": str(tmp_path / "numbers.jsonl")})
+    with pytest.raises(ValueError, match="Column 'text' of split 'train' has 5, which is not text"):
+        sentencepiece_models.train_vocabulary(source, tmp_path / "a.model", vocab_size=512)
+    with pytest.raises(ValueError, match="vocab_size is 128000000000; it is at most 16,777,216"):
+        sentencepiece_models.train_vocabulary(source, tmp_path / "a.model", vocab_size=128_000_000_000)
+
+
+def test_a_home_in_the_name_of_a_vocabulary_is_the_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a.model").write_text("mine")
+    with pytest.raises(FileExistsError, match=str(tmp_path / "a.model")):
+        sentencepiece_models.train_vocabulary(corpora.HuggingFaceSource({"train": "x"}), "~/a.model", vocab_size=512)
+
+
+def test_lines_that_are_lists(tmp_path):
+    (tmp_path / "a.jsonl").write_text("[1, 2]\n[3]\n")
+    shard = arrow_tables.local_shard(tmp_path / "a.jsonl")
+    assert bad_lines.find(shard, "json") == 'line 1 is a list, and a row is an object: {"text": …}'
+    (tmp_path / "a.jsonl").write_text('[{"text": "a"},\n{"text": "b"}]\n')  # one list of rows
+    assert bad_lines.find(shard, "json") is None
+
+
+def test_the_cache_is_blamed_and_not_the_corpus(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    refused = PermissionError(13, "Permission denied", "/home/a/.cache/huggingface/datasets/x.lock")
+    message = str(chunks.broken(arrow_tables.local_shard(tmp_path / "a.jsonl"), 0, refused))
+    assert "cache of Hugging Face's datasets" in message and "Set HF_HOME" in message and "a.jsonl" not in message
+
+
+def test_eval_of_nothing(capsys):
+    with pytest.raises(SystemExit):
+        evaluation.main([])
+    assert "give --run_dir RUN, or --gin_file=RUN/config.gin" in capsys.readouterr().err
+
+
+def test_a_folder_of_inputs(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"--input_file .* is a folder; give a file with one input a line"):
+        infer_text.read_lines(str(tmp_path))
+
+
+def test_a_readme_of_ones_own_is_not_replaced(tmp_path):
+    (tmp_path / "README.md").write_text("my notes")
+    keys = {"config_name": "x", "train_file": "y", "output_dir": str(tmp_path), "do_train": True}
+    (tmp_path / "keys.json").write_text(json.dumps(keys))
+    with pytest.raises(ValueError, match=r"holds a README\.md that no `limba run` has written"):
+        run.main([str(tmp_path / "keys.json")])
+    assert (tmp_path / "README.md").read_text() == "my notes"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is empty; a sweep's file has keys and values"),
+        ("5", "holds 5; a sweep's file has keys and values"),
+        ("method: grid\nmetric: {name: a/b, goal: less}\n", "metric.goal is 'less'; it is minimize or maximize"),
+    ],
+)
+def test_files_of_sweeps(tmp_path, text, words):
+    (tmp_path / "sweep.yaml").write_text(text)
+    with pytest.raises(ValueError, match=words):
+        sweep_file.load(tmp_path / "sweep.yaml")
