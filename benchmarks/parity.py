@@ -71,7 +71,12 @@ def run_kit(kit: Path, out: Path) -> None:
         norms = jax.tree.map(lambda g: jnp.sqrt(jnp.sum(jnp.square(g))), grads)
         return *trainer.step(state, batch), norms
 
-    step = trainer.partitioner.jit(step_with_gradients)
+    replicated = trainer.partitioner.replicated
+    step = trainer.partitioner.jit(
+        step_with_gradients,  # compiled once, though the first state is on no mesh yet
+        in_shardings=(trainer.state_shardings, trainer.partitioner.data_sharding),
+        out_shardings=(trainer.state_shardings, replicated, replicated),
+    )
     rows = []
     for i in range(len(batches["decoder_target_tokens"])):
         batch = {name: batches[name][i] for name in batches.files}

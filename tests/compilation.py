@@ -9,6 +9,7 @@ FAST = " ".join(
         "--xla_backend_optimization_level=0",
         "--xla_cpu_use_fusion_emitters=false",
         "--xla_llvm_disable_expensive_passes=true",
+        "--xla_cpu_parallel_codegen_split_count=1",  # every part is compiled with XLA's own functions
     ]
 )
 # For `jax.jit(compiler_options=…)` in a process that has FAST.

@@ -73,6 +73,26 @@ def model(
     )
 
 
+def random_params(model_: models.EncoderDecoderModel, seed: int = 0) -> Any:
+    """Parameters of the size of T5X's initial ones, for tests of what a network does with them.
+
+    Each random tensor of `initial_variables` is a program of its own to compile: together they take several times as
+    long as the network.
+    """
+    rng = np.random.default_rng(seed)
+
+    def draw(path, like):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        if name.endswith("scale"):
+            return np.ones(like.shape, like.dtype)
+        deviation = 1.0 if name.endswith("embedding") and "rel_" not in name else like.shape[0] ** -0.5
+        if "query" in name:  # attention scales its initial queries and not its logits
+            deviation /= 32**0.5
+        return rng.normal(0, deviation, like.shape).astype(like.dtype)
+
+    return jax.tree_util.tree_map_with_path(draw, model_.param_shapes_and_axes()[0])
+
+
 def partitioner(num_devices: int = 1, num_partitions: int = 1, rules=None) -> meshes.PjitPartitioner:
     return meshes.PjitPartitioner(num_partitions, logical_axis_rules=rules, devices=jax.devices()[:num_devices])
 

@@ -27,7 +27,7 @@ def test_fill_blanks(text, prediction, filled):
 def save_model(directory, decode_fn):
     """A random model and its checkpoint: `(model, params, RestoreCheckpointConfig)`."""
     model = small.model(decode_fn=decode_fn, emb_dim=32, num_encoder_layers=1, num_decoder_layers=1)
-    params = model.initial_variables(jax.random.key(1))["params"]
+    params = small.random_params(model)
     state = train_state.TrainState(step=jnp.int32(0), params=params, opt_state={})
     checkpointer = checkpointing.Checkpointer(directory, checkpointing.SaveCheckpointConfig())
     checkpointer.save(state, None, {})

@@ -181,7 +181,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def params(model):
-    return jax.jit(model.initial_variables)(jax.random.key(1))["params"]
+    return small.random_params(model)
 
 
 def test_greedy_equals_argmax_over_growing_prefixes(model, params):

@@ -17,10 +17,6 @@ from tests.limba.models import custom_network
 TINY = {"emb_dim": 32, "num_heads": 2, "head_dim": 16, "mlp_dim": 32, "num_encoder_layers": 1, "num_decoder_layers": 1}
 
 
-def _new_params(model):
-    return jax.jit(model.initial_variables)(jax.random.key(0))["params"]
-
-
 def _greedy_by_prefixes(logits_of, params, prompts, length, eos_id=1):
     """Greedy decoding without a cache: the network sees the whole prefix again for every token."""
     rows = []
@@ -101,7 +97,7 @@ def test_intermediates_of_a_score(custom):
 @pytest.fixture(scope="module")
 def tiny():
     model = small.model(**TINY)
-    return model, _new_params(model), small.batch(0, rows=3)
+    return model, small.random_params(model), small.batch(0, rows=3)
 
 
 def test_several_decodes_of_an_input_come_best_last(tiny):
@@ -159,7 +155,7 @@ def test_a_loss_of_ones_own_is_that_of_training_and_evaluation():
 
     plain = small.model(**TINY)
     doubled = Doubled(plain.module, plain.input_vocabulary, plain.output_vocabulary, plain.optimizer_def, z_loss=1e-4)
-    params, batch = _new_params(plain), small.batch(0)
+    params, batch = small.random_params(plain), small.batch(0)
 
     @jax.jit
     def losses(params):
@@ -210,7 +206,7 @@ def _prompted_batch():
 def test_prompts_in_the_cache_are_continued_as_without_a_cache(bidirectional, scan_layers):
     model = _decoder_only(bidirectional, scan_layers=scan_layers)
     lengths, batch = _prompted_batch()
-    params = _new_params(model)
+    params = small.random_params(model)
 
     @jax.jit
     def logits(params, fed, prefix):
@@ -233,7 +229,7 @@ def test_only_a_prefix_lm_looks_ahead_and_only_in_its_prefix():
     _, batch = _prompted_batch()
     changed = {**batch, "decoder_input_tokens": batch["decoder_input_tokens"].copy()}
     changed["decoder_input_tokens"][:, 2] += 1  # in each prompt
-    params = _new_params(_decoder_only(True))
+    params = small.random_params(_decoder_only(True))
     for bidirectional in (False, True):
         model = _decoder_only(bidirectional)
         difference = np.abs(model.logits(params, batch) - model.logits(params, changed)).max(-1)
@@ -250,7 +246,7 @@ def test_a_batch_without_a_prefix_has_nothing_to_go_on_from():
     model = _decoder_only(True)
     _, batch = _prompted_batch()
     del batch["decoder_causal_attention"]
-    params = _new_params(model)
+    params = small.random_params(model)
     with pytest.raises(ValueError, match="task_feature_lengths"):
         model.predict_batch(params, batch)
     with pytest.raises(ValueError, match="decoder_causal_attention"):

@@ -40,7 +40,7 @@ def _stack_layers(params, num_encoder_layers, num_decoder_layers):
 def test_scanned_layers_give_the_loss_and_gradients_of_unrolled_ones(remat_policy):
     unrolled = small.model(num_encoder_layers=3, num_decoder_layers=2)
     scanned = small.model(num_encoder_layers=3, num_decoder_layers=2, scan_layers=True, remat_policy=remat_policy)
-    params = jax.jit(unrolled.initial_variables)(jax.random.key(0))["params"]
+    params = small.random_params(unrolled)
     stacked = _stack_layers(params, 3, 2)
     batch = small.batch(0)
     grad = lambda model, p: jax.jit(jax.value_and_grad(lambda q: model.loss_fn(q, batch, None)[0]))(p)  # noqa: E731
@@ -60,7 +60,7 @@ def test_remat_recomputes_the_same_dropout(scan_layers):
     for remat_policy in ("none", "full"):
         fields = {"scan_layers": scan_layers, "remat_policy": remat_policy}
         model = small.model(dropout_rate=0.5, num_encoder_layers=1, num_decoder_layers=1, **fields)
-        params = jax.jit(model.initial_variables)(jax.random.key(0))["params"]
+        params = small.random_params(model)
         loss = lambda p, m=model: m.loss_fn(p, small.batch(0), jax.random.key(1))[0]  # noqa: E731
         value, grads = jax.jit(jax.value_and_grad(loss))(params)
         losses.append((float(value), float(jnp.linalg.norm(grads["token_embedder"]["embedding"]))))
@@ -78,18 +78,18 @@ def test_remat_recomputes_the_same_dropout(scan_layers):
     ],
 )
 def test_decoding_step_by_step_equals_teacher_forcing(fields, keeps_keys):
-    module = t5.Transformer(small.config(**fields))
+    model = small.model(**fields)
+    module = model.module
     batch = small.batch(1, rows=3)
     # Decoding does not mask padded targets, teacher forcing does: compare on full rows.
     batch["decoder_target_tokens"] = np.maximum(batch["decoder_target_tokens"], 3)
     batch["decoder_input_tokens"] = np.pad(batch["decoder_target_tokens"], ((0, 0), (1, 0)))[:, :-1]
     inputs, tokens = batch["encoder_input_tokens"], batch["decoder_input_tokens"]
-    params = module.init(jax.random.key(0), inputs, tokens, batch["decoder_target_tokens"], enable_dropout=False)[
-        "params"
-    ]
+    params = small.random_params(model)
     expected = _logits(module, params, batch)
 
-    encoded = module.apply({"params": params}, inputs, enable_dropout=False, method=module.encode)
+    encode = functools.partial(module.apply, enable_dropout=False, method=module.encode)
+    encoded = jax.jit(encode)({"params": params}, inputs)
 
     @functools.partial(jax.jit, static_argnames="keep")
     def step(cache, fed, keep=False):
@@ -115,7 +115,8 @@ def test_decoding_step_by_step_equals_teacher_forcing(fields, keeps_keys):
 
 
 def test_packed_examples_do_not_see_each_other():
-    module = t5.Transformer(small.config())
+    model = small.model()
+    module = model.module
     first, second = small.batch(2, rows=1, inputs=6, targets=5), small.batch(3, rows=1, inputs=6, targets=5)
     for example in (first, second):
         example["encoder_input_tokens"] = np.maximum(example["encoder_input_tokens"], 3)
@@ -123,21 +124,14 @@ def test_packed_examples_do_not_see_each_other():
     packed = {name: np.concatenate([first[name], second[name]], axis=1) for name in first}
     encoder_segments = np.array([[1] * 6 + [2] * 6])
     decoder_segments = np.array([[1] * 5 + [2] * 5])
-    params = module.init(
-        jax.random.key(0),
-        first["encoder_input_tokens"],
-        first["decoder_input_tokens"],
-        first["decoder_target_tokens"],
-        enable_dropout=False,
-    )["params"]
-    together = module.apply(
+    params = small.random_params(model)
+    together = jax.jit(functools.partial(module.apply, enable_dropout=False))(
         {"params": params},
         packed["encoder_input_tokens"],
         packed["decoder_input_tokens"],
         packed["decoder_target_tokens"],
         encoder_segment_ids=encoder_segments,
         decoder_segment_ids=decoder_segments,
-        enable_dropout=False,
     )
     np.testing.assert_allclose(together[:, :5], _logits(module, params, first), atol=1e-5)
     np.testing.assert_allclose(together[:, 5:], _logits(module, params, second), atol=1e-5)
@@ -168,7 +162,10 @@ def test_scalable_t5_has_its_own_layout(scan_layers):
 
 
 def test_joined_and_split_kernels_are_the_same_numbers():
-    module, split = (t5.Transformer(small.config(joined_attention_kernels=joined)) for joined in (True, False))
+    layers_ = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    module, split = (
+        t5.Transformer(small.config(joined_attention_kernels=joined, **layers_)) for joined in (True, False)
+    )
     batch = small.batch(0, rows=2)
     tokens = [batch[f"{name}_tokens"] for name in ("encoder_input", "decoder_input", "decoder_target")]
     apply = lambda m: m.init_with_output(jax.random.key(0), *tokens, enable_dropout=False)[0]  # noqa: E731
@@ -227,7 +224,7 @@ def test_bf16_stays_close_to_float32_and_its_gradients_too():
     losses, gradients = [], []
     for dtype in ("float32", "bfloat16"):
         model = small.model(dtype=dtype)
-        params = jax.jit(model.initial_variables)(jax.random.key(0))["params"]
+        params = small.random_params(model)
         loss, grads = jax.jit(jax.value_and_grad(lambda p, m=model: m.loss_fn(p, batch, None)[0]))(params)
         losses.append(float(loss))
         gradients.append(np.concatenate([np.ravel(g) for g in jax.tree.leaves(grads)]))
@@ -277,7 +274,7 @@ def test_padding_does_not_make_bf16_nan():
     model = small.model(
         num_encoder_layers=1, num_decoder_layers=1, emb_dim=32, num_heads=2, head_dim=16, mlp_dim=32, dtype="bfloat16"
     )
-    params = model.initial_variables(jax.random.key(0))["params"]
+    params = small.random_params(model)
     assert np.isfinite(_logits(model.module, params, small.batch(0, 32, 128, 64))).all()
 
 
