@@ -73,6 +73,8 @@ def devices_of(topology: Topology) -> list[jax.Device]:
     options: dict[str, Any] = {}
     if topology.kind in ("v4", "v5p"):  # Otherwise each core is a device, with half of the memory.
         options = {"chip_config_name": "megacore", "chips_per_host_bounds": (2, 2, 1)}
+    if topology.num_chips == 1:  # Otherwise a host has four.
+        options["chips_per_host_bounds"] = (1, 1, 1)
     if topology.num_slices > 1:
         options["num_slices"] = topology.num_slices
     # Chips of these generations are counted along two axes, all others along three.
