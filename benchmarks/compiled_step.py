@@ -5,7 +5,7 @@
 
 Files and bindings are those of `limba train`, and the step is compiled as they say: unrolled or scanned, with the
 recomputation that they name. Prints a table and, for each program, its costliest operations. Nothing runs: GPUs need
-CUDA's libraries (pip install 'limba[plan-gpu]'), TPUs libtpu (pip install 'limba[plan]'), both on any CPU.
+CUDA's libraries (pip install 'limba[plan_gpu]'), TPUs libtpu (pip install 'limba[plan]'), both on any CPU.
 
 - bytes: GPUs: what each kernel reads and writes (limba/plan/program_cost.py). TPUs: XLA's own figure, which counts the
   body of a loop once; compare unrolled programs.

@@ -60,7 +60,7 @@ def check_compiler() -> None:
     """Raises ImportError, with the command to install it, if the compiler for GPUs is missing."""
     if importlib.util.find_spec("jax_cuda12_plugin") is None:
         raise ImportError(
-            "Compiling for GPUs needs CUDA's libraries, but no card: pip install 'limba[plan-gpu]' (3 GB, Linux on "
+            "Compiling for GPUs needs CUDA's libraries, but no card: pip install 'limba[plan_gpu]' (3 GB, Linux on "
             "x86-64). --estimate_only does without."
         )
 
