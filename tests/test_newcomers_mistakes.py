@@ -14,8 +14,10 @@ from limba.gin_config import gin_files
 from limba.hf_script import command as run
 from limba.inference import infer_text
 from limba.partitioning import meshes
+from limba.plan import command as plan
 from limba.sweep import sweep_file
 from tasks import objectives
+from tasks.cached import write_cache
 from tasks.damaged_files import bad_lines
 from tasks.pretraining import pretraining_tasks
 from tasks.registry import rows, tasks
@@ -118,6 +120,16 @@ def test_the_cache_is_blamed_and_not_the_corpus(tmp_path):
     refused = PermissionError(13, "Permission denied", "/home/a/.cache/huggingface/datasets/x.lock")
     message = str(chunks.broken(arrow_tables.local_shard(tmp_path / "a.jsonl"), 0, refused))
     assert "cache of Hugging Face's datasets" in message and "Set HF_HOME" in message and "a.jsonl" not in message
+
+
+def test_a_folder_of_something_else(tmp_path, capsys):
+    (tmp_path / "notes.txt").write_text("mine")
+    task = tasks.Task("a", None, {})
+    with pytest.raises(ValueError, match=r"holds other files, such as notes\.txt: give a new folder"):
+        write_cache.write_cache(task, "train", {"inputs": 8, "targets": 8}, tmp_path)
+    with pytest.raises(SystemExit):
+        plan.main(["--topology", "v4-8", "--record", str(tmp_path), RECIPE])
+    assert "which is a folder; name a file" in capsys.readouterr().err
 
 
 def test_eval_of_nothing(capsys):

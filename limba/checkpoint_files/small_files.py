@@ -42,7 +42,9 @@ def read_files(directory: AnyPath) -> dict[str, bytes]:
         for name, checksum in checksums.items():
             files[name] = storage.read_bytes(directory / name) if name in names else b""
             if zlib.crc32(files[name]) != checksum:
-                raise ValueError(f"{directory / name} is damaged or missing")
+                raise ValueError(
+                    f"{directory / name} is damaged or missing: take another checkpoint, or a copy of this one"
+                )
     return files
 
 

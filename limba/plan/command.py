@@ -148,6 +148,8 @@ def main(argv: Sequence[str]) -> int:
         parser.error("give a model and a run, for example gin/models/t5_1_1/base.gin gin/runs/pretrain.gin")
     if not flags.topology and not flags.all_topologies:
         parser.error(f"give --topology, such as v4-32; there are {topologies.families()}; or --all-topologies")
+    if flags.record is not None and flags.record.is_dir():
+        parser.error(f"--record is {flags.record}, which is a folder; name a file")
     if flags.mfu > 1:
         parser.error(f"--mfu is {flags.mfu:g}; it is a share of the peak, such as 0.4")
     names = flags.topology or topologies.names()

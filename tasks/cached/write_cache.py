@@ -63,6 +63,9 @@ def write_cache(task: Any, split: str, lengths: Mapping[str, int], directory: st
     """
     if is_mixture(task):
         raise ValueError(f"{task.name!r} is a mixture; cache its tasks one by one, and mix where they are read.")
+    own = local_path(directory)
+    if foreign := [path.name for path in own.iterdir() if path.is_file()] if own.is_dir() else []:
+        raise ValueError(f"{own} holds other files, such as {foreign[0]}: give a new folder, or that of the caches.")
     config = contract.DatasetConfig(task, lengths, split, 1, shuffle=False, seed=seed, num_readers=1)
     stream = task_batches.open_stream(config, "EncDecFeatureConverter")
     if set(lengths) != {"inputs", "targets"}:
@@ -71,7 +74,7 @@ def write_cache(task: Any, split: str, lengths: Mapping[str, int], directory: st
     keeps_windows = len(task.preprocessors) == 1 and isinstance(step, denoising.Denoise)
     keeps_windows = keeps_windows and stream.reads_chunks(task)
     manifest = _describe(task, stream, seed, step if keeps_windows else None)
-    folder = local_path(directory) / split
+    folder = own / split
     if (folder / "manifest.json").is_file():
         before = cached_data.read_manifest(folder)
         differences = list(fingerprints.differences(before["fingerprint"], manifest["fingerprint"]))
