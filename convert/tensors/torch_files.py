@@ -97,7 +97,7 @@ def _unpickle(path: Path, file: BinaryIO, size: int) -> tuple[Any, dict[str, str
             "If you trust it, load it with torch and save the model's state_dict() alone, best as safetensors."
         ) from None
     except UnpicklingError as error:
-        raise ValueError(f"{path} is damaged, cut short or no file of PyTorch weights ({error}).") from error
+        raise ValueError(f"{path} is damaged, cut short or not a file of PyTorch weights ({error}).") from error
 
 
 # ------------------------------------------------------- formats ------------------------------------------------------

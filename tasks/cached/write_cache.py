@@ -64,7 +64,8 @@ def write_cache(task: Any, split: str, lengths: Mapping[str, int], directory: st
     if is_mixture(task):
         raise ValueError(f"{task.name!r} is a mixture; cache its tasks one by one, and mix where they are read.")
     own = local_path(directory)
-    if foreign := [path.name for path in own.iterdir() if path.is_file()] if own.is_dir() else []:
+    names = [path.name for path in own.iterdir() if path.is_file()] if own.is_dir() else []
+    if foreign := [name for name in names if not name.startswith(".")]:
         raise ValueError(f"{own} holds other files, such as {foreign[0]}: give a new folder, or that of the caches.")
     config = contract.DatasetConfig(task, lengths, split, 1, shuffle=False, seed=seed, num_readers=1)
     stream = task_batches.open_stream(config, "EncDecFeatureConverter")

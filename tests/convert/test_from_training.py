@@ -217,4 +217,4 @@ def test_a_program_beside_the_model_is_not_run(saved, pth, tmp_path, capsys):
     given = ["--config", str(pth / "t5-small.json"), "--vocab", str(saved[0] / "copy/spiece.model")]
     assert __main__.main(["from-hf", str(file), str(tmp_path / "run"), *given]) == 1
     error = capsys.readouterr().err
-    assert ".exec, which could run any program and is not allowed" in error
+    assert ".exec, which could run any program" in error

@@ -36,7 +36,7 @@ def test_ways_to_decode():
         (("--top_p=1.5",), "--top_p is 1.5; it is above 0 and at most 1"),
         (("--beams=0",), "--beams is 0; it is above 0"),
         (("--temperature=nan",), "--temperature is nan; it is above 0"),
-        (("--alpha=-3",), "--alpha is -3.0; it is at least 0"),
+        (("--alpha=-3",), "--alpha is -3.0; it must be at least 0"),
     ],
 )
 def test_what_cannot_be(flags, words):

@@ -112,9 +112,14 @@ def test_batches_and_preview(package, capsys):
 
 def test_a_cache_of_it_is_read_where_the_package_is(package, tmp_path):
     write_cache.main(
-        ["every_third", "--module=my_package.my_tasks", "--sequence_length=inputs=8,targets=22", f"--out={tmp_path}"]
+        [
+            "every_third",
+            "--module=my_package.my_tasks",
+            "--sequence_length=inputs=8,targets=22",
+            f"--out={tmp_path}/cache",
+        ]
     )
-    manifest = json.loads((tmp_path / "train" / "manifest.json").read_text())
+    manifest = json.loads((tmp_path / "cache" / "train" / "manifest.json").read_text())
     assert manifest["objective"] == {"class": "my_package.every_nth.EveryNth", "arguments": {"step": 3}}
     assert manifest["num_examples"] == 8
     code = f"""
@@ -122,7 +127,7 @@ import sys
 from limba.data import contract
 from tasks.cached import cached_data
 config = contract.DatasetConfig("every_third", {LENGTHS!r}, "train", 8, shuffle=False, seed=0)
-batch = next(cached_data.get_dataset(config, 0, 1, "EncDecFeatureConverter", {str(tmp_path)!r}))
+batch = next(cached_data.get_dataset(config, 0, 1, "EncDecFeatureConverter", {str(tmp_path / "cache")!r}))
 print(batch["encoder_input_tokens"].tolist())
 assert "tensorflow" not in sys.modules
 """
@@ -162,5 +167,7 @@ def test_what_is_no_objective_or_cannot_be_found_again(package, data_files, tmp_
     with pytest.raises(ValueError, match=r"is found again .*not JSON serializable"):
         cached_data.describe_objective(dataclasses.replace(every_nth, step=np.int64(3)))
     arguments = {"data_files": data_files, "vocabulary": BYTES}
-    with pytest.raises(ValueError, match=r"'spans' of task 'test_none' lacks \['main_feature', .*, 'corrupt'\]"):
+    with pytest.raises(
+        ValueError, match=r"'spans' of task 'test_none' lacks check_sentinels, corrupt, .*, raw_length of"
+    ):
         pretraining_tasks.register_pretraining_task("test_none", **arguments, objective="spans")

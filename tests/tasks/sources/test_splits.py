@@ -37,7 +37,7 @@ def test_slices_are_written_as_they_are_read(text):
 
 @pytest.mark.parametrize("text", ["train[", "train[1]", "train[1:2:3]", "train[a:]", ""])
 def test_what_is_no_slice(text):
-    with pytest.raises(ValueError, match="no slice of a split"):
+    with pytest.raises(ValueError, match="is not a slice of a split"):
         splits.Part.parse(text)
 
 

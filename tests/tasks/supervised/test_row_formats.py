@@ -191,7 +191,7 @@ def test_templates():
         ("text", "no column"),
         ("{}", "name of a column only"),
         ("{a:3}", "column only"),
-        ("{", "no template"),
+        ("{", "not a template"),
     ):
         with pytest.raises(ValueError, match=message):
             _ = formats.Template(inputs, "y").columns
