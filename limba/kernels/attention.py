@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax.linen import partitioning as nn_partitioning
 from jax.sharding import PartitionSpec
 
-from limba.kernels import attention_gpu, target
+from limba.kernels import target
 
 Array = jax.Array
 logger = logging.getLogger(__name__)
@@ -81,13 +81,14 @@ def is_fused(choice: str, head_dim: int) -> bool:
 
 @functools.cache  # said once
 def _is_fused(choice: str, head_dim: int, platform: str) -> bool:
-    if not target.wants_kernels(choice) or (choice == "auto" and platform != "gpu"):
+    if not target.wants_kernels(choice):
         return False
     if head_dim < 16 or head_dim & (head_dim - 1):
         logger.info("Attention by XLA: the fused kernels need a head_dim that is a power of 2, and it is %d.", head_dim)
         return False
-    if platform == "gpu":
-        logger.info("Attention by fused kernels (limba.kernels.attention_gpu); T5Config.kernels = 'xla' does without.")
+    if platform != "cpu":
+        words = "Attention by fused kernels (limba.kernels.attention_%s); T5Config.kernels = 'xla' does without."
+        logger.info(words, platform)
     return True
 
 
@@ -109,7 +110,12 @@ def attend(query: Array, key: Array, value: Array, visible: Visible, bias: Dista
 
 
 def _attend(query, key, value, table, query_segments, key_segments, prefix, *, causal):
-    return attention_gpu.attention(
+    # Imported where they are used: Pallas takes 0.2 s, and CPUs do without.
+    if target.platform() == "tpu":
+        from limba.kernels.attention_tpu import attention
+    else:
+        from limba.kernels.attention_gpu import attention
+    return attention(
         query,
         key,
         value,

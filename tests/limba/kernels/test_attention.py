@@ -8,12 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba.kernels import attention, attention_gpu
+from limba.kernels import attention, attention_gpu, attention_tpu
 from limba.network import t5
 from limba.partitioning.meshes import PjitPartitioner
 from tests.limba.kernels import networks
 
 HEAD_DIM = 16
+of_each_device = pytest.mark.parametrize("kernels", [attention_gpu, attention_tpu], ids=["gpu", "tpu"])
+
+
+def _fused(kernels):
+    return functools.partial(kernels.attention, block=16, interpret=True)
 
 
 def _plain(query, key, value, table, segments, prefix=None, *, causal=False):
@@ -40,11 +45,12 @@ def _arrays(queries: int, keys: int, rows: int = 2, dtype=np.float32):
     return *(draw(rows, length, 2, HEAD_DIM) for length in lengths), table
 
 
+@of_each_device
 @pytest.mark.parametrize(
     "queries, keys, causal, has_bias",
     [(32, 32, False, True), (40, 24, False, False), (33, 33, True, True), (21, 37, False, True)],
 )
-def test_values_and_gradients_are_those_of_plain_attention(queries, keys, causal, has_bias):
+def test_values_and_gradients_are_those_of_plain_attention(kernels, queries, keys, causal, has_bias):
     """Lengths that fill their tiles and others, packed rows, a query without any key."""
     query, key, value, cotangent, table = _arrays(queries, keys)
     table = table if has_bias else None
@@ -56,11 +62,10 @@ def test_values_and_gradients_are_those_of_plain_attention(queries, keys, causal
     def loss(function, *arrays):
         return jnp.sum(function(*arrays, segments, causal=causal) * cotangent)
 
-    fused = functools.partial(attention_gpu.attention, block=16, interpret=True)
     wanted = (0, 1, 2, 3) if has_bias else (0, 1, 2)
     results = [
         jax.jit(jax.value_and_grad(functools.partial(loss, function), wanted))(query, key, value, table)
-        for function in (fused, _plain)
+        for function in (_fused(kernels), _plain)
     ]
     (ours, our_gradients), (plain, plain_gradients) = results
     np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-5)
@@ -69,37 +74,39 @@ def test_values_and_gradients_are_those_of_plain_attention(queries, keys, causal
         np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-5)
 
 
-def test_bf16_is_as_exact_as_bf16():
+@of_each_device
+def test_bf16_is_as_exact_as_bf16(kernels):
     query, key, value, cotangent, table = _arrays(32, 32, dtype=jnp.bfloat16)
     segments = (jnp.ones((2, 32), jnp.int32),) * 2
 
     def loss(function, *arrays):
         return jnp.sum(function(*arrays, table, segments).astype(jnp.float32) * cotangent)
 
-    fused = functools.partial(attention_gpu.attention, block=16, interpret=True)
     exact = [x.astype(jnp.float32) for x in (query, key, value)]
-    ours = jax.grad(functools.partial(loss, fused), (0, 1, 2))(query, key, value)
+    ours = jax.grad(functools.partial(loss, _fused(kernels)), (0, 1, 2))(query, key, value)
     plain = jax.grad(functools.partial(loss, _plain), (0, 1, 2))(*exact)
     for x, y in zip(ours, plain, strict=True):
         error = jnp.max(jnp.abs(x.astype(jnp.float32) - y)) / jnp.max(jnp.abs(y))
         assert 1e-5 < float(error) < 2e-2  # 2^-8 is bf16's own
 
 
-def test_nothing_leaks_between_packed_examples():
+@of_each_device
+def test_nothing_leaks_between_packed_examples(kernels):
     query, key, value, _, table = _arrays(32, 32)
     segments = (jnp.asarray(np.repeat([[1, 2]], 2, 0).repeat(16, 1), jnp.int32),) * 2
-    attend = functools.partial(attention_gpu.attention, block=16, interpret=True)
+    attend = _fused(kernels)
     before = attend(query, key, value, table, segments)
     after = attend(query, key.at[:, 16:].set(100.0), value.at[:, 16:].set(1e30), table, segments)
     np.testing.assert_array_equal(before[:, :16], after[:, :16])
     assert (after[:, 16:] > 1e29).all()
 
 
-def test_prefixes_see_each_other():
+@of_each_device
+def test_prefixes_see_each_other(kernels):
     query, key, value, _, table = _arrays(33, 33)
     prefix = jnp.arange(33) < jnp.asarray([[20], [1]])
     segments = (jnp.ones((2, 33), jnp.int32),) * 2
-    fused = functools.partial(attention_gpu.attention, block=16, interpret=True)
+    fused = _fused(kernels)
     ours, plain = (f(query, key, value, table, segments, prefix, causal=True) for f in (fused, _plain))
     np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-5)
     assert float(jnp.max(jnp.abs(ours - fused(query, key, value, table, segments, causal=True)))) > 0.1
