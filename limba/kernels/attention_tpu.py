@@ -172,13 +172,13 @@ def _forward(refs: _Inputs, o_ref, logsum_ref, total_ref, highest_ref, sums_ref,
     query_block, key_block = pl.program_id(2), pl.program_id(3)
 
     @pl.when(key_block == 0)
-    def _():
+    def start():
         total_ref[...] = jnp.zeros_like(total_ref)
         highest_ref[...] = jnp.full_like(highest_ref, _MASKED)
         sums_ref[...] = jnp.zeros_like(sums_ref)
 
     @pl.when(_is_needed(work, refs.query_prefix is not None, query_block, key_block))
-    def _():
+    def add_keys():
         q = _columns(refs.q, query_block * work.query_block, work.queries)
         k, v = (_columns(ref, key_block * work.key_block, work.keys) for ref in (refs.k, refs.v))
         logits, allowed = _logits(work, q, k, refs, query_block, key_block)
@@ -191,7 +191,7 @@ def _forward(refs: _Inputs, o_ref, logsum_ref, total_ref, highest_ref, sums_ref,
         highest_ref[...] = highest
 
     @pl.when(key_block == work.key_blocks - 1)
-    def _():
+    def finish():
         sums = jnp.where(sums_ref[...] > 0.0, sums_ref[...], 1.0)
         o_ref[...] = (total_ref[...] / sums).astype(o_ref.dtype)
         logsum_ref[...] = highest_ref[...] + jnp.log(sums)
@@ -204,22 +204,22 @@ def _backward(
     row, key_block, query_block = pl.program_id(1), pl.program_id(2), pl.program_id(3)
 
     @pl.when(query_block == 0)
-    def _():
+    def start_keys():
         dk_sums[...] = jnp.zeros_like(dk_sums)
         dv_sums[...] = jnp.zeros_like(dv_sums)
 
     @pl.when(key_block == 0)
-    def _():
+    def start_queries():
         dq_sums[query_block] = jnp.zeros(dq_sums.shape[1:], dq_sums.dtype)
 
     if dtable_ref is not None:
 
         @pl.when((row == 0) & (key_block == 0) & (query_block == 0))
-        def _():
+        def start_table():
             dtable_ref[...] = jnp.zeros_like(dtable_ref)
 
     @pl.when(_is_needed(work, refs.query_prefix is not None, query_block, key_block))
-    def _():
+    def add_tile():
         first_query = query_block * work.query_block
         q, o, do = (_columns(ref, first_query, work.queries) for ref in (refs.q, o_ref, do_ref))
         k, v = (_columns(ref, key_block * work.key_block, work.keys) for ref in (refs.k, refs.v))
@@ -236,12 +236,12 @@ def _backward(
             dtable_ref[:, place] += _sum_by_distance(work, gradients)
 
     @pl.when(query_block == work.query_blocks - 1)
-    def _():
+    def finish_keys():
         dk_ref[...] = dk_sums[...].astype(dk_ref.dtype)
         dv_ref[...] = dv_sums[...].astype(dv_ref.dtype)
 
     @pl.when(key_block == work.key_blocks - 1)
-    def _():
+    def finish_queries():
         dq_ref[...] = dq_sums[query_block].astype(dq_ref.dtype)
 
 
@@ -293,9 +293,9 @@ def _call(kernel: Any, work: _Work, grid: tuple[int, ...], in_specs, out_specs, 
     """A call of a kernel.
 
     Args:
-      in_order: axes of the grid after the heads that must be run one after another.
+      in_order: axes of the grid that must be run one after another.
     """
-    semantics = ["parallel", *("arbitrary" if axis in in_order else "parallel" for axis in range(1, len(grid)))]
+    semantics = [pltpu.ARBITRARY if axis in in_order else pltpu.PARALLEL for axis in range(len(grid))]
     return pl.pallas_call(
         functools.partial(kernel, work=work),
         grid=grid,
