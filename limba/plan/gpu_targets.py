@@ -6,11 +6,12 @@ choice: a process that compiles for GPUs runs nothing on one.
 
 import importlib.util
 import os
-
-import jax
-from jax.experimental import topologies as jax_topologies
+from typing import TYPE_CHECKING
 
 from limba.plan.topologies import Topology
+
+if TYPE_CHECKING:  # `prepare_environment` must precede it.
+    import jax
 
 # XLA measures candidates of a product on the card, which is not there; without that its own kernels for products have
 # no sizes to choose from.
@@ -71,12 +72,14 @@ def prepare_environment() -> None:
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {XLA_FLAGS}"
 
 
-def devices_of(topology: Topology) -> list[jax.Device]:
+def devices_of(topology: Topology) -> list["jax.Device"]:
     """Cards to compile for.
 
     Raises:
       ValueError: for a kind whose description is not known here.
     """
+    from jax.experimental import topologies as jax_topologies
+
     if topology.kind not in _CARDS:
         raise ValueError(f"There is no description of {topology.kind} for the compiler; there are {', '.join(_CARDS)}.")
     boxes, cards = topology.num_hosts, topology.num_chips // topology.num_hosts

@@ -1,4 +1,4 @@
-"""A small network and a batch for it."""
+"""A small network and a batch for it; attention as it is written down."""
 
 import dataclasses
 import functools
@@ -65,3 +65,20 @@ def parameters(config: t5.T5Config):
     features = batch()
     tokens = [features[f"{name}_tokens"] for name in ("encoder_input", "decoder_input", "decoder_target")]
     return jax.jit(functools.partial(plain.init, enable_dropout=False))(jax.random.key(0), *tokens)["params"]
+
+
+def plain_attention(query, key, value, table, segments, prefix=None, *, causal=False):
+    """What `attention_gpu.attention` computes, from logits of all queries and keys."""
+    queries, keys = query.shape[1], key.shape[1]
+    distance = np.arange(keys)[None, :] - np.arange(queries)[:, None]
+    logits = jnp.einsum("bqhd,bkhd->bhqk", query, key)
+    if table is not None:
+        logits += table[:, distance + queries - 1]
+    allowed = segments[0][:, None, :, None] == segments[1][:, None, None, :]
+    if causal:
+        ahead = distance > 0
+        if prefix is not None:
+            ahead = ahead & ~(prefix[:, :, None] & prefix[:, None, :])[:, None]
+        allowed = allowed & ~ahead
+    weights = jnp.where(allowed, jax.nn.softmax(jnp.where(allowed, logits, -1e30)), 0.0)
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, value)

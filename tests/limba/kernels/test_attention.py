@@ -21,22 +21,6 @@ def _fused(kernels):
     return functools.partial(kernels.attention, block=16, interpret=True)
 
 
-def _plain(query, key, value, table, segments, prefix=None, *, causal=False):
-    queries, keys = query.shape[1], key.shape[1]
-    distance = np.arange(keys)[None, :] - np.arange(queries)[:, None]
-    logits = jnp.einsum("bqhd,bkhd->bhqk", query, key)
-    if table is not None:
-        logits += table[:, distance + queries - 1]
-    allowed = segments[0][:, None, :, None] == segments[1][:, None, None, :]
-    if causal:
-        ahead = distance > 0
-        if prefix is not None:
-            ahead = ahead & ~(prefix[:, :, None] & prefix[:, None, :])[:, None]
-        allowed = allowed & ~ahead
-    weights = jnp.where(allowed, jax.nn.softmax(jnp.where(allowed, logits, -1e30)), 0.0)
-    return jnp.einsum("bhqk,bkhd->bqhd", weights, value)
-
-
 def _arrays(queries: int, keys: int, rows: int = 2, dtype=np.float32):
     rng = np.random.default_rng(queries * 1000 + keys)
     draw = lambda *shape: jnp.asarray(rng.normal(size=shape) * 0.7, dtype)  # noqa: E731
@@ -65,7 +49,7 @@ def test_values_and_gradients_are_those_of_plain_attention(kernels, queries, key
     wanted = (0, 1, 2, 3) if has_bias else (0, 1, 2)
     results = [
         jax.jit(jax.value_and_grad(functools.partial(loss, function), wanted))(query, key, value, table)
-        for function in (_fused(kernels), _plain)
+        for function in (_fused(kernels), networks.plain_attention)
     ]
     (ours, our_gradients), (plain, plain_gradients) = results
     np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-5)
@@ -84,7 +68,7 @@ def test_bf16_is_as_exact_as_bf16(kernels):
 
     exact = [x.astype(jnp.float32) for x in (query, key, value)]
     ours = jax.grad(functools.partial(loss, _fused(kernels)), (0, 1, 2))(query, key, value)
-    plain = jax.grad(functools.partial(loss, _plain), (0, 1, 2))(*exact)
+    plain = jax.grad(functools.partial(loss, networks.plain_attention), (0, 1, 2))(*exact)
     for x, y in zip(ours, plain, strict=True):
         error = jnp.max(jnp.abs(x.astype(jnp.float32) - y)) / jnp.max(jnp.abs(y))
         assert 1e-5 < float(error) < 2e-2  # 2^-8 is bf16's own
@@ -107,7 +91,9 @@ def test_prefixes_see_each_other(kernels):
     prefix = jnp.arange(33) < jnp.asarray([[20], [1]])
     segments = (jnp.ones((2, 33), jnp.int32),) * 2
     fused = _fused(kernels)
-    ours, plain = (f(query, key, value, table, segments, prefix, causal=True) for f in (fused, _plain))
+    ours, plain = (
+        f(query, key, value, table, segments, prefix, causal=True) for f in (fused, networks.plain_attention)
+    )
     np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-5)
     assert float(jnp.max(jnp.abs(ours - fused(query, key, value, table, segments, causal=True)))) > 0.1
 

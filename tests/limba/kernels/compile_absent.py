@@ -1,0 +1,113 @@
+"""Compiles for devices that are not here, in a process of its own: `python -m tests.limba.kernels.compile_absent NAME …`.
+
+Prints a JSON object for each topology: what fused attention's gradients need in memory by case; and of the first one
+whether XLA's attention fits at the longest, and bytes and peak of a small network's training step.
+"""
+
+import functools
+import json
+import os
+import sys
+from typing import Any
+
+from limba.plan import command, gpu_targets, topologies
+
+# Name: queries, keys, causal, bias, dtype, rows, heads.
+CASES = {
+    "encoder": (512, 512, False, True, "bfloat16", 4, 2),
+    "decoder": (114, 114, True, True, "bfloat16", 4, 2),
+    "cross": (114, 512, False, False, "bfloat16", 4, 2),
+    "float32": (256, 256, False, True, "float32", 2, 2),
+    "4,096": (4096, 4096, False, True, "bfloat16", 1, 12),
+    "16,384": (16384, 16384, False, True, "bfloat16", 1, 12),
+}
+HEAD_DIM = 64
+
+
+def _attention_memory(case: str, device: Any, kernels: Any, *, gradients: bool = True) -> int | None:
+    """Bytes of the program beside its arguments and results; None where it does not fit the device."""
+    import jax
+    import jax.numpy as jnp
+
+    queries, keys, causal, has_bias, dtype, rows, heads = CASES[case]
+    placed = jax.sharding.SingleDeviceSharding(device)
+    shape = functools.partial(jax.ShapeDtypeStruct, sharding=placed)
+    q, k = (shape((rows, length, heads, HEAD_DIM), jnp.dtype(dtype)) for length in (queries, keys))
+    table = shape((heads, queries + keys - 1), jnp.float32) if has_bias else None
+    segments = (shape((rows, queries), jnp.int32), shape((rows, keys), jnp.int32))
+
+    def loss(q, k, v, table, segments):
+        return jnp.sum(kernels(q, k, v, table, segments, causal=causal).astype(jnp.float32))
+
+    program = jax.grad(loss, (0, 1, 2, 3) if has_bias else (0, 1, 2)) if gradients else loss
+    try:
+        compiled = jax.jit(program).lower(q, k, k, table, segments).compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return None
+    memory = compiled.memory_analysis().temp_size_in_bytes
+    return memory if memory < 16 * topologies.GIB else None
+
+
+def _step(topology: topologies.Topology) -> dict[str, float]:
+    """T5 1.1 small with one layer a side and a small vocabulary, 8 rows of 512 + 114 tokens."""
+    from limba.data import contract
+    from limba.optimizers import schedules
+    from limba.plan import compiled_step, program_cost
+    from limba.plan.mesh_layouts import MeshLayout
+    from limba.training import trainer
+    from tests.limba import small
+
+    rate = schedules.create_learning_rate_scheduler("constant")
+    sizes = {"vocab_size": 8192, "emb_dim": 512, "num_heads": 6, "head_dim": HEAD_DIM, "mlp_dim": 1024}
+    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1, "mlp_activations": ("gelu", "linear")}
+    training = compiled_step.Training(
+        small.model(dtype="bfloat16", dropout_rate=0.0, **sizes, **layers),
+        contract.DatasetConfig("nobody", {"inputs": 512, "targets": 114}, "train", 8),
+        functools.partial(trainer.Trainer, learning_rate_fn=rate),
+    )
+    mesh = compiled_step.partitioner(MeshLayout(1, 1, False, "none", 1), compiled_step.devices_of(topology))
+    step = compiled_step.compile_step(training, mesh)
+    if topology.chip.platform == "gpu":
+        bytes_moved = program_cost.gpu_program_cost(step.compiled.as_text(), topology.chip).bytes_moved
+    else:
+        bytes_moved = step.compiled.cost_analysis()["bytes accessed"]
+    return {"bytes": bytes_moved, "peak": step.memory.peak}
+
+
+def _attention(topology: topologies.Topology) -> dict[str, int | None]:
+    from limba.plan import compiled_step
+
+    device = compiled_step.devices_of(topology)[0]
+    if topology.chip.platform == "gpu":
+        from limba.kernels.attention_gpu import attention
+    else:
+        from limba.kernels.attention_tpu import attention
+    return {case: _attention_memory(case, device, attention) for case in CASES}
+
+
+def _longest_by_xla(topology: topologies.Topology) -> int | None:
+    """Without gradients, which need more."""
+    from limba.plan import compiled_step
+    from tests.limba.kernels.networks import plain_attention
+
+    device = compiled_step.devices_of(topology)[0]
+    return _attention_memory("16,384", device, plain_attention, gradients=False)
+
+
+def main(names: list[str]) -> None:
+    command.prepare_environment()
+    os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+    found = [topologies.find(name) for name in names]
+    if any(topology.chip.platform == "gpu" for topology in found):
+        gpu_targets.prepare_environment()
+    for topology in found:
+        report: dict[str, Any] = {"attention": _attention(topology)}
+        if topology is found[0]:
+            report |= {"by XLA": _longest_by_xla(topology), "step": _step(topology)}
+        print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
