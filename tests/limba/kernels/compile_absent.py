@@ -1,4 +1,4 @@
-"""Compiles for devices that are not here, in a process of its own: `python -m tests.limba.kernels.compile_absent NAME …`.
+"""Compiles for devices that are not here: `python -m tests.limba.kernels.compile_absent NAME …`, a process of its own.
 
 Prints a JSON object for each topology: what fused attention's gradients need in memory by case; and of the first one
 whether XLA's attention fits at the longest, and bytes and peak of a small network's training step.
