@@ -16,7 +16,12 @@ def platform() -> str:
 
 def tracing_for(device: jax.Device) -> contextlib.AbstractContextManager:
     """A context for programs that will run on such a device."""
-    return _platform(_KINDS.get(device.platform, device.platform))
+    return tracing_for_platform(_KINDS.get(device.platform, device.platform))
+
+
+def tracing_for_platform(name: str) -> contextlib.AbstractContextManager:
+    """The same by the platform's name, as `platform` gives it."""
+    return _platform(name)
 
 
 CHOICES = ("auto", "fused", "xla")

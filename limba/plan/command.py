@@ -4,9 +4,10 @@
         --gin.TRAIN_STEPS=1_000_000 --gin.TASK_FEATURE_LENGTHS="{'inputs': 512, 'targets': 114}"
 
 Files, flags and bindings are those of `limba train`. It opens no data and no vocabulary, writes nothing and needs no
-accelerator. For TPUs the training step is compiled by the slice's own compiler (libtpu: pip install
-'limba[plan]'), with scanned layers, which compute what unrolled ones do. GPUs are estimated. docs/plan.md says what the
-figures mean.
+accelerator. The training step is compiled by the device's own compiler. For TPUs that is libtpu (pip install
+'limba[plan]'), and layers are scanned, which compute what unrolled ones do. For GPUs it is XLA's with CUDA's libraries
+(pip install 'limba[plan_gpu]', 3 GB); it gives a bound of the step's time too, and without it GPUs are estimated.
+docs/plan.md says what the figures mean.
 
 Exit code 0: a layout fits; 1: none that was tried fits.
 """
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from limba.gin_config import command_line, gin_files
-from limba.plan import topologies
+from limba.plan import gpu_targets, topologies
 
 if TYPE_CHECKING:  # They import JAX, which `prepare_environment` must precede.
     from limba.plan.compiled_step import Training
@@ -156,10 +157,12 @@ def main(argv: Sequence[str]) -> int:
     wanted = [topologies.find(name, flags.num_slices if flags.topology else 1) for name in names]
     if not flags.topology:
         wanted = [topology for topology in wanted if topology.num_chips <= _LARGEST_IN_TABLE]
-    compiled = [not flags.estimate_only and bool(flags.topology) and t.chip.platform == "tpu" for t in wanted]
+    compiled = [not flags.estimate_only and bool(flags.topology) and _has_compiler(t) for t in wanted]
     prepare_environment()
     if any(compiled):  # JAX would keep these programs, and cannot read them again without the chips.
         os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+        if any(topology.chip.platform == "gpu" for topology in wanted):
+            gpu_targets.prepare_environment()
     from limba.plan import compiled_step, plan_report  # JAX comes in here.
 
     for topology, is_compiled in zip(wanted, compiled, strict=True):
@@ -174,6 +177,20 @@ def main(argv: Sequence[str]) -> int:
         rows.append(planner.row(topology, compiled=confirm))
         print(rows[-1], flush=True)
     return 0 if any("does not fit" not in row for row in rows) else 1
+
+
+def _has_compiler(topology: topologies.Topology) -> bool:
+    """Whether to compile for these devices; without libtpu TPUs end in an error, GPUs are estimated."""
+    if topology.chip.platform == "tpu":
+        return True
+    if not gpu_targets.is_known(topology.kind):
+        logger.info("%s is estimated: the compiler has no description of it.", topology.name)
+        return False
+    if not gpu_targets.is_installed():
+        logger.info(
+            "%s is estimated; pip install 'limba[plan_gpu]' (3 GB) compiles for it, without a card.", topology.name
+        )
+    return gpu_targets.is_installed()
 
 
 def _planner(flags: argparse.Namespace) -> "Planner":

@@ -21,7 +21,7 @@ from limba.data.contract import DatasetConfig
 from limba.network.t5 import T5Config
 from limba.partitioning import meshes
 from limba.partitioning.meshes import PjitPartitioner
-from limba.plan import gpu_targets
+from limba.plan import gpu_targets, program_cost
 from limba.plan.mesh_layouts import MeshLayout, Work
 from limba.plan.topologies import GIB, Topology
 from limba.training.configured_trainer import batch_to_compile, make_trainer
@@ -109,12 +109,12 @@ class Training:
         sizes = dataclasses.asdict(self.config) if self.config is not None else None
         return Work(sizes, self.dataset.batch_size, inputs, targets, count)
 
-    def with_layers(self, remat: str) -> "Training":
-        """The same training with scanned layers, which compile as one, and a policy of recomputation."""
+    def with_layers(self, remat: str, *, scanned: bool = True) -> "Training":
+        """The same training with a policy of recomputation, and layers that are scanned, and compile as one, or unrolled."""
         if self.config is None:
             return self
         model = copy.copy(self.model)
-        config = dataclasses.replace(self.config, scan_layers=True, remat_policy=remat)
+        config = dataclasses.replace(self.config, scan_layers=scanned, remat_policy=remat)
         model.module = self.model.module.clone(config=config)
         return dataclasses.replace(self, model=model)
 
@@ -170,6 +170,13 @@ class CompiledStep:
 
     memory: Memory
     compiled: Any
+
+    def bound(self, topology: Topology) -> float | None:
+        """Seconds that no run of the step is below; None where it was refused, and for TPUs, whose loops hide it."""
+        if self.compiled is None or topology.chip.platform != "gpu":
+            return None
+        cost = program_cost.gpu_program_cost(self.compiled.as_text(), topology.chip)
+        return cost.seconds_with_collectives(topology.chip.link if topology.num_hosts == 1 else topology.chip.network)
 
 
 def compile_step(training: Training, mesh: PjitPartitioner, num_microbatches: int | None = None) -> CompiledStep:

@@ -57,9 +57,19 @@ _CARDS = {
 }
 
 
+def is_known(kind: str) -> bool:
+    """Whether the compiler can be given a description of these cards."""
+    return kind in _CARDS
+
+
+def is_installed() -> bool:
+    """Whether there is a compiler for GPUs."""
+    return importlib.util.find_spec("jax_cuda12_plugin") is not None
+
+
 def check_compiler() -> None:
     """Raises ImportError, with the command to install it, if the compiler for GPUs is missing."""
-    if importlib.util.find_spec("jax_cuda12_plugin") is None:
+    if not is_installed():
         raise ImportError(
             "Compiling for GPUs needs CUDA's libraries, but no card: pip install 'limba[plan_gpu]' (3 GB, Linux on "
             "x86-64). --estimate_only does without."
@@ -80,7 +90,7 @@ def devices_of(topology: Topology) -> list["jax.Device"]:
     """
     from jax.experimental import topologies as jax_topologies
 
-    if topology.kind not in _CARDS:
+    if not is_known(topology.kind):
         raise ValueError(f"There is no description of {topology.kind} for the compiler; there are {', '.join(_CARDS)}.")
     boxes, cards = topology.num_hosts, topology.num_chips // topology.num_hosts
     return jax_topologies.get_topology_desc(

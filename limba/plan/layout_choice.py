@@ -15,16 +15,32 @@ from limba.plan.topologies import Topology
 USABLE = 0.9
 # Layouts that are compiled before a plan gives up.
 MAX_COMPILED = 6
+# Where the compiler gives a bound: layouts that fit and are compared by it, and how much slower than the first of them
+# one may be by estimate.
+COMPARED, SLOWER = 3, 1.5
 
 
 @dataclasses.dataclass(frozen=True)
 class LayoutCost:
-    """Memory (`compiled`: the compiler's, else an estimate) and `relative_seconds` of a layout."""
+    """Memory (`compiled`: the compiler's, else an estimate) and `relative_seconds` of a layout.
+
+    Attributes:
+      bound: seconds that no run of the compiled step is below; None where it is not known.
+    """
 
     layout: MeshLayout
     memory: Memory
     seconds: float
     compiled: bool = False
+    bound: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledCost:
+    """What the compiler says of a layout."""
+
+    memory: Memory
+    bound: float | None = None
 
 
 def fits(memory: Memory, topology: Topology) -> bool:
@@ -50,28 +66,40 @@ def rank(training: Training, work: Work, state: StateSizes, topology: Topology) 
 def choose(
     ranked: Sequence[LayoutCost],
     topology: Topology,
-    compile_layout: Callable[[MeshLayout], Memory] | None,
-    report: Callable[[MeshLayout, Memory], None] | None = None,
+    compile_layout: Callable[[MeshLayout], CompiledCost] | None,
+    report: Callable[[MeshLayout, CompiledCost], None] | None = None,
 ) -> LayoutCost | None:
     """The fastest layout that fits, of `ranked`, the fastest first; None if none does.
 
-    Without `compile_layout` it takes the estimates. `report` is called with each compiled layout and its memory.
+    Without `compile_layout` it takes the estimates. With bounds, the first few that fit are compared by them. `report`
+    is called with each compiled layout.
     """
     wrong_by = 1.0  # The compiler's memory over the estimate, at most, of the layouts that did not fit.
     compiled = 0
+    fitting: list[LayoutCost] = []
     for guess in ranked:
         if guess.memory.needed * wrong_by > USABLE * topology.memory:
             continue
         if compile_layout is None:
             return guess
+        if fitting and (guess.seconds > SLOWER * fitting[0].seconds or len(fitting) == COMPARED):
+            break
+        if any(_without_microbatches(guess.layout) == _without_microbatches(x.layout) for x in fitting):
+            continue  # Smaller products are not faster.
         if compiled == MAX_COMPILED:
-            return None
-        memory = compile_layout(guess.layout)
+            break
+        cost = compile_layout(guess.layout)
         compiled += 1
         if report is not None:
-            report(guess.layout, memory)
-        if fits(memory, topology):
-            return dataclasses.replace(guess, memory=memory, compiled=True)
-        if math.isfinite(memory.needed):
-            wrong_by = max(wrong_by, memory.needed / guess.memory.needed)
-    return None
+            report(guess.layout, cost)
+        if fits(cost.memory, topology):
+            fitting.append(dataclasses.replace(guess, memory=cost.memory, bound=cost.bound, compiled=True))
+            if cost.bound is None:
+                break
+        elif math.isfinite(cost.memory.needed):
+            wrong_by = max(wrong_by, cost.memory.needed / guess.memory.needed)
+    return min(fitting, key=lambda x: x.bound or 0.0, default=None)
+
+
+def _without_microbatches(layout: MeshLayout) -> MeshLayout:
+    return dataclasses.replace(layout, microbatches=1)

@@ -36,10 +36,14 @@ class MeshLayout:
         parts = f"{self.microbatches} microbatch{'es' if self.microbatches > 1 else ''}"
         return f"{mesh}{' FSDP' if self.fsdp else ''}, remat {self.remat}, {parts}"
 
-    def gin_lines(self, config_name: str | None = "network.T5Config") -> list[str]:
-        """Bindings that give a training this layout; without `config_name`, none for the network."""
+    def gin_lines(self, config_name: str | None = "network.T5Config", *, scanned: bool = True) -> list[str]:
+        """Bindings that give a training this layout; without `config_name`, none for the network.
+
+        Args:
+          scanned: whether the layers are.
+        """
         rules = "fsdp_logical_axis_rules" if self.fsdp else "standard_logical_axis_rules"
-        network = [f"{config_name}.scan_layers = True", f"{config_name}.remat_policy = '{self.remat}'"]
+        network = [f"{config_name}.scan_layers = {scanned}", f"{config_name}.remat_policy = '{self.remat}'"]
         return [
             f"partitioning.PjitPartitioner.num_partitions = {self.model}",
             f"partitioning.PjitPartitioner.logical_axis_rules = @partitioning.{rules}()",

@@ -6,10 +6,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
+
 from limba.gin_config import gin_names
+from limba.kernels import attention, target
+from limba.network.t5 import T5Config
 from limba.plan import compiled_step, layout_choice, topologies
 from limba.plan.compiled_step import Memory, Training
-from limba.plan.layout_choice import LayoutCost
+from limba.plan.layout_choice import CompiledCost, LayoutCost
 from limba.plan.mesh_layouts import MeshLayout, Work
 from limba.plan.topologies import GIB, Topology
 
@@ -19,6 +23,8 @@ _SECONDS_A_DAY = 86_400
 _MFU_OF_T5X = 0.14
 # A step that would be shorter waits for its kernels to be launched: the peak of the chips says nothing about it.
 _LEAST_SECONDS = 0.005
+# Of the figures in a record: another one where the programs that we compile change.
+_RECORD = "with fused attention"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,25 +65,26 @@ class Planner:
 
     # ------------------------------------------------- compiling -----------------------------------------------------
 
-    def compile(self, layout: MeshLayout, topology: Topology) -> Memory:
-        """Memory of a layout, from the record or from the compiler."""
-        key = f"{self._key} {topology.num_slices} x {topology.name} {layout}"
+    def compile(self, layout: MeshLayout, topology: Topology) -> CompiledCost:
+        """Memory and bound of a layout, from the record or from the compiler."""
+        key = f"{self._key} {topology.num_slices} x {topology.name} {layout}, {jax.__version__}, {_RECORD}"
         if self.record is not None and self.record.is_file():
             for line in self.record.read_text().splitlines():
                 if (known := json.loads(line))["key"] == key:
-                    return Memory(**known["memory"])
+                    return CompiledCost(Memory(**known["memory"]), known["bound"])
         began = time.monotonic()
-        training = self.training.with_layers(layout.remat)
+        training = self.training.with_layers(layout.remat, scanned=_is_scanned(topology))
         mesh = compiled_step.partitioner(layout, compiled_step.devices_of(topology))
-        memory = compiled_step.compile_step(training, mesh, layout.microbatches).memory
+        step = compiled_step.compile_step(training, mesh, layout.microbatches)
+        cost = CompiledCost(step.memory, step.bound(topology))
         if self.record is not None:
             with self.record.open("a") as file:
                 seconds = round(time.monotonic() - began, 1)
-                print(json.dumps({"key": key, "memory": dataclasses.asdict(memory), "seconds": seconds}), file=file)
-        return memory
+                print(json.dumps({"key": key, **dataclasses.asdict(cost), "seconds": seconds}), file=file)
+        return cost
 
     def choose(
-        self, topology: Topology, *, compiled: bool, report: Callable[[MeshLayout, Memory], None] | None = None
+        self, topology: Topology, *, compiled: bool, report: Callable[[MeshLayout, CompiledCost], None] | None = None
     ) -> LayoutCost | None:
         """The fastest layout that fits."""
         ranked = layout_choice.rank(self.training, self.work, self.state, topology)
@@ -120,8 +127,10 @@ class Planner:
             self._recommend(guess, topology)
             return True
 
-        def report(layout: MeshLayout, memory: Memory) -> None:
-            print(f"compiled: {layout}: {_verdict(memory, topology)}", flush=True)
+        def report(layout: MeshLayout, cost: CompiledCost) -> None:
+            print(
+                f"compiled: {layout}: {self._bound(cost.bound, topology)}{_verdict(cost.memory, topology)}", flush=True
+            )
 
         choice = self.choose(topology, compiled=True, report=report)
         if choice is None:
@@ -154,13 +163,24 @@ class Planner:
                     flush=True,
                 )
                 return
+            bound = None
             if compiled:
-                memory = self.compile(layout, topology)
+                cost = self.compile(layout, topology)
+                memory, bound = cost.memory, cost.bound
             else:
                 memory = layout_choice.estimate(layout, self.work, self.state, topology).memory
-            print(f"as configured: {layout}: {_verdict(memory, topology)}", flush=True)
+            print(f"as configured: {layout}: {self._bound(bound, topology)}{_verdict(memory, topology)}", flush=True)
         except ValueError as error:
             print(f"as configured: cannot be: {error}", flush=True)
+
+    def _bound(self, seconds: float | None, topology: Topology) -> str:
+        """ "52.3 ms or more (53% MFU at most), "; nothing where the bound is not known."""
+        if seconds is None:
+            return ""
+        return f"{1000 * seconds:.3g} ms or more ({self._most_mfu(seconds, topology):.0%} MFU at most), "
+
+    def _most_mfu(self, bound: float, topology: Topology) -> float:
+        return self.work.model_flops / (topology.chip.peak * topology.all_chips) / bound
 
     def _larger(self, topology: Topology) -> str:
         """The smallest slice or box of the kind on which something is estimated to fit."""
@@ -176,10 +196,19 @@ class Planner:
         print(f"  memory per device  {_split(choice.memory)}")
         again = work.hardware_flops(choice.layout.remat) / work.model_flops - 1
         print(f"  FLOPs per step     {work.model_flops / 1e12:.4g} T of the model, {again:.0%} more by recomputation")
+        config = self.training.config
+        if config is not None:
+            print(f"  attention          {_attention(config, topology)}")
+        if choice.bound is not None:
+            most = self._most_mfu(choice.bound, topology)
+            print(f"  bound              {1000 * choice.bound:.3g} ms a step or more, {most:.0%} MFU at most")
+            if most < prices.mfu:
+                print(f"  --mfu {prices.mfu:.0%} is more than that: the time is that of {most:.0%}")
+                prices = dataclasses.replace(prices, mfu=most)
         for line in _time(prices, work, topology):
             print(f"  {line}")
-        config = self.training.config
-        for line in choice.layout.gin_lines(None if config is None else gin_names.gin_name(type(config))):
+        name = None if config is None else gin_names.gin_name(type(config))
+        for line in choice.layout.gin_lines(name, scanned=_is_scanned(topology)):
             print(f"  {line}")
 
     def row(self, topology: Topology, *, compiled: bool) -> str:
@@ -234,6 +263,16 @@ TABLE_HEAD = (
     "| topology | chips | mesh, data x model | remat | microbatches | GiB per device = parameters + optimizer + rest | "
     "by | sequences/s | days |\n|---|---|---|---|---|---|---|---|---|"
 )
+
+
+def _is_scanned(topology: Topology) -> bool:
+    """Whether the layers of a plan are: on GPUs a loop copies what it keeps twice, on TPUs it compiles faster."""
+    return topology.chip.platform != "gpu"
+
+
+def _attention(config: T5Config, topology: Topology) -> str:
+    with target.tracing_for_platform(topology.chip.platform):
+        return "fused kernels" if attention.is_fused(config.kernels, config.head_dim) else "XLA's"
 
 
 def _source(compiled: bool) -> str:

@@ -73,12 +73,15 @@ class ProgramCost:
     Attributes:
       collective_bytes: results of the collectives.
       collectives: how many, and how many of them start and end as two operations, so that others run between.
+      waiting_bytes, overlapping_bytes: that a device sends in collectives of one operation, and of two.
     """
 
     operations: tuple[Operation, ...]
     collective_bytes: float
     collectives: int
     asynchronous: int
+    waiting_bytes: float
+    overlapping_bytes: float
 
     @property
     def bytes_moved(self) -> float:
@@ -95,8 +98,12 @@ class ProgramCost:
 
     @property
     def seconds(self) -> float:
-        """The bound."""
+        """The bound, without collectives."""
         return sum(x.times * x.seconds for x in self.operations)
+
+    def seconds_with_collectives(self, link: float) -> float:
+        """The bound, where a device sends `link` bytes/s."""
+        return max(self.seconds, self.overlapping_bytes / link) + self.waiting_bytes / link
 
     def by(self, attribute: str) -> dict[str, float]:
         """Seconds by `kind` or `where`, the longest first."""
@@ -123,19 +130,23 @@ def gpu_program_cost(text: str, chip: Chip) -> ProgramCost:
     computations, entry = _parse(text)
     operations = []
     collective_bytes, collectives, asynchronous = 0.0, 0, 0
+    sent = {True: 0.0, False: 0.0}
     for instruction, computation, times in _executed(computations, entry, 1):
         opcode = instruction.opcode.removesuffix("-start")
         if opcode in _COLLECTIVES:
             # An asynchronous one is operands and results in a tuple.
             results = _bytes(instruction.shape)
-            if opcode != instruction.opcode:
+            is_asynchronous = opcode != instruction.opcode
+            if is_asynchronous:
                 asynchronous += times
                 results -= sum(_bytes(computation[name].shape) for name in instruction.operands)
             collective_bytes += times * results
             collectives += times
+            # On a ring sums go around twice.
+            sent[is_asynchronous] += times * results * (2 if opcode == "all-reduce" else 1)
             continue
         operations.append(_operation(instruction, computation, computations, times, chip))
-    return ProgramCost(tuple(operations), collective_bytes, collectives, asynchronous)
+    return ProgramCost(tuple(operations), collective_bytes, collectives, asynchronous, sent[False], sent[True])
 
 
 def _parse(text: str) -> tuple[dict[str, dict[str, _Instruction]], str]:

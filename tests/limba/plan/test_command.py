@@ -26,6 +26,7 @@ from limba.plan import (
     topologies,
 )
 from limba.plan.compiled_step import Memory
+from limba.plan.layout_choice import CompiledCost
 from limba.plan.mesh_layouts import MeshLayout, Work
 from limba.plan.topologies import GIB
 from limba.training import trainer
@@ -169,7 +170,8 @@ def test_the_fastest_that_the_compiler_lets_through_is_chosen():
 
     def compile_layout(layout):
         compiled.append(layout.microbatches)
-        return Memory(GIB, 0.0, refused=40 * GIB) if layout.microbatches == 2 else Memory(GIB, 0.0, 15 * GIB)
+        refused = layout.microbatches == 2
+        return CompiledCost(Memory(GIB, 0.0, refused=40 * GIB) if refused else Memory(GIB, 0.0, 15 * GIB))
 
     # 40 GiB is not tried. What was thought to need 20 needs twice as much, so 18 is not tried either.
     choice = layout_choice.choose(_guesses(40, 20, 18, 10), V4_8, compile_layout)
@@ -178,6 +180,24 @@ def test_the_fastest_that_the_compiler_lets_through_is_chosen():
     assert choice.compiled
     assert layout_choice.choose(_guesses(40, 20), V4_8, None).layout.microbatches == 2
     assert layout_choice.choose(_guesses(40, 35), V4_8, None) is None
+
+
+def test_what_fits_is_compared_by_its_bound():
+    bounds = {"none": 0.3, "minimal": 0.2, "full": 0.25}
+    layouts = [MeshLayout(4, 1, False, remat, parts) for parts in (1, 2) for remat in bounds]
+    ranked = [layout_choice.LayoutCost(x, Memory(GIB, 0.0, GIB), 1.0 + i / 10) for i, x in enumerate(layouts)]
+    compiled = []
+
+    def compile_layout(layout):
+        compiled.append(layout)
+        return CompiledCost(Memory(GIB, 0.0, 2 * GIB), bounds[layout.remat])
+
+    choice = layout_choice.choose(ranked, V4_8, compile_layout)
+    assert (choice.layout, choice.bound) == (layouts[1], 0.2)
+    assert compiled == layouts[:3]  # More microbatches are not faster.
+    # What is much slower by estimate is not compiled.
+    slow = [dataclasses.replace(x, seconds=2.0**i) for i, x in enumerate(ranked)]
+    assert layout_choice.choose(slow, V4_8, compile_layout).layout == layouts[0]
 
 
 def test_one_tenth_is_kept_free():
@@ -236,7 +256,7 @@ def test_what_was_compiled_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(compiled_step, "compile_step", lambda *args: calls.append(args) or compiled)
     for _ in range(2):
         made = _planner(_training(), record=tmp_path / "record.jsonl")
-        assert made.compile(MeshLayout(4, 1, False, "full", 2), V4_8) == Memory(1.0, 2.0, 3.0)
+        assert made.compile(MeshLayout(4, 1, False, "full", 2), V4_8) == CompiledCost(Memory(1.0, 2.0, 3.0))
     assert len(calls) == 1
 
 
@@ -296,7 +316,7 @@ for name, model, slices in (("v5e-16", 2, 1), ("v4-8", 1, 2)):
     data = topology.num_devices // slices // model
     layout = MeshLayout(data, model, True, "minimal", 1, slices)
     mesh = plan_compile.partitioner(layout, plan_compile.devices_of(topology))
-    memory = made.compile(layout, topology)
+    memory = made.compile(layout, topology).memory
     print(dict(mesh.mesh.shape), memory.parameters == made.state.memory(layout).parameters, memory.peak)
 """
 
