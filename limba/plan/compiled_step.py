@@ -110,7 +110,7 @@ class Training:
         return Work(sizes, self.dataset.batch_size, inputs, targets, count)
 
     def with_layers(self, remat: str, *, scanned: bool = True) -> "Training":
-        """The same training with a policy of recomputation, and layers that are scanned (they compile as one) or not."""
+        """The same training with a policy of recomputation; layers that are scanned compile as one."""
         if self.config is None:
             return self
         model = copy.copy(self.model)
