@@ -29,7 +29,7 @@ from typing import Any
 
 from limba.gin_config import command_line
 from limba.plan import command as plan_command
-from limba.plan import gpu_targets, topologies
+from limba.plan import topologies
 
 HEAD = (
     "| topology | program | GB moved | TFLOP | bound, ms | MFU at the bound | temporary GiB | peak GiB | kernels | "
@@ -39,6 +39,8 @@ HEAD = (
 
 def main(argv: Sequence[str]) -> int:
     """Compiles each program for each topology, and prints the table."""
+    os.environ.setdefault("JAX_OPTIMIZATION_LEVEL", "O1")
+    plan_command.prepare_environment()  # Parsing imports JAX.
     parser = _parser()
     flags = command_line.parse_flags(parser, argv)
     if not flags.gin_file or not flags.topology:
@@ -90,11 +92,6 @@ def _measure(side: str, flags: argparse.Namespace) -> dict[str, Any]:
     import time
 
     topology = topologies.find(flags.topology[0])
-    plan_command.prepare_environment()
-    os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
-    os.environ["JAX_OPTIMIZATION_LEVEL"] = "O1"
-    if topology.chip.platform == "gpu":
-        gpu_targets.prepare_environment()
     from limba.plan import compiled_step
 
     compiled_step.check_compiler(topology)

@@ -37,7 +37,7 @@ _LARGEST_IN_TABLE = 64
 
 
 def prepare_environment() -> None:
-    """Keeps JAX and libtpu from looking for a TPU here; before JAX is imported."""
+    """Makes JAX compile for devices that are not here, and not look for its own; before JAX is imported."""
     os.environ["JAX_PLATFORMS"] = "cpu"
     # Otherwise libtpu asks the metadata server of a TPU's host, for minutes, and complains.
     os.environ["TPU_SKIP_MDS_QUERY"] = "1"
@@ -47,6 +47,9 @@ def prepare_environment() -> None:
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     # Half of the default effort's time, for peaks that differ little; `plan_choice.USABLE` covers the difference.
     os.environ.setdefault("JAX_OPTIMIZATION_LEVEL", "O0")
+    # JAX would keep these programs, and cannot read them again without the chips.
+    os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+    gpu_targets.prepare_environment()
 
 
 def _training(configured: Any) -> tuple["Training", "MeshLayout", int]:
@@ -143,6 +146,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> int:
     """Parses flags and gin, and plans."""
+    prepare_environment()  # Parsing imports JAX.
     parser = _parser()
     flags = command_line.parse_flags(parser, argv)
     if not flags.gin_file:
@@ -158,11 +162,6 @@ def main(argv: Sequence[str]) -> int:
     if not flags.topology:
         wanted = [topology for topology in wanted if topology.num_chips <= _LARGEST_IN_TABLE]
     compiled = [not flags.estimate_only and bool(flags.topology) and _has_compiler(t) for t in wanted]
-    prepare_environment()
-    if any(compiled):  # JAX would keep these programs, and cannot read them again without the chips.
-        os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
-        if any(topology.chip.platform == "gpu" for topology in wanted):
-            gpu_targets.prepare_environment()
     from limba.plan import compiled_step, plan_report  # JAX comes in here.
 
     for topology, is_compiled in zip(wanted, compiled, strict=True):

@@ -77,7 +77,9 @@ def check_compiler() -> None:
 
 
 def prepare_environment() -> None:
-    """Lets JAX load its plugin for CUDA without a card; before JAX is imported."""
+    """Lets JAX load its plugin for CUDA without a card, where it is installed; before JAX is imported."""
+    if not is_installed():
+        return
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {XLA_FLAGS}"
 

@@ -6,11 +6,10 @@ whether XLA's attention fits at the longest, and bytes and peak of a small netwo
 
 import functools
 import json
-import os
 import sys
 from typing import Any
 
-from limba.plan import command, gpu_targets, topologies
+from limba.plan import command, topologies
 
 # Name: queries, keys, causal, bias, dtype, rows, heads.
 CASES = {
@@ -98,10 +97,7 @@ def _longest_by_xla(topology: topologies.Topology) -> int | None:
 
 def main(names: list[str]) -> None:
     command.prepare_environment()
-    os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
     found = [topologies.find(name) for name in names]
-    if any(topology.chip.platform == "gpu" for topology in found):
-        gpu_targets.prepare_environment()
     for topology in found:
         report: dict[str, Any] = {"attention": _attention(topology)}
         if topology is found[0]:

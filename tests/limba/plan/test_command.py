@@ -260,6 +260,20 @@ def test_what_was_compiled_is_kept(tmp_path, monkeypatch):
     assert len(calls) == 1
 
 
+def test_jax_begins_with_the_settings_of_a_plan():
+    """It reads them when it is imported, which parsing the flags does."""
+    code = """
+from limba.plan import command
+given = ["--gin.TASK_FEATURE_LENGTHS={'inputs': 16, 'targets': 8}", "--gin.TRAIN_STEPS=1", "--gin.DROPOUT_RATE=0.0"]
+command.main(["--topology", "v4-8", "--estimate_only", "gin/models/t5_1_1/tiny.gin", "gin/runs/pretrain.gin", *given])
+import jax
+print(jax.config.jax_platforms, jax.config.jax_enable_compilation_cache, jax.config.jax_optimization_level)
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    out = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert out.stdout.splitlines()[-1] == "cpu False O0"
+
+
 def test_gin_lines_make_the_layout():
     # In a process of its own, as users have it: gin forgets no name that another file has registered.
     code = f"""
