@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from limba.checkpoints.train_state import TrainState, TrainStateInitializer
 from limba.data import contract
 from limba.data.contract import BatchIterator, DatasetConfig, GetDatasetFn, GetEvalDatasetFn
 from limba.gin_config import command_line, gin_files
-from limba.machine import disk, native_logs, storage
+from limba.machine import accelerators, disk, native_logs, storage
 from limba.machine.storage import AnyPath
 from limba.models import EncoderDecoderModel
 from limba.partitioning.meshes import PjitPartitioner
@@ -368,6 +369,7 @@ def main(argv: Sequence[str]) -> int:
     """Parses flags and gin, and trains."""
     parser = command_line.argument_parser("train", __doc__ or "")
     flags = command_line.parse_flags(parser, argv)
+    accelerators.use_most_of_a_gpu(os.environ)  # before JAX opens one
     if not flags.gin_file:
         parser.error("give at least one gin file, for example gin/recipes/quickstart.gin")
     configured = gin_files.configurable(train, module="limba.train")

@@ -9,6 +9,8 @@ import difflib
 import math
 import os
 
+from limba.machine import accelerators
+
 GIB = 2**30
 
 
@@ -132,10 +134,10 @@ class Topology:
 
     @property
     def memory(self) -> float:
-        """Bytes of a device that a program may use: three quarters of a GPU, or JAX's variable for it."""
+        """Bytes of a device that a program may use: of a GPU what `limba train` uses, or JAX's variable for it."""
         if self.chip.platform == "tpu":
             return self.chip.memory
-        return self.chip.memory * float(os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75"))
+        return self.chip.memory * float(os.environ.get(accelerators.GPU_MEMORY_VARIABLE, accelerators.GPU_MEMORY))
 
     @property
     def devices_of_a_box(self) -> int:

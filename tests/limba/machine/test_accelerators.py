@@ -1,3 +1,5 @@
+"""Devices that the kernel names, and what JAX is told before it is imported."""
+
 import importlib.util
 
 import pytest
@@ -26,3 +28,18 @@ def test_the_platform_is_set_where_libtpu_is_and_no_tpu(devices, installed, envi
     environ = dict(environ)
     accelerators.forget_absent_tpu(environ)
     assert environ.get("JAX_PLATFORMS") == platforms
+
+
+@pytest.mark.parametrize(
+    ("devices", "environ", "share"),
+    [
+        (["/dev/nvidiactl"], {}, "0.9"),
+        (["/dev/nvidiactl"], {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}, "0.5"),
+        ([], {}, None),
+    ],
+)
+def test_a_training_may_use_most_of_a_gpu_unless_it_is_told(devices, environ, share, monkeypatch):
+    monkeypatch.setattr(accelerators.glob, "glob", lambda pattern: [x for x in devices if x == pattern])
+    environ = dict(environ)
+    accelerators.use_most_of_a_gpu(environ)
+    assert environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION") == share

@@ -36,11 +36,11 @@ def test_slices_multiply_and_boxes_do_not():
         topologies.find("h100-8", num_slices=2)
 
 
-def test_memory_of_a_gpu_is_what_jax_takes_of_it(monkeypatch):
+def test_memory_of_a_gpu_is_what_a_training_takes_of_it(monkeypatch):
     monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
-    assert topologies.find("h100-8").memory == pytest.approx(59.7 * topologies.GIB)
-    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.9")
     assert topologies.find("h100-8").memory == pytest.approx(71.64 * topologies.GIB)
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75")
+    assert topologies.find("h100-8").memory == pytest.approx(59.7 * topologies.GIB)
     assert topologies.find("v4-8").memory == 30.75 * topologies.GIB
 
 
