@@ -29,6 +29,7 @@ COMMANDS = {
     "try": ("limba.inference.try_model", "a prompt in the terminal, or a page in the browser, for trying a model"),
     "lint": ("limba.lint.command", "find what would hurt in a training, before any accelerator is touched"),
     "plan": ("limba.plan.command", "whether a training fits a TPU slice or GPU box, how fast, with which layout"),
+    "profile": ("limba.profile.command", "run some steps of a training, and show where their time goes"),
     "precompile": ("limba.precompile", "compile the training step without data, and show what it takes"),
     "gin-check": ("limba.lint.gin_check", "parse gin files and resolve every name in them"),
     "convert": ("convert.__main__", "between Limba, T5X and Hugging Face, both ways"),

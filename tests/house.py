@@ -50,7 +50,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     # The commands.
     ("limba.train", "limba.eval", "limba.infer", "limba.precompile"),
     ("limba.plan", "limba.hf_script"),
-    ("limba.sweep",),
+    ("limba.sweep", "limba.profile"),
     ("limba.lint",),
     ("limba.cli",),
     ("limba.__main__",),

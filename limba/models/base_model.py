@@ -172,6 +172,12 @@ class BaseTransformerModel:
         with other models.
         """
         logits = self._logits_of_loss(params, batch, dropout_rng)
+        with jax.named_scope("loss"):  # for profiles
+            return self._loss_and_metrics(logits, batch, dropout_rng)
+
+    def _loss_and_metrics(
+        self, logits: Any, batch: Batch, dropout_rng: Array | None
+    ) -> tuple[Array, metrics_lib.Metrics]:
         targets = batch["decoder_target_tokens"]
         factor, weights = losses.normalizing_factor_and_weights(self._loss_normalizing_factor, batch)
         by_position = losses.token_losses(logits, targets, self._label_smoothing, self._z_loss)

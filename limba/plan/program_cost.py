@@ -121,6 +121,57 @@ class _Instruction:
     text: str
 
 
+@dataclasses.dataclass(frozen=True)
+class Named:
+    """What the text of a program says of an operation.
+
+    Attributes:
+      where: the part of the model that it comes from, as JAX named it. One that XLA made without a name has that of
+        what it fuses, or of what it copies.
+      multiplies: whether it is or contains a matrix product.
+    """
+
+    where: str
+    multiplies: bool
+    is_collective: bool
+
+
+def operation_names(text: str) -> dict[str, Named]:
+    """All operations of `compiled.as_text()`, of any platform, by the names that a profiler shows.
+
+    Raises:
+      ValueError: if the text has no entry.
+    """
+    computations, _ = _parse(text)
+    multiplying = {
+        name for name, body in computations.items() if any(x.opcode in ("dot", "convolution") for x in body.values())
+    }
+    found = {}
+    for body in computations.values():
+        for name, instruction in body.items():
+            opcode = instruction.opcode.removesuffix("-start").removesuffix("-done")
+            # Loops contain products too, but their own time is not spent on them.
+            is_fusion = instruction.opcode == "fusion" and not multiplying.isdisjoint(_called(instruction))
+            is_product = opcode in ("dot", "convolution") or is_fusion
+            is_product |= (
+                opcode == "custom-call" and re.search("matmul|gemm", instruction.text, re.IGNORECASE) is not None
+            )
+            where = _where(instruction) or _where_within(instruction, computations)
+            if not where:
+                where = next((found[x].where for x in instruction.operands if x in found and found[x].where), "")
+            found[name] = Named(where, is_product, opcode in _COLLECTIVES)
+    return found
+
+
+def _where_within(instruction: _Instruction, computations: Mapping[str, Mapping[str, _Instruction]]) -> str:
+    """The commonest name in what a fusion calls; of equal ones that of its last operation."""
+    if instruction.opcode != "fusion":
+        return ""
+    names = [_where(x) for called in _called(instruction) for x in computations[called].values()]
+    counts = collections.Counter(name for name in reversed(names) if name)
+    return counts.most_common(1)[0][0] if counts else ""
+
+
 def gpu_program_cost(text: str, chip: Chip) -> ProgramCost:
     """The cost of `compiled.as_text()` on one card.
 
@@ -232,9 +283,12 @@ def _operation(
     elif kind == "dynamic-update-slice":
         read = written = _bytes(computation[instruction.operands[1]].shape)
     seconds = max((read + written) / chip.bandwidth, flops / chip.peak_per_device) + LAUNCH_SECONDS
+    return Operation(kind, times, read + written, flops, seconds, _where(instruction), instruction.shape)
+
+
+def _where(instruction: _Instruction) -> str:
     named = re.search(r'op_name="([^"]*)"', instruction.text)
-    where = named[1] if named else ""
-    return Operation(kind, times, read + written, flops, seconds, where, instruction.shape)
+    return named[1] if named else ""
 
 
 def _fusion_bytes(body: Mapping[str, _Instruction], written: float) -> tuple[float, float]:

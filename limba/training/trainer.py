@@ -191,10 +191,11 @@ def train_with_lr(
     """One update at a learning rate, the function that T5X's trainers wrap: the new state and the batch's metrics."""
     del data_partition_spec  # Microbatches keep the batch's sharding.
     grads, metrics = accumulate_gradients(model, train_state.params, batch, dropout_rng, num_microbatches or 1)
-    updates, opt_state = model.optimizer_def.update(
-        grads, train_state.opt_state, train_state.params, learning_rate=learning_rate, step=train_state.step
-    )
-    params = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), train_state.params, updates)
+    with jax.named_scope("optimizer"):  # for profiles
+        updates, opt_state = model.optimizer_def.update(
+            grads, train_state.opt_state, train_state.params, learning_rate=learning_rate, step=train_state.step
+        )
+        params = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), train_state.params, updates)
     new_state = TrainState(step=train_state.step + 1, params=params, opt_state=opt_state)
     metrics["learning_rate"] = metrics_lib.per_step(learning_rate)
     metrics["learning_rate/current"] = metrics_lib.Last(jnp.asarray(learning_rate, jnp.float32))

@@ -1,0 +1,1 @@
+"""`limba profile`: where the time of a training step goes. Nothing but the command line imports it."""
