@@ -15,7 +15,7 @@ from flax.linen import partitioning as nn_partitioning
 Array = jax.Array
 
 # Bytes of a chunk's logits on a device.
-_CHUNK_BYTES = 2**28
+CHUNK_BYTES = 2**28
 
 
 @flax.struct.dataclass
@@ -61,7 +61,7 @@ def _num_chunks(logits: LinearLogits) -> int:
         else _devices((nn_partitioning.logical_to_mesh_axes(("batch",)) or (None,))[0])
     )
     size = 4 * math.prod(logits.states.shape[:-1]) // rows * logits.vocab
-    wanted = 2 ** max(0, math.ceil(math.log2(size / _CHUNK_BYTES)))
+    wanted = 2 ** max(0, math.ceil(math.log2(size / CHUNK_BYTES)))
     return math.gcd(wanted, logits.vocab)
 
 

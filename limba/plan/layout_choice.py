@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from limba.plan.compiled_step import Memory, StateSizes, Training
-from limba.plan.memory_estimate import temporary_bytes
+from limba.plan.memory_estimate import has_fused_kernels, temporary_bytes
 from limba.plan.mesh_layouts import REMAT_POLICIES, MeshLayout, Work, candidates
 from limba.plan.time_estimate import relative_seconds
 from limba.plan.topologies import Topology
@@ -51,7 +51,10 @@ def fits(memory: Memory, topology: Topology) -> bool:
 def estimate(layout: MeshLayout, work: Work, state: StateSizes, topology: Topology) -> LayoutCost:
     """Of one layout; of a network without a `T5Config` only the state and the gradients are counted."""
     memory = state.memory(layout)
-    rest = memory.parameters if work.sizes is None else temporary_bytes(work, layout, memory.parameters)
+    if work.sizes is None:
+        rest = memory.parameters
+    else:
+        rest = temporary_bytes(work, layout, memory.parameters, fused=has_fused_kernels(work, topology))
     memory = dataclasses.replace(memory, peak=memory.parameters + memory.optimizer + rest)
     return LayoutCost(layout, memory, relative_seconds(work, layout, topology, memory.parameters))
 

@@ -9,11 +9,10 @@ from pathlib import Path
 import jax
 
 from limba.gin_config import gin_names
-from limba.kernels import attention, target
-from limba.network.t5 import T5Config
 from limba.plan import compiled_step, layout_choice, topologies
 from limba.plan.compiled_step import Memory, Training
 from limba.plan.layout_choice import CompiledCost, LayoutCost
+from limba.plan.memory_estimate import has_fused_kernels
 from limba.plan.mesh_layouts import MeshLayout, Work
 from limba.plan.topologies import GIB, Topology
 
@@ -201,7 +200,8 @@ class Planner:
         print(f"  FLOPs per step     {work.model_flops / 1e12:.4g} T of the model, {again:.0%} more by recomputation")
         config = self.training.config
         if config is not None:
-            print(f"  attention          {_attention(config, topology)}")
+            words = "fused kernels" if has_fused_kernels(work, topology) else "XLA's"
+            print(f"  attention          {words}")
         if choice.bound is not None:
             most = self._most_mfu(choice.bound, topology)
             print(f"  bound              {1000 * choice.bound:.3g} ms a step or more, {most:.0%} MFU at most")
@@ -271,11 +271,6 @@ TABLE_HEAD = (
 def _is_scanned(topology: Topology) -> bool:
     """Whether the layers of a plan are: on GPUs a loop copies what it keeps twice, on TPUs it compiles faster."""
     return topology.chip.platform != "gpu"
-
-
-def _attention(config: T5Config, topology: Topology) -> str:
-    with target.tracing_for_platform(topology.chip.platform):
-        return "fused kernels" if attention.is_fused(config.kernels, config.head_dim) else "XLA's"
 
 
 def _source(compiled: bool) -> str:

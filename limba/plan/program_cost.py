@@ -146,7 +146,7 @@ def operation_names(text: str) -> dict[str, Named]:
     multiplying = {
         name for name, body in computations.items() if any(x.opcode in ("dot", "convolution") for x in body.values())
     }
-    found = {}
+    found: dict[str, Named] = {}
     for body in computations.values():
         for name, instruction in body.items():
             opcode = instruction.opcode.removesuffix("-start").removesuffix("-done")
