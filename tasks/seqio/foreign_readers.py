@@ -4,6 +4,7 @@ TensorFlow saves the position of an iterator to the last element, with the conte
 Python generator, which is read again up to the position.
 """
 
+import functools
 import io
 import json
 import logging
@@ -58,15 +59,15 @@ class ForeignReader:
     def _open(self, seed: int) -> None:
         self._seed = seed
         plan = ReadPlan(seed, self._reader, self._layout.num_readers)
-        self._iterator: Any = iter(self._stream.dataset(self._layout.rows_per_reader, plan).prefetch(2))
+        self._pipeline: Any = _Pipeline(self._stream, self._layout.rows_per_reader, plan)
         self._batches = 0
         self.epoch_counter = EpochCounter()  # Stays empty: the documents of the examples are not known.
 
     def probe(self) -> bool:
         """Whether TensorFlow can save this pipeline. A generator refuses only once it runs, so a batch is read."""
         try:
-            next(self._iterator)
-            _save_iterator(self._iterator)
+            next(self._pipeline.iterator)
+            _save_iterator(self._pipeline.iterator)
         except (tf.errors.UnimplementedError, tf.errors.FailedPreconditionError) as error:
             logger.warning(
                 "The data position of %s cannot be saved (%s). A restart will read all earlier batches again to find "
@@ -81,7 +82,7 @@ class ForeignReader:
 
     def __next__(self) -> dict[str, np.ndarray]:
         try:
-            batch = tf_iterators.next_element(self._iterator)
+            batch = tf_iterators.next_element(self._pipeline.iterator)
         except readers.ReadingError as error:
             raise readers.failed(error, self._stream.config.name, self._batches) from error
         tasks = self._stream.tasks_of(batch)
@@ -97,7 +98,7 @@ class ForeignReader:
 
     def close(self) -> None:
         """Ends reading for good."""
-        self._iterator = None
+        self._pipeline = None
 
     def join(self, seconds: float) -> None:
         """TensorFlow's threads end with the iterator."""
@@ -107,7 +108,8 @@ class ForeignReader:
         fingerprint = self._stream.fingerprint(self._seed, self._layout.num_readers)
         header = {"batches": self._batches, "fingerprint": fingerprint}
         text = json.dumps(header, indent=1, ensure_ascii=False)
-        return _zip({"position.json": text.encode(), **(_save_iterator(self._iterator) if self.can_save else {})})
+        files = _save_iterator(self._pipeline.iterator) if self.can_save else {}
+        return _zip({"position.json": text.encode(), **files})
 
     def check(self, state: bytes) -> None:
         saved = self._header(state)["fingerprint"]
@@ -119,11 +121,11 @@ class ForeignReader:
         self._open(header["fingerprint"]["seed"])
         if self.can_save:
             with zipfile.ZipFile(io.BytesIO(state)) as archive:
-                _restore_iterator(self._iterator, archive)
+                _restore_iterator(self._pipeline.iterator, archive)
         else:
             logger.warning("Reader %d reads %d batches again to find its place.", self._reader, header["batches"])
             for _ in range(header["batches"]):
-                next(self._iterator)
+                next(self._pipeline.iterator)
         self._batches = header["batches"]
 
     def _header(self, state: bytes) -> dict[str, Any]:
@@ -132,6 +134,17 @@ class ForeignReader:
                 return json.loads(archive.read("position.json"))
         except (zipfile.BadZipFile, KeyError) as error:
             raise ValueError(f"The saved data position {self.state_name} is damaged ({error}).") from error
+
+
+class _Pipeline:
+    """Its iterator is made when it is first used: TensorFlow traces for seconds, and a resumed run opens it again."""
+
+    def __init__(self, stream: ForeignStream, num_rows: int, plan: ReadPlan):
+        self._stream, self._num_rows, self._plan = stream, num_rows, plan
+
+    @functools.cached_property
+    def iterator(self) -> Any:
+        return iter(self._stream.dataset(self._num_rows, self._plan).prefetch(2))
 
 
 class DatasetBatches:
