@@ -7,6 +7,7 @@ import pathlib
 import shutil
 import sys
 import tempfile
+import types
 
 import pytest
 
@@ -70,3 +71,28 @@ def forks(tmp_path_factory):
     server = forked.Server(tmp_path_factory.mktemp("forks"))
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def checks_in_forks(tmp_path_factory):
+    """Checks in transformers run in forks of a process that has imported it, which is most of what a check costs.
+
+    Only those of this process: commands that tests start have a new process for each, as a user's.
+    """
+    from convert.compare import transformers_process
+    from tests import forked
+
+    warm = ("transformers.models.t5.modeling_t5", "transformers.models.umt5.modeling_umt5")
+    servers = []
+
+    def run(command, *, env, **_):
+        if not servers:
+            servers.append(forked.Server(tmp_path_factory.mktemp("checks"), (*warm, "tests.convert.transformers_fork")))
+        assert command[1:3] == ["-m", "convert.compare.transformers_process"]
+        return servers[0].run(["tests.convert.transformers_fork", *command[3:]], env)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transformers_process, "subprocess", types.SimpleNamespace(run=run))
+        yield
+    for server in servers:
+        server.close()

@@ -76,6 +76,11 @@ WITH_SENTINELS = [
 ]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _checks_in_forks(checks_in_forks):
+    """For all tests of conversions."""
+
+
 @pytest.fixture(scope="session")
 def sentences() -> list[str]:
     return vocabularies.sentences(60)

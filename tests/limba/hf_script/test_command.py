@@ -17,6 +17,8 @@ from limba.reports import writers
 from tests.convert import vocabularies
 from tests.limba.hf_script.test_script_keys import EXAMPLE
 
+pytestmark = pytest.mark.usefixtures("checks_in_forks")
+
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):

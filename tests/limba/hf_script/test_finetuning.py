@@ -18,6 +18,8 @@ from tests.limba.workers.test_distributed import free_port
 ROOT = Path(__file__).parents[3]
 LABELS = ["long", "short"]
 
+pytestmark = pytest.mark.usefixtures("checks_in_forks")
+
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
