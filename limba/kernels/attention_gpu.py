@@ -365,7 +365,7 @@ def attention(
     prefix: Array | None = None,
     *,
     causal: bool = False,
-    block: int = 64,
+    block: int | None = None,
     interpret: bool = False,
 ) -> Array:
     """The values that each query attends to, `[batch, queries, heads, head_dim]`.
@@ -378,10 +378,10 @@ def attention(
         whose segment has no key get zeros.
       prefix: `[batch, queries]` of causal self-attention: positions of a positive value see each other.
       causal: a query looks at keys that do not come after it.
-      block: queries and keys of a tile, a power of 2.
+      block: queries and keys of a tile, a power of 2; None takes 64.
       interpret: compute on any device, slowly, what the kernels compute.
     """
     batch, queries, heads, head_dim = query.shape
-    work = _Work(batch, heads, queries, key.shape[1], head_dim, causal, prefix is not None, block, interpret)
+    work = _Work(batch, heads, queries, key.shape[1], head_dim, causal, prefix is not None, block or 64, interpret)
     parts = _Segments(*segments, None if prefix is None else prefix.astype(jnp.int32))
     return _attend(work, query, key, value, table, parts)

@@ -1,10 +1,11 @@
 """Fused attention with T5's bias on TPUs, in Pallas: nothing of the size queries x keys is in memory.
 
-Arrays are `[batch, heads, head_dim, length]` here: a head_dim of 64 would fill half of a TPU's 128 lanes. A tile of
-logits is `[keys, queries]`, so that sums over keys are over sublanes. The bias of a tile is one row of a table by
-distance, rolled once more for every key; its gradient is rolled back and added to that row over the whole batch, since
-a TPU runs the tiles of one head one after another. The forward pass keeps a running maximum and sum (arXiv:2205.14135);
-the backward pass computes the weights again.
+Arrays are `[batch, length, heads x head_dim]`, as products make them. A kernel has the heads of 128 lanes at a time,
+two of 64, and multiplies all lanes, with zeros for the other heads, which costs a TPU nothing. A tile of logits is
+`[keys, queries]`, so that sums over keys are over sublanes. The bias of a tile is one row of a table by distance,
+rolled once more for every key; its gradient is rolled back and added to that row over the whole batch, since a TPU runs
+the tiles of one head one after another. The forward pass keeps a running maximum and sum (arXiv:2205.14135); the
+backward pass computes the weights again.
 """
 
 import dataclasses
@@ -31,6 +32,7 @@ class _Work:
 
     Attributes:
       queries, keys: lengths of a row.
+      group: heads of a block.
       query_block, key_block: of a tile.
       precision: of products, for `jax.lax.dot_general`.
     """
@@ -40,11 +42,17 @@ class _Work:
     queries: int
     keys: int
     head_dim: int
+    group: int
     causal: bool
     query_block: int
     key_block: int
     precision: Any
     interpret: bool
+
+    @property
+    def lanes(self) -> int:
+        """Of a block."""
+        return self.group * self.head_dim
 
     @property
     def query_blocks(self) -> int:
@@ -63,15 +71,20 @@ class _Work:
 # ------------------------------------------------------- tiles -----------------------------------------------------
 
 
-def _columns(ref: Any, first: Array | int, length: int) -> Array:
-    """A block `[rows, block]` with zeros after the end of its array, where there may be anything."""
-    block = ref.shape[1]
-    if length % block == 0:
+def _rows(ref: Any, first: Array | int, length: int) -> Array:
+    """A block `[block, lanes]` with zeros after the end of its array, where there may be anything."""
+    if length % ref.shape[0] == 0:
         return ref[...]
-    inside = first + jax.lax.broadcasted_iota(jnp.int32, ref.shape, 1) < length
+    inside = first + jax.lax.broadcasted_iota(jnp.int32, ref.shape, 0) < length
     # Selected in 32 bits: masks of 16-bit arrays have another layout.
-    wide = ref[...].astype(jnp.float32) if jnp.issubdtype(ref.dtype, jnp.floating) else ref[...]
+    wide = ref[...].astype(jnp.float32)
     return jnp.where(inside, wide, jnp.zeros_like(wide)).astype(ref.dtype)
+
+
+def _of_head(work: _Work, head: int, dtype: Any) -> Array:
+    """`[1, lanes]`: 1 where the lanes are those of a head of the block."""
+    lane = jax.lax.broadcasted_iota(jnp.int32, (1, work.lanes), 1)
+    return ((lane >= head * work.head_dim) & (lane < (head + 1) * work.head_dim)).astype(jnp.float32).astype(dtype)
 
 
 def _dot(work: _Work, a: Array, b: Array, contracted: tuple[int, int]) -> Array:
@@ -84,6 +97,17 @@ def _upright(row: Array) -> Array:
     return jnp.broadcast_to(row, (_SUBLANES, row.shape[1])).T[:, :1]
 
 
+def _flat(column: Array) -> Array:
+    """`[n, 1]` as `[1, n]`."""
+    return jnp.broadcast_to(column, (column.shape[0], _LANES)).T[:1]
+
+
+def _by_lane(work: _Work, rows: list[Array]) -> Array:
+    """Numbers of each head by query, `[1, query_block]`, as factors of its lanes, `[query_block, lanes]`."""
+    factors = [_upright(row) * _of_head(work, head, jnp.float32) for head, row in enumerate(rows)]
+    return functools.reduce(jnp.add, factors)
+
+
 def _first_distance(work: _Work, query_block: Array, key_block: Array) -> Array:
     """Where a tile's distances begin in the table that `_spread` makes."""
     first = query_block * work.query_block - key_block * work.key_block + (work.key_blocks - 1) * work.key_block
@@ -91,15 +115,15 @@ def _first_distance(work: _Work, query_block: Array, key_block: Array) -> Array:
 
 
 def _spread(work: _Work, table: Array) -> Array:
-    """`[heads, queries + keys - 1]` in the order of the kernels: `[heads, 1, distances]`, from the longest one back."""
+    """`[heads, queries + keys - 1]` as `[groups, group, distances]`, from the longest distance back."""
     before = work.key_blocks * work.key_block - work.keys
     after = work.distances - before - table.shape[1]
-    return jnp.pad(table[:, ::-1], ((0, 0), (before, after)))[:, None, :]
+    return jnp.pad(table[:, ::-1], ((0, 0), (before, after))).reshape(-1, work.group, work.distances)
 
 
-def _bias(work: _Work, table_ref: Any, query_block: Array, key_block: Array) -> Array:
+def _bias(work: _Work, table_ref: Any, head: int, query_block: Array, key_block: Array) -> Array:
     width = work.query_block + work.key_block
-    row = table_ref[:, pl.ds(_first_distance(work, query_block, key_block), width)]
+    row = table_ref[head : head + 1, pl.ds(_first_distance(work, query_block, key_block), width)]
     # Key i, query j: element j - i + key_block - 1 of the row. It is rolled one bit of i at a time: `pltpu.roll` has
     # strides for this, but not on v4, and they are no less work.
     rows = pltpu.roll(row, width - (work.key_block - 1), 1)
@@ -118,11 +142,8 @@ def _sum_by_distance(work: _Work, tile: Array) -> Array:
     return rows.reshape(1, width)
 
 
-def _logits(work: _Work, q, k, refs: "_Inputs", query_block, key_block) -> tuple[Array, Array]:
-    """Logits of a tile `[key_block, query_block]` in float32, and which of them count."""
-    logits = _dot(work, k, q, (0, 0))
-    if refs.table is not None:
-        logits += _bias(work, refs.table, query_block, key_block)
+def _allowed(work: _Work, refs: "_Inputs", query_block: Array, key_block: Array) -> Array:
+    """Which logits of a tile count, `[key_block, query_block]`."""
     shape = (work.key_block, work.query_block)
     of_keys = key_block * work.key_block + jax.lax.broadcasted_iota(jnp.int32, shape, 0)
     of_queries = query_block * work.query_block + jax.lax.broadcasted_iota(jnp.int32, shape, 1)
@@ -133,7 +154,13 @@ def _logits(work: _Work, q, k, refs: "_Inputs", query_block, key_block) -> tuple
         if refs.query_prefix is not None:
             not_after |= (_upright(refs.key_prefix[...]) > 0) & (refs.query_prefix[...] > 0)
         allowed &= not_after
-    return logits, allowed
+    return allowed
+
+
+def _logits(work: _Work, q: Array, k: Array, refs: "_Inputs", head: int, query_block: Array, key_block: Array) -> Array:
+    """Logits of a head's tile in float32, `[key_block, query_block]`; k is zero in the lanes of other heads."""
+    logits = _dot(work, k, q, (1, 1))
+    return logits if refs.table is None else logits + _bias(work, refs.table, head, query_block, key_block)
 
 
 # ------------------------------------------------------ kernels ----------------------------------------------------
@@ -145,8 +172,8 @@ class _Inputs:
     """Arrays, their blocks, or references to those.
 
     Attributes:
-      q, k, v: `[batch, heads, head_dim, length]`; a kernel sees `[head_dim, block]`.
-      table: float32 `[heads, 1, distances]`, of `_spread`; `[1, distances]`.
+      q, k, v: `[batch, length, heads x head_dim]`; a kernel sees `[block, lanes]`.
+      table: float32 `[groups, group, distances]`, of `_spread`; `[group, distances]`.
       query_segments, key_segments: int32 `[batch, 1, length]`; `[1, block]`.
       query_prefix, key_prefix: the same once more, of causal attention with a prefix.
     """
@@ -179,21 +206,27 @@ def _forward(refs: _Inputs, o_ref, logsum_ref, total_ref, highest_ref, sums_ref,
 
     @pl.when(_is_needed(work, refs.query_prefix is not None, query_block, key_block))
     def add_keys():
-        q = _columns(refs.q, query_block * work.query_block, work.queries)
-        k, v = (_columns(ref, key_block * work.key_block, work.keys) for ref in (refs.k, refs.v))
-        logits, allowed = _logits(work, q, k, refs, query_block, key_block)
-        logits = jnp.where(allowed, logits, _MASKED)
-        highest = jnp.maximum(highest_ref[...], jnp.max(logits, axis=0, keepdims=True))
-        weights = jnp.where(allowed, jnp.exp(logits - highest), 0.0)
-        shrink = jnp.exp(highest_ref[...] - highest)
-        total_ref[...] = total_ref[...] * shrink + _dot(work, v, weights.astype(v.dtype), (1, 0))
-        sums_ref[...] = sums_ref[...] * shrink + jnp.sum(weights, axis=0, keepdims=True)
-        highest_ref[...] = highest
+        q = _rows(refs.q, query_block * work.query_block, work.queries)
+        k, v = (_rows(ref, key_block * work.key_block, work.keys) for ref in (refs.k, refs.v))
+        allowed = _allowed(work, refs, query_block, key_block)
+        added, shrinks = jnp.zeros(total_ref.shape, jnp.float32), []
+        for head in range(work.group):
+            own, at = _of_head(work, head, k.dtype), slice(head, head + 1)
+            logits = jnp.where(allowed, _logits(work, q, k * own, refs, head, query_block, key_block), _MASKED)
+            before = highest_ref[at, :]
+            highest = jnp.maximum(before, jnp.max(logits, axis=0, keepdims=True))
+            weights = jnp.where(allowed, jnp.exp(logits - highest), 0.0)
+            shrinks.append(jnp.exp(before - highest))
+            added += _dot(work, weights.astype(v.dtype), v * own, (0, 0))
+            sums_ref[at, :] = sums_ref[at, :] * shrinks[-1] + jnp.sum(weights, axis=0, keepdims=True)
+            highest_ref[at, :] = highest
+        total_ref[...] = total_ref[...] * _by_lane(work, shrinks) + added
 
     @pl.when(key_block == work.key_blocks - 1)
     def finish():
         sums = jnp.where(sums_ref[...] > 0.0, sums_ref[...], 1.0)
-        o_ref[...] = (total_ref[...] / sums).astype(o_ref.dtype)
+        by_lane = _by_lane(work, [sums[head : head + 1] for head in range(work.group)])
+        o_ref[...] = (total_ref[...] / by_lane).astype(o_ref.dtype)
         logsum_ref[...] = highest_ref[...] + jnp.log(sums)
 
 
@@ -221,19 +254,25 @@ def _backward(
     @pl.when(_is_needed(work, refs.query_prefix is not None, query_block, key_block))
     def add_tile():
         first_query = query_block * work.query_block
-        q, o, do = (_columns(ref, first_query, work.queries) for ref in (refs.q, o_ref, do_ref))
-        k, v = (_columns(ref, key_block * work.key_block, work.keys) for ref in (refs.k, refs.v))
-        logits, allowed = _logits(work, q, k, refs, query_block, key_block)
-        weights = jnp.where(allowed, jnp.exp(logits - logsum_ref[...]), 0.0)
-        shift = jnp.sum(do.astype(jnp.float32) * o.astype(jnp.float32), axis=0, keepdims=True)
-        gradients = weights * (_dot(work, v, do, (0, 0)) - shift)
-        dv_sums[...] += _dot(work, do, weights.astype(do.dtype), (1, 1))
-        dk_sums[...] += _dot(work, q, gradients.astype(q.dtype), (1, 1))
-        dq_sums[query_block] += _dot(work, k, gradients.astype(k.dtype), (1, 0))
-        if dtable_ref is not None:
-            width = work.query_block + work.key_block
-            place = pl.ds(_first_distance(work, query_block, key_block), width)
-            dtable_ref[:, place] += _sum_by_distance(work, gradients)
+        q, o, do = (_rows(ref, first_query, work.queries) for ref in (refs.q, o_ref, do_ref))
+        k, v = (_rows(ref, key_block * work.key_block, work.keys) for ref in (refs.k, refs.v))
+        allowed = _allowed(work, refs, query_block, key_block)
+        products = do.astype(jnp.float32) * o.astype(jnp.float32)
+        for head in range(work.group):
+            own, at = _of_head(work, head, k.dtype), slice(head, head + 1)
+            k_own = k * own
+            logits = _logits(work, q, k_own, refs, head, query_block, key_block)
+            weights = jnp.where(allowed, jnp.exp(logits - logsum_ref[at, :]), 0.0)
+            shift = _flat(jnp.sum(products * _of_head(work, head, jnp.float32), axis=1, keepdims=True))
+            gradients = weights * (_dot(work, v * own, do, (1, 1)) - shift)
+            narrow = gradients.astype(q.dtype)
+            dv_sums[...] += _dot(work, weights.astype(do.dtype), do * own, (1, 0))
+            dk_sums[...] += _dot(work, narrow, q * own, (1, 0))
+            dq_sums[query_block] += _dot(work, narrow, k_own, (0, 0))
+            if dtable_ref is not None:
+                width = work.query_block + work.key_block
+                place = pl.ds(_first_distance(work, query_block, key_block), width)
+                dtable_ref[at, place] += _sum_by_distance(work, gradients)
 
     @pl.when(query_block == work.query_blocks - 1)
     def finish_keys():
@@ -249,7 +288,7 @@ def _backward(
 
 
 class _Blocks:
-    """Blocks of a grid `(heads, batch, …)`, by the indices of a tile's queries and keys in it."""
+    """Blocks of a grid `(groups, batch, …)`, by the indices of a tile's queries and keys in it."""
 
     def __init__(self, work: _Work, queries_are: int):
         self._work = work
@@ -259,21 +298,22 @@ class _Blocks:
         return indices[self._queries_are] if of_queries else indices[5 - self._queries_are]
 
     def array(self, of_queries: bool) -> pl.BlockSpec:
-        """Of `[batch, heads, head_dim, length]`."""
+        """Of `[batch, length, heads x head_dim]`."""
         block = self._work.query_block if of_queries else self._work.key_block
-        return pl.BlockSpec(
-            (None, None, self._work.head_dim, block), lambda *at: (at[1], at[0], 0, self._place(at, of_queries))
-        )
+        return pl.BlockSpec((None, block, self._work.lanes), lambda *at: (at[1], self._place(at, of_queries), at[0]))
 
-    def numbers(self, of_queries: bool, by_head: bool) -> pl.BlockSpec:
-        """Of `[batch, 1, length]`, or `[batch, heads, 1, length]`."""
+    def numbers(self, of_queries: bool) -> pl.BlockSpec:
+        """Of `[batch, 1, length]`."""
         block = self._work.query_block if of_queries else self._work.key_block
-        if by_head:
-            return pl.BlockSpec((None, None, 1, block), lambda *at: (at[1], at[0], 0, self._place(at, of_queries)))
         return pl.BlockSpec((None, 1, block), lambda *at: (at[1], 0, self._place(at, of_queries)))
 
+    def by_head(self) -> pl.BlockSpec:
+        """Of `[batch, groups, group, queries]`."""
+        shape = (None, None, self._work.group, self._work.query_block)
+        return pl.BlockSpec(shape, lambda *at: (at[1], at[0], 0, self._place(at, True)))
+
     def table(self) -> pl.BlockSpec:
-        return pl.BlockSpec((None, 1, self._work.distances), lambda *at: (at[0], 0, 0))
+        return pl.BlockSpec((None, self._work.group, self._work.distances), lambda *at: (at[0], 0, 0))
 
     def inputs(self, inputs: _Inputs) -> _Inputs:
         has_prefix = inputs.query_prefix is not None
@@ -282,10 +322,10 @@ class _Blocks:
             self.array(False),
             self.array(False),
             None if inputs.table is None else self.table(),
-            self.numbers(True, False),
-            self.numbers(False, False),
-            self.numbers(True, False) if has_prefix else None,
-            self.numbers(False, False) if has_prefix else None,
+            self.numbers(True),
+            self.numbers(False),
+            self.numbers(True) if has_prefix else None,
+            self.numbers(False) if has_prefix else None,
         )
 
 
@@ -316,15 +356,16 @@ def _attend(work: _Work, inputs: _Inputs) -> Array:
 
 def _attend_forward(work: _Work, inputs: _Inputs):
     blocks = _Blocks(work, queries_are=2)
-    numbers = jax.ShapeDtypeStruct((work.batch, work.heads, 1, work.queries), jnp.float32)
+    groups = work.heads // work.group
+    numbers = jax.ShapeDtypeStruct((work.batch, groups, work.group, work.queries), jnp.float32)
     o, logsum = _call(
         _forward,
         work,
-        (work.heads, work.batch, work.query_blocks, work.key_blocks),
+        (groups, work.batch, work.query_blocks, work.key_blocks),
         [blocks.inputs(inputs)],
-        [blocks.array(True), blocks.numbers(True, True)],
+        [blocks.array(True), blocks.by_head()],
         [jax.ShapeDtypeStruct(inputs.q.shape, inputs.q.dtype), numbers],
-        [(work.head_dim, work.query_block), (1, work.query_block), (1, work.query_block)],
+        [(work.query_block, work.lanes), *[(work.group, work.query_block)] * 2],
         in_order=(3,),
     )(inputs)
     return o, (inputs, o, logsum)
@@ -334,22 +375,23 @@ def _attend_backward(work: _Work, residuals: Any, do: Array):
     inputs, o, logsum = residuals
     blocks = _Blocks(work, queries_are=3)
     by_query = blocks.array(True)
+    groups = work.heads // work.group
 
     def of_gradient(*at: Any) -> Any:
         """Of dq, which is whole with the last block of keys; before it the block stays where it is."""
-        return at[1], at[0], 0, jnp.where(at[2] == work.key_blocks - 1, at[3], 0)
+        return at[1], jnp.where(at[2] == work.key_blocks - 1, at[3], 0), at[0]
 
     arrays = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (inputs.q, inputs.k, inputs.v)]
     has_table = inputs.table is not None
     dq, dk, dv, *dtable = _call(
         _backward if has_table else functools.wraps(_backward)(_without_table),
         work,
-        (work.heads, work.batch, work.key_blocks, work.query_blocks),
-        [blocks.inputs(inputs), by_query, by_query, blocks.numbers(True, True)],
-        [pl.BlockSpec((None, None, work.head_dim, work.query_block), of_gradient), *[blocks.array(False)] * 2]
+        (groups, work.batch, work.key_blocks, work.query_blocks),
+        [blocks.inputs(inputs), by_query, by_query, blocks.by_head()],
+        [pl.BlockSpec((None, work.query_block, work.lanes), of_gradient), *[blocks.array(False)] * 2]
         + [blocks.table()] * has_table,
-        arrays + [jax.ShapeDtypeStruct((work.heads, 1, work.distances), jnp.float32)] * has_table,
-        [(work.query_blocks, work.head_dim, work.query_block), *[(work.head_dim, work.key_block)] * 2],
+        arrays + [jax.ShapeDtypeStruct((groups, work.group, work.distances), jnp.float32)] * has_table,
+        [(work.query_blocks, work.query_block, work.lanes), *[(work.key_block, work.lanes)] * 2],
         in_order=(1, 2, 3),
     )(inputs, o, do, logsum)
     nothing = (None,) * 4
@@ -372,26 +414,33 @@ def attention(
     prefix: Array | None = None,
     *,
     causal: bool = False,
-    block: int = 512,
+    block: int | None = None,
     interpret: bool = False,
 ) -> Array:
     """What `attention_gpu.attention` computes, with the same arguments.
 
     Args:
-      block: most queries and keys of a tile, a power of 2 and a multiple of 128.
+      block: most queries and keys of a tile, a power of 2 and a multiple of 128; None chooses.
     """
     batch, queries, heads, head_dim = query.shape
     keys = key.shape[1]
     exact = jax.lax.Precision.HIGHEST if query.dtype == jnp.float32 else None
-    work = _Work(
-        batch, heads, queries, keys, head_dim, causal, _block(queries, block), _block(keys, block), exact, interpret
-    )
-    q, k, v = (jnp.transpose(x, (0, 2, 3, 1)) for x in (query, key, value))
+    # The gradients of all queries stay in fast memory, of which v4 has 16 MiB: 8 of them for 16,384 queries.
+    most = block or (512 if queries <= 4096 else 256)
+    blocks = (_block(queries, most), _block(keys, most))
+    work = _Work(batch, heads, queries, keys, head_dim, _group(heads, head_dim), causal, *blocks, exact, interpret)
+    q, k, v = (x.reshape(*x.shape[:2], heads * head_dim) for x in (query, key, value))
     of_queries, of_keys = (x[:, None, :] for x in segments)
     in_prefix = None if prefix is None else prefix.astype(jnp.int32)[:, None, :]
     of_table = None if table is None else _spread(work, table.astype(jnp.float32))
     o = _attend(work, _Inputs(q, k, v, of_table, of_queries, of_keys, in_prefix, in_prefix))
-    return jnp.transpose(o, (0, 3, 1, 2))
+    return o.reshape(query.shape)
+
+
+def _group(heads: int, head_dim: int) -> int:
+    """Heads of a block: as many as fill the lanes, or all of them, since a block is whole lanes or a whole row."""
+    group = max(1, _LANES // head_dim)
+    return group if heads % group == 0 else heads
 
 
 def _block(length: int, most: int) -> int:
