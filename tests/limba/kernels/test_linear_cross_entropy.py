@@ -19,7 +19,7 @@ BATCH, LENGTH, EMBED, VOCAB = 2, 6, 8, 48
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("chunk_bytes", [2**28, 4 * BATCH * LENGTH * 12], ids=["one chunk", "four"])
 def test_losses_hits_and_gradients(monkeypatch, vocab_axis, scale, label_smoothing, chunk_bytes):
-    monkeypatch.setattr(linear_cross_entropy, "_CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(linear_cross_entropy, "CHUNK_BYTES", chunk_bytes)
     rng = np.random.default_rng(0)
     states = jnp.asarray(rng.normal(size=(BATCH, LENGTH, EMBED)), jnp.float32)
     kernel = jnp.asarray(rng.normal(size=(EMBED, VOCAB) if vocab_axis else (VOCAB, EMBED)), jnp.float32)
@@ -48,7 +48,7 @@ def test_losses_hits_and_gradients(monkeypatch, vocab_axis, scale, label_smoothi
 
 
 def test_no_array_has_the_size_of_the_logits(monkeypatch):
-    monkeypatch.setattr(linear_cross_entropy, "_CHUNK_BYTES", 4 * BATCH * LENGTH * 12)
+    monkeypatch.setattr(linear_cross_entropy, "CHUNK_BYTES", 4 * BATCH * LENGTH * 12)
     states, kernel = jnp.zeros((BATCH, LENGTH, EMBED)), jnp.zeros((EMBED, VOCAB))
     targets = jnp.zeros((BATCH, LENGTH), jnp.int32)
 
