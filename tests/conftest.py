@@ -1,6 +1,7 @@
 """Settings that must be in place before JAX, TensorFlow or transformers are imported: offline, CPU, eight devices."""
 
 import atexit
+import gc
 import logging
 import os
 import pathlib
@@ -29,6 +30,14 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     atexit.register(shutil.rmtree, _compiled, ignore_errors=True)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+
+# As `limba` sets it (limba/cli.py), and what the imports have made is never searched again: a sixth of the time of
+# tests that trace networks.
+gc.set_threshold(100_000, 20, 20)
+
+
+def pytest_collection_finish():
+    gc.freeze()
 
 
 def pytest_addoption(parser):

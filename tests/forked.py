@@ -9,6 +9,7 @@ tests of each command start Python itself.
 
 import array
 import atexit
+import gc
 import importlib
 import json
 import os
@@ -132,6 +133,7 @@ def serve(path: str, *warm: str) -> None:
     """Forks for each request, and tells how the forks ended; until its input ends. It has one thread."""
     for name in (*_WARM, *warm):
         importlib.import_module(name)
+    gc.freeze()  # Forks share its memory as long as they do not search it for garbage.
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(f"{path}.new")
     listening.listen(64)
