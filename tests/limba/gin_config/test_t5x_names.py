@@ -86,6 +86,8 @@ def test_every_name_of_the_gin_surface_is_here():
         "for module, targets in t5x_names.MODULES.items():\n"
         "    for target in targets: importlib.import_module(target)\n"
         "    t5x_names.public_names(module)\n"
+        "modules = t5x_names.public_names('t5x')\n"
+        "assert {'adafactor', 'examples', 'utils'} <= set(modules) and not any('.' in name for name in modules)\n"
         "assert t5.evaluation.metrics.__name__ == 't5.evaluation.metrics'\n"
     )
     _run(code)

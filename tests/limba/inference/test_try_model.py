@@ -12,7 +12,8 @@ import urllib.request
 
 import pytest
 
-from limba.checkpoints import checkpointing
+from limba.checkpoints import checkpointing, run_configuration
+from limba.gin_config import command_line
 from limba.inference import answering, try_model
 
 
@@ -83,6 +84,20 @@ def test_in_the_terminal(monkeypatch, capsys):
     )
     first, second, third, _ = capsys.readouterr().out.splitlines()[1:]
     assert (first, second) == ("ONE", "so so") and third.startswith("error: 'utf-8' codec can't encode")
+
+
+def test_a_run_is_asked_with_the_prefix_of_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(try_model, "checkpoint_step", lambda checkpoint: 500)
+    monkeypatch.setattr(run_configuration, "newest_checkpoint", lambda run: f"{run}/checkpoint_500")
+    monkeypatch.setattr(run_configuration, "parse", lambda flags, file, bindings: parsed.append((file, bindings)))
+    monkeypatch.setattr(command_line, "start", lambda configured, flags, **arguments: started.append(arguments))
+    parsed, started = [], []
+    assert try_model.main([str(tmp_path / "mine"), "--prefix", "fill: "]) == 0
+    ((file, (checkpoint, batch_size)),) = parsed
+    assert file == "gin/runs/infer_text.gin" and batch_size == "answers.Answerer.batch_size = 1"
+    assert checkpoint == f"CHECKPOINT_PATH = '{tmp_path}/mine/checkpoint_500'"
+    (arguments,) = started
+    assert arguments["prefix"] == "fill: " and arguments["serve"].keywords == {"name": "mine, step 500"}
 
 
 def test_a_page_that_cannot_listen_is_refused_before_anything_is_loaded():

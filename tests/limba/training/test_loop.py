@@ -22,8 +22,7 @@ from limba.optimizers import adafactor
 from limba.optimizers.schedules import create_learning_rate_scheduler
 from limba.reports import goodput, writers
 from limba.train import train
-from limba.training import actions, loop, trainer
-from limba.training.periodic_evaluation import _CountedBatches
+from limba.training import actions, loop, periodic_evaluation, trainer
 from limba.training.weight_metrics import WeightMetricsComputer
 from limba.workers import watchdog
 from tests.limba import event_files, small
@@ -132,6 +131,12 @@ def test_tensorboard_has_the_tags_of_t5x(tmp_path, predictions):
     assert mean["accuracy"][4] == pytest.approx((accuracies[0][4] + accuracies[1][4]) / 2)
     assert event_files.read_tags(tmp_path / "inference_eval" / "mean") == {"eval/accuracy": {0: 0.0, 2: 1.5, 4: 3.0}}
     assert [line["eval/accuracy"] for line in _lines(tmp_path, "inference_eval/b")] == [0, 1, 2]
+
+
+def test_an_average_of_a_metric_that_a_task_lacks_names_both():
+    results = {"a": {"accuracy": 0.5}, "b": {"bleu": 1.0, "f1": 2.0}}
+    with pytest.raises(ValueError, match=r"'mean/accuracy': b has \['bleu', 'f1'\], no 'accuracy'"):
+        periodic_evaluation._add_averages(results, {"mean/accuracy": ["a", "b"]})
 
 
 # ------------------------------------------------------ actions -------------------------------------------------------
@@ -416,7 +421,7 @@ def test_the_bar_s_time_left_does_not_count_the_step_that_compiled():
 
 @pytest.mark.parametrize("eval_steps", [1, 2])
 def test_the_first_batch_is_timed(eval_steps):
-    counted = _CountedBatches([{"decoder_target_tokens": np.zeros((2, 3))}] * 3, 1, lambda: None)
+    counted = periodic_evaluation._CountedBatches([{"decoder_target_tokens": np.zeros((2, 3))}] * 3, 1, lambda: None)
     for step, _ in enumerate(itertools.islice(counted, eval_steps)):
         time.sleep(0.02 if step == 0 else 0.2)
     assert 0.02 <= counted.first_seconds < 0.2
