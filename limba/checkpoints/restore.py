@@ -16,7 +16,7 @@ from limba.checkpoint_files import assignment_maps, layer_layouts, saved_tensors
 from limba.checkpoint_files.assignment_maps import AssignmentMap
 from limba.checkpoint_files.directories import all_checkpoints, find_checkpoint, is_checkpoint
 from limba.checkpoint_files.saved_tensors import SavedTensor
-from limba.checkpoints import state_checksums
+from limba.checkpoints import initial_values, state_checksums
 from limba.checkpoints.train_state import TrainState
 from limba.machine import storage
 from limba.machine.storage import AnyPath
@@ -318,4 +318,4 @@ def _initialize(
         flat = assignment_maps.flatten_state_dict(init_fn().state_dict())
         return {name: flat[name].astype(wanted[name].dtype) for name in names}
 
-    return jax.jit(chosen, out_shardings={name: wanted[name].sharding for name in names})()
+    return initial_values.compute(chosen, {name: wanted[name].sharding for name in names})

@@ -1,5 +1,6 @@
 """The state that a training step changes: step, parameters, optimizer state; and its random beginning."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 from flax import serialization, traverse_util
 from flax.linen import partitioning as nn_partitioning
 
+from limba.checkpoints import initial_values
 from limba.optimizers.definitions import OptimizerDef
 from limba.partitioning.meshes import PjitPartitioner
 
@@ -101,4 +103,5 @@ class TrainStateInitializer:
 
     def from_scratch(self, init_rng: jax.Array) -> TrainState:
         """A randomly initialized state, created where it is sharded. The same numbers on every mesh."""
-        return self._partitioner.jit(self.new_state, out_shardings=self.train_state_axes)(init_rng)
+        with self._partitioner.activate():
+            return initial_values.compute(functools.partial(self.new_state, init_rng), self.train_state_axes)
