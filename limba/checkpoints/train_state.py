@@ -81,8 +81,11 @@ class TrainStateInitializer:
         init_fn: Callable[[jax.Array], Mapping[str, PyTree]],
         partitioner: PjitPartitioner,
     ):
-        self._optimizer_def, self._init_fn, self._partitioner = optimizer_def, init_fn, partitioner
-        variables = jax.eval_shape(init_fn, jax.random.key(0))
+        self._optimizer_def, self._partitioner = optimizer_def, partitioner
+        self._init_fn = jax.jit(init_fn)  # remembers its trace, which takes seconds for a deep network
+        key = jax.random.key(0)  # Made in the context, it would be of another type than a run's.
+        with partitioner.activate():
+            variables = jax.eval_shape(self._init_fn, key)
         self.param_shapes = variables["params"]
         self.param_axes = flax.core.unfreeze(nn_partitioning.get_axis_names(variables["params_axes"]))
         optimizer_def.set_param_axes(self.param_axes)

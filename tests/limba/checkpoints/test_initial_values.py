@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba.checkpoints import initial_values
+from limba.checkpoints import initial_values, train_state
 from tests.limba import small
 
 
@@ -31,6 +31,20 @@ def test_numbers_and_shardings_are_those_of_one_program(scan_layers, num_devices
         again = initializer.from_scratch(jax.random.key(8))
         assert initial_values._jitted.cache_info().misses == programs
         assert not np.array_equal(again.params["encoder"]["layers_0"]["mlp"]["wi_0"]["kernel"], arrays[-1])
+
+
+def test_a_network_is_traced_once_for_its_shapes_and_its_parameters():
+    traced = []
+
+    def init(rng):
+        traced.append(rng)
+        return model.initial_variables(rng)
+
+    model, partitioner = small.model(**small.TINY), small.partitioner(2)
+    made = train_state.TrainStateInitializer(model.optimizer_def, init, partitioner)
+    state = made.from_scratch(jax.random.split(jax.random.key(3))[0])  # a key as `train()` makes it
+    assert len(traced) == 1
+    assert jax.tree.map(jnp.shape, state.params) == jax.tree.map(jnp.shape, made.param_shapes)
 
 
 def test_only_what_is_the_same_shares_a_program():
