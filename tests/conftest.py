@@ -31,7 +31,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 
-# As `limba` sets it (limba/cli.py), and what the imports have made is never searched again: a sixth of the time of
+# As `limba` sets it (limba/cli.py), and what the imports have made is never searched again: a tenth of the time of
 # tests that trace networks.
 gc.set_threshold(100_000, 20, 20)
 

@@ -24,7 +24,7 @@ def directory(tmp_path_factory):
 
 def _environment(directory, **extra):
     corpus, vocabulary = str(directory / "corpus"), str(directory / "ro.model")
-    return line.environment(directory, RO_CORPUS=corpus, RO_VOCABULARY=vocabulary, XLA_FLAGS="", **extra)
+    return line.environment(directory, RO_CORPUS=corpus, RO_VOCABULARY=vocabulary, **extra)
 
 
 def _small(model_dir):
