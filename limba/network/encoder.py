@@ -145,7 +145,7 @@ class Encoder(nn.Module):
         self._check(tokens, token_types, segment_ids, positions)
         embedding = self.shared_embedding or _embedding(cfg, cfg.vocab_size, "vocab", "token_embedder")
         x = embedding(tokens.astype(jnp.int32))
-        if cfg.position_embedding_type == "absolute":
+        if cfg.has_absolute_positions:
             table = _embedding(cfg, cfg.max_positions, "abspos_buckets", "position_embedder")
             in_order = table.embedding[: tokens.shape[-1]].astype(cfg.dtype)
             x += in_order if positions is None else table(positions)
@@ -161,16 +161,15 @@ class Encoder(nn.Module):
         self, tokens: Array, token_types: Array | None, segment_ids: Array | None, positions: Array | None
     ) -> None:
         cfg, length = self.config, tokens.shape[-1]
-        has_table = cfg.position_embedding_type in ("absolute", "relative_key", "relative_key_query")
-        if has_table and length > cfg.max_positions:
+        if (cfg.has_absolute_positions or cfg.has_relative_keys) and length > cfg.max_positions:
             raise ValueError(
                 f"The rows have {length} tokens, and EncoderConfig.max_positions is {cfg.max_positions}; shorten them, "
                 "or train with a larger max_positions."
             )
-        if cfg.position_embedding_type == "absolute" and segment_ids is not None and positions is None:
+        if cfg.has_absolute_positions and segment_ids is not None and positions is None:
             raise ValueError(
-                "Packed rows came without positions, which EncoderConfig.position_embedding_type = 'absolute' needs: "
-                "give `positions`, from 0 in each segment."
+                "Packed rows came without positions, which EncoderConfig.position_embedding_type = "
+                f"{cfg.position_embedding_type!r} needs: give `positions`, from 0 in each segment."
             )
         if token_types is not None and not cfg.num_token_types:
             raise ValueError(
@@ -185,7 +184,7 @@ class Encoder(nn.Module):
         mask = dense_mask(cfg, tokens, segment_ids)
         for_kernels = visible(cfg, tokens, segment_ids)
         bias = table = None
-        if cfg.position_embedding_type == "t5_buckets":
+        if cfg.has_buckets:
             table = attention.RelativePositionBiases(
                 cfg.num_buckets,
                 cfg.max_distance,

@@ -18,7 +18,7 @@ class AttentionInputs:
 
     Attributes:
       mask: bool `[batch, 1, length, length]`, True where a query may look; a `Visible` asks for the fused kernels.
-      bias: of t5_buckets, `[1, heads, length, length]`; with a `Visible` it is a `DistanceBias`.
+      bias: T5's, `[1, heads, length, length]`; with a `Visible` it is a `DistanceBias`.
       rotation: of rotary positions.
     """
 
@@ -37,7 +37,7 @@ def dense_mask(config: EncoderConfig, tokens: Array, segment_ids: Array | None) 
 
 def visible(config: EncoderConfig, tokens: Array, segment_ids: Array | None) -> fused.Visible | None:
     """The same for the fused kernels; None where they are not used."""
-    if config.position_embedding_type.startswith("relative_key"):
+    if config.has_relative_keys:
         return None
     real = (tokens != config.pad_id).astype(jnp.int32)
     return fused.visible(config, real, real, segment_ids, segment_ids)
@@ -116,7 +116,7 @@ class SelfAttention(nn.Module):
             attended = fused.attend(query, key, value, mask, bias)
         else:
             assert not isinstance(bias, fused.DistanceBias)
-            if cfg.position_embedding_type.startswith("relative_key"):
+            if cfg.has_relative_keys:
                 # The query is divided already.
                 bias = RelativeKeyLogits(cfg, name="relative_key")(
                     query, key / jnp.sqrt(cfg.head_dim).astype(cfg.dtype)

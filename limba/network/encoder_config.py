@@ -9,7 +9,9 @@ import jax.numpy as jnp
 from limba.kernels import target
 from limba.network import config_checks, layers, rotary
 
-POSITION_EMBEDDING_TYPES = ("absolute", "t5_buckets", "relative_key", "relative_key_query", "rotary", "none")
+POSITION_EMBEDDING_TYPES = (
+    *("absolute", "t5_buckets", "absolute_and_t5_buckets", "relative_key", "relative_key_query", "rotary", "none"),
+)
 NORMS = ("layer_norm", "layer_norm_without_bias", "rms_norm")
 NORM_POSITIONS = ("post", "pre")
 _SIZES = (
@@ -34,11 +36,12 @@ class EncoderConfig:
       norm_epsilon: added to the variance; 1e-12 in BERT, 1e-5 in ModernBERT.
       embedding_norm: a norm after the embedding.
       first_attention_norm: False leaves out the norm before the first attention, where the embedding's is (ModernBERT).
-      position_embedding_type: "absolute" is learned, added to the tokens; "t5_buckets" is T5's bias by distance, one
-        table for all layers; "relative_key" and "relative_key_query" are products of queries, or of queries and keys,
-        with a table of distances in each layer (arXiv:1803.02155, arXiv:2009.13658); "rotary"; "none".
-      max_positions: the longest row, where positions have a table: absolute, relative_key, relative_key_query.
-      num_buckets, max_distance: of t5_buckets.
+      position_embedding_type: "absolute" is learned and added to the tokens; "t5_buckets" is T5's bias by distance, one
+        table for all layers; "absolute_and_t5_buckets" is MPNet's; "relative_key" and "relative_key_query" are products
+        of queries, or of queries and keys, with a table of distances in each layer (arXiv:1803.02155,
+        arXiv:2009.13658); "rotary"; "none".
+      max_positions: the longest row, where positions or distances have a table: absolute and relative_key.
+      num_buckets, max_distance: of T5's bias.
       rotary_dim: how many numbers of each head rotary positions turn; None turns all of them.
       rotary_pairs: "halves" (seed of GENA-LM, ModernBERT) or "interleaved" (RoFormer).
       rotary_base, local_rotary_base: of global and local layers; None is the same for both.
@@ -130,6 +133,18 @@ class EncoderConfig:
                 raise ValueError(f"{owner}.{field} is {value!r}; it is a number above 0.")
         self._check_fields_together()
 
+    @property
+    def has_absolute_positions(self) -> bool:
+        return self.position_embedding_type in ("absolute", "absolute_and_t5_buckets")
+
+    @property
+    def has_buckets(self) -> bool:
+        return self.position_embedding_type in ("t5_buckets", "absolute_and_t5_buckets")
+
+    @property
+    def has_relative_keys(self) -> bool:
+        return self.position_embedding_type in ("relative_key", "relative_key_query")
+
     def _check_fields_together(self) -> None:
         if self.pad_id >= self.vocab_size:
             raise ValueError(
@@ -150,7 +165,7 @@ class EncoderConfig:
                     f"EncoderConfig.{field} is {turned}; rotary positions turn pairs, so it is an even number of at "
                     f"most head_dim, {self.head_dim}."
                 )
-        if self.position_embedding_type == "t5_buckets" and (
+        if self.has_buckets and (
             self.num_buckets < 4 or self.num_buckets % 2 or self.max_distance <= self.num_buckets // 4
         ):
             raise ValueError(
