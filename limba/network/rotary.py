@@ -28,8 +28,7 @@ class Rotation:
         count = self.cos.shape[-1]
         turned, others = x[..., : 2 * count], x[..., 2 * count :]
         shape, axis = ((2, count), -2) if self.pairs == "halves" else ((count, 2), -1)
-        by_pair = turned.astype(jnp.float32).reshape(*x.shape[:-1], *shape)
-        first, second = (jnp.take(by_pair, i, axis=axis) for i in (0, 1))
+        first, second = jnp.unstack(turned.astype(jnp.float32).reshape(*x.shape[:-1], *shape), axis=axis)
         both = (first * self.cos - second * self.sin, second * self.cos + first * self.sin)
         turned = jnp.stack(both, axis=axis).reshape(turned.shape).astype(x.dtype)
         return jnp.concatenate([turned, others], axis=-1)

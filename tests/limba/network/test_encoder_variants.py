@@ -11,6 +11,7 @@ from limba.network import attention, encoder
 from tests.limba.network import encoder_weights
 
 VOCAB_SIZE, LENGTH = 61, 40
+EPSILON = 0.01  # of all norms: large enough that a norm with another one shows
 
 CLASSES = {
     "absolute": encoder_weights.bert("absolute"),
@@ -31,7 +32,8 @@ def _their_model(of_class, seed):
 
     sizes = {"vocab_size": VOCAB_SIZE, "hidden_size": 24, "num_attention_heads": 3, "intermediate_size": 20}
     config_cls = getattr(transformers, of_class.name.replace("ForMaskedLM", "Config"))
-    config = config_cls(**sizes, num_hidden_layers=4, **of_class.settings, attn_implementation="eager")
+    settings = of_class.settings | {"layer_norm_eps": EPSILON, "norm_eps": EPSILON, "attn_implementation": "eager"}
+    config = config_cls(**sizes, num_hidden_layers=4, **settings)
     model = getattr(transformers, of_class.name)(config).eval()
     rng = np.random.default_rng(seed)
     tensors = {}
@@ -61,7 +63,7 @@ def test_logits_are_those_of_hugging_face(name):
     of_class = CLASSES[name]
     model, tensors = _their_model(of_class, seed=len(name))
     sizes = {"vocab_size": VOCAB_SIZE, "emb_dim": 24, "num_heads": 3, "head_dim": 8, "mlp_dim": 20, "num_layers": 4}
-    config = encoder.EncoderConfig(**sizes, **of_class.fields)
+    config = encoder.EncoderConfig(**(sizes | of_class.fields | {"norm_epsilon": EPSILON}))
     module = encoder.MaskedLanguageModel(config)
     tokens, types = _batch(config, seed=len(name))
     shapes = jax.eval_shape(functools.partial(module.init, enable_dropout=False), jax.random.key(0), tokens, types)
