@@ -117,10 +117,7 @@ class SelfAttention(nn.Module):
         else:
             assert not isinstance(bias, fused.DistanceBias)
             if cfg.has_relative_keys:
-                # The query is divided already.
-                bias = RelativeKeyLogits(cfg, name="relative_key")(
-                    query, key / jnp.sqrt(cfg.head_dim).astype(cfg.dtype)
-                )
+                bias = RelativeKeyLogits(cfg, name="relative_key")(query, key / divisor)
             attended = attention.dot_product_attention(
                 query,
                 key,
