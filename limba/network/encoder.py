@@ -1,5 +1,4 @@
-"""Encoders in Flax Linen: BERT, RoBERTa with pre-layer norms, MPNet, RoFormer and ModernBERT by fields of one
-configuration, `EncoderConfig`.
+"""Encoders in Flax Linen: BERT, RoBERTa, MPNet, RoFormer and ModernBERT, by fields of one configuration.
 
 Parameters have names in T5X's style. With `scan_layers` the layers, or periods of global and local layers, are stacked
 under `encoder/encoder`; those that fit no period come first, unrolled.
@@ -84,7 +83,7 @@ class EncoderLayer(nn.Module):
 
 
 class EncoderPeriod(nn.Module):
-    """As many layers as lie between two global ones, for a scan over such periods."""
+    """`global_attention_every` layers, one of them global: what a scan repeats."""
 
     config: EncoderConfig
     number: int  # of its first layer
@@ -96,7 +95,7 @@ class EncoderPeriod(nn.Module):
 
 
 def num_unscanned_layers(config: EncoderConfig) -> int:
-    """How many layers come before the scanned ones, which are whole periods of the same parameters."""
+    """How many layers come before the scanned ones: those that fill no period, and one without its first norm."""
     if not config.scan_layers:
         return config.num_layers
     period = config.global_attention_every

@@ -43,7 +43,7 @@ class EncoderConfig:
       max_positions: the longest row, where positions or distances have a table: absolute and relative_key.
       num_buckets, max_distance: of T5's bias.
       rotary_dim: how many numbers of each head rotary positions turn; None turns all of them.
-      rotary_pairs: "halves" (seed of GENA-LM, ModernBERT) or "interleaved" (RoFormer).
+      rotary_pairs: "halves" (ModernBERT, GENA-LM) or "interleaved" (RoFormer).
       rotary_base, local_rotary_base: of global and local layers; None is the same for both.
       global_attention_every: layers 0, n, 2n … look at the whole row, the others at a window; 1 has no windows.
       local_attention_window: its width; 128 sees 64 positions to each side.
