@@ -14,8 +14,9 @@ from convert.families.family import Family
 from convert.families.table import all_families, of_model_type
 from limba.machine import untrusted_json
 from limba.machine.untrusted_files import shown
+from limba.network.config_checks import MOST_LAYERS
 from limba.network.layers import LayerNorm
-from limba.network.t5 import MAX_DISTANCE, MOST_LAYERS, NUM_BUCKETS, T5Config
+from limba.network.t5 import MAX_DISTANCE, NUM_BUCKETS, T5Config
 
 # Flax's gelu is the tanh approximation; Hugging Face means the same by "gated-gelu", but not by "gelu".
 _FEED_FORWARD = {

@@ -115,7 +115,7 @@ def einsum(equation: str, a: Array, b: Array, dtype: DType) -> Array:
 
 
 class DenseGeneral(nn.Module):
-    """A product over some dims of the inputs, without bias; the parameters are float32.
+    """A product over some dims of the inputs; the parameters are float32.
 
     Attributes:
       features: size of the output dim, or of several.
@@ -125,6 +125,7 @@ class DenseGeneral(nn.Module):
         is truncated, attention passes its own.
       kernel_axes: logical axes of the kernel. One name a dim makes a kernel of that many dims, such as
         `[embed, heads, kv]`; two names for more dims make a matrix, such as `[embed, joined_kv]`.
+      use_bias: add a bias, whose axes are the kernel's without the contracted ones.
     """
 
     features: int | Sequence[int]
@@ -132,6 +133,7 @@ class DenseGeneral(nn.Module):
     dtype: DType = jnp.float32
     kernel_init: Initializer = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
     kernel_axes: tuple[str, ...] = ()
+    use_bias: bool = False
 
     @nn.compact
     def __call__(self, inputs: Array, only_kernel: bool = False) -> Array:
@@ -155,11 +157,16 @@ class DenseGeneral(nn.Module):
             return kernel.reshape(matrix)
         dims = "blpqrs"[: len(kept)]
         product = einsum(f"{dims}d,df->{dims}f", inputs.reshape(*kept, matrix[0]), kernel.reshape(matrix), self.dtype)
+        if self.use_bias:
+            shape = features if one_name_a_dim else matrix[1:]
+            axes = self.kernel_axes[len(contracted) if one_name_a_dim else -1 :]
+            bias = param_with_axes("bias", nn.initializers.zeros, shape, jnp.float32, axes=axes)
+            product += bias.reshape(matrix[1]).astype(self.dtype)
         return product.reshape(*kept, *features)
 
 
 class Embed(nn.Module):
-    """A table of `[vocab, embed]` embeddings.
+    """A table of embeddings, `[vocab, embed]`.
 
     Attributes:
       num_embeddings, features: the table's shape.
@@ -169,6 +176,7 @@ class Embed(nn.Module):
       embedding_init: of the table.
       one_hot: multiply by one-hot vectors instead of gathering rows. The numbers are the same; it is worth its FLOPs
         only where the vocabulary is sharded over the model axis of a TPU.
+      axes: logical axes of the table, for tables whose rows are not a vocabulary.
     """
 
     num_embeddings: int
@@ -178,10 +186,11 @@ class Embed(nn.Module):
     attend_dtype: DType | None = None
     embedding_init: Initializer = nn.initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)
     one_hot: bool = False
+    axes: tuple[str, str] = ("vocab", "embed")
 
     def setup(self):
         shape = (self.num_embeddings, self.features)
-        self.embedding = param_with_axes("embedding", self.embedding_init, shape, jnp.float32, axes=("vocab", "embed"))
+        self.embedding = param_with_axes("embedding", self.embedding_init, shape, jnp.float32, axes=self.axes)
 
     def __call__(self, tokens: Array) -> Array:
         """`[batch, length] -> [batch, length, embed]`. Ids outside clamp; vocabularies are checked at start.
@@ -221,8 +230,36 @@ class LayerNorm(nn.Module):
         return normalized * scale.astype(self.dtype)
 
 
+class CenteredLayerNorm(nn.Module):
+    """Layer norm with the mean taken off, as in BERT (arXiv:1607.06450); computed in float32.
+
+    Attributes:
+      epsilon: added to the variance.
+      dtype: of the result.
+      use_bias: add a bias after the scale; ModernBERT has none.
+    """
+
+    epsilon: float = 1e-12
+    dtype: DType = jnp.float32
+    use_bias: bool = True
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        shape = (x.shape[-1],)
+        x = x.astype(jnp.float32)
+        centered = x - jnp.mean(x, axis=-1, keepdims=True)
+        variance = jnp.mean(jnp.square(centered), axis=-1, keepdims=True)
+        scale = param_with_axes("scale", nn.initializers.ones, shape, jnp.float32, axes=("embed",))
+        normalized = centered * jax.lax.rsqrt(variance + self.epsilon) * scale
+        if self.use_bias:
+            normalized += param_with_axes("bias", nn.initializers.zeros, shape, jnp.float32, axes=("embed",))
+        return normalized.astype(self.dtype)
+
+
 def activation_function(name: str | Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """An activation by its name in `flax.linen`; "linear" is the identity. A function stands for itself.
+    """An activation by its name in `flax.linen`; "linear" is the identity, and a function stands for itself.
+
+    Flax's "gelu" is the approximation by tanh; "gelu_erf" is the exact function, Hugging Face's "gelu".
 
     Raises:
       ValueError: if Flax has none of that name.
@@ -231,6 +268,8 @@ def activation_function(name: str | Callable[[Array], Array]) -> Callable[[Array
         return name
     if name == "linear":
         return lambda x: x
+    if name == "gelu_erf":
+        return functools.partial(nn.gelu, approximate=False)
     function = getattr(nn, name, None)
     if function is None:
         raise ValueError(f"mlp_activations names {name!r}, which flax.linen does not have; try 'gelu', 'relu', 'silu'.")
@@ -246,12 +285,13 @@ class MlpBlock(nn.Module):
     intermediate_dropout_rate: float = 0.1
     dtype: DType = jnp.float32
     kernels: str = "auto"
+    use_bias: bool = False
 
     @nn.compact
     def __call__(self, inputs: Array, decode: bool = False, deterministic: bool = False) -> Array:
         """`[batch, length, embed] -> [batch, length, embed]`; decoding makes no difference."""
         del decode
-        dense = functools.partial(DenseGeneral, dtype=self.dtype, kernel_init=self.kernel_init)
+        dense = functools.partial(DenseGeneral, dtype=self.dtype, kernel_init=self.kernel_init, use_bias=self.use_bias)
         branches = []
         for i in range(len(self.activations)):
             wi_name = "wi" if len(self.activations) == 1 else f"wi_{i}"

@@ -1,6 +1,7 @@
 """A stack of like layers: unrolled or scanned, and what its backward pass computes again."""
 
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import flax.linen as nn
 import jax
@@ -35,22 +36,52 @@ class StackConfig(Protocol):
     def param_scan_axis(self) -> int: ...
 
 
-def apply(config: StackConfig, layer_cls: type[nn.Module], num_layers: int, name: str, x: Array, *args):
+def apply(config: StackConfig, layer_cls: type[nn.Module], num_layers: int, name: str, x: Array, *args) -> Array:
     """Runs `num_layers` layers over `x`: unrolled, or as one scanned layer called `name`.
 
     The arguments that are plain Python values (`deterministic`, `decode` …) are static under remat.
     """
-    policy = REMAT_POLICIES[config.remat_policy]
-    if policy is not None:
-        static = tuple(i for i, arg in enumerate((x, *args)) if isinstance(arg, bool))
-        layer_cls = nn_partitioning.remat(
-            layer_cls, prevent_cse=not config.scan_layers, policy=policy, static_argnums=static
-        )
     if not config.scan_layers:
-        for i in range(num_layers):
-            x, _ = layer_cls(config, name=f"layers_{i}")(x, *args)
-        return x
-    scanned = nn_partitioning.scan_with_axes(
+        return unrolled(config, layer_cls, [{}] * num_layers, x, *args)
+    layer_cls = recomputed(config, layer_cls, x, *args, in_scan=True)
+    return scanned(config, layer_cls, {}, num_layers, name, x, *args)
+
+
+def recomputed(config: StackConfig, layer_cls: type[nn.Module], *args, in_scan: bool) -> type[nn.Module]:
+    """The layer for calls with such arguments, with its backward pass as `remat_policy` wants it."""
+    policy = REMAT_POLICIES[config.remat_policy]
+    if policy is None:
+        return layer_cls
+    static = tuple(i for i, arg in enumerate(args) if isinstance(arg, bool))
+    return nn_partitioning.remat(layer_cls, prevent_cse=not in_scan, policy=policy, static_argnums=static)
+
+
+def unrolled(
+    config: StackConfig,
+    layer_cls: type[nn.Module],
+    fields: Sequence[Mapping[str, Any]],
+    x: Array,
+    *args,
+    in_scan: bool = False,
+) -> Array:
+    """Runs a layer for each of `fields`, called `layers_0`, `layers_1` …; layers may differ in their fields."""
+    layer_cls = recomputed(config, layer_cls, x, *args, in_scan=in_scan)
+    for i, own in enumerate(fields):
+        x, _ = layer_cls(config, **own, name=f"layers_{i}")(x, *args)
+    return x
+
+
+def scanned(
+    config: StackConfig,
+    layer_cls: type[nn.Module],
+    fields: Mapping[str, Any],
+    num_layers: int,
+    name: str,
+    x: Array,
+    *args,
+) -> Array:
+    """Runs one layer, or block of layers, `num_layers` times with parameters of its own each time."""
+    scan = nn_partitioning.scan_with_axes(
         layer_cls,
         variable_axes={"params": config.param_scan_axis, "cache": 0},
         split_rngs={"params": True, "dropout": True},
@@ -58,5 +89,5 @@ def apply(config: StackConfig, layer_cls: type[nn.Module], num_layers: int, name
         length=num_layers,
         axis_name="layers",
     )
-    x, _ = scanned(config, name=name)(x, *args)
+    x, _ = scan(config, **fields, name=name)(x, *args)
     return x

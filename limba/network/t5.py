@@ -5,7 +5,6 @@ layer whose parameters have the layers at axis 1, under `encoder/encoder` and `d
 """
 
 import dataclasses
-import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,12 +15,10 @@ import jax.numpy as jnp
 from limba.kernels import attention as fused
 from limba.kernels import linear_cross_entropy, target
 from limba.kernels.linear_cross_entropy import LinearLogits
-from limba.network import attention, layers, stacks
+from limba.network import attention, config_checks, layers, stacks
 
 Array = jax.Array
 
-# Far more than any network has. A configuration from elsewhere with ten million would keep a machine busy with names.
-MOST_LAYERS = 10_000
 _LAYER_COUNTS = ("num_encoder_layers", "num_decoder_layers")
 
 
@@ -75,39 +72,16 @@ class T5Config:
 
     def __post_init__(self):
         for field in ("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim", *_LAYER_COUNTS):
-            value, least = getattr(self, field), 0 if field in _LAYER_COUNTS else 1
-            if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-                macro = " (VOCAB_SIZE)" if field == "vocab_size" else ""
-                raise ValueError(f"T5Config.{field}{macro} is {value!r}; it is a whole number of at least {least}.")
+            least = 0 if field in _LAYER_COUNTS else 1
+            config_checks.whole_number("T5Config", field, getattr(self, field), least)
         for field in _LAYER_COUNTS:
-            if getattr(self, field) > MOST_LAYERS:
-                raise ValueError(f"T5Config.{field} is {getattr(self, field)}; a network has at most {MOST_LAYERS:,}.")
-        try:
-            is_float16 = self.dtype == "fp16" or jnp.dtype(self.dtype) == jnp.float16
-        except TypeError:
-            raise ValueError(f"T5Config.dtype is {self.dtype!r}; use 'bfloat16' or 'float32'.") from None
-        if is_float16:
-            raise ValueError(
-                f"T5Config.dtype is {self.dtype!r}: T5's feed-forward output (`wo`) overflows its range of 65,504 and "
-                "the loss becomes NaN. Use 'bfloat16', which has float32's range, or 'float32'."
-            )
-        if self.remat_policy not in stacks.REMAT_POLICIES:
-            raise ValueError(
-                f"T5Config.remat_policy is {self.remat_policy!r}; choose one of "
-                f"{', '.join(filter(None, stacks.REMAT_POLICIES))}."
-            )
-        if self.kernels not in target.CHOICES:
-            raise ValueError(f"T5Config.kernels is {self.kernels!r}; choose one of {', '.join(target.CHOICES)}.")
-        if isinstance(self.mlp_activations, str):
-            raise ValueError(
-                f"T5Config.mlp_activations is {self.mlp_activations!r}; it is a tuple: ({self.mlp_activations!r},)."
-            )
-        for name in self.mlp_activations:
-            layers.activation_function(name)
-        if isinstance(self.dropout_rate, bool | str) or not 0 <= self.dropout_rate < 1:
-            raise ValueError(
-                f"T5Config.dropout_rate (DROPOUT_RATE) is {self.dropout_rate!r}; it is a number from 0 to below 1."
-            )
+            config_checks.depth("T5Config", field, getattr(self, field))
+        overflow = "T5's feed-forward output (`wo`) overflows its range of 65,504 and the loss becomes NaN."
+        config_checks.dtype("T5Config", self.dtype, overflow)
+        config_checks.remat_policy("T5Config", self.remat_policy)
+        config_checks.choice("T5Config", "kernels", self.kernels, target.CHOICES)
+        config_checks.activations("T5Config", self.mlp_activations)
+        config_checks.dropout_rate("T5Config", "dropout_rate", self.dropout_rate)
 
 
 def _attention(config: T5Config, name: str) -> attention.MultiHeadDotProductAttention:

@@ -63,6 +63,8 @@ def standard_logical_factor_rules() -> Mapping[str, FactorDim]:
         "kv": FactorDim.COLUMN,
         "joined_kv": FactorDim.COLUMN,
         "relpos_buckets": FactorDim.NONE,
+        "abspos_buckets": FactorDim.NONE,
+        "token_types": FactorDim.NONE,
         "layers": FactorDim.BATCH,
         "stack": FactorDim.BATCH,
         "q_wi_fused": FactorDim.COLUMN,

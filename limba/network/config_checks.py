@@ -1,0 +1,60 @@
+"""Checks of a network's configuration. Each raises a ValueError that names field, value and remedy.
+
+`owner` is the name of the configuration as gin files write it, such as "T5Config".
+"""
+
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from limba.network import layers, stacks
+
+# Far more than any network has. A configuration from elsewhere with ten million would keep a machine busy with names.
+MOST_LAYERS = 10_000
+
+
+def whole_number(owner: str, field: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        macro = " (VOCAB_SIZE)" if field == "vocab_size" else ""
+        raise ValueError(f"{owner}.{field}{macro} is {value!r}; it is a whole number of at least {least}.")
+
+
+def depth(owner: str, field: str, value: int) -> None:
+    if value > MOST_LAYERS:
+        raise ValueError(f"{owner}.{field} is {value}; a network has at most {MOST_LAYERS:,}.")
+
+
+def dtype(owner: str, value: Any, why_not_float16: str) -> None:
+    try:
+        is_float16 = value == "fp16" or jnp.dtype(value) == jnp.float16
+    except TypeError:
+        raise ValueError(f"{owner}.dtype is {value!r}; use 'bfloat16' or 'float32'.") from None
+    if is_float16:
+        raise ValueError(
+            f"{owner}.dtype is {value!r}: {why_not_float16} Use 'bfloat16', which has float32's range, or 'float32'."
+        )
+
+
+def choice(owner: str, field: str, value: Any, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{owner}.{field} is {value!r}; choose one of {', '.join(choices)}.")
+
+
+def remat_policy(owner: str, value: Any) -> None:
+    if value not in stacks.REMAT_POLICIES:
+        choice(owner, "remat_policy", value, [name for name in stacks.REMAT_POLICIES if name])
+
+
+def activations(owner: str, value: Any) -> None:
+    if isinstance(value, str):
+        raise ValueError(f"{owner}.mlp_activations is {value!r}; it is a tuple: ({value!r},).")
+    for name in value:
+        layers.activation_function(name)
+
+
+def dropout_rate(owner: str, field: str, value: Any) -> None:
+    if isinstance(value, bool | str) or not 0 <= value < 1:
+        macro = " (DROPOUT_RATE)" if field == "dropout_rate" else ""
+        raise ValueError(f"{owner}.{field}{macro} is {value!r}; it is a number from 0 to below 1.")
