@@ -20,7 +20,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("limba.kernels", "tasks.damaged_files"),
     ("limba.data", "limba.checkpoint_files", "limba.network", "limba.optimizers", "tasks.sources"),
     # Data, from sources to batches.
-    ("tasks.vocabularies",),
+    ("limba.encoders", "tasks.vocabularies"),
     ("tasks.registry",),
     ("tasks.pretraining",),
     ("tasks.supervised",),

@@ -1,4 +1,4 @@
-"""Networks in Flax Linen, without losses and data: T5, its decoder alone, and encoders such as BERT.
+"""Networks in Flax Linen, without losses and data: layers, T5, its decoder alone.
 
-Models, plan, lint and the converters may import it.
+Models, encoders, plan, lint and the converters may import it.
 """

@@ -6,8 +6,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from limba.encoders import rotary
 from limba.kernels import target
-from limba.network import config_checks, layers, rotary
+from limba.network import config_checks, layers
 
 POSITION_EMBEDDING_TYPES = (
     *("absolute", "t5_buckets", "absolute_and_t5_buckets", "relative_key", "relative_key_query", "rotary", "none"),

@@ -9,7 +9,7 @@ import pytest
 from flax import traverse_util
 from flax.linen import partitioning as nn_partitioning
 
-from limba.network import encoder, rotary
+from limba.encoders import encoder, rotary
 from limba.optimizers import adafactor
 from limba.partitioning import meshes
 from tests.limba import small

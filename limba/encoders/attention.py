@@ -5,9 +5,10 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from limba.encoders import rotary
+from limba.encoders.config import EncoderConfig
 from limba.kernels import attention as fused
-from limba.network import attention, layers, rotary
-from limba.network.encoder_config import EncoderConfig
+from limba.network import attention, layers
 
 Array = jax.Array
 

@@ -10,9 +10,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from limba.network import attention, layers, rotary, stacks
-from limba.network.encoder_attention import AttentionInputs, SelfAttention, dense_mask, local_mask, visible
-from limba.network.encoder_config import EncoderConfig
+from limba.encoders import rotary
+from limba.encoders.attention import AttentionInputs, SelfAttention, dense_mask, local_mask, visible
+from limba.encoders.config import EncoderConfig
+from limba.network import attention, layers, stacks
 
 __all__ = ["Encoder", "EncoderConfig", "MaskedLanguageModel", "MaskedLanguageModelHead"]
 

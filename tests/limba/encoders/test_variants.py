@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba.network import attention, encoder
-from tests.limba.network import encoder_weights
+from limba.encoders import encoder
+from limba.network import attention
+from tests.limba.encoders import encoder_weights
 
 VOCAB_SIZE, LENGTH = 61, 40
 EPSILON = 0.01  # of all norms: large enough that a norm with another one shows
