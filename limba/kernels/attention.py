@@ -76,13 +76,11 @@ def visible(
 
 def is_fused(choice: str, head_dim: int) -> bool:
     """Whether attention is computed by kernels of ours on the device that is traced for; see `target.wants_kernels`."""
-    return _is_fused(choice, head_dim, target.platform())
+    return target.wants_kernels(choice) and _serves(head_dim, target.platform())
 
 
 @functools.cache  # said once
-def _is_fused(choice: str, head_dim: int, platform: str) -> bool:
-    if not target.wants_kernels(choice):
-        return False
+def _serves(head_dim: int, platform: str) -> bool:
     if head_dim < 16 or head_dim & (head_dim - 1):
         logger.info("Attention by XLA: the fused kernels need a head_dim that is a power of 2, and it is %d.", head_dim)
         return False

@@ -6,6 +6,7 @@ import jax
 
 # JAX traces anew where it changes.
 _platform = jax.make_user_context(None)
+_kernels = jax.make_user_context(True)
 _KINDS = {"cuda": "gpu", "rocm": "gpu"}
 
 
@@ -24,9 +25,17 @@ def tracing_for_platform(name: str) -> contextlib.AbstractContextManager:
     return _platform(name)
 
 
+def without_kernels() -> contextlib.AbstractContextManager:
+    """A context without kernels of ours, which ask for batches that divide by the mesh.
+
+    A network is initialized in it, with one row.
+    """
+    return _kernels(False)
+
+
 CHOICES = ("auto", "fused", "xla")
 
 
 def wants_kernels(choice: str) -> bool:
     """Whether programs of ours may stand for XLA's: with "fused" on every device, with "auto" on accelerators."""
-    return choice == "fused" or (choice == "auto" and platform() != "cpu")
+    return _kernels.value and (choice == "fused" or (choice == "auto" and platform() != "cpu"))

@@ -17,6 +17,7 @@ import optax
 from flax.linen import partitioning as nn_partitioning
 
 from limba.data.contract import Batch
+from limba.kernels import target
 from limba.kernels.linear_cross_entropy import LinearLogits
 from limba.models import decoding, losses
 from limba.models import metrics as metrics_lib
@@ -110,7 +111,8 @@ class BaseTransformerModel:
     def initial_variables(self, rng: Array) -> Mapping[str, PyTree]:
         """`get_initial_variables` for a small batch: in networks with relative positions the lengths do not matter."""
         shapes = dict.fromkeys(("encoder_input_tokens", "decoder_input_tokens"), (1, 8))
-        variables: Any = self.get_initial_variables(rng, shapes)
+        with target.without_kernels():
+            variables: Any = self.get_initial_variables(rng, shapes)
         return flax.core.unfreeze(variables)
 
     def param_shapes_and_axes(self) -> tuple[PyTree, PyTree]:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from limba.checkpoints.train_state import TrainStateInitializer
 from limba.kernels import attention, attention_gpu, attention_tpu
 from limba.network import t5
 from limba.partitioning.meshes import PjitPartitioner
@@ -129,6 +130,14 @@ def test_each_device_attends_to_its_own_rows_and_heads():
     config = dataclasses.replace(networks.SIZES, kernels="fused")
     sharded = _network_gradients(config, PjitPartitioner(num_partitions=2, devices=jax.devices()[:4]))
     _assert_close(sharded, _network_gradients(dataclasses.replace(networks.SIZES, kernels="xla")))
+
+
+def test_one_row_initializes_a_network_on_a_mesh():
+    model, _ = networks.model_and_batch(dataclasses.replace(networks.SIZES, kernels="fused"), False)
+    partitioner = PjitPartitioner(num_partitions=2, devices=jax.devices()[:4])
+    made = TrainStateInitializer(model.optimizer_def, model.initial_variables, partitioner)
+    found = made.from_scratch(jax.random.key(0)).params
+    assert jax.tree.map(jnp.shape, found) == jax.tree.map(jnp.shape, model.param_shapes_and_axes()[0])
 
 
 def test_cpus_take_xla_unless_told():
