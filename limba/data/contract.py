@@ -10,6 +10,8 @@ Feature names of an encoder-decoder batch, all int32 `[batch, length]`:
 - `decoder_input_tokens`: the targets shifted right by one, each sequence begins with 0
 - `decoder_loss_weights`: 1 on a target token, 0 on padding
 - packed batches add `encoder_segment_ids`, `decoder_segment_ids`, `encoder_positions`, `decoder_positions`
+- batches of a masked language model have `masked_lm_positions`, where in the row the `decoder_target_tokens` stand, and
+  no `decoder_input_tokens`
 - batches of a mixture, unless they are packed, add `example_tasks` `[batch, tasks]`: 1 at the task of the example
 """
 

@@ -125,6 +125,9 @@ def batch_shapes(config: DatasetConfig, feature_converter: str | type) -> Mappin
         case "EncDecFeatureConverter":
             sides = {"encoder": lengths["inputs"], "decoder": lengths["targets"]}
             names.append("encoder_input_tokens")
+        case "MaskedLanguageModelFeatureConverter":
+            sides = {"encoder": lengths["inputs"], "decoder": lengths["targets"], "masked": lengths["targets"]}
+            names = ["encoder_input_tokens", "decoder_target_tokens", "decoder_loss_weights", "masked_lm_positions"]
         case "LMFeatureConverter":
             sides = {"decoder": lengths["targets"]}
         case "PrefixLMFeatureConverter":
@@ -133,7 +136,8 @@ def batch_shapes(config: DatasetConfig, feature_converter: str | type) -> Mappin
         case _:
             raise ValueError(f"The shapes of {converter} are not known without data; `limba train` compiles with them.")
     if config.pack:
-        names += [f"{side}_{name}" for side in sides for name in ("segment_ids", "positions")]
+        packed = [f"{side}_{name}" for side in sides for name in ("segment_ids", "positions") if side != "masked"]
+        names += [name for name in packed if "masked" not in sides or name != "decoder_positions"]
     shapes = {name: (config.batch_size, sides[name.partition("_")[0]]) for name in names}
     # The step of a mixture reports losses by task, and is another program.
     if converter == "EncDecFeatureConverter" and not config.pack and (tasks := _num_tasks(config)) > 1:

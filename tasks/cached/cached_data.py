@@ -87,12 +87,12 @@ class Cache:
             return contract.encoder_decoder_features(inputs, targets)
         windows, lengths = self._read("tokens", indexes, self.manifest["features"]["tokens"]["longest"])
         seeds = mix(mix(mix(np.uint64(seed % 2**64)) + epochs.astype(np.uint64)) + indexes.astype(np.uint64))
-        inputs, _, targets, _ = self._objective.corrupt(windows, lengths, seeds, self._ids)
+        corrupted = self._objective.corrupt(windows, lengths, seeds, self._ids)
         mode = np.array(self.manifest["mode"], np.int32)
-        inputs = np.concatenate([np.tile(mode, (len(indexes), 1)), inputs], axis=1)
+        inputs = np.concatenate([np.tile(mode, (len(indexes), 1)), corrupted.inputs], axis=1)
         padded = [
             np.pad(x, [(0, 0), (0, max(length - x.shape[1], 0))])[:, :length]
-            for x, length in ((inputs, self._lengths["inputs"]), (targets, self._lengths["targets"]))
+            for x, length in ((inputs, self._lengths["inputs"]), (corrupted.targets, self._lengths["targets"]))
         ]
         return contract.encoder_decoder_features(*padded)
 

@@ -173,7 +173,7 @@ def _finished(stream: streams.Stream, task: Any, seed: int) -> Iterator[dict[str
 def _describe(task: Any, stream: streams.Stream, seed: int, denoise: denoising.Denoise | None) -> dict[str, Any]:
     """The manifest, without the counts, which are known when the cache is written."""
     config = stream.config
-    vocabulary = task.output_features["targets"].vocabulary
+    ids = sentencepiece_models.ids_of(task.output_features["targets"].vocabulary)
     files = list(task.source.list_shards(config.split)) if stream.reads_chunks(task) else []
     for feature in task.output_features.values():
         files.append(str(getattr(feature.vocabulary, "sentencepiece_model_file", "")))
@@ -183,7 +183,7 @@ def _describe(task: Any, stream: streams.Stream, seed: int, denoise: denoising.D
         "lengths": dict(config.task_feature_lengths or {}),
         "objective": cached_data.describe_objective(denoise.objective) if denoise else None,
         "mode": denoise.mode_tokens(task.output_features) if denoise else [],
-        "vocabulary": dataclasses.asdict(sentencepiece_models.ids_of(vocabulary)),
+        "vocabulary": {name: getattr(ids, name) for name in ("vocab_size", "num_sentinels", "eos_id")},
         "files": cached_data.describe_files(list(dict.fromkeys(files))),
         "fingerprint": json.loads(json.dumps(stream.fingerprint(seed, 1))),
     }

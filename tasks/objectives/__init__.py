@@ -12,6 +12,7 @@ from tasks.objectives.feature_lengths import (
     span_corruption_lengths,
     ul2_lengths,
 )
+from tasks.objectives.masked_lm import MaskedLM
 from tasks.objectives.objective import CorruptedBatch, Objective, VocabularyIds, example_seeds, missing_names
 from tasks.objectives.span_objectives import IidDenoising, SpanCorruption
 from tasks.objectives.text_objectives import BertStyle, Deshuffling, FullLM, PrefixLM
@@ -24,6 +25,7 @@ __all__ = [
     "Deshuffling",
     "FullLM",
     "IidDenoising",
+    "MaskedLM",
     "Objective",
     "PrefixLM",
     "SpanCorruption",

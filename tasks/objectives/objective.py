@@ -1,6 +1,7 @@
 """What an objective is, and randomness that is a function of a seed."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -15,11 +16,19 @@ class VocabularyIds:
     Attributes:
       vocab_size: with its sentinels, which are the last `num_sentinels` ids and count down.
       eos_id: the id at the end of features.
+      cls_id, sep_id, mask_id: BERT's, where the vocabulary has them.
+      special_ids: ids that are no text.
+      continues_word: bool `[vocab_size]`, whether a piece continues the word before it; None if that is not known.
     """
 
     vocab_size: int
     num_sentinels: int
     eos_id: int
+    cls_id: int | None = None
+    sep_id: int | None = None
+    mask_id: int | None = None
+    special_ids: tuple[int, ...] = (0,)
+    continues_word: np.ndarray | None = dataclasses.field(default=None, compare=False)
 
     @property
     def first_sentinel(self) -> int:
@@ -29,13 +38,14 @@ class VocabularyIds:
 class CorruptedBatch(NamedTuple):
     """Examples int32 `[batch, length]`, padded with 0 after their end, and their lengths int64 `[batch]`.
 
-    Inputs have width 0 for an objective without inputs.
+    Inputs have width 0 for an objective without inputs. `others` are further features by name.
     """
 
     inputs: np.ndarray
     inputs_lengths: np.ndarray
     targets: np.ndarray
     targets_lengths: np.ndarray
+    others: Mapping[str, tuple[np.ndarray, np.ndarray]] = {}
 
 
 class Objective(Protocol):
@@ -46,6 +56,8 @@ class Objective(Protocol):
     Attributes:
       main_feature: the feature whose length decides the others: `inputs`, or `targets` where there are no inputs.
       eos_after_documents: whether EOS stands at the end of every document, instead of at the end of every example.
+
+    One that has `special_tokens`, a tuple of "cls", "sep" and "mask", asks the vocabulary for these, not for sentinels.
     """
 
     main_feature: ClassVar[str]

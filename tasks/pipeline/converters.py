@@ -34,6 +34,16 @@ def check_features(feature_converter: Any, task: str, names: Sequence[str]) -> N
     both = {"inputs", "targets"}
     if name in ("EncDecFeatureConverter", "PrefixLMFeatureConverter") and not both <= set(names):
         raise ValueError(f"{name} needs inputs and targets; task {task!r} makes {list(names)}.")
+    if name == "MaskedLanguageModelFeatureConverter" and "target_positions" not in names:
+        raise ValueError(
+            f"A masked language model needs inputs, targets and target_positions; task {task!r} makes {list(names)}: "
+            "register it with objective=objectives.MaskedLM()."
+        )
+    if name != "MaskedLanguageModelFeatureConverter" and "target_positions" in names:
+        raise ValueError(
+            f"{name} does not read the target_positions of task {task!r}, which is for masked language models: bind "
+            "models.EncoderOnlyModel as MODEL, or another objective."
+        )
     if name == "LMFeatureConverter" and "inputs" in names:
         raise ValueError(
             f"LMFeatureConverter reads targets only, and task {task!r} makes {list(names)}: "
@@ -80,11 +90,39 @@ def decoder(features: Features, packs: bool) -> dict[str, np.ndarray]:
     return prefix_language_model(features, packs) if "inputs" in features else language_model(features, packs)
 
 
+def masked_language_model(features: Features, packs: bool) -> dict[str, np.ndarray]:
+    """Rows with masks, the tokens that were masked, and where they stand in the row: `masked_lm_positions`."""
+    if not packs:
+        return {
+            "encoder_input_tokens": features["inputs"],
+            "masked_lm_positions": features["target_positions"],
+            "decoder_target_tokens": features["targets"],
+            "decoder_loss_weights": (features["targets"] != 0).astype(np.int32),
+        }
+    packed = pack({name: features[name] for name in ("inputs", "targets", "target_positions")})
+    segments = packed["targets_segment_ids"]
+    # Where each example of a row begins: its first token is its only one with position 0.
+    begins = np.zeros((len(segments), packed["inputs_segment_ids"].max(initial=0) + 1), np.int32)
+    rows, columns = np.nonzero((packed["inputs_positions"] == 0) & (packed["inputs_segment_ids"] > 0))
+    begins[rows, packed["inputs_segment_ids"][rows, columns]] = columns
+    offsets = np.take_along_axis(begins, segments, axis=1)
+    return {
+        "encoder_input_tokens": packed["inputs"],
+        "encoder_segment_ids": packed["inputs_segment_ids"],
+        "encoder_positions": packed["inputs_positions"],
+        "masked_lm_positions": np.where(segments > 0, packed["target_positions"] + offsets, 0),
+        "decoder_target_tokens": packed["targets"],
+        "decoder_loss_weights": (packed["targets"] != 0).astype(np.int32),
+        "decoder_segment_ids": segments,
+    }
+
+
 CONVERTERS: Mapping[str, Converter] = {
     "EncDecFeatureConverter": encoder_decoder,
     "LMFeatureConverter": language_model,
     "PrefixLMFeatureConverter": prefix_language_model,
     "DecoderFeatureConverter": decoder,
+    "MaskedLanguageModelFeatureConverter": masked_language_model,
 }
 
 

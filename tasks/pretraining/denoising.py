@@ -69,7 +69,10 @@ class Denoise(Step):
     def check(self, output_features: Mapping[str, Feature], sequence_length: Mapping[str, int]) -> None:
         """Raises ValueError or FileNotFoundError if vocabulary and lengths do not allow this objective."""
         vocabulary = output_features["targets"].vocabulary
-        sentencepiece_models.check_vocabulary(vocabulary)
+        if special_tokens := getattr(self.objective, "special_tokens", ()):
+            sentencepiece_models.check_special_tokens(vocabulary, special_tokens)
+        else:
+            sentencepiece_models.check_vocabulary(vocabulary)
         length = sequence_length[self.objective.main_feature] - len(self.mode_tokens(output_features))
         self.objective.check_sentinels(length, sentencepiece_models.num_sentinels(vocabulary))
 
@@ -105,7 +108,7 @@ class Denoise(Step):
             windows, window_lengths = split_into_windows(tokens, raw_length)
             seeds = objectives.example_seeds(seed, 0, len(windows))
             corrupted = self.objective.corrupt(windows, window_lengths, seeds, ids)
-            features = {"targets": (corrupted.targets, corrupted.targets_lengths)}
+            features = {"targets": (corrupted.targets, corrupted.targets_lengths), **corrupted.others}
             if has_inputs:
                 inputs = np.concatenate([np.tile(mode, (len(windows), 1)), corrupted.inputs], axis=1)
                 features["inputs"] = inputs, corrupted.inputs_lengths + len(mode)

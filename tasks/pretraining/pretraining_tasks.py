@@ -8,7 +8,7 @@ from tasks import objectives
 from tasks.pretraining import denoising
 from tasks.registry import Feature, Mixture, MixtureRegistry, Task, TaskRegistry, registering
 from tasks.sources import corpora
-from tasks.vocabularies import Vocabulary, sentencepiece_models
+from tasks.vocabularies import PassThroughVocabulary, Vocabulary, sentencepiece_models
 
 
 @registering.once(TaskRegistry)
@@ -26,8 +26,9 @@ def register_pretraining_task(
 ) -> Task:
     """Registers an objective over a corpus as a SeqIO task with the features `inputs` and `targets`, EOS on both.
 
-    Without an objective it is span corruption. A language model (`objectives.FullLM`) has `targets` only. Nothing is
-    read: files may be made later. Registering a name again with the same arguments is harmless.
+    Without an objective it is span corruption. A language model (`objectives.FullLM`) has `targets` only, BERT's
+    (`objectives.MaskedLM`) also `target_positions`. Nothing is read: files may be made later. Registering a name again
+    with the same arguments is harmless.
 
     Args:
       data_files: per split a file, a pattern or a list of them (jsonl, json, parquet, txt, csv, also compressed), or a
@@ -59,11 +60,14 @@ def register_pretraining_task(
         raise ValueError(f"Task {name!r} has the mode {mode!r}, and {objective} has no inputs to put it in front of.")
     names = ("inputs", "targets") if objective.main_feature == "inputs" else ("targets",)
     feature = Feature(sentencepiece_models.open_vocabulary(vocabulary), not objective.eos_after_documents)
+    features = dict.fromkeys(names, feature)
+    if isinstance(objective, objectives.MaskedLM):
+        features["target_positions"] = Feature(PassThroughVocabulary(2**31 - 1), add_eos=False)
     return TaskRegistry.add(
         name,
         source=corpora.open_source(data_files, text_column),
         preprocessors=[denoising.Denoise(objective, text_column, mode=mode)],
-        output_features=dict.fromkeys(names, feature),
+        output_features=features,
         shuffle_buffer_size=shuffle_buffer_size,
     )
 

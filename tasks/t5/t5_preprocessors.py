@@ -116,8 +116,8 @@ def _corrupt(
             ids,
         )
         # Without the EOS that our objectives end with.
-        inputs, inputs_lengths, targets, targets_lengths = corrupted
-        return inputs[0, : inputs_lengths[0] - 1], targets[0, : targets_lengths[0] - 1]
+        inputs, targets = corrupted.inputs[0], corrupted.targets[0]
+        return inputs[: corrupted.inputs_lengths[0] - 1], targets[: corrupted.targets_lengths[0] - 1]
 
     def corrupt(example, seed):
         inputs, targets = tf.numpy_function(

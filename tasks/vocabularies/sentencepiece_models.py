@@ -61,7 +61,16 @@ def num_sentinels(vocabulary: Vocabulary) -> int:
 
 def ids_of(vocabulary: Any) -> objectives.VocabularyIds:
     """The facts about a vocabulary that objectives need."""
-    return objectives.VocabularyIds(vocabulary.vocab_size, num_sentinels(vocabulary), vocabulary.eos_id)
+    return objectives.VocabularyIds(
+        vocabulary.vocab_size,
+        num_sentinels(vocabulary),
+        vocabulary.eos_id,
+        cls_id=getattr(vocabulary, "cls_id", None),
+        sep_id=getattr(vocabulary, "sep_id", None),
+        mask_id=getattr(vocabulary, "mask_id", None),
+        special_ids=getattr(vocabulary, "special_ids", (0,)),
+        continues_word=getattr(vocabulary, "continues_word", None),
+    )
 
 
 def check_vocabulary(vocabulary: Vocabulary) -> None:
@@ -77,6 +86,25 @@ def check_vocabulary(vocabulary: Vocabulary) -> None:
         raise ValueError(
             f"{_title(vocabulary)} has extra_ids={vocabulary.extra_ids} and no sentinels of its own: its last pieces "
             f"would be taken for sentinels; open it with extra_ids={NUM_SENTINELS}."
+        )
+
+
+def check_special_tokens(vocabulary: Vocabulary, names: Sequence[str]) -> None:
+    """Checks that a vocabulary can serve an objective with special tokens, such as `("cls", "sep", "mask")`.
+
+    Raises:
+      FileNotFoundError, ValueError: as `check_file`; if it lacks one of them.
+    """
+    check_file(vocabulary)
+    if missing := [name for name in names if getattr(vocabulary, f"{name}_id", None) is None]:
+        raise ValueError(
+            f"{_title(vocabulary)} has no {', '.join(f'[{name.upper()}]' for name in missing)}, which masked language "
+            "modelling needs; build one with `limba vocab build --kind wordpiece`, and open it with "
+            "vocabularies.TokenizerVocabulary."
+        )
+    if vocabulary.pad_id != 0:
+        raise ValueError(
+            f"{_title(vocabulary)} has padding id {vocabulary.pad_id}, and batches are padded with 0. Train it again."
         )
 
 

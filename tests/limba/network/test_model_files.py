@@ -11,6 +11,7 @@ import pytest
 from limba.gin_config import gin_files
 from limba.network import decoder_only, scalable_t5, t5
 
+ENCODERS = ("bert", "roberta_prelayernorm", "mpnet", "roformer", "modernbert")
 # Parameters of the networks that T5X's own files bind, counted there; the small decoder and the tiny files by hand.
 PARAMETERS: dict[str, int] = {
     "gin/models/t5_1_0/tiny.gin": 260_704,
@@ -72,7 +73,8 @@ def _network(file: str):
 def test_the_table_has_every_file():
     models = gin_files.REPOSITORY / "gin" / "models"
     files = {path.relative_to(gin_files.REPOSITORY).as_posix() for path in models.glob("*/*.gin")}
-    assert files == set(PARAMETERS)
+    # tests/limba/encoders/test_model_files.py has the others.
+    assert {file for file in files if file.split("/")[2] not in ENCODERS} == set(PARAMETERS)
 
 
 @pytest.mark.parametrize("file", PARAMETERS)

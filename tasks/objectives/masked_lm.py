@@ -1,0 +1,124 @@
+"""BERT's objective: some tokens of a row are masked, and the model says which they were. NumPy only."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from tasks.objectives.objective import CorruptedBatch, VocabularyIds, is_text, random_keys, random_uniform
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLM:
+    """Masked language modelling (arXiv:1810.04805, section 3.1): rows `[CLS] text [SEP]`, the loss on masked tokens.
+
+    The features are `inputs`, the row with its masks; `targets`, the tokens that were masked, in order; and
+    `target_positions`, where in the row they stand.
+
+    Attributes:
+      noise_density: the share of tokens that is to be predicted; 0.15 in BERT, 0.3 in ModernBERT.
+      mask_rate, random_token_rate: of these tokens, how many become [MASK] and how many another token; the others stay.
+      whole_words: mask all pieces of a word or none. A word that the masked tokens have no room for is left.
+    """
+
+    main_feature: ClassVar[str] = "inputs"
+    eos_after_documents: ClassVar[bool] = False
+    special_tokens: ClassVar[tuple[str, ...]] = ("cls", "sep", "mask")
+
+    noise_density: float = 0.15
+    mask_rate: float = 0.8
+    random_token_rate: float = 0.1
+    whole_words: bool = False
+
+    def __post_init__(self):
+        if not 0 < self.noise_density < 1:
+            raise ValueError(f"noise_density is {self.noise_density}; it lies between 0 and 1 (BERT uses 0.15).")
+        rates = (self.mask_rate, self.random_token_rate)
+        if min(rates) < 0 or sum(rates) > 1:
+            raise ValueError(
+                f"mask_rate is {self.mask_rate} and random_token_rate {self.random_token_rate}; both are at least 0 "
+                "and together at most 1 (BERT uses 0.8 and 0.1)."
+            )
+
+    @property
+    def name(self) -> str:
+        return f"masked_lm_{self.noise_density:g}" + ("_words" if self.whole_words else "")
+
+    def raw_length(self, length: int) -> int:
+        """Two tokens less than the row, for [CLS] and [SEP]."""
+        if length < 4:
+            raise ValueError(f"inputs_length is {length}; a row has at least 4 tokens.")
+        return length - 2
+
+    def lengths(self, length: int) -> dict[str, int]:
+        masked = int(self._num_masked(np.array(self.raw_length(length))))
+        return {"inputs": length, "targets": masked, "target_positions": masked}
+
+    def _num_masked(self, lengths: np.ndarray) -> np.ndarray:
+        return np.maximum(np.rint(lengths * self.noise_density), 1).astype(np.int64)
+
+    def check_sentinels(self, length: int, num_sentinels: int) -> None:
+        """Nothing is to be checked."""
+
+    def corrupt(self, tokens: np.ndarray, lengths: np.ndarray, seeds: np.ndarray, ids: VocabularyIds) -> CorruptedBatch:
+        """See `Objective`.
+
+        Raises:
+          ValueError: for whole words with a vocabulary that does not know which pieces continue a word.
+        """
+        assert ids.cls_id is not None and ids.sep_id is not None and ids.mask_id is not None
+        batch, longest = tokens.shape
+        chosen = self._choose(tokens, lengths, seeds, ids)
+        kind = random_uniform(seeds, longest, draw=1)
+        ordinary = np.setdiff1d(np.arange(ids.vocab_size), ids.special_ids)
+        random_tokens = ordinary[random_keys(seeds, longest, draw=2) % np.uint64(len(ordinary))]
+        corrupted = np.where(kind < self.mask_rate, ids.mask_id, tokens)
+        is_random = (kind >= self.mask_rate) & (kind < self.mask_rate + self.random_token_rate)
+        corrupted = np.where(is_random, random_tokens, corrupted)
+
+        inputs = np.zeros((batch, longest + 2), np.int32)
+        inputs[:, 0] = ids.cls_id
+        inputs[:, 1:-1] = np.where(is_text(tokens, lengths), np.where(chosen, corrupted, tokens), 0)
+        inputs[np.arange(batch), lengths + 1] = ids.sep_id
+
+        rows, columns = np.nonzero(chosen)
+        counts = chosen.sum(axis=1)
+        within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        targets, positions = (np.zeros((batch, int(self._num_masked(np.array(longest)))), np.int32) for _ in range(2))
+        targets[rows, within] = tokens[rows, columns]
+        positions[rows, within] = columns + 1
+        others: Mapping[str, tuple[np.ndarray, np.ndarray]] = {"target_positions": (positions, counts)}
+        return CorruptedBatch(inputs, lengths + 2, targets, counts, others)
+
+    def _choose(self, tokens: np.ndarray, lengths: np.ndarray, seeds: np.ndarray, ids: VocabularyIds) -> np.ndarray:
+        """Which tokens are to be predicted: bool `[batch, length]`."""
+        batch, longest = tokens.shape
+        text = is_text(tokens, lengths)
+        keys = random_keys(seeds, longest, draw=0)
+        word = np.broadcast_to(np.arange(longest), tokens.shape)
+        if self.whole_words:
+            if ids.continues_word is None:
+                raise ValueError(
+                    "MaskedLM.whole_words needs a vocabulary that knows which pieces continue a word, such as "
+                    "vocabularies.TokenizerVocabulary of a WordPiece tokenizer.json."
+                )
+            begins = ~ids.continues_word[tokens]
+            begins[:, 0] = True
+            word = np.cumsum(begins, axis=1) - 1
+            keys = np.take_along_axis(keys, word, axis=1)
+        # Words in a random order, the tokens of each together, padding last.
+        order = np.lexsort((word, keys, ~text), axis=1)
+        ordered_word = np.take_along_axis(word, order, axis=1)
+        ends = np.ones((batch, longest), bool)
+        ends[:, :-1] = ordered_word[:, 1:] != ordered_word[:, :-1]
+        # Tokens up to the end of each word: the first end at or after a place.
+        place = np.broadcast_to(np.arange(1, longest + 1), tokens.shape)
+        until = np.minimum.accumulate(np.where(ends, place, longest)[:, ::-1], axis=1)[:, ::-1]
+        budget = self._num_masked(lengths)[:, None]
+        taken = until <= budget
+        # A first word longer than all that may be masked: as much of it as there is room for.
+        taken |= ~taken[:, :1] & (place <= budget)
+        chosen = np.zeros((batch, longest), bool)
+        np.put_along_axis(chosen, order, taken, axis=1)
+        return chosen & text
