@@ -7,6 +7,7 @@ import unicodedata
 
 import pytest
 
+from convert import check_vocabulary
 from tasks.sources import corpora
 from tasks.vocabularies import TokenizerVocabulary, build_command, tokenizer_training
 from tasks.vocabularies.training_text import TrainingText
@@ -133,3 +134,29 @@ def test_the_command(corpus, tmp_path, capsys):
         with pytest.raises(SystemExit):
             build_command.main(["--kind=bpe", flag, *built])
         assert message in capsys.readouterr().err
+
+
+def test_the_check(text, tmp_path, capsys):
+    file = tokenizer_training.train_wordpiece(text, tmp_path / "tokenizer.json", vocab_size=384)
+    renamed = tmp_path / "words.json"
+    renamed.write_bytes(file.read_bytes())
+    assert check_vocabulary.main([str(renamed)]) == 0
+    out = capsys.readouterr().out
+    assert "mask  " in out and "transformers: looks for tokenizer.json, and the file is words.json" in out
+    assert out.endswith("all agree; T5Config.vocab_size = 384 has a row for each\n")
+    assert check_vocabulary.main([str(renamed), "--embedding_rows=256"]) == 1
+    assert "DISAGREES: The embedding has 256 rows, and the highest id is 383." in capsys.readouterr().out
+    (tmp_path / "other.json").write_text(file.read_text(encoding="utf-8").replace("[MASK]", "[OTHER]"))
+    assert check_vocabulary.main([str(tmp_path / "other.json")]) == 1
+    assert "DISAGREES: There is no mask token" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_check_against_transformers(text, tmp_path, capsys):
+    tokenizer_training.train_bpe(text, tmp_path / "tokenizer.json", vocab_size=384)
+    assert check_vocabulary.main([str(tmp_path)]) == 0
+    assert "transformers 4" in capsys.readouterr().out
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text(config.read_text().replace('"mask_token": "[MASK]"', '"mask_token": "[SEP]"'))
+    assert check_vocabulary.main([str(tmp_path)]) == 1
+    assert "DISAGREES: The mask token is 3 in transformers" in capsys.readouterr().out
