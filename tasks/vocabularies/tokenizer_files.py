@@ -28,6 +28,8 @@ _NAMES = {
 _WHITE_SPACE_BYTES = ("Ġ", "ĉ", "Ċ", "č")
 # Of a tokenizer.json, what does not change the ids of a text without special tokens.
 _NOT_ABOUT_IDS = ("version", "truncation", "padding", "post_processor")
+# Far more than any vocabulary has: a damaged id must not decide the size of an array.
+_MOST_IDS = 2**24
 _load_lock = threading.Lock()
 
 
@@ -189,6 +191,8 @@ def _read(file: str) -> _Opened:
     ids = tokenizer.get_vocab(with_added_tokens=True)
     if not ids:
         raise ValueError(f"{file} has no tokens. Download it again, or build one with `limba vocab build`.")
+    if (highest := max(ids.values())) >= _MOST_IDS:
+        raise ValueError(f"{file} has the id {highest:,}; ids are below {_MOST_IDS:,}. Download it again.")
     found = {role: [ids[name] for name in names if name in ids] for role, names in _NAMES.items()}
     special_tokens = {role: given[0] for role, given in found.items() if given}
     flagged = {id_ for id_, token in tokenizer.get_added_tokens_decoder().items() if token.special}
@@ -196,7 +200,7 @@ def _read(file: str) -> _Opened:
         tokenizer,
         content,
         _digest(content),
-        max(ids.values()) + 1,
+        highest + 1,
         special_tokens,
         tuple(sorted(flagged | set(special_tokens.values()))),
     )

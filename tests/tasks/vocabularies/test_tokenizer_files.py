@@ -242,6 +242,8 @@ def test_files_that_cannot_be_opened(tmp_path):
     assert "has no [MASK]: none of its tokens is called [MASK] or <mask>" in message(
         "plain.json", plain, lambda vocabulary: vocabulary.mask_id
     )
+    huge = plain.replace(b'"a":0', b'"a":4294967295').replace(b'"a": 0', b'"a": 4294967295')
+    assert "has the id 4,294,967,295" in message("huge.json", huge)
     assert "has no [PAD]" in message("plain.json", None, lambda vocabulary: vocabulary.pad_id)
     none = tokenizers.Tokenizer(tokenizers.models.BPE()).to_str().encode()
     assert "has no tokens" in message("none.json", none)
