@@ -2,7 +2,7 @@
 
 Compared are SentencePiece itself, SeqIO (with the model's extra_ids: what training sees), Hugging Face's fast and slow
 tokenizers (what users of an export see), and the rows of the embedding. MODEL is a SentencePiece model, a checkpoint or
-run's directory of Limba or T5X, or a Hugging Face folder.
+run's directory of Limba or T5X, a Hugging Face folder, or a tokenizer.json, of which transformers' ids are compared.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from typing import Any
 
 import sentencepiece
 
-from convert.compare import transformers_library
+from convert.compare import tokenizer_readers, transformers_library
 from convert.hf import hf_folder, hf_tokenizer
 from convert.model_files import any_format
 from limba.machine import native_logs
@@ -289,19 +289,25 @@ def main(argv: Sequence[str]) -> int:
         if number is not None and number < least:
             parser.error(f"--{name} is {number}; it is at least {least}")
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # Nothing here needs an accelerator.
+    if (file := tokenizer_readers.find_file(args.model)) is not None:
+        shown, problems = tokenizer_readers.check(file, args.embedding_rows)
+        return _report(shown, problems, None if args.embedding_rows else tokenizer_readers.size_of(file))
     checked = open_vocabulary(args.model, args.vocab, args.extra_ids)
     if args.embedding_rows is not None:
         checked = dataclasses.replace(checked, embedding_rows=args.embedding_rows)
     with native_logs.filtered():  # SeqIO brings TensorFlow in.
         found = list(implementations(checked))
-    print(table(found, checked))
-    problems = list(dict.fromkeys(compare(found, checked)))
-    for problem in problems:
+    size = None if checked.embedding_rows else found[1].ids.get(_SIZE)
+    return _report(table(found, checked), list(compare(found, checked)), size)
+
+
+def _report(shown: str, problems: Sequence[str], size: int | None) -> int:
+    """Prints the result; the exit code. `size` is the number of ids where the embedding is not known."""
+    print(shown)
+    for problem in dict.fromkeys(problems):
         print(f"DISAGREES: {problem}")
     if problems:
         return 1
-    size = found[1].ids[_SIZE]
-    rows = "" if checked.embedding_rows else f"; T5Config.vocab_size = {_rows(size)} has a row for each"
-    print(f"all agree{rows}")
+    print(f"all agree{f'; T5Config.vocab_size = {_rows(size)} has a row for each' if size else ''}")
     sys.stdout.flush()
     return 0

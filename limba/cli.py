@@ -33,7 +33,7 @@ COMMANDS = {
     "precompile": ("limba.precompile", "compile the training step without data, and show what it takes"),
     "gin-check": ("limba.lint.gin_check", "parse gin files and resolve every name in them"),
     "convert": ("convert.__main__", "between Limba, T5X and Hugging Face, both ways"),
-    "vocab build": ("tasks.vocabularies.sentencepiece_models", "train a SentencePiece model on a corpus"),
+    "vocab build": ("tasks.vocabularies.build_command", "train SentencePiece, WordPiece or byte-level BPE on a corpus"),
     "vocab check": ("convert.check_vocabulary", "prove that all tokenizers of a model give the same ids"),
     "cache": ("tasks.cached.write_cache", "tokenize a task once, into files that are read without TensorFlow"),
     "preview": ("tasks.preview", "show examples of a task as text"),

@@ -8,13 +8,15 @@ from typing import Any
 
 from limba.machine import redaction
 from limba.machine.untrusted_files import cut
-from tasks.vocabularies import SentencePieceVocabulary, without_tensorflow
+from tasks.vocabularies import SentencePieceVocabulary, TokenizerVocabulary, without_tensorflow
 
 
 def of_vocabulary(vocabulary: Any) -> list[int]:
     """Its size, and a checksum of its pieces."""
     vocabulary = without_tensorflow(vocabulary)
     pieces = vocabulary.sp_model if isinstance(vocabulary, SentencePieceVocabulary) else b""
+    if isinstance(vocabulary, TokenizerVocabulary):
+        pieces = vocabulary.digest.encode()
     return [vocabulary.vocab_size, zlib.crc32(pieces)]
 
 

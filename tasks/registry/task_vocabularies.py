@@ -5,7 +5,13 @@ from typing import Any
 from limba.data import contract
 from tasks.registry.providers import find_provider
 from tasks.registry.tasks import get_subtasks
-from tasks.vocabularies import PassThroughVocabulary, SentencePieceVocabulary, sentencepiece_models, without_tensorflow
+from tasks.vocabularies import (
+    PassThroughVocabulary,
+    SentencePieceVocabulary,
+    TokenizerVocabulary,
+    sentencepiece_models,
+    without_tensorflow,
+)
 
 
 def check_task_vocabularies(config: contract.DatasetConfig, inputs: Any, targets: Any) -> None:
@@ -20,7 +26,7 @@ def check_task_vocabularies(config: contract.DatasetConfig, inputs: Any, targets
             feature = task.output_features.get(name)
             if feature is None:
                 continue
-            if isinstance(without_tensorflow(feature.vocabulary), SentencePieceVocabulary):
+            if isinstance(without_tensorflow(feature.vocabulary), SentencePieceVocabulary | TokenizerVocabulary):
                 try:
                     sentencepiece_models.check_file(feature.vocabulary)
                 except (FileNotFoundError, ValueError) as error:
@@ -56,12 +62,14 @@ def same_vocabulary(a: Any, b: Any) -> bool:
     a, b = without_tensorflow(a), without_tensorflow(b)
     if a == b:
         return True
+    if isinstance(a, TokenizerVocabulary) and isinstance(b, TokenizerVocabulary):
+        return a.digest == b.digest
     if not isinstance(a, SentencePieceVocabulary) or not isinstance(b, SentencePieceVocabulary):
         return False
     return a.sp_model == b.sp_model
 
 
 def _describe(vocabulary: Any) -> str:
-    file = getattr(vocabulary, "sentencepiece_model_file", "")
+    file = getattr(vocabulary, "sentencepiece_model_file", "") or getattr(vocabulary, "tokenizer_file", "")
     extra_ids = f", {vocabulary.extra_ids} of them extra_ids" if getattr(vocabulary, "extra_ids", 0) else ""
     return f"{type(vocabulary).__name__} {file} ({vocabulary.vocab_size} ids{extra_ids})".replace("  ", " ")

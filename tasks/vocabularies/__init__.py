@@ -3,6 +3,7 @@
 The rooms of `tasks` above `registry` may import it. gin files and task modules use these names.
 """
 
+from tasks.vocabularies.tokenizer_files import TokenizerVocabulary
 from tasks.vocabularies.vocabulary import (
     ByteVocabulary,
     PassThroughVocabulary,
@@ -15,6 +16,7 @@ __all__ = [
     "ByteVocabulary",
     "PassThroughVocabulary",
     "SentencePieceVocabulary",
+    "TokenizerVocabulary",
     "Vocabulary",
     "without_tensorflow",
 ]

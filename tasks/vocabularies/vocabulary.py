@@ -74,7 +74,7 @@ class Vocabulary(abc.ABC):
 
     def encode_batch(self, texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
         """The ids of all texts (UTF-8), int32 `[ids]`, and the number of ids of each, int64 `[texts]`."""
-        return _flatten([self.encode(text.decode("utf-8", errors="replace")) for text in texts])
+        return flatten([self.encode(text.decode("utf-8", errors="replace")) for text in texts])
 
     def __eq__(self, other: object) -> bool:
         """Whether it is the same vocabulary, ours or SeqIO's, from the same file."""
@@ -240,7 +240,7 @@ class SentencePieceVocabulary(Vocabulary):
 
     def encode_batch(self, texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
         strings = [text.decode("utf-8", errors="replace") for text in texts]
-        return _flatten(self.tokenizer.encode(strings, num_threads=1))
+        return flatten(self.tokenizer.encode(strings, num_threads=1))
 
     def to_seqio(self) -> Any:
         import seqio
@@ -274,10 +274,11 @@ def encode_batch(vocabulary: Any, texts: Sequence[bytes]) -> tuple[np.ndarray, n
     vocabulary = without_tensorflow(vocabulary)
     if isinstance(vocabulary, Vocabulary):
         return vocabulary.encode_batch(texts)
-    return _flatten([vocabulary.encode(text.decode("utf-8", errors="replace")) for text in texts])
+    return flatten([vocabulary.encode(text.decode("utf-8", errors="replace")) for text in texts])
 
 
-def _flatten(ids: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+def flatten(ids: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """The ids of all texts, int32 `[ids]`, and the number of ids of each, int64 `[texts]`."""
     lengths = np.array([len(of_text) for of_text in ids], np.int64)
     return np.fromiter(itertools.chain.from_iterable(ids), np.int32, lengths.sum()), lengths
 

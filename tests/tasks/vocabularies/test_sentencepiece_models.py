@@ -6,7 +6,7 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
 from tasks.sources import corpora
-from tasks.vocabularies import SentencePieceVocabulary, sentencepiece_models
+from tasks.vocabularies import SentencePieceVocabulary, build_command, sentencepiece_models, training_text
 from tests.loopback_hub import LoopbackHub
 
 
@@ -93,7 +93,7 @@ def test_size_must_be_a_multiple_of_128(source, tmp_path):
 def test_long_lines_are_cut(tmp_path, write_jsonl):
     file = write_jsonl(tmp_path / "long.jsonl", [{"text": "word " * 1000 + "\nsecond line"}, {"text": "third"}])
     source = corpora.HuggingFaceSource({"train": file})
-    sentences = list(sentencepiece_models._sentences(source, "train", "text", None))
+    sentences = list(training_text.sentences(training_text.TrainingText(source)))
     assert sentences[-2:] == ["second line", "third"]
     assert max(len(sentence.encode()) for sentence in sentences) <= 4192
     assert sum(len(sentence.split()) for sentence in sentences) == 1000 + 3
@@ -103,26 +103,26 @@ def test_documents_are_read_from_all_shards_in_turn(tmp_path, write_jsonl):
     for shard in range(3):
         write_jsonl(tmp_path / f"{shard}.jsonl", [{"text": f"{shard} {row}"} for row in range(1500)])
     source = corpora.HuggingFaceSource({"train": str(tmp_path / "*.jsonl")})
-    read = list(sentencepiece_models._sentences(source, "train", "text", 2500))
+    read = list(training_text.sentences(training_text.TrainingText(source, max_documents=2500)))
     assert len(read) == 2500
     assert [sum(line.startswith(f"{shard} ") for line in read) for shard in range(3)] == [1024, 1024, 452]
 
 
 def test_the_sample_is_of_the_whole_stream_and_repeats():
     lines = [str(i) for i in range(20_000)]
-    sample = sentencepiece_models._sample(iter(lines), 1000, seed=0)
+    sample = training_text.sample(iter(lines), 1000, seed=0)
     numbers = [int(line) for line in sample]
     assert len(set(numbers)) == 1000 and numbers == sorted(numbers)
     # Each tenth of the stream has its share: 100, with a standard deviation of 9.2.
     assert all(60 < count < 140 for count in np.histogram(numbers, bins=10, range=(0, 20_000))[0])
-    assert sample == sentencepiece_models._sample(iter(lines), 1000, seed=0)
-    assert sample != sentencepiece_models._sample(iter(lines), 1000, seed=1)
+    assert sample == training_text.sample(iter(lines), 1000, seed=0)
+    assert sample != training_text.sample(iter(lines), 1000, seed=1)
     # Every line is as likely as another, the first and the last too.
     hits = np.zeros(12)
     for seed in range(2000):
-        hits[[int(line) for line in sentencepiece_models._sample(iter(lines[:12]), 3, seed)]] += 1
+        hits[[int(line) for line in training_text.sample(iter(lines[:12]), 3, seed)]] += 1
     assert abs(hits / 2000 - 0.25).max() < 0.04
-    assert sentencepiece_models._sample(iter(lines[:5]), 1000, seed=0) == lines[:5]
+    assert training_text.sample(iter(lines[:5]), 1000, seed=0) == lines[:5]
 
 
 def test_symbols_of_the_user(source, tmp_path):
@@ -161,9 +161,9 @@ def test_bad_numbers_and_places(source, tmp_path):
 
 def test_the_command_says_what_is_wrong(tmp_path):
     with pytest.raises(SystemExit, match="error: There is no file"):
-        sentencepiece_models.main(["--data_files", str(tmp_path / "gone.jsonl"), "--out", str(tmp_path / "x.model")])
+        build_command.main(["--data_files", str(tmp_path / "gone.jsonl"), "--out", str(tmp_path / "x.model")])
     with pytest.raises(SystemExit, match="error: vocab_size is 1000"):
-        sentencepiece_models.main(["--data_files", "x", "--out", str(tmp_path / "x.model"), "--vocab_size=1000"])
+        build_command.main(["--data_files", "x", "--out", str(tmp_path / "x.model"), "--vocab_size=1000"])
 
 
 def test_a_data_set_on_the_hub(tmp_path, monkeypatch, write_jsonl):
@@ -177,9 +177,9 @@ def test_a_data_set_on_the_hub(tmp_path, monkeypatch, write_jsonl):
     hub.add("org/corpus", tmp_path / "corpus")
     built = ["--vocab_size=256", "--out"]
     with contextlib.closing(hub):
-        sentencepiece_models.main(["--dataset=org/corpus", *built, str(tmp_path / "hub.model")])
+        build_command.main(["--dataset=org/corpus", *built, str(tmp_path / "hub.model")])
         with pytest.raises(SystemExit, match="error: "):
-            sentencepiece_models.main(["--dataset=org/gone", *built, str(tmp_path / "gone.model")])
-    sentencepiece_models.main(["--data_files", str(tmp_path / "corpus/train-*"), *built, str(tmp_path / "x.model")])
+            build_command.main(["--dataset=org/gone", *built, str(tmp_path / "gone.model")])
+    build_command.main(["--data_files", str(tmp_path / "corpus/train-*"), *built, str(tmp_path / "x.model")])
     hub_model, files_model = ((tmp_path / name).read_bytes() for name in ("hub.model", "x.model"))
     assert hub_model == files_model

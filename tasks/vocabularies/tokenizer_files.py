@@ -1,0 +1,279 @@
+"""Vocabularies of Hugging Face's `tokenizers`: a tokenizer.json, with the special tokens of BERT or RoBERTa."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from limba.machine import storage, untrusted_files, untrusted_json
+from tasks.vocabularies.vocabulary import Vocabulary, flatten
+
+FILE = "tokenizer.json"
+# What special tokens are called: by BERT and ModernBERT, then by RoBERTa.
+_NAMES = {
+    "pad": ("[PAD]", "<pad>"),
+    "unk": ("[UNK]", "<unk>"),
+    "cls": ("[CLS]", "<s>"),
+    "sep": ("[SEP]", "</s>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+# A space, tab, line feed and carriage return at the beginning of a byte-level piece.
+_WHITE_SPACE_BYTES = ("Ġ", "ĉ", "Ċ", "č")
+# Of a tokenizer.json, what does not change the ids of a text without special tokens.
+_NOT_ABOUT_IDS = ("version", "truncation", "padding", "post_processor")
+# Far more than any vocabulary has: a damaged id must not decide the size of an array.
+_MOST_IDS = 2**24
+_load_lock = threading.Lock()
+
+
+class TokenizerVocabulary(Vocabulary):
+    """The tokens of a tokenizer.json. Texts get no special tokens: who makes examples sets them.
+
+    A special token that stands in a text as such, "[MASK]", is that token, as in transformers. There are no sentinels.
+    Padding has the id that the file gives it, which is 1 in RoBERTa's. The file, which may be in a bucket, is read when
+    it is first used.
+
+    Args:
+      tokenizer_file: a file whose name ends with .json, or a folder of Hugging Face with a tokenizer.json.
+    """
+
+    def __init__(self, tokenizer_file: str):
+        super().__init__()
+        file = storage.mounted(os.fspath(tokenizer_file))
+        self._tokenizer_file = file if file.endswith(".json") else f"{file.rstrip('/')}/{FILE}"
+
+    @property
+    def tokenizer_file(self) -> str:
+        return self._tokenizer_file
+
+    @property
+    def tokenizer(self) -> Any:
+        """The `tokenizers.Tokenizer`, without truncation and padding.
+
+        Raises:
+          FileNotFoundError, OSError: if the file cannot be read.
+          ValueError: if it is not a tokenizer.json.
+        """
+        return _load(self._tokenizer_file).tokenizer
+
+    @property
+    def digest(self) -> str:
+        """A checksum of all that decides which ids a text gets; the layout of the file does not count."""
+        return _load(self._tokenizer_file).digest
+
+    @property
+    def pad_id(self) -> int:  # type: ignore[override]
+        return self._required("pad")
+
+    @property
+    def cls_id(self) -> int:
+        return self._required("cls")
+
+    @property
+    def sep_id(self) -> int:
+        return self._required("sep")
+
+    @property
+    def mask_id(self) -> int:
+        return self._required("mask")
+
+    @property
+    def unk_id(self) -> int | None:
+        """None where every text has tokens, as in some byte-level vocabularies."""
+        return _load(self._tokenizer_file).special_tokens.get("unk")
+
+    @property
+    def bos_id(self) -> int | None:  # type: ignore[override]
+        """[CLS]; None if there is none."""
+        return _load(self._tokenizer_file).special_tokens.get("cls")
+
+    @property
+    def eos_id(self) -> int | None:
+        """[SEP]; None if there is none."""
+        return _load(self._tokenizer_file).special_tokens.get("sep")
+
+    @property
+    def special_ids(self) -> tuple[int, ...]:
+        """All special tokens, sorted: those above, and others that the file says are special."""
+        return _load(self._tokenizer_file).special_ids
+
+    @property
+    def continues_word(self) -> np.ndarray:
+        """Which tokens continue the word of the token before, bool `[vocab_size]`; False for ids without a token.
+
+        In byte-level vocabularies the first word of a text has no space before it, so its first token counts as one
+        that continues.
+
+        Raises:
+          ValueError: if the file does not say where words begin, or marks their ends.
+        """
+        return _continues_word(self._tokenizer_file)
+
+    @property
+    def _base_vocab_size(self) -> int:
+        return _load(self._tokenizer_file).vocab_size
+
+    def _encode(self, s: str) -> list[int]:
+        return self.tokenizer.encode(s, add_special_tokens=False).ids
+
+    def encode_batch(self, texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+        strings = [text.decode("utf-8", errors="replace") for text in texts]
+        return flatten([of_text.ids for of_text in self.tokenizer.encode_batch_fast(strings, add_special_tokens=False)])
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        """[MASK] and [UNK] are shown; padding, [CLS] and [SEP] are not."""
+        special_tokens = _load(self._tokenizer_file).special_tokens
+        hidden = {special_tokens.get(role) for role in ("pad", "cls", "sep")}
+        return self.tokenizer.decode([i for i in ids if i not in hidden], skip_special_tokens=False)
+
+    def _required(self, role: str) -> int:
+        found = _load(self._tokenizer_file).special_tokens.get(role)
+        if found is None:
+            names = _NAMES[role]
+            raise ValueError(
+                f"The tokenizer {self._tokenizer_file!r} has no {names[0]}: none of its tokens is called "
+                f"{' or '.join(names)}. Give one that has it, such as `limba vocab build --kind wordpiece` writes."
+            )
+        return found
+
+    def __repr__(self) -> str:
+        return f"TokenizerVocabulary({self._tokenizer_file!r})"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Opened:
+    """A tokenizer.json that was read.
+
+    Attributes:
+      content: of the file.
+      vocab_size: the highest id plus 1.
+      special_tokens: ids by the keys of `_NAMES`, of those that are there.
+    """
+
+    tokenizer: Any
+    content: Mapping[str, Any]
+    digest: str
+    vocab_size: int
+    special_tokens: Mapping[str, int]
+    special_ids: tuple[int, ...]
+
+
+def _load(file: str) -> _Opened:
+    with _load_lock:  # Two readers that ask at once read it once.
+        return _read(file)
+
+
+@functools.cache
+def _read(file: str) -> _Opened:
+    # Readers are threads and processes of their own, as with SentencePiece. Set, it also spares a warning at each fork.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    import tokenizers  # Configurations name vocabularies that nobody opens.
+
+    raw = _read_bytes(file)
+    content = untrusted_json.parse_object(raw, file)
+    try:
+        tokenizer = tokenizers.Tokenizer.from_str(raw.decode("utf-8-sig"))
+    except Exception as error:  # The library raises nothing more exact.
+        raise ValueError(
+            f"{file} is not a tokenizer.json of the library tokenizers {tokenizers.__version__} "
+            f"({untrusted_files.cut(str(error))}). Download it again, or build one with `limba vocab build --kind "
+            "wordpiece`; a newer version of the library may know newer files."
+        ) from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    ids = tokenizer.get_vocab(with_added_tokens=True)
+    if not ids:
+        raise ValueError(f"{file} has no tokens. Download it again, or build one with `limba vocab build`.")
+    if (highest := max(ids.values())) >= _MOST_IDS:
+        raise ValueError(f"{file} has the id {highest:,}; ids are below {_MOST_IDS:,}. Download it again.")
+    found = {role: [ids[name] for name in names if name in ids] for role, names in _NAMES.items()}
+    special_tokens = {role: given[0] for role, given in found.items() if given}
+    flagged = {id_ for id_, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    return _Opened(
+        tokenizer,
+        content,
+        _digest(content),
+        highest + 1,
+        special_tokens,
+        tuple(sorted(flagged | set(special_tokens.values()))),
+    )
+
+
+def _read_bytes(file: str) -> bytes:
+    path = storage.as_path(file)
+    if storage.is_remote(path):
+        return storage.read_bytes(path)
+    assert isinstance(path, Path)
+    if not os.path.lexists(path):
+        raise FileNotFoundError(
+            f"There is no tokenizer {file!r} (working directory {str(Path.cwd())!r}). Build one with `limba vocab "
+            f"build --kind wordpiece --out {file}`, or give a folder of Hugging Face that has a {FILE}."
+        )
+    return untrusted_files.read_bytes(path)
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    about_ids = {key: value for key, value in content.items() if key not in _NOT_ABOUT_IDS}
+    return hashlib.sha256(json.dumps(about_ids, sort_keys=True).encode()).hexdigest()
+
+
+@functools.cache
+def _continues_word(file: str) -> np.ndarray:
+    opened = _load(file)
+    added = set(opened.tokenizer.get_added_tokens_decoder())
+    continues = np.zeros(opened.vocab_size, bool)
+    pieces = {id_: piece for piece, id_ in opened.tokenizer.get_vocab().items() if id_ not in added}
+    ids = np.fromiter(pieces, np.int64, len(pieces))
+    kind, mark = _word_mark(opened.content, file)
+    if kind == "continues":
+        continues[ids] = [piece.startswith(mark) for piece in pieces.values()]
+    elif kind == "begins":
+        continues[ids] = [not piece.startswith(mark) for piece in pieces.values()]
+    continues[list(opened.special_ids)] = False
+    continues.flags.writeable = False
+    return continues
+
+
+def _word_mark(content: Mapping[str, Any], file: str) -> tuple[str, str | tuple[str, ...]]:
+    """What pieces start with that continue a word ("continues"), that begin one ("begins"), or that all pieces are
+    whole words ("words")."""
+    model = content["model"]
+    kind = model.get("type") or ("WordPiece" if "max_input_chars_per_word" in model else "BPE")
+    if kind == "WordLevel":
+        return "words", ""
+    if kind == "WordPiece":
+        return "continues", model.get("continuing_subword_prefix") or "##"
+    if model.get("continuing_subword_prefix"):
+        return "continues", model["continuing_subword_prefix"]
+    parts = [*_parts(content.get("normalizer")), *_parts(content.get("pre_tokenizer")), *_parts(content.get("decoder"))]
+    if any(part.get("type") == "ByteLevel" for part in parts):
+        return "begins", _WHITE_SPACE_BYTES
+    # Metaspace has the mark as `replacement`; Llama's tokenizers write it with Replace.
+    marks = [part.get("replacement") for part in parts if part.get("type") == "Metaspace"]
+    marks += [part.get("content") for part in parts if part.get("type") == "Replace" and part.get("content") == "▁"]
+    if marks and isinstance(marks[0], str):
+        return "begins", marks[0]
+    raise ValueError(
+        f"{file} does not say which tokens begin a word: it is a {untrusted_files.cut(str(kind))} model without "
+        "continuing_subword_prefix, ByteLevel or Metaspace. Mask single tokens with it, or build a vocabulary with "
+        "`limba vocab build --kind wordpiece`."
+    )
+
+
+def _parts(step: Any) -> Iterator[Mapping[str, Any]]:
+    """The steps of a nested sequence."""
+    if not isinstance(step, Mapping):
+        return
+    if step.get("type") != "Sequence":
+        yield step
+        return
+    for name in ("normalizers", "pretokenizers", "decoders"):
+        for inner in step.get(name) or ():
+            yield from _parts(inner)

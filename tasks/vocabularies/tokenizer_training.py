@@ -1,0 +1,202 @@
+"""WordPiece and byte-level BPE vocabularies with BERT's special tokens, for masked language models.
+
+What is written is a folder that transformers' `AutoTokenizer` loads: tokenizer.json and tokenizer_config.json.
+"""
+
+import collections
+import json
+import os
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from limba.machine import local_paths, storage
+from tasks.vocabularies import tokenizer_files, training_text
+
+# In the order of their ids, from 0.
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_CONFIG = "tokenizer_config.json"
+# A piece is worth an id if it is seen more than once.
+_MIN_FREQUENCY = 2
+_PREFIX = "##"
+
+
+def train_wordpiece(
+    text: training_text.TrainingText,
+    out: str | os.PathLike[str],
+    *,
+    vocab_size: int = 32128,
+    lowercase: bool = False,
+    keep_accents: bool = True,
+    character_coverage: float = 0.9995,
+    overwrite: bool = False,
+) -> pathlib.Path:
+    """Trains BERT's kind of vocabulary: words are split at white space and punctuation, and pieces inside of a word
+    begin with "##". The same text gives the same file.
+
+    Args:
+      out: the tokenizer.json to write, appears only when complete; tokenizer_config.json is written beside it.
+      vocab_size: with the five special tokens, a multiple of 128.
+      lowercase: read all text in lower case, as the uncased BERT.
+      keep_accents: whether ș and s are two letters.
+      character_coverage: share of the text's characters that get a token; words with others are [UNK].
+      overwrite: replace files that are there; runs that were trained with them cannot resume without them.
+
+    Raises:
+      FileExistsError: if a file is there, without `overwrite`.
+      ValueError: for a size that is not a multiple of 128, another name than tokenizer.json, or a corpus that is too
+        small for the size or has more characters.
+      OSError: if the corpus cannot be read, or `out` not be written.
+    """
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+    training_text.check_size(vocab_size, "special tokens")
+    training_text.check_coverage(character_coverage)
+    file = _choose_file(out, overwrite)
+    lines = text.lines()
+    print(f"training WordPiece on {len(lines):,} lines", file=sys.stderr)
+    normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=not keep_accents)
+    alphabet = _alphabet(lines, normalizer, character_coverage)
+
+    def tokenizer_of(model: Any) -> Any:
+        tokenizer = Tokenizer(model)
+        tokenizer.normalizer = normalizer
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        return tokenizer
+
+    def train(size: int, first_tokens: Sequence[str]) -> dict[str, int]:
+        tokenizer = tokenizer_of(models.WordPiece(unk_token="[UNK]", continuing_subword_prefix=_PREFIX))
+        trainer = trainers.WordPieceTrainer(
+            vocab_size=size,
+            min_frequency=_MIN_FREQUENCY,
+            show_progress=False,
+            special_tokens=list(first_tokens),
+            initial_alphabet=alphabet,
+            limit_alphabet=len(alphabet),
+            continuing_subword_prefix=_PREFIX,
+        )
+        tokenizer.train_from_iterator(lines, trainer, length=len(lines))
+        return tokenizer.get_vocab()
+
+    # The trainer numbers the characters inside of words as it meets them, in the order of a hash table, and breaks ties
+    # by these numbers. So a first pass, without merges, finds these characters, and the second gets them in order.
+    inside = sorted(token for token in train(0, SPECIAL_TOKENS) if token.startswith(_PREFIX))
+    vocab = train(vocab_size, [*SPECIAL_TOKENS, *alphabet, *inside])
+    _check_trained(vocab, vocab_size, text.split)
+    tokenizer = tokenizer_of(models.WordPiece(vocab, unk_token="[UNK]", continuing_subword_prefix=_PREFIX))
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    tokenizer.decoder = decoders.WordPiece(prefix=_PREFIX)
+    return _write(tokenizer, file, ["input_ids", "token_type_ids", "attention_mask"])
+
+
+def train_bpe(
+    text: training_text.TrainingText,
+    out: str | os.PathLike[str],
+    *,
+    vocab_size: int = 32128,
+    overwrite: bool = False,
+) -> pathlib.Path:
+    """Trains the kind of vocabulary of RoBERTa and ModernBERT: pieces of bytes, of text in Unicode's form NFC.
+
+    It spells every text, and decodes to the same text in NFC. The same text gives the same file.
+
+    Args:
+      out, vocab_size, overwrite: see `train_wordpiece`.
+
+    Raises:
+      FileExistsError, ValueError, OSError: see `train_wordpiece`.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+    training_text.check_size(vocab_size, "special tokens")
+    bytes_ = pre_tokenizers.ByteLevel.alphabet()
+    if vocab_size < len(bytes_) + len(SPECIAL_TOKENS):
+        raise ValueError(
+            f"vocab_size is {vocab_size}, too small for 256 bytes and {len(SPECIAL_TOKENS)} special tokens; set it to "
+            f"{training_text.round_up(len(bytes_) + len(SPECIAL_TOKENS))} or more."
+        )
+    file = _choose_file(out, overwrite)
+    lines = text.lines()
+    print(f"training byte-level BPE on {len(lines):,} lines", file=sys.stderr)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    # A mask stands for a piece with its space: the space before one that a user types belongs to it.
+    special_tokens = [AddedToken(token, lstrip=token == "[MASK]", special=True) for token in SPECIAL_TOKENS]
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=_MIN_FREQUENCY,
+        show_progress=False,
+        special_tokens=special_tokens,
+        initial_alphabet=bytes_,
+    )
+    tokenizer.train_from_iterator(lines, trainer, length=len(lines))
+    _check_trained(tokenizer.get_vocab(), vocab_size, text.split)
+    tokenizer.decoder = decoders.ByteLevel()
+    return _write(tokenizer, file, ["input_ids", "attention_mask"])
+
+
+def _alphabet(lines: Sequence[str], normalizer: Any, coverage: float) -> list[str]:
+    """The most frequent characters that make up a share of the text, sorted."""
+    counts: collections.Counter[str] = collections.Counter()
+    for line in lines:
+        counts.update(normalizer.normalize_str(line))
+    for character in [character for character in counts if character.isspace()]:
+        del counts[character]
+    left = coverage * counts.total()
+    kept = []
+    for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        if left <= 0:
+            break
+        kept.append(character)
+        left -= count
+    return sorted(kept)
+
+
+def _check_trained(vocab: dict[str, int], vocab_size: int, split: str) -> None:
+    if len(vocab) > vocab_size:
+        raise training_text.no_room(split, vocab_size, len(vocab))
+    if len(vocab) < vocab_size:
+        raise training_text.too_small(split, vocab_size, len(vocab))
+    assert [vocab[token] for token in SPECIAL_TOKENS] == list(range(len(SPECIAL_TOKENS)))
+
+
+# -------------------------------------------------------- the files --------------------------------------------------
+
+
+def _choose_file(out: str | os.PathLike[str], overwrite: bool) -> pathlib.Path:
+    named = local_paths.local_path(out)
+    if named.name != tokenizer_files.FILE and not named.is_dir():
+        raise ValueError(
+            f"The file to write is {named.name}, and transformers looks for {tokenizer_files.FILE}: give --out "
+            f"{named.with_suffix('') / tokenizer_files.FILE}."
+        )
+    file = training_text.choose_file(named, tokenizer_files.FILE, overwrite)
+    if (other := file.with_name(_CONFIG)).exists() and not overwrite:
+        raise FileExistsError(
+            f"{other} exists, and belongs to another tokenizer. Choose another folder for --out, or give --overwrite."
+        )
+    return file
+
+
+def _write(tokenizer: Any, file: pathlib.Path, model_input_names: Sequence[str]) -> pathlib.Path:
+    from tokenizers import processors
+
+    cls, sep = ((token, SPECIAL_TOKENS.index(token)) for token in ("[CLS]", "[SEP]"))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[cls, sep]
+    )
+    config = {
+        # Of both versions of transformers; BertTokenizer's would set normalizers of its own.
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        # The versions have other defaults. RoBERTa and ModernBERT take no second kind of token_type_ids.
+        "model_input_names": model_input_names,
+        **{f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS},
+        # The decoder of WordPiece does it already, and bytes need none.
+        "clean_up_tokenization_spaces": False,
+    }
+    storage.replace_text(file.with_name(_CONFIG), json.dumps(config, indent=2) + "\n")
+    # Last: a folder without it is none.
+    storage.replace_text(file, tokenizer.to_str(pretty=True) + "\n")
+    return file
