@@ -160,7 +160,7 @@ def test_full_windows_fit_the_lengths_and_rows_depend_on_their_seeds_alone(objec
         assert number.max() >= limit - max(2, limit // 20) or isinstance(objective, objectives.IidDenoising)
     order = np.array([7, 2, 290])
     part = objective.corrupt(tokens[order], lengths[order], seeds[order], ids)
-    assert all(np.array_equal(a, b[order]) for a, b in zip(part, made, strict=True))
+    assert all(np.array_equal(a, b[order]) for a, b in zip(part[:4], made[:4], strict=True))
     # A single masked span is the end of the window, in T5 as here: nothing is drawn.
     if not isinstance(objective, objectives.FullLM) and (made.inputs > 30000).sum(axis=1).max() != 1:
         other = objective.corrupt(tokens, lengths, objectives.example_seeds(2, 0, 300), ids)
