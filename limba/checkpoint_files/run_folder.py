@@ -2,7 +2,8 @@
 
 run/run.json       the record: network, vocabulary, seeds, lengths, versions
 run/config.gin     the operative configuration
-run/spiece.model   the SentencePiece model; none if the vocabulary is bytes
+run/spiece.model   the SentencePiece model, or
+run/tokenizer.json the tokenizer; neither if the vocabulary is bytes
 run/state_checksums.json   of the tensors (`limba.checkpoints.state_checksums`)
 """
 
@@ -17,21 +18,35 @@ from limba.machine.storage import AnyPath
 
 FOLDER = "run"
 RECORD, GIN, VOCABULARY = "run.json", "config.gin", "spiece.model"
-BYTES, SENTENCEPIECE = "ByteVocabulary", "SentencePieceVocabulary"
+TOKENIZER_FILE = "tokenizer.json"
+BYTES, SENTENCEPIECE, TOKENIZER = "ByteVocabulary", "SentencePieceVocabulary", "TokenizerVocabulary"
 
 
 def files(info: Mapping[str, Any], gin: str, vocabulary: bytes | None) -> dict[str, bytes]:
-    """The content of the folder: its record, its gin file and, unless it is None, its SentencePiece model."""
+    """The content of the folder: its record, its gin file and, unless it is None, its vocabulary's file."""
     content = {RECORD: json.dumps(info, indent=1, ensure_ascii=False).encode(), GIN: gin.encode()}
-    return content if vocabulary is None else content | {VOCABULARY: vocabulary}
+    return content if vocabulary is None else content | {vocabulary_name(info["vocabulary"]): vocabulary}
 
 
 def vocabulary_record(kind: str, file: str | None, extra_ids: int, vocab_size: int) -> dict[str, Any]:
-    """What `run.json` says of a vocabulary, in SeqIO's words.
+    """What `run.json` says of a vocabulary, in SeqIO's words; one of another class has its own key for the file.
 
     The file is None for bytes. `extra_ids` counts the sentinels behind the pieces; `vocab_size` includes them.
     """
-    return {"class": kind, "sentencepiece_model_file": file, "extra_ids": extra_ids, "vocab_size": vocab_size}
+    files = {"sentencepiece_model_file": file}
+    if kind == TOKENIZER:
+        files = {"sentencepiece_model_file": None, "tokenizer_file": file}
+    return {"class": kind, **files, "extra_ids": extra_ids, "vocab_size": vocab_size}
+
+
+def vocabulary_file(vocabulary: Mapping[str, Any]) -> str | None:
+    """The file in a vocabulary's record."""
+    return vocabulary.get("tokenizer_file") or vocabulary.get("sentencepiece_model_file")
+
+
+def vocabulary_name(vocabulary: Mapping[str, Any]) -> str:
+    """What a copy of the file of a recorded vocabulary is called."""
+    return TOKENIZER_FILE if vocabulary.get("class") == TOKENIZER else VOCABULARY
 
 
 def is_bytes(vocabulary: Mapping[str, Any] | None) -> bool:
@@ -67,6 +82,6 @@ def find_gin(checkpoint: AnyPath) -> AnyPath | None:
 
 
 def find_vocabulary(checkpoint: AnyPath) -> AnyPath | None:
-    """The SentencePiece model that travels with the checkpoint; None without one."""
-    file = checkpoint / FOLDER / VOCABULARY
-    return file if storage.is_file(file) else None
+    """The file of the vocabulary that travels with the checkpoint; None without one."""
+    places = (checkpoint / FOLDER / name for name in (VOCABULARY, TOKENIZER_FILE))
+    return next((file for file in places if storage.is_file(file)), None)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import limba
 from limba.checkpoint_files import run_folder
 from limba.checkpoints import checkpointing
-from limba.data.contract import DatasetConfig
+from limba.data import contract
 from limba.gin_config import gin_files
 from limba.machine import code_versions
 from limba.machine.local_paths import local_path
@@ -56,7 +56,7 @@ def choose_seeds(before: Mapping[str, Any], random_seed: int | None, dataset_see
 
 
 def run_info(
-    model: EncoderDecoderModel, dataset_config: DatasetConfig, seeds: Mapping[str, int], initial_step: int = 0
+    model: EncoderDecoderModel, dataset_config: contract.DatasetConfig, seeds: Mapping[str, int], initial_step: int = 0
 ) -> dict[str, Any]:
     """The content of `run/run.json`: everything that a converter or a server needs to know of the run."""
     network = getattr(model.module, "config", None)
@@ -64,7 +64,7 @@ def run_info(
     if "dtype" in fields:
         fields["dtype"] = jnp.dtype(fields["dtype"]).name
     vocabulary: Any = model.output_vocabulary
-    file = getattr(vocabulary, "sentencepiece_model_file", None)
+    file = contract.vocabulary_file(vocabulary)
     if file and "://" not in file:
         file = str(local_path(file))
     return {
@@ -73,7 +73,7 @@ def run_info(
         **({"lora": model.module.description} if isinstance(model.module, LoRA) else {}),
         "vocabulary": run_folder.vocabulary_record(
             type(vocabulary).__name__,
-            file or None,
+            file,
             getattr(vocabulary, "extra_ids", 0),
             vocabulary.vocab_size,
         ),
@@ -87,7 +87,7 @@ def run_info(
 
 def run_files(
     model: EncoderDecoderModel,
-    dataset_config: DatasetConfig,
+    dataset_config: contract.DatasetConfig,
     seeds: Mapping[str, int],
     save: checkpointing.SaveCheckpointConfig | None,
     *,
@@ -103,6 +103,6 @@ def run_files(
         "commits": code_versions.commits(),
         "modules": code_versions.folders_of([*gin_files.imported_modules(), *filter(None, [dataset_config.module])]),
     }
-    file = info["vocabulary"]["sentencepiece_model_file"]
+    file = run_folder.vocabulary_file(info["vocabulary"])
     vocabulary = Path(file).read_bytes() if file and Path(file).is_file() else None
     return run_folder.files(info, gin_files.operative_config(), vocabulary)

@@ -27,6 +27,14 @@ import numpy as np
 Batch = Mapping[str, Any]
 
 
+def vocabulary_file(vocabulary: Any) -> str | None:
+    """The file that a vocabulary is read from, in SeqIO's words or in ours; None if it has none."""
+    for name in ("sentencepiece_model_file", "tokenizer_file"):
+        if file := getattr(vocabulary, name, None):
+            return str(file)
+    return None
+
+
 def check_seed(name: str, seed: Any) -> None:
     """Raises ValueError for a seed that no generator takes."""
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or seed < 0):

@@ -98,7 +98,7 @@ def lint(arguments: Mapping[str, Any], model_axis: int, num_devices: int | None)
     unusable: list[Finding] = []
     initializer = trainer = None
     if model is not None:
-        unusable = list(_check_model_vocabularies(model, getattr(config, "vocab_size", None)))
+        unusable = list(_check_model_vocabularies(model, config))
         yield from unusable
         restore = getattr(arguments.get("checkpoint_cfg"), "restore", None)
         if not unusable and isinstance(config, T5Config) and not (restore and restore.path):
@@ -119,7 +119,7 @@ def lint(arguments: Mapping[str, Any], model_axis: int, num_devices: int | None)
     yield from _check_data(arguments, None if unusable else model, config, rows)
 
 
-def _check_model_vocabularies(model: Any, rows: int | None) -> Iterator[Finding]:
+def _check_model_vocabularies(model: Any, network: Any) -> Iterator[Finding]:
     from tasks.vocabularies import sentencepiece_models  # TensorFlow comes in here.
 
     for vocabulary in (model.input_vocabulary, model.output_vocabulary):
@@ -129,7 +129,7 @@ def _check_model_vocabularies(model: Any, rows: int | None) -> Iterator[Finding]
             yield refused("vocabulary", str(error))
             continue
         try:
-            check_vocabulary(vocabulary, rows)
+            check_vocabulary(vocabulary, network)
         except ValueError as error:
             yield refused("embedding_rows", str(error))
 

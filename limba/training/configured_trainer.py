@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from limba import tasks_door
 from limba.checkpoints.train_state import TrainStateInitializer
-from limba.data.contract import DatasetConfig
+from limba.data import contract
 from limba.models import BaseTransformerModel
 from limba.partitioning.meshes import PjitPartitioner
 from limba.training.trainer import BaseTrainer
@@ -55,22 +55,22 @@ def check_model(model: BaseTransformerModel, partitioner: PjitPartitioner) -> No
     """Checks the vocabularies, as `check_vocabulary`; raises ValueError if the mesh does not divide the heads."""
     network = getattr(model.module, "config", None)
     for vocabulary in (model.input_vocabulary, model.output_vocabulary):
-        check_vocabulary(vocabulary, getattr(network, "vocab_size", None))
+        check_vocabulary(vocabulary, network)
     if network is not None:
         partitioner.check_heads(network.num_heads)
 
 
-def check_vocabulary(vocabulary: Any, rows: int | None) -> None:
+def check_vocabulary(vocabulary: Any, network: Any) -> None:
     """Checks that a model's vocabulary can be read and fits the embedding; its sentinels are checked with the task.
 
     Args:
-      rows: of the embedding; None if the network does not say.
+      network: the configuration of the network, whose `vocab_size` is the rows of the embedding; None if it has none.
 
     Raises:
-      FileNotFoundError: if its SentencePiece model is missing.
-      ValueError: if that is not a SentencePiece model, or has more ids than the embedding has rows.
+      FileNotFoundError: if its file is missing.
+      ValueError: if that is not a SentencePiece model or a tokenizer, or has more ids than the embedding has rows.
     """
-    file = getattr(vocabulary, "sentencepiece_model_file", None)
+    file = contract.vocabulary_file(vocabulary)
     if file and Path(file).is_dir():
         raise IsADirectoryError(f"The vocabulary {file} is a folder; bind VOCABULARY_FILE to the file in it.")
     if file and "://" not in file and not Path(file).is_file():
@@ -86,15 +86,17 @@ def check_vocabulary(vocabulary: Any, rows: int | None) -> None:
         raise ValueError(
             f"The vocabulary {file} is not a SentencePiece model ({error}); bind VOCABULARY_FILE."
         ) from error
+    rows = getattr(network, "vocab_size", None)
     if rows is not None and size > rows:
+        field = f"{type(network).__name__}.vocab_size"
+        sentinels = ", the sentinels first of all," if getattr(vocabulary, "extra_ids", 0) else ""
         raise ValueError(
-            f"The vocabulary has {size} tokens and the embedding {rows} rows (T5Config.vocab_size): the last "
-            f"{size - rows}, the sentinels first of all, would be lost. Set T5Config.vocab_size to at least "
-            f"{-(-size // 128) * 128}."
+            f"The vocabulary has {size} tokens and the embedding {rows} rows ({field}): the last {size - rows}"
+            f"{sentinels} would be lost. Set {field} to at least {-(-size // 128) * 128}."
         )
 
 
-def batch_to_compile(trainer: BaseTrainer, config: DatasetConfig) -> dict[str, jax.ShapeDtypeStruct]:
+def batch_to_compile(trainer: BaseTrainer, config: contract.DatasetConfig) -> dict[str, jax.ShapeDtypeStruct]:
     """A batch as the trainer's step takes it, with shapes in place of data.
 
     Raises:
@@ -108,7 +110,7 @@ def batch_to_compile(trainer: BaseTrainer, config: DatasetConfig) -> dict[str, j
     }
 
 
-def batch_shapes(config: DatasetConfig, feature_converter: str | type) -> Mapping[str, tuple[int, int]]:
+def batch_shapes(config: contract.DatasetConfig, feature_converter: str | type) -> Mapping[str, tuple[int, int]]:
     """The features of a batch as SeqIO's converters make them, `[batch, length]`, and a mixture's `[batch, tasks]`.
 
     Raises:
@@ -145,7 +147,7 @@ def batch_shapes(config: DatasetConfig, feature_converter: str | type) -> Mappin
     return shapes
 
 
-def _num_tasks(config: DatasetConfig) -> int:
+def _num_tasks(config: contract.DatasetConfig) -> int:
     """How many tasks a mixture has; 1 for a task, and, with a warning, for a name that nobody has registered yet."""
     reason = f"No module of the configuration registers {config.name!r}."
     # Otherwise nothing can be registered, and libraries of data stay out.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from limba.data.contract import DatasetConfig
+from limba.data import contract
 from limba.machine import code_versions
 from limba.machine.storage import AnyPath
 from limba.workers import distributed
@@ -108,7 +108,9 @@ def compare_code(gin_config: str) -> None:
     compare("code and configuration", facts)
 
 
-def compare_data(model: Any, config: DatasetConfig, data_facts: Callable[[], Mapping[str, str]], home: AnyPath) -> None:
+def compare_data(
+    model: Any, config: contract.DatasetConfig, data_facts: Callable[[], Mapping[str, str]], home: AnyPath
+) -> None:
     """Compares vocabularies, task, revision and order of the data, devices and MODEL_DIR.
 
     Args:
@@ -141,7 +143,7 @@ def compare_data(model: Any, config: DatasetConfig, data_facts: Callable[[], Map
 
 
 def _vocabulary_hash(vocabulary: Any) -> str:
-    file = getattr(vocabulary, "sentencepiece_model_file", None)
+    file = contract.vocabulary_file(vocabulary)
     content = Path(file).read_bytes() if file and "://" not in file else b""
     ids = f"{type(vocabulary).__name__}, {vocabulary.vocab_size} ids"
     return f"{ids}, SHA-256 {hashlib.sha256(content).hexdigest()[:16]}" if content else ids

@@ -176,7 +176,7 @@ def _describe(task: Any, stream: streams.Stream, seed: int, denoise: denoising.D
     ids = sentencepiece_models.ids_of(task.output_features["targets"].vocabulary)
     files = list(task.source.list_shards(config.split)) if stream.reads_chunks(task) else []
     for feature in task.output_features.values():
-        files.append(str(getattr(feature.vocabulary, "sentencepiece_model_file", "")))
+        files.append(contract.vocabulary_file(feature.vocabulary) or "")
     return {
         "task": task.name,
         "split": config.split,

@@ -217,7 +217,7 @@ def check_fingerprint(saved: Mapping[str, Any], stream: Stream, seed: int, num_r
     message = f"The saved data position ({state_name}) belongs to other data: {'; '.join(differences)}."
     for task in stream.tasks:
         before = saved["tasks"].get(task.name, {}).get("vocabulary")
-        file = getattr(task.output_features["targets"].vocabulary, "sentencepiece_model_file", None)
+        file = contract.vocabulary_file(task.output_features["targets"].vocabulary)
         if file and before and before != now["tasks"][task.name]["vocabulary"]:
             raise contract.ChangedVocabularyError(f"{message} The vocabulary file of {task.name!r} is {file}.", file)
     raise ValueError(f"{message} Restore the old values, or start a new run in another directory.")

@@ -11,11 +11,12 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from limba.checkpoint_files import run_folder
 from tasks.objectives import SpanCorruption
 from tasks.pretraining import pretraining_tasks
 from tasks.sources import corpora
 from tasks.sources.sharded import ShardedSource
-from tasks.vocabularies import ByteVocabulary, SentencePieceVocabulary, Vocabulary
+from tasks.vocabularies import ByteVocabulary, SentencePieceVocabulary, TokenizerVocabulary, Vocabulary
 from tasks.vocabularies.vocabulary import encode_batch
 
 # One source for each corpus: it is opened once, and a task registered again is the same task.
@@ -87,8 +88,10 @@ def open_source(
 
 def open_vocabulary(described: Mapping[str, Any]) -> Vocabulary:
     """The vocabulary that a checkpoint's `run.json` describes."""
-    if described["class"] == "ByteVocabulary":
+    if described["class"] == run_folder.BYTES:
         return ByteVocabulary(described["extra_ids"])
+    if described["class"] == run_folder.TOKENIZER:
+        return TokenizerVocabulary(described["tokenizer_file"])
     return SentencePieceVocabulary(described["sentencepiece_model_file"], described["extra_ids"])
 
 

@@ -70,6 +70,6 @@ def same_vocabulary(a: Any, b: Any) -> bool:
 
 
 def _describe(vocabulary: Any) -> str:
-    file = getattr(vocabulary, "sentencepiece_model_file", "") or getattr(vocabulary, "tokenizer_file", "")
+    file = contract.vocabulary_file(vocabulary) or ""
     extra_ids = f", {vocabulary.extra_ids} of them extra_ids" if getattr(vocabulary, "extra_ids", 0) else ""
     return f"{type(vocabulary).__name__} {file} ({vocabulary.vocab_size} ids{extra_ids})".replace("  ", " ")

@@ -3,6 +3,7 @@ import pytest
 
 from limba import tasks_door
 from limba.data import contract
+from limba.network.t5 import T5Config
 from limba.training import configured_trainer, trainer
 from tests.limba import small
 
@@ -105,8 +106,8 @@ def test_vocabularies_are_checked_without_data(tmp_path):
         vocab_size = 300
 
     with pytest.raises(FileNotFoundError, match=r"gone\.model does not exist.*limba vocab build"):
-        configured_trainer.check_vocabulary(Vocabulary(), 256)
+        configured_trainer.check_vocabulary(Vocabulary(), T5Config(vocab_size=256))
     (tmp_path / "gone.model").write_bytes(b"")
     configured_trainer.check_vocabulary(Vocabulary(), None)
-    with pytest.raises(ValueError, match=r"300 tokens and the embedding 256 rows.*at least 384"):
-        configured_trainer.check_vocabulary(Vocabulary(), 256)
+    with pytest.raises(ValueError, match=r"300 tokens and the embedding 256 rows.*T5Config.vocab_size to at least 384"):
+        configured_trainer.check_vocabulary(Vocabulary(), T5Config(vocab_size=256))
