@@ -28,7 +28,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("tasks.seqio", "tasks.t5"),
     ("tasks.task_batches", "tasks.predictions"),
     ("tasks.blank_sentences", "tasks.cached", "tasks.lint_tasks", "tasks.preview", "tasks.romanian_sentences"),
-    ("tasks.diacritics_table", "tasks.diacritics_demo", "tasks.moods", "tasks.quickstart", "tasks.romanian"),
+    ("tasks.diacritics_table", "tasks.diacritics_demo", "tasks.encoder_demo", "tasks.moods", "tasks.quickstart"),
+    ("tasks.romanian",),
     ("limba.tasks_door",),
     # The engine.
     ("limba.workers", "limba.partitioning"),

@@ -63,7 +63,8 @@ def run_info(
     fields = dataclasses.asdict(network) if dataclasses.is_dataclass(network) else {}  # type: ignore[arg-type]
     if "dtype" in fields:
         fields["dtype"] = jnp.dtype(fields["dtype"]).name
-    vocabulary: Any = model.output_vocabulary
+    labels = getattr(model.output_vocabulary, "labels", None)
+    vocabulary: Any = model.output_vocabulary if labels is None else model.input_vocabulary
     file = contract.vocabulary_file(vocabulary)
     if file and "://" not in file:
         file = str(local_path(file))
@@ -77,6 +78,7 @@ def run_info(
             getattr(vocabulary, "extra_ids", 0),
             vocabulary.vocab_size,
         ),
+        **({} if labels is None else {"labels": list(labels)}),
         "task": dataset_config.name,
         "feature_lengths": dict(dataset_config.task_feature_lengths or {}),
         "batch_size": dataset_config.batch_size,

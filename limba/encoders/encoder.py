@@ -15,18 +15,28 @@ from limba.encoders.attention import AttentionInputs, SelfAttention, dense_mask,
 from limba.encoders.config import EncoderConfig
 from limba.network import attention, layers, stacks
 
-__all__ = ["Encoder", "EncoderConfig", "MaskedLanguageModel", "MaskedLanguageModelHead"]
+__all__ = [
+    "Encoder",
+    "EncoderConfig",
+    "MaskedLanguageModel",
+    "MaskedLanguageModelHead",
+    "dropout",
+    "make_embedding",
+    "norm",
+]
 
 Array = jax.Array
 
 
-def _norm(config: EncoderConfig, name: str) -> nn.Module:
+def norm(config: EncoderConfig, name: str) -> nn.Module:
+    """The norm of this encoder."""
     if config.norm == "rms_norm":
         return layers.LayerNorm(config.norm_epsilon, config.dtype, name=name)
     return layers.CenteredLayerNorm(config.norm_epsilon, config.dtype, config.norm == "layer_norm", name=name)
 
 
-def _embedding(config: EncoderConfig, rows: int, axis: str, name: str | None = None) -> layers.Embed:
+def make_embedding(config: EncoderConfig, rows: int, axis: str, name: str | None = None) -> layers.Embed:
+    """A table of `rows` vectors, whose products with hidden states are float32."""
     return layers.Embed(
         rows,
         config.emb_dim,
@@ -38,7 +48,8 @@ def _embedding(config: EncoderConfig, rows: int, axis: str, name: str | None = N
     )
 
 
-def _dropout(config: EncoderConfig, x: Array, deterministic: bool) -> Array:
+def dropout(config: EncoderConfig, x: Array, deterministic: bool) -> Array:
+    """Drops some features of `[batch, length, embed]`, in all positions of a row the same."""
     return nn.Dropout(config.dropout_rate, broadcast_dims=(-2,))(x, deterministic=deterministic)
 
 
@@ -61,10 +72,10 @@ class EncoderLayer(nn.Module):
         assert inputs is not None
         is_pre = cfg.norm_position == "pre"
         has_first_norm = is_pre and (cfg.first_attention_norm or self.number > 0)
-        y = _norm(cfg, "pre_attention_layer_norm")(x) if has_first_norm else x
+        y = norm(cfg, "pre_attention_layer_norm")(x) if has_first_norm else x
         x = self._residual(SelfAttention(cfg, name="attention")(y, inputs, deterministic), x, deterministic)
-        x = x if is_pre else _norm(cfg, "post_attention_layer_norm")(x)
-        y = _norm(cfg, "pre_mlp_layer_norm")(x) if is_pre else x
+        x = x if is_pre else norm(cfg, "post_attention_layer_norm")(x)
+        y = norm(cfg, "pre_mlp_layer_norm")(x) if is_pre else x
         mlp = layers.MlpBlock(
             intermediate_dim=cfg.mlp_dim,
             activations=tuple(cfg.mlp_activations),
@@ -76,10 +87,10 @@ class EncoderLayer(nn.Module):
             name="mlp",
         )
         x = self._residual(mlp(y, deterministic=deterministic), x, deterministic)
-        return (x if is_pre else _norm(cfg, "post_mlp_layer_norm")(x)), None
+        return (x if is_pre else norm(cfg, "post_mlp_layer_norm")(x)), None
 
     def _residual(self, update: Array, x: Array, deterministic: bool) -> Array:
-        x = _dropout(self.config, update, deterministic) + x
+        x = dropout(self.config, update, deterministic) + x
         return layers.with_sharding_constraint(x, ("batch", "length", "embed"))
 
 
@@ -143,19 +154,19 @@ class Encoder(nn.Module):
         """
         cfg = self.config
         self._check(tokens, token_types, segment_ids, positions)
-        embedding = self.shared_embedding or _embedding(cfg, cfg.vocab_size, "vocab", "token_embedder")
+        embedding = self.shared_embedding or make_embedding(cfg, cfg.vocab_size, "vocab", "token_embedder")
         x = embedding(tokens.astype(jnp.int32))
         if cfg.has_absolute_positions:
-            table = _embedding(cfg, cfg.max_positions, "abspos_buckets", "position_embedder")
+            table = make_embedding(cfg, cfg.max_positions, "abspos_buckets", "position_embedder")
             in_order = table.embedding[: tokens.shape[-1]].astype(cfg.dtype)
             x += in_order if positions is None else table(positions)
         if cfg.num_token_types:
-            table = _embedding(cfg, cfg.num_token_types, "token_types", "token_type_embedder")
+            table = make_embedding(cfg, cfg.num_token_types, "token_types", "token_type_embedder")
             x += table.embedding[0].astype(cfg.dtype) if token_types is None else table(token_types.astype(jnp.int32))
-        x = _norm(cfg, "embedding_layer_norm")(x) if cfg.embedding_norm else x
-        x = _dropout(cfg, x, not enable_dropout)
+        x = norm(cfg, "embedding_layer_norm")(x) if cfg.embedding_norm else x
+        x = dropout(cfg, x, not enable_dropout)
         x = _layers(cfg, x, *self._attention_inputs(tokens, segment_ids, positions), not enable_dropout)
-        return _norm(cfg, "encoder_norm")(x) if cfg.norm_position == "pre" else x
+        return norm(cfg, "encoder_norm")(x) if cfg.norm_position == "pre" else x
 
     def _check(
         self, tokens: Array, token_types: Array | None, segment_ids: Array | None, positions: Array | None
@@ -230,7 +241,7 @@ class MaskedLanguageModelHead(nn.Module):
                 cfg.head_bias,
                 name="dense",
             )(x)
-            x = _norm(cfg, "layer_norm")(layers.activation_function(cfg.head_activation)(x))
+            x = norm(cfg, "layer_norm")(layers.activation_function(cfg.head_activation)(x))
         logits = self.shared_embedding.attend(x)
         if cfg.logits_bias:
             zeros = nn.initializers.zeros
@@ -244,7 +255,7 @@ class MaskedLanguageModel(nn.Module):
     config: EncoderConfig
 
     def setup(self):
-        self.token_embedder = _embedding(self.config, self.config.vocab_size, "vocab")
+        self.token_embedder = make_embedding(self.config, self.config.vocab_size, "vocab")
         self.encoder = Encoder(self.config, self.token_embedder)
         self.mlm_head = MaskedLanguageModelHead(self.config, self.token_embedder)
 

@@ -1,12 +1,14 @@
 """A network with its loss, metrics, scoring and decoding: what a run binds as `MODEL`. The engine above may import it.
 
-These are the names of `t5x.models`, which gin files bind, and `EncoderOnlyModel`. A network with the protocol of
-`network.Transformer`, `network.DecoderWrapper` or `encoder.MaskedLanguageModel` can be bound in a model, and a subclass
-can replace its parts; see `limba.models.base_model`.
+These are the names of `t5x.models`, which gin files bind, `EncoderOnlyModel` and `EncoderClassifier`. A network with
+the protocol of `network.Transformer`, `network.DecoderWrapper`, `encoder.MaskedLanguageModel` or
+`classifier.SequenceClassifier` can be bound in a model, and a subclass can replace its parts; see
+`limba.models.base_model`.
 """
 
 from limba.models.base_model import BaseTransformerModel, DecoderParams, Vocabulary
 from limba.models.decoder_only_model import DecoderOnlyModel, remove_prefix
+from limba.models.encoder_classifier import EncoderClassifier
 from limba.models.encoder_decoder_model import EncoderDecoderModel
 from limba.models.encoder_only_model import EncoderOnlyModel
 
@@ -14,6 +16,7 @@ __all__ = [
     "BaseTransformerModel",
     "DecoderOnlyModel",
     "DecoderParams",
+    "EncoderClassifier",
     "EncoderDecoderModel",
     "EncoderOnlyModel",
     "Vocabulary",

@@ -90,10 +90,14 @@ class EncoderOnlyModel(BaseTransformerModel):
           ValueError: for options of decoding, which there are none of.
         """
         del rng
-        if given := sorted(name for name, value in options.items() if value):
-            raise ValueError(f"An encoder fills its masks at once and decodes nothing: leave out {', '.join(given)}.")
+        self._check_no_options(options)
         is_place = batch["masked_lm_positions"] > 0
         log_probabilities = jax.nn.log_softmax(self._compute_logits(self._merged(params), batch))
         tokens = jnp.argmax(log_probabilities, axis=-1).astype(jnp.int32)
         scores = jnp.sum(jnp.max(log_probabilities, axis=-1) * is_place, axis=-1)
         return tokens * is_place, {"scores": scores}
+
+    def _check_no_options(self, options: Mapping[str, Any]) -> None:
+        """Raises ValueError for options of decoding."""
+        if given := sorted(name for name, value in options.items() if value):
+            raise ValueError(f"An encoder answers at once and decodes nothing: leave out {', '.join(given)}.")

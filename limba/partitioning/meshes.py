@@ -51,7 +51,9 @@ def standard_logical_axis_rules(
     rules += [("kv", None), ("joined_kv", "model")]
     embed = [axis for axis, dim in zip(("model", "data"), dims, strict=True) if dim == 2]
     rules += [("embed", axis) for axis in embed] or [("embed", None)]
-    replicated = ("relpos_buckets", "abspos_buckets", "token_types", "length", "layers", "stack", "mlp_activations")
+    replicated = (
+        *("relpos_buckets", "abspos_buckets", "token_types", "labels", "length", "layers", "stack", "mlp_activations"),
+    )
     return [*rules, *((axis, None) for axis in replicated), *(additional_rules or ())]
 
 

@@ -130,6 +130,9 @@ def batch_shapes(config: contract.DatasetConfig, feature_converter: str | type) 
         case "MaskedLanguageModelFeatureConverter":
             sides = {"encoder": lengths["inputs"], "decoder": lengths["targets"], "masked": lengths["targets"]}
             names = ["encoder_input_tokens", "decoder_target_tokens", "decoder_loss_weights", "masked_lm_positions"]
+        case "EncoderClassificationFeatureConverter":
+            sides = {"encoder": lengths["inputs"], "decoder": lengths["targets"]}
+            names = ["encoder_input_tokens", "decoder_target_tokens", "decoder_loss_weights"]
         case "LMFeatureConverter":
             sides = {"decoder": lengths["targets"]}
         case "PrefixLMFeatureConverter":

@@ -14,6 +14,7 @@ from tasks.registry.tasks import nearest
 
 Features = Mapping[str, np.ndarray]
 Converter = Callable[[Features, bool], dict[str, np.ndarray]]
+_NEED_BOTH = ("EncDecFeatureConverter", "PrefixLMFeatureConverter", "EncoderClassificationFeatureConverter")
 
 
 def name_of(feature_converter: Any) -> str:
@@ -32,7 +33,7 @@ def check_features(feature_converter: Any, task: str, names: Sequence[str]) -> N
     """Raises ValueError if a converter that is known here cannot use the features that a task makes."""
     name = name_of(feature_converter)
     both = {"inputs", "targets"}
-    if name in ("EncDecFeatureConverter", "PrefixLMFeatureConverter") and not both <= set(names):
+    if name in _NEED_BOTH and not both <= set(names):
         raise ValueError(f"{name} needs inputs and targets; task {task!r} makes {list(names)}.")
     if name == "MaskedLanguageModelFeatureConverter" and "target_positions" not in names:
         raise ValueError(
@@ -117,12 +118,29 @@ def masked_language_model(features: Features, packs: bool) -> dict[str, np.ndarr
     }
 
 
+def encoder_classification(features: Features, packs: bool) -> dict[str, np.ndarray]:
+    """Rows, and the numbers of their labels or of their tokens' labels: the ids of a LabelVocabulary less 1.
+
+    Raises:
+      ValueError: if rows are to be packed.
+    """
+    if packs:
+        raise ValueError("Rows with labels are not packed: set PACK = False.")
+    targets = features["targets"]
+    return {
+        "encoder_input_tokens": features["inputs"],
+        "decoder_target_tokens": np.maximum(targets - 1, 0),
+        "decoder_loss_weights": (targets != 0).astype(np.int32),
+    }
+
+
 CONVERTERS: Mapping[str, Converter] = {
     "EncDecFeatureConverter": encoder_decoder,
     "LMFeatureConverter": language_model,
     "PrefixLMFeatureConverter": prefix_language_model,
     "DecoderFeatureConverter": decoder,
     "MaskedLanguageModelFeatureConverter": masked_language_model,
+    "EncoderClassificationFeatureConverter": encoder_classification,
 }
 
 

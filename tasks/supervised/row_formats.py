@@ -19,6 +19,8 @@ Row = Mapping[str, Any]
 
 # T5's answer where the labels of a split are kept secret.
 UNKNOWN = "<unk>"
+# Between two texts that an encoder is to compare; whatever its vocabulary calls the token.
+SEPARATOR = "[SEP]"
 _FALSE_TRUE = {0: "False", 1: "True"}
 LANGUAGES = {"de": "German", "en": "English", "fr": "French", "ro": "Romanian"}
 
@@ -140,6 +142,11 @@ class Template:
         assert self.labels is not None
         pairs = self.labels.items() if isinstance(self.labels, Mapping) else zip(self.labels, self.labels, strict=True)
         return {as_text(value): text for value, text in pairs}
+
+    def without_prompt(self) -> "Template":
+        """Of the same columns, in their order, with nothing but a separator between them: for encoders."""
+        fields = [f"{{{name}}}" for name in self._fields]
+        return dataclasses.replace(self, inputs=f" {SEPARATOR} ".join(fields))
 
     @property
     def choices(self) -> tuple[str, ...]:

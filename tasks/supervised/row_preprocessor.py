@@ -13,7 +13,8 @@ from tasks.registry import Feature
 from tasks.registry.rows import DOCUMENT, TEXT, TOKENS, ColumnType, Rows, Tokens
 from tasks.registry.steps import Step
 from tasks.sources.sharded import ShardedSource
-from tasks.supervised.row_formats import Example, Format, Template
+from tasks.supervised.row_formats import SEPARATOR, Example, Format, Template
+from tasks.vocabularies import TokenizerVocabulary
 from tasks.vocabularies.vocabulary import encode_batch
 
 logger = logging.getLogger(__name__)
@@ -88,9 +89,10 @@ class Supervise(Step):
             tokens = feature.vocabulary.encode(label)
             if feature.vocabulary.decode(tokens).split() != label.split():
                 changed.append(label)
-            key = tuple(tokens[: None if most is None else most - 1])
+            room = None if most is None else most - feature.add_eos
+            key = tuple(tokens[:room])
             if key in of_tokens:
-                cut = "" if most is None or len(tokens) < most else f" in the {most} tokens of the targets"
+                cut = "" if room is None or len(tokens) <= room else f" in the {most} tokens of the targets"
                 raise ValueError(
                     f"Task {self.task!r}: the labels {of_tokens[key]!r} and {label!r} have the same tokens{cut}, and "
                     "no answer tells them apart. Give them other texts, a vocabulary with their characters, or "
@@ -187,8 +189,12 @@ class _Cutter:
     def encode(self, name: str, texts: Sequence[str]) -> Tokens:
         """Tokens with EOS."""
         feature, most = self._features[name], self._lengths.get(name)
-        flat, lengths = encode_batch(feature.vocabulary, [text.encode() for text in texts])
-        tokens = [x.tolist() for x in np.split(flat, np.cumsum(lengths)[:-1])] if len(texts) else []
+        if isinstance(feature.vocabulary, TokenizerVocabulary):
+            tokens = _of_encoder(feature.vocabulary, texts)
+            lengths = np.array([len(x) for x in tokens], np.int64)
+        else:
+            flat, lengths = encode_batch(feature.vocabulary, [text.encode() for text in texts])
+            tokens = [x.tolist() for x in np.split(flat, np.cumsum(lengths)[:-1])] if len(texts) else []
         if feature.add_eos:
             tokens = [[*x[: None if most is None else most - 1], feature.vocabulary.eos_id] for x in tokens]
             lengths = lengths + 1
@@ -210,3 +216,17 @@ class _Cutter:
                 "TASK_FEATURE_LENGTHS, or shorten them.",
                 *(self._task, seen[1], seen[0], name, most, seen[2]),
             )
+
+
+def _of_encoder(vocabulary: TokenizerVocabulary, texts: Sequence[str]) -> list[list[int]]:
+    """`[CLS] text`, or `[CLS] text [SEP] second text`, by the vocabulary's own ids of these; without the last [SEP]."""
+    parts = [text.split(SEPARATOR) for text in texts]
+    flat, lengths = encode_batch(vocabulary, [part.strip().encode() for of_text in parts for part in of_text])
+    encoded = iter(np.split(flat, np.cumsum(lengths)[:-1]) if len(lengths) else [])
+    found = []
+    for of_text in parts:
+        tokens = [vocabulary.cls_id]
+        for number, _ in enumerate(of_text):
+            tokens += [*([vocabulary.sep_id] if number else []), *next(encoded).tolist()]
+        found.append(tokens)
+    return found

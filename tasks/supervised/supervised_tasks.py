@@ -25,7 +25,7 @@ from tasks.supervised import dataset_table, postprocessors, ranking_metrics
 from tasks.supervised.dataset import SupervisedDataset
 from tasks.supervised.row_formats import Format, Template
 from tasks.supervised.row_preprocessor import Supervise
-from tasks.vocabularies import Vocabulary, sentencepiece_models
+from tasks.vocabularies import LabelVocabulary, TokenizerVocabulary, Vocabulary, sentencepiece_models
 
 
 @registering.once(TaskRegistry)
@@ -39,9 +39,13 @@ def register_supervised_task(
 ) -> Task:
     """Registers a data set as a SeqIO task with the features `inputs` and `targets`, EOS on both.
 
-    Where the labels are known there is a second task, `<name>_rank`, without a training split: it scores each label's
-    text under the model and takes the likeliest. Nothing is read; registering a name again with the same arguments is
-    harmless.
+    With a TokenizerVocabulary the task is one for encoders: the inputs are `[CLS] text [SEP]`, or
+    `[CLS] text [SEP] second text [SEP]` for a template with `[SEP]`, and the target is the label as an id of a
+    LabelVocabulary. Entries of the table lose their prompts.
+
+    With other vocabularies, where the labels are known, there is a second task, `<name>_rank`, without a training
+    split: it scores each label's text under the model and takes the likeliest. Nothing is read; registering a name
+    again with the same arguments is harmless.
 
     Args:
       name: the task's name; without a data set that of an entry of `supervised_datasets.DATASETS`, such as "glue_mrpc".
@@ -52,13 +56,17 @@ def register_supervised_task(
 
     Raises:
       ValueError: if there is no entry of that name, there are no data, or the name is taken by a task
-        with other arguments.
+        with other arguments; for an encoder's task without labels.
     """
+    opened, is_known = sentencepiece_models.open_vocabulary(vocabulary), dataset is None
     if dataset is None:
         dataset = dataset_table.find_dataset(name)
     form = dataset.format
-    feature = Feature(sentencepiece_models.open_vocabulary(vocabulary), add_eos=True)
+    feature = Feature(opened, add_eos=True)
     features = {"inputs": feature, "targets": feature}
+    if isinstance(opened, TokenizerVocabulary):
+        form = _of_encoder(name, form, is_known)
+        features["targets"] = Feature(LabelVocabulary(form.choices), add_eos=False)
     add = functools.partial(TaskRegistry.add, output_features=features, shuffle_buffer_size=shuffle_buffer_size)
     task = add(
         name,
@@ -67,7 +75,8 @@ def register_supervised_task(
         postprocess_fn=functools.partial(_postprocess, form=form),
         metric_fns=dataset.metrics,
     )
-    if form.num_choices is not None and (source := _source_to_rank(name, dataset, data_files)) is not None:
+    ranks = form.num_choices is not None and not isinstance(opened, TokenizerVocabulary)
+    if ranks and (source := _source_to_rank(name, dataset, data_files)) is not None:
         rank = functools.partial(ranking_metrics.rank_classification, num_classes=form.num_choices or None)
         # Those of class numbers measure the likeliest label as well.
         others = dataset.metrics if isinstance(form, Template) else []
@@ -79,6 +88,15 @@ def register_supervised_task(
             metric_fns=[ranking_metrics.of_best_choice(rank, others)],
         )
     return task
+
+
+def _of_encoder(name: str, form: Format, has_prompt: bool) -> Template:
+    if not isinstance(form, Template) or not form.choices:
+        raise ValueError(
+            f"Task {name!r} has no fixed set of labels, and a model with a TokenizerVocabulary chooses among some: "
+            "give SupervisedDataset.labels, or a vocabulary of T5."
+        )
+    return form.without_prompt() if has_prompt else form
 
 
 def _postprocess(answer: str, form: Format, example: Mapping[str, Any] | None = None, is_target: bool = False) -> Any:

@@ -6,6 +6,7 @@ The rooms of `tasks` above `registry` may import it. gin files and task modules 
 from tasks.vocabularies.tokenizer_files import TokenizerVocabulary
 from tasks.vocabularies.vocabulary import (
     ByteVocabulary,
+    LabelVocabulary,
     PassThroughVocabulary,
     SentencePieceVocabulary,
     Vocabulary,
@@ -14,6 +15,7 @@ from tasks.vocabularies.vocabulary import (
 
 __all__ = [
     "ByteVocabulary",
+    "LabelVocabulary",
     "PassThroughVocabulary",
     "SentencePieceVocabulary",
     "TokenizerVocabulary",

@@ -132,6 +132,45 @@ class ByteVocabulary(Vocabulary):
         return f"ByteVocabulary(extra_ids={self.extra_ids})"
 
 
+class LabelVocabulary(Vocabulary):
+    """Texts of labels as the ids from 1, in order; another text is 0, no label.
+
+    Args:
+      labels: such as `["glad", "sad"]`.
+
+    Raises:
+      ValueError: unless they are at least two different texts.
+    """
+
+    eos_id = None
+    unk_id = None
+
+    def __init__(self, labels: Sequence[str]):
+        super().__init__()
+        texts = [labels] if isinstance(labels, str) else list(labels)
+        if len(texts) < 2 or len({*texts}) < len(texts) or not all(isinstance(text, str) and text for text in texts):
+            raise ValueError(f"The labels are {labels!r}; give at least two different texts, such as ['glad', 'sad'].")
+        self._labels = tuple(texts)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self._labels
+
+    @property
+    def _base_vocab_size(self) -> int:
+        return len(self._labels) + 1
+
+    def _encode(self, s: str) -> list[int]:
+        return [self._labels.index(s) + 1 if s in self._labels else 0]
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        """The labels, with blanks between them; ids that are none are left out."""
+        return " ".join(self._labels[i - 1] for i in ids if 0 < i <= len(self._labels))
+
+    def __repr__(self) -> str:
+        return f"LabelVocabulary({list(self._labels)})"
+
+
 class PassThroughVocabulary(Vocabulary):
     """Ids stay what they are: for features that are not text.
 

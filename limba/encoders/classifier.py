@@ -1,0 +1,136 @@
+"""Heads on an encoder: one label for a row, or one for each token."""
+
+from collections.abc import Sequence
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from limba.encoders.config import EncoderConfig
+from limba.encoders.encoder import Encoder, dropout, make_embedding, norm
+from limba.network import layers
+
+Array = jax.Array
+
+POOLINGS = ("first", "mean")
+
+
+class ClassifierHead(nn.Module):
+    """A transform (dense, activation, norm), dropout, and a product with the labels.
+
+    Attributes:
+      num_labels: of the logits.
+      activation: of the transform; None has no transform.
+      use_norm: whether the transform ends with a norm, as in ModernBERT.
+      dense_bias: whether its product has biases.
+      drop_inputs: dropout before the transform too, as in RoBERTa.
+    """
+
+    config: EncoderConfig
+    num_labels: int
+    activation: str | None = "tanh"
+    use_norm: bool = False
+    dense_bias: bool = True
+    drop_inputs: bool = False
+
+    @nn.compact
+    def __call__(self, x: Array, deterministic: bool) -> Array:
+        """`[..., embed] -> float32 logits [..., labels]`."""
+        cfg = self.config
+        init = nn.initializers.normal(cfg.initializer_range)
+        x = dropout(cfg, x, deterministic) if self.drop_inputs else x
+        if self.activation is not None:
+            dense = layers.DenseGeneral(
+                cfg.emb_dim, -1, cfg.dtype, init, ("embed", "mlp"), self.dense_bias, name="dense"
+            )
+            x = layers.activation_function(self.activation)(dense(x))
+            x = norm(cfg, "layer_norm")(x) if self.use_norm else x
+        x = dropout(cfg, x, deterministic)
+        logits = layers.DenseGeneral(self.num_labels, -1, jnp.float32, init, ("embed", "labels"), True, name="logits")
+        return logits(x)
+
+
+class SequenceClassifier(nn.Module):
+    """An encoder that gives each row one label.
+
+    Attributes:
+      labels: their texts.
+      pooling: what of a row is classified: its "first" token, [CLS], or the "mean" of its tokens.
+      activation, use_norm, dense_bias, drop_inputs: see `ClassifierHead`. The defaults are BERT's.
+    """
+
+    config: EncoderConfig
+    labels: Sequence[str]
+    pooling: str = "first"
+    activation: str | None = "tanh"
+    use_norm: bool = False
+    dense_bias: bool = True
+    drop_inputs: bool = False
+
+    def setup(self):
+        if self.pooling not in POOLINGS:
+            raise ValueError(
+                f"SequenceClassifier.pooling is {self.pooling!r}; it can be {' or '.join(map(repr, POOLINGS))}."
+            )
+        # Named as in MaskedLanguageModel, whose checkpoints this network begins with.
+        self.token_embedder = make_embedding(self.config, self.config.vocab_size, "vocab")
+        self.encoder = Encoder(self.config, self.token_embedder)
+        self.classifier_head = _head(self)
+
+    def __call__(
+        self,
+        tokens: Array,
+        token_types: Array | None = None,
+        segment_ids: Array | None = None,
+        positions: Array | None = None,
+        enable_dropout: bool = True,
+    ) -> Array:
+        """Float32 logits `[batch, 1, labels]`; for the arguments see `Encoder`. Rows are not packed."""
+        x = self.encoder(tokens, token_types, segment_ids, positions, enable_dropout)
+        if self.pooling == "first":
+            pooled = x[:, :1]
+        else:
+            is_token = (tokens != self.config.pad_id)[..., None].astype(x.dtype)
+            pooled = jnp.sum(x * is_token, axis=1, keepdims=True) / jnp.maximum(
+                jnp.sum(is_token, axis=1, keepdims=True), 1
+            )
+        return self.classifier_head(pooled, not enable_dropout)
+
+
+class TokenClassifier(nn.Module):
+    """An encoder that gives each token a label, such as the kind of name that it is part of.
+
+    Attributes:
+      labels: their texts.
+      activation, use_norm, dense_bias, drop_inputs: see `ClassifierHead`. The defaults are BERT's: no transform.
+    """
+
+    config: EncoderConfig
+    labels: Sequence[str]
+    activation: str | None = None
+    use_norm: bool = False
+    dense_bias: bool = True
+    drop_inputs: bool = False
+
+    def setup(self):
+        # Named as in MaskedLanguageModel, whose checkpoints this network begins with.
+        self.token_embedder = make_embedding(self.config, self.config.vocab_size, "vocab")
+        self.encoder = Encoder(self.config, self.token_embedder)
+        self.classifier_head = _head(self)
+
+    def __call__(
+        self,
+        tokens: Array,
+        token_types: Array | None = None,
+        segment_ids: Array | None = None,
+        positions: Array | None = None,
+        enable_dropout: bool = True,
+    ) -> Array:
+        """Float32 logits `[batch, length, labels]`; for the arguments see `Encoder`."""
+        x = self.encoder(tokens, token_types, segment_ids, positions, enable_dropout)
+        return self.classifier_head(x, not enable_dropout)
+
+
+def _head(module: SequenceClassifier | TokenClassifier) -> ClassifierHead:
+    fields = ("activation", "use_norm", "dense_bias", "drop_inputs")
+    return ClassifierHead(module.config, len(module.labels), **{name: getattr(module, name) for name in fields})

@@ -1,0 +1,125 @@
+"""An encoder with labels as a model: one for a row, or one for each token."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+from limba.data.contract import Batch
+from limba.models import losses
+from limba.models import metrics as metrics_lib
+from limba.models.base_model import Vocabulary
+from limba.models.encoder_only_model import EncoderOnlyModel
+from limba.models.lora import LoRA
+from limba.optimizers.definitions import OptimizerDef
+
+Array = jax.Array
+PyTree = Any
+# They count targets other than 0, and here 0 is the first label.
+_NOT_OF_LABELS = ("effective_batch_size/decoder", "non_padding_fraction/decoder", "non_padding_fraction/overall")
+
+
+class EncoderClassifier(EncoderOnlyModel):
+    """A classifier of texts, of pairs of texts, or of tokens (arXiv:1810.04805, section 4).
+
+    What follows the first [SEP] of a row is its second text, with token type 1 where the network has token types.
+    """
+
+    FEATURE_CONVERTER_CLS: Any = "EncoderClassificationFeatureConverter"
+
+    def __init__(
+        self,
+        module: nn.Module | LoRA,
+        vocabulary: Vocabulary,
+        labels: Vocabulary,
+        optimizer_def: OptimizerDef | optax.GradientTransformation,
+        feature_converter_cls: Callable | None = None,
+        label_smoothing: float = 0.0,
+        loss_normalizing_factor: losses.LossNormalizingFactor = None,
+    ):
+        """Args that `EncoderOnlyModel` does not have:
+
+        module: `limba.encoders.classifier.SequenceClassifier` or `TokenClassifier`.
+        labels: a LabelVocabulary of the labels, in the order of the logits.
+
+        Raises:
+          ValueError: if the network has another number of labels.
+        """
+        super().__init__(
+            module,
+            vocabulary,
+            optimizer_def,
+            feature_converter_cls,
+            label_smoothing,
+            loss_normalizing_factor=loss_normalizing_factor,
+        )
+        of_network = getattr(module, "labels", None)
+        if of_network is not None and len(of_network) != labels.vocab_size - 1:
+            raise ValueError(
+                f"The network has {len(of_network)} labels and LabelVocabulary {labels.vocab_size - 1}: bind both "
+                "with LABELS."
+            )
+        self._output_vocabulary = labels
+
+    def _compute_logits(
+        self,
+        params: PyTree,
+        batch: Batch,
+        dropout_rng: Array | None = None,
+        mutable: Any = False,
+        other_variables: PyTree | None = None,
+        **options: Any,
+    ) -> Any:
+        """Logits `[batch, 1, labels]`, or `[batch, length, labels]` of tokens; dropout only with an rng."""
+        tokens = batch["encoder_input_tokens"]
+        return self.module.apply(
+            {"params": params} | (other_variables or {}),
+            tokens,
+            self._token_types(tokens),
+            enable_dropout=dropout_rng is not None,
+            rngs=None if dropout_rng is None else {"dropout": dropout_rng},
+            mutable=mutable,
+            **options,
+        )
+
+    def _token_types(self, tokens: Array) -> Array | None:
+        network = getattr(self.module, "config", None)
+        if getattr(network, "num_token_types", 0) < 2:
+            return None
+        ends = jnp.asarray(tokens == self.input_vocabulary.eos_id, jnp.int32)
+        ended = jnp.cumsum(ends, axis=-1) - ends
+        return jnp.where(tokens != 0, jnp.minimum(ended, 1), 0)
+
+    def _loss_and_metrics(
+        self, logits: Any, batch: Batch, dropout_rng: Array | None
+    ) -> tuple[Array, metrics_lib.Metrics]:
+        loss, metrics = super()._loss_and_metrics(logits, batch, dropout_rng)
+        return loss, {name: metric for name, metric in metrics.items() if name not in _NOT_OF_LABELS}
+
+    def predict_batch_with_aux(
+        self, params: PyTree, batch: Batch, rng: Array | None = None, **options: Any
+    ) -> tuple[Array, Mapping[str, Array]]:
+        """The likeliest label of each row, or of each token.
+
+        Args:
+          batch: `encoder_input_tokens` `[batch, length]`.
+
+        Returns:
+          Ids of `output_vocabulary`, which begin with 1, int32 `[batch, 1]` or `[batch, length]`, there 0 for padding;
+          and `{"scores": [batch], "probabilities": [batch, 1 or length, labels]}`. Scores are sums of log
+          probabilities.
+
+        Raises:
+          ValueError: for options of decoding, which there are none of.
+        """
+        del rng
+        self._check_no_options(options)
+        tokens = batch["encoder_input_tokens"]
+        log_probabilities = jax.nn.log_softmax(self._compute_logits(self._merged(params), batch))
+        is_place = jnp.ones((len(tokens), 1), bool) if log_probabilities.shape[1] == 1 else tokens != 0
+        labels = jnp.argmax(log_probabilities, axis=-1).astype(jnp.int32) + 1
+        scores = jnp.sum(jnp.max(log_probabilities, axis=-1) * is_place, axis=-1)
+        return labels * is_place, {"scores": scores, "probabilities": jnp.exp(log_probabilities)}
