@@ -26,13 +26,13 @@ CLASSES = {
 }
 
 
-def _their_model(of_class, seed):
+def make_their_model(of_class, seed):
     """A small model whose numbers are nobody's defaults, and its tensors by name."""
     import torch
     import transformers
 
     sizes = {"vocab_size": VOCAB_SIZE, "hidden_size": 24, "num_attention_heads": 3, "intermediate_size": 20}
-    config_cls = getattr(transformers, of_class.name.replace("ForMaskedLM", "Config"))
+    config_cls = getattr(transformers, of_class.name).config_class
     settings = of_class.settings | {"layer_norm_eps": EPSILON, "norm_eps": EPSILON, "attn_implementation": "eager"}
     config = config_cls(**sizes, num_hidden_layers=4, **settings)
     model = getattr(transformers, of_class.name)(config).eval()
@@ -48,7 +48,7 @@ def _their_model(of_class, seed):
     return model, tensors
 
 
-def _batch(config, seed):
+def make_batch(config, seed):
     """Two rows; the second ends in padding. The first segment of each ends at a place of its own."""
     rng = np.random.default_rng(seed)
     tokens = rng.integers(3, VOCAB_SIZE, (2, LENGTH), dtype=np.int32)
@@ -62,11 +62,11 @@ def test_logits_are_those_of_hugging_face(name):
     import torch
 
     of_class = CLASSES[name]
-    model, tensors = _their_model(of_class, seed=len(name))
+    model, tensors = make_their_model(of_class, seed=len(name))
     sizes = {"vocab_size": VOCAB_SIZE, "emb_dim": 24, "num_heads": 3, "head_dim": 8, "mlp_dim": 20, "num_layers": 4}
     config = encoder.EncoderConfig(**(sizes | of_class.fields | {"norm_epsilon": EPSILON}))
     module = encoder.MaskedLanguageModel(config)
-    tokens, types = _batch(config, seed=len(name))
+    tokens, types = make_batch(config, seed=len(name))
     shapes = jax.eval_shape(functools.partial(module.init, enable_dropout=False), jax.random.key(0), tokens, types)
     params = encoder_weights.params(of_class, tensors, shapes["params"])
     ours = jax.jit(functools.partial(module.apply, enable_dropout=False))({"params": params}, tokens, types)
