@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Trains a small BERT, exports it, and fine-tunes a classifier from it, on this machine: bash launch/encoder.sh
+# You can repeat it; finished parts are reused.
+set -euo pipefail
+
+REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=launch/environment.sh
+source "$REPOSITORY/launch/environment.sh"
+LIMBA_ENCODER_DIR=${LIMBA_ENCODER_DIR:-$REPOSITORY/runs/encoder} # the folder for all output
+TRAIN_STEPS=${TRAIN_STEPS:-1000}                                  # of masked language modelling
+
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+  cat <<HELP
+usage: bash launch/encoder.sh [limba train options for the masked language model, such as --gin.BATCH_SIZE=32]
+
+Installs, writes short stories with moods, builds a WordPiece vocabulary, trains a small BERT to say which words were
+masked, exports it for Hugging Face, and fine-tunes it to tell the mood of a story. The recipes are
+gin/recipes/encoder.gin and encoder_moods.gin. Environment variables:
+
+  LIMBA_ENCODER_DIR     folder for all output    ($LIMBA_ENCODER_DIR)
+  TRAIN_STEPS           steps of training        ($TRAIN_STEPS)
+$(environment_help)
+HELP
+  exit 0
+fi
+
+cd "$REPOSITORY"
+export LIMBA_ENCODER_DIR
+stories=$LIMBA_ENCODER_DIR/stories
+vocabulary=$LIMBA_ENCODER_DIR/vocab/tokenizer.json
+model=$LIMBA_ENCODER_DIR/model
+moods=$LIMBA_ENCODER_DIR/moods
+export_dir=$LIMBA_ENCODER_DIR/huggingface-$TRAIN_STEPS # one export per checkpoint
+
+setup_environment "$LOCK"
+
+echo "== stories"
+python -m tasks.moods --out "$stories"
+
+build_vocabulary "$vocabulary" --kind wordpiece --data_files "$stories/corpus.jsonl" --vocab_size 384
+
+echo "== masked language modelling"
+limba train --gin_file=gin/recipes/encoder.gin --gin.VOCABULARY_FILE="'$vocabulary'" \
+  --gin.MODEL_DIR="'$model'" --gin.TRAIN_STEPS="$TRAIN_STEPS" "$@"
+
+echo "== export"
+limba convert to-hf "$model" "$export_dir"
+
+echo "== a classifier"
+limba train --gin_file=gin/recipes/encoder_moods.gin --gin.VOCABULARY_FILE="'$vocabulary'" \
+  --gin.MODEL_DIR="'$moods'" --gin.INITIAL_CHECKPOINT_PATH="'$model'"
+
+cat <<DONE
+
+Done. Where everything lies:
+  corpus.jsonl, train.csv, validation.csv                  $stories
+  WordPiece vocabulary                                     $vocabulary
+  checkpoints of the masked language model, metrics.jsonl  $model
+  for BertForMaskedLM.from_pretrained                      $export_dir
+  checkpoints of the classifier, inference_eval/           $moods
+
+What to do next: docs/encoders.md, your own corpus. Where transformers and torch are installed:
+  python -c "from transformers import pipeline; print(pipeline('fill-mask', $(printf %q "$export_dir"))('Although Ana [MASK] the race, in the end Ana won a prize.')[0])"
+Once in each shell, so that limba is a command:
+  source $(printf %q "$VENV/bin/activate")
+DONE
