@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from tqdm import tqdm
 
 import limba
-from convert.compare import comparison
+from convert.compare import comparison, comparison_rows
 from convert.hf import card_example, card_metadata, hf_config, hf_tokenizer, model_card, run_example
 from convert.hf.card_metadata import NO_METADATA, Metadata
 from convert.model_files import any_format
@@ -144,22 +144,22 @@ def to_hf(
             "limba_version": limba.__version__,
             "step": model.step,
             "parameters": model.num_parameters,
-            "comparisons": {format_: comparison.as_json(rows) for format_, rows in comparisons.items()},
+            "comparisons": {format_: comparison_rows.as_json(rows) for format_, rows in comparisons.items()},
         }
         _write_card(folder, out.name, model, tokenizer, report, metadata)
         report["files"] = sorted({REPORT, *(file.name for file in folder.iterdir() if not file.name.startswith("."))})
         _write_json(folder / REPORT, report)
     print(f"{model.path.name} is exported to {out} ({', '.join(formats)}, {dtype}).")
     for format_, rows in comparisons.items():
-        print(f"{format_}:\n{comparison.table(rows)}")
+        print(f"{format_}:\n{comparison_rows.table(rows)}")
     if not verify:
         print("The export was not checked (--no-check).")
     return report
 
 
-def _check(model: Model, folder: Path, format_: str) -> list[comparison.Comparison]:
+def _check(model: Model, folder: Path, format_: str) -> list[comparison_rows.Comparison]:
     rows = comparison.compare(model, any_format.open_model(folder, format_=format_))
-    comparison.require(rows, f"The {format_} weights are not the checkpoint's model, nothing was kept")
+    comparison_rows.require(rows, f"The {format_} weights are not the checkpoint's model, nothing was kept")
     return rows
 
 

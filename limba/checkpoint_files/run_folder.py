@@ -2,7 +2,7 @@
 
 run/run.json       the record: network, vocabulary, seeds, lengths, versions
 run/config.gin     the operative configuration
-run/spiece.model   the SentencePiece model; none if the vocabulary is bytes
+run/spiece.model   the SentencePiece model, or tokenizer.json; none if the vocabulary is bytes
 run/state_checksums.json   of the tensors (`limba.checkpoints.state_checksums`)
 """
 
@@ -16,14 +16,14 @@ from limba.machine import storage, untrusted_json
 from limba.machine.storage import AnyPath
 
 FOLDER = "run"
-RECORD, GIN, VOCABULARY = "run.json", "config.gin", "spiece.model"
-BYTES, SENTENCEPIECE = "ByteVocabulary", "SentencePieceVocabulary"
+RECORD, GIN, VOCABULARY, TOKENIZER = "run.json", "config.gin", "spiece.model", "tokenizer.json"
+BYTES, SENTENCEPIECE, TOKENIZERS = "ByteVocabulary", "SentencePieceVocabulary", "TokenizerVocabulary"
 
 
 def files(info: Mapping[str, Any], gin: str, vocabulary: bytes | None) -> dict[str, bytes]:
-    """The content of the folder: its record, its gin file and, unless it is None, its SentencePiece model."""
+    """The content of the folder: its record, its gin file and, unless it is None, its vocabulary's file."""
     content = {RECORD: json.dumps(info, indent=1, ensure_ascii=False).encode(), GIN: gin.encode()}
-    return content if vocabulary is None else content | {VOCABULARY: vocabulary}
+    return content if vocabulary is None else content | {vocabulary_name(info["vocabulary"]): vocabulary}
 
 
 def vocabulary_record(kind: str, file: str | None, extra_ids: int, vocab_size: int) -> dict[str, Any]:
@@ -32,6 +32,21 @@ def vocabulary_record(kind: str, file: str | None, extra_ids: int, vocab_size: i
     The file is None for bytes. `extra_ids` counts the sentinels behind the pieces; `vocab_size` includes them.
     """
     return {"class": kind, "sentencepiece_model_file": file, "extra_ids": extra_ids, "vocab_size": vocab_size}
+
+
+def tokenizer_record(file: str, vocab_size: int) -> dict[str, Any]:
+    """What `run.json` says of a tokenizer.json, beside the keys that all vocabularies have."""
+    return vocabulary_record(TOKENIZERS, None, 0, vocab_size) | {"tokenizer_file": file}
+
+
+def vocabulary_name(record: Mapping[str, Any]) -> str:
+    """What the file of a vocabulary is called in the folder."""
+    return TOKENIZER if record.get("class") == TOKENIZERS else VOCABULARY
+
+
+def vocabulary_file(record: Mapping[str, Any]) -> str | None:
+    """Where the run had the file of its vocabulary; None for bytes."""
+    return record.get("tokenizer_file") or record["sentencepiece_model_file"]
 
 
 def is_bytes(vocabulary: Mapping[str, Any] | None) -> bool:
@@ -67,6 +82,6 @@ def find_gin(checkpoint: AnyPath) -> AnyPath | None:
 
 
 def find_vocabulary(checkpoint: AnyPath) -> AnyPath | None:
-    """The SentencePiece model that travels with the checkpoint; None without one."""
-    file = checkpoint / FOLDER / VOCABULARY
-    return file if storage.is_file(file) else None
+    """The SentencePiece model or tokenizer.json that travels with the checkpoint; None without one."""
+    places = (checkpoint / FOLDER / name for name in (VOCABULARY, TOKENIZER))
+    return next((file for file in places if storage.is_file(file)), None)

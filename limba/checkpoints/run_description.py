@@ -63,26 +63,33 @@ def run_info(
     fields = dataclasses.asdict(network) if dataclasses.is_dataclass(network) else {}  # type: ignore[arg-type]
     if "dtype" in fields:
         fields["dtype"] = jnp.dtype(fields["dtype"]).name
-    vocabulary: Any = model.output_vocabulary
-    file = getattr(vocabulary, "sentencepiece_model_file", None)
-    if file and "://" not in file:
-        file = str(local_path(file))
     return {
         "limba_version": limba.__version__,
         "network": fields,
         **({"lora": model.module.description} if isinstance(model.module, LoRA) else {}),
-        "vocabulary": run_folder.vocabulary_record(
-            type(vocabulary).__name__,
-            file or None,
-            getattr(vocabulary, "extra_ids", 0),
-            vocabulary.vocab_size,
-        ),
+        "vocabulary": _vocabulary_record(model.output_vocabulary),
         "task": dataset_config.name,
         "feature_lengths": dict(dataset_config.task_feature_lengths or {}),
         "batch_size": dataset_config.batch_size,
         "seeds": dict(seeds),
         "initial_step": initial_step,
     }
+
+
+def _vocabulary_record(vocabulary: Any) -> dict[str, Any]:
+    if tokenizer_file := getattr(vocabulary, "tokenizer_file", None):
+        return run_folder.tokenizer_record(_absolute(tokenizer_file), vocabulary.vocab_size)
+    file = getattr(vocabulary, "sentencepiece_model_file", None)
+    return run_folder.vocabulary_record(
+        type(vocabulary).__name__,
+        _absolute(file) if file else None,
+        getattr(vocabulary, "extra_ids", 0),
+        vocabulary.vocab_size,
+    )
+
+
+def _absolute(file: str) -> str:
+    return file if "://" in file else str(local_path(file))
 
 
 def run_files(
@@ -103,6 +110,6 @@ def run_files(
         "commits": code_versions.commits(),
         "modules": code_versions.folders_of([*gin_files.imported_modules(), *filter(None, [dataset_config.module])]),
     }
-    file = info["vocabulary"]["sentencepiece_model_file"]
+    file = run_folder.vocabulary_file(info["vocabulary"])
     vocabulary = Path(file).read_bytes() if file and Path(file).is_file() else None
     return run_folder.files(info, gin_files.operative_config(), vocabulary)
