@@ -36,6 +36,12 @@ def special_ids(file: str | Path) -> dict[str, int]:
     return {role: id_ for role, id_ in found.items() if id_ is not None}
 
 
+def special_tokens(file: str | Path) -> dict[str, str]:
+    """The special tokens by role."""
+    names = {id_: token for token, id_ in _open(file).tokenizer.get_vocab(with_added_tokens=True).items()}
+    return {role: names[id_] for role, id_ in special_ids(file).items()}
+
+
 def encode(file: str | Path, text: str) -> list[int]:
     """The ids of a text between the first and the last special token."""
     vocabulary = _open(file)
@@ -126,8 +132,7 @@ def write(file: str | Path, folder: Path, pad_id: int, most_tokens: int, has_pai
     """
     ids = special_ids(file)
     content = untrusted_json.read_object(Path(file))
-    names = {id_: token for token, id_ in _open(file).tokenizer.get_vocab(with_added_tokens=True).items()}
-    tokens = {role: names[id_] for role, id_ in ids.items()}
+    tokens = special_tokens(file)
     if not _frames_texts(content, ids):
         content = {**content, "post_processor": _frame(tokens, ids)}
     content = with_exchanged_ids(content, ids["pad"], pad_id, str(file))

@@ -21,7 +21,8 @@ _OF_RUNS = (
     *("dtype", "dropout_rate", "attention_dropout_rate", "float32_attention_logits", "scan_layers", "remat_policy"),
     *("param_scan_axis", "kernels"),
 )
-_SIZES = ("emb_dim", "num_heads", "head_dim", "mlp_dim", "num_layers")
+# In every file: the sizes, and what tells an encoder from a T5.
+_ALWAYS = ("emb_dim", "num_heads", "head_dim", "mlp_dim", "num_layers", "position_embedding_type")
 
 
 def write_run(model: EncoderModel, out: Path, verify: bool, overwrite: bool) -> Path:
@@ -51,11 +52,11 @@ def write_run(model: EncoderModel, out: Path, verify: bool, overwrite: bool) -> 
 
 
 def network_fields(config: EncoderConfig) -> dict[str, Any]:
-    """The fields of a network that make it what it is, as JSON has them: its sizes, and what is not the default."""
+    """The fields of a network that make it what it is, as JSON has them."""
     fields = {}
     for field in dataclasses.fields(EncoderConfig):
         given = getattr(config, field.name)
-        if field.name not in _OF_RUNS and (given != field.default or field.name in _SIZES):
+        if field.name not in _OF_RUNS and (given != field.default or field.name in _ALWAYS):
             fields[field.name] = list(given) if isinstance(given, tuple) else given
     return fields
 
