@@ -86,7 +86,8 @@ def forks(tmp_path_factory):
 def checks_in_forks(tmp_path_factory):
     """Checks in transformers run in forks of a process that has imported it, which is most of what a check costs.
 
-    Only those of this process: commands that tests start have a new process for each, as a user's.
+    Only those of this process: commands that tests start have a new process for each, as a user's. The value is what
+    runs such a process: `[python, "-m", module, *arguments]`.
     """
     from convert.compare import encoder_process, transformers_process
     from tests import forked
@@ -103,6 +104,6 @@ def checks_in_forks(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         for process in (encoder_process, transformers_process):
             patch.setattr(process, "subprocess", types.SimpleNamespace(run=run))
-        yield
+        yield run
     for server in servers:
         server.close()

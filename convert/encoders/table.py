@@ -17,7 +17,7 @@ def find_family(config: EncoderConfig) -> Family:
       ValueError: if none does, with what would have to be another for the nearest one.
     """
     problems = {family.name: family.problems(config) for family in FAMILIES.values()}
-    nearest = min(problems, key=lambda name: len(problems[name]))
+    nearest = min(problems, key=lambda name: (not _has_positions_of(FAMILIES[name], config), len(problems[name])))
     if not problems[nearest]:
         return FAMILIES[nearest]
     raise ValueError(
@@ -25,6 +25,10 @@ def find_family(config: EncoderConfig) -> Family:
         f"EncoderConfig would have to be another: {'; '.join(problems[nearest])}. It trains and evaluates in Limba as "
         "it is."
     )
+
+
+def _has_positions_of(family: Family, config: EncoderConfig) -> bool:
+    return config.position_embedding_type in family.required["position_embedding_type"]
 
 
 def of_model_type(model_type: Any) -> Family | None:

@@ -111,10 +111,31 @@ def _lazy(shape: Shape, dtype: np.dtype, whole: Callable[[], np.ndarray]) -> Sav
     return SavedTensor(shape, dtype, lambda index: whole()[index])
 
 
+def plain(config: EncoderConfig) -> EncoderConfig:
+    """The network unrolled and in float32, without what belongs to a run; two equal ones compute the same."""
+    return dataclasses.replace(
+        config,
+        dtype=jnp.float32,
+        scan_layers=False,
+        kernels="xla",
+        remat_policy="none",
+        mlp_activations=tuple(config.mlp_activations),
+        dropout_rate=0.0,
+        attention_dropout_rate=0.0,
+        initializer_range=1.0,
+        param_scan_axis=1,
+        float32_attention_logits=True,
+    )
+
+
 def shapes(config: EncoderConfig) -> dict[str, Shape]:
     """The shapes of a network's parameters, by the names of unrolled layers."""
-    unrolled = dataclasses.replace(config, scan_layers=False, dtype=jnp.float32, kernels="xla")
-    init = functools.partial(MaskedLanguageModel(unrolled).init, enable_dropout=False)
+    return dict(_shapes(plain(config)))
+
+
+@functools.lru_cache(maxsize=8)
+def _shapes(config: EncoderConfig) -> dict[str, Shape]:
+    init = functools.partial(MaskedLanguageModel(config).init, enable_dropout=False)
     variables = jax.eval_shape(init, jax.random.key(0), jax.ShapeDtypeStruct((1, 1), jnp.int32))
     return {name: x.shape for name, x in traverse_util.flatten_dict(variables["params"], sep="/").items()}
 

@@ -37,12 +37,9 @@ VARIANTS = {
     "roberta_prelayernorm": {"norm_position": "pre", "num_token_types": 2},
     "mpnet": {"position_embedding_type": "absolute_and_t5_buckets"},
     "t5_buckets": {"position_embedding_type": "t5_buckets", "mlp_activations": ("gelu",)},
-    "roformer": ROTARY | {"rotary_pairs": "interleaved", "num_token_types": 2},
-    "halves": ROTARY | {"scan_layers": True},
-    "modernbert": MODERN
-    | {"norm": "layer_norm_without_bias", "attention_bias": False, "mlp_bias": False, "head_bias": False}
-    | {"num_layers": 4, "scan_layers": True},
-    "modernbert_with_biases": MODERN,
+    "roformer": ROTARY | {"num_token_types": 2, "scan_layers": True},
+    # Layer 0 comes first, unrolled; then a period of two.
+    "modernbert": MODERN | {"num_layers": 3, "scan_layers": True},
 }
 
 
