@@ -73,7 +73,8 @@ def limba_logits(model: EncoderModel, batch: Mapping[str, np.ndarray]) -> np.nda
 
 @functools.partial(jax.jit, static_argnums=0)
 def _apply(config: EncoderConfig, params: Any, tokens: jax.Array, types: jax.Array | None) -> jax.Array:
-    return MaskedLanguageModel(config).apply({"params": params}, tokens, types, enable_dropout=False)
+    logits: Any = MaskedLanguageModel(config).apply({"params": params}, tokens, types, enable_dropout=False)
+    return logits
 
 
 def check_batch(config: EncoderConfig, text: np.ndarray) -> dict[str, np.ndarray]:
