@@ -121,7 +121,9 @@ def _encoder(path: Path, out: Path, hints: ModelHints, verify: bool, overwrite: 
         opened = dataclasses.replace(opened, step=step, step_from="--step")
     assert opened.folder is not None
     if opened.folder.left_out:
-        print(f"{path}: the masked language model does without {', '.join(opened.folder.left_out)}.")
+        print(
+            f"Not converted, because a masked language model has no use for them: {', '.join(opened.folder.left_out)}."
+        )
     if opened.folder.is_headless:
         print(f"warning: {path} has no masked language model's head. It gets a new one: train it.", file=sys.stderr)
     if opened.pad_id != opened.config.pad_id:

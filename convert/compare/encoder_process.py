@@ -50,7 +50,7 @@ def main(folder: str, dtype: str, directory: str) -> None:
         folder, dtype=torch.float32, output_loading_info=True, attn_implementation="eager"
     )
     lost = {kind: sorted(map(str, loading.get(kind) or ())) for kind in ("missing_keys", "mismatched_keys")}
-    # RoFormer's sines are computed anew.
+    # RoFormer computes its sines itself.
     lost["missing_keys"] = [name for name in lost["missing_keys"] if "embed_positions" not in name]
     if any(lost.values()):
         raise ValueError(f"{type(model).__name__} does not find its tensors: {json.dumps(lost)[:300]}")

@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from convert.encoders.family import Family, Row, activation, activation_name, refuse_unless, unlike_heads, value
+from convert.encoders.family import Family, Row, activation, activation_name, common_limits, refuse_unless, value
 from limba.encoders.config import EncoderConfig
 
-# The classes ask for so many numbers as config.json names: https://huggingface.co/docs/transformers/model_doc/bert
 _SIZES = {
     "vocab_size": "vocab_size",
     "hidden_size": "emb_dim",
@@ -95,7 +94,7 @@ def _fields(content: Mapping[str, Any], pad_id: int) -> dict[str, Any]:
 
 
 def _limits(config: EncoderConfig) -> Iterator[str]:
-    yield from unlike_heads(config)
+    yield from common_limits(config)
     if len(config.mlp_activations) > 1:
         yield f"mlp_activations is {tuple(config.mlp_activations)!r}, and must be one activation, without a gate"
     elif config.head_activation != (of_mlp := config.mlp_activations[0]):
@@ -103,7 +102,7 @@ def _limits(config: EncoderConfig) -> Iterator[str]:
 
 
 def _limits_of_roberta(config: EncoderConfig) -> Iterator[str]:
-    yield from unlike_heads(config)
+    yield from common_limits(config)
     if len(config.mlp_activations) > 1:
         yield f"mlp_activations is {tuple(config.mlp_activations)!r}, and must be one activation, without a gate"
 

@@ -28,6 +28,8 @@ _PARAMETERS = "target/"
 # The engine pads rows with it.
 PAD_ID = 0
 _HEAD_SEED = 0
+# Far more than any table has: a damaged number must not decide the size of an array.
+_MOST_ROWS = 2**24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,6 +174,7 @@ def open_checkpoint(path: str | AnyPath, hints: ModelHints = NO_HINTS) -> Encode
       FileNotFoundError: if a file of it is missing.
       ValueError: if it is damaged, or no class of Hugging Face holds the network.
     """
+    check_hints(hints)
     path = directories.find_checkpoint(path)
     info = run_folder.load_run_info(path)
     try:
@@ -262,6 +265,11 @@ def open_folder(path: Path, hints: ModelHints = NO_HINTS, format_: str | None = 
             f"{path} has weights of Flax alone: load it in transformers 4 with from_flax=True, and save it."
         )
     given, left_out = _named(weight_files.open_tensors(path, found), family, path)
+    if config.num_layers > len(given):
+        raise ValueError(
+            f"{path}/config.json: num_hidden_layers is {config.num_layers}, and {path} has {len(given)} tensors; they "
+            "do not belong together."
+        )
     wanted = tensors.table(config, family, pad_id)
     head = [t for t in wanted if not t.name.startswith(f"{family.prefix}.")]
     is_headless = not any(t.name in given for t in head)
@@ -302,6 +310,11 @@ def read_config(file: Path) -> tuple[dict[str, Any], Family, EncoderConfig, int]
         config = EncoderConfig(**family.fields(content, pad_id))
         if not 0 <= pad_id < config.vocab_size:
             raise ValueError(f"pad_token_id is {pad_id}, and vocab_size {config.vocab_size}")
+        if max(config.vocab_size, config.max_positions) > _MOST_ROWS:
+            raise ValueError(
+                f"vocab_size is {config.vocab_size:,} and max_position_embeddings {config.max_positions:,}; a table has "
+                f"at most {_MOST_ROWS:,} rows"
+            )
     except ValueError as error:
         raise ValueError(f"{file}: {str(error).removesuffix('.')}.") from error
     if problems := family.problems(config):

@@ -94,8 +94,8 @@ def activation_name(activation: str) -> str:
     return next(theirs for theirs, ours in ACTIVATIONS.items() if ours == activation)
 
 
-def unlike_heads(config: EncoderConfig) -> Iterator[str]:
-    """What all classes have in common."""
+def common_limits(config: EncoderConfig) -> Iterator[str]:
+    """What all classes want alike, in clauses."""
     if config.num_heads * config.head_dim != config.emb_dim:
         yield f"num_heads * head_dim is {config.num_heads * config.head_dim}, and must be emb_dim, {config.emb_dim}"
     for activation in (*config.mlp_activations[:1], *filter(None, [config.head_activation])):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from convert.encoders.family import Family, Row, activation, activation_name, refuse_unless, unlike_heads, value
+from convert.encoders.family import Family, Row, activation, activation_name, common_limits, refuse_unless, value
 from limba.encoders.config import EncoderConfig
 from limba.machine.untrusted_files import shown
 
@@ -98,7 +98,7 @@ def _period(content: Mapping[str, Any], num_layers: int) -> int:
 
 
 def _limits(config: EncoderConfig) -> Iterator[str]:
-    yield from unlike_heads(config)
+    yield from common_limits(config)
     if len(config.mlp_activations) != 2 or config.mlp_activations[1] != "linear":
         yield f"mlp_activations is {tuple(config.mlp_activations)!r}, and must be a gated one, ('gelu_erf', 'linear')"
     if config.head_activation is None:

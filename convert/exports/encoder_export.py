@@ -24,7 +24,7 @@ class EncoderExport:
     formats = ("safetensors",)
 
     def __init__(self, checkpoint: str | Path, hints: ModelHints):
-        self.model: EncoderModel = encoder_model.open_model(checkpoint, hints)
+        self.model: EncoderModel = encoder_model.open_checkpoint(checkpoint, hints)
         self.vocabulary = self.model.known_vocabulary()
         self.vocabulary_file: Path | None = Path(self.vocabulary["tokenizer_file"])
 
