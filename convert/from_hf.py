@@ -52,7 +52,8 @@ def run(args: argparse.Namespace) -> None:
         print(f"Train it from scratch with:\n  limba train {gin_file} --gin_file=gin/runs/pretrain.gin …")
     else:
         initial = f"--gin.INITIAL_CHECKPOINT_PATH=\"'{out}'\""
-        print(f"Train on with:\n  limba train {gin_file} --gin_file=gin/runs/finetune.gin {initial} …")
+        recipe = "pretrain" if encoder_model.is_encoder(written) else "finetune"
+        print(f"Train on with:\n  limba train {gin_file} --gin_file=gin/runs/{recipe}.gin {initial} …")
 
 
 def from_hf(

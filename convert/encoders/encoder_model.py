@@ -312,8 +312,8 @@ def read_config(file: Path) -> tuple[dict[str, Any], Family, EncoderConfig, int]
             raise ValueError(f"pad_token_id is {pad_id}, and vocab_size {config.vocab_size}")
         if max(config.vocab_size, config.max_positions) > _MOST_ROWS:
             raise ValueError(
-                f"vocab_size is {config.vocab_size:,} and max_position_embeddings {config.max_positions:,}; a table has "
-                f"at most {_MOST_ROWS:,} rows"
+                f"vocab_size is {config.vocab_size:,} and max_position_embeddings {config.max_positions:,}; a table "
+                f"has at most {_MOST_ROWS:,} rows"
             )
     except ValueError as error:
         raise ValueError(f"{file}: {str(error).removesuffix('.')}.") from error
