@@ -1,4 +1,4 @@
-r"""From a Hugging Face T5 to a checkpoint that Limba trains on, and the gin file of its network and vocabulary.
+r"""From a T5 or encoder of Hugging Face to a checkpoint that Limba trains on, and a gin file of network and vocabulary.
 
     python -m convert from-hf google/t5-v1_1-small runs/small
     limba train --gin_file=runs/small/model.gin --gin_file=gin/runs/finetune.gin \
@@ -13,14 +13,17 @@ training script saved, such as model_150000.pth of t5-experiments, needs --confi
 import argparse
 import dataclasses
 import shlex
+import sys
 from pathlib import Path
 
 import numpy as np
 
+from convert.encoders import encoder_model
+from convert.encoders.encoder_model import EncoderModel
 from convert.hf import hf_config, hf_folder, hf_tokenizer, hub_models
 from convert.model_files import any_format
 from convert.model_files.any_format import NO_HINTS, ModelHints
-from convert.t5x import limba_run
+from convert.t5x import encoder_run, limba_run
 from convert.tensors import weight_files
 from limba.checkpoint_files import directories, run_folder, saved_tensors
 from limba.checkpoint_files.saved_tensors import SavedTensor
@@ -49,7 +52,8 @@ def run(args: argparse.Namespace) -> None:
         print(f"Train it from scratch with:\n  limba train {gin_file} --gin_file=gin/runs/pretrain.gin …")
     else:
         initial = f"--gin.INITIAL_CHECKPOINT_PATH=\"'{out}'\""
-        print(f"Train on with:\n  limba train {gin_file} --gin_file=gin/runs/finetune.gin {initial} …")
+        recipe = "pretrain" if encoder_model.is_encoder(written) else "finetune"
+        print(f"Train on with:\n  limba train {gin_file} --gin_file=gin/runs/{recipe}.gin {initial} …")
 
 
 def from_hf(
@@ -83,6 +87,10 @@ def from_hf(
     is_weights = path.is_file() and path.suffix != ".json"
     if config is not None and not is_weights:
         raise ValueError(f"--config {config}: {path} has its own config.json; leave it out.")
+    if encoder_model.is_encoder(path):
+        if network is not None:
+            raise ValueError(f"--network {network}: T5X has no encoders; leave it out.")
+        return _encoder(path, out, hints, verify, overwrite, step)
     if is_weights:
         opened = any_format.open_weights(path, _config_of(path, config), hints)
     elif path.is_file() or not weight_files.formats([file.name for file in path.iterdir()]):
@@ -95,9 +103,36 @@ def from_hf(
     tensors["state/step"] = saved_tensors.from_array(np.int32(opened.step))
     layout = network or ("scalable_t5" if opened.config.relative_bias_per_layer else "t5")
     checkpoint = limba_run.write_run(opened, tensors, layout, out, verify, overwrite)
+    _say_written(opened, checkpoint)
+    return checkpoint
+
+
+def _say_written(opened: any_format.Model | EncoderModel, checkpoint: Path) -> None:
     said = f"step {opened.step}, from {opened.step_from}" if opened.step_from else "step 0: the source does not say one"
     what = f"{opened.family.name}, {opened.num_parameters:,} parameters, {said}"
-    print(f"{path} is converted to {checkpoint} ({what}).")
+    print(f"{opened.path} is converted to {checkpoint} ({what}).")
+
+
+def _encoder(path: Path, out: Path, hints: ModelHints, verify: bool, overwrite: bool, step: int | None) -> Path:
+    """As `from_hf`, for an encoder."""
+    if path.is_file() or not weight_files.formats([file.name for file in path.iterdir()]):
+        return _write_encoder_gin(path if path.is_file() else path / "config.json", out, overwrite)
+    opened = encoder_model.open_model(path, hints)
+    if step is not None:
+        opened = dataclasses.replace(opened, step=step, step_from="--step")
+    assert opened.folder is not None
+    if opened.folder.left_out:
+        print(
+            f"Not converted, because a masked language model has no use for them: {', '.join(opened.folder.left_out)}."
+        )
+    if opened.folder.is_headless:
+        print(f"warning: {path} has no masked language model's head. It gets a new one: train it.", file=sys.stderr)
+    if opened.pad_id != opened.config.pad_id:
+        print(
+            f"Ids {opened.config.pad_id} and {opened.pad_id} are exchanged: padding is {opened.config.pad_id} in Limba."
+        )
+    checkpoint = encoder_run.write_run(opened, out, verify, overwrite)
+    _say_written(opened, checkpoint)
     return checkpoint
 
 
@@ -141,10 +176,7 @@ def find(model: str) -> Path:
 def _write_gin(config_file: Path, out: Path, hints: ModelHints, overwrite: bool) -> Path:
     config = hf_config.network_config(config_file, hf_config.read(config_file))
     vocabulary = any_format.vocabulary_of_folder(config_file.parent, hints)
-    file = out / limba_run.MODEL_GIN
-    if file.exists() and not overwrite:
-        raise ValueError(f"{file} exists; choose another OUT or give --overwrite.")
-    out.mkdir(parents=True, exist_ok=True)
+    file = _new_gin(out, overwrite)
     if vocabulary is not None and vocabulary["sentencepiece_model_file"] is not None:
         content = Path(vocabulary["sentencepiece_model_file"]).read_bytes()
         (out / run_folder.VOCABULARY).write_bytes(content)
@@ -153,4 +185,21 @@ def _write_gin(config_file: Path, out: Path, hints: ModelHints, overwrite: bool)
         config = dataclasses.replace(config, scan_layers=True, joined_attention_kernels=False)
     file.write_text(limba_run.model_gin(config, vocabulary, str(config_file)), "utf-8")
     print(f"{config_file} has no weights beside it. The network is in {file}.")
+    return file
+
+
+def _write_encoder_gin(config_file: Path, out: Path, overwrite: bool) -> Path:
+    _, family, config, _ = encoder_model.read_config(config_file)
+    file = _new_gin(out, overwrite)
+    file.write_text(encoder_run.model_gin(config, None, f"{config_file} ({family.name})"), "utf-8")
+    print(f"{config_file} has no weights beside it. The network is in {file}.")
+    return file
+
+
+def _new_gin(out: Path, overwrite: bool) -> Path:
+    """OUT/model.gin, which is still to be written."""
+    file = out / limba_run.MODEL_GIN
+    if file.exists() and not overwrite:
+        raise ValueError(f"{file} exists; choose another OUT or give --overwrite.")
+    out.mkdir(parents=True, exist_ok=True)
     return file

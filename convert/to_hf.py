@@ -7,7 +7,6 @@ Neither torch nor transformers is needed. The folder appears when everything in 
 """
 
 import argparse
-import dataclasses
 import json
 import math
 import sys
@@ -19,13 +18,16 @@ import jax.numpy as jnp
 from tqdm import tqdm
 
 import limba
-from convert.compare import comparison
-from convert.hf import card_example, card_metadata, hf_config, hf_tokenizer, model_card, run_example
+from convert.compare import comparison_rows
+from convert.encoders import encoder_model
+from convert.exports.encoder_export import EncoderExport
+from convert.exports.export import Export
+from convert.exports.t5_export import T5Export
+from convert.hf import card_metadata, model_card
 from convert.hf.card_metadata import NO_METADATA, Metadata
 from convert.model_files import any_format
-from convert.model_files.any_format import NO_HINTS, Model, ModelHints
-from convert.tensors import flax_files, names, safetensors_files, tensor_parts
-from limba.checkpoint_files.saved_tensors import SavedTensor
+from convert.model_files.any_format import NO_HINTS, ModelHints
+from convert.tensors import flax_files, safetensors_files
 from limba.checkpoints.best import best_checkpoint
 from limba.machine.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, previous
 
@@ -50,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of an export, shared with `convert all`."""
-    parser.add_argument("--format", choices=(*FORMATS, "both"), default="both", help="of the weights (both)")
+    parser.add_argument("--format", choices=(*FORMATS, "both"), help="of the weights (all that the class has)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the weights (float32)")
     parser.add_argument("--shard_gb", type=float, default=SHARD_GB, help="split weights into files of this size (5)")
     parser.add_argument("--no-check", action="store_true", help="write without reading back and comparing logits")
@@ -68,7 +70,7 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
     if not 0 < args.shard_gb < math.inf:
         raise ValueError(f"--shard_gb {args.shard_gb}: the size of a file in GB is above 0 and finite.")
     return {
-        "formats": FORMATS if args.format == "both" else (args.format,),
+        "formats": {None: None, "both": FORMATS}.get(args.format, (args.format,)),
         "dtype": args.dtype,
         "hints": any_format.hints_of(args),
         "shard_bytes": int(args.shard_gb * _GB),
@@ -82,7 +84,7 @@ def to_hf(
     checkpoint: str | Path,
     out: str | Path,
     *,
-    formats: Sequence[str] = FORMATS,
+    formats: Sequence[str] | None = None,
     dtype: str = "float32",
     hints: ModelHints = NO_HINTS,
     shard_bytes: int = int(SHARD_GB * _GB),
@@ -95,7 +97,8 @@ def to_hf(
     Args:
       checkpoint: a checkpoint of Limba or T5X, or a run's directory for its newest one.
       out: the folder to write. If it holds the same export already, nothing is written.
-      formats, dtype: "safetensors", "flax" or both; "float32" or "bfloat16".
+      formats: "safetensors", "flax" or both; None takes all that the model's class has.
+      dtype: "float32" or "bfloat16".
       shard_bytes: weights above it are split into several files.
       verify: read the files back, compare tensors, logits and tokens.
       overwrite: replace another conversion at `out`.
@@ -106,14 +109,16 @@ def to_hf(
       ValueError: if the checkpoint cannot be exported, `out` is in use, or the check fails.
     """
     # ----------------------------------------------------- request ---------------------------------------------------
-    model = any_format.open_checkpoint(checkpoint, hints)
+    export = _open(checkpoint, hints)
+    model = export.model
     out = choose_out(out, model.path)
-    tokenizer = hf_tokenizer.from_vocabulary(model.known_vocabulary())
-    for warning in tokenizer.warnings:
+    export.check_example(metadata.example)
+    for warning in export.warnings:
         print(f"warning: {warning}", file=sys.stderr)
+    formats = _formats(formats, export)
     request = {
         "checkpoint": model.path.name,
-        "fingerprint": fingerprint(model.path, tokenizer.model_file),
+        "fingerprint": fingerprint(model.path, export.vocabulary_file),
         "family": model.family.name,
         "formats": list(formats),
         "dtype": dtype,
@@ -126,93 +131,69 @@ def to_hf(
         return report
 
     # ---------------------------------------------------- files ------------------------------------------------------
-    lengths = model.info.get("feature_lengths", {})
-    config = hf_config.model_config(model.config, model.family, dtype, lengths.get("inputs"))
-    generation = hf_config.generation_config(model.family, lengths.get("targets"))
     num_bytes = model.num_parameters * jnp.dtype(dtype).itemsize * len(formats)
     with complete_or_absent(out, request) as folder:
-        _write_json(folder / "config.json", config)
-        _write_json(folder / "generation_config.json", generation)
-        hf_tokenizer.write(tokenizer, folder)
+        for name, content in export.write_beside(folder, dtype).items():
+            _write_json(folder / name, content)
         with tqdm(total=num_bytes, desc="writing", unit="B", unit_scale=True, file=sys.stderr) as progress:
             for format_ in formats:
-                _WRITERS[format_](folder, _stored(model, format_, dtype), progress.update, shard_bytes)
+                _WRITERS[format_](folder, export.stored(format_, dtype), progress.update, shard_bytes)
 
-        comparisons = {format_: _check(model, folder, format_) for format_ in (formats if verify else ())}
+        comparisons = {format_: _check(export, folder, format_) for format_ in (formats if verify else ())}
         report = {
             **request,
             "limba_version": limba.__version__,
             "step": model.step,
             "parameters": model.num_parameters,
-            "comparisons": {format_: comparison.as_json(rows) for format_, rows in comparisons.items()},
+            "comparisons": {format_: comparison_rows.as_json(rows) for format_, rows in comparisons.items()},
         }
-        _write_card(folder, out.name, model, tokenizer, report, metadata)
+        _write_card(folder, out.name, export, report, metadata)
         report["files"] = sorted({REPORT, *(file.name for file in folder.iterdir() if not file.name.startswith("."))})
         _write_json(folder / REPORT, report)
     print(f"{model.path.name} is exported to {out} ({', '.join(formats)}, {dtype}).")
     for format_, rows in comparisons.items():
-        print(f"{format_}:\n{comparison.table(rows)}")
+        print(f"{format_}:\n{comparison_rows.table(rows)}")
     if not verify:
         print("The export was not checked (--no-check).")
     return report
 
 
-def _check(model: Model, folder: Path, format_: str) -> list[comparison.Comparison]:
-    rows = comparison.compare(model, any_format.open_model(folder, format_=format_))
-    comparison.require(rows, f"The {format_} weights are not the checkpoint's model, nothing was kept")
+def _open(checkpoint: str | Path, hints: ModelHints) -> Export:
+    kind = EncoderExport if encoder_model.is_encoder(checkpoint) else T5Export
+    return kind(checkpoint, hints)
+
+
+def _formats(asked: Sequence[str] | None, export: Export) -> Sequence[str]:
+    """The formats to write: those that the user asks for, or all that the model's class has."""
+    if missing := [format_ for format_ in asked or () if format_ not in export.formats]:
+        raise ValueError(
+            f"--format {missing[0]}: transformers never had it for all classes such as "
+            f"{export.model.family.model_class}; give --format safetensors."
+        )
+    return asked or export.formats
+
+
+def _check(export: Export, folder: Path, format_: str) -> list[comparison_rows.Comparison]:
+    rows = export.compare(folder, format_)
+    comparison_rows.require(rows, f"The {format_} weights are not the checkpoint's model, nothing was kept")
     return rows
 
 
-def _write_card(
-    folder: Path,
-    name: str,
-    model: Model,
-    tokenizer: hf_tokenizer.Tokenizer,
-    report: Mapping[str, Any],
-    metadata: Metadata,
-) -> None:
+def _write_card(folder: Path, name: str, export: Export, report: Mapping[str, Any], metadata: Metadata) -> None:
+    model = export.model
     gin, metrics = model_card.run_record(model.path)
     facts = model_card.Facts(
         name=name,
-        family=model.family,
-        network=model.config,
+        description=export.describe(metadata.example, gin, report["formats"], report["dtype"]),
         num_parameters=model.num_parameters,
-        vocabulary=tokenizer.vocabulary,
         step=model.step,
-        formats=report["formats"],
-        dtype=report["dtype"],
         run=model.info,
         gin=gin,
         metrics=metrics,
         comparisons=report["comparisons"],
         metadata=metadata,
-        example=_example(model, gin, metadata.example),
     )
     model_card.write(folder, facts)
-
-
-def _example(model: Model, gin: str, text: str) -> card_example.Example | None:
-    """For the card: the run's own, with the user's text if there is one; None if the run names no task."""
-    found = None
-    if model.info.get("task") and run_example.modules(gin):
-        try:
-            found = run_example.of_run(model.info, gin)
-        except ValueError as error:
-            remedy = "" if text else " The example of the model card is a neutral one; --example TEXT gives another."
-            print(f"warning: the data of the run cannot be read: {str(error).rstrip('.')}.{remedy}", file=sys.stderr)
-    if not text:
-        return found
-    return dataclasses.replace(found or card_example.Example("text", text), kind="text", inputs=text, targets="")
-
-
-def _stored(model: Model, format_: str, dtype: str) -> dict[str, SavedTensor]:
-    """The tensors as the files of a format have them."""
-    result = {}
-    for row in names.table(model.config):
-        stored = row.flax if format_ == "flax" else row.torch
-        tensor = tensor_parts.cast(model.tensors[row.limba], jnp.dtype(dtype), f"The checkpoint's {row.limba}")
-        result[model.family.tensor_name(stored.name)] = stored.orient(tensor)
-    return result
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

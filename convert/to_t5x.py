@@ -8,6 +8,7 @@ T5X restores Limba's own directories too; this is for its classic format, and fo
 import argparse
 from pathlib import Path
 
+from convert.compare import comparison
 from convert.model_files import any_format
 from convert.t5x import t5x_state
 from convert.t5x.t5x_checkpoint import NETWORKS, open_source, write_checkpoint
@@ -56,7 +57,9 @@ def to_t5x(
       ValueError: if it is damaged, not finite, or OUT has one already.
     """
     source = open_source(checkpoint, network, with_optimizer)
-    model = any_format.open_checkpoint(source.path) if any_format.is_encoder_decoder(source.tensors) else None
-    path = write_checkpoint(source, out, format_, dtype, model, verify, overwrite)
+    compare = None
+    if any_format.is_encoder_decoder(source.tensors):
+        compare = comparison.with_source(any_format.open_checkpoint(source.path))
+    path = write_checkpoint(source, out, format_, dtype, compare, verify, overwrite)
     print(f"{source.path} is converted to {path} (T5X, {format_}, {dtype}, {len(source.tensors)} tensors).")
     return path

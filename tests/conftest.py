@@ -86,9 +86,10 @@ def forks(tmp_path_factory):
 def checks_in_forks(tmp_path_factory):
     """Checks in transformers run in forks of a process that has imported it, which is most of what a check costs.
 
-    Only those of this process: commands that tests start have a new process for each, as a user's.
+    Only those of this process: commands that tests start have a new process for each, as a user's. The value is what
+    runs such a process: `[python, "-m", module, *arguments]`.
     """
-    from convert.compare import transformers_process
+    from convert.compare import encoder_process, transformers_process
     from tests import forked
 
     warm = ("transformers.models.t5.modeling_t5", "transformers.models.umt5.modeling_umt5")
@@ -97,11 +98,12 @@ def checks_in_forks(tmp_path_factory):
     def run(command, *, env, **_):
         if not servers:
             servers.append(forked.Server(tmp_path_factory.mktemp("checks"), (*warm, "tests.convert.transformers_fork")))
-        assert command[1:3] == ["-m", "convert.compare.transformers_process"]
-        return servers[0].run(["tests.convert.transformers_fork", *command[3:]], env)
+        assert command[1] == "-m"
+        return servers[0].run(["tests.convert.transformers_fork", *command[2:]], env)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transformers_process, "subprocess", types.SimpleNamespace(run=run))
-        yield
+        for process in (encoder_process, transformers_process):
+            patch.setattr(process, "subprocess", types.SimpleNamespace(run=run))
+        yield run
     for server in servers:
         server.close()

@@ -40,9 +40,12 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("convert.families", "convert.tensors"),
     ("convert.hf",),
     ("convert.model_files",),
+    ("convert.encoders",),
     ("convert.compare",),
-    ("convert.t5x", "convert.to_hf", "convert.push"),
+    ("convert.t5x", "convert.exports", "convert.push"),
+    ("convert.to_hf",),
     ("convert.from_hf", "convert.from_t5x", "convert.to_t5x", "convert.all_checkpoints", "convert.check_vocabulary"),
+    ("convert.check",),
     ("convert.starting_model",),
     ("convert.__main__",),
     # What runs a model.

@@ -1,81 +1,36 @@
-"""Are two models the same? Parameters by name, then logits, loss and greedy output on the same tokens.
-
-    python -m convert check runs/base exports/base
+"""Are two T5s the same? Parameters by name, then logits, loss and greedy output on the same tokens.
 
 Models are run tensor by tensor, in our network and, for a Hugging Face folder, in other people's: a mistake in the
 table of names, which both directions share, shows there.
 """
 
-import argparse
 import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import sentencepiece
 from tqdm import tqdm
 
 from convert.compare import forward, numpy_t5, torch_forward, transformers_library, transformers_process
+from convert.compare.comparison_rows import Comparison, compare_tensors, tolerance
 from convert.model_files import any_format
 from convert.model_files.any_format import Model
-from convert.tensors import names, tensor_parts
+from convert.tensors import names
 from limba.checkpoint_files import run_folder
 from limba.checkpoint_files.saved_tensors import SavedTensor
 
-# Two float32 implementations of one model differ by less: about 1e-5 for a random T5 of base size. Rounding grows with
-# the logits, so where the largest is above 10, 1e-5 of it is allowed.
-TOLERANCE = 1e-4
-RELATIVE_TOLERANCE = 1e-5
-
 _INPUTS_LENGTH, _TARGETS_LENGTH = 48, 24
 _GREEDY_TOKENS = 8
-_TEXT = (
+TEXT = (
     "The quick brown fox jumps over the lazy dog. Câinele leneș doarme; vulpea, nu. 12.5 % – „știi?” Über 3 Äpfel, "
     "ça va: быстрая лиса и собака, 狐は犬を跳び越える."
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """One line of the table.
-
-    Attributes:
-      what: was compared.
-      value: the largest difference, or a count of what differs.
-      allowed: what it may be.
-      note: how it was computed, or why not.
-    """
-
-    what: str
-    value: float | None
-    allowed: float
-    note: str = ""
-
-    @property
-    def holds(self) -> bool:
-        return self.value is None or bool(self.value <= self.allowed)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("a", metavar="A", help="a checkpoint of Limba or T5X, a run, or a Hugging Face folder")
-    parser.add_argument("b", metavar="B", help="another one")
-    parser.add_argument("--text", default=_TEXT, help="is encoded for the second row (a few languages)")
-    any_format.add_hint_arguments(parser)
-
-
-def run(args: argparse.Namespace) -> None:
-    hints = any_format.hints_of(args)
-    a, b = any_format.open_model(args.a, hints), any_format.open_model(args.b, hints)
-    print(f"A: {_description(a)}\nB: {_description(b)}")
-    rows = compare(a, b, args.text)
-    print(table(rows))
-    require(rows, "A and B are not the same model")
-
-
-def compare(a: Model, b: Model, text: str = _TEXT) -> list[Comparison]:
+def compare(a: Model, b: Model, text: str = TEXT) -> list[Comparison]:
     """Compares two models: the logits of `a` are the measure, and the text is encoded with the vocabulary of either.
 
     Where the dtypes differ, both are rounded to the narrower.
@@ -106,7 +61,7 @@ def compare(a: Model, b: Model, text: str = _TEXT) -> list[Comparison]:
         else:  # Once more would be the same computation.
             loss = forward.loss(logits, batch["decoder_target_tokens"])
             ours = _Output(reason=f"those of A, as are tensors and network; loss of random tokens {loss:.6f}")
-        allowed = float(max(TOLERANCE, RELATIVE_TOLERANCE * np.max(np.abs(logits))))
+        allowed = tolerance(logits)
         for label, output in [("B in Limba", ours), *others]:
             if output.reason:
                 rows.append(Comparison(f"logits, {label}", None, allowed, output.reason))
@@ -121,33 +76,9 @@ def compare(a: Model, b: Model, text: str = _TEXT) -> list[Comparison]:
     return rows
 
 
-def table(rows: list[Comparison]) -> str:
-    """The comparisons as text, one a line."""
-    width = max(len(row.what) for row in rows)
-    lines = []
-    for row in rows:
-        verdict = "  –  " if row.value is None else ("ok   " if row.holds else "WRONG")
-        value = ""
-        if row.value is not None:
-            value = f"{row.value:.2e} (allowed {row.allowed:.0e})" if row.allowed else f"{row.value:.0f}"
-        lines.append(f"{verdict} {row.what:{width}}  {value:24}  {row.note}".rstrip())
-    return "\n".join(lines)
-
-
-def require(rows: list[Comparison], otherwise: str) -> None:
-    """Raises ValueError, beginning with `otherwise`, if a comparison does not hold."""
-    wrong = [f"{row.what}: {row.value:.3g}, allowed {row.allowed:.0e}" for row in rows if not row.holds]
-    if wrong:
-        raise ValueError(f"{otherwise}: {'; '.join(wrong)}.")
-
-
-def as_json(rows: list[Comparison]) -> list[dict[str, Any]]:
-    """For `conversion_report.json`."""
-    return [dataclasses.asdict(row) | {"holds": row.holds} for row in rows]
-
-
-def _description(model: Model) -> str:
-    return f"{model.path} ({model.format}, {model.family.name}, {model.num_parameters:,} parameters)"
+def with_source(model: Model) -> Callable[[Path, Mapping[str, SavedTensor]], list[Comparison]]:
+    """Compares a train state that was made of a model, and the folder it is in, with the model."""
+    return lambda path, saved: compare(model, any_format.with_tensors(model, path, saved))
 
 
 # ----------------------------------------------------- parameters ----------------------------------------------------
@@ -162,45 +93,10 @@ def _check_same_network(a: Model, b: Model) -> None:
             raise ValueError(f"{field} is {ours!r} in A ({a.path}) and {theirs!r} in B ({b.path}).")
 
 
-def compare_states(a: Mapping[str, SavedTensor], b: Mapping[str, SavedTensor]) -> Comparison:
-    """How many tensors of two train states differ, optimizer state and all.
-
-    Raises:
-      ValueError: if one has others than the other.
-    """
-    names.verify("What was written", {n: t.shape for n, t in b.items()}, {n: t.shape for n, t in a.items()})
-    num_bytes = sum(tensor_parts.num_bytes(t) for t in a.values())
-    differ = []
-    with tqdm(total=num_bytes, desc="reading back", unit="B", unit_scale=True, file=sys.stderr) as bar:
-        for name, tensor in a.items():
-            if tensor.dtype != b[name].dtype or not tensor_parts.equal(tensor, b[name]):
-                differ.append(name)
-            bar.update(tensor_parts.num_bytes(tensor))
-    note = f"of {len(a)}{': ' if differ else ''}{', '.join(differ[:4])}"
-    return Comparison("tensors that differ", len(differ), 0, note)
-
-
 def compare_parameters(a: Model, b: Model) -> Comparison:
     """How many tensors differ, after rounding to the narrower dtype, and by how much."""
-    differ: list[str] = []
-    largest = 0.0
-    num_bytes = sum(tensor_parts.num_bytes(t) for t in a.tensors.values())
     narrow_a, narrow_b = _rounded(a, b)
-    with tqdm(total=num_bytes, desc="comparing parameters", unit="B", unit_scale=True, file=sys.stderr) as bar:
-        for name, tensor in narrow_a.tensors.items():
-            difference = 0.0
-            for x, y in tensor_parts.pairs(tensor, narrow_b.tensors[name]):
-                if not np.array_equal(x, y):
-                    gap = np.abs(x.astype(np.float32) - y.astype(np.float32))
-                    difference = max(difference, float(np.max(gap)) or np.inf)
-                bar.update(x.size * a.tensors[name].dtype.itemsize)
-            if difference:
-                differ.append(name)
-                largest = max(largest, difference)
-    note = f"of {len(a.tensors)} tensors, in {narrow_a.dtype}"
-    if differ:
-        note += f": {', '.join(differ[:4])}{' …' if len(differ) > 4 else ''}; largest difference {largest:.2e}"
-    return Comparison("parameters that differ", len(differ), 0, note)
+    return compare_tensors(narrow_a.tensors, narrow_b.tensors)
 
 
 def _rounded(a: Model, b: Model) -> tuple[Model, Model]:

@@ -15,7 +15,6 @@ from convert.hf import hub_models
 
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
-PIPELINE = "text2text-generation"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,15 +84,18 @@ def of_arguments(args: argparse.Namespace) -> Metadata:
     return Metadata(tuple(args.language), args.license, tuple(args.dataset), tuple(args.tag), args.example)
 
 
-def front_matter(metadata: Metadata, tags: Sequence[str], results: Sequence[Mapping[str, Any]], name: str) -> str:
+def front_matter(
+    metadata: Metadata, tags: Sequence[str], results: Sequence[Mapping[str, Any]], name: str, pipeline: str
+) -> str:
     """YAML between two lines of dashes. Every value is JSON, which is YAML too.
 
     Args:
       tags: of the converter, which come first.
       results: entries of `model-index`; see `result`.
       name: of the model, for `model-index`.
+      pipeline: the hub's name of what the model does, "text2text-generation".
     """
-    lines = [f"library_name: transformers\npipeline_tag: {PIPELINE}"]
+    lines = [f"library_name: transformers\npipeline_tag: {pipeline}"]
     given: dict[str, Any] = {
         "language": list(metadata.languages),
         "license": metadata.license,
@@ -110,15 +112,16 @@ def front_matter(metadata: Metadata, tags: Sequence[str], results: Sequence[Mapp
     return "\n".join(["---", *lines, "---"])
 
 
-def result(task: str, dataset: str, metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def result(task: str, dataset: str, metrics: Sequence[Mapping[str, Any]], pipeline: str) -> dict[str, Any]:
     """An entry of `model-index`.
 
     Args:
       task: Limba's name of it.
       dataset: the hub's name of its data, or the task's name again.
       metrics: each `{"type", "value", "name"}`.
+      pipeline: as of `front_matter`.
     """
-    return {"task": {"type": PIPELINE}, "dataset": {"name": task, "type": dataset}, "metrics": list(metrics)}
+    return {"task": {"type": pipeline}, "dataset": {"name": task, "type": dataset}, "metrics": list(metrics)}
 
 
 def _json(value: Any) -> str:

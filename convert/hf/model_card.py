@@ -12,16 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from convert.families.family import Family
 from convert.hf import card_metadata, loss_picture
-from convert.hf.card_example import Example, neutral, section
 from convert.hf.card_metadata import NO_METADATA, Metadata
 from convert.hf.markdown import code, plain, table
 from limba.checkpoint_files import run_folder
 from limba.machine import redaction, storage
 from limba.machine.output_folder import REPORT
 from limba.machine.storage import AnyPath
-from limba.network.t5 import T5Config
 from limba.reports import writers
 
 PICTURE = "loss.png"
@@ -35,35 +32,50 @@ Line = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
+class Description:
+    """What a card says of a kind of model.
+
+    Attributes:
+      title: "A T5 1.1 encoder-decoder".
+      tag: the family's name.
+      pipeline: the hub's name of what the model does.
+      use: the section on the use.
+      network: rows of the table.
+      accuracy: what the metric of that name measures.
+      datasets: of the example, on the hub.
+    """
+
+    title: str
+    tag: str
+    pipeline: str
+    use: str
+    network: tuple[tuple[str, str], ...]
+    accuracy: str
+    datasets: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class Facts:
     """What is known of an exported model; empty values are unknown and not mentioned.
 
     Attributes:
       name: of the model, the card's title.
-      vocabulary: as `run.json` describes it.
-      formats, dtype: of the weights, "safetensors" and "flax".
       run: `run.json`.
       gin: the run's operative config.gin.
       metrics: lines of the run's metrics.jsonl.
       comparisons: what the check found, by the weights it read: `what`, `value`, `allowed`, `note` and `holds` of each.
       metadata: what the user says for the card.
-      example: for the section on the use; None takes a neutral one.
     """
 
     name: str
-    family: Family
-    network: T5Config
+    description: Description
     num_parameters: int
-    vocabulary: Mapping[str, Any]
     step: int
-    formats: Sequence[str]
-    dtype: str
     run: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     gin: str = ""
     metrics: Sequence[Line] = ()
     comparisons: Mapping[str, Sequence[Line]] = dataclasses.field(default_factory=dict)
     metadata: Metadata = NO_METADATA
-    example: Example | None = None
 
 
 def run_record(checkpoint: AnyPath) -> tuple[str, list[dict]]:
@@ -86,53 +98,41 @@ def write(folder: Path, facts: Facts) -> None:
     if picture is not None:
         (folder / PICTURE).write_bytes(picture)
     trained = "trained and converted" if "seeds" in facts.run else "converted"
-    example = facts.example or neutral(facts.vocabulary)
-    config = facts.network
     sections = [
-        _front_matter(facts, example, metrics),
+        _front_matter(facts, metrics),
         f"# {plain(facts.name)}",
-        f"A {facts.family.title} encoder-decoder of {facts.num_parameters:,} parameters, {trained} with Limba.",
-        section(example, facts.formats, config.num_decoder_layers <= config.num_encoder_layers),
+        f"{facts.description.title} of {facts.num_parameters:,} parameters, {trained} with Limba.",
+        facts.description.use,
     ]
-    if results := list(_results(metrics)):
+    if results := list(_results(metrics, facts.description.accuracy)):
         sections.append(f"## Results\n\n{table(results, ('data', 'metric', 'value', 'step'))}")
     if picture is not None:
         sections.append(f"![Nats per target token against steps]({PICTURE})")
     if training := list(_training(facts, metrics)):
         sections.append(f"## Training\n\n{table(training)}")
-    sections += [f"## Network\n\n{table(_network(facts))}", f"## Check\n\n{_check(facts)}"]
+    sections += [f"## Network\n\n{table(facts.description.network)}", f"## Check\n\n{_check(facts)}"]
     (folder / "README.md").write_text(redaction.redact("\n\n".join(sections)) + "\n", "utf-8")
 
 
-def _front_matter(facts: Facts, example: Example, metrics: Sequence[Line]) -> str:
-    datasets = tuple(dict.fromkeys([*example.datasets, *facts.metadata.datasets]))
+def _front_matter(facts: Facts, metrics: Sequence[Line]) -> str:
+    described = facts.description
+    datasets = tuple(dict.fromkeys([*described.datasets, *facts.metadata.datasets]))
     by_task: dict[str, list[dict[str, Any]]] = {}
     for dataset, line in _last_evaluations(metrics).items():
-        for name, title, type_ in _measures(dataset, line):
+        for name, title, type_ in _measures(dataset, line, described.accuracy):
             rounded = float(f"{line[name]:.6g}")
             by_task.setdefault(dataset.partition("/")[2], []).append({"type": type_, "value": rounded, "name": title})
     # The hub's name of the data, where it is clear which data set a task is of.
     known = datasets[0] if len(by_task) == len(datasets) == 1 else ""
-    results = [card_metadata.result(task, known or task, measured) for task, measured in by_task.items()]
-    tags = [facts.family.name, "limba", *(["lora"] if "lora" in facts.run else [])]
-    return card_metadata.front_matter(dataclasses.replace(facts.metadata, datasets=datasets), tags, results, facts.name)
+    results = [
+        card_metadata.result(task, known or task, measured, described.pipeline) for task, measured in by_task.items()
+    ]
+    tags = [described.tag, "limba", *(["lora"] if "lora" in facts.run else [])]
+    metadata = dataclasses.replace(facts.metadata, datasets=datasets)
+    return card_metadata.front_matter(metadata, tags, results, facts.name, described.pipeline)
 
 
 # ------------------------------------------------------- facts -------------------------------------------------------
-
-
-def _network(facts: Facts) -> Iterator[tuple[str, str]]:
-    config = facts.network
-    yield "layers", f"{config.num_encoder_layers} encoder, {config.num_decoder_layers} decoder"
-    yield "width", f"{config.emb_dim}; {config.num_heads} heads of {config.head_dim}; feed-forward {config.mlp_dim}"
-    yield "activation", " × ".join(config.mlp_activations)
-    yield "output", "the embedding (tied)" if config.logits_via_embedding else "a matrix of its own (untied)"
-    yield "stored as", facts.dtype
-    vocabulary = facts.vocabulary
-    sentinels = f", the last {vocabulary['extra_ids']} of them sentinels" if vocabulary["extra_ids"] else ""
-    ids = f"{vocabulary['vocab_size']:,} ids{sentinels}"
-    kind = "bytes" if run_folder.is_bytes(vocabulary) else "SentencePiece"
-    yield "vocabulary", f"{kind}, {ids}; {config.vocab_size:,} rows of the embedding"
 
 
 def _training(facts: Facts, metrics: Sequence[Line]) -> Iterator[tuple[str, str]]:
@@ -242,20 +242,20 @@ def _last_evaluations(metrics: Sequence[Line]) -> dict[str, Line]:
     return {line["dataset"]: line for line in metrics if line["dataset"] != "train"}
 
 
-def _measures(dataset: str, line: Line) -> Iterator[tuple[str, str, str]]:
+def _measures(dataset: str, line: Line, accuracy: str) -> Iterator[tuple[str, str, str]]:
     """Of a line of an evaluation the metrics of the model: the name in it, a title, and the hub's type."""
     if dataset.startswith("training_eval/"):
-        shown = [(_NATS, "loss, nats per target token", "loss"), ("accuracy", "accuracy of the next token", "accuracy")]
+        shown = [(_NATS, "loss, nats per target token", "loss"), ("accuracy", accuracy, "accuracy")]
     else:
         names = [name for name in line if name not in ("step", "dataset") and not name.startswith("timing/")]
         shown = [(name, name.removeprefix("eval/"), name.rpartition("/")[2]) for name in names]
     yield from ((name, title, type_) for name, title, type_ in shown if _is_number(line, name))
 
 
-def _results(metrics: Sequence[Line]) -> Iterator[tuple[str, str, str, str]]:
+def _results(metrics: Sequence[Line], accuracy: str) -> Iterator[tuple[str, str, str, str]]:
     """The last validation loss with its baseline, and whatever else was measured on validation data."""
     for dataset, line in _last_evaluations(metrics).items():
-        for name, title, _ in _measures(dataset, line):
+        for name, title, _ in _measures(dataset, line, accuracy):
             value = f"{line[name]:.4f}" if name == _NATS else f"{line[name]:.4g}"
             if name == _NATS and _is_number(line, _UNIGRAM):
                 value += f"; the best constant (unigram) predictor has {line[_UNIGRAM]:.4f}"

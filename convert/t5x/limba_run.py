@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import limba
+from convert.compare import comparison
 from convert.model_files import any_format
 from convert.model_files.any_format import Model
-from convert.t5x.t5x_checkpoint import NETWORKS, SourceCheckpoint, in_layout, write_checkpoint
+from convert.t5x.t5x_checkpoint import NETWORKS, Compare, SourceCheckpoint, in_layout, write_checkpoint
 from limba.checkpoint_files import run_folder
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.checkpoint_files.small_files import write_files
@@ -67,23 +68,50 @@ def write_run(
         content = Path(vocabulary["sentencepiece_model_file"]).read_bytes()
         vocabulary["sentencepiece_model_file"] = str(out / run_folder.VOCABULARY)
     gin_file = model_gin(config, vocabulary, f"{model.path} ({model.format}, {model.family.name})")
+    files = RunFiles(network_fields(config), vocabulary, gin_file, content)
+    return write_files_of_run(source, files, comparison.with_source(model), out, verify, overwrite)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFiles:
+    """What a run's directory has beside the tensors.
+
+    Attributes:
+      network, vocabulary: as `run.json` has them.
+      gin: the content of model.gin.
+      vocabulary_content: of the vocabulary's file; None if it has none.
+    """
+
+    network: Mapping[str, Any]
+    vocabulary: Mapping[str, Any]
+    gin: str
+    vocabulary_content: bytes | None
+
+
+def write_files_of_run(
+    source: SourceCheckpoint, files: RunFiles, compare: Compare, out: Path, verify: bool, overwrite: bool
+) -> Path:
+    """Writes a run's directory and returns the checkpoint in it; arguments and errors are those of `write_run`."""
     info = {
         "limba_version": limba.__version__,
-        "network": network_fields(config),
-        "vocabulary": vocabulary,
-        "converted_from": str(model.path),
+        "network": dict(files.network),
+        "vocabulary": dict(files.vocabulary),
+        "converted_from": str(source.path),
     }
+    content = files.vocabulary_content
 
     def add_files(folder: Path) -> None:
         write_files(folder / "dataset", {})  # Another's place in the data means nothing to our readers.
-        write_files(folder / run_folder.FOLDER, run_folder.files(info, gin_file, content))
+        write_files(folder / run_folder.FOLDER, run_folder.files(info, files.gin, content))
 
-    beside = {MODEL_GIN: gin_file.encode()} | ({run_folder.VOCABULARY: content} if content is not None else {})
+    beside = {MODEL_GIN: files.gin.encode()}
+    if content is not None:
+        beside[run_folder.vocabulary_name(files.vocabulary)] = content
     for name, file_content in beside.items():
         if not overwrite and (out / name).exists() and (out / name).read_bytes() != file_content:
             raise ValueError(f"{out / name} is another model's; choose another OUT or give --overwrite.")
-    files = hashlib.sha256(json.dumps(info).encode()).hexdigest()
-    path = write_checkpoint(source, out, "orbax", "float32", model, verify, overwrite, add_files, files)
+    digest = hashlib.sha256(json.dumps(info).encode()).hexdigest()
+    path = write_checkpoint(source, out, "orbax", "float32", compare, verify, overwrite, add_files, digest)
     for name, file_content in beside.items():
         (out / name).write_bytes(file_content)
     return path

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from convert.compare import comparison
-from convert.model_files import any_format, lora_merge
-from convert.model_files.any_format import Model
+from convert.compare import comparison_rows
+from convert.compare.comparison_rows import Comparison
+from convert.model_files import lora_merge
 from convert.t5x import t5x_state
 from convert.tensors import tensor_parts
 from limba.checkpoint_files import layer_layouts, saved_tensors
@@ -25,6 +25,8 @@ from limba.machine.output_folder import REPORT, choose_out, complete_or_absent, 
 from limba.machine.storage import AnyPath
 
 NETWORKS = ("t5", "scalable_t5")
+
+Compare = Callable[[Path, Mapping[str, SavedTensor]], list[Comparison]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +82,7 @@ def write_checkpoint(
     out: str | Path,
     format_: str,
     dtype: str,
-    model: Model | None,
+    compare: Compare | None,
     verify: bool,
     overwrite: bool,
     add_files: Callable[[Path], None] = lambda folder: None,
@@ -92,7 +94,8 @@ def write_checkpoint(
       source, out: what to write, and the run's directory that gets it.
       format_: one of `t5x_state.FORMATS`.
       dtype: of the parameters.
-      model: whose logits the checkpoint must give; None if it is of another kind than those that can be run.
+      compare: gives the differences between the source and the model in a folder with these tensors; None if it is of a
+        kind that cannot be run.
       verify: read back, and compare tensors, logits and tokens.
       overwrite: replace another conversion.
       add_files: puts further files into the folder before it is complete.
@@ -119,15 +122,15 @@ def write_checkpoint(
         with tqdm(total=num_bytes, desc="converting", unit="B", unit_scale=True, file=sys.stderr) as bar:
             t5x_state.write(folder, format_, source.tensors, dtype, bar.update, f"{source.path}: ")
         add_files(folder)
-        rows: list[comparison.Comparison] = []
+        rows: list[Comparison] = []
         if verify:
             written = saved_tensors.open_tensors(folder)
-            rows.append(comparison.compare_states(t5x_state.as_saved(source.tensors, dtype), written))
-            if model is not None:
-                rows += comparison.compare(model, any_format.with_tensors(model, folder, written))
-            comparison.require(rows, "What was written is not the model, nothing was kept")
-        report = {**request, "source": str(source.path), "comparisons": {format_: comparison.as_json(rows)}}
+            rows.append(comparison_rows.compare_states(t5x_state.as_saved(source.tensors, dtype), written))
+            if compare is not None:
+                rows += compare(folder, written)
+            comparison_rows.require(rows, "What was written is not the model, nothing was kept")
+        report = {**request, "source": str(source.path), "comparisons": {format_: comparison_rows.as_json(rows)}}
         (folder / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     if rows:
-        print(comparison.table(rows))
+        print(comparison_rows.table(rows))
     return path

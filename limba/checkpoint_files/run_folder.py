@@ -2,8 +2,7 @@
 
 run/run.json       the record: network, vocabulary, seeds, lengths, versions
 run/config.gin     the operative configuration
-run/spiece.model   the SentencePiece model, or
-run/tokenizer.json the tokenizer; neither if the vocabulary is bytes
+run/spiece.model   the SentencePiece model, or tokenizer.json; none if the vocabulary is bytes
 run/state_checksums.json   of the tensors (`limba.checkpoints.state_checksums`)
 """
 
@@ -17,9 +16,8 @@ from limba.machine import storage, untrusted_json
 from limba.machine.storage import AnyPath
 
 FOLDER = "run"
-RECORD, GIN, VOCABULARY = "run.json", "config.gin", "spiece.model"
-TOKENIZER_FILE = "tokenizer.json"
-BYTES, SENTENCEPIECE, TOKENIZER = "ByteVocabulary", "SentencePieceVocabulary", "TokenizerVocabulary"
+RECORD, GIN, VOCABULARY, TOKENIZER = "run.json", "config.gin", "spiece.model", "tokenizer.json"
+BYTES, SENTENCEPIECE, TOKENIZERS = "ByteVocabulary", "SentencePieceVocabulary", "TokenizerVocabulary"
 
 
 def files(info: Mapping[str, Any], gin: str, vocabulary: bytes | None) -> dict[str, bytes]:
@@ -29,24 +27,26 @@ def files(info: Mapping[str, Any], gin: str, vocabulary: bytes | None) -> dict[s
 
 
 def vocabulary_record(kind: str, file: str | None, extra_ids: int, vocab_size: int) -> dict[str, Any]:
-    """What `run.json` says of a vocabulary, in SeqIO's words; one of another class has its own key for the file.
+    """What `run.json` says of a vocabulary, in SeqIO's words.
 
     The file is None for bytes. `extra_ids` counts the sentinels behind the pieces; `vocab_size` includes them.
     """
-    files = {"sentencepiece_model_file": file}
-    if kind == TOKENIZER:
-        files = {"sentencepiece_model_file": None, "tokenizer_file": file}
-    return {"class": kind, **files, "extra_ids": extra_ids, "vocab_size": vocab_size}
+    return {"class": kind, "sentencepiece_model_file": file, "extra_ids": extra_ids, "vocab_size": vocab_size}
 
 
-def vocabulary_file(vocabulary: Mapping[str, Any]) -> str | None:
-    """The file in a vocabulary's record."""
-    return vocabulary.get("tokenizer_file") or vocabulary.get("sentencepiece_model_file")
+def tokenizer_record(file: str, vocab_size: int) -> dict[str, Any]:
+    """What `run.json` says of a tokenizer.json, beside the keys that all vocabularies have."""
+    return vocabulary_record(TOKENIZERS, None, 0, vocab_size) | {"tokenizer_file": file}
 
 
-def vocabulary_name(vocabulary: Mapping[str, Any]) -> str:
-    """What a copy of the file of a recorded vocabulary is called."""
-    return TOKENIZER_FILE if vocabulary.get("class") == TOKENIZER else VOCABULARY
+def vocabulary_name(record: Mapping[str, Any]) -> str:
+    """What the file of a vocabulary is called in the folder."""
+    return TOKENIZER if record.get("class") == TOKENIZERS else VOCABULARY
+
+
+def vocabulary_file(record: Mapping[str, Any]) -> str | None:
+    """Where the run had the file of its vocabulary; None for bytes."""
+    return record.get("tokenizer_file") or record["sentencepiece_model_file"]
 
 
 def is_bytes(vocabulary: Mapping[str, Any] | None) -> bool:
@@ -82,6 +82,6 @@ def find_gin(checkpoint: AnyPath) -> AnyPath | None:
 
 
 def find_vocabulary(checkpoint: AnyPath) -> AnyPath | None:
-    """The file of the vocabulary that travels with the checkpoint; None without one."""
-    places = (checkpoint / FOLDER / name for name in (VOCABULARY, TOKENIZER_FILE))
+    """The SentencePiece model or tokenizer.json that travels with the checkpoint; None without one."""
+    places = (checkpoint / FOLDER / name for name in (VOCABULARY, TOKENIZER))
     return next((file for file in places if storage.is_file(file)), None)

@@ -7,6 +7,7 @@ from limba.checkpoint_files import run_folder
 from limba.checkpoints import checkpointing
 from limba.gin_config import gin_files
 from limba.machine import import_errors, storage
+from limba.machine.storage import AnyPath
 from limba.workers import distributed
 
 
@@ -37,14 +38,14 @@ def parse(flags: argparse.Namespace, gin_file: str, bindings: Sequence[str] = ()
         files = [str(gin), gin_file, *files]
         if vocabulary := run_folder.find_vocabulary(checkpoint):
             # A run records its vocabulary in the scope of the macro, which wins over a binding without a scope.
-            binding = _binding(storage.read_bytes(gin).decode(), vocabulary)
-            given += [f"VOCABULARY/{binding}", binding]
+            file = f"{_parameter_of(vocabulary, gin)} = {str(vocabulary)!r}"
+            given += [f"VOCABULARY/{file}", file]
     gin_files.parse_gin_flags(files, [*given, *flags.gin_bindings], flags.gin_search_paths)
 
 
-def _binding(gin: str, vocabulary: storage.AnyPath) -> str:
-    """Of the parameter that names the file of a vocabulary, to the checkpoint's copy of it."""
-    if vocabulary.name == run_folder.TOKENIZER_FILE:
-        return f"vocabularies.TokenizerVocabulary.tokenizer_file = {str(vocabulary)!r}"
-    library = "vocabularies" if "vocabularies.SentencePiece" in gin else "seqio"
-    return f"{library}.SentencePieceVocabulary.sentencepiece_model_file = {str(vocabulary)!r}"
+def _parameter_of(vocabulary: AnyPath, gin: AnyPath) -> str:
+    """The name in gin of the file of a vocabulary."""
+    if vocabulary.name == run_folder.TOKENIZER:
+        return "vocabularies.TokenizerVocabulary.tokenizer_file"
+    library = "vocabularies" if "vocabularies.SentencePiece" in storage.read_bytes(gin).decode() else "seqio"
+    return f"{library}.SentencePieceVocabulary.sentencepiece_model_file"

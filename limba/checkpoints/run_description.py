@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import limba
 from limba.checkpoint_files import run_folder
 from limba.checkpoints import checkpointing
-from limba.data import contract
+from limba.data.contract import DatasetConfig
 from limba.gin_config import gin_files
 from limba.machine import code_versions
 from limba.machine.local_paths import local_path
@@ -56,7 +56,7 @@ def choose_seeds(before: Mapping[str, Any], random_seed: int | None, dataset_see
 
 
 def run_info(
-    model: EncoderDecoderModel, dataset_config: contract.DatasetConfig, seeds: Mapping[str, int], initial_step: int = 0
+    model: EncoderDecoderModel, dataset_config: DatasetConfig, seeds: Mapping[str, int], initial_step: int = 0
 ) -> dict[str, Any]:
     """The content of `run/run.json`: everything that a converter or a server needs to know of the run."""
     network = getattr(model.module, "config", None)
@@ -64,20 +64,11 @@ def run_info(
     if "dtype" in fields:
         fields["dtype"] = jnp.dtype(fields["dtype"]).name
     labels = getattr(model.output_vocabulary, "labels", None)
-    vocabulary: Any = model.output_vocabulary if labels is None else model.input_vocabulary
-    file = contract.vocabulary_file(vocabulary)
-    if file and "://" not in file:
-        file = str(local_path(file))
     return {
         "limba_version": limba.__version__,
         "network": fields,
         **({"lora": model.module.description} if isinstance(model.module, LoRA) else {}),
-        "vocabulary": run_folder.vocabulary_record(
-            type(vocabulary).__name__,
-            file,
-            getattr(vocabulary, "extra_ids", 0),
-            vocabulary.vocab_size,
-        ),
+        "vocabulary": _vocabulary_record(model.output_vocabulary if labels is None else model.input_vocabulary),
         **({} if labels is None else {"labels": list(labels)}),
         "task": dataset_config.name,
         "feature_lengths": dict(dataset_config.task_feature_lengths or {}),
@@ -87,9 +78,25 @@ def run_info(
     }
 
 
+def _vocabulary_record(vocabulary: Any) -> dict[str, Any]:
+    if tokenizer_file := getattr(vocabulary, "tokenizer_file", None):
+        return run_folder.tokenizer_record(_absolute(tokenizer_file), vocabulary.vocab_size)
+    file = getattr(vocabulary, "sentencepiece_model_file", None)
+    return run_folder.vocabulary_record(
+        type(vocabulary).__name__,
+        _absolute(file) if file else None,
+        getattr(vocabulary, "extra_ids", 0),
+        vocabulary.vocab_size,
+    )
+
+
+def _absolute(file: str) -> str:
+    return file if "://" in file else str(local_path(file))
+
+
 def run_files(
     model: EncoderDecoderModel,
-    dataset_config: contract.DatasetConfig,
+    dataset_config: DatasetConfig,
     seeds: Mapping[str, int],
     save: checkpointing.SaveCheckpointConfig | None,
     *,

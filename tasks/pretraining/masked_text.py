@@ -90,7 +90,7 @@ def open_vocabulary(described: Mapping[str, Any]) -> Vocabulary:
     """The vocabulary that a checkpoint's `run.json` describes."""
     if described["class"] == run_folder.BYTES:
         return ByteVocabulary(described["extra_ids"])
-    if described["class"] == run_folder.TOKENIZER:
+    if described["class"] == run_folder.TOKENIZERS:
         return TokenizerVocabulary(described["tokenizer_file"])
     return SentencePieceVocabulary(described["sentencepiece_model_file"], described["extra_ids"])
 

@@ -43,7 +43,9 @@ def test_ready_made_recipes_pass_on_what_they_are_given(tmp_path, name):
     assert f"limba train --gin_file=gin/recipes/{name}.gin --gin.TRAIN_STEPS=1 --gin.MODEL_DIR=" in said
 
 
-@pytest.mark.parametrize(("script", "folder"), [("quickstart.sh", "QUICKSTART"), ("moods.sh", "MOODS"), ("encoder.sh", "ENCODER")])
+@pytest.mark.parametrize(
+    ("script", "folder"), [("quickstart.sh", "QUICKSTART"), ("moods.sh", "MOODS"), ("encoder.sh", "ENCODER")]
+)
 def test_the_last_screen_names_what_works_in_a_new_shell(tmp_path, script, folder):
     venv = tmp_path / "my venv"
     (venv / "bin").mkdir(parents=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from convert import __main__
-from convert.compare import comparison
+from convert.compare import comparison, comparison_rows
 from convert.model_files import any_format
 from limba.checkpoint_files.saved_tensors import from_array
 
@@ -44,8 +44,8 @@ def test_one_number_of_one_tensor(run):
     with pytest.raises(
         ValueError, match=r"not the same: parameters that differ: 1, allowed 0e\+00; logits, B in Limba"
     ):
-        comparison.require(list(rows.values()), "not the same")
-    assert comparison.table(list(rows.values())).startswith("WRONG parameters that differ ")
+        comparison_rows.require(list(rows.values()), "not the same")
+    assert comparison_rows.table(list(rows.values())).startswith("WRONG parameters that differ ")
 
 
 def test_the_command_fails_and_names_the_difference(run, new_run, tmp_path, capsys):

@@ -41,9 +41,9 @@ def test_values_that_the_hub_would_refuse(given, message):
 
 def test_front_matter_is_yaml_with_results():
     metrics = [{"type": "loss", "value": 0.0006, "name": "loss"}, {"type": "bleu", "value": 27.5, "name": "bleu"}]
-    results = [card_metadata.result("news: ro", "org/news", metrics)]
+    results = [card_metadata.result("news: ro", "org/news", metrics, "text2text-generation")]
     metadata = Metadata(languages=("no",), datasets=("org/news",), tags=("t5_1_1", "știri: azi"))
-    text = card_metadata.front_matter(metadata, ["t5_1_1", "limba"], results, 'a "name": #1')
+    text = card_metadata.front_matter(metadata, ["t5_1_1", "limba"], results, 'a "name": #1', "text2text-generation")
     head = yaml.safe_load(text.removeprefix("---").removesuffix("---"))
     assert head["language"] == ["no"] and head["datasets"] == ["org/news"]  # not YAML's false
     assert head["tags"] == ["t5_1_1", "limba", "știri: azi"] and "license" not in head

@@ -9,7 +9,7 @@ from huggingface_hub.repocard import metadata_load
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from convert.families import byt5, t5_1_1
-from convert.hf import loss_picture, model_card
+from convert.hf import loss_picture, model_card, t5_card
 from convert.hf.card_example import Example
 from convert.hf.card_metadata import Metadata
 from limba.checkpoints import checkpointing
@@ -32,15 +32,12 @@ VOCABULARY = {
     "vocab_size": 512,
 }
 LOSS, NATS, UNIGRAM = "loss_per_nonpadding_target_token", "nats_per_target_token", "unigram_nats_per_target_token"
+BOTH = ("safetensors", "flax")
 BARE = model_card.Facts(
     name="base",
-    family=t5_1_1.FAMILY,
-    network=NETWORK,
+    description=t5_card.describe(t5_1_1.FAMILY, NETWORK, VOCABULARY, BOTH, "float32"),
     num_parameters=247_577_856,
-    vocabulary=VOCABULARY,
     step=0,
-    formats=("safetensors", "flax"),
-    dtype="float32",
 )
 RUN = {
     "limba_version": "0.1.0",
@@ -84,8 +81,19 @@ CHECK = [
     {"what": "logits, B in NumPy", "value": 1.24e-6, "allowed": 1e-4, "note": ""},
 ]
 TRAINED = dataclasses.replace(
-    BARE, step=3000, run=RUN, gin=GIN, metrics=METRICS, comparisons={"safetensors": CHECK}, dtype="bfloat16"
+    BARE,
+    description=t5_card.describe(t5_1_1.FAMILY, NETWORK, VOCABULARY, BOTH, "bfloat16"),
+    step=3000,
+    run=RUN,
+    gin=GIN,
+    metrics=METRICS,
+    comparisons={"safetensors": CHECK},
 )
+
+
+def described(example: Example) -> model_card.Description:
+    """A T5 whose card has this example."""
+    return t5_card.describe(t5_1_1.FAMILY, NETWORK, VOCABULARY, BOTH, "bfloat16", example)
 
 
 def card(folder, facts: model_card.Facts) -> str:
@@ -122,7 +130,7 @@ def test_the_loss_of_training_has_no_z_loss(tmp_path, monkeypatch, factor, line,
 def test_metadata_are_what_the_hub_reads(tmp_path):
     metadata = Metadata(("ro",), "apache-2.0", ("org/more",), ("news",))
     example = Example("blank", "a <extra_id_0> b", datasets=("org/corpus",))
-    card(tmp_path, dataclasses.replace(TRAINED, metadata=metadata, example=example))
+    card(tmp_path, dataclasses.replace(TRAINED, metadata=metadata, description=described(example)))
     head = metadata_load(tmp_path / "README.md")
     results = head.pop("model-index")
     assert head == {
@@ -147,7 +155,7 @@ def test_metadata_are_what_the_hub_reads(tmp_path):
 def test_the_results_of_one_data_set_have_its_name(tmp_path):
     example = Example("blank", "a <extra_id_0> b", datasets=("org/corpus",))
     metrics = [line for line in METRICS if not line["dataset"].endswith("books")]
-    card(tmp_path, dataclasses.replace(TRAINED, metrics=metrics, example=example))
+    card(tmp_path, dataclasses.replace(TRAINED, metrics=metrics, description=described(example)))
     (entry,) = metadata_load(tmp_path / "README.md")["model-index"][0]["results"]
     assert entry["dataset"] == {"name": "news", "type": "org/corpus"}
 
@@ -270,7 +278,8 @@ def test_a_checkpoint_of_t5x_tells_what_its_gin_file_does(tmp_path):
 
 def test_bytes_and_flax(tmp_path):
     vocabulary = {"class": "ByteVocabulary", "sentencepiece_model_file": None, "extra_ids": 125, "vocab_size": 384}
-    text = card(tmp_path, dataclasses.replace(BARE, family=byt5.FAMILY, vocabulary=vocabulary, formats=("flax",)))
+    of_bytes = t5_card.describe(byt5.FAMILY, NETWORK, vocabulary, ("flax",), "float32")
+    text = card(tmp_path, dataclasses.replace(BARE, description=of_bytes))
     assert row(text, "vocabulary").startswith("bytes, 384 ids, the last 125 of them sentinels")
     assert "model = FlaxAutoModelForSeq2SeqLM.from_pretrained(folder)" in text
     assert "up to version 4.57" in text

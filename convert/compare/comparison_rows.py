@@ -1,0 +1,108 @@
+"""What a comparison of two models found: a table of differences, each with what it may be."""
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from convert.tensors import names, tensor_parts
+from limba.checkpoint_files.saved_tensors import SavedTensor
+
+# Two float32 implementations of one model differ by less: about 1e-5 for a random T5 of base size. Rounding grows with
+# the logits, so where the largest is above 10, 1e-5 of it is allowed.
+TOLERANCE = 1e-4
+RELATIVE_TOLERANCE = 1e-5
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """One line of the table.
+
+    Attributes:
+      what: was compared.
+      value: the largest difference, or a count of what differs.
+      allowed: what it may be.
+      note: how it was computed, or why not.
+    """
+
+    what: str
+    value: float | None
+    allowed: float
+    note: str = ""
+
+    @property
+    def holds(self) -> bool:
+        return self.value is None or bool(self.value <= self.allowed)
+
+
+def table(rows: list[Comparison]) -> str:
+    """The comparisons as text, one a line."""
+    width = max(len(row.what) for row in rows)
+    lines = []
+    for row in rows:
+        verdict = "  –  " if row.value is None else ("ok   " if row.holds else "WRONG")
+        value = ""
+        if row.value is not None:
+            value = f"{row.value:.2e} (allowed {row.allowed:.0e})" if row.allowed else f"{row.value:.0f}"
+        lines.append(f"{verdict} {row.what:{width}}  {value:24}  {row.note}".rstrip())
+    return "\n".join(lines)
+
+
+def require(rows: list[Comparison], otherwise: str) -> None:
+    """Raises ValueError, beginning with `otherwise`, if a comparison does not hold."""
+    wrong = [f"{row.what}: {row.value:.3g}, allowed {row.allowed:.0e}" for row in rows if not row.holds]
+    if wrong:
+        raise ValueError(f"{otherwise}: {'; '.join(wrong)}.")
+
+
+def as_json(rows: list[Comparison]) -> list[dict[str, Any]]:
+    """For `conversion_report.json`."""
+    return [dataclasses.asdict(row) | {"holds": row.holds} for row in rows]
+
+
+def compare_states(a: Mapping[str, SavedTensor], b: Mapping[str, SavedTensor]) -> Comparison:
+    """How many tensors of two train states differ, optimizer state and all.
+
+    Raises:
+      ValueError: if one has others than the other.
+    """
+    names.verify("What was written", {n: t.shape for n, t in b.items()}, {n: t.shape for n, t in a.items()})
+    num_bytes = sum(tensor_parts.num_bytes(t) for t in a.values())
+    differ = []
+    with tqdm(total=num_bytes, desc="reading back", unit="B", unit_scale=True, file=sys.stderr) as bar:
+        for name, tensor in a.items():
+            if tensor.dtype != b[name].dtype or not tensor_parts.equal(tensor, b[name]):
+                differ.append(name)
+            bar.update(tensor_parts.num_bytes(tensor))
+    note = f"of {len(a)}{': ' if differ else ''}{', '.join(differ[:4])}"
+    return Comparison("tensors that differ", len(differ), 0, note)
+
+
+def compare_tensors(a: Mapping[str, SavedTensor], b: Mapping[str, SavedTensor]) -> Comparison:
+    """How many tensors of two models differ, and by how much; both have the same names, shapes and dtype."""
+    differ: list[str] = []
+    largest = 0.0
+    num_bytes = sum(tensor_parts.num_bytes(t) for t in a.values())
+    with tqdm(total=num_bytes, desc="comparing parameters", unit="B", unit_scale=True, file=sys.stderr) as bar:
+        for name, tensor in a.items():
+            difference = 0.0
+            for x, y in tensor_parts.pairs(tensor, b[name]):
+                if not np.array_equal(x, y):
+                    gap = np.abs(x.astype(np.float32) - y.astype(np.float32))
+                    difference = max(difference, float(np.max(gap)) or np.inf)
+                bar.update(x.nbytes)
+            if difference:
+                differ.append(name)
+                largest = max(largest, difference)
+    note = f"of {len(a)} tensors, in {next(iter(a.values())).dtype}"
+    if differ:
+        note += f": {', '.join(differ[:4])}{' …' if len(differ) > 4 else ''}; largest difference {largest:.2e}"
+    return Comparison("parameters that differ", len(differ), 0, note)
+
+
+def tolerance(logits: np.ndarray) -> float:
+    """How much other logits of the same model may differ from these."""
+    return float(max(TOLERANCE, RELATIVE_TOLERANCE * np.max(np.abs(logits))))

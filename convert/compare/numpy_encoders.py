@@ -1,0 +1,204 @@
+"""The forward pass of Hugging Face's encoders in NumPy: what an export means, computed without the code that wrote it.
+
+It reads config.json and Hugging Face's tensors, follows the papers (BERT arXiv:1810.04805, RoBERTa-PreLayerNorm
+arXiv:2202.08005, MPNet arXiv:2004.09297, RoFormer arXiv:2104.09864, ModernBERT arXiv:2412.13663), and shares nothing
+with Limba's network or tables of names. For checks, not for speed.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray
+Config = Mapping[str, Any]
+
+_ROBERTA, _MPNET, _ROFORMER, _MODERNBERT = "roberta-prelayernorm", "mpnet", "roformer", "modernbert"
+_PREFIXES = {"bert": "bert", _ROBERTA: "roberta_prelayernorm", _MPNET: "mpnet", _ROFORMER: "roformer"}
+
+
+class Weights:
+    """The tensors of a PyTorch state dict in float32."""
+
+    def __init__(self, tensors: Mapping[str, Any]):
+        self._tensors = tensors
+
+    def __getitem__(self, name: str) -> Array:
+        return np.asarray(self._tensors[name]).astype(np.float32, copy=False)
+
+    def bias(self, module: str) -> Array | np.float32:
+        return self[f"{module}.bias"] if f"{module}.bias" in self._tensors else np.float32(0)
+
+    def product(self, module: str, x: Array) -> Array:
+        return x @ self[f"{module}.weight"].T + self.bias(module)
+
+    def norm(self, module: str, x: Array, epsilon: float) -> Array:
+        centered = x - x.mean(-1, keepdims=True)
+        variance = np.square(centered).mean(-1, keepdims=True)
+        return centered / np.sqrt(variance + np.float32(epsilon)) * self[f"{module}.weight"] + self.bias(module)
+
+
+def logits(tensors: Mapping[str, Any], config: Config, input_ids: Array, token_type_ids: Array) -> Array:
+    """Float32 logits `[batch, length, vocab]`; both ids are `[batch, length]`, and `pad_token_id` is padding."""
+    weights = Weights(tensors)
+    visible = (input_ids != config["pad_token_id"])[:, None, None, :]
+    if config["model_type"] == _MODERNBERT:
+        x, embedding = _modernbert(weights, config, input_ids, visible)
+        x = _ACTIVATIONS[config["classifier_activation"]](weights.product("head.dense", x))
+        return weights.norm("head.norm", x, config["norm_eps"]) @ embedding.T + weights.bias("decoder")
+    x, embedding = _bert(weights, config, input_ids, token_type_ids, visible)
+    if config["model_type"] in (_ROBERTA, _MPNET):
+        head, dense, norm, activation = "lm_head", "lm_head.dense", "lm_head.layer_norm", "gelu"
+    else:
+        head, activation = "cls.predictions", config["hidden_act"]
+        dense, norm = f"{head}.transform.dense", f"{head}.transform.LayerNorm"
+    x = weights.norm(norm, _ACTIVATIONS[activation](weights.product(dense, x)), config["layer_norm_eps"])
+    return x @ embedding.T + weights.bias(head)
+
+
+# -------------------------------------------------- BERT and relatives ----------------------------------------------
+
+
+def _bert(weights: Weights, config: Config, input_ids: Array, types: Array, visible: Array) -> tuple[Array, Array]:
+    kind, epsilon = config["model_type"], config["layer_norm_eps"]
+    prefix, is_pre = _PREFIXES[kind], kind == _ROBERTA
+    tables = f"{prefix}.embeddings"
+    embedding = weights[f"{tables}.word_embeddings.weight"]
+    x = embedding[input_ids]
+    length = input_ids.shape[1]
+    positions = np.arange(length)[None]
+    if kind in (_ROBERTA, _MPNET):
+        real = input_ids != config["pad_token_id"]
+        positions = np.cumsum(real, axis=1) * real + config["pad_token_id"]
+    relative = config.get("position_embedding_type", "absolute")
+    if kind != _ROFORMER and relative == "absolute":
+        x = x + weights[f"{tables}.position_embeddings.weight"][positions]
+    if kind != _MPNET:
+        x = x + weights[f"{tables}.token_type_embeddings.weight"][types]
+    x = weights.norm(f"{tables}.LayerNorm", x, epsilon)
+    bias = _buckets(weights[f"{prefix}.encoder.relative_attention_bias.weight"], length) if kind == _MPNET else None
+    heads = config["num_attention_heads"]
+    turn = functools.partial(_turned, base=10_000.0, interleaved=True) if kind == _ROFORMER else None
+    for i in range(config["num_hidden_layers"]):
+        layer = f"{prefix}.encoder.layer.{i}"
+        inner, names, out = f"{layer}.attention.self", ("query", "key", "value"), f"{layer}.attention.output.dense"
+        norms = (f"{layer}.attention.output.LayerNorm", f"{layer}.output.LayerNorm")
+        if kind == _MPNET:
+            inner, names, out = f"{layer}.attention.attn", ("q", "k", "v"), f"{layer}.attention.attn.o"
+            norms = (f"{layer}.attention.LayerNorm", norms[1])
+        if is_pre:
+            norms = (f"{layer}.attention.LayerNorm", f"{layer}.intermediate.LayerNorm")
+        table = None if relative == "absolute" else weights[f"{inner}.distance_embedding.weight"]
+        both = relative == "relative_key_query"
+
+        y = weights.norm(norms[0], x, epsilon) if is_pre else x
+        query, key, value = (_heads(weights.product(f"{inner}.{name}", y), heads) for name in names)
+        added = _distances(table, query, key, both)
+        x = x + weights.product(out, _attend(query, key, value, visible, bias, turn, added))
+        x = x if is_pre else weights.norm(norms[0], x, epsilon)
+        y = weights.norm(norms[1], x, epsilon) if is_pre else x
+        hidden = _ACTIVATIONS[config["hidden_act"]](weights.product(f"{layer}.intermediate.dense", y))
+        x = x + weights.product(f"{layer}.output.dense", hidden)
+        x = x if is_pre else weights.norm(norms[1], x, epsilon)
+    return (weights.norm(f"{prefix}.LayerNorm", x, epsilon) if is_pre else x), embedding
+
+
+def _buckets(table: Array, length: int) -> Array:
+    """`[1, heads, length, length]` from T5's table `[32, heads]`, with distances up to 128."""
+    distances = np.arange(length) - np.arange(length)[:, None]
+    far = np.log(np.maximum(np.abs(distances), 1).astype(np.float32) / 8) / np.float32(math.log(128 / 8)) * 8
+    buckets = np.where(np.abs(distances) < 8, np.abs(distances), np.minimum(8 + far.astype(int), 15))
+    return table[buckets + 16 * (distances > 0)].transpose(2, 0, 1)[None]
+
+
+def _distances(table: Array | None, query: Array, key: Array, both: bool) -> Array | float:
+    """What relative_key adds to the products; the middle row of the table is for a query at the key's own place."""
+    if table is None:
+        return 0.0
+    length = query.shape[2]
+    distances = np.arange(length)[:, None] - np.arange(length) + table.shape[0] // 2
+    added = np.einsum("bhld,lrd->bhlr", query, table[distances])
+    return added + np.einsum("bhrd,lrd->bhlr", key, table[distances]) if both else added
+
+
+# ------------------------------------------------------ ModernBERT --------------------------------------------------
+
+
+def _modernbert(weights: Weights, config: Config, input_ids: Array, visible: Array) -> tuple[Array, Array]:
+    embedding, epsilon = weights["model.embeddings.tok_embeddings.weight"], config["norm_eps"]
+    x = weights.norm("model.embeddings.norm", embedding[input_ids], epsilon)
+    places = np.arange(input_ids.shape[1])
+    near = np.abs(places[:, None] - places) <= config["local_attention"] // 2
+    for i in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{i}"
+        is_global = i % config["global_attn_every_n_layers"] == 0
+        base = config["global_rope_theta" if is_global else "local_rope_theta"]
+        turn = functools.partial(_turned, base=base, interleaved=False)
+        y = weights.norm(f"{layer}.attn_norm", x, epsilon) if i else x
+        joined = np.split(weights.product(f"{layer}.attn.Wqkv", y), 3, axis=-1)
+        query, key, value = (_heads(part, config["num_attention_heads"]) for part in joined)
+        seen = visible if is_global else visible & near
+        x = x + weights.product(f"{layer}.attn.Wo", _attend(query, key, value, seen, None, turn, 0.0))
+        y = weights.norm(f"{layer}.mlp_norm", x, epsilon)
+        active, gate = np.split(weights.product(f"{layer}.mlp.Wi", y), 2, axis=-1)
+        x = x + weights.product(f"{layer}.mlp.Wo", _ACTIVATIONS[config["hidden_activation"]](active) * gate)
+    return weights.norm("model.final_norm", x, epsilon), embedding
+
+
+# ------------------------------------------------------ attention ---------------------------------------------------
+
+
+def _heads(x: Array, num_heads: int) -> Array:
+    """`[batch, length, embed] -> [batch, heads, length, kv]`."""
+    return x.reshape(*x.shape[:2], num_heads, -1).transpose(0, 2, 1, 3)
+
+
+def _attend(
+    query: Array,
+    key: Array,
+    value: Array,
+    visible: Array,
+    bias: Array | None,
+    turn: Callable[[Array], Array] | None,
+    added: Array | float,
+) -> Array:
+    """`[batch, length, embed]`; `added` to the products before their division by sqrt(kv), `bias` after it."""
+    if turn is not None:
+        query, key = turn(query), turn(key)
+    scores = (query @ key.transpose(0, 1, 3, 2) + added) / np.float32(math.sqrt(query.shape[-1]))
+    # Finite: padding may see nothing within its window, and must not become NaN.
+    scores = np.where(visible, scores if bias is None else scores + bias, np.float32(-1e30))
+    exponentials = np.exp(scores - scores.max(-1, keepdims=True))
+    attended = exponentials / exponentials.sum(-1, keepdims=True) @ value
+    return attended.transpose(0, 2, 1, 3).reshape(attended.shape[0], attended.shape[2], -1)
+
+
+def _turned(x: Array, base: float, interleaved: bool) -> Array:
+    """Rotary positions of `[batch, heads, length, kv]`."""
+    pairs = x.shape[-1] // 2
+    angles = np.arange(x.shape[2])[:, None] * base ** (-np.arange(pairs) / pairs)
+    cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    first, second = (x[..., 0::2], x[..., 1::2]) if interleaved else (x[..., :pairs], x[..., pairs:])
+    turned = (first * cos - second * sin, second * cos + first * sin)
+    return np.stack(turned, -1).reshape(x.shape) if interleaved else np.concatenate(turned, -1)
+
+
+_erf = np.vectorize(math.erf, otypes=[np.float32])
+
+
+def _gelu(x: Array) -> Array:
+    return x * (1 + _erf(x / math.sqrt(2))) / 2
+
+
+def _gelu_by_tanh(x: Array) -> Array:
+    return x / 2 * (1 + np.tanh(np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3)))
+
+
+_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "gelu": _gelu,
+    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), _gelu_by_tanh),
+    "relu": lambda x: np.maximum(x, 0),
+    **dict.fromkeys(("silu", "swish"), lambda x: x / (1 + np.exp(-x))),
+}

@@ -1,0 +1,375 @@
+"""An encoder on disk that is not read yet: a checkpoint of Limba or a Hugging Face folder, under Limba's names."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from convert.encoders import tensors, tokenizer_folder
+from convert.encoders.family import Family, value
+from convert.encoders.table import find_family, of_model_type
+from convert.hf import hf_folder, hf_tokenizer
+from convert.model_files import lora_merge
+from convert.model_files.any_format import NO_HINTS, ModelHints
+from convert.tensors import names, tensor_parts, weight_files
+from limba.checkpoint_files import directories, run_folder, saved_tensors
+from limba.checkpoint_files.saved_tensors import Index, SavedTensor, from_array
+from limba.encoders.config import EncoderConfig
+from limba.encoders.encoder import num_unscanned_layers
+from limba.machine import storage, untrusted_json
+from limba.machine.output_folder import read_report
+from limba.machine.storage import AnyPath
+
+_PARAMETERS = "target/"
+# The engine pads rows with it.
+PAD_ID = 0
+_HEAD_SEED = 0
+# Far more than any table has: a damaged number must not decide the size of an array.
+_MOST_ROWS = 2**24
+
+
+@dataclasses.dataclass(frozen=True)
+class Folder:
+    """What a Hugging Face folder has beside Limba's view of it.
+
+    Attributes:
+      content: of config.json, with what it leaves to transformers' defaults.
+      stored: the tensors by Hugging Face's names; those of a head that it lacks are new.
+      pad_id: its padding.
+      format: of the weights.
+      is_headless: whether it had no masked language model's head.
+      left_out: tensors that the network does without.
+    """
+
+    content: Mapping[str, Any]
+    stored: Mapping[str, SavedTensor]
+    pad_id: int
+    format: str
+    is_headless: bool
+    left_out: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderModel:
+    """An encoder with its head.
+
+    Attributes:
+      format: "Limba" or "Hugging Face".
+      family: whose class holds it.
+      config: the network, unrolled.
+      tensors: by Limba's names of unrolled layers.
+      vocabulary_file: a tokenizer.json with Limba's ids; None if it is not known.
+      step_from: what says the step, for messages.
+      info: the content of `run.json`; empty for a folder.
+    """
+
+    path: AnyPath
+    format: str
+    family: Family
+    config: EncoderConfig
+    tensors: Mapping[str, SavedTensor]
+    vocabulary_file: Path | None
+    step: int
+    step_from: str = ""
+    info: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    folder: Folder | None = None
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(self.tensors["token_embedder/embedding"].dtype)
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(int(np.prod(t.shape, dtype=np.int64)) for t in self.tensors.values())
+
+    @property
+    def pad_id(self) -> int:
+        """The padding in a folder of Hugging Face."""
+        return self.folder.pad_id if self.folder else self.family.stored_pad_id(self.config)
+
+    def stored(self) -> dict[str, SavedTensor]:
+        """The tensors as the class of Hugging Face has them."""
+        return {t.name: t.stored(self.tensors) for t in tensors.table(self.config, self.family, self.pad_id)}
+
+    def cast(self, dtype: np.dtype) -> "EncoderModel":
+        def rounded(found: Mapping[str, SavedTensor]) -> dict[str, SavedTensor]:
+            return {name: tensor_parts.cast(t, dtype, f"{self.path}: {name}") for name, t in found.items()}
+
+        folder = self.folder and dataclasses.replace(self.folder, stored=rounded(self.folder.stored))
+        return dataclasses.replace(self, tensors=rounded(self.tensors), folder=folder)
+
+    def known_vocabulary(self) -> dict[str, Any]:
+        """What `run.json` says of the vocabulary.
+
+        Raises:
+          FileNotFoundError: if it is not known.
+          ValueError: if it lacks special tokens, has another padding than the network, or more ids than the embedding
+            has rows.
+        """
+        if self.vocabulary_file is None:
+            raise FileNotFoundError(
+                f"{self.path} has no {tokenizer_folder.FILE}; give one with --vocab FILE. transformers writes it: "
+                "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(OTHER)."
+            )
+        vocabulary = tokenizer_folder.describe(self.vocabulary_file)
+        hf_tokenizer.check_sizes(
+            {**vocabulary, "sentencepiece_model_file": str(self.vocabulary_file)},
+            self.config.vocab_size,
+            str(self.path),
+        )
+        pad_id = tokenizer_folder.special_ids(self.vocabulary_file)["pad"]
+        if pad_id != self.config.pad_id:
+            raise ValueError(
+                f"The padding of {self.vocabulary_file} is {pad_id}, and that of the network in {self.path} is "
+                f"{self.config.pad_id}; they do not belong together."
+            )
+        return vocabulary
+
+
+def is_encoder(path: str | AnyPath) -> bool:
+    """Whether a path is a Hugging Face folder or a config.json of one of the families, or a checkpoint or run of
+    Limba's encoders."""
+    path = storage.as_path(path)
+    file = Path(path) / "config.json" if hf_folder.is_folder(path) else Path(path)
+    if "://" not in str(path) and file.suffix == ".json" and file.is_file():
+        return of_model_type(untrusted_json.read_object(file).get("model_type")) is not None
+    if not directories.is_checkpoint(path) and not directories.checkpoint_steps(path):
+        return False
+    path = directories.find_checkpoint(path)
+    return run_folder.has_run_info(path) and "position_embedding_type" in run_folder.load_run_info(path)["network"]
+
+
+def open_model(path: str | AnyPath, hints: ModelHints = NO_HINTS, format_: str | None = None) -> EncoderModel:
+    """Opens a checkpoint, a run's directory for its newest one, or a Hugging Face folder.
+
+    `format_` is that of a folder's weights, where there are several: "safetensors" or "torch".
+
+    Raises:
+      FileNotFoundError: if there is none, or a file of it is missing.
+      ValueError: if it is damaged, or Hugging Face or Limba does not have its network; or for hints about a T5.
+    """
+    check_hints(hints)
+    path = storage.as_path(path)
+    return open_folder(Path(path), hints, format_) if hf_folder.is_folder(path) else open_checkpoint(path, hints)
+
+
+def check_hints(hints: ModelHints) -> None:
+    """Raises ValueError for what only T5s are asked."""
+    for field in ("family", "mlp_activations", "extra_ids"):
+        if (given := getattr(hints, field)) is not None:
+            raise ValueError(f"--{field} {given}: this is an encoder, whose files say all of it; leave it out.")
+
+
+# ----------------------------------------------------- a checkpoint --------------------------------------------------
+
+
+def open_checkpoint(path: str | AnyPath, hints: ModelHints = NO_HINTS) -> EncoderModel:
+    """Opens a checkpoint of Limba; see `open_model`. The hints' `vocab` is a tokenizer.json.
+
+    Raises:
+      FileNotFoundError: if a file of it is missing.
+      ValueError: if it is damaged, or no class of Hugging Face holds the network.
+    """
+    check_hints(hints)
+    path = directories.find_checkpoint(path)
+    info = run_folder.load_run_info(path)
+    try:
+        config = EncoderConfig(**info["network"])
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path}/run/run.json does not describe an EncoderConfig of this version ({error})."
+        ) from error
+    family = find_family(config)
+    saved = lora_merge.merged(saved_tensors.open_tensors(path), path)
+    parameters = {n.removeprefix(_PARAMETERS): t for n, t in saved.items() if n.startswith(_PARAMETERS)}
+    found = _unrolled(parameters, config)
+    config = dataclasses.replace(config, scan_layers=False, remat_policy="none")
+    wanted = tensors.shapes(config)
+    names.verify(f"The checkpoint {path}", {n: t.shape for n, t in found.items()}, wanted)
+    return EncoderModel(
+        path=path,
+        format="Limba",
+        family=family,
+        config=config,
+        tensors={name: found[name] for name in wanted},
+        vocabulary_file=_vocabulary_of_run(path, info, hints.vocab),
+        step=int(np.asarray(saved["state/step"])) if "state/step" in saved else 0,
+        info=info,
+    )
+
+
+def with_tensors(model: EncoderModel, path: AnyPath, saved: Mapping[str, SavedTensor]) -> EncoderModel:
+    """The model with the parameters, of unrolled layers, of a train state that was made of it."""
+    found = {name: saved[f"{_PARAMETERS}{name}"] for name in model.tensors}
+    return dataclasses.replace(model, path=path, tensors=found, folder=None)
+
+
+def _vocabulary_of_run(path: AnyPath, info: Mapping[str, Any], vocab: str | None) -> Path | None:
+    kept = run_folder.find_vocabulary(path)
+    if vocab is not None:
+        given = Path(vocab) / tokenizer_folder.FILE if Path(vocab).is_dir() else Path(vocab)
+        if kept is not None and untrusted_json.parse_object(storage.read_bytes(kept), str(kept)) != (
+            untrusted_json.read_object(given)
+        ):
+            raise ValueError(f"--vocab {vocab} is another file than in training, which is {kept}; leave it out.")
+        return given
+    if kept is not None:
+        return tokenizer_folder.temporary_file(storage.read_bytes(kept)) if storage.is_remote(kept) else Path(kept)
+    recorded = info["vocabulary"].get("tokenizer_file")
+    return Path(recorded) if recorded and Path(recorded).is_file() else None
+
+
+def _unrolled(saved: Mapping[str, SavedTensor], config: EncoderConfig) -> dict[str, SavedTensor]:
+    """The parameters by the names of unrolled layers; see `limba.encoders.encoder` for the scanned ones."""
+    first, period = num_unscanned_layers(config), config.global_attention_every
+    found = {}
+    for name, tensor in saved.items():
+        inside = re.fullmatch(r"encoder/encoder/(?:layers_(\d+)/)?(.*)", name)
+        if inside is None:
+            found[name] = tensor
+            continue
+        axis = min(config.param_scan_axis, tensor.ndim - 1)
+        for number in range(tensor.shape[axis]):
+            layer = first + number * period + int(inside[1] or 0)
+            found[f"encoder/layers_{layer}/{inside[2]}"] = _layer(tensor, axis, number)
+    return found
+
+
+def _layer(tensor: SavedTensor, axis: int, number: int) -> SavedTensor:
+    def read(index: Index) -> np.ndarray:
+        return np.squeeze(tensor.read((*index[:axis], slice(number, number + 1), *index[axis:])), axis)
+
+    return SavedTensor(tensor.shape[:axis] + tensor.shape[axis + 1 :], tensor.dtype, read)
+
+
+# ------------------------------------------------------- a folder ----------------------------------------------------
+
+
+def open_folder(path: Path, hints: ModelHints = NO_HINTS, format_: str | None = None) -> EncoderModel:
+    """Opens a Hugging Face folder; see `open_model`. The hints' `vocab` is a tokenizer.json with the folder's ids.
+
+    A folder of the encoder alone, such as a BertModel, gets a new head.
+
+    Raises:
+      FileNotFoundError: if it has no weights.
+      ValueError: if it is damaged, or Limba does not have its network.
+    """
+    content, family, config, pad_id = read_config(path / "config.json")
+    found, _ = weight_files.find(path, format_)
+    if found == "flax":
+        raise ValueError(
+            f"{path} has weights of Flax alone: load it in transformers 4 with from_flax=True, and save it."
+        )
+    given, left_out = _named(weight_files.open_tensors(path, found), family, path)
+    if config.num_layers > len(given):
+        raise ValueError(
+            f"{path}/config.json: num_hidden_layers is {config.num_layers}, and {path} has {len(given)} tensors; they "
+            "do not belong together."
+        )
+    wanted = tensors.table(config, family, pad_id)
+    head = [t for t in wanted if not t.name.startswith(f"{family.prefix}.")]
+    is_headless = not any(t.name in given for t in head)
+    if is_headless:
+        given |= {name: t for name, t in _new_head(config, family, pad_id).items() if name not in given}
+    stored = {
+        t.name: given.pop(t.name, from_array(t.constant)) for t in wanted if t.name in given or t.constant is not None
+    }
+    names.verify(str(path), {n: t.shape for n, t in (stored | given).items()}, {t.name: t.shape for t in wanted})
+    explicit = family.settings(config, pad_id) | {key: x for key, x in content.items() if x is not None}
+    step, step_from = hf_folder.training_step(path, read_report(path))
+    return EncoderModel(
+        path=path,
+        format="Hugging Face",
+        family=family,
+        config=config,
+        tensors={name: t for tensor in wanted for name, t in tensor.limbas(stored[tensor.name]).items()},
+        vocabulary_file=_vocabulary_of_folder(path, pad_id, hints.vocab),
+        step=step,
+        step_from=step_from,
+        folder=Folder(explicit, stored, pad_id, found, is_headless, left_out),
+    )
+
+
+def read_config(file: Path) -> tuple[dict[str, Any], Family, EncoderConfig, int]:
+    """The content of a config.json, its family, the network, whose padding is 0, and the padding of the folder.
+
+    Raises:
+      ValueError: if it is damaged, or Limba does not have its network.
+    """
+    content = untrusted_json.read_object(file)
+    family = of_model_type(content.get("model_type"))
+    assert family is not None, "the caller has looked at model_type"
+    try:
+        pad_id = value(content, "pad_token_id", family.default_pad_id, int)
+        if family.fixed_pad_id not in (None, pad_id):
+            raise ValueError(f"pad_token_id is {pad_id}, and {family.model_class} takes {family.fixed_pad_id}")
+        config = EncoderConfig(**family.fields(content, pad_id))
+        if not 0 <= pad_id < config.vocab_size:
+            raise ValueError(f"pad_token_id is {pad_id}, and vocab_size {config.vocab_size}")
+        if max(config.vocab_size, config.max_positions) > _MOST_ROWS:
+            raise ValueError(
+                f"vocab_size is {config.vocab_size:,} and max_position_embeddings {config.max_positions:,}; a table "
+                f"has at most {_MOST_ROWS:,} rows"
+            )
+    except ValueError as error:
+        raise ValueError(f"{file}: {str(error).removesuffix('.')}.") from error
+    if problems := family.problems(config):
+        raise ValueError(f"{file}: {'; '.join(problems)}.")
+    return content, family, config, pad_id
+
+
+def _named(
+    found: Mapping[str, SavedTensor], family: Family, path: Path
+) -> tuple[dict[str, SavedTensor], tuple[str, ...]]:
+    """The tensors by the names that the class has now, without copies, and the names of those that it does not need.
+
+    Raises:
+      ValueError: if the output is not the embedding.
+    """
+    own = any(name.startswith(f"{family.prefix}.") for name in found)
+    named = {}
+    for name, tensor in found.items():
+        name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
+        named[name if own else f"{family.prefix}.{name}"] = tensor
+    embedding = next(row.theirs for row in family.rows if row.limba == "token_embedder")
+    bias = next(row.theirs for row in family.rows if row.limba == "mlm_head")
+    output = "decoder" if bias == "decoder" else f"{bias}.decoder"
+    for copy, of in ((f"{output}.weight", f"{embedding}.weight"), (f"{output}.bias", f"{bias}.bias")):
+        if copy == of or copy not in named:
+            continue
+        if of in named and not tensor_parts.equal(named[copy], named[of]):
+            raise ValueError(f"{path}: {copy} is not {of}; the output of Limba's encoders is their embedding.")
+        named.setdefault(of, named.pop(copy))
+    useless = [name for name in named if re.search(rf"{family.ignored}|\.(position_ids|inv_freq)$", name)]
+    return {name: t for name, t in named.items() if name not in useless}, tuple(useless)
+
+
+def _new_head(config: EncoderConfig, family: Family, pad_id: int) -> dict[str, SavedTensor]:
+    """The tensors of a head as a new network has them."""
+    rng = np.random.default_rng(_HEAD_SEED)
+    ours = {}
+    for name, shape in tensors.shapes(config).items():
+        if name.endswith("/kernel"):
+            new = rng.normal(0, config.initializer_range, shape)
+        else:
+            new = np.ones(shape) if name.endswith("/scale") else np.zeros(shape)
+        if name.startswith("mlm_head/"):
+            ours[name] = from_array(new.astype(np.float32))
+    rows = tensors.table(config, family, pad_id)
+    return {t.name: t.stored(ours) for t in rows if t.parts and all(part.limba in ours for part in t.parts)}
+
+
+def _vocabulary_of_folder(path: Path, pad_id: int, vocab: str | None) -> Path | None:
+    """The folder's tokenizer.json, or the user's for it, with the ids that Limba has for its tokens."""
+    place = path if vocab is None else Path(vocab)
+    file = place / tokenizer_folder.FILE if place.is_dir() else place
+    if vocab is None and not file.is_file():
+        return None
+    if pad_id == PAD_ID or tokenizer_folder.special_ids(file).get("pad") == PAD_ID:
+        return file
+    content = tokenizer_folder.with_exchanged_ids(untrusted_json.read_object(file), PAD_ID, pad_id, str(file))
+    return tokenizer_folder.temporary_file(json.dumps(content, ensure_ascii=False).encode())

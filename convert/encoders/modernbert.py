@@ -1,0 +1,144 @@
+"""ModernBERT (arXiv:2412.13663): pre-LN, rotary positions, gated MLP, layers that look at a window."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from convert.encoders.family import Family, Row, activation, activation_name, common_limits, refuse_unless, value
+from limba.encoders.config import EncoderConfig
+from limba.machine.untrusted_files import shown
+
+_LAYER = "encoder/layers_{i}"
+_SIZES = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "emb_dim",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "intermediate_size": "mlp_dim",
+}
+_RATES = {
+    "embedding_dropout": ("dropout_rate", 0.0),
+    "attention_dropout": ("attention_dropout_rate", 0.0),
+    "initializer_range": ("initializer_range", 0.02),
+    "norm_eps": ("norm_epsilon", 1e-5),
+}
+_BIASES = {
+    "attention_bias": ("attention_bias", False),
+    "mlp_bias": ("mlp_bias", False),
+    "classifier_bias": ("head_bias", False),
+    "decoder_bias": ("logits_bias", True),
+}
+_THETAS = {"full_attention": ("global_rope_theta", 160_000.0), "sliding_attention": ("local_rope_theta", 10_000.0)}
+
+
+def _settings(config: EncoderConfig, pad_id: int) -> dict[str, Any]:
+    assert config.head_activation is not None
+    content = {key: getattr(config, field) for key, field in _SIZES.items()}
+    content |= {key: getattr(config, field) for key, (field, _) in (_RATES | _BIASES).items()}
+    return content | {
+        "hidden_activation": activation_name(config.mlp_activations[0]),
+        "classifier_activation": activation_name(config.head_activation),
+        "max_position_embeddings": config.max_positions,
+        "norm_bias": config.norm == "layer_norm",
+        "mlp_dropout": config.dropout_rate,
+        # Version 5 of transformers reads these keys, too, and writes others.
+        "global_rope_theta": config.rotary_base,
+        "local_rope_theta": config.local_rotary_base or config.rotary_base,
+        "global_attn_every_n_layers": config.global_attention_every,
+        "local_attention": config.local_attention_window,
+        "pad_token_id": pad_id,
+    }
+
+
+def _fields(content: Mapping[str, Any], pad_id: int) -> dict[str, Any]:
+    fields = {field: value(content, key, None, int) for key, field in _SIZES.items()}
+    fields |= {field: value(content, key, default, (int, float)) for key, (field, default) in _RATES.items()}
+    fields |= {field: value(content, key, default, bool) for key, (field, default) in _BIASES.items()}
+    if fields["num_heads"] < 1 or fields["emb_dim"] % fields["num_heads"]:
+        raise ValueError(
+            f"hidden_size is {fields['emb_dim']}, which is not a multiple of num_attention_heads, {fields['num_heads']}"
+        )
+    whole, window = (_theta(content, kind) for kind in _THETAS)
+    return fields | {
+        "head_dim": fields["emb_dim"] // fields["num_heads"],
+        "max_positions": value(content, "max_position_embeddings", 8192, int),
+        "norm": "layer_norm" if value(content, "norm_bias", False, bool) else "layer_norm_without_bias",
+        "mlp_activations": (activation(content, "hidden_activation"), "linear"),
+        "head_activation": activation(content, "classifier_activation"),
+        "rotary_base": whole,
+        "local_rotary_base": window,
+        "global_attention_every": _period(content, fields["num_layers"]),
+        "local_attention_window": value(content, "local_attention", 128, int),
+        "norm_position": "pre",
+        "first_attention_norm": False,
+        "position_embedding_type": "rotary",
+    }
+
+
+def _theta(content: Mapping[str, Any], kind: str) -> float:
+    """The base of the rotary positions of one kind of layers, by the keys of either version of transformers."""
+    key, default = _THETAS[kind]
+    given = value(content, "rope_parameters", {}, dict).get(kind) or {}
+    refuse_unless(given, {"rope_type": ("default",)})
+    return float(value(given, "rope_theta", value(content, key, default, (int, float)), (int, float)))
+
+
+def _period(content: Mapping[str, Any], num_layers: int) -> int:
+    """Layers 0, n, 2n … look at the whole row."""
+    layer_types = value(content, "layer_types", [], list)
+    if not layer_types:
+        return value(content, "global_attn_every_n_layers", 3, int)
+    places = [i for i, kind in enumerate(layer_types) if kind == "full_attention"]
+    period = places[1] if len(places) > 1 else max(num_layers, 1)
+    if len(layer_types) != num_layers or places != list(range(0, num_layers, period)):
+        raise ValueError(
+            f"layer_types is {shown(layer_types)}; in Limba layers 0, n, 2n … of {num_layers} look at the whole row, "
+            "and the others at a window"
+        )
+    return period
+
+
+def _limits(config: EncoderConfig) -> Iterator[str]:
+    yield from common_limits(config)
+    if len(config.mlp_activations) != 2 or config.mlp_activations[1] != "linear":
+        yield f"mlp_activations is {tuple(config.mlp_activations)!r}, and must be a gated one, ('gelu_erf', 'linear')"
+    if config.head_activation is None:
+        yield "head_activation is None, and must be an activation"
+    if config.rotary_dim not in (None, config.head_dim):
+        yield f"rotary_dim is {config.rotary_dim}, and must be head_dim, {config.head_dim}"
+
+
+MODERNBERT = Family(
+    name="modernbert",
+    title="ModernBERT",
+    model_type="modernbert",
+    model_class="ModernBertForMaskedLM",
+    prefix="model",
+    required={
+        "norm": ("layer_norm", "layer_norm_without_bias"),
+        "norm_position": ("pre",),
+        "embedding_norm": (True,),
+        "first_attention_norm": (False,),
+        "position_embedding_type": ("rotary",),
+        "num_token_types": (0,),
+    },
+    rows=(
+        Row("token_embedder", "model.embeddings.tok_embeddings"),
+        Row("encoder/embedding_layer_norm", "model.embeddings.norm"),
+        *(Row(f"{_LAYER}/attention/{name}", "model.layers.{i}.attn.Wqkv") for name in ("query", "key", "value")),
+        Row(f"{_LAYER}/attention/out", "model.layers.{i}.attn.Wo"),
+        Row(f"{_LAYER}/pre_attention_layer_norm", "model.layers.{i}.attn_norm"),
+        Row(f"{_LAYER}/pre_mlp_layer_norm", "model.layers.{i}.mlp_norm"),
+        Row(f"{_LAYER}/mlp/wi_0", "model.layers.{i}.mlp.Wi"),
+        Row(f"{_LAYER}/mlp/wi_1", "model.layers.{i}.mlp.Wi"),
+        Row(f"{_LAYER}/mlp/wo", "model.layers.{i}.mlp.Wo"),
+        Row("encoder/encoder_norm", "model.final_norm"),
+        Row("mlm_head", "decoder"),
+        Row("mlm_head/dense", "head.dense"),
+        Row("mlm_head/layer_norm", "head.norm"),
+    ),
+    settings=_settings,
+    fields=_fields,
+    limits=_limits,
+    default_pad_id=50283,
+    special_ids={"cls_token_id": "cls", "sep_token_id": "sep", "bos_token_id": "cls", "eos_token_id": "sep"},
+)

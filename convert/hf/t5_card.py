@@ -1,0 +1,48 @@
+"""What a model card says of a T5."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from convert.families.family import Family
+from convert.hf.card_example import Example, neutral, section
+from convert.hf.model_card import Description
+from limba.checkpoint_files import run_folder
+from limba.network.t5 import T5Config
+
+
+def describe(
+    family: Family,
+    network: T5Config,
+    vocabulary: Mapping[str, Any],
+    formats: Sequence[str],
+    dtype: str,
+    example: Example | None = None,
+) -> Description:
+    """Of a network whose vocabulary `run.json` describes so.
+
+    Args:
+      formats, dtype: of the weights, "safetensors" and "flax".
+      example: for the section on the use; None takes a neutral one.
+    """
+    example = example or neutral(vocabulary)
+    return Description(
+        title=f"A {family.title} encoder-decoder",
+        tag=family.name,
+        pipeline="text2text-generation",
+        use=section(example, formats, network.num_decoder_layers <= network.num_encoder_layers),
+        network=tuple(_network(network, vocabulary, dtype)),
+        accuracy="accuracy of the next token",
+        datasets=example.datasets,
+    )
+
+
+def _network(config: T5Config, vocabulary: Mapping[str, Any], dtype: str) -> Iterator[tuple[str, str]]:
+    yield "layers", f"{config.num_encoder_layers} encoder, {config.num_decoder_layers} decoder"
+    yield "width", f"{config.emb_dim}; {config.num_heads} heads of {config.head_dim}; feed-forward {config.mlp_dim}"
+    yield "activation", " × ".join(config.mlp_activations)
+    yield "output", "the embedding (tied)" if config.logits_via_embedding else "a matrix of its own (untied)"
+    yield "stored as", dtype
+    sentinels = f", the last {vocabulary['extra_ids']} of them sentinels" if vocabulary["extra_ids"] else ""
+    ids = f"{vocabulary['vocab_size']:,} ids{sentinels}"
+    kind = "bytes" if run_folder.is_bytes(vocabulary) else "SentencePiece"
+    yield "vocabulary", f"{kind}, {ids}; {config.vocab_size:,} rows of the embedding"

@@ -1,0 +1,66 @@
+"""What transformers makes of exports, and models that it saves itself. Runs where its version is 4, and where it is 5.
+
+python run_in_transformers.py REQUEST.json, with `version` and perhaps
+  `folders`: of exports, to run on `tokens.npz` beside them and in a pipeline, and to save again as `<folder>_again`;
+  `new`: [class, settings, folder] of models to make of random numbers.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+
+TEXT = "w7 w9 [MASK] w6"
+
+
+def main(request_file: str) -> None:
+    os.environ["USE_TF"] = "0"
+    import transformers
+
+    request = json.loads(Path(request_file).read_text())
+    assert transformers.__version__.startswith(request["version"]), transformers.__version__
+    for folder in request.get("folders", ()):
+        _run(Path(folder), request["version"])
+    for class_name, settings, folder in request.get("new", ()):
+        _save_new(class_name, settings, folder)
+
+
+def _run(folder: Path, version: str) -> None:
+    import torch
+    import transformers
+
+    model, loading = transformers.AutoModelForMaskedLM.from_pretrained(folder, output_loading_info=True)
+    with np.load(folder / "tokens.npz") as content:
+        batch = {name: torch.tensor(array).long() for name, array in content.items()}
+    with torch.no_grad():
+        logits = model(**batch).logits.numpy()
+    fill = transformers.pipeline("fill-mask", model=str(folder), device="cpu")
+    answer = fill(TEXT)[0]
+    fill.tokenizer.save_pretrained(f"{folder}_again")
+    model.save_pretrained(f"{folder}_again")
+    found = {"token": answer["token"], "sequence": answer["sequence"], "tokens": fill.tokenizer(TEXT).input_ids}
+    found["pair"] = fill.tokenizer("w7", "w8").input_ids
+    found["lost"] = [name for name in loading["missing_keys"] if "embed_positions" not in name]
+    found["extra"] = sorted(loading["unexpected_keys"])
+    np.savez(folder / f"in_{version}.npz", logits=logits, found=json.dumps(found))
+
+
+def _save_new(class_name: str, settings: dict, folder: str) -> None:
+    import torch
+    import transformers
+
+    config = getattr(transformers, class_name.replace("ForMaskedLM", "Config").replace("Model", "Config"))(**settings)
+    model = getattr(transformers, class_name)(config)
+    rng = np.random.default_rng(len(folder))
+    for name, tensor in model.named_parameters():
+        if "embed_positions" not in name:  # which are no parameters of RoFormer's, but sines
+            center = 0.8 if "norm" in name.lower().split(".")[-2] and name.endswith("weight") else 0.03
+            with torch.no_grad():
+                tensor.copy_(torch.from_numpy(rng.normal(center, 0.2, tensor.shape).astype(np.float32)))
+    model.save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,196 @@
+"""Five classes of encoders, both ways: logits are those of transformers 4 and 5, whose pipeline fills a mask."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import gin
+import numpy as np
+import pytest
+
+from convert.__main__ import main as convert_main
+from convert.compare import encoder_comparison
+from convert.encoders import encoder_model, tensors
+from convert.from_hf import from_hf
+from convert.to_hf import to_hf
+from limba.encoders import encoder
+from limba.gin_config import gin_files
+from tasks.vocabularies import TokenizerVocabulary
+from tests.convert.encoders import conftest, run_in_transformers
+
+_SCRIPT = Path(run_in_transformers.__file__)
+OF_4_ALONE = ("relative_key_query",)
+SIZES = {"vocab_size": 64, "hidden_size": 24, "num_attention_heads": 3, "intermediate_size": 20, "num_hidden_layers": 2}
+# Models as transformers itself makes them, with the padding that each has in most of its checkpoints.
+NEW = {
+    "bert": ("BertForMaskedLM", {"max_position_embeddings": 48, "layer_norm_eps": 0.01}),
+    "roberta_prelayernorm": ("RobertaPreLayerNormForMaskedLM", {"max_position_embeddings": 50, "layer_norm_eps": 0.01}),
+    "mpnet": ("MPNetForMaskedLM", {"max_position_embeddings": 50, "layer_norm_eps": 0.01}),
+    "roformer": ("RoFormerForMaskedLM", {"max_position_embeddings": 48, "layer_norm_eps": 0.01}),
+    "modernbert": (
+        "ModernBertForMaskedLM",
+        {"local_attention": 8, "norm_eps": 0.01, "pad_token_id": 5}
+        | {"cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3},
+    ),
+    "headless": ("BertModel", {"max_position_embeddings": 48, "layer_norm_eps": 0.01}),
+}
+PADDINGS = {"roberta_prelayernorm": 1, "mpnet": 1, "modernbert": 5}
+
+
+def largest(report: dict, which: str) -> dict[str, float]:
+    """The largest differences of logits, by library."""
+    rows = report["comparisons"][which]
+    label = "logits, B in " if which == "safetensors" else "logits, A in "
+    found = {row["what"].removeprefix(label): row["value"] for row in rows if row["what"].startswith(label)}
+    return {library: value for library, value in found.items() if value is not None}
+
+
+@pytest.fixture(scope="module")
+def exported(new_encoder, tmp_path_factory, checks_in_forks):
+    """Folder and report by variant."""
+    home = tmp_path_factory.mktemp("exports")
+    found = {}
+    for name, fields in conftest.VARIANTS.items():
+        run = new_encoder(home / f"run_{name}", **fields)
+        found[name] = (home / name, to_hf(run, home / name))
+    return found
+
+
+def _batch(name: str, folder: Path) -> tuple[dict[str, np.ndarray], encoder_model.EncoderModel]:
+    """Tokens with the folder's ids and padding, and the run that the folder is of."""
+    model = encoder_model.open_model(folder.parent / f"run_{name}")
+    batch = encoder_comparison.check_batch(model.config, np.arange(5, 40))
+    order = conftest.exchange(model.pad_id)
+    inputs = {"input_ids": order[batch["tokens"]], "attention_mask": (batch["tokens"] != 0).astype(np.int32)}
+    if model.config.num_token_types > 1:
+        assert batch["token_types"].max() == 1
+        inputs["token_type_ids"] = batch["token_types"]
+    return inputs, model
+
+
+@pytest.fixture(scope="module")
+def in_5(exported, python5, tmp_path_factory):
+    """What transformers 5 computes, by variant; one process runs all."""
+    folders = {name: folder for name, (folder, _) in exported.items() if name not in OF_4_ALONE}
+    for name, folder in folders.items():
+        np.savez(folder / "tokens.npz", **_batch(name, folder)[0])
+    request = tmp_path_factory.mktemp("request") / "request.json"
+    request.write_text(json.dumps({"version": "5", "folders": [str(folder) for folder in folders.values()]}))
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run([python5, _SCRIPT, request], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return {name: dict(np.load(folder / "in_5.npz")) for name, folder in folders.items()}
+
+
+@pytest.mark.parametrize("name", conftest.VARIANTS)
+def test_exports_give_the_logits_of_transformers_4_and_of_numpy(name, exported):
+    _, report = exported[name]
+    found = largest(report, "safetensors")
+    print(name, found)
+    assert {"PyTorch", "NumPy"} <= found.keys()
+    assert max(found.values()) < 1e-5
+
+
+@pytest.mark.parametrize("name", [name for name in conftest.VARIANTS if name not in OF_4_ALONE])
+def test_exports_give_the_logits_of_transformers_5_and_fill_a_mask(name, exported, in_5):
+    folder, _ = exported[name]
+    inputs, model = _batch(name, folder)
+    order = conftest.exchange(model.pad_id)
+    tokens = order[inputs["input_ids"]]
+    types = inputs.get("token_type_ids", np.zeros_like(tokens))
+    ours = encoder_comparison.limba_logits(model, {"tokens": tokens, "token_types": types})
+    theirs = in_5[name]["logits"][..., order]
+    assert np.abs(ours).max() > 1
+    assert np.abs(ours - theirs)[tokens != 0].max() < 1e-5
+
+    found = json.loads(str(in_5[name]["found"]))
+    assert not found["lost"] and not found["extra"]
+    # [CLS] w7 w9 [MASK] w6 [SEP], with this network's own likeliest token in the place of the mask.
+    assert found["tokens"] == [2, 7, 9, 4, 6, 3] and found["pair"] == [2, 7, 3, 8, 3]
+    row = np.zeros_like(tokens)
+    row[0, :6] = found["tokens"]
+    mine = encoder_comparison.limba_logits(model, {"tokens": row, "token_types": np.zeros_like(row)})
+    assert order[found["token"]] == mine[0, 3].argmax()
+
+
+@pytest.mark.parametrize("name", ["roformer", "mpnet", "modernbert"])
+def test_what_transformers_5_saves_again_comes_back(name, exported, in_5, tmp_path):
+    folder, _ = exported[name]
+    checkpoint = from_hf(f"{folder}_again", tmp_path / "back", verify=False)
+    original, back = encoder_model.open_model(folder), encoder_model.open_model(checkpoint)
+    assert original.tensors.keys() == back.tensors.keys()
+    for path, tensor in original.tensors.items():
+        np.testing.assert_array_equal(np.asarray(tensor), np.asarray(back.tensors[path]), err_msg=path)
+    # At their ends, rotary bases come as floats and types as a list.
+    assert back.config.rotary_base == original.config.rotary_base
+    assert back.config.global_attention_every == original.config.global_attention_every
+
+
+@pytest.fixture(scope="module")
+def new_folders(tmp_path_factory, checks_in_forks):
+    """Folders that transformers 4 made, with a tokenizer that has its padding where the class wants it."""
+    home = tmp_path_factory.mktemp("new")
+    new = [(cls, SIZES | settings, str(home / name)) for name, (cls, settings) in NEW.items()]
+    (home / "request.json").write_text(json.dumps({"version": "4", "new": new}))
+    command = [sys.executable, "-m", "tests.convert.encoders.run_in_transformers", str(home / "request.json")]
+    done = checks_in_forks(command, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr[-3000:]
+    for name in NEW:
+        first = [*conftest.SPECIAL_TOKENS, "[X]"]
+        padding = PADDINGS.get(name, 0)
+        first[0], first[padding] = first[padding], first[0]
+        conftest.write_tokenizer(home / name / "tokenizer.json", first)
+    return home
+
+
+@pytest.mark.parametrize("name", [name for name in NEW if name != "headless"])
+def test_models_of_transformers_become_checkpoints_with_their_logits(name, new_folders, tmp_path):
+    out = tmp_path / "run"
+    checkpoint = from_hf(new_folders / name, out)
+    report = json.loads((checkpoint / "conversion_report.json").read_text())
+    found = largest(report, "orbax")
+    print(name, found)
+    assert found.keys() == {"PyTorch", "NumPy"} and max(found.values()) < 1e-5
+
+    gin.clear_config()
+    gin_files.parse_gin_flags([str(out / "model.gin")], [])
+    module = gin.get_configurable(encoder.MaskedLanguageModel)()
+    opened = encoder_model.open_model(checkpoint)
+    assert module.config.dropout_rate == 0 and module.config.num_layers == 2
+    same = dataclasses.replace(module.config, dtype="float32", dropout_rate=0.1, attention_dropout_rate=0.1)
+    assert tensors.shapes(same) == {path: t.shape for path, t in opened.tensors.items()}
+    # Padding has its place, and its row, at 0.
+    padding = PADDINGS.get(name, 0)
+    ids = TokenizerVocabulary(str(out / "tokenizer.json")).tokenizer.get_vocab(with_added_tokens=True)
+    other = {0: "[PAD]", 1: "[UNK]", 5: "[X]"}[padding]
+    assert [ids[token] for token in ("[PAD]", "[CLS]", "[MASK]", "w7", other)] == [0, 2, 4, 7, padding]
+    theirs = next(
+        t
+        for n, t in encoder_model.open_model(new_folders / name).folder.stored.items()
+        if "word_em" in n or "tok_em" in n
+    )
+    assert np.array_equal(opened.tensors["token_embedder/embedding"], np.asarray(theirs)[conftest.exchange(padding)])
+
+
+def test_an_encoder_without_its_head_gets_a_new_one(new_folders, tmp_path, capsys):
+    checkpoint = from_hf(new_folders / "headless", tmp_path / "run")
+    said = capsys.readouterr()
+    assert "has no masked language model's head" in said.err and "bert.pooler.dense.weight" in said.out
+    opened = encoder_model.open_model(checkpoint)
+    assert np.asarray(opened.tensors["mlm_head/layer_norm/scale"]).tolist() == [1.0] * 24
+    assert np.asarray(opened.tensors["mlm_head/dense/kernel"]).std() == pytest.approx(0.02, rel=0.2)
+    assert not np.asarray(opened.tensors["mlm_head/bias"]).any()
+    report = json.loads((checkpoint / "conversion_report.json").read_text())
+    found = largest(report, "orbax")
+    assert found.keys() == {"NumPy"} and max(found.values()) < 1e-5
+
+
+def test_check_compares_a_checkpoint_with_its_export(exported, capsys):
+    folder, _ = exported["roformer"]
+    assert convert_main(["check", str(folder.parent / "run_roformer"), str(folder)]) == 0
+    assert "ok    parameters that differ  0" in capsys.readouterr().out
+    assert convert_main(["check", str(folder.parent / "run_bert"), str(folder)]) == 1
+    assert "is a BERT and B" in capsys.readouterr().err
