@@ -146,6 +146,11 @@ class EncoderConfig:
     def has_relative_keys(self) -> bool:
         return self.position_embedding_type in ("relative_key", "relative_key_query")
 
+    @property
+    def longest_row(self) -> int | None:
+        """In tokens; None where nothing bounds it."""
+        return self.max_positions if self.has_absolute_positions or self.has_relative_keys else None
+
     def _check_fields_together(self) -> None:
         if self.pad_id >= self.vocab_size:
             raise ValueError(

@@ -172,7 +172,7 @@ class Encoder(nn.Module):
         self, tokens: Array, token_types: Array | None, segment_ids: Array | None, positions: Array | None
     ) -> None:
         cfg, length = self.config, tokens.shape[-1]
-        if (cfg.has_absolute_positions or cfg.has_relative_keys) and length > cfg.max_positions:
+        if cfg.longest_row is not None and length > cfg.longest_row:
             raise ValueError(
                 f"The rows have {length} tokens, and EncoderConfig.max_positions is {cfg.max_positions}; shorten them, "
                 "or train with a larger max_positions."

@@ -1,13 +1,12 @@
 """A model that answers lines of text, or fills the blanks in them.
 
-Blanks are T5's sentinels <extra_id_0>, <extra_id_1> … in order. A line without blanks is answered as it is.
+Blanks are T5's sentinels <extra_id_0>, <extra_id_1> … in order, or the [MASK] of an encoder. A line without blanks is
+answered as it is; a classifier answers with its label.
 """
 
 import dataclasses
 import functools
-import itertools
 import logging
-import re
 from collections.abc import Callable, Iterator, Sequence
 
 import jax
@@ -16,13 +15,12 @@ import numpy as np
 from limba.checkpoints import checkpointing
 from limba.checkpoints.parameters import load_model_params
 from limba.data.contract import Batch
-from limba.inference import batch_inference
-from limba.models import EncoderDecoderModel, Vocabulary
+from limba.inference import batch_inference, blanks, text_batches
+from limba.models import EncoderDecoderModel
 from limba.partitioning.meshes import PjitPartitioner
 
 logger = logging.getLogger(__name__)
 
-_SENTINEL = re.compile(r"<extra_id_(\d+)>")
 # Batches in one call of the network: the device works on the next batch while the answers of one are fetched.
 _BATCHES_AT_ONCE = 16
 
@@ -72,11 +70,11 @@ class Answerer:
         if decode_fn is not None:
             model = model.with_decode_fn(decode_fn)
         self._model = model
-        self._max_inputs_length = max_inputs_length
-        self._max_decode_length = max_decode_length
+        longest = getattr(getattr(model.module, "config", None), "longest_row", None)
+        self._max_inputs_length = max_inputs_length if longest is None else min(max_inputs_length, longest)
+        self._texts = text_batches.for_model(model, max_decode_length)
         self._seed = random_seed
         self.batch_size = -(-batch_size // partitioner.num_data_shards) * partitioner.num_data_shards
-        self._eos_id = model.input_vocabulary.eos_id or 1
         self._params, _ = load_model_params(model, partitioner, restore_checkpoint_cfg)
         step = model.predict_batch_with_aux
         if num_decodes is not None:
@@ -94,7 +92,7 @@ class Answerer:
     def decodes(self, lines: Sequence[str]) -> Iterator[list[tuple[str, float]]]:
         """All decodes of each line with their scores, the best first."""
         for _, rows, scores in self._decoded(lines, 0):
-            texts = [decode_row(self._model.output_vocabulary, row) for row in rows]
+            texts = [blanks.decode_row(self._model.output_vocabulary, row) for row in rows]
             yield sorted(zip(texts, scores.tolist(), strict=True), key=lambda pair: -pair[1])
 
     def _decoded(self, lines: Sequence[str], done: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
@@ -104,7 +102,7 @@ class Answerer:
                 line.encode()
             except UnicodeEncodeError as error:
                 raise ValueError(f"Line {number}, {line!r}, is not UTF-8 ({error.reason}); write it again.") from error
-        encoded = [[*self._model.input_vocabulary.encode(line), self._eos_id] for line in lines]
+        encoded = [self._texts.encode(line) for line in lines]
         cut = sum(len(ids) > self._max_inputs_length for ids in encoded)
         if cut:
             longest = self._max_inputs_length
@@ -132,34 +130,9 @@ class Answerer:
             tokens = np.zeros((len(rows), length), np.int32)
             for row, ids in zip(tokens, rows, strict=True):
                 row[: len(ids)] = ids[:length]
-            answers = np.zeros((len(rows), self._max_decode_length), np.int32)  # its length limits the answers
-            features = {"encoder_input_tokens": tokens, "decoder_input_tokens": answers}
-            yield np.arange(start, start + len(rows)), features
+            yield np.arange(start, start + len(rows)), self._texts.features(tokens)
 
     def _answer(self, line: str, rows: np.ndarray, scores: np.ndarray) -> Answer:
         """Of decodes `[num_decodes, length]` in increasing order of score."""
-        texts = [decode_row(self._model.output_vocabulary, row) for row in rows[::-1]]
-        return Answer(line, texts[0], fill_blanks(line, texts[0]), float(scores[-1]), tuple(texts[1:]))
-
-
-def decode_row(vocabulary: Vocabulary, row: np.ndarray) -> str:
-    """Text of a row of tokens that ends at EOS or padding; sentinels are kept visible."""
-    ends = (0, vocabulary.eos_id)
-    return vocabulary.decode(list(itertools.takewhile(lambda token: token not in ends, row.tolist())))
-
-
-def has_blanks(text: str) -> bool:
-    """Whether a text has one of T5's sentinels."""
-    return _SENTINEL.search(text) is not None
-
-
-def fill_blanks(text: str, prediction: str, mark: Callable[[str], str] = str) -> str:
-    """Puts the spans that follow each sentinel in `prediction`, marked, into the blanks of `text`.
-
-    A blank that the prediction does not mention stays as it is. Without blanks, the prediction itself is returned.
-    """
-    if not has_blanks(text):
-        return prediction
-    pieces = _SENTINEL.split(prediction)
-    spans = {number: mark(span.strip()) for number, span in zip(pieces[1::2], pieces[2::2], strict=True)}
-    return _SENTINEL.sub(lambda match: spans.get(match[1], match[0]), text)
+        found = [self._texts.answer(line, row) for row in rows[::-1]]
+        return Answer(line, *found[0], float(scores[-1]), tuple(text for text, _ in found[1:]))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from limba.checkpoints import checkpointing
-from limba.inference import answering
+from limba.inference import blanks
 from limba.inference.answering import Answerer
 from limba.inference.decoding_flags import AS_BOUND, Decoding
 from limba.models import beam_search
@@ -40,7 +40,7 @@ def show_likeliest(
     for (sentence, word), decodes in zip(sentences, found, strict=True):
         words = ", ".join(f"“{fill}” {share:.1%}" for fill, share in fills(decodes)[:_SHOWN])
         words = words or f"no word ({_why_none(decodes)})"
-        print(f"{answering.fill_blanks(sentence, '<extra_id_0> ___')}\n  truth: {word}; likeliest: {words}")
+        print(f"{blanks.fill_blanks(sentence, '<extra_id_0> ___')}\n  truth: {word}; likeliest: {words}")
 
 
 def _search_without_ends(**arguments: Any) -> Any:
@@ -71,7 +71,7 @@ def fills(decodes: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
     """
     shares: dict[str, float] = {}
     for text, score in decodes:
-        fill = answering.fill_blanks("<extra_id_0>", text).strip()
-        if fill and not answering.has_blanks(fill):
+        fill = blanks.fill_blanks("<extra_id_0>", text).strip()
+        if fill and not blanks.has_blanks(fill):
             shares[fill] = shares.get(fill, 0.0) + math.exp(score)
     return sorted(shares.items(), key=lambda item: -item[1])

@@ -22,7 +22,7 @@ from typing import Any
 from limba.checkpoints import checkpointing, run_configuration
 from limba.checkpoints.parameters import checkpoint_step
 from limba.gin_config import command_line, gin_files
-from limba.inference import answering, decoding_flags, web_guard
+from limba.inference import answering, blanks, decoding_flags, web_guard
 from limba.inference.answering import Answerer
 from limba.inference.decoding_flags import AS_BOUND, Decoding
 from limba.machine import native_logs
@@ -61,15 +61,15 @@ def reply(answerer: Answerer, text: str, prefix: str = "", mark: Callable[[str],
     lines = [prefix + mark_blanks(line) for line in text.splitlines() if line.strip()]
     answers = list(answerer.answer(lines)) if lines else []
     shown = ["\n  - ".join([_filled(x, mark).removeprefix(prefix), *x.others]) for x in answers]
-    if any(answering.has_blanks(x.prediction) and not answering.has_blanks(x.input) for x in answers):
+    if any(blanks.has_blanks(x.prediction) and not blanks.has_blanks(x.input) for x in answers):
         shown.append("(This model fills blanks: write ___ where words are missing.)")
     return "\n".join(shown)
 
 
 def _filled(answer: answering.Answer, mark: Callable[[str], str]) -> str:
-    if mark is str or not answering.has_blanks(answer.input):
+    if mark is str or not blanks.has_blanks(answer.input):
         return answer.filled
-    return answering.fill_blanks(answer.input, answer.prediction, mark)
+    return blanks.fill_blanks(answer.input, answer.prediction, mark)
 
 
 def _bold(words: str) -> str:

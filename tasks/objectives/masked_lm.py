@@ -61,12 +61,21 @@ class MaskedLM:
     def check_sentinels(self, length: int, num_sentinels: int) -> None:
         """Nothing is to be checked."""
 
+    def check_ids(self, ids: VocabularyIds) -> None:
+        """Raises ValueError for whole words with a vocabulary that does not know which pieces continue a word."""
+        if self.whole_words and ids.continues_word is None:
+            raise ValueError(
+                "MaskedLM.whole_words needs a vocabulary that knows which pieces continue a word, such as "
+                "vocabularies.TokenizerVocabulary of a WordPiece tokenizer.json."
+            )
+
     def corrupt(self, tokens: np.ndarray, lengths: np.ndarray, seeds: np.ndarray, ids: VocabularyIds) -> CorruptedBatch:
         """See `Objective`.
 
         Raises:
-          ValueError: for whole words with a vocabulary that does not know which pieces continue a word.
+          ValueError: as `check_ids`.
         """
+        self.check_ids(ids)
         assert ids.cls_id is not None and ids.sep_id is not None and ids.mask_id is not None
         batch, longest = tokens.shape
         chosen = self._choose(tokens, lengths, seeds, ids)
@@ -98,11 +107,7 @@ class MaskedLM:
         keys = random_keys(seeds, longest, draw=0)
         word = np.broadcast_to(np.arange(longest), tokens.shape)
         if self.whole_words:
-            if ids.continues_word is None:
-                raise ValueError(
-                    "MaskedLM.whole_words needs a vocabulary that knows which pieces continue a word, such as "
-                    "vocabularies.TokenizerVocabulary of a WordPiece tokenizer.json."
-                )
+            assert ids.continues_word is not None
             begins = ~ids.continues_word[tokens]
             begins[:, 0] = True
             word = np.cumsum(begins, axis=1) - 1

@@ -57,7 +57,8 @@ class Objective(Protocol):
       main_feature: the feature whose length decides the others: `inputs`, or `targets` where there are no inputs.
       eos_after_documents: whether EOS stands at the end of every document, instead of at the end of every example.
 
-    One that has `special_tokens`, a tuple of "cls", "sep" and "mask", asks the vocabulary for these, not for sentinels.
+    One that has `special_tokens`, a tuple of "cls", "sep" and "mask", asks the vocabulary for these, not for sentinels;
+    its `check_ids(ids)` raises ValueError for a vocabulary that lacks something else.
     """
 
     main_feature: ClassVar[str]

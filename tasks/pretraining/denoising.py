@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -71,6 +71,7 @@ class Denoise(Step):
         vocabulary = output_features["targets"].vocabulary
         if special_tokens := getattr(self.objective, "special_tokens", ()):
             sentencepiece_models.check_special_tokens(vocabulary, special_tokens)
+            cast(Any, self.objective).check_ids(sentencepiece_models.ids_of(vocabulary))
         else:
             sentencepiece_models.check_vocabulary(vocabulary)
         length = sequence_length[self.objective.main_feature] - len(self.mode_tokens(output_features))

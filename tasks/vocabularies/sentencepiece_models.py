@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import sentencepiece
 from google.protobuf.message import DecodeError
 
@@ -60,8 +61,15 @@ def ids_of(vocabulary: Any) -> objectives.VocabularyIds:
         sep_id=getattr(vocabulary, "sep_id", None),
         mask_id=getattr(vocabulary, "mask_id", None),
         special_ids=getattr(vocabulary, "special_ids", (0,)),
-        continues_word=getattr(vocabulary, "continues_word", None),
+        continues_word=_continues_word(vocabulary),
     )
+
+
+def _continues_word(vocabulary: Any) -> np.ndarray | None:
+    try:
+        return getattr(vocabulary, "continues_word", None)
+    except ValueError:  # Its file does not say; who needs it refuses the vocabulary.
+        return None
 
 
 def check_vocabulary(vocabulary: Vocabulary) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from limba.checkpoints import checkpointing, train_state
-from limba.inference import answering
+from limba.inference import answering, blanks
 from limba.models import decoding
 from tests.limba import small
 
@@ -21,7 +21,7 @@ from tests.limba import small
     ],
 )
 def test_fill_blanks(text, prediction, filled):
-    assert answering.fill_blanks(text, prediction) == filled
+    assert blanks.fill_blanks(text, prediction) == filled
 
 
 def save_model(directory, decode_fn):

@@ -14,7 +14,7 @@ import pytest
 
 from limba.checkpoints import checkpointing, run_configuration
 from limba.gin_config import command_line
-from limba.inference import answering, try_model
+from limba.inference import answering, blanks, try_model
 
 
 class _Upper:
@@ -25,7 +25,7 @@ class _Upper:
 
     def answer(self, lines):
         for line in lines:
-            filled = answering.fill_blanks(line, "<extra_id_0> so") if "<extra" in line else line.upper()
+            filled = blanks.fill_blanks(line, "<extra_id_0> so") if "<extra" in line else line.upper()
             yield answering.Answer(line, line.upper(), filled, -1.0, (line[::-1],) if line == "two" else ())
 
 
@@ -55,7 +55,7 @@ class _Fills:
 
     def answer(self, lines):
         spans = "<extra_id_0> so <extra_id_1> be it"
-        return (answering.Answer(line, spans, answering.fill_blanks(line, spans), -1.0) for line in lines)
+        return (answering.Answer(line, spans, blanks.fill_blanks(line, spans), -1.0) for line in lines)
 
 
 def test_what_was_filled_is_marked_and_a_text_without_blanks_gets_a_hint():

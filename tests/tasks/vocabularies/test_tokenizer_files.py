@@ -15,9 +15,10 @@ import pytest
 import tokenizers
 
 from limba.machine import storage
+from tasks import objectives
 from tasks.pipeline import fingerprints
-from tasks.pretraining import pretraining_tasks
-from tasks.registry import task_vocabularies
+from tasks.pretraining import denoising, pretraining_tasks
+from tasks.registry import Feature, task_vocabularies
 from tasks.sources import corpora
 from tasks.vocabularies import ByteVocabulary, TokenizerVocabulary, sentencepiece_models, tokenizer_training
 from tasks.vocabularies.training_text import TrainingText
@@ -214,9 +215,17 @@ def test_tokenizers_of_others(tmp_path):
 
     with_words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[PAD]": 0, "[UNK]": 1, "a": 2}, "[UNK]"))
     assert not write(tmp_path / "words.json", with_words).continues_word.any()
-    plain = tokenizers.Tokenizer(tokenizers.models.BPE({"<pad>": 0, "a": 1}, []))
+    plain = write(tmp_path / "plain.json", tokenizers.Tokenizer(tokenizers.models.BPE(FIVE | {"a": 5}, [])))
     with pytest.raises(ValueError, match=r"plain\.json does not say which tokens begin a word"):
-        _ = write(tmp_path / "plain.json", plain).continues_word
+        _ = plain.continues_word
+    # Single tokens can be masked with it.
+    ids = sentencepiece_models.ids_of(plain)
+    assert ids.continues_word is None and ids.mask_id == 4
+    objectives.MaskedLM().check_ids(ids)
+    features = dict.fromkeys(("inputs", "targets"), Feature(plain))
+    with pytest.raises(ValueError, match="whole_words needs a vocabulary that knows which pieces continue a word"):
+        denoising.Denoise(objectives.MaskedLM(whole_words=True)).check(features, {"inputs": 16})
+    denoising.Denoise(objectives.MaskedLM()).check(features, {"inputs": 16})
 
 
 def test_files_that_cannot_be_opened(tmp_path):

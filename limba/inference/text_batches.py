@@ -1,0 +1,113 @@
+"""What a model reads of a line of text, and what its answer is: a sequence, words for masks, or a label."""
+
+import re
+from typing import Any, Protocol
+
+import numpy as np
+
+from limba.data.contract import Batch
+from limba.inference import blanks
+from limba.models import BaseTransformerModel, EncoderClassifier, EncoderOnlyModel
+
+_BLANK = re.compile(r"<extra_id_\d+>|\[MASK\]|<mask>")
+_SEPARATOR = "[SEP]"
+
+
+class TextBatches(Protocol):
+    """How a kind of model reads lines."""
+
+    def encode(self, line: str) -> list[int]:
+        """The tokens of a line."""
+        ...
+
+    def features(self, tokens: np.ndarray) -> Batch:
+        """What the model predicts from: of tokens int32 `[rows, length]`, padded with 0."""
+        ...
+
+    def answer(self, line: str, row: np.ndarray) -> tuple[str, str]:
+        """Of a line and the tokens that were predicted for it: the answer, and the line with it."""
+        ...
+
+
+def for_model(model: BaseTransformerModel, max_decode_length: int) -> TextBatches:
+    """The way of the model's kind.
+
+    Args:
+      max_decode_length: tokens of an answer that is a sequence.
+    """
+    if isinstance(model, EncoderClassifier):
+        return _Labels(model)
+    if isinstance(model, EncoderOnlyModel):
+        return _Masks(model)
+    return _Sequences(model, max_decode_length)
+
+
+class _Sequences:
+    def __init__(self, model: BaseTransformerModel, max_decode_length: int):
+        self._model, self._max_decode_length = model, max_decode_length
+        self._eos_id = model.input_vocabulary.eos_id or 1
+
+    def encode(self, line: str) -> list[int]:
+        return [*self._model.input_vocabulary.encode(line), self._eos_id]
+
+    def features(self, tokens: np.ndarray) -> Batch:
+        answers = np.zeros((len(tokens), self._max_decode_length), np.int32)  # its length limits the answers
+        return {"encoder_input_tokens": tokens, "decoder_input_tokens": answers}
+
+    def answer(self, line: str, row: np.ndarray) -> tuple[str, str]:
+        text = blanks.decode_row(self._model.output_vocabulary, row)
+        return text, blanks.fill_blanks(line, text)
+
+
+class _Masks:
+    """Of a masked language model: `[MASK]`, or a sentinel of T5, is one token that is missing."""
+
+    def __init__(self, model: EncoderOnlyModel):
+        self._vocabulary: Any = model.input_vocabulary
+
+    def encode(self, line: str) -> list[int]:
+        if not _BLANK.search(line):
+            raise ValueError(f"{line!r} has no [MASK]: write it, or ___ in `limba try`, where a word is missing.")
+        first, *others = (self._vocabulary.encode(part) for part in _BLANK.split(line))
+        filled = [x for part in others for x in (self._vocabulary.mask_id, *part)]
+        return [self._vocabulary.cls_id, *first, *filled, self._vocabulary.sep_id]
+
+    def features(self, tokens: np.ndarray) -> Batch:
+        is_mask = tokens == self._vocabulary.mask_id
+        # A multiple of 8, so that few widths are compiled.
+        width = -(-int(is_mask.sum(axis=1).max(initial=1)) // 8) * 8
+        positions = np.zeros((len(tokens), width), np.int32)
+        for row, of_row in zip(positions, is_mask, strict=True):
+            (places,) = np.nonzero(of_row)
+            row[: len(places)] = places
+        return {"encoder_input_tokens": tokens, "masked_lm_positions": positions}
+
+    def answer(self, line: str, row: np.ndarray) -> tuple[str, str]:
+        words = [self._vocabulary.decode([token]).strip() for token in row.tolist() if token]
+        # A cut line may have fewer words than masks.
+        found = list(zip(_BLANK.findall(line), words, strict=False))
+        # As T5 answers, where the blanks are its sentinels.
+        text = " ".join(f"{blank} {word}" if blanks.has_blanks(blank) else word for blank, word in found)
+        remaining = iter(words)
+        return text, _BLANK.sub(lambda match: next(remaining, match[0]), line)
+
+
+class _Labels:
+    """Of a classifier: a text, or two with `[SEP]` between them."""
+
+    def __init__(self, model: EncoderClassifier):
+        self._vocabulary: Any = model.input_vocabulary
+        self._labels = model.output_vocabulary
+
+    def encode(self, line: str) -> list[int]:
+        tokens = [self._vocabulary.cls_id]
+        for part in line.split(_SEPARATOR):
+            tokens += [*self._vocabulary.encode(part.strip()), self._vocabulary.sep_id]
+        return tokens
+
+    def features(self, tokens: np.ndarray) -> Batch:
+        return {"encoder_input_tokens": tokens}
+
+    def answer(self, line: str, row: np.ndarray) -> tuple[str, str]:
+        text = self._labels.decode(row.tolist())
+        return text, text

@@ -1,0 +1,96 @@
+"""Lines of text for encoders: masks are filled, texts and pairs get labels."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from limba import models
+from limba.checkpoints import checkpointing, train_state
+from limba.encoders import classifier, encoder
+from limba.inference import answering, text_batches, try_model
+from limba.optimizers import definitions
+from tasks.vocabularies import LabelVocabulary, TokenizerVocabulary
+from tests.limba import small
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "blue", "green", "cat", "dog"]
+LABELS = ("no", "yes")
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory):
+    import tokenizers
+
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({w: i for i, w in enumerate(WORDS)}, "[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(WORDS[:5])
+    file = tmp_path_factory.mktemp("vocab") / "tokenizer.json"
+    tokenizer.save(str(file))
+    return TokenizerVocabulary(str(file))
+
+
+def _config():
+    sizes = {"vocab_size": 128, "emb_dim": 16, "num_heads": 1, "head_dim": 16, "mlp_dim": 16, "num_layers": 1}
+    return encoder.EncoderConfig(**sizes, max_positions=64, num_token_types=2)
+
+
+def _answerer(model, directory):
+    params = small.random_params(model)
+    checkpointer = checkpointing.Checkpointer(directory, checkpointing.SaveCheckpointConfig())
+    checkpointer.save(train_state.TrainState(step=jnp.int32(0), params=params, opt_state={}), None, {})
+    checkpointer.close()
+    restore = checkpointing.RestoreCheckpointConfig(path=str(directory), mode="latest")
+    made = answering.Answerer(
+        model=model, restore_checkpoint_cfg=restore, partitioner=small.partitioner(), batch_size=2
+    )
+    return made, params
+
+
+def test_masks_are_filled_with_the_likeliest_words(vocabulary, tmp_path):
+    model = models.EncoderOnlyModel(encoder.MaskedLanguageModel(_config()), vocabulary, definitions.adamw())
+    answerer, params = _answerer(model, tmp_path)
+    lines = ["red [MASK] cat", "<extra_id_0> dog [MASK] red", "[MASK]"]
+    tokens = np.zeros((3, 32), np.int32)
+    tokens[0, :5], tokens[1, :6], tokens[2, :3] = [2, 5, 4, 8, 3], [2, 4, 9, 4, 5, 3], [2, 4, 3]
+    logits = model.module.apply({"params": params}, tokens, enable_dropout=False)
+    best = np.asarray(logits).argmax(-1)
+    words = [vocabulary.decode([best[place]]) for place in ((0, 2), (1, 1), (1, 3), (2, 1))]
+    answers = list(answerer.answer(lines))
+    assert [x.filled for x in answers] == [f"red {words[0]} cat", f"{words[1]} dog {words[2]} red", words[3]]
+    assert [x.prediction for x in answers] == [words[0], f"<extra_id_0> {words[1]} {words[2]}", words[3]]
+    assert try_model.reply(answerer, "red ___ cat", mark=lambda word: f"*{word}*") == f"red *{words[0]}* cat"
+    with pytest.raises(ValueError, match=r"'red cat' has no \[MASK\]: write it, or ___"):
+        list(answerer.answer(["red cat"]))
+
+
+def test_texts_and_pairs_get_labels(vocabulary, tmp_path):
+    model = models.EncoderClassifier(
+        classifier.SequenceClassifier(_config(), LABELS), vocabulary, LabelVocabulary(LABELS), definitions.adamw()
+    )
+    answerer, params = _answerer(model, tmp_path)
+    tokens = np.zeros((2, 32), np.int32)
+    tokens[0, :4], tokens[1, :5] = [2, 5, 8, 3], [2, 5, 3, 8, 3]
+    types = np.zeros((2, 32), np.int32)
+    types[1, 3:5] = 1
+    logits = model.module.apply({"params": params}, tokens, types, enable_dropout=False)[:, 0]
+    answers = list(answerer.answer(["red cat", "red [SEP] cat"]))
+    assert [x.filled for x in answers] == [LABELS[i] for i in np.asarray(logits).argmax(-1)]
+    probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    np.testing.assert_allclose([x.score for x in answers], np.log(probabilities.max(-1)), rtol=1e-5)
+
+
+def test_lines_are_cut_to_the_table_of_positions(vocabulary, tmp_path, caplog):
+    model = models.EncoderClassifier(
+        classifier.SequenceClassifier(_config(), LABELS), vocabulary, LabelVocabulary(LABELS), definitions.adamw()
+    )
+    answerer, params = _answerer(model, tmp_path)
+    (answer,) = answerer.answer(["red " * 100])
+    tokens = np.array([[2, *[5] * 63]], np.int32)
+    logits = model.module.apply({"params": params}, tokens, np.zeros_like(tokens), enable_dropout=False)
+    assert answer.filled == LABELS[int(np.asarray(logits)[0, 0].argmax())]
+    assert "1 of 1 inputs are longer than 64 tokens and were cut" in caplog.text
+
+
+def test_a_cut_line_keeps_the_masks_that_it_lost(vocabulary):
+    model = models.EncoderOnlyModel(encoder.MaskedLanguageModel(_config()), vocabulary, definitions.adamw())
+    texts = text_batches.for_model(model, 8)
+    assert texts.answer("[MASK] cat [MASK]", np.array([5, 0], np.int32)) == ("red", "red cat [MASK]")
