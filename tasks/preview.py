@@ -15,7 +15,9 @@ from limba.machine import os_errors
 from tasks import task_batches
 from tasks.pretraining import denoising
 from tasks.registry import get_subtasks, providers
-from tasks.vocabularies import sentencepiece_models
+from tasks.vocabularies import LabelVocabulary, sentencepiece_models, without_tensorflow
+
+_OF_LABELS = "EncoderClassificationFeatureConverter"
 
 
 def to_text(vocabulary: Any, tokens: np.ndarray) -> str:
@@ -41,15 +43,26 @@ def to_text(vocabulary: Any, tokens: np.ndarray) -> str:
 
 def feature_lengths(task: Any, inputs_length: int, targets_length: int | None) -> dict[str, int]:
     """The lengths asked for; without a targets length, the one that the task's objective computes."""
+    steps = [step for sub in get_subtasks(task) for step in sub.preprocessors]
+    computed = [step.objective.lengths(inputs_length) for step in steps if isinstance(step, denoising.Denoise)]
+    if targets_length is None and converter_of(task) == _OF_LABELS:
+        targets_length = 1
     if targets_length is None:
-        steps = [step for sub in get_subtasks(task) for step in sub.preprocessors]
-        denoise = [step for step in steps if isinstance(step, denoising.Denoise)]
-        if not denoise:
+        if not computed:
             raise ValueError(
                 f"{task.name!r} has no objective that computes its targets' length; give --targets_length."
             )
-        targets_length = max(step.objective.lengths(inputs_length)["targets"] for step in denoise)
-    return {"inputs": inputs_length, "targets": targets_length}
+        targets_length = max(lengths["targets"] for lengths in computed)
+    # Other features of the targets, such as their places, are as long.
+    return dict.fromkeys(task.output_features, targets_length) | {"inputs": inputs_length}
+
+
+def converter_of(task: Any) -> str:
+    """The feature converter of the model that the task is for."""
+    if "target_positions" in task.output_features:
+        return "MaskedLanguageModelFeatureConverter"
+    is_label = isinstance(without_tensorflow(task.output_features["targets"].vocabulary), LabelVocabulary)
+    return _OF_LABELS if is_label else "EncDecFeatureConverter"
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -72,9 +85,9 @@ def preview(args: argparse.Namespace) -> None:
     task = providers.find_provider(args.task, args.module)
     lengths = feature_lengths(task, args.inputs_length, args.targets_length)
     config = contract.DatasetConfig(args.task, lengths, args.split, 1, seed=args.seed, use_memory_cache=False)
-    vocabulary = task.output_features["targets"].vocabulary
+    converter = converter_of(task)
     # Unshuffled and finite, so that the fill is that of the corpus and not of a buffer.
-    sets = task_batches.get_eval_batches(config)
+    sets = task_batches.get_eval_batches(config, converter)
     tasks = [name for name in sets if name != task.name or len(sets) == 1]  # without the mixture of them
     batches = [batch for name in tasks for batch in itertools.islice(sets[name], 500)]
     if not batches:
@@ -84,12 +97,14 @@ def preview(args: argparse.Namespace) -> None:
         )
     for number, batch in enumerate(batches[: args.num]):
         for name, key in (("inputs", "encoder_input_tokens"), ("targets", "decoder_target_tokens")):
-            tokens = batch[key][0]
+            vocabulary, tokens = task.output_features[name].vocabulary, batch[key][0]
+            if converter == _OF_LABELS and name == "targets":
+                tokens = tokens + batch["decoder_loss_weights"][0]  # the ids of labels, which begin with 1
             print(f"--- example {number}, {name}: {np.count_nonzero(tokens)} of {len(tokens)} tokens")
             print(to_text(vocabulary, tokens))
             print(" ".join(map(str, tokens[:16])), "…")
     inputs = np.mean([batch["encoder_input_tokens"] != 0 for batch in batches])
-    targets = np.mean([batch["decoder_target_tokens"] != 0 for batch in batches])
+    targets = np.mean([batch["decoder_loss_weights"] != 0 for batch in batches])
     print(f"--- fill of the first {len(batches)} examples: inputs {inputs:.1%}, targets {targets:.1%}")
 
 

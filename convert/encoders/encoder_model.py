@@ -177,6 +177,11 @@ def open_checkpoint(path: str | AnyPath, hints: ModelHints = NO_HINTS) -> Encode
     check_hints(hints)
     path = directories.find_checkpoint(path)
     info = run_folder.load_run_info(path)
+    if labels := info.get("labels"):
+        raise ValueError(
+            f"{path} is a classifier of the labels {', '.join(labels)}; masked language models are converted, "
+            "classifiers are not yet."
+        )
     try:
         config = EncoderConfig(**info["network"])
     except (TypeError, ValueError) as error:

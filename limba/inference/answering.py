@@ -16,7 +16,7 @@ from limba.checkpoints import checkpointing
 from limba.checkpoints.parameters import load_model_params
 from limba.data.contract import Batch
 from limba.inference import batch_inference, blanks, text_batches
-from limba.models import EncoderDecoderModel
+from limba.models import EncoderDecoderModel, EncoderOnlyModel
 from limba.partitioning.meshes import PjitPartitioner
 
 logger = logging.getLogger(__name__)
@@ -67,6 +67,11 @@ class Answerer:
         for name, value in {**numbers, "batch_size": batch_size}.items():
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"Answerer.{name} is {value!r}; it is a whole number of at least 1.")
+        if isinstance(model, EncoderOnlyModel) and (decode_fn is not None or num_decodes is not None):
+            raise ValueError(
+                "This model is an encoder, which answers at once: beams, samples and --validation are for models that "
+                "decode. Give --input 'a text with [MASK]'."
+            )
         if decode_fn is not None:
             model = model.with_decode_fn(decode_fn)
         self._model = model

@@ -1,6 +1,7 @@
 """Small SentencePiece models in T5's layout, and the text that they are trained on."""
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import sentencepiece
@@ -38,3 +39,19 @@ def with_sentinels(spiece_model: Path, count: int) -> bytes:
         piece = sentencepiece_model_pb2.ModelProto.SentencePiece.USER_DEFINED
         model.pieces.add(piece=f"▁<extra_id_{i}>", score=0.0, type=piece)
     return model.SerializeToString()
+
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def write_words(file: Path, words: Sequence[str]) -> Path:
+    """A tokenizer.json whose tokens are BERT's special ones and these words."""
+    import tokenizers
+
+    ids = {word: i for i, word in enumerate((*SPECIAL_TOKENS, *words))}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, "[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(file))
+    return file

@@ -1,8 +1,10 @@
 import numpy as np
 import pytest
 
-from tasks import preview
+from tasks import objectives, pretraining, preview, supervised
+from tasks.registry import TaskRegistry
 from tasks.vocabularies import ByteVocabulary
+from tests.convert import vocabularies
 
 
 def test_text_with_sentinels():
@@ -18,3 +20,32 @@ def test_preview_command(task, capsys):
     assert "fill of the first" in output
     with pytest.raises(SystemExit, match=r"error: There is no task or mixture 'test_tak'.*--module my_module"):
         preview.main(["test_tak"])
+
+
+def test_tasks_of_encoders(tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("red cat blue dog\n" * 50)
+    (tmp_path / "table.csv").write_text("text,label\n" + "red cat,yes\nblue dog,no\n" * 20)
+    vocabulary = vocabularies.write_words(tmp_path / "tokenizer.json", ["red", "blue", "cat", "dog"])
+    masked = pretraining.register_pretraining_task(
+        "test_preview_masked",
+        data_files={"train": str(tmp_path / "text.txt")},
+        vocabulary=vocabulary,
+        objective=objectives.MaskedLM(),
+    )
+    labelled = supervised.register_supervised_task(
+        "test_preview_labels",
+        supervised.SupervisedDataset("{text}", "label", labels=["no", "yes"]),
+        data_files={"train": str(tmp_path / "table.csv")},
+        vocabulary=vocabulary,
+    )
+    try:
+        preview.main([masked.name, "--inputs_length", "12", "--num", "1"])
+        shown = capsys.readouterr().out
+        assert "inputs: 12 of 12 tokens" in shown and "targets: 2 of 2 tokens" in shown
+        preview.main([labelled.name, "--inputs_length", "8", "--num", "1"])
+        shown = capsys.readouterr().out.splitlines()
+        assert shown[1] == "red cat </s>" and shown[3] == "--- example 0, targets: 1 of 1 tokens"
+        assert shown[4] == "yes"
+    finally:
+        TaskRegistry.remove(masked.name)
+        TaskRegistry.remove(labelled.name)

@@ -21,6 +21,7 @@ from tasks import objectives, predictions, pretraining, supervised
 from tasks.pipeline import converters
 from tasks.registry import TaskRegistry
 from tasks.vocabularies import ByteVocabulary, LabelVocabulary, TokenizerVocabulary
+from tests.convert import vocabularies
 from tests.limba import small
 from tests.limba.encoders import encoder_weights
 from tests.limba.encoders.encoder_weights import Row
@@ -111,19 +112,14 @@ def test_a_pooling_that_is_none_is_refused():
 
 # ------------------------------------------------------ the model ----------------------------------------------------
 
-_WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "blue", "green", "cat", "dog", "sky", "sea"]
+_WORDS = ["red", "blue", "green", "cat", "dog", "sky", "sea"]
 
 
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory):
-    import tokenizers
-
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({w: i for i, w in enumerate(_WORDS)}, "[UNK]"))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer.add_special_tokens(_WORDS[:5])
-    file = tmp_path_factory.mktemp("vocab") / "tokenizer.json"
-    tokenizer.save(str(file))
-    return TokenizerVocabulary(str(file))
+    return TokenizerVocabulary(
+        str(vocabularies.write_words(tmp_path_factory.mktemp("vocab") / "tokenizer.json", _WORDS))
+    )
 
 
 def _config(**fields):
@@ -219,7 +215,7 @@ def folder(tmp_path_factory):
                 colour, animal = rng.choice(["red", "blue", "green"]), rng.choice(["cat", "dog"])
                 match = colour != "blue" and animal == "cat"
                 writer.writerow([colour, animal, "yes" if match else "no"])
-        text = "".join(json.dumps({"text": " ".join(rng.choice(_WORDS[5:], 40))}) + "\n" for _ in range(count))
+        text = "".join(json.dumps({"text": " ".join(rng.choice(_WORDS, 40))}) + "\n" for _ in range(count))
         (made / f"{split}.jsonl").write_text(text)
     return made
 

@@ -10,22 +10,18 @@ from limba.encoders import classifier, encoder
 from limba.inference import answering, text_batches, try_model
 from limba.optimizers import definitions
 from tasks.vocabularies import LabelVocabulary, TokenizerVocabulary
+from tests.convert import vocabularies
 from tests.limba import small
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "blue", "green", "cat", "dog"]
+WORDS = ["red", "blue", "green", "cat", "dog"]
 LABELS = ("no", "yes")
 
 
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory):
-    import tokenizers
-
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({w: i for i, w in enumerate(WORDS)}, "[UNK]"))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer.add_special_tokens(WORDS[:5])
-    file = tmp_path_factory.mktemp("vocab") / "tokenizer.json"
-    tokenizer.save(str(file))
-    return TokenizerVocabulary(str(file))
+    return TokenizerVocabulary(
+        str(vocabularies.write_words(tmp_path_factory.mktemp("vocab") / "tokenizer.json", WORDS))
+    )
 
 
 def _config():
@@ -60,6 +56,8 @@ def test_masks_are_filled_with_the_likeliest_words(vocabulary, tmp_path):
     assert try_model.reply(answerer, "red ___ cat", mark=lambda word: f"*{word}*") == f"red *{words[0]}* cat"
     with pytest.raises(ValueError, match=r"'red cat' has no \[MASK\]: write it, or ___"):
         list(answerer.answer(["red cat"]))
+    with pytest.raises(ValueError, match="an encoder, which answers at once: beams, samples and --validation"):
+        answering.Answerer(model=model, restore_checkpoint_cfg=None, partitioner=None, num_decodes=4)
 
 
 def test_texts_and_pairs_get_labels(vocabulary, tmp_path):

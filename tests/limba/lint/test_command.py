@@ -32,6 +32,8 @@ _OVERRIDES = {
         *("--gin.VOCABULARY_FILE='vocab/spiece.model'", "--gin.VOCAB_SIZE=4096"),
         "--gin.INITIAL_CHECKPOINT_PATH=()",
     ],
+    "encoder": ["--gin.VOCABULARY_FILE='vocab/tokenizer.json'"],
+    "encoder_moods": ["--gin.VOCABULARY_FILE='vocab/tokenizer.json'", "--gin.INITIAL_CHECKPOINT_PATH=()"],
     "diacritics_small_pretrain": ["--gin.VOCABULARY_FILE='vocab/spiece.model'"],
     "diacritics_small": [
         "--gin.VOCABULARY_FILE='vocab/spiece.model'",
@@ -94,6 +96,7 @@ def folder(tmp_path_factory):
     (made / "vocab").mkdir()
     spiece = vocabularies.train(made / "vocab" / "spiece.model", user_defined_symbols=list("AIĂÂÎ"))
     (made / "vocab" / "mt5.model").write_bytes(vocabularies.with_sentinels(spiece, 100))
+    vocabularies.write_words(made / "vocab" / "tokenizer.json", ["At", "work", "Ana", "won", "a", "prize", "."])
     for name, model in ((t5x_project.VOCABULARY, "spiece"), (t5x_project.MULTILINGUAL, "mt5")):
         (made / "buckets" / name).parent.mkdir(parents=True)
         (made / "buckets" / name).write_bytes((made / "vocab" / f"{model}.model").read_bytes())
@@ -108,6 +111,7 @@ def answers(folder):
         "LIMBA_QUICKSTART_DIR": str(folder),
         "LIMBA_MOODS_DIR": str(folder),
         "LIMBA_DIACRITICS_DIR": str(folder),
+        "LIMBA_ENCODER_DIR": str(folder),
         "RO_CORPUS": str(folder / "ro"),
         "RO_VOCABULARY": str(folder / "vocab" / "spiece.model"),
         "MT5_VOCABULARY": str(folder / "vocab" / "mt5.model"),
