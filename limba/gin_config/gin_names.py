@@ -18,6 +18,9 @@ MODULES: Mapping[str, str] = {
     **{module.rpartition(".")[2]: t5x_names.MODULES[module][0] for module in _T5X_MODULES},
 }
 
+# Of classes that gin files import from another module than their own.
+_BY_MODULE = {"limba.encoders.config": "encoder"}
+
 # In the value of a binding; scopes may come before the module.
 _REFERENCE = re.compile(r"@([\w/]+\.\w+)")
 
@@ -54,5 +57,5 @@ def _t5x_import_line(name: str) -> str:
 
 def gin_name(of: type) -> str:
     """The name of a class in gin files: `network.T5Config`."""
-    by_module = {module: name for name, module in MODULES.items()}
+    by_module = {module: name for name, module in MODULES.items()} | _BY_MODULE
     return f"{by_module.get(of.__module__, of.__module__.rpartition('.')[2])}.{of.__name__}"

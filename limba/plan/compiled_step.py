@@ -18,6 +18,7 @@ from jax.experimental import topologies as jax_topologies
 from jax.sharding import PartitionSpec
 
 from limba.data.contract import DatasetConfig
+from limba.encoders.config import EncoderConfig
 from limba.network.t5 import T5Config
 from limba.partitioning import meshes
 from limba.partitioning.meshes import PjitPartitioner
@@ -93,10 +94,10 @@ class Training:
     trainer_cls: Callable[..., Any]
 
     @property
-    def config(self) -> T5Config | None:
+    def config(self) -> T5Config | EncoderConfig | None:
         """Of the network; None for a network with a configuration of another kind, which is compiled as it is."""
         config = getattr(self.model.module, "config", None)
-        return config if isinstance(config, T5Config) else None
+        return config if isinstance(config, T5Config | EncoderConfig) else None
 
     @property
     def work(self) -> Work:
@@ -104,9 +105,11 @@ class Training:
         shapes, _ = self.with_layers("none").model.param_shapes_and_axes()
         count = sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))
         inputs, targets = lengths.get("inputs", 0), lengths.get("targets", 0)
-        if self.config is not None and self.config.num_encoder_layers == 0:  # One stack sees both.
-            inputs, targets = 0, inputs + targets
         sizes = dataclasses.asdict(self.config) if self.config is not None else None
+        if sizes is not None and isinstance(self.config, EncoderConfig):  # The targets have logits and no layers.
+            sizes |= {"num_encoder_layers": sizes["num_layers"], "num_decoder_layers": 0}
+        elif sizes is not None and sizes["num_encoder_layers"] == 0:  # One stack sees both.
+            inputs, targets = 0, inputs + targets
         return Work(sizes, self.dataset.batch_size, inputs, targets, count)
 
     def with_layers(self, remat: str, *, scanned: bool = True) -> "Training":

@@ -1,4 +1,4 @@
-"""FLOPs of an encoder-decoder, counted from its sizes."""
+"""FLOPs of an encoder-decoder, counted from its sizes. An encoder has no decoder layers: its targets have logits."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -57,7 +57,9 @@ def temporary_bytes(work: Work, layout: MeshLayout, parameter_bytes: float, *, f
         encoder, decoder = encoder + encoder_rest, decoder + decoder_rest
     kept = sizes["num_encoder_layers"] * encoder + sizes["num_decoder_layers"] * decoder
     # One layer's, which the compiler does not hold all at once.
-    now = max(encoder_products + _AT_ONCE * encoder_rest, decoder_products + _AT_ONCE * decoder_rest)
+    now = encoder_products + _AT_ONCE * encoder_rest
+    if sizes["num_decoder_layers"]:
+        now = max(now, decoder_products + _AT_ONCE * decoder_rest)
     logits = min(4 * targets * vocab, linear_cross_entropy.CHUNK_BYTES / 2 if fused else math.inf)
     gradients = parameter_bytes * (2 if layout.microbatches > 1 else 1)
     gathered = 4 * (6 * emb * kv + (branches + 1) * emb * mlp) + 4 * vocab * emb if layout.fsdp else 0.0

@@ -12,8 +12,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from limba import models
 from limba.data import contract
-from limba.optimizers import schedules
+from limba.encoders import encoder
+from limba.gin_config import gin_names
+from limba.optimizers import definitions, schedules
 from limba.plan import (
     command,
     compiled_step,
@@ -77,6 +80,28 @@ def test_flops_of_recomputation_are_those_that_xla_counts(dtype):
         # XLA counts elementwise work too, and leaves out the last product of a layer that is computed again.
         assert counted[remat] == pytest.approx(expected[remat], rel=0.04)
     assert counted["none"] < counted["minimal"] < 0.9 * counted["full"]
+
+
+def test_encoders_are_planned_as_encoders():
+    sizes = {"vocab_size": 256, "emb_dim": 128, "num_heads": 4, "head_dim": 32, "mlp_dim": 256, "num_layers": 2}
+    module = encoder.MaskedLanguageModel(encoder.EncoderConfig(**sizes, dropout_rate=0.0, attention_dropout_rate=0.0))
+    model = models.EncoderOnlyModel(module, small.FixedVocabulary(), definitions.adamw())
+    dataset = contract.DatasetConfig("nobody", {"inputs": 96, "targets": 64}, "train", 8)
+    training = compiled_step.Training(model, dataset, small.make_trainer)
+    assert training.work.num_parameters == sum(x.size for x in jax.tree.leaves(model.param_shapes_and_axes()[0]))
+    names = ("encoder_input_tokens", "decoder_target_tokens", "decoder_loss_weights", "masked_lm_positions")
+    batch = {name: jax.ShapeDtypeStruct((8, 96 if "enc" in name else 64), jnp.int32) for name in names}
+    made = small.make_trainer(model)
+    counted = made.train_step.lower(made.train_state, batch).cost_analysis()["flops"]
+    # XLA also counts the head's product and elementwise work.
+    assert counted == pytest.approx(training.work.model_flops, rel=0.15) and counted > training.work.model_flops
+    assert training.with_layers("full").config.remat_policy == "full"
+    planner = plan_report.Planner(
+        training, MeshLayout(0, 1, False, "none", 1), plan_report.Prices(0.4, 2.0, 1_000_000), None, "key"
+    )
+    choice = planner.choose(V4_8, compiled=False)
+    assert choice is not None and choice.memory.temporary > 0
+    assert gin_names.gin_name(type(training.config)) == "encoder.EncoderConfig"
 
 
 def test_model_flops_seconds_days_and_cost():
