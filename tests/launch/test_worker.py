@@ -32,7 +32,7 @@ def _begin(env, *arguments):
         # Whoever runs the tests under nohup ignores it, and bash cannot change that.
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     )
-    launching.wait_for(lambda: "step=" in _status(env) and "step= " not in _status(env), "step")
+    launching.wait_for(lambda: re.search(r"step=\d", _status(env)), "step")
     return process
 
 

@@ -10,7 +10,7 @@ import pytest
 from limba import cli
 from limba.gin_config import command_line, gin_files
 from limba.workers import distributed, heartbeats
-from tasks.vocabularies import sentencepiece_models
+from tasks.vocabularies import build_command
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_help_lists_every_command(capsys, monkeypatch):
 
 def test_a_command_of_two_words(monkeypatch, capsys):
     given = []
-    monkeypatch.setattr(sentencepiece_models, "main", given.append)
+    monkeypatch.setattr(build_command, "main", given.append)
     monkeypatch.setattr(sys, "argv", ["limba", "vocab", "build", "--out", "x"])
     with pytest.raises(SystemExit) as stop:
         cli.main()
