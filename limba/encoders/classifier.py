@@ -50,53 +50,6 @@ class ClassifierHead(nn.Module):
         return logits(x)
 
 
-class SequenceClassifier(nn.Module):
-    """An encoder that gives each row one label.
-
-    Attributes:
-      labels: their texts.
-      pooling: what of a row is classified: its "first" token, [CLS], or the "mean" of its tokens.
-      activation, use_norm, dense_bias, drop_inputs: see `ClassifierHead`. The defaults are BERT's.
-    """
-
-    config: EncoderConfig
-    labels: Sequence[str]
-    pooling: str = "first"
-    activation: str | None = "tanh"
-    use_norm: bool = False
-    dense_bias: bool = True
-    drop_inputs: bool = False
-
-    def setup(self):
-        if self.pooling not in POOLINGS:
-            raise ValueError(
-                f"SequenceClassifier.pooling is {self.pooling!r}; it can be {' or '.join(map(repr, POOLINGS))}."
-            )
-        # Named as in MaskedLanguageModel, whose checkpoints this network begins with.
-        self.token_embedder = make_embedding(self.config, self.config.vocab_size, "vocab")
-        self.encoder = Encoder(self.config, self.token_embedder)
-        self.classifier_head = _head(self)
-
-    def __call__(
-        self,
-        tokens: Array,
-        token_types: Array | None = None,
-        segment_ids: Array | None = None,
-        positions: Array | None = None,
-        enable_dropout: bool = True,
-    ) -> Array:
-        """Float32 logits `[batch, 1, labels]`; for the arguments see `Encoder`. Rows are not packed."""
-        x = self.encoder(tokens, token_types, segment_ids, positions, enable_dropout)
-        if self.pooling == "first":
-            pooled = x[:, :1]
-        else:
-            is_token = (tokens != self.config.pad_id)[..., None].astype(x.dtype)
-            pooled = jnp.sum(x * is_token, axis=1, keepdims=True) / jnp.maximum(
-                jnp.sum(is_token, axis=1, keepdims=True), 1
-            )
-        return self.classifier_head(pooled, not enable_dropout)
-
-
 class TokenClassifier(nn.Module):
     """An encoder that gives each token a label, such as the kind of name that it is part of.
 
@@ -116,7 +69,9 @@ class TokenClassifier(nn.Module):
         # Named as in MaskedLanguageModel, whose checkpoints this network begins with.
         self.token_embedder = make_embedding(self.config, self.config.vocab_size, "vocab")
         self.encoder = Encoder(self.config, self.token_embedder)
-        self.classifier_head = _head(self)
+        fields = ("activation", "use_norm", "dense_bias", "drop_inputs")
+        head = {name: getattr(self, name) for name in fields}
+        self.classifier_head = ClassifierHead(self.config, len(self.labels), **head)
 
     def __call__(
         self,
@@ -126,11 +81,32 @@ class TokenClassifier(nn.Module):
         positions: Array | None = None,
         enable_dropout: bool = True,
     ) -> Array:
-        """Float32 logits `[batch, length, labels]`; for the arguments see `Encoder`."""
+        """Float32 logits of what is classified, `[batch, length, labels]`; for the arguments see `Encoder`."""
         x = self.encoder(tokens, token_types, segment_ids, positions, enable_dropout)
-        return self.classifier_head(x, not enable_dropout)
+        return self.classifier_head(self._classified(x, tokens), not enable_dropout)
+
+    def _classified(self, x: Array, tokens: Array) -> Array:
+        """The hidden states that get labels."""
+        return x
 
 
-def _head(module: SequenceClassifier | TokenClassifier) -> ClassifierHead:
-    fields = ("activation", "use_norm", "dense_bias", "drop_inputs")
-    return ClassifierHead(module.config, len(module.labels), **{name: getattr(module, name) for name in fields})
+class SequenceClassifier(TokenClassifier):
+    """An encoder that gives each row one label: logits `[batch, 1, labels]`. Rows are not packed.
+
+    Attributes:
+      activation: see `ClassifierHead`. The defaults are BERT's pooler and classifier.
+      pooling: what of a row is classified: its "first" token, [CLS], or the "mean" of its tokens.
+    """
+
+    activation: str | None = "tanh"
+    pooling: str = "first"
+
+    def _classified(self, x: Array, tokens: Array) -> Array:
+        if self.pooling == "first":
+            return x[:, :1]
+        if self.pooling != "mean":
+            choices = " or ".join(map(repr, POOLINGS))
+            raise ValueError(f"SequenceClassifier.pooling is {self.pooling!r}; it can be {choices}.")
+        is_token = (tokens != self.config.pad_id)[..., None].astype(x.dtype)
+        count = jnp.maximum(jnp.sum(is_token, axis=1, keepdims=True), 1)
+        return jnp.sum(x * is_token, axis=1, keepdims=True) / count

@@ -144,15 +144,14 @@ class BaseTransformerModel:
             {"params": params} | (other_variables or {}),
             *tokens,
             **others,
-            decode=False,
             enable_dropout=dropout_rng is not None,
             rngs=None if dropout_rng is None else {"dropout": dropout_rng},
             mutable=mutable,
             **options,
         )
 
-    def _network_inputs(self, batch: Batch) -> tuple[Sequence[Array], Mapping[str, Any]]:
-        """What `_compute_logits` calls the network with: tokens by position, other features by name."""
+    def _network_inputs(self, batch: Batch) -> tuple[Sequence[Array | None], Mapping[str, Any]]:
+        """What `_compute_logits` calls the network with: features by position, others by name."""
         raise NotImplementedError(f"{type(self).__name__} must define _compute_logits.")
 
     def _logits_of_loss(self, params: PyTree, batch: Batch, dropout_rng: Array | None) -> Array | LinearLogits:

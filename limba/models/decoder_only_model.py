@@ -71,7 +71,8 @@ class DecoderOnlyModel(BaseTransformerModel):
         return batch["decoder_causal_attention"]
 
     def _network_inputs(self, batch: Batch) -> tuple[Sequence[Array], Mapping[str, Any]]:
-        others = {name: batch.get(name) for name in ("decoder_segment_ids", "decoder_positions")}
+        others: dict[str, Any] = {name: batch.get(name) for name in ("decoder_segment_ids", "decoder_positions")}
+        others["decode"] = False
         others["decoder_causal_attention"] = self._get_decoder_causal_attention(batch)
         return [batch["decoder_input_tokens"], batch["decoder_target_tokens"]], others
 

@@ -1,6 +1,6 @@
 """An encoder with labels as a model: one for a row, or one for each token."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -64,26 +64,9 @@ class EncoderClassifier(EncoderOnlyModel):
             )
         self._output_vocabulary = labels
 
-    def _compute_logits(
-        self,
-        params: PyTree,
-        batch: Batch,
-        dropout_rng: Array | None = None,
-        mutable: Any = False,
-        other_variables: PyTree | None = None,
-        **options: Any,
-    ) -> Any:
-        """Logits `[batch, 1, labels]`, or `[batch, length, labels]` of tokens; dropout only with an rng."""
+    def _network_inputs(self, batch: Batch) -> tuple[Sequence[Array | None], Mapping[str, Any]]:
         tokens = batch["encoder_input_tokens"]
-        return self.module.apply(
-            {"params": params} | (other_variables or {}),
-            tokens,
-            self._token_types(tokens),
-            enable_dropout=dropout_rng is not None,
-            rngs=None if dropout_rng is None else {"dropout": dropout_rng},
-            mutable=mutable,
-            **options,
-        )
+        return [tokens, self._token_types(tokens)], {}
 
     def _token_types(self, tokens: Array) -> Array | None:
         network = getattr(self.module, "config", None)

@@ -58,12 +58,12 @@ class EncoderDecoderModel(BaseTransformerModel):
         types = input_types or {}
         ones = {name: jnp.ones(shape, types.get(name, jnp.int32)) for name, shape in input_shapes.items()}
         tokens, others = self._network_inputs(ones | {"decoder_target_tokens": ones["decoder_input_tokens"]})
-        return self.module.init(rng, *tokens, **others, decode=False, enable_dropout=False)
+        return self.module.init(rng, *tokens, **others, enable_dropout=False)
 
     def _network_inputs(self, batch: Batch) -> tuple[Sequence[Array], Mapping[str, Any]]:
         tokens = [batch[f"{name}_tokens"] for name in ("encoder_input", "decoder_input", "decoder_target")]
         packing = ("encoder_segment_ids", "decoder_segment_ids", "encoder_positions", "decoder_positions")
-        return tokens, {name: batch.get(name) for name in packing}
+        return tokens, {"decode": False} | {name: batch.get(name) for name in packing}
 
     def _compute_logits_from_slice(
         self,

@@ -1,6 +1,6 @@
 """An encoder as a model: a masked language model, which says which tokens were masked."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -50,28 +50,10 @@ class EncoderOnlyModel(BaseTransformerModel):
         dtype = (input_types or {}).get("encoder_input_tokens", jnp.int32)
         return self.module.init(rng, jnp.ones(input_shapes["encoder_input_tokens"], dtype), enable_dropout=False)
 
-    def _compute_logits(
-        self,
-        params: PyTree,
-        batch: Batch,
-        dropout_rng: Array | None = None,
-        mutable: Any = False,
-        other_variables: PyTree | None = None,
-        **options: Any,
-    ) -> Any:
-        """Logits `[batch, targets, vocab]` of the masked places; dropout only with an rng."""
-        return self.module.apply(
-            {"params": params} | (other_variables or {}),
-            batch["encoder_input_tokens"],
-            batch.get("encoder_token_types"),
-            batch.get("encoder_segment_ids"),
-            batch.get("encoder_positions"),
-            enable_dropout=dropout_rng is not None,
-            masked_lm_positions=batch["masked_lm_positions"],
-            rngs=None if dropout_rng is None else {"dropout": dropout_rng},
-            mutable=mutable,
-            **options,
-        )
+    def _network_inputs(self, batch: Batch) -> tuple[Sequence[Array | None], Mapping[str, Any]]:
+        names = ("encoder_token_types", "encoder_segment_ids", "encoder_positions")
+        places = {"masked_lm_positions": batch["masked_lm_positions"]}
+        return [batch["encoder_input_tokens"], *map(batch.get, names)], places
 
     def predict_batch_with_aux(
         self, params: PyTree, batch: Batch, rng: Array | None = None, **options: Any
