@@ -2,6 +2,7 @@
 
     python -m benchmarks.startup --work runs/startup
     python -m benchmarks.startup --work runs/startup --against ../other-checkout --rounds 5
+    python -m benchmarks.startup --work runs/startup --t5x_dir ../t5x --t5x_python ../t5x-venv/bin/python
     python -m benchmarks.startup --work runs/startup --parts
 
 The commands are those of a user with the quickstart's run. WORK holds the quickstart's corpus, its vocabulary and runs
@@ -11,6 +12,8 @@ rounds' ratios with their range. Both sides run the same command in each round, 
 round in reverse order. They share the data; each has a run that it made itself.
 
 "cold" commands get an empty compilation cache each time, all others one that an unmeasured round has filled.
+--t5x_dir compares with T5X's own `train.py`: both train startup_t5x.gin, the quickstart's recipe under T5X's names. T5X
+compiles anew each time, as it does for its users.
 --parts prints seconds by part in place of this (`benchmarks/startup_parts.py` says how), of this checkout.
 """
 
@@ -29,6 +32,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parents[1]
 _PARTS = Path(__file__).with_name("startup_parts.py")
+_T5X_RECIPE = "benchmarks/startup_t5x.gin"
 _PROMPT = "Return a <extra_id_0> of the arguments."
 
 
@@ -39,6 +43,36 @@ class Cost:
     seconds: float
     cpu_seconds: float
     memory: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """What runs a command: a checkout of this repository, or T5X of a checkout of it.
+
+    Attributes:
+      checkout: of the sources.
+      t5x_python: the interpreter of T5X; None for a checkout of this repository.
+    """
+
+    checkout: Path
+    t5x_python: str | None = None
+
+    def program(self, arguments: Sequence[str]) -> list[str]:
+        """The command line for arguments of `limba`; T5X knows those of `train` alone."""
+        if self.t5x_python is None:
+            return [sys.executable, "-m", "limba", *arguments]
+        return [self.t5x_python, "-m", "t5x.train", f"--gin_search_paths={HERE},{self.checkout}", *arguments[1:]]
+
+    @property
+    def folder(self) -> Path:
+        """The working directory: gin files are those of the checkout, and for T5X of this one."""
+        return self.checkout if self.t5x_python is None else HERE
+
+    @property
+    def python_path(self) -> str:
+        if self.t5x_python is None:
+            return str(self.checkout)
+        return os.pathsep.join([str(HERE), str(self.checkout), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +97,12 @@ def training(work: Path, model_dir: str) -> list[str]:
         f"--gin.MODEL_DIR='{model_dir}'",
         *("--gin.TRAIN_STEPS=2", "--gin.EVAL_STEPS=1", "--gin.train_script.train.run_eval_before_training=False"),
     ]
+
+
+def t5x_training(work: Path) -> Command:
+    """The same with the recipe that T5X can train, too."""
+    vocabulary = f"--gin.VOCABULARY_FILE='{work}/vocab/spiece.model'"
+    return Command(["train", f"--gin_file={_T5X_RECIPE}", vocabulary, "--gin.MODEL_DIR='{out}'"])
 
 
 def run_of(checkout: Path, work: Path) -> Path:
@@ -90,11 +130,11 @@ def commands(work: Path, checkout: Path = HERE) -> dict[str, Command]:
     }
 
 
-def environment(checkout: Path, work: Path, cache: Path) -> dict[str, str]:
-    """For a command of a checkout: offline, on the CPU, with this compilation cache."""
+def environment(side: Side, work: Path, cache: Path) -> dict[str, str]:
+    """For a command of a side: offline, on the CPU, with this compilation cache."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "LIMBA_"))}
     return kept | {
-        "PYTHONPATH": str(checkout),
+        "PYTHONPATH": side.python_path,
         "LIMBA_QUICKSTART_DIR": str(work),
         "LIMBA_COMPILATION_CACHE": str(cache),
         "JAX_PLATFORMS": "cpu",
@@ -102,11 +142,11 @@ def environment(checkout: Path, work: Path, cache: Path) -> dict[str, str]:
     }
 
 
-def run(command: Command, checkout: Path, work: Path, cache: Path, program: Sequence[str] = ()) -> tuple[Cost, str]:
+def run(command: Command, side: Side, work: Path, cache: Path, script: Sequence[str] = ()) -> tuple[Cost, str]:
     """Runs a command to its end; its cost and what it wrote.
 
     Args:
-      program: in place of `python -m limba`.
+      script: with its arguments, in place of `-m limba`.
 
     Raises:
       RuntimeError: if it fails, with the end of its messages.
@@ -114,14 +154,14 @@ def run(command: Command, checkout: Path, work: Path, cache: Path, program: Sequ
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
         caches = Path(folder) / "cache" if command.cold else cache
-        line = [sys.executable, *(program or ("-m", "limba"))]
-        line += [argument.replace("{out}", str(out)) for argument in command.arguments]
+        arguments = [argument.replace("{out}", str(out)) for argument in command.arguments]
+        line = [sys.executable, *script, *arguments] if script else side.program(arguments)
         with tempfile.TemporaryFile() as written, tempfile.TemporaryFile() as typed:
             typed.write(command.text.encode())
             typed.seek(0)
             began = time.monotonic()
             process = subprocess.Popen(
-                line, cwd=checkout, env=environment(checkout, work, caches), stdin=typed, stdout=written, stderr=written
+                line, cwd=side.folder, env=environment(side, work, caches), stdin=typed, stdout=written, stderr=written
             )
             _, status, used = os.wait4(process.pid, 0)
             seconds = time.monotonic() - began
@@ -130,7 +170,7 @@ def run(command: Command, checkout: Path, work: Path, cache: Path, program: Sequ
             text = written.read().decode(errors="replace")
     # `limba lint` ends with 1 where it has found something.
     if process.returncode not in ((0, 1) if command.arguments[0] == "lint" else (0,)):
-        raise RuntimeError(f"{' '.join(line)} in {checkout} ended with {process.returncode}:\n{text[-3000:]}")
+        raise RuntimeError(f"{' '.join(line)} in {side.folder} ended with {process.returncode}:\n{text[-3000:]}")
     return Cost(seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024), text
 
 
@@ -152,16 +192,19 @@ def prepare(work: Path, checkouts: Sequence[Path]) -> None:
     for checkout in checkouts:
         model_dir = run_of(checkout, work)
         if not (model_dir / "checkpoint_2").is_dir():
-            run(Command(["train", *training(work, str(model_dir))]), checkout, work, work / "cache-unmeasured")
+            first = Command(["train", *training(work, str(model_dir))])
+            run(first, Side(checkout), work, work / "cache-unmeasured")
 
 
-def measure(name: str, sides: Sequence[Path], work: Path, caches: Sequence[Path], rounds: int) -> list[list[Cost]]:
-    """The costs of each side, round by round, after an unmeasured round."""
+def measure(
+    command_of: Sequence[Command], sides: Sequence[Side], work: Path, caches: Sequence[Path], rounds: int
+) -> list[list[Cost]]:
+    """The costs of each side's command, round by round, after an unmeasured round."""
     costs: list[list[Cost]] = [[] for _ in sides]
     for number in range(-1, rounds):
         order = range(len(sides)) if number % 2 == 0 else reversed(range(len(sides)))
         for side in order:
-            cost, _ = run(commands(work, sides[side])[name], sides[side], work, caches[side])
+            cost, _ = run(command_of[side], sides[side], work, caches[side])
             if number >= 0:
                 costs[side].append(cost)
     return costs
@@ -186,10 +229,10 @@ def report(name: str, costs: Sequence[Sequence[Cost]]) -> dict:
 def show_parts(chosen: Mapping[str, Command], work: Path, cache: Path) -> None:
     """Prints where the seconds of each command go."""
     for name, command in chosen.items():
-        run(command, HERE, work, cache)
+        run(command, Side(HERE), work, cache)
         with tempfile.NamedTemporaryFile("r") as answer:
             began = time.time()
-            cost, _ = run(command, HERE, work, cache, [str(_PARTS), answer.name])
+            cost, _ = run(command, Side(HERE), work, cache, [str(_PARTS), answer.name])
             told = json.loads(answer.read())
         parts = {
             "interpreter": [told["began"] - began],
@@ -207,6 +250,8 @@ def main() -> None:
         "--work", type=Path, required=True, help="folder of the quickstart's corpus, vocabulary and run"
     )
     parser.add_argument("--against", type=Path, metavar="PATH", help="another checkout of this repository")
+    parser.add_argument("--t5x_dir", type=Path, metavar="PATH", help="a checkout of T5X, to compare `train` with")
+    parser.add_argument("--t5x_python", default=sys.executable, help="a Python with T5X's dependencies (this one)")
     parser.add_argument("--rounds", type=int, default=3, help="measured runs of each command and side (3)")
     parser.add_argument("--only", nargs="+", metavar="COMMAND", help="of the commands, by their names in the output")
     parser.add_argument("--parts", action="store_true", help="seconds by part in place of the comparison")
@@ -215,15 +260,21 @@ def main() -> None:
     chosen = {name: x for name, x in commands(work).items() if not flags.only or name in flags.only}
     if not chosen:
         parser.error(f"--only {' '.join(flags.only)}: the commands are {', '.join(commands(work))}")
-    sides = [HERE, *([flags.against.resolve()] if flags.against else [])]
-    prepare(work, sides)
+    checkouts = [HERE, *([flags.against.resolve()] if flags.against else [])]
+    prepare(work, checkouts)
+    if flags.t5x_dir:
+        sides = [Side(HERE), Side(flags.t5x_dir.resolve(), flags.t5x_python)]
+        compared = {"train as T5X": [t5x_training(work)] * 2}
+    else:
+        sides = [Side(checkout) for checkout in checkouts]
+        compared = {name: [commands(work, side.checkout)[name] for side in sides] for name in chosen}
     caches = [work / f"cache-{number}" for number in range(len(sides))]
     try:
         if flags.parts:
             show_parts(chosen, work, caches[0])
             return
-        for name in chosen:
-            print(json.dumps(report(name, measure(name, sides, work, caches, flags.rounds))), flush=True)
+        for name, of_sides in compared.items():
+            print(json.dumps(report(name, measure(of_sides, sides, work, caches, flags.rounds))), flush=True)
     finally:
         for cache in (*caches, work / "cache-unmeasured"):
             shutil.rmtree(cache, ignore_errors=True)

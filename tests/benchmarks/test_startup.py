@@ -31,12 +31,12 @@ def test_the_innermost_interval_counts():
 def test_a_process_is_measured_from_its_start_to_its_end(tmp_path):
     program = "import sys; x = bytearray(300 << 20); print(sys.stdin.read(), sys.argv[1:])"
     command = startup.Command(["{out}"], cold=True, text="typed")
-    cost, text = startup.run(command, Path.cwd(), tmp_path, tmp_path / "cache", ["-c", program])
+    cost, text = startup.run(command, startup.Side(Path.cwd()), tmp_path, tmp_path / "cache", ["-c", program])
     assert text.startswith("typed [")
     assert cost.memory > 300
     assert 0 < cost.cpu_seconds <= 2 * cost.seconds
     with pytest.raises(RuntimeError, match="ended with 7"):
-        startup.run(command, Path.cwd(), tmp_path, tmp_path / "cache", ["-c", "raise SystemExit(7)"])
+        startup.run(command, startup.Side(Path.cwd()), tmp_path, tmp_path / "cache", ["-c", "raise SystemExit(7)"])
 
 
 def test_the_ratios_are_the_other_sides_over_this_ones():
@@ -53,3 +53,14 @@ def test_the_commands_are_limbas():
     from limba.cli import COMMANDS
 
     assert {command.arguments[0] for command in startup.commands(Path("work")).values()} <= COMMANDS.keys()
+
+
+def test_t5x_gets_the_flags_of_train_and_sees_both_checkouts(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/more")
+    side = startup.Side(Path("/t5x"), "t5x-python")
+    command = startup.t5x_training(Path("/work"))
+    line = side.program(command.arguments)
+    assert line[:3] == ["t5x-python", "-m", "t5x.train"]
+    assert line[3:5] == [f"--gin_search_paths={startup.HERE},/t5x", "--gin_file=benchmarks/startup_t5x.gin"]
+    assert side.python_path == f"{startup.HERE}:/t5x:/more"
+    assert startup.Side(Path("/limba")).program(["train"])[1:] == ["-m", "limba", "train"]
