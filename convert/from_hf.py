@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from convert.encoders import encoder_model
+from convert.encoders import encoder_model, new_network
 from convert.encoders.encoder_model import EncoderModel
 from convert.hf import hf_config, hf_folder, hf_tokenizer, hub_models
 from convert.model_files import any_format
@@ -116,7 +116,7 @@ def _say_written(opened: any_format.Model | EncoderModel, checkpoint: Path) -> N
 def _encoder(path: Path, out: Path, hints: ModelHints, verify: bool, overwrite: bool, step: int | None) -> Path:
     """As `from_hf`, for an encoder."""
     if path.is_file() or not weight_files.formats([file.name for file in path.iterdir()]):
-        return _write_encoder_gin(path if path.is_file() else path / "config.json", out, overwrite)
+        return _write_encoder_gin(path if path.is_file() else path / "config.json", out, hints, overwrite)
     opened = encoder_model.open_model(path, hints)
     if step is not None:
         opened = dataclasses.replace(opened, step=step, step_from="--step")
@@ -188,10 +188,15 @@ def _write_gin(config_file: Path, out: Path, hints: ModelHints, overwrite: bool)
     return file
 
 
-def _write_encoder_gin(config_file: Path, out: Path, overwrite: bool) -> Path:
-    _, family, config, _ = encoder_model.read_config(config_file)
+def _write_encoder_gin(config_file: Path, out: Path, hints: ModelHints, overwrite: bool) -> Path:
+    encoder_model.check_hints(hints)
+    config, name = new_network.read_network(config_file)
+    tokenizer = new_network.tokenizer_beside(config_file, hints)
     file = _new_gin(out, overwrite)
-    file.write_text(encoder_run.model_gin(config, None, f"{config_file} ({family.name})"), "utf-8")
+    if tokenizer is not None:
+        (out / run_folder.TOKENIZER).write_bytes(tokenizer.read_bytes())
+    vocabulary = None if tokenizer is None else str(out / run_folder.TOKENIZER)
+    file.write_text(encoder_run.model_gin(config, vocabulary, f"{config_file} ({name})"), "utf-8")
     print(f"{config_file} has no weights beside it. The network is in {file}.")
     return file
 

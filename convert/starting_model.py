@@ -1,12 +1,15 @@
 """The model that a Hugging Face script names: `model_name_or_path`, `config_name`, `tokenizer_name` of `limba run`."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from convert import from_hf
+from convert.encoders import encoder_model, new_network, tokenizer_folder
+from convert.encoders.table import find_family
 from convert.families import byt5
 from convert.hf import hf_config, hub_models
 from convert.model_files import any_format
@@ -14,7 +17,9 @@ from convert.model_files.any_format import ModelHints
 from convert.t5x import limba_run
 from convert.tensors import weight_files
 from limba.checkpoint_files import run_folder
+from limba.encoders.config import EncoderConfig
 from limba.machine.local_paths import local_path
+from limba.machine.storage import AnyPath
 
 # What transformers' T5Config takes where a config.json says nothing.
 _SIZES = {"vocab_size": 32128, "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_heads": 8}
@@ -31,7 +36,8 @@ class StartingModel:
       vocabulary: as `run.json` describes it.
       dropout_rate: of config.json.
       step: that the weights are of, where Limba exported them; else 0.
-      content: of config.json, with every size, where there are no weights.
+      content: of the config.json of a T5, with every size, where there are no weights.
+      encoder: the network, where it is an encoder and no T5.
     """
 
     path: Path
@@ -41,6 +47,16 @@ class StartingModel:
     dropout_rate: float
     step: int
     content: Mapping[str, Any] | None = None
+    encoder: EncoderConfig | None = None
+
+    @property
+    def is_encoder(self) -> bool:
+        return self.encoder is not None
+
+    @functools.cached_property
+    def no_export(self) -> str:
+        """Why no class of Hugging Face holds the network; "" if one does."""
+        return "" if self.encoder is None else _no_class(self.encoder)
 
     def write(self, out: Path) -> Path:
         """Writes OUT/model.gin, which is returned, and OUT/checkpoint_<step> if there are weights; see `from_hf`.
@@ -69,10 +85,12 @@ def open_model(model: str | None, config: str | None, tokenizer: str | None) -> 
 
     Raises:
       FileNotFoundError: if something is not there, or has no vocabulary.
-      ValueError: if it is damaged or no T5.
+      ValueError: if it is damaged, or neither a T5 nor an encoder that Limba has.
     """
-    hints = _hints(tokenizer)
     path = from_hf.find(model or config or "")
+    if encoder_model.is_encoder(path):
+        return _open_encoder(path, model, ModelHints(vocab=tokenizer and str(_local_tokenizer(tokenizer))))
+    hints = _hints(tokenizer)
     if model is not None:
         if path.is_file() or not weight_files.formats([file.name for file in path.iterdir()]):
             raise FileNotFoundError(
@@ -95,24 +113,61 @@ def open_model(model: str | None, config: str | None, tokenizer: str | None) -> 
     return StartingModel(file, False, hints, vocabulary, network.dropout_rate, 0, content)
 
 
+def _open_encoder(path: Path, model: str | None, hints: ModelHints) -> StartingModel:
+    """As `open_model`, of an encoder."""
+    if model is not None:
+        opened = encoder_model.open_model(path, hints)
+        network, vocabulary, step = opened.config, opened.known_vocabulary(), opened.step
+    else:
+        file = path if path.is_file() else path / "config.json"
+        (network, _), step = new_network.read_network(file), 0
+        tokenizer = new_network.tokenizer_beside(file, hints)
+        if tokenizer is None:
+            raise _no_vocabulary(file)
+        vocabulary = tokenizer_folder.describe(tokenizer)
+        hints = ModelHints(vocab=str(tokenizer))
+    return StartingModel(path, model is not None, hints, vocabulary, network.dropout_rate, step, encoder=network)
+
+
+def _no_class(network: EncoderConfig) -> str:
+    try:
+        find_family(network)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def no_class_of_run(checkpoint: AnyPath) -> str:
+    """Why no class of Hugging Face holds a checkpoint of Limba; "" if one does, and for a T5."""
+    if not encoder_model.is_encoder(checkpoint):
+        return ""
+    return _no_class(EncoderConfig(**run_folder.load_run_info(checkpoint)["network"]))
+
+
 def _no_vocabulary(path: Path) -> FileNotFoundError:
     return FileNotFoundError(
         f"{path} has no tokenizer beside it; give tokenizer_name: a folder of transformers', a spiece.model or a name."
     )
 
 
+def _local_tokenizer(tokenizer: str) -> Path:
+    """The file or folder of a tokenizer, downloaded if it is a name on the hub."""
+    path = local_path(tokenizer)
+    if path.exists():
+        return path
+    if not hub_models.is_name(tokenizer):
+        raise FileNotFoundError(f"tokenizer_name {tokenizer!r} is neither a folder, a file nor a name on the hub.")
+    hf = hub_models.client()
+    with hub_models.plain_errors(hf, tokenizer):
+        return Path(hf.snapshot_download(tokenizer, allow_patterns=["*.json", "*.model"]))
+
+
 def _hints(tokenizer: str | None) -> ModelHints:
     if tokenizer is None:
         return ModelHints()
-    path = local_path(tokenizer)
+    path = _local_tokenizer(tokenizer)
     if path.is_file():
         return ModelHints(vocab=str(path))
-    if not path.is_dir():
-        if not hub_models.is_name(tokenizer):
-            raise FileNotFoundError(f"tokenizer_name {tokenizer!r} is neither a folder, a file nor a name on the hub.")
-        hf = hub_models.client()
-        with hub_models.plain_errors(hf, tokenizer):
-            path = Path(hf.snapshot_download(tokenizer, allow_patterns=["*.json", "*.model"]))
     vocabulary = any_format.vocabulary_of_folder(path, ModelHints())
     if vocabulary is None:
         raise FileNotFoundError(f"tokenizer_name {tokenizer!r}: {path} has no tokenizer.")

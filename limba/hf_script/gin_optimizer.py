@@ -28,13 +28,16 @@ def optimizer(arguments: RunArguments) -> list[str]:
     """OPTIMIZER, with the gradient clipped as the Trainer does it before any optimizer."""
     if arguments.uses_adafactor:
         return _adafactor(arguments)
-    clipped = arguments.max_grad_norm > 0
+    by_value = arguments.clip_grad_value or None
+    clipped = arguments.max_grad_norm > 0 and by_value is None
     betas = {"b1": arguments.adam_beta1, "b2": arguments.adam_beta2}
-    chain = [*(["@optax.clip_by_global_norm()"] if clipped else []), "@optimizers.adamw()"]
+    clip = ["@optax.clip()"] if by_value else ["@optax.clip_by_global_norm()"] if clipped else []
+    chain = [*clip, "@optimizers.adamw()"]
     return [
         "OPTIMIZER = @optimizers.chain()",
         f"optimizers.chain.transformations = [{', '.join(chain)}]",
         *([f"optax.clip_by_global_norm.max_norm = {arguments.max_grad_norm}"] if clipped else []),
+        *([f"optax.clip.max_delta = {by_value}"] if by_value else []),
         "optimizers.adamw:",
         *bindings(**betas, eps=arguments.adam_epsilon, weight_decay=arguments.weight_decay),
         "  mask = @weight_decay.matrices",
@@ -72,7 +75,7 @@ def schedule(arguments: RunArguments, steps: int) -> list[str]:
             "base_learning_rate": arguments.learning_rate,
             "warmup_steps": 0 if arguments.lr_scheduler_type == "constant" else warmup,
             # A warm-up longer than the training ends with it, below its peak: its decay would begin later.
-            "total_steps": None if name in _ENDLESS else max(steps, warmup + 1),
+            "total_steps": None if name in _ENDLESS else max(arguments.num_training_steps or steps, warmup + 1),
             "final_learning_rate": given.pop("lr_end", None),
             **given,
         }

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from limba.encoders.config import EncoderConfig
 from limba.gin_config import gin_names
-from limba.hf_script import gin_optimizer, script_data
+from limba.hf_script import gin_best, gin_optimizer, script_data
 from limba.hf_script.gin_optimizer import bindings
 from limba.hf_script.run_arguments import RunArguments
 from limba.hf_script.script_data import Corpus
@@ -27,6 +28,7 @@ class Plan:
       num_examples: training examples of an epoch; None if they were not counted.
       steps, how_many: updates, and how that number came about, for the comment.
       dropout_rate, has_weights: of the model to begin with; whether it is an initial checkpoint.
+      encoder: the network, where it is an encoder and no T5.
     """
 
     corpus: Corpus
@@ -37,6 +39,7 @@ class Plan:
     how_many: str
     dropout_rate: float
     has_weights: bool
+    encoder: EncoderConfig | None = None
 
 
 def batch_size(arguments: RunArguments, devices: int) -> int:
@@ -58,7 +61,7 @@ def compose(arguments: RunArguments, plan: Plan) -> str:
     """The gin file."""
     wandb = any(name in ("wandb", "all") for name in arguments.trackers)
     chapters = [
-        _header(arguments, plan.out, wandb),
+        _header(arguments, plan, wandb),
         _rows(arguments, plan) if arguments.is_finetuning else _documents(arguments, plan),
         _training(arguments, plan),
         [
@@ -76,15 +79,16 @@ def compose(arguments: RunArguments, plan: Plan) -> str:
     return "\n\n".join("\n".join(lines) for lines in chapters) + "\n"
 
 
-def _header(arguments: RunArguments, out: Path, wandb: bool) -> list[str]:
-    modules = ["checkpoints", "data", "network", "schedules", "trainer"]
+def _header(arguments: RunArguments, plan: Plan, wandb: bool) -> list[str]:
+    out = plan.out
+    modules = ["actions", "checkpoints", "data", "encoder" if plan.encoder else "network", "schedules", "trainer"]
     modules += ["adafactor"] if arguments.uses_adafactor else ["optimizers", "weight_decay"]
     modules += ["wandb_writer"] if wandb else []
     tuning = arguments.is_finetuning
     task = ["from tasks.supervised import script_task"] if tuning else ["from tasks import objectives"]
     task += [] if tuning else ["from tasks.pretraining import masked_text"]
     return [
-        f"# {'Fine-tuning' if tuning else 'Span corruption'} as a Hugging Face script was asked for it. Every "
+        f"# {'Fine-tuning' if tuning else 'Pre-training'} as a Hugging Face script was asked for it. Every "
         "`limba run` overwrites this file.",
         f"#   limba train --gin_file={out}/run.gin",
         "from __gin__ import dynamic_registration",
@@ -100,7 +104,17 @@ def _header(arguments: RunArguments, out: Path, wandb: bool) -> list[str]:
 
 
 def _documents(arguments: RunArguments, plan: Plan) -> list[str]:
-    noise = {"noise_density": arguments.mlm_probability, "mean_noise_span_length": arguments.mean_noise_span_length}
+    spans = {"noise_density": arguments.mlm_probability, "mean_noise_span_length": arguments.mean_noise_span_length}
+    length = arguments.max_seq_length
+    if objective := "MaskedLM" if plan.encoder else {"prefix_lm": "PrefixLM"}.get(arguments.task or ""):
+        function = "lengths"
+        of_task = of_lengths = [f"  objective = @objectives.{objective}()"]
+        of_lengths = [*of_lengths, *bindings(length=length)]
+    else:
+        function = "span_corruption_lengths"
+        of_task = bindings(**spans)
+        of_lengths = bindings(inputs_length=length, **spans)
+    masks = bindings(noise_density=arguments.mlm_probability, whole_words=arguments.whole_word_mask or None)
     return [
         "# data",
         "MIXTURE_OR_TASK_NAME = @masked_text.task()",
@@ -113,12 +127,13 @@ def _documents(arguments: RunArguments, plan: Plan) -> list[str]:
             dataset_config=plan.corpus.dataset_config,
             splits=_plain(plan.corpus.splits),
             text_column=arguments.text_column_name,
-            **noise,
             shuffle_buffer_size=_buffer(plan),
         ),
-        "TASK_FEATURE_LENGTHS = @objectives.span_corruption_lengths()",
-        "objectives.span_corruption_lengths:",
-        *bindings(inputs_length=arguments.max_seq_length, **noise),
+        *of_task,
+        *(["objectives.MaskedLM:", *masks] if plan.encoder else []),
+        f"TASK_FEATURE_LENGTHS = @objectives.{function}()",
+        f"objectives.{function}:",
+        *of_lengths,
     ]
 
 
@@ -160,6 +175,7 @@ def _training(arguments: RunArguments, plan: Plan) -> list[str]:
         "checkpoints.RestoreCheckpointConfig.reset = ['step', 'optimizer']  # steps count from 0, as in the scripts",
     ]
     no_weights = from_scratch if arguments.is_finetuning else []
+    network = "encoder.EncoderConfig" if plan.encoder else "network.T5Config"
     return [
         "# training",
         f"TRAIN_STEPS = {plan.steps}  # {plan.how_many}",
@@ -171,9 +187,17 @@ def _training(arguments: RunArguments, plan: Plan) -> list[str]:
         f"RANDOM_SEED = {arguments.seed}",
         f"DATASET_SEED = {arguments.seed}",
         f"DROPOUT_RATE = {plan.dropout_rate}  # config.json's",
-        f"network.T5Config.dtype = {arguments.compute_dtype!r}",
-        *(["network.T5Config.remat_policy = 'full'"] if arguments.gradient_checkpointing else []),
+        *_dropout_of_attention(plan),
+        f"{network}.dtype = {arguments.compute_dtype!r}",
+        *([f"{network}.remat_policy = 'full'"] if arguments.gradient_checkpointing else []),
     ]
+
+
+def _dropout_of_attention(plan: Plan) -> list[str]:
+    """Where an encoder has another one there."""
+    if plan.encoder is None or plan.encoder.attention_dropout_rate == plan.dropout_rate:
+        return []
+    return [f"encoder.EncoderConfig.attention_dropout_rate = {plan.encoder.attention_dropout_rate}"]
 
 
 def _periods(arguments: RunArguments, plan: Plan) -> list[str]:
@@ -190,6 +214,8 @@ def _periods(arguments: RunArguments, plan: Plan) -> list[str]:
         "EVAL_STEPS = None  # the whole validation split",
         "checkpoints.SaveCheckpointConfig:",
         *bindings(period=arguments.save_steps, keep=arguments.save_total_limit),
+        *gin_best.best_checkpoints(arguments, plan.corpus.name),
+        *gin_best.actions(arguments, plan.corpus.name),
         *(evaluation if arguments.do_eval and arguments.do_train else none),
     ]
 

@@ -5,8 +5,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-from limba.checkpoints import checkpointing
+from limba.checkpoints import best, checkpointing
+from limba.hf_script import gin_best
 from limba.hf_script.run_arguments import RunArguments
+from limba.machine.storage import AnyPath
 from limba.reports import results_table, writers
 
 _ANSWERS = "generated_predictions.txt"
@@ -55,15 +57,33 @@ def write_answers(directory: Path, out: Path) -> Path:
 
 
 def export(out: Path, arguments: RunArguments) -> None:
-    """Exports the newest checkpoint into a folder of its own, uploads that, and moves its files to `out`."""
-    from convert import push, to_hf
+    """Exports the newest or best checkpoint into a folder of its own, uploads that, and moves its files to `out`.
 
+    An encoder that no class of Hugging Face holds stays where it is.
+    """
+    from convert import push, starting_model, to_hf
+
+    checkpoint = _trained(out / "run", arguments)
+    if problem := starting_model.no_class_of_run(checkpoint):
+        print(f"{checkpoint} is the trained model. {problem}")
+        return
     staged = out / ".exported" / out.name  # The model card's title.
-    to_hf.to_hf(checkpointing.find_checkpoint(out / "run"), staged, formats=("safetensors",), overwrite=True)
+    to_hf.to_hf(checkpoint, staged, formats=("safetensors",), overwrite=True)
     if arguments.pushes:
         push.push(staged, arguments.hub_model_id or out.name, public=not arguments.hub_private_repo)
     for file in sorted(staged.iterdir()):
         file.replace(out / file.name)
     staged.rmdir()
     staged.parent.rmdir()
-    print(f"{out} is the trained model: T5ForConditionalGeneration.from_pretrained({str(out)!r})")
+    (model_class,) = json.loads((out / "config.json").read_text("utf-8"))["architectures"]
+    print(f"{out} is the trained model: {model_class}.from_pretrained({str(out)!r})")
+
+
+def _trained(model_dir: Path, arguments: RunArguments) -> AnyPath:
+    """The checkpoint that the run is for."""
+    if not arguments.load_best_model_at_end:
+        return checkpointing.find_checkpoint(model_dir)
+    folder, metric = gin_best.measured(arguments)
+    # One task is trained, and so evaluated.
+    dataset = writers.read_metrics(model_dir, f"{folder}/")[-1]["dataset"]
+    return best.best_checkpoint(model_dir, f"{arguments.best_mode}:{dataset}/{metric}")

@@ -19,6 +19,8 @@ SCHEDULES: Mapping[str, Sequence[str]] = {
     "constant_with_warmup": (),
     "inverse_sqrt": (),
 }
+# What is learned from documents.
+TASKS = ("span_corruption", "prefix_lm")
 # The model of a fine-tuning on a benchmark that names none.
 BENCHMARK_MODEL = "google/t5-v1_1-small"
 
@@ -57,8 +59,10 @@ class RunArguments:
     max_seq_length: int = _key("tokens of the inputs", 512)
     max_train_samples: int | None = _key("only the first rows of the training split")
     max_eval_samples: int | None = _key("only the first rows of the validation split")
+    task: str | None = _key("what a T5 learns from documents: span_corruption, the default, or prefix_lm")
     mlm_probability: float = _key("share of tokens that is masked", 0.15)
-    mean_noise_span_length: float = _key("tokens of a masked span", 3.0)
+    mean_noise_span_length: float = _key("tokens of a masked span, of a T5", 3.0)
+    whole_word_mask: bool = _key("mask whole words, of an encoder", False)
     # --------------------------------------------------- fine-tuning -------------------------------------------------
     benchmark: str | None = _key("glue or super_glue, with the task as dataset_name; or squad, cnn_dailymail …")
     source_prefix: str = _key("text before each input", "")
@@ -93,12 +97,24 @@ class RunArguments:
     adam_epsilon: float = _key("of AdamW", 1e-8)
     weight_decay: float = _key("of AdamW; not of norms and position biases", 0.0)
     max_grad_norm: float = _key("gradients are clipped to this global norm; 0 leaves them", 1.0)
+    clip_grad_value: float | None = _key("each number of a gradient is clipped to this, in place of max_grad_norm")
     num_train_epochs: float = _key("passes over the training documents", 3.0)
     max_steps: int = _key("updates, in place of epochs; -1 goes by num_train_epochs", -1)
+    num_training_steps: int | None = _key("updates until the schedule has ended, where they are not all of them")
     logging_steps: int = _key("steps between lines of training metrics", 500)
     save_steps: int = _key("steps between checkpoints", 500)
     eval_steps: int | None = _key("steps between evaluations; save_steps if it is not given")
     save_total_limit: int | None = _key("newest checkpoints that are kept; all if it is not given")
+    load_best_model_at_end: bool = _key("keep the best checkpoint by metric_for_best_model, and export it", False)
+    metric_for_best_model: str = _key("loss, or a metric of the evaluations such as accuracy", "loss")
+    greater_is_better: bool | None = _key("of that metric; if it is not given, of all but losses")
+    early_stopping_patience: int | None = _key("evaluations without a better metric_for_best_model that end training")
+    use_lr_drop: bool = _key("lower the rate where metric_for_best_model does not improve", False)
+    lr_drop_factor: float = _key("what it is multiplied by", 0.1)
+    lr_drop_patience: int = _key("evaluations without an improvement before it drops at the next", 10)
+    lr_drop_threshold: float = _key("a smaller change is none", 1e-4)
+    lr_drop_threshold_mode: str = _key("rel, a share of the best, or abs", "rel")
+    lr_drop_min_lr: float = _key("the rate does not drop below", 0.0)
     seed: int = _key("of parameters, dropout, order and masks", 42)
     report_to: str | Sequence[str] = _key("none, tensorboard (always written) or wandb", "tensorboard")
     run_name: str | None = _key("the run's name on W&B")
@@ -126,6 +142,7 @@ class RunArguments:
                 raise ValueError(f"{name} is empty; leave it out, or give a value.")
         self._check_numbers()
         self._check_optimizer()
+        self._check_best()
         for name in self.trackers:
             if name not in ("tensorboard", "wandb", "none", "all"):
                 raise ValueError(f"report_to is {name!r}; use none, tensorboard or wandb.")
@@ -142,6 +159,10 @@ class RunArguments:
             raise ValueError(
                 f"dataset_name is {self.dataset_name!r} and train_file {self.train_file!r}; give one of them."
             )
+        if self.task not in (None, *TASKS):
+            raise ValueError(f"task is {self.task!r}; use {' or '.join(TASKS)}.")
+        if self.task is not None and self.is_finetuning:
+            raise ValueError(f"task is {self.task!r}, and belongs to documents; rows with answers are learned here.")
         for name in ("source_prefix", "labels", "metric_names", "test_file", "do_predict"):
             if getattr(self, name) and not self.is_finetuning:
                 raise ValueError(
@@ -171,8 +192,38 @@ class RunArguments:
         for name in ("scale_parameter", "relative_step", "warmup_init"):
             if getattr(self, name) and not self.uses_adafactor:
                 raise ValueError(f"{name} is true, and is Adafactor's; the optimizer is {self.optim}.")
+        if self.clip_grad_value and self.uses_adafactor:
+            raise ValueError(
+                f"clip_grad_value is {self.clip_grad_value}, and Adafactor clips whole updates; leave it out, or write "
+                "max_grad_norm."
+            )
         if self.warmup_init and not self.relative_step:
             raise ValueError("warmup_init is true, and needs relative_step, whose warm-up it is.")
+
+    def _check_best(self) -> None:
+        """Of what looks at the evaluations: the best checkpoint, early stopping, drops of the rate."""
+        wanted = {
+            "load_best_model_at_end": self.load_best_model_at_end,
+            "early_stopping_patience": self.early_stopping_patience,
+            "use_lr_drop": self.use_lr_drop,
+        }
+        for name, value in wanted.items():
+            if value and not (self.do_train and self.do_eval):
+                raise ValueError(f"{name} is {value}, and looks at evaluations during a training: set do_eval.")
+        eval_steps = self.eval_steps or self.save_steps
+        if self.load_best_model_at_end and self.save_steps % eval_steps:
+            raise ValueError(
+                f"load_best_model_at_end needs an evaluation of each checkpoint; save_steps is {self.save_steps}, and "
+                f"must be a multiple of eval_steps, {eval_steps}."
+            )
+        if self.lr_drop_threshold_mode not in ("rel", "abs"):
+            raise ValueError(f"lr_drop_threshold_mode is {self.lr_drop_threshold_mode!r}; use rel or abs.")
+        if not 0 < self.lr_drop_factor < 1:
+            raise ValueError(f"lr_drop_factor is {self.lr_drop_factor}; it must be between 0 and 1.")
+        if self.use_lr_drop and not self.lr_drop_min_lr < self.learning_rate:
+            raise ValueError(
+                f"lr_drop_min_lr is {self.lr_drop_min_lr}; it must be below learning_rate, {self.learning_rate}."
+            )
 
     def _check_precision(self) -> None:
         for name, refused, line in (
@@ -193,6 +244,8 @@ class RunArguments:
             **dict.fromkeys(("gradient_accumulation_steps", "logging_steps", "save_steps"), 1),
             **dict.fromkeys(("eval_steps", "save_total_limit", "max_target_length"), 1),
             **dict.fromkeys(("max_train_samples", "max_eval_samples"), 1),
+            **dict.fromkeys(("num_training_steps", "early_stopping_patience"), 1),
+            **dict.fromkeys(("clip_grad_value", "lr_drop_patience", "lr_drop_threshold", "lr_drop_min_lr"), 0),
             **dict.fromkeys(("warmup_steps", "warmup_ratio", "weight_decay", "max_grad_norm"), 0),
             **dict.fromkeys(("seed", "adam_beta1", "adam_beta2", "adam_epsilon"), 0),
             "mean_noise_span_length": 1,
@@ -245,6 +298,12 @@ class RunArguments:
         if self.benchmark is None:
             return None
         return f"{self.benchmark}_{self.dataset_name}" if self.dataset_name else self.benchmark
+
+    @property
+    def best_mode(self) -> str:
+        """ "max" or "min" of `metric_for_best_model`."""
+        is_loss = self.metric_for_best_model.removeprefix("eval_") in ("loss", "perplexity")
+        return "max" if (self.greater_is_better if self.greater_is_better is not None else not is_loss) else "min"
 
     @property
     def uses_adafactor(self) -> bool:

@@ -123,7 +123,9 @@ def row_template(arguments: RunArguments) -> str | None:
     return prefix + (column if "{" in column else f"{{{column}}}")
 
 
-def count_examples(arguments: RunArguments, corpus: Corpus, vocabulary: Any) -> tuple[int | None, bool]:
+def count_examples(
+    arguments: RunArguments, corpus: Corpus, vocabulary: Any, is_encoder: bool = False
+) -> tuple[int | None, bool]:
     """Training examples of an epoch, and whether that is exact; None if `max_steps` is given, or nothing is trained.
 
     Opens the splits in any case, which finds missing files and columns now.
@@ -140,7 +142,13 @@ def count_examples(arguments: RunArguments, corpus: Corpus, vocabulary: Any) -> 
     if arguments.max_steps > 0 or not arguments.do_train:
         return None, True
     opened = masked_text.open_vocabulary(vocabulary)
-    objective = objectives.SpanCorruption(arguments.mlm_probability, arguments.mean_noise_span_length)
+    objective: objectives.Objective
+    if is_encoder:
+        objective = objectives.MaskedLM(arguments.mlm_probability)
+    elif arguments.task == "prefix_lm":
+        objective = objectives.PrefixLM()
+    else:
+        objective = objectives.SpanCorruption(arguments.mlm_probability, arguments.mean_noise_span_length)
     return masked_text.count_examples(source, "train", column, opened, objective, arguments.max_seq_length)
 
 

@@ -29,6 +29,9 @@ ALIASES: Mapping[str, str] = {
     "num_warmup_steps": "warmup_steps",
     "optimizer": "optim",
     "save_interval": "save_steps",
+    "save_best": "load_best_model_at_end",
+    "optimize_metric": "metric_for_best_model",
+    "mlm_prob": "mlm_probability",
     "log_interval": "logging_steps",
     "valid_interval": "eval_steps",
     "clip_grad_norm": "max_grad_norm",
@@ -40,6 +43,8 @@ ALIASES: Mapping[str, str] = {
     "num_train_examples": "max_train_samples",
     "num_validation_examples": "max_eval_samples",
     "data_path": "dataset_name",
+    "valid_data_path": "validation_file",
+    **dict.fromkeys(("tokenizer", "vocab"), "tokenizer_name"),
     "model_path": "output_dir",
     "model_cfg": "config_name",
     "init_checkpoint": "model_name_or_path",
@@ -81,10 +86,30 @@ IGNORED: Mapping[str, str] = {
     "predict_with_generate": "answers are generated wherever a task has metrics of them",
     "ignore_pad_token_for_loss": "padding never counts",
     "eval_accumulation_steps": "an evaluation keeps sums only",
-    "model_cls": "the network is Limba's T5; docs/networks.md shows how to change a layer",
+    "model_cls": "the network is Limba's; docs/networks.md shows how to change a layer",
+    **dict.fromkeys(("fp32", "fp16_allreduce"), "gradients are summed in float32"),
+    **dict.fromkeys(("min_loss_scale", "max_loss_scale"), "bf16 needs no scaled loss"),
+    **dict.fromkeys(("reset_optimizer", "reset_lr", "reset_iteration"), "training begins anew from init_checkpoint"),
+    **dict.fromkeys(("data_impl", "data_name", "data_n_workers", "data_skip_warmup"), _STREAMED),
+    **dict.fromkeys(("lr_drop_eps", "lr_drop_cooldown"), "a drop of the rate has no other conditions"),
+    "working_dir": "paths begin where the command runs",
+    "base_model": "the network is that of config_name or model_name_or_path",
+    "show_valid_examples": "`limba preview` shows examples",
+    "use_generate_on_valid": "answers are generated wherever a task has metrics of them",
+    "short_seq_prob": "rows are full",
+}
+# Keys of other scripts for what is not here: the values that ask for nothing, and what to do in place of others.
+REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "apex_opt_lvl": (("O0",), "APEX computes in float16, which overflows; write bf16"),
+    "use_nsp": ((0, "0"), "the next sentence is not predicted here; write use_nsp 0"),
+    "skip_used_data": ((), "a new run begins at the start of its corpus, and the same run resumes at its exact place"),
+    "data_n_samples": ((None,), "text is not sampled before; write max_train_samples or max_steps"),
+    "validate_only": ((), "write do_eval alone"),
 }
 
 
+# Keys that are read in a way of their own.
+_OF_OWN_FORM = ("task_name", "optimize_mode", "optimizer_parameters", "data_n_epochs")
 # Keys whose values are lists or objects, and those that take several words of the command line.
 _JSON = ("labels", "lr_scheduler_kwargs")
 _LISTS = ("report_to", "metric_names")
@@ -126,6 +151,7 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
     """`from_command_line` of keys and values."""
     for name in values:
         check_key(name)
+    values = _flat(values)
     notes = [f"{name} is ignored because {IGNORED[name]}." for name in values if name in IGNORED]
     used: dict[str, Any] = {}
     for name, value in values.items():
@@ -141,6 +167,8 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
     if used.get("benchmark") and not used.get("model_name_or_path") and not used.get("config_name"):
         used["model_name_or_path"] = BENCHMARK_MODEL
         notes.append(f"model_name_or_path is not given; {BENCHMARK_MODEL} is trained.")
+    if "optimize_mode" in values:
+        used["greater_is_better"] = _is_max(values["optimize_mode"])
     if "optim" in used:
         used["optim"] = used["optim"].lower()
     arguments = RunArguments(**used)
@@ -149,9 +177,42 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
     return arguments, notes
 
 
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys and values without objects of keys, and without those that ask for nothing.
+
+    Raises:
+      ValueError: for what is not here.
+    """
+    inner = values.get("optimizer_parameters") or {}
+    if not isinstance(inner, Mapping):
+        raise ValueError(f'optimizer_parameters is {shown(inner)}; it is an object such as {{"lr": 1e-3}}.')
+    for name in inner:
+        check_key(name)
+    flat = {name: value for name, value in values.items() if name != "optimizer_parameters"}
+    for name, value in inner.items():
+        if name in flat:
+            raise ValueError(f"{name} is given twice: once in optimizer_parameters.")
+        flat[name] = value
+    if "data_n_epochs" in flat:
+        epochs = flat.pop("data_n_epochs")
+        if "max_steps" not in flat and "iters" not in flat:
+            flat["num_train_epochs"] = epochs
+    for name, (harmless, remedy) in REFUSED.items():
+        value = flat.pop(name, None)
+        if value not in (None, False, "false", "False", *harmless):
+            raise ValueError(f"{name} is {shown(value)}: {remedy}.")
+    return flat
+
+
+def _is_max(mode: Any) -> bool:
+    if mode not in ("min", "max"):
+        raise ValueError(f"optimize_mode is {shown(mode)}; use min or max.")
+    return mode == "max"
+
+
 def check_key(name: str) -> None:
     """Raises ValueError, with the nearest key, if there is no such key."""
-    if name not in (*FIELDS, *ALIASES, *IGNORED, "task_name"):
+    if name not in (*FIELDS, *ALIASES, *IGNORED, *REFUSED, *_OF_OWN_FORM):
         raise ValueError(
             f"`limba run` has no key {shown(name)}; the nearest is {_nearest(name)!r}. `limba run --help` lists all. "
             "What belongs to gin is given to `limba train --gin_file=OUTPUT_DIR/run.gin --gin.NAME=VALUE`."
@@ -212,4 +273,5 @@ def help_text() -> str:
         lines.append(f"  --{name:30} {field.metadata['help']}{default}")
     lines += ["", "other names of the same: " + ", ".join(f"{name} ({key})" for name, key in ALIASES.items())]
     lines += ["", "accepted and ignored, with a warning: " + ", ".join(IGNORED)]
+    lines += ["", "refused, with the remedy: " + ", ".join(REFUSED)]
     return "\n".join(lines)

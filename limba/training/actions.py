@@ -149,7 +149,62 @@ class EarlyStoppingAction(_ImprovementAction):
         self._history.extend(self._values(past))
 
 
-class DropOnPlateauAction(_ImprovementAction):
+class _BestAction(_ImprovementAction):
+    """Counts the measurements since the best one; one that is not finite is left out."""
+
+    def __init__(self, metric: tuple[str, str], mode: str, patience: int, atol: float, rtol: float):
+        super().__init__(metric, mode, patience, 1, atol, rtol)
+        self._best: float | None = None
+        self._without_improvement = 0
+
+    def _is_stale(self, value: float) -> bool:
+        """Whether this is at least the `patience`th measurement in a row that is no improvement on the best."""
+        if not math.isfinite(value):
+            return False
+        if self._best is None or self._improves(self._best, value):
+            self._best, self._without_improvement = value, 0
+            return False
+        self._without_improvement += 1
+        return self._without_improvement >= self._patience
+
+
+class StopOnPlateauAction(_BestAction):
+    """Ends training when a metric has not improved on its best for `patience` measurements.
+
+    That is Hugging Face's early stopping; `EarlyStoppingAction`, T5X's, compares each measurement with the one before
+    it. A resumed run remembers the values it saw.
+
+    Args:
+      metric: (task, name of the metric).
+      mode: "min" if smaller is better, "max" if larger is.
+      patience: measurements in a row without an improvement.
+      atol, rtol: absolute change, and share of the best, that do not count as an improvement.
+
+    Raises:
+      ValueError: for another mode, a patience below 1, a negative tolerance.
+    """
+
+    def __init__(
+        self, metric: tuple[str, str], mode: str, patience: int = 3, atol: float = 0.0, rtol: float = 0.0
+    ) -> None:
+        super().__init__(metric, mode, patience, atol, rtol)
+
+    def run(self, train_state: TrainState, metrics_by_task: MetricsByTask) -> bool:
+        value = self._value(metrics_by_task)
+        if value is None or not self._is_stale(value):
+            return False
+        logger.info(
+            "%s of %s has not been better than %.6g for %d measurements: training ends.",
+            *(self.metric, self.task, self._best, self._without_improvement),
+        )
+        return True
+
+    def resume(self, past: Sequence[MetricsByTask]) -> None:
+        for value in self._values(past):
+            self._is_stale(value)
+
+
+class DropOnPlateauAction(_BestAction):
     """Multiplies the learning rate by `factor` when a metric has not improved on its best for `patience` measurements.
 
     A resumed run reads the earlier values, and so the rate, from its `metrics.jsonl`. Each drop compiles the training
@@ -178,14 +233,12 @@ class DropOnPlateauAction(_ImprovementAction):
         rtol: float = 0.0,
         min_scale: float = 0.01,
     ) -> None:
-        super().__init__(metric, mode, patience, 1, atol, rtol)
+        super().__init__(metric, mode, patience, atol, rtol)
         if not (0 < factor < 1 and 0 < min_scale < 1):
             raise ValueError(
                 f"DropOnPlateauAction.factor and min_scale are {factor} and {min_scale}; they lie between 0 and 1."
             )
         self._factor, self._min_scale = factor, min_scale
-        self._best: float | None = None
-        self._without_improvement = 0
 
     def run(self, train_state: TrainState, metrics_by_task: MetricsByTask) -> bool:
         value = self._value(metrics_by_task)
@@ -197,14 +250,8 @@ class DropOnPlateauAction(_ImprovementAction):
         return False
 
     def _drops(self, value: float) -> bool:
-        """Whether the rate drops after this measurement. A value that is not finite is left out."""
-        if not math.isfinite(value):
-            return False
-        if self._best is None or self._improves(self._best, value):
-            self._best, self._without_improvement = value, 0
-            return False
-        self._without_improvement += 1
-        if self._without_improvement < self._patience or self.rate_scale <= self._min_scale:
+        """Whether the rate drops after this measurement."""
+        if not self._is_stale(value) or self.rate_scale <= self._min_scale:
             return False
         self._without_improvement = 0
         self.rate_scale = max(self._min_scale, self.rate_scale * self._factor)

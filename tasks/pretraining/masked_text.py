@@ -1,4 +1,4 @@
-"""Span corruption of a corpus that a gin file names, without a Python module: the task of `limba run`.
+"""An objective over a corpus that a gin file names, without a Python module: the task of `limba run`.
 
 MIXTURE_OR_TASK_NAME = @masked_text.task()
 masked_text.task:
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from limba.checkpoint_files import run_folder
-from tasks.objectives import SpanCorruption
+from tasks.objectives import Objective
 from tasks.pretraining import pretraining_tasks
 from tasks.sources import corpora
 from tasks.sources.sharded import ShardedSource
@@ -35,6 +35,7 @@ def task(
     dataset_config: str | None = None,
     splits: Mapping[str, str] | None = None,
     text_column: str = "text",
+    objective: Objective | None = None,
     noise_density: float = 0.15,
     mean_noise_span_length: float = 3.0,
     shuffle_buffer_size: int = 4096,
@@ -51,6 +52,7 @@ def task(
         data_files=open_source(files, dataset, dataset_config, splits, text_column),
         vocabulary=vocabulary,
         text_column=text_column,
+        objective=objective,
         noise_density=noise_density,
         mean_noise_span_length=mean_noise_span_length,
         shuffle_buffer_size=shuffle_buffer_size,
@@ -126,7 +128,7 @@ def files_of_folder(folder: pathlib.Path, with_test: bool = False) -> dict[str, 
 
 
 def count_examples(
-    source: ShardedSource, split: str, text_column: str, vocabulary: Vocabulary, objective: SpanCorruption,
+    source: ShardedSource, split: str, text_column: str, vocabulary: Vocabulary, objective: Objective,
     inputs_length: int,
 ) -> tuple[int, bool]:  # fmt: skip
     """How many examples one pass over a split makes, and whether that is exact.

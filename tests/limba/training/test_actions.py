@@ -2,7 +2,13 @@ import jax.numpy as jnp
 import pytest
 
 from limba.training import actions
-from limba.training.actions import ActionMode, DropOnPlateauAction, EarlyStoppingAction, TerminateOnNanAction
+from limba.training.actions import (
+    ActionMode,
+    DropOnPlateauAction,
+    EarlyStoppingAction,
+    StopOnPlateauAction,
+    TerminateOnNanAction,
+)
 
 # mode, patience, atol, rtol, values, and the measurement at which T5X's EarlyStoppingAction ended training.
 T5X_DECISIONS = [
@@ -61,6 +67,24 @@ def test_the_rate_drops_on_a_plateau_and_a_resumed_run_knows_it(options, values,
     resumed.resume([{"task": {"metric": None}}, *metrics[:-1]])
     resumed.run(None, metrics[-1])
     assert resumed.rate_scale == pytest.approx(scales[-1])
+
+
+@pytest.mark.parametrize(
+    ("mode", "patience", "values", "stop"),
+    [
+        ("max", 2, [0.5, 0.6, 0.55, 0.59], 3),  # better than the one before, not than the best
+        ("max", 3, [0.5, 0.6, 0.55, 0.59, 0.61, 0.6, 0.6], None),
+        ("min", 1, [2.0, 1.0, float("nan"), 1.0], 3),
+    ],
+)
+def test_training_ends_where_the_best_is_not_reached_again(mode, patience, values, stop):
+    metrics = [{"task": {"metric": value}} for value in values]
+    action = StopOnPlateauAction(("task", "metric"), mode, patience)
+    stops = [i for i, measured in enumerate(metrics) if action.run(None, measured)]
+    assert (stops[0] if stops else None) == stop
+    resumed = StopOnPlateauAction(("task", "metric"), mode, patience)
+    resumed.resume(metrics[:-1])
+    assert resumed.run(None, metrics[-1]) is (stop == len(values) - 1)
 
 
 @pytest.mark.parametrize(("value", "stops"), [(1.0, False), (float("nan"), True), (float("inf"), True)])

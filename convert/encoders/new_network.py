@@ -1,0 +1,89 @@
+"""The encoder of a config.json alone, for training from scratch: transformers' keys, and those of t5-experiments.
+
+t5-experiments (GENA-LM's training scripts) has keys of its own in the config.json of a BERT: pre-LN, T5's buckets,
+rotary positions, DeepSpeed's block-sparse attention. No class of Hugging Face has all of them, so such a network need
+not have one.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from convert.encoders import bert_relatives, encoder_model, tokenizer_folder
+from convert.encoders.family import value
+from convert.model_files.any_format import ModelHints
+from limba.encoders.config import EncoderConfig
+from limba.machine import untrusted_json
+from limba.machine.untrusted_files import shown
+
+_OWN_KEYS = (
+    *("pre_layer_norm", "last_layer_norm", "relative_last_bucket_distance", "rotary_dim", "rotary_base"),
+    *("sparse_config_cls", "sparse_attention"),
+)
+_OWN_POSITIONS = {"relative_attention_bias": "t5_buckets", "rotary": "rotary"}
+
+
+def read_network(file: Path) -> tuple[EncoderConfig, str]:
+    """The network of a config.json, and what to call it.
+
+    Raises:
+      ValueError: if it is damaged, or Limba does not have its network.
+    """
+    content = untrusted_json.read_object(file)
+    own = [key for key in _OWN_KEYS if key in content]
+    if content.get("model_type") != "bert" or not (own or content.get("position_embedding_type") in _OWN_POSITIONS):
+        _, family, config, _ = encoder_model.read_config(file)
+        return config, family.name
+    try:
+        pad_id = value(content, "pad_token_id", 0, int)
+        if pad_id != encoder_model.PAD_ID:
+            raise ValueError(f"pad_token_id is {pad_id}; a new network's is {encoder_model.PAD_ID}")
+        return EncoderConfig(**_fields(content)), "t5-experiments"
+    except ValueError as error:
+        raise ValueError(f"{file}: {str(error).removesuffix('.')}.") from error
+
+
+def _fields(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `EncoderConfig` for a config.json of t5-experiments."""
+    positions = content.get("position_embedding_type") or "absolute"
+    of_bert = {**content, "position_embedding_type": None if positions in _OWN_POSITIONS else positions}
+    fields = bert_relatives.BERT.fields(of_bert, encoder_model.PAD_ID)
+    fields["position_embedding_type"] = _OWN_POSITIONS.get(positions, positions)
+    if positions == "relative_attention_bias":
+        fields["num_buckets"] = value(content, "relative_attention_num_buckets", 32, int)
+        fields["max_distance"] = value(content, "relative_last_bucket_distance", 128, int)
+    if positions == "rotary":
+        fields["rotary_dim"] = value(content, "rotary_dim", fields["head_dim"], int)
+        fields["rotary_base"] = float(value(content, "rotary_base", 10_000, (int, float)))
+    is_pre = value(content, "pre_layer_norm", False, bool)
+    if is_pre != value(content, "last_layer_norm", is_pre, bool):
+        raise ValueError(
+            f"last_layer_norm is {shown(content['last_layer_norm'])} with pre_layer_norm {str(is_pre).lower()}; the "
+            "norm after the last layer belongs to pre_layer_norm"
+        )
+    fields["norm_position"] = "pre" if is_pre else "post"
+    if content.get("sparse_config_cls") or content.get("sparse_attention"):
+        raise ValueError("sparse_attention is not here yet")
+    return fields
+
+
+def tokenizer_beside(file: Path, hints: ModelHints) -> Path | None:
+    """The tokenizer.json for a config.json: the hints' `vocab`, or the one in its folder; None if there is none.
+
+    Raises:
+      FileNotFoundError: if the given one is not there.
+      ValueError: if its padding is not 0.
+    """
+    place = file.parent if hints.vocab is None else Path(hints.vocab)
+    found = place / tokenizer_folder.FILE if place.is_dir() else place
+    if not found.is_file():
+        if hints.vocab is None:
+            return None
+        raise FileNotFoundError(
+            f"{place} has no {tokenizer_folder.FILE}. `limba vocab build --kind wordpiece` makes one of your texts; "
+            "transformers writes one for an older tokenizer: AutoTokenizer.from_pretrained(IN).save_pretrained(OUT)."
+        )
+    pad_id = tokenizer_folder.special_ids(found).get("pad")
+    if pad_id != encoder_model.PAD_ID:
+        raise ValueError(f"The padding of {found} is {pad_id}; for a new network it must be {encoder_model.PAD_ID}.")
+    return found

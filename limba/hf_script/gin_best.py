@@ -1,0 +1,51 @@
+"""The gin lines of `limba run` for what follows evaluations: the best checkpoint, early stopping, drops of the rate."""
+
+from limba.hf_script.gin_optimizer import bindings
+from limba.hf_script.run_arguments import RunArguments
+
+
+def measured(arguments: RunArguments) -> tuple[str, str]:
+    """`metric_for_best_model` in metrics.jsonl: the folder of its evaluation, and Limba's name of it there.
+
+    The loss is that of given targets; other metrics of a fine-tuning are those of answers.
+    """
+    name = arguments.metric_for_best_model.removeprefix("eval_")
+    if name in ("loss", "perplexity"):  # The second rises and falls with the first.
+        return "training_eval", "nats_per_target_token"
+    return ("inference_eval", f"eval/{name}") if arguments.is_finetuning else ("training_eval", name)
+
+
+def best_checkpoints(arguments: RunArguments, task: str) -> list[str]:
+    """Which checkpoints are kept; nothing where the newest are."""
+    if not arguments.load_best_model_at_end:
+        return []
+    folder, name = measured(arguments)
+    return [
+        "checkpoints.SaveCheckpointConfig.checkpointer_cls = @checkpoints.SaveBestCheckpointer",
+        "checkpoints.SaveBestCheckpointer:",
+        *bindings(metric_name_to_monitor=f"{folder}/{task}/{name}", metric_mode=arguments.best_mode),
+    ]
+
+
+def actions(arguments: RunArguments, task: str) -> list[str]:
+    """What follows an evaluation."""
+    folder, name = measured(arguments)
+    of_both = {"metric": (task, name.removeprefix("eval/")), "mode": arguments.best_mode}
+    classes, lines = [], []
+    if arguments.early_stopping_patience is not None:
+        classes.append("@actions.StopOnPlateauAction()")
+        lines += ["actions.StopOnPlateauAction:", *bindings(**of_both, patience=arguments.early_stopping_patience)]
+    if arguments.use_lr_drop:
+        classes.append("@actions.DropOnPlateauAction()")
+        threshold = {"rtol" if arguments.lr_drop_threshold_mode == "rel" else "atol": arguments.lr_drop_threshold}
+        least = arguments.lr_drop_min_lr / arguments.learning_rate
+        lines += [
+            "actions.DropOnPlateauAction:",
+            *bindings(**of_both, factor=arguments.lr_drop_factor, **threshold),
+            # PyTorch's ReduceLROnPlateau lowers the rate at the evaluation after `patience` bad ones.
+            *bindings(patience=arguments.lr_drop_patience + 1, min_scale=least or 1e-8),
+        ]
+    if not classes:
+        return []
+    mode = "TRAIN_EVAL" if folder == "training_eval" else "INFER_EVAL"
+    return [f"train_script.train.actions = {{{mode!r}: [{', '.join(classes)}]}}", *lines]
