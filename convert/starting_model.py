@@ -20,6 +20,8 @@ from limba.checkpoint_files import run_folder
 from limba.encoders.config import EncoderConfig
 from limba.machine.local_paths import local_path
 from limba.machine.storage import AnyPath
+from limba.network import own_layers
+from limba.network.t5 import T5Config
 
 # What transformers' T5Config takes where a config.json says nothing.
 _SIZES = {"vocab_size": 32128, "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_heads": 8}
@@ -34,29 +36,28 @@ class StartingModel:
       has_weights: whether there are any; else training is from scratch.
       hints: where the vocabulary is, if it is not the folder's own.
       vocabulary: as `run.json` describes it.
-      dropout_rate: of config.json.
+      network: of config.json.
       step: that the weights are of, where Limba exported them; else 0.
       content: of the config.json of a T5, with every size, where there are no weights.
-      encoder: the network, where it is an encoder and no T5.
     """
 
     path: Path
     has_weights: bool
     hints: ModelHints
     vocabulary: Mapping[str, Any]
-    dropout_rate: float
+    network: T5Config | EncoderConfig
     step: int
     content: Mapping[str, Any] | None = None
-    encoder: EncoderConfig | None = None
 
     @property
-    def is_encoder(self) -> bool:
-        return self.encoder is not None
+    def encoder(self) -> EncoderConfig | None:
+        """The network, where it is an encoder and no T5."""
+        return self.network if isinstance(self.network, EncoderConfig) else None
 
     @functools.cached_property
     def no_export(self) -> str:
         """Why no class of Hugging Face holds the network; "" if one does."""
-        return "" if self.encoder is None else _no_class(self.encoder)
+        return _no_class(self.network)
 
     def write(self, out: Path) -> Path:
         """Writes OUT/model.gin, which is returned, and OUT/checkpoint_<step> if there are weights; see `from_hf`.
@@ -99,8 +100,8 @@ def open_model(model: str | None, config: str | None, tokenizer: str | None) -> 
         opened = any_format.open_model(path, hints)
         if opened.vocabulary is None:
             raise _no_vocabulary(path)
-        rate = hf_config.network_config(path / "config.json", hf_config.read(path / "config.json")).dropout_rate
-        return StartingModel(path, True, hints, opened.vocabulary, rate, opened.step)
+        network = hf_config.network_config(path / "config.json", hf_config.read(path / "config.json"))
+        return StartingModel(path, True, hints, opened.vocabulary, network, opened.step)
     file = path if path.is_file() else path / "config.json"
     content = _SIZES | hf_config.read(file)
     network = hf_config.network_config(file, content)
@@ -110,7 +111,7 @@ def open_model(model: str | None, config: str | None, tokenizer: str | None) -> 
     if hints == ModelHints() and not run_folder.is_bytes(vocabulary):
         # The completed config.json lies elsewhere.
         hints = ModelHints(vocab=vocabulary["sentencepiece_model_file"], extra_ids=vocabulary["extra_ids"])
-    return StartingModel(file, False, hints, vocabulary, network.dropout_rate, 0, content)
+    return StartingModel(file, False, hints, vocabulary, network, 0, content)
 
 
 def _open_encoder(path: Path, model: str | None, hints: ModelHints) -> StartingModel:
@@ -126,10 +127,13 @@ def _open_encoder(path: Path, model: str | None, hints: ModelHints) -> StartingM
             raise _no_vocabulary(file)
         vocabulary = tokenizer_folder.describe(tokenizer)
         hints = ModelHints(vocab=str(tokenizer))
-    return StartingModel(path, model is not None, hints, vocabulary, network.dropout_rate, step, encoder=network)
+    return StartingModel(path, model is not None, hints, vocabulary, network, step)
 
 
-def _no_class(network: EncoderConfig) -> str:
+def _no_class(network: T5Config | EncoderConfig) -> str:
+    if isinstance(network, T5Config):
+        own = own_layers.of(network)
+        return f"No class of Hugging Face holds this T5: it has {', '.join(own)}." if own else ""
     try:
         find_family(network)
     except ValueError as error:
@@ -138,10 +142,9 @@ def _no_class(network: EncoderConfig) -> str:
 
 
 def no_class_of_run(checkpoint: AnyPath) -> str:
-    """Why no class of Hugging Face holds a checkpoint of Limba; "" if one does, and for a T5."""
-    if not encoder_model.is_encoder(checkpoint):
-        return ""
-    return _no_class(EncoderConfig(**run_folder.load_run_info(checkpoint)["network"]))
+    """Why no class of Hugging Face holds a checkpoint of Limba; "" if one does."""
+    fields = run_folder.load_run_info(checkpoint)["network"]
+    return _no_class(EncoderConfig(**fields) if encoder_model.is_encoder(checkpoint) else T5Config(**fields))
 
 
 def _no_vocabulary(path: Path) -> FileNotFoundError:

@@ -14,6 +14,7 @@ from convert.families.family import Family
 from convert.families.table import all_families, of_model_type
 from limba.machine import untrusted_json
 from limba.machine.untrusted_files import shown
+from limba.network import own_layers
 from limba.network.config_checks import MOST_LAYERS
 from limba.network.layers import LayerNorm
 from limba.network.t5 import MAX_DISTANCE, NUM_BUCKETS, T5Config
@@ -59,6 +60,8 @@ def _t5_config(config: T5Config, family: Family, dtype: str, inputs_length: int 
             f"The network has {config.num_encoder_layers} encoder and {config.num_decoder_layers} decoder layers; "
             "Hugging Face's T5 keeps the position bias in the first layer of each, so both need at least 1."
         )
+    if own := own_layers.of(config):
+        raise ValueError(f"The network has {', '.join(own)}, which Hugging Face's T5 does not.")
     if config.scale_attn_logits:
         raise ValueError(
             "The network divides queries by sqrt(head_dim) (scale_attn_logits), which Hugging Face's T5 does not."
@@ -156,6 +159,7 @@ def network_config(file: Path, content: Mapping[str, Any]) -> T5Config:
         "relative_attention_max_distance": MAX_DISTANCE,
         "layer_norm_epsilon": LayerNorm.epsilon,
     }
+    own = _own_layers(file, content)
     for key, ours in fixed.items():
         if content.get(key, ours) != ours:
             raise ValueError(f"{file}: {key} is {shown(content[key])}; Limba's T5 has {ours}.")
@@ -190,7 +194,22 @@ def network_config(file: Path, content: Mapping[str, Any]) -> T5Config:
         dropout_rate=dropout_rate,
         logits_via_embedding=tied,
         relative_bias_per_layer=family.network.get("relative_bias_per_layer", False),
+        kernels="xla" if own else "auto",
+        **own,
     )
+
+
+def _own_layers(file: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+    """The attention layers of a config.json of t5-experiments that are not T5's; nothing is imported.
+
+    Raises:
+      ValueError: for what is not the name of a class.
+    """
+    named = {key: content[key] for key in own_layers.FIELDS if content.get(key) is not None}
+    own = {key: name for key, name in named.items() if not str(name).endswith(":T5Attention")}
+    for key, name in own.items():
+        own_layers.check_name(str(file), key, name)
+    return own
 
 
 def _check_special_ids(file: Path, content: Mapping[str, Any]) -> None:

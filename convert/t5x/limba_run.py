@@ -22,6 +22,7 @@ from limba.checkpoint_files import run_folder
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.checkpoint_files.small_files import write_files
 from limba.machine.output_folder import choose_out
+from limba.network import own_layers
 from limba.network.t5 import T5Config
 
 MODEL_GIN = "model.gin"
@@ -132,7 +133,10 @@ def network_fields(config: T5Config) -> dict[str, Any]:
         "joined_attention_kernels",
     )
     fields = {name: getattr(config, name) for name in names}
-    return fields | {"mlp_activations": list(config.mlp_activations)}
+    own = {name: layer for name in own_layers.FIELDS if (layer := getattr(config, name)) is not None}
+    if own:  # The fused kernels have T5's attention only.
+        own["kernels"] = config.kernels
+    return fields | {"mlp_activations": list(config.mlp_activations)} | own
 
 
 def model_gin(config: T5Config, vocabulary: Mapping[str, Any] | None, of: str) -> str:

@@ -206,28 +206,27 @@ def _compose(arguments: RunArguments, model: Any, out: Path, devices: int) -> st
     """The gin file of a training that begins with a `convert.starting_model` and reads the corpus."""
     with native_logs.filtered():  # The tasks of a user's own may bring TensorFlow in.
         corpus = script_data.find(arguments)
-        num_examples, exact = script_data.count_examples(arguments, corpus, model.vocabulary, model.is_encoder)
+        num_examples, exact = script_data.count_examples(arguments, corpus, model.vocabulary, model.encoder is not None)
     steps, how_many = max(arguments.max_steps, 0), "max_steps"
     if num_examples is not None:
         steps = gin_recipe.steps_of_epochs(arguments, num_examples, devices)
         about = "" if exact else "about "
         how_many = f"{arguments.num_train_epochs:g} epochs of {about}{num_examples:,} examples"
-    initial = (model.dropout_rate, model.has_weights, model.encoder)
+    initial = (model.network.dropout_rate, model.has_weights, model.encoder)
     return gin_recipe.compose(arguments, gin_recipe.Plan(corpus, out, num_examples, devices, steps, how_many, *initial))
 
 
 def _check_network(arguments: RunArguments, model: Any) -> None:
     """Raises ValueError for keys that the network has no use for; warns if no class of Hugging Face holds it."""
-    if not model.is_encoder:
+    if model.encoder is None:
         if arguments.whole_word_mask:
             raise ValueError("whole_word_mask is true, and belongs to encoders; a T5 learns masked spans.")
-        return
-    if arguments.is_finetuning:
+    elif arguments.is_finetuning:
         raise ValueError(
             f"{model.path} is an encoder, and `limba run` trains encoders on documents; docs/encoders.md shows a "
             "classifier."
         )
-    if arguments.task is not None:
+    elif arguments.task is not None:
         raise ValueError(f"task is {arguments.task!r}, and {model.path} is an encoder, which learns masked tokens.")
     if model.no_export:
         if arguments.pushes:

@@ -83,6 +83,11 @@ def _find(arguments: RunArguments) -> tuple[Corpus, list[str]]:
     files: dict[str, list[str]] | None = None
     folder = arguments.dataset_name if arguments.benchmark is None else None
     given = {"train": arguments.train_file, "validation": arguments.validation_file, "test": arguments.test_file}
+    if folder is not None and local_path(f"{folder}.bin").is_file():
+        raise ValueError(
+            f"dataset_name is {folder!r}, and {folder}.bin holds tokens that Megatron has indexed; give the texts that it "
+            "was made of."
+        )
     if folder is not None and Path(folder).expanduser().is_dir():
         files = masked_text.files_of_folder(local_path(folder), with_test=arguments.is_finetuning)
         name = local_path(folder).name

@@ -271,7 +271,7 @@ def help_text() -> str:
     for name, field in FIELDS.items():
         default = "" if field.default in (None, "", False) else f" ({field.default})"
         lines.append(f"  --{name:30} {field.metadata['help']}{default}")
-    lines += ["", "other names of the same: " + ", ".join(f"{name} ({key})" for name, key in ALIASES.items())]
+    lines += ["", "other names of the same: " + ", ".join(f"--{name} ({key})" for name, key in ALIASES.items())]
     lines += ["", "accepted and ignored, with a warning: " + ", ".join(IGNORED)]
     lines += ["", "refused, with the remedy: " + ", ".join(REFUSED)]
     return "\n".join(lines)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from limba.kernels import attention as fused
 from limba.kernels import linear_cross_entropy, target
 from limba.kernels.linear_cross_entropy import LinearLogits
-from limba.network import attention, config_checks, layers, stacks
+from limba.network import attention, config_checks, layers, own_layers, stacks
 
 Array = jax.Array
 
@@ -44,9 +44,12 @@ class T5Config:
       joined_attention_kernels: `[embed, heads * kv]` (T5X's t5); False is `[embed, heads, kv]` (its scalable_t5).
       kernels: "auto" is the fastest that the device has; "xla" writes attention's logits (queries x keys) and the
         output's (tokens x vocabulary) to memory, "fused" never does, and is very slow on CPUs.
+      encoder_self_attention_layer, decoder_self_attention_layer, decoder_cross_attention_layer: a class of your own in
+        place of T5's attention, 'my_layers:MyAttention'; with `kernels` "xla", whose masks and biases are arrays.
 
     Raises:
-      ValueError: for fp16, an unknown remat policy or activation, sizes that are not whole numbers of at least 1.
+      ValueError: for fp16, an unknown remat policy or activation, sizes that are not whole numbers of at least 1; for
+        a layer of one's own without `kernels` "xla".
     """
 
     vocab_size: int
@@ -69,6 +72,9 @@ class T5Config:
     relative_bias_per_layer: bool = False
     joined_attention_kernels: bool = True
     kernels: str = "auto"
+    encoder_self_attention_layer: str | None = None
+    decoder_self_attention_layer: str | None = None
+    decoder_cross_attention_layer: str | None = None
 
     def __post_init__(self):
         for field in ("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim", *_LAYER_COUNTS):
@@ -82,10 +88,17 @@ class T5Config:
         config_checks.choice("T5Config", "kernels", self.kernels, target.CHOICES)
         config_checks.activations("T5Config", self.mlp_activations)
         config_checks.dropout_rate("T5Config", "dropout_rate", self.dropout_rate)
+        for field in own_layers.FIELDS:
+            own_layers.check_name("T5Config", field, name := getattr(self, field))
+            if name is not None and self.kernels != "xla":
+                raise ValueError(
+                    f"T5Config.{field} is {name!r} and kernels {self.kernels!r}: the fused kernels have T5's attention "
+                    "only; set kernels = 'xla'."
+                )
 
 
-def _attention(config: T5Config, name: str) -> attention.MultiHeadDotProductAttention:
-    return attention.MultiHeadDotProductAttention(
+def _attention(config: T5Config, name: str, own: str | None) -> attention.MultiHeadDotProductAttention:
+    return own_layers.attention_class(own)(
         num_heads=config.num_heads,
         head_dim=config.head_dim,
         dtype=config.dtype,
@@ -161,7 +174,9 @@ class EncoderLayer(nn.Module):
             by_distance = isinstance(mask, fused.Visible)
             bias = _relative_bias(cfg)(x.shape[-2], x.shape[-2], bidirectional=True, by_distance=by_distance)
         y = _layer_norm(cfg, "pre_attention_layer_norm")(x)
-        y = _attention(cfg, "attention")(y, y, mask, bias, deterministic=deterministic)
+        y = _attention(cfg, "attention", cfg.encoder_self_attention_layer)(
+            y, y, mask, bias, deterministic=deterministic
+        )
         x = _residual(cfg, y, x, deterministic)
         y = _layer_norm(cfg, "pre_mlp_layer_norm")(x)
         return _residual(cfg, _mlp(cfg)(y, deterministic=deterministic), x, deterministic), None
@@ -194,11 +209,12 @@ class DecoderLayer(nn.Module):
             )
         y = _layer_norm(cfg, "pre_self_attention_layer_norm")(x)
         modes = {"deterministic": deterministic, "decode": decode, "prefill": prefill}
-        y = _attention(cfg, "self_attention")(y, y, mask, bias, prefill_lengths=prefill_lengths, **modes)
+        own = cfg.decoder_self_attention_layer
+        y = _attention(cfg, "self_attention", own)(y, y, mask, bias, prefill_lengths=prefill_lengths, **modes)
         x = _residual(cfg, y, x, deterministic)
         if encoded is not None:
             y = _layer_norm(cfg, "pre_cross_attention_layer_norm")(x)
-            y = _attention(cfg, "encoder_decoder_attention")(
+            y = _attention(cfg, "encoder_decoder_attention", cfg.decoder_cross_attention_layer)(
                 y, encoded, cross_mask, deterministic=deterministic, keep_keys=keep_encoded_keys
             )
             x = _residual(cfg, y, x, deterministic)

@@ -224,3 +224,10 @@ def test_an_encoder_refuses_what_belongs_to_a_t5(here, flags, words):
         _run(
             here, "--model_path", here / "other", "--model_cfg", here / "config.json", "--iters", 1, "--dry_run", *flags
         )
+
+
+def test_indexed_tokens_are_refused(here):
+    (here / "indexed.bin").touch()
+    flags = ["--model_path", here / "other", "--model_cfg", here / "config.json", "--tokenizer", here, "--iters", 1]
+    with pytest.raises(ValueError, match=r"indexed.bin holds tokens that Megatron"):
+        command.main([str(x) for x in (*flags, "--data_path", here / "indexed", "--dry_run")])

@@ -36,6 +36,17 @@ def test_a_signed_url_is_read_and_not_written():
     assert corpora.files_by_split(recorded) == {"train": [url]}
 
 
+def test_a_prefix_lm_has_its_lengths():
+    lines = gin_recipe._documents(dataclasses.replace(ARGUMENTS, task="prefix_lm", max_seq_length=64), PLAN)
+    parsed = "from __gin__ import dynamic_registration\nfrom tasks import objectives\n" + "\n".join(lines[-4:])
+    gin.clear_config()
+    gin.parse_config(parsed)
+    lengths = gin.query_parameter("%TASK_FEATURE_LENGTHS").scoped_configurable_fn()
+    gin.clear_config()
+    assert lengths == {"inputs": 64, "targets": 63}
+    assert "  objective = @objectives.PrefixLM()" in lines[: lines.index("objectives.lengths:")]
+
+
 def _learning_rates(arguments):
     """Of the updates, as the gin lines of the schedule have them."""
     gin.clear_config()
