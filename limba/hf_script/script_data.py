@@ -85,8 +85,8 @@ def _find(arguments: RunArguments) -> tuple[Corpus, list[str]]:
     given = {"train": arguments.train_file, "validation": arguments.validation_file, "test": arguments.test_file}
     if folder is not None and local_path(f"{folder}.bin").is_file():
         raise ValueError(
-            f"dataset_name is {folder!r}, and {folder}.bin holds tokens that Megatron has indexed; give the texts that it "
-            "was made of."
+            f"dataset_name is {folder!r}, and {folder}.bin holds tokens that Megatron has indexed; give the texts that "
+            "they were made of."
         )
     if folder is not None and Path(folder).expanduser().is_dir():
         files = masked_text.files_of_folder(local_path(folder), with_test=arguments.is_finetuning)

@@ -272,6 +272,6 @@ def help_text() -> str:
         default = "" if field.default in (None, "", False) else f" ({field.default})"
         lines.append(f"  --{name:30} {field.metadata['help']}{default}")
     lines += ["", "other names of the same: " + ", ".join(f"--{name} ({key})" for name, key in ALIASES.items())]
-    lines += ["", "accepted and ignored, with a warning: " + ", ".join(IGNORED)]
-    lines += ["", "refused, with the remedy: " + ", ".join(REFUSED)]
+    lines += ["", "accepted and ignored, with a warning: " + ", ".join(f"--{name}" for name in IGNORED)]
+    lines += ["", "refused, with the remedy: " + ", ".join(f"--{name}" for name in REFUSED)]
     return "\n".join(lines)

@@ -74,7 +74,7 @@ def test_what_limba_does_not_have_is_refused_by_its_key(tmp_path, changes, words
 
 def test_a_new_network_needs_a_tokenizer_whose_padding_is_0(tmp_path):
     other = write_tokenizer(tmp_path / "tokenizer.json", [*SPECIAL_TOKENS[1:], SPECIAL_TOKENS[0]])
-    with pytest.raises(ValueError, match="padding .* is 4"):
+    with pytest.raises(ValueError, match=r"padding .* is 4"):
         new_network.tokenizer_beside(tmp_path / "config.json", ModelHints())
     with pytest.raises(FileNotFoundError, match="limba vocab build --kind wordpiece"):
         new_network.tokenizer_beside(tmp_path / "config.json", ModelHints(vocab=str(tmp_path / "none")))
@@ -208,7 +208,7 @@ def test_a_network_without_a_class_is_said_to_stay(here, caplog, capsys, monkeyp
     assert "encoder.EncoderConfig.attention_dropout_rate = 0.1\n" in text
     assert "MPNetForMaskedLM" in caplog.text and "norm_position is 'pre'" in caplog.text
     monkeypatch.setenv("HF_TOKEN", "hf_x")
-    with pytest.raises(ValueError, match="push_to_hub uploads an export. No class of Hugging Face"):
+    with pytest.raises(ValueError, match=r"push_to_hub uploads an export. No class of Hugging Face"):
         _run(here, "--model_path", here / "other", "--model_cfg", here / "buckets", "--iters", 1, "--push_to_hub")
 
 
