@@ -2,11 +2,8 @@
 
     python -m benchmarks.train_step --size small --batch_size 8 --steps 1 --rounds 5 --against huggingface t5x
 
-Prints one JSON line; progress goes to stderr. Every side is a child process that holds its model and waits: of an
-interleaved round each side in turn runs `--steps` steps while the others sleep, so that all see the same machine and
-none shares threads, memory or package versions with another. A ratio is what the other side needs over what we need,
-the median over rounds, beside its range: a wide one says that the machine was not quiet. Every side trains on the same
-full rows of random tokens, without dropout, with Adafactor, on one device.
+Prints one JSON line; progress goes to stderr. The sides are processes that take turns (benchmarks/sides.py). Every side
+trains on the same full rows of random tokens, without dropout, with Adafactor, on one device.
 
 - `limba`: `Trainer.train_step` as it trains.
 - `huggingface`: T5ForConditionalGeneration in eager PyTorch with transformers' Adafactor set as T5X's (no relative
@@ -24,20 +21,15 @@ import itertools
 import json
 import os
 import platform
-import resource
-import statistics
-import subprocess
-import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import sides
 from limba.plan import flops, topologies
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 DTYPES = ("bfloat16", "float32")
 Z_LOSS = 1e-4
 
@@ -99,8 +91,6 @@ def model_flops(workload: Workload) -> float:
 # ----------------------------------------------------- the sides ----------------------------------------------------
 # Each builds its model and returns what runs a number of steps and waits for them, and facts for the report.
 
-Side = tuple[Callable[[int], None], dict[str, Any]]
-
 
 class _Vocabulary:
     """What the engines ask of a vocabulary when nothing is decoded."""
@@ -111,7 +101,7 @@ class _Vocabulary:
         self.vocab_size = self.base_vocab_size = vocab_size
 
 
-def _limba(workload: Workload) -> Side:
+def _limba(workload: Workload) -> sides.Side:
     import jax
 
     from limba import models
@@ -154,7 +144,7 @@ def _limba(workload: Workload) -> Side:
     }
 
 
-def _t5x(workload: Workload) -> Side:
+def _t5x(workload: Workload) -> sides.Side:
     if not (Path(os.environ.get("T5X_DIR", "")) / "t5x" / "trainer.py").is_file():
         raise RuntimeError("set T5X_DIR to a checkout of github.com/google-research/t5x")
     import jax
@@ -210,7 +200,7 @@ def _t5x(workload: Workload) -> Side:
     }
 
 
-def _huggingface(workload: Workload) -> Side:
+def _huggingface(workload: Workload) -> sides.Side:
     import torch
 
     # Before any thread of PyTorch's exists: they inherit it. Without it float32 on CPUs crawls.
@@ -266,182 +256,33 @@ def _huggingface(workload: Workload) -> Side:
     }
 
 
-SIDES: dict[str, Callable[[Workload], Side]] = {"limba": _limba, "huggingface": _huggingface, "t5x": _t5x}
-
-
-# ---------------------------------------------------- child process -------------------------------------------------
-
-
-def _device_kind(side: str) -> str:
-    if side == "huggingface":
-        import torch
-
-        return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    import jax
-
-    return jax.devices()[0].device_kind
-
-
-def _peak_memory(side: str) -> dict[str, Any]:
-    """Peak use of the accelerator's memory; on CPUs the peak resident size of the process."""
-    peak = None
-    if side == "huggingface":
-        import torch
-
-        peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
-    else:
-        import jax
-
-        peak = (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
-    of = "device"
-    if peak is None:
-        unit = 1 if sys.platform == "darwin" else 1024
-        peak, of = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, "process"
-    return {"peak_memory_mib": round(peak / 2**20), "peak_memory_of": of}
-
-
-def serve(side: str) -> None:
-    """Builds a side, then answers each number of steps on stdin with what they took, one JSON line each."""
-    # Only answers may go to stdout; whatever libraries print there joins stderr.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-
-    def answer(**fields) -> None:
-        print(json.dumps(fields), file=answers, flush=True)
-
-    try:
-        workload = Workload(**json.loads(sys.stdin.readline()))
-        run, facts = SIDES[side](workload)
-        run(1)
-    except Exception as error:  # Whatever another project's code raises is the reason that is reported.
-        traceback.print_exc()
-        answer(unavailable=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
-        return
-    answer(device=_device_kind(side), **facts)
-    for line in sys.stdin:
-        num_steps = int(line)
-        start, start_cpu = time.monotonic(), time.process_time()
-        run(num_steps)
-        seconds, cpu = time.monotonic() - start, time.process_time() - start_cpu
-        answer(seconds=seconds / num_steps, cpu_seconds=cpu / num_steps, **_peak_memory(side))
-
-
-class Child:
-    """A side in its own process.
-
-    Attributes:
-      facts: what the side said of itself; `unavailable` holds the reason if it cannot run.
-    """
-
-    def __init__(self, side: str, workload: Workload, log: Path):
-        self.side, self.log = side, log
-        environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        paths = [str(REPOSITORY), environment.get("PYTHONPATH", "")]
-        python = sys.executable
-        if side == "t5x":
-            paths.insert(0, environment.get("T5X_DIR", ""))
-            python = environment.get("T5X_PYTHON", python)
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-        with log.open("w") as stderr:
-            self._process = subprocess.Popen(
-                [python, str(Path(__file__).resolve()), "--serve", side],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment,
-            )  # fmt: skip
-        self.facts = self._ask(json.dumps(dataclasses.asdict(workload)))
-
-    def _ask(self, line: str) -> dict[str, Any]:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        try:
-            self._process.stdin.write(line + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # It has died; its log says why.
-        answer = self._process.stdout.readline()
-        if answer:
-            return json.loads(answer)
-        last = (self.log.read_text(errors="replace").strip().splitlines() or ["no message"])[-1]
-        return {"unavailable": f"exit status {self._process.wait()}: {last[:300]}"}
-
-    def run(self, num_steps: int) -> dict[str, Any]:
-        """Seconds and cpu-seconds per step."""
-        return self._ask(str(num_steps))
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+SIDES: dict[str, Callable[[Workload], sides.Side]] = {"limba": _limba, "huggingface": _huggingface, "t5x": _t5x}
 
 
 # ---------------------------------------------------- measurement ---------------------------------------------------
 
 
-def _progress(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
-
-
-def measure(workload: Workload, sides: list[str], steps: int, rounds: int, log_folder: Path) -> dict[str, Any]:
-    """A report per side for one dtype; sides[0] is what the ratios compare with."""
-    children = {}
-    reports: dict[str, Any] = {}
-    measured: dict[str, list[dict[str, Any]]] = {}
-    try:
-        for side in sides:
-            _progress(f"{workload.dtype}: {side} builds and compiles")
-            child = Child(side, workload, log_folder / f"{side}-{workload.dtype}.log")
-            children[side] = child
-            if "unavailable" in child.facts:
-                _progress(f"{workload.dtype}: {side} is unavailable: {child.facts['unavailable']}")
-                reports[side] = f"unavailable: {child.facts['unavailable']}"
-            else:
-                measured[side] = []
-        for number in range(rounds):
-            # Every other round in reverse, so that no side always comes after the same one.
-            for side in list(measured)[:: -1 if number % 2 else 1]:
-                answer = children[side].run(steps)
-                if "unavailable" in answer:
-                    reports[side] = f"unavailable: {answer['unavailable']}"
-                    del measured[side]
-                    continue
-                measured[side].append(answer)
-                _progress(
-                    f"{workload.dtype}: round {number + 1} of {rounds}: {side} {answer['seconds']:.4g} s, "
-                    f"{answer['cpu_seconds']:.4g} cpu-s a step"
-                )
-    finally:
-        for child in children.values():
-            child.close()
-    for side, answers in measured.items():
-        reports[side] = _report(workload, children[side].facts, answers, measured.get(sides[0], answers))
-    return {side: reports[side] for side in sides}
-
-
-def _report(workload: Workload, facts: dict, answers: list[dict], ours: list[dict]) -> dict[str, Any]:
-    def median(name: str) -> float:
-        return statistics.median(answer[name] for answer in answers)
-
-    def ratios(name: str) -> dict[str, Any]:
-        of_rounds = [a[name] / b[name] for a, b in zip(answers, ours, strict=True)]
-        return {
-            f"{name}_ratio": round(statistics.median(of_rounds), 3),
-            f"{name}_ratio_range": [round(min(of_rounds), 3), round(max(of_rounds), 3)],
-        }
-
-    seconds = median("seconds")
-    tflops_per_second = model_flops(workload) / seconds / 1e12
-    peak = peak_tflops(facts["device"])
-    report = {
-        "seconds": float(f"{seconds:.4g}"),
-        "cpu_seconds": float(f"{median('cpu_seconds'):.4g}"),
-        "tokens_per_second": round(workload.batch_size * (workload.inputs + workload.targets) / seconds),
+def add_rates(workload: Workload, report: dict[str, Any]) -> None:
+    """Adds to a side's report what its seconds mean."""
+    tflops_per_second = model_flops(workload) / report["seconds"] / 1e12
+    peak = peak_tflops(report["device"])
+    report |= {
+        "tokens_per_second": round(workload.batch_size * (workload.inputs + workload.targets) / report["seconds"]),
         "model_tflops_per_second": float(f"{tflops_per_second:.4g}"),
         "mfu": None if peak is None else round(tflops_per_second / peak, 4),
-        "peak_memory_mib": answers[-1]["peak_memory_mib"],
-        "peak_memory_of": answers[-1]["peak_memory_of"],
-        **facts,
     }
-    if answers is not ours:
-        report |= ratios("seconds") | ratios("cpu_seconds")
-    return report
+
+
+def measure(workload: Workload, sides_: list[str], steps: int, rounds: int) -> dict[str, Any]:
+    """A report per side for one dtype; sides_[0] is what the ratios compare with."""
+    with tempfile.TemporaryDirectory() as folder:
+        reports = sides.measure(
+            Path(__file__).resolve(), workload.dtype, dataclasses.asdict(workload), sides_, steps, rounds, Path(folder)
+        )
+    for report in reports.values():
+        if not isinstance(report, str):
+            add_rates(workload, report)
+    return reports
 
 
 def sizes_from_gin(gin_file: str) -> dict[str, Any]:
@@ -466,9 +307,9 @@ def sizes_from_gin(gin_file: str) -> dict[str, Any]:
     fields: dict[str, Any] = {}
 
     def read(file: str) -> None:
-        path = next((p for p in (Path(file), REPOSITORY / file) if p.is_file()), None)
+        path = next((p for p in (Path(file), sides.REPOSITORY / file) if p.is_file()), None)
         if path is None:
-            raise SystemExit(f"--gin_file: {file} exists neither here nor in {REPOSITORY}.")
+            raise SystemExit(f"--gin_file: {file} exists neither here nor in {sides.REPOSITORY}.")
         for statement in config_parser.ConfigParser(path.read_text(), Names()):
             if isinstance(statement, config_parser.IncludeStatement):
                 read(statement.filename)
@@ -487,13 +328,6 @@ def sizes_from_gin(gin_file: str) -> dict[str, Any]:
     config = t5.T5Config(**fields)
     sizes = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     return {k: v for k, v in sizes.items() if k not in ("dtype", "dropout_rate")}
-
-
-def _cpu_bf16() -> list[str]:
-    """The instructions for bf16 products that this CPU says it has; the bf16 figures depend on them."""
-    info = Path("/proc/cpuinfo")
-    flags = set(info.read_text().split()) if info.is_file() else set()
-    return [flag for flag in ("avx512_bf16", "amx_bf16") if flag in flags]
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -525,13 +359,12 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     args = parse_arguments()
     if args.serve:
-        serve(args.serve)
+        sides.serve(args.serve, lambda workload: SIDES[args.serve](Workload(**workload)))
         return
     sizes = sizes_from_gin(args.gin_file) if args.gin_file else T5_1_1 | SIZES[args.size]
-    sides = ["limba", *dict.fromkeys(args.against)]
+    compared = ["limba", *dict.fromkeys(args.against)]
     workloads = [Workload(sizes, dtype, args.batch_size, args.inputs, args.targets) for dtype in args.dtype]
-    with tempfile.TemporaryDirectory() as folder:
-        dtypes = {w.dtype: measure(w, sides, args.steps, args.rounds, Path(folder)) for w in workloads}
+    dtypes = {w.dtype: measure(w, compared, args.steps, args.rounds) for w in workloads}
     for dtype, reports in dtypes.items():
         if isinstance(reports["limba"], str):
             raise SystemExit(f"benchmarks.train_step: limba in {dtype}: {reports['limba']}")
@@ -551,7 +384,7 @@ def main() -> None:
                 "device": device,
                 "peak_tflops_per_second": peak_tflops(device),
                 "cpus": os.cpu_count(),
-                "cpu_bf16": _cpu_bf16(),
+                "cpu_bf16": sides.cpu_bf16(),
                 "python": platform.python_version(),
                 "model_tflops": float(f"{model_flops(workloads[0]) / 1e12:.4g}"),
                 "dtypes": dtypes,
