@@ -22,7 +22,7 @@ class Head:
 
     Attributes:
       kind: the ending of Hugging Face's class.
-      labels: of the logits; a masked language model has none.
+      labels: of the logits, or the name of a number; a masked language model has none.
       activation, use_norm, dense_bias, drop_inputs, pooling: of a head with labels; see `limba.encoders.classifier`.
     """
 
@@ -60,8 +60,18 @@ class Head:
         return {
             "id2label": {str(i): label for i, label in enumerate(self.labels)},
             "label2id": {label: i for i, label in enumerate(self.labels)},
-            **({"problem_type": "single_label_classification"} if self.kind == SEQUENCE else {}),
+            **({"problem_type": self.problem_type} if self.kind == SEQUENCE else {}),
         }
+
+    @property
+    def is_number(self) -> bool:
+        """Whether the one logit of a row is a number, as in transformers."""
+        return len(self.labels) == 1
+
+    @property
+    def problem_type(self) -> str:
+        """transformers' name of what the labels are."""
+        return "regression" if self.is_number else "single_label_classification"
 
     @property
     def class_name(self) -> str:
@@ -107,13 +117,17 @@ def of_config(content: Mapping[str, Any]) -> Head:
     kind = next((kind for kind in _NETWORKS if name.endswith(f"For{kind}")), MASKED_LM)
     if kind == MASKED_LM:
         return OF_MASKED_LM
-    if content.get("problem_type") not in (None, "single_label_classification"):
-        raise ValueError(
-            f"problem_type is {shown(content['problem_type'])}; Limba's classifiers have single_label_classification"
-        )
     # Where config.json says nothing, transformers has two.
     given = content.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
     labels = [given.get(str(number)) for number in range(len(given))] if isinstance(given, dict) else []
-    if len(labels) < 2 or len({*labels}) < len(labels) or not all(isinstance(x, str) and x for x in labels):
-        raise ValueError(f"id2label is {shown(given)}; it has at least two different texts, of 0, 1, 2 …")
-    return Head(kind, tuple(map(str, labels)))
+    if not labels or len({*labels}) < len(labels) or not all(isinstance(x, str) and x for x in labels):
+        raise ValueError(f"id2label is {shown(given)}; it has different texts, of 0, 1, 2 …")
+    head = Head(kind, tuple(map(str, labels)))
+    if kind == TOKENS and head.is_number:
+        raise ValueError(f"id2label is {shown(given)}; Limba's classifiers of tokens have at least two labels")
+    if content.get("problem_type") not in (None, head.problem_type):
+        raise ValueError(
+            f"problem_type is {shown(content['problem_type'])}; with {len(labels)} labels Limba's encoders have "
+            f"{head.problem_type}"
+        )
+    return head

@@ -19,6 +19,8 @@ from limba.checkpoint_files.saved_tensors import SavedTensor
 # What the hub calls the use of a kind of head.
 _PIPELINES = {heads.MASKED_LM: "fill-mask", heads.SEQUENCE: "text-classification", heads.TOKENS: "token-classification"}
 
+_NOUNS = {"regression": "regressor", "single_label_classification": "classifier"}
+
 
 class EncoderExport:
     """See `convert.exports.export.Export`."""
@@ -81,10 +83,11 @@ class EncoderExport:
         config, family, head = self.model.config, self.model.family, self.model.head
         parts = ["## Use", markdown.python_block(self._program(text)), *self.warnings]
         if head.labels:
-            parts.append(f"Labels: {', '.join(map(markdown.code, head.labels))}.")
+            what = "The score is a number" if head.is_number else "Labels"
+            parts.append(f"{what}: {', '.join(map(markdown.code, head.labels))}.")
         positions = config.position_embedding_type.replace("_", " ")
         return Description(
-            title=f"A {family.title} {'classifier' if head.labels else 'encoder'}",
+            title=f"A {family.title} {_NOUNS[head.problem_type] if head.labels else 'encoder'}",
             tag=family.name,
             pipeline=_PIPELINES[head.kind],
             use="\n\n".join(parts),
@@ -102,8 +105,10 @@ class EncoderExport:
 
     def _program(self, text: str) -> str:
         """The use in transformers."""
-        kind = self.model.head.kind
+        head, kind = self.model.head, self.model.head.kind
         options = ', aggregation_strategy="first"' if kind == heads.TOKENS else ""
+        if head.is_number:
+            options = ', function_to_apply="none"'  # Version 4 would apply a sigmoid.
         begin = (
             "from transformers import pipeline\n\n"
             'folder = "."  # the folder of this file, or the name of its repository\n'

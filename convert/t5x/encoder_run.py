@@ -85,7 +85,7 @@ def model_gin(config: EncoderConfig, head: Head, tokenizer_file: str | None, of:
         "from __gin__ import dynamic_registration\n\n"
         f"from limba.encoders import encoder\n{_IMPORTS_OF_HEADS if has_labels else ''}\n"
         "include 'gin/models/encoder_only.gin'\n"
-        f"{_INCLUDE_OF_HEADS if has_labels else ''}\n"
+        f"{_include_of_head(head) if has_labels else ''}\n"
         "DROPOUT_RATE = 0.0  # a run's file says its own\n"
         f"{vocabulary}VOCAB_SIZE = {vocab_size}\n\n"
         f"encoder.EncoderConfig:\n{_bindings(fields)}{_head_gin(head) if has_labels else ''}"
@@ -93,15 +93,16 @@ def model_gin(config: EncoderConfig, head: Head, tokenizer_file: str | None, of:
 
 
 _IMPORTS_OF_HEADS = "from limba.encoders import classifier\nfrom limba import models\n"
-_INCLUDE_OF_HEADS = "include 'gin/models/encoder_classifier.gin'\n"
+
+
+def _include_of_head(head: Head) -> str:
+    return f"include 'gin/models/encoder_{'regressor' if head.is_number else 'classifier'}.gin'\n"
 
 
 def _head_gin(head: Head) -> str:
     network = f"classifier.{head.class_name}"
-    return (
-        f"\nLABELS = {list(head.labels)!r}\n"
-        f"models.EncoderClassifier.module = @{network}()\n{network}:\n{_bindings(head.fields)}"
-    )
+    model = "models.EncoderRegressor" if head.is_number else "models.EncoderClassifier"
+    return f"\nLABELS = {list(head.labels)!r}\n{model}.module = @{network}()\n{network}:\n{_bindings(head.fields)}"
 
 
 def _bindings(fields: Mapping[str, Any]) -> str:

@@ -181,11 +181,9 @@ class _Cutter:
     """Tokenizes texts, and counts those that are longer than the model reads."""
 
     def __init__(self, task: str, features: Mapping[str, Feature], lengths: Mapping[str, int] | None):
-        self._task = task
         self._features = features
         self._lengths = lengths or {}
-        # By feature: texts, those that were cut, the longest, and how many were cut at the last warning.
-        self._seen = {name: [0, 0, 0, 0] for name in features}
+        self._cut = CutTexts(task)
 
     def encode(self, name: str, texts: Sequence[str]) -> Tokens:
         """Tokens with EOS."""
@@ -201,11 +199,21 @@ class _Cutter:
             lengths = lengths + 1
         if most is not None:
             tokens = [x[:most] for x in tokens]
-            self._count(name, lengths, most)
+            self._cut.count(name, lengths, most)
         return Tokens.of(tokens)
 
-    def _count(self, name: str, lengths: np.ndarray, most: int) -> None:
-        seen = self._seen[name]
+
+class CutTexts:
+    """Counts the texts of a task that are longer than the model reads, and warns of them."""
+
+    def __init__(self, task: str):
+        self._task = task
+        # By feature: texts, those that were cut, the longest, and how many were cut at the last warning.
+        self._seen: dict[str, list[int]] = {}
+
+    def count(self, name: str, lengths: np.ndarray, most: int) -> None:
+        """Counts texts of a feature with these lengths, of which `most` tokens are read."""
+        seen = self._seen.setdefault(name, [0, 0, 0, 0])
         seen[0] += len(lengths)
         seen[1] += int(np.count_nonzero(lengths > most))
         seen[2] = max(seen[2], int(lengths.max(initial=0)))

@@ -10,7 +10,6 @@ register_token_task(
 
 import dataclasses
 import itertools
-import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -26,8 +25,6 @@ from tasks.supervised import row_preprocessor, tagging_metrics
 from tasks.supervised.row_formats import record_of
 from tasks.supervised.text_metrics import MetricFn
 from tasks.vocabularies import LabelVocabulary, TokenizerVocabulary, sentencepiece_models
-
-logger = logging.getLogger(__name__)
 
 _ROWS_PER_GROUP = 128
 
@@ -168,12 +165,12 @@ class LabelTokens(Step):
         """Raises ValueError if inputs and targets have different lengths."""
         assert self.output_features is not None
         vocabulary, labels = (self.output_features[name].vocabulary for name in ("inputs", "targets"))
-        most, seen = self._longest(), _Seen()
+        most, cut = self._longest(), row_preprocessor.CutTexts(self.task)
 
         def make_rows(rows: Rows, seed: int) -> Rows:
             del seed
             found = list(self._all_words(rows))
-            inputs, targets, kept = [], [], []
+            inputs, targets, kept, lengths = [], [], [], []
             for (_, of_row), encoded in zip(found, vocabulary.encode_words([words for words, _ in found]), strict=True):
                 ids = [vocabulary.cls_id, *encoded.ids][: None if most is None else most - 1]
                 placed = np.zeros(len(ids) + 1, np.int32)
@@ -184,7 +181,9 @@ class LabelTokens(Step):
                 inputs.append([*ids, vocabulary.sep_id])
                 targets.append(placed)
                 kept.append(" ".join(label for _, label in of_words).encode())
-                seen.add(self.task, len(encoded.ids) + 2, most)
+                lengths.append(len(encoded.ids) + 2)
+            if most is not None:
+                cut.count("inputs", np.array(lengths), most)
             return {
                 "inputs": Tokens.of(inputs),
                 "targets": Tokens.of(targets),
@@ -231,22 +230,3 @@ class LabelTokens(Step):
             return self.dataset.words(row)
         except (ValueError, KeyError) as error:
             raise ValueError(row_preprocessor.bad_row(self.task, where, error)) from error
-
-
-class _Seen:
-    """Counts rows, and those that are cut."""
-
-    def __init__(self):
-        self._rows = self._cut = self._warned = 0
-
-    def add(self, task: str, length: int, most: int | None) -> None:
-        self._rows += 1
-        self._cut += most is not None and length > most
-        # The first, and whenever their number has doubled.
-        if self._cut and self._cut >= 2 * self._warned:
-            self._warned = self._cut
-            logger.warning(
-                "%s: %d of the first %d rows are longer than %d tokens and are cut; words behind have no label: "
-                "raise TASK_FEATURE_LENGTHS, or divide the rows.",
-                *(task, self._cut, self._rows, most),
-            )

@@ -20,8 +20,8 @@ from convert.to_hf import to_hf
 from limba.checkpoints import checkpointing, run_description
 from limba.checkpoints.train_state import TrainState
 from limba.encoders.encoder import EncoderConfig
-from limba.models import EncoderClassifier, EncoderOnlyModel
-from tasks.vocabularies import LabelVocabulary, TokenizerVocabulary
+from limba.models import EncoderClassifier, EncoderOnlyModel, EncoderRegressor
+from tasks.vocabularies import LabelVocabulary, NumberVocabulary, TokenizerVocabulary
 from tests.convert.encoders import run_in_transformers
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -56,6 +56,7 @@ _ROW, _TOKENS = Head(heads.SEQUENCE, LABELS, "tanh"), Head(heads.TOKENS, LABELS)
 _MODERN_HEAD = {"activation": "gelu", "use_norm": True, "dense_bias": False}
 CLASSIFIERS = {
     "bert rows": ("bert", _ROW),
+    "bert number": ("bert", Head(heads.SEQUENCE, ("similarity",), "tanh")),
     "bert tokens": ("bert", _TOKENS),
     "roberta_prelayernorm rows": ("roberta_prelayernorm", _ROW),
     "roberta_prelayernorm tokens": ("roberta_prelayernorm", _TOKENS),
@@ -100,7 +101,8 @@ def new_encoder(tokenizer_file) -> Callable[..., Path]:
         vocabulary = TokenizerVocabulary(str(tokenizer_file))
         module = head.network(config)
         if head.labels:
-            model = EncoderClassifier(module, vocabulary, LabelVocabulary(head.labels), optimizer_def=None)
+            kind = (EncoderRegressor, NumberVocabulary) if head.is_number else (EncoderClassifier, LabelVocabulary)
+            model = kind[0](module, vocabulary, kind[1](head.labels), optimizer_def=None)
         else:
             model = EncoderOnlyModel(module, vocabulary, optimizer_def=None)
         shapes, _ = model.param_shapes_and_axes()

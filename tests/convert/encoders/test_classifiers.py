@@ -33,6 +33,9 @@ def test_exports_give_the_logits_of_transformers_4_and_of_numpy(name, exported):
     content = json.loads((folder / "config.json").read_text())
     kind = conftest.CLASSIFIERS[name][1].kind
     assert content["architectures"][0].endswith(f"For{kind}")
+    if name == "bert number":
+        assert content["id2label"] == {"0": "similarity"} and content["problem_type"] == "regression"
+        return
     assert content["id2label"] == {"0": "glad", "1": "calm", "2": "sad"}
     assert content["label2id"] == {"glad": 0, "calm": 1, "sad": 2}
     assert content.get("problem_type") == {heads.SEQUENCE: "single_label_classification"}.get(kind)
@@ -57,7 +60,10 @@ def test_exports_give_the_logits_and_labels_of_transformers_5(name, exported, in
     row[0, :6] = [2, 7, 9, 4, 6, 3]  # the pipeline's text
     logits = encoder_comparison.limba_logits(model, {"tokens": row, "token_types": np.zeros_like(row)})[0]
     shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-    if logits.shape[0] == 1:
+    if name == "bert number":
+        (answer,) = found["answers"]
+        assert answer["label"] == "similarity" and float(answer["score"]) == pytest.approx(logits[0, 0], abs=1e-5)
+    elif logits.shape[0] == 1:
         for answer in found["answers"]:
             assert float(answer["score"]) == pytest.approx(shares[0, conftest.LABELS.index(answer["label"])], abs=1e-5)
         assert len(found["answers"]) == 3
@@ -67,7 +73,9 @@ def test_exports_give_the_logits_and_labels_of_transformers_5(name, exported, in
         } | {int(x["index"]): x["entity"] for x in found["answers"] if x["index"] == 3}
 
 
-@pytest.mark.parametrize("name", ["bert rows", "mpnet tokens", "roformer rows", "modernbert rows", "modernbert tokens"])
+@pytest.mark.parametrize(
+    "name", ["bert rows", "bert number", "mpnet tokens", "roformer rows", "modernbert rows", "modernbert tokens"]
+)
 def test_what_transformers_5_saves_again_comes_back(name, exported, in_5, tmp_path):
     folder, _ = exported[name]
     checkpoint = from_hf(f"{folder}_again", tmp_path / "back", verify=False)
@@ -81,6 +89,10 @@ def test_what_transformers_5_saves_again_comes_back(name, exported, in_5, tmp_pa
 
 NEW = {
     "rows": ("BertForSequenceClassification", {"max_position_embeddings": 48, "layer_norm_eps": 0.01}),
+    "number": (
+        "RobertaPreLayerNormForSequenceClassification",
+        {"max_position_embeddings": 50, "pad_token_id": 0, "id2label": {0: "much"}},
+    ),
     "tokens": (
         "ModernBertForTokenClassification",
         {"local_attention": 8, "norm_eps": 0.01, "pad_token_id": 0, "classifier_activation": "silu"}
@@ -94,7 +106,7 @@ def new_folders(tmp_path_factory, checks_in_forks):
     """Folders that transformers 4 made."""
     home = tmp_path_factory.mktemp("new")
     labels = {"id2label": {0: "no", 1: "yes", 2: "don't know"}}
-    new = [(cls, SIZES | settings | labels, str(home / name)) for name, (cls, settings) in NEW.items()]
+    new = [(cls, SIZES | labels | settings, str(home / name)) for name, (cls, settings) in NEW.items()]
     (home / "request.json").write_text(json.dumps({"version": "4", "new": new}))
     command = [sys.executable, "-m", "tests.convert.encoders.run_in_transformers", str(home / "request.json")]
     done = checks_in_forks(command, env=dict(os.environ))
@@ -118,10 +130,11 @@ def test_classifiers_of_transformers_become_checkpoints_with_their_logits(name, 
     gin_files.parse_gin_flags([str(tmp_path / "run" / "model.gin")], [])
     model = gin.query_parameter("%MODEL").scoped_configurable_fn()
     record = run_folder.load_run_info(checkpoint)
-    assert isinstance(model, models.EncoderClassifier)
-    assert list(model.output_vocabulary.labels) == record["labels"] == ["no", "yes", "don't know"]
+    assert type(model) is (models.EncoderRegressor if name == "number" else models.EncoderClassifier)
+    labels = ["much"] if name == "number" else ["no", "yes", "don't know"]
+    assert list(model.output_vocabulary.labels) == record["labels"] == labels
     assert model.module.head_record == record["head"] == encoder_model.open_model(checkpoint).head.record["head"]
-    assert record["head"]["activation"] == {"rows": "tanh", "tokens": "silu"}[name]
+    assert record["head"]["activation"] == {"rows": "tanh", "number": "tanh", "tokens": "silu"}[name]
 
 
 def test_check_tells_labels_and_kinds_apart(exported, tmp_path, capsys):
@@ -180,14 +193,18 @@ def test_a_run_that_does_not_say_its_head_is_refused(exported):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({"problem_type": "multi_label_classification"}, "problem_type is 'multi_label_classification'"),
-        ({"id2label": {"0": "a", "2": "b"}}, "id2label is .*; it has at least two different texts"),
-        ({"id2label": {"0": "a", "1": "a"}}, "at least two different texts"),
-        ({"id2label": [1, 2]}, "at least two different texts"),
+        ({"problem_type": "multi_label_classification"}, "with 2 labels .* have single_label_classification"),
+        ({"problem_type": "regression"}, "problem_type is 'regression'; with 2 labels"),
+        ({"problem_type": "single_label_classification", "id2label": {"0": "a"}}, "with 1 labels .* have regression"),
+        ({"id2label": {"0": "a", "2": "b"}}, "id2label is .*; it has different texts"),
+        ({"id2label": {"0": "a", "1": "a"}}, "it has different texts"),
+        ({"id2label": [1, 2]}, "it has different texts"),
     ],
 )
 def test_labels_that_limba_does_not_have_are_refused(content, words):
     with pytest.raises(ValueError, match=words):
         heads.of_config({"architectures": ["BertForSequenceClassification"]} | content)
+    with pytest.raises(ValueError, match="tokens have at least two labels"):
+        heads.of_config({"architectures": ["BertForTokenClassification"], "id2label": {"0": "a"}})
     assert heads.of_config({"architectures": ["BertForMaskedLM"]} | content) == heads.OF_MASKED_LM
     assert heads.of_config({"architectures": ["BertForTokenClassification"]}).labels == ("LABEL_0", "LABEL_1")
