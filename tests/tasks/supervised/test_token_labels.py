@@ -2,6 +2,8 @@
 
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
@@ -68,6 +70,20 @@ def test_the_first_piece_of_a_word_has_its_label(task):
     assert task.postprocess_fn("O I-PER", example=second, is_target=False) == ["O", "I-PER"]
     assert supervised.TokenDataset(LABELS).words({"tokens": ["a", "b"], "tags": [0, 2]})[1] == ["O", "I-PER"]
     assert token_labels.TokenDataset(["NOUN", "VERB"]).metrics == [tagging_metrics.token_accuracy]
+
+
+def test_a_table_has_numbers_of_labels(task, tmp_path):
+    """As data sets of the hub have them: ClassLabels in parquet."""
+    pq.write_table(pa.table({"tokens": [["Ana", "sings"]], "tags": [[1, 0]]}), tmp_path / "rows.parquet")
+    source = {"train": str(tmp_path / "rows.parquet")}
+    vocabulary = task.output_features["inputs"].vocabulary
+    of_table = supervised.register_token_task(
+        "test_table", supervised.TokenDataset(LABELS), data_files=source, vocabulary=vocabulary
+    )
+    try:
+        assert _examples(of_table, None)[0]["targets"].tolist() == [0, 2, 1, 0, 0]
+    finally:
+        TaskRegistry.remove("test_table")
 
 
 def test_a_cut_row_keeps_the_labels_of_whole_places(task, caplog):
