@@ -185,7 +185,7 @@ def measure(
 
 
 def report(facts: Mapping[str, Any], answers: list[dict], ours: list[dict]) -> dict[str, Any]:
-    """Medians of a side's rounds; for another side than `ours` also the median of the rounds' ratios and their range."""
+    """Medians of a side's rounds; of another side than `ours` also the median of their ratios, and its range."""
 
     def median(name: str) -> float:
         return statistics.median(answer[name] for answer in answers)

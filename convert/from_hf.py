@@ -52,8 +52,10 @@ def run(args: argparse.Namespace) -> None:
         print(f"Train it from scratch with:\n  limba train {gin_file} --gin_file=gin/runs/pretrain.gin …")
     else:
         initial = f"--gin.INITIAL_CHECKPOINT_PATH=\"'{out}'\""
-        recipe = "pretrain" if encoder_model.is_encoder(written) else "finetune"
-        print(f"Train on with:\n  limba train {gin_file} --gin_file=gin/runs/{recipe}.gin {initial} …")
+        has_labels = "labels" in run_folder.load_run_info(written)
+        recipe = "pretrain" if encoder_model.is_encoder(written) and not has_labels else "finetune"
+        rows = "--gin.PACK=False " if has_labels else ""
+        print(f"Train on with:\n  limba train {gin_file} --gin_file=gin/runs/{recipe}.gin {rows}{initial} …")
 
 
 def from_hf(
@@ -122,9 +124,8 @@ def _encoder(path: Path, out: Path, hints: ModelHints, verify: bool, overwrite: 
         opened = dataclasses.replace(opened, step=step, step_from="--step")
     assert opened.folder is not None
     if opened.folder.left_out:
-        print(
-            f"Not converted, because a masked language model has no use for them: {', '.join(opened.folder.left_out)}."
-        )
+        names = ", ".join(opened.folder.left_out)
+        print(f"Not converted, because a {opened.head.class_name} has no use for them: {names}.")
     if opened.folder.is_headless:
         print(f"warning: {path} has no masked language model's head. It gets a new one: train it.", file=sys.stderr)
     if opened.pad_id != opened.config.pad_id:
@@ -190,13 +191,14 @@ def _write_gin(config_file: Path, out: Path, hints: ModelHints, overwrite: bool)
 
 def _write_encoder_gin(config_file: Path, out: Path, hints: ModelHints, overwrite: bool) -> Path:
     encoder_model.check_hints(hints)
-    config, name = new_network.read_network(config_file)
+    network = new_network.read_network(config_file)
     tokenizer = new_network.tokenizer_beside(config_file, hints)
     file = _new_gin(out, overwrite)
     if tokenizer is not None:
         (out / run_folder.TOKENIZER).write_bytes(tokenizer.read_bytes())
     vocabulary = None if tokenizer is None else str(out / run_folder.TOKENIZER)
-    file.write_text(encoder_run.model_gin(config, vocabulary, f"{config_file} ({name})"), "utf-8")
+    of = f"{config_file} ({network.name})"
+    file.write_text(encoder_run.model_gin(network.config, network.head, vocabulary, of), "utf-8")
     print(f"{config_file} has no weights beside it. The network is in {file}.")
     return file
 

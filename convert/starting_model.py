@@ -118,15 +118,20 @@ def _open_encoder(path: Path, model: str | None, hints: ModelHints) -> StartingM
     """As `open_model`, of an encoder."""
     if model is not None:
         opened = encoder_model.open_model(path, hints)
-        network, vocabulary, step = opened.config, opened.known_vocabulary(), opened.step
+        network, head, vocabulary, step = opened.config, opened.head, opened.known_vocabulary(), opened.step
     else:
         file = path if path.is_file() else path / "config.json"
-        (network, _), step = new_network.read_network(file), 0
+        (network, head, _), step = new_network.read_network(file), 0
         tokenizer = new_network.tokenizer_beside(file, hints)
         if tokenizer is None:
             raise _no_vocabulary(file)
         vocabulary = tokenizer_folder.describe(tokenizer)
         hints = ModelHints(vocab=str(tokenizer))
+    if head.labels:
+        raise ValueError(
+            f"{path} is a {head.class_name} of the labels {', '.join(head.labels)}, and `limba run` trains masked "
+            "language models; docs/encoders.md shows a classifier."
+        )
     return StartingModel(path, model is not None, hints, vocabulary, network, step)
 
 

@@ -236,8 +236,9 @@ def _write_losses(directory: Path, checkpoint: str, step: int, split: str, losse
         (directory / f"{task}-metrics.json").write_text(
             json.dumps(report, indent=1, ensure_ascii=False), encoding="utf-8"
         )
-        shown = [f"{scalars['nats_per_target_token']:.4f} nats/token"] if "nats_per_target_token" in scalars else []
-        shown += [f"accuracy {scalars['accuracy']:.2%}", f"{scalars['num_target_tokens']:,.0f} target tokens"]
+        shown = evaluation.shown(scalars)
+        if "num_target_tokens" in scalars:
+            shown.append(f"{scalars['num_target_tokens']:,.0f} target tokens")
         print(f"{task} ({split}), step {step}: {', '.join(shown)}")
     tensorboard.close()
 

@@ -8,7 +8,8 @@ stories are glad, 25 % calm and 15 % sad. The mood is asked for as a blank: `…
 `<extra_id_0> glad`.
 
 Written are `corpus.jsonl`, stories without their moods, to pre-train on, and `train.csv` and `validation.csv` with the
-columns `story` and `mood`. No story is in two files.
+columns `story` and `mood`. No story is in two files. `train-words.jsonl` and `validation-words.jsonl` have the words of
+the latter, and which of them name a person or a setting (when, or where).
 """
 
 import argparse
@@ -17,6 +18,7 @@ import json
 import os
 import pathlib
 import random
+import re
 
 from tasks import pretraining, sources, supervised
 
@@ -65,6 +67,15 @@ def make_story(rng: random.Random) -> tuple[str, str]:
     return rng.choice(kinds), mood
 
 
+def label_words(story: str) -> tuple[list[str], list[str]]:
+    """The words and stops of a story; their labels are B-PERSON, B-SETTING, I-SETTING and O."""
+    setting = next((when for when in _WHEN if story.startswith(when)), "")
+    words = re.findall(r"\w+|[^\w\s]", story)
+    num_setting = len(re.findall(r"\w+|[^\w\s]", setting))
+    labels = ["B-PERSON" if word in _NAMES else "O" for word in words]
+    return words, [*["B-SETTING", *["I-SETTING"] * num_setting][:num_setting], *labels[num_setting:]]
+
+
 def write_stories(
     out: str | os.PathLike[str], num_corpus: int = 40_000, num_train: int = 4000, num_validation: int = 1000
 ) -> dict[str, int]:
@@ -81,6 +92,8 @@ def write_stories(
     for split, rows in labelled.items():
         with (out / f"{split}.csv").open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([("story", "mood"), *rows])
+        lines = [json.dumps(dict(zip(("tokens", "tags"), label_words(story), strict=True))) for story, _ in rows]
+        (out / f"{split}-words.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     unlabelled = pairs[num_validation + num_train :]
     lines = [json.dumps({"text": story}) + "\n" for story, _ in unlabelled]
     tenth = len(lines) // 10

@@ -15,9 +15,10 @@ from limba.machine import os_errors
 from tasks import task_batches
 from tasks.pretraining import denoising
 from tasks.registry import get_subtasks, providers
-from tasks.vocabularies import LabelVocabulary, sentencepiece_models, without_tensorflow
+from tasks.supervised.token_labels import LabelTokens
+from tasks.vocabularies import LabelVocabulary, NumberVocabulary, sentencepiece_models, without_tensorflow
 
-_OF_LABELS = "EncoderClassificationFeatureConverter"
+_OF_LABELS, _OF_NUMBERS = "EncoderClassificationFeatureConverter", "EncoderRegressionFeatureConverter"
 
 
 def to_text(vocabulary: Any, tokens: np.ndarray) -> str:
@@ -45,8 +46,8 @@ def feature_lengths(task: Any, inputs_length: int, targets_length: int | None) -
     """The lengths asked for; without a targets length, the one that the task's objective computes."""
     steps = [step for sub in get_subtasks(task) for step in sub.preprocessors]
     computed = [step.objective.lengths(inputs_length) for step in steps if isinstance(step, denoising.Denoise)]
-    if targets_length is None and converter_of(task) == _OF_LABELS:
-        targets_length = 1
+    if targets_length is None and converter_of(task) in (_OF_LABELS, _OF_NUMBERS):
+        targets_length = inputs_length if any(isinstance(step, LabelTokens) for step in steps) else 1
     if targets_length is None:
         if not computed:
             raise ValueError(
@@ -61,8 +62,10 @@ def converter_of(task: Any) -> str:
     """The feature converter of the model that the task is for."""
     if "target_positions" in task.output_features:
         return "MaskedLanguageModelFeatureConverter"
-    is_label = isinstance(without_tensorflow(task.output_features["targets"].vocabulary), LabelVocabulary)
-    return _OF_LABELS if is_label else "EncDecFeatureConverter"
+    of_targets = without_tensorflow(task.output_features["targets"].vocabulary)
+    if isinstance(of_targets, NumberVocabulary):
+        return _OF_NUMBERS
+    return _OF_LABELS if isinstance(of_targets, LabelVocabulary) else "EncDecFeatureConverter"
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -100,6 +103,8 @@ def preview(args: argparse.Namespace) -> None:
             vocabulary, tokens = task.output_features[name].vocabulary, batch[key][0]
             if converter == _OF_LABELS and name == "targets":
                 tokens = tokens + batch["decoder_loss_weights"][0]  # the ids of labels, which begin with 1
+            if converter == _OF_NUMBERS and name == "targets":
+                tokens = batch["decoder_target_values"][0].view(np.int32)
             print(f"--- example {number}, {name}: {np.count_nonzero(tokens)} of {len(tokens)} tokens")
             print(to_text(vocabulary, tokens))
             print(" ".join(map(str, tokens[:16])), "…")

@@ -15,11 +15,12 @@ from tqdm import tqdm
 
 from convert.compare import encoder_process, numpy_encoders, transformers_library
 from convert.compare.comparison_rows import Comparison, compare_tensors, tolerance
-from convert.encoders import tensors, tokenizer_folder
+from convert.encoders import heads, tensors, tokenizer_folder
 from convert.encoders.encoder_model import EncoderModel
+from convert.encoders.heads import Head
 from convert.tensors import names
 from limba.encoders.config import EncoderConfig
-from limba.encoders.encoder import MaskedLanguageModel
+from limba.machine import untrusted_files
 
 _LENGTH = 48
 
@@ -32,11 +33,14 @@ def compare(a: EncoderModel, b: EncoderModel, text: str) -> list[Comparison]:
     Raises:
       ValueError: if they are of different networks, or one cannot be read.
     """
+    if (a.head.kind, a.head.labels) != (b.head.kind, b.head.labels):
+        raise ValueError(f"A ({a.path}) is {_what(a.head)} and B ({b.path}) is {_what(b.head)}.")
     narrower = min((a.dtype, b.dtype), key=lambda dtype: dtype.itemsize)
     a, b = a.cast(narrower), b.cast(narrower)
     rows = [_compare_parameters(a, b)]
     batch = check_batch(a.config, _tokens(a, b, text))
-    real = batch["tokens"] != a.config.pad_id
+    # A row has one place, or those of its tokens.
+    real = np.ones((2, 1), bool) if a.head.kind == heads.SEQUENCE else batch["tokens"] != a.config.pad_id
     with tqdm(desc="comparing logits", unit=" passes", file=sys.stderr) as bar:
         others: list[tuple[str, np.ndarray | str]] = []
         for label, run in _others(a, b):
@@ -44,7 +48,7 @@ def compare(a: EncoderModel, b: EncoderModel, text: str) -> list[Comparison]:
             bar.update()
         expected = limba_logits(a, batch)
         bar.update()
-        if rows[0].value or tensors.plain(a.config) != tensors.plain(b.config):
+        if rows[0].value or (tensors.plain(a.config), a.head) != (tensors.plain(b.config), b.head):
             others.insert(0, ("B in Limba", limba_logits(b, batch)))
             bar.update()
         else:  # Once more would be the same computation.
@@ -61,19 +65,27 @@ def compare(a: EncoderModel, b: EncoderModel, text: str) -> list[Comparison]:
     return rows
 
 
+def _what(head: Head) -> str:
+    labels = f" of {untrusted_files.shown_list(head.labels)}" if head.labels else ""
+    return f"a {head.class_name}{labels}"
+
+
 def limba_logits(model: EncoderModel, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Float32 logits `[batch, length, vocab]` of Limba's network, in float32 without dropout."""
+    """Float32 logits `[batch, length, vocab]` of Limba's network, in float32 without dropout.
+
+    Those of a classifier are `[batch, length, labels]`, or `[batch, 1, labels]` of a row.
+    """
     params = traverse_util.unflatten_dict(
         {name: np.asarray(t).astype(np.float32) for name, t in model.tensors.items()}, sep="/"
     )
     types = batch["token_types"] if model.config.num_token_types else None
     with jax.default_matmul_precision("highest"):
-        return np.asarray(_apply(tensors.plain(model.config), params, batch["tokens"], types))
+        return np.asarray(_apply(tensors.plain(model.config), model.head, params, batch["tokens"], types))
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _apply(config: EncoderConfig, params: Any, tokens: jax.Array, types: jax.Array | None) -> jax.Array:
-    logits: Any = MaskedLanguageModel(config).apply({"params": params}, tokens, types, enable_dropout=False)
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _apply(config: EncoderConfig, head: Head, params: Any, tokens: jax.Array, types: jax.Array | None) -> jax.Array:
+    logits: Any = head.network(config).apply({"params": params}, tokens, types, enable_dropout=False)
     return logits
 
 
@@ -124,7 +136,7 @@ def _in_numpy(model: EncoderModel, batch: Mapping[str, np.ndarray]) -> np.ndarra
     found = numpy_encoders.logits(
         model.folder.stored, model.folder.content, order[batch["tokens"]], batch["token_types"]
     )
-    return found[..., order]
+    return _in_order(found, model)
 
 
 def _in_transformers(model: EncoderModel, batch: Mapping[str, np.ndarray]) -> np.ndarray | str:
@@ -134,7 +146,15 @@ def _in_transformers(model: EncoderModel, batch: Mapping[str, np.ndarray]) -> np
     order = _order(model)
     inputs = {"input_ids": order[batch["tokens"]], "attention_mask": batch["tokens"] != model.config.pad_id}
     types = {"token_type_ids": batch["token_types"]} if "type_vocab_size" in model.folder.content else {}
-    return encoder_process.logits(Path(model.path), model.dtype, inputs | types)[..., order]
+    found = encoder_process.logits(Path(model.path), model.dtype, model.head.kind, inputs | types)
+    return _in_order(found, model)
+
+
+def _in_order(logits: np.ndarray, model: EncoderModel) -> np.ndarray:
+    """Logits of the folder in Limba's order and shape."""
+    if model.head.kind == heads.MASKED_LM:
+        return logits[..., _order(model)]
+    return logits[:, None] if model.head.kind == heads.SEQUENCE else logits
 
 
 def _impossible(model: EncoderModel) -> str | None:

@@ -1,6 +1,6 @@
-"""transformers' masked language models, run in a process of their own.
+"""transformers' encoders with their heads, run in a process of their own.
 
-python -m convert.compare.encoder_process FOLDER DTYPE DIRECTORY    (with batch.npz)
+python -m convert.compare.encoder_process FOLDER DTYPE HEAD DIRECTORY    (with batch.npz)
 """
 
 import json
@@ -18,12 +18,15 @@ from convert.compare import transformers_library
 _BATCH, _ANSWER = "batch.npz", "answer.npz"
 
 
-def logits(folder: Path, dtype: np.dtype, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Float32 logits `[batch, length, vocab]` of a folder's model, which the process loads whole.
+def logits(folder: Path, dtype: np.dtype, head: str, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Float32 logits of a folder's model, which the process loads whole.
+
+    They are `[batch, length, vocab]`, of a classifier `[batch, labels]` or `[batch, length, labels]`.
 
     Args:
       folder: of Hugging Face, with weights for PyTorch.
       dtype: to which these are rounded first.
+      head: the ending of the class, "MaskedLM".
       batch: the arguments of the model, int32 `[batch, length]`.
 
     Raises:
@@ -32,7 +35,7 @@ def logits(folder: Path, dtype: np.dtype, batch: Mapping[str, np.ndarray]) -> np
     with tempfile.TemporaryDirectory(prefix="limba-check-") as directory:
         np.savez(Path(directory, _BATCH), **batch)  # type: ignore[arg-type]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "JAX_PLATFORMS": "cpu"}
-        command = [sys.executable, "-m", "convert.compare.encoder_process", str(folder), dtype.name, directory]
+        command = [sys.executable, "-m", "convert.compare.encoder_process", str(folder), dtype.name, head, directory]
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         if done.returncode:
             said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
@@ -41,12 +44,12 @@ def logits(folder: Path, dtype: np.dtype, batch: Mapping[str, np.ndarray]) -> np
             return computed["logits"]
 
 
-def main(folder: str, dtype: str, directory: str) -> None:
+def main(folder: str, dtype: str, head: str, directory: str) -> None:
     """Runs in the new process."""
     import torch
 
     transformers = transformers_library.load()
-    model, loading = transformers.AutoModelForMaskedLM.from_pretrained(
+    model, loading = getattr(transformers, f"AutoModelFor{head}").from_pretrained(
         folder, dtype=torch.float32, output_loading_info=True, attn_implementation="eager"
     )
     lost = {kind: sorted(map(str, loading.get(kind) or ())) for kind in ("missing_keys", "mismatched_keys")}

@@ -41,14 +41,26 @@ class Weights:
 
 
 def logits(tensors: Mapping[str, Any], config: Config, input_ids: Array, token_type_ids: Array) -> Array:
-    """Float32 logits `[batch, length, vocab]`; both ids are `[batch, length]`, and `pad_token_id` is padding."""
+    """Float32 logits, of a masked language model where `architectures` says no other class.
+
+    They are `[batch, length, vocab]`, of a classifier `[batch, labels]` or `[batch, length, labels]`; both ids are
+    `[batch, length]`, and `pad_token_id` is padding.
+    """
     weights = Weights(tensors)
-    visible = (input_ids != config["pad_token_id"])[:, None, None, :]
+    is_token = input_ids != config["pad_token_id"]
+    visible = is_token[:, None, None, :]
     if config["model_type"] == _MODERNBERT:
         x, embedding = _modernbert(weights, config, input_ids, visible)
-        x = _ACTIVATIONS[config["classifier_activation"]](weights.product("head.dense", x))
-        return weights.norm("head.norm", x, config["norm_eps"]) @ embedding.T + weights.bias("decoder")
-    x, embedding = _bert(weights, config, input_ids, token_type_ids, visible)
+    else:
+        x, embedding = _bert(weights, config, input_ids, token_type_ids, visible)
+    name = (config.get("architectures") or [""])[0]
+    if name.endswith("ForTokenClassification"):
+        x = _head_of_modernbert(weights, config, x) if config["model_type"] == _MODERNBERT else x
+        return weights.product("classifier", x)
+    if name.endswith("ForSequenceClassification"):
+        return _logits_of_rows(weights, config, x, is_token)
+    if config["model_type"] == _MODERNBERT:
+        return _head_of_modernbert(weights, config, x) @ embedding.T + weights.bias("decoder")
     if config["model_type"] in (_ROBERTA, _MPNET):
         head, dense, norm, activation = "lm_head", "lm_head.dense", "lm_head.layer_norm", "gelu"
     else:
@@ -56,6 +68,23 @@ def logits(tensors: Mapping[str, Any], config: Config, input_ids: Array, token_t
         dense, norm = f"{head}.transform.dense", f"{head}.transform.LayerNorm"
     x = weights.norm(norm, _ACTIVATIONS[activation](weights.product(dense, x)), config["layer_norm_eps"])
     return x @ embedding.T + weights.bias(head)
+
+
+def _head_of_modernbert(weights: Weights, config: Config, x: Array) -> Array:
+    x = _ACTIVATIONS[config["classifier_activation"]](weights.product("head.dense", x))
+    return weights.norm("head.norm", x, config["norm_eps"])
+
+
+def _logits_of_rows(weights: Weights, config: Config, x: Array, is_token: Array) -> Array:
+    kind, first = config["model_type"], x[:, 0]
+    if kind == _MODERNBERT:
+        count = is_token.sum(1, keepdims=True)
+        row = (x * is_token[..., None]).sum(1) / count if config["classifier_pooling"] == "mean" else first
+        return weights.product("classifier", _head_of_modernbert(weights, config, row.astype(np.float32)))
+    if kind == "bert":
+        return weights.product("classifier", np.tanh(weights.product("bert.pooler.dense", first)))
+    activation = _ACTIVATIONS[config["hidden_act"]] if kind == _ROFORMER else np.tanh
+    return weights.product("classifier.out_proj", activation(weights.product("classifier.dense", first)))
 
 
 # -------------------------------------------------- BERT and relatives ----------------------------------------------

@@ -5,7 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from convert.encoders.family import Family, Row, activation, activation_name, common_limits, refuse_unless, value
+from convert.encoders import heads
+from convert.encoders.family import (
+    Family,
+    HeadClass,
+    Row,
+    activation,
+    activation_name,
+    common_limits,
+    refuse_unless,
+    value,
+)
 from limba.encoders.config import EncoderConfig
 
 _SIZES = {
@@ -28,8 +38,6 @@ _REQUIRED: dict[str, tuple[Any, ...]] = {
     "first_attention_norm": (True,),
     "attention_bias": (True,),
     "mlp_bias": (True,),
-    "head_bias": (True,),
-    "logits_bias": (True,),
     "global_attention_every": (1,),
 }
 _NOT_OURS = {"is_decoder": (False,), "add_cross_attention": (False,)}
@@ -52,16 +60,49 @@ def _rows(prefix: str) -> tuple[Row, ...]:
     )
 
 
-_HEAD_OF_BERT = (
-    Row("mlm_head", "cls.predictions"),
-    Row("mlm_head/dense", "cls.predictions.transform.dense"),
-    Row("mlm_head/layer_norm", "cls.predictions.transform.LayerNorm"),
+# ------------------------------------------------------ heads ------------------------------------------------------
+
+_BIASES_OF_MASKED_LM = {"head_bias": (True,), "logits_bias": (True,)}
+_HEAD_OF_BERT = HeadClass(
+    rows=(
+        Row("mlm_head", "cls.predictions"),
+        Row("mlm_head/dense", "cls.predictions.transform.dense"),
+        Row("mlm_head/layer_norm", "cls.predictions.transform.LayerNorm"),
+    ),
+    required=lambda config: _BIASES_OF_MASKED_LM | {"head_activation": tuple(config.mlp_activations[:1])},
 )
-_HEAD_OF_ROBERTA = (
-    Row("mlm_head", "lm_head"),
-    Row("mlm_head/dense", "lm_head.dense"),
-    Row("mlm_head/layer_norm", "lm_head.layer_norm"),
+_HEAD_OF_ROBERTA = HeadClass(
+    rows=(
+        Row("mlm_head", "lm_head"),
+        Row("mlm_head/dense", "lm_head.dense"),
+        Row("mlm_head/layer_norm", "lm_head.layer_norm"),
+    ),
+    required=lambda config: _BIASES_OF_MASKED_LM | {"head_activation": ("gelu_erf",)},
 )
+_OF_TOKENS = HeadClass(
+    rows=(Row("classifier_head/logits", "classifier"),), required=lambda config: {"activation": (None,)}
+)
+_ROWS_OF_SEQUENCES = (
+    Row("classifier_head/dense", "classifier.dense"),
+    Row("classifier_head/logits", "classifier.out_proj"),
+)
+
+
+def _of_sequences(rows: tuple[Row, ...], drops_inputs: bool, activation: str | None) -> HeadClass:
+    """The class for sequences; `activation` None is that of the MLP."""
+
+    def required(config: EncoderConfig) -> dict[str, tuple[Any, ...]]:
+        of_class = activation or config.mlp_activations[0]
+        return {"pooling": ("first",), "activation": (of_class,), "use_norm": (False,), "dense_bias": (True,)}
+
+    def fields(content: Mapping[str, Any], config: EncoderConfig) -> dict[str, Any]:
+        return {name: values[0] for name, values in required(config).items()} | {"drop_inputs": drops_inputs}
+
+    return HeadClass(rows, required, fields=fields)
+
+
+def _heads(masked_lm: HeadClass, of_sequences: HeadClass) -> dict[str, HeadClass]:
+    return {heads.MASKED_LM: masked_lm, heads.SEQUENCE: of_sequences, heads.TOKENS: _OF_TOKENS}
 
 
 # -------------------------------------------------- configurations --------------------------------------------------
@@ -94,14 +135,6 @@ def _fields(content: Mapping[str, Any], pad_id: int) -> dict[str, Any]:
 
 
 def _limits(config: EncoderConfig) -> Iterator[str]:
-    yield from common_limits(config)
-    if len(config.mlp_activations) > 1:
-        yield f"mlp_activations is {tuple(config.mlp_activations)!r}, and must be one activation, without a gate"
-    elif config.head_activation != (of_mlp := config.mlp_activations[0]):
-        yield f"head_activation is {config.head_activation!r}, and must be that of the MLP, {of_mlp!r}"
-
-
-def _limits_of_roberta(config: EncoderConfig) -> Iterator[str]:
     yield from common_limits(config)
     if len(config.mlp_activations) > 1:
         yield f"mlp_activations is {tuple(config.mlp_activations)!r}, and must be one activation, without a gate"
@@ -146,10 +179,18 @@ BERT = Family(
     name="bert",
     title="BERT",
     model_type="bert",
-    model_class="BertForMaskedLM",
+    stem="Bert",
     prefix="bert",
     required=_REQUIRED | {"position_embedding_type": ("absolute", *_RELATIVE_KEYS)},
-    rows=(*_rows("bert"), *_HEAD_OF_BERT),
+    rows=_rows("bert"),
+    heads=_heads(
+        _HEAD_OF_BERT,
+        _of_sequences(
+            (Row("classifier_head/dense", "bert.pooler.dense"), Row("classifier_head/logits", "classifier")),
+            drops_inputs=False,
+            activation="tanh",
+        ),
+    ),
     settings=_settings_of_bert,
     fields=_fields_of_bert,
     limits=_limits,
@@ -181,10 +222,9 @@ ROBERTA_PRELAYERNORM = Family(
     name="roberta_prelayernorm",
     title="RoBERTa-PreLayerNorm",
     model_type="roberta-prelayernorm",
-    model_class="RobertaPreLayerNormForMaskedLM",
+    stem="RobertaPreLayerNorm",
     prefix="roberta_prelayernorm",
-    required=_REQUIRED
-    | {"norm_position": ("pre",), "position_embedding_type": ("absolute",), "head_activation": ("gelu_erf",)},
+    required=_REQUIRED | {"norm_position": ("pre",), "position_embedding_type": ("absolute",)},
     rows=(
         Row(
             "encoder/layers_{i}/pre_attention_layer_norm", "roberta_prelayernorm.encoder.layer.{i}.attention.LayerNorm"
@@ -192,11 +232,11 @@ ROBERTA_PRELAYERNORM = Family(
         Row("encoder/layers_{i}/pre_mlp_layer_norm", "roberta_prelayernorm.encoder.layer.{i}.intermediate.LayerNorm"),
         Row("encoder/encoder_norm", "roberta_prelayernorm.LayerNorm"),
         *_rows("roberta_prelayernorm"),
-        *_HEAD_OF_ROBERTA,
     ),
+    heads=_heads(_HEAD_OF_ROBERTA, _of_sequences(_ROWS_OF_SEQUENCES, drops_inputs=True, activation="tanh")),
     settings=_settings_of_roberta,
     fields=_fields_of_roberta,
-    limits=_limits_of_roberta,
+    limits=_limits,
     constants=lambda config, pad_id: _no_token_types("roberta_prelayernorm", config),
     default_pad_id=1,
     first_position=lambda pad_id: pad_id + 1,
@@ -234,11 +274,11 @@ MPNET = Family(
     name="mpnet",
     title="MPNet",
     model_type="mpnet",
-    model_class="MPNetForMaskedLM",
+    stem="MPNet",
     prefix="mpnet",
     required=_REQUIRED
     | {"position_embedding_type": ("absolute_and_t5_buckets", "t5_buckets"), "num_token_types": (0,)}
-    | {"num_buckets": (32,), "max_distance": (128,), "head_activation": ("gelu_erf",)},
+    | {"num_buckets": (32,), "max_distance": (128,)},
     rows=(
         *(
             Row(f"encoder/layers_{{i}}/attention/{ours}", f"mpnet.encoder.layer.{{i}}.attention.attn.{theirs}")
@@ -247,11 +287,11 @@ MPNET = Family(
         Row("encoder/layers_{i}/post_attention_layer_norm", "mpnet.encoder.layer.{i}.attention.LayerNorm"),
         Row("encoder/relpos_bias", "mpnet.encoder.relative_attention_bias"),
         *_rows("mpnet"),
-        *_HEAD_OF_ROBERTA,
     ),
+    heads=_heads(_HEAD_OF_ROBERTA, _of_sequences(_ROWS_OF_SEQUENCES, drops_inputs=True, activation="tanh")),
     settings=_settings_of_mpnet,
     fields=_fields_of_mpnet,
-    limits=_limits_of_roberta,
+    limits=_limits,
     constants=_constants_of_mpnet,
     default_pad_id=_MPNET_PAD_ID,
     fixed_pad_id=_MPNET_PAD_ID,
@@ -284,10 +324,11 @@ ROFORMER = Family(
     name="roformer",
     title="RoFormer",
     model_type="roformer",
-    model_class="RoFormerForMaskedLM",
+    stem="RoFormer",
     prefix="roformer",
     required=_REQUIRED | {"position_embedding_type": ("rotary",), "rotary_base": (10_000.0,)},
-    rows=(*_rows("roformer"), *_HEAD_OF_BERT),
+    rows=_rows("roformer"),
+    heads=_heads(_HEAD_OF_BERT, _of_sequences(_ROWS_OF_SEQUENCES, drops_inputs=True, activation=None)),
     settings=_settings_of_roformer,
     fields=_fields_of_roformer,
     limits=_limits_of_roformer,

@@ -3,15 +3,17 @@
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from convert.encoders import tensors, tokenizer_folder
+from convert.encoders import heads, tensors, tokenizer_folder
 from convert.encoders.family import Family, value
+from convert.encoders.heads import Head
 from convert.encoders.table import find_family, of_model_type
+from convert.encoders.tensors import Tensor
 from convert.hf import hf_folder, hf_tokenizer
 from convert.model_files import lora_merge
 from convert.model_files.any_format import NO_HINTS, ModelHints
@@ -61,6 +63,7 @@ class EncoderModel:
       format: "Limba" or "Hugging Face".
       family: whose class holds it.
       config: the network, unrolled.
+      head: what stands on it.
       tensors: by Limba's names of unrolled layers.
       vocabulary_file: a tokenizer.json with Limba's ids; None if it is not known.
       step_from: what says the step, for messages.
@@ -71,6 +74,7 @@ class EncoderModel:
     format: str
     family: Family
     config: EncoderConfig
+    head: Head
     tensors: Mapping[str, SavedTensor]
     vocabulary_file: Path | None
     step: int
@@ -93,7 +97,11 @@ class EncoderModel:
 
     def stored(self) -> dict[str, SavedTensor]:
         """The tensors as the class of Hugging Face has them."""
-        return {t.name: t.stored(self.tensors) for t in tensors.table(self.config, self.family, self.pad_id)}
+        return {t.name: t.stored(self.tensors) for t in self.table()}
+
+    def table(self) -> list[Tensor]:
+        """The tensors of its folder."""
+        return tensors.table(self.config, self.head, self.family, self.pad_id)
 
     def cast(self, dtype: np.dtype) -> "EncoderModel":
         def rounded(found: Mapping[str, SavedTensor]) -> dict[str, SavedTensor]:
@@ -177,29 +185,26 @@ def open_checkpoint(path: str | AnyPath, hints: ModelHints = NO_HINTS) -> Encode
     check_hints(hints)
     path = directories.find_checkpoint(path)
     info = run_folder.load_run_info(path)
-    if labels := info.get("labels"):
-        raise ValueError(
-            f"{path} is a classifier of the labels {', '.join(labels)}; masked language models are converted, "
-            "classifiers are not yet."
-        )
+    head = heads.of_run(info, path)
     try:
         config = EncoderConfig(**info["network"])
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{path}/run/run.json does not describe an EncoderConfig of this version ({error})."
         ) from error
-    family = find_family(config)
+    family = find_family(config, head)
     saved = lora_merge.merged(saved_tensors.open_tensors(path), path)
     parameters = {n.removeprefix(_PARAMETERS): t for n, t in saved.items() if n.startswith(_PARAMETERS)}
     found = _unrolled(parameters, config)
     config = dataclasses.replace(config, scan_layers=False, remat_policy="none")
-    wanted = tensors.shapes(config)
+    wanted = tensors.shapes(config, head)
     names.verify(f"The checkpoint {path}", {n: t.shape for n, t in found.items()}, wanted)
     return EncoderModel(
         path=path,
         format="Limba",
         family=family,
         config=config,
+        head=head,
         tensors={name: found[name] for name in wanted},
         vocabulary_file=_vocabulary_of_run(path, info, hints.vocab),
         step=int(np.asarray(saved["state/step"])) if "state/step" in saved else 0,
@@ -264,33 +269,36 @@ def open_folder(path: Path, hints: ModelHints = NO_HINTS, format_: str | None = 
       ValueError: if it is damaged, or Limba does not have its network.
     """
     content, family, config, pad_id = read_config(path / "config.json")
+    head = read_head(path / "config.json", content, family, config)
     found, _ = weight_files.find(path, format_)
     if found == "flax":
         raise ValueError(
             f"{path} has weights of Flax alone: load it in transformers 4 with from_flax=True, and save it."
         )
-    given, left_out = _named(weight_files.open_tensors(path, found), family, path)
+    wanted = tensors.table(config, head, family, pad_id)
+    given, left_out = _named(weight_files.open_tensors(path, found), {t.name for t in wanted}, family, path)
     if config.num_layers > len(given):
         raise ValueError(
             f"{path}/config.json: num_hidden_layers is {config.num_layers}, and {path} has {len(given)} tensors; they "
             "do not belong together."
         )
-    wanted = tensors.table(config, family, pad_id)
-    head = [t for t in wanted if not t.name.startswith(f"{family.prefix}.")]
-    is_headless = not any(t.name in given for t in head)
+    of_head = [t for t in wanted if not t.name.startswith(f"{family.prefix}.")]
+    is_headless = head.kind == heads.MASKED_LM and not any(t.name in given for t in of_head)
     if is_headless:
         given |= {name: t for name, t in _new_head(config, family, pad_id).items() if name not in given}
     stored = {
         t.name: given.pop(t.name, from_array(t.constant)) for t in wanted if t.name in given or t.constant is not None
     }
     names.verify(str(path), {n: t.shape for n, t in (stored | given).items()}, {t.name: t.shape for t in wanted})
-    explicit = family.settings(config, pad_id) | {key: x for key, x in content.items() if x is not None}
+    settings = family.settings(config, pad_id) | family.heads[head.kind].settings(config, head)
+    explicit = settings | {key: x for key, x in content.items() if x is not None}
     step, step_from = hf_folder.training_step(path, read_report(path))
     return EncoderModel(
         path=path,
         format="Hugging Face",
         family=family,
         config=config,
+        head=head,
         tensors={name: t for tensor in wanted for name, t in tensor.limbas(stored[tensor.name]).items()},
         vocabulary_file=_vocabulary_of_folder(path, pad_id, hints.vocab),
         step=step,
@@ -322,13 +330,27 @@ def read_config(file: Path) -> tuple[dict[str, Any], Family, EncoderConfig, int]
             )
     except ValueError as error:
         raise ValueError(f"{file}: {str(error).removesuffix('.')}.") from error
-    if problems := family.problems(config):
-        raise ValueError(f"{file}: {'; '.join(problems)}.")
     return content, family, config, pad_id
 
 
+def read_head(file: Path, content: Mapping[str, Any], family: Family, config: EncoderConfig) -> Head:
+    """The head that a config.json says, a masked language model's where it says no other.
+
+    Raises:
+      ValueError: if Limba does not have it, or the class does not hold the network.
+    """
+    try:
+        head = heads.of_config(content)
+        head = dataclasses.replace(head, **family.heads[head.kind].fields(content, config))
+    except ValueError as error:
+        raise ValueError(f"{file}: {str(error).removesuffix('.')}.") from error
+    if problems := family.problems(config, head):
+        raise ValueError(f"{file}: {'; '.join(problems)}.")
+    return head
+
+
 def _named(
-    found: Mapping[str, SavedTensor], family: Family, path: Path
+    found: Mapping[str, SavedTensor], wanted: Collection[str], family: Family, path: Path
 ) -> tuple[dict[str, SavedTensor], tuple[str, ...]]:
     """The tensors by the names that the class has now, without copies, and the names of those that it does not need.
 
@@ -341,7 +363,7 @@ def _named(
         name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
         named[name if own else f"{family.prefix}.{name}"] = tensor
     embedding = next(row.theirs for row in family.rows if row.limba == "token_embedder")
-    bias = next(row.theirs for row in family.rows if row.limba == "mlm_head")
+    bias = next(row.theirs for row in family.heads[heads.MASKED_LM].rows if row.limba == "mlm_head")
     output = "decoder" if bias == "decoder" else f"{bias}.decoder"
     for copy, of in ((f"{output}.weight", f"{embedding}.weight"), (f"{output}.bias", f"{bias}.bias")):
         if copy == of or copy not in named:
@@ -349,7 +371,8 @@ def _named(
         if of in named and not tensor_parts.equal(named[copy], named[of]):
             raise ValueError(f"{path}: {copy} is not {of}; the output of Limba's encoders is their embedding.")
         named.setdefault(of, named.pop(copy))
-    useless = [name for name in named if re.search(rf"{family.ignored}|\.(position_ids|inv_freq)$", name)]
+    ignored = re.compile(rf"{family.ignored}|\.(position_ids|inv_freq)$")
+    useless = [name for name in named if ignored.search(name) and name not in wanted]
     return {name: t for name, t in named.items() if name not in useless}, tuple(useless)
 
 
@@ -357,14 +380,14 @@ def _new_head(config: EncoderConfig, family: Family, pad_id: int) -> dict[str, S
     """The tensors of a head as a new network has them."""
     rng = np.random.default_rng(_HEAD_SEED)
     ours = {}
-    for name, shape in tensors.shapes(config).items():
+    for name, shape in tensors.shapes(config, heads.OF_MASKED_LM).items():
         if name.endswith("/kernel"):
             new = rng.normal(0, config.initializer_range, shape)
         else:
             new = np.ones(shape) if name.endswith("/scale") else np.zeros(shape)
         if name.startswith("mlm_head/"):
             ours[name] = from_array(new.astype(np.float32))
-    rows = tensors.table(config, family, pad_id)
+    rows = tensors.table(config, heads.OF_MASKED_LM, family, pad_id)
     return {t.name: t.stored(ours) for t in rows if t.parts and all(part.limba in ours for part in t.parts)}
 
 

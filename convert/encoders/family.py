@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from convert.encoders import heads
+from convert.encoders.heads import Head
 from limba.encoders.config import EncoderConfig
 from limba.machine.untrusted_files import shown
 
@@ -33,17 +35,43 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
+class HeadClass:
+    """How a family holds one kind of head.
+
+    Attributes:
+      rows: of the head's modules.
+      required: gives the fields that the class has for a network, with their values: those of `EncoderConfig` for a
+        masked language model, those of `Head` for the others.
+      settings: gives the keys of config.json that are the head's alone.
+      fields: gives the fields of `Head` for a config.json of a network.
+    """
+
+    rows: tuple[Row, ...]
+    required: Callable[[EncoderConfig], Mapping[str, tuple[Any, ...]]]
+    settings: Callable[[EncoderConfig, Head], dict[str, Any]] = lambda config, head: {}
+    fields: Callable[[Mapping[str, Any], EncoderConfig], dict[str, Any]] = lambda content, config: {}
+
+    def problems(self, config: EncoderConfig, head: Head) -> Iterator[str]:
+        """Why the class does not hold a head on a network, in clauses."""
+        owner: Any = config if head.kind == heads.MASKED_LM else head
+        for field, values in self.required(config).items():
+            if (found := getattr(owner, field)) not in values:
+                yield f"{field} is {found!r}, and must be {' or '.join(map(repr, values))}"
+
+
+@dataclasses.dataclass(frozen=True)
 class Family:
-    """One class of Hugging Face.
+    """An encoder of Hugging Face and its classes, one for each kind of head.
 
     Attributes:
       name: in messages and reports.
       title: in model cards.
       model_type: of config.json.
-      model_class: `architectures` of config.json.
+      stem: what its classes begin with: "Bert".
       prefix: of the names of its tensors that are not the head's.
-      required: fields of `EncoderConfig` and the values that the class has.
+      required: fields of `EncoderConfig` and the values that the classes have.
       rows: of modules; the first that names a module of Limba's counts.
+      heads: by kind.
       settings: gives the content of config.json for a network, without what all families have.
       fields: gives the fields of `EncoderConfig` for a config.json; raises ValueError for what Limba does not have.
       limits: gives in clauses what is wrong with a network beside `required`.
@@ -53,16 +81,17 @@ class Family:
       first_position: the row of its table that the first token takes; it gets the id of padding in the folder.
       rotary_pairs: which numbers its rotary positions turn together.
       special_ids: the keys of config.json for special tokens beside padding, with their roles.
-      ignored: a pattern of names of tensors that the masked language model does without.
+      ignored: a pattern of names of tensors that a network may do without.
     """
 
     name: str
     title: str
     model_type: str
-    model_class: str
+    stem: str
     prefix: str
     required: Mapping[str, tuple[Any, ...]]
     rows: tuple[Row, ...]
+    heads: Mapping[str, HeadClass]
     settings: Callable[[EncoderConfig, int], dict[str, Any]]
     fields: Callable[[Mapping[str, Any], int], dict[str, Any]]
     limits: Callable[[EncoderConfig], Iterator[str]] = lambda config: iter(())
@@ -74,19 +103,33 @@ class Family:
     special_ids: Mapping[str, str] = dataclasses.field(default_factory=dict)
     ignored: str = "$^"
 
-    def problems(self, config: EncoderConfig) -> list[str]:
-        """Why the class does not hold a network, in clauses; empty if it does."""
+    @property
+    def model_class(self) -> str:
+        """The class of masked language models."""
+        return self.class_of(heads.MASKED_LM)
+
+    def class_of(self, kind: str) -> str:
+        """The class of a kind of head: `architectures` of config.json."""
+        return f"{self.stem}For{kind}"
+
+    def problems(self, config: EncoderConfig, head: Head) -> list[str]:
+        """Why no class holds a network with its head, in clauses; empty if one does."""
         found = []
         for field, values in self.required.items():
             value = getattr(config, field)
             value = tuple(value) if isinstance(value, list) else value
             if value not in values:
                 found.append(f"{field} is {value!r}, and must be {' or '.join(map(repr, values))}")
-        return found + list(self.limits(config))
+        return [*found, *self.limits(config), *self.heads[head.kind].problems(config, head)]
 
     def stored_pad_id(self, config: EncoderConfig) -> int:
         """The id of padding in an export of a network."""
         return config.pad_id if self.fixed_pad_id is None else self.fixed_pad_id
+
+
+def known_activations() -> tuple[str, ...]:
+    """Limba's names of the activations that Hugging Face has."""
+    return tuple(dict.fromkeys(ACTIVATIONS.values()))
 
 
 def activation_name(activation: str) -> str:
@@ -98,10 +141,8 @@ def common_limits(config: EncoderConfig) -> Iterator[str]:
     """What all classes want alike, in clauses."""
     if config.num_heads * config.head_dim != config.emb_dim:
         yield f"num_heads * head_dim is {config.num_heads * config.head_dim}, and must be emb_dim, {config.emb_dim}"
-    for activation in (*config.mlp_activations[:1], *filter(None, [config.head_activation])):
-        if activation not in ACTIVATIONS.values():
-            known = ", ".join(dict.fromkeys(ACTIVATIONS.values()))
-            yield f"the activation {activation!r} has no name in Hugging Face, which has {known}"
+    if (activation := config.mlp_activations[0]) not in ACTIVATIONS.values():
+        yield f"the activation {activation!r} has no name in Hugging Face, which has {', '.join(known_activations())}"
 
 
 def value(content: Mapping[str, Any], key: str, default: Any, kinds: type | tuple[type, ...]) -> Any:

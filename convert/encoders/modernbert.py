@@ -3,7 +3,19 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from convert.encoders.family import Family, Row, activation, activation_name, common_limits, refuse_unless, value
+from convert.encoders import heads
+from convert.encoders.family import (
+    Family,
+    HeadClass,
+    Row,
+    activation,
+    activation_name,
+    common_limits,
+    known_activations,
+    refuse_unless,
+    value,
+)
+from convert.encoders.heads import Head
 from limba.encoders.config import EncoderConfig
 from limba.machine.untrusted_files import shown
 
@@ -24,19 +36,17 @@ _RATES = {
 _BIASES = {
     "attention_bias": ("attention_bias", False),
     "mlp_bias": ("mlp_bias", False),
-    "classifier_bias": ("head_bias", False),
-    "decoder_bias": ("logits_bias", True),
 }
+_BIASES_OF_MASKED_LM = {"classifier_bias": ("head_bias", False), "decoder_bias": ("logits_bias", True)}
+_POOLINGS = {"cls": "first", "mean": "mean"}
 _THETAS = {"full_attention": ("global_rope_theta", 160_000.0), "sliding_attention": ("local_rope_theta", 10_000.0)}
 
 
 def _settings(config: EncoderConfig, pad_id: int) -> dict[str, Any]:
-    assert config.head_activation is not None
     content = {key: getattr(config, field) for key, field in _SIZES.items()}
     content |= {key: getattr(config, field) for key, (field, _) in (_RATES | _BIASES).items()}
     return content | {
         "hidden_activation": activation_name(config.mlp_activations[0]),
-        "classifier_activation": activation_name(config.head_activation),
         "max_position_embeddings": config.max_positions,
         "norm_bias": config.norm == "layer_norm",
         "mlp_dropout": config.dropout_rate,
@@ -52,7 +62,8 @@ def _settings(config: EncoderConfig, pad_id: int) -> dict[str, Any]:
 def _fields(content: Mapping[str, Any], pad_id: int) -> dict[str, Any]:
     fields = {field: value(content, key, None, int) for key, field in _SIZES.items()}
     fields |= {field: value(content, key, default, (int, float)) for key, (field, default) in _RATES.items()}
-    fields |= {field: value(content, key, default, bool) for key, (field, default) in _BIASES.items()}
+    biases = _BIASES | _BIASES_OF_MASKED_LM
+    fields |= {field: value(content, key, default, bool) for key, (field, default) in biases.items()}
     if fields["num_heads"] < 1 or fields["emb_dim"] % fields["num_heads"]:
         raise ValueError(
             f"hidden_size is {fields['emb_dim']}, which is not a multiple of num_attention_heads, {fields['num_heads']}"
@@ -101,17 +112,57 @@ def _limits(config: EncoderConfig) -> Iterator[str]:
     yield from common_limits(config)
     if len(config.mlp_activations) != 2 or config.mlp_activations[1] != "linear":
         yield f"mlp_activations is {tuple(config.mlp_activations)!r}, and must be a gated one, ('gelu_erf', 'linear')"
-    if config.head_activation is None:
-        yield "head_activation is None, and must be an activation"
     if config.rotary_dim not in (None, config.head_dim):
         yield f"rotary_dim is {config.rotary_dim}, and must be head_dim, {config.head_dim}"
+
+
+# ------------------------------------------------------ heads ------------------------------------------------------
+
+
+def _rows_of_transform(head: str) -> tuple[Row, ...]:
+    return Row(f"{head}/dense", "head.dense"), Row(f"{head}/layer_norm", "head.norm")
+
+
+def _settings_of_masked_lm(config: EncoderConfig, head: Head) -> dict[str, Any]:
+    assert config.head_activation is not None, "the class requires one"
+    biases = {key: getattr(config, field) for key, (field, _) in _BIASES_OF_MASKED_LM.items()}
+    return biases | {"classifier_activation": activation_name(config.head_activation)}
+
+
+def _settings_of_labels(config: EncoderConfig, head: Head) -> dict[str, Any]:
+    assert head.activation is not None, "the class requires one"
+    return {
+        "classifier_bias": head.dense_bias,
+        "classifier_activation": activation_name(head.activation),
+        "classifier_dropout": config.dropout_rate,
+        "classifier_pooling": next(theirs for theirs, ours in _POOLINGS.items() if ours == head.pooling),
+    }
+
+
+def _fields_of_labels(content: Mapping[str, Any], config: EncoderConfig) -> dict[str, Any]:
+    refuse_unless(content, {"classifier_pooling": tuple(_POOLINGS)})
+    return {
+        "pooling": _POOLINGS[content.get("classifier_pooling") or "cls"],
+        "activation": activation(content, "classifier_activation"),
+        "use_norm": True,
+        "dense_bias": value(content, "classifier_bias", False, bool),
+    }
+
+
+def _with_labels(required: Mapping[str, tuple[Any, ...]]) -> HeadClass:
+    return HeadClass(
+        rows=(*_rows_of_transform("classifier_head"), Row("classifier_head/logits", "classifier")),
+        required=lambda config: {**required, "activation": known_activations(), "use_norm": (True,)},
+        settings=_settings_of_labels,
+        fields=_fields_of_labels,
+    )
 
 
 MODERNBERT = Family(
     name="modernbert",
     title="ModernBERT",
     model_type="modernbert",
-    model_class="ModernBertForMaskedLM",
+    stem="ModernBert",
     prefix="model",
     required={
         "norm": ("layer_norm", "layer_norm_without_bias"),
@@ -132,10 +183,16 @@ MODERNBERT = Family(
         Row(f"{_LAYER}/mlp/wi_1", "model.layers.{i}.mlp.Wi"),
         Row(f"{_LAYER}/mlp/wo", "model.layers.{i}.mlp.Wo"),
         Row("encoder/encoder_norm", "model.final_norm"),
-        Row("mlm_head", "decoder"),
-        Row("mlm_head/dense", "head.dense"),
-        Row("mlm_head/layer_norm", "head.norm"),
     ),
+    heads={
+        heads.MASKED_LM: HeadClass(
+            rows=(Row("mlm_head", "decoder"), *_rows_of_transform("mlm_head")),
+            required=lambda config: {"head_activation": known_activations()},
+            settings=_settings_of_masked_lm,
+        ),
+        heads.SEQUENCE: _with_labels({"pooling": ("first", "mean")}),
+        heads.TOKENS: _with_labels({}),
+    },
     settings=_settings,
     fields=_fields,
     limits=_limits,

@@ -7,10 +7,11 @@ not have one.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from convert.encoders import bert_relatives, encoder_model, tokenizer_folder
+from convert.encoders import bert_relatives, encoder_model, heads, tokenizer_folder
 from convert.encoders.family import value
+from convert.encoders.heads import Head
 from convert.model_files.any_format import ModelHints
 from limba.encoders.config import EncoderConfig
 from limba.machine import untrusted_json
@@ -23,8 +24,16 @@ _OWN_KEYS = (
 _OWN_POSITIONS = {"relative_attention_bias": "t5_buckets", "rotary": "rotary"}
 
 
-def read_network(file: Path) -> tuple[EncoderConfig, str]:
-    """The network of a config.json, and what to call it.
+class NewNetwork(NamedTuple):
+    """A network to train from scratch, its head, and what to call it."""
+
+    config: EncoderConfig
+    head: Head
+    name: str
+
+
+def read_network(file: Path) -> NewNetwork:
+    """The network of a config.json.
 
     Raises:
       ValueError: if it is damaged, or Limba does not have its network.
@@ -32,13 +41,13 @@ def read_network(file: Path) -> tuple[EncoderConfig, str]:
     content = untrusted_json.read_object(file)
     own = [key for key in _OWN_KEYS if key in content]
     if content.get("model_type") != "bert" or not (own or content.get("position_embedding_type") in _OWN_POSITIONS):
-        _, family, config, _ = encoder_model.read_config(file)
-        return config, family.name
+        content, family, config, _ = encoder_model.read_config(file)
+        return NewNetwork(config, encoder_model.read_head(file, content, family, config), family.name)
     try:
         pad_id = value(content, "pad_token_id", 0, int)
         if pad_id != encoder_model.PAD_ID:
             raise ValueError(f"pad_token_id is {pad_id}; a new network's is {encoder_model.PAD_ID}")
-        return EncoderConfig(**_fields(content)), "t5-experiments"
+        return NewNetwork(EncoderConfig(**_fields(content)), heads.OF_MASKED_LM, "t5-experiments")
     except ValueError as error:
         raise ValueError(f"{file}: {str(error).removesuffix('.')}.") from error
 

@@ -2,27 +2,30 @@
 
 from typing import Any
 
+from convert.encoders import heads
 from convert.encoders.bert_relatives import BERT, MPNET, ROBERTA_PRELAYERNORM, ROFORMER
 from convert.encoders.family import Family
+from convert.encoders.heads import Head
 from convert.encoders.modernbert import MODERNBERT
 from limba.encoders.config import EncoderConfig
 
 FAMILIES = {family.name: family for family in (BERT, ROBERTA_PRELAYERNORM, MPNET, ROFORMER, MODERNBERT)}
 
 
-def find_family(config: EncoderConfig) -> Family:
-    """The class that holds a network exactly.
+def find_family(config: EncoderConfig, head: Head = heads.OF_MASKED_LM) -> Family:
+    """The family with the class that holds a network and its head exactly.
 
     Raises:
       ValueError: if none does, with what would have to be another for the nearest one.
     """
-    problems = {family.name: family.problems(config) for family in FAMILIES.values()}
+    problems = {family.name: family.problems(config, head) for family in FAMILIES.values()}
     nearest = min(problems, key=lambda name: (not _has_positions_of(FAMILIES[name], config), len(problems[name])))
     if not problems[nearest]:
         return FAMILIES[nearest]
+    configured = "its EncoderConfig" if head.kind == heads.MASKED_LM else f"its EncoderConfig or {head.class_name}"
     raise ValueError(
-        f"No class of Hugging Face holds this encoder. For the nearest, {FAMILIES[nearest].model_class}, its "
-        f"EncoderConfig would have to be another: {'; '.join(problems[nearest])}. It trains and evaluates in Limba as "
+        f"No class of Hugging Face holds this encoder. For the nearest, {FAMILIES[nearest].class_of(head.kind)}, "
+        f"{configured} would have to be another: {'; '.join(problems[nearest])}. It trains and evaluates in Limba as "
         "it is."
     )
 

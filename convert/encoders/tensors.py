@@ -8,17 +8,17 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
-from convert.encoders.family import Family
+from convert.encoders.family import Family, Row
+from convert.encoders.heads import Head
 from limba.checkpoint_files.saved_tensors import SavedTensor, from_array
 from limba.encoders.config import EncoderConfig
-from limba.encoders.encoder import MaskedLanguageModel
 
 Shape = tuple[int, ...]
 
@@ -128,23 +128,23 @@ def plain(config: EncoderConfig) -> EncoderConfig:
     )
 
 
-def shapes(config: EncoderConfig) -> dict[str, Shape]:
+def shapes(config: EncoderConfig, head: Head) -> dict[str, Shape]:
     """The shapes of a network's parameters, by the names of unrolled layers."""
-    return dict(_shapes(plain(config)))
+    return dict(_shapes(plain(config), head))
 
 
 @functools.lru_cache(maxsize=8)
-def _shapes(config: EncoderConfig) -> dict[str, Shape]:
-    init = functools.partial(MaskedLanguageModel(config).init, enable_dropout=False)
+def _shapes(config: EncoderConfig, head: Head) -> dict[str, Shape]:
+    init = functools.partial(head.network(config).init, enable_dropout=False)
     variables = jax.eval_shape(init, jax.random.key(0), jax.ShapeDtypeStruct((1, 1), jnp.int32))
     return {name: x.shape for name, x in traverse_util.flatten_dict(variables["params"], sep="/").items()}
 
 
-def table(config: EncoderConfig, family: Family, pad_id: int) -> list[Tensor]:
+def table(config: EncoderConfig, head: Head, family: Family, pad_id: int) -> list[Tensor]:
     """Every tensor of a folder with the padding `pad_id`; ids are exchanged if it is another one than the network's."""
     parts: dict[str, list[tuple[int, Part]]] = {}
-    for name, shape in shapes(config).items():
-        place, theirs = _theirs(name, family)
+    for name, shape in shapes(config, head).items():
+        place, theirs = _theirs(name, (*family.rows, *family.heads[head.kind].rows), family.name)
         parts.setdefault(theirs, []).append((place, Part(name, shape, _rows_of(name, shape, config, family, pad_id))))
     found = []
     for name, placed in parts.items():
@@ -155,15 +155,15 @@ def table(config: EncoderConfig, family: Family, pad_id: int) -> list[Tensor]:
     return sorted(found, key=lambda tensor: _in_order(tensor.name))
 
 
-def _theirs(name: str, family: Family) -> tuple[int, str]:
-    """The row of the family that names a tensor of Limba's, and Hugging Face's name of it."""
+def _theirs(name: str, rows: Sequence[Row], family: str) -> tuple[int, str]:
+    """The row of a family that names a tensor of Limba's, and Hugging Face's name of it."""
     module, _, leaf = name.rpartition("/")
     layer = re.search(r"/layers_(\d+)/", name)
     number = layer[1] if layer else ""
-    for place, row in enumerate(family.rows):
+    for place, row in enumerate(rows):
         if row.limba.replace("{i}", number) == module:
             return place, f"{row.theirs.replace('{i}', number)}.{_LEAVES[leaf]}"
-    raise AssertionError(f"{family.name} has no place for {name}, which its `problems` should say")
+    raise AssertionError(f"{family} has no place for {name}, which its `problems` should say")
 
 
 def _in_order(name: str) -> list[tuple[int, str]]:

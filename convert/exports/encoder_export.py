@@ -1,4 +1,4 @@
-"""The export of an encoder with its masked language model's head."""
+"""The export of an encoder with its head."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,13 +8,18 @@ import jax.numpy as jnp
 
 from convert.compare import comparison, encoder_comparison
 from convert.compare.comparison_rows import Comparison
-from convert.encoders import encoder_model, tensors, tokenizer_folder
+from convert.encoders import encoder_model, heads, tokenizer_folder
 from convert.encoders.encoder_model import EncoderModel
 from convert.hf import markdown
 from convert.hf.model_card import Description
 from convert.model_files.any_format import ModelHints
 from convert.tensors import tensor_parts
 from limba.checkpoint_files.saved_tensors import SavedTensor
+
+# What the hub calls the use of a kind of head.
+_PIPELINES = {heads.MASKED_LM: "fill-mask", heads.SEQUENCE: "text-classification", heads.TOKENS: "token-classification"}
+
+_NOUNS = {"regression": "regressor", "single_label_classification": "classifier"}
 
 
 class EncoderExport:
@@ -39,7 +44,7 @@ class EncoderExport:
         )
 
     def check_example(self, text: str) -> None:
-        if text and self._mask not in text:
+        if self.model.head.kind == heads.MASKED_LM and text and self._mask not in text:
             raise ValueError(f"--example {text!r}: the model fills {self._mask}, which the text does not have.")
 
     def write_beside(self, folder: Path, dtype: str) -> dict[str, dict[str, Any]]:
@@ -50,20 +55,19 @@ class EncoderExport:
         )
         special_ids = {key: ids[role] for key, role in model.family.special_ids.items()}
         content = {
-            "architectures": [model.family.model_class],
+            "architectures": [model.family.class_of(model.head.kind)],
             "model_type": model.family.model_type,
             **model.family.settings(config, model.pad_id),
+            **model.family.heads[model.head.kind].settings(config, model.head),
+            **model.head.settings(),
             **special_ids,
-            "tie_word_embeddings": True,
             "torch_dtype": dtype,
         }
         return {"config.json": content}
 
     def stored(self, format_: str, dtype: str) -> dict[str, SavedTensor]:
         model = self.model.cast(jnp.dtype(dtype))
-        rows = tensors.table(model.config, model.family, model.pad_id)
-        result = {row.name: row.stored(model.tensors) for row in rows}
-        return {name: tensor_parts.cast(t, jnp.dtype(dtype), name) for name, t in result.items()}
+        return {name: tensor_parts.cast(t, jnp.dtype(dtype), name) for name, t in model.stored().items()}
 
     def compare(self, folder: Path, format_: str) -> list[Comparison]:
         return encoder_comparison.compare(
@@ -76,20 +80,16 @@ class EncoderExport:
         return tokenizer_folder.special_tokens(self.vocabulary_file)["mask"]
 
     def describe(self, text: str, gin: str, formats: Sequence[str], dtype: str) -> Description:
-        config, family = self.model.config, self.model.family
-        program = (
-            "from transformers import pipeline\n\n"
-            'folder = "."  # the folder of this file, or the name of its repository\n'
-            'fill = pipeline("fill-mask", model=folder)\n'
-            f"for answer in fill({text or f'1, 2, 3, {self._mask}, 5, 6.'!r}):\n"
-            '    print(answer["sequence"], answer["score"])'
-        )
-        parts = ["## Use", markdown.python_block(program), *self.warnings]
+        config, family, head = self.model.config, self.model.family, self.model.head
+        parts = ["## Use", markdown.python_block(self._program(text)), *self.warnings]
+        if head.labels:
+            what = "The score is a number" if head.is_number else "Labels"
+            parts.append(f"{what}: {', '.join(map(markdown.code, head.labels))}.")
         positions = config.position_embedding_type.replace("_", " ")
         return Description(
-            title=f"A {family.title} encoder",
+            title=f"A {family.title} {_NOUNS[head.problem_type] if head.labels else 'encoder'}",
             tag=family.name,
-            pipeline="fill-mask",
+            pipeline=_PIPELINES[head.kind],
             use="\n\n".join(parts),
             network=(
                 ("layers", str(config.num_layers)),
@@ -100,5 +100,25 @@ class EncoderExport:
                 ("stored as", dtype),
                 ("vocabulary", f"{self.vocabulary['vocab_size']:,} ids; {config.vocab_size:,} rows of the embedding"),
             ),
-            accuracy="accuracy of the masked tokens",
+            accuracy=f"accuracy of the {'labels' if head.labels else 'masked tokens'}",
         )
+
+    def _program(self, text: str) -> str:
+        """The use in transformers."""
+        head, kind = self.model.head, self.model.head.kind
+        options = ', aggregation_strategy="first"' if kind == heads.TOKENS else ""
+        if head.is_number:
+            options = ', function_to_apply="none"'  # Version 4 would apply a sigmoid.
+        begin = (
+            "from transformers import pipeline\n\n"
+            'folder = "."  # the folder of this file, or the name of its repository\n'
+            f'model = pipeline("{_PIPELINES[kind]}", model=folder{options})\n'
+        )
+        if kind == heads.MASKED_LM:
+            asked = text or f"1, 2, 3, {self._mask}, 5, 6."
+            return f'{begin}for answer in model({asked!r}):\n    print(answer["sequence"], answer["score"])'
+        first, separator, second = (text or "A text.").partition("[SEP]")
+        asked = repr(first.strip())
+        if kind == heads.SEQUENCE and separator:
+            asked = f'{{"text": {asked}, "text_pair": {second.strip()!r}}}'
+        return f"{begin}print(model({asked}))"

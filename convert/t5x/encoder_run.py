@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from convert.compare import comparison, encoder_comparison
-from convert.encoders import encoder_model
+from convert.encoders import encoder_model, heads
 from convert.encoders.encoder_model import EncoderModel
+from convert.encoders.heads import Head
 from convert.t5x.limba_run import RunFiles, write_files_of_run
 from convert.t5x.t5x_checkpoint import SourceCheckpoint
 from limba.checkpoint_files import run_folder, saved_tensors
@@ -42,8 +43,8 @@ def write_run(model: EncoderModel, out: Path, verify: bool, overwrite: bool) -> 
     tensors = {f"target/{name}": t for name, t in model.tensors.items()}
     tensors["state/step"] = saved_tensors.from_array(np.int32(model.step))
     source = SourceCheckpoint(model.path, dict(sorted(tensors.items())), model.step)
-    gin_file = model_gin(model.config, vocabulary["tokenizer_file"], f"{model.path} ({model.family.name})")
-    files = RunFiles(network_fields(model.config), vocabulary, gin_file, content)
+    gin_file = model_gin(model.config, model.head, vocabulary["tokenizer_file"], f"{model.path} ({model.family.name})")
+    files = RunFiles(network_fields(model.config), vocabulary, gin_file, content, model.head.record)
 
     def compare(path: Path, saved: Mapping[str, Any]) -> list[comparison.Comparison]:
         return encoder_comparison.compare(model, encoder_model.with_tensors(model, path, saved), comparison.TEXT)
@@ -61,29 +62,48 @@ def network_fields(config: EncoderConfig) -> dict[str, Any]:
     return fields
 
 
-def model_gin(config: EncoderConfig, tokenizer_file: str | None, of: str) -> str:
+def model_gin(config: EncoderConfig, head: Head, tokenizer_file: str | None, of: str) -> str:
     """The gin file of a model: what a training reads first.
 
     Args:
-      config: the network.
+      config, head: the network.
       tokenizer_file: None leaves it to the reader.
       of: what it is made from, for the first line.
     """
     fields = network_fields(config)
     vocab_size = fields.pop("vocab_size")
-    bindings = "".join(f"  {name} = {given!r}\n" for name, given in fields.items())
     vocabulary = (
         "# Set VOCABULARY_FILE to the tokenizer.json.\n"
         if tokenizer_file is None
         else f"VOCABULARY_FILE = {tokenizer_file!r}\n"
     )
+    has_labels = head.kind != heads.MASKED_LM
+    after = "finetune.gin, and then PACK = False" if has_labels else "pretrain.gin"
     return (
         f"# The network and the vocabulary of {of}.\n"
-        "# Include a file of gin/runs/ after it: pretrain.gin.\n"
+        f"# Include a file of gin/runs/ after it: {after}.\n"
         "from __gin__ import dynamic_registration\n\n"
-        "from limba.encoders import encoder\n\n"
-        "include 'gin/models/encoder_only.gin'\n\n"
+        f"from limba.encoders import encoder\n{_IMPORTS_OF_HEADS if has_labels else ''}\n"
+        "include 'gin/models/encoder_only.gin'\n"
+        f"{_include_of_head(head) if has_labels else ''}\n"
         "DROPOUT_RATE = 0.0  # a run's file says its own\n"
         f"{vocabulary}VOCAB_SIZE = {vocab_size}\n\n"
-        f"encoder.EncoderConfig:\n{bindings}"
+        f"encoder.EncoderConfig:\n{_bindings(fields)}{_head_gin(head) if has_labels else ''}"
     )
+
+
+_IMPORTS_OF_HEADS = "from limba.encoders import classifier\nfrom limba import models\n"
+
+
+def _include_of_head(head: Head) -> str:
+    return f"include 'gin/models/encoder_{'regressor' if head.is_number else 'classifier'}.gin'\n"
+
+
+def _head_gin(head: Head) -> str:
+    network = f"classifier.{head.class_name}"
+    model = "models.EncoderRegressor" if head.is_number else "models.EncoderClassifier"
+    return f"\nLABELS = {list(head.labels)!r}\n{model}.module = @{network}()\n{network}:\n{_bindings(head.fields)}"
+
+
+def _bindings(fields: Mapping[str, Any]) -> str:
+    return "".join(f"  {name} = {given!r}\n" for name, given in fields.items())

@@ -81,12 +81,14 @@ class RunFiles:
       network, vocabulary: as `run.json` has them.
       gin: the content of model.gin.
       vocabulary_content: of the vocabulary's file; None if it has none.
+      more: further keys of `run.json`.
     """
 
     network: Mapping[str, Any]
     vocabulary: Mapping[str, Any]
     gin: str
     vocabulary_content: bytes | None
+    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def write_files_of_run(
@@ -97,6 +99,7 @@ def write_files_of_run(
         "limba_version": limba.__version__,
         "network": dict(files.network),
         "vocabulary": dict(files.vocabulary),
+        **files.more,
         "converted_from": str(source.path),
     }
     content = files.vocabulary_content

@@ -64,12 +64,14 @@ def run_info(
     if "dtype" in fields:
         fields["dtype"] = jnp.dtype(fields["dtype"]).name
     labels = getattr(model.output_vocabulary, "labels", None)
+    head = getattr(model.module, "head_record", None)
     return {
         "limba_version": limba.__version__,
         "network": fields,
         **({"lora": model.module.description} if isinstance(model.module, LoRA) else {}),
         "vocabulary": _vocabulary_record(model.output_vocabulary if labels is None else model.input_vocabulary),
         **({} if labels is None else {"labels": list(labels)}),
+        **({} if head is None else {"head": head}),
         "task": dataset_config.name,
         "feature_lengths": dict(dataset_config.task_feature_lengths or {}),
         "batch_size": dataset_config.batch_size,

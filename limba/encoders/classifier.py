@@ -1,6 +1,7 @@
 """Heads on an encoder: one label for a row, or one for each token."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -13,6 +14,7 @@ from limba.network import layers
 Array = jax.Array
 
 POOLINGS = ("first", "mean")
+_HEAD_FIELDS = ("activation", "use_norm", "dense_bias", "drop_inputs")
 
 
 class ClassifierHead(nn.Module):
@@ -69,9 +71,13 @@ class TokenClassifier(nn.Module):
         # Named as in MaskedLanguageModel, whose checkpoints this network begins with.
         self.token_embedder = make_embedding(self.config, self.config.vocab_size, "vocab")
         self.encoder = Encoder(self.config, self.token_embedder)
-        fields = ("activation", "use_norm", "dense_bias", "drop_inputs")
-        head = {name: getattr(self, name) for name in fields}
+        head = {name: getattr(self, name) for name in _HEAD_FIELDS}
         self.classifier_head = ClassifierHead(self.config, len(self.labels), **head)
+
+    @property
+    def head_record(self) -> dict[str, Any]:
+        """What `run.json` says of the head, beside its labels."""
+        return {"class": type(self).__name__} | {name: getattr(self, name) for name in _HEAD_FIELDS}
 
     def __call__(
         self,
@@ -100,6 +106,10 @@ class SequenceClassifier(TokenClassifier):
 
     activation: str | None = "tanh"
     pooling: str = "first"
+
+    @property
+    def head_record(self) -> dict[str, Any]:
+        return super().head_record | {"pooling": self.pooling}
 
     def _classified(self, x: Array, tokens: Array) -> Array:
         if self.pooling == "first":

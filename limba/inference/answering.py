@@ -1,7 +1,7 @@
 """A model that answers lines of text, or fills the blanks in them.
 
 Blanks are T5's sentinels <extra_id_0>, <extra_id_1> … in order, or the [MASK] of an encoder. A line without blanks is
-answered as it is; a classifier answers with its label.
+answered as it is; a classifier answers with its label, or with one for each word.
 """
 
 import dataclasses

@@ -73,6 +73,16 @@ def evaluate(
     return scalars
 
 
+def shown(scalars: Mapping[str, float]) -> list[str]:
+    """The results of `evaluate` that a line of text has, of those that a model has."""
+    forms = (
+        ("nats_per_target_token", "{:.4f} nats/token"),
+        ("mean_squared_error", "mean squared error {:.4f}"),
+        ("accuracy", "accuracy {:.2%}"),
+    )
+    return [form.format(scalars[name]) for name, form in forms if name in scalars]
+
+
 def _add_counts(counts: np.ndarray, batch: Batch) -> np.ndarray:
     """How often each token was a target so far: `[vocab]`."""
     targets = np.asarray(batch["decoder_target_tokens"])[np.asarray(batch["decoder_loss_weights"]) > 0]

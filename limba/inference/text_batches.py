@@ -1,4 +1,4 @@
-"""What a model reads of a line of text, and what its answer is: a sequence, words for masks, or a label."""
+"""What a model reads of a line of text, and what its answer is: a sequence, words for masks, or labels."""
 
 import re
 from typing import Any, Protocol
@@ -11,6 +11,7 @@ from limba.models import BaseTransformerModel, EncoderClassifier, EncoderOnlyMod
 
 _BLANK = re.compile(r"<extra_id_\d+>|\[MASK\]|<mask>")
 _SEPARATOR = "[SEP]"
+_NO_LABEL = "?"
 
 
 class TextBatches(Protocol):
@@ -36,7 +37,7 @@ def for_model(model: BaseTransformerModel, max_decode_length: int) -> TextBatche
       max_decode_length: tokens of an answer that is a sequence.
     """
     if isinstance(model, EncoderClassifier):
-        return _Labels(model)
+        return _LabelsOfWords(model) if model.labels_tokens else _Labels(model)
     if isinstance(model, EncoderOnlyModel):
         return _Masks(model)
     return _Sequences(model, max_decode_length)
@@ -111,3 +112,20 @@ class _Labels:
     def answer(self, line: str, row: np.ndarray) -> tuple[str, str]:
         text = self._labels.decode(row.tolist())
         return text, text
+
+
+class _LabelsOfWords(_Labels):
+    """Of a classifier of tokens: the label of each word, which is that of its first piece."""
+
+    def encode(self, line: str) -> list[int]:
+        return [self._vocabulary.cls_id, *self._encoded(line).ids, self._vocabulary.sep_id]
+
+    def answer(self, line: str, row: np.ndarray) -> tuple[str, str]:
+        # A word without a piece, or behind the end of a cut line, has none.
+        places = [place + 1 if 0 <= place < len(row) - 1 else None for place in self._encoded(line).places]
+        labels = [_NO_LABEL if place is None else self._labels.decode([int(row[place])]) for place in places]
+        words = zip(line.split(), labels, strict=True)
+        return " ".join(labels), " ".join(f"{word}/{label}" for word, label in words)
+
+    def _encoded(self, line: str) -> Any:
+        return self._vocabulary.encode_words([line.split()])[0]

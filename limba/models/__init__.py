@@ -11,6 +11,7 @@ from limba.models.decoder_only_model import DecoderOnlyModel, remove_prefix
 from limba.models.encoder_classifier import EncoderClassifier
 from limba.models.encoder_decoder_model import EncoderDecoderModel
 from limba.models.encoder_only_model import EncoderOnlyModel
+from limba.models.encoder_regressor import EncoderRegressor
 
 __all__ = [
     "BaseTransformerModel",
@@ -19,6 +20,7 @@ __all__ = [
     "EncoderClassifier",
     "EncoderDecoderModel",
     "EncoderOnlyModel",
+    "EncoderRegressor",
     "Vocabulary",
     "get_input_vocabulary",
     "get_output_vocabulary",

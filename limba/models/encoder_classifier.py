@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from limba.data.contract import Batch
+from limba.encoders.classifier import SequenceClassifier, TokenClassifier
 from limba.models import losses
 from limba.models import metrics as metrics_lib
 from limba.models.base_model import Vocabulary
@@ -64,6 +65,12 @@ class EncoderClassifier(EncoderOnlyModel):
             )
         self._output_vocabulary = labels
 
+    @property
+    def labels_tokens(self) -> bool:
+        """Whether each token has a label, not each row."""
+        network = getattr(self.module, "network", self.module)  # inside adapters
+        return isinstance(network, TokenClassifier) and not isinstance(network, SequenceClassifier)
+
     def _network_inputs(self, batch: Batch) -> tuple[Sequence[Array | None], Mapping[str, Any]]:
         tokens = batch["encoder_input_tokens"]
         return [tokens, self._token_types(tokens)], {}
@@ -88,10 +95,11 @@ class EncoderClassifier(EncoderOnlyModel):
         """The likeliest label of each row, or of each token.
 
         Args:
-          batch: `encoder_input_tokens` `[batch, length]`.
+          batch: `encoder_input_tokens` `[batch, length]`; of labels of tokens perhaps `decoder_loss_weights`, which are
+            1 where a label is asked for. Without them all tokens get one.
 
         Returns:
-          Ids of `output_vocabulary`, which begin with 1, int32 `[batch, 1]` or `[batch, length]`, there 0 for padding;
+          Ids of `output_vocabulary`, which begin with 1, int32 `[batch, 1]` or `[batch, length]`, there 0 elsewhere;
           and `{"scores": [batch], "probabilities": [batch, 1 or length, labels]}`. Scores are sums of log
           probabilities.
 
@@ -102,7 +110,10 @@ class EncoderClassifier(EncoderOnlyModel):
         self._check_no_options(options)
         tokens = batch["encoder_input_tokens"]
         log_probabilities = jax.nn.log_softmax(self._compute_logits(self._merged(params), batch))
-        is_place = jnp.ones((len(tokens), 1), bool) if log_probabilities.shape[1] == 1 else tokens != 0
+        if self.labels_tokens:
+            is_place = batch["decoder_loss_weights"] > 0 if "decoder_loss_weights" in batch else tokens != 0
+        else:
+            is_place = jnp.ones((len(tokens), 1), bool)
         labels = jnp.argmax(log_probabilities, axis=-1).astype(jnp.int32) + 1
         scores = jnp.sum(jnp.max(log_probabilities, axis=-1) * is_place, axis=-1)
         return labels * is_place, {"scores": scores, "probabilities": jnp.exp(log_probabilities)}

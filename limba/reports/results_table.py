@@ -17,7 +17,10 @@ from limba.reports import json_lines
 
 NAME = "results.jsonl"
 # Results of teacher forcing that the table shows, and their columns: a task may have a metric `accuracy` of its own.
-_LOSSES = {"nats_per_target_token": "nats_per_target_token", "accuracy": "token_accuracy"}
+_LOSSES = {
+    **{name: name for name in ("nats_per_target_token", "mean_squared_error")},
+    "accuracy": "token_accuracy",
+}
 
 Row = dict[str, Any]
 

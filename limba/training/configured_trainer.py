@@ -19,6 +19,9 @@ from limba.models import BaseTransformerModel
 from limba.partitioning.meshes import PjitPartitioner
 from limba.training.trainer import BaseTrainer
 
+# Of the features that are not int32.
+_DTYPES = {"decoder_target_values": jnp.float32}
+
 logger = logging.getLogger(__name__)
 
 
@@ -105,7 +108,7 @@ def batch_to_compile(trainer: BaseTrainer, config: contract.DatasetConfig) -> di
     partitioner = trainer.partitioner
     partitioner.check_batch_size(config.batch_size, "batch_size", trainer.num_microbatches)
     return {
-        name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=partitioner.data_sharding)
+        name: jax.ShapeDtypeStruct(shape, _DTYPES.get(name, jnp.int32), sharding=partitioner.data_sharding)
         for name, shape in batch_shapes(config, trainer.model.FEATURE_CONVERTER_CLS).items()
     }
 
@@ -133,6 +136,9 @@ def batch_shapes(config: contract.DatasetConfig, feature_converter: str | type) 
         case "EncoderClassificationFeatureConverter":
             sides = {"encoder": lengths["inputs"], "decoder": lengths["targets"]}
             names = ["encoder_input_tokens", "decoder_target_tokens", "decoder_loss_weights"]
+        case "EncoderRegressionFeatureConverter":
+            sides = {"encoder": lengths["inputs"], "decoder": lengths["targets"]}
+            names = ["encoder_input_tokens", "decoder_target_tokens", "decoder_target_values", "decoder_loss_weights"]
         case "LMFeatureConverter":
             sides = {"decoder": lengths["targets"]}
         case "PrefixLMFeatureConverter":

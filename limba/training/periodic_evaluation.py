@@ -99,9 +99,7 @@ class TrainingEvaluation:
         for task, scalars in results.items():
             for writer in self.metric_writers:
                 writer.write_scalars(step, f"training_eval/{task}", scalars)
-            forms = (("nats_per_target_token", "nats/token", ".4f"), ("accuracy", "accuracy", ".2%"))
-            shown = [f"{words} {scalars[name]:{form}}" for name, words, form in forms if name in scalars]
-            say(f"step {step}: {task} (training_eval): {', '.join(shown)}")
+            say(f"step {step}: {task} (training_eval): {', '.join(evaluation.shown(scalars))}")
         return results
 
     def _evaluate_predictions(

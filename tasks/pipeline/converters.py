@@ -14,7 +14,10 @@ from tasks.registry.tasks import nearest
 
 Features = Mapping[str, np.ndarray]
 Converter = Callable[[Features, bool], dict[str, np.ndarray]]
-_NEED_BOTH = ("EncDecFeatureConverter", "PrefixLMFeatureConverter", "EncoderClassificationFeatureConverter")
+_NEED_BOTH = (
+    *("EncDecFeatureConverter", "PrefixLMFeatureConverter"),
+    *("EncoderClassificationFeatureConverter", "EncoderRegressionFeatureConverter"),
+)
 
 
 def name_of(feature_converter: Any) -> str:
@@ -134,6 +137,26 @@ def encoder_classification(features: Features, packs: bool) -> dict[str, np.ndar
     }
 
 
+def encoder_regression(features: Features, packs: bool) -> dict[str, np.ndarray]:
+    """Rows, and their numbers: ids of a NumberVocabulary as float32 `decoder_target_values`.
+
+    `decoder_target_tokens` is 1 where there is a number: targets are counted by it.
+
+    Raises:
+      ValueError: if rows are to be packed.
+    """
+    if packs:
+        raise ValueError("Rows with numbers are not packed: set PACK = False.")
+    targets = np.ascontiguousarray(features["targets"], np.int32)
+    is_number = (targets != 0).astype(np.int32)
+    return {
+        "encoder_input_tokens": features["inputs"],
+        "decoder_target_tokens": is_number,
+        "decoder_target_values": targets.view(np.float32),
+        "decoder_loss_weights": is_number,
+    }
+
+
 CONVERTERS: Mapping[str, Converter] = {
     "EncDecFeatureConverter": encoder_decoder,
     "LMFeatureConverter": language_model,
@@ -141,6 +164,7 @@ CONVERTERS: Mapping[str, Converter] = {
     "DecoderFeatureConverter": decoder,
     "MaskedLanguageModelFeatureConverter": masked_language_model,
     "EncoderClassificationFeatureConverter": encoder_classification,
+    "EncoderRegressionFeatureConverter": encoder_regression,
 }
 
 

@@ -5,5 +5,12 @@ The rooms of `tasks` above `pretraining` may import it. Task modules use these n
 
 from tasks.supervised.dataset import SupervisedDataset
 from tasks.supervised.supervised_tasks import register_benchmark, register_supervised_task
+from tasks.supervised.token_labels import TokenDataset, register_token_task
 
-__all__ = ["SupervisedDataset", "register_benchmark", "register_supervised_task"]
+__all__ = [
+    "SupervisedDataset",
+    "TokenDataset",
+    "register_benchmark",
+    "register_supervised_task",
+    "register_token_task",
+]

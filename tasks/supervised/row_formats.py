@@ -190,6 +190,63 @@ def as_text(value: Any) -> str:
     return str(value)
 
 
+# ------------------------------------------------------- one number --------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Number:
+    """Text with columns in braces, and a number: for encoders, which give numbers, not texts of them.
+
+    Args:
+      inputs, label_column: as of `Template`; `[SEP]` separates two texts.
+      unlabelled: the value of the label column where the number is kept secret.
+
+    Raises:
+      ValueError: if the template is none, or has no column.
+    """
+
+    inputs: str
+    label_column: str
+    unlabelled: float | None = None
+    nested_columns: ClassVar[tuple[str, ...]] = ()
+    num_choices: ClassVar[int | None] = None
+
+    def __post_init__(self):
+        _ = self._template  # is checked
+
+    @property
+    def _template(self) -> Template:
+        return Template(self.inputs, self.label_column)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self._template.columns
+
+    def __call__(self, row: Row) -> list[Example]:
+        (example,) = self._template(row)
+        number = _number_of(row, self.label_column)
+        if self.unlabelled is not None and number == np.float32(self.unlabelled):
+            return [dataclasses.replace(example, targets=UNKNOWN, reference=float(self.unlabelled))]
+        return [dataclasses.replace(example, targets=str(number))]
+
+    def without_prompt(self) -> "Number":
+        """As `Template.without_prompt`."""
+        return dataclasses.replace(self, inputs=self._template.without_prompt().inputs)
+
+    def prediction(self, answer: str) -> float:
+        return string_to_float(answer)
+
+
+def _number_of(row: Row, column: str) -> np.float32:
+    try:
+        number = np.float32(row[column])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"column {column!r} has {row[column]!r}, which is not a number") from error
+    if not np.isfinite(number):
+        raise ValueError(f"column {column!r} has {row[column]!r}, which is not a number")
+    return number
+
+
 # ------------------------------------------------------ GLUE, SuperGLUE ----------------------------------------------
 
 
@@ -211,14 +268,15 @@ class Similarity:
 
     def __call__(self, row: Row) -> list[Example]:
         (example,) = Template(self.inputs, self.label_column)(row)
-        label = row[self.label_column]
-        try:
-            value = np.float32(label)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"column {self.label_column!r} has {label!r}, which is not a number") from error
+        value = _number_of(row, self.label_column)
         if value == -1:  # the test set
             return [dataclasses.replace(example, targets=UNKNOWN, reference=-1.0)]
         return [dataclasses.replace(example, targets=f"{np.round(value * 5) / 5:.1f}")]
+
+    @property
+    def as_number(self) -> Number:
+        """The same for encoders, which need no rounding."""
+        return Number(self.inputs, self.label_column, -1.0)
 
     def prediction(self, answer: str) -> float:
         return string_to_float(answer)

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 _ROWS_PER_GROUP = 128
 # Rows whose labels are looked at before a run: of a file here, and of one that is far away.
-_ROWS_TO_CHECK = {False: 100_000, True: 256}
+ROWS_TO_CHECK = {False: 100_000, True: 256}
 
 # Tasks and labels of warnings that were given.
 _warned: set[tuple[str, ...]] = set()
@@ -61,14 +61,14 @@ class Supervise(Step):
           ValueError: for a row that makes no example, which it names; for labels whose tokens are the same.
         """
         self._check_labels(features["targets"], (lengths or {}).get("targets"))
-        limit = _ROWS_TO_CHECK[source.is_remote(split)]
+        limit = ROWS_TO_CHECK[source.is_remote(split)]
         num_rows = num_empty = 0
         for file, row, document in itertools.islice(source.numbered_documents(split), limit):
             num_rows += 1
             try:
                 examples = self.format(document)
             except (ValueError, KeyError, TypeError, IndexError) as error:
-                raise ValueError(_bad_row(self.task, f"row {row} (the first is 0) of {file}", error)) from error
+                raise ValueError(bad_row(self.task, f"row {row} (the first is 0) of {file}", error)) from error
             num_empty += any(not example.targets.strip() for example in examples)
         if num_empty:
             logger.warning(
@@ -148,7 +148,7 @@ class Supervise(Step):
                 examples = self.format({name: _plain(values[i]) for name, values in rows.items()})
             except (ValueError, KeyError, TypeError, IndexError) as error:
                 where = f"row {int(documents[i][2])} (the first is 0)" if documents[i][2] >= 0 else f"row {number[i]}"
-                raise ValueError(_bad_row(self.task, where, error)) from error
+                raise ValueError(bad_row(self.task, where, error)) from error
             if not self.ranks:
                 yield from ((i, (int(number[i]), 0), example) for example in examples)
             # The first example knows all right answers of its row.
@@ -167,7 +167,8 @@ def check_task(task: Any, split: str, lengths: Mapping[str, int] | None) -> None
             step.check_rows(task.source, split, task.output_features, lengths)
 
 
-def _bad_row(task: str, where: str, error: Exception) -> str:
+def bad_row(task: str, where: str, error: Exception) -> str:
+    """The message for a row that makes no example."""
     reason = f"there is no {error}" if isinstance(error, KeyError) else str(error)
     return f"Task {task!r}, {where}: {reason}. Correct the row, or the task's labels and columns."
 
@@ -180,11 +181,9 @@ class _Cutter:
     """Tokenizes texts, and counts those that are longer than the model reads."""
 
     def __init__(self, task: str, features: Mapping[str, Feature], lengths: Mapping[str, int] | None):
-        self._task = task
         self._features = features
         self._lengths = lengths or {}
-        # By feature: texts, those that were cut, the longest, and how many were cut at the last warning.
-        self._seen = {name: [0, 0, 0, 0] for name in features}
+        self._cut = CutTexts(task)
 
     def encode(self, name: str, texts: Sequence[str]) -> Tokens:
         """Tokens with EOS."""
@@ -200,11 +199,21 @@ class _Cutter:
             lengths = lengths + 1
         if most is not None:
             tokens = [x[:most] for x in tokens]
-            self._count(name, lengths, most)
+            self._cut.count(name, lengths, most)
         return Tokens.of(tokens)
 
-    def _count(self, name: str, lengths: np.ndarray, most: int) -> None:
-        seen = self._seen[name]
+
+class CutTexts:
+    """Counts the texts of a task that are longer than the model reads, and warns of them."""
+
+    def __init__(self, task: str):
+        self._task = task
+        # By feature: texts, those that were cut, the longest, and how many were cut at the last warning.
+        self._seen: dict[str, list[int]] = {}
+
+    def count(self, name: str, lengths: np.ndarray, most: int) -> None:
+        """Counts texts of a feature with these lengths, of which `most` tokens are read."""
+        seen = self._seen.setdefault(name, [0, 0, 0, 0])
         seen[0] += len(lengths)
         seen[1] += int(np.count_nonzero(lengths > most))
         seen[2] = max(seen[2], int(lengths.max(initial=0)))

@@ -23,9 +23,9 @@ from tasks.registry import Feature, Mixture, Task, TaskRegistry, mixtures, regis
 from tasks.sources import arrow_tables, corpora
 from tasks.supervised import dataset_table, postprocessors, ranking_metrics
 from tasks.supervised.dataset import SupervisedDataset
-from tasks.supervised.row_formats import Format, Template
+from tasks.supervised.row_formats import Format, Number, Similarity, Template
 from tasks.supervised.row_preprocessor import Supervise
-from tasks.vocabularies import LabelVocabulary, TokenizerVocabulary, Vocabulary, sentencepiece_models
+from tasks.vocabularies import LabelVocabulary, NumberVocabulary, TokenizerVocabulary, Vocabulary, sentencepiece_models
 
 
 @registering.once(TaskRegistry)
@@ -41,7 +41,7 @@ def register_supervised_task(
 
     With a TokenizerVocabulary the task is one for encoders: the inputs are `[CLS] text [SEP]`, or
     `[CLS] text [SEP] second text [SEP]` for a template with `[SEP]`, and the target is the label as an id of a
-    LabelVocabulary. Entries of the table lose their prompts.
+    LabelVocabulary, or a number (STS-B, `row_formats.Number`). Entries of the table lose their prompts.
 
     With other vocabularies, where the labels are known, there is a second task, `<name>_rank`, without a training
     split: it scores each label's text under the model and takes the likeliest. Nothing is read; registering a name
@@ -66,7 +66,10 @@ def register_supervised_task(
     features = {"inputs": feature, "targets": feature}
     if isinstance(opened, TokenizerVocabulary):
         form = _of_encoder(name, form, is_known)
-        features["targets"] = Feature(LabelVocabulary(form.choices), add_eos=False)
+        of_targets = NumberVocabulary() if isinstance(form, Number) else LabelVocabulary(form.choices)
+        features["targets"] = Feature(of_targets, add_eos=False)
+    elif isinstance(form, Number):
+        raise ValueError(f"Task {name!r} has numbers, which are for encoders: give a tokenizer.json as vocabulary.")
     add = functools.partial(TaskRegistry.add, output_features=features, shuffle_buffer_size=shuffle_buffer_size)
     task = add(
         name,
@@ -90,11 +93,12 @@ def register_supervised_task(
     return task
 
 
-def _of_encoder(name: str, form: Format, has_prompt: bool) -> Template:
-    if not isinstance(form, Template) or not form.choices:
+def _of_encoder(name: str, form: Format, has_prompt: bool) -> Template | Number:
+    form = form.as_number if isinstance(form, Similarity) else form
+    if not isinstance(form, Number) and (not isinstance(form, Template) or not form.choices):
         raise ValueError(
             f"Task {name!r} has no fixed set of labels, and a model with a TokenizerVocabulary chooses among some: "
-            "give SupervisedDataset.labels, or a vocabulary of T5."
+            "give SupervisedDataset.labels, row_formats.Number for numbers, or a vocabulary of T5."
         )
     return form.without_prompt() if has_prompt else form
 

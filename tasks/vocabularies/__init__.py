@@ -7,6 +7,7 @@ from tasks.vocabularies.tokenizer_files import TokenizerVocabulary
 from tasks.vocabularies.vocabulary import (
     ByteVocabulary,
     LabelVocabulary,
+    NumberVocabulary,
     PassThroughVocabulary,
     SentencePieceVocabulary,
     Vocabulary,
@@ -16,6 +17,7 @@ from tasks.vocabularies.vocabulary import (
 __all__ = [
     "ByteVocabulary",
     "LabelVocabulary",
+    "NumberVocabulary",
     "PassThroughVocabulary",
     "SentencePieceVocabulary",
     "TokenizerVocabulary",

@@ -17,7 +17,13 @@ from tasks import objectives
 from tasks.sources import corpora
 from tasks.vocabularies import training_text
 from tasks.vocabularies.tokenizer_files import TokenizerVocabulary
-from tasks.vocabularies.vocabulary import LabelVocabulary, SentencePieceVocabulary, Vocabulary, without_tensorflow
+from tasks.vocabularies.vocabulary import (
+    LabelVocabulary,
+    NumberVocabulary,
+    SentencePieceVocabulary,
+    Vocabulary,
+    without_tensorflow,
+)
 
 NUM_SENTINELS = 100
 # Pieces that a user cannot define: T5's special tokens, sentinels, and the bytes of the fallback.
@@ -121,8 +127,8 @@ def check_file(vocabulary: Vocabulary) -> None:
       ValueError: if the file cannot be opened, has no EOS, or if a SentencePiece model's padding is not 0.
     """
     vocabulary = without_tensorflow(vocabulary)
-    if isinstance(vocabulary, LabelVocabulary):
-        return  # It has no file, and texts of labels have no end.
+    if isinstance(vocabulary, LabelVocabulary | NumberVocabulary):
+        return  # It has no file, and labels and numbers have no end.
     if isinstance(vocabulary, TokenizerVocabulary):
         _ = vocabulary.tokenizer, vocabulary.pad_id, vocabulary.sep_id
         return

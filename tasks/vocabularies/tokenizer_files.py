@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -127,6 +127,12 @@ class TokenizerVocabulary(Vocabulary):
         strings = [text.decode("utf-8", errors="replace") for text in texts]
         return flatten([of_text.ids for of_text in self.tokenizer.encode_batch_fast(strings, add_special_tokens=False)])
 
+    def encode_words(self, texts: Sequence[Sequence[str]]) -> list["Words"]:
+        """The tokens of texts whose words are known: those of the words with blanks between them."""
+        joined = [" ".join(words) for words in texts]
+        encoded = self.tokenizer.encode_batch(joined, add_special_tokens=False)
+        return [Words(x.ids, _first_pieces(words, x.offsets)) for words, x in zip(texts, encoded, strict=True)]
+
     def _decode(self, ids: Sequence[int]) -> str:
         """[MASK] and [UNK] are shown; padding, [CLS] and [SEP] are not."""
         special_tokens = _load(self._tokenizer_file).special_tokens
@@ -145,6 +151,27 @@ class TokenizerVocabulary(Vocabulary):
 
     def __repr__(self) -> str:
         return f"TokenizerVocabulary({self._tokenizer_file!r})"
+
+
+class Words(NamedTuple):
+    """The tokens of a text, and the place among them of the first piece of each word; -1 of a word without one."""
+
+    ids: list[int]
+    places: list[int]
+
+
+def _first_pieces(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[int]:
+    """The places of words by the characters that each piece stands for; a piece of two words is that of the first."""
+    places, place, begin = [], 0, 0
+    for word in words:
+        end = begin + len(word)
+        while place < len(offsets) and offsets[place][1] <= begin:
+            place += 1
+        has_piece = place < len(offsets) and offsets[place][0] < end
+        places.append(place if has_piece else -1)
+        place += has_piece
+        begin = end + 1
+    return places
 
 
 @dataclasses.dataclass(frozen=True)

@@ -171,6 +171,55 @@ class LabelVocabulary(Vocabulary):
         return f"LabelVocabulary({list(self._labels)})"
 
 
+class NumberVocabulary(Vocabulary):
+    """A number as one id, the bits of its float32; another text is 0, no number.
+
+    0 is padding, so zero has the bits of minus zero, which is the same number.
+
+    Args:
+      labels: the name of the number, such as `["similarity"]`; vocabularies of other names give the same ids.
+
+    Raises:
+      ValueError: unless it is one name.
+    """
+
+    eos_id = None
+    unk_id = None
+    _base_vocab_size = 2  # no id is a row of a table: a number, and none
+
+    def __init__(self, labels: Sequence[str] = ("number",)):
+        super().__init__()
+        if isinstance(labels, str) or len(labels) != 1 or not isinstance(labels[0], str) or not labels[0]:
+            raise ValueError(f"The labels of a number are {labels!r}; give its name, such as ['similarity'].")
+        self._labels = tuple(labels)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self._labels
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NumberVocabulary)
+
+    def __hash__(self) -> int:
+        return hash(NumberVocabulary)
+
+    def _encode(self, s: str) -> list[int]:
+        try:
+            number = np.float32(s)
+        except ValueError:
+            return [0]
+        if not np.isfinite(number):
+            return [0]
+        return [int((number if number else np.float32(-0.0)).view(np.int32))]
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        """The numbers with as few digits as tell them from all others, and blanks between them."""
+        return " ".join(str(np.int32(i).view(np.float32) + 0) for i in ids if i)
+
+    def __repr__(self) -> str:
+        return f"NumberVocabulary({list(self._labels)})"
+
+
 class PassThroughVocabulary(Vocabulary):
     """Ids stay what they are: for features that are not text.
 

@@ -3,6 +3,7 @@ import pytest
 
 from tasks import objectives, pretraining, preview, supervised
 from tasks.registry import TaskRegistry
+from tasks.supervised import row_formats
 from tasks.vocabularies import ByteVocabulary
 from tests.convert import vocabularies
 
@@ -38,7 +39,25 @@ def test_tasks_of_encoders(tmp_path, capsys):
         data_files={"train": str(tmp_path / "table.csv")},
         vocabulary=vocabulary,
     )
+    (tmp_path / "numbers.csv").write_text("text,much\n" + "red cat,2.5\n" * 20)
+    number = supervised.register_supervised_task(
+        "test_preview_number",
+        supervised.SupervisedDataset(row_formats.Number("{text}", "much")),
+        data_files={"train": str(tmp_path / "numbers.csv")},
+        vocabulary=vocabulary,
+    )
+    (tmp_path / "words.jsonl").write_text('{"tokens": ["red", "cat"], "tags": ["O", "B-ANIMAL"]}\n' * 20)
+    words = supervised.register_token_task(
+        "test_preview_words",
+        supervised.TokenDataset(["O", "B-ANIMAL"]),
+        data_files={"train": str(tmp_path / "words.jsonl")},
+        vocabulary=vocabulary,
+    )
     try:
+        for task, labels in ((number, "2.5"), (words, "O B-ANIMAL")):
+            preview.main([task.name, "--inputs_length", "8", "--num", "1"])
+            shown = capsys.readouterr().out.splitlines()
+            assert shown[1] == "red cat </s>" and shown[4] == labels
         preview.main([masked.name, "--inputs_length", "12", "--num", "1"])
         shown = capsys.readouterr().out
         assert "inputs: 12 of 12 tokens" in shown and "targets: 2 of 2 tokens" in shown
@@ -48,4 +67,5 @@ def test_tasks_of_encoders(tmp_path, capsys):
         assert shown[4] == "yes"
     finally:
         TaskRegistry.remove(masked.name)
-        TaskRegistry.remove(labelled.name)
+        for task in (labelled, number, words):
+            TaskRegistry.remove(task.name)

@@ -1,6 +1,8 @@
 """Small random encoders: checkpoints of Limba, and folders that transformers saved."""
 
 import json
+import os
+import subprocess
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +13,16 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
+from convert.compare import encoder_comparison
+from convert.encoders import encoder_model, heads
+from convert.encoders.heads import Head
+from convert.to_hf import to_hf
 from limba.checkpoints import checkpointing, run_description
 from limba.checkpoints.train_state import TrainState
-from limba.encoders.encoder import EncoderConfig, MaskedLanguageModel
-from limba.models import EncoderOnlyModel
-from tasks.vocabularies import TokenizerVocabulary
+from limba.encoders.encoder import EncoderConfig
+from limba.models import EncoderClassifier, EncoderOnlyModel, EncoderRegressor
+from tasks.vocabularies import LabelVocabulary, NumberVocabulary, TokenizerVocabulary
+from tests.convert.encoders import run_in_transformers
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 NUM_TOKENS, ROWS = 60, 64
@@ -40,6 +47,25 @@ VARIANTS = {
     "roformer": ROTARY | {"num_token_types": 2, "scan_layers": True},
     # Layer 0 comes first, unrolled; then a period of two.
     "modernbert": MODERN | {"num_layers": 3, "scan_layers": True},
+}
+OF_4_ALONE = ("relative_key_query",)
+
+# Classifiers: the variant, and the head that its class has.
+LABELS = ("glad", "calm", "sad")
+_ROW, _TOKENS = Head(heads.SEQUENCE, LABELS, "tanh"), Head(heads.TOKENS, LABELS)
+_MODERN_HEAD = {"activation": "gelu", "use_norm": True, "dense_bias": False}
+CLASSIFIERS = {
+    "bert rows": ("bert", _ROW),
+    "bert number": ("bert", Head(heads.SEQUENCE, ("similarity",), "tanh")),
+    "bert tokens": ("bert", _TOKENS),
+    "roberta_prelayernorm rows": ("roberta_prelayernorm", _ROW),
+    "roberta_prelayernorm tokens": ("roberta_prelayernorm", _TOKENS),
+    "mpnet rows": ("mpnet", _ROW),
+    "mpnet tokens": ("mpnet", _TOKENS),
+    "roformer rows": ("roformer", Head(heads.SEQUENCE, LABELS, "gelu_erf")),
+    "roformer tokens": ("roformer", _TOKENS),
+    "modernbert rows": ("modernbert", Head(heads.SEQUENCE, LABELS, pooling="mean", **_MODERN_HEAD)),
+    "modernbert tokens": ("modernbert", Head(heads.TOKENS, LABELS, **(_MODERN_HEAD | {"dense_bias": True}))),
 }
 
 
@@ -68,12 +94,17 @@ def tokenizer_file(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def new_encoder(tokenizer_file) -> Callable[..., Path]:
-    """Saves a random encoder as the checkpoint of a run: `new_encoder(directory, **fields of EncoderConfig)`."""
+    """Saves a random encoder as the checkpoint of a run: `new_encoder(directory, head, **fields of EncoderConfig)`."""
 
-    def save(directory: Path, **fields) -> Path:
+    def save(directory: Path, head: Head = heads.OF_MASKED_LM, **fields) -> Path:
         config = EncoderConfig(**(SIZES | {"num_layers": 2, "max_positions": 48} | fields))
         vocabulary = TokenizerVocabulary(str(tokenizer_file))
-        model = EncoderOnlyModel(MaskedLanguageModel(config), vocabulary, optimizer_def=None)
+        module = head.network(config)
+        if head.labels:
+            kind = (EncoderRegressor, NumberVocabulary) if head.is_number else (EncoderClassifier, LabelVocabulary)
+            model = kind[0](module, vocabulary, kind[1](head.labels), optimizer_def=None)
+        else:
+            model = EncoderOnlyModel(module, vocabulary, optimizer_def=None)
         shapes, _ = model.param_shapes_and_axes()
         rng = np.random.default_rng(7)
 
@@ -93,3 +124,55 @@ def new_encoder(tokenizer_file) -> Callable[..., Path]:
         return directory
 
     return save
+
+
+# ------------------------------------------------- exports, and libraries -------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def exported(new_encoder, tmp_path_factory, checks_in_forks) -> dict[str, tuple[Path, dict]]:
+    """Folder and report by variant or classifier; the run lies beside the folder."""
+    home = tmp_path_factory.mktemp("exports")
+    found = {}
+    for name, fields in VARIANTS.items():
+        run = new_encoder(home / f"run_{name}", **fields)
+        found[name] = (home / name, to_hf(run, home / name))
+    for name, (variant, head) in CLASSIFIERS.items():
+        run = new_encoder(home / f"run_{name}", head, **({"num_layers": 1} | VARIANTS[variant]))
+        found[name] = (home / name, to_hf(run, home / name))
+    return found
+
+
+def batch(name: str, folder: Path) -> tuple[dict[str, np.ndarray], encoder_model.EncoderModel]:
+    """Tokens with the folder's ids and padding, and the run that the folder is of."""
+    model = encoder_model.open_model(folder.parent / f"run_{name}")
+    made = encoder_comparison.check_batch(model.config, np.arange(5, 40))
+    order = exchange(model.pad_id)
+    inputs = {"input_ids": order[made["tokens"]], "attention_mask": (made["tokens"] != 0).astype(np.int32)}
+    if model.config.num_token_types > 1:
+        assert made["token_types"].max() == 1
+        inputs["token_type_ids"] = made["token_types"]
+    return inputs, model
+
+
+@pytest.fixture(scope="session")
+def in_5(exported, python5, tmp_path_factory) -> dict[str, dict[str, np.ndarray]]:
+    """What transformers 5 computes; one process runs all."""
+    folders = {name: folder for name, (folder, _) in exported.items() if name not in OF_4_ALONE}
+    for name, folder in folders.items():
+        np.savez(folder / "tokens.npz", **batch(name, folder)[0])
+    request = tmp_path_factory.mktemp("request") / "request.json"
+    request.write_text(json.dumps({"version": "5", "folders": [str(folder) for folder in folders.values()]}))
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    command = [python5, run_in_transformers.__file__, request]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return {name: dict(np.load(folder / "in_5.npz")) for name, folder in folders.items()}
+
+
+def largest(report: dict, which: str) -> dict[str, float]:
+    """The largest differences of logits, by library."""
+    rows = report["comparisons"][which]
+    label = "logits, B in " if which == "safetensors" else "logits, A in "
+    found = {row["what"].removeprefix(label): row["value"] for row in rows if row["what"].startswith(label)}
+    return {library: value for library, value in found.items() if value is not None}

@@ -7,12 +7,18 @@ python run_in_transformers.py REQUEST.json, with `version` and perhaps
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
 import numpy as np
 
 TEXT = "w7 w9 [MASK] w6"
+PIPELINES = {
+    "MaskedLM": "fill-mask",
+    "SequenceClassification": "text-classification",
+    "TokenClassification": "token-classification",
+}
 
 
 def main(request_file: str) -> None:
@@ -31,17 +37,22 @@ def _run(folder: Path, version: str) -> None:
     import torch
     import transformers
 
-    model, loading = transformers.AutoModelForMaskedLM.from_pretrained(folder, output_loading_info=True)
+    class_name = json.loads((folder / "config.json").read_text())["architectures"][0]
+    model, loading = getattr(transformers, class_name).from_pretrained(folder, output_loading_info=True)
     with np.load(folder / "tokens.npz") as content:
         batch = {name: torch.tensor(array).long() for name, array in content.items()}
     with torch.no_grad():
         logits = model(**batch).logits.numpy()
-    fill = transformers.pipeline("fill-mask", model=str(folder), device="cpu")
-    answer = fill(TEXT)[0]
-    fill.tokenizer.save_pretrained(f"{folder}_again")
+    kind = class_name.rpartition("For")[2]
+    pipe = transformers.pipeline(PIPELINES[kind], model=str(folder), device="cpu")
+    pipe.tokenizer.save_pretrained(f"{folder}_again")
     model.save_pretrained(f"{folder}_again")
-    found = {"token": answer["token"], "sequence": answer["sequence"], "tokens": fill.tokenizer(TEXT).input_ids}
-    found["pair"] = fill.tokenizer("w7", "w8").input_ids
+    found = {"tokens": pipe.tokenizer(TEXT).input_ids, "pair": pipe.tokenizer("w7", "w8").input_ids}
+    answers = pipe(TEXT, top_k=None) if kind == "SequenceClassification" else pipe(TEXT)
+    kept = ("token", "sequence", "label", "score", "entity", "index")
+    found["answers"] = [
+        {k: x if isinstance(x, str) else float(x) for k, x in one.items() if k in kept} for one in answers
+    ]
     found["lost"] = [name for name in loading["missing_keys"] if "embed_positions" not in name]
     found["extra"] = sorted(loading["unexpected_keys"])
     np.savez(folder / f"in_{version}.npz", logits=logits, found=json.dumps(found))
@@ -51,7 +62,8 @@ def _save_new(class_name: str, settings: dict, folder: str) -> None:
     import torch
     import transformers
 
-    config = getattr(transformers, class_name.replace("ForMaskedLM", "Config").replace("Model", "Config"))(**settings)
+    stem = re.sub(r"(For[A-Z]\w+|Model)$", "", class_name)
+    config = getattr(transformers, f"{stem}Config")(**settings)
     model = getattr(transformers, class_name)(config)
     rng = np.random.default_rng(len(folder))
     for name, tensor in model.named_parameters():

@@ -3,9 +3,7 @@
 import dataclasses
 import json
 import os
-import subprocess
 import sys
-from pathlib import Path
 
 import gin
 import numpy as np
@@ -15,14 +13,11 @@ from convert.__main__ import main as convert_main
 from convert.compare import encoder_comparison
 from convert.encoders import encoder_model, tensors
 from convert.from_hf import from_hf
-from convert.to_hf import to_hf
 from limba.encoders import encoder
 from limba.gin_config import gin_files
 from tasks.vocabularies import TokenizerVocabulary
-from tests.convert.encoders import conftest, run_in_transformers
+from tests.convert.encoders import conftest
 
-_SCRIPT = Path(run_in_transformers.__file__)
-OF_4_ALONE = ("relative_key_query",)
 SIZES = {"vocab_size": 64, "hidden_size": 24, "num_attention_heads": 3, "intermediate_size": 20, "num_hidden_layers": 2}
 # Models as transformers itself makes them, with the padding that each has in most of its checkpoints.
 NEW = {
@@ -40,64 +35,19 @@ NEW = {
 PADDINGS = {"roberta_prelayernorm": 1, "mpnet": 1, "modernbert": 5}
 
 
-def largest(report: dict, which: str) -> dict[str, float]:
-    """The largest differences of logits, by library."""
-    rows = report["comparisons"][which]
-    label = "logits, B in " if which == "safetensors" else "logits, A in "
-    found = {row["what"].removeprefix(label): row["value"] for row in rows if row["what"].startswith(label)}
-    return {library: value for library, value in found.items() if value is not None}
-
-
-@pytest.fixture(scope="module")
-def exported(new_encoder, tmp_path_factory, checks_in_forks):
-    """Folder and report by variant."""
-    home = tmp_path_factory.mktemp("exports")
-    found = {}
-    for name, fields in conftest.VARIANTS.items():
-        run = new_encoder(home / f"run_{name}", **fields)
-        found[name] = (home / name, to_hf(run, home / name))
-    return found
-
-
-def _batch(name: str, folder: Path) -> tuple[dict[str, np.ndarray], encoder_model.EncoderModel]:
-    """Tokens with the folder's ids and padding, and the run that the folder is of."""
-    model = encoder_model.open_model(folder.parent / f"run_{name}")
-    batch = encoder_comparison.check_batch(model.config, np.arange(5, 40))
-    order = conftest.exchange(model.pad_id)
-    inputs = {"input_ids": order[batch["tokens"]], "attention_mask": (batch["tokens"] != 0).astype(np.int32)}
-    if model.config.num_token_types > 1:
-        assert batch["token_types"].max() == 1
-        inputs["token_type_ids"] = batch["token_types"]
-    return inputs, model
-
-
-@pytest.fixture(scope="module")
-def in_5(exported, python5, tmp_path_factory):
-    """What transformers 5 computes, by variant; one process runs all."""
-    folders = {name: folder for name, (folder, _) in exported.items() if name not in OF_4_ALONE}
-    for name, folder in folders.items():
-        np.savez(folder / "tokens.npz", **_batch(name, folder)[0])
-    request = tmp_path_factory.mktemp("request") / "request.json"
-    request.write_text(json.dumps({"version": "5", "folders": [str(folder) for folder in folders.values()]}))
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run([python5, _SCRIPT, request], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return {name: dict(np.load(folder / "in_5.npz")) for name, folder in folders.items()}
-
-
 @pytest.mark.parametrize("name", conftest.VARIANTS)
 def test_exports_give_the_logits_of_transformers_4_and_of_numpy(name, exported):
     _, report = exported[name]
-    found = largest(report, "safetensors")
+    found = conftest.largest(report, "safetensors")
     print(name, found)
     assert {"PyTorch", "NumPy"} <= found.keys()
     assert max(found.values()) < 1e-5
 
 
-@pytest.mark.parametrize("name", [name for name in conftest.VARIANTS if name not in OF_4_ALONE])
+@pytest.mark.parametrize("name", [name for name in conftest.VARIANTS if name not in conftest.OF_4_ALONE])
 def test_exports_give_the_logits_of_transformers_5_and_fill_a_mask(name, exported, in_5):
     folder, _ = exported[name]
-    inputs, model = _batch(name, folder)
+    inputs, model = conftest.batch(name, folder)
     order = conftest.exchange(model.pad_id)
     tokens = order[inputs["input_ids"]]
     types = inputs.get("token_type_ids", np.zeros_like(tokens))
@@ -113,7 +63,7 @@ def test_exports_give_the_logits_of_transformers_5_and_fill_a_mask(name, exporte
     row = np.zeros_like(tokens)
     row[0, :6] = found["tokens"]
     mine = encoder_comparison.limba_logits(model, {"tokens": row, "token_types": np.zeros_like(row)})
-    assert order[found["token"]] == mine[0, 3].argmax()
+    assert order[int(found["answers"][0]["token"])] == mine[0, 3].argmax()
 
 
 @pytest.mark.parametrize("name", ["roformer", "mpnet", "modernbert"])
@@ -151,7 +101,7 @@ def test_models_of_transformers_become_checkpoints_with_their_logits(name, new_f
     out = tmp_path / "run"
     checkpoint = from_hf(new_folders / name, out)
     report = json.loads((checkpoint / "conversion_report.json").read_text())
-    found = largest(report, "orbax")
+    found = conftest.largest(report, "orbax")
     print(name, found)
     assert found.keys() == {"PyTorch", "NumPy"} and max(found.values()) < 1e-5
 
@@ -161,7 +111,7 @@ def test_models_of_transformers_become_checkpoints_with_their_logits(name, new_f
     opened = encoder_model.open_model(checkpoint)
     assert module.config.dropout_rate == 0 and module.config.num_layers == 2
     same = dataclasses.replace(module.config, dtype="float32", dropout_rate=0.1, attention_dropout_rate=0.1)
-    assert tensors.shapes(same) == {path: t.shape for path, t in opened.tensors.items()}
+    assert tensors.shapes(same, opened.head) == {path: t.shape for path, t in opened.tensors.items()}
     # Padding has its place, and its row, at 0.
     padding = PADDINGS.get(name, 0)
     ids = TokenizerVocabulary(str(out / "tokenizer.json")).tokenizer.get_vocab(with_added_tokens=True)
@@ -184,7 +134,7 @@ def test_an_encoder_without_its_head_gets_a_new_one(new_folders, tmp_path, capsy
     assert np.asarray(opened.tensors["mlm_head/dense/kernel"]).std() == pytest.approx(0.02, rel=0.2)
     assert not np.asarray(opened.tensors["mlm_head/bias"]).any()
     report = json.loads((checkpoint / "conversion_report.json").read_text())
-    found = largest(report, "orbax")
+    found = conftest.largest(report, "orbax")
     assert found.keys() == {"NumPy"} and max(found.values()) < 1e-5
 
 

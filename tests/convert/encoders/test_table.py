@@ -38,7 +38,7 @@ def test_each_variant_has_its_class(name):
         (MODERN | {"mlp_activations": ("gelu_erf",)}, ["ModernBertForMaskedLM", "must be a gated one"]),
         (MODERN | {"first_attention_norm": True}, ["first_attention_norm is True, and must be False"]),
         ({"head_dim": 16}, ["num_heads * head_dim is 48, and must be emb_dim, 24"]),
-        ({"head_activation": "relu"}, ["head_activation is 'relu', and must be that of the MLP, 'gelu_erf'"]),
+        ({"head_activation": "relu"}, ["head_activation is 'relu', and must be 'gelu_erf'"]),
         ({"mlp_activations": ("tanh",), "head_activation": "tanh"}, ["'tanh' has no name in Hugging Face"]),
     ],
 )

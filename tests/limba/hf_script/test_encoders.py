@@ -45,15 +45,15 @@ def _network(tmp_path, **changes):
 
 
 def test_configurations_of_t5_experiments(tmp_path):
-    config, name = _network(tmp_path)
+    config, _, name = _network(tmp_path)
     assert name == "bert" and config.position_embedding_type == "absolute" and config.norm_position == "post"
-    config, name = _network(tmp_path, **BUCKETS)
+    config, _, name = _network(tmp_path, **BUCKETS)
     assert (name, config.position_embedding_type, config.norm_position) == ("t5-experiments", "t5_buckets", "pre")
     assert (config.num_buckets, config.max_distance, config.attention_dropout_rate) == (16, 64, 0.1)
-    config, _ = _network(tmp_path, **ROTARY)
+    config, _, _ = _network(tmp_path, **ROTARY)
     assert (config.position_embedding_type, config.rotary_pairs) == ("rotary", "halves")
     assert (config.rotary_dim, config.rotary_base) == (4, 500.0)
-    config, _ = _network(tmp_path, position_embedding_type="rotary")
+    config, _, _ = _network(tmp_path, position_embedding_type="rotary")
     assert (config.norm_position, config.rotary_dim, config.rotary_base) == ("post", 8, 10_000.0)
 
 

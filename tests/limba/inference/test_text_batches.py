@@ -92,3 +92,28 @@ def test_a_cut_line_keeps_the_masks_that_it_lost(vocabulary):
     model = models.EncoderOnlyModel(encoder.MaskedLanguageModel(_config()), vocabulary, definitions.adamw())
     texts = text_batches.for_model(model, 8)
     assert texts.answer("[MASK] cat [MASK]", np.array([5, 0], np.int32)) == ("red", "red cat [MASK]")
+
+
+def test_each_word_gets_the_label_of_its_first_piece(vocabulary, tmp_path):
+    model = models.EncoderClassifier(
+        classifier.TokenClassifier(_config(), LABELS), vocabulary, LabelVocabulary(LABELS), definitions.adamw()
+    )
+    answerer, params = _answerer(model, tmp_path)
+    tokens = np.zeros((1, 32), np.int32)
+    # The vocabulary divides "cat-dog" into cat, an unknown one and dog.
+    tokens[0, :7] = [2, 5, 8, 1, 9, 6, 3]
+    logits = model.module.apply({"params": params}, tokens, np.zeros_like(tokens), enable_dropout=False)[0]
+    best = [LABELS[np.asarray(logits)[place].argmax()] for place in (1, 2, 5)]
+    (answer,) = answerer.answer(["red  cat-dog blue "])
+    assert answer.prediction == " ".join(best)
+    assert answer.filled == f"red/{best[0]} cat-dog/{best[1]} blue/{best[2]}"
+    # Behind the table of 64 positions, 63 words after [CLS], there is no label.
+    (cut,) = answerer.answer(["red " * 65])
+    assert cut.prediction.split()[62] in LABELS and cut.prediction.split()[63:] == ["?", "?"]
+
+    # A batch with weights asks for some places alone.
+    weights = np.zeros_like(tokens)
+    weights[0, [1, 2, 5]] = 1
+    some = model.predict_batch(params, {"encoder_input_tokens": tokens, "decoder_loss_weights": weights})
+    assert model.output_vocabulary.decode(np.asarray(some[0]).tolist()) == answer.prediction
+    assert np.flatnonzero(some[0]).tolist() == [1, 2, 5]

@@ -34,6 +34,7 @@ _OVERRIDES = {
     ],
     "encoder": ["--gin.VOCABULARY_FILE='vocab/tokenizer.json'"],
     "encoder_moods": ["--gin.VOCABULARY_FILE='vocab/tokenizer.json'", "--gin.INITIAL_CHECKPOINT_PATH=()"],
+    "encoder_names": ["--gin.VOCABULARY_FILE='vocab/tokenizer.json'", "--gin.INITIAL_CHECKPOINT_PATH=()"],
     "diacritics_small_pretrain": ["--gin.VOCABULARY_FILE='vocab/spiece.model'"],
     "diacritics_small": [
         "--gin.VOCABULARY_FILE='vocab/spiece.model'",
@@ -90,6 +91,8 @@ def folder(tmp_path_factory):
     (made / "stories").mkdir()
     for split in ("train", "validation"):
         (made / "stories" / f"{split}.csv").write_text("story,mood\n" + "At work Ana won a prize.,glad\n" * 500)
+        words = {"tokens": ["At", "work", "Ana", "won"], "tags": ["B-SETTING", "I-SETTING", "B-PERSON", "O"]}
+        (made / "stories" / f"{split}-words.jsonl").write_text((json.dumps(words) + "\n") * 500)
     for name, split in (("corpus", "train"), ("corpus-validation", "validation")):
         (made / "stories" / f"{name}.jsonl").write_bytes((made / "corpus" / f"{split}-0.jsonl").read_bytes())
     romanian_sentences.write_corpus(made / "ro", {"train": 200, "validation": 20})

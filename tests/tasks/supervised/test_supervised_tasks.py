@@ -132,7 +132,7 @@ def test_wrong_rows_are_named_before_anything_runs(tmp_path, files, monkeypatch)
         with pytest.raises(ValueError, match=message):
             check(config)
     # Behind what is looked at before, the row is named when it comes.
-    monkeypatch.setattr("tasks.supervised.row_preprocessor._ROWS_TO_CHECK", {False: 2, True: 2})
+    monkeypatch.setattr("tasks.supervised.row_preprocessor.ROWS_TO_CHECK", {False: 2, True: 2})
     with pytest.raises(RuntimeError, match=r"Reading 'story_moods' failed after 0 batches: .*row 4 .*'grumpy'"):
         list(task_batches.get_eval_batches(config)["story_moods"])
     with pytest.raises(Exception, match=r"Task 'story_moods', row 4 .*'grumpy'"):

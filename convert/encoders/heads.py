@@ -1,0 +1,133 @@
+"""What stands on an encoder: the head of a masked language model, or one with labels."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+
+from limba.encoders import classifier
+from limba.encoders.config import EncoderConfig
+from limba.encoders.encoder import MaskedLanguageModel
+from limba.machine.untrusted_files import shown
+
+# The endings of Hugging Face's classes.
+MASKED_LM, SEQUENCE, TOKENS = "MaskedLM", "SequenceClassification", "TokenClassification"
+_NETWORKS = {SEQUENCE: classifier.SequenceClassifier, TOKENS: classifier.TokenClassifier}
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """A head, without its numbers.
+
+    Attributes:
+      kind: the ending of Hugging Face's class.
+      labels: of the logits, or the name of a number; a masked language model has none.
+      activation, use_norm, dense_bias, drop_inputs, pooling: of a head with labels; see `limba.encoders.classifier`.
+    """
+
+    kind: str = MASKED_LM
+    labels: tuple[str, ...] = ()
+    activation: str | None = None
+    use_norm: bool = False
+    dense_bias: bool = True
+    drop_inputs: bool = False
+    pooling: str = "first"
+
+    def network(self, config: EncoderConfig) -> nn.Module:
+        """The encoder with this head."""
+        if self.kind == MASKED_LM:
+            return MaskedLanguageModel(config)
+        return _NETWORKS[self.kind](config, self.labels, **self.fields)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Those of the network that are the head's."""
+        names = ("activation", "use_norm", "dense_bias", "drop_inputs", *(["pooling"] if self.kind == SEQUENCE else []))
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What `run.json` says of it; nothing of a masked language model's."""
+        if self.kind == MASKED_LM:
+            return {}
+        return {"labels": list(self.labels), "head": {"class": self.class_name} | self.fields}
+
+    def settings(self) -> dict[str, Any]:
+        """What all families' config.json say of it alike."""
+        if self.kind == MASKED_LM:
+            return {"tie_word_embeddings": True}
+        return {
+            "id2label": {str(i): label for i, label in enumerate(self.labels)},
+            "label2id": {label: i for i, label in enumerate(self.labels)},
+            **({"problem_type": self.problem_type} if self.kind == SEQUENCE else {}),
+        }
+
+    @property
+    def is_number(self) -> bool:
+        """Whether the one logit of a row is a number, as in transformers."""
+        return len(self.labels) == 1
+
+    @property
+    def problem_type(self) -> str:
+        """transformers' name of what the labels are."""
+        return "regression" if self.is_number else "single_label_classification"
+
+    @property
+    def class_name(self) -> str:
+        """Of Limba's network."""
+        return "MaskedLanguageModel" if self.kind == MASKED_LM else _NETWORKS[self.kind].__name__
+
+
+OF_MASKED_LM = Head()
+
+
+def of_run(info: Mapping[str, Any], path: Any) -> Head:
+    """The head that `run.json` describes.
+
+    Raises:
+      ValueError: if it has labels and describes none of Limba's classifiers.
+    """
+    if "labels" not in info:
+        return OF_MASKED_LM
+    record = dict(info.get("head") or {})
+    found = record.pop("class", None)
+    kind = next((kind for kind, network in _NETWORKS.items() if network.__name__ == found), None)
+    if kind is None:
+        known = " or ".join(network.__name__ for network in _NETWORKS.values())
+        what = "does not describe its head" if found is None else f"says that it is a {shown(found)}"
+        raise ValueError(
+            f"{path} is a classifier, and its run/run.json {what}; classifiers that are converted are a {known} of "
+            "this version. If it was one of an earlier version, train one more step."
+        )
+    try:
+        return Head(kind, tuple(map(str, info["labels"])), **record)
+    except TypeError as error:
+        raise ValueError(f"{path}/run/run.json does not describe a {found} of this version ({error}).") from error
+
+
+def of_config(content: Mapping[str, Any]) -> Head:
+    """The kind of head and the labels that a config.json says; a masked language model's where it says no other.
+
+    Raises:
+      ValueError: for labels that are not the texts of 0, 1, 2 …, or several of which can be right.
+    """
+    classes = content.get("architectures") or []
+    name = str(classes[0]) if isinstance(classes, list) and classes else ""
+    kind = next((kind for kind in _NETWORKS if name.endswith(f"For{kind}")), MASKED_LM)
+    if kind == MASKED_LM:
+        return OF_MASKED_LM
+    # Where config.json says nothing, transformers has two.
+    given = content.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+    labels = [given.get(str(number)) for number in range(len(given))] if isinstance(given, dict) else []
+    if not labels or len({*labels}) < len(labels) or not all(isinstance(x, str) and x for x in labels):
+        raise ValueError(f"id2label is {shown(given)}; it has different texts, of 0, 1, 2 …")
+    head = Head(kind, tuple(map(str, labels)))
+    if kind == TOKENS and head.is_number:
+        raise ValueError(f"id2label is {shown(given)}; Limba's classifiers of tokens have at least two labels")
+    if content.get("problem_type") not in (None, head.problem_type):
+        raise ValueError(
+            f"problem_type is {shown(content['problem_type'])}; with {len(labels)} labels Limba's encoders have "
+            f"{head.problem_type}"
+        )
+    return head

@@ -1,0 +1,71 @@
+"""Metrics of words with labels: of each word, and of entities, which are words that belong together.
+
+Targets and predictions are lists of labels, one list for each text; shares are in percent.
+"""
+
+import collections
+import itertools
+from collections.abc import Iterator, Sequence
+
+from tasks.supervised.text_metrics import Metrics, check_lengths
+
+Labels = Sequence[str]
+Entity = tuple[str, int, int]
+
+
+def are_bio(labels: Sequence[str]) -> bool:
+    """Whether labels are those of the BIO scheme: O, and B-… and I-… of kinds of entities."""
+    return "O" in labels and len(labels) > 1 and all(x == "O" or (x[:2] in ("B-", "I-") and x[2:]) for x in labels)
+
+
+def token_accuracy(targets: Sequence[Labels], predictions: Sequence[Labels]) -> Metrics:
+    """The share of words whose label is right, and what the most frequent label reaches, which has learned nothing."""
+    pairs = _pairs(targets, predictions)
+    most_frequent = collections.Counter(target for target, _ in pairs).most_common(1)[0][1]
+    right = sum(target == prediction for target, prediction in pairs)
+    return {"accuracy": 100 * right / len(pairs), "majority_accuracy": 100 * most_frequent / len(pairs)}
+
+
+def entity_f1(targets: Sequence[Labels], predictions: Sequence[Labels]) -> Metrics:
+    """Precision, recall and F1 of whole entities: the words and the kind must be right.
+
+    As conlleval and seqeval (without `strict`) count them, over all texts together; 0 where nothing was predicted, or
+    nothing is there.
+    """
+    _pairs(targets, predictions)
+    wanted, given = (
+        {(number, *entity) for number, labels in enumerate(of_texts) for entity in entities(labels)}
+        for of_texts in (targets, predictions)
+    )
+    right = len(wanted & given)
+    precision, recall = right / max(len(given), 1), right / max(len(wanted), 1)
+    f1 = 2 * right / max(len(given) + len(wanted), 1)
+    return {"entity_precision": 100 * precision, "entity_recall": 100 * recall, "entity_f1": 100 * f1}
+
+
+def entities(labels: Labels) -> Iterator[Entity]:
+    """The entities of a text: kind, first word, and the word behind the last.
+
+    One begins with B-, or with an I- whose kind is not that of the entity before it.
+    """
+    begin, before = 0, ""
+    for place, label in enumerate([*labels, "O"]):
+        prefix, _, kind = label.partition("-")
+        continues = prefix == "I" and kind == before
+        if before and not continues:
+            yield before, begin, place
+        if not continues:
+            begin, before = place, "" if prefix == "O" else kind
+
+
+def _pairs(targets: Sequence[Labels], predictions: Sequence[Labels]) -> list[tuple[str, str]]:
+    check_lengths(targets, predictions)
+    for number, (target, prediction) in enumerate(zip(targets, predictions, strict=True)):
+        if len(target) != len(prediction):
+            raise ValueError(f"Text {number} has {len(target)} words and {len(prediction)} predicted labels.")
+    pairs = list(
+        itertools.chain.from_iterable(zip(*both, strict=True) for both in zip(targets, predictions, strict=True))
+    )
+    if not pairs:
+        raise ValueError("There are no words to measure: all texts are empty.")
+    return pairs

@@ -1,0 +1,232 @@
+"""Tasks whose words have labels, such as the names in a text (NER): a label for the first piece of each word.
+
+register_token_task(
+    "my_names",
+    TokenDataset(["O", "B-PER", "I-PER"]),
+    data_files={"train": "train.jsonl", "validation": "validation.jsonl"},
+    vocabulary="vocab/tokenizer.json",
+)
+"""
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tasks.registry import Feature, Task, TaskRegistry, registering
+from tasks.registry.rows import DOCUMENT, TEXT, TOKENS, ColumnType, Rows, Tokens
+from tasks.registry.steps import Step
+from tasks.sources import corpora
+from tasks.sources.sharded import ShardedSource
+from tasks.supervised import row_preprocessor, tagging_metrics
+from tasks.supervised.row_formats import record_of
+from tasks.supervised.text_metrics import MetricFn
+from tasks.vocabularies import LabelVocabulary, TokenizerVocabulary, sentencepiece_models
+
+_ROWS_PER_GROUP = 128
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenDataset:
+    """A data set of words with labels.
+
+    Attributes:
+      labels: their texts, in order. The tags of a row are these texts, or their numbers, as ClassLabel has them.
+      tokens, tags: the columns with the words of a row and with their tags; both are lists.
+      metric_fns: of lists of labels; None is `tagging_metrics.token_accuracy` and, if the labels are BIO's,
+        `tagging_metrics.entity_f1`.
+      hub, config, splits: as of `SupervisedDataset`.
+    """
+
+    labels: Sequence[str]
+    tokens: str = "tokens"
+    tags: str = "tags"
+    metric_fns: Sequence[MetricFn] | None = None
+    hub: str | None = None
+    config: str | None = None
+    splits: Mapping[str, str] | None = None
+
+    def __post_init__(self):
+        if wrong := [label for label in LabelVocabulary(self.labels).labels if label.split() != [label]]:
+            raise ValueError(f"TokenDataset.labels has {wrong[0]!r}; labels of tokens have no blanks.")
+
+    @property
+    def metrics(self) -> list[MetricFn]:
+        if self.metric_fns is not None:
+            return list(self.metric_fns)
+        of_entities = [tagging_metrics.entity_f1] if tagging_metrics.are_bio(self.labels) else []
+        return [tagging_metrics.token_accuracy, *of_entities]
+
+    def words(self, row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+        """The words of a row, and their labels.
+
+        Raises:
+          ValueError: if a word has no label, or one that is not known.
+        """
+        words, tags = record_of(row[self.tokens]), record_of(row[self.tags])
+        for column, found in ((self.tokens, words), (self.tags, tags)):
+            if not isinstance(found, list):
+                raise ValueError(f"column {column!r} has {found!r}, which is not a list")
+        if wrong := [word for word in words if not isinstance(word, str) or word.split() != [word]]:
+            raise ValueError(f"column {self.tokens!r} has {wrong[0]!r}, which is not a word")
+        if len(words) != len(tags):
+            raise ValueError(f"there are {len(words)} words and {len(tags)} tags; each word has one")
+        return words, [self._label(tag) for tag in tags]
+
+    def _label(self, tag: Any) -> str:
+        if tag in self.labels:
+            return str(tag)
+        if isinstance(tag, int) and not isinstance(tag, bool) and 0 <= tag < len(self.labels):
+            return self.labels[tag]
+        raise ValueError(f"column {self.tags!r} has the tag {tag!r}; the known labels are {', '.join(self.labels)}")
+
+
+@registering.once(TaskRegistry)
+def register_token_task(
+    name: str,
+    dataset: TokenDataset,
+    *,
+    vocabulary: TokenizerVocabulary | str | os.PathLike[str],
+    data_files: Mapping[str, corpora.DataFiles] | Any = None,
+    shuffle_buffer_size: int = 4096,
+) -> Task:
+    """Registers a data set of words with labels as a task for `classifier.TokenClassifier`.
+
+    The inputs are `[CLS] text [SEP]`, where the text is the words with blanks between them. The targets have the same
+    length: the label at the first piece of each word, as an id of a LabelVocabulary, and 0, which the loss leaves out,
+    elsewhere. Predictions have one label a word.
+
+    Args:
+      name: of the task.
+      vocabulary: a tokenizer.json.
+      data_files: per split a file, a pattern or a list of them (json, jsonl, parquet), or a SeqIO source; None streams
+        the data set from the hub.
+      shuffle_buffer_size: see `pretraining.register_pretraining_task`.
+
+    Raises:
+      ValueError: for a vocabulary that is no tokenizer.json, or without data.
+    """
+    opened = sentencepiece_models.open_vocabulary(vocabulary)
+    if not isinstance(opened, TokenizerVocabulary):
+        raise ValueError(f"Task {name!r} has {opened!r}; labels of tokens are for encoders: give a tokenizer.json.")
+    nested = (dataset.tokens, dataset.tags)
+    if corpora.is_source(data_files):
+        source = data_files
+    elif data_files is not None:
+        source = corpora.HuggingFaceSource(data_files, (), nested_columns=nested)
+    elif dataset.hub is not None:
+        source = corpora.HubSource(dataset.hub, dataset.config, (), splits=dataset.splits, nested_columns=nested)
+    else:
+        raise ValueError(f"Task {name!r} has no data: give data_files, or the hub's name in its TokenDataset.")
+    labels = LabelVocabulary(dataset.labels)
+    return TaskRegistry.add(
+        name,
+        source=source,
+        preprocessors=[LabelTokens(name, dataset)],
+        output_features={"inputs": Feature(opened), "targets": Feature(labels, add_eos=False)},
+        postprocess_fn=_labels_of_words,
+        metric_fns=dataset.metrics,
+        shuffle_buffer_size=shuffle_buffer_size,
+    )
+
+
+def _labels_of_words(answer: str, **unused: Any) -> list[str]:
+    return answer.split()
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelTokens(Step):
+    """Tokenizes rows of words, and puts the label of each word at its first piece.
+
+    Long rows are cut, and the log counts them; words without a piece, and those behind the cut, have no label.
+
+    Attributes:
+      task: its name, for messages.
+      output_features, sequence_length: see `Supervise`; inputs and targets have the same length.
+    """
+
+    task: str
+    dataset: TokenDataset
+    output_features: Mapping[str, Feature] | None = None
+    sequence_length: Mapping[str, int] | None = None
+
+    @property
+    def rows_per_group(self) -> int:
+        return _ROWS_PER_GROUP
+
+    def columns(self) -> dict[str, ColumnType]:
+        names = {"inputs": TOKENS, "targets": TOKENS, "inputs_pretokenized": TEXT, "targets_pretokenized": TEXT}
+        return {**names, "document": DOCUMENT}
+
+    def rows_function(self) -> Callable[[Rows, int], Rows]:
+        """Raises ValueError if inputs and targets have different lengths."""
+        assert self.output_features is not None
+        vocabulary, labels = (self.output_features[name].vocabulary for name in ("inputs", "targets"))
+        most, cut = self._longest(), row_preprocessor.CutTexts(self.task)
+
+        def make_rows(rows: Rows, seed: int) -> Rows:
+            del seed
+            found = list(self._all_words(rows))
+            inputs, targets, kept, lengths = [], [], [], []
+            for (_, of_row), encoded in zip(found, vocabulary.encode_words([words for words, _ in found]), strict=True):
+                ids = [vocabulary.cls_id, *encoded.ids][: None if most is None else most - 1]
+                placed = np.zeros(len(ids) + 1, np.int32)
+                of_words = [(place, label) for place, label in zip(encoded.places, of_row, strict=True)
+                            if 0 <= place < len(ids) - 1]  # fmt: skip
+                for place, label in of_words:
+                    placed[place + 1] = labels.encode(label)[0]
+                inputs.append([*ids, vocabulary.sep_id])
+                targets.append(placed)
+                kept.append(" ".join(label for _, label in of_words).encode())
+                lengths.append(len(encoded.ids) + 2)
+            if most is not None:
+                cut.count("inputs", np.array(lengths), most)
+            return {
+                "inputs": Tokens.of(inputs),
+                "targets": Tokens.of(targets),
+                "inputs_pretokenized": np.array([" ".join(words).encode() for words, _ in found], object),
+                "targets_pretokenized": np.array(kept, object),
+                "document": rows["document"],
+            }
+
+        return make_rows
+
+    def _longest(self) -> int | None:
+        lengths = self.sequence_length or {}
+        if lengths.get("inputs") != lengths.get("targets"):
+            raise ValueError(
+                f"Task {self.task!r} has a label for each token, and TASK_FEATURE_LENGTHS are {dict(lengths)}; give "
+                "inputs and targets the same length."
+            )
+        return lengths.get("inputs")
+
+    def check_rows(
+        self,
+        source: ShardedSource,
+        split: str,
+        features: Mapping[str, Feature],
+        lengths: Mapping[str, int] | None = None,
+    ) -> None:
+        """Looks at the first rows of a split, which finds wrong labels before anything expensive.
+
+        Raises:
+          ValueError: for a row whose words and labels cannot be read, which it names.
+        """
+        limit = row_preprocessor.ROWS_TO_CHECK[source.is_remote(split)]
+        for file, row, document in itertools.islice(source.numbered_documents(split), limit):
+            self._words(document, f"row {row} (the first is 0) of {file}")
+
+    def _all_words(self, rows: Rows) -> Iterator[tuple[list[str], list[str]]]:
+        columns = {name: rows[name] for name in (self.dataset.tokens, self.dataset.tags)}
+        for i, document in enumerate(rows["document"]):
+            row = {name: x[i].decode() if isinstance(x[i], bytes) else x[i] for name, x in columns.items()}
+            yield self._words(row, f"row {int(document[2])} (the first is 0)")
+
+    def _words(self, row: Mapping[str, Any], where: str) -> tuple[list[str], list[str]]:
+        try:
+            return self.dataset.words(row)
+        except (ValueError, KeyError) as error:
+            raise ValueError(row_preprocessor.bad_row(self.task, where, error)) from error

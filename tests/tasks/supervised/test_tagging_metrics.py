@@ -1,0 +1,47 @@
+"""Entities are counted as seqeval counts them, and words one by one."""
+
+import pytest
+
+from tasks.supervised import tagging_metrics
+
+TARGETS = [["O", "O", "B-MISC", "I-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"], ["B-LOC"]]
+PREDICTIONS = [["O", "O", "O", "B-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"], ["B-ORG"]]
+
+
+def test_entities():
+    # By hand, by the rules of conlleval: an I- of another kind, or after O, begins an entity.
+    labels = ["I-PER", "I-PER", "I-LOC", "B-LOC", "I-LOC", "O", "I-A-B", "B-A-B"]
+    found = [("PER", 0, 2), ("LOC", 2, 3), ("LOC", 3, 5), ("A-B", 6, 7), ("A-B", 7, 8)]
+    assert list(tagging_metrics.entities(labels)) == found
+    assert list(tagging_metrics.entities([])) == list(tagging_metrics.entities(["O"])) == []
+
+
+def test_entity_f1():
+    # seqeval's own example, in which one of two entities is right, and a third that is of another kind.
+    assert tagging_metrics.entity_f1(TARGETS[:2], PREDICTIONS[:2])["entity_f1"] == 50
+    found = tagging_metrics.entity_f1(TARGETS, [*PREDICTIONS[:2], ["O"]])
+    assert found == {"entity_precision": 50, "entity_recall": pytest.approx(100 / 3), "entity_f1": pytest.approx(40)}
+    assert tagging_metrics.entity_f1(TARGETS, PREDICTIONS)["entity_f1"] == pytest.approx(100 / 3)
+    # The same entity in another text is another.
+    assert tagging_metrics.entity_f1([["B-A"], ["O"]], [["O"], ["B-A"]])["entity_f1"] == 0
+    assert tagging_metrics.entity_f1([["O"]], [["O"]])["entity_f1"] == 0
+
+
+def test_token_accuracy_and_what_the_most_frequent_label_reaches():
+    found = tagging_metrics.token_accuracy(TARGETS, PREDICTIONS)
+    assert found == {"accuracy": pytest.approx(100 * 8 / 11), "majority_accuracy": pytest.approx(100 * 4 / 11)}
+
+
+def test_texts_that_do_not_belong_together_are_refused():
+    with pytest.raises(ValueError, match="Text 1 has 3 words and 1 predicted labels"):
+        tagging_metrics.entity_f1(TARGETS[:2], [PREDICTIONS[0], ["O"]])
+    with pytest.raises(ValueError, match="no words to measure"):
+        tagging_metrics.token_accuracy([[]], [[]])
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [(["O", "B-PER", "I-PER"], True), (["B-PER", "I-PER"], False), (["O", "PER"], False), (["O", "B-"], False)],
+)
+def test_are_bio(labels, expected):
+    assert tagging_metrics.are_bio(labels) is expected

@@ -1,0 +1,131 @@
+"""Labels stand at the first pieces of words, in every kind of vocabulary, and rows that cannot be read are named."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+from limba.data.contract import DatasetConfig
+from tasks import predictions, supervised
+from tasks.registry import TaskRegistry
+from tasks.supervised import tagging_metrics, token_labels
+from tasks.vocabularies import ByteVocabulary, TokenizerVocabulary
+
+LABELS = ["O", "B-PER", "I-PER"]
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+ROWS = [
+    {"tokens": ["Ana", "Blandiana", "sings", "."], "tags": ["B-PER", "I-PER", "O", "O"]},
+    {"tokens": ["sings", "\u200b", "Ana"], "tags": ["O", "B-PER", "I-PER"]},
+]
+
+
+def _wordpiece(file):
+    pieces = {piece: i for i, piece in enumerate([*SPECIAL, "ana", "bland", "##iana", "sing", "##s", "."])}
+    tokenizer = Tokenizer(models.WordPiece(pieces, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.save(str(file))
+    return TokenizerVocabulary(str(file))
+
+
+def _bytes(file):
+    """Pieces are single bytes, a word's space among them."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({x: i for i, x in enumerate([*SPECIAL, *letters, "Ġs"])}, [("Ġ", "s")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.save(str(file))
+    return TokenizerVocabulary(str(file))
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory):
+    return _wordpiece(tmp_path_factory.mktemp("vocabulary") / "tokenizer.json")
+
+
+@pytest.fixture
+def task(tmp_path, vocabulary):
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    yield supervised.register_token_task(
+        "test_names", supervised.TokenDataset(LABELS), data_files={"train": str(file)}, vocabulary=vocabulary
+    )
+    TaskRegistry.remove("test_names")
+
+
+def _examples(task, length):
+    lengths = None if length is None else {"inputs": length, "targets": length}
+    return list(predictions.examples(task, DatasetConfig(task.name, lengths, "train", 1, seed=0)))
+
+
+def test_the_first_piece_of_a_word_has_its_label(task):
+    first, second = _examples(task, 12)
+    assert first["inputs"].tolist() == [2, 5, 6, 7, 8, 9, 10, 3]  # ana bland ##iana sing ##s .
+    assert first["targets"].tolist() == [0, 2, 3, 0, 1, 0, 1, 0]
+    # The second word has no piece.
+    assert second["inputs"].tolist() == [2, 8, 9, 5, 3] and second["targets"].tolist() == [0, 1, 0, 3, 0]
+    assert first["targets_pretokenized"] == b"B-PER I-PER O O" and second["targets_pretokenized"] == b"O I-PER"
+    assert task.metric_fns == (tagging_metrics.token_accuracy, tagging_metrics.entity_f1)
+    assert task.postprocess_fn("O I-PER", example=second, is_target=False) == ["O", "I-PER"]
+    assert supervised.TokenDataset(LABELS).words({"tokens": ["a", "b"], "tags": [0, 2]})[1] == ["O", "I-PER"]
+    assert token_labels.TokenDataset(["NOUN", "VERB"]).metrics == [tagging_metrics.token_accuracy]
+
+
+def test_a_table_has_numbers_of_labels(task, tmp_path):
+    """As data sets of the hub have them: ClassLabels in parquet."""
+    pq.write_table(pa.table({"tokens": [["Ana", "sings"]], "tags": [[1, 0]]}), tmp_path / "rows.parquet")
+    source = {"train": str(tmp_path / "rows.parquet")}
+    vocabulary = task.output_features["inputs"].vocabulary
+    of_table = supervised.register_token_task(
+        "test_table", supervised.TokenDataset(LABELS), data_files=source, vocabulary=vocabulary
+    )
+    try:
+        assert _examples(of_table, None)[0]["targets"].tolist() == [0, 2, 1, 0, 0]
+    finally:
+        TaskRegistry.remove("test_table")
+
+
+def test_a_cut_row_keeps_the_labels_of_whole_places(task, caplog):
+    first, second = _examples(task, 5)
+    assert first["inputs"].tolist() == [2, 5, 6, 7, 3] and first["targets"].tolist() == [0, 2, 3, 0, 0]
+    assert first["targets_pretokenized"] == b"B-PER I-PER"
+    assert len(second["inputs"]) == 5
+    assert "1 of the first 2 examples have inputs longer than 5 tokens (the longest: 8)" in caplog.text
+
+
+def test_words_of_byte_level_pieces(tmp_path):
+    vocabulary = _bytes(tmp_path / "tokenizer.json")
+    ids, places = vocabulary.encode_words([["ab", "so", "É", "x"]])[0]
+    # a b, a space and s in one piece, o, a space and two bytes, a space and x: places are those of letters.
+    tokens = [vocabulary.tokenizer.id_to_token(id_) for id_ in ids]
+    assert tokens == ["a", "b", "Ġs", "o", "Ġ", "Ã", "ī", "Ġ", "x"] and places == [0, 2, 5, 8]
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"tokens": ["a", "b"], "tags": ["O"]}, "there are 2 words and 1 tags; each word has one"),
+        ({"tokens": ["a"], "tags": ["B-LOC"]}, "has the tag 'B-LOC'; the known labels are O, B-PER, I-PER"),
+        ({"tokens": ["a"], "tags": [3]}, "has the tag 3"),
+        ({"tokens": ["a b"], "tags": ["O"]}, "column 'tokens' has 'a b', which is not a word"),
+        ({"tokens": "a", "tags": ["O"]}, "column 'tokens' has 'a', which is not a list"),
+        ({"tokens": ["a"], "tags": [True]}, "has the tag True"),
+    ],
+)
+def test_a_row_that_cannot_be_read_is_named(row, words):
+    with pytest.raises(ValueError, match=words):
+        supervised.TokenDataset(LABELS).words(row)
+
+
+def test_what_is_wrong_with_a_task_is_said(task, vocabulary, tmp_path):
+    with pytest.raises(ValueError, match="give inputs and targets the same length"):
+        list(predictions.examples(task, DatasetConfig(task.name, {"inputs": 8, "targets": 1}, "train", 1, seed=0)))
+    (tmp_path / "rows.jsonl").write_text(json.dumps(ROWS[0]) + "\n" + json.dumps(ROWS[0] | {"tags": ["O"]}) + "\n")
+    with pytest.raises(ValueError, match=r"Task 'test_names', row 1 \(the first is 0\) of .*rows.jsonl: there are 4"):
+        _examples(task, 12)
+    with pytest.raises(ValueError, match="'B PER'; labels of tokens have no blanks"):
+        supervised.TokenDataset(["O", "B PER"])
+    for vocabulary_, words in ((ByteVocabulary(), "give a tokenizer.json"), (vocabulary, "has no data")):
+        with pytest.raises(ValueError, match=words):
+            supervised.register_token_task("test_none", supervised.TokenDataset(LABELS), vocabulary=vocabulary_)
