@@ -2,7 +2,7 @@
 
 A mutant is one small change in one function: a comparison flipped, a number moved by one, an operator or a condition
 turned around, a result or a call dropped. `tests/mutants.json` keeps the chosen ones. Each names its place by file,
-function, kind and ordinal, not by line, so the same mutants fit an older or a newer tree. The tool works on copies.
+function, kind, text and ordinal, not by line: the same mutants fit an older or a newer tree. The tool works on copies.
 """
 
 import argparse
@@ -172,15 +172,17 @@ def mutants_of(source: str, file: str) -> list[tuple[Mutant, ast.expr | ast.stmt
 
 def apply(mutant: Mutant, root: Path) -> bool:
     """Writes a mutant into a tree; False where its place is not, or holds another text."""
-    path = root / mutant.file
+    path, wanted = root / mutant.file, dataclasses.replace(mutant, ordinal=0)
     if not path.is_file():
         return False
     source = path.read_text(encoding="utf-8")
-    for found, node in mutants_of(source, mutant.file):
-        if found == mutant:
-            path.write_text(_spliced(source, node, mutant.after), encoding="utf-8")
-            return True
-    return False
+    # Other changes to the function may have moved the place: the nearest one with the same text.
+    same = [(x, node) for x, node in mutants_of(source, mutant.file) if dataclasses.replace(x, ordinal=0) == wanted]
+    if not same:
+        return False
+    _, node = min(same, key=lambda pair: abs(pair[0].ordinal - mutant.ordinal))
+    path.write_text(_spliced(source, node, mutant.after), encoding="utf-8")
+    return True
 
 
 def _spliced(source: str, node: ast.expr | ast.stmt, text: str) -> str:
