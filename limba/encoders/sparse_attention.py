@@ -81,7 +81,8 @@ def _global_rows(
     length = query.shape[1]
     count = min(layout.config.num_global_blocks * layout.config.block, length)
     query, of_queries = query[:, :count], segments[:, :count]
-    mask = attention.segment_mask(of_queries, segments) & (segments > 0)[:, None, None, :]
+    mask = attention.make_attention_mask(of_queries, segments, jnp.equal, dtype=bool)
+    mask &= (segments > 0)[:, None, None, :]
     first = length - count  # The last of these queries is nearer to the first key than that of a whole row.
     added: Array | None = None
     if by_distance.bias is not None:
@@ -200,7 +201,9 @@ class _Columns:
             (window >= self.first) & (window < num_blocks),
         ]
         of_random = (drawn < num_blocks) & ~layout.without_random(num_blocks)[rows[:, None], self._drawn]
-        structured = np.broadcast_to(np.concatenate(is_new, axis=1), (len(drawn), len(rows), self.first + window.shape[1]))
+        structured = np.broadcast_to(
+            np.concatenate(is_new, axis=1), (len(drawn), len(rows), self.first + window.shape[1])
+        )
         self.is_new = np.concatenate([structured, of_random], axis=2)
 
     def of_row(self, blocks: Array) -> Array:
