@@ -79,9 +79,10 @@ def _cost(config: Any, length: int, device: Any) -> list[str]:
     module = attention.SelfAttention(config)
 
     def loss(params, x, tokens):
+        # Times the inputs, so that no gradient is a constant.
         seen = attention.visible_blocks(config, tokens, None) or attention.visible(config, tokens, None)
         inputs = attention.AttentionInputs(attention.dense_mask(config, tokens, None) if seen is None else seen)
-        return jnp.sum(module.apply({"params": params}, x, inputs, True).astype(jnp.float32))
+        return jnp.sum((module.apply({"params": params}, x, inputs, True) * x).astype(jnp.float32))
 
     def like(shape, dtype):
         return jax.ShapeDtypeStruct(shape, dtype, sharding=SingleDeviceSharding(device))
