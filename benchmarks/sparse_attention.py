@@ -1,14 +1,14 @@
-"""What attention of one layer costs by the length of a row, sparse and dense, by the compilers of chips that are not there.
+"""What attention of one layer costs by the length of a row, sparse and dense, as compiled.
 
-    python -m benchmarks.sparse_attention gin/models/bert/sparse_base.gin --topology v5e-1 --lengths 512 1024 2048 4096 8192
+    python -m benchmarks.sparse_attention gin/models/bert/sparse_base.gin --topology v5e-1 --lengths 512 2048 8192
 
-Compiles a layer's attention with its four products, forward and backward, for one row, in bfloat16 as the model file says.
-Nothing runs. `--topology cpu` is this machine (the default); TPUs need libtpu (pip install 'limba[plan]'). Prints a table:
+Compiles the attention of a layer with its four products, forward and backward, for one row, in the type of the model
+file. Nothing runs. `--topology cpu` is this machine (the default); TPUs need libtpu (pip install 'limba[plan]'). Prints
 
 - present: the share of blocks that the layout has.
-- GFLOP, GB: operations, and bytes read and written, as XLA counts them.
+- GFLOP, GB: operations, and bytes read and written, as XLA counts them, which leaves out the operations of kernels.
 - temporary: memory of the compiled program beside its inputs and outputs.
-- dense: by the kernels that the device has, with `EncoderConfig.kernels = 'auto'`, and by XLA.
+- attention: sparse; dense by XLA, and by the kernels of the device.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """The configuration of an encoder such as BERT, RoBERTa, MPNet, RoFormer or ModernBERT."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -137,6 +137,12 @@ class EncoderConfig:
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
                 raise ValueError(f"{owner}.{field} is {value!r}; it is a number above 0.")
         self._check_fields_together()
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "EncoderConfig":
+        """Of the fields that `dataclasses.asdict` gave, as `run/run.json` has them; TypeError for an unknown one."""
+        sparse = fields.get("sparse_attention")
+        return cls(**(dict(fields) | {"sparse_attention": sparse and BigBirdSparsityConfig(**sparse)}))
 
     @property
     def has_absolute_positions(self) -> bool:
