@@ -26,7 +26,7 @@ class VisibleBlocks:
     """What each query may look at: keys of its own segment, in the blocks that the layout gives it.
 
     Attributes:
-      segments: int32 `[batch, length]`; padding is 0, which is not looked at.
+      segments: int32 `[batch, length]`; padding is 0, a segment of its own.
     """
 
     segments: Array
@@ -82,7 +82,6 @@ def _global_rows(
     count = min(layout.config.num_global_blocks * layout.config.block, length)
     query, of_queries = query[:, :count], segments[:, :count]
     mask = attention.make_attention_mask(of_queries, segments, jnp.equal, dtype=bool)
-    mask &= (segments > 0)[:, None, None, :]
     first = length - count  # The last of these queries is nearer to the first key than that of a whole row.
     added: Array | None = None
     if by_distance.bias is not None:
@@ -117,8 +116,8 @@ def _other_rows(
     in_blocks = functools.partial(_in_blocks, block=block, num_blocks=columns.num_blocks)
     queries, of_queries = (in_blocks(x)[:, :, columns.first :] for x in (query, segments[:, :, None]))
     keys, values, of_keys = (columns.of_row(in_blocks(x)) for x in (key, value, segments[:, :, None]))
-    of_keys = jnp.where(columns.is_new[..., None], of_keys, 0)  # [batch, heads, blocks, columns, block]
-    mask = (of_queries[..., :, None] == _joined(of_keys, 3)[..., None, :]) & (_joined(of_keys, 3) > 0)[..., None, :]
+    of_keys = jnp.where(columns.is_new[..., None], of_keys, 0)  # as padding: no real query sees it
+    mask = of_queries[..., :, None] == _joined(of_keys, 3)[..., None, :]
     dtype = config.attention_logits_dtype
     logits = layers.einsum("bhnqd,bhnkd->bhnqk", queries, _joined(keys, 3), dtype)
     if by_distance.bias is not None:
@@ -196,15 +195,10 @@ class _Columns:
         self._drawn = np.minimum(drawn, num_blocks - 1)
         self._distances = self._drawn - rows[:, None] + num_blocks - 1
         window = rows[:, None] + np.arange(-self._side, self._side + 1)
-        is_new = [
-            np.ones((len(rows), self.first), bool),
-            (window >= self.first) & (window < num_blocks),
-        ]
         of_random = (drawn < num_blocks) & ~layout.without_random(num_blocks)[rows[:, None], self._drawn]
-        structured = np.broadcast_to(
-            np.concatenate(is_new, axis=1), (len(drawn), len(rows), self.first + window.shape[1])
-        )
-        self.is_new = np.concatenate([structured, of_random], axis=2)
+        of_window = (window >= self.first) & (window < num_blocks)
+        of_all = np.pad(of_window, [(0, 0), (self.first, 0)], constant_values=True)
+        self.is_new = np.concatenate([np.tile(of_all, (len(drawn), 1, 1)), of_random], axis=2)
 
     def of_row(self, blocks: Array) -> Array:
         """`[batch, heads, all blocks, …] -> [batch, heads, blocks, columns, …]`."""
