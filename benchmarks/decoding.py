@@ -2,9 +2,9 @@
 
     python -m benchmarks.decoding --size small --batch_size 8 --new_tokens 64 --rounds 3
 
-Prints one JSON line; progress goes to stderr. The sides are processes that take turns (benchmarks/sides.py). Both decode
-the same rows of random tokens with a new T5 1.1, `--new_tokens` each, with nothing ending earlier: greedily, sampling at
-temperature 1, and with four beams.
+Prints a JSON line for each dtype and way; progress goes to stderr. The sides are processes that take turns
+(benchmarks/sides.py). Both decode the same rows of random tokens with a new T5 1.1, `--new_tokens` each, with nothing
+ending earlier: greedily, sampling at temperature 1, and with four beams.
 
 - `limba`: `predict_batch` of the model, compiled, as `limba infer` calls it.
 - `huggingface`: T5ForConditionalGeneration.generate in eager PyTorch with its cache; in bfloat16 all parameters are.

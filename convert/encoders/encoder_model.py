@@ -187,7 +187,7 @@ def open_checkpoint(path: str | AnyPath, hints: ModelHints = NO_HINTS) -> Encode
     info = run_folder.load_run_info(path)
     head = heads.of_run(info, path)
     try:
-        config = EncoderConfig(**info["network"])
+        config = EncoderConfig.from_json(info["network"])
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{path}/run/run.json does not describe an EncoderConfig of this version ({error})."

@@ -139,6 +139,11 @@ def activation_name(activation: str) -> str:
 
 def common_limits(config: EncoderConfig) -> Iterator[str]:
     """What all classes want alike, in clauses."""
+    if config.sparse_attention is not None:
+        yield (
+            "sparse_attention is set, and must be None; the one class with blocks, BigBirdForMaskedLM, has others: "
+            "global ones at both ends of a row, and random ones by layer, in training alone"
+        )
     if config.num_heads * config.head_dim != config.emb_dim:
         yield f"num_heads * head_dim is {config.num_heads * config.head_dim}, and must be emb_dim, {config.emb_dim}"
     if (activation := config.mlp_activations[0]) not in ACTIVATIONS.values():

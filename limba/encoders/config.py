@@ -1,12 +1,13 @@
 """The configuration of an encoder such as BERT, RoBERTa, MPNet, RoFormer or ModernBERT."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
 from limba.encoders import rotary
+from limba.encoders.block_layout import BigBirdSparsityConfig, BlockLayout
 from limba.kernels import target
 from limba.network import config_checks, layers
 
@@ -41,13 +42,15 @@ class EncoderConfig:
         table for all layers; "absolute_and_t5_buckets" is MPNet's; "relative_key" and "relative_key_query" are products
         of queries, or of queries and keys, with a table of distances in each layer (arXiv:1803.02155,
         arXiv:2009.13658); "rotary"; "none".
-      max_positions: the longest row, where positions or distances have a table: absolute and relative_key.
+      max_positions: the longest row, where positions or distances have a table (absolute, relative_key) or attention is
+        sparse.
       num_buckets, max_distance: of T5's bias.
       rotary_dim: how many numbers of each head rotary positions turn; None turns all of them.
       rotary_pairs: "halves" (ModernBERT, GENA-LM) or "interleaved" (RoFormer).
       rotary_base, local_rotary_base: of global and local layers; None is the same for both.
       global_attention_every: layers 0, n, 2n … look at the whole row, the others at a window; 1 has no windows.
       local_attention_window: its width; 128 sees 64 positions to each side.
+      sparse_attention: each layer looks at some blocks of the row in place of the whole row.
       num_token_types: rows of the table of token types (segments A and B of BERT); 0 has none.
       head_activation: of the masked language model's transform (dense, activation, norm); None has no transform.
       head_bias, logits_bias: biases of the transform's product and of the logits, whose kernel is the embedding.
@@ -58,8 +61,8 @@ class EncoderConfig:
       scan_layers: compile one layer, or one period of global and local layers, instead of all.
       remat_policy: "none", "minimal" or "full": what is recomputed in the backward pass to save memory.
       param_scan_axis: where the layers stand in the parameters of a scanned stack.
-      kernels: "auto" is the fastest that the device has, "xla" and "fused" are as in T5Config; attention to a window
-        or with relative_key is XLA's in any case.
+      kernels: "auto" is the fastest that the device has, "xla" and "fused" are as in T5Config; attention to a window,
+        to blocks or with relative_key is XLA's in any case.
 
     Raises:
       ValueError: for a value outside of what its field can be, or two fields that exclude each other.
@@ -91,6 +94,7 @@ class EncoderConfig:
     local_rotary_base: float | None = None
     global_attention_every: int = 1
     local_attention_window: int = 128
+    sparse_attention: BigBirdSparsityConfig | None = None
     num_token_types: int = 0
     head_activation: str | None = "gelu_erf"
     head_bias: bool = True
@@ -134,6 +138,12 @@ class EncoderConfig:
                 raise ValueError(f"{owner}.{field} is {value!r}; it is a number above 0.")
         self._check_fields_together()
 
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "EncoderConfig":
+        """Of the fields that `dataclasses.asdict` gave, as `run/run.json` has them; TypeError for an unknown one."""
+        sparse = fields.get("sparse_attention")
+        return cls(**(dict(fields) | {"sparse_attention": sparse and BigBirdSparsityConfig(**sparse)}))
+
     @property
     def has_absolute_positions(self) -> bool:
         return self.position_embedding_type in ("absolute", "absolute_and_t5_buckets")
@@ -149,7 +159,19 @@ class EncoderConfig:
     @property
     def longest_row(self) -> int | None:
         """In tokens; None where nothing bounds it."""
-        return self.max_positions if self.has_absolute_positions or self.has_relative_keys else None
+        is_bounded = self.has_absolute_positions or self.has_relative_keys or self.sparse_attention is not None
+        return self.max_positions if is_bounded else None
+
+    @property
+    def block_layout(self) -> BlockLayout | None:
+        """Of sparse attention."""
+        if self.sparse_attention is None:
+            return None
+        return BlockLayout(self.sparse_attention, self.num_heads, self.max_positions)
+
+    @property
+    def attention_logits_dtype(self) -> Any:
+        return jnp.float32 if self.float32_attention_logits else self.dtype
 
     def _check_fields_together(self) -> None:
         if self.pad_id >= self.vocab_size:
@@ -183,3 +205,17 @@ class EncoderConfig:
                 f"EncoderConfig.local_attention_window is {self.local_attention_window}; it is an even number of at "
                 "least 2, half to each side."
             )
+        if self.sparse_attention is not None:
+            self._check_sparse_attention(self.sparse_attention)
+
+    def _check_sparse_attention(self, sparse: Any) -> None:
+        if not isinstance(sparse, BigBirdSparsityConfig):
+            raise ValueError(
+                f"EncoderConfig.sparse_attention is {sparse!r}; give a block_layout.BigBirdSparsityConfig, or None."
+            )
+        if self.global_attention_every > 1:
+            raise ValueError(
+                f"EncoderConfig.global_attention_every is {self.global_attention_every}, and sparse_attention has a "
+                "window of its own; set global_attention_every = 1, or sparse_attention = None."
+            )
+        sparse.check_network(self.num_heads, self.max_positions)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from limba.encoders import rotary
-from limba.encoders.attention import AttentionInputs, SelfAttention, dense_mask, local_mask, visible
+from limba.encoders.attention import AttentionInputs, SelfAttention, dense_mask, local_mask, visible, visible_blocks
 from limba.encoders.config import EncoderConfig
 from limba.network import attention, layers, stacks
 
@@ -193,7 +193,7 @@ class Encoder(nn.Module):
         """For the layers that look at the whole row, and for those that look at a window."""
         cfg, length = self.config, tokens.shape[-1]
         mask = dense_mask(cfg, tokens, segment_ids)
-        for_kernels = visible(cfg, tokens, segment_ids)
+        for_kernels = visible_blocks(cfg, tokens, segment_ids) or visible(cfg, tokens, segment_ids)
         bias = table = None
         if cfg.has_buckets:
             table = attention.RelativePositionBiases(

@@ -23,7 +23,7 @@ DType = Any
 # Added to a masked logit: it is then far below any real one, and finite so that a fully masked row stays finite.
 # A power of two, because XLA's fused softmax may subtract a maximum rounded to bfloat16 from logits that are not:
 # T5X's -1e10 is 8e5 off then, all exponentials of a fully masked row are 0, and the row is NaN.
-_MASKED = -(2.0**33)
+MASKED = -(2.0**33)
 
 # ----------------------------------------------------- masks -------------------------------------------------------
 # A mask is [batch, 1, query_length, key_length] and positive where a query may look. T5X's users make masks of numbers,
@@ -200,7 +200,7 @@ def dot_product_attention(
         logits = logits + bias.astype(logits.dtype)
     if mask is not None:
         # Added, not put in place: a fully masked row has T5X's gradients then too.
-        logits = logits + jnp.where(mask, 0, _MASKED).astype(logits.dtype)
+        logits = logits + jnp.where(mask, 0, MASKED).astype(logits.dtype)
     weights = jax.nn.softmax(logits).astype(dtype)
     if not deterministic and dropout_rate > 0.0:
         assert dropout_rng is not None

@@ -108,6 +108,8 @@ class Training:
         sizes = dataclasses.asdict(self.config) if self.config is not None else None
         if sizes is not None and isinstance(self.config, EncoderConfig):  # The targets have logits and no layers.
             sizes |= {"num_encoder_layers": sizes["num_layers"], "num_decoder_layers": 0}
+            if (blocks := self.config.block_layout) is not None:
+                sizes["seen_keys"] = float(blocks.present(blocks.num_blocks(inputs)).mean()) * inputs
         elif sizes is not None and sizes["num_encoder_layers"] == 0:  # One stack sees both.
             inputs, targets = 0, inputs + targets
         return Work(sizes, self.dataset.batch_size, inputs, targets, count)

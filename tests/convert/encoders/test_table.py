@@ -8,6 +8,7 @@ from convert.encoders.encoder_model import read_config
 from convert.encoders.table import find_family
 from convert.from_hf import from_hf
 from convert.to_hf import to_hf
+from limba.encoders.block_layout import BigBirdSparsityConfig
 from limba.encoders.config import EncoderConfig
 from tests.convert.encoders.conftest import MODERN, ROTARY, SIZES, VARIANTS
 
@@ -39,6 +40,11 @@ def test_each_variant_has_its_class(name):
         (MODERN | {"first_attention_norm": True}, ["first_attention_norm is True, and must be False"]),
         ({"head_dim": 16}, ["num_heads * head_dim is 48, and must be emb_dim, 24"]),
         ({"head_activation": "relu"}, ["head_activation is 'relu', and must be 'gelu_erf'"]),
+        (
+            {"sparse_attention": BigBirdSparsityConfig()},
+            ["BertForMaskedLM", "sparse_attention is set, and must be None", "BigBirdForMaskedLM", "both ends"],
+        ),
+        (ROTARY | {"sparse_attention": BigBirdSparsityConfig()}, ["RoFormerForMaskedLM", "sparse_attention is set"]),
         ({"mlp_activations": ("tanh",), "head_activation": "tanh"}, ["'tanh' has no name in Hugging Face"]),
     ],
 )
@@ -48,9 +54,16 @@ def test_a_network_that_no_class_holds_is_refused_by_name(fields, words):
     assert not [word for word in words if word not in str(error.value)], error.value
 
 
-def test_a_refused_export_writes_nothing(new_encoder, tmp_path):
-    run = new_encoder(tmp_path / "run", num_layers=1, norm="rms_norm")
-    with pytest.raises(ValueError, match="norm is 'rms_norm'"):
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"norm": "rms_norm"}, "norm is 'rms_norm'"),
+        ({"sparse_attention": BigBirdSparsityConfig(block=8)}, "sparse_attention is set, and must be None"),
+    ],
+)
+def test_a_refused_export_writes_nothing(new_encoder, tmp_path, fields, words):
+    run = new_encoder(tmp_path / "run", num_layers=1, **fields)
+    with pytest.raises(ValueError, match=words):
         to_hf(run, tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 

@@ -9,7 +9,7 @@ import pytest
 from flax import traverse_util
 from flax.linen import partitioning as nn_partitioning
 
-from limba.encoders import encoder, rotary
+from limba.encoders import block_layout, encoder, rotary
 from limba.optimizers import adafactor
 from limba.partitioning import meshes
 from tests.limba import small
@@ -20,6 +20,10 @@ MODERN = (
     | {"first_attention_norm": False, "global_attention_every": 2, "local_attention_window": 4, "num_layers": 3}
     | {"mlp_activations": ("gelu_erf", "linear"), "norm": "layer_norm_without_bias", "mlp_bias": False}
 )
+SPARSE = {
+    "num_token_types": 2,
+    "sparse_attention": block_layout.BigBirdSparsityConfig(block=4, different_layout_per_head=True),
+}
 VARIANTS = {
     "absolute": {"num_token_types": 2},
     "mpnet": {"position_embedding_type": "absolute_and_t5_buckets"},
@@ -98,7 +102,9 @@ def _stacked(config, params):
     return traverse_util.unflatten_dict(stacked, sep="/")
 
 
-@pytest.mark.parametrize(("fields", "remat_policy"), [({}, "minimal"), (MODERN | {"num_layers": 5}, "full")])
+@pytest.mark.parametrize(
+    ("fields", "remat_policy"), [({}, "minimal"), (MODERN | {"num_layers": 5}, "full"), (SPARSE, "minimal")]
+)
 def test_scanned_layers_give_the_loss_and_gradients_of_unrolled_ones(fields, remat_policy):
     unrolled = _config(**fields)
     scanned = dataclasses.replace(unrolled, scan_layers=True, remat_policy=remat_policy)
@@ -148,9 +154,14 @@ def test_bf16_stays_close_to_float32(fields):
     assert np.dot(exact, low) / (np.linalg.norm(exact) * np.linalg.norm(low)) > 0.999
 
 
-def test_eight_devices_give_the_gradients_of_one():
-    """Each kind of parameter once; the loss looks at chosen positions, as that of a masked language model."""
-    config = _config(**MODERN | {"num_token_types": 2, "norm": "layer_norm", "num_layers": 2})
+@pytest.mark.parametrize(
+    "fields",
+    [MODERN | {"num_token_types": 2, "norm": "layer_norm", "num_layers": 2}, {"num_token_types": 2}, SPARSE],
+    ids=["modernbert", "bert", "sparse_bert"],
+)
+def test_eight_devices_give_the_gradients_of_one(fields):
+    """The loss looks at chosen positions, as that of a masked language model."""
+    config = _config(**fields)
     params, tokens = _params(config), _tokens(4, rows=8)
     chosen = np.arange(24).reshape(8, 3) % 20
     loss = lambda p, t: jnp.sum(jnp.sin(_logits.__wrapped__(config, p, t, masked_lm_positions=chosen)))  # noqa: E731
@@ -159,7 +170,8 @@ def test_eight_devices_give_the_gradients_of_one():
     axes = flax.core.unfreeze(nn_partitioning.get_axis_names(_variables(config)["params_axes"]))
     mesh.check_shapes(params, axes)
     sharded = jax.device_put(params, mesh.shardings(axes))
-    kernel = sharded["encoder"]["layers_0"]["mlp"]["wi_0"]["kernel"]
+    mlp = sharded["encoder"]["layers_0"]["mlp"]
+    kernel = mlp["wi" if "wi" in mlp else "wi_0"]["kernel"]
     assert (kernel.shape, kernel.addressable_shards[0].data.shape) == ((16, 12), (4, 6))
     actual = mesh.jit(jax.value_and_grad(loss))(sharded, mesh.shard_batch({"tokens": tokens})["tokens"])
     assert float(actual[0]) == pytest.approx(float(expected[0]), rel=1e-5)

@@ -18,6 +18,8 @@ PARAMETERS = {
     "bert/large": 335_246_208,
     "bert/small": 28_831_104,
     "bert/tiny": 4_425_728,
+    "bert/sparse_base": 112_320_640,  # 4,096 positions
+    "bert/sparse_tiny": 4_884_480,
     "roberta_prelayernorm/base": 109_568_896,
     "roberta_prelayernorm/large": 335_247_232,
     "roberta_prelayernorm/small": 28_831_616,

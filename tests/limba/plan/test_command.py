@@ -14,7 +14,7 @@ import pytest
 
 from limba import models
 from limba.data import contract
-from limba.encoders import encoder
+from limba.encoders import block_layout, encoder
 from limba.gin_config import gin_names
 from limba.optimizers import definitions, schedules
 from limba.plan import (
@@ -102,6 +102,20 @@ def test_encoders_are_planned_as_encoders():
     choice = planner.choose(V4_8, compiled=False)
     assert choice is not None and choice.memory.temporary > 0
     assert gin_names.gin_name(type(training.config)) == "encoder.EncoderConfig"
+
+
+def test_sparse_attention_counts_the_blocks_that_are_there():
+    sizes = {"vocab_size": 256, "emb_dim": 128, "num_heads": 4, "head_dim": 32, "mlp_dim": 256, "num_layers": 2}
+    layout = block_layout.BigBirdSparsityConfig(num_random_blocks=0)
+    works = []
+    for sparse in (None, layout):
+        module = encoder.MaskedLanguageModel(encoder.EncoderConfig(**sizes, sparse_attention=sparse))
+        model = models.EncoderOnlyModel(module, small.FixedVocabulary(), definitions.adamw())
+        dataset = contract.DatasetConfig("nobody", {"inputs": 96, "targets": 64}, "train", 8)
+        works.append(compiled_step.Training(model, dataset, small.make_trainer).work)
+    # Of 36 blocks of 16 x 16 there are 24: global row and column 11, diagonals 5 + 4 + 4.
+    absent = 12 * 16 * 16
+    assert works[0].model_flops - works[1].model_flops == pytest.approx(3 * 8 * 2 * 4 * absent * 128)
 
 
 def test_model_flops_seconds_days_and_cost():

@@ -1,0 +1,61 @@
+"""Products of queries and keys with a learned vector of their distance (arXiv:1803.02155, arXiv:2009.13658)."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from limba.encoders.config import EncoderConfig
+from limba.network import layers
+
+Array = jax.Array
+
+
+def to_keys(by_distance: Array) -> Array:
+    """`[…, queries, queries + keys - 1] -> […, queries, keys]`: row i keeps column j - i + queries - 1 as its column j.
+
+    One reshape does it, because every row begins one column further left than the row before. A gather would have a
+    scatter as its gradient.
+    """
+    queries, width = by_distance.shape[-2:]
+    padded = jnp.pad(by_distance, [(0, 0)] * (by_distance.ndim - 1) + [(0, 1)])
+    flat = padded.reshape(*by_distance.shape[:-2], -1)[..., queries - 1 : queries - 1 + queries * width]
+    return flat.reshape(*by_distance.shape[:-2], queries, width)[..., : width - queries + 1]
+
+
+class RelativeKeyTable(nn.Module):
+    """A vector of each distance.
+
+    Row `r` of the parameter is for the query `r - max_positions + 1` places after the key, as in Hugging Face's BERT.
+    """
+
+    config: EncoderConfig
+
+    @nn.compact
+    def __call__(self, length: int) -> Array:
+        """`[2 * length - 1, kv]` by key - query, from -(length - 1) on."""
+        cfg = self.config
+        table = layers.param_with_axes(
+            "embedding",
+            nn.initializers.normal(cfg.initializer_range),
+            (2 * cfg.max_positions - 1, cfg.head_dim),
+            jnp.float32,
+            axes=("relpos_buckets", "kv"),
+        )
+        return table[cfg.max_positions - length : cfg.max_positions + length - 1][::-1]
+
+
+def relative_key_logits(config: EncoderConfig, query: Array, key: Array, table: Array) -> Array:
+    """Logits `[batch, heads, queries, keys]`.
+
+    Args:
+      query: `[batch, queries, heads, kv]`, divided by sqrt(kv).
+      key: `[batch, keys, heads, kv]`, not divided.
+      table: `[queries + keys - 1, kv]` by key - query.
+    """
+    dtype = config.attention_logits_dtype
+    logits = to_keys(layers.einsum("bqhd,rd->bhqr", query, table, dtype))
+    if config.position_embedding_type == "relative_key_query":
+        key = key / jnp.sqrt(config.head_dim).astype(config.dtype)
+        of_keys = to_keys(layers.einsum("bkhd,rd->bhkr", key, table[::-1], dtype))
+        logits += jnp.swapaxes(of_keys, -1, -2)
+    return logits
