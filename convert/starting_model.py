@@ -149,7 +149,7 @@ def _no_class(network: T5Config | EncoderConfig) -> str:
 def no_class_of_run(checkpoint: AnyPath) -> str:
     """Why no class of Hugging Face holds a checkpoint of Limba; "" if one does."""
     fields = run_folder.load_run_info(checkpoint)["network"]
-    return _no_class(EncoderConfig(**fields) if encoder_model.is_encoder(checkpoint) else T5Config(**fields))
+    return _no_class(EncoderConfig.from_json(fields) if encoder_model.is_encoder(checkpoint) else T5Config(**fields))
 
 
 def _no_vocabulary(path: Path) -> FileNotFoundError:

@@ -5,6 +5,7 @@ rotary positions, DeepSpeed's block-sparse attention. No class of Hugging Face h
 not have one.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from convert.encoders import bert_relatives, encoder_model, heads, tokenizer_fol
 from convert.encoders.family import value
 from convert.encoders.heads import Head
 from convert.model_files.any_format import ModelHints
+from limba.encoders.block_layout import BigBirdSparsityConfig
 from limba.encoders.config import EncoderConfig
 from limba.machine import untrusted_json
 from limba.machine.untrusted_files import shown
@@ -71,9 +73,21 @@ def _fields(content: Mapping[str, Any]) -> dict[str, Any]:
             "norm after the last layer belongs to pre_layer_norm"
         )
     fields["norm_position"] = "pre" if is_pre else "post"
-    if content.get("sparse_config_cls") or content.get("sparse_attention"):
-        raise ValueError("sparse_attention is not here yet")
-    return fields
+    return fields | {"sparse_attention": _sparse_attention(content)}
+
+
+def _sparse_attention(content: Mapping[str, Any]) -> BigBirdSparsityConfig | None:
+    """DeepSpeed's layout; None where attention is to whole rows."""
+    name = content.get("sparse_config_cls")
+    if name is None:
+        return None
+    if str(name).rpartition(":")[2] != BigBirdSparsityConfig.__name__:
+        raise ValueError(f"sparse_config_cls is {shown(name)}; Limba has {BigBirdSparsityConfig.__name__}")
+    given = value(content, "sparse_attention", {}, dict)
+    known = {field.name for field in dataclasses.fields(BigBirdSparsityConfig)}
+    if unknown := sorted(given.keys() - known):
+        raise ValueError(f"sparse_attention has {shown(unknown[0])}; {BigBirdSparsityConfig.__name__} has none")
+    return BigBirdSparsityConfig(**given)
 
 
 def tokenizer_beside(file: Path, hints: ModelHints) -> Path | None:

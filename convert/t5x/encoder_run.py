@@ -72,6 +72,8 @@ def model_gin(config: EncoderConfig, head: Head, tokenizer_file: str | None, of:
     """
     fields = network_fields(config)
     vocab_size = fields.pop("vocab_size")
+    fields.pop("sparse_attention", None)
+    sparse = config.sparse_attention and dataclasses.asdict(config.sparse_attention)
     vocabulary = (
         "# Set VOCABULARY_FILE to the tokenizer.json.\n"
         if tokenizer_file is None
@@ -83,13 +85,23 @@ def model_gin(config: EncoderConfig, head: Head, tokenizer_file: str | None, of:
         f"# The network and the vocabulary of {of}.\n"
         f"# Include a file of gin/runs/ after it: {after}.\n"
         "from __gin__ import dynamic_registration\n\n"
-        f"from limba.encoders import encoder\n{_IMPORTS_OF_HEADS if has_labels else ''}\n"
+        f"{_IMPORT_OF_BLOCKS if sparse else ''}from limba.encoders import encoder\n"
+        f"{_IMPORTS_OF_HEADS if has_labels else ''}\n"
         "include 'gin/models/encoder_only.gin'\n"
         f"{_include_of_head(head) if has_labels else ''}\n"
         "DROPOUT_RATE = 0.0  # a run's file says its own\n"
         f"{vocabulary}VOCAB_SIZE = {vocab_size}\n\n"
-        f"encoder.EncoderConfig:\n{_bindings(fields)}{_head_gin(head) if has_labels else ''}"
+        f"encoder.EncoderConfig:\n{_bindings(fields)}{_blocks_gin(sparse) if sparse else ''}"
+        f"{_head_gin(head) if has_labels else ''}"
     )
+
+
+_IMPORT_OF_BLOCKS = "from limba.encoders import block_layout\n"
+
+
+def _blocks_gin(fields: Mapping[str, Any]) -> str:
+    layout = "block_layout.BigBirdSparsityConfig"
+    return f"  sparse_attention = @{layout}()\n{layout}:\n{_bindings(fields)}"
 
 
 _IMPORTS_OF_HEADS = "from limba.encoders import classifier\nfrom limba import models\n"

@@ -328,9 +328,10 @@ def operative_config() -> str:
 def value_of(name: str) -> Any:
     """The value that a parameter such as `train.eval_steps` is bound to; None if nothing binds it."""
     try:
-        return copy.deepcopy(gin.query_parameter(name))  # Gin builds a reference when it is copied.
+        bound = gin.query_parameter(name)
     except ValueError:
         return None
+    return copy.deepcopy(bound)  # Gin builds a reference when it is copied, which may raise what its function raises.
 
 
 def imported_modules() -> list[str]:

@@ -8,6 +8,7 @@ import pytest
 
 from convert.encoders import encoder_model, new_network
 from convert.model_files.any_format import ModelHints
+from limba.encoders.block_layout import BigBirdSparsityConfig
 from limba.hf_script import command, gin_best, script_keys
 from limba.reports import writers
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
@@ -35,6 +36,10 @@ BUCKETS = {
     "relative_attention_num_buckets": 16,
     "relative_last_bucket_distance": 64,
 }
+SPARSE = {
+    "sparse_config_cls": "deepspeed.ops.sparse_attention:BigBirdSparsityConfig",
+    "sparse_attention": {"num_heads": 2, "block": 8, "different_layout_per_head": True, "num_sliding_window_blocks": 1},
+}
 ROTARY = {"pre_layer_norm": True, "position_embedding_type": "rotary", "rotary_dim": 4, "rotary_base": 500}
 
 
@@ -55,6 +60,10 @@ def test_configurations_of_t5_experiments(tmp_path):
     assert (config.rotary_dim, config.rotary_base) == (4, 500.0)
     config, _, _ = _network(tmp_path, position_embedding_type="rotary")
     assert (config.norm_position, config.rotary_dim, config.rotary_base) == ("post", 8, 10_000.0)
+    assert config.sparse_attention is None
+    config, _, _ = _network(tmp_path, **ROTARY, **SPARSE)
+    layout = BigBirdSparsityConfig(num_heads=2, block=8, different_layout_per_head=True, num_sliding_window_blocks=1)
+    assert config.sparse_attention == layout and config.rotary_dim == 4
 
 
 @pytest.mark.parametrize(
@@ -64,6 +73,9 @@ def test_configurations_of_t5_experiments(tmp_path):
         ({**BUCKETS, "pad_token_id": 3}, "pad_token_id is 3"),
         ({**BUCKETS, "relative_attention_num_buckets": 7}, "num_buckets is 7"),
         ({**ROTARY, "rotary_dim": 9}, "rotary_dim is 9"),
+        ({**SPARSE, "sparse_config_cls": "x:FixedSparsityConfig"}, "FixedSparsityConfig'; Limba has BigBird"),
+        ({**SPARSE, "sparse_attention": {"horizontal_global": True}}, "sparse_attention has 'horizontal_global'"),
+        ({**SPARSE, "sparse_attention": {"num_heads": 3}}, "num_heads is 3"),
         ({**ROTARY, "position_embedding_type": "alibi"}, "position_embedding_type is 'alibi'"),
     ],
 )
@@ -160,13 +172,15 @@ def here(tmp_path_factory):
     (root / "config.json").write_text(json.dumps(BERT))
     (root / "buckets").mkdir()
     (root / "buckets" / "config.json").write_text(json.dumps({**BERT, **BUCKETS}))
+    (root / "sparse").mkdir()
+    (root / "sparse" / "config.json").write_text(json.dumps({**BERT, **ROTARY, **SPARSE}))
     yield root
     gin.clear_config()
 
 
-def _run(root, *flags):
+def _run(root, *flags, corpus="corpus"):
     gin.clear_config()
-    given = ["--data_path", root / "corpus", "--tokenizer", root, "--input_seq_len", 32]
+    given = ["--data_path", root / corpus, "--tokenizer", root, "--input_seq_len", 32]
     return command.main([str(x) for x in (*given, *flags)])
 
 
@@ -186,6 +200,20 @@ def test_a_bert_is_trained_and_its_best_checkpoint_exported(here, capsys):
     name = "encoder/layers_0/mlp/wi/kernel"
     np.testing.assert_array_equal(exported.tensors[name].read(...), saved.tensors[name].read(...))
     assert "BertForMaskedLM.from_pretrained" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_sparse_configuration_of_t5_experiments_is_trained_and_stays(here, capsys):
+    (here / "other_corpus").mkdir()  # A corpus of the same name with another vocabulary would be another task.
+    (here / "other_corpus" / "train.jsonl").write_bytes((here / "corpus" / "train.jsonl").read_bytes())
+    flags = ["--model_path", here / "blocks", "--model_cfg", here / "sparse", "--batch_size", 1, "--iters", 1]
+    flags += ["--optimizer", "Adafactor", "--lr", 1e-3, "--scale_parameter"]
+    assert _run(here, *flags, corpus="other_corpus") == 0
+    out = here / "blocks"
+    assert "is the trained model. No class of Hugging Face holds this encoder" in capsys.readouterr().out
+    recorded = json.loads((out / "run" / "checkpoint_1" / "run" / "run.json").read_text())["network"]
+    assert recorded["sparse_attention"]["block"] == 8 and recorded["norm_position"] == "pre"
+    assert json.loads((out / "all_results.json").read_text())["step"] == 1
 
 
 def test_a_network_without_a_class_is_said_to_stay(here, caplog, capsys, monkeypatch):
