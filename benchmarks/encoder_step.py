@@ -1,4 +1,4 @@
-"""Seconds and cpu-seconds of one train step of a BERT: Limba beside transformers' BertForMaskedLM in PyTorch, in one run.
+"""Cost of one train step of a BERT: Limba beside transformers' BertForMaskedLM in PyTorch, in one run.
 
     python -m benchmarks.encoder_step --size base --batch_size 8 --length 512 --rounds 3
 

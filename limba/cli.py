@@ -26,6 +26,7 @@ COMMANDS = {
     "sweep": ("limba.sweep.command", "try many values of gin bindings, and keep the best"),
     "eval": ("limba.eval", "loss and metrics of one, several or all checkpoints of a run, as a table"),
     "infer": ("limba.infer", "let a checkpoint fill blanks or answer"),
+    "embed": ("limba.embed", "vectors of texts from a checkpoint's encoder, in a file"),
     "try": ("limba.inference.try_model", "a prompt in the terminal, or a page in the browser, for trying a model"),
     "lint": ("limba.lint.command", "find what would hurt in a training, before any accelerator is touched"),
     "plan": ("limba.plan.command", "whether a training fits a TPU slice or GPU box, how fast, with which layout"),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from tests import line
@@ -135,6 +136,13 @@ def test_export_eval_and_infer(directory, uninterrupted):
     assert filled.returncode == 0, filled.stderr
     assert filled.stdout.splitlines()[0] == "the list <extra_id_0> names"
     assert "  -> the list" in filled.stdout
+
+    file = directory / "vectors.npy"
+    flags = ["--run_dir", str(uninterrupted), "--input", "the list", "--input", "a name", "--output_file", str(file)]
+    embedded = line.command(directory, "limba.embed", *flags)
+    assert embedded.returncode == 0, embedded.stderr
+    vectors = np.load(file)
+    assert vectors.shape == (2, 16) and np.abs(vectors[0] - vectors[1]).max() > 1e-3
 
     evaluated = line.command(
         directory,

@@ -65,7 +65,11 @@ def test_pytorch_loads_it_and_gives_the_same_logits_and_tokens(exported):
         decoder_inputs = torch.from_numpy(exported.decoder_inputs).long()
         logits = model(input_ids=inputs, attention_mask=mask, decoder_input_ids=decoder_inputs).logits.numpy()
         tokens = model.generate(inputs, attention_mask=mask, max_new_tokens=exported.targets.shape[1], num_beams=1)
+        encoded = model.get_encoder()(input_ids=inputs, attention_mask=mask).last_hidden_state.numpy()
     np.testing.assert_allclose(logits, exported.logits(), rtol=0, atol=TOLERANCE)
+    real = exported.inputs != 0
+    ours = exported.model.encode_batch(exported.params, exported.batch)
+    np.testing.assert_allclose(ours[real], encoded[real], rtol=0, atol=TOLERANCE)  # what `limba embed` gives
     _assert_same_tokens(tokens.numpy(), exported.greedy_tokens())
 
 

@@ -1,0 +1,98 @@
+"""`limba embed`: vectors of texts from the encoder of a checkpoint, T5's or BERT's.
+
+    limba embed --run_dir runs/my_bert --input_file sentences.txt --output_file vectors.npy
+    limba embed --run_dir runs/my_t5 --input "A sentence." --pooling none --output_file tokens.npz
+
+A .npy file is float32 [lines, width]. With `--pooling none` a line has a vector for each token, and the .npz file has
+`vectors` [all tokens, width] and `lengths` [lines], the tokens of each line in order. They are what transformers'
+T5EncoderModel and BertModel give for an export, as `last_hidden_state`.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from limba.checkpoints import checkpointing, run_configuration
+from limba.gin_config import command_line, gin_files
+from limba.inference import embedding, infer_text
+from limba.inference.embedding import Embedder
+from limba.machine.local_paths import local_path
+
+_ENDINGS = {True: ".npy", False: ".npz"}
+
+
+def embed(
+    *,
+    embedder_cls: Callable[..., Embedder],
+    restore_checkpoint_cfg: checkpointing.RestoreCheckpointConfig,
+    inputs: Sequence[str],
+    output_file: Path,
+    pooling: str = "mean",
+) -> None:
+    """Writes the vectors of lines of text; the file is there when it is whole.
+
+    Args:
+      embedder_cls: called with the checkpoint and the pooling: `limba.inference.embedding.Embedder`.
+      output_file: .npy, or .npz for pooling "none".
+      pooling: see `Embedder`.
+    """
+    embedder = embedder_cls(restore_checkpoint_cfg=restore_checkpoint_cfg, pooling=pooling)
+    rows = embedder.embed(inputs)
+    if jax.process_index() != 0:
+        return
+    output_file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = output_file.with_name(f"{output_file.name}.unfinished")
+    with temporary.open("wb") as file:
+        if pooling == "none":
+            np.savez(file, vectors=np.concatenate(rows), lengths=np.array([len(row) for row in rows], np.int64))
+        else:
+            np.save(file, np.stack(rows))
+    temporary.replace(output_file)
+    print(f"{len(rows)} lines of {rows[0].shape[-1]} numbers in {output_file}")
+    if embedder.num_cut:
+        print(f"warning: {embedder.num_cut} of {len(rows)} lines were longer than Embedder.max_inputs_length, and cut.")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Parses flags and the run's gin, and embeds."""
+    parser = command_line.argument_parser("embed", __doc__ or "")
+    parser.add_argument("--run_dir", help="a run's directory or one checkpoint; brings its own gin configuration")
+    parser.add_argument("--input", action="append", default=[], metavar="TEXT", help="a text; repeatable")
+    parser.add_argument("--input_file", metavar="FILE", help="one text a line; - reads standard input")
+    parser.add_argument("--output_file", metavar="FILE", help=".npy; .npz with --pooling none")
+    parser.add_argument(
+        "--pooling", default="mean", help=f"of the tokens' vectors: {', '.join(embedding.POOLINGS)} (mean)"
+    )
+    flags = command_line.parse_flags(parser, argv)
+    if not flags.run_dir and not flags.gin_file:
+        parser.error("give --run_dir RUN, or gin files: a model, and gin/runs/embed.gin")
+    if flags.pooling not in embedding.POOLINGS:
+        parser.error(f"--pooling {flags.pooling}: use one of {', '.join(embedding.POOLINGS)}")
+    if not flags.output_file:
+        parser.error("give --output_file FILE: a vector has hundreds of numbers")
+    output_file = local_path(flags.output_file)
+    if output_file.suffix != (ending := _ENDINGS[flags.pooling != "none"]):
+        parser.error(f"--output_file {flags.output_file}: with --pooling {flags.pooling} its name ends in {ending}")
+    if output_file.is_dir():
+        parser.error(f"--output_file {flags.output_file} is a folder; name a file")
+    inputs = flags.input + (infer_text.read_lines(flags.input_file) if flags.input_file else [])
+    if not inputs:
+        parser.error("nothing to embed: give --input TEXT, or --input_file FILE with one text a line")
+    bindings = []
+    if flags.run_dir:
+        bindings = [f"CHECKPOINT_PATH = {run_configuration.newest_checkpoint(flags.run_dir)!r}"]
+    run_configuration.parse(flags, "gin/runs/embed.gin", bindings)
+    gin_files.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"")
+    configured = gin_files.configurable(embed, module="limba.embed")
+    given: dict[str, Any] = {"inputs": inputs, "output_file": output_file, "pooling": flags.pooling}
+    command_line.start(configured, flags, **given)
+    return 0
+
+
+if __name__ == "__main__":
+    from limba import embed as _this
+
+    command_line.run_command(_this.main)

@@ -1,0 +1,123 @@
+"""The vectors that an encoder gives for lines of text: of a T5's encoder, or of a BERT, without its head."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm import tqdm
+
+from limba.checkpoints import checkpointing
+from limba.checkpoints.parameters import load_model_params
+from limba.inference import batch_inference
+from limba.models import BaseTransformerModel, EncoderDecoderModel, EncoderOnlyModel
+from limba.partitioning.meshes import PjitPartitioner
+
+Array = jax.Array
+
+# Of `[batch, length, embed]` and what is no padding, `[batch, length, 1]`.
+_POOLINGS: Mapping[str, Callable[[Array, Array], Array]] = {
+    "mean": lambda x, real: jnp.sum(x * real, axis=1) / jnp.sum(real, axis=1),
+    "max": lambda x, real: jnp.max(jnp.where(real > 0, x, -jnp.inf), axis=1),
+    "first": lambda x, real: x[:, 0],
+}
+POOLINGS = (*_POOLINGS, "none")
+
+_SHORTEST = 32
+
+
+class Embedder:
+    """A checkpoint whose encoder reads lines of text.
+
+    A line is read as in training: with EOS after it (T5), or between [CLS] and [SEP].
+    """
+
+    def __init__(
+        self,
+        *,
+        model: BaseTransformerModel,
+        restore_checkpoint_cfg: checkpointing.RestoreCheckpointConfig,
+        partitioner: PjitPartitioner,
+        max_inputs_length: int = 512,
+        batch_size: int = 8,
+        pooling: str = "mean",
+    ):
+        """
+        Args:
+          max_inputs_length: longer lines are cut; `num_cut` counts them.
+          batch_size: lines at a time; rounded up to a multiple that the mesh divides.
+          pooling: "mean", "max" or "first" of a line's vectors; "none" keeps one for each token.
+
+        Raises:
+          ValueError: without a checkpoint or an encoder; for another pooling, or a number below 1.
+        """
+        if pooling not in POOLINGS:
+            raise ValueError(f"--pooling {pooling}: use one of {', '.join(POOLINGS)}.")
+        for name, value in {"max_inputs_length": max_inputs_length, "batch_size": batch_size}.items():
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"Embedder.{name} is {value!r}; it is a whole number of at least 1.")
+        if not isinstance(model, EncoderDecoderModel | EncoderOnlyModel):
+            raise ValueError(f"{type(model).__name__} has no encoder, and no vectors of texts.")
+        self._model, self._pool = model, _POOLINGS.get(pooling)
+        longest = getattr(getattr(model.module, "config", None), "longest_row", None)
+        self._longest = max_inputs_length if longest is None else min(max_inputs_length, longest)
+        self._batch_size = -(-batch_size // partitioner.num_data_shards) * partitioner.num_data_shards
+        self._params, _ = load_model_params(model, partitioner, restore_checkpoint_cfg)
+        self._embed = batch_inference.make_infer_fn(self._step, self._batch_size, partitioner)
+        self.num_cut = 0
+
+    def embed(self, lines: Sequence[str]) -> list[np.ndarray]:
+        """Float32 `[embed]` of each line, or `[tokens, embed]` without pooling.
+
+        Raises:
+          ValueError: for a line that is not text.
+        """
+        encoded = [self._encode(number, line) for number, line in enumerate(lines, 1)]
+        self.num_cut = sum(len(ids) > self._longest for ids in encoded)
+        encoded = [ids[: self._longest] for ids in encoded]
+        found: dict[int, np.ndarray] = {}
+        with tqdm(desc="embed", unit="line", total=len(lines), disable=len(lines) <= self._batch_size) as progress:
+            for numbers, batches in self._by_length(encoded):
+                for start in range(0, len(numbers), self._batch_size):
+                    part = numbers[start : start + self._batch_size]
+                    rows = self._embed(self._params, iter([batches(part)]))
+                    for number, row in zip(part, np.asarray(rows), strict=True):
+                        found[number] = row if self._pool else row[: len(encoded[number])]
+                    progress.update(len(part))
+        return [found[number] for number in range(len(lines))]
+
+    def _encode(self, number: int, line: str) -> list[int]:
+        try:
+            line.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"Line {number}, {line!r}, is not UTF-8 ({error.reason}); write it again.") from error
+        vocabulary: Any = self._model.input_vocabulary
+        if isinstance(self._model, EncoderOnlyModel):
+            return [vocabulary.cls_id, *vocabulary.encode(line), vocabulary.sep_id]
+        return [*vocabulary.encode(line), vocabulary.eos_id or 1]
+
+    def _by_length(self, encoded: Sequence[list[int]]) -> Iterator[tuple[list[int], Callable[[list[int]], Any]]]:
+        """The numbers of the lines of like length, and what makes a batch of some; each length is compiled once."""
+        by_length: dict[int, list[int]] = {}
+        for number, ids in enumerate(encoded):
+            length = _SHORTEST
+            while length < len(ids):
+                length *= 2
+            by_length.setdefault(min(length, self._longest), []).append(number)
+
+        def batch_of(length: int, numbers: list[int]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+            tokens = np.zeros((len(numbers), length), np.int32)
+            for row, number in zip(tokens, numbers, strict=True):
+                row[: len(encoded[number])] = encoded[number]
+            return np.arange(len(numbers)), {"encoder_input_tokens": tokens}
+
+        for length, numbers in sorted(by_length.items()):
+            yield numbers, lambda part, length=length: batch_of(length, part)  # type: ignore[misc]
+
+    def _step(self, params: Any, batch: Mapping[str, Array]) -> Array:
+        x = self._model.encode_batch(params, batch).astype(jnp.float32)  # type: ignore[attr-defined]
+        if self._pool is None:
+            return x
+        real = (batch["encoder_input_tokens"] != 0)[..., None].astype(jnp.float32)
+        return self._pool(x, real)
