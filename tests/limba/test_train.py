@@ -75,7 +75,8 @@ def test_a_run_writes_what_it_promises(tmp_path, capsys):
         assert np.isfinite(train_line[tag])
     assert list((tmp_path / "train").glob("events.out.tfevents.*"))
     assert list((tmp_path / "training_eval" / "counter").glob("events.out.tfevents.*"))
-    assert "unigram" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "unigram" in said.out and "compiled and made the first step in " in said.err
     info = checkpointing.load_run_info(tmp_path)
     assert info["network"]["emb_dim"] == 16 and info["seeds"] == {"random": 7, "dataset": 0}
 
