@@ -38,6 +38,7 @@ def test_no_command_imports_tensorflow(tmp_path):
         "train": ["limba", "train", *recipe],
         "eval": ["limba", "eval", "--run_dir", str(run)],
         "infer": ["limba", "infer", "--run_dir", str(run), "--input", "the list <extra_id_0> names"],
+        "embed": ["limba", "embed", "--run_dir", str(run), "--input", "x", "--output_file", str(tmp_path / "x.npy")],
         "try": ["limba", "try", str(run), "--help"],
         "lint": ["limba", "lint", *recipe],
         "gin-check": ["limba", "gin-check", "gin/recipes/quickstart.gin"],
