@@ -50,14 +50,14 @@ class ReaderProcesses:
         self._content = _pickled(stream)
         self._num_rows = num_rows
         self._workers: list[_Worker | None] = [None] * num_workers
-        close_at_exit(self)
 
     def open(self, plan: ReadPlan) -> Batches:
         """The batches of a plan, made by the reader's process."""
         number = plan.reader % len(self._workers)
         worker = self._workers[number]
         if worker is None:
-            worker = self._workers[number] = _Worker(self._content, self._num_rows)
+            # Each by itself: one that nothing reads any more may outlive these, and its process would be waited for.
+            worker = self._workers[number] = close_at_exit(_Worker(self._content, self._num_rows))
         return worker.open(plan)
 
     def close(self) -> None:

@@ -132,15 +132,22 @@ def test_what_cannot_be_sent_is_refused(folder):
 
 
 def test_a_process_that_ends_takes_its_readers_along(folder):
-    """Without a word about leaked memory, and soon; requests to stop do not end the readers before it."""
+    """Without a word about leaked memory, and soon, also those that nothing reads any more; requests to stop do not end
+    the readers before it."""
     script = f"""
         import dataclasses, os, pathlib, signal, multiprocessing
         from tasks import task_batches, vocabularies
         from tests.tasks.pipeline import batches_of_before
 
+        def read_and_forget():
+            batches = task_batches.get_train_batches(dataclasses.replace(config, num_workers=1))
+            next(batches)
+            return [child.pid for child in multiprocessing.active_children()]
+
         if __name__ == "__main__":
             batches_of_before.register(pathlib.Path({str(folder)!r}), vocabularies.ByteVocabulary(100))
             config = dataclasses.replace(batches_of_before.config_of("spans", "train"), num_workers=2)
+            forgotten = read_and_forget()
             batches = task_batches.get_train_batches(config)
             next(batches)
             pids = [child.pid for child in multiprocessing.active_children()]
@@ -149,7 +156,7 @@ def test_a_process_that_ends_takes_its_readers_along(folder):
                 os.kill(pid, signal.SIGINT)
             for _ in range(200):
                 next(batches)
-            print(*pids)
+            print(*{{*pids, *forgotten}})
     """
     file = folder / "ends.py"
     file.write_text(textwrap.dedent(script), encoding="utf-8")
@@ -160,4 +167,4 @@ def test_a_process_that_ends_takes_its_readers_along(folder):
     assert done.returncode == 0, done.stderr[-2000:]
     assert "leaked" not in done.stderr and "Traceback" not in done.stderr
     pids = [int(pid) for pid in done.stdout.split()]
-    assert len(pids) == 2 and not [pid for pid in pids if pathlib.Path(f"/proc/{pid}").exists()]
+    assert len(pids) == 3 and not [pid for pid in pids if pathlib.Path(f"/proc/{pid}").exists()]
