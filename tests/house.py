@@ -52,7 +52,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("limba.inference",),
     ("limba.training",),
     # The commands.
-    ("limba.train", "limba.eval", "limba.infer", "limba.precompile"),
+    ("limba.train", "limba.eval", "limba.infer", "limba.embed", "limba.precompile"),
     ("limba.plan", "limba.hf_script"),
     ("limba.sweep", "limba.profile"),
     ("limba.lint",),

@@ -42,7 +42,5 @@ if command -v shellcheck >/dev/null; then
 fi
 
 echo "== pytest"
-# A few processes share the test files; each needs 3 to 5 GB. One more than there are cores, because tests of whole runs
-# wait for half of their time.
-cores=$(getconf _NPROCESSORS_ONLN)
-python -m pytest --numprocesses=$((cores < 3 ? cores + 1 : 4)) --dist=loadfile --no-loadscope-reorder "$@"
+# A few processes share the test files; each needs 3 to 5 GB.
+python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder "$@"

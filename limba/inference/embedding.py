@@ -11,7 +11,7 @@ from tqdm import tqdm
 from limba.checkpoints import checkpointing
 from limba.checkpoints.parameters import load_model_params
 from limba.inference import batch_inference
-from limba.models import BaseTransformerModel, EncoderDecoderModel, EncoderOnlyModel
+from limba.models import BaseTransformerModel, EncoderDecoderModel, EncoderOnlyModel, lora
 from limba.partitioning.meshes import PjitPartitioner
 
 Array = jax.Array
@@ -25,6 +25,16 @@ _POOLINGS: Mapping[str, Callable[[Array, Array], Array]] = {
 POOLINGS = (*_POOLINGS, "none")
 
 _SHORTEST = 32
+
+
+def encode(model: BaseTransformerModel, params: Any, batch: Mapping[str, Array]) -> Array:
+    """What the encoder gives for `encoder_input_tokens` `[batch, length]`: `[batch, length, embed]`."""
+    module: Any = model.module
+    variables = {"params": module.merge(params) if isinstance(module, lora.LoRA) else params}
+    tokens = batch["encoder_input_tokens"]
+    if isinstance(model, EncoderDecoderModel):
+        return module.apply(variables, tokens, enable_dropout=False, method=module.encode)
+    return module.apply(variables, tokens, method=lambda network, x: network.encoder(x, enable_dropout=False))
 
 
 class Embedder:
@@ -116,7 +126,7 @@ class Embedder:
             yield numbers, lambda part, length=length: batch_of(length, part)  # type: ignore[misc]
 
     def _step(self, params: Any, batch: Mapping[str, Array]) -> Array:
-        x = self._model.encode_batch(params, batch).astype(jnp.float32)  # type: ignore[attr-defined]
+        x = encode(self._model, params, batch).astype(jnp.float32)
         if self._pool is None:
             return x
         real = (batch["encoder_input_tokens"] != 0)[..., None].astype(jnp.float32)

@@ -105,12 +105,6 @@ class EncoderDecoderModel(BaseTransformerModel):
             embedder["position_embedder_index"] = lengths
         return cache, lengths
 
-    def encode_batch(self, params: PyTree, batch: Batch) -> Array:
-        """What the encoder gives for `encoder_input_tokens` `[batch, length]`: `[batch, length, embed]`."""
-        tokens = batch["encoder_input_tokens"]
-        variables = {"params": self._merged(params)}
-        return self.module.apply(variables, tokens, enable_dropout=False, method=self.module.encode)  # type: ignore[return-value]
-
     def predict_batch_with_aux(
         self,
         params: PyTree,

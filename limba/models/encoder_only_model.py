@@ -55,16 +55,6 @@ class EncoderOnlyModel(BaseTransformerModel):
         places = {"masked_lm_positions": batch["masked_lm_positions"]}
         return [batch["encoder_input_tokens"], *map(batch.get, names)], places
 
-    def encode_batch(self, params: PyTree, batch: Batch) -> Array:
-        """What the encoder gives for `encoder_input_tokens` `[batch, length]`: `[batch, length, embed]`."""
-
-        def encode(module: Any, *inputs: Array | None) -> Array:
-            return module.encoder(*inputs, enable_dropout=False)
-
-        names = ("encoder_input_tokens", "encoder_token_types", "encoder_segment_ids", "encoder_positions")
-        variables = {"params": self._merged(params)}
-        return self.module.apply(variables, *map(batch.get, names), method=encode)  # type: ignore[return-value]
-
     def predict_batch_with_aux(
         self, params: PyTree, batch: Batch, rng: Array | None = None, **options: Any
     ) -> tuple[Array, Mapping[str, Array]]:

@@ -17,6 +17,7 @@ from convert.to_t5x import to_t5x
 from limba.checkpoint_files import saved_tensors
 from limba.checkpoints import checkpointing
 from limba.gin_config import gin_files
+from limba.inference import embedding
 from tests.convert.conftest import CHECKED
 
 # Two float32 implementations of these small models differ by about 2e-6.
@@ -68,7 +69,7 @@ def test_pytorch_loads_it_and_gives_the_same_logits_and_tokens(exported):
         encoded = model.get_encoder()(input_ids=inputs, attention_mask=mask).last_hidden_state.numpy()
     np.testing.assert_allclose(logits, exported.logits(), rtol=0, atol=TOLERANCE)
     real = exported.inputs != 0
-    ours = exported.model.encode_batch(exported.params, exported.batch)
+    ours = embedding.encode(exported.model, exported.params, exported.batch)
     np.testing.assert_allclose(ours[real], encoded[real], rtol=0, atol=TOLERANCE)  # what `limba embed` gives
     _assert_same_tokens(tokens.numpy(), exported.greedy_tokens())
 
