@@ -1,11 +1,14 @@
 """Ctrl-C that is not lost."""
 
+import _weakrefset
 import signal
 import threading
+import weakref
 from types import FrameType
 
-# Python drops exceptions in callbacks of its garbage collector, and prints them.
+# Python drops exceptions in callbacks of its garbage collector and of weak references, and prints them.
 _CALLBACKS = {"_xla_gc_callback", "__del__"}
+_FILES_OF_CALLBACKS = {weakref.__file__, _weakrefset.__file__}
 _SECONDS = 0.1
 
 
@@ -18,7 +21,7 @@ def catch() -> None:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     while frame is not None:
-        if frame.f_code.co_name in _CALLBACKS:
+        if frame.f_code.co_name in _CALLBACKS or frame.f_code.co_filename in _FILES_OF_CALLBACKS:
             main = threading.main_thread().ident
             assert main is not None
             threading.Timer(_SECONDS, signal.pthread_kill, (main, number)).start()

@@ -3,6 +3,7 @@
 import gc
 import signal
 import time
+import weakref
 
 import pytest
 
@@ -38,6 +39,16 @@ def test_ctrl_c_in_a_callback_of_the_garbage_collector_comes_a_moment_later(caug
     finally:
         gc.callbacks.remove(_xla_gc_callback)
     assert 0.05 < time.monotonic() - begun[0] < 5
+
+
+def test_ctrl_c_in_a_callback_of_a_weak_dictionary_comes_a_moment_later(caught):
+    scope = {"signal": signal, "seen": []}
+    text = "def remove():\n    signal.raise_signal(signal.SIGINT)\n    seen.append(1)\n"
+    exec(compile(text, weakref.__file__, "exec"), scope)
+    with pytest.raises(KeyboardInterrupt):
+        scope["remove"]()
+        time.sleep(10)
+    assert scope["seen"] == [1]
 
 
 def test_a_handler_of_another_stays():
