@@ -22,6 +22,9 @@ class FakeGcs:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            # An answer in one packet: the second of two would wait 40 ms for the other side's word on the first.
+            wbufsize = -1
+            disable_nagle_algorithm = True
 
             def log_message(self, *_):
                 pass
