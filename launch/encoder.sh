@@ -60,7 +60,7 @@ Done. Where everything lies:
   checkpoints of the classifier, inference_eval/           $moods
 
 What to do next: docs/encoders.md, your own corpus. Where transformers and torch are installed:
-  python -c "from transformers import pipeline; print(pipeline('fill-mask', $(printf %q "$export_dir"))('Although Ana [MASK] the race, in the end Ana won a prize.')[0])"
+  python -c "from transformers import pipeline; print(pipeline('fill-mask', '$export_dir')('Although Ana [MASK] the race, in the end Ana won a prize.')[0])"
 Once in each shell, so that limba is a command:
   source $(printf %q "$VENV/bin/activate")
 DONE
