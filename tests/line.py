@@ -42,12 +42,15 @@ def environment(directory: Path, **extra: str) -> dict[str, str]:
     return env | own | extra
 
 
-def command(directory: Path, *arguments: str, **extra_env: str) -> subprocess.CompletedProcess:
-    """Runs `python -m …` from the repository and returns what it said."""
+def command(
+    directory: Path, *arguments: str, typed: str | None = None, **extra_env: str
+) -> subprocess.CompletedProcess:
+    """Runs `python -m …` from the repository, with what is typed on its standard input, and returns what it said."""
     return subprocess.run(
         [sys.executable, "-m", *arguments],
         cwd=ROOT,
         env=environment(directory, **extra_env),
+        input=typed,
         capture_output=True,
         text=True,
         check=False,

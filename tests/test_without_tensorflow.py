@@ -39,7 +39,7 @@ def test_no_command_imports_tensorflow(tmp_path):
         "eval": ["limba", "eval", "--run_dir", str(run)],
         "infer": ["limba", "infer", "--run_dir", str(run), "--input", "the list <extra_id_0> names"],
         "embed": ["limba", "embed", "--run_dir", str(run), "--input", "x", "--output_file", str(tmp_path / "x.npy")],
-        "try": ["limba", "try", str(run), "--help"],
+        "try": ["limba", "try", str(run)],
         "lint": ["limba", "lint", *recipe],
         "gin-check": ["limba", "gin-check", "gin/recipes/quickstart.gin"],
         "plan": ["limba", "plan", "--estimate_only", "--topology", "v4-8", *recipe],
@@ -50,11 +50,12 @@ def test_no_command_imports_tensorflow(tmp_path):
         ],
         "convert": ["limba", "convert", "to-hf", str(run), str(tmp_path / "export"), "--no-check"],
     }
-    codes = {name: line.command(tmp_path, *command, **environment) for name, command in commands.items()}
+    typed = {"try": "the list <extra_id_0> names\n"}
+    codes = {name: line.command(tmp_path, *x, typed=typed.get(name), **environment) for name, x in commands.items()}
     # What lint finds in so small a run does not matter here.
     failed = {name: done.stderr[-1500:] for name, done in codes.items() if done.returncode > (name == "lint")}
     assert not failed, failed
-    assert "remedy" in codes["lint"].stdout
+    assert "remedy" in codes["lint"].stdout and "the list" in codes["try"].stdout
     records = [json.loads(text) for text in imported.read_text(encoding="utf-8").splitlines()]
     assert len(records) >= len(commands)
     # The process that reads an example for the model card has no arguments.

@@ -90,7 +90,17 @@ def check_rate(rate: Callable[[Any], Any], first_step: int, last_step: int) -> I
     # Close together where a warm-up is.
     later = np.geomspace(1, max(last_step - first_step, 1), 100).astype(np.int64)
     steps = sorted({first_step, last_step, *(first_step + later[later <= last_step - first_step]).tolist()})
-    rates = _rates(rate, steps)
+    try:
+        rates = _rates(rate, steps)
+    except jax.errors.ConcretizationTypeError:
+        yield Finding(
+            "learning_rate",
+            "error",
+            "The learning rate asks for the value of the step, which a compiled step does not know.",
+            "the first step fails",
+            "Write jnp.where(step < n, a, b) in place of `if`, and jnp in place of NumPy and math.",
+        )
+        return
     begins = f"The learning rate is {rates[0]:.3g} at step {first_step:,}, where the run begins"
     steps_before = np.unique(np.geomspace(1, first_step, 50).astype(int)).tolist() if first_step else []
     before = _rates(rate, steps_before)

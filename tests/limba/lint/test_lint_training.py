@@ -66,6 +66,11 @@ def test_learning_rates(schedule, first, last, names):
     assert _names(lint_training.check_rate(schedule, first, last)) == names
 
 
+def test_a_rate_that_asks_for_the_step_is_found():
+    (found,) = lint_training.check_rate(lambda step: 1e-3 if step < 10 else 1e-4, 0, 100)
+    assert (found.name, found.severity) == ("learning_rate", "error") and "jnp.where" in found.remedy
+
+
 def test_the_remedy_of_a_rate_that_is_nothing():
     (never,) = lint_training.check_rate(SCHEDULE("constant", 0.0), 0, 1000)
     assert never.remedy.startswith("Set create_learning_rate_scheduler.base_learning_rate to a rate that trains")

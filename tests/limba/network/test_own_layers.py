@@ -42,7 +42,6 @@ def test_each_place_takes_the_class_that_is_named_for_it():
         assert set(parameters[stack]["layers_0"][name]) == {*plain[stack]["layers_0"][name], "gate"}
         others = {x for x in parameters[stack]["layers_0"] if x != name}
         assert all("gate" not in parameters[stack]["layers_0"][x] for x in others)
-        # Closed gates: with the gate's product at minus infinity nothing of the attention is left.
         assert float(jnp.abs(own_logits(1.0) - own_logits(0.0)).max()) > 1e-4
         assert float(jnp.abs(own_logits(0.0) - logits(0.0)).max()) > 1e-4
 
