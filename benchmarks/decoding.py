@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import sides
-from benchmarks.train_step import DTYPES, SIZES, T5_1_1
+from benchmarks.train_step import DTYPES, SIZES, T5_1_1, huggingface_config
 
 WAYS = ("greedy", "sample", "beams")
 NUM_BEAMS = 4
@@ -109,19 +109,7 @@ def _huggingface(workload: Workload) -> sides.Side:
     torch.set_flush_denormal(True)
     import transformers
 
-    sizes = workload.sizes
-    config = transformers.T5Config(
-        vocab_size=sizes["vocab_size"],
-        d_model=sizes["emb_dim"],
-        d_kv=sizes["head_dim"],
-        d_ff=sizes["mlp_dim"],
-        num_heads=sizes["num_heads"],
-        num_layers=sizes["num_encoder_layers"],
-        num_decoder_layers=sizes["num_decoder_layers"],
-        feed_forward_proj="gated-gelu",
-        tie_word_embeddings=False,
-        decoder_start_token_id=0,
-    )
+    config = huggingface_config(workload.sizes, feed_forward_proj="gated-gelu")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
     model: Any = transformers.T5ForConditionalGeneration(config)

@@ -200,6 +200,25 @@ def _t5x(workload: Workload) -> sides.Side:
     }
 
 
+def huggingface_config(sizes: dict[str, Any], **more: Any) -> Any:
+    """transformers' T5Config of the same sizes, without dropout."""
+    import transformers
+
+    return transformers.T5Config(
+        vocab_size=sizes["vocab_size"],
+        d_model=sizes["emb_dim"],
+        d_kv=sizes["head_dim"],
+        d_ff=sizes["mlp_dim"],
+        num_heads=sizes["num_heads"],
+        num_layers=sizes["num_encoder_layers"],
+        num_decoder_layers=sizes["num_decoder_layers"],
+        tie_word_embeddings=sizes["logits_via_embedding"],
+        dropout_rate=0.0,
+        decoder_start_token_id=0,
+        **more,
+    )
+
+
 def _huggingface(workload: Workload) -> sides.Side:
     import torch
 
@@ -213,20 +232,7 @@ def _huggingface(workload: Workload) -> sides.Side:
     feed_forward = {("relu",): "relu", ("gelu", "linear"): "gated-gelu"}.get(activations)
     if feed_forward is None:
         raise RuntimeError(f"Hugging Face's T5 has no mlp_activations {activations}")
-    config = transformers.T5Config(
-        vocab_size=sizes["vocab_size"],
-        d_model=sizes["emb_dim"],
-        d_kv=sizes["head_dim"],
-        d_ff=sizes["mlp_dim"],
-        num_heads=sizes["num_heads"],
-        num_layers=sizes["num_encoder_layers"],
-        num_decoder_layers=sizes["num_decoder_layers"],
-        feed_forward_proj=feed_forward,
-        tie_word_embeddings=sizes["logits_via_embedding"],
-        dropout_rate=0.0,
-        decoder_start_token_id=0,
-        use_cache=False,
-    )
+    config = huggingface_config(sizes, feed_forward_proj=feed_forward, use_cache=False)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
     model: Any = transformers.T5ForConditionalGeneration(config)

@@ -10,11 +10,9 @@ from limba import models
 from limba.checkpoints import checkpointing
 from limba.data.contract import DatasetConfig
 from limba.encoders import classifier, encoder
-from limba.inference import task_metrics
 from limba.inference.answering import Answerer
-from limba.optimizers import definitions, schedules
-from limba.train import train
-from limba.training import configured_trainer, trainer
+from limba.optimizers import definitions
+from limba.training import configured_trainer
 from tasks import predictions, supervised
 from tasks.pipeline import converters
 from tasks.registry import TaskRegistry
@@ -22,6 +20,7 @@ from tasks.supervised import row_formats, text_metrics
 from tasks.vocabularies import ByteVocabulary, NumberVocabulary, TokenizerVocabulary
 from tests.convert import vocabularies
 from tests.limba import small
+from tests.limba.encoders import short_training
 
 _WORDS = ["no", "some", "many", "cats", "dogs"]
 
@@ -139,26 +138,8 @@ def test_the_targets_of_a_task_are_its_numbers(task, vocabulary):
 @pytest.mark.slow
 def test_numbers_are_learned(task, vocabulary, tmp_path):
     model = _model(vocabulary)
-    train_data, validation_data = (
-        DatasetConfig(task.name, {"inputs": 8, "targets": 1}, split, 32, seed=0) for split in ("train", "validation")
-    )
-    train(
-        model=model,
-        train_dataset_cfg=train_data,
-        train_eval_dataset_cfg=validation_data,
-        infer_eval_dataset_cfg=validation_data,
-        inference_evaluator_cls=task_metrics.Evaluator,
-        checkpoint_cfg=checkpointing.CheckpointConfig(save=checkpointing.SaveCheckpointConfig(period=1000)),
-        partitioner=small.partitioner(),
-        trainer_cls=lambda **arguments: trainer.Trainer(
-            learning_rate_fn=schedules.create_learning_rate_scheduler("constant", 0.005), **arguments
-        ),
-        model_dir=str(tmp_path / "run"),
-        total_steps=100,
-        eval_period=100,
-        random_seed=0,
-    )
-    metrics = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lengths = {"inputs": 8, "targets": 1}
+    metrics = short_training.metrics_of_training(model, task.name, lengths, tmp_path / "run")
     last = {line["dataset"]: line for line in metrics}
     assert last["inference_eval/test_sums"]["eval/pearson_corrcoef"] > 98
     assert last["training_eval/test_sums"]["mean_squared_error"] < 0.05

@@ -7,18 +7,15 @@ import pytest
 
 from limba import models
 from limba.checkpoints import checkpointing
-from limba.data.contract import DatasetConfig
 from limba.encoders import classifier, encoder
-from limba.inference import task_metrics
 from limba.inference.answering import Answerer
-from limba.optimizers import definitions, schedules
-from limba.train import train
-from limba.training import trainer
+from limba.optimizers import definitions
 from tasks import supervised
 from tasks.registry import TaskRegistry
 from tasks.vocabularies import LabelVocabulary, TokenizerVocabulary
 from tests.convert import vocabularies
 from tests.limba import small
+from tests.limba.encoders import short_training
 
 LABELS = ["O", "B-PER", "I-PER"]
 # Each letter is a piece, so that words have several.
@@ -69,26 +66,8 @@ def test_labels_of_words_are_learned(task, vocabulary, tmp_path):
         definitions.adamw(),
         loss_normalizing_factor="NUM_REAL_TARGET_TOKENS",
     )
-    train_data, validation_data = (
-        DatasetConfig(task.name, {"inputs": 24, "targets": 24}, split, 32, seed=0) for split in ("train", "validation")
-    )
-    train(
-        model=model,
-        train_dataset_cfg=train_data,
-        train_eval_dataset_cfg=validation_data,
-        infer_eval_dataset_cfg=validation_data,
-        inference_evaluator_cls=task_metrics.Evaluator,
-        checkpoint_cfg=checkpointing.CheckpointConfig(save=checkpointing.SaveCheckpointConfig(period=1000)),
-        partitioner=small.partitioner(),
-        trainer_cls=lambda **arguments: trainer.Trainer(
-            learning_rate_fn=schedules.create_learning_rate_scheduler("constant", 0.005), **arguments
-        ),
-        model_dir=str(tmp_path / "run"),
-        total_steps=100,
-        eval_period=100,
-        random_seed=0,
-    )
-    metrics = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lengths = {"inputs": 24, "targets": 24}
+    metrics = short_training.metrics_of_training(model, task.name, lengths, tmp_path / "run")
     (found,) = (x for x in metrics if x["dataset"] == "inference_eval/test_people")
     # B or I depends on the word before.
     assert found["eval/majority_accuracy"] < 60 and found["eval/entity_f1"] > 95 and found["eval/accuracy"] > 95
