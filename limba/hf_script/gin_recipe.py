@@ -107,13 +107,11 @@ def _documents(arguments: RunArguments, plan: Plan) -> list[str]:
     spans = {"noise_density": arguments.mlm_probability, "mean_noise_span_length": arguments.mean_noise_span_length}
     length = arguments.max_seq_length
     if objective := "MaskedLM" if plan.encoder else {"prefix_lm": "PrefixLM"}.get(arguments.task or ""):
-        function = "lengths"
-        of_task = of_lengths = [f"  objective = @objectives.{objective}()"]
-        of_lengths = [*of_lengths, *bindings(length=length)]
+        of_task = [f"  objective = @objectives.{objective}()"]
+        function, of_lengths = "lengths", [*of_task, *bindings(length=length)]
     else:
-        function = "span_corruption_lengths"
         of_task = bindings(**spans)
-        of_lengths = bindings(inputs_length=length, **spans)
+        function, of_lengths = "span_corruption_lengths", bindings(inputs_length=length, **spans)
     masks = bindings(noise_density=arguments.mlm_probability, whole_words=arguments.whole_word_mask or None)
     return [
         "# data",
