@@ -1,7 +1,7 @@
 """A stream is the same however often its processes are killed, and however many there are.
 
-Of tasks of ours without TensorFlow, and of SeqIO's. Each process of SeqIO's takes long to start: the suite kills fewer
-of them, `pytest --exhaustive` as many as of ours.
+Of tasks of ours without TensorFlow, whose readers are threads or processes, and of SeqIO's. The last two take long to
+start: the suite kills fewer of them, `pytest --exhaustive` as many as of the first.
 """
 
 import itertools
@@ -32,21 +32,21 @@ def corpus(tmp_path):
     return directory
 
 
-@pytest.fixture(params=["ours", "seqio"])
+@pytest.fixture(params=["ours", "processes", "seqio"])
 def engine(request):
     return request.param
 
 
 @pytest.fixture
 def takes_a_sample(engine, request):
-    return engine == "seqio" and not request.config.getoption("--exhaustive")
+    return engine != "ours" and not request.config.getoption("--exhaustive")
 
 
 @pytest.fixture
 def start(tmp_path, engine):
     """Starts a process of `stream_process.py`; all have ended after the test."""
     server = subprocess.Popen(
-        [sys.executable, Path(__file__).with_name("stream_process.py"), engine],
+        [sys.executable, Path(__file__).with_name("stream_process.py"), "seqio" if engine == "seqio" else "ours"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=(tmp_path / "stderr").open("w"),
@@ -56,6 +56,8 @@ def start(tmp_path, engine):
     started = []
 
     def start_process(**arguments):
+        if engine == "processes":
+            arguments["config"] = {**arguments["config"], "num_workers": 2}
         server.stdin.write(json.dumps(arguments) + "\n")
         server.stdin.flush()
         started.append(int(server.stdout.readline()))
