@@ -39,6 +39,7 @@ class FakeGcs:
                 self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 if isinstance(self.fault, int):
                     self.answer(self.fault)
+                    self.wfile.flush()  # Nobody else does, because no method of this handler is called.
                 else:
                     self.close_connection = True
                 return False
