@@ -47,7 +47,8 @@ class ReaderProcesses:
     """
 
     def __init__(self, stream: Stream, num_rows: int, num_workers: int):
-        self._content = _pickled(stream)
+        _pickled(stream)
+        self._stream = stream
         self._num_rows = num_rows
         self._workers: list[_Worker | None] = [None] * num_workers
 
@@ -57,8 +58,9 @@ class ReaderProcesses:
         worker = self._workers[number]
         if worker is None:
             # Each by itself: one that nothing reads any more may outlive these, and its process would be waited for.
-            worker = self._workers[number] = close_at_exit(_Worker(self._content, self._num_rows))
-        return worker.open(plan)
+            worker = self._workers[number] = close_at_exit(_Worker(self._num_rows))
+        # Now, since the stream may have gone back to the commit of a saved position.
+        return worker.open(plan, _pickled(self._stream))
 
     def close(self) -> None:
         """Ends the processes."""
@@ -106,18 +108,22 @@ def _pickled(stream: Stream) -> bytes:
 class _Worker:
     """A process as its consumer sees it."""
 
-    def __init__(self, content: bytes, num_rows: int):
+    def __init__(self, num_rows: int):
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, content, num_rows), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, num_rows), daemon=True)
         self._process.start()
         theirs.close()
+        self._content: bytes | None = None
         self._opened: dict[int, _ProcessBatches] = {}
         self._stopped = False
 
-    def open(self, plan: ReadPlan) -> "_ProcessBatches":
+    def open(self, plan: ReadPlan, content: bytes) -> "_ProcessBatches":
         # A number of its own: batches of a reader's earlier plan may still come.
         number = len(self._opened)
+        if content != self._content:
+            self._content = content
+            self.send(("stream", number, content))
         opened = self._opened[number] = _ProcessBatches(self, number, plan.reader)
         self.send(("open", number, plan))
         return opened
@@ -243,7 +249,7 @@ class _Layout:
         }
 
 
-def _serve(messages: connection.Connection, content: bytes, num_rows: int) -> None:
+def _serve(messages: connection.Connection, num_rows: int) -> None:
     """The main function of a reader's process: it ends when the consumer's end of the pipe is closed."""
     # Ctrl-C and requests to stop are the main process's: it saves first.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -254,12 +260,14 @@ def _serve(messages: connection.Connection, content: bytes, num_rows: int) -> No
         with send_lock, contextlib.suppress(OSError):
             messages.send(message)
 
-    source = _Source(content, num_rows)
+    source = _Source(num_rows)
     free: dict[int, queue.Queue[int | None]] = {}
     with contextlib.suppress(EOFError, OSError):
         while True:
             kind, number, value = messages.recv()
-            if kind == "open":
+            if kind == "stream":
+                source.change(value)
+            elif kind == "open":
                 free[number] = queue.Queue()
                 arguments = (source, value, number, free[number], send)
                 threading.Thread(target=_make, args=arguments, daemon=True).start()
@@ -271,12 +279,17 @@ def _serve(messages: connection.Connection, content: bytes, num_rows: int) -> No
 class _Source:
     """The stream of a process, and the memory of its readers."""
 
-    def __init__(self, content: bytes, num_rows: int):
-        self._content = content
+    def __init__(self, num_rows: int):
+        self._content = b""
         self._num_rows = num_rows
         self._lock = threading.Lock()
         self._stream: Stream | None = None
         self._memories: list[shared_memory.SharedMemory] = []
+
+    def change(self, content: bytes) -> None:
+        """What plans are opened with from now on: a stream, pickled."""
+        with self._lock:
+            self._content, self._stream = content, None
 
     def open(self, plan: ReadPlan) -> tuple[Iterator[Rows], int]:
         """The batches of a plan, and how many slots they get. One thread at a time opens files."""

@@ -59,16 +59,36 @@ def folder(tmp_path, make_document):
     return folder
 
 
+def hurry():
+    """Failed requests are repeated at once."""
+    http_retries.FIRST_WAIT_SECONDS, http_retries.LONGEST_WAIT_SECONDS = 0.001, 0.002
+
+
+class HurriedSource(corpora.HubSource):
+    """Hurries in a reader's process too."""
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        hurry()
+
+
 @pytest.fixture
 def loopback(monkeypatch, tmp_path, folder):
     hub = LoopbackHub()
     hub.use(monkeypatch, tmp_path / "home")
+    # Readers' processes have it from here.
+    for name, value in hub.environment(tmp_path / "home").items():
+        monkeypatch.setenv(name, value)
     hub.add(CORPUS, folder / "corpus", private=True)
     hub.add(COLUMNS, folder / "columns", private=True)
-    monkeypatch.setattr(http_retries, "FIRST_WAIT_SECONDS", 0.001)
-    monkeypatch.setattr(http_retries, "LONGEST_WAIT_SECONDS", 0.002)
+    waits = http_retries.FIRST_WAIT_SECONDS, http_retries.LONGEST_WAIT_SECONDS
+    hurry()
     yield hub
+    http_retries.FIRST_WAIT_SECONDS, http_retries.LONGEST_WAIT_SECONDS = waits
     hub.close()
+
+
+in_threads_and_processes = pytest.mark.parametrize("num_workers", [0, 2])
 
 
 def register(name, source):
@@ -107,23 +127,27 @@ def a_quarter(seed, *faults):
 
 
 @pytest.mark.parametrize(
-    ("name", "config", "local"),
-    [(CORPUS, "gz", "corpus/gz/part-*.json.gz"), (COLUMNS, None, "columns/part-*.parquet")],
+    ("name", "config", "local", "num_workers"),
+    [
+        (CORPUS, "gz", "corpus/gz/part-*.json.gz", 0),
+        (CORPUS, "gz", "corpus/gz/part-*.json.gz", 2),
+        (COLUMNS, None, "columns/part-*.parquet", 0),
+    ],
 )
 def test_batches_equal_those_of_local_files_whatever_a_quarter_of_requests_does(
-    loopback, folder, name, config, local, lengths
+    loopback, folder, name, config, local, lengths, num_workers
 ):
     """Over three epochs, and with the position saved and restored on the way."""
     local_task = register("test_local", corpora.HuggingFaceSource({"train": folder / local}, chunk_documents=8))
     expected = take(open_batches(local_task, lengths), 60)
     # Requests are counted from the first on, those of the layout included.
     loopback.fault = a_quarter(1, 429, 500, 502, 503, 504, "drop")
-    task = register("test_hub", corpora.HubSource(name, config, chunk_documents=8, splits={"train": "train"}))
-    batches = open_batches(task, lengths)
+    task = register("test_hub", HurriedSource(name, config, chunk_documents=8, splits={"train": "train"}))
+    batches = open_batches(task, lengths, num_workers=num_workers)
     first = take(batches, 20)
     state = batches.save_state()
     assert_equal(first + take(batches, 40), expected)
-    batches = open_batches(task, lengths)
+    batches = open_batches(task, lengths, num_workers=num_workers)
     batches.restore_state(state)
     assert_equal(take(batches, 40), expected[20:])
     assert sum(asked.startswith("GET /datasets/") for asked in loopback.requests) > 50
@@ -205,9 +229,10 @@ def breaks(part):
     return lambda asked: 503 if part in asked and asked.startswith("GET /datasets/") else None
 
 
-def test_a_shard_that_stays_broken_stops_with_its_name(loopback, lengths):
-    task = register("test_broken", corpora.HubSource(CORPUS, "gz", chunk_documents=8))
-    batches = open_batches(task, lengths)
+@in_threads_and_processes
+def test_a_shard_that_stays_broken_stops_with_its_name(loopback, lengths, num_workers):
+    task = register("test_broken", HurriedSource(CORPUS, "gz", chunk_documents=8))
+    batches = open_batches(task, lengths, num_workers=num_workers)
     loopback.fault = breaks("part-3")
     message = (
         r"BrokenFileError: Shard gz/part-3\.json\.gz cannot be read from row \d+ on \(.*14 requests.*HTTP status 503"
@@ -267,11 +292,12 @@ def change(loopback):
     loopback.repos[CORPUS].commits.append(files | changed)
 
 
-def test_a_run_keeps_its_commit_when_the_branch_moves(loopback, lengths, caplog):
+@in_threads_and_processes
+def test_a_run_keeps_its_commit_when_the_branch_moves(loopback, lengths, caplog, num_workers):
     commit = loopback.repos[CORPUS].sha()
-    task = register("test_moving", corpora.HubSource(CORPUS, "gz", chunk_documents=8))
+    task = register("test_moving", HurriedSource(CORPUS, "gz", chunk_documents=8))
     expected = take(open_batches(task, lengths), 50)
-    batches = open_batches(task, lengths)
+    batches = open_batches(task, lengths, num_workers=num_workers)
     take(batches, 10)
     change(loopback)
     assert_equal(take(batches, 40), expected[10:])
@@ -280,11 +306,11 @@ def test_a_run_keeps_its_commit_when_the_branch_moves(loopback, lengths, caplog)
 
     # Another process finds the branch elsewhere, and goes back.
     TaskRegistry.remove("test_moving")
-    again = register("test_moving", corpora.HubSource(CORPUS, "gz", chunk_documents=8, splits={"train": "train"}))
+    again = register("test_moving", HurriedSource(CORPUS, "gz", chunk_documents=8, splits={"train": "train"}))
     newer, config = loopback.repos[CORPUS].sha(), contract.DatasetConfig(task.name, lengths, "train", 8, seed=3)
     assert again.source.fingerprint("train")["commit"] == newer != commit
     assert tasks_door.facts(config)["source of test_moving"] == f"{CORPUS} at commit {newer}"
-    batches = open_batches(again, lengths)
+    batches = open_batches(again, lengths, num_workers=num_workers)
     batches.restore_state(state)
     assert tasks_door.facts(config)["source of test_moving"] == f"{CORPUS} at commit {commit}"
     assert f"revision main has moved to commit {loopback.repos[CORPUS].sha()}; the run keeps {commit}" in caplog.text
