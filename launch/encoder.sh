@@ -14,8 +14,9 @@ if [[ ${1:-} == -h || ${1:-} == --help ]]; then
 usage: bash launch/encoder.sh [limba train options for the masked language model, such as --gin.BATCH_SIZE=32]
 
 Installs, writes short stories with moods, builds a WordPiece vocabulary, trains a small BERT to say which words were
-masked, exports it for Hugging Face, and fine-tunes it to tell the mood of a story. The recipes are
-gin/recipes/encoder.gin and encoder_moods.gin. Environment variables:
+masked, exports it for Hugging Face, fine-tunes it to tell the mood of a story, and exports this classifier too. Where
+transformers and torch are installed, both fill a mask and tell a mood there. The recipes are gin/recipes/encoder.gin
+and encoder_moods.gin. Environment variables:
 
   LIMBA_ENCODER_DIR     folder for all output    ($LIMBA_ENCODER_DIR)
   TRAIN_STEPS           steps of training        ($TRAIN_STEPS)
@@ -31,6 +32,8 @@ vocabulary=$LIMBA_ENCODER_DIR/vocab/tokenizer.json
 model=$LIMBA_ENCODER_DIR/model
 moods=$LIMBA_ENCODER_DIR/moods
 export_dir=$LIMBA_ENCODER_DIR/huggingface-$TRAIN_STEPS # one export per checkpoint
+classifier_export=$LIMBA_ENCODER_DIR/huggingface-moods-$TRAIN_STEPS
+story="Although Ana [MASK] the race, in the end Ana won a prize."
 
 setup_environment "$LOCK"
 
@@ -49,6 +52,23 @@ limba convert to-hf "$model" "$export_dir"
 echo "== a classifier"
 limba train --gin_file=gin/recipes/encoder_moods.gin --gin.VOCABULARY_FILE="'$vocabulary'" \
   --gin.MODEL_DIR="'$moods'" --gin.INITIAL_CHECKPOINT_PATH="'$model'"
+limba convert to-hf "$moods" "$classifier_export"
+
+# pipe TASK FOLDER TEXT prints a command that shows the model of a folder at work in transformers.
+pipe() {
+  printf '%q -c "from transformers import pipeline; print(pipeline(%s, %s)(%s)[0])"' \
+    "$VENV/bin/python" "'$1'" "'$2'" "'$3'"
+}
+fill_mask=$(pipe fill-mask "$export_dir" "$story")
+tell_mood=$(pipe text-classification "$classifier_export" "${story/\[MASK\]/lost}")
+if python -c "import importlib.util as u, sys; sys.exit(not (u.find_spec('torch') and u.find_spec('transformers')))"; then
+  echo "== in transformers"
+  eval "$fill_mask"
+  eval "$tell_mood"
+  where="In transformers, as above"
+else
+  where="In transformers, after $(printf %q "$VENV/bin/pip") install transformers torch"
+fi
 
 cat <<DONE
 
@@ -58,9 +78,11 @@ Done. Where everything lies:
   checkpoints of the masked language model, metrics.jsonl  $model
   for BertForMaskedLM.from_pretrained                      $export_dir
   checkpoints of the classifier, inference_eval/           $moods
+  for BertForSequenceClassification.from_pretrained        $classifier_export
 
-What to do next: docs/encoders.md, your own corpus. Where transformers and torch are installed:
-  python -c "from transformers import pipeline; print(pipeline('fill-mask', '$export_dir')('Although Ana [MASK] the race, in the end Ana won a prize.')[0])"
+What to do next: docs/encoders.md, your own corpus. $where:
+  $fill_mask
+  $tell_mood
 Once in each shell, so that limba is a command:
   source $(printf %q "$VENV/bin/activate")
 DONE
