@@ -1,5 +1,5 @@
-"""Whether the second segment of a row follows the first: BERT's next sentence (arXiv:1810.04805), ALBERT's sentence order
-(arXiv:1909.11942)."""
+"""Whether the second segment of a row follows the first: BERT's next sentence (arXiv:1810.04805) and ALBERT's sentence
+order (arXiv:1909.11942)."""
 
 import inspect
 import logging
@@ -100,8 +100,8 @@ def pair_inputs(network: Any, batch: Batch) -> dict[str, Array]:
 
 @flax.struct.dataclass
 class PairLosses:
-    """Of each pair, `[batch, pairs]`: the cross entropy in nats, whether the likelier label is right, whether there is a
-    pair, and the sum of the weights of its masked tokens."""
+    """Of each pair, `[batch, pairs]`: the cross entropy in nats, whether the likelier label is right, whether there is
+    a pair, and the sum of the weights of its masked tokens."""
 
     loss: Array
     is_right: Array

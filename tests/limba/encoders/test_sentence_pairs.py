@@ -24,8 +24,16 @@ from tests.limba import small
 from tests.limba.models.test_encoder_only_model import WORDS, Words
 
 CONFIG = encoder.EncoderConfig(
-    **{"vocab_size": 128, "emb_dim": 32, "num_heads": 2, "head_dim": 16, "mlp_dim": 32, "num_layers": 1},
-    **{"max_positions": 64, "num_token_types": 2, "dropout_rate": 0.0, "attention_dropout_rate": 0.0},
+    vocab_size=128,
+    emb_dim=32,
+    num_heads=2,
+    head_dim=16,
+    mlp_dim=32,
+    num_layers=1,
+    max_positions=64,
+    num_token_types=2,
+    dropout_rate=0.0,
+    attention_dropout_rate=0.0,
     initializer_range=0.2,
 )
 IDS = objectives.VocabularyIds(len(WORDS), 0, 3, 2, 3, 4, Words.special_ids)
