@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import gin
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +17,7 @@ from limba.data.contract import DatasetConfig
 from limba.encoders import encoder
 from limba.encoders.classifier import SequenceClassifier
 from limba.encoders.sentence_pairs import MaskedLanguageModelWithPairs
+from limba.gin_config import gin_files
 from limba.models.lora import LoRA
 from limba.training import configured_trainer
 from tasks import objectives
@@ -61,6 +63,24 @@ def _batch(features, packs=False):
 @pytest.fixture(scope="module")
 def params():
     return small.random_params(_model())
+
+
+def test_a_recipe_with_pairs(tmp_path):
+    """The lines of docs/encoders.md."""
+    lines = "include 'gin/models/encoder_pairs.gin'\nobjectives.MaskedLM.pairs = 'next_sentence'\n"
+    assert lines in (gin_files.REPOSITORY / "docs" / "encoders.md").read_text(encoding="utf-8")
+    (tmp_path / "run.gin").write_text(
+        "from __gin__ import dynamic_registration\n\nfrom tasks import objectives\n\n"
+        f"include 'gin/models/bert/tiny.gin'\n{lines}"
+        "LENGTHS = @objectives.lengths()\nobjectives.lengths.objective = @objectives.MaskedLM()\n"
+    )
+    gin.clear_config()
+    bindings = ["DROPOUT_RATE = 0.0", "VOCABULARY_FILE = 'none.json'", "OPTIMIZER = None"]
+    gin_files.parse_gin_flags([str(tmp_path / "run.gin")], bindings)
+    assert gin.query_parameter("%LENGTHS").scoped_configurable_fn()["pair_labels"] == 1
+    module = gin.get_configurable(models.EncoderOnlyModel)(vocabulary=Words()).module
+    assert isinstance(module, MaskedLanguageModelWithPairs) and module.config.num_token_types == 2
+    gin.clear_config()
 
 
 def test_features_by_hand():

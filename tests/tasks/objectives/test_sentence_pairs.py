@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from limba.data.contract import DatasetConfig
-from tasks import objectives, pretraining, task_batches
+from tasks import objectives, pretraining, preview, task_batches
 from tasks.objectives import sentence_pairs
 from tasks.registry import TaskRegistry
 from tests.limba.models.test_encoder_only_model import WORDS, Words
@@ -174,3 +174,11 @@ def test_a_resumed_stream_makes_the_same_rows(task, pack):
             np.testing.assert_array_equal(again[name], values, err_msg=name)
     labels = np.concatenate([batch["pair_labels"].ravel() for batch in batches])
     assert abs((labels[labels > 0] == 1).mean() - 0.5) < 0.05
+
+
+def test_a_preview_says_whether_b_follows(task, capsys):
+    preview.main([task, "--inputs_length=48", "--num=4"])
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line for line in lines if line.startswith("--- example") and "inputs: 48 of 48 tokens" in line]
+    labels = [line for line in lines if line.startswith("--- pair: ")]
+    assert len(rows) == len(labels) == 4 and {*labels} == {"--- pair: B follows A", "--- pair: B does not follow A"}
