@@ -58,6 +58,8 @@ def register_pretraining_task(
         )
     if mode and objective.main_feature != "inputs":
         raise ValueError(f"Task {name!r} has the mode {mode!r}, and {objective} has no inputs to put it in front of.")
+    if mode and isinstance(objective, objectives.MaskedLM):
+        raise ValueError(f"Task {name!r} has the mode {mode!r}, and rows of MaskedLM begin with [CLS]: leave it out.")
     names = ("inputs", "targets") if objective.main_feature == "inputs" else ("targets",)
     feature = Feature(sentencepiece_models.open_vocabulary(vocabulary), not objective.eos_after_documents)
     features = dict.fromkeys(names, feature)
