@@ -13,12 +13,14 @@ import numpy as np
 from limba.data import contract
 from limba.machine import os_errors
 from tasks import task_batches
+from tasks.objectives import sentence_pairs
 from tasks.pretraining import denoising
 from tasks.registry import get_subtasks, providers
 from tasks.supervised.token_labels import LabelTokens
 from tasks.vocabularies import LabelVocabulary, NumberVocabulary, sentencepiece_models, without_tensorflow
 
 _OF_LABELS, _OF_NUMBERS = "EncoderClassificationFeatureConverter", "EncoderRegressionFeatureConverter"
+_PAIRS = {sentence_pairs.FOLLOWS: "B follows A", sentence_pairs.DOES_NOT_FOLLOW: "B does not follow A"}
 
 
 def to_text(vocabulary: Any, tokens: np.ndarray) -> str:
@@ -55,7 +57,8 @@ def feature_lengths(task: Any, inputs_length: int, targets_length: int | None) -
             )
         targets_length = max(lengths["targets"] for lengths in computed)
     # Other features of the targets, such as their places, are as long.
-    return dict.fromkeys(task.output_features, targets_length) | {"inputs": inputs_length}
+    of_pairs = {name: 1 for name in ("pair_start", "pair_labels") if name in task.output_features}
+    return dict.fromkeys(task.output_features, targets_length) | {"inputs": inputs_length} | of_pairs
 
 
 def converter_of(task: Any) -> str:
@@ -108,6 +111,8 @@ def preview(args: argparse.Namespace) -> None:
             print(f"--- example {number}, {name}: {np.count_nonzero(tokens)} of {len(tokens)} tokens")
             print(to_text(vocabulary, tokens))
             print(" ".join(map(str, tokens[:16])), "…")
+        if "pair_labels" in batch:
+            print("--- pair:", _PAIRS[int(batch["pair_labels"][0, 0])])
     inputs = np.mean([batch["encoder_input_tokens"] != 0 for batch in batches])
     targets = np.mean([batch["decoder_loss_weights"] != 0 for batch in batches])
     print(f"--- fill of the first {len(batches)} examples: inputs {inputs:.1%}, targets {targets:.1%}")

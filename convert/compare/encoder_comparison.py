@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 from tqdm import tqdm
@@ -23,6 +24,8 @@ from limba.encoders.config import EncoderConfig
 from limba.machine import untrusted_files
 
 _LENGTH = 48
+# Logits by what they are of: "logits" of tokens or labels, and "pair logits" of sentence pairs.
+Outputs = dict[str, np.ndarray]
 
 
 def compare(a: EncoderModel, b: EncoderModel, text: str) -> list[Comparison]:
@@ -39,29 +42,30 @@ def compare(a: EncoderModel, b: EncoderModel, text: str) -> list[Comparison]:
     a, b = a.cast(narrower), b.cast(narrower)
     rows = [_compare_parameters(a, b)]
     batch = check_batch(a.config, _tokens(a, b, text))
-    # A row has one place, or those of its tokens.
-    real = np.ones((2, 1), bool) if a.head.kind == heads.SEQUENCE else batch["tokens"] != a.config.pad_id
     with tqdm(desc="comparing logits", unit=" passes", file=sys.stderr) as bar:
-        others: list[tuple[str, np.ndarray | str]] = []
+        others: list[tuple[str, Outputs | str]] = []
         for label, run in _others(a, b):
             others.append((label, run(batch)))
             bar.update()
-        expected = limba_logits(a, batch)
+        expected = limba_outputs(a, batch)
         bar.update()
         if rows[0].value or (tensors.plain(a.config), a.head) != (tensors.plain(b.config), b.head):
-            others.insert(0, ("B in Limba", limba_logits(b, batch)))
+            others.insert(0, ("B in Limba", limba_outputs(b, batch)))
             bar.update()
         else:  # Once more would be the same computation.
             others.insert(0, ("B in Limba", "those of A, as are tensors and network"))
-    allowed = tolerance(expected)
+    is_token = batch["tokens"] != a.config.pad_id
     for label, found in others:
-        if isinstance(found, str):
-            rows.append(Comparison(f"logits, {label}", None, allowed, found))
-        else:
-            difference = float(np.max(np.abs(expected - found)[real]))
-            rows.append(
-                Comparison(f"logits, {label}", difference if np.isfinite(difference) else float("inf"), allowed)
-            )
+        for what, logits in expected.items():
+            allowed = tolerance(logits)
+            if isinstance(found, str):
+                rows.append(Comparison(f"{what}, {label}", None, allowed, found))
+                continue
+            # A row has one place, or those of its tokens.
+            real = is_token if logits.shape[1] > 1 else np.ones((2, 1), bool)
+            difference = float(np.max(np.abs(logits - found[what])[real]))
+            difference = difference if np.isfinite(difference) else float("inf")
+            rows.append(Comparison(f"{what}, {label}", difference, allowed))
     return rows
 
 
@@ -75,18 +79,29 @@ def limba_logits(model: EncoderModel, batch: Mapping[str, np.ndarray]) -> np.nda
 
     Those of a classifier are `[batch, length, labels]`, or `[batch, 1, labels]` of a row.
     """
+    return limba_outputs(model, batch)["logits"]
+
+
+def limba_outputs(model: EncoderModel, batch: Mapping[str, np.ndarray]) -> Outputs:
+    """`limba_logits`, and of a network with a head for sentence pairs its "pair logits" `[batch, 1, 2]`."""
     params = traverse_util.unflatten_dict(
         {name: np.asarray(t).astype(np.float32) for name, t in model.tensors.items()}, sep="/"
     )
     types = batch["token_types"] if model.config.num_token_types else None
     with jax.default_matmul_precision("highest"):
-        return np.asarray(_apply(tensors.plain(model.config), model.head, params, batch["tokens"], types))
+        found = _apply(tensors.plain(model.config), model.head, params, batch["tokens"], types)
+    return {name: np.asarray(logits) for name, logits in found.items()}
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _apply(config: EncoderConfig, head: Head, params: Any, tokens: jax.Array, types: jax.Array | None) -> jax.Array:
-    logits: Any = head.network(config).apply({"params": params}, tokens, types, enable_dropout=False)
-    return logits
+def _apply(
+    config: EncoderConfig, head: Head, params: Any, tokens: jax.Array, types: jax.Array | None
+) -> dict[str, jax.Array]:
+    apply: Any = functools.partial(head.network(config).apply, {"params": params}, tokens, types, enable_dropout=False)
+    if head.kind != heads.PAIRS:
+        return {"logits": apply()}
+    logits, of_pairs = apply(pair_positions=jnp.zeros((len(tokens), 1), jnp.int32))
+    return {"logits": logits, "pair logits": of_pairs}
 
 
 def check_batch(config: EncoderConfig, text: np.ndarray) -> dict[str, np.ndarray]:
@@ -122,7 +137,7 @@ def _compare_parameters(a: EncoderModel, b: EncoderModel) -> Comparison:
 
 def _others(
     a: EncoderModel, b: EncoderModel
-) -> Iterator[tuple[str, Callable[[Mapping[str, np.ndarray]], np.ndarray | str]]]:
+) -> Iterator[tuple[str, Callable[[Mapping[str, np.ndarray]], Outputs | str]]]:
     """Implementations that run Hugging Face folders without our network."""
     for label, model in (("A", a), ("B", b)):
         if model.folder is not None:
@@ -130,16 +145,16 @@ def _others(
             yield f"{label} in NumPy", functools.partial(_in_numpy, model)
 
 
-def _in_numpy(model: EncoderModel, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+def _in_numpy(model: EncoderModel, batch: Mapping[str, np.ndarray]) -> Outputs:
     assert model.folder is not None
-    order = _order(model)
-    found = numpy_encoders.logits(
-        model.folder.stored, model.folder.content, order[batch["tokens"]], batch["token_types"]
-    )
+    inputs = (model.folder.stored, model.folder.content, _order(model)[batch["tokens"]], batch["token_types"])
+    found = {"logits": numpy_encoders.logits(*inputs)}
+    if model.head.kind == heads.PAIRS:
+        found["pair logits"] = numpy_encoders.pair_logits(*inputs)
     return _in_order(found, model)
 
 
-def _in_transformers(model: EncoderModel, batch: Mapping[str, np.ndarray]) -> np.ndarray | str:
+def _in_transformers(model: EncoderModel, batch: Mapping[str, np.ndarray]) -> Outputs | str:
     assert model.folder is not None
     if reason := _impossible(model):
         return reason
@@ -150,11 +165,11 @@ def _in_transformers(model: EncoderModel, batch: Mapping[str, np.ndarray]) -> np
     return _in_order(found, model)
 
 
-def _in_order(logits: np.ndarray, model: EncoderModel) -> np.ndarray:
+def _in_order(outputs: Outputs, model: EncoderModel) -> Outputs:
     """Logits of the folder in Limba's order and shape."""
-    if model.head.kind == heads.MASKED_LM:
-        return logits[..., _order(model)]
-    return logits[:, None] if model.head.kind == heads.SEQUENCE else logits
+    # Hugging Face's logits of rows have no dim for places.
+    placed = {name: x[:, None] if x.ndim == 2 else x for name, x in outputs.items()}
+    return placed if model.head.labels else placed | {"logits": placed["logits"][..., _order(model)]}
 
 
 def _impossible(model: EncoderModel) -> str | None:

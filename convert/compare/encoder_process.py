@@ -18,10 +18,11 @@ from convert.compare import transformers_library
 _BATCH, _ANSWER = "batch.npz", "answer.npz"
 
 
-def logits(folder: Path, dtype: np.dtype, head: str, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+def logits(folder: Path, dtype: np.dtype, head: str, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Float32 logits of a folder's model, which the process loads whole.
 
-    They are `[batch, length, vocab]`, of a classifier `[batch, labels]` or `[batch, length, labels]`.
+    "logits" are `[batch, length, vocab]`, of a classifier `[batch, labels]` or `[batch, length, labels]`. A head for
+    sentence pairs has "pair logits" `[batch, 2]`.
 
     Args:
       folder: of Hugging Face, with weights for PyTorch.
@@ -41,7 +42,7 @@ def logits(folder: Path, dtype: np.dtype, head: str, batch: Mapping[str, np.ndar
             said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
             raise ValueError(f"{folder} does not run in transformers: {said[-1]}")
         with np.load(Path(directory, _ANSWER)) as computed:
-            return computed["logits"]
+            return dict(computed)
 
 
 def main(folder: str, dtype: str, head: str, directory: str) -> None:
@@ -63,7 +64,12 @@ def main(folder: str, dtype: str, head: str, directory: str) -> None:
                 parameter.copy_(parameter.to(getattr(torch, dtype)))
         with np.load(Path(directory, _BATCH)) as content:
             batch = {name: torch.tensor(array, dtype=torch.long) for name, array in content.items()}
-        np.savez(Path(directory, _ANSWER), logits=model.eval()(**batch).logits.numpy())
+        found = model.eval()(**batch)
+        if head == "PreTraining":
+            outputs = {"logits": found.prediction_logits, "pair logits": found.seq_relationship_logits}
+        else:
+            outputs = {"logits": found.logits}
+        np.savez(Path(directory, _ANSWER), **{name: x.numpy() for name, x in outputs.items()})
 
 
 if __name__ == "__main__":

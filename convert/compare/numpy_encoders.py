@@ -70,6 +70,13 @@ def logits(tensors: Mapping[str, Any], config: Config, input_ids: Array, token_t
     return x @ embedding.T + weights.bias(head)
 
 
+def pair_logits(tensors: Mapping[str, Any], config: Config, input_ids: Array, token_type_ids: Array) -> Array:
+    """Float32 logits `[batch, 2]` of BERT's next sentence: it follows, or it does not. For the ids see `logits`."""
+    weights = Weights(tensors)
+    x, _ = _bert(weights, config, input_ids, token_type_ids, (input_ids != config["pad_token_id"])[:, None, None, :])
+    return weights.product("cls.seq_relationship", np.tanh(weights.product("bert.pooler.dense", x[:, 0])))
+
+
 def _head_of_modernbert(weights: Weights, config: Config, x: Array) -> Array:
     x = _ACTIVATIONS[config["classifier_activation"]](weights.product("head.dense", x))
     return weights.norm("head.norm", x, config["norm_eps"])

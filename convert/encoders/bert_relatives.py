@@ -71,6 +71,14 @@ _HEAD_OF_BERT = HeadClass(
     ),
     required=lambda config: _BIASES_OF_MASKED_LM | {"head_activation": tuple(config.mlp_activations[:1])},
 )
+_HEADS_OF_PAIRS = HeadClass(
+    rows=(
+        *_HEAD_OF_BERT.rows,
+        Row("classifier_head/dense", "bert.pooler.dense"),
+        Row("pair_head", "cls.seq_relationship"),
+    ),
+    required=_HEAD_OF_BERT.required,
+)
 _HEAD_OF_ROBERTA = HeadClass(
     rows=(
         Row("mlm_head", "lm_head"),
@@ -190,7 +198,8 @@ BERT = Family(
             drops_inputs=False,
             activation="tanh",
         ),
-    ),
+    )
+    | {heads.PAIRS: _HEADS_OF_PAIRS},
     settings=_settings_of_bert,
     fields=_fields_of_bert,
     limits=_limits,

@@ -68,6 +68,7 @@ class EncoderModel:
       vocabulary_file: a tokenizer.json with Limba's ids; None if it is not known.
       step_from: what says the step, for messages.
       info: the content of `run.json`; empty for a folder.
+      not_held: tensors of a checkpoint that no class of the family has a place for.
     """
 
     path: AnyPath
@@ -81,6 +82,7 @@ class EncoderModel:
     step_from: str = ""
     info: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     folder: Folder | None = None
+    not_held: tuple[str, ...] = ()
 
     @property
     def dtype(self) -> np.dtype:
@@ -197,8 +199,10 @@ def open_checkpoint(path: str | AnyPath, hints: ModelHints = NO_HINTS) -> Encode
     parameters = {n.removeprefix(_PARAMETERS): t for n, t in saved.items() if n.startswith(_PARAMETERS)}
     found = _unrolled(parameters, config)
     config = dataclasses.replace(config, scan_layers=False, remat_policy="none")
+    whole = tensors.shapes(config, head)
+    names.verify(f"The checkpoint {path}", {n: t.shape for n, t in found.items()}, whole)
+    head = family.held(head)
     wanted = tensors.shapes(config, head)
-    names.verify(f"The checkpoint {path}", {n: t.shape for n, t in found.items()}, wanted)
     return EncoderModel(
         path=path,
         format="Limba",
@@ -209,6 +213,7 @@ def open_checkpoint(path: str | AnyPath, hints: ModelHints = NO_HINTS) -> Encode
         vocabulary_file=_vocabulary_of_run(path, info, hints.vocab),
         step=int(np.asarray(saved["state/step"])) if "state/step" in saved else 0,
         info=info,
+        not_held=tuple(name for name in whole if name not in wanted),
     )
 
 
@@ -340,7 +345,7 @@ def read_head(file: Path, content: Mapping[str, Any], family: Family, config: En
       ValueError: if Limba does not have it, or the class does not hold the network.
     """
     try:
-        head = heads.of_config(content)
+        head = family.held(heads.of_config(content))
         head = dataclasses.replace(head, **family.heads[head.kind].fields(content, config))
     except ValueError as error:
         raise ValueError(f"{file}: {str(error).removesuffix('.')}.") from error

@@ -40,8 +40,8 @@ class HeadClass:
 
     Attributes:
       rows: of the head's modules.
-      required: gives the fields that the class has for a network, with their values: those of `EncoderConfig` for a
-        masked language model, those of `Head` for the others.
+      required: gives the fields that the class has for a network, with their values: those of `Head` for a head with
+        labels, those of `EncoderConfig` for the others.
       settings: gives the keys of config.json that are the head's alone.
       fields: gives the fields of `Head` for a config.json of a network.
     """
@@ -53,7 +53,7 @@ class HeadClass:
 
     def problems(self, config: EncoderConfig, head: Head) -> Iterator[str]:
         """Why the class does not hold a head on a network, in clauses."""
-        owner: Any = config if head.kind == heads.MASKED_LM else head
+        owner: Any = head if head.labels else config
         for field, values in self.required(config).items():
             if (found := getattr(owner, field)) not in values:
                 yield f"{field} is {found!r}, and must be {' or '.join(map(repr, values))}"
@@ -108,6 +108,10 @@ class Family:
         """The class of masked language models."""
         return self.class_of(heads.MASKED_LM)
 
+    def held(self, head: Head) -> Head:
+        """The head, or the masked language model's alone where no class of the family has one for sentence pairs."""
+        return heads.OF_MASKED_LM if head.kind == heads.PAIRS and heads.PAIRS not in self.heads else head
+
     def class_of(self, kind: str) -> str:
         """The class of a kind of head: `architectures` of config.json."""
         return f"{self.stem}For{kind}"
@@ -120,6 +124,7 @@ class Family:
             value = tuple(value) if isinstance(value, list) else value
             if value not in values:
                 found.append(f"{field} is {value!r}, and must be {' or '.join(map(repr, values))}")
+        head = self.held(head)
         return [*found, *self.limits(config), *self.heads[head.kind].problems(config, head)]
 
     def stored_pad_id(self, config: EncoderConfig) -> int:

@@ -1,4 +1,5 @@
-"""What stands on an encoder: the head of a masked language model, or one with labels."""
+"""What stands on an encoder: the head of a masked language model, perhaps with one for sentence pairs, or one with
+labels."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,10 +10,13 @@ import flax.linen as nn
 from limba.encoders import classifier
 from limba.encoders.config import EncoderConfig
 from limba.encoders.encoder import MaskedLanguageModel
+from limba.encoders.sentence_pairs import MaskedLanguageModelWithPairs
 from limba.machine.untrusted_files import shown
 
 # The endings of Hugging Face's classes.
-MASKED_LM, SEQUENCE, TOKENS = "MaskedLM", "SequenceClassification", "TokenClassification"
+MASKED_LM, PAIRS = "MaskedLM", "PreTraining"
+SEQUENCE, TOKENS = "SequenceClassification", "TokenClassification"
+_WITHOUT_LABELS = {MASKED_LM: MaskedLanguageModel, PAIRS: MaskedLanguageModelWithPairs}
 _NETWORKS = {SEQUENCE: classifier.SequenceClassifier, TOKENS: classifier.TokenClassifier}
 
 
@@ -36,8 +40,8 @@ class Head:
 
     def network(self, config: EncoderConfig) -> nn.Module:
         """The encoder with this head."""
-        if self.kind == MASKED_LM:
-            return MaskedLanguageModel(config)
+        if self.kind in _WITHOUT_LABELS:
+            return _WITHOUT_LABELS[self.kind](config)
         return _NETWORKS[self.kind](config, self.labels, **self.fields)
 
     @property
@@ -48,14 +52,16 @@ class Head:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What `run.json` says of it; nothing of a masked language model's."""
+        """What `run.json` says of it; nothing of a masked language model's alone."""
         if self.kind == MASKED_LM:
             return {}
+        if not self.labels:
+            return {"head": {"class": self.class_name}}
         return {"labels": list(self.labels), "head": {"class": self.class_name} | self.fields}
 
     def settings(self) -> dict[str, Any]:
         """What all families' config.json say of it alike."""
-        if self.kind == MASKED_LM:
+        if not self.labels:
             return {"tie_word_embeddings": True}
         return {
             "id2label": {str(i): label for i, label in enumerate(self.labels)},
@@ -76,10 +82,10 @@ class Head:
     @property
     def class_name(self) -> str:
         """Of Limba's network."""
-        return "MaskedLanguageModel" if self.kind == MASKED_LM else _NETWORKS[self.kind].__name__
+        return (_WITHOUT_LABELS | _NETWORKS)[self.kind].__name__
 
 
-OF_MASKED_LM = Head()
+OF_MASKED_LM, OF_PAIRS = Head(), Head(PAIRS)
 
 
 def of_run(info: Mapping[str, Any], path: Any) -> Head:
@@ -88,10 +94,10 @@ def of_run(info: Mapping[str, Any], path: Any) -> Head:
     Raises:
       ValueError: if it has labels and describes none of Limba's classifiers.
     """
-    if "labels" not in info:
-        return OF_MASKED_LM
     record = dict(info.get("head") or {})
     found = record.pop("class", None)
+    if "labels" not in info:
+        return OF_PAIRS if found == OF_PAIRS.class_name else OF_MASKED_LM
     kind = next((kind for kind, network in _NETWORKS.items() if network.__name__ == found), None)
     if kind is None:
         known = " or ".join(network.__name__ for network in _NETWORKS.values())
@@ -107,16 +113,16 @@ def of_run(info: Mapping[str, Any], path: Any) -> Head:
 
 
 def of_config(content: Mapping[str, Any]) -> Head:
-    """The kind of head and the labels that a config.json says; a masked language model's where it says no other.
+    """The kind of head and the labels that a config.json says; a masked language model's alone where it says no other.
 
     Raises:
       ValueError: for labels that are not the texts of 0, 1, 2 …, or several of which can be right.
     """
     classes = content.get("architectures") or []
     name = str(classes[0]) if isinstance(classes, list) and classes else ""
-    kind = next((kind for kind in _NETWORKS if name.endswith(f"For{kind}")), MASKED_LM)
-    if kind == MASKED_LM:
-        return OF_MASKED_LM
+    kind = next((kind for kind in (*_NETWORKS, PAIRS) if name.endswith(f"For{kind}")), MASKED_LM)
+    if kind in _WITHOUT_LABELS:
+        return Head(kind)
     # Where config.json says nothing, transformers has two.
     given = content.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
     labels = [given.get(str(number)) for number in range(len(given))] if isinstance(given, dict) else []

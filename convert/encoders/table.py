@@ -13,7 +13,7 @@ FAMILIES = {family.name: family for family in (BERT, ROBERTA_PRELAYERNORM, MPNET
 
 
 def find_family(config: EncoderConfig, head: Head = heads.OF_MASKED_LM) -> Family:
-    """The family with the class that holds a network and its head exactly.
+    """The family with the class that holds a network and its head exactly; see `Family.held`.
 
     Raises:
       ValueError: if none does, with what would have to be another for the nearest one.
@@ -22,9 +22,10 @@ def find_family(config: EncoderConfig, head: Head = heads.OF_MASKED_LM) -> Famil
     nearest = min(problems, key=lambda name: (not _has_positions_of(FAMILIES[name], config), len(problems[name])))
     if not problems[nearest]:
         return FAMILIES[nearest]
-    configured = "its EncoderConfig" if head.kind == heads.MASKED_LM else f"its EncoderConfig or {head.class_name}"
+    family = FAMILIES[nearest]
+    configured = f"its EncoderConfig or {head.class_name}" if head.labels else "its EncoderConfig"
     raise ValueError(
-        f"No class of Hugging Face holds this encoder. For the nearest, {FAMILIES[nearest].class_of(head.kind)}, "
+        f"No class of Hugging Face holds this encoder. For the nearest, {family.class_of(family.held(head).kind)}, "
         f"{configured} would have to be another: {'; '.join(problems[nearest])}. It trains and evaluates in Limba as "
         "it is."
     )

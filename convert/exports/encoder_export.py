@@ -17,7 +17,11 @@ from convert.tensors import tensor_parts
 from limba.checkpoint_files.saved_tensors import SavedTensor
 
 # What the hub calls the use of a kind of head.
-_PIPELINES = {heads.MASKED_LM: "fill-mask", heads.SEQUENCE: "text-classification", heads.TOKENS: "token-classification"}
+_PIPELINES = {
+    **dict.fromkeys((heads.MASKED_LM, heads.PAIRS), "fill-mask"),
+    heads.SEQUENCE: "text-classification",
+    heads.TOKENS: "token-classification",
+}
 
 _NOUNS = {"regression": "regressor", "single_label_classification": "classifier"}
 
@@ -35,16 +39,22 @@ class EncoderExport:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        if not self.model.config.has_relative_keys:
-            return ()
-        kind = self.model.config.position_embedding_type
-        return (
-            f"transformers 5 has no {kind}: it would load the folder without these tables and compute something else. "
-            "Use transformers 4.57.",
-        )
+        found = []
+        if self.model.config.has_relative_keys:
+            kind = self.model.config.position_embedding_type
+            found.append(
+                f"transformers 5 has no {kind}: it would load the folder without these tables and compute something "
+                "else. Use transformers 4.57."
+            )
+        if self.model.not_held:
+            found.append(
+                f"Hugging Face has no {self.model.family.class_of(heads.PAIRS)}: the head for sentence pairs is left "
+                f"out ({', '.join(self.model.not_held)})."
+            )
+        return tuple(found)
 
     def check_example(self, text: str) -> None:
-        if self.model.head.kind == heads.MASKED_LM and text and self._mask not in text:
+        if not self.model.head.labels and text and self._mask not in text:
             raise ValueError(f"--example {text!r}: the model fills {self._mask}, which the text does not have.")
 
     def write_beside(self, folder: Path, dtype: str) -> dict[str, dict[str, Any]]:
@@ -114,7 +124,7 @@ class EncoderExport:
             'folder = "."  # the folder of this file, or the name of its repository\n'
             f'model = pipeline("{_PIPELINES[kind]}", model=folder{options})\n'
         )
-        if kind == heads.MASKED_LM:
+        if not head.labels:
             asked = text or f"1, 2, 3, {self._mask}, 5, 6."
             return f'{begin}for answer in model({asked!r}):\n    print(answer["sequence"], answer["score"])'
         first, separator, second = (text or "A text.").partition("[SEP]")

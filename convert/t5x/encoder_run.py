@@ -79,7 +79,7 @@ def model_gin(config: EncoderConfig, head: Head, tokenizer_file: str | None, of:
         if tokenizer_file is None
         else f"VOCABULARY_FILE = {tokenizer_file!r}\n"
     )
-    has_labels = head.kind != heads.MASKED_LM
+    has_labels = bool(head.labels)
     after = "finetune.gin, and then PACK = False" if has_labels else "pretrain.gin"
     return (
         f"# The network and the vocabulary of {of}.\n"
@@ -88,7 +88,7 @@ def model_gin(config: EncoderConfig, head: Head, tokenizer_file: str | None, of:
         f"{_IMPORT_OF_BLOCKS if sparse else ''}from limba.encoders import encoder\n"
         f"{_IMPORTS_OF_HEADS if has_labels else ''}\n"
         "include 'gin/models/encoder_only.gin'\n"
-        f"{_include_of_head(head) if has_labels else ''}\n"
+        f"{_include_of_head(head)}\n"
         "DROPOUT_RATE = 0.0  # a run's file says its own\n"
         f"{vocabulary}VOCAB_SIZE = {vocab_size}\n\n"
         f"encoder.EncoderConfig:\n{_bindings(fields)}{_blocks_gin(sparse) if sparse else ''}"
@@ -108,6 +108,8 @@ _IMPORTS_OF_HEADS = "from limba.encoders import classifier\nfrom limba import mo
 
 
 def _include_of_head(head: Head) -> str:
+    if not head.labels:
+        return "include 'gin/models/encoder_pairs.gin'\n" if head.kind == heads.PAIRS else ""
     return f"include 'gin/models/encoder_{'regressor' if head.is_number else 'classifier'}.gin'\n"
 
 

@@ -12,6 +12,8 @@ Feature names of an encoder-decoder batch, all int32 `[batch, length]`:
 - packed batches add `encoder_segment_ids`, `decoder_segment_ids`, `encoder_positions`, `decoder_positions`
 - batches of a masked language model have `masked_lm_positions`, where in the row the `decoder_target_tokens` stand, and
   no `decoder_input_tokens`
+- with sentence pairs also `encoder_token_types`, and `pair_positions` and `pair_labels` `[batch, pairs]`: where the
+  [CLS] of each pair stands, and 1 where its second segment follows the first, 2 where it does not, 0 for no pair
 - batches of a mixture, unless they are packed, add `example_tasks` `[batch, tasks]`: 1 at the task of the example
 """
 

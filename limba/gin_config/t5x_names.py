@@ -24,7 +24,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "t5x": (),
     "t5x.adafactor": ("limba.optimizers.adafactor",),
     "t5x.checkpoints": ("limba.checkpoints.checkpointing",),
-    "t5x.decoding": ("limba.models.decoding", "limba.models.beam_search", "limba.models.decoding_state"),
+    "t5x.decoding": ("limba.models.decoding", "limba.models.beam_search", "limba.network.decoding_state"),
     "t5x.eval": ("limba.eval", "limba.inference.evaluation"),
     "t5x.gin_utils": ("limba.gin_config.gin_files",),
     "t5x.infer": ("limba.infer", "limba.inference.shard_files", "tasks.predictions", "tasks.t5.tfexample"),

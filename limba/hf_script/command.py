@@ -221,6 +221,8 @@ def _check_network(arguments: RunArguments, model: Any) -> None:
     if model.encoder is None:
         if arguments.whole_word_mask:
             raise ValueError("whole_word_mask is true, and belongs to encoders; a T5 learns masked spans.")
+        if arguments.use_nsp:
+            raise ValueError("use_nsp is true, and belongs to encoders; a T5 has no pairs of sentences.")
     elif arguments.is_finetuning:
         raise ValueError(
             f"{model.path} is an encoder, and `limba run` trains encoders on documents; docs/encoders.md shows a "

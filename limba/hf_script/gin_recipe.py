@@ -99,6 +99,7 @@ def _header(arguments: RunArguments, plan: Plan, wandb: bool) -> list[str]:
         *([] if arguments.uses_adafactor else ["import optax"]),
         "",
         f"include {str(out / 'initial' / 'model.gin')!r}",
+        *(["include 'gin/models/encoder_pairs.gin'"] if arguments.use_nsp else []),
         f"include 'gin/runs/{'finetune' if tuning else 'pretrain'}.gin'",
     ]
 
@@ -112,7 +113,11 @@ def _documents(arguments: RunArguments, plan: Plan) -> list[str]:
     else:
         of_task = bindings(**spans)
         function, of_lengths = "span_corruption_lengths", bindings(inputs_length=length, **spans)
-    masks = bindings(noise_density=arguments.mlm_probability, whole_words=arguments.whole_word_mask or None)
+    masks = bindings(
+        noise_density=arguments.mlm_probability,
+        whole_words=arguments.whole_word_mask or None,
+        pairs="next_sentence" if arguments.use_nsp else None,
+    )
     return [
         "# data",
         "MIXTURE_OR_TASK_NAME = @masked_text.task()",
@@ -172,6 +177,9 @@ def _training(arguments: RunArguments, plan: Plan) -> list[str]:
         f"INITIAL_CHECKPOINT_PATH = {str(plan.out / 'initial')!r}",
         "checkpoints.RestoreCheckpointConfig.reset = ['step', 'optimizer']  # steps count from 0, as in the scripts",
     ]
+    if arguments.use_nsp:  # which most published encoders have no head for
+        new = ["target/classifier_head/.*", "target/pair_head/.*"]
+        with_weights.append(f"checkpoints.RestoreCheckpointConfig.initialize = {new}")
     no_weights = from_scratch if arguments.is_finetuning else []
     network = "encoder.EncoderConfig" if plan.encoder else "network.T5Config"
     return [

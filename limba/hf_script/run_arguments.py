@@ -63,6 +63,7 @@ class RunArguments:
     mlm_probability: float = _key("share of tokens that is masked", 0.15)
     mean_noise_span_length: float = _key("tokens of a masked span, of a T5", 3.0)
     whole_word_mask: bool = _key("mask whole words, of an encoder", False)
+    use_nsp: bool = _key("predict the next sentence too, of an encoder", False)
     # --------------------------------------------------- fine-tuning -------------------------------------------------
     benchmark: str | None = _key("glue or super_glue, with the task as dataset_name; or squad, cnn_dailymail …")
     source_prefix: str = _key("text before each input", "")

@@ -149,7 +149,7 @@ def count_examples(
     opened = masked_text.open_vocabulary(vocabulary)
     objective: objectives.Objective
     if is_encoder:
-        objective = objectives.MaskedLM(arguments.mlm_probability)
+        objective = objectives.MaskedLM(arguments.mlm_probability, pairs="next_sentence" if arguments.use_nsp else "")
     elif arguments.task == "prefix_lm":
         objective = objectives.PrefixLM()
     else:

@@ -101,7 +101,6 @@ IGNORED: Mapping[str, str] = {
 # Keys of other scripts for what is not here: the values that ask for nothing, and what to do in place of others.
 REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "apex_opt_lvl": (("O0",), "APEX computes in float16, which overflows; write bf16"),
-    "use_nsp": ((0, "0"), "the next sentence is not predicted here; write use_nsp 0"),
     "skip_used_data": ((), "a new run begins at the start of its corpus, and the same run resumes at its exact place"),
     "data_n_samples": ((None,), "text is not sampled before; write max_train_samples or max_steps"),
     "validate_only": ((), "write do_eval alone"),

@@ -9,7 +9,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from limba.models.decoding_state import (
+from limba.network.decoding_state import (
     NEG_INF,
     Array,
     DecodingState,

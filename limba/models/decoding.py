@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from limba.models.beam_search import beam_search
-from limba.models.decoding_state import (
+from limba.network.decoding_state import (
     NEG_INF,
     Array,
     DecodingState,

@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import optax
 
 from limba.data.contract import Batch
+from limba.encoders import sentence_pairs
 from limba.models import losses
+from limba.models import metrics as metrics_lib
 from limba.models.base_model import BaseTransformerModel, Vocabulary
 from limba.models.lora import LoRA
 from limba.optimizers.definitions import OptimizerDef
@@ -19,7 +21,11 @@ PyTree = Any
 
 
 class EncoderOnlyModel(BaseTransformerModel):
-    """A masked language model (arXiv:1810.04805); logits, targets and weights are those of the masked places alone."""
+    """A masked language model (arXiv:1810.04805); logits, targets and weights are those of the masked places alone.
+
+    With sentence pairs each masked token adds the loss of its pair to its own, with the same weight. Where rows have
+    equally many masked tokens, that is BERT's loss: the mean of the tokens plus the mean of the pairs.
+    """
 
     FEATURE_CONVERTER_CLS: Any = "MaskedLanguageModelFeatureConverter"
 
@@ -35,7 +41,8 @@ class EncoderOnlyModel(BaseTransformerModel):
     ):
         """Args that `BaseTransformerModel` does not have:
 
-        module: with the call of `limba.encoders.encoder.MaskedLanguageModel`.
+        module: with the call of `limba.encoders.encoder.MaskedLanguageModel`, or for pairs of
+          `limba.encoders.sentence_pairs.MaskedLanguageModelWithPairs`.
         feature_converter_cls: instead of Limba's MaskedLanguageModelFeatureConverter.
         """
         super().__init__(
@@ -51,9 +58,32 @@ class EncoderOnlyModel(BaseTransformerModel):
         return self.module.init(rng, jnp.ones(input_shapes["encoder_input_tokens"], dtype), enable_dropout=False)
 
     def _network_inputs(self, batch: Batch) -> tuple[Sequence[Array | None], Mapping[str, Any]]:
-        names = ("encoder_token_types", "encoder_segment_ids", "encoder_positions")
+        config = getattr(self.module, "config", None)
+        types = batch.get("encoder_token_types") if getattr(config, "num_token_types", 2) > 1 else None
         places = {"masked_lm_positions": batch["masked_lm_positions"]}
-        return [batch["encoder_input_tokens"], *map(batch.get, names)], places
+        others = map(batch.get, ("encoder_segment_ids", "encoder_positions"))
+        return [batch["encoder_input_tokens"], types, *others], places
+
+    def _logits_of_loss(self, params: PyTree, batch: Batch, dropout_rng: Array | None) -> Any:
+        of_pairs = sentence_pairs.pair_inputs(getattr(self.module, "network", self.module), batch)  # inside adapters
+        if not of_pairs:
+            return super()._logits_of_loss(params, batch, dropout_rng)
+        return self._compute_logits(params, batch, dropout_rng, **of_pairs)
+
+    def _loss_and_metrics(
+        self, logits: Any, batch: Batch, dropout_rng: Array | None
+    ) -> tuple[Array, metrics_lib.Metrics]:
+        if not isinstance(logits, tuple):
+            return super()._loss_and_metrics(logits, batch, dropout_rng)
+        loss, metrics = super()._loss_and_metrics(logits[0], batch, dropout_rng)
+        factor, weights = losses.normalizing_factor_and_weights(self._loss_normalizing_factor, batch)
+        pairs = sentence_pairs.pair_losses(logits[1], batch, weights)
+        loss += losses.normalized_sum(pairs.loss * pairs.weights, factor)
+        count = jnp.sum(pairs.is_pair.astype(jnp.float32))
+        metrics["loss"] = metrics_lib.per_step(loss)
+        metrics["pair_loss"] = metrics_lib.Ratio(jnp.sum(pairs.loss * pairs.is_pair), count)
+        metrics["pair_accuracy"] = metrics_lib.Ratio(jnp.sum(pairs.is_right * pairs.is_pair.astype(jnp.float32)), count)
+        return loss, metrics
 
     def predict_batch_with_aux(
         self, params: PyTree, batch: Batch, rng: Array | None = None, **options: Any

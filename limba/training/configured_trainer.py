@@ -133,6 +133,9 @@ def batch_shapes(config: contract.DatasetConfig, feature_converter: str | type) 
         case "MaskedLanguageModelFeatureConverter":
             sides = {"encoder": lengths["inputs"], "decoder": lengths["targets"], "masked": lengths["targets"]}
             names = ["encoder_input_tokens", "decoder_target_tokens", "decoder_loss_weights", "masked_lm_positions"]
+            if "pair_labels" in lengths:
+                sides["pair"] = lengths["targets"] if config.pack else 1
+                names += ["encoder_token_types", "pair_positions", "pair_labels"]
         case "EncoderClassificationFeatureConverter":
             sides = {"encoder": lengths["inputs"], "decoder": lengths["targets"]}
             names = ["encoder_input_tokens", "decoder_target_tokens", "decoder_loss_weights"]
@@ -147,7 +150,8 @@ def batch_shapes(config: contract.DatasetConfig, feature_converter: str | type) 
         case _:
             raise ValueError(f"The shapes of {converter} are not known without data; `limba train` compiles with them.")
     if config.pack:
-        packed = [f"{side}_{name}" for side in sides for name in ("segment_ids", "positions") if side != "masked"]
+        stacks = [side for side in ("encoder", "decoder") if side in sides]
+        packed = [f"{side}_{name}" for side in stacks for name in ("segment_ids", "positions")]
         names += [name for name in packed if "masked" not in sides or name != "decoder_positions"]
     shapes = {name: (config.batch_size, sides[name.partition("_")[0]]) for name in names}
     # The step of a mixture reports losses by task, and is another program.

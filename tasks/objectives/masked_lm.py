@@ -1,11 +1,14 @@
-"""BERT's objective: some tokens of a row are masked, and the model says which they were. NumPy only."""
+"""BERT's objective: some tokens of a row are masked, and the model says which they were. NumPy only.
+
+Rows may be of two segments, and then the model also says whether the second follows the first.
+"""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
 
+from tasks.objectives import sentence_pairs
 from tasks.objectives.objective import CorruptedBatch, VocabularyIds, is_text, random_keys, random_uniform
 
 
@@ -16,10 +19,15 @@ class MaskedLM:
     The features are `inputs`, the row with its masks; `targets`, the tokens that were masked, in order; and
     `target_positions`, where in the row they stand.
 
+    With `pairs` rows are `[CLS] A [SEP] B [SEP]`, and there are two features more: `pair_start`, where in the row B
+    begins, and `pair_labels`, 1 where B follows A and 2 where it does not. Tokens of A and of B are masked.
+
     Attributes:
       noise_density: the share of tokens that is to be predicted; 0.15 in BERT, 0.3 in ModernBERT.
       mask_rate, random_token_rate: of these tokens, how many become [MASK] and how many another token; the others stay.
       whole_words: mask all pieces of a word or none. A word that the masked tokens have no room for is left.
+      pairs: "next_sentence" (BERT), "sentence_order" (ALBERT) or "" for rows of one segment; see
+        `sentence_pairs.arrange`.
     """
 
     main_feature: ClassVar[str] = "inputs"
@@ -30,8 +38,12 @@ class MaskedLM:
     mask_rate: float = 0.8
     random_token_rate: float = 0.1
     whole_words: bool = False
+    pairs: str = ""
 
     def __post_init__(self):
+        if self.pairs not in ("", *sentence_pairs.KINDS):
+            choices = " or ".join(map(repr, sentence_pairs.KINDS))
+            raise ValueError(f"MaskedLM.pairs is {self.pairs!r}; it is {choices}, or '' for rows without pairs.")
         if not 0 < self.noise_density < 1:
             raise ValueError(f"noise_density is {self.noise_density}; it lies between 0 and 1 (BERT uses 0.15).")
         rates = (self.mask_rate, self.random_token_rate)
@@ -43,17 +55,24 @@ class MaskedLM:
 
     @property
     def name(self) -> str:
-        return f"masked_lm_{self.noise_density:g}" + ("_words" if self.whole_words else "")
+        words, pairs = "_words" if self.whole_words else "", f"_{self.pairs}" if self.pairs else ""
+        return f"masked_lm_{self.noise_density:g}{words}{pairs}"
+
+    @property
+    def _num_special(self) -> int:
+        """[CLS], and [SEP] behind each segment."""
+        return 3 if self.pairs else 2
 
     def raw_length(self, length: int) -> int:
-        """Two tokens less than the row, for [CLS] and [SEP]."""
-        if length < 4:
-            raise ValueError(f"inputs_length is {length}; a row has at least 4 tokens.")
-        return length - 2
+        """The row without its special tokens."""
+        if length < self._num_special + 2:
+            raise ValueError(f"inputs_length is {length}; a row has at least {self._num_special + 2} tokens.")
+        return length - self._num_special
 
     def lengths(self, length: int) -> dict[str, int]:
         masked = int(self._num_masked(np.array(self.raw_length(length))))
-        return {"inputs": length, "targets": masked, "target_positions": masked}
+        of_pairs = {"pair_start": 1, "pair_labels": 1} if self.pairs else {}
+        return {"inputs": length, "targets": masked, "target_positions": masked} | of_pairs
 
     def _num_masked(self, lengths: np.ndarray) -> np.ndarray:
         return np.maximum(np.rint(lengths * self.noise_density), 1).astype(np.int64)
@@ -78,30 +97,44 @@ class MaskedLM:
         self.check_ids(ids)
         assert ids.cls_id is not None and ids.sep_id is not None and ids.mask_id is not None
         batch, longest = tokens.shape
-        chosen = self._choose(tokens, lengths, seeds, ids)
+        rows, border = np.arange(batch), np.full(batch, longest)  # nothing stands behind the border
+        others: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        if self.pairs:
+            arranged = sentence_pairs.arrange(self.pairs, tokens, lengths, seeds, ids.continues_word)
+            tokens, lengths, border, labels = arranged
+            for name, values in (("pair_start", border + 2), ("pair_labels", labels)):
+                others[name] = values.astype(np.int32)[:, None], np.ones(batch, np.int64)
+        chosen = self._choose(tokens, lengths, seeds, ids, border)
         kind = random_uniform(seeds, longest, draw=1)
         ordinary = np.setdiff1d(np.arange(ids.vocab_size), ids.special_ids)
         random_tokens = ordinary[random_keys(seeds, longest, draw=2) % np.uint64(len(ordinary))]
         corrupted = np.where(kind < self.mask_rate, ids.mask_id, tokens)
         is_random = (kind >= self.mask_rate) & (kind < self.mask_rate + self.random_token_rate)
         corrupted = np.where(is_random, random_tokens, corrupted)
+        corrupted = np.where(is_text(tokens, lengths), np.where(chosen, corrupted, tokens), 0)
 
-        inputs = np.zeros((batch, longest + 2), np.int32)
+        inputs = np.zeros((batch, longest + self._num_special), np.int32)
         inputs[:, 0] = ids.cls_id
-        inputs[:, 1:-1] = np.where(is_text(tokens, lengths), np.where(chosen, corrupted, tokens), 0)
-        inputs[np.arange(batch), lengths + 1] = ids.sep_id
+        if self.pairs:
+            np.put_along_axis(inputs, _places(np.arange(longest), border[:, None]), corrupted, axis=1)
+            inputs[rows, border + 1] = ids.sep_id
+        else:
+            inputs[:, 1:-1] = corrupted
+        inputs[rows, lengths + self._num_special - 1] = ids.sep_id
 
         rows, columns = np.nonzero(chosen)
         counts = chosen.sum(axis=1)
         within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
         targets, positions = (np.zeros((batch, int(self._num_masked(np.array(longest)))), np.int32) for _ in range(2))
         targets[rows, within] = tokens[rows, columns]
-        positions[rows, within] = columns + 1
-        others: Mapping[str, tuple[np.ndarray, np.ndarray]] = {"target_positions": (positions, counts)}
-        return CorruptedBatch(inputs, lengths + 2, targets, counts, others)
+        positions[rows, within] = _places(columns, border[rows])
+        others["target_positions"] = positions, counts
+        return CorruptedBatch(inputs, lengths + self._num_special, targets, counts, others)
 
-    def _choose(self, tokens: np.ndarray, lengths: np.ndarray, seeds: np.ndarray, ids: VocabularyIds) -> np.ndarray:
-        """Which tokens are to be predicted: bool `[batch, length]`."""
+    def _choose(
+        self, tokens: np.ndarray, lengths: np.ndarray, seeds: np.ndarray, ids: VocabularyIds, border: np.ndarray
+    ) -> np.ndarray:
+        """Which tokens are to be predicted: bool `[batch, length]`. A word begins at the border of a row."""
         batch, longest = tokens.shape
         text = is_text(tokens, lengths)
         keys = random_keys(seeds, longest, draw=0)
@@ -110,6 +143,7 @@ class MaskedLM:
             assert ids.continues_word is not None
             begins = ~ids.continues_word[tokens]
             begins[:, 0] = True
+            begins |= np.arange(longest) == border[:, None]
             word = np.cumsum(begins, axis=1) - 1
             keys = np.take_along_axis(keys, word, axis=1)
         # Words in a random order, the tokens of each together, padding last.
@@ -127,3 +161,8 @@ class MaskedLM:
         chosen = np.zeros((batch, longest), bool)
         np.put_along_axis(chosen, order, taken, axis=1)
         return chosen & text
+
+
+def _places(columns: np.ndarray, border: np.ndarray) -> np.ndarray:
+    """Where tokens of the text stand in the row: [CLS] is in front of them, [SEP] between the segments."""
+    return columns + 1 + (columns >= border)

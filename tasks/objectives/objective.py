@@ -84,7 +84,8 @@ class Objective(Protocol):
     def corrupt(self, tokens: np.ndarray, lengths: np.ndarray, seeds: np.ndarray, ids: VocabularyIds) -> CorruptedBatch:
         """Makes examples of windows of text.
 
-        A row depends on its tokens and on `seeds[i]` alone.
+        A row depends on its tokens and on `seeds[i]` alone; one of a pair of sentences also on the other rows. A call
+        has all windows of a group of documents, so the rows of a resumed stream are the same.
 
         Args:
           tokens: int32 `[batch, raw_length]`.

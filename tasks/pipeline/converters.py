@@ -95,22 +95,42 @@ def decoder(features: Features, packs: bool) -> dict[str, np.ndarray]:
 
 
 def masked_language_model(features: Features, packs: bool) -> dict[str, np.ndarray]:
-    """Rows with masks, the tokens that were masked, and where they stand in the row: `masked_lm_positions`."""
+    """Rows with masks, the tokens that were masked, and where they stand in the row: `masked_lm_positions`.
+
+    Of sentence pairs also `encoder_token_types`, 1 on B and the [SEP] behind it; `pair_positions`, where the [CLS] of
+    each pair stands; and `pair_labels`, 0 where there is no pair. The last two are `[rows, 1]`, and `[rows, targets]`
+    of packed rows: each pair has a target.
+    """
+    has_pairs = "pair_labels" in features
+    is_b = np.arange(features["inputs"].shape[1]) >= features["pair_start"] if has_pairs else None
     if not packs:
+        of_pairs = {} if is_b is None else _pair_features(features["inputs"], is_b, features["pair_labels"])
         return {
+            **of_pairs,
             "encoder_input_tokens": features["inputs"],
             "masked_lm_positions": features["target_positions"],
             "decoder_target_tokens": features["targets"],
             "decoder_loss_weights": (features["targets"] != 0).astype(np.int32),
         }
-    packed = pack({name: features[name] for name in ("inputs", "targets", "target_positions")})
+    to_pack = {name: features[name] for name in ("inputs", "targets", "target_positions")}
+    if is_b is not None:
+        to_pack["pair_labels"] = np.zeros_like(features["targets"])
+        to_pack["pair_labels"][:, :1] = features["pair_labels"]
+        to_pack["token_types"] = np.where(features["inputs"] != 0, is_b + 1, 0).astype(np.int32)  # 0 is padding
+    packed = pack(to_pack)
     segments = packed["targets_segment_ids"]
     # Where each example of a row begins: its first token is its only one with position 0.
     begins = np.zeros((len(segments), packed["inputs_segment_ids"].max(initial=0) + 1), np.int32)
     rows, columns = np.nonzero((packed["inputs_positions"] == 0) & (packed["inputs_segment_ids"] > 0))
     begins[rows, packed["inputs_segment_ids"][rows, columns]] = columns
     offsets = np.take_along_axis(begins, segments, axis=1)
+    of_pairs = {}
+    if is_b is not None:
+        of_pairs = _pair_features(packed["inputs"], packed["token_types"] == 2, packed["pair_labels"])
+        pair_segments = packed["pair_labels_segment_ids"]
+        of_pairs["pair_positions"] = np.take_along_axis(begins, pair_segments, axis=1)
     return {
+        **of_pairs,
         "encoder_input_tokens": packed["inputs"],
         "encoder_segment_ids": packed["inputs_segment_ids"],
         "encoder_positions": packed["inputs_positions"],
@@ -118,6 +138,15 @@ def masked_language_model(features: Features, packs: bool) -> dict[str, np.ndarr
         "decoder_target_tokens": packed["targets"],
         "decoder_loss_weights": (packed["targets"] != 0).astype(np.int32),
         "decoder_segment_ids": segments,
+    }
+
+
+def _pair_features(inputs: np.ndarray, is_b: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
+    """Of rows that begin with their only pair."""
+    return {
+        "encoder_token_types": (is_b & (inputs != 0)).astype(np.int32),
+        "pair_positions": np.zeros_like(labels),
+        "pair_labels": labels,
     }
 
 

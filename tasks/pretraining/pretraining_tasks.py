@@ -27,8 +27,8 @@ def register_pretraining_task(
     """Registers an objective over a corpus as a SeqIO task with the features `inputs` and `targets`, EOS on both.
 
     Without an objective it is span corruption. A language model (`objectives.FullLM`) has `targets` only, BERT's
-    (`objectives.MaskedLM`) also `target_positions`. Nothing is read: files may be made later. Registering a name again
-    with the same arguments is harmless.
+    (`objectives.MaskedLM`) also `target_positions`, and with pairs `pair_start` and `pair_labels`. Nothing is read:
+    files may be made later. Registering a name again with the same arguments is harmless.
 
     Args:
       data_files: per split a file, a pattern or a list of them (jsonl, json, parquet, txt, csv, also compressed), or a
@@ -58,11 +58,14 @@ def register_pretraining_task(
         )
     if mode and objective.main_feature != "inputs":
         raise ValueError(f"Task {name!r} has the mode {mode!r}, and {objective} has no inputs to put it in front of.")
+    if mode and isinstance(objective, objectives.MaskedLM):
+        raise ValueError(f"Task {name!r} has the mode {mode!r}, and rows of MaskedLM begin with [CLS]: leave it out.")
     names = ("inputs", "targets") if objective.main_feature == "inputs" else ("targets",)
     feature = Feature(sentencepiece_models.open_vocabulary(vocabulary), not objective.eos_after_documents)
     features = dict.fromkeys(names, feature)
     if isinstance(objective, objectives.MaskedLM):
-        features["target_positions"] = Feature(PassThroughVocabulary(2**31 - 1), add_eos=False)
+        names = ("target_positions", *(("pair_start", "pair_labels") if objective.pairs else ()))
+        features |= dict.fromkeys(names, Feature(PassThroughVocabulary(2**31 - 1), add_eos=False))
     return TaskRegistry.add(
         name,
         source=corpora.open_source(data_files, text_column),

@@ -67,6 +67,8 @@ CLASSIFIERS = {
     "modernbert rows": ("modernbert", Head(heads.SEQUENCE, LABELS, pooling="mean", **_MODERN_HEAD)),
     "modernbert tokens": ("modernbert", Head(heads.TOKENS, LABELS, **(_MODERN_HEAD | {"dense_bias": True}))),
 }
+# The heads of a masked language model and of sentence pairs.
+PAIRS = {"bert pairs": ("bert", heads.OF_PAIRS)}
 
 
 def exchange(pad_id: int) -> np.ndarray:
@@ -137,7 +139,7 @@ def exported(new_encoder, tmp_path_factory, checks_in_forks) -> dict[str, tuple[
     for name, fields in VARIANTS.items():
         run = new_encoder(home / f"run_{name}", **fields)
         found[name] = (home / name, to_hf(run, home / name))
-    for name, (variant, head) in CLASSIFIERS.items():
+    for name, (variant, head) in (CLASSIFIERS | PAIRS).items():
         run = new_encoder(home / f"run_{name}", head, **({"num_layers": 1} | VARIANTS[variant]))
         found[name] = (home / name, to_hf(run, home / name))
     return found

@@ -16,6 +16,7 @@ import numpy as np
 TEXT = "w7 w9 [MASK] w6"
 PIPELINES = {
     "MaskedLM": "fill-mask",
+    "PreTraining": "fill-mask",
     "SequenceClassification": "text-classification",
     "TokenClassification": "token-classification",
 }
@@ -42,7 +43,10 @@ def _run(folder: Path, version: str) -> None:
     with np.load(folder / "tokens.npz") as content:
         batch = {name: torch.tensor(array).long() for name, array in content.items()}
     with torch.no_grad():
-        logits = model(**batch).logits.numpy()
+        outputs = model(**batch)
+    has_pairs = class_name.endswith("ForPreTraining")
+    logits = (outputs.prediction_logits if has_pairs else outputs.logits).numpy()
+    of_pairs = {"pair_logits": outputs.seq_relationship_logits.numpy()} if has_pairs else {}
     kind = class_name.rpartition("For")[2]
     pipe = transformers.pipeline(PIPELINES[kind], model=str(folder), device="cpu")
     pipe.tokenizer.save_pretrained(f"{folder}_again")
@@ -55,7 +59,7 @@ def _run(folder: Path, version: str) -> None:
     ]
     found["lost"] = [name for name in loading["missing_keys"] if "embed_positions" not in name]
     found["extra"] = sorted(loading["unexpected_keys"])
-    np.savez(folder / f"in_{version}.npz", logits=logits, found=json.dumps(found))
+    np.savez(folder / f"in_{version}.npz", logits=logits, found=json.dumps(found), **of_pairs)
 
 
 def _save_new(class_name: str, settings: dict, folder: str) -> None:

@@ -6,7 +6,7 @@ import gin
 import numpy as np
 import pytest
 
-from convert.encoders import encoder_model, new_network
+from convert.encoders import encoder_model, heads, new_network
 from convert.model_files.any_format import ModelHints
 from limba.encoders.block_layout import BigBirdSparsityConfig
 from limba.hf_script import command, gin_best, script_keys
@@ -142,7 +142,7 @@ def test_flags_of_t5_experiments():
     ("changes", "words"),
     [
         ({"apex_opt_lvl": "O2"}, "apex_opt_lvl is 'O2': .* write bf16"),
-        ({"use_nsp": 1}, "use_nsp is 1: .* write use_nsp 0"),
+        ({"use_nsp": 2}, "use_nsp is 2; it must be true or false"),
         ({"skip_used_data": True}, "skip_used_data is True"),
         ({"optimize_mode": "most"}, "optimize_mode is 'most'; use min or max"),
         ({"optimizer_parameters": {"lr": 1}}, "lr is given twice"),
@@ -234,10 +234,30 @@ def test_a_network_without_a_class_is_said_to_stay(here, caplog, capsys, monkeyp
     text = capsys.readouterr().out
     assert "  whole_words = True\n" in text and "objective = @objectives.MaskedLM()" in text
     assert "encoder.EncoderConfig.attention_dropout_rate = 0.1\n" in text
+    assert "pairs" not in text
     assert "MPNetForMaskedLM" in caplog.text and "norm_position is 'pre'" in caplog.text
     monkeypatch.setenv("HF_TOKEN", "hf_x")
     with pytest.raises(ValueError, match=r"push_to_hub uploads an export. No class of Hugging Face"):
         _run(here, "--model_path", here / "other", "--model_cfg", here / "buckets", "--iters", 1, "--push_to_hub")
+
+
+@pytest.mark.slow
+def test_next_sentences_are_predicted_from_scratch_and_from_weights_without_their_head(here):
+    # A corpus of the same name with another objective or vocabulary would be another task.
+    for name in ("pairs_corpus", "same_corpus"):
+        (here / name).mkdir()
+        (here / name / "train.jsonl").write_bytes((here / "corpus" / "train.jsonl").read_bytes())
+    flags = ["--batch_size", 1, "--save_interval", 1, "--valid_interval", 1, "--iters", 1, "--use_nsp", 1]
+    out, again = here / "pairs", here / "pairs_again"
+    assert _run(here, "--model_path", out, "--model_cfg", here / "config.json", *flags, corpus="pairs_corpus") == 0
+    config = json.loads((out / "config.json").read_text())
+    assert config["architectures"] == ["BertForPreTraining"]
+    evaluated = list(writers.read_metrics(out / "run", "training_eval/"))[-1]
+    assert 0 < evaluated["pair_loss"] < 2 and 0 <= evaluated["pair_accuracy"] <= 1
+    # The head of pairs in the file is then none of the class.
+    (out / "config.json").write_text(json.dumps(config | {"architectures": ["BertForMaskedLM"]}))
+    assert _run(here, "--model_path", again, "--init_checkpoint", out, *flags, corpus="same_corpus") == 0
+    assert encoder_model.open_model(again).head == heads.OF_PAIRS
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,12 @@ def test_an_objective_and_arguments_of_another_are_refused(data_files):
         pretraining_tasks.register_pretraining_task(
             "test_mode", **arguments, objective=objectives.FullLM(), mode="[NLG]"
         )
+    with pytest.raises(
+        ValueError, match=r"'test_mode' has the mode '\[NLU\]', and rows of MaskedLM begin with \[CLS\]"
+    ):
+        pretraining_tasks.register_pretraining_task(
+            "test_mode", **arguments, objective=objectives.MaskedLM(), mode="[NLU]"
+        )
     assert not {"test_both", "test_mode"} & set(TaskRegistry.names())
 
 
