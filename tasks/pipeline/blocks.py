@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tasks.pipeline import philox
 from tasks.pipeline.positions import POSITION_SIZE
 from tasks.pretraining import denoising
-from tasks.registry import rows
+from tasks.registry import philox, rows
 from tasks.registry.rows import Rows, Tokens
 from tasks.registry.steps import Step
 

@@ -1,5 +1,6 @@
 import functools
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -238,6 +239,37 @@ def test_einsum_accumulates_in_float32():
     b = jnp.full((4096, 1), 2.0**-8, jnp.bfloat16)
     # In bf16 the sum would stop growing where 2^-8 falls below half a unit in the last place.
     assert layers.einsum("bld,df->blf", a, b, jnp.bfloat16).item() == 16.0
+
+
+_PRODUCTS = ["bld,df->blf", "ble,ve->blv", "bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd", "bhqk,bqhd->bkhd"]
+
+
+@pytest.mark.parametrize("equation", _PRODUCTS)
+def test_products_and_their_gradients_on_a_cpu(equation):
+    """The numbers are those of float32, and no operand is: XLA multiplies bf16 in its fast kernels, or converts it."""
+    size = dict(zip("bldfevqkh", (2, 40, 24, 56, 32, 48, 40, 64, 3), strict=True))
+    inputs, out = equation.split("->")
+    rng = np.random.default_rng(0)
+    a, b, g = (
+        jnp.asarray(rng.integers(-8, 9, [size[dim] for dim in dims]), jnp.bfloat16)
+        for dims in (*inputs.split(","), out)
+    )
+
+    def products(multiply, a, b, g):
+        value, back = jax.vjp(lambda a, b: multiply(equation, a, b), a, b)
+        return value, *back(g.astype(value.dtype))
+
+    fast = jax.jit(lambda *x: products(lambda e, a, b: layers.einsum(e, a, b, jnp.bfloat16), *x))
+    for found, expected in zip(
+        fast(a, b, g), products(jnp.einsum, *(x.astype(jnp.float32) for x in (a, b, g))), strict=True
+    ):
+        np.testing.assert_allclose(found.astype(jnp.float32), expected, rtol=2.0**-8)
+    if layers._cpu_multiplies_bf16():
+        compiled = fast.lower(a, b, g).compile().as_text()
+        operands = re.findall(r" dot\(%([\w.-]+), %([\w.-]+)\)", compiled)
+        assert len(operands) == 3
+        for name in {name for pair in operands for name in pair}:
+            assert re.search(rf"%{re.escape(name)} = bf16\[", compiled), name
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from tasks.pipeline import philox
+from tasks.registry import philox
 from tasks.seqio import tf_iterators
 
 # TensorFlow takes the larger ones modulo 2^31 - 1.
