@@ -57,5 +57,5 @@ def random_datasets_from(seed: tf.Tensor) -> Iterator[None]:
 
 
 def hash_numbers(numbers: tf.Tensor) -> tf.Tensor:
-    """`tasks.pipeline.philox.hash_numbers` of int64 `[n]`."""
+    """`tasks.registry.philox.hash_numbers` of int64 `[n]`."""
     return tf.strings.to_hash_bucket_fast(tf.strings.reduce_join(tf.strings.as_string(numbers), separator=" "), 2**30)
