@@ -14,7 +14,7 @@ import pytest
 from tests import compilation, line
 from tests.launch import launching
 
-STEPS = 120
+STEPS = 60
 pytestmark = pytest.mark.slow
 
 

@@ -7,6 +7,7 @@ import collections
 import dataclasses
 import functools
 import json
+import multiprocessing
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -15,7 +16,7 @@ import pytest
 
 from limba.data import contract
 from tasks import objectives, task_batches
-from tasks.pipeline import fingerprints
+from tasks.pipeline import fingerprints, streams
 from tasks.pretraining import denoising
 from tasks.registry import Feature, TaskRegistry, steps
 from tasks.registry import tasks as registered_tasks
@@ -24,6 +25,7 @@ from tasks.sources import corpora
 from tasks.vocabularies import PassThroughVocabulary
 
 LENGTHS = {"inputs": 3, "targets": 3}
+_SMALL_GROUP = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +41,11 @@ class NameDocument(steps.Step):
 
     is_random: ClassVar[bool] = True
     rows_per_group: ClassVar[int] = 4
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        if multiprocessing.parent_process() is not None:  # a reader's, which `_small_groups` does not reach
+            streams._DOCUMENTS_PER_GROUP = _SMALL_GROUP
 
     def columns(self):
         return {"inputs": TOKENS, "targets": TOKENS, "document": DOCUMENT}
@@ -97,7 +104,7 @@ def register_named(request):
 @pytest.fixture(autouse=True)
 def _small_groups(monkeypatch):
     """A group of documents is otherwise many epochs of these corpora."""
-    monkeypatch.setattr("tasks.pipeline.streams._DOCUMENTS_PER_GROUP", 16)
+    monkeypatch.setattr(streams, "_DOCUMENTS_PER_GROUP", _SMALL_GROUP)
 
 
 def read_documents(batches, steps):
@@ -119,6 +126,17 @@ def test_every_document_once_per_epoch(register_named, data_files, places, num_r
     assert set(counts.values()) == {1}
     orders = [[place for epoch, *place in documents if epoch == wanted] for wanted in (0, 1)]
     assert orders[0] != orders[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_readers", [1, 2, 3, 4, 16])
+def test_processes_deliver_what_threads_do(data_files, num_readers):
+    _register_ours("test_named", data_files["train"])
+    config = contract.DatasetConfig("test_named", LENGTHS, "train", 48, seed=2, num_readers=num_readers)
+    threads, processes = (
+        task_batches.get_train_batches(dataclasses.replace(config, num_workers=number)) for number in (0, 2)
+    )
+    assert read_documents(processes, 18) == read_documents(threads, 18)
 
 
 @pytest.mark.parametrize("rows", [[20], [3] * 6, [1] * 17, [0, 18, 0]])
