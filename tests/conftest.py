@@ -32,7 +32,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 
 # Processes that share the tests share the cores too: with a thread for each core in each of them, JAX (NPROC) and torch
-# wait for one another, a tenth of the time. A run without pytest-xdist keeps all threads.
+# wait for one another. Tests that train gain up to a tenth. A run without pytest-xdist keeps all threads.
 if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
     os.environ.setdefault("NPROC", "1")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
