@@ -20,6 +20,7 @@ __all__ = [
     "EncoderConfig",
     "MaskedLanguageModel",
     "MaskedLanguageModelHead",
+    "at_places",
     "dropout",
     "make_embedding",
     "norm",
@@ -277,6 +278,9 @@ class MaskedLanguageModel(nn.Module):
             on 15 % of the tokens needs no product of the others with the vocabulary.
         """
         x = self.encoder(tokens, token_types, segment_ids, positions, enable_dropout)
-        if masked_lm_positions is not None:
-            x = jnp.take_along_axis(x, masked_lm_positions[..., None], axis=1)
-        return self.mlm_head(x)
+        return self.mlm_head(x if masked_lm_positions is None else at_places(x, masked_lm_positions))
+
+
+def at_places(x: Array, places: Array) -> Array:
+    """The hidden states of some places of each row: `[batch, n, embed]` of `[batch, length, embed]` and `[batch, n]`."""
+    return jnp.take_along_axis(x, places[..., None], axis=1)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from limba.data.contract import Batch
 from limba.encoders.config import EncoderConfig
-from limba.encoders.encoder import MaskedLanguageModel
+from limba.encoders.encoder import MaskedLanguageModel, at_places
 from limba.network import layers
 
 Array = jax.Array
@@ -66,16 +66,12 @@ class MaskedLanguageModelWithPairs(MaskedLanguageModel):
         those of the pairs, float32 `[batch, pairs, 2]`: the second segment follows, or it does not.
         """
         x = self.encoder(tokens, token_types, segment_ids, positions, enable_dropout)
-        logits = self.mlm_head(x if masked_lm_positions is None else _at(x, masked_lm_positions))
+        logits = self.mlm_head(x if masked_lm_positions is None else at_places(x, masked_lm_positions))
         if pair_positions is None and not self.is_initializing():
             return logits
-        first = x[:, :1] if pair_positions is None else _at(x, pair_positions)
+        first = x[:, :1] if pair_positions is None else at_places(x, pair_positions)
         of_pairs = self.pair_head(self.classifier_head(first))
         return logits if pair_positions is None else (logits, of_pairs)
-
-
-def _at(x: Array, positions: Array) -> Array:
-    return jnp.take_along_axis(x, positions[..., None], axis=1)
 
 
 def pair_inputs(network: Any, batch: Batch) -> dict[str, Array]:

@@ -47,7 +47,7 @@ class ReaderProcesses:
     """
 
     def __init__(self, stream: Stream, num_rows: int, num_workers: int):
-        _pickled(stream)
+        _pickled(stream)  # what cannot be is refused before anything is read
         self._stream = stream
         self._num_rows = num_rows
         self._workers: list[_Worker | None] = [None] * num_workers

@@ -244,6 +244,16 @@ def test_einsum_accumulates_in_float32():
 _PRODUCTS = ["bld,df->blf", "ble,ve->blv", "bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd", "bhqk,bqhd->bkhd"]
 
 
+def test_the_gradient_of_a_bias_is_summed_in_float32():
+    layer = layers.DenseGeneral(3, dtype=jnp.bfloat16, kernel_axes=("embed", "mlp"), use_bias=True)
+    x = jnp.ones((2, 2048, 4), jnp.bfloat16)
+    variables = layer.init(jax.random.key(0), x)
+    weights = jnp.array([1.0, 2.0, -3.0], jnp.bfloat16)
+    gradient = jax.grad(lambda p: jnp.sum((layer.apply({"params": p}, x) * weights).astype(jnp.float32)))
+    # In bf16 the sum of ones would stop at 256.
+    np.testing.assert_array_equal(gradient(variables["params"])["bias"], [4096, 8192, -12288])
+
+
 @pytest.mark.parametrize("equation", _PRODUCTS)
 def test_products_and_their_gradients_on_a_cpu(equation):
     """The numbers are those of float32, and no operand is: XLA multiplies bf16 in its fast kernels, or converts it."""
