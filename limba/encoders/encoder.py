@@ -282,5 +282,5 @@ class MaskedLanguageModel(nn.Module):
 
 
 def at_places(x: Array, places: Array) -> Array:
-    """The hidden states of some places of each row: `[batch, n, embed]` of `[batch, length, embed]` and `[batch, n]`."""
+    """Hidden states of some places of each row: `[batch, n, embed]` of `[batch, length, embed]` and `[batch, n]`."""
     return jnp.take_along_axis(x, places[..., None], axis=1)
