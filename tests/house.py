@@ -16,7 +16,7 @@ PACKAGES = ("limba", "tasks", "convert")
 # Lowest first.
 FLOORS: tuple[tuple[str, ...], ...] = (
     # The machine, and the contract between data and engine.
-    ("limba.machine", "tasks.objectives"),
+    ("limba.machine", "tasks.metrics", "tasks.objectives"),
     ("limba.kernels", "tasks.damaged_files"),
     ("limba.data", "limba.checkpoint_files", "limba.network", "limba.optimizers", "tasks.sources"),
     # Data, from sources to batches.

@@ -68,7 +68,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "t5.data.preprocessors": ("tasks.t5.t5_preprocessors", "seqio.preprocessors"),
     "t5.data.utils": ("tasks.t5.t5_data", "seqio"),
     "t5.evaluation": (),
-    "t5.evaluation.metrics": ("tasks.supervised.text_metrics", "tasks.supervised.ranking_metrics"),
+    "t5.evaluation.metrics": ("tasks.metrics.text_metrics", "tasks.metrics.ranking_metrics"),
 }
 
 # Names of T5X that differ in Limba: module and name.

@@ -71,7 +71,7 @@ class RunArguments:
     labels: Mapping[str, str] | Sequence[str] | None = _key(
         """all answers: '["bad", "good"]', or the text of each value: '{"0": "bad", "1": "good"}'"""
     )
-    metric_names: str | Sequence[str] | None = _key("of tasks.supervised.text_metrics: accuracy, rouge, bleu, squad …")
+    metric_names: str | Sequence[str] | None = _key("of tasks.metrics.text_metrics: accuracy, rouge, bleu, squad …")
     max_target_length: int | None = _key("tokens of the answers; 128 if it is not given")
     # --------------------------------------------------- training ----------------------------------------------------
     output_dir: str = _key("where everything goes", "")

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from tasks.diacritics import marks
-from tasks.supervised import text_metrics
+from tasks.metrics import text_metrics
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.supervised import text_metrics
+from tasks.metrics import text_metrics
 from tasks.supervised.row_formats import Format, Number, Template
 
 

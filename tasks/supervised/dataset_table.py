@@ -10,7 +10,7 @@ import difflib
 import functools
 from collections.abc import Mapping
 
-from tasks.supervised import text_metrics as metrics
+from tasks.metrics import text_metrics as metrics
 from tasks.supervised.dataset import SupervisedDataset
 from tasks.supervised.row_formats import MultiRc, Record, Similarity, Squad, Translation, Winograd, prompt
 

@@ -14,9 +14,10 @@ import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
 
+from tasks.metrics import text_metrics
 from tasks.sources import corpora
 from tasks.sources.sharded import ShardedSource
-from tasks.supervised import dataset_table, supervised_tasks, text_metrics
+from tasks.supervised import dataset_table, supervised_tasks
 from tasks.supervised.dataset import SupervisedDataset
 from tasks.vocabularies import Vocabulary
 

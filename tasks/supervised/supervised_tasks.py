@@ -19,9 +19,10 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tasks.metrics import ranking_metrics
 from tasks.registry import Feature, Mixture, Task, TaskRegistry, mixtures, registering
 from tasks.sources import arrow_tables, corpora
-from tasks.supervised import dataset_table, postprocessors, ranking_metrics
+from tasks.supervised import dataset_table, postprocessors
 from tasks.supervised.dataset import SupervisedDataset
 from tasks.supervised.row_formats import Format, Number, Similarity, Template
 from tasks.supervised.row_preprocessor import Supervise

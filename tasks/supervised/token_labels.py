@@ -16,14 +16,15 @@ from typing import Any
 
 import numpy as np
 
+from tasks.metrics import tagging_metrics
+from tasks.metrics.text_metrics import MetricFn
 from tasks.registry import Feature, Task, TaskRegistry, registering
 from tasks.registry.rows import DOCUMENT, TEXT, TOKENS, ColumnType, Rows, Tokens
 from tasks.registry.steps import Step
 from tasks.sources import corpora
 from tasks.sources.sharded import ShardedSource
-from tasks.supervised import row_preprocessor, tagging_metrics
+from tasks.supervised import row_preprocessor
 from tasks.supervised.row_formats import record_of
-from tasks.supervised.text_metrics import MetricFn
 from tasks.vocabularies import LabelVocabulary, TokenizerVocabulary, sentencepiece_models
 
 _ROWS_PER_GROUP = 128

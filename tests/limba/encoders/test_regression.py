@@ -14,9 +14,10 @@ from limba.inference.answering import Answerer
 from limba.optimizers import definitions
 from limba.training import configured_trainer
 from tasks import predictions, supervised
+from tasks.metrics import text_metrics
 from tasks.pipeline import converters
 from tasks.registry import TaskRegistry
-from tasks.supervised import row_formats, text_metrics
+from tasks.supervised import row_formats
 from tasks.vocabularies import ByteVocabulary, NumberVocabulary, TokenizerVocabulary
 from tests.convert import vocabularies
 from tests.limba import small

@@ -10,8 +10,8 @@ import pytest
 from limba.data import contract
 from limba.inference import metric_loggers, task_metrics
 from tasks import supervised, vocabularies
+from tasks.metrics import text_metrics
 from tasks.registry import TaskRegistry
-from tasks.supervised import text_metrics
 
 LABELS = ("glad", "sad", "calm")
 

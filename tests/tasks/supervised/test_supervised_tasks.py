@@ -10,9 +10,10 @@ import pytest
 from limba.data import contract
 from limba.inference import task_metrics
 from tasks import predictions, task_batches
+from tasks.metrics import text_metrics
 from tasks.registry import TaskRegistry
 from tasks.sources import arrow_tables, corpora, http_files
-from tasks.supervised import row_formats, supervised_tasks, text_metrics
+from tasks.supervised import row_formats, supervised_tasks
 from tasks.supervised.supervised_tasks import SupervisedDataset, register_supervised_task
 from tasks.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from tests.convert import vocabularies

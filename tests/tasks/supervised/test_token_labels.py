@@ -9,8 +9,9 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from limba.data.contract import DatasetConfig
 from tasks import predictions, supervised
+from tasks.metrics import tagging_metrics
 from tasks.registry import TaskRegistry
-from tasks.supervised import tagging_metrics, token_labels
+from tasks.supervised import token_labels
 from tasks.vocabularies import ByteVocabulary, TokenizerVocabulary
 
 LABELS = ["O", "B-PER", "I-PER"]

@@ -7,7 +7,7 @@ import string
 import numpy as np
 import pytest
 
-from tasks.supervised import ranking_metrics, text_metrics
+from tasks.metrics import ranking_metrics, text_metrics
 
 RNG = np.random.default_rng(0)
 # Classes and numbers with ties; predictions that are not a class (-1); all right, all wrong, a single example.

@@ -2,7 +2,7 @@ import logging
 
 import pytest
 
-from tasks.supervised import ranking_metrics, text_metrics
+from tasks.metrics import ranking_metrics, text_metrics
 
 
 def _choices(correct, scores):

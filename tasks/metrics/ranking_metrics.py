@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tasks.supervised.text_metrics import MetricFn, Metrics, are_finite, auc, check_lengths, class_f1
+from tasks.metrics.text_metrics import MetricFn, Metrics, are_finite, auc, check_lengths, class_f1
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.supervised import tagging_metrics
+from tasks.metrics import tagging_metrics
 
 TARGETS = [["O", "O", "B-MISC", "I-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"], ["B-LOC"]]
 PREDICTIONS = [["O", "O", "O", "B-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"], ["B-ORG"]]

@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from tasks.supervised import text_metrics
+from tasks.metrics import text_metrics
 
 
 def test_accuracies():

@@ -7,7 +7,7 @@ import collections
 import itertools
 from collections.abc import Iterator, Sequence
 
-from tasks.supervised.text_metrics import Metrics, check_lengths
+from tasks.metrics.text_metrics import Metrics, check_lengths
 
 Labels = Sequence[str]
 Entity = tuple[str, int, int]
