@@ -184,6 +184,11 @@ def open_checkpoint(path: str | AnyPath, hints: ModelHints = NO_HINTS) -> Model:
     info: Mapping[str, Any] = {}
     if run_folder.has_run_info(path):
         info = run_folder.load_run_info(path)
+        if "labels" in info:
+            raise ValueError(
+                f"{path} is a classifier on the encoder of a T5, and no class of Hugging Face holds it. Convert the T5 "
+                "that it began with; `limba infer` answers with the classifier."
+            )
         config, where = _config_of_run(path, info["network"]), f"{path}/run/run.json"
         tensors = _unrolled(path, saved, config.relative_bias_per_layer)
         bound = gin_facts.GinFacts({}, info["vocabulary"])

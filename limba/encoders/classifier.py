@@ -7,9 +7,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from limba.encoders.backbones import backbone
 from limba.encoders.config import EncoderConfig
-from limba.encoders.encoder import Encoder, dropout, make_embedding, norm
+from limba.encoders.encoder import dropout
 from limba.network import layers
+from limba.network.t5 import T5Config
 
 Array = jax.Array
 
@@ -28,7 +30,7 @@ class ClassifierHead(nn.Module):
       drop_inputs: dropout before the transform too, as in RoBERTa.
     """
 
-    config: EncoderConfig
+    config: EncoderConfig | T5Config
     num_labels: int
     activation: str | None = "tanh"
     use_norm: bool = False
@@ -38,15 +40,15 @@ class ClassifierHead(nn.Module):
     @nn.compact
     def __call__(self, x: Array, deterministic: bool) -> Array:
         """`[..., embed] -> float32 logits [..., labels]`."""
-        cfg = self.config
-        init = nn.initializers.normal(cfg.initializer_range)
+        cfg, below = self.config, backbone(self.config)
+        init = nn.initializers.normal(below.initializer_range)
         x = dropout(cfg, x, deterministic) if self.drop_inputs else x
         if self.activation is not None:
             dense = layers.DenseGeneral(
                 cfg.emb_dim, -1, cfg.dtype, init, ("embed", "mlp"), self.dense_bias, name="dense"
             )
             x = layers.activation_function(self.activation)(dense(x))
-            x = norm(cfg, "layer_norm")(x) if self.use_norm else x
+            x = below.norm("layer_norm")(x) if self.use_norm else x
         x = dropout(cfg, x, deterministic)
         logits = layers.DenseGeneral(self.num_labels, -1, jnp.float32, init, ("embed", "labels"), True, name="logits")
         return logits(x)
@@ -56,11 +58,12 @@ class TokenClassifier(nn.Module):
     """An encoder that gives each token a label, such as the kind of name that it is part of.
 
     Attributes:
+      config: of the encoder; a T5Config takes the encoder of a T5.
       labels: their texts.
       activation, use_norm, dense_bias, drop_inputs: see `ClassifierHead`. The defaults are BERT's: no transform.
     """
 
-    config: EncoderConfig
+    config: EncoderConfig | T5Config
     labels: Sequence[str]
     activation: str | None = None
     use_norm: bool = False
@@ -68,9 +71,10 @@ class TokenClassifier(nn.Module):
     drop_inputs: bool = False
 
     def setup(self):
-        # Named as in MaskedLanguageModel, whose checkpoints this network begins with.
-        self.token_embedder = make_embedding(self.config, self.config.vocab_size, "vocab")
-        self.encoder = Encoder(self.config, self.token_embedder)
+        # Named as in MaskedLanguageModel and T5, whose checkpoints this network begins with.
+        below = backbone(self.config)
+        self.token_embedder = below.embedding()
+        self.encoder = below.encoder(self.token_embedder)
         head = {name: getattr(self, name) for name in _HEAD_FIELDS}
         self.classifier_head = ClassifierHead(self.config, len(self.labels), **head)
 
@@ -101,7 +105,7 @@ class SequenceClassifier(TokenClassifier):
 
     Attributes:
       activation: see `ClassifierHead`. The defaults are BERT's pooler and classifier.
-      pooling: what of a row is classified: its "first" token, [CLS], or the "mean" of its tokens.
+      pooling: what of a row is classified: its "first" token, [CLS], or the "mean" of its tokens, for a T5.
     """
 
     activation: str | None = "tanh"
@@ -117,6 +121,6 @@ class SequenceClassifier(TokenClassifier):
         if self.pooling != "mean":
             choices = " or ".join(map(repr, POOLINGS))
             raise ValueError(f"SequenceClassifier.pooling is {self.pooling!r}; it can be {choices}.")
-        is_token = (tokens != self.config.pad_id)[..., None].astype(x.dtype)
+        is_token = (tokens != backbone(self.config).pad_id)[..., None].astype(x.dtype)
         count = jnp.maximum(jnp.sum(is_token, axis=1, keepdims=True), 1)
         return jnp.sum(x * is_token, axis=1, keepdims=True) / count

@@ -14,6 +14,7 @@ from limba.encoders import rotary
 from limba.encoders.attention import AttentionInputs, SelfAttention, dense_mask, local_mask, visible, visible_blocks
 from limba.encoders.config import EncoderConfig
 from limba.network import attention, layers, stacks
+from limba.network.t5 import T5Config
 
 __all__ = [
     "Encoder",
@@ -49,7 +50,7 @@ def make_embedding(config: EncoderConfig, rows: int, axis: str, name: str | None
     )
 
 
-def dropout(config: EncoderConfig, x: Array, deterministic: bool) -> Array:
+def dropout(config: EncoderConfig | T5Config, x: Array, deterministic: bool) -> Array:
     """Drops some features of `[batch, length, embed]`, in all positions of a row the same."""
     return nn.Dropout(config.dropout_rate, broadcast_dims=(-2,))(x, deterministic=deterministic)
 

@@ -11,6 +11,7 @@ from tqdm import tqdm
 from limba.checkpoints import checkpointing
 from limba.checkpoints.parameters import load_model_params
 from limba.inference import batch_inference
+from limba.inference.text_batches import tokens_of
 from limba.models import BaseTransformerModel, EncoderDecoderModel, EncoderOnlyModel, lora
 from limba.partitioning.meshes import PjitPartitioner
 
@@ -103,9 +104,7 @@ class Embedder:
         except UnicodeEncodeError as error:
             raise ValueError(f"Line {number}, {line!r}, is not UTF-8 ({error.reason}); write it again.") from error
         vocabulary: Any = self._model.input_vocabulary
-        if isinstance(self._model, EncoderOnlyModel):
-            return [vocabulary.cls_id, *vocabulary.encode(line), vocabulary.sep_id]
-        return [*vocabulary.encode(line), vocabulary.eos_id or 1]
+        return tokens_of(vocabulary, line)
 
     def _by_length(self, encoded: Sequence[list[int]]) -> Iterator[tuple[list[int], Callable[[list[int]], Any]]]:
         """The numbers of the lines of like length, and what makes a batch of some; each length is compiled once."""

@@ -14,6 +14,13 @@ _SEPARATOR = "[SEP]"
 _NO_LABEL = "?"
 
 
+def tokens_of(vocabulary: Any, text: str) -> list[int]:
+    """What a model reads of a text, as in training: `[CLS] text [SEP]`, or with a T5's vocabulary the text and EOS."""
+    if getattr(vocabulary, "cls_id", None) is None:
+        return [*vocabulary.encode(text), vocabulary.eos_id or 1]
+    return [vocabulary.cls_id, *vocabulary.encode(text), vocabulary.sep_id]
+
+
 class TextBatches(Protocol):
     """How a kind of model reads lines."""
 
@@ -46,10 +53,9 @@ def for_model(model: BaseTransformerModel, max_decode_length: int) -> TextBatche
 class _Sequences:
     def __init__(self, model: BaseTransformerModel, max_decode_length: int):
         self._model, self._max_decode_length = model, max_decode_length
-        self._eos_id = model.input_vocabulary.eos_id or 1
 
     def encode(self, line: str) -> list[int]:
-        return [*self._model.input_vocabulary.encode(line), self._eos_id]
+        return tokens_of(self._model.input_vocabulary, line)
 
     def features(self, tokens: np.ndarray) -> Batch:
         answers = np.zeros((len(tokens), self._max_decode_length), np.int32)  # its length limits the answers
@@ -94,15 +100,16 @@ class _Masks:
 
 
 class _Labels:
-    """Of a classifier: a text, or two with `[SEP]` between them."""
+    """Of a classifier: a text, or two with `[SEP]` between them where the vocabulary has it."""
 
     def __init__(self, model: EncoderClassifier):
         self._vocabulary: Any = model.input_vocabulary
         self._labels = model.output_vocabulary
 
     def encode(self, line: str) -> list[int]:
-        tokens = [self._vocabulary.cls_id]
-        for part in line.split(_SEPARATOR):
+        first, *others = line.split(_SEPARATOR) if hasattr(self._vocabulary, "sep_id") else [line]
+        tokens = tokens_of(self._vocabulary, first.strip())
+        for part in others:
             tokens += [*self._vocabulary.encode(part.strip()), self._vocabulary.sep_id]
         return tokens
 

@@ -141,7 +141,8 @@ def _relative_bias(config: T5Config) -> attention.RelativePositionBiases:
     )
 
 
-def _embedding(config: T5Config, name: str | None = None) -> layers.Embed:
+def make_embedding(config: T5Config, name: str | None = None) -> layers.Embed:
+    """The table of tokens."""
     return layers.Embed(
         num_embeddings=config.vocab_size,
         features=config.emb_dim,
@@ -222,6 +223,19 @@ class DecoderLayer(nn.Module):
         return _residual(cfg, _mlp(cfg)(y, deterministic=deterministic), x, deterministic), None
 
 
+def encoder_mask(config: T5Config, tokens: Array, segments: Array | None) -> Mask:
+    """What tokens of the inputs see, of `[batch, length]`: those of their segment that are no padding, which is 0."""
+    mask: Mask = fused.visible(config, tokens, tokens, segments, segments)
+    if mask is None:
+        real = tokens > 0
+        mask = attention.combine_masks(
+            attention.make_attention_mask(real, real, jnp.logical_and, dtype=bool),
+            attention.segment_mask(segments, segments),
+            dtype=bool,
+        )
+    return mask
+
+
 class Encoder(nn.Module):
     """Embedding, layers and final norm over the inputs."""
 
@@ -274,7 +288,7 @@ class Decoder(nn.Module):
         if not cfg.relative_bias_per_layer:
             by_distance = isinstance(decoder_mask, fused.Visible)
             bias = _relative_bias(cfg)(length, length, bidirectional=False, decode=decode, by_distance=by_distance)
-        embedding = self.shared_embedding or _embedding(cfg, "token_embedder")
+        embedding = self.shared_embedding or make_embedding(cfg, "token_embedder")
         y = embedding(decoder_input_tokens.astype(jnp.int32))
         y = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(y, deterministic=deterministic)
         masks = (decoder_mask, encoder_decoder_mask, bias)
@@ -308,7 +322,7 @@ class Transformer(nn.Module):
         return self.config.scan_layers
 
     def setup(self):
-        self.token_embedder = _embedding(self.config)
+        self.token_embedder = make_embedding(self.config)
         self.encoder = Encoder(self.config, self.token_embedder)
         self.decoder = Decoder(self.config, self.token_embedder)
 
@@ -316,15 +330,7 @@ class Transformer(nn.Module):
         self, encoder_input_tokens: Array, encoder_segment_ids: Array | None = None, enable_dropout: bool = True
     ) -> Array:
         """`[batch, inputs_length] -> [batch, inputs_length, embed]`. Token 0 is padding."""
-        tokens, segments = encoder_input_tokens, encoder_segment_ids
-        mask: Mask = fused.visible(self.config, tokens, tokens, segments, segments)
-        if mask is None:
-            real = tokens > 0
-            mask = attention.combine_masks(
-                attention.make_attention_mask(real, real, jnp.logical_and, dtype=bool),
-                attention.segment_mask(segments, segments),
-                dtype=bool,
-            )
+        mask = encoder_mask(self.config, encoder_input_tokens, encoder_segment_ids)
         return self.encoder(encoder_input_tokens, mask, not enable_dropout)
 
     def decode(

@@ -6,6 +6,7 @@ from limba.data import contract
 from tasks.registry.providers import find_provider
 from tasks.registry.tasks import get_subtasks
 from tasks.vocabularies import (
+    LabelVocabulary,
     PassThroughVocabulary,
     SentencePieceVocabulary,
     TokenizerVocabulary,
@@ -34,8 +35,7 @@ def check_task_vocabularies(config: contract.DatasetConfig, inputs: Any, targets
             if not same_vocabulary(feature.vocabulary, expected):
                 raise ValueError(
                     f"Task {task.name!r} makes {name} with {_describe(feature.vocabulary)}, and the model has "
-                    f"{_describe(expected)}: bind VOCABULARY_FILE, VOCAB_SIZE and extra_ids to the task's, or register "
-                    "the task with the model's vocabulary."
+                    f"{_describe(expected)}: {_remedy(feature.vocabulary)}"
                 )
 
 
@@ -69,7 +69,18 @@ def same_vocabulary(a: Any, b: Any) -> bool:
     return a.sp_model == b.sp_model
 
 
+def _remedy(vocabulary: Any) -> str:
+    if isinstance(vocabulary, LabelVocabulary):
+        return f"bind LABELS = {list(vocabulary.labels)}."
+    return (
+        "bind VOCABULARY_FILE, VOCAB_SIZE and extra_ids to the task's, or register the task with the model's "
+        "vocabulary."
+    )
+
+
 def _describe(vocabulary: Any) -> str:
+    if isinstance(vocabulary, LabelVocabulary):
+        return f"the labels {', '.join(map(repr, vocabulary.labels))}"
     file = contract.vocabulary_file(vocabulary) or ""
     extra_ids = f", {vocabulary.extra_ids} of them extra_ids" if getattr(vocabulary, "extra_ids", 0) else ""
     return f"{type(vocabulary).__name__} {file} ({vocabulary.vocab_size} ids{extra_ids})".replace("  ", " ")

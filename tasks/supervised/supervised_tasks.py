@@ -7,8 +7,8 @@
         vocabulary="vocab/spiece.model",
     )
 
-registers `moods`, whose answers are generated, and `moods_rank`, where the likeliest label is the answer. The entries
-of GLUE, SuperGLUE and others are in `tasks.supervised.dataset_table`.
+registers `moods`, whose answers are generated, `moods_rank`, where the likeliest label is the answer, and `moods_label`
+for a classifier on T5's encoder. The entries of GLUE, SuperGLUE and others are in `tasks.supervised.dataset_table`.
 """
 
 import dataclasses
@@ -44,9 +44,10 @@ def register_supervised_task(
     `[CLS] text [SEP] second text [SEP]` for a template with `[SEP]`, and the target is the label as an id of a
     LabelVocabulary, or a number (STS-B, `row_formats.Number`). Entries of the table lose their prompts.
 
-    With other vocabularies, where the labels are known, there is a second task, `<name>_rank`, without a training
-    split: it scores each label's text under the model and takes the likeliest. Nothing is read; registering a name
-    again with the same arguments is harmless.
+    With other vocabularies, where the labels are known, there are two tasks more. `<name>_rank`, without a training
+    split, scores each label's text under the model and takes the likeliest. `<name>_label` has the inputs of `<name>`
+    and labels, or STS-B's numbers, as targets, for a classifier or regressor on T5's encoder. Nothing is read;
+    registering a name again with the same arguments is harmless.
 
     Args:
       name: the task's name; without a data set that of an entry of `supervised_datasets.DATASETS`, such as "glue_mrpc".
@@ -67,27 +68,36 @@ def register_supervised_task(
     features = {"inputs": feature, "targets": feature}
     if isinstance(opened, TokenizerVocabulary):
         form = _of_encoder(name, form, is_known)
-        of_targets = NumberVocabulary() if isinstance(form, Number) else LabelVocabulary(form.choices)
-        features["targets"] = Feature(of_targets, add_eos=False)
+        features["targets"] = _label_feature(form)
     elif isinstance(form, Number):
         raise ValueError(f"Task {name!r} has numbers, which are for encoders: give a tokenizer.json as vocabulary.")
-    add = functools.partial(TaskRegistry.add, output_features=features, shuffle_buffer_size=shuffle_buffer_size)
-    task = add(
-        name,
-        source=_source(name, dataset, data_files),
-        preprocessors=[Supervise(name, form)],
-        postprocess_fn=functools.partial(_postprocess, form=form),
-        metric_fns=dataset.metrics,
-    )
-    ranks = form.num_choices is not None and not isinstance(opened, TokenizerVocabulary)
-    if ranks and (source := _source_to_rank(name, dataset, data_files)) is not None:
+    add = functools.partial(TaskRegistry.add, shuffle_buffer_size=shuffle_buffer_size)
+    source = _source(name, dataset, data_files)
+
+    def add_task(name: str, form: Format, features: Mapping[str, Feature]) -> Task:
+        return add(
+            name,
+            source=source,
+            preprocessors=[Supervise(name, form)],
+            output_features=features,
+            postprocess_fn=functools.partial(_postprocess, form=form),
+            metric_fns=dataset.metrics,
+        )
+
+    task = add_task(name, form, features)
+    if isinstance(opened, TokenizerVocabulary):
+        return task
+    if (of_label := _with_label(form)) is not None:
+        add_task(f"{name}_label", of_label, {"inputs": feature, "targets": _label_feature(of_label)})
+    if form.num_choices is not None and (source_to_rank := _source_to_rank(name, dataset, data_files)) is not None:
         rank = functools.partial(ranking_metrics.rank_classification, num_classes=form.num_choices or None)
         # Those of class numbers measure the likeliest label as well.
         others = dataset.metrics if isinstance(form, Template) else []
         add(
             f"{name}_rank",
-            source=source,
+            source=source_to_rank,
             preprocessors=[Supervise(f"{name}_rank", form, ranks=True)],
+            output_features=features,
             postprocess_fn=postprocessors.rank_classification,
             metric_fns=[ranking_metrics.of_best_choice(rank, others)],
         )
@@ -95,13 +105,23 @@ def register_supervised_task(
 
 
 def _of_encoder(name: str, form: Format, has_prompt: bool) -> Template | Number:
-    form = form.as_number if isinstance(form, Similarity) else form
-    if not isinstance(form, Number) and (not isinstance(form, Template) or not form.choices):
+    found = _with_label(form)
+    if found is None:
         raise ValueError(
             f"Task {name!r} has no fixed set of labels, and a model with a TokenizerVocabulary chooses among some: "
             "give SupervisedDataset.labels, row_formats.Number for numbers, or a vocabulary of T5."
         )
-    return form.without_prompt() if has_prompt else form
+    return found.without_prompt() if has_prompt else found
+
+
+def _with_label(form: Format) -> Template | Number | None:
+    """The format with one of some labels, or a number, as answer; None where it has neither."""
+    form = form.as_number if isinstance(form, Similarity) else form
+    return form if isinstance(form, Number) or (isinstance(form, Template) and form.choices) else None
+
+
+def _label_feature(form: Template | Number) -> Feature:
+    return Feature(NumberVocabulary() if isinstance(form, Number) else LabelVocabulary(form.choices), add_eos=False)
 
 
 def _postprocess(answer: str, form: Format, example: Mapping[str, Any] | None = None, is_target: bool = False) -> Any:

@@ -1,4 +1,4 @@
-"""A hundred steps of a small encoder with labels, with an evaluation of both kinds at the end."""
+"""A hundred steps of a small network, with an evaluation of both kinds at the end."""
 
 from pathlib import Path
 
@@ -12,7 +12,14 @@ from limba.training import trainer
 from tests.limba import small
 
 
-def metrics_of_training(model, task: str, lengths: dict[str, int], model_dir: Path) -> list[dict]:
+def metrics_of_training(
+    model,
+    task: str,
+    lengths: dict[str, int],
+    model_dir: Path,
+    steps: int = 100,
+    restore: checkpointing.RestoreCheckpointConfig | None = None,
+) -> list[dict]:
     """Trains, and returns the lines of metrics.jsonl."""
     train_data, validation_data = (DatasetConfig(task, lengths, split, 32, seed=0) for split in ("train", "validation"))
     train(
@@ -21,14 +28,16 @@ def metrics_of_training(model, task: str, lengths: dict[str, int], model_dir: Pa
         train_eval_dataset_cfg=validation_data,
         infer_eval_dataset_cfg=validation_data,
         inference_evaluator_cls=task_metrics.Evaluator,
-        checkpoint_cfg=checkpointing.CheckpointConfig(save=checkpointing.SaveCheckpointConfig(period=1000)),
+        checkpoint_cfg=checkpointing.CheckpointConfig(
+            save=checkpointing.SaveCheckpointConfig(period=1000), restore=restore
+        ),
         partitioner=small.partitioner(),
         trainer_cls=lambda **arguments: trainer.Trainer(
             learning_rate_fn=schedules.create_learning_rate_scheduler("constant", 0.005), **arguments
         ),
         model_dir=str(model_dir),
-        total_steps=100,
-        eval_period=100,
+        total_steps=steps,
+        eval_period=steps,
         random_seed=0,
     )
     return writers.read_metrics(model_dir)
