@@ -1,6 +1,7 @@
 """Settings that must be in place before JAX, TensorFlow or transformers are imported: offline, CPU, eight devices."""
 
 import atexit
+import ctypes
 import gc
 import logging
 import os
@@ -9,6 +10,7 @@ import shutil
 import sys
 import tempfile
 import types
+from typing import Any
 
 import pytest
 
@@ -68,6 +70,33 @@ def gin_without_names_of_t5x():
     if gin := sys.modules.get("gin.config"):
         for name in [name for name, _ in gin._REGISTRY.items() if name.startswith("t5x.")]:
             gin._INVERSE_REGISTRY.pop(gin._REGISTRY.pop(name).wrapped, None)
+
+
+# A compiled program has 1.5 MB and eight mappings of memory, and lives until the process ends. Beside a thousand of them
+# compiling the next one takes twice as long, beside two thousand four times.
+_MOST_PROGRAMS = 400
+_programs: list[str] | None = None  # compiled since they were cleared; None until JAX is imported
+
+
+def _count_program(event: str, seconds: float, **unused: Any) -> None:
+    if event == "/jax/core/compile/backend_compile_duration" and _programs is not None:
+        _programs.append(event)
+
+
+@pytest.fixture(autouse=True)
+def few_programs():
+    global _programs
+    jax = sys.modules.get("jax")
+    if jax and _programs is None:
+        _programs = []
+        jax.monitoring.register_event_duration_secs_listener(_count_program)
+    yield
+    if _programs and len(_programs) > _MOST_PROGRAMS:
+        sys.modules["jax"].clear_caches()
+        gc.collect()
+        if sys.platform == "linux":
+            ctypes.CDLL(None).malloc_trim(0)  # gives the memory back
+        _programs.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -42,5 +42,6 @@ if command -v shellcheck >/dev/null; then
 fi
 
 echo "== pytest"
-# A few processes share the test files; each needs 3 to 5 GB.
-python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder "$@"
+# Processes share the test files, each with up to 3 GB. Some tests wait, so there is a process more than cores.
+processes=$(($(getconf _NPROCESSORS_ONLN) + 1))
+python -m pytest --numprocesses=$((processes < 4 ? processes : 4)) --dist=loadfile --no-loadscope-reorder "$@"
