@@ -72,8 +72,8 @@ def gin_without_names_of_t5x():
             gin._INVERSE_REGISTRY.pop(gin._REGISTRY.pop(name).wrapped, None)
 
 
-# A compiled program has 1.5 MB and eight mappings of memory, and lives until the process ends. Beside a thousand of them
-# compiling the next one takes twice as long, beside two thousand four times.
+# A compiled program has 1.5 MB and eight mappings of memory, and lives until the process ends. Beside a thousand of
+# them compiling the next one takes twice as long, beside two thousand four times.
 _MOST_PROGRAMS = 400
 _programs: list[str] | None = None  # compiled since they were cleared; None until JAX is imported
 
