@@ -8,7 +8,7 @@ file. Nothing runs. `--topology cpu` is this machine (the default); TPUs need li
 - present: the share of blocks that the layout has.
 - GFLOP, GB: operations, and bytes read and written, as XLA counts them, which leaves out the operations of kernels.
 - temporary: memory of the compiled program beside its inputs and outputs.
-- attention: sparse; dense by XLA, and by the kernels of the device.
+- attention: sparse and dense, each by XLA and by the kernels of the device.
 """
 
 import argparse
@@ -37,8 +37,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         config = dataclasses.replace(sparse, max_positions=length)
         blocks = config.block_layout.num_blocks(length)
         dense = dataclasses.replace(config, sparse_attention=None)
-        sides = {"sparse": config, "dense, XLA": dataclasses.replace(dense, kernels="xla")}
-        sides |= {"dense, kernels": dense} if has_kernels else {}
+        by_xla = {"sparse, XLA": config, "dense, XLA": dense}
+        sides = {name: dataclasses.replace(x, kernels="xla") for name, x in by_xla.items()}
+        sides |= {"sparse, kernels": config, "dense, kernels": dense} if has_kernels else {}
         for side, of_side in sides.items():
             cost = " | ".join(_cost(of_side, length, device))
             print(f"| {length:,} | {config.block_layout.present(blocks).mean():.1%} | {side} | {cost} |", flush=True)

@@ -97,6 +97,15 @@ class BlockLayout:
     num_heads: int
     longest_row: int
 
+    @property
+    def block(self) -> int:
+        """Tokens of a block."""
+        return self.config.block
+
+    @property
+    def differs_by_head(self) -> bool:
+        return self.config.different_layout_per_head
+
     def num_blocks(self, length: int) -> int:
         """Of a row of `length` tokens; the last may be part of one."""
         return -(-length // self.config.block)

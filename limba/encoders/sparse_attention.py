@@ -16,6 +16,7 @@ import numpy as np
 from limba.encoders import relative_keys
 from limba.encoders.block_layout import BlockLayout
 from limba.encoders.config import EncoderConfig
+from limba.kernels import block_attention
 from limba.network import attention, layers
 
 Array = jax.Array
@@ -51,11 +52,15 @@ def attend(
 ) -> Array:
     """The values that each query attends to, `[batch, length, heads, kv]`, as the other arrays.
 
-    The backward pass computes logits and weights again, so that nothing of their size is kept for it.
+    Kernels of ours compute it where they serve; they know no numbers by distance. Otherwise the backward pass computes
+    logits and weights again, so that nothing of their size is kept for it.
 
     Args:
       query: divided by sqrt(kv).
     """
+    has_none = by_distance.bias is None and by_distance.relative_keys is None
+    if has_none and block_attention.is_fused(config, visible.layout):
+        return block_attention.attend(query, key, value, visible.segments, visible.layout)
     num_global = visible.layout.config.num_global_blocks * visible.layout.config.block
     parts = [_global_rows] if num_global else []
     parts += [_other_rows] if num_global < query.shape[1] else []

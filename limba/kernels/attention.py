@@ -5,6 +5,8 @@
 
 import functools
 import logging
+import math
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import flax.struct
@@ -94,17 +96,46 @@ def attend(query: Array, key: Array, value: Array, visible: Visible, bias: Dista
     """The values that each query attends to, `[batch, queries, heads, head_dim]`; see `attention_gpu.attention`."""
     table = None if bias is None else bias.table
     call = functools.partial(_attend, causal=visible.causal)
+    of_row = ("batch", None)
+    by_axes = (
+        *((x, ARRAY) for x in (query, key, value)),
+        (table, ("heads", None)),
+        *((x, of_row) for x in (visible.queries, visible.keys, visible.prefix)),
+    )
+    return on_each_device(call, *by_axes)
+
+
+Axes = tuple[str | None, ...]
+ARRAY: Axes = ("batch", "length", "heads", "kv")
+
+
+def on_each_device(call: Callable[..., Array], *arguments: tuple[Array | None, Axes]) -> Array:
+    """Calls a kernel on each device of the mesh for its own rows and heads, because the compiler cannot split a kernel.
+
+    Args:
+      arguments: arrays, or None, with the logical axes that they share with queries. Those have `ARRAY`, and so has
+        the result.
+    """
+    arrays = [array for array, _ in arguments]
     mesh = jax.sharding.get_abstract_mesh()
-    arguments = (query, key, value, table, visible.queries, visible.keys, visible.prefix)
     if mesh.empty or mesh.size == 1:
-        return call(*arguments)
-    # The compiler cannot split a kernel: each device calls it for its own rows and heads.
-    of_array = nn_partitioning.logical_to_mesh_axes(("batch", "length", "heads", "kv")) or PartitionSpec()
-    rows, _, heads, _ = (*of_array, None, None, None, None)[:4]
-    of_rows = PartitionSpec(rows, None)
-    specs = (of_array, of_array, of_array, PartitionSpec(heads, None), of_rows, of_rows, of_rows)
-    given = tuple(None if x is None else spec for x, spec in zip(arguments, specs, strict=True))
-    return jax.shard_map(call, in_specs=given, out_specs=of_array, check_vma=False)(*arguments)
+        return call(*arrays)
+    specs = tuple(None if array is None else _spec(axes) for array, axes in arguments)
+    return jax.shard_map(call, in_specs=specs, out_specs=_spec(ARRAY), check_vma=False)(*arrays)
+
+
+def devices_of(axis: str) -> int:
+    """How many devices share an axis of `ARRAY`."""
+    mesh, (of_mesh,) = jax.sharding.get_abstract_mesh(), _spec((axis,))
+    if mesh.empty or of_mesh is None:
+        return 1
+    return math.prod(mesh.shape[name] for name in ([of_mesh] if isinstance(of_mesh, str) else of_mesh))
+
+
+def _spec(axes: Axes) -> PartitionSpec:
+    found = (*(nn_partitioning.logical_to_mesh_axes(ARRAY) or ()), None, None, None, None)
+    of_mesh = dict(zip(ARRAY, found, strict=False))
+    return PartitionSpec(*(None if axis is None else of_mesh[axis] for axis in axes))
 
 
 def _attend(query, key, value, table, query_segments, key_segments, prefix, *, causal):

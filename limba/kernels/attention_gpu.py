@@ -16,10 +16,10 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
+from limba.kernels import gpu_tiles
+
 Array = jax.Array
 
-# Of a logit that does not count; finite, so that a row without any key stays finite.
-_MASKED = -1e30
 # Programs that share the sum of a bias' gradient over the batch: enough of them to keep all cores of a card busy.
 _GRADIENT_PROGRAMS = 1024
 
@@ -68,26 +68,6 @@ class _Segments(NamedTuple):
 # ------------------------------------------------------ tiles -----------------------------------------------------
 
 
-def _rows(ref: Any, start: Array, length: int, block: int, of_batch: tuple[Array, ...] = ()) -> Array:
-    """Rows `start` to `start + block` of a reference, zeros after its end: `[block]` or `[block, head_dim]`.
-
-    Args:
-      of_batch: the row of the batch, for a reference that has several.
-    """
-    inside = start + jnp.arange(block) < length
-    if len(ref.shape) - len(of_batch) == 1:
-        return plgpu.load(ref.at[(*of_batch, pl.ds(start, block))], mask=inside, other=0)
-    return plgpu.load(ref.at[(*of_batch, pl.ds(start, block), slice(None))], mask=inside[:, None], other=0.0)
-
-
-def _store(ref: Any, start: Array, length: int, block: int, values: Array) -> None:
-    inside = start + jnp.arange(block) < length
-    if values.ndim == 1:
-        plgpu.store(ref.at[pl.ds(start, block)], values.astype(ref.dtype), mask=inside)
-    else:
-        plgpu.store(ref.at[pl.ds(start, block), :], values.astype(ref.dtype), mask=inside[:, None])
-
-
 def _logits(
     work: _Work,
     q: Array,
@@ -105,14 +85,14 @@ def _logits(
     if table is not None:
         distance = columns[None, :] - rows[:, None] + work.queries - 1
         logits += plgpu.load(table.at[distance], mask=inside, other=0.0)
-    of_queries = _rows(segments.queries, first_query, work.queries, work.block, of_batch)
-    of_keys = _rows(segments.keys, first_key, work.keys, work.block, of_batch)
+    of_queries = gpu_tiles.rows(segments.queries, first_query, work.queries, work.block, of_batch)
+    of_keys = gpu_tiles.rows(segments.keys, first_key, work.keys, work.block, of_batch)
     allowed = inside & (of_queries[:, None] == of_keys[None, :])
     if work.causal:
         not_after = columns[None, :] <= rows[:, None]
         if segments.prefix is not None:
-            query_in = _rows(segments.prefix, first_query, work.queries, work.block, of_batch) > 0
-            key_in = _rows(segments.prefix, first_key, work.keys, work.block, of_batch) > 0
+            query_in = gpu_tiles.rows(segments.prefix, first_query, work.queries, work.block, of_batch) > 0
+            key_in = gpu_tiles.rows(segments.prefix, first_key, work.keys, work.block, of_batch) > 0
             not_after |= query_in[:, None] & key_in[None, :]
         allowed &= not_after
     return logits, allowed
@@ -131,15 +111,15 @@ def _key_blocks_of(work: _Work, query_block: Array) -> Array | int:
 def _forward(q_ref, k_ref, v_ref, table, segments, o_ref, logsum_ref, *, work: _Work):
     query_block = pl.program_id(0)
     first_query = query_block * work.block
-    q = _rows(q_ref, first_query, work.queries, work.block)
+    q = gpu_tiles.rows(q_ref, first_query, work.queries, work.block)
 
     def add_keys(key_block, carry):
         total, highest, sums = carry
         first_key = key_block * work.block
-        k = _rows(k_ref, first_key, work.keys, work.block)
-        v = _rows(v_ref, first_key, work.keys, work.block)
+        k = gpu_tiles.rows(k_ref, first_key, work.keys, work.block)
+        v = gpu_tiles.rows(v_ref, first_key, work.keys, work.block)
         logits, allowed = _logits(work, q, k, first_query, first_key, table, segments, ())
-        logits = jnp.where(allowed, logits, _MASKED)
+        logits = jnp.where(allowed, logits, gpu_tiles.MASKED)
         new_highest = jnp.maximum(highest, jnp.max(logits, axis=1))
         weights = jnp.where(allowed, jnp.exp(logits - new_highest[:, None]), 0.0)
         shrink = jnp.exp(highest - new_highest)
@@ -148,13 +128,13 @@ def _forward(q_ref, k_ref, v_ref, table, segments, o_ref, logsum_ref, *, work: _
 
     start = (
         jnp.zeros((work.block, work.head_dim), jnp.float32),
-        jnp.full((work.block,), _MASKED, jnp.float32),
+        jnp.full((work.block,), gpu_tiles.MASKED, jnp.float32),
         jnp.zeros((work.block,), jnp.float32),
     )
     total, highest, sums = jax.lax.fori_loop(0, _key_blocks_of(work, query_block), add_keys, start)
     sums = jnp.where(sums > 0.0, sums, 1.0)
-    _store(o_ref, first_query, work.queries, work.block, total / sums[:, None])
-    _store(logsum_ref, first_query, work.queries, work.block, highest + jnp.log(sums))
+    gpu_tiles.store(o_ref, first_query, work.queries, work.block, total / sums[:, None])
+    gpu_tiles.store(logsum_ref, first_query, work.queries, work.block, highest + jnp.log(sums))
 
 
 def _weights_and_gradients(
@@ -172,20 +152,20 @@ def _query_gradients(
     query_block = pl.program_id(0)
     first_query = query_block * work.block
     q, do, logsum, shift = (
-        _rows(ref, first_query, work.queries, work.block) for ref in (q_ref, do_ref, logsum_ref, shift_ref)
+        gpu_tiles.rows(ref, first_query, work.queries, work.block) for ref in (q_ref, do_ref, logsum_ref, shift_ref)
     )
 
     def add_keys(key_block, dq):
         first_key = key_block * work.block
-        k = _rows(k_ref, first_key, work.keys, work.block)
-        v = _rows(v_ref, first_key, work.keys, work.block)
+        k = gpu_tiles.rows(k_ref, first_key, work.keys, work.block)
+        v = gpu_tiles.rows(v_ref, first_key, work.keys, work.block)
         parts = (q, k, v, do, logsum, shift, first_query, first_key, table, segments)
         _, gradients = _weights_and_gradients(work, *parts)
         return dq + plgpu.dot(gradients.astype(k.dtype), k)
 
     start = jnp.zeros((work.block, work.head_dim), jnp.float32)
     dq = jax.lax.fori_loop(0, _key_blocks_of(work, query_block), add_keys, start)
-    _store(dq_ref, first_query, work.queries, work.block, dq)
+    gpu_tiles.store(dq_ref, first_query, work.queries, work.block, dq)
 
 
 def _key_gradients(
@@ -193,13 +173,13 @@ def _key_gradients(
 ):  # fmt: skip
     key_block = pl.program_id(0)
     first_key = key_block * work.block
-    k, v = (_rows(ref, first_key, work.keys, work.block) for ref in (k_ref, v_ref))
+    k, v = (gpu_tiles.rows(ref, first_key, work.keys, work.block) for ref in (k_ref, v_ref))
 
     def add_queries(query_block, carry):
         dk, dv = carry
         first_query = query_block * work.block
         q, do, logsum, shift = (
-            _rows(ref, first_query, work.queries, work.block) for ref in (q_ref, do_ref, logsum_ref, shift_ref)
+            gpu_tiles.rows(ref, first_query, work.queries, work.block) for ref in (q_ref, do_ref, logsum_ref, shift_ref)
         )
         parts = (q, k, v, do, logsum, shift, first_query, first_key, table, segments)
         weights, gradients = _weights_and_gradients(work, *parts)
@@ -209,8 +189,8 @@ def _key_gradients(
     start = (jnp.zeros((work.block, work.head_dim), jnp.float32),) * 2
     first = key_block if work.skips else 0
     dk, dv = jax.lax.fori_loop(first, work.query_blocks, add_queries, start)
-    _store(dk_ref, first_key, work.keys, work.block, dk)
-    _store(dv_ref, first_key, work.keys, work.block, dv)
+    gpu_tiles.store(dk_ref, first_key, work.keys, work.block, dk)
+    gpu_tiles.store(dv_ref, first_key, work.keys, work.block, dv)
 
 
 def _table_gradients(
@@ -225,10 +205,10 @@ def _table_gradients(
         def add_tile(query_block, sums):
             first_query, first_key = query_block * work.block, (query_block + diagonal) * work.block
             q, do, logsum, shift = (
-                _rows(ref, first_query, work.queries, work.block, (row,))
+                gpu_tiles.rows(ref, first_query, work.queries, work.block, (row,))
                 for ref in (q_ref, do_ref, logsum_ref, shift_ref)
             )
-            k, v = (_rows(ref, first_key, work.keys, work.block, (row,)) for ref in (k_ref, v_ref))
+            k, v = (gpu_tiles.rows(ref, first_key, work.keys, work.block, (row,)) for ref in (k_ref, v_ref))
             parts = (q, k, v, do, logsum, shift, first_query, first_key, table, segments, (row,))
             return sums + _weights_and_gradients(work, *parts)[1]
 

@@ -17,13 +17,9 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-Array = jax.Array
+from limba.kernels import tpu_tiles
 
-# Of a logit that does not count; finite, so that a row without any key stays finite.
-_MASKED = -1e30
-# The number of lanes: blocks and what begins within a row are multiples of it.
-_LANES = 128
-_SUBLANES = 8
+Array = jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,47 +67,10 @@ class _Work:
 # ------------------------------------------------------- tiles -----------------------------------------------------
 
 
-def _rows(ref: Any, first: Array | int, length: int) -> Array:
-    """A block `[block, lanes]` with zeros after the end of its array, where there may be anything."""
-    if length % ref.shape[0] == 0:
-        return ref[...]
-    inside = first + jax.lax.broadcasted_iota(jnp.int32, ref.shape, 0) < length
-    # Selected in 32 bits: masks of 16-bit arrays have another layout.
-    wide = ref[...].astype(jnp.float32)
-    return jnp.where(inside, wide, jnp.zeros_like(wide)).astype(ref.dtype)
-
-
-def _of_head(work: _Work, head: int, dtype: Any) -> Array:
-    """`[1, lanes]`: 1 where the lanes are those of a head of the block."""
-    lane = jax.lax.broadcasted_iota(jnp.int32, (1, work.lanes), 1)
-    return ((lane >= head * work.head_dim) & (lane < (head + 1) * work.head_dim)).astype(jnp.float32).astype(dtype)
-
-
-def _dot(work: _Work, a: Array, b: Array, contracted: tuple[int, int]) -> Array:
-    axes = ((contracted[:1], contracted[1:]), ((), ()))
-    return jax.lax.dot_general(a, b, axes, precision=work.precision, preferred_element_type=jnp.float32)
-
-
-def _upright(row: Array) -> Array:
-    """`[1, n]` as `[n, 1]`."""
-    return jnp.broadcast_to(row, (_SUBLANES, row.shape[1])).T[:, :1]
-
-
-def _flat(column: Array) -> Array:
-    """`[n, 1]` as `[1, n]`."""
-    return jnp.broadcast_to(column, (column.shape[0], _LANES)).T[:1]
-
-
-def _by_lane(work: _Work, rows: list[Array]) -> Array:
-    """Numbers of each head by query, `[1, query_block]`, as factors of its lanes, `[query_block, lanes]`."""
-    factors = [_upright(row) * _of_head(work, head, jnp.float32) for head, row in enumerate(rows)]
-    return functools.reduce(jnp.add, factors)
-
-
 def _first_distance(work: _Work, query_block: Array, key_block: Array) -> Array:
     """Where a tile's distances begin in the table that `_spread` makes."""
     first = query_block * work.query_block - key_block * work.key_block + (work.key_blocks - 1) * work.key_block
-    return pl.multiple_of(first, _LANES)
+    return pl.multiple_of(first, tpu_tiles.LANES)
 
 
 def _spread(work: _Work, table: Array) -> Array:
@@ -147,19 +106,19 @@ def _allowed(work: _Work, refs: "_Inputs", query_block: Array, key_block: Array)
     shape = (work.key_block, work.query_block)
     of_keys = key_block * work.key_block + jax.lax.broadcasted_iota(jnp.int32, shape, 0)
     of_queries = query_block * work.query_block + jax.lax.broadcasted_iota(jnp.int32, shape, 1)
-    allowed = _upright(refs.key_segments[...]) == refs.query_segments[...]
+    allowed = tpu_tiles.upright(refs.key_segments[...]) == refs.query_segments[...]
     allowed &= (of_keys < work.keys) & (of_queries < work.queries)
     if work.causal:
         not_after = of_keys <= of_queries
         if refs.query_prefix is not None:
-            not_after |= (_upright(refs.key_prefix[...]) > 0) & (refs.query_prefix[...] > 0)
+            not_after |= (tpu_tiles.upright(refs.key_prefix[...]) > 0) & (refs.query_prefix[...] > 0)
         allowed &= not_after
     return allowed
 
 
 def _logits(work: _Work, q: Array, k: Array, refs: "_Inputs", head: int, query_block: Array, key_block: Array) -> Array:
     """Logits of a head's tile in float32, `[key_block, query_block]`; k is zero in the lanes of other heads."""
-    logits = _dot(work, k, q, (1, 1))
+    logits = tpu_tiles.dot(work, k, q, (1, 1))
     return logits if refs.table is None else logits + _bias(work, refs.table, head, query_block, key_block)
 
 
@@ -201,31 +160,31 @@ def _forward(refs: _Inputs, o_ref, logsum_ref, total_ref, highest_ref, sums_ref,
     @pl.when(key_block == 0)
     def start():
         total_ref[...] = jnp.zeros_like(total_ref)
-        highest_ref[...] = jnp.full_like(highest_ref, _MASKED)
+        highest_ref[...] = jnp.full_like(highest_ref, tpu_tiles.MASKED)
         sums_ref[...] = jnp.zeros_like(sums_ref)
 
     @pl.when(_is_needed(work, refs.query_prefix is not None, query_block, key_block))
     def add_keys():
-        q = _rows(refs.q, query_block * work.query_block, work.queries)
-        k, v = (_rows(ref, key_block * work.key_block, work.keys) for ref in (refs.k, refs.v))
+        q = tpu_tiles.rows(refs.q, query_block * work.query_block, work.queries)
+        k, v = (tpu_tiles.rows(ref, key_block * work.key_block, work.keys) for ref in (refs.k, refs.v))
         allowed = _allowed(work, refs, query_block, key_block)
         added, shrinks = jnp.zeros(total_ref.shape, jnp.float32), []
         for head in range(work.group):
-            own, at = _of_head(work, head, k.dtype), slice(head, head + 1)
-            logits = jnp.where(allowed, _logits(work, q, k * own, refs, head, query_block, key_block), _MASKED)
+            own, at = tpu_tiles.of_head(work, head, k.dtype), slice(head, head + 1)
+            logits = jnp.where(allowed, _logits(work, q, k * own, refs, head, query_block, key_block), tpu_tiles.MASKED)
             before = highest_ref[at, :]
             highest = jnp.maximum(before, jnp.max(logits, axis=0, keepdims=True))
             weights = jnp.where(allowed, jnp.exp(logits - highest), 0.0)
             shrinks.append(jnp.exp(before - highest))
-            added += _dot(work, weights.astype(v.dtype), v * own, (0, 0))
+            added += tpu_tiles.dot(work, weights.astype(v.dtype), v * own, (0, 0))
             sums_ref[at, :] = sums_ref[at, :] * shrinks[-1] + jnp.sum(weights, axis=0, keepdims=True)
             highest_ref[at, :] = highest
-        total_ref[...] = total_ref[...] * _by_lane(work, shrinks) + added
+        total_ref[...] = total_ref[...] * tpu_tiles.by_lane(work, shrinks) + added
 
     @pl.when(key_block == work.key_blocks - 1)
     def finish():
         sums = jnp.where(sums_ref[...] > 0.0, sums_ref[...], 1.0)
-        by_lane = _by_lane(work, [sums[head : head + 1] for head in range(work.group)])
+        by_lane = tpu_tiles.by_lane(work, [sums[head : head + 1] for head in range(work.group)])
         o_ref[...] = (total_ref[...] / by_lane).astype(o_ref.dtype)
         logsum_ref[...] = highest_ref[...] + jnp.log(sums)
 
@@ -254,21 +213,23 @@ def _backward(
     @pl.when(_is_needed(work, refs.query_prefix is not None, query_block, key_block))
     def add_tile():
         first_query = query_block * work.query_block
-        q, o, do = (_rows(ref, first_query, work.queries) for ref in (refs.q, o_ref, do_ref))
-        k, v = (_rows(ref, key_block * work.key_block, work.keys) for ref in (refs.k, refs.v))
+        q, o, do = (tpu_tiles.rows(ref, first_query, work.queries) for ref in (refs.q, o_ref, do_ref))
+        k, v = (tpu_tiles.rows(ref, key_block * work.key_block, work.keys) for ref in (refs.k, refs.v))
         allowed = _allowed(work, refs, query_block, key_block)
         products = do.astype(jnp.float32) * o.astype(jnp.float32)
         for head in range(work.group):
-            own, at = _of_head(work, head, k.dtype), slice(head, head + 1)
+            own, at = tpu_tiles.of_head(work, head, k.dtype), slice(head, head + 1)
             k_own = k * own
             logits = _logits(work, q, k_own, refs, head, query_block, key_block)
             weights = jnp.where(allowed, jnp.exp(logits - logsum_ref[at, :]), 0.0)
-            shift = _flat(jnp.sum(products * _of_head(work, head, jnp.float32), axis=1, keepdims=True))
-            gradients = weights * (_dot(work, v * own, do, (1, 1)) - shift)
+            shift = tpu_tiles.flat(
+                jnp.sum(products * tpu_tiles.of_head(work, head, jnp.float32), axis=1, keepdims=True)
+            )
+            gradients = weights * (tpu_tiles.dot(work, v * own, do, (1, 1)) - shift)
             narrow = gradients.astype(q.dtype)
-            dv_sums[...] += _dot(work, weights.astype(do.dtype), do * own, (1, 0))
-            dk_sums[...] += _dot(work, narrow, q * own, (1, 0))
-            dq_sums[query_block] += _dot(work, narrow, k_own, (0, 0))
+            dv_sums[...] += tpu_tiles.dot(work, weights.astype(do.dtype), do * own, (1, 0))
+            dk_sums[...] += tpu_tiles.dot(work, narrow, q * own, (1, 0))
+            dq_sums[query_block] += tpu_tiles.dot(work, narrow, k_own, (0, 0))
             if dtable_ref is not None:
                 width = work.query_block + work.key_block
                 place = pl.ds(_first_distance(work, query_block, key_block), width)
@@ -428,7 +389,9 @@ def attention(
     # The gradients of all queries stay in fast memory, of which v4 has 16 MiB: 8 of them for 16,384 queries.
     most = block or (512 if queries <= 4096 else 256)
     blocks = (_block(queries, most), _block(keys, most))
-    work = _Work(batch, heads, queries, keys, head_dim, _group(heads, head_dim), causal, *blocks, exact, interpret)
+    work = _Work(
+        batch, heads, queries, keys, head_dim, tpu_tiles.group_of(heads, head_dim), causal, *blocks, exact, interpret
+    )
     q, k, v = (x.reshape(*x.shape[:2], heads * head_dim) for x in (query, key, value))
     of_queries, of_keys = (x[:, None, :] for x in segments)
     in_prefix = None if prefix is None else prefix.astype(jnp.int32)[:, None, :]
@@ -437,12 +400,6 @@ def attention(
     return o.reshape(query.shape)
 
 
-def _group(heads: int, head_dim: int) -> int:
-    """Heads of a block: as many as fill the lanes, or all of them, since a block is whole lanes or a whole row."""
-    group = max(1, _LANES // head_dim)
-    return group if heads % group == 0 else heads
-
-
 def _block(length: int, most: int) -> int:
     """The smallest power of 2 lanes that covers a length, or `most`."""
-    return min(most, max(_LANES, 1 << (length - 1).bit_length()))
+    return min(most, max(tpu_tiles.LANES, 1 << (length - 1).bit_length()))

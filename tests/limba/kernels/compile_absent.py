@@ -53,6 +53,33 @@ def _attention_memory(case: str, device: Any, kernels: Any, *, gradients: bool =
     return memory if memory < 16 * topologies.GIB else None
 
 
+def _blocks(topology: topologies.Topology) -> dict[str, float]:
+    """What attention with a layout of blocks, shared or by head, needs for gradients; bytes of memory by length."""
+    import jax
+    import jax.numpy as jnp
+
+    from limba.encoders.block_layout import BigBirdSparsityConfig, BlockLayout
+    from limba.plan import compiled_step
+
+    if topology.chip.platform == "gpu":
+        from limba.kernels.block_attention_gpu import attention
+    else:
+        from limba.kernels.block_attention_tpu import attention
+    placed = jax.sharding.SingleDeviceSharding(compiled_step.devices_of(topology)[0])
+    found = {}
+    for length, by_head, dtype in ((1000, True, "float32"), (4096, False, "bfloat16"), (16384, False, "bfloat16")):
+        layout = BlockLayout(BigBirdSparsityConfig(different_layout_per_head=by_head), 12, length)
+
+        def loss(q, k, v, segments, layout=layout):
+            return jnp.sum(attention(q, k, v, segments, layout).astype(jnp.float32))
+
+        array = jax.ShapeDtypeStruct((1, length, 12, HEAD_DIM), jnp.dtype(dtype), sharding=placed)
+        segments = jax.ShapeDtypeStruct((1, length), jnp.int32, sharding=placed)
+        compiled = jax.jit(jax.grad(loss, (0, 1, 2))).lower(array, array, array, segments).compile()
+        found[f"{length:,}"] = compiled.memory_analysis().temp_size_in_bytes
+    return found
+
+
 def _step(topology: topologies.Topology) -> dict[str, float]:
     """T5 1.1 small with one layer a side and a small vocabulary, 8 rows of 512 + 114 tokens."""
     from limba.data import contract
@@ -105,6 +132,7 @@ def main(names: list[str]) -> None:
     found = [topologies.find(name) for name in names]
     for topology in found:
         report: dict[str, Any] = {"attention": _attention(topology, CASES if topology is found[0] else FEWER)}
+        report["blocks"] = _blocks(topology)
         if topology is found[0]:
             report |= {"by XLA": _by_xla(topology), "step": _step(topology)}
         print(json.dumps(report))

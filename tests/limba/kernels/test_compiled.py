@@ -31,6 +31,8 @@ def _check(reports: list[dict], first: str) -> None:
         assert None not in memory.values()
         # Logits of 12 heads would be 12 GiB at 16,384 tokens, and 16 times those of 4,096.
         assert memory["16,384"] < 0.2 * GIB
+        # Four times the tokens, four times the memory.
+        assert report["blocks"]["16,384"] < 4.1 * report["blocks"]["4,096"] < 0.2 * GIB
     assert reports[0]["attention"]["16,384"] < 6 * reports[0]["attention"]["4,096"]
     assert reports[0]["by XLA"] is None or reports[0]["by XLA"] > 12 * GIB
     for name, size in STEPS[first].items():
