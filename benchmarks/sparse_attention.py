@@ -3,7 +3,8 @@
     python -m benchmarks.sparse_attention gin/models/bert/sparse_base.gin --topology v5e-1 --lengths 512 2048 8192
 
 Compiles the attention of a layer with its four products, forward and backward, for one row, in the type of the model
-file. Nothing runs. `--topology cpu` is this machine (the default); TPUs need libtpu (pip install 'limba[plan]'). Prints
+file. Nothing runs. `--topology cpu` is this machine (the default); TPUs and GPUs need their compilers (docs/plan.md).
+Prints
 
 - present: the share of blocks that the layout has.
 - GFLOP, GB: operations, and bytes read and written, as XLA counts them, which leaves out the operations of kernels.
@@ -23,7 +24,7 @@ HEAD = "| tokens | present | attention | GFLOP | GB | temporary, MiB |\n|---|---
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("gin_file", help="a model with sparse attention: gin/models/bert/sparse_base.gin")
-    parser.add_argument("--topology", default="cpu", metavar="NAME", help="cpu, v5e-1 …")
+    parser.add_argument("--topology", default="cpu", metavar="NAME", help="cpu, v5e-1, h100-1 …")
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192])
     flags = parser.parse_args(argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
@@ -31,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     plan_command.prepare_environment()
     sparse = _config(flags.gin_file)
-    device, has_kernels = _device(flags.topology)
+    device, chip = _device(flags.topology)
     print(HEAD)
     for length in flags.lengths:
         config = dataclasses.replace(sparse, max_positions=length)
@@ -39,9 +40,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         dense = dataclasses.replace(config, sparse_attention=None)
         by_xla = {"sparse, XLA": config, "dense, XLA": dense}
         sides = {name: dataclasses.replace(x, kernels="xla") for name, x in by_xla.items()}
-        sides |= {"sparse, kernels": config, "dense, kernels": dense} if has_kernels else {}
+        sides |= {"sparse, kernels": config, "dense, kernels": dense} if chip is not None else {}
         for side, of_side in sides.items():
-            cost = " | ".join(_cost(of_side, length, device))
+            cost = " | ".join(_cost(of_side, length, device, chip))
             print(f"| {length:,} | {config.block_layout.present(blocks).mean():.1%} | {side} | {cost} |", flush=True)
 
 
@@ -55,20 +56,20 @@ def _config(gin_file: str) -> Any:
     return gin.get_configurable(encoder.MaskedLanguageModel)().config
 
 
-def _device(name: str) -> tuple[Any, bool]:
-    """A device to compile for, and whether it has kernels for dense attention."""
+def _device(name: str) -> tuple[Any, Any]:
+    """A device to compile for, and its data sheet; None for this machine, which has no kernels."""
     import jax
 
     from limba.plan import compiled_step, topologies
 
     if name == "cpu":
-        return jax.devices("cpu")[0], False
+        return jax.devices("cpu")[0], None
     topology = topologies.find(name)
     compiled_step.check_compiler(topology)
-    return compiled_step.devices_of(topology)[0], True
+    return compiled_step.devices_of(topology)[0], topology.chip
 
 
-def _cost(config: Any, length: int, device: Any) -> list[str]:
+def _cost(config: Any, length: int, device: Any, chip: Any) -> list[str]:
     """Operations, bytes and temporary memory of attention's gradients."""
     import jax
     import jax.numpy as jnp
@@ -76,6 +77,7 @@ def _cost(config: Any, length: int, device: Any) -> list[str]:
 
     from limba.encoders import attention
     from limba.kernels import target
+    from limba.plan import program_cost
 
     module = attention.SelfAttention(config)
 
@@ -95,9 +97,14 @@ def _cost(config: Any, length: int, device: Any) -> list[str]:
         shapes = jax.eval_shape(lambda key: dense.init(key, jnp.zeros(x.shape), mask, True), jax.random.key(0))
         params = jax.tree.map(lambda leaf: like(leaf.shape, leaf.dtype), shapes["params"])
         compiled = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(params, x, tokens).compile()
-    analysis = compiled.cost_analysis()
+    if chip is not None and chip.platform == "gpu":
+        cost = program_cost.gpu_program_cost(compiled.as_text(), chip)
+        operations, moved = cost.flops, cost.bytes_moved
+    else:
+        analysis = compiled.cost_analysis()
+        operations, moved = analysis["flops"], analysis["bytes accessed"]
     temporary = compiled.memory_analysis().temp_size_in_bytes
-    return [f"{analysis['flops'] / 1e9:,.1f}", f"{analysis['bytes accessed'] / 1e9:,.2f}", f"{temporary / 2**20:,.0f}"]
+    return [f"{operations / 1e9:,.1f}", f"{moved / 1e9:,.2f}", f"{temporary / 2**20:,.0f}"]
 
 
 if __name__ == "__main__":

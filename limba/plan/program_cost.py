@@ -34,13 +34,15 @@ _FREE = {
 }
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 # Products of queries x keys x head_dim in our kernels for attention (limba.kernels), whose first operands are the
-# queries and the keys, `[batch, length, heads, head_dim]`. Of causal ones about half is computed, all is counted.
+# queries and the keys, `[batch, length, heads, head_dim]`. Of causal ones about half is computed, all is counted. Those
+# for blocks compute the pairs of tiles for which they have bits, `[groups, pairs, tile]`.
 _ATTENTION_PRODUCTS = {
     "attention_forward": 2,
     "attention_query_gradients": 3,
     "attention_key_gradients": 4,
     "attention_table_gradients": 2,
 }
+_BITS = 6
 # Scratch memory that a library asks for, beside its results.
 _SCRATCH = re.compile(r", [su]8\[\d+\]\{0\}\)$")
 
@@ -330,11 +332,15 @@ def _dot_flops(instruction: _Instruction, computation: Mapping[str, _Instruction
 
 
 def _attention_flops(instruction: _Instruction, computation: Mapping[str, _Instruction]) -> float:
-    products = next((count for name, count in _ATTENTION_PRODUCTS.items() if name in instruction.text), 0)
-    if not products:
+    kernel = next((name for name in _ATTENTION_PRODUCTS if name in instruction.text), None)
+    if kernel is None:
         return 0.0
-    keys = _dims(computation[instruction.operands[1]].shape)[1]
-    return 2.0 * products * math.prod(_dims(computation[instruction.operands[0]].shape)) * keys
+    products = _ATTENTION_PRODUCTS[kernel]
+    queries, keys = (_dims(computation[name].shape) for name in instruction.operands[:2])
+    if f"block_{kernel}" in instruction.text:
+        *_, pairs, tile = _dims(computation[instruction.operands[_BITS]].shape)
+        return 2.0 * products * math.prod(queries) / queries[1] * pairs * tile**2
+    return 2.0 * products * math.prod(queries) * keys[1]
 
 
 def _dims(shape: str) -> list[int]:
