@@ -15,7 +15,7 @@ import numpy as np
 from limba.checkpoints import checkpointing
 from limba.checkpoints.parameters import load_model_params
 from limba.data.contract import Batch
-from limba.inference import batch_inference, blanks, text_batches
+from limba.inference import batch_inference, text_batches
 from limba.models import EncoderDecoderModel, EncoderOnlyModel
 from limba.partitioning.meshes import PjitPartitioner
 
@@ -58,7 +58,7 @@ class Answerer:
           max_decode_length: tokens of an answer.
           batch_size: lines at a time; rounded up to a multiple that the mesh divides.
           decode_fn: a function of `limba.models.decoding`; None is the model's.
-          num_decodes: beams or samples of a line; None asks the model.
+          num_decodes: beams or samples of a line, or of an encoder the likeliest words; None asks the model.
 
         Raises:
           ValueError: without a checkpoint, or for a number below 1.
@@ -67,10 +67,10 @@ class Answerer:
         for name, value in {**numbers, "batch_size": batch_size}.items():
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"Answerer.{name} is {value!r}; it is a whole number of at least 1.")
-        if isinstance(model, EncoderOnlyModel) and (decode_fn is not None or num_decodes is not None):
+        if isinstance(model, EncoderOnlyModel) and decode_fn is not None:
             raise ValueError(
-                "This model is an encoder, which answers at once: beams, samples and --validation are for models that "
-                "decode. Give --input 'a text with [MASK]'."
+                "This model is an encoder, which answers at once: beams and samples are for models that decode. Leave "
+                "them out."
             )
         if decode_fn is not None:
             model = model.with_decode_fn(decode_fn)
@@ -96,8 +96,8 @@ class Answerer:
 
     def decodes(self, lines: Sequence[str]) -> Iterator[list[tuple[str, float]]]:
         """All decodes of each line with their scores, the best first."""
-        for _, rows, scores in self._decoded(lines, 0):
-            texts = [blanks.decode_row(self._model.output_vocabulary, row) for row in rows]
+        for line, rows, scores in self._decoded(lines, 0):
+            texts = [self._texts.answer(line, row)[0] for row in rows]
             yield sorted(zip(texts, scores.tolist(), strict=True), key=lambda pair: -pair[1])
 
     def _decoded(self, lines: Sequence[str], done: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:

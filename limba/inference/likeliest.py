@@ -8,7 +8,7 @@ from limba.checkpoints import checkpointing
 from limba.inference import blanks
 from limba.inference.answering import Answerer
 from limba.inference.decoding_flags import AS_BOUND, Decoding
-from limba.models import beam_search
+from limba.models import BaseTransformerModel, EncoderOnlyModel, beam_search
 
 # Of each sentence.
 _SHOWN = 4
@@ -19,6 +19,7 @@ _LENGTH = 3
 
 def show_likeliest(
     *,
+    model: BaseTransformerModel,
     answerer_cls: Callable[..., Answerer],
     restore_checkpoint_cfg: checkpointing.RestoreCheckpointConfig,
     sentences: Sequence[tuple[str, str]],
@@ -27,12 +28,15 @@ def show_likeliest(
     """Prints sentences with a blank, the word that was left out, and what the model takes for likely.
 
     Args:
+      model: that of the answerer.
       answerer_cls: `limba.inference.answering.Answerer` with its arguments but the checkpoint.
       sentences: with one blank each, and the word.
       decoding: beams without a length penalty, whose scores are log probabilities. By default words of a piece and
-        beginnings of two, whether they end or not.
+        beginnings of two, whether they end or not. Masked language models have words of one piece.
     """
     arguments: dict[str, Any] = {"decode_fn": _search_without_ends, "num_decodes": _BEAMS, "max_decode_length": _LENGTH}
+    if isinstance(model, EncoderOnlyModel):
+        arguments = {"num_decodes": _BEAMS}
     if decoding != AS_BOUND:
         arguments = decoding.arguments()
     answerer = answerer_cls(restore_checkpoint_cfg=restore_checkpoint_cfg, **arguments)

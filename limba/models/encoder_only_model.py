@@ -86,28 +86,39 @@ class EncoderOnlyModel(BaseTransformerModel):
         return loss, metrics
 
     def predict_batch_with_aux(
-        self, params: PyTree, batch: Batch, rng: Array | None = None, **options: Any
+        self,
+        params: PyTree,
+        batch: Batch,
+        rng: Array | None = None,
+        *,
+        return_all_decodes: bool = False,
+        num_decodes: int = 1,
+        **options: Any,
     ) -> tuple[Array, Mapping[str, Array]]:
         """The likeliest token of each masked place.
 
         Args:
           batch: `encoder_input_tokens` `[batch, length]` and `masked_lm_positions` `[batch, targets]`; 0 is no place,
             because a row begins with [CLS].
+          return_all_decodes: the `num_decodes` likeliest tokens of each place, whatever other places have.
 
         Returns:
           Tokens int32 `[batch, targets]`, 0 where there is no place, and `{"scores": [batch]}`, the sum of their log
-          probabilities.
+          probabilities. With `return_all_decodes` `[batch, num_decodes, targets]` and `[batch, num_decodes]`, best
+          last.
 
         Raises:
-          ValueError: for options of decoding, which there are none of.
+          ValueError: for other options of decoding, which there are none of.
         """
         del rng
-        self._check_no_options(options)
-        is_place = batch["masked_lm_positions"] > 0
+        self._check_no_options(options if return_all_decodes else options | {"num_decodes": num_decodes > 1})
+        is_place = (batch["masked_lm_positions"] > 0)[:, None]
         log_probabilities = jax.nn.log_softmax(self._compute_logits(self._merged(params), batch))
-        tokens = jnp.argmax(log_probabilities, axis=-1).astype(jnp.int32)
-        scores = jnp.sum(jnp.max(log_probabilities, axis=-1) * is_place, axis=-1)
-        return tokens * is_place, {"scores": scores}
+        found, tokens = (jnp.moveaxis(x[..., ::-1], -1, 1) for x in jax.lax.top_k(log_probabilities, num_decodes))
+        tokens, scores = tokens * is_place, jnp.sum(found * is_place, axis=-1)
+        if return_all_decodes:
+            return tokens, {"scores": scores}
+        return tokens[:, 0], {"scores": scores[:, 0]}
 
     def _check_no_options(self, options: Mapping[str, Any]) -> None:
         """Raises ValueError for options of decoding."""

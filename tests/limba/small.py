@@ -73,6 +73,23 @@ def model(
     )
 
 
+def loss(model: models.BaseTransformerModel, params: Any, batch: Any) -> Any:
+    """`model.loss_fn` without dropout, as one program: each of its operations alone would be compiled, too."""
+    return jax.jit(lambda params, batch: model.loss_fn(params, batch, None))(params, batch)
+
+
+def call(network: Any, params: Any, *arguments: Any, **others: Any) -> Any:
+    """`network.apply` without dropout, as one program."""
+    return jax.jit(lambda params, *x: network.apply({"params": params}, *x, enable_dropout=False, **others))(
+        params, *arguments
+    )
+
+
+def predictions(model: models.BaseTransformerModel, params: Any, batch: Any, **options: Any) -> Any:
+    """`model.predict_batch_with_aux`, as one program."""
+    return jax.jit(lambda params, batch: model.predict_batch_with_aux(params, batch, **options))(params, batch)
+
+
 def random_params(model_: models.EncoderDecoderModel, seed: int = 0) -> Any:
     """Parameters of the size of T5X's initial ones, for tests of what a network does with them.
 

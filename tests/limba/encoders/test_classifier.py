@@ -149,9 +149,9 @@ def test_second_texts_have_token_type_1(vocabulary):
     assert _model(vocabulary)._token_types(tokens) is None
     params = small.random_params(model)
     logits = model.logits(params, {"encoder_input_tokens": tokens})
-    expected = model.module.apply({"params": params}, tokens, np.array(types), enable_dropout=False)
+    expected = small.call(model.module, params, tokens, np.array(types))
     np.testing.assert_array_equal(logits, expected)
-    without = model.module.apply({"params": params}, tokens, enable_dropout=False)
+    without = small.call(model.module, params, tokens)
     assert float(np.abs(logits - without)[0].max()) > 1e-3
 
 
@@ -165,13 +165,13 @@ def test_loss_accuracy_and_predictions_count_labels(vocabulary):
         DatasetConfig("nobody", {"inputs": 8, "targets": 1}, "train", 6), model.FEATURE_CONVERTER_CLS
     )
     assert shapes == {name: x.shape for name, x in batch.items()}
-    loss, metrics = model.loss_fn(params, batch, None)
-    logits = np.asarray(model.module.apply({"params": params}, inputs, enable_dropout=False), np.float64)[:, 0]
+    loss, metrics = small.loss(model, params, batch)
+    logits = np.asarray(small.call(model.module, params, inputs), np.float64)[:, 0]
     log_probabilities = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     nats = -log_probabilities[np.arange(4), [0, 1, 2, 0]]
     np.testing.assert_allclose(loss, nats.mean(), rtol=1e-5)
     assert metrics["accuracy"].compute() == (logits[:4].argmax(-1) == [0, 1, 2, 0]).mean()
-    labels, aux = model.predict_batch_with_aux(params, batch)
+    labels, aux = small.predictions(model, params, batch)
     np.testing.assert_array_equal(labels[:, 0], logits.argmax(-1) + 1)
     np.testing.assert_allclose(aux["probabilities"][:, 0], np.exp(log_probabilities), rtol=1e-5)
     assert model.output_vocabulary.decode(labels[0].tolist()) == LABELS[logits[0].argmax()]

@@ -118,8 +118,8 @@ def by_hand(params):
     features = _features(6, 20)
     batch = _batch(features)
     arguments = (batch["encoder_input_tokens"], batch["encoder_token_types"])
-    logits, of_pairs = MaskedLanguageModelWithPairs(CONFIG).apply(
-        {"params": params}, *arguments, enable_dropout=False, pair_positions=batch["pair_positions"]
+    logits, of_pairs = small.call(
+        MaskedLanguageModelWithPairs(CONFIG), params, *arguments, pair_positions=batch["pair_positions"]
     )
     logits, of_pairs = (np.asarray(jax.nn.log_softmax(x), np.float64) for x in (logits, of_pairs))
     rows = []
@@ -140,7 +140,7 @@ def test_each_masked_token_adds_the_loss_of_its_pair(factor, params, by_hand):
     else:
         divisor = {None: 1, 7.0: 7, "NUM_REAL_TARGET_TOKENS": count}.get(factor, features["targets"].size)
         expected = sum(sum(nats) + len(nats) * pair for nats, pair, _ in rows) / divisor
-    loss, metrics = _model(factor).loss_fn(params, _batch(features), None)
+    loss, metrics = small.loss(_model(factor), params, _batch(features))
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
     assert metrics["loss"].compute() == pytest.approx(expected, rel=1e-5)
     assert metrics["pair_loss"].compute() == pytest.approx(np.mean([pair for _, pair, _ in rows]), rel=1e-5)
@@ -153,7 +153,7 @@ def test_each_masked_token_adds_the_loss_of_its_pair(factor, params, by_hand):
 def test_full_rows_have_the_loss_of_bert(params):
     features = _features(8, 23, shortest=20)
     assert {*np.count_nonzero(features["targets"], axis=1)} == {6}
-    loss, metrics = _model().loss_fn(params, _batch(features), None)
+    loss, metrics = small.loss(_model(), params, _batch(features))
     both = metrics["nats_per_target_token"].compute() + metrics["pair_loss"].compute()
     assert float(loss) == pytest.approx(both, rel=1e-5)
 
@@ -166,14 +166,14 @@ def test_packed_rows_and_rows_of_padding_give_the_same_loss(factor, params):
     assert len(packed["pair_labels"]) < 12 and packed["encoder_segment_ids"].max() >= 3
     padded = {name: np.pad(x, [(0, 4), (0, 0)]) for name, x in _batch(features).items()}
     model = _model(factor)
-    alone, of_alone = model.loss_fn(params, _batch(features), None)
+    alone, of_alone = small.loss(model, params, _batch(features))
     for batch in (packed, padded):
-        loss, metrics = model.loss_fn(params, batch, None)
+        loss, metrics = small.loss(model, params, batch)
         np.testing.assert_allclose(loss, alone, rtol=1e-5)
         assert float(metrics["pair_loss"].count) == 24
         for name in ("pair_loss", "pair_accuracy"):
             assert metrics[name].compute() == pytest.approx(of_alone[name].compute(), rel=1e-5)
-    nothing, metrics = model.loss_fn(params, jax.tree.map(np.zeros_like, _batch(features)), None)
+    nothing, metrics = small.loss(model, params, jax.tree.map(np.zeros_like, _batch(features)))
     assert metrics["pair_loss"].compute() == 0 and (factor is not None or float(nothing) == 0)
 
 
@@ -181,10 +181,10 @@ def test_packed_rows_and_rows_of_padding_give_the_same_loss(factor, params):
 def test_microbatches_have_the_loss_of_the_whole(factor, params):
     batch, model = _batch(_features(8, 20)), _model(factor)
     parts = [{name: x[begin : begin + 4] for name, x in batch.items()} for begin in (0, 4)]
-    found = [float(model.loss_fn(params, part, None)[0]) for part in parts]
+    found = [float(small.loss(model, params, part)[0]) for part in parts]
     weights = [model.microbatch_weight(part) for part in parts]
     together = sum(found) if None in weights else np.average(found, weights=[float(x) for x in weights])
-    np.testing.assert_allclose(model.loss_fn(params, batch, None)[0], together, rtol=1e-5)
+    np.testing.assert_allclose(small.loss(model, params, batch)[0], together, rtol=1e-5)
 
 
 @pytest.mark.parametrize("adapts", [False, True])
@@ -197,12 +197,12 @@ def test_gradients_of_the_pairs_reach_pooler_and_encoder(adapts, params):
     def pair_loss(params):
         return model.loss_fn(params, batch, None)[1]["pair_loss"].total
 
-    gradients = jax.grad(pair_loss)(params)
+    gradients = jax.jit(jax.grad(pair_loss))(params)
     for name in ("classifier_head", "pair_head", "encoder"):
         assert all(float(jnp.abs(x).max()) > 1e-4 for path, x in _flat(gradients[name]) if path.endswith("['kernel']"))
     assert not any(jnp.any(x) for _, x in _flat(gradients["mlm_head"]))
     # What predicts takes no pairs.
-    tokens, _ = model.predict_batch_with_aux(params, batch)
+    tokens, _ = small.predictions(model, params, batch)
     assert tokens.shape == batch["decoder_target_tokens"].shape
 
 
@@ -220,12 +220,12 @@ def test_rows_and_network_that_do_not_belong_together(params, caplog):
     batch = _batch(_features(4, 20))
     plain = _model(network=encoder.MaskedLanguageModel)
     with pytest.raises(ValueError, match=r"MaskedLanguageModel has no head for them: include gin/models/encoder_pairs"):
-        plain.loss_fn(params, batch, None)
+        small.loss(plain, params, batch)
     single = {name: x for name, x in batch.items() if not name.startswith("pair_")}
-    loss, metrics = _model().loss_fn(params, single, None)
+    loss, metrics = small.loss(_model(), params, single)
     assert "this head does not learn" in caplog.text and "pair_loss" not in metrics
     caplog.clear()
-    assert plain.loss_fn(params, single, None)[0] == loss and not caplog.text
+    assert small.loss(plain, params, single)[0] == loss and not caplog.text
 
 
 def test_a_classifier_starts_with_the_pooler(params, tmp_path):
@@ -259,7 +259,7 @@ def test_the_order_of_sentences_is_learned():
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
     def step(params, state, batch):
-        gradients, _ = jax.grad(model.loss_fn, has_aux=True)(params, batch, None)
+        gradients, _ = jax.jit(jax.grad(lambda params: model.loss_fn(params, batch, None), has_aux=True))(params)
         updates, state = optimizer.update(gradients, state)
         return optax.apply_updates(params, updates), state
 

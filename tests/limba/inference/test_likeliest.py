@@ -7,6 +7,7 @@ import pytest
 from limba.checkpoints import checkpointing
 from limba.inference import likeliest
 from limba.models import beam_search
+from tests.limba import small
 
 
 def test_probabilities_of_the_same_words_are_summed_up():
@@ -53,6 +54,7 @@ class _Answerer:
 
 def test_the_word_stands_beside_the_likeliest_ones(capsys):
     likeliest.show_likeliest(
+        model=small.model(),
         answerer_cls=_Answerer,
         restore_checkpoint_cfg=checkpointing.RestoreCheckpointConfig(),
         sentences=[("The old <extra_id_0> sleeps.", "dog"), ("A <extra_id_0> barks.", "dog")],

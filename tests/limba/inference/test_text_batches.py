@@ -1,5 +1,7 @@
 """Lines of text for encoders: masks are filled, texts and pairs get labels."""
 
+import functools
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ import pytest
 from limba import models
 from limba.checkpoints import checkpointing, train_state
 from limba.encoders import classifier, encoder
-from limba.inference import answering, text_batches, try_model
+from limba.inference import answering, likeliest, text_batches, try_model
 from limba.optimizers import definitions
 from tasks.vocabularies import LabelVocabulary, TokenizerVocabulary
 from tests.convert import vocabularies
@@ -56,8 +58,32 @@ def test_masks_are_filled_with_the_likeliest_words(vocabulary, tmp_path):
     assert try_model.reply(answerer, "red ___ cat", mark=lambda word: f"*{word}*") == f"red *{words[0]}* cat"
     with pytest.raises(ValueError, match=r"'red cat' has no \[MASK\]: write it, or ___"):
         list(answerer.answer(["red cat"]))
-    with pytest.raises(ValueError, match="an encoder, which answers at once: beams, samples and --validation"):
-        answering.Answerer(model=model, restore_checkpoint_cfg=None, partitioner=None, num_decodes=4)
+    with pytest.raises(ValueError, match="an encoder, which answers at once: beams and samples are for models that"):
+        answering.Answerer(model=model, restore_checkpoint_cfg=None, partitioner=None, decode_fn=print)
+
+
+def test_the_likeliest_words_of_a_mask_stand_beside_the_truth(vocabulary, tmp_path, capsys):
+    model = models.EncoderOnlyModel(encoder.MaskedLanguageModel(_config()), vocabulary, definitions.adamw())
+    _, params = _answerer(model, tmp_path)
+    tokens = np.zeros((1, 32), np.int32)
+    tokens[0, :5] = [2, 5, 4, 8, 3]
+    logits = np.asarray(model.module.apply({"params": params}, tokens, enable_dropout=False)[0, 2], np.float64)
+    shares = np.exp(logits) / np.exp(logits).sum()
+    likeliest.show_likeliest(
+        model=model,
+        answerer_cls=functools.partial(answering.Answerer, model=model, partitioner=small.partitioner(), batch_size=2),
+        restore_checkpoint_cfg=checkpointing.RestoreCheckpointConfig(path=str(tmp_path), mode="latest"),
+        sentences=[("red <extra_id_0> cat", "blue")],
+    )
+    by_word: dict[str, float] = {}
+    for token in np.argsort(-shares)[:32]:
+        if word := vocabulary.decode([token]).strip():
+            by_word[word] = by_word.get(word, 0) + shares[token]
+    best = sorted(by_word.items(), key=lambda x: -x[1])[:4]
+    words = ", ".join(f"“{word}” {share:.1%}" for word, share in best)
+    assert capsys.readouterr().out.splitlines() == ["red ___ cat", f"  truth: blue; likeliest: {words}"]
+    with pytest.raises(ValueError, match="decodes nothing: leave out num_decodes"):
+        model.predict_batch(params, {"encoder_input_tokens": tokens}, num_decodes=2)
 
 
 def test_texts_and_pairs_get_labels(vocabulary, tmp_path):

@@ -75,8 +75,8 @@ def _batch(features, packs=False):
 
 def test_the_loss_is_that_of_the_masked_places(model, params):
     features = _features(6, 20)
-    loss, metrics = model.loss_fn(params, _batch(features), None)
-    logits = model.module.apply({"params": params}, features["inputs"], enable_dropout=False)
+    loss, metrics = small.loss(model, params, _batch(features))
+    logits = small.call(model.module, params, features["inputs"])
     log_probabilities = np.asarray(jax.nn.log_softmax(logits), np.float64)
     found = [
         (-log_probabilities[row, place, target], log_probabilities[row, place].argmax() == target)
@@ -89,7 +89,7 @@ def test_the_loss_is_that_of_the_masked_places(model, params):
     np.testing.assert_allclose(loss, nats.mean(), rtol=1e-5)
     np.testing.assert_allclose(metrics["nats_per_target_token"].compute(), nats.mean(), rtol=1e-5)
     assert metrics["accuracy"].compute() == pytest.approx(right.mean())
-    tokens, aux = model.predict_batch_with_aux(params, _batch(features))
+    tokens, aux = small.predictions(model, params, _batch(features))
     assert tokens.shape == features["targets"].shape
     best = [log_probabilities[0, place].argmax() for place in features["target_positions"][0] if place]
     assert tokens[0, : len(best)].tolist() == best and not tokens[0, len(best) :].any()
@@ -109,8 +109,8 @@ def test_packed_rows_give_the_loss_of_separate_ones(model, params):
     there = np.take_along_axis(packed["encoder_input_tokens"], places, axis=1)[places > 0]
     at = np.take_along_axis(features["inputs"], features["target_positions"], axis=1)[features["target_positions"] > 0]
     np.testing.assert_array_equal(there, at)
-    alone, of_alone = model.loss_fn(params, _batch(features), None)
-    together, of_together = model.loss_fn(params, packed, None)
+    alone, of_alone = small.loss(model, params, _batch(features))
+    together, of_together = small.loss(model, params, packed)
     np.testing.assert_allclose(together, alone, rtol=1e-5)
     assert of_together["accuracy"].compute() == of_alone["accuracy"].compute()
     names = {"batch": len(places), **{name: x.shape[1] for name, x in long.items()}}
