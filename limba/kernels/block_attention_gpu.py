@@ -163,9 +163,8 @@ def _call(kernel: Any, work: _Work, pairs: TilePairs, others, out_specs, out_sha
             (None, *x.shape[1:]), lambda _, row, head: (head if len(x) > 1 else 0, *(0,) * (x.ndim - 1))
         )
 
-    given = _List(*map(jnp.asarray, (pairs.starts, pairs.keys, pairs.bits[:, 0])))
-    if kernel is _key_gradients:
-        given = given._replace(other=jnp.asarray(pairs.queries))
+    other = pairs.queries if kernel is _key_gradients else pairs.keys
+    given = _List(jnp.asarray(pairs.starts), jnp.asarray(other), pairs.bits(work.tile)[:, 0])
     call = pl.pallas_call(
         functools.partial(kernel, work=work),
         grid=(work.tiles, work.batch, work.heads),

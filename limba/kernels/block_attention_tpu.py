@@ -195,7 +195,7 @@ class _Blocks:
 
     def bits(self, pairs: TilePairs) -> pl.BlockSpec:
         """Of `[groups, pairs, group, tile]`."""
-        groups, group = pairs.bits.shape[:2]
+        groups, group = pairs.seen.shape[:2]
         shape = (None, None, group, self._work.tile)
         return pl.BlockSpec(shape, lambda *x: (x[0] if groups > 1 else 0, x[2], 0, 0))
 
@@ -254,7 +254,7 @@ def _attend_forward(work: _Work, q: Array, k: Array, v: Array, segments: Array):
         [jax.ShapeDtypeStruct(q.shape, q.dtype), jax.ShapeDtypeStruct(numbers, jnp.float32)],
         [(work.tile, work.lanes), *[(work.group, work.tile)] * 2],
         in_order=(2,),
-    )(q, k, v, segments, segments, _bits(pairs))
+    )(q, k, v, segments, segments, _bits(work, pairs))
     return o, (q, k, v, segments, o, logsum)
 
 
@@ -272,13 +272,13 @@ def _attend_backward(work: _Work, residuals: Any, do: Array):
         [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (q, k, v)],
         [(work.tiles, work.tile, work.lanes), *[(work.tile, work.lanes)] * 2],
         in_order=(2,),
-    )(q, k, v, segments, segments, _bits(pairs), o, do, logsum)
+    )(q, k, v, segments, segments, _bits(work, pairs), o, do, logsum)
     return *gradients, None
 
 
-def _bits(pairs: TilePairs) -> Array:
+def _bits(work: _Work, pairs: TilePairs) -> Array:
     """`[groups, pairs, group, tile]`."""
-    return jnp.asarray(pairs.bits.swapaxes(1, 2))
+    return jnp.swapaxes(pairs.bits(work.tile), 1, 2)
 
 
 _attend.defvjp(_attend_forward, _attend_backward)

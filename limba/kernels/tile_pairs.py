@@ -3,7 +3,11 @@
 import functools
 from typing import NamedTuple, Protocol
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+
+Array = jax.Array
 
 _BITS = 32
 
@@ -41,7 +45,7 @@ class TilePairs(NamedTuple):
       flags: `[groups, pairs]`: bits of `FIRST` and others below.
       ends: `[groups, pairs]`: the query tile of this pair or of the next one that has `QUERY_ENDS`.
       starts: `[groups, tiles + 1]`: where the pairs of each tile begin, of queries or of keys as the list is sorted.
-      bits: `[groups, group, pairs, tile]`: which blocks of the key tile each query sees; bit 0 is the first block.
+      seen: `[groups, group, blocks, tiles]`: which blocks of a key tile a block of queries sees; bit 0 is the first.
     """
 
     queries: np.ndarray
@@ -49,7 +53,19 @@ class TilePairs(NamedTuple):
     flags: np.ndarray
     ends: np.ndarray
     starts: np.ndarray
-    bits: np.ndarray
+    seen: np.ndarray
+
+    def bits(self, tile: int) -> Array:
+        """Of each query of a pair, what its block sees of the key tile: `[groups, group, pairs, tile]`.
+
+        Made on the device, behind a barrier: as a constant a program would have it for every layer.
+        """
+        groups, group, blocks, tiles = self.seen.shape
+        per_tile = blocks // tiles
+        of_queries = self.queries[:, None, :, None] * per_tile + np.arange(per_tile)
+        which = np.arange(groups)[:, None, None, None], np.arange(group)[:, None, None]
+        found = jax.lax.optimization_barrier(jnp.asarray(self.seen))[(*which, of_queries, self.keys[:, None, :, None])]
+        return jnp.repeat(found, tile // per_tile, axis=-1)
 
 
 # The first and the last pair of the tile that the list is sorted by; of a query tile, whatever the list is sorted by;
@@ -86,18 +102,14 @@ def tile_pairs(layout: Layout, length: int, tile: int, group: int = 1, *, by_key
     ends = [_next_end(x, of_group) for (x, _), of_group in zip(found, flags, strict=True)]
     starts = [np.searchsorted(x[1] if by_keys else x[0], np.arange(tiles + 1)) for x in found]
     weights = 1 << np.arange(per_tile, dtype=np.int64)
-    bits = np.stack([
-        np.moveaxis((of_group[:, q, :, k, :] * weights).sum(-1), 0, 1)
-        for of_group, q, k in zip(parts, queries, keys, strict=True)
-    ])  # fmt: skip
-    bits = np.repeat(bits.astype(np.uint32).view(np.int32), layout.block, axis=-1)
+    blocks = (parts * weights).sum(-1).reshape(*parts.shape[:2], tiles * per_tile, tiles)
     return TilePairs(
         queries,
         keys,
         np.array([np.pad(x, (0, most - n)) for x, n in zip(flags, counts, strict=True)], np.int32),
         np.array([np.pad(x, (0, most - n), mode="edge") for x, n in zip(ends, counts, strict=True)], np.int32),
         np.array(starts, np.int32),
-        bits,
+        blocks.astype(np.uint32).view(np.int32),
     )
 
 

@@ -47,10 +47,11 @@ def test_pairs_and_bits_are_the_layout(fields, length, group, by_keys):
     layout = _layout(fields)
     pairs = tile_pairs.tile_pairs(layout, length, TILE, group, by_keys=by_keys)
     tiles = -(-length // TILE)
-    heads = pairs.bits.shape[0] * pairs.bits.shape[1]
+    all_bits = np.asarray(pairs.bits(TILE))
+    heads = all_bits.shape[0] * all_bits.shape[1]
     seen = np.zeros((heads, tiles * TILE, tiles * TILE), bool)
-    for number, bits in enumerate(pairs.bits.reshape(-1, *pairs.bits.shape[2:])):
-        places = (x[number // pairs.bits.shape[1]] for x in (pairs.queries, pairs.keys, pairs.flags))
+    for number, bits in enumerate(all_bits.reshape(-1, *all_bits.shape[2:])):
+        places = (x[number // all_bits.shape[1]] for x in (pairs.queries, pairs.keys, pairs.flags))
         for query, key, flags, of_queries in zip(*places, bits, strict=True):
             if flags & tile_pairs.COMPUTED:
                 tile = seen[number, query * TILE :, key * TILE :][:TILE, :TILE]
