@@ -1,7 +1,6 @@
 """Beam search with T5X's signature and numbers."""
 
 import dataclasses
-import functools
 from typing import NamedTuple
 
 import flax.core
@@ -15,8 +14,8 @@ from limba.network.decoding_state import (
     DecodingState,
     PyTree,
     TokensToLogits,
-    cache_map,
-    flat_batch_beam_expand,
+    continue_beams,
+    expand_to_beams,
     pick,
 )
 
@@ -76,8 +75,7 @@ def beam_search(
     length = inputs.shape[1] if max_decode_len is None else max_decode_len
     prefilled = initial_index is not None
     prompt_lengths = jnp.zeros(inputs.shape[:1], jnp.int32) if initial_index is None else initial_index
-    expand = functools.partial(flat_batch_beam_expand, beam_size=num_decodes, offset=cache_offset)
-    cache = cache_map(expand, flax.core.unfreeze(cache), prefilled)
+    cache = expand_to_beams(flax.core.unfreeze(cache), num_decodes, cache_offset, prefilled)
     # With a prefilled cache, the search sees the prompt's last token only; the rest is put before its results.
     prompt_ends = jnp.max(jnp.arange(inputs.shape[1]) * (inputs != 0), axis=1) if prefilled else None
     forced = jnp.zeros_like(inputs) if prefilled else inputs
@@ -93,10 +91,11 @@ def beam_search(
         log_probs, cache = _next_log_probs(state, tokens_to_logits)
         candidates = _best_candidates(state, log_probs, forced, eos_id)
         state = _keep_finished(state, candidates, brevity_penalty(alpha, prompt_lengths[:, None] + state.cur_index + 1))
-        state, survivors = _keep_live(state, candidates)
+        state, parents = _keep_live(state, candidates)
+        cache = flax.core.unfreeze(cache)
         if num_decodes > 1:
-            cache = cache_map(lambda x: jnp.take(x, survivors, axis=cache_offset), cache, prefilled)
-        return dataclasses.replace(state, cur_index=state.cur_index + 1, cache=flax.core.unfreeze(cache))
+            cache = continue_beams(cache, parents, cache_offset, prefilled)
+        return dataclasses.replace(state, cur_index=state.cur_index + 1, cache=cache)
 
     state = _first_state(inputs, prompt_ends, cache, num_decodes, length)
     state = jax.lax.while_loop(unfinished, grow, state)
@@ -183,14 +182,12 @@ def _keep_finished(state: BeamState, candidates: _Candidates, penalty: Array) ->
 
 
 def _keep_live(state: BeamState, candidates: _Candidates) -> tuple[BeamState, Array]:
-    """The best beams that have not ended, and the rows of the cache that they continue, `[batch * beams]`."""
-    batch, beams = state.live_logprobs.shape
+    """The best beams that have not ended, and the beams that they continue, `[batch, beams]`."""
     log_probs = candidates.log_probs + candidates.ends * NEG_INF
-    best = _best_last(log_probs, beams)
-    survivors = (jnp.arange(batch)[:, None] * beams + pick(candidates.parents, best)).reshape(-1)
+    best = _best_last(log_probs, state.live_logprobs.shape[1])
     return dataclasses.replace(
         state, live_logprobs=pick(log_probs, best), live_seqs=pick(candidates.sequences, best)
-    ), survivors
+    ), pick(candidates.parents, best)
 
 
 def _results(state: BeamState) -> tuple[Array, Array]:

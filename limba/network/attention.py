@@ -1,6 +1,6 @@
 """Multi-head attention with T5's relative position bias, masks, and the cache of incremental decoding.
 
-Fields, calls and cache entries are those of T5X's layers, so that networks written for T5X are built of these.
+Fields and calls are those of T5X's layers, so that networks written for T5X are built of these.
 """
 
 import functools
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from limba.kernels import attention as fused
+from limba.kernels import target
 from limba.network.layers import DenseGeneral, Initializer, einsum, param_with_axes, with_sharding_constraint
 
 Array = jax.Array
@@ -183,6 +184,7 @@ def dot_product_attention(
     float32_logits: bool = False,
     *,
     mask: Array | None = None,
+    length_last: bool = False,
 ) -> Array:
     """The values that each query attends to, `[batch, query_length, heads, kv]`.
 
@@ -194,8 +196,10 @@ def dot_product_attention(
       dtype: of the products.
       float32_logits: logits and softmax in float32 even if `dtype` is not.
       mask: True where a query may look, broadcast as the bias is.
+      length_last: keys and values are `[batch, heads, kv, key_length]`, as the cache has them.
     """
-    logits = einsum("bqhd,bkhd->bhqk", query, key, jnp.float32 if float32_logits else dtype)
+    order = "bhdk" if length_last else "bkhd"
+    logits = einsum(f"bqhd,{order}->bhqk", query, key, jnp.float32 if float32_logits else dtype)
     if bias is not None:
         logits = logits + bias.astype(logits.dtype)
     if mask is not None:
@@ -207,7 +211,7 @@ def dot_product_attention(
         keep = 1.0 - dropout_rate
         kept = jax.random.bernoulli(dropout_rng, keep, (*weights.shape[:-2], 1, weights.shape[-1]))
         weights = weights * (kept.astype(weights.dtype) / jnp.asarray(keep, weights.dtype))
-    return einsum("bhqk,bkhd->bqhd", weights, value, dtype)
+    return einsum(f"bhqk,{order}->bqhd", weights, value, dtype)
 
 
 class MultiHeadDotProductAttention(nn.Module):
@@ -269,43 +273,36 @@ class MultiHeadDotProductAttention(nn.Module):
             mask = mask > 0
         asking = inputs_q / jnp.sqrt(self.head_dim).astype(self.dtype) if self.scale_logits else inputs_q
         query = self._project("query", asking)
-        if decode or prefill:
-            key, value = self._project("key", inputs_kv), self._project("value", inputs_kv)
-            if decode and self.has_variable("cache", "cached_key"):
-                assert not isinstance(mask, fused.Visible)
-                assert not isinstance(bias, fused.DistanceBias)
-                key, value, mask, bias = self._decode_one_position(key, value, mask, bias)
-            elif prefill:
-                self._prefill_cache(key, value, prefill_lengths)
-            else:
-                self._put_cache(jnp.zeros_like(key), jnp.zeros_like(value), jnp.zeros((), jnp.int32))
-        elif self.has_variable("cache", "cached_key"):
-            key, value = self.get_variable("cache", "cached_key"), self.get_variable("cache", "cached_value")
-        else:
-            key, value = self._project("key", inputs_kv), self._project("value", inputs_kv)
-            if keep_keys:
-                self.put_variable("cache", "cached_key", key)
-                self.put_variable("cache", "cached_value", value)
-
         rng = self.make_rng("dropout") if self.dropout_rate > 0.0 and not deterministic else None
-        if isinstance(mask, fused.Visible):
-            assert not isinstance(bias, Array)
-            value = value if rng is None else fused.drop_values(value, rng, self.dropout_rate)
-            attended = fused.attend(query, key, value, mask, bias)
-        else:
+        keeps_encoded = not (decode or prefill) and self.has_variable("cache", "encoded_key")
+        if keeps_encoded or (decode and self.has_variable("cache", "cached_key")):
+            assert not isinstance(mask, fused.Visible)
             assert not isinstance(bias, fused.DistanceBias)
-            attended = dot_product_attention(
-                query,
-                key,
-                value,
-                bias,
-                rng,
-                self.dropout_rate,
-                deterministic,
-                self.dtype,
-                self.float32_logits,
-                mask=mask,
-            )
+            key: Array
+            value: Array
+            if keeps_encoded:
+                key, value = self.get_variable("cache", "encoded_key"), self.get_variable("cache", "encoded_value")
+            else:
+                key, value, mask, bias = self._decode_one_position(inputs_kv, mask, bias)
+            query, mask = _decodes_as_queries(query, mask, key.shape[0])
+            attended = self._plain(query, key, value, mask, bias, rng, length_last=True)
+            attended = attended.reshape(*inputs_q.shape[:2], *attended.shape[2:])
+        else:
+            key, value = self._project("key", inputs_kv), self._project("value", inputs_kv)
+            if prefill:
+                self._prefill_cache(key, value, prefill_lengths)
+            elif decode:
+                self._put_cache(jnp.zeros_like(key), jnp.zeros_like(value), jnp.zeros((), jnp.int32))
+            elif keep_keys:
+                self.put_variable("cache", "encoded_key", jnp.moveaxis(key, 1, -1))
+                self.put_variable("cache", "encoded_value", jnp.moveaxis(value, 1, -1))
+            if isinstance(mask, fused.Visible):
+                assert not isinstance(bias, Array)
+                value = value if rng is None else fused.drop_values(value, rng, self.dropout_rate)
+                attended = fused.attend(query, key, value, mask, bias)
+            else:
+                assert not isinstance(bias, fused.DistanceBias)
+                attended = self._plain(query, key, value, mask, bias, rng)
         return DenseGeneral(
             inputs_q.shape[-1],
             (-2, -1),
@@ -314,6 +311,30 @@ class MultiHeadDotProductAttention(nn.Module):
             ("joined_kv", "embed") if self.joined_kernels else ("heads", "kv", "embed"),
             name="out",
         )(attended)
+
+    def _plain(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        mask: Array | None,
+        bias: Array | None,
+        rng: Array | None,
+        length_last: bool = False,
+    ) -> Array:
+        return dot_product_attention(
+            query,
+            key,
+            value,
+            bias,
+            rng,
+            self.dropout_rate,
+            rng is None,
+            self.dtype,
+            self.float32_logits,
+            mask=mask,
+            length_last=length_last,
+        )
 
     def _project(self, name: str, inputs: Array) -> Array:
         """`[batch, length, embed] -> [batch, length, heads, kv]`."""
@@ -329,12 +350,21 @@ class MultiHeadDotProductAttention(nn.Module):
         return with_sharding_constraint(projected, ("batch", "length", "heads", "kv"))
 
     # ------------------------------------------------ cache ------------------------------------------------
-    # cached_key and cached_value [batch, length, heads, kv], zero where nothing was decoded; cache_index, the next
-    # position: a scalar, or [batch] after a prefill.
+    # encoded_key, encoded_value [examples, heads, kv, length]: of something that stays the same, for all decodes.
+    # cached_key, cached_value [examples, heads, kv, length * beams]: zero where nothing was decoded.
+    # cached_by [examples, beams, length]: the beam that wrote what a beam sees at each position. A beam that continues
+    #   another one takes over its row of this, and no keys; the queries of all beams ask the keys of all.
+    # cache_index: the next position: a scalar, or [batch] after a prefill.
+    #
+    # Without beams `beams` is 1, and an example may be one of several samples. The length is the last dim, as in T5X:
+    # otherwise XLA's CPU compiler transposes all keys for each token, which takes four times as long as the attention.
 
     def _put_cache(self, key: Array, value: Array, index: Array) -> None:
-        for name, entry in (("cached_key", key), ("cached_value", value), ("cache_index", index)):
-            self.put_variable("cache", name, entry)
+        """`[batch, length, heads, kv]`"""
+        for name, entry in (("cached_key", key), ("cached_value", value)):
+            self.put_variable("cache", name, jnp.moveaxis(entry, 1, -1))
+        self.put_variable("cache", "cached_by", jnp.zeros((key.shape[0], 1, key.shape[1]), jnp.int32))
+        self.put_variable("cache", "cache_index", index)
 
     def _prefill_cache(self, key: Array, value: Array, lengths: Array | None) -> None:
         if lengths is None or not self.has_variable("cache", "cached_key"):
@@ -342,25 +372,66 @@ class MultiHeadDotProductAttention(nn.Module):
         in_prompt = (jnp.arange(key.shape[1]) < lengths[:, None])[:, :, None, None]
         self._put_cache(jnp.where(in_prompt, key, 0), jnp.where(in_prompt, value, 0), lengths)
 
-    def _decode_one_position(self, key: Array, value: Array, mask: Array | None, bias: Array | None):
+    def _decode_one_position(
+        self, inputs: Array, mask: Array | None, bias: Array | None
+    ) -> tuple[Array, Array, Array, Array | None]:
+        """Keys and values of all positions, `[examples, heads, kv, length * beams]`, and mask and bias of them."""
         index: Array = self.get_variable("cache", "cache_index")
-        length: int = self.get_variable("cache", "cached_key").shape[1]
-        if key.shape[1] != 1:
-            raise ValueError(f"Decoding feeds one position at a time, with a cache of {length}; got {key.shape[1]}.")
-        key, value = self._append("cached_key", key, index), self._append("cached_value", value, index)
+        written_by: Array = self.get_variable("cache", "cached_by")
+        examples, beams, length = written_by.shape
+        if inputs.shape[1] != 1:
+            raise ValueError(f"Decoding feeds one position at a time, with a cache of {length}; got {inputs.shape[1]}.")
+        key = self._append("cached_key", self._project("key", inputs), index)
+        value = self._append("cached_value", self._project("value", inputs), index)
         self.put_variable("cache", "cache_index", index + 1)
         rows = jnp.atleast_1d(index)
-        mask = combine_masks(mask, (jnp.arange(length) <= rows[:, None])[:, None, None, :], dtype=bool)
+        seen = (jnp.arange(length) <= rows[:, None])[:, None, None, :]
+        seen = seen if mask is None else seen & mask
         if bias is not None:
             bias = jnp.moveaxis(jnp.take(bias[0], rows, axis=1, mode="clip"), 1, 0)[:, :, None, :]
-        return key, value, mask, bias
+        if beams > 1:
+            seen = jnp.broadcast_to(seen, (examples * beams, 1, 1, length)).reshape(examples, beams, length, 1)
+            seen = (seen & self._written_by_each_beam(index)).reshape(examples, 1, beams, length * beams)
+            if bias is not None:  # All beams of an example are at the same position.
+                bias = jnp.repeat(bias[::beams], beams, axis=-1)
+        return key, value, seen, bias
 
     def _append(self, name: str, new: Array, index: Array) -> Array:
+        """Puts `new` `[examples * beams, 1, heads, kv]` at its place."""
         cached: Array = self.get_variable("cache", name)
-        if index.ndim == 0:
-            cached = jax.lax.dynamic_update_slice_in_dim(cached, new.astype(cached.dtype), index, axis=1)
+        examples, heads, kv, size = cached.shape
+        beams = new.shape[0] // examples
+        new = jnp.moveaxis(new.astype(cached.dtype).reshape(examples, beams, heads, kv), 1, -1)
+        # An update of bf16 in place would convert all of the cache to float32 and back, on CPUs.
+        if index.ndim == 0 and not (cached.dtype == jnp.bfloat16 and target.platform() == "cpu"):
+            cached = jax.lax.dynamic_update_slice_in_dim(cached, new, index * beams, axis=-1)
         else:  # Rows at the end of the cache write nothing any more.
-            here = jnp.arange(cached.shape[1]) == index[:, None]
-            cached = jnp.where(here[:, :, None, None], new.astype(cached.dtype), cached)
+            here = jnp.arange(size) // beams == (index if index.ndim == 0 else index[::beams, None, None, None])
+            cached = jnp.where(here, jnp.tile(new, size // beams), cached)
         self.put_variable("cache", name, cached)
         return cached
+
+    def _written_by_each_beam(self, index: Array) -> Array:
+        """Whether a beam's positions were written by each of the beams: `[examples, beams, length, beams]`."""
+        written_by: Array = self.get_variable("cache", "cached_by")
+        examples, beams, length = written_by.shape
+        own = jnp.arange(beams, dtype=written_by.dtype)[:, None]
+        now = jnp.arange(length) == (index if index.ndim == 0 else index.reshape(examples, beams, 1))
+        written_by = jnp.where(now, own, written_by)
+        self.put_variable("cache", "cached_by", written_by)
+        return written_by[..., None] == jnp.arange(beams)
+
+
+def _decodes_as_queries(query: Array, mask: Array | None, examples: int) -> tuple[Array, Array | None]:
+    """Decodes of one example as queries of one row, so that its keys are read once.
+
+    Args:
+      query: `[examples * decodes, queries, heads, kv]`; one query each, where there are several decodes.
+      mask: broadcast to `[examples * decodes, 1, queries, keys]`, or of the rows that are returned.
+    """
+    decodes = query.shape[0] // examples
+    if decodes == 1:
+        return query, mask
+    if mask is not None and mask.shape[0] == query.shape[0]:
+        mask = mask.reshape(examples, 1, decodes, mask.shape[-1])
+    return query.reshape(examples, decodes, *query.shape[2:]), mask

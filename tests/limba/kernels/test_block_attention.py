@@ -164,7 +164,8 @@ def test_numbers_by_distance_are_left_to_xla(monkeypatch):
     for kind, expected in (("absolute", 1), ("t5_buckets", 0), ("relative_key", 0)):
         config = _config({}, position_embedding_type=kind, kernels="fused")
         called.clear()
-        encoder.MaskedLanguageModel(config).init(jax.random.key(0), np.ones((1, 48), np.int32), enable_dropout=False)
+        init = functools.partial(encoder.MaskedLanguageModel(config).init, enable_dropout=False)
+        jax.eval_shape(init, jax.random.key(0), np.ones((1, 48), np.int32))
         assert len(called) == expected
 
 

@@ -206,6 +206,36 @@ def test_greedy_equals_argmax_over_growing_prefixes(model, params):
     np.testing.assert_allclose(aux["scores"], scores, atol=1e-3)
 
 
+def _beams_by_prefixes(logits_of, prompts, num_decodes):
+    """Beam search without a cache: the network sees the whole prefixes again for every token."""
+    length = prompts.shape[1]
+
+    def step(state):
+        logits = logits_of(state.sequences[:, :length])
+        return jnp.take(logits, state.cur_index, axis=1), state.cache
+
+    return decoding.beam_search(prompts, {}, step, 1, num_decodes)
+
+
+@pytest.mark.parametrize("fields", [{}, {"scan_layers": True, "relative_bias_per_layer": True}])
+def test_beams_that_change_places_keep_what_they_have_seen(fields):
+    model = small.model(emb_dim=32, num_encoder_layers=1, num_decoder_layers=2, **fields)
+    params = small.random_params(model)
+    batch = small.batch(4, rows=3, targets=10)
+    predict = functools.partial(model.predict_batch_with_aux, num_decodes=4, return_all_decodes=True)
+    tokens, aux = jax.jit(predict)(params, batch)
+
+    def logits_of(prefixes):
+        inputs = jnp.repeat(batch["encoder_input_tokens"], 4, axis=0)
+        fed = {"encoder_input_tokens": inputs, "decoder_input_tokens": prefixes}
+        return model.logits(params, fed | {"decoder_target_tokens": jnp.ones_like(prefixes)})
+
+    expected, scores = jax.jit(lambda: _beams_by_prefixes(logits_of, jnp.zeros((3, 10), jnp.int32), 4))()
+    assert len({tuple(beam) for row in expected.tolist() for beam in row}) == 12
+    np.testing.assert_array_equal(tokens, expected)
+    np.testing.assert_allclose(aux["scores"], scores, rtol=1e-4)
+
+
 def test_score_batch_is_the_log_probability_of_the_targets(model, params):
     batch = small.batch(5, rows=4)
     log_probs = jax.jit(lambda params, batch: jax.nn.log_softmax(model.logits(params, batch)))(params, batch)

@@ -126,7 +126,7 @@ def test_a_cache_made_as_t5x_makes_it_decodes_the_same(tiny):
             _, variables = self.module.apply(
                 {"params": params}, inputs, targets, targets, decode=True, enable_dropout=False, mutable=["cache"]
             )
-            assert "cached_key" not in variables["cache"]["decoder"]["layers_0"].get("encoder_decoder_attention", {})
+            assert "encoded_key" not in variables["cache"]["decoder"]["layers_0"].get("encoder_decoder_attention", {})
             return variables["cache"], None
 
     as_t5x = AsT5X(model.module, model.input_vocabulary, model.output_vocabulary, model.optimizer_def)
@@ -223,6 +223,29 @@ def test_prompts_in_the_cache_are_continued_as_without_a_cache(bidirectional, sc
     for row, length in enumerate(lengths):
         assert tokens[row].tolist() == [*expected[row, length:].tolist(), *[0] * length]
     assert aux["scores"].shape == (3,)
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_beams_after_prompts_in_the_cache_are_those_without_a_cache(scan_layers):
+    model = _decoder_only(False, scan_layers=scan_layers)
+    _, batch = _prompted_batch()
+    # Of one length: a search that begins at several ends with the longest answer, without a cache for all.
+    batch["decoder_causal_attention"][:] = np.arange(9) <= 3
+    params = small.random_params(model)
+    prompts = batch["decoder_input_tokens"] * batch["decoder_causal_attention"]
+
+    def step(state):
+        fed = state.sequences[:, :9]
+        logits = model.module.apply({"params": params}, fed, jnp.ones_like(fed), enable_dropout=False)
+        return jnp.take(logits, state.cur_index, axis=1), state.cache
+
+    expected, scores = jax.jit(lambda: decoding.beam_search(prompts, {}, step, 1, 3))()
+    model = model.with_decode_fn(decoding.beam_search)
+    tokens, aux = jax.jit(functools.partial(model.predict_batch_with_aux, num_decodes=3, return_all_decodes=True))(
+        params, batch
+    )
+    np.testing.assert_array_equal(tokens[..., :6], expected[..., 3:])
+    np.testing.assert_allclose(aux["scores"], scores, rtol=1e-4)
 
 
 def test_only_a_prefix_lm_looks_ahead_and_only_in_its_prefix():
