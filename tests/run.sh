@@ -20,15 +20,16 @@ source "$REPOSITORY/launch/environment.sh"
 cd "$REPOSITORY"
 setup_environment "$REPOSITORY/tests/requirements.lock"
 
-# pip installs torch, by exact version: otherwise a CUDA build of several gigabytes may come.
-TORCH=torch==2.13.0
+# pip installs torch, by exact version: otherwise a CUDA build of several gigabytes may come. Few tests use the second
+# environment, and few parts of torch: both compile what is imported.
+install_torch() { "$1/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check torch==2.13.0; }
 has_torch() { "$1/bin/python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; }
-has_torch "$VENV" || "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "$TORCH"
+has_torch "$VENV" || install_torch "$VENV"
 hf5_stamp=$HF5_VENV/.limba-$(fingerprint "$REPOSITORY/tests/requirements-hf5.lock")
 if [[ ! -f $hf5_stamp ]]; then
   [[ -x $HF5_VENV/bin/python ]] || "$PYTHON" -m venv "$HF5_VENV"
-  "$VENV/bin/uv" pip install --quiet --compile-bytecode --python "$HF5_VENV/bin/python" -r "$REPOSITORY/tests/requirements-hf5.lock"
-  has_torch "$HF5_VENV" || "$HF5_VENV/bin/python" -m pip install --quiet --disable-pip-version-check "$TORCH"
+  "$VENV/bin/uv" pip install --quiet --python "$HF5_VENV/bin/python" -r "$REPOSITORY/tests/requirements-hf5.lock"
+  has_torch "$HF5_VENV" || install_torch "$HF5_VENV"
   touch "$hf5_stamp"
 fi
 export LIMBA_HF5_PYTHON=$HF5_VENV/bin/python
