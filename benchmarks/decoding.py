@@ -61,10 +61,8 @@ class _EndlessVocabulary:
         self.vocab_size = self.base_vocab_size = vocab_size
 
 
-def _limba(workload: Workload) -> sides.Side:
-    import jax
-    import jax.numpy as jnp
-
+def limba_model(workload: Workload) -> Any:
+    """A T5 that decodes in the way of the workload."""
     from limba import models
     from limba.models import beam_search, decoding
     from limba.network import t5
@@ -73,31 +71,44 @@ def _limba(workload: Workload) -> sides.Side:
     config = t5.T5Config(**workload.sizes, dtype=workload.dtype, dropout_rate=0.0)
     vocabulary: Any = _EndlessVocabulary(config.vocab_size)
     decode: Any = beam_search.beam_search if workload.way == "beams" else decoding.temperature_sample
-    model = models.EncoderDecoderModel(
+    return models.EncoderDecoderModel(
         t5.Transformer(config), vocabulary, vocabulary, adafactor.Adafactor(), decode_fn=decode
     )
-    rows = workload.rows()
+
+
+def new_parameters(model: Any, workload: Workload) -> Any:
+    """Of bfloat16 where activations are, as PyTorch's: they are read once a token."""
+    import jax
+    import jax.numpy as jnp
+
+    shapes = dict.fromkeys(("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens"), (1, 8))
+    params = model.get_initial_variables(jax.random.key(0), input_shapes=shapes)["params"]
+    return jax.tree.map(lambda x: x.astype(jnp.bfloat16), params) if workload.dtype == "bfloat16" else params
+
+
+def predict(model: Any, workload: Workload, params: Any, rows: Any, rng: Any) -> Any:
+    """Answers `[batch_size, new_tokens]`."""
+    import jax.numpy as jnp
+
     batch = {
         "encoder_input_tokens": rows,
         "decoder_input_tokens": jnp.zeros((workload.batch_size, workload.new_tokens), jnp.int32),
     }
-    shapes = dict.fromkeys((*batch, "decoder_target_tokens"), (1, 8))
-    params = jax.jit(functools.partial(model.get_initial_variables, input_shapes=shapes))(jax.random.key(0))["params"]
-    if workload.dtype == "bfloat16":  # As PyTorch's: the parameters are read once a token.
-        params = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
     temperature = {"sample": {"temperature": 1.0}, "greedy": {"temperature": 0.0}}.get(workload.way, {})
     num_decodes = NUM_BEAMS if workload.way == "beams" else 1
+    return model.predict_batch(params, batch, rng, num_decodes=num_decodes, decoder_params=temperature)
 
-    def predict(params: Any, batch: Any, rng: Any) -> Any:
-        return model.predict_batch_with_aux(
-            params, batch, rng, num_decodes=num_decodes, decoder_params=temperature, return_all_decodes=False
-        )
 
-    compiled = jax.jit(predict).lower(params, batch, jax.random.key(1)).compile()
+def _limba(workload: Workload) -> sides.Side:
+    import jax
+
+    model, rows = limba_model(workload), workload.rows()
+    params = jax.jit(functools.partial(new_parameters, model, workload))()
+    compiled = jax.jit(functools.partial(predict, model, workload)).lower(params, rows, jax.random.key(1)).compile()
 
     def run(num_steps: int) -> None:
         for step in range(num_steps):
-            tokens, _ = compiled(params, batch, jax.random.key(step))
+            tokens = compiled(params, rows, jax.random.key(step))
         assert jax.block_until_ready(tokens).shape == (workload.batch_size, workload.new_tokens)
 
     return run, {"versions": {"jax": jax.__version__}}

@@ -369,7 +369,7 @@ def main(argv: Sequence[str]) -> int:
     """Parses flags and gin, and trains."""
     parser = command_line.argument_parser("train", __doc__ or "")
     flags = command_line.parse_flags(parser, argv)
-    accelerators.use_most_of_a_gpu(os.environ)  # before JAX opens one
+    accelerators.prepare_gpu(os.environ)  # before JAX opens one
     if not flags.gin_file:
         parser.error("give at least one gin file, for example gin/recipes/quickstart.gin")
     configured = gin_files.configurable(train, module="limba.train")

@@ -19,7 +19,7 @@ import numpy as np
 from convert.tensors import tensor_parts
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.network.attention import RelativePositionBiases
-from limba.network.layers import DenseGeneral, Embed, LayerNorm
+from limba.network.layers import DenseGeneral, Embed, ResidualLayerNorm
 from limba.network.t5 import T5Config, Transformer
 
 # Of every T5: padding, which also begins the decoder's inputs, and the end of a sequence.
@@ -101,7 +101,7 @@ class _Leaves:
         self, call: Callable[..., Any], args: tuple, kwargs: dict[str, Any], context: nn.module.InterceptorContext
     ) -> Any:
         module = context.module
-        if not isinstance(module, DenseGeneral | Embed | LayerNorm | RelativePositionBiases) or not module.path:
+        if not isinstance(module, DenseGeneral | Embed | ResidualLayerNorm | RelativePositionBiases) or not module.path:
             return call(*args, **kwargs)  # Also the copies that are made below, which have no path.
         if context.method_name == "setup":
             return None  # It would make the parameters.
@@ -109,7 +109,7 @@ class _Leaves:
             return self._product(module, *args)
         if isinstance(module, Embed):
             return self._attend(module, *args) if context.method_name == "attend" else self._embed(module, *args)
-        if isinstance(module, LayerNorm):
+        if isinstance(module, ResidualLayerNorm):
             scale = self._tensor(module, "scale", (args[0].shape[-1],))
             return _compute(module, {"scale": np.asarray(scale)}, *args)
         table = self._tensor(module, "rel_embedding", (module.num_heads, module.num_buckets))

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from limba.encoders.config import EncoderConfig
-from limba.network import layers
+from limba.network import layers, products
 
 Array = jax.Array
 
@@ -53,9 +53,9 @@ def relative_key_logits(config: EncoderConfig, query: Array, key: Array, table: 
       table: `[queries + keys - 1, kv]` by key - query.
     """
     dtype = config.attention_logits_dtype
-    logits = to_keys(layers.einsum("bqhd,rd->bhqr", query, table, dtype))
+    logits = to_keys(products.einsum("bqhd,rd->bhqr", query, table, dtype))
     if config.position_embedding_type == "relative_key_query":
         key = key / jnp.sqrt(config.head_dim).astype(config.dtype)
-        of_keys = to_keys(layers.einsum("bkhd,rd->bhkr", key, table[::-1], dtype))
+        of_keys = to_keys(products.einsum("bkhd,rd->bhkr", key, table[::-1], dtype))
         logits += jnp.swapaxes(of_keys, -1, -2)
     return logits

@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from limba.block_kernels import block_attention
 from limba.encoders import relative_keys
 from limba.encoders.block_layout import BlockLayout
 from limba.encoders.config import EncoderConfig
-from limba.kernels import block_attention
-from limba.network import attention, layers
+from limba.network import attention, products
 
 Array = jax.Array
 
@@ -124,7 +124,7 @@ def _other_rows(
     of_keys = jnp.where(columns.is_new[..., None], of_keys, 0)  # as padding: no real query sees it
     mask = of_queries[..., :, None] == _joined(of_keys, 3)[..., None, :]
     dtype = config.attention_logits_dtype
-    logits = layers.einsum("bhnqd,bhnkd->bhnqk", queries, _joined(keys, 3), dtype)
+    logits = products.einsum("bhnqd,bhnkd->bhnqk", queries, _joined(keys, 3), dtype)
     if by_distance.bias is not None:
         table = _windows(by_distance.bias, columns.num_blocks, block)
         table = relative_keys.to_keys(jnp.repeat(table[:, :, None], block, axis=2))
@@ -135,7 +135,7 @@ def _other_rows(
         logits += _relative_key_logits(config, queries, keys, table)
     logits += jnp.where(mask, 0, attention.MASKED).astype(dtype)
     weights = jax.nn.softmax(logits).astype(config.dtype)
-    attended = layers.einsum("bhnqk,bhnkd->bhnqd", weights, _joined(values, 3), config.dtype)
+    attended = products.einsum("bhnqk,bhnkd->bhnqd", weights, _joined(values, 3), config.dtype)
     return jnp.swapaxes(_joined(attended, 2), 1, 2)[:, : length - columns.first * block]
 
 
@@ -173,10 +173,10 @@ def _relative_key_logits(config: EncoderConfig, queries: Array, keys: Array, tab
     """
     dtype = config.attention_logits_dtype
     of_heads, table = ("", table[0]) if table.shape[0] == 1 else ("h", table)
-    logits = relative_keys.to_keys(layers.einsum(f"bhnqd,{of_heads}ncrd->bhncqr", queries, table, dtype))
+    logits = relative_keys.to_keys(products.einsum(f"bhnqd,{of_heads}ncrd->bhncqr", queries, table, dtype))
     if config.position_embedding_type == "relative_key_query":
         keys = keys / jnp.sqrt(config.head_dim).astype(config.dtype)
-        of_keys = layers.einsum(f"bhnckd,{of_heads}ncrd->bhnckr", keys, jnp.flip(table, -2), dtype)
+        of_keys = products.einsum(f"bhnckd,{of_heads}ncrd->bhnckr", keys, jnp.flip(table, -2), dtype)
         logits += jnp.swapaxes(relative_keys.to_keys(of_keys), -1, -2)
     return _joined(jnp.moveaxis(logits, 3, 4), 4)
 

@@ -147,13 +147,15 @@ def _weights_and_gradients(
 
 
 def _query_gradients(
-    q_ref, k_ref, v_ref, table, segments, do_ref, logsum_ref, shift_ref, dq_ref, *, work: _Work
+    q_ref, k_ref, v_ref, table, segments, do_ref, logsum_ref, o_ref, dq_ref, shift_ref, *, work: _Work
 ):  # fmt: skip
     query_block = pl.program_id(0)
     first_query = query_block * work.block
-    q, do, logsum, shift = (
-        gpu_tiles.rows(ref, first_query, work.queries, work.block) for ref in (q_ref, do_ref, logsum_ref, shift_ref)
+    q, do, logsum, o = (
+        gpu_tiles.rows(ref, first_query, work.queries, work.block) for ref in (q_ref, do_ref, logsum_ref, o_ref)
     )
+    shift = jnp.sum(do.astype(jnp.float32) * o.astype(jnp.float32), axis=1)
+    gpu_tiles.store(shift_ref, first_query, work.queries, work.block, shift)
 
     def add_keys(key_block, dq):
         first_key = key_block * work.block
@@ -271,14 +273,22 @@ def _attend_forward(work, q, k, v, table, segments):
 
 def _attend_backward(work, residuals, do):
     q, k, v, table, segments, o, logsum = residuals
-    shift = jnp.einsum("bqhd,bqhd->bhq", do.astype(jnp.float32), o.astype(jnp.float32))
-    inputs = (q, k, v, table, segments, do, logsum, shift)
     arrays, of_table, of_segments = _specs(work, table, segments, (work.queries, work.keys, work.keys))
-    in_specs = [*arrays, of_table, of_segments, arrays[0], _per_query(work), _per_query(work)]
+    per_query = _per_query(work)
+    in_specs = [*arrays, of_table, of_segments, arrays[0], per_query]
     by_row = (work.batch, work.heads)
-    dq = _call(_query_gradients, work, (work.query_blocks, *by_row), in_specs, arrays[0], q)(*inputs)
-    dk, dv = _call(_key_gradients, work, (work.key_blocks, *by_row), in_specs, arrays[1:], [k, v])(*inputs)
-    return dq, dk, dv, _table_gradient(work, inputs) if table is not None else None, None
+    inputs = (q, k, v, table, segments, do, logsum)
+    dq, shift = _call(
+        _query_gradients,
+        work,
+        (work.query_blocks, *by_row),
+        [*in_specs, arrays[0]],
+        [arrays[0], per_query],
+        [q, logsum],
+    )(*inputs, o)
+    in_specs = [*in_specs, per_query]
+    dk, dv = _call(_key_gradients, work, (work.key_blocks, *by_row), in_specs, arrays[1:], [k, v])(*inputs, shift)
+    return dq, dk, dv, _table_gradient(work, (*inputs, shift)) if table is not None else None, None
 
 
 def _table_gradient(work: _Work, inputs: tuple[Any, ...]) -> Array:

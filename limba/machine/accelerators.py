@@ -12,6 +12,9 @@ _NVIDIA = "/dev/nvidiactl"
 _DEVICES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*", _NVIDIA)
 # The share of a GPU's memory that a training may use, and the variable by which JAX knows it.
 GPU_MEMORY, GPU_MEMORY_VARIABLE = "0.9", "XLA_PYTHON_CLIENT_MEM_FRACTION"
+# XLA joins products of one array with several kernels, such as those of a gated activation, into one, and then copies
+# the parts of its result. On large cards two products are no slower than one.
+GPU_FLAG = "--xla_gpu_dot_merger_threshold_mb=0"
 
 
 def forget_absent_tpu(environ: MutableMapping[str, str]) -> None:
@@ -27,8 +30,17 @@ def forget_absent_tpu(environ: MutableMapping[str, str]) -> None:
     environ["JAX_PLATFORMS"] = "cpu"
 
 
-def use_most_of_a_gpu(environ: MutableMapping[str, str]) -> None:
-    """Lets JAX use 90 % of a GPU's memory, where it would use 75 %, unless the environment says how much."""
-    if glob.glob(_NVIDIA) and GPU_MEMORY_VARIABLE not in environ:  # noqa: PTH207, as above
+def prepare_gpu(environ: MutableMapping[str, str]) -> None:
+    """What a training on a GPU does better with, unless the environment says otherwise; before JAX opens a GPU.
+
+    JAX may use 90 % of its memory, where it would use 75 %, and XLA gets `GPU_FLAG`.
+    """
+    if not glob.glob(_NVIDIA):  # noqa: PTH207, as above
+        return
+    if GPU_MEMORY_VARIABLE not in environ:
         environ[GPU_MEMORY_VARIABLE] = GPU_MEMORY
         logger.info("JAX may use 90 %% of a GPU's memory; %s says otherwise.", GPU_MEMORY_VARIABLE)
+    flags = environ.get("XLA_FLAGS", "")
+    if GPU_FLAG.partition("=")[0] not in flags:
+        environ["XLA_FLAGS"] = f"{flags} {GPU_FLAG}".strip()
+        logger.info("XLA gets %s; the same flag in XLA_FLAGS, with another value, says otherwise.", GPU_FLAG)

@@ -16,7 +16,8 @@ import numpy as np
 
 from limba.kernels import attention as fused
 from limba.kernels import target
-from limba.network.layers import DenseGeneral, Initializer, einsum, param_with_axes, with_sharding_constraint
+from limba.network.layers import DenseGeneral, Initializer, param_with_axes, with_sharding_constraint
+from limba.network.products import einsum, with_gradient_apart
 
 Array = jax.Array
 DType = Any
@@ -288,6 +289,8 @@ class MultiHeadDotProductAttention(nn.Module):
             attended = self._plain(query, key, value, mask, bias, rng, length_last=True)
             attended = attended.reshape(*inputs_q.shape[:2], *attended.shape[2:])
         else:
+            if inputs_kv is inputs_q and target.platform() == "gpu":
+                inputs_kv = with_gradient_apart(inputs_kv)
             key, value = self._project("key", inputs_kv), self._project("value", inputs_kv)
             if prefill:
                 self._prefill_cache(key, value, prefill_lengths)

@@ -13,11 +13,11 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax.linen import partitioning as nn_partitioning
 from jax.ad_checkpoint import checkpoint_name
 
 from limba.kernels import target
+from limba.network import products
 
 Array = jax.Array
 DType = Any
@@ -25,142 +25,6 @@ Initializer = Callable[..., Array]
 
 param_with_axes = nn_partitioning.param_with_axes
 with_sharding_constraint = nn_partitioning.with_sharding_constraint
-
-
-# ------------------------------------------------- matrix products -------------------------------------------------
-# On CPUs a bf16 product that accumulates and returns float32 runs two to five times faster than one that returns bf16,
-# and TPUs fuse the conversion. GPUs write what a product returns to memory, and read it again to convert it: there it
-# returns bf16, accumulated in float32 all the same. JAX's own transpose of such a product mixes float32 cotangents with
-# bf16 operands, which falls off the fast path again, so the backward is written out: every product has bf16 operands.
-
-
-# What `jax.ad_checkpoint` calls the products of activations with parameters.
-PRODUCT_WITHOUT_BATCH_DIMS = "product_without_batch_dims"
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 3))
-def _low_precision_einsum(equation: str, a: Array, b: Array, dtype: DType) -> Array:
-    return _product(equation, a.astype(dtype), b.astype(dtype), dtype)
-
-
-def _low_precision_einsum_fwd(equation, a, b, dtype):
-    return _low_precision_einsum(equation, a, b, dtype), (a, b)
-
-
-def _low_precision_einsum_bwd(equation, dtype, operands, g):
-    a, b = operands
-    inputs, out = equation.split("->")
-    a_dims, b_dims = inputs.split(",")
-    g = g.astype(dtype)
-    grad_a = _product(f"{out},{b_dims}->{a_dims}", g, b.astype(dtype), a.dtype)
-    grad_b = _product(f"{a_dims},{out}->{b_dims}", a.astype(dtype), g, b.dtype)
-    return grad_a, grad_b
-
-
-_low_precision_einsum.defvjp(_low_precision_einsum_fwd, _low_precision_einsum_bwd)
-
-
-def _product(equation: str, a: Array, b: Array, dtype: DType) -> Array:
-    """The product of two low-precision arrays, accumulated in float32."""
-    if target.platform() == "gpu":
-        return jnp.einsum(equation, a, b, preferred_element_type=dtype)
-    inputs, out = equation.split("->")
-    a_dims, b_dims = inputs.split(",")
-    # The operand with the first dim of its own goes first. Otherwise XLA's CPU compiler makes a transposed product,
-    # for which it has no mixed-precision kernel.
-    own = next((dim for dim in out if (dim in a_dims) != (dim in b_dims)), None)
-    if own is not None and own in b_dims:
-        a_dims, b_dims, a, b = b_dims, a_dims, b, a
-    if target.platform() == "cpu":
-        mesh = jax.sharding.get_abstract_mesh()
-        if not _cpu_multiplies_bf16():
-            a, b = a.astype(jnp.float32), b.astype(jnp.float32)
-        elif mesh.empty or mesh.size == 1:  # The order in memory of a sharded array is not ours to choose.
-            return _fast_cpu_product(a_dims, b_dims, out, a, b, dtype)
-    return jnp.einsum(f"{a_dims},{b_dims}->{out}", a, b, preferred_element_type=jnp.float32).astype(dtype)
-
-
-def _fast_cpu_product(a_dims: str, b_dims: str, out: str, a: Array, b: Array, dtype: DType) -> Array:
-    """A product of operands in the order that XLA's CPU compiler has fast kernels for.
-
-    These are `[shared, own, contracted]` and `[shared, contracted, own]`, or the second one the other way round. It
-    multiplies others in float32, at a fifth of the speed: those of kernels' gradients, and in attention.
-    """
-    shared = "".join(dim for dim in out if dim in a_dims and dim in b_dims)
-    contracted = "".join(dim for dim in a_dims if dim not in out)
-    a_own, b_own = ("".join(dim for dim in out if dim in dims and dim not in shared) for dims in (a_dims, b_dims))
-    a_order, b_order, order = shared + a_own + contracted, shared + contracted + b_own, shared + a_own + b_own
-    if b_dims == shared + b_own + contracted:
-        b_order = b_dims
-    a, b = _transposed(a, a_dims, a_order), _transposed(b, b_dims, b_order)
-    product = jnp.einsum(f"{a_order},{b_order}->{order}", a, b, preferred_element_type=jnp.float32)
-    # In bf16 already, which is half the memory to move.
-    return product.astype(dtype).transpose([order.index(dim) for dim in out])
-
-
-def _transposed(x: Array, dims: str, order: str) -> Array:
-    """An array with its dims in another order."""
-    if dims == order:
-        return x
-    x = x.transpose([dims.index(dim) for dim in order])
-    # Behind the barrier it has this order in memory too, where XLA would only call it so.
-    return jax.lax.optimization_barrier(x.reshape(-1)).reshape(x.shape)
-
-
-@functools.cache
-def _cpu_multiplies_bf16() -> bool:
-    """Whether this CPU's XLA runs bf16 products into float32; some builds refuse, and only when they run."""
-    shape = jax.ShapeDtypeStruct((2, 3, 4, 5), jnp.bfloat16)
-    logits = jax.ShapeDtypeStruct((2, 4, 3, 3), jnp.bfloat16)
-    try:
-        for equation, a, b in (
-            ("bqhd,bkhd->bhqk", shape, shape),
-            ("bhqk,bkhd->bqhd", logits, shape),
-            ("bhqk,bqhd->bkhd", logits, shape),
-        ):
-            product = functools.partial(jnp.einsum, equation, preferred_element_type=jnp.float32)
-            compiled = jax.jit(product).lower(a, b).compile()
-            compiled(*(np.zeros(x.shape, x.dtype) for x in (a, b))).block_until_ready()
-    except jax.errors.JaxRuntimeError:
-        return False
-    return True
-
-
-def einsum(equation: str, a: Array, b: Array, dtype: DType) -> Array:
-    """Contracts two arrays in `dtype`, accumulating in float32; the result has `dtype`.
-
-    Every dim of the equation must occur in at least two of its three terms (true of matrix products and attention).
-    """
-    if jnp.dtype(dtype).itemsize >= 4:
-        return jnp.einsum(equation, a.astype(dtype), b.astype(dtype))
-    product = _low_precision_einsum(equation, a, b, jnp.dtype(dtype))
-    inputs, out = equation.split("->")
-    a_dims, b_dims = inputs.split(",")
-    if set(a_dims) & set(b_dims) & set(out):
-        return product
-    # Policies of recomputation do not see the product behind its own backward; they see a name.
-    return checkpoint_name(product, PRODUCT_WITHOUT_BATCH_DIMS)
-
-
-def _add_bias(x: Array, bias: Array) -> Array:
-    """`[..., features]` plus `[features]`."""
-    is_slow = target.platform() == "cpu" and x.dtype.itemsize < 4 and _cpu_multiplies_bf16()
-    return _add_bias_on_cpu(x, bias) if is_slow else x + bias
-
-
-@jax.custom_vjp
-def _add_bias_on_cpu(x: Array, bias: Array) -> Array:
-    return x + bias
-
-
-def _add_bias_bwd(_, g: Array) -> tuple[Array, Array]:
-    # XLA's CPU compiler sums bf16 over rows window by window: the biases of BERT base took a ninth of a step. A product
-    # with ones is the same sum in float32. Ones are eight rows, because a product with a vector is the slow one again.
-    ones = jnp.ones((8, math.prod(g.shape[:-1])), g.dtype)
-    return g, _product("or,rf->of", ones, g.reshape(-1, g.shape[-1]), jnp.float32)[0].astype(g.dtype)
-
-
-_add_bias_on_cpu.defvjp(lambda x, bias: (x + bias, None), _add_bias_bwd)
 
 
 # ----------------------------------------------------- layers ------------------------------------------------------
@@ -188,10 +52,14 @@ class DenseGeneral(nn.Module):
     use_bias: bool = False
 
     @nn.compact
-    def __call__(self, inputs: Array, only_kernel: bool = False) -> Array:
+    def __call__(
+        self, inputs: Array, only_kernel: bool = False, multiply: Callable[[Array, Array], Array] | None = None
+    ) -> Array:
         """The contracted dims go, `features` come last: `[batch, length, in] -> [batch, length, features]`.
 
-        With `only_kernel` it returns the kernel as a matrix instead, for whoever multiplies in another way.
+        Args:
+          only_kernel: return the kernel as a matrix instead.
+          multiply: called with `[…, contracted]` and the kernel as a matrix, in place of `einsum`.
         """
         features, axis = ((x,) if isinstance(x, int) else tuple(x) for x in (self.features, self.axis))
         inputs = jnp.moveaxis(inputs, axis, tuple(range(-len(axis), 0)))
@@ -208,12 +76,13 @@ class DenseGeneral(nn.Module):
         if only_kernel:
             return kernel.reshape(matrix)
         dims = "blpqrs"[: len(kept)]
-        product = einsum(f"{dims}d,df->{dims}f", inputs.reshape(*kept, matrix[0]), kernel.reshape(matrix), self.dtype)
+        multiply = multiply or functools.partial(products.einsum, f"{dims}d,df->{dims}f", dtype=self.dtype)
+        product = multiply(inputs.reshape(*kept, matrix[0]), kernel.reshape(matrix))
         if self.use_bias:
             shape = features if one_name_a_dim else matrix[1:]
             axes = self.kernel_axes[len(contracted) if one_name_a_dim else -1 :]
             bias = param_with_axes("bias", nn.initializers.zeros, shape, jnp.float32, axes=axes)
-            product = _add_bias(product, bias.reshape(matrix[1]).astype(self.dtype))
+            product = products.add_bias(product, bias.reshape(matrix[1]).astype(self.dtype))
         return product.reshape(*kept, *features)
 
 
@@ -256,30 +125,75 @@ class Embed(nn.Module):
             raise ValueError(f"Embed got tokens of type {tokens.dtype}; cast them to int32, or set cast_input_dtype.")
         if self.one_hot:
             one_hot = jax.nn.one_hot(tokens, self.num_embeddings, dtype=self.dtype)
-            embedded = einsum("blv,ve->ble", one_hot, self.embedding, self.dtype)
+            embedded = products.einsum("blv,ve->ble", one_hot, self.embedding, self.dtype)
         else:
             embedded = jnp.take(self.embedding, tokens, axis=0, mode="clip").astype(self.dtype)
         return with_sharding_constraint(embedded, ("batch", "length", "embed"))
 
     def attend(self, query: Array) -> Array:
         """Logits against every embedding: `[batch, length, embed] -> [batch, length, vocab]`."""
-        return einsum("ble,ve->blv", query, self.embedding, self.attend_dtype or self.dtype)
+        return products.einsum("ble,ve->blv", query, self.embedding, self.attend_dtype or self.dtype)
 
 
-class LayerNorm(nn.Module):
-    """T5's layer norm: division by the root mean square over `embed`, no mean, no bias (arXiv:1910.07467)."""
-
+class _RootMeanSquareNorm(nn.Module):
     epsilon: float = 1e-6
     dtype: DType = jnp.float32
     scale_init: Initializer = nn.initializers.ones
 
-    @nn.compact
-    def __call__(self, x: Array) -> Array:
+    def _scale(self, width: int) -> Array:
+        return param_with_axes("scale", self.scale_init, (width,), jnp.float32, axes=("embed",))
+
+    def _normalize(self, x: Array, scale: Array) -> Array:
         x = x.astype(jnp.float32)
-        scale = param_with_axes("scale", self.scale_init, (x.shape[-1],), jnp.float32, axes=("embed",))
         mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
         normalized = (x * jax.lax.rsqrt(mean_square + self.epsilon)).astype(self.dtype)
         return normalized * scale.astype(self.dtype)
+
+
+class LayerNorm(_RootMeanSquareNorm):
+    """T5's layer norm: division by the root mean square over `embed`, no mean, no bias (arXiv:1910.07467)."""
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        return self._normalize(x, self._scale(x.shape[-1]))
+
+
+class ResidualLayerNorm(_RootMeanSquareNorm):
+    """A residual and T5's layer norm behind it, with the parameter of the norm.
+
+    Attributes:
+      kernels: "auto" takes one kernel for both where the device has one, see `t5.T5Config`.
+    """
+
+    kernels: str = "auto"
+
+    @nn.compact
+    def __call__(self, x: Array, update: Array | None = None) -> tuple[Array, Array]:
+        """`x + update`, or `x` without one, and its norm; all `[batch, length, embed]`.
+
+        The sum is what the next residual adds to: with the one that came in, its gradient would need another pass.
+        """
+        scale = self._scale(x.shape[-1])
+        if x.dtype == self.dtype and _has_norm_kernel(self.kernels, x.shape[-1]):
+            from limba.kernels import layer_norm_gpu  # Pallas takes 0.2 s, and CPUs do without.
+
+            is_here = target.platform() == "gpu"
+            return layer_norm_gpu.add_and_norm(x, update, scale, self.epsilon, interpret=not is_here)
+        if update is not None:
+            x = with_sharding_constraint(update + x, ("batch", "length", "embed"))
+        return x, self._normalize(x, scale)
+
+
+# The widest row that a program of the kernel holds.
+_WIDEST = 8192
+
+
+def _has_norm_kernel(choice: str, width: int) -> bool:
+    """On TPUs XLA fuses norms itself."""
+    if not target.wants_kernels(choice) or target.platform() == "tpu" or width > _WIDEST:
+        return False
+    of_mesh = nn_partitioning.logical_to_mesh_axes(("batch", "length", "embed"))
+    return of_mesh is None or of_mesh[-1] is None
 
 
 class CenteredLayerNorm(nn.Module):
@@ -350,13 +264,69 @@ class MlpBlock(nn.Module):
             wi = dense(self.intermediate_dim, kernel_axes=("embed", "mlp"), name=wi_name)
             branches.append(wi(inputs))
 
-        def activate(*branches: Array) -> Array:
-            return functools.reduce(
-                operator.mul, (activation_function(name)(x) for name, x in zip(self.activations, branches, strict=True))
-            )
+        activations = tuple(self.activations)
+        wo = dense(inputs.shape[-1], kernel_axes=("mlp", "embed"), name="wo")
+        drop = nn.Dropout(self.intermediate_dropout_rate, broadcast_dims=(-2,))
+        if target.wants_kernels(self.kernels):
+            kept = None
+            if self.intermediate_dropout_rate > 0.0 and not deterministic:
+                batch, _, mlp = branches[0].shape
+                kept = drop(jnp.ones((batch, 1, mlp), self.dtype), deterministic=False)
 
-        # The backward pass computes the activations again: reading them from memory would take longer.
-        hidden = (jax.checkpoint(activate) if target.wants_kernels(self.kernels) else activate)(*branches)
-        hidden = nn.Dropout(self.intermediate_dropout_rate, broadcast_dims=(-2,))(hidden, deterministic=deterministic)
-        hidden = with_sharding_constraint(hidden, ("batch", "length", "mlp"))
-        return dense(inputs.shape[-1], kernel_axes=("mlp", "embed"), name="wo")(hidden)
+            def multiply(first: Array, kernel: Array) -> Array:
+                product = _activated_product(activations, self.dtype, (first, *branches[1:]), kept, kernel)
+                return checkpoint_name(product, products.PRODUCT_WITHOUT_BATCH_DIMS)
+
+            return wo(branches[0], multiply=multiply)
+        hidden = drop(_activated(activations, branches), deterministic=deterministic)
+        return wo(with_sharding_constraint(hidden, ("batch", "length", "mlp")))
+
+
+def _activated(activations: Sequence[str | Callable[[Array], Array]], branches: Sequence[Array]) -> Array:
+    """The product of the activations of all branches."""
+    return functools.reduce(
+        operator.mul, (activation_function(name)(x) for name, x in zip(activations, branches, strict=True))
+    )
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _activated_product(
+    activations: tuple[str | Callable[[Array], Array], ...],
+    dtype: DType,
+    branches: tuple[Array, ...],
+    kept: Array | None,
+    kernel: Array,
+) -> Array:
+    """The product of the hidden activations with the kernel, `[batch, length, mlp] -> [batch, length, embed]`.
+
+    The backward pass computes the activations again, in one pass with their gradients: keeping them takes memory, and
+    reading them from there more time.
+
+    Args:
+      kept: `[batch, 1, mlp]`, what dropout multiplies by; None for no dropout.
+      kernel: `[mlp, embed]`.
+    """
+    hidden = _dropped(kept, _activated(activations, branches))
+    return products.product("blm,me->ble", hidden, kernel.astype(dtype), dtype)
+
+
+def _dropped(kept: Array | None, hidden: Array) -> Array:
+    hidden = hidden if kept is None else hidden * kept
+    return with_sharding_constraint(hidden, ("batch", "length", "mlp"))
+
+
+def _activated_product_fwd(activations, dtype, branches, kept, kernel):
+    return _activated_product(activations, dtype, branches, kept, kernel), (branches, kept, kernel)
+
+
+def _activated_product_bwd(activations, dtype, residuals, g):
+    branches, kept, kernel = residuals
+    g = g.astype(dtype)
+    of_hidden = products.product("ble,me->blm", g, kernel.astype(dtype), dtype)
+    # Otherwise XLA finds that the forward pass has computed them already, and keeps them.
+    branches, of_hidden = jax.lax.optimization_barrier((branches, of_hidden))
+    hidden, gradients = jax.vjp(lambda *x: _dropped(kept, _activated(activations, x)), *branches)
+    return gradients(of_hidden), None, products.product("blm,ble->me", hidden, g, kernel.dtype)
+
+
+_activated_product.defvjp(_activated_product_fwd, _activated_product_bwd)

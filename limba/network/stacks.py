@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 from flax.linen import partitioning as nn_partitioning
 
-from limba.network import layers
+from limba.network import products
 
 Array = jax.Array
 
@@ -17,7 +17,7 @@ REMAT_POLICIES = {
     # Keeps the products of weights and activations, recomputes attention and elementwise work.
     "minimal": jax.checkpoint_policies.save_from_both_policies(
         jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims,  # float32
-        jax.checkpoint_policies.save_only_these_names(layers.PRODUCT_WITHOUT_BATCH_DIMS),  # bfloat16
+        jax.checkpoint_policies.save_only_these_names(products.PRODUCT_WITHOUT_BATCH_DIMS),  # bfloat16
     ),
     "full": jax.checkpoint_policies.nothing_saveable,
 }

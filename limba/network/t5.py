@@ -154,13 +154,16 @@ def make_embedding(config: T5Config, name: str | None = None) -> layers.Embed:
     )
 
 
-def _layer_norm(config: T5Config, name: str) -> layers.LayerNorm:
-    return layers.LayerNorm(dtype=config.dtype, name=name)
+def _add_and_norm(config: T5Config, name: str) -> layers.ResidualLayerNorm:
+    return layers.ResidualLayerNorm(dtype=config.dtype, kernels=config.kernels, name=name)
+
+
+def _dropped(config: T5Config, update: Array, deterministic: bool) -> Array:
+    return nn.Dropout(config.dropout_rate, broadcast_dims=(-2,))(update, deterministic=deterministic)
 
 
 def _residual(config: T5Config, update: Array, x: Array, deterministic: bool) -> Array:
-    update = nn.Dropout(config.dropout_rate, broadcast_dims=(-2,))(update, deterministic=deterministic)
-    return layers.with_sharding_constraint(update + x, ("batch", "length", "embed"))
+    return layers.with_sharding_constraint(_dropped(config, update, deterministic) + x, ("batch", "length", "embed"))
 
 
 class EncoderLayer(nn.Module):
@@ -174,12 +177,11 @@ class EncoderLayer(nn.Module):
         if bias is None:
             by_distance = isinstance(mask, fused.Visible)
             bias = _relative_bias(cfg)(x.shape[-2], x.shape[-2], bidirectional=True, by_distance=by_distance)
-        y = _layer_norm(cfg, "pre_attention_layer_norm")(x)
+        x, y = _add_and_norm(cfg, "pre_attention_layer_norm")(x)
         y = _attention(cfg, "attention", cfg.encoder_self_attention_layer)(
             y, y, mask, bias, deterministic=deterministic
         )
-        x = _residual(cfg, y, x, deterministic)
-        y = _layer_norm(cfg, "pre_mlp_layer_norm")(x)
+        x, y = _add_and_norm(cfg, "pre_mlp_layer_norm")(x, _dropped(cfg, y, deterministic))
         return _residual(cfg, _mlp(cfg)(y, deterministic=deterministic), x, deterministic), None
 
 
@@ -208,18 +210,18 @@ class DecoderLayer(nn.Module):
             bias = _relative_bias(cfg)(
                 x.shape[-2], x.shape[-2], bidirectional=False, decode=decode, by_distance=by_distance
             )
-        y = _layer_norm(cfg, "pre_self_attention_layer_norm")(x)
+        x, y = _add_and_norm(cfg, "pre_self_attention_layer_norm")(x)
         modes = {"deterministic": deterministic, "decode": decode, "prefill": prefill}
         own = cfg.decoder_self_attention_layer
         y = _attention(cfg, "self_attention", own)(y, y, mask, bias, prefill_lengths=prefill_lengths, **modes)
-        x = _residual(cfg, y, x, deterministic)
+        y = _dropped(cfg, y, deterministic)
         if encoded is not None:
-            y = _layer_norm(cfg, "pre_cross_attention_layer_norm")(x)
+            x, y = _add_and_norm(cfg, "pre_cross_attention_layer_norm")(x, y)
             y = _attention(cfg, "encoder_decoder_attention", cfg.decoder_cross_attention_layer)(
                 y, encoded, cross_mask, deterministic=deterministic, keep_keys=keep_encoded_keys
             )
-            x = _residual(cfg, y, x, deterministic)
-        y = _layer_norm(cfg, "pre_mlp_layer_norm")(x)
+            y = _dropped(cfg, y, deterministic)
+        x, y = _add_and_norm(cfg, "pre_mlp_layer_norm")(x, y)
         return _residual(cfg, _mlp(cfg)(y, deterministic=deterministic), x, deterministic), None
 
 
@@ -254,7 +256,7 @@ class Encoder(nn.Module):
         x = self.shared_embedding(encoder_input_tokens.astype(jnp.int32))
         x = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(x, deterministic=deterministic)
         x = stacks.apply(cfg, EncoderLayer, cfg.num_encoder_layers, "encoder", x, encoder_mask, bias, deterministic)
-        x = _layer_norm(cfg, "encoder_norm")(x)
+        _, x = _add_and_norm(cfg, "encoder_norm")(x)
         return nn.Dropout(cfg.dropout_rate)(x, deterministic=deterministic)
 
 
@@ -294,7 +296,7 @@ class Decoder(nn.Module):
         masks = (decoder_mask, encoder_decoder_mask, bias)
         modes = (deterministic, decode, keep_encoded_keys, prefill, prefill_lengths)
         y = stacks.apply(cfg, DecoderLayer, cfg.num_decoder_layers, "decoder", y, encoded, *masks, *modes)
-        y = _layer_norm(cfg, "decoder_norm")(y)
+        _, y = _add_and_norm(cfg, "decoder_norm")(y)
         y = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(y, deterministic=deterministic)
 
         # Logits are float32 for a stable softmax.

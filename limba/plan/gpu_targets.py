@@ -8,14 +8,15 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING
 
+from limba.machine import accelerators
 from limba.plan.topologies import Topology
 
 if TYPE_CHECKING:  # `prepare_environment` must precede it.
     import jax
 
 # XLA measures candidates of a product on the card, which is not there; without that its own kernels for products have
-# no sizes to choose from.
-XLA_FLAGS = "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"
+# no sizes to choose from. What a training sets is set here too.
+XLA_FLAGS = f"--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false {accelerators.GPU_FLAG}"
 _GPUS_OF_A_BOX = 8
 
 # Fields of XLA's GpuTargetConfigProto. Figures of NVIDIA's data sheets and of the CUDA programming guide, chapter

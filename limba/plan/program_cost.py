@@ -35,7 +35,7 @@ _FREE = {
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 # Products of queries x keys x head_dim in our kernels for attention (limba.kernels), whose first operands are the
 # queries and the keys, `[batch, length, heads, head_dim]`. Of causal ones about half is computed, all is counted. Those
-# for blocks compute the pairs of tiles for which they have bits, `[groups, pairs, tile]`.
+# of limba.block_kernels compute the pairs of tiles for which they have bits, `[groups, pairs, tile]`.
 _ATTENTION_PRODUCTS = {
     "attention_forward": 2,
     "attention_query_gradients": 3,
@@ -57,6 +57,8 @@ class Operation:
       bytes_moved, flops, seconds: of one time.
       where: the part of the model that it comes from, as JAX named it.
       shape: of its result.
+      is_in_open_loop: whether it is in a loop of which only the run knows how often it turns, such as that of decoding.
+        `times` counts one turn.
     """
 
     kind: str
@@ -66,6 +68,7 @@ class Operation:
     seconds: float
     where: str
     shape: str
+    is_in_open_loop: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,7 +187,7 @@ def gpu_program_cost(text: str, chip: Chip) -> ProgramCost:
     operations = []
     collective_bytes, collectives, asynchronous = 0.0, 0, 0
     sent = {True: 0.0, False: 0.0}
-    for instruction, computation, times in _executed(computations, entry, 1):
+    for instruction, computation, times, is_in_open_loop in _executed(computations, entry, 1):
         opcode = instruction.opcode.removesuffix("-start")
         if opcode in _COLLECTIVES:
             # An asynchronous one is operands and results in a tuple.
@@ -198,7 +201,8 @@ def gpu_program_cost(text: str, chip: Chip) -> ProgramCost:
             # On a ring sums go around twice.
             sent[is_asynchronous] += times * results * (2 if opcode == "all-reduce" else 1)
             continue
-        operations.append(_operation(instruction, computation, computations, times, chip))
+        operation = _operation(instruction, computation, computations, times, chip)
+        operations.append(dataclasses.replace(operation, is_in_open_loop=is_in_open_loop))
     return ProgramCost(tuple(operations), collective_bytes, collectives, asynchronous, sent[False], sent[True])
 
 
@@ -237,19 +241,20 @@ def _closing(text: str, opening: int) -> int:
 
 
 def _executed(
-    computations: Mapping[str, Mapping[str, _Instruction]], name: str, times: int
-) -> Iterator[tuple[_Instruction, Mapping[str, _Instruction], int]]:
-    """The instructions that run, with their computation and how often."""
+    computations: Mapping[str, Mapping[str, _Instruction]], name: str, times: int, is_in_open_loop: bool = False
+) -> Iterator[tuple[_Instruction, Mapping[str, _Instruction], int, bool]]:
+    """The instructions that run, with their computation, how often, and whether in an open loop."""
     for instruction in computations[name].values():
         opcode = instruction.opcode
         if opcode in _FREE or opcode.endswith(("-done", "-update")):
             continue
         if opcode in ("while", "call", "conditional", "async-start"):
             trips = _TRIPS.search(instruction.text) if opcode == "while" else None
+            is_open = is_in_open_loop or (opcode == "while" and trips is None)
             for called in _called(instruction):
-                yield from _executed(computations, called, times * (int(trips[1]) if trips else 1))
+                yield from _executed(computations, called, times * (int(trips[1]) if trips else 1), is_open)
             continue
-        yield instruction, computations[name], times
+        yield instruction, computations[name], times, is_in_open_loop
 
 
 def _called(instruction: _Instruction) -> list[str]:

@@ -62,9 +62,9 @@ def _blocks(topology: topologies.Topology) -> dict[str, float]:
     from limba.plan import compiled_step
 
     if topology.chip.platform == "gpu":
-        from limba.kernels.block_attention_gpu import attention
+        from limba.block_kernels.block_attention_gpu import attention
     else:
-        from limba.kernels.block_attention_tpu import attention
+        from limba.block_kernels.block_attention_tpu import attention
     placed = jax.sharding.SingleDeviceSharding(compiled_step.devices_of(topology)[0])
     found = {}
     for length, by_head, dtype in ((1000, True, "float32"), (4096, False, "bfloat16"), (16384, False, "bfloat16")):

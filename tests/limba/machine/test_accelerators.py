@@ -31,15 +31,27 @@ def test_the_platform_is_set_where_libtpu_is_and_no_tpu(devices, installed, envi
 
 
 @pytest.mark.parametrize(
-    ("devices", "environ", "share"),
+    ("devices", "environ", "share", "flags"),
     [
-        (["/dev/nvidiactl"], {}, "0.9"),
-        (["/dev/nvidiactl"], {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}, "0.5"),
-        ([], {}, None),
+        (["/dev/nvidiactl"], {}, "0.9", accelerators.GPU_FLAG),
+        (
+            ["/dev/nvidiactl"],
+            {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5", "XLA_FLAGS": "--xla_a=1"},
+            "0.5",
+            f"--xla_a=1 {accelerators.GPU_FLAG}",
+        ),
+        (
+            ["/dev/nvidiactl"],
+            {"XLA_FLAGS": "--xla_gpu_dot_merger_threshold_mb=32"},
+            "0.9",
+            "--xla_gpu_dot_merger_threshold_mb=32",
+        ),
+        ([], {}, None, None),
     ],
 )
-def test_a_training_may_use_most_of_a_gpu_unless_it_is_told(devices, environ, share, monkeypatch):
+def test_a_training_gets_memory_and_flags_of_a_gpu_unless_it_is_told(devices, environ, share, flags, monkeypatch):
     monkeypatch.setattr(accelerators.glob, "glob", lambda pattern: [x for x in devices if x == pattern])
     environ = dict(environ)
-    accelerators.use_most_of_a_gpu(environ)
+    accelerators.prepare_gpu(environ)
     assert environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION") == share
+    assert environ.get("XLA_FLAGS") == flags

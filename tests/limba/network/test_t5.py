@@ -9,7 +9,7 @@ import pytest
 from flax import traverse_util
 from flax.linen import partitioning as nn_partitioning
 
-from limba.network import attention, layers, scalable_t5, t5
+from limba.network import attention, layers, products, scalable_t5, t5
 from tests.limba import small
 
 
@@ -238,7 +238,7 @@ def test_einsum_accumulates_in_float32():
     a = jnp.full((1, 1, 4096), 1.0, jnp.bfloat16)
     b = jnp.full((4096, 1), 2.0**-8, jnp.bfloat16)
     # In bf16 the sum would stop growing where 2^-8 falls below half a unit in the last place.
-    assert layers.einsum("bld,df->blf", a, b, jnp.bfloat16).item() == 16.0
+    assert products.einsum("bld,df->blf", a, b, jnp.bfloat16).item() == 16.0
 
 
 _PRODUCTS = ["bld,df->blf", "ble,ve->blv", "bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd", "bhqk,bqhd->bkhd"]
@@ -265,16 +265,15 @@ def test_products_and_their_gradients_on_a_cpu(equation):
         for dims in (*inputs.split(","), out)
     )
 
-    def products(multiply, a, b, g):
+    def value_and_gradients(multiply, a, b, g):
         value, back = jax.vjp(lambda a, b: multiply(equation, a, b), a, b)
         return value, *back(g.astype(value.dtype))
 
-    fast = jax.jit(lambda *x: products(lambda e, a, b: layers.einsum(e, a, b, jnp.bfloat16), *x))
-    for found, expected in zip(
-        fast(a, b, g), products(jnp.einsum, *(x.astype(jnp.float32) for x in (a, b, g))), strict=True
-    ):
+    fast = jax.jit(lambda *x: value_and_gradients(lambda e, a, b: products.einsum(e, a, b, jnp.bfloat16), *x))
+    plain = value_and_gradients(jnp.einsum, *(x.astype(jnp.float32) for x in (a, b, g)))
+    for found, expected in zip(fast(a, b, g), plain, strict=True):
         np.testing.assert_allclose(found.astype(jnp.float32), expected, rtol=2.0**-8)
-    if layers._cpu_multiplies_bf16():
+    if products._cpu_multiplies_bf16():
         compiled = fast.lower(a, b, g).compile().as_text()
         operands = re.findall(r" dot\(%([\w.-]+), %([\w.-]+)\)", compiled)
         assert len(operands) == 3

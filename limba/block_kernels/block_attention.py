@@ -4,8 +4,9 @@ import functools
 
 import jax
 
-from limba.kernels import attention, target, tile_pairs
-from limba.kernels.tile_pairs import Layout
+from limba.block_kernels import tile_pairs
+from limba.block_kernels.tile_pairs import Layout
+from limba.kernels import attention, target
 
 Array = jax.Array
 
@@ -33,7 +34,7 @@ def attend(query: Array, key: Array, value: Array, segments: Array, layout: Layo
 
 def _attend(query: Array, key: Array, value: Array, segments: Array, *, layout: Layout) -> Array:
     if target.platform() == "tpu":
-        from limba.kernels.block_attention_tpu import attention as call
+        from limba.block_kernels.block_attention_tpu import attention as call
     else:
-        from limba.kernels.block_attention_gpu import attention as call
+        from limba.block_kernels.block_attention_gpu import attention as call
     return call(query, key, value, segments, layout, interpret=target.platform() == "cpu")

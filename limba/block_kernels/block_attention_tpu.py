@@ -13,8 +13,9 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from limba.kernels import tile_pairs, tpu_tiles
-from limba.kernels.tile_pairs import COMPUTED, FIRST, LAST, QUERY_BEGINS, QUERY_ENDS, Layout, TilePairs
+from limba.block_kernels import tile_pairs
+from limba.block_kernels.tile_pairs import COMPUTED, FIRST, LAST, QUERY_BEGINS, QUERY_ENDS, Layout, TilePairs
+from limba.kernels import tpu_tiles
 
 Array = jax.Array
 

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from limba.block_kernels import block_attention_gpu, block_attention_tpu, tile_pairs
 from limba.encoders import encoder
 from limba.encoders.block_layout import BigBirdSparsityConfig, BlockLayout
-from limba.kernels import attention, block_attention_gpu, block_attention_tpu, tile_pairs
+from limba.kernels import attention
 from limba.partitioning.meshes import PjitPartitioner
 from tests.limba.encoders import test_encoder
 from tests.limba.encoders.test_sparse_attention import NEITHER, PER_HEAD, WIDE, _loss, _packed
@@ -157,7 +158,7 @@ def test_a_packed_network_has_the_same_loss_and_gradients(layout, fields):
 
 
 def test_numbers_by_distance_are_left_to_xla(monkeypatch):
-    from limba.kernels import block_attention
+    from limba.block_kernels import block_attention
 
     called = []
     monkeypatch.setattr(block_attention, "attend", lambda *arrays: called.append(arrays) or arrays[0])
@@ -172,7 +173,7 @@ def test_numbers_by_distance_are_left_to_xla(monkeypatch):
 @pytest.mark.parametrize(("layout", "is_called"), [({}, True), (PER_HEAD, False)], ids=["shared", "by head"])
 def test_each_device_attends_to_its_own_rows_and_heads(monkeypatch, layout, is_called):
     """Heads with layouts of their own on several devices are XLA's."""
-    from limba.kernels import block_attention
+    from limba.block_kernels import block_attention
 
     calls = []
     kernel = block_attention._attend

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from limba.kernels import gpu_tiles, tile_pairs
-from limba.kernels.tile_pairs import Layout, TilePairs
+from limba.block_kernels import tile_pairs
+from limba.block_kernels.tile_pairs import Layout, TilePairs
+from limba.kernels import gpu_tiles
 
 Array = jax.Array
 

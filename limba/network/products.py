@@ -1,0 +1,162 @@
+"""Matrix products in the precision of the network, in the order and with the results that each device is fast with."""
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.ad_checkpoint import checkpoint_name
+
+from limba.kernels import target
+
+Array = jax.Array
+DType = Any
+
+# On CPUs a bf16 product that accumulates and returns float32 runs two to five times faster than one that returns bf16,
+# and TPUs fuse the conversion. GPUs write what a product returns to memory, and read it again to convert it: there it
+# returns bf16, accumulated in float32 all the same. JAX's own transpose of such a product mixes float32 cotangents with
+# bf16 operands, which falls off the fast path again, so the backward is written out: every product has bf16 operands.
+
+
+# What `jax.ad_checkpoint` calls the products of activations with parameters.
+PRODUCT_WITHOUT_BATCH_DIMS = "product_without_batch_dims"
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 3))
+def _low_precision_einsum(equation: str, a: Array, b: Array, dtype: DType) -> Array:
+    return product(equation, a.astype(dtype), b.astype(dtype), dtype)
+
+
+def _low_precision_einsum_fwd(equation, a, b, dtype):
+    return _low_precision_einsum(equation, a, b, dtype), (a, b)
+
+
+def _low_precision_einsum_bwd(equation, dtype, operands, g):
+    a, b = operands
+    inputs, out = equation.split("->")
+    a_dims, b_dims = inputs.split(",")
+    g = g.astype(dtype)
+    grad_a = product(f"{out},{b_dims}->{a_dims}", g, b.astype(dtype), a.dtype)
+    grad_b = product(f"{a_dims},{out}->{b_dims}", a.astype(dtype), g, b.dtype)
+    return grad_a, grad_b
+
+
+_low_precision_einsum.defvjp(_low_precision_einsum_fwd, _low_precision_einsum_bwd)
+
+
+def product(equation: str, a: Array, b: Array, dtype: DType) -> Array:
+    """The product of two low-precision arrays, accumulated in float32."""
+    if target.platform() == "gpu":
+        return jnp.einsum(equation, a, b, preferred_element_type=dtype)
+    inputs, out = equation.split("->")
+    a_dims, b_dims = inputs.split(",")
+    # The operand with the first dim of its own goes first. Otherwise XLA's CPU compiler makes a transposed product,
+    # for which it has no mixed-precision kernel.
+    own = next((dim for dim in out if (dim in a_dims) != (dim in b_dims)), None)
+    if own is not None and own in b_dims:
+        a_dims, b_dims, a, b = b_dims, a_dims, b, a
+    if target.platform() == "cpu":
+        mesh = jax.sharding.get_abstract_mesh()
+        if not _cpu_multiplies_bf16():
+            a, b = a.astype(jnp.float32), b.astype(jnp.float32)
+        elif mesh.empty or mesh.size == 1:  # The order in memory of a sharded array is not ours to choose.
+            return _fast_cpu_product(a_dims, b_dims, out, a, b, dtype)
+    return jnp.einsum(f"{a_dims},{b_dims}->{out}", a, b, preferred_element_type=jnp.float32).astype(dtype)
+
+
+def _fast_cpu_product(a_dims: str, b_dims: str, out: str, a: Array, b: Array, dtype: DType) -> Array:
+    """A product of operands in the order that XLA's CPU compiler has fast kernels for.
+
+    These are `[shared, own, contracted]` and `[shared, contracted, own]`, or the second one the other way round. It
+    multiplies others in float32, at a fifth of the speed: those of kernels' gradients, and in attention.
+    """
+    shared = "".join(dim for dim in out if dim in a_dims and dim in b_dims)
+    contracted = "".join(dim for dim in a_dims if dim not in out)
+    a_own, b_own = ("".join(dim for dim in out if dim in dims and dim not in shared) for dims in (a_dims, b_dims))
+    a_order, b_order, order = shared + a_own + contracted, shared + contracted + b_own, shared + a_own + b_own
+    if b_dims == shared + b_own + contracted:
+        b_order = b_dims
+    a, b = _transposed(a, a_dims, a_order), _transposed(b, b_dims, b_order)
+    product = jnp.einsum(f"{a_order},{b_order}->{order}", a, b, preferred_element_type=jnp.float32)
+    # In bf16 already, which is half the memory to move.
+    return product.astype(dtype).transpose([order.index(dim) for dim in out])
+
+
+def _transposed(x: Array, dims: str, order: str) -> Array:
+    """An array with its dims in another order."""
+    if dims == order:
+        return x
+    x = x.transpose([dims.index(dim) for dim in order])
+    # Behind the barrier it has this order in memory too, where XLA would only call it so.
+    return jax.lax.optimization_barrier(x.reshape(-1)).reshape(x.shape)
+
+
+@functools.cache
+def _cpu_multiplies_bf16() -> bool:
+    """Whether this CPU's XLA runs bf16 products into float32; some builds refuse, and only when they run."""
+    shape = jax.ShapeDtypeStruct((2, 3, 4, 5), jnp.bfloat16)
+    logits = jax.ShapeDtypeStruct((2, 4, 3, 3), jnp.bfloat16)
+    try:
+        for equation, a, b in (
+            ("bqhd,bkhd->bhqk", shape, shape),
+            ("bhqk,bkhd->bqhd", logits, shape),
+            ("bhqk,bqhd->bkhd", logits, shape),
+        ):
+            product = functools.partial(jnp.einsum, equation, preferred_element_type=jnp.float32)
+            compiled = jax.jit(product).lower(a, b).compile()
+            compiled(*(np.zeros(x.shape, x.dtype) for x in (a, b))).block_until_ready()
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
+
+
+def einsum(equation: str, a: Array, b: Array, dtype: DType) -> Array:
+    """Contracts two arrays in `dtype`, accumulating in float32; the result has `dtype`.
+
+    Every dim of the equation must occur in at least two of its three terms (true of matrix products and attention).
+    """
+    if jnp.dtype(dtype).itemsize >= 4:
+        return jnp.einsum(equation, a.astype(dtype), b.astype(dtype))
+    product = _low_precision_einsum(equation, a, b, jnp.dtype(dtype))
+    inputs, out = equation.split("->")
+    a_dims, b_dims = inputs.split(",")
+    if set(a_dims) & set(b_dims) & set(out):
+        return product
+    # Policies of recomputation do not see the product behind its own backward; they see a name.
+    return checkpoint_name(product, PRODUCT_WITHOUT_BATCH_DIMS)
+
+
+@jax.custom_vjp
+def with_gradient_apart(x: Array) -> Array:
+    """The same array, whose gradient from here XLA takes as it is.
+
+    On GPUs a product adds to an array in memory for nothing, but XLA only sees it for the first of two products in a
+    sum. One that reads another array's gradient, such as that of queries, then adds to the rest.
+    """
+    return x
+
+
+with_gradient_apart.defvjp(lambda x: (x, None), lambda _, g: (jax.lax.optimization_barrier(g),))
+
+
+def add_bias(x: Array, bias: Array) -> Array:
+    """`[..., features]` plus `[features]`."""
+    is_slow = target.platform() == "cpu" and x.dtype.itemsize < 4 and _cpu_multiplies_bf16()
+    return _add_bias_on_cpu(x, bias) if is_slow else x + bias
+
+
+@jax.custom_vjp
+def _add_bias_on_cpu(x: Array, bias: Array) -> Array:
+    return x + bias
+
+
+def _add_bias_bwd(_, g: Array) -> tuple[Array, Array]:
+    # XLA's CPU compiler sums bf16 over rows window by window: the biases of BERT base took a ninth of a step. A product
+    # with ones is the same sum in float32. Ones are eight rows, because a product with a vector is the slow one again.
+    ones = jnp.ones((8, math.prod(g.shape[:-1])), g.dtype)
+    return g, product("or,rf->of", ones, g.reshape(-1, g.shape[-1]), jnp.float32)[0].astype(g.dtype)
+
+
+_add_bias_on_cpu.defvjp(lambda x, bias: (x + bias, None), _add_bias_bwd)
