@@ -58,7 +58,7 @@ def test_a_kit_in_t5x_words_gives_t5x_numbers(tmp_path):
     kit, out = tmp_path / "kit", tmp_path / "out"
     kit.mkdir()
     (kit / "kit.gin").write_text(KIT)
-    model = small.model(vocab_size=4224, mlp_dim=256)
+    model = small.model(vocab_size=4224, mlp_dim=256, **small.TWO_LAYERS)
     params = jax.jit(model.initial_variables)(jax.random.split(jax.random.key(42))[0])["params"]
     np.savez(kit / "init.npz", **traverse_util.flatten_dict(jax.device_get(params), sep="/"))
     batches = {n.removeprefix("batches/"): GOLDEN[n][:10].astype(np.int32) for n in GOLDEN.files if "batches/" in n}

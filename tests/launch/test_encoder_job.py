@@ -15,7 +15,7 @@ from limba.checkpoints import checkpointing
 from limba.reports import writers
 from tests.launch import launching
 
-STEPS = 60
+STEPS = 40
 pytestmark = pytest.mark.slow
 
 

@@ -154,7 +154,9 @@ def test_another_network_is_an_error_that_names_the_tensors(tmp_path, trainer):
 @pytest.mark.parametrize(("mlp_dim", "converted"), [(128, True), (256, False)])
 def test_only_what_fits_is_another_layout(tmp_path, trainer, caplog, mlp_dim, converted):
     _save_steps(tmp_path, trainer, [1])
-    shapes = small.make_trainer(small.model(mlp_dim=mlp_dim, scan_layers=True)).sharded_state_shapes()
+    shapes = small.make_trainer(
+        small.model(mlp_dim=mlp_dim, scan_layers=True, num_encoder_layers=1, num_decoder_layers=1)
+    ).sharded_state_shapes()
     with (
         caplog.at_level("INFO"),
         contextlib.nullcontext() if converted else pytest.raises(checkpointing.CheckpointMismatchError, match="wi"),

@@ -40,7 +40,7 @@ def _trainer(**fields):
     optimizer = adafactor.Adafactor(
         beta1=0.9, min_dim_size_to_factor=8, logical_factor_rules=adafactor.standard_logical_factor_rules()
     )
-    config = small.config(vocab_size=32, emb_dim=8, num_heads=4, head_dim=4, mlp_dim=16, **fields)
+    config = small.config(vocab_size=32, emb_dim=8, num_heads=4, head_dim=4, mlp_dim=16, **small.TWO_LAYERS, **fields)
     made = models.EncoderDecoderModel(network.Transformer(config), _Vocabulary(), _Vocabulary(), optimizer, z_loss=1e-4)
     return small.make_trainer(made)
 

@@ -270,7 +270,7 @@ def test_small_batches_are_split_and_large_models_sharded():
 def test_what_does_not_fit_says_what_would(capsys, monkeypatch):
     tiny = dataclasses.replace(topologies.CHIPS["v4"], memory=0.012 * GIB)
     monkeypatch.setitem(topologies.CHIPS, "v4", tiny)
-    made = _planner(_training(mlp_dim=1024))
+    made = _planner(_training(mlp_dim=1024, **small.TWO_LAYERS))
     assert made.report(V4_8, compiled=False)
     out = capsys.readouterr().out
     assert "as configured: 4 x 1, remat none, 1 microbatch: does not fit" in out
