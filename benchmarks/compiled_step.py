@@ -11,8 +11,8 @@ CUDA's libraries (pip install 'limba[plan_gpu]'), TPUs libtpu (pip install 'limb
   body of a loop once; compare unrolled programs.
 - bound: the longer of bytes at the memory's rate and products at the peak, kernel by kernel, and 2 us for each kernel.
   TPUs: of the whole program. No run is faster.
-- T5X: `--against t5x` compiles T5X's own step of the same sizes; `T5X_DIR` is its checkout, and this environment needs
-  what T5X imports.
+- T5X: `--against t5x` compiles T5X's own step of the same sizes, on one device with the rows that each of several has;
+  `T5X_DIR` is its checkout, and this environment needs what T5X imports.
 
 Each program is compiled in a process of its own.
 """
@@ -156,7 +156,7 @@ def _report(compiled: Any, topology: topologies.Topology, model_flops: float) ->
 
 
 def _t5x_step(workload: dict[str, Any], devices: Sequence[Any]) -> Any:
-    """T5X's own step on one device, with the sizes and lengths of the configuration and T5X's usual Adafactor."""
+    """T5X's own step of one device's rows, with the sizes of the configuration and T5X's usual Adafactor."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -176,7 +176,7 @@ def _t5x_step(workload: dict[str, Any], devices: Sequence[Any]) -> Any:
     model = models.EncoderDecoderModel(
         network.Transformer(network.T5Config(**sizes)), vocabulary, vocabulary, optimizer, z_loss=train_step.Z_LOSS
     )
-    shapes = {name: tuple(shape) for name, shape in workload["shapes"].items()}
+    shapes = {name: (rows // len(devices), *others) for name, (rows, *others) in workload["shapes"].items()}
     placed = NamedSharding(Mesh(np.array(devices[:1]), ("data",)), PartitionSpec())
     batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=placed) for name, shape in shapes.items()}
     rate = utils.create_learning_rate_scheduler("constant * rsqrt_decay", 1.0, 10_000)

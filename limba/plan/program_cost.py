@@ -190,11 +190,11 @@ def gpu_program_cost(text: str, chip: Chip) -> ProgramCost:
     for instruction, computation, times, is_in_open_loop in _executed(computations, entry, 1):
         opcode = instruction.opcode.removesuffix("-start")
         if opcode in _COLLECTIVES:
-            # An asynchronous one is operands and results in a tuple.
             results = _bytes(instruction.shape)
             is_asynchronous = opcode != instruction.opcode
-            if is_asynchronous:
-                asynchronous += times
+            asynchronous += times * is_asynchronous
+            if is_asynchronous and opcode != "all-reduce":
+                # The start of others has operands and results in a tuple.
                 results -= sum(_bytes(computation[name].shape) for name in instruction.operands)
             collective_bytes += times * results
             collectives += times

@@ -110,6 +110,27 @@ def test_collectives_are_counted_apart(cost):
     assert (cost.collectives, cost.asynchronous, cost.collective_bytes) == (2, 1, 2 * 4 * 64 * 16)
 
 
+def test_an_asynchronous_sum_has_results_alone():
+    """Its start has no operands in its shape, which that of a gathering has."""
+    summed = "%summed = f32[64,16]{1,0} all-reduce(%all.done), to_apply=%add.1"
+    started = summed.replace("all-reduce(", "all-reduce-start(")
+    text = PROGRAM.replace(f"ROOT {summed}", f"{started}\n  ROOT %end = f32[64,16]{{1,0}} all-reduce-done(%summed)")
+    cost = program_cost.gpu_program_cost(text, CHIP)
+    array = 4 * 64 * 16
+    assert (cost.collectives, cost.asynchronous, cost.collective_bytes) == (2, 2, 2 * array)
+    # On a ring the sum goes around twice.
+    assert (cost.waiting_bytes, cost.overlapping_bytes) == (0, 3 * array)
+
+
+def test_a_loop_without_a_count_is_told_apart():
+    """As that of decoding: one turn of it is counted."""
+    text = PROGRAM.replace(', backend_config={"known_trip_count":{"n":"7"}}', "")
+    cost = program_cost.gpu_program_cost(text, CHIP)
+    in_loop = [x for x in cost.operations if x.is_in_open_loop]
+    assert [x.times for x in in_loop] == [1, 1] and cost.kernels == 4 + 2
+    assert sorted(x.bytes_moved for x in in_loop) == [4 * 8 + 4 * 8 + 4] * 2
+
+
 def test_other_texts_are_refused():
     with pytest.raises(ValueError, match="no ENTRY"):
         program_cost.gpu_program_cost("HloModule x\n", CHIP)
