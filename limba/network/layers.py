@@ -174,7 +174,7 @@ class ResidualLayerNorm(_RootMeanSquareNorm):
         The sum is what the next residual adds to: with the one that came in, its gradient would need another pass.
         """
         scale = self._scale(x.shape[-1])
-        if x.dtype == self.dtype and _has_norm_kernel(self.kernels, x.shape[-1]):
+        if x.dtype == self.dtype and _has_norm_kernel(self.kernels, x):
             from limba.kernels import layer_norm_gpu  # Pallas takes 0.2 s, and CPUs do without.
 
             is_here = target.platform() == "gpu"
@@ -184,13 +184,15 @@ class ResidualLayerNorm(_RootMeanSquareNorm):
         return x, self._normalize(x, scale)
 
 
-# The widest row that a program of the kernel holds.
-_WIDEST = 8192
+# The widest row that a program of the kernel holds, and how many numbers its int32 counts.
+_WIDEST, _MOST_NUMBERS = 8192, 2**31
 
 
-def _has_norm_kernel(choice: str, width: int) -> bool:
+def _has_norm_kernel(choice: str, x: Array) -> bool:
     """On TPUs XLA fuses norms itself."""
-    if not target.wants_kernels(choice) or target.platform() == "tpu" or width > _WIDEST:
+    if not target.wants_kernels(choice) or target.platform() == "tpu":
+        return False
+    if x.shape[-1] > _WIDEST or x.size >= _MOST_NUMBERS:
         return False
     of_mesh = nn_partitioning.logical_to_mesh_axes(("batch", "length", "embed"))
     return of_mesh is None or of_mesh[-1] is None

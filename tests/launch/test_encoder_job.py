@@ -15,7 +15,7 @@ from limba.checkpoints import checkpointing
 from limba.reports import writers
 from tests.launch import launching
 
-STEPS = 40
+STEPS = 60
 pytestmark = pytest.mark.slow
 
 
