@@ -34,7 +34,8 @@ def _check(reports: list[dict], first: str) -> None:
         # Four times the tokens, four times the memory.
         assert report["blocks"]["16,384"] < 4.1 * report["blocks"]["4,096"] < 0.2 * GIB
     assert reports[0]["attention"]["16,384"] < 6 * reports[0]["attention"]["4,096"]
-    assert reports[0]["by XLA"] is None or reports[0]["by XLA"] > 12 * GIB
+    # It does not fit a v5e; on a GPU it is more than the logits of 12 heads at 6,144 tokens.
+    assert reports[0]["by XLA"] is None or reports[0]["by XLA"] > 12 * 4 * 6144**2
     for name, size in STEPS[first].items():
         assert reports[0]["step"][name] <= 1.02 * size
         assert reports[0]["step"][name] > 0.9 * size, "less: good, and the number here is to be lowered"
