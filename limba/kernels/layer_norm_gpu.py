@@ -184,11 +184,6 @@ def add_and_norm(
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
         return call(x, update, scale)
-    spec = mesh_axes()
+    spec = nn_partitioning.logical_to_mesh_axes(AXES) or PartitionSpec()
     in_specs = (spec, None if update is None else spec, PartitionSpec())
     return jax.shard_map(call, in_specs=in_specs, out_specs=(spec, spec), check_vma=False)(x, update, scale)
-
-
-def mesh_axes() -> PartitionSpec:
-    """Of activations `[batch, length, embed]`."""
-    return PartitionSpec(*(nn_partitioning.logical_to_mesh_axes(AXES) or (None,) * 3))

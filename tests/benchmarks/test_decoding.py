@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import decoding
+from benchmarks import compiled_decoding, decoding
 
 SIZES = {
     "vocab_size": 64,
@@ -34,3 +34,9 @@ def test_bad_numbers_are_refused(capsys):
     with pytest.raises(SystemExit):
         decoding.parse_arguments(["--new_tokens", "0"])
     assert "--new_tokens is 0; it must be at least 1" in capsys.readouterr().err
+
+
+def test_a_token_is_counted_on_gpus_alone(capsys):
+    with pytest.raises(SystemExit):
+        compiled_decoding.main(["--topology", "v4-8"])
+    assert "--topology is v4-8; only of GPUs the program says what a token reads" in capsys.readouterr().err
