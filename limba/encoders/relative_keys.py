@@ -5,21 +5,10 @@ import jax
 import jax.numpy as jnp
 
 from limba.encoders.config import EncoderConfig
+from limba.kernels import distances
 from limba.network import layers, products
 
 Array = jax.Array
-
-
-def to_keys(by_distance: Array) -> Array:
-    """`[…, queries, queries + keys - 1] -> […, queries, keys]`: row i keeps column j - i + queries - 1 as its column j.
-
-    One reshape does it, because every row begins one column further left than the row before. A gather would have a
-    scatter as its gradient.
-    """
-    queries, width = by_distance.shape[-2:]
-    padded = jnp.pad(by_distance, [(0, 0)] * (by_distance.ndim - 1) + [(0, 1)])
-    flat = padded.reshape(*by_distance.shape[:-2], -1)[..., queries - 1 : queries - 1 + queries * width]
-    return flat.reshape(*by_distance.shape[:-2], queries, width)[..., : width - queries + 1]
 
 
 class RelativeKeyTable(nn.Module):
@@ -53,9 +42,9 @@ def relative_key_logits(config: EncoderConfig, query: Array, key: Array, table: 
       table: `[queries + keys - 1, kv]` by key - query.
     """
     dtype = config.attention_logits_dtype
-    logits = to_keys(products.einsum("bqhd,rd->bhqr", query, table, dtype))
+    logits = distances.to_keys(products.einsum("bqhd,rd->bhqr", query, table, dtype))
     if config.position_embedding_type == "relative_key_query":
         key = key / jnp.sqrt(config.head_dim).astype(config.dtype)
-        of_keys = to_keys(products.einsum("bkhd,rd->bhkr", key, table[::-1], dtype))
+        of_keys = distances.to_keys(products.einsum("bkhd,rd->bhkr", key, table[::-1], dtype))
         logits += jnp.swapaxes(of_keys, -1, -2)
     return logits

@@ -17,6 +17,7 @@ from limba.block_kernels import block_attention
 from limba.encoders import relative_keys
 from limba.encoders.block_layout import BlockLayout
 from limba.encoders.config import EncoderConfig
+from limba.kernels import distances
 from limba.network import attention, products
 
 Array = jax.Array
@@ -91,7 +92,7 @@ def _global_rows(
     added: Array | None = None
     if by_distance.bias is not None:
         table = by_distance.bias[:, None, first:]
-        added = relative_keys.to_keys(jnp.repeat(table, count, axis=1))[None]
+        added = distances.to_keys(jnp.repeat(table, count, axis=1))[None]
     if by_distance.relative_keys is not None:
         added = relative_keys.relative_key_logits(config, query, key, by_distance.relative_keys[first:])
     return attention.dot_product_attention(
@@ -127,7 +128,7 @@ def _other_rows(
     logits = products.einsum("bhnqd,bhnkd->bhnqk", queries, _joined(keys, 3), dtype)
     if by_distance.bias is not None:
         table = _windows(by_distance.bias, columns.num_blocks, block)
-        table = relative_keys.to_keys(jnp.repeat(table[:, :, None], block, axis=2))
+        table = distances.to_keys(jnp.repeat(table[:, :, None], block, axis=2))
         bias = jnp.moveaxis(columns.of_distances(table), 2, 3)  # [heads, blocks, block, columns, block]
         logits += _joined(bias, 3).astype(dtype)
     if by_distance.relative_keys is not None:
@@ -173,11 +174,11 @@ def _relative_key_logits(config: EncoderConfig, queries: Array, keys: Array, tab
     """
     dtype = config.attention_logits_dtype
     of_heads, table = ("", table[0]) if table.shape[0] == 1 else ("h", table)
-    logits = relative_keys.to_keys(products.einsum(f"bhnqd,{of_heads}ncrd->bhncqr", queries, table, dtype))
+    logits = distances.to_keys(products.einsum(f"bhnqd,{of_heads}ncrd->bhncqr", queries, table, dtype))
     if config.position_embedding_type == "relative_key_query":
         keys = keys / jnp.sqrt(config.head_dim).astype(config.dtype)
         of_keys = products.einsum(f"bhnckd,{of_heads}ncrd->bhnckr", keys, jnp.flip(table, -2), dtype)
-        logits += jnp.swapaxes(relative_keys.to_keys(of_keys), -1, -2)
+        logits += jnp.swapaxes(distances.to_keys(of_keys), -1, -2)
     return _joined(jnp.moveaxis(logits, 3, 4), 4)
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax.linen import partitioning as nn_partitioning
 from jax.sharding import PartitionSpec
 
-from limba.kernels import target
+from limba.kernels import attention_cudnn, target
 
 Array = jax.Array
 logger = logging.getLogger(__name__)
@@ -28,12 +28,14 @@ class Visible:
     Attributes:
       queries, keys: int32 `[batch, length]`, the segment of each position; padding is 0, a segment of its own.
       prefix: bool `[batch, length]` of self-attention: positions that see each other although it is causal.
+      by_cudnn: cuDNN computes it.
     """
 
     queries: Array
     keys: Array
     prefix: Array | None = None
     causal: bool = flax.struct.field(pytree_node=False, default=False)
+    by_cudnn: bool = flax.struct.field(pytree_node=False, default=False)
 
 
 @flax.struct.dataclass
@@ -45,6 +47,9 @@ class DistanceBias:
 
 class KernelConfig(Protocol):
     """The fields of `t5.T5Config` that decide about kernels."""
+
+    @property
+    def dtype(self) -> Any: ...
 
     @property
     def kernels(self) -> str: ...
@@ -59,21 +64,27 @@ def visible(
     key_tokens: Array,
     segments: Array | None,
     key_segments: Array | None,
-    **others: Any,
+    *,
+    prefix: Array | None = None,
+    causal: bool = False,
 ) -> Visible | None:
     """What the kernels take in place of a mask; None where they are not used.
 
     Args:
       tokens, key_tokens: `[batch, length]`, 0 for padding.
       segments, key_segments: of packed batches.
+      prefix, causal: see `Visible`.
     """
-    if not is_fused(config.kernels, config.head_dim):
+    is_plain = segments is None and key_segments is None and prefix is None
+    lengths = tokens.shape[-1], key_tokens.shape[-1]
+    by_cudnn = config.kernels == "cudnn" and _is_for_cudnn(config.dtype, config.head_dim, lengths, is_plain)
+    if not by_cudnn and not is_fused(config.kernels, config.head_dim):
         return None
     of_queries, of_keys = (
         (tokens > 0).astype(jnp.int32) * (1 if segments is None else segments)
         for tokens, segments in ((tokens, segments), (key_tokens, key_segments))
     )
-    return Visible(of_queries, of_keys, **others)
+    return Visible(of_queries, of_keys, prefix, causal, by_cudnn)
 
 
 def is_fused(choice: str, head_dim: int) -> bool:
@@ -92,10 +103,28 @@ def _serves(head_dim: int, platform: str) -> bool:
     return True
 
 
+@functools.cache  # said once
+def _say_cudnn(reason: str) -> None:
+    if reason:
+        logger.info("Attention is not cuDNN's: %s.", reason)
+    else:
+        logger.info("Attention by cuDNN; T5Config.kernels = 'auto' takes Limba's kernels.")
+
+
+def _is_for_cudnn(dtype: Any, head_dim: int, lengths: tuple[int, int], is_plain: bool) -> bool:
+    """Whether cuDNN computes attention that was asked of it; what it cannot do is done as with "auto"."""
+    if target.platform() != "gpu":
+        reason = "it is for GPUs"
+    else:
+        reason = attention_cudnn.reason_against(dtype, head_dim, lengths, is_plain)
+    _say_cudnn(reason)
+    return not reason
+
+
 def attend(query: Array, key: Array, value: Array, visible: Visible, bias: DistanceBias | None) -> Array:
     """The values that each query attends to, `[batch, queries, heads, head_dim]`; see `attention_gpu.attention`."""
     table = None if bias is None else bias.table
-    call = functools.partial(_attend, causal=visible.causal)
+    call = functools.partial(_attend, causal=visible.causal, by_cudnn=visible.by_cudnn)
     of_row = ("batch", None)
     by_axes = (
         *((x, ARRAY) for x in (query, key, value)),
@@ -138,7 +167,9 @@ def _spec(axes: Axes) -> PartitionSpec:
     return PartitionSpec(*(None if axis is None else of_mesh[axis] for axis in axes))
 
 
-def _attend(query, key, value, table, query_segments, key_segments, prefix, *, causal):
+def _attend(query, key, value, table, query_segments, key_segments, prefix, *, causal, by_cudnn):
+    if by_cudnn:
+        return attention_cudnn.attention(query, key, value, table, (query_segments, key_segments), causal=causal)
     # Imported where they are used: Pallas takes 0.2 s, and CPUs do without.
     if target.platform() == "tpu":
         from limba.kernels.attention_tpu import attention

@@ -33,9 +33,12 @@ def without_kernels() -> contextlib.AbstractContextManager:
     return _kernels(False)
 
 
-CHOICES = ("auto", "fused", "xla")
+CHOICES = ("auto", "fused", "cudnn", "xla")
 
 
 def wants_kernels(choice: str) -> bool:
-    """Whether programs of ours may stand for XLA's: with "fused" on every device, with "auto" on accelerators."""
-    return _kernels.value and (choice == "fused" or (choice == "auto" and platform() != "cpu"))
+    """Whether programs of ours may stand for XLA's: with "fused" on every device, otherwise on accelerators.
+
+    "cudnn" is "auto" but for attention on GPUs.
+    """
+    return _kernels.value and (choice == "fused" or (choice != "xla" and platform() != "cpu"))

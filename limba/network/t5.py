@@ -42,8 +42,9 @@ class T5Config:
       param_scan_axis: where the layers stand in the parameters of a scanned stack.
       relative_bias_per_layer: a table of relative positions in every layer (scalable_t5, umT5) instead of one a stack.
       joined_attention_kernels: `[embed, heads * kv]` (T5X's t5); False is `[embed, heads, kv]` (its scalable_t5).
-      kernels: "auto" is the fastest that the device has; "xla" writes attention's logits (queries x keys) and the
-        output's (tokens x vocabulary) to memory, "fused" never does, and is very slow on CPUs.
+      kernels: "auto" is the fastest that the device has, "cudnn" the same with cuDNN's attention on GPUs; "xla" writes
+        attention's logits (queries x keys) and the output's (tokens x vocabulary) to memory, "fused" never does, and is
+        very slow on CPUs.
       encoder_self_attention_layer, decoder_self_attention_layer, decoder_cross_attention_layer: a class of your own in
         place of T5's attention, 'my_layers:MyAttention'; with `kernels` "xla", whose masks and biases are arrays.
 

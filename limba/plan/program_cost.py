@@ -41,6 +41,8 @@ _ATTENTION_PRODUCTS = {
     "attention_query_gradients": 3,
     "attention_key_gradients": 4,
     "attention_table_gradients": 2,
+    "dot_product_attention_fwd": 2,  # cuDNN
+    "dot_product_attention_bwd": 5,
 }
 _BITS = 6
 # Scratch memory that a library asks for, beside its results.

@@ -274,7 +274,7 @@ def test_without_positions_the_order_of_tokens_does_not_matter():
         ({"head_activation": "gleu"}, ["gleu", "gelu"]),
         ({"attention_dropout_rate": 1}, ["attention_dropout_rate is 1", "below 1"]),
         ({"remat_policy": "some"}, ["some", "minimal"]),
-        ({"kernels": "triton"}, ["kernels is 'triton'", "auto, fused, xla"]),
+        ({"kernels": "triton"}, ["kernels is 'triton'", "auto, fused, cudnn, xla"]),
     ],
 )
 def test_bad_configurations_are_refused(fields, words):

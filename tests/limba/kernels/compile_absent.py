@@ -1,7 +1,8 @@
 """Compiles for devices that are not here: `python -m tests.limba.kernels.compile_absent NAME …`, a process of its own.
 
 Prints a JSON object for each topology: what fused attention's gradients need in memory by case; and of the first one
-all cases, whether XLA's attention fits at 6,144 tokens, and bytes and peak of a small network's training step.
+all cases, whether XLA's attention fits at 6,144 tokens, and bytes and peak of a small network's training step; of GPUs
+also how often attention calls cuDNN.
 """
 
 import functools
@@ -27,8 +28,8 @@ FEWER = ("decoder", "16,384")
 HEAD_DIM = 64
 
 
-def _attention_memory(case: str, device: Any, kernels: Any, *, gradients: bool = True) -> int | None:
-    """Bytes of the program beside its arguments and results; None where it does not fit the device."""
+def _attention_program(case: str, device: Any, kernels: Any, *, gradients: bool = True) -> Any:
+    """The compiled gradients."""
     import jax
     import jax.numpy as jnp
 
@@ -43,8 +44,15 @@ def _attention_memory(case: str, device: Any, kernels: Any, *, gradients: bool =
         return jnp.sum(kernels(q, k, v, table, segments, causal=causal).astype(jnp.float32))
 
     program = jax.grad(loss, (0, 1, 2, 3) if has_bias else (0, 1, 2)) if gradients else loss
+    return jax.jit(program).lower(q, k, k, table, segments).compile()
+
+
+def _attention_memory(case: str, device: Any, kernels: Any, *, gradients: bool = True) -> int | None:
+    """Bytes of the program beside its arguments and results; None where it does not fit the device."""
+    import jax
+
     try:
-        compiled = jax.jit(program).lower(q, k, k, table, segments).compile()
+        compiled = _attention_program(case, device, kernels, gradients=gradients)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -117,6 +125,16 @@ def _attention(topology: topologies.Topology, cases: Iterable[str]) -> dict[str,
     return {case: _attention_memory(case, device, attention) for case in cases}
 
 
+def _cudnn_calls(topology: topologies.Topology) -> dict[str, int]:
+    """How often the gradients of attention call cuDNN: forward and backward."""
+    from limba.kernels.attention_cudnn import attention
+    from limba.plan import compiled_step
+
+    device = compiled_step.devices_of(topology)[0]
+    programs = {case: _attention_program(case, device, attention) for case in ("encoder", "decoder", "cross")}
+    return {case: program.as_text().count('custom_call_target="__cudnn$fmha') for case, program in programs.items()}
+
+
 def _by_xla(topology: topologies.Topology) -> int | None:
     """At 6,144 tokens, where it is beyond the device already; longer ones take half a minute to fail. Without
     gradients, which need more."""
@@ -135,6 +153,8 @@ def main(names: list[str]) -> None:
         report["blocks"] = _blocks(topology)
         if topology is found[0]:
             report |= {"by XLA": _by_xla(topology), "step": _step(topology)}
+        if topology.chip.platform == "gpu":
+            report["cudnn"] = _cudnn_calls(topology)
         print(json.dumps(report))
 
 

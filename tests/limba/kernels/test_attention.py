@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from limba.checkpoints.train_state import TrainStateInitializer
-from limba.kernels import attention, attention_gpu, attention_tpu
+from limba.kernels import attention, attention_cudnn, attention_gpu, attention_tpu, target
 from limba.network import t5
 from limba.partitioning.meshes import PjitPartitioner
 from tests.limba.kernels import networks
@@ -99,6 +99,64 @@ def test_prefixes_see_each_other(kernels):
     assert float(jnp.max(jnp.abs(ours - fused(query, key, value, table, segments, causal=True)))) > 0.1
 
 
+# ----------------------------------------------------- cuDNN -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "queries, keys, causal, has_bias", [(32, 32, False, True), (24, 24, True, True), (24, 40, False, False)]
+)
+def test_cudnn_is_asked_for_plain_attention(queries, keys, causal, has_bias):
+    """By XLA: what is asked of cuDNN, not its answer. The second row has padding, the third nothing else."""
+    query, key, value, cotangent, table = _arrays(queries, keys, rows=3)
+    table = table if has_bias else None
+    of_queries, of_keys = (
+        jnp.arange(length) < jnp.asarray([[length], [length - 7], [0]]) for length in (queries, keys)
+    )
+    cotangent = cotangent * of_queries[:, :, None, None]
+    segments = of_queries.astype(jnp.int32), of_keys.astype(jnp.int32)
+
+    def loss(function, *arrays):
+        return jnp.sum(function(*arrays, segments, causal=causal) * cotangent)
+
+    by_xla = functools.partial(attention_cudnn.attention, implementation="xla")
+    wanted = (0, 1, 2, 3) if has_bias else (0, 1, 2)
+    (ours, our_gradients), (plain, plain_gradients) = (
+        jax.jit(jax.value_and_grad(functools.partial(loss, function), wanted))(query, key, value, table)
+        for function in (by_xla, networks.plain_attention)
+    )
+    np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-5)
+    for ours, plain in zip(our_gradients, plain_gradients, strict=True):
+        assert float(jnp.max(jnp.abs(plain))) > 0.1
+        np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-5)
+    assert np.isfinite(by_xla(query, key, value, table, segments, causal=causal)).all()
+
+
+def _visible(platform: str = "gpu", length: int = 32, is_packed: bool = False, has_prefix: bool = False, **changes):
+    config = dataclasses.replace(networks.SIZES, kernels="cudnn", **{"dtype": "bfloat16", **changes})
+    tokens = jnp.ones((2, length), jnp.int32)
+    segments = tokens if is_packed else None
+    with target.tracing_for_platform(platform):
+        return attention.visible(
+            config, tokens, tokens, segments, segments, prefix=tokens > 0 if has_prefix else None, causal=True
+        )
+
+
+def test_cudnn_computes_what_it_can():
+    assert _visible().by_cudnn
+    assert _visible(head_dim=24).by_cudnn  # which Limba's kernels do not
+    for changes in (
+        {"dtype": "float32"},
+        {"length": 33},
+        {"is_packed": True},
+        {"has_prefix": True},
+        {"head_dim": 256},
+        {"platform": "tpu"},
+    ):
+        assert _visible(**changes).by_cudnn is False, changes
+    assert _visible(head_dim=20) is None  # neither does
+    assert _visible(platform="cpu") is None
+
+
 # ---------------------------------------------------- networks ---------------------------------------------------
 
 
@@ -144,5 +202,5 @@ def test_cpus_take_xla_unless_told():
     assert not attention.is_fused("auto", 64)
     assert attention.is_fused("fused", 64)
     assert not attention.is_fused("fused", 48)
-    with pytest.raises(ValueError, match=r"T5Config\.kernels is 'flash'; choose one of auto, fused, xla"):
+    with pytest.raises(ValueError, match=r"T5Config\.kernels is 'flash'; choose one of auto, fused, cudnn, xla"):
         dataclasses.replace(networks.SIZES, kernels="flash")

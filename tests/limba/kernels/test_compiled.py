@@ -52,4 +52,6 @@ def test_tpus():
     importlib.util.find_spec("jax_cuda12_plugin") is None, reason="needs CUDA's compiler: pip install 'limba[plan_gpu]'"
 )
 def test_gpus():
-    _check(_compile("h100-1"), "h100-1")
+    reports = _compile("h100-1")
+    _check(reports, "h100-1")
+    assert reports[0]["cudnn"] == {"encoder": 2, "decoder": 2, "cross": 2}
