@@ -32,7 +32,7 @@ from limba.checkpoints.parameters import (
 from limba.data import contract
 from limba.data.contract import DatasetConfig, GetEvalDatasetFn
 from limba.gin_config import command_line, gin_files
-from limba.inference import evaluation
+from limba.inference import evaluation, kept_batches
 from limba.inference.evaluation import InferenceEvaluator
 from limba.machine import native_logs, storage
 from limba.machine.local_paths import local_path
@@ -106,15 +106,14 @@ def evaluate(
         open_fn = train_eval_get_dataset_fn or tasks_door.get_training_eval_datasets
         batches = _open_batches(open_fn, dataset_cfg, model, partitioner, eval_steps) if with_loss else {}
     limits = {task: _limit(task, x, dataset_cfg.split, eval_steps, steps_if_endless) for task, x in batches.items()}
+    kept = kept_batches.keep(batches, dataset_cfg, partitioner)
     done_file = directory / f"eval.{dataset_cfg.name}.ckpt"
     eval_step, results = None, {}
     for path in _checkpoints(restore_checkpoint_cfg, done_file):
         step = checkpoint_step(path)
         params, shardings = load_model_params(model, partitioner, restore_checkpoint_cfg, path, fallback_init_rng)
         eval_step = eval_step or evaluation.make_eval_step(model, partitioner, shardings)
-        losses = {
-            task: _loss(eval_step, params, x, limits[task], f"{task}, step {step}") for task, x in batches.items()
-        }
+        losses = {task: _loss(eval_step, params, x, limits[task], f"{task}, step {step}") for task, x in kept.items()}
         metrics = evaluator.evaluate(params, step) if evaluator is not None else {}
         del params
         if is_writer:

@@ -58,7 +58,7 @@ class DatasetConfig:
       pack: put several short examples into one row.
       use_custom_packing_ops: accepted for T5X's files; must be False.
       module: a Python module to import first, the one that registers the task.
-      use_memory_cache: keep evaluation batches in host memory after the first pass.
+      use_memory_cache: keep evaluation batches after the first pass, in host memory and up to 32 MB a device there.
       trim_output_features: cut features to their length instead of failing.
       num_workers: processes of this host that make training batches, for tasks that need no SeqIO; 0 makes them in
         threads. The batches are the same.

@@ -15,6 +15,7 @@ from jax.experimental import multihost_utils
 from limba import tasks_door
 from limba.data.contract import Batch, DatasetConfig
 from limba.inference import batch_inference, task_metrics
+from limba.inference.kept_batches import KeptBatch
 from limba.inference.metric_loggers import TensorBoardLogger
 from limba.models import BaseTransformerModel
 from limba.models import metrics as metrics_lib
@@ -30,17 +31,16 @@ EvalStep = Callable[[PyTree, Batch], metrics_lib.Metrics]
 
 
 def make_eval_step(model: BaseTransformerModel, partitioner: PjitPartitioner, param_shardings: PyTree) -> EvalStep:
-    """A jitted `(params, this host's rows of a batch) -> metrics`."""
-    step = partitioner.jit(
+    """A jitted `(params, sharded batch) -> metrics`."""
+    return partitioner.jit(
         lambda params, batch: model.eval_fn(params, batch)[1],
         in_shardings=(param_shardings, partitioner.data_sharding),
         out_shardings=partitioner.replicated,
     )
-    return lambda params, batch: step(params, partitioner.shard_batch(batch))
 
 
 def evaluate(
-    eval_step: EvalStep, params: PyTree, batches: Iterable[Batch], max_batches: int | None
+    eval_step: EvalStep, params: PyTree, batches: Iterable[KeptBatch], max_batches: int | None
 ) -> dict[str, float]:
     """The model's metrics over the batches, and metrics of the batches themselves.
 
@@ -48,7 +48,6 @@ def evaluate(
     their empirical distribution. A model whose `nats_per_target_token` is above it has learned nothing from context.
 
     Args:
-      batches: this host's rows.
       max_batches: the most batches to evaluate; None takes all.
 
     Raises:
@@ -57,10 +56,12 @@ def evaluate(
     total: metrics_lib.Metrics | None = None
     began = time.monotonic()
     token_counts = np.zeros(0, np.int64)
+    computed: metrics_lib.Metrics | None = None
     for batch in itertools.islice(batches, max_batches):
-        metrics = jax.device_get(eval_step(params, batch))
-        token_counts = _add_counts(token_counts, batch)
-        total = metrics if total is None else metrics_lib.add(total, metrics)
+        computing = eval_step(params, batch.placed)
+        token_counts = _add_counts(token_counts, batch.target_counts)
+        total, computed = _add_metrics(total, computed), computing  # The devices have work while these are fetched.
+    total = _add_metrics(total, computed)
     if total is None:
         raise ValueError("The evaluation split is empty: choose another split, or leave the evaluation out.")
     scalars = metrics_lib.compute(total)
@@ -83,12 +84,14 @@ def shown(scalars: Mapping[str, float]) -> list[str]:
     return [form.format(scalars[name]) for name, form in forms if name in scalars]
 
 
-def _add_counts(counts: np.ndarray, batch: Batch) -> np.ndarray:
-    """How often each token was a target so far: `[vocab]`."""
-    targets = np.asarray(batch["decoder_target_tokens"])[np.asarray(batch["decoder_loss_weights"]) > 0]
-    new = np.bincount(targets, minlength=len(counts))
-    new[: len(counts)] += counts
-    return new
+def _add_metrics(total: metrics_lib.Metrics | None, computed: metrics_lib.Metrics | None) -> metrics_lib.Metrics | None:
+    fetched = jax.device_get(computed)
+    return fetched if total is None or fetched is None else metrics_lib.add(total, fetched)
+
+
+def _add_counts(counts: np.ndarray, others: np.ndarray) -> np.ndarray:
+    longest = max(len(counts), len(others))
+    return np.pad(counts, (0, longest - len(counts))) + np.pad(others, (0, longest - len(others)))
 
 
 def _sum_over_hosts(counts: np.ndarray) -> np.ndarray:

@@ -236,11 +236,20 @@ class PjitPartitioner:
         return len(self._host_groups.hosts)
 
     def shard_batch(self, batch: Batch) -> dict[str, jax.Array]:
-        """Global arrays `[batch, …]` from the rows that this host reads, `[rows of its group, …]`."""
+        """Global arrays `[batch, …]` from the rows that this host reads, `[rows of its group, …]`.
+
+        Arrays that this has made are returned as they are.
+        """
         sharding, host = self.data_sharding, jax.process_index()
-        if jax.process_count() == 1:
-            return {name: jax.device_put(np.asarray(rows), sharding) for name, rows in batch.items()}
-        return {name: self._host_groups.put(np.asarray(rows), sharding, host) for name, rows in batch.items()}
+
+        def placed(rows: Any) -> jax.Array:
+            if isinstance(rows, jax.Array) and rows.sharding == sharding:
+                return rows
+            if jax.process_count() == 1:
+                return jax.device_put(np.asarray(rows), sharding)
+            return self._host_groups.put(np.asarray(rows), sharding, host)
+
+        return {name: placed(rows) for name, rows in batch.items()}
 
     def jit(self, function: Callable, **jit_arguments) -> Callable:
         """`jax.jit` that traces with this mesh and these rules."""

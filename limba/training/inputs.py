@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, InvalidStateError
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,9 @@ from typing import Any
 from limba import tasks_door
 from limba.checkpoints.checkpointing import CheckpointConfig
 from limba.data import contract
-from limba.data.contract import Batch, BatchIterator, DatasetConfig, EvalBatches, GetDatasetFn, GetEvalDatasetFn
-from limba.inference import evaluation
+from limba.data.contract import Batch, BatchIterator, DatasetConfig, GetDatasetFn, GetEvalDatasetFn
+from limba.inference import evaluation, kept_batches
+from limba.inference.kept_batches import KeptBatches
 from limba.models import BaseTransformerModel
 from limba.partitioning.meshes import PjitPartitioner
 
@@ -87,14 +88,15 @@ def open_eval_batches(
     get_dataset_fn: GetEvalDatasetFn | None,
     eval_steps: int | None,
     partitioner: PjitPartitioner,
-) -> EvalBatches:
+) -> Mapping[str, KeptBatches]:
     """The batches of teacher-forced evaluation by task; none without a configuration."""
     if config is None:
         return {}
     open_fn = get_dataset_fn or tasks_door.get_training_eval_datasets
     layout = partitioner.get_data_layout(config.batch_size)
     opened = open_fn(config, layout.shard_id, layout.num_shards, eval_steps, model.FEATURE_CONVERTER_CLS)
-    return {task: contract.NumpyBatches(x) if hasattr(x, "as_numpy_iterator") else x for task, x in opened.items()}
+    batches = {task: contract.NumpyBatches(x) if hasattr(x, "as_numpy_iterator") else x for task, x in opened.items()}
+    return kept_batches.keep(batches, config, partitioner)
 
 
 def open_evaluator(

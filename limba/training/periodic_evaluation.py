@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from limba.checkpoints.train_state import TrainState
-from limba.data.contract import Batch, EvalBatches
 from limba.inference import evaluation
+from limba.inference.kept_batches import KeptBatch, KeptBatches
 from limba.reports import statistics, writers
 from limba.training.actions import TRAIN_METRIC_KEY, ActionMode
 from limba.training.trainer import BaseTrainer
@@ -34,7 +34,7 @@ class TrainingEvaluation:
     """
 
     trainer: BaseTrainer
-    batches: EvalBatches
+    batches: Mapping[str, KeptBatches]
     max_batches: int | None
     inference_evaluator: evaluation.InferenceEvaluator | None
     training_eval_averages: Averages
@@ -152,23 +152,23 @@ class _CountedBatches:
     """Batches that are counted and timed while they are used.
 
     Attributes:
-      first_seconds: seconds of the first batch, which compiles if no batch had its shape before.
+      first_seconds: seconds to give the devices the first batch, which compiles if none had its shape before.
     """
 
-    def __init__(self, batches: Iterable[Batch], num_host_groups: int, check: Callable[[], None]):
+    def __init__(self, batches: Iterable[KeptBatch], num_host_groups: int, check: Callable[[], None]):
         self._batches, self._num_host_groups, self.first_seconds = batches, num_host_groups, 0.0
         self._check = check
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[KeptBatch]:
         self._began = time.monotonic()
         self._steps, self._rows, self._target_tokens = 0, 0, 0
         self._check()
         for batch in self._batches:
             self._check()
-            targets = batch["decoder_target_tokens"]
+            rows, length = batch.shape
             self._steps += 1
-            self._rows += targets.shape[0] * self._num_host_groups
-            self._target_tokens += targets.size * self._num_host_groups
+            self._rows += rows * self._num_host_groups
+            self._target_tokens += rows * length * self._num_host_groups
             given = time.monotonic()
             try:
                 yield batch

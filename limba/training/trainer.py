@@ -102,7 +102,7 @@ class BaseTrainer(abc.ABC):
         return self._partitioned_train_step
 
     def eval_step(self, state: TrainState, batch: Batch) -> metrics_lib.Metrics:
-        """Metrics of this host's rows of a batch, over all hosts."""
+        """Metrics over all hosts of a batch: this host's rows, or what `shard_batch` made of them."""
         return self._partitioned_eval_step(state, self.partitioner.shard_batch(batch))
 
 

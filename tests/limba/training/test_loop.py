@@ -17,6 +17,7 @@ from limba import models
 from limba.checkpoints import checkpointing
 from limba.data.contract import DatasetConfig
 from limba.inference import evaluation
+from limba.inference.kept_batches import KeptBatch
 from limba.models import metrics
 from limba.optimizers import adafactor
 from limba.optimizers.schedules import create_learning_rate_scheduler
@@ -421,7 +422,7 @@ def test_the_bar_s_time_left_does_not_count_the_step_that_compiled():
 
 @pytest.mark.parametrize("eval_steps", [1, 2])
 def test_the_first_batch_is_timed(eval_steps):
-    counted = periodic_evaluation._CountedBatches([{"decoder_target_tokens": np.zeros((2, 3))}] * 3, 1, lambda: None)
+    counted = periodic_evaluation._CountedBatches([KeptBatch({}, np.zeros(1), (2, 3))] * 3, 1, lambda: None)
     for step, _ in enumerate(itertools.islice(counted, eval_steps)):
         time.sleep(0.02 if step == 0 else 0.2)
     assert 0.02 <= counted.first_seconds < 0.2
