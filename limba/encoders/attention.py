@@ -9,7 +9,8 @@ from limba.encoders import relative_keys, rotary, sparse_attention
 from limba.encoders.config import EncoderConfig
 from limba.encoders.sparse_attention import ByDistance, VisibleBlocks
 from limba.kernels import attention as fused
-from limba.network import attention, layers
+from limba.kernels import target
+from limba.network import attention, attention_by_rows, layers
 
 Array = jax.Array
 
@@ -77,9 +78,9 @@ class SelfAttention(nn.Module):
         mask, bias, table = inputs.mask, inputs.bias, None
         if cfg.has_relative_keys:
             table = relative_keys.RelativeKeyTable(cfg, name="relative_key")(x.shape[1])
+        value = value if rng is None else fused.drop_values(value, rng, cfg.attention_dropout_rate)
         if not isinstance(mask, Array):
             assert not isinstance(bias, Array)
-            value = value if rng is None else fused.drop_values(value, rng, cfg.attention_dropout_rate)
             if isinstance(mask, VisibleBlocks):
                 by_distance = ByDistance(None if bias is None else bias.table, table)
                 attended = sparse_attention.attend(cfg, query, key, value, mask, by_distance)
@@ -87,17 +88,11 @@ class SelfAttention(nn.Module):
                 attended = fused.attend(query, key, value, mask, bias)
         else:
             assert not isinstance(bias, fused.DistanceBias)
-            attended = attention.dot_product_attention(
-                query,
-                key,
-                value,
-                bias if table is None else relative_keys.relative_key_logits(cfg, query, key, table),
-                rng,
-                cfg.attention_dropout_rate,
-                deterministic,
-                cfg.dtype,
-                cfg.float32_attention_logits,
-                mask=mask,
+            bias = bias if table is None else relative_keys.relative_key_logits(cfg, query, key, table)
+            by_rows = cfg.kernels != "xla" and target.platform() == "cpu"
+            attend = attention_by_rows.attend if by_rows else attention.dot_product_attention
+            attended = attend(
+                *(query, key, value, bias), dtype=cfg.dtype, float32_logits=cfg.float32_attention_logits, mask=mask
             )
         return self._dense(cfg.emb_dim, (-2, -1), ("joined_kv", "embed"), "out")(attended)
 

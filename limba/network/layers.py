@@ -269,8 +269,7 @@ class MlpBlock(nn.Module):
         activations = tuple(self.activations)
         wo = dense(inputs.shape[-1], kernel_axes=("mlp", "embed"), name="wo")
         drop = nn.Dropout(self.intermediate_dropout_rate, broadcast_dims=(-2,))
-        is_recomputed = target.wants_kernels(self.kernels)
-        if is_recomputed and len(branches) > 1:
+        if len(branches) > 1 and target.wants_kernels(self.kernels):
             kept = None
             if self.intermediate_dropout_rate > 0.0 and not deterministic:
                 batch, _, mlp = branches[0].shape
@@ -281,9 +280,11 @@ class MlpBlock(nn.Module):
                 return checkpoint_name(product, products.PRODUCT_WITHOUT_BATCH_DIMS)
 
             return wo(branches[0], multiply=multiply)
-        activate = functools.partial(_activated, activations)
+        activate: Callable[[Sequence[Array]], Array] = functools.partial(_activated, activations)
         # Of one branch XLA decides whether it keeps what it would compute again: memory for time.
-        hidden = drop((jax.checkpoint(activate) if is_recomputed else activate)(branches), deterministic=deterministic)
+        if len(branches) == 1 and self.kernels != "xla":
+            activate = jax.checkpoint(activate)
+        hidden = drop(activate(branches), deterministic=deterministic)
         return wo(with_sharding_constraint(hidden, ("batch", "length", "mlp")))
 
 
