@@ -130,7 +130,14 @@ def _report(compiled: Any, topology: topologies.Topology, model_flops: float) ->
     from limba.plan import compiled_step, program_cost
 
     sizes = compiled.memory_analysis()
-    report: dict[str, Any] = {"temporary": sizes.temp_size_in_bytes, "peak": compiled_step.peak_bytes(sizes)}
+    found = program_cost.collectives(compiled.as_text())
+    report: dict[str, Any] = {
+        "temporary": sizes.temp_size_in_bytes,
+        "peak": compiled_step.peak_bytes(sizes),
+        "collectives": found.count,
+        "asynchronous": found.asynchronous,
+        "collective_bytes": found.result_bytes,
+    }
     chip = topology.chip
     if chip.platform == "gpu":
         cost = program_cost.gpu_program_cost(compiled.as_text(), chip)
@@ -139,9 +146,6 @@ def _report(compiled: Any, topology: topologies.Topology, model_flops: float) ->
             "flops": cost.flops,
             "seconds": cost.seconds,
             "kernels": cost.kernels,
-            "collectives": cost.collectives,
-            "asynchronous": cost.asynchronous,
-            "collective_bytes": cost.collective_bytes,
             "kinds": cost.by("kind"),
             "operations": [
                 dataclasses.asdict(x) for x in sorted(cost.operations, key=lambda x: -x.times * x.seconds)[:100]
@@ -200,10 +204,9 @@ def _t5x_step(workload: dict[str, Any], devices: Sequence[Any]) -> Any:
 def _row(topology: str, side: str, report: dict[str, Any]) -> str:
     if "failed" in report:
         return f"| {topology} | {side} | failed with exit code {report['failed']} | | | | | | | | | |"
-    counted = "kernels" in report
-    kernels = f"{report['kernels']:,}" if counted else ""
-    collectives = f"{report['collectives']:,} ({report['asynchronous']:,})" if counted else ""
-    sent = f"{report['collective_bytes'] / 1e9:.3g}" if counted else ""
+    kernels = f"{report['kernels']:,}" if "kernels" in report else ""
+    collectives = f"{report['collectives']:,} ({report['asynchronous']:,})"
+    sent = f"{report['collective_bytes'] / 1e9:.3g}"
     return (
         f"| {topology} | {side} | {report['bytes'] / 1e9:.1f} | {report['flops'] / 1e12:.2f} | "
         f"{1e3 * report['seconds']:.1f} | {report['mfu']:.0%} | {report['temporary'] / topologies.GIB:.2f} | "

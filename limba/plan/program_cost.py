@@ -73,22 +73,46 @@ class Operation:
     is_in_open_loop: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class ProgramCost:
-    """What a step of a program costs one device.
+@dataclasses.dataclass
+class Collectives:
+    """The collectives of a step.
 
     Attributes:
-      collective_bytes: results of the collectives.
-      collectives: how many, and how many of them start and end as two operations, so that others run between.
+      result_bytes: of all of them.
+      count, asynchronous: how many, and how many of them start and end as two operations, so that others run between.
       waiting_bytes, overlapping_bytes: that a device sends in collectives of one operation, and of two.
     """
 
+    result_bytes: float = 0.0
+    count: int = 0
+    asynchronous: int = 0
+    waiting_bytes: float = 0.0
+    overlapping_bytes: float = 0.0
+
+    def add(self, instruction: "_Instruction", computation: Mapping[str, "_Instruction"], times: int) -> None:
+        kind = instruction.kind
+        results = _bytes(instruction.shape)
+        is_asynchronous = kind != instruction.opcode
+        if is_asynchronous and kind != "all-reduce":
+            # The start of others has operands and results in a tuple.
+            results -= sum(_bytes(computation[name].shape) for name in instruction.operands)
+        self.result_bytes += times * results
+        self.count += times
+        # On a ring sums go around twice.
+        sent = times * results * (2 if kind == "all-reduce" else 1)
+        if is_asynchronous:
+            self.asynchronous += times
+            self.overlapping_bytes += sent
+        else:
+            self.waiting_bytes += sent
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramCost:
+    """What a step of a program costs one device."""
+
     operations: tuple[Operation, ...]
-    collective_bytes: float
-    collectives: int
-    asynchronous: int
-    waiting_bytes: float
-    overlapping_bytes: float
+    collectives: Collectives
 
     @property
     def bytes_moved(self) -> float:
@@ -110,7 +134,7 @@ class ProgramCost:
 
     def seconds_with_collectives(self, link: float) -> float:
         """The bound, where a device sends `link` bytes/s."""
-        return max(self.seconds, self.overlapping_bytes / link) + self.waiting_bytes / link
+        return max(self.seconds, self.collectives.overlapping_bytes / link) + self.collectives.waiting_bytes / link
 
     def by(self, attribute: str) -> dict[str, float]:
         """Seconds by `kind` or `where`, the longest first."""
@@ -126,6 +150,11 @@ class _Instruction:
     opcode: str
     operands: tuple[str, ...]
     text: str
+
+    @property
+    def kind(self) -> str:
+        """The opcode, of a collective also where this only starts it."""
+        return self.opcode.removesuffix("-start")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,25 +216,28 @@ def gpu_program_cost(text: str, chip: Chip) -> ProgramCost:
     """
     computations, entry = _parse(text)
     operations = []
-    collective_bytes, collectives, asynchronous = 0.0, 0, 0
-    sent = {True: 0.0, False: 0.0}
     for instruction, computation, times, is_in_open_loop in _executed(computations, entry, 1):
-        opcode = instruction.opcode.removesuffix("-start")
-        if opcode in _COLLECTIVES:
-            results = _bytes(instruction.shape)
-            is_asynchronous = opcode != instruction.opcode
-            asynchronous += times * is_asynchronous
-            if is_asynchronous and opcode != "all-reduce":
-                # The start of others has operands and results in a tuple.
-                results -= sum(_bytes(computation[name].shape) for name in instruction.operands)
-            collective_bytes += times * results
-            collectives += times
-            # On a ring sums go around twice.
-            sent[is_asynchronous] += times * results * (2 if opcode == "all-reduce" else 1)
-            continue
-        operation = _operation(instruction, computation, computations, times, chip)
-        operations.append(dataclasses.replace(operation, is_in_open_loop=is_in_open_loop))
-    return ProgramCost(tuple(operations), collective_bytes, collectives, asynchronous, sent[False], sent[True])
+        if instruction.kind not in _COLLECTIVES:
+            operation = _operation(instruction, computation, computations, times, chip)
+            operations.append(dataclasses.replace(operation, is_in_open_loop=is_in_open_loop))
+    return ProgramCost(tuple(operations), _collectives(computations, entry))
+
+
+def collectives(text: str) -> Collectives:
+    """Those of `compiled.as_text()`, of GPUs or TPUs.
+
+    Raises:
+      ValueError: if the text has no entry.
+    """
+    return _collectives(*_parse(text))
+
+
+def _collectives(computations: Mapping[str, Mapping[str, _Instruction]], entry: str) -> Collectives:
+    found = Collectives()
+    for instruction, computation, times, _ in _executed(computations, entry, 1):
+        if instruction.kind in _COLLECTIVES:
+            found.add(instruction, computation, times)
+    return found
 
 
 def _parse(text: str) -> tuple[dict[str, dict[str, _Instruction]], str]:

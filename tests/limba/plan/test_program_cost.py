@@ -109,7 +109,9 @@ def test_the_bound_is_the_longer_of_memory_and_products(cost):
 
 
 def test_collectives_are_counted_apart(cost):
-    assert (cost.collectives, cost.asynchronous, cost.collective_bytes) == (2, 1, 2 * 4 * 64 * 16)
+    found = cost.collectives
+    assert (found.count, found.asynchronous, found.result_bytes) == (2, 1, 2 * 4 * 64 * 16)
+    assert program_cost.collectives(PROGRAM) == found
 
 
 def test_an_asynchronous_sum_has_results_alone():
@@ -117,11 +119,11 @@ def test_an_asynchronous_sum_has_results_alone():
     summed = "%summed = f32[64,16]{1,0} all-reduce(%all.done), to_apply=%add.1"
     started = summed.replace("all-reduce(", "all-reduce-start(")
     text = PROGRAM.replace(f"ROOT {summed}", f"{started}\n  ROOT %end = f32[64,16]{{1,0}} all-reduce-done(%summed)")
-    cost = program_cost.gpu_program_cost(text, CHIP)
+    found = program_cost.collectives(text)
     array = 4 * 64 * 16
-    assert (cost.collectives, cost.asynchronous, cost.collective_bytes) == (2, 2, 2 * array)
+    assert (found.count, found.asynchronous, found.result_bytes) == (2, 2, 2 * array)
     # On a ring the sum goes around twice.
-    assert (cost.waiting_bytes, cost.overlapping_bytes) == (0, 3 * array)
+    assert (found.waiting_bytes, found.overlapping_bytes) == (0, 3 * array)
 
 
 def test_a_loop_without_a_count_is_told_apart():
