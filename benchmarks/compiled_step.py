@@ -33,7 +33,8 @@ from limba.plan import topologies
 
 HEAD = (
     "| topology | program | GB moved | TFLOP | bound, ms | MFU at the bound | temporary GiB | peak GiB | kernels | "
-    "collectives (asynchronous) | GB sent | compiled in, s |\n|---|---|---|---|---|---|---|---|---|---|---|---|"
+    "collectives (asynchronous) | their GB | waited for, ms | compiled in, s |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -146,6 +147,7 @@ def _report(compiled: Any, topology: topologies.Topology, model_flops: float) ->
             "flops": cost.flops,
             "seconds": cost.seconds,
             "kernels": cost.kernels,
+            "waited": program_cost.seconds_waited(compiled.as_text(), chip),
             "kinds": cost.by("kind"),
             "operations": [
                 dataclasses.asdict(x) for x in sorted(cost.operations, key=lambda x: -x.times * x.seconds)[:100]
@@ -203,14 +205,15 @@ def _t5x_step(workload: dict[str, Any], devices: Sequence[Any]) -> Any:
 
 def _row(topology: str, side: str, report: dict[str, Any]) -> str:
     if "failed" in report:
-        return f"| {topology} | {side} | failed with exit code {report['failed']} | | | | | | | | | |"
+        return f"| {topology} | {side} | failed with exit code {report['failed']} | | | | | | | | | | |"
     kernels = f"{report['kernels']:,}" if "kernels" in report else ""
     collectives = f"{report['collectives']:,} ({report['asynchronous']:,})"
     sent = f"{report['collective_bytes'] / 1e9:.3g}"
+    waited = f"{1e3 * report['waited']:.1f}" if "waited" in report else ""
     return (
         f"| {topology} | {side} | {report['bytes'] / 1e9:.1f} | {report['flops'] / 1e12:.2f} | "
         f"{1e3 * report['seconds']:.1f} | {report['mfu']:.0%} | {report['temporary'] / topologies.GIB:.2f} | "
-        f"{report['peak'] / topologies.GIB:.2f} | {kernels} | {collectives} | {sent} | "
+        f"{report['peak'] / topologies.GIB:.2f} | {kernels} | {collectives} | {sent} | {waited} | "
         f"{report['compile_seconds']:.0f} |"
     )
 

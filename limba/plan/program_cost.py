@@ -240,6 +240,34 @@ def _collectives(computations: Mapping[str, Mapping[str, _Instruction]], entry: 
     return found
 
 
+def seconds_waited(text: str, chip: Chip) -> float:
+    """Seconds of a step in which collectives send and no kernel has work, at the rates of the data sheet.
+
+    A GPU's program is in the order in which it runs: what stands between the start and the end of a collective runs
+    beside it. Collectives of one operation, and those inside of loops, wait for all that they send.
+    """
+    computations, entry = _parse(text)
+    waited, computed = 0.0, 0.0
+    started: dict[str, tuple[float, float]] = {}  # by name: seconds that it sends, and `computed` then
+    for name, instruction in computations[entry].items():
+        if instruction.opcode.endswith("-done") and instruction.operands[0] in started:
+            sends, began = started.pop(instruction.operands[0])
+            waited += max(0.0, sends - (computed - began))
+        for part, computation, times, _ in _executed({**computations, "": {name: instruction}}, "", 1):
+            computation = computations[entry] if part is instruction else computation
+            if part.kind not in _COLLECTIVES:
+                computed += times * _operation(part, computation, computations, times, chip).seconds
+                continue
+            found = Collectives()
+            found.add(part, computation, times)
+            sends = (found.waiting_bytes + found.overlapping_bytes) / chip.link
+            if part is instruction and found.asynchronous:
+                started[name] = sends, computed
+            else:
+                waited += sends
+    return waited
+
+
 def _parse(text: str) -> tuple[dict[str, dict[str, _Instruction]], str]:
     computations: dict[str, dict[str, _Instruction]] = {}
     current: dict[str, _Instruction] = {}
