@@ -147,7 +147,7 @@ def _report(compiled: Any, topology: topologies.Topology, model_flops: float) ->
             "flops": cost.flops,
             "seconds": cost.seconds,
             "kernels": cost.kernels,
-            "waited": program_cost.seconds_waited(compiled.as_text(), chip),
+            "waited": program_cost.seconds_waited(compiled.as_text(), chip, chip.link),
             "kinds": cost.by("kind"),
             "operations": [
                 dataclasses.asdict(x) for x in sorted(cost.operations, key=lambda x: -x.times * x.seconds)[:100]

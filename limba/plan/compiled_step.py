@@ -180,8 +180,9 @@ class CompiledStep:
         """Seconds that no run of the step is below; None where it was refused, and for TPUs, whose loops hide it."""
         if self.compiled is None or topology.chip.platform != "gpu":
             return None
-        cost = program_cost.gpu_program_cost(self.compiled.as_text(), topology.chip)
-        return cost.seconds_with_collectives(topology.chip.link if topology.num_hosts == 1 else topology.chip.network)
+        text, chip = self.compiled.as_text(), topology.chip
+        waited = program_cost.seconds_waited(text, chip, chip.link if topology.num_hosts == 1 else chip.network)
+        return program_cost.gpu_program_cost(text, chip).seconds + waited
 
 
 def compile_step(training: Training, mesh: PjitPartitioner, num_microbatches: int | None = None) -> CompiledStep:

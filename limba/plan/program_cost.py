@@ -132,10 +132,6 @@ class ProgramCost:
         """The bound, without collectives."""
         return sum(x.times * x.seconds for x in self.operations)
 
-    def seconds_with_collectives(self, link: float) -> float:
-        """The bound, where a device sends `link` bytes/s."""
-        return max(self.seconds, self.collectives.overlapping_bytes / link) + self.collectives.waiting_bytes / link
-
     def by(self, attribute: str) -> dict[str, float]:
         """Seconds by `kind` or `where`, the longest first."""
         seconds: dict[str, float] = collections.defaultdict(float)
@@ -240,19 +236,19 @@ def _collectives(computations: Mapping[str, Mapping[str, _Instruction]], entry: 
     return found
 
 
-def seconds_waited(text: str, chip: Chip) -> float:
-    """Seconds of a step in which collectives send and no kernel has work, at the rates of the data sheet.
+def seconds_waited(text: str, chip: Chip, link: float) -> float:
+    """Seconds of a step in which collectives send and no kernel has work, where a device sends `link` bytes/s.
 
     A GPU's program is in the order in which it runs: what stands between the start and the end of a collective runs
-    beside it. Collectives of one operation, and those inside of loops, wait for all that they send.
+    beside it. Collectives of one operation, and those inside of loops, wait for all that they send. Those that send at
+    the same time each have the whole link: no run waits for less.
     """
     computations, entry = _parse(text)
     waited, computed = 0.0, 0.0
-    started: dict[str, tuple[float, float]] = {}  # by name: seconds that it sends, and `computed` then
+    ends: dict[str, float] = {}  # by the name of the start
     for name, instruction in computations[entry].items():
-        if instruction.opcode.endswith("-done") and instruction.operands[0] in started:
-            sends, began = started.pop(instruction.operands[0])
-            waited += max(0.0, sends - (computed - began))
+        if instruction.opcode.endswith("-done") and instruction.operands[0] in ends:
+            waited += max(0.0, ends.pop(instruction.operands[0]) - (computed + waited))
         for part, computation, times, _ in _executed({**computations, "": {name: instruction}}, "", 1):
             computation = computations[entry] if part is instruction else computation
             if part.kind not in _COLLECTIVES:
@@ -260,9 +256,9 @@ def seconds_waited(text: str, chip: Chip) -> float:
                 continue
             found = Collectives()
             found.add(part, computation, times)
-            sends = (found.waiting_bytes + found.overlapping_bytes) / chip.link
+            sends = (found.waiting_bytes + found.overlapping_bytes) / link
             if part is instruction and found.asynchronous:
-                started[name] = sends, computed
+                ends[name] = computed + waited + sends
             else:
                 waited += sends
     return waited

@@ -129,12 +129,12 @@ def test_an_asynchronous_sum_has_results_alone():
 def test_what_is_computed_between_start_and_end_is_not_waited_for():
     array = 4 * 64 * 16
     sums = 2 * array / CHIP.link
-    assert program_cost.seconds_waited(PROGRAM, CHIP) == pytest.approx(array / CHIP.link + sums)
+    assert program_cost.seconds_waited(PROGRAM, CHIP, CHIP.link) == pytest.approx(array / CHIP.link + sums)
     between = "  %gemm2 = f32[64,16]{1,0} fusion(%x, %y), kind=kCustom, calls=%product\n  %all.done"
     text = PROGRAM.replace("  %all.done", between, 1)
     kernel = (2 * 64 * 32 + 2 * 32 * 16 + array) / CHIP.bandwidth + LAUNCH
     assert kernel > array / CHIP.link
-    assert program_cost.seconds_waited(text, CHIP) == pytest.approx(sums)
+    assert program_cost.seconds_waited(text, CHIP, CHIP.link) == pytest.approx(sums)
 
 
 def test_a_loop_without_a_count_is_told_apart():
