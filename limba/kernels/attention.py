@@ -75,9 +75,11 @@ def visible(
       segments, key_segments: of packed batches.
       prefix, causal: see `Visible`.
     """
-    is_plain = segments is None and key_segments is None and prefix is None
-    lengths = tokens.shape[-1], key_tokens.shape[-1]
-    by_cudnn = config.kernels == "cudnn" and _is_for_cudnn(config.dtype, config.head_dim, lengths, is_plain)
+    by_cudnn = False
+    if config.kernels == "cudnn" and target.wants_kernels(config.kernels):
+        is_plain = segments is None and key_segments is None and prefix is None
+        lengths = tokens.shape[-1], key_tokens.shape[-1]
+        by_cudnn = _is_for_cudnn(config.dtype, config.head_dim, lengths, is_plain)
     if not by_cudnn and not is_fused(config.kernels, config.head_dim):
         return None
     of_queries, of_keys = (

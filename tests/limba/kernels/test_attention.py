@@ -155,6 +155,8 @@ def test_cudnn_computes_what_it_can():
         assert _visible(**changes).by_cudnn is False, changes
     assert _visible(head_dim=20) is None  # neither does
     assert _visible(platform="cpu") is None
+    with target.without_kernels():  # one row, which initializes a network on a mesh
+        assert _visible() is None
 
 
 # ---------------------------------------------------- networks ---------------------------------------------------
