@@ -25,7 +25,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 Side = tuple[Callable[[int], None], dict[str, Any]]
 
 # Sides whose library is PyTorch; the others have JAX.
-OF_PYTORCH = ("huggingface",)
+OF_PYTORCH = ("huggingface", "huggingface_compiled")
 
 
 # ---------------------------------------------------- child process -------------------------------------------------

@@ -8,7 +8,8 @@ trains on the same full rows of random tokens, without dropout, with Adafactor, 
 - `limba`: `Trainer.train_step` as it trains.
 - `huggingface`: T5ForConditionalGeneration in eager PyTorch with transformers' Adafactor set as T5X's (no relative
   step, no momentum), plain cross entropy, float32 parameters, bf16 by autocast, denormals flushed to zero, TF32 for
-  float32 on GPUs, as JAX does.
+  float32 on GPUs, as JAX does. Its T5 computes attention itself, without PyTorch's SDPA.
+- `huggingface_compiled`: the same through `torch.compile`.
 - `t5x`: T5X's own Trainer and network. `T5X_DIR` names its checkout; `T5X_PYTHON` the interpreter of an environment
   with its dependencies, if this one lacks them.
 
@@ -17,6 +18,7 @@ A side that cannot run here is reported as "unavailable: reason".
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -219,7 +221,7 @@ def huggingface_config(sizes: dict[str, Any], **more: Any) -> Any:
     )
 
 
-def _huggingface(workload: Workload) -> sides.Side:
+def _huggingface(workload: Workload, compiles: bool = False) -> sides.Side:
     import torch
 
     # Before any thread of PyTorch's exists: they inherit it. Without it float32 on CPUs crawls.
@@ -237,6 +239,7 @@ def _huggingface(workload: Workload) -> sides.Side:
     torch.manual_seed(0)
     model: Any = transformers.T5ForConditionalGeneration(config)
     model.to(device).train()
+    called = torch.compile(model) if compiles else model
     optimizer = transformers.Adafactor(
         model.parameters(), lr=0.01, scale_parameter=True, relative_step=False, warmup_init=False
     )
@@ -248,7 +251,7 @@ def _huggingface(workload: Workload) -> sides.Side:
     def run(num_steps: int) -> None:
         for _ in range(num_steps):
             with torch.autocast(device, dtype=torch.bfloat16, enabled=workload.dtype == "bfloat16"):
-                loss = model(input_ids=inputs, attention_mask=mask, labels=labels).loss
+                loss = called(input_ids=inputs, attention_mask=mask, labels=labels).loss
             loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -262,7 +265,12 @@ def _huggingface(workload: Workload) -> sides.Side:
     }
 
 
-SIDES: dict[str, Callable[[Workload], sides.Side]] = {"limba": _limba, "huggingface": _huggingface, "t5x": _t5x}
+SIDES: dict[str, Callable[[Workload], sides.Side]] = {
+    "limba": _limba,
+    "huggingface": _huggingface,
+    "huggingface_compiled": functools.partial(_huggingface, compiles=True),
+    "t5x": _t5x,
+}
 
 
 # ---------------------------------------------------- measurement ---------------------------------------------------
