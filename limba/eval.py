@@ -106,7 +106,7 @@ def evaluate(
         open_fn = train_eval_get_dataset_fn or tasks_door.get_training_eval_datasets
         batches = _open_batches(open_fn, dataset_cfg, model, partitioner, eval_steps) if with_loss else {}
     limits = {task: _limit(task, x, dataset_cfg.split, eval_steps, steps_if_endless) for task, x in batches.items()}
-    kept = kept_batches.keep(batches, dataset_cfg, partitioner)
+    kept = kept_batches.keep(batches, partitioner)
     done_file = directory / f"eval.{dataset_cfg.name}.ckpt"
     eval_step, results = None, {}
     for path in _checkpoints(restore_checkpoint_cfg, done_file):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import jax
 import numpy as np
 
-from limba.data.contract import Batch, DatasetConfig
+from limba.data.contract import Batch
 from limba.partitioning.meshes import PjitPartitioner
 
 # Of each device, for all tasks: 65,000 rows of 512 inputs and 114 targets, spread over eight of them.
@@ -34,6 +34,7 @@ class KeptBatches:
 
     def __init__(self, batches: Iterable[Batch], partitioner: PjitPartitioner, room: "_Room"):
         self._batches, self._partitioner, self._room = batches, partitioner, room
+        self._may_stay = getattr(batches, "is_cached", False)
         self._kept: list[KeptBatch] = []
         self._are_all = False
 
@@ -42,7 +43,7 @@ class KeptBatches:
         if self._are_all:
             return
         # An evaluation may end before the batches do; the next one may then take more.
-        keeps = True
+        keeps = self._may_stay
         for batch in itertools.islice(self._batches, len(self._kept), None):
             kept = self._place(batch)
             if keeps := keeps and self._room.takes(kept.placed):
@@ -67,9 +68,11 @@ class _Room:
         return self._left >= 0
 
 
-def keep(
-    batches: Mapping[str, Iterable[Batch]], config: DatasetConfig, partitioner: PjitPartitioner
-) -> dict[str, KeptBatches]:
-    """The batches of each task. Without `config.use_memory_cache` they are read again by each evaluation."""
-    room = _Room(_MOST_BYTES if config.use_memory_cache else -1)
+def keep(batches: Mapping[str, Iterable[Batch]], partitioner: PjitPartitioner) -> dict[str, KeptBatches]:
+    """The batches of each task.
+
+    Those stay that are the same in each pass, and say so: they have a true `is_cached`. Others, such as those of a
+    user's own function, are read again by each evaluation.
+    """
+    room = _Room(_MOST_BYTES)
     return {task: KeptBatches(x, partitioner, room) for task, x in batches.items()}

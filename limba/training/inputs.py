@@ -96,7 +96,7 @@ def open_eval_batches(
     layout = partitioner.get_data_layout(config.batch_size)
     opened = open_fn(config, layout.shard_id, layout.num_shards, eval_steps, model.FEATURE_CONVERTER_CLS)
     batches = {task: contract.NumpyBatches(x) if hasattr(x, "as_numpy_iterator") else x for task, x in opened.items()}
-    return kept_batches.keep(batches, config, partitioner)
+    return kept_batches.keep(batches, partitioner)
 
 
 def open_evaluator(

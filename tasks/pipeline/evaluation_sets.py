@@ -25,6 +25,7 @@ class EvalSet:
 
     Attributes:
       may_be_endless: a source of a user's own is not known to end.
+      is_cached: later passes give the batches of the first one.
     """
 
     def __init__(self, stream: Stream, task: object, rows: slice):
@@ -32,12 +33,12 @@ class EvalSet:
         self._stream = stream
         self._task = task
         self._rows = rows
-        self._use_cache = stream.config.use_memory_cache
+        self.is_cached = stream.config.use_memory_cache
         self._cache: list[contract.Batch] = []
         self._remaining: Iterator[contract.Batch] | None = None
 
     def __iter__(self) -> Iterator[contract.Batch]:
-        if not self._use_cache:
+        if not self.is_cached:
             yield from self._read()
             return
         if self._remaining is None:

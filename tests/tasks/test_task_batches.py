@@ -204,6 +204,7 @@ def test_evaluation_is_finite_complete_and_repeatable(task, lengths, cache, make
     assert next(iter(batches)) is not None  # stopping early loses nothing
     passes = [list(batches), list(batches)]
     assert_equal(*passes)
+    assert batches.is_cached == cache and all((x is y) == cache for x, y in zip(*passes, strict=True))
     text = b"".join(make_document(99, row)["text"].encode() for row in range(30))
     examples = np.concatenate([batch["encoder_input_tokens"] for batch in passes[0]])
     weights = np.concatenate([batch["decoder_loss_weights"] for batch in passes[0]])

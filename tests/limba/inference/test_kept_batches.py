@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 
-from limba.data.contract import DatasetConfig
 from limba.inference import evaluation, kept_batches
 from limba.models.metrics import Ratio
 from limba.partitioning.meshes import PjitPartitioner
@@ -17,8 +16,8 @@ NUM_BATCHES, ROWS, LENGTH = 5, 8, 4
 class _Source:
     """Batches of this host; `reads` counts those that were made."""
 
-    def __init__(self):
-        self.reads = 0
+    def __init__(self, is_cached=True):
+        self.reads, self.is_cached = 0, is_cached
 
     def __iter__(self):
         for number in range(NUM_BATCHES):
@@ -31,9 +30,8 @@ def _sum_step(params, batch):
     return {"sum": Ratio(jax.numpy.sum(batch["decoder_target_tokens"] * params), 1.0)}
 
 
-def _kept(source, **changes):
-    config = DatasetConfig("nobody", {"targets": LENGTH}, "validation", ROWS, **changes)
-    return kept_batches.keep({"a": source}, config, PjitPartitioner(num_partitions=1, devices=jax.devices()[:2]))["a"]
+def _kept(source):
+    return kept_batches.keep({"a": source}, PjitPartitioner(num_partitions=1, devices=jax.devices()[:2]))["a"]
 
 
 def _evaluate(batches, params=1, most=None):
@@ -83,10 +81,12 @@ def test_what_there_is_no_room_for_is_read_again(monkeypatch, room):
     assert len(batches._kept) == room
 
 
-def test_without_the_cache_nothing_is_kept():
-    batches = _kept(_Source(), use_memory_cache=False)
-    assert _evaluate(batches) == pytest.approx(_expected())
-    assert not batches._kept
+def test_batches_that_may_change_are_read_again():
+    source = _Source(is_cached=False)
+    batches = _kept(source)
+    for _ in range(2):
+        assert _evaluate(batches) == pytest.approx(_expected())
+    assert source.reads == 2 * NUM_BATCHES and not batches._kept
 
 
 def test_a_model_is_told_that_nothing_was_evaluated():
