@@ -33,8 +33,8 @@ from limba.plan import topologies
 
 HEAD = (
     "| topology | program | GB moved | TFLOP | bound, ms | MFU at the bound | temporary GiB | peak GiB | kernels | "
-    "collectives (asynchronous) | their GB | waited for, ms | compiled in, s |\n"
-    "|---|---|---|---|---|---|---|---|---|---|---|---|---|"
+    "collectives (asynchronous) | their GB | sent, ms | waited for, ms | compiled in, s |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -131,23 +131,17 @@ def _report(compiled: Any, topology: topologies.Topology, model_flops: float) ->
     from limba.plan import compiled_step, program_cost
 
     sizes = compiled.memory_analysis()
-    found = program_cost.collectives(compiled.as_text())
-    report: dict[str, Any] = {
-        "temporary": sizes.temp_size_in_bytes,
-        "peak": compiled_step.peak_bytes(sizes),
-        "collectives": found.count,
-        "asynchronous": found.asynchronous,
-        "collective_bytes": found.result_bytes,
-    }
+    report: dict[str, Any] = {"temporary": sizes.temp_size_in_bytes, "peak": compiled_step.peak_bytes(sizes)}
     chip = topology.chip
     if chip.platform == "gpu":
         cost = program_cost.gpu_program_cost(compiled.as_text(), chip)
+        found = cost.collectives
         report |= {
             "bytes": cost.bytes_moved,
             "flops": cost.flops,
             "seconds": cost.seconds,
             "kernels": cost.kernels,
-            "waited": program_cost.seconds_waited(compiled.as_text(), chip, chip.link),
+            "waited": cost.waited,
             "kinds": cost.by("kind"),
             "operations": [
                 dataclasses.asdict(x) for x in sorted(cost.operations, key=lambda x: -x.times * x.seconds)[:100]
@@ -155,8 +149,10 @@ def _report(compiled: Any, topology: topologies.Topology, model_flops: float) ->
         }
     else:
         analysis = compiled.cost_analysis()
+        found = program_cost.collectives(compiled.as_text())
         report |= {"bytes": analysis["bytes accessed"], "flops": analysis["flops"]}
         report["seconds"] = max(report["bytes"] / chip.bandwidth, report["flops"] / chip.peak) * chip.devices_per_chip
+    report |= {"collectives": dataclasses.asdict(found), "sending": found.sent_bytes / chip.link}
     report["mfu"] = model_flops / topology.num_devices / chip.peak_per_device / report["seconds"]
     return report
 
@@ -205,15 +201,16 @@ def _t5x_step(workload: dict[str, Any], devices: Sequence[Any]) -> Any:
 
 def _row(topology: str, side: str, report: dict[str, Any]) -> str:
     if "failed" in report:
-        return f"| {topology} | {side} | failed with exit code {report['failed']} | | | | | | | | | | |"
+        return f"| {topology} | {side} | failed with exit code {report['failed']} | | | | | | | | | | | |"
     kernels = f"{report['kernels']:,}" if "kernels" in report else ""
-    collectives = f"{report['collectives']:,} ({report['asynchronous']:,})"
-    sent = f"{report['collective_bytes'] / 1e9:.3g}"
+    found = report["collectives"]
+    collectives = f"{found['count']:,} ({found['asynchronous']:,}) | {found['result_bytes'] / 1e9:.3g}"
+    sending = f"{1e3 * report['sending']:.1f}"
     waited = f"{1e3 * report['waited']:.1f}" if "waited" in report else ""
     return (
         f"| {topology} | {side} | {report['bytes'] / 1e9:.1f} | {report['flops'] / 1e12:.2f} | "
         f"{1e3 * report['seconds']:.1f} | {report['mfu']:.0%} | {report['temporary'] / topologies.GIB:.2f} | "
-        f"{report['peak'] / topologies.GIB:.2f} | {kernels} | {collectives} | {sent} | {waited} | "
+        f"{report['peak'] / topologies.GIB:.2f} | {kernels} | {collectives} | {sending} | {waited} | "
         f"{report['compile_seconds']:.0f} |"
     )
 

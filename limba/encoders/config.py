@@ -61,8 +61,8 @@ class EncoderConfig:
       scan_layers: compile one layer, or one period of global and local layers, instead of all.
       remat_policy: "none", "minimal" or "full": what is recomputed in the backward pass to save memory.
       param_scan_axis: where the layers stand in the parameters of a scanned stack.
-      kernels: "auto" is the fastest that the device has, the others are as in T5Config; attention to a window, to
-        blocks or with relative_key is XLA's in any case.
+      kernels: "auto" is the fastest that the device has, the others are as in T5Config; attention to a window or
+        with relative_key is XLA's in any case.
 
     Raises:
       ValueError: for a value outside of what its field can be, or two fields that exclude each other.

@@ -180,9 +180,10 @@ class CompiledStep:
         """Seconds that no run of the step is below; None where it was refused, and for TPUs, whose loops hide it."""
         if self.compiled is None or topology.chip.platform != "gpu":
             return None
-        text, chip = self.compiled.as_text(), topology.chip
-        waited = program_cost.seconds_waited(text, chip, chip.link if topology.num_hosts == 1 else chip.network)
-        return program_cost.gpu_program_cost(text, chip).seconds + waited
+        chip = topology.chip
+        link = chip.link if topology.num_hosts == 1 else chip.network
+        cost = program_cost.gpu_program_cost(self.compiled.as_text(), chip, link)
+        return cost.seconds + cost.waited
 
 
 def compile_step(training: Training, mesh: PjitPartitioner, num_microbatches: int | None = None) -> CompiledStep:

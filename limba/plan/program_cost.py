@@ -78,41 +78,41 @@ class Collectives:
     """The collectives of a step.
 
     Attributes:
-      result_bytes: of all of them.
       count, asynchronous: how many, and how many of them start and end as two operations, so that others run between.
-      waiting_bytes, overlapping_bytes: that a device sends in collectives of one operation, and of two.
+      result_bytes, sent_bytes: of their results, and that a device sends.
     """
 
-    result_bytes: float = 0.0
     count: int = 0
     asynchronous: int = 0
-    waiting_bytes: float = 0.0
-    overlapping_bytes: float = 0.0
+    result_bytes: float = 0.0
+    sent_bytes: float = 0.0
 
-    def add(self, instruction: "_Instruction", computation: Mapping[str, "_Instruction"], times: int) -> None:
+    def add(self, instruction: "_Instruction", computation: Mapping[str, "_Instruction"], times: int) -> float:
+        """Adds a collective, and returns the bytes that a device sends in it."""
         kind = instruction.kind
-        results = _bytes(instruction.shape)
-        is_asynchronous = kind != instruction.opcode
-        if is_asynchronous and kind != "all-reduce":
+        results = times * _bytes(instruction.shape)
+        if instruction.is_start and kind != "all-reduce":
             # The start of others has operands and results in a tuple.
-            results -= sum(_bytes(computation[name].shape) for name in instruction.operands)
-        self.result_bytes += times * results
+            results -= times * sum(_bytes(computation[name].shape) for name in instruction.operands)
+        sent = results * (2 if kind == "all-reduce" else 1)  # On a ring sums go around twice.
         self.count += times
-        # On a ring sums go around twice.
-        sent = times * results * (2 if kind == "all-reduce" else 1)
-        if is_asynchronous:
-            self.asynchronous += times
-            self.overlapping_bytes += sent
-        else:
-            self.waiting_bytes += sent
+        self.asynchronous += times * instruction.is_start
+        self.result_bytes += results
+        self.sent_bytes += sent
+        return sent
 
 
 @dataclasses.dataclass(frozen=True)
 class ProgramCost:
-    """What a step of a program costs one device."""
+    """What a step of a program costs one device.
+
+    Attributes:
+      waited: seconds in which collectives send and no kernel has work, at the rates of the data sheet.
+    """
 
     operations: tuple[Operation, ...]
     collectives: Collectives
+    waited: float
 
     @property
     def bytes_moved(self) -> float:
@@ -151,6 +151,10 @@ class _Instruction:
     def kind(self) -> str:
         """The opcode, of a collective also where this only starts it."""
         return self.opcode.removesuffix("-start")
+
+    @property
+    def is_start(self) -> bool:
+        return self.kind != self.opcode
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,64 +208,52 @@ def _where_within(instruction: _Instruction, computations: Mapping[str, Mapping[
     return counts.most_common(1)[0][0] if counts else ""
 
 
-def gpu_program_cost(text: str, chip: Chip) -> ProgramCost:
+def gpu_program_cost(text: str, chip: Chip, link: float | None = None) -> ProgramCost:
     """The cost of `compiled.as_text()` on one card.
 
-    Raises:
-      ValueError: if the text has no entry.
-    """
-    computations, entry = _parse(text)
-    operations = []
-    for instruction, computation, times, is_in_open_loop in _executed(computations, entry, 1):
-        if instruction.kind not in _COLLECTIVES:
-            operation = _operation(instruction, computation, computations, times, chip)
-            operations.append(dataclasses.replace(operation, is_in_open_loop=is_in_open_loop))
-    return ProgramCost(tuple(operations), _collectives(computations, entry))
-
-
-def collectives(text: str) -> Collectives:
-    """Those of `compiled.as_text()`, of GPUs or TPUs.
-
-    Raises:
-      ValueError: if the text has no entry.
-    """
-    return _collectives(*_parse(text))
-
-
-def _collectives(computations: Mapping[str, Mapping[str, _Instruction]], entry: str) -> Collectives:
-    found = Collectives()
-    for instruction, computation, times, _ in _executed(computations, entry, 1):
-        if instruction.kind in _COLLECTIVES:
-            found.add(instruction, computation, times)
-    return found
-
-
-def seconds_waited(text: str, chip: Chip, link: float) -> float:
-    """Seconds of a step in which collectives send and no kernel has work, where a device sends `link` bytes/s.
-
-    A GPU's program is in the order in which it runs: what stands between the start and the end of a collective runs
+    The text is in the order in which the program runs: what stands between the start and the end of a collective runs
     beside it. Collectives of one operation, and those inside of loops, wait for all that they send. Those that send at
     the same time each have the whole link: no run waits for less.
+
+    Args:
+      link: bytes/s that a card sends to others; those of its box where it is not given.
+
+    Raises:
+      ValueError: if the text has no entry.
     """
     computations, entry = _parse(text)
+    operations, found = [], Collectives()
     waited, computed = 0.0, 0.0
-    ends: dict[str, float] = {}  # by the name of the start
+    ends: dict[str, float] = {}  # in seconds, by the name of the start
     for name, instruction in computations[entry].items():
         if instruction.opcode.endswith("-done") and instruction.operands[0] in ends:
             waited += max(0.0, ends.pop(instruction.operands[0]) - (computed + waited))
-        for part, computation, times, _ in _executed({**computations, "": {name: instruction}}, "", 1):
-            computation = computations[entry] if part is instruction else computation
+        for part, owner, times, is_in_open_loop in _executed({**computations, "": {name: instruction}}, "", 1):
+            computation = computations[entry] if part is instruction else owner
             if part.kind not in _COLLECTIVES:
-                computed += times * _operation(part, computation, computations, times, chip).seconds
+                operation = _operation(part, computation, computations, times, chip)
+                operations.append(dataclasses.replace(operation, is_in_open_loop=is_in_open_loop))
+                computed += times * operation.seconds
                 continue
-            found = Collectives()
-            found.add(part, computation, times)
-            sends = (found.waiting_bytes + found.overlapping_bytes) / link
-            if part is instruction and found.asynchronous:
-                ends[name] = computed + waited + sends
+            seconds = found.add(part, computation, times) / (link or chip.link)
+            if part is instruction and part.is_start:
+                ends[name] = computed + waited + seconds
             else:
-                waited += sends
-    return waited
+                waited += seconds
+    return ProgramCost(tuple(operations), found, waited)
+
+
+def collectives(text: str) -> Collectives:
+    """Those of `compiled.as_text()`, for TPUs too.
+
+    Raises:
+      ValueError: if the text has no entry.
+    """
+    found = Collectives()
+    for instruction, computation, times, _ in _executed(*_parse(text), 1):
+        if instruction.kind in _COLLECTIVES:
+            found.add(instruction, computation, times)
+    return found
 
 
 def _parse(text: str) -> tuple[dict[str, dict[str, _Instruction]], str]:
