@@ -127,7 +127,8 @@ def checks_in_forks(tmp_path_factory):
     from convert.compare import encoder_process, transformers_process
     from tests import forked
 
-    warm = ("transformers.models.t5.modeling_t5", "transformers.models.umt5.modeling_umt5")
+    families = ("t5", "umt5", "modernbert")  # which import what the others do
+    warm = [f"transformers.models.{name}.modeling_{name}" for name in families]
     servers = []
 
     def run(command, *, env, **_):

@@ -15,22 +15,40 @@ HELP
 fi
 
 export LIMBA_ACCELERATOR=cpu # The tests run on CPUs.
+# Hundreds of processes import what pip and uv leave to be compiled at the first import: that is kept for the next one.
+unset PYTHONDONTWRITEBYTECODE
 # shellcheck source=launch/environment.sh
 source "$REPOSITORY/launch/environment.sh"
 cd "$REPOSITORY"
 setup_environment "$REPOSITORY/tests/requirements.lock"
+
+# Searching for garbage, after every 700 new objects and once more at its end, is a fifth of what a short process costs.
+# As `limba` sets it, for what the tests start besides.
+collect_rarely() {
+  local packages
+  packages=$("$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  echo "import atexit, gc; gc.set_threshold(20_000, 10, 10); atexit.register(gc.freeze)" >"$packages/limba_tests.pth"
+}
+collect_rarely "$VENV"
 
 # pip installs torch, by exact version: otherwise a CUDA build of several gigabytes may come. Few tests use the second
 # environment, and few parts of torch: both compile what is imported.
 install_torch() { "$1/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check torch==2.13.0; }
 has_torch() { "$1/bin/python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; }
 has_torch "$VENV" || install_torch "$VENV"
+
 hf5_stamp=$HF5_VENV/.limba-$(fingerprint "$REPOSITORY/tests/requirements-hf5.lock")
-if [[ ! -f $hf5_stamp ]]; then
+setup_hf5() {
   [[ -x $HF5_VENV/bin/python ]] || "$PYTHON" -m venv "$HF5_VENV"
   "$VENV/bin/uv" pip install --quiet --python "$HF5_VENV/bin/python" -r "$REPOSITORY/tests/requirements-hf5.lock"
   has_torch "$HF5_VENV" || install_torch "$HF5_VENV"
+  collect_rarely "$HF5_VENV"
   touch "$hf5_stamp"
+}
+installing=
+if [[ ! -f $hf5_stamp ]]; then
+  setup_hf5 &
+  installing=$!
 fi
 export LIMBA_HF5_PYTHON=$HF5_VENV/bin/python
 
@@ -41,6 +59,7 @@ mypy limba tasks convert
 if command -v shellcheck >/dev/null; then
   shellcheck -x launch/*.sh launch/slurm.sbatch tests/run.sh tests/launch/bin/*
 fi
+[[ -z $installing ]] || wait "$installing"
 
 echo "== pytest"
 # Processes share the test files, each with up to 3 GB. Some tests wait, so there is a process more than cores.

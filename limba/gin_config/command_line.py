@@ -7,7 +7,9 @@ PATH, or --gin_file=PATH    gin files; later ones override earlier ones
 """
 
 import argparse
+import atexit
 import difflib
+import gc
 import logging
 import os
 import re
@@ -183,6 +185,8 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
     `LIMBA_TRACEBACK=1` shows the traceback too.
     """
     library_patches.install()
+    # Python searches all that a process has imported for garbage once more at its end: a quarter of a short command.
+    atexit.register(gc.freeze)
     sys.excepthook = _show_error
     interrupts.catch()
     with redaction.redacted_stderr(), heartbeats.membership():
