@@ -34,7 +34,9 @@ _WARM = (
     "limba.train",
     "limba.eval",
     "limba.infer",
+    "limba.checkpoints.orbax_saving",
     "tasks.pretraining.pretraining_tasks",
+    "tasks.task_batches",
     "tests.limba.workers.worker",
 )
 

@@ -29,6 +29,7 @@ def test_the_whole_job_killed_and_begun_again(tmp_path, forks):
         JAX_PLATFORMS="cpu",
     )
     options = ["--gin.checkpoints.SaveCheckpointConfig.period=20", f"--gin.EVAL_PERIOD={STEPS}"]
+    options += ["--gin.BATCH_SIZE=16", "--gin.EVAL_STEPS=10"]  # seconds: three trainings make these steps
     model, moods = tmp_path / "job/model", tmp_path / "job/moods"
 
     with (tmp_path / "killed.log").open("w") as log:

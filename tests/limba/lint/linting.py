@@ -16,12 +16,13 @@ import traceback
 import datasets
 import seqio
 
+from limba import train
 from limba.gin_config import command_line, t5x_names
 from limba.lint import command
 from tasks import lint_tasks, objectives
 from tasks.pretraining import pretraining_tasks
 
-_WARM = (datasets, seqio, lint_tasks, objectives, pretraining_tasks)
+_WARM = (datasets, seqio, train, lint_tasks, objectives, pretraining_tasks)
 
 
 def _answer(request):
