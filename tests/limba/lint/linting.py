@@ -16,13 +16,14 @@ import traceback
 import datasets
 import seqio
 
-from limba import train
+from limba import train as train_command
 from limba.gin_config import command_line, t5x_names
 from limba.lint import command
 from tasks import lint_tasks, objectives
 from tasks.pretraining import pretraining_tasks
 
-_WARM = (datasets, seqio, train, lint_tasks, objectives, pretraining_tasks)
+# `train` is not a name here: T5X's gin files take `train` from the script that is run, which is this one.
+_WARM = (datasets, seqio, train_command, lint_tasks, objectives, pretraining_tasks)
 
 
 def _answer(request):
