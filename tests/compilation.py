@@ -4,6 +4,8 @@ What XLA optimizes is XLA's business, and costs more than half of what compiling
 process as a user does leave it on, and those that compare two programs bit by bit.
 """
 
+import threading
+
 FAST = " ".join(
     [
         "--xla_backend_optimization_level=0",
@@ -14,3 +16,26 @@ FAST = " ".join(
 )
 # For `jax.jit(compiler_options=…)` in a process that has FAST.
 AS_USERS = {"xla_cpu_use_fusion_emitters": True, "xla_llvm_disable_expensive_passes": False}
+
+# A context keeps what programs have named and every constant in them.
+_MOST_PROGRAMS_OF_A_CONTEXT = 100
+
+
+class _Contexts(threading.local):
+    programs = 0
+    shared = None
+
+
+def share_contexts() -> None:
+    """JAX makes a context of MLIR for each program, a quarter of what a program of one operation costs; thousands are."""
+    from jax._src.interpreters import mlir
+
+    make, contexts = mlir.make_ir_context, _Contexts()
+
+    def made_for_many():
+        if contexts.programs % _MOST_PROGRAMS_OF_A_CONTEXT == 0:
+            contexts.shared = make()
+        contexts.programs += 1
+        return contexts.shared
+
+    mlir.make_ir_context = made_for_many

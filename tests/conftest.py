@@ -45,6 +45,8 @@ gc.set_threshold(100_000, 20, 20)
 
 
 def pytest_collection_finish():
+    if "jax" in sys.modules:
+        compilation.share_contexts()
     gc.freeze()
 
 

@@ -131,16 +131,17 @@ def new_encoder(tokenizer_file) -> Callable[..., Path]:
 # ------------------------------------------------- exports, and libraries -------------------------------------------
 
 
-@pytest.fixture(scope="session")
-def exported(new_encoder, tmp_path_factory, checks_in_forks) -> dict[str, tuple[Path, dict]]:
-    """Folder and report by variant or classifier; the run lies beside the folder."""
+@pytest.fixture(scope="module")
+def exported(request, new_encoder, tmp_path_factory, checks_in_forks) -> dict[str, tuple[Path, dict]]:
+    """Folder and report of each encoder in the module's `EXPORTED`, by name; the run lies beside the folder."""
     home = tmp_path_factory.mktemp("exports")
     found = {}
-    for name, fields in VARIANTS.items():
-        run = new_encoder(home / f"run_{name}", **fields)
-        found[name] = (home / name, to_hf(run, home / name))
-    for name, (variant, head) in (CLASSIFIERS | PAIRS).items():
-        run = new_encoder(home / f"run_{name}", head, **({"num_layers": 1} | VARIANTS[variant]))
+    for name in request.module.EXPORTED:
+        if name in VARIANTS:
+            run = new_encoder(home / f"run_{name}", **VARIANTS[name])
+        else:
+            variant, head = (CLASSIFIERS | PAIRS)[name]
+            run = new_encoder(home / f"run_{name}", head, **({"num_layers": 1} | VARIANTS[variant]))
         found[name] = (home / name, to_hf(run, home / name))
     return found
 
@@ -157,7 +158,7 @@ def batch(name: str, folder: Path) -> tuple[dict[str, np.ndarray], encoder_model
     return inputs, model
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def in_5(exported, python5, tmp_path_factory) -> dict[str, dict[str, np.ndarray]]:
     """What transformers 5 computes; one process runs all."""
     folders = {name: folder for name, (folder, _) in exported.items() if name not in OF_4_ALONE}

@@ -18,6 +18,7 @@ from limba.gin_config import gin_files
 from tasks.vocabularies import TokenizerVocabulary
 from tests.convert.encoders import conftest
 
+EXPORTED = conftest.VARIANTS
 SIZES = {"vocab_size": 64, "hidden_size": 24, "num_attention_heads": 3, "intermediate_size": 20, "num_hidden_layers": 2}
 # Models as transformers itself makes them, with the padding that each has in most of its checkpoints.
 NEW = {

@@ -23,6 +23,8 @@ from limba.gin_config import gin_files
 from tests.convert.encoders import conftest
 from tests.convert.encoders.test_both_ways import SIZES
 
+EXPORTED = conftest.CLASSIFIERS
+
 
 @pytest.mark.parametrize("name", conftest.CLASSIFIERS)
 def test_exports_give_the_logits_of_transformers_4_and_of_numpy(name, exported):

@@ -19,6 +19,8 @@ from limba.gin_config import gin_files
 from tests.convert.encoders import conftest
 from tests.convert.encoders.test_both_ways import SIZES
 
+EXPORTED = conftest.PAIRS
+
 
 def _differences(report, which):
     """The largest ones of both kinds of logits, by what is compared."""
