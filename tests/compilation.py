@@ -27,7 +27,7 @@ class _Contexts(threading.local):
 
 
 def share_contexts() -> None:
-    """JAX makes a context of MLIR for each program, a quarter of what a program of one operation costs; thousands are."""
+    """Programs share MLIR's contexts: one for each is a quarter of what compiling a single operation costs."""
     from jax._src.interpreters import mlir
 
     make, contexts = mlir.make_ir_context, _Contexts()

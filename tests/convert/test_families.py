@@ -85,7 +85,8 @@ def test_flax_loads_it_and_gives_the_same_logits_and_tokens(exported, flax_t5, c
     assert "were not used" not in caplog.text
     mask = (exported.inputs != 0).astype(np.int32)
     # One program each: operation by operation is hundreds of them.
-    logits = jax.jit(lambda i, m, d: model(i, m, decoder_input_ids=d).logits)(exported.inputs, mask, exported.decoder_inputs)
+    forward = jax.jit(lambda inputs, mask, decoder: model(inputs, mask, decoder_input_ids=decoder).logits)
+    logits = forward(exported.inputs, mask, exported.decoder_inputs)
     np.testing.assert_allclose(logits, exported.logits(), rtol=0, atol=TOLERANCE)
     length = exported.targets.shape[1] + 1
     generate = functools.partial(model.generate, max_length=length, num_beams=1)
