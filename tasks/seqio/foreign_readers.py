@@ -65,9 +65,11 @@ class ForeignReader:
 
     def probe(self) -> bool:
         """Whether TensorFlow can save this pipeline. A generator refuses only once it runs, so a batch is read."""
+        iterator = self._pipeline.iterator
         try:
-            next(self._pipeline.iterator)
-            _save_iterator(self._pipeline.iterator)
+            beginning = _save_iterator(iterator)
+            next(iterator)
+            _save_iterator(iterator)
         except (tf.errors.UnimplementedError, tf.errors.FailedPreconditionError) as error:
             logger.warning(
                 "The data position of %s cannot be saved (%s). A restart will read all earlier batches again to find "
@@ -75,9 +77,9 @@ class ForeignReader:
                 self._stream.config.name,
                 error.message.partition("} ")[2].partition(" [")[0],
             )
-            return False
-        finally:
             self._open(self._seed)
+            return False
+        _restore_iterator(iterator, beginning)  # Sooner than another pipeline, which TensorFlow traces for seconds.
         return True
 
     def __next__(self) -> dict[str, np.ndarray]:
@@ -117,11 +119,10 @@ class ForeignReader:
 
     def restore(self, state: bytes) -> None:
         header = self._header(state)
-        # Opened again: a run without a seed keeps the seed that it drew first.
+        # Opened again: a run without a seed keeps the seed that it drew first, data of a hub their commit.
         self._open(header["fingerprint"]["seed"])
         if self.can_save:
-            with zipfile.ZipFile(io.BytesIO(state)) as archive:
-                _restore_iterator(self._pipeline.iterator, archive)
+            _restore_iterator(self._pipeline.iterator, _unzip(state))
         else:
             logger.warning("Reader %d reads %d batches again to find its place.", self._reader, header["batches"])
             for _ in range(header["batches"]):
@@ -193,11 +194,11 @@ class DatasetBatches:
                 "get_dataset_fn and the number of hosts that the run began with."
             )
         self._iterator = iter(self._dataset)
-        with zipfile.ZipFile(io.BytesIO(state[self._state_name])) as archive:
-            self._batches = json.loads(archive.read("batches.json"))
-            if len(archive.namelist()) > 1:
-                _restore_iterator(self._iterator, archive)
-                return
+        files = _unzip(state[self._state_name])
+        self._batches = json.loads(files.pop("batches.json"))
+        if files:
+            _restore_iterator(self._iterator, files)
+            return
         logger.warning("%s: %d batches are read again to find the place.", self._name, self._batches)
         for _ in range(self._batches):
             next(self._iterator)
@@ -209,9 +210,10 @@ def _save_iterator(iterator: Any) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in pathlib.Path(directory).iterdir()}
 
 
-def _restore_iterator(iterator: Any, archive: zipfile.ZipFile) -> None:
+def _restore_iterator(iterator: Any, files: Mapping[str, bytes]) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        archive.extractall(directory)
+        for name, content in files.items():
+            pathlib.Path(directory, name).write_bytes(content)
         tf.train.Checkpoint(iterator=iterator).read(f"{directory}/iterator").assert_consumed()
 
 
@@ -221,3 +223,8 @@ def _zip(files: Mapping[str, bytes]) -> bytes:
         for name, content in files.items():
             archive.writestr(name, content)
     return buffer.getvalue()
+
+
+def _unzip(state: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(state)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}

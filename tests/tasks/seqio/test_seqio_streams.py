@@ -15,7 +15,7 @@ from tasks import task_batches
 from tasks.pipeline.streams import Stream
 from tasks.registry import Task
 from tasks.registry.providers import find_provider
-from tasks.seqio import seqio_streams
+from tasks.seqio import foreign_readers, seqio_streams
 from tasks.sources import corpora
 from tasks.t5 import t5_preprocessors
 from tests.tasks.seqio.conftest import LENGTHS
@@ -76,6 +76,13 @@ def test_a_restored_stream_is_the_uninterrupted_one(mixtures, name, kind, pack):
     assert found["batches"] == 23 and max(map(len, state.values())) < 3500
     for place in found["position"].values():
         assert place["file"] == f"train-{place['shard']}.jsonl"
+
+
+def test_asking_whether_a_stream_can_be_saved_takes_nothing_from_it(mixtures, monkeypatch):
+    config = config_for("foreign", pack=True)
+    expected = take(task_batches.get_train_batches(config), 10)
+    monkeypatch.setattr(foreign_readers.ForeignReader, "probe", lambda reader: True)
+    assert_equal(take(task_batches.get_train_batches(config), 10), expected)
 
 
 def test_a_task_of_our_steps_has_the_batches_of_ours(mixtures, our_task):
