@@ -1,6 +1,7 @@
 """A masked language model: its loss, its predictions, packed rows, and a training from a corpus."""
 
 import json
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -164,10 +165,12 @@ def test_a_corpus_is_learned_and_a_resumed_run_is_the_uninterrupted_one(task, tm
     evaluated = [x for x in writers.read_metrics(tmp_path / "whole") if x["dataset"] == f"training_eval/{task}"]
     # The most frequent word is right at 5 %.
     assert evaluated[-1]["accuracy"] > 0.8
-    _train(task, tmp_path / "parts", 100, model)
+    # As if it had been interrupted after its second checkpoint.
+    shutil.copytree(tmp_path / "whole", tmp_path / "parts", ignore=shutil.ignore_patterns("checkpoint_300"))
     _train(task, tmp_path / "parts", 300, model)
-    for name in ("whole", "parts"):
-        assert (tmp_path / name / "checkpoint_300").is_dir()
+    assert checkpointing.checkpoint_steps(tmp_path / "parts") == [100, 200, 300]
+    resumed = [x["step"] for x in writers.read_metrics(tmp_path / "parts") if x["dataset"] == "train"]
+    assert resumed == list(range(10, 301, 10))
     whole, parts = (checkpointing.load_params(tmp_path / name) for name in ("whole", "parts"))
     assert jax.tree.all(jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), whole, parts))
 
