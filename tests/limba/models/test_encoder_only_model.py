@@ -167,7 +167,10 @@ def test_a_corpus_is_learned_and_a_resumed_run_is_the_uninterrupted_one(task, tm
     assert evaluated[-1]["accuracy"] > 0.8
     # As if it had been interrupted after its second checkpoint.
     shutil.copytree(tmp_path / "whole", tmp_path / "parts", ignore=shutil.ignore_patterns("checkpoint_300"))
+    before = (tmp_path / "parts" / "checkpoint_200").stat().st_mtime_ns
     _train(task, tmp_path / "parts", 300, model)
+    # One that had begun again would have written this checkpoint too.
+    assert (tmp_path / "parts" / "checkpoint_200").stat().st_mtime_ns == before
     assert checkpointing.checkpoint_steps(tmp_path / "parts") == [100, 200, 300]
     resumed = [x["step"] for x in writers.read_metrics(tmp_path / "parts") if x["dataset"] == "train"]
     assert resumed == list(range(10, 301, 10))
