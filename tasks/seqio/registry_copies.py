@@ -18,6 +18,23 @@ from tasks.vocabularies import Vocabulary
 seqio.DataSource.register(ShardedSource)
 
 
+def _leave_ours_to_ours(kind: Any) -> None:
+    """Ours know which of SeqIO's they equal; SeqIO's say False to all classes but their own.
+
+    T5X trains only where `vocabulary of the task != vocabulary of the model` is false, and gin binds ours to the model.
+    """
+    of_seqio = kind.__eq__
+
+    def is_equal(self: Any, other: object) -> bool:
+        return NotImplemented if isinstance(other, Vocabulary) else of_seqio(self, other)
+
+    kind.__eq__ = is_equal
+
+
+for _kind in (seqio.ByteVocabulary, seqio.PassThroughVocabulary, seqio.SentencePieceVocabulary):
+    _leave_ours_to_ours(_kind)
+
+
 def seqio_provider(provider: Any) -> Any:
     """SeqIO's task or mixture of that name for one of ours; one of SeqIO's is itself."""
     if not isinstance(provider, Task | Mixture):

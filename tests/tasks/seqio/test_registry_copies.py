@@ -19,7 +19,8 @@ from tasks.registry.rows import DOCUMENT, TOKENS, Tokens
 from tasks.seqio import registry_copies
 from tasks.sources import corpora, sharded
 from tasks.supervised import SupervisedDataset, supervised_tasks
-from tasks.vocabularies import ByteVocabulary, Vocabulary
+from tasks.vocabularies import ByteVocabulary, PassThroughVocabulary, SentencePieceVocabulary, Vocabulary
+from tests.convert import vocabularies
 
 
 @pytest.fixture
@@ -251,6 +252,20 @@ class Spell(steps.Step):
             "targets": Tokens.of([Letters().encode(text.decode()) for text in rows["text"]]),
             "document": rows["document"],
         }
+
+
+@pytest.mark.parametrize("of_model", [ByteVocabulary(100), PassThroughVocabulary(64, 1), "spiece"])
+def test_the_vocabularies_of_task_and_model_are_compared_in_any_order(of_model, tmp_path):
+    """T5X trains only where the task's, SeqIO's, is not unequal to the model's, which gin files bind to ours."""
+    if of_model == "spiece":
+        of_model = SentencePieceVocabulary(str(vocabularies.train(tmp_path / "spiece.model")), 100)
+    of_task = of_model.to_seqio()
+    assert of_task == of_model and (of_task != of_model) is False
+    assert of_model == of_task and (of_model != of_task) is False
+    assert of_task == of_model.to_seqio() and of_task != "vocabulary"
+    for other in (ByteVocabulary(99), PassThroughVocabulary(65, 1)):
+        assert of_task != other and (of_task == other) is False
+        assert of_task != other.to_seqio()
 
 
 def test_a_vocabulary_that_seqio_does_not_have(tmp_path, write_jsonl):
