@@ -19,6 +19,7 @@ from limba.checkpoints import checkpointing, run_configuration
 from limba.gin_config import command_line, gin_files
 from limba.inference import embedding, infer_text
 from limba.inference.embedding import Embedder
+from limba.machine import written_files
 from limba.machine.local_paths import local_path
 
 _ENDINGS = {True: ".npy", False: ".npz"}
@@ -44,16 +45,16 @@ def embed(
     if jax.process_index() != 0:
         return
     output_file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = output_file.with_name(f"{output_file.name}.unfinished")
-    with temporary.open("wb") as file:
+    with written_files.writing(output_file) as temporary, temporary.open("wb") as file:
         if pooling == "none":
             np.savez(file, vectors=np.concatenate(rows), lengths=np.array([len(row) for row in rows], np.int64))
         else:
             np.save(file, np.stack(rows))
-    temporary.replace(output_file)
-    print(f"{len(rows)} lines of {rows[0].shape[-1]} numbers in {output_file}")
+    messages = written_files.messages_beside(output_file)
+    print(f"{len(rows)} lines of {rows[0].shape[-1]} numbers in {output_file}", file=messages)
     if embedder.num_cut:
-        print(f"warning: {embedder.num_cut} of {len(rows)} lines were longer than Embedder.max_inputs_length, and cut.")
+        cut = f"{embedder.num_cut} of {len(rows)} lines were longer than Embedder.max_inputs_length, and cut."
+        print(f"warning: {cut}", file=messages)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -74,7 +75,8 @@ def main(argv: Sequence[str]) -> int:
     if not flags.output_file:
         parser.error("give --output_file FILE: a vector has hundreds of numbers")
     output_file = local_path(flags.output_file)
-    if output_file.suffix != (ending := _ENDINGS[flags.pooling != "none"]):
+    ending = _ENDINGS[flags.pooling != "none"]
+    if output_file.suffix != ending and not written_files.is_stream(output_file):
         parser.error(f"--output_file {flags.output_file}: with --pooling {flags.pooling} its name ends in {ending}")
     if output_file.is_dir():
         parser.error(f"--output_file {flags.output_file} is a folder; name a file")

@@ -207,7 +207,7 @@ def _read_lines(file: Path) -> list[str]:
 
 def _add_line(file: Path, line: str) -> None:
     others = [other for other in _read_lines(file) if other not in ("", line)]
-    file.write_text("\n".join([*others, line]), encoding="utf-8")
+    storage.replace_text(file, "\n".join([*others, line]))
 
 
 def _write(directory: Path, split: str, checkpoint: str, step: int, losses: Results, metrics: Results) -> None:
@@ -232,9 +232,7 @@ def _write_losses(directory: Path, checkpoint: str, step: int, split: str, losse
     for task, scalars in losses.items():
         tensorboard.write_scalars(step, f"training_eval/{task}", scalars)
         report = {"checkpoint": checkpoint, "step": step, "split": split, **scalars}
-        (directory / f"{task}-metrics.json").write_text(
-            json.dumps(report, indent=1, ensure_ascii=False), encoding="utf-8"
-        )
+        storage.replace_text(directory / f"{task}-metrics.json", json.dumps(report, indent=1, ensure_ascii=False))
         shown = evaluation.shown(scalars)
         if "num_target_tokens" in scalars:
             shown.append(f"{scalars['num_target_tokens']:,.0f} target tokens")

@@ -22,6 +22,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.parquet
 
+from limba.machine import storage, written_files
+
 # One document in so many is for validation.
 _VALIDATION_SHARE = 20
 _NUM_SHARDS = {"train": 8, "validation": 2}
@@ -58,22 +60,16 @@ def write_corpus(out: str | pathlib.Path) -> dict[str, int]:
         for shard, members in enumerate(shards):
             _write_shard(out, f"{split}-{shard:05d}-of-{len(shards):05d}", members)
     counts = {split: len(texts) for split, texts in splits.items()}
-    _replace(summary, lambda path: path.write_text(json.dumps(counts)))
+    storage.replace_text(summary, json.dumps(counts))
     return counts
 
 
 def _write_shard(out: pathlib.Path, name: str, texts: list[str]) -> None:
     lines = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
-    _replace(out / f"{name}.jsonl", lambda path: path.write_text(lines, encoding="utf-8"))
+    storage.replace_text(out / f"{name}.jsonl", lines)
     table = pa.table({"text": texts})
-    _replace(out / f"{name}.parquet", lambda path: pyarrow.parquet.write_table(table, path, row_group_size=1000))
-
-
-def _replace(path: pathlib.Path, write) -> None:
-    """Lets `write` fill a temporary file, and gives it its name when it is complete."""
-    temporary = path.with_name(path.name + ".tmp")
-    write(temporary)
-    temporary.replace(path)
+    with written_files.writing(out / f"{name}.parquet") as temporary:
+        pyarrow.parquet.write_table(table, temporary, row_group_size=1000)
 
 
 def _documents() -> Iterator[str]:

@@ -14,6 +14,7 @@ import pathlib
 import random
 from collections.abc import Mapping, Sequence
 
+from limba.machine import storage
 from tasks.diacritics import marks, scores
 
 _DOCUMENTS = {"train": 9000, "validation": 160}
@@ -231,15 +232,13 @@ def write_corpus(out: str | pathlib.Path, documents: Mapping[str, int] = _DOCUME
                 typed = [{"text": plain(document["text"])} for document in shard]
                 _write(out / f"plain-{number:05d}-of-{len(shards):05d}.jsonl", typed)
     facts = {**documents, "sentences": len(held_out), "expected_word_accuracy": expected_word_accuracy(held_out)}
-    temporary = summary.with_name("corpus.json.tmp")
-    temporary.write_text(json.dumps(facts))
-    temporary.replace(summary)
+    storage.replace_text(summary, json.dumps(facts))
     return facts
 
 
 def _write(file: pathlib.Path, documents: Sequence[Mapping[str, str]]) -> None:
     lines = (json.dumps(document, ensure_ascii=False) + "\n" for document in documents)
-    file.write_text("".join(lines), encoding="utf-8")
+    storage.replace_text(file, "".join(lines))
 
 
 def ceilings(corpus: str | pathlib.Path) -> dict[str, dict[str, float]]:

@@ -8,6 +8,7 @@ from typing import Any
 from limba.checkpoints import best, checkpointing
 from limba.hf_script import gin_best
 from limba.hf_script.run_arguments import RunArguments
+from limba.machine import storage, written_files
 from limba.machine.storage import AnyPath
 from limba.reports import results_table, writers
 
@@ -52,7 +53,7 @@ def write_answers(directory: Path, out: Path) -> Path:
         lines = file.read_text("utf-8").splitlines()
         answers += [" ".join(str(json.loads(line)["prediction"]).split()) for line in lines]
     path = out / _ANSWERS
-    path.write_text("".join(f"{answer}\n" for answer in answers), "utf-8")
+    storage.replace_text(path, "".join(f"{answer}\n" for answer in answers))
     return path
 
 
@@ -72,7 +73,7 @@ def export(out: Path, arguments: RunArguments) -> None:
     if arguments.pushes:
         push.push(staged, arguments.hub_model_id or out.name, public=not arguments.hub_private_repo)
     for file in sorted(staged.iterdir()):
-        file.replace(out / file.name)
+        written_files.move(file, out / file.name)
     staged.rmdir()
     staged.parent.rmdir()
     (model_class,) = json.loads((out / "config.json").read_text("utf-8"))["architectures"]

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from limba.checkpoints import checkpointing
 from limba.gin_config import gin_files
 from limba.inference.answering import Answer, Answerer
 from limba.inference.decoding_flags import AS_BOUND, Decoding
+from limba.machine import written_files
 from limba.machine.local_paths import local_path
 from limba.workers import distributed
 
@@ -69,7 +71,7 @@ def infer_text(
                 progress.update()
     if file and is_writer:
         file.finish()
-        print(f"{len(inputs)} answers in {file.path}")
+        print(f"{len(inputs)} answers in {file.path}", file=written_files.messages_beside(file.path))
     return answers
 
 
@@ -92,7 +94,10 @@ class _AnswersFile:
 
     def __init__(self, path: Path, checkpoint: str | None, inputs: Sequence[str], decoding: Decoding):
         self.path = path
-        self._unfinished = path.with_name(path.name + ".unfinished")
+        # What goes into a device or a pipe cannot be resumed.
+        self._folder = tempfile.TemporaryDirectory() if written_files.is_stream(path) else None
+        beside = Path(self._folder.name) if self._folder else path.parent
+        self._unfinished = beside / f"{path.name}.unfinished"
         self._request = {
             "checkpoint": checkpoint,
             "inputs": hashlib.sha256("\n".join(inputs).encode()).hexdigest(),
@@ -138,11 +143,13 @@ class _AnswersFile:
         """Gives the file its name, without the line of the request."""
         if not self._unfinished.is_file():
             return
-        temporary = self.path.with_name(self.path.name + ".tmp")
-        with self._unfinished.open(encoding="utf-8") as source, temporary.open("w", encoding="utf-8") as file:
+        with (
+            written_files.writing(self.path) as temporary,
+            self._unfinished.open(encoding="utf-8") as source,
+            temporary.open("w", encoding="utf-8") as file,
+        ):
             next(source)
             file.writelines(source)
-        temporary.replace(self.path)
         self._unfinished.unlink()
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import tensorstore as ts
 from etils import epath
 
+from limba.machine import written_files
 from limba.machine.local_paths import local_path
 
 AnyPath: TypeAlias = Path | epath.Path
@@ -128,10 +129,9 @@ def remove_file(path: AnyPath) -> None:
 
 
 def replace_text(file: Path, text: str) -> None:
-    """Replaces the content of a file of this machine atomically: a reader sees the old text or the new one."""
-    temporary = file.with_name(f"{file.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(file)
+    """Writes a text file of this machine whole; see `written_files`."""
+    with written_files.writing(file) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def remove_tree(path: AnyPath) -> None:

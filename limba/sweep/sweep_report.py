@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from limba.checkpoint_files.directories import PINNED, checkpoint_path
+from limba.machine import storage, written_files
 from limba.sweep.sweep_file import Sweep
 from limba.sweep.trial_folders import Trial
 
@@ -42,7 +43,7 @@ def _shown(value: object) -> str:
 def write(sweep: Sweep, trials: Sequence[Trial], folder: Path) -> list[Path]:
     """Writes results.txt, results.csv, and, of more than one result, results.png; returns them."""
     written = [folder / "results.txt", folder / "results.csv"]
-    written[0].write_text(table(sweep, trials) + "\n", "utf-8")
+    storage.replace_text(written[0], table(sweep, trials) + "\n")
     names = [p.name for p in sweep.parameters]
     content = io.StringIO()
     rows = csv.writer(content)
@@ -50,7 +51,7 @@ def write(sweep: Sweep, trials: Sequence[Trial], folder: Path) -> list[Path]:
     for t in trials:
         values = [t.parameters.get(name) for name in names]
         rows.writerow([t.number, *values, t.value, t.step, round(t.seconds, 1), t.status, t.error])
-    written[1].write_text(content.getvalue(), "utf-8")
+    storage.replace_text(written[1], content.getvalue())
     points = [(float(t.number), t.value) for t in trials if t.status == "done" and t.value is not None]
     if len(points) > 1:
         from convert.hf import loss_picture
@@ -63,7 +64,8 @@ def write(sweep: Sweep, trials: Sequence[Trial], folder: Path) -> list[Path]:
         curves = [("trials", points), (f"{goal} so far", best)]
         if picture := loss_picture.draw(curves, "trial", sweep.metric, dots=("trials",)):
             written.append(folder / "results.png")
-            written[-1].write_bytes(picture)
+            with written_files.writing(written[-1]) as temporary:
+                temporary.write_bytes(picture)
     return written
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from limba.machine import os_errors
+from limba.machine import os_errors, written_files
 from tasks.sources import corpora
 from tasks.vocabularies import sentencepiece_models, tokenizer_training
 from tasks.vocabularies.training_text import TrainingText
@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> None:
         special = f"{sentencepiece_models.NUM_SENTINELS} of them sentinels"
     else:
         special = f"{len(tokenizer_training.SPECIAL_TOKENS)} of them special tokens"
-    print(f"{out}: {options['vocab_size']} ids, {special}")
+    print(f"{out}: {options['vocab_size']} ids, {special}", file=written_files.messages_beside(out))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -13,6 +13,7 @@ import sentencepiece
 from google.protobuf.message import DecodeError
 
 from limba.data.sentinels import count_sentinels
+from limba.machine import written_files
 from tasks import objectives
 from tasks.sources import corpora
 from tasks.vocabularies import training_text
@@ -221,12 +222,8 @@ def train_vocabulary(
         )
     except RuntimeError as error:
         raise _explain(error, vocab_size, split) from error
-    temporary = out.with_name(f"{out.name}.{os.getpid()}.tmp")
-    try:
+    with written_files.writing(out) as temporary:
         temporary.write_bytes(model)
-        temporary.replace(out)
-    finally:
-        temporary.unlink(missing_ok=True)
     return out
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 from tqdm import tqdm
 
-from limba.machine import local_paths
+from limba.machine import local_paths, written_files
 from tasks.sources import corpora
 
 # Embedding tables are cut into tiles of 128 rows on a TPU.
@@ -150,7 +150,7 @@ def choose_file(out: str | os.PathLike[str], name: str, overwrite: bool) -> path
     path = local_paths.local_path(out)
     if path.is_dir():
         raise ValueError(f"{path} is a directory; name the file to write, such as {path / name}.")
-    if path.exists() and not overwrite:
+    if path.exists() and not overwrite and not written_files.is_stream(path):
         raise FileExistsError(
             f"{path} exists, and runs that were trained with it cannot resume without it. Choose another --out, or "
             "give --overwrite."

@@ -1,0 +1,79 @@
+"""Files of this machine that are written whole: a reader sees the old content or the new one, never a part.
+
+What is there and no plain file stays what it is: the content goes through a symbolic link to its target, and into a
+device, a pipe or an open descriptor (/dev/stdout, /dev/fd/63).
+"""
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+# As Linux follows: links may lead in a circle.
+_MOST_LINKS = 40
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[Path]:
+    """Yields a temporary file to write, whose content `path` gets at the end; after an error `path` is as it was.
+
+    Raises:
+      IsADirectoryError: if `path` is a folder.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if is_stream(path):
+        with tempfile.TemporaryDirectory() as folder:
+            yield (temporary := Path(folder, path.name))
+            move(temporary, path)
+        return
+    target = path.resolve()
+    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        move(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def move(file: Path, path: Path) -> None:
+    """Gives a complete file its name, or its content to what is there and no plain file; `file` is gone then."""
+    if not is_stream(path):
+        shutil.move(file, path.resolve())
+        return
+    sys.stdout.flush()  # What was printed before comes before.
+    number = _descriptor(path)
+    with file.open("rb") as source, open(path if number is None else os.dup(number), "wb") as stream:  # noqa: PTH123
+        shutil.copyfileobj(source, stream)
+    file.unlink()
+
+
+def is_stream(path: Path) -> bool:
+    """Whether the path is of a device, a pipe or an open descriptor: it has no content to replace."""
+    if _descriptor(path) is not None:
+        return True
+    return path.exists() and not stat.S_ISREG(mode := path.stat().st_mode) and not stat.S_ISDIR(mode)
+
+
+def messages_beside(path: Path) -> TextIO:
+    """Where a command says what it has written: standard output may be the stream that it writes."""
+    return sys.stderr if is_stream(path) else sys.stdout
+
+
+def _descriptor(path: Path) -> int | None:
+    """The number in /dev/fd/N and what links to it. A redirected file is then written where its writers are: opened
+    again it would be cut off."""
+    for _ in range(_MOST_LINKS):
+        path = path.parent.resolve() / path.name
+        if path.parent == Path("/proc", str(os.getpid()), "fd") or path.parent == Path("/dev/fd"):
+            return int(path.name) if path.name.isdigit() else None
+        if not path.is_symlink():
+            return None
+        path = path.parent / path.readlink()
+    return None
