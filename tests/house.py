@@ -17,7 +17,7 @@ PACKAGES = ("limba", "tasks", "convert")
 FLOORS: tuple[tuple[str, ...], ...] = (
     # The machine, and the contract between data and engine.
     ("limba.machine", "tasks.metrics", "tasks.objectives"),
-    ("limba.kernels", "tasks.damaged_files"),
+    ("limba.kernels", "limba.users_modules", "tasks.damaged_files"),
     ("limba.block_kernels",),
     ("limba.data", "limba.checkpoint_files", "limba.network", "limba.optimizers", "tasks.sources"),
     # Data, from sources to batches.

@@ -7,7 +7,6 @@ memory from the conversion, cannot stop it, and ends after a time.
 """
 
 import dataclasses
-import importlib
 import itertools
 import json
 import os
@@ -18,7 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from convert.hf.card_example import Example
-from limba.machine import import_errors, repository
+from limba.machine import repository
+from limba.users_modules import import_errors, importing, t5x_names
 
 _SECONDS = 120
 # Documents in which a sentence is looked for.
@@ -27,7 +27,7 @@ _MOST_CHARACTERS = 200
 # Where an example is a whole window of text, a short one is enough for a card.
 _MOST_INPUTS = 64
 # The modules that a gin file imports and that register no task of the user's, or need TensorFlow.
-_NO_TASKS = ("limba", "gin", "__gin__", "seqio", "t5", "t5x", "tensorflow", "jax", "flax", "optax")
+_NO_TASKS = ("limba", "gin", "__gin__", "seqio", "tensorflow", "jax", "flax", "optax")
 _IMPORT = re.compile(r"^(?:import ([\w.]+)|from ([\w.]+) import (\w+))", re.MULTILINE)
 # A function that registers the task when gin calls it, as in the files of `limba run`.
 _TASK_OF_GIN = re.compile(r"^MIXTURE_OR_TASK_NAME = @", re.MULTILINE)
@@ -75,7 +75,8 @@ def modules(gin: str) -> list[str]:
     """The modules that a configuration imports and that may register tasks."""
     found = [name or f"{package}.{member}" for name, package, member in _IMPORT.findall(gin)]
     named = _TASK_MODULE.findall(gin)
-    return [name for name in dict.fromkeys([*found, *named]) if name.partition(".")[0] not in _NO_TASKS]
+    names = dict.fromkeys([*found, *named])
+    return [name for name in names if name.partition(".")[0] not in _NO_TASKS and name not in t5x_names.MODULES]
 
 
 # -------------------------------------------------- in the new process -----------------------------------------------
@@ -137,10 +138,10 @@ def _import(name: str, folders: Mapping[str, str]) -> None:
     """Imports `a.b`, or `a` where b is not a module but something in it."""
     package = name.rpartition(".")[0]
     try:
-        importlib.import_module(name)
+        importing.load(name)
     except ModuleNotFoundError as error:
         if package and error.name == name:
-            importlib.import_module(package)
+            importing.load(package)
             return
         import_errors.remember(folders)
         raise ValueError(f"there is no module {error.name!r}.{import_errors.where_it_was(name)}") from error

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from limba.checkpoint_files import run_folder
 from limba.checkpoints import checkpointing
 from limba.gin_config import gin_files
-from limba.machine import import_errors, storage
+from limba.machine import storage
 from limba.machine.storage import AnyPath
+from limba.users_modules import import_errors
 from limba.workers import distributed
 
 

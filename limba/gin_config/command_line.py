@@ -20,8 +20,9 @@ from typing import Any, NoReturn
 
 from limba import tasks_door
 from limba.gin_config.gin_files import GinError, get_gin_config_str
-from limba.machine import import_errors, interrupts, library_patches, os_errors, out_of_memory, redaction, storage
+from limba.machine import interrupts, library_patches, os_errors, out_of_memory, redaction, storage
 from limba.machine.repository import REPOSITORY
+from limba.users_modules import import_errors
 from limba.workers import distributed, handshake, heartbeats
 
 

@@ -20,9 +20,10 @@ except ImportError as error:
     # This repository's own folder gin/ imports as an empty namespace package.
     raise ImportError("gin-config is not installed; run `pip install -e .` or launch/quickstart.sh first.") from error
 
-from limba.gin_config import gin_names, messages, t5x_files, t5x_names
-from limba.machine import import_errors, library_patches, native_logs, redaction, repository, storage, untrusted_files
+from limba.gin_config import gin_names, messages, t5x_files
+from limba.machine import native_logs, redaction, repository, storage, untrusted_files
 from limba.machine.repository import REPOSITORY
+from limba.users_modules import import_errors, importing, t5x_names
 
 logger = logging.getLogger(__name__)
 
@@ -154,8 +155,7 @@ def parse_files(files: Sequence[str], search_paths: str = "") -> None:
     Raises:
       GinError: for a missing file, an unknown name, or a value that does not parse.
     """
-    t5x_names.install()
-    library_patches.install()
+    importing.prepare()
     repository.warn_of_hidden_modules()
     set_search_paths(search_paths)
     for file in files:

@@ -6,8 +6,8 @@ A module has the name of its file, except those of `MODULES`, most of which have
 import re
 from collections.abc import Mapping
 
-from limba.gin_config import t5x_names
 from limba.machine.repository import REPOSITORY
+from limba.users_modules import t5x_names
 
 _T5X_MODULES = ("t5x.checkpoints", "t5x.examples.t5.network", "t5x.gin_utils", "t5x.optimizers", "t5x.partitioning")
 MODULES: Mapping[str, str] = {

@@ -19,9 +19,10 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from limba.gin_config import command_line, t5x_names
+from limba.gin_config import command_line
 from limba.gin_config import gin_files as gin_utils
 from limba.machine import native_logs
+from limba.users_modules import importing, t5x_names
 
 # The imports of a file; and the packages that are slow to import, which is done once for all files.
 _IMPORT = re.compile(r"^\s*(?:from (?P<package>[\w.]+) )?import (?P<module>[\w.]+)", re.MULTILINE)
@@ -96,7 +97,7 @@ def _warm_up(files: Sequence[str]) -> None:
             module = ".".join(filter(None, line.groups()))
             # The files of T5X's that a file includes use SeqIO.
             modules |= {module, *t5x_names.MODULES.get(module, ()), *(["seqio"] if module.startswith("t5") else [])}
-    t5x_names.install()
+    importing.prepare()
     with native_logs.filtered():
         for name in sorted(modules):
             if name.partition(".")[0] in _WARM:

@@ -1,9 +1,9 @@
 """Attention layers of a user's own module, which a configuration names: 'my_layers:MyAttention'."""
 
-import importlib
 import re
 
 from limba.network.attention import MultiHeadDotProductAttention
+from limba.users_modules import importing
 
 FIELDS = ("encoder_self_attention_layer", "decoder_self_attention_layer", "decoder_cross_attention_layer")
 
@@ -31,7 +31,7 @@ def attention_class(name: str | None) -> type[MultiHeadDotProductAttention]:
         return MultiHeadDotProductAttention
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        found = getattr(importing.load(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ValueError(
             f"The attention layer {name} cannot be imported: {error}. Its module must be on PYTHONPATH, and be written "

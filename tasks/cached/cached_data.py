@@ -13,7 +13,6 @@ objective in the manifest) are corrupted when they are read, differently in ever
 `inputs` and `targets`.
 """
 
-import importlib
 import json
 import logging
 import secrets
@@ -26,6 +25,7 @@ import numpy as np
 
 from limba.data import contract
 from limba.machine.local_paths import local_path
+from limba.users_modules import importing
 from tasks import objectives
 from tasks.objectives.hashing import mix
 
@@ -332,7 +332,7 @@ def load_objective(description: Mapping[str, Any]) -> Any:
     if module.startswith("tasks.") and name in objectives.__all__:
         module = "tasks.objectives"  # Older caches name the module in which it was.
     try:
-        kind = getattr(importlib.import_module(module), name)
+        kind = getattr(importing.load(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
             f"The cache needs the objective {description['class']!r}, which cannot be imported ({error}). Put the "

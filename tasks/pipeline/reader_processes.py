@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from limba.data.contract import ReadingStoppedError
+from limba.users_modules import importing
 from tasks.pipeline.open_iterators import close_at_exit
 from tasks.pipeline.readers import Batches, ReadingError
 from tasks.pipeline.streams import ReadPlan, Stream
@@ -254,6 +255,7 @@ def _serve(messages: connection.Connection, num_rows: int) -> None:
     # Ctrl-C and requests to stop are the main process's: it saves first.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    importing.prepare()  # Reading a stream imports the modules of its functions.
     send_lock = threading.Lock()
 
     def send(message: Any) -> None:

@@ -1,10 +1,10 @@
 """Finds tasks and mixtures by the names in a configuration."""
 
-import importlib
 import sys
 from typing import Any
 
-from limba.machine import import_errors, repository
+from limba.machine import repository
+from limba.users_modules import import_errors, importing
 from tasks.registry import tasks
 
 # Names in a message, where none is near.
@@ -39,7 +39,7 @@ def find_provider(name: Any, module: str | None = None) -> Any:
 
 def _import(module: str) -> None:
     try:
-        importlib.import_module(module)
+        importing.load(module)
     except Exception as error:  # A module of the user's may raise anything.
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             raise ValueError(

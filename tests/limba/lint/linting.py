@@ -17,8 +17,9 @@ import datasets
 import seqio
 
 from limba import train as train_command
-from limba.gin_config import command_line, t5x_names
+from limba.gin_config import command_line
 from limba.lint import command
+from limba.users_modules import importing
 from tasks import lint_tasks, objectives
 from tasks.pretraining import pretraining_tasks
 
@@ -57,5 +58,5 @@ def _in_a_fork(request):
 
 
 if __name__ == "__main__":
-    t5x_names.install()
+    importing.prepare()
     print(json.dumps([_in_a_fork(request) for request in json.load(sys.stdin)]))

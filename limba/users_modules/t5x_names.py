@@ -2,8 +2,10 @@
 
 `t5x.adafactor.Adafactor` and `limba.optimizers.adafactor.Adafactor` are one object, so a binding counts for both names.
 Modules are aliased when they are imported. With the environment variable `LIMBA_T5X=installed` (instead of "alias", the
-default) an installed T5X is used. `t5`, which T5X's task modules import, is aliased if it is not installed. The scripts
-that T5X's gin files import from `__main__` (`train`, `evaluate`, `infer` …) are found there in every command.
+default) an installed T5X is used. `t5`, which T5X's task modules import, is aliased if it is not installed. A fork's
+own modules on Python's path, such as `t5x/contrib/mine/network.py`, come before the aliases. A whole copy of T5X adds
+only what T5X itself lacks. The scripts that T5X's gin files import from `__main__` (`train`, `evaluate`, `infer` …) are
+found there in every command.
 """
 
 import difflib
@@ -16,6 +18,8 @@ import sys
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+from limba.machine.repository import REPOSITORY
 
 logger = logging.getLogger(__name__)
 
@@ -146,11 +150,11 @@ def install() -> None:
     An installed T5, and with `LIMBA_T5X=installed` an installed T5X, are used instead.
     """
     aliased = [] if uses_installed_t5x() else ["t5x"]
-    if not aliased:
-        logger.info("t5x is the installed T5X (LIMBA_T5X=installed).")
     if installed("t5") is None:
         aliased.append("t5")
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        if "t5x" not in aliased:
+            logger.info("t5x is the installed T5X (LIMBA_T5X=installed).")
         sys.meta_path.insert(0, _Finder(aliased))
     _provide_scripts()
 
@@ -205,10 +209,14 @@ def missing_name(module: str, name: str) -> str:
     return f"Limba does not provide {module}.{name}.{known}"
 
 
+def _instead_of(fullname: str) -> str | None:
+    """What to use in place of a module without counterpart; None if T5X has no such module, or Limba has it."""
+    return next((use for name, use in WITHOUT_COUNTERPART.items() if f"{fullname}.".startswith(f"{name}.")), None)
+
+
 def _missing_module(fullname: str) -> str:
-    for name, instead in WITHOUT_COUNTERPART.items():
-        if f"{fullname}.".startswith(f"{name}."):
-            return f"Limba does not provide {fullname}. {instead}"
+    if instead := _instead_of(fullname):
+        return f"Limba does not provide {fullname}. {instead}"
     package = [name for name in MODULES if name.partition(".")[0] == fullname.partition(".")[0]]
     known = ", ".join(difflib.get_close_matches(fullname, package, n=1) or package)
     return f"Limba does not provide {fullname}. It provides {known}."
@@ -226,6 +234,28 @@ def public_names(module: str) -> list[str]:
     return sorted(names)
 
 
+# What only a whole T5X has beside one another.
+_ENGINE_OF_T5X = ("checkpoints.py", "partitioning.py", "trainer.py")
+
+
+def _own_module(fullname: str, target: types.ModuleType | None) -> importlib.machinery.ModuleSpec | None:
+    """A module of `t5x` or `t5` that somebody else has on Python's path, such as a fork's own network."""
+    package, *parents, _ = fullname.split(".")
+    if fullname in MODULES and not MODULES[fullname]:
+        return None  # A package with nothing in it: what it holds is looked for one by one.
+    folders = dict.fromkeys(Path(entry or ".").resolve() / package for entry in sys.path)
+    folders.pop(REPOSITORY / "launch" / "t5x", None)  # It stands in for T5X's scripts.
+    is_t5x = fullname in MODULES or _instead_of(fullname) is not None
+    places = [
+        str(folder.joinpath(*parents))
+        for folder in folders
+        if not (is_t5x and all((folder / file).is_file() for file in _ENGINE_OF_T5X))
+    ]
+    spec = importlib.machinery.PathFinder.find_spec(fullname, places, target)
+    # A folder without Python files, of checkpoints perhaps, takes no name from T5X.
+    return None if spec is not None and spec.origin is None and fullname in MODULES else spec
+
+
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __init__(self, packages: Sequence[str]):
         self._packages = packages
@@ -233,9 +263,12 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        del path, target
-        if fullname.partition(".")[0] not in self._packages:
+        del path
+        package, _, inside = fullname.partition(".")
+        if package not in self._packages:
             return None
+        if inside and (own := _own_module(fullname, target)):
+            return own
         if fullname not in MODULES:
             raise ModuleNotFoundError(_missing_module(fullname), name=fullname)
         # Gin's reader of include paths needs the origin of a package.
@@ -244,7 +277,11 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         if spec.name in self._packages:
             unused = installed(spec.name)
-            hint = f" The T5X in {unused} is not used; LIMBA_T5X=installed uses it." if unused else ""
+            hint = (
+                f" The T5X in {unused} is not used, except for modules of its own; LIMBA_T5X=installed uses it."
+                if unused
+                else ""
+            )
             logger.info("%s is Limba.%s", spec.name, hint)
         return _Alias(spec.name)
 

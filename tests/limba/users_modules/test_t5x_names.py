@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from limba.gin_config import t5x_names
+from limba.users_modules import t5x_names
 
 ROOT = Path(t5x_names.__file__).parents[2]
 
@@ -75,7 +75,7 @@ def _run(code, **environment):
 
 def test_every_name_of_the_gin_surface_is_here():
     code = (
-        "from limba.gin_config import t5x_names; t5x_names.install()\n"
+        "from limba.users_modules import t5x_names; t5x_names.install()\n"
         "import importlib, types, t5x, t5.data.mixtures\n"
         f"for module, names in {NAMES!r}.items():\n"
         "    for name in names.split():\n"
@@ -95,7 +95,7 @@ def test_every_name_of_the_gin_surface_is_here():
 
 # In a process of its own, as above; the aliases are lazy.
 _CHECK = """
-from limba.gin_config import t5x_names
+from limba.users_modules import t5x_names
 t5x_names.install()
 t5x_names.install()
 import sys
@@ -150,7 +150,7 @@ def test_an_installed_t5x_is_used_when_it_is_asked_for(tmp_path, choice):
     (tmp_path / "t5x" / "gin_utils.py").write_text("")
     code = (
         "import logging, sys; logging.basicConfig(level=logging.INFO, stream=sys.stdout)\n"
-        "from limba.gin_config import t5x_names; t5x_names.install()\n"
+        "from limba.users_modules import t5x_names; t5x_names.install()\n"
         "import t5, t5x; print(t5.WHO, getattr(t5x, 'WHO', 'Limba'))\n"
     )
     out = _run(code, env={"PYTHONPATH": f"{tmp_path}:{ROOT}", "LIMBA_T5X": choice, "PATH": "/usr/bin:/bin"}).stdout

@@ -6,7 +6,8 @@ import gin
 import pytest
 
 from limba.gin_config import command_line, gin_files
-from limba.machine import code_versions, import_errors
+from limba.machine import code_versions
+from limba.users_modules import import_errors
 from tasks.registry import providers
 
 # Text of a module, and what is said of it: the line in it that led to the exception.
