@@ -141,7 +141,7 @@ def _prepare(arguments: RunArguments, out: Path, flags: argparse.Namespace, here
 def _evaluate(out: Path, gin_file: str, arguments: RunArguments, overrides: Sequence[str]) -> None:
     """Evaluates the model as it is, without a training."""
     values: dict[str, Any] = {"CHECKPOINT_PATH": str(out / "initial"), "EVAL_OUTPUT_DIR": str(out / "eval")}
-    values["eval/data.DatasetConfig.batch_size"] = _eval_rows(arguments)
+    values |= _of_dataset("eval", arguments)
     evaluation.main(_with_bindings(gin_file, "gin/runs/eval_run.gin", values, overrides))
 
 
@@ -149,12 +149,16 @@ def _predict(out: Path, gin_file: str, arguments: RunArguments, overrides: Seque
     """Answers the test split, by the trained model if there is one."""
     checkpoint = out / ("run" if arguments.do_train else "initial")
     values: dict[str, Any] = {"CHECKPOINT_PATH": str(checkpoint), "INFER_OUTPUT_DIR": str(out / "predictions")}
-    values |= {"infer/data.DatasetConfig.split": "test", "infer/data.DatasetConfig.batch_size": _eval_rows(arguments)}
+    values |= {"infer/data.DatasetConfig.split": "test", **_of_dataset("infer", arguments)}
     infer.main(_with_bindings(gin_file, "gin/runs/infer.gin", values, overrides))
 
 
-def _eval_rows(arguments: RunArguments) -> int:
-    return arguments.per_device_eval_batch_size * jax.device_count()
+def _of_dataset(role: str, arguments: RunArguments) -> dict[str, Any]:
+    """The bindings of a data set that is evaluated or answered: the length of its targets is that of the answers."""
+    values: dict[str, Any] = {"batch_size": arguments.per_device_eval_batch_size * jax.device_count()}
+    if arguments.is_finetuning:
+        values["task_feature_lengths"] = gin_recipe.feature_lengths(arguments, arguments.answer_length)
+    return {f"{role}/data.DatasetConfig.{name}": value for name, value in values.items()}
 
 
 def _with_bindings(gin_file: str, more: str, values: dict[str, Any], overrides: Sequence[str]) -> list[str]:

@@ -16,7 +16,6 @@ from limba.hf_script.script_data import Corpus
 # Examples in the shuffle buffers of a task, where there are as many.
 _BUFFER = 4096
 # Of answers, as Hugging Face's scripts have it.
-_TARGETS = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +140,6 @@ def _documents(arguments: RunArguments, plan: Plan) -> list[str]:
 
 
 def _rows(arguments: RunArguments, plan: Plan) -> list[str]:
-    lengths = {"inputs": arguments.max_seq_length, "targets": arguments.max_target_length or _TARGETS}
     return [
         "# data",
         "MIXTURE_OR_TASK_NAME = @script_task.task()",
@@ -160,9 +158,14 @@ def _rows(arguments: RunArguments, plan: Plan) -> list[str]:
             splits=_plain(plan.corpus.splits),
             shuffle_buffer_size=_buffer(plan),
         ),
-        f"TASK_FEATURE_LENGTHS = {lengths}",
+        f"TASK_FEATURE_LENGTHS = {feature_lengths(arguments, arguments.max_target_length)}",
         "PACK = False  # one row of the batch for each example, as in the scripts",
     ]
+
+
+def feature_lengths(arguments: RunArguments, targets: int) -> dict[str, int]:
+    """Of rows with answers."""
+    return {"inputs": arguments.max_seq_length, "targets": targets}
 
 
 def _buffer(plan: Plan) -> int | None:
@@ -211,7 +214,9 @@ def _periods(arguments: RunArguments, plan: Plan) -> list[str]:
     roles = ["train", "infer"] if arguments.is_finetuning else ["train"]
     evaluation = [f"{role}_eval/data.DatasetConfig.batch_size = {eval_rows}" for role in roles]
     if arguments.is_finetuning:  # Questions are cut as in training.
-        evaluation.append("infer_eval/data.DatasetConfig.task_feature_lengths = %TASK_FEATURE_LENGTHS")
+        for role, targets in (("train", arguments.eval_target_length), ("infer", arguments.answer_length)):
+            lengths = feature_lengths(arguments, targets)
+            evaluation.append(f"{role}_eval/data.DatasetConfig.task_feature_lengths = {lengths}")
     none = [f"train_script.train.{role}_eval_dataset_cfg = None" for role in roles]
     return [
         "# periods",

@@ -72,7 +72,9 @@ class RunArguments:
         """all answers: '["bad", "good"]', or the text of each value: '{"0": "bad", "1": "good"}'"""
     )
     metric_names: str | Sequence[str] | None = _key("of tasks.metrics.text_metrics: accuracy, rouge, bleu, squad …")
-    max_target_length: int | None = _key("tokens of the answers; 128 if it is not given")
+    max_target_length: int = _key("tokens of the answers", 128)
+    val_max_target_length: int | None = _key("the same, in evaluations; max_target_length if it is not given")
+    generation_max_length: int | None = _key("tokens of a generated answer; val_max_target_length if it is not given")
     # --------------------------------------------------- training ----------------------------------------------------
     output_dir: str = _key("where everything goes", "")
     do_train: bool = _key("train; without any do_… both this and do_eval", False)
@@ -244,6 +246,7 @@ class RunArguments:
             **dict.fromkeys(("max_seq_length", "per_device_train_batch_size", "per_device_eval_batch_size"), 1),
             **dict.fromkeys(("gradient_accumulation_steps", "logging_steps", "save_steps"), 1),
             **dict.fromkeys(("eval_steps", "save_total_limit", "max_target_length"), 1),
+            **dict.fromkeys(("val_max_target_length", "generation_max_length"), 1),
             **dict.fromkeys(("max_train_samples", "max_eval_samples"), 1),
             **dict.fromkeys(("num_training_steps", "early_stopping_patience"), 1),
             **dict.fromkeys(("clip_grad_value", "lr_drop_patience", "lr_drop_threshold", "lr_drop_min_lr"), 0),
@@ -287,6 +290,16 @@ class RunArguments:
     @property
     def compute_dtype(self) -> str:
         return "bfloat16" if self.bf16 or self.mixed_precision == "bf16" else self.dtype
+
+    @property
+    def eval_target_length(self) -> int:
+        """Tokens of the answers in evaluations."""
+        return self.val_max_target_length or self.max_target_length
+
+    @property
+    def answer_length(self) -> int:
+        """Tokens of a generated answer."""
+        return self.generation_max_length or self.eval_target_length
 
     @property
     def is_finetuning(self) -> bool:

@@ -37,7 +37,7 @@ ALIASES: Mapping[str, str] = {
     "clip_grad_norm": "max_grad_norm",
     "input_seq_len": "max_seq_length",
     "max_source_length": "max_seq_length",
-    **dict.fromkeys(("target_seq_len", "val_max_target_length", "generation_max_length"), "max_target_length"),
+    "target_seq_len": "max_target_length",
     **dict.fromkeys(("text_column", "input_column"), "text_column_name"),
     **dict.fromkeys(("label_column", "summary_column", "target_column"), "label_column_name"),
     "num_train_examples": "max_train_samples",
@@ -155,10 +155,15 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
     used: dict[str, Any] = {}
     for name, value in values.items():
         key = ALIASES.get(name, name)
-        if key in used:
-            raise ValueError(f"{key} is given twice: as {key} or one of its other names, and as {name}.")
-        if key in FIELDS:
-            used[key] = _typed(key, value)
+        if key not in FIELDS:
+            continue
+        typed = _typed(key, value)
+        if used.setdefault(key, typed) != typed:
+            other = next(other for other in values if ALIASES.get(other, other) == key)
+            raise ValueError(
+                f"{other} is {shown(values[other])} and {name} is {shown(value)}: they are names of one key, "
+                f"{key}; give one value."
+            )
     if "task_name" in values:  # of the script for GLUE
         used |= {"benchmark": "glue", "dataset_name": str(values["task_name"]).lower()}
     if not {"do_train", "do_eval", "do_predict"} & used.keys():
@@ -171,8 +176,10 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
     if "optim" in used:
         used["optim"] = used["optim"].lower()
     arguments = RunArguments(**used)
-    if "target_seq_len" in values and not arguments.is_finetuning:
-        notes.append("target_seq_len is ignored because targets are as long as the masked spans need.")
+    if not arguments.is_finetuning:
+        lengths = ("target_seq_len", "max_target_length", "val_max_target_length", "generation_max_length")
+        of_answers = [name for name in lengths if values.get(name) is not None]
+        notes += [f"{name} is ignored because targets are as long as the masked spans need." for name in of_answers]
     return arguments, notes
 
 

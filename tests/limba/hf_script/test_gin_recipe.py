@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from limba.hf_script import gin_optimizer, gin_recipe, script_data
+from limba.hf_script import command, gin_optimizer, gin_recipe, script_data
 from limba.hf_script.run_arguments import SCHEDULES, RunArguments
 from limba.hf_script.script_data import Corpus
 from limba.optimizers import weight_decay
@@ -45,6 +45,32 @@ def test_a_prefix_lm_has_its_lengths():
     gin.clear_config()
     assert lengths == {"inputs": 64, "targets": 63}
     assert "  objective = @objectives.PrefixLM()" in lines[: lines.index("objectives.lengths:")]
+
+
+@pytest.mark.parametrize(
+    ("keys", "lengths"),
+    [
+        ({}, (128, 128, 128)),
+        ({"max_target_length": 30}, (30, 30, 30)),
+        ({"max_target_length": 30, "val_max_target_length": 20}, (30, 20, 20)),
+        ({"max_target_length": 30, "generation_max_length": 40}, (30, 30, 40)),
+        ({"val_max_target_length": 20, "generation_max_length": 40}, (128, 20, 40)),
+        ({"max_target_length": 16, "val_max_target_length": 16, "generation_max_length": 16}, (16, 16, 16)),
+    ],
+)
+def test_lengths_of_answers(keys, lengths):
+    """In training, in the losses of evaluations, and of generated answers."""
+    arguments = dataclasses.replace(ARGUMENTS, label_column_name="answer", do_eval=True, **keys)
+    lines = [*gin_recipe._rows(arguments, PLAN), *gin_recipe._periods(arguments, PLAN)]
+    targets = {
+        name: ast.literal_eval(value)["targets"]
+        for name, equals, value in (line.partition(" = ") for line in lines)
+        if name.endswith(("TASK_FEATURE_LENGTHS", "task_feature_lengths"))
+    }
+    of_evaluations = (f"{role}_eval/data.DatasetConfig.task_feature_lengths" for role in ("train", "infer"))
+    assert targets == dict(zip(("TASK_FEATURE_LENGTHS", *of_evaluations), lengths, strict=True))
+    alone = command._of_dataset("eval", arguments)
+    assert alone["eval/data.DatasetConfig.task_feature_lengths"] == {"inputs": 512, "targets": lengths[2]}
 
 
 def _learning_rates(arguments):

@@ -53,6 +53,17 @@ def test_every_listed_key_is_known():
         assert name in script_keys.help_text()
 
 
+def test_two_names_of_a_key_agree_or_not():
+    flags = {"max_seq_length": 64, "max_source_length": 64, "input_seq_len": "64"}
+    assert from_values({**EXAMPLE, **flags})[0].max_seq_length == 64
+    with pytest.raises(
+        ValueError, match=r"max_seq_length is 64 and input_seq_len is 65: they are names of one key, max_seq_"
+    ):
+        from_values({**EXAMPLE, **flags, "input_seq_len": 65})
+    _, notes = from_values(EXAMPLE | {"generation_max_length": 20})
+    assert notes == ["generation_max_length is ignored because targets are as long as the masked spans need."]
+
+
 def test_keys_without_meaning_are_reported():
     _, notes = from_values(EXAMPLE | {"preprocessing_num_workers": 8})
     assert notes == [f"preprocessing_num_workers is ignored because {script_keys._STREAMED}."]
@@ -77,7 +88,7 @@ def test_a_token_is_written_nowhere():
         ({"save_steps": 2.5}, ["save_steps is 2.5", "whole number"]),
         ({"do_train": "maybe"}, ["do_train is 'maybe'", "true or false"]),
         ({"do_train": False, "do_eval": False}, ["nothing to do"]),
-        ({"lr": 1e-4}, ["learning_rate is given twice", "lr"]),
+        ({"lr": 1e-4}, ["learning_rate is 5e-05 and lr is 0.0001", "names of one key, learning_rate"]),
         ({"labels": ["a", "b"]}, ["labels is ['a', 'b']", "label_column_name"]),
         ({"do_predict": True}, ["do_predict is True", "fine-tuning"]),
         ({"benchmark": "glue", "label_column_name": "x"}, ["'glue'", "leave label_column_name 'x' out"]),
