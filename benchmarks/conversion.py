@@ -24,8 +24,7 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from convert.families import t5_1_1
-from convert.hf import hf_config
+from convert.families import hf_config, t5_1_1
 from convert.t5x import t5x_state
 from convert.tensors import names, tensor_parts
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor

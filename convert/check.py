@@ -17,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("b", metavar="B", help="another one")
     parser.add_argument("--text", default=comparison.TEXT, help="is encoded for the second row (a few languages)")
     any_format.add_hint_arguments(parser)
+    any_format.add_ignore_argument(parser)
 
 
 def run(args: argparse.Namespace) -> None:

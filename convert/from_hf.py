@@ -14,13 +14,15 @@ import argparse
 import dataclasses
 import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 from convert.encoders import encoder_model, new_network
 from convert.encoders.encoder_model import EncoderModel
-from convert.hf import hf_config, hf_folder, hf_tokenizer, hub_models
+from convert.families import hf_config
+from convert.hf import hf_folder, hf_tokenizer, hub_models
 from convert.model_files import any_format
 from convert.model_files.any_format import NO_HINTS, ModelHints
 from convert.t5x import encoder_run, limba_run
@@ -41,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", help="the run's directory to write checkpoint_<step> and model.gin into")
     parser.add_argument("--config", metavar="FILE", help="the network of a .pth: a config.json of transformers'")
     parser.add_argument("--step", type=int, metavar="N", help="the step of the checkpoint (that of the source, else 0)")
+    any_format.add_ignore_argument(parser)
     limba_run.add_options(parser, "scalable_t5 if each layer has its own table of relative positions, else t5")
 
 
@@ -92,13 +95,16 @@ def from_hf(
     if encoder_model.is_encoder(path):
         if network is not None:
             raise ValueError(f"--network {network}: T5X has no encoders; leave it out.")
+        _say_notes(encoder_model.notes(path, hints.ignore_config_keys))
         return _encoder(path, out, hints, verify, overwrite, step)
+    config_file = _config_of(path, config) if is_weights else path if path.is_file() else path / "config.json"
     if is_weights:
-        opened = any_format.open_weights(path, _config_of(path, config), hints)
+        opened = any_format.open_weights(path, config_file, hints)
     elif path.is_file() or not weight_files.formats([file.name for file in path.iterdir()]):
-        return _write_gin(path if path.is_file() else path / "config.json", out, hints, overwrite)
+        return _write_gin(config_file, out, hints, overwrite)
     else:
         opened = any_format.open_model(path, hints)
+    _say_notes(hf_config.notes(config_file, hints.ignore_config_keys))
     if step is not None:
         opened = dataclasses.replace(opened, step=step, step_from="--step")
     tensors: dict[str, SavedTensor] = {f"target/{name}": t for name, t in opened.tensors.items()}
@@ -107,6 +113,11 @@ def from_hf(
     checkpoint = limba_run.write_run(opened, tensors, layout, out, verify, overwrite)
     _say_written(opened, checkpoint)
     return checkpoint
+
+
+def _say_notes(notes: Iterable[str]) -> None:
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
 
 
 def _say_written(opened: any_format.Model | EncoderModel, checkpoint: Path) -> None:
@@ -175,7 +186,8 @@ def find(model: str) -> Path:
 
 
 def _write_gin(config_file: Path, out: Path, hints: ModelHints, overwrite: bool) -> Path:
-    config = hf_config.network_config(config_file, hf_config.read(config_file))
+    config = hf_config.network_config(config_file, hf_config.read(config_file, hints.ignore_config_keys))
+    _say_notes(hf_config.notes(config_file, hints.ignore_config_keys))
     vocabulary = any_format.vocabulary_of_folder(config_file.parent, hints)
     file = _new_gin(out, overwrite)
     if vocabulary is not None and vocabulary["sentencepiece_model_file"] is not None:
@@ -191,7 +203,7 @@ def _write_gin(config_file: Path, out: Path, hints: ModelHints, overwrite: bool)
 
 def _write_encoder_gin(config_file: Path, out: Path, hints: ModelHints, overwrite: bool) -> Path:
     encoder_model.check_hints(hints)
-    network = new_network.read_network(config_file)
+    network = new_network.read_network(config_file, hints.ignore_config_keys)
     tokenizer = new_network.tokenizer_beside(config_file, hints)
     file = _new_gin(out, overwrite)
     if tokenizer is not None:

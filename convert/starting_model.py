@@ -10,8 +10,8 @@ from typing import Any
 from convert import from_hf
 from convert.encoders import encoder_model, new_network, tokenizer_folder
 from convert.encoders.table import find_family
-from convert.families import byt5
-from convert.hf import hf_config, hub_models
+from convert.families import byt5, hf_config
+from convert.hf import hub_models
 from convert.model_files import any_format
 from convert.model_files.any_format import ModelHints
 from convert.t5x import limba_run
@@ -76,13 +76,16 @@ class StartingModel:
         return gin_file
 
 
-def open_model(model: str | None, config: str | None, tokenizer: str | None) -> StartingModel:
+def open_model(
+    model: str | None, config: str | None, tokenizer: str | None, ignored: tuple[str, ...] = ()
+) -> StartingModel:
     """Finds a model and its vocabulary, on this machine or on the hub.
 
     Args:
       model: model_name_or_path; or
       config: config_name: a config.json, a folder or a name, of a network to train from scratch.
       tokenizer: tokenizer_name: a folder, a SentencePiece model or a name; None takes the model's own.
+      ignored: keys of the model's files that have no effect.
 
     Raises:
       FileNotFoundError: if something is not there, or has no vocabulary.
@@ -90,8 +93,9 @@ def open_model(model: str | None, config: str | None, tokenizer: str | None) -> 
     """
     path = from_hf.find(model or config or "")
     if encoder_model.is_encoder(path):
-        return _open_encoder(path, model, ModelHints(vocab=tokenizer and str(_local_tokenizer(tokenizer))))
-    hints = _hints(tokenizer)
+        vocab = tokenizer and str(_local_tokenizer(tokenizer))
+        return _open_encoder(path, model, ModelHints(vocab=vocab, ignore_config_keys=ignored))
+    hints = dataclasses.replace(_hints(tokenizer), ignore_config_keys=ignored)
     if model is not None:
         if path.is_file() or not weight_files.formats([file.name for file in path.iterdir()]):
             raise FileNotFoundError(
@@ -100,17 +104,18 @@ def open_model(model: str | None, config: str | None, tokenizer: str | None) -> 
         opened = any_format.open_model(path, hints)
         if opened.vocabulary is None:
             raise _no_vocabulary(path)
-        network = hf_config.network_config(path / "config.json", hf_config.read(path / "config.json"))
-        return StartingModel(path, True, hints, opened.vocabulary, network, opened.step)
+        return StartingModel(path, True, hints, opened.vocabulary, opened.config, opened.step)
     file = path if path.is_file() else path / "config.json"
-    content = _SIZES | hf_config.read(file)
+    content = _SIZES | hf_config.read(file, ignored)
     network = hf_config.network_config(file, content)
     vocabulary = any_format.vocabulary_of_folder(file.parent, hints)
     if vocabulary is None:
         raise _no_vocabulary(file)
-    if hints == ModelHints() and not run_folder.is_bytes(vocabulary):
+    if tokenizer is None and not run_folder.is_bytes(vocabulary):
         # The completed config.json lies elsewhere.
-        hints = ModelHints(vocab=vocabulary["sentencepiece_model_file"], extra_ids=vocabulary["extra_ids"])
+        hints = dataclasses.replace(
+            hints, vocab=vocabulary["sentencepiece_model_file"], extra_ids=vocabulary["extra_ids"]
+        )
     return StartingModel(file, False, hints, vocabulary, network, 0, content)
 
 
@@ -121,7 +126,7 @@ def _open_encoder(path: Path, model: str | None, hints: ModelHints) -> StartingM
         network, head, vocabulary, step = opened.config, opened.head, opened.known_vocabulary(), opened.step
     else:
         file = path if path.is_file() else path / "config.json"
-        (network, head, _), step = new_network.read_network(file), 0
+        (network, head, _), step = new_network.read_network(file, hints.ignore_config_keys), 0
         tokenizer = new_network.tokenizer_beside(file, hints)
         if tokenizer is None:
             raise _no_vocabulary(file)

@@ -59,7 +59,13 @@ def to_t5x(
     source = open_source(checkpoint, network, with_optimizer)
     compare = None
     if any_format.is_encoder_decoder(source.tensors):
-        compare = comparison.with_source(any_format.open_checkpoint(source.path))
+        model = any_format.open_checkpoint(source.path)
+        if start := model.config.decoder_start_token_id:
+            raise ValueError(
+                f"The decoder of {source.path} begins with {start} (decoder_start_token_id), and T5X's always begins "
+                "with 0. It trains, evaluates and exports in Limba."
+            )
+        compare = comparison.with_source(model)
     path = write_checkpoint(source, out, format_, dtype, compare, verify, overwrite)
     print(f"{source.path} is converted to {path} (T5X, {format_}, {dtype}, {len(source.tensors)} tensors).")
     return path

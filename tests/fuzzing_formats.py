@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from convert import from_hf, to_t5x
+from convert.families import hf_config
 from convert.families.table import all_families
-from convert.hf import hf_config, hf_folder, hf_tokenizer
+from convert.hf import hf_folder, hf_tokenizer
 from convert.model_files import any_format, gin_facts
 from convert.tensors import flax_files, names, safetensors_files, torch_files, weight_files
 from limba.checkpoint_files import run_folder, saved_tensors, small_files

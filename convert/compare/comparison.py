@@ -42,6 +42,8 @@ def compare(a: Model, b: Model, text: str = TEXT) -> list[Comparison]:
     rows = [compare_parameters(a, b)]
     a, b = _rounded(a, b)
     batch = check_batch(a.config.vocab_size, _tokens(a, b, text))
+    # Limba's network puts it in place of 0; the others take the tokens as they are.
+    batch["decoder_input_tokens"][:, 0] = a.config.decoder_start_token_id
     inputs = batch["encoder_input_tokens"]
     with tqdm(desc="comparing logits", unit=" passes", file=sys.stderr) as bar:
         # Others first: transformers has a process of its own, which is gone before our network takes memory.
@@ -87,7 +89,8 @@ def with_source(model: Model) -> Callable[[Path, Mapping[str, SavedTensor]], lis
 def _check_same_network(a: Model, b: Model) -> None:
     shapes_a, shapes_b = ({name: t.shape for name, t in m.tensors.items()} for m in (a, b))
     names.verify(f"B ({b.path})", shapes_b, shapes_a)
-    for field in ("mlp_activations", "logits_via_embedding", "relative_bias_per_layer", "scale_attn_logits"):
+    fields = ("mlp_activations", "logits_via_embedding", "relative_bias_per_layer", "scale_attn_logits")
+    for field in (*fields, "decoder_start_token_id"):
         ours, theirs = ([*x] if isinstance(x := getattr(m.config, field), tuple | list) else x for m in (a, b))
         if ours != theirs:
             raise ValueError(f"{field} is {ours!r} in A ({a.path}) and {theirs!r} in B ({b.path}).")

@@ -63,8 +63,10 @@ def main(folder: str, format_: str, dtype: str, directory: str) -> None:
     memory.return_freed_memory()
     path = Path(folder)
     config_file = Path(directory, "config.json")
-    opened = hf_folder.open_weights(path, config_file) if path.is_file() else hf_folder.open_folder(path, format_)
-    stored = opened.stored
+    if path.is_file():
+        stored = hf_folder.open_weights(path, config_file).stored
+    else:
+        stored = hf_folder.open_folder(path, format_, config_file).stored
     tensors = {name: tensor_parts.cast(t, jnp.dtype(dtype), f"{path}: {name}") for name, t in stored.items()}
     with np.load(Path(directory, _BATCH)) as content:
         batch = dict(content)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from convert.encoders import heads
+from convert.encoders import encoder_keys, heads
 from convert.encoders.family import (
     Family,
     HeadClass,
@@ -40,7 +40,6 @@ _REQUIRED: dict[str, tuple[Any, ...]] = {
     "mlp_bias": (True,),
     "global_attention_every": (1,),
 }
-_NOT_OURS = {"is_decoder": (False,), "add_cross_attention": (False,)}
 
 
 def _rows(prefix: str) -> tuple[Row, ...]:
@@ -125,7 +124,6 @@ def _settings(config: EncoderConfig, pad_id: int) -> dict[str, Any]:
 
 
 def _fields(content: Mapping[str, Any], pad_id: int) -> dict[str, Any]:
-    refuse_unless(content, _NOT_OURS)
     fields = {field: value(content, key, None, int) for key, field in _SIZES.items()}
     fields |= {field: value(content, key, default, (int, float)) for key, (field, default) in _RATES.items()}
     if fields["num_heads"] < 1 or fields["emb_dim"] % fields["num_heads"]:
@@ -190,6 +188,7 @@ BERT = Family(
     stem="Bert",
     prefix="bert",
     required=_REQUIRED | {"position_embedding_type": ("absolute", *_RELATIVE_KEYS)},
+    keys=encoder_keys.BERT,
     rows=_rows("bert"),
     heads=_heads(
         _HEAD_OF_BERT,
@@ -234,6 +233,7 @@ ROBERTA_PRELAYERNORM = Family(
     stem="RobertaPreLayerNorm",
     prefix="roberta_prelayernorm",
     required=_REQUIRED | {"norm_position": ("pre",), "position_embedding_type": ("absolute",)},
+    keys=encoder_keys.ROBERTA_PRELAYERNORM,
     rows=(
         Row(
             "encoder/layers_{i}/pre_attention_layer_norm", "roberta_prelayernorm.encoder.layer.{i}.attention.LayerNorm"
@@ -288,6 +288,7 @@ MPNET = Family(
     required=_REQUIRED
     | {"position_embedding_type": ("absolute_and_t5_buckets", "t5_buckets"), "num_token_types": (0,)}
     | {"num_buckets": (32,), "max_distance": (128,)},
+    keys=encoder_keys.MPNET,
     rows=(
         *(
             Row(f"encoder/layers_{{i}}/attention/{ours}", f"mpnet.encoder.layer.{{i}}.attention.attn.{theirs}")
@@ -336,6 +337,7 @@ ROFORMER = Family(
     stem="RoFormer",
     prefix="roformer",
     required=_REQUIRED | {"position_embedding_type": ("rotary",), "rotary_base": (10_000.0,)},
+    keys=encoder_keys.ROFORMER,
     rows=_rows("roformer"),
     heads=_heads(_HEAD_OF_BERT, _of_sequences(_ROWS_OF_SEQUENCES, drops_inputs=True, activation=None)),
     settings=_settings_of_roformer,

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from convert.encoders.family import Family, value
 from convert.encoders.heads import Head
 from convert.encoders.table import find_family, of_model_type
 from convert.encoders.tensors import Tensor
+from convert.families import config_keys
 from convert.hf import hf_folder, hf_tokenizer
 from convert.model_files import lora_merge
 from convert.model_files.any_format import NO_HINTS, ModelHints
@@ -69,6 +70,7 @@ class EncoderModel:
       step_from: what says the step, for messages.
       info: the content of `run.json`; empty for a folder.
       not_held: tensors of a checkpoint that no class of the family has a place for.
+      ignored_config_keys: of the hints.
     """
 
     path: AnyPath
@@ -83,6 +85,7 @@ class EncoderModel:
     info: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     folder: Folder | None = None
     not_held: tuple[str, ...] = ()
+    ignored_config_keys: tuple[str, ...] = ()
 
     @property
     def dtype(self) -> np.dtype:
@@ -273,7 +276,7 @@ def open_folder(path: Path, hints: ModelHints = NO_HINTS, format_: str | None = 
       FileNotFoundError: if it has no weights.
       ValueError: if it is damaged, or Limba does not have its network.
     """
-    content, family, config, pad_id = read_config(path / "config.json")
+    content, family, config, pad_id = read_config(path / "config.json", hints.ignore_config_keys)
     head = read_head(path / "config.json", content, family, config)
     found, _ = weight_files.find(path, format_)
     if found == "flax":
@@ -308,19 +311,25 @@ def open_folder(path: Path, hints: ModelHints = NO_HINTS, format_: str | None = 
         vocabulary_file=_vocabulary_of_folder(path, pad_id, hints.vocab),
         step=step,
         step_from=step_from,
+        ignored_config_keys=hints.ignore_config_keys,
         folder=Folder(explicit, stored, pad_id, found, is_headless, left_out),
     )
 
 
-def read_config(file: Path) -> tuple[dict[str, Any], Family, EncoderConfig, int]:
+def read_config(file: Path, ignored: Collection[str] = ()) -> tuple[dict[str, Any], Family, EncoderConfig, int]:
     """The content of a config.json, its family, the network, whose padding is 0, and the padding of the folder.
 
+    Args:
+      ignored: keys that the user says have no effect; they are left out.
+
     Raises:
-      ValueError: if it is damaged, or Limba does not have its network.
+      ValueError: if it is damaged, Limba does not have its network, or a key makes it another one.
     """
     content = untrusted_json.read_object(file)
     family = of_model_type(content.get("model_type"))
     assert family is not None, "the caller has looked at model_type"
+    config_keys.check(file, content, family.keys, ignored)
+    content = {key: x for key, x in content.items() if key not in ignored}
     try:
         pad_id = value(content, "pad_token_id", family.default_pad_id, int)
         if family.fixed_pad_id not in (None, pad_id):
@@ -336,6 +345,15 @@ def read_config(file: Path) -> tuple[dict[str, Any], Family, EncoderConfig, int]
     except ValueError as error:
         raise ValueError(f"{file}: {str(error).removesuffix('.')}.") from error
     return content, family, config, pad_id
+
+
+def notes(path: Path, ignored: Collection[str] = ()) -> Iterator[str]:
+    """Sentences about what does not travel of a folder's config.json, or of such a file."""
+    file = path / "config.json" if path.is_dir() else path
+    content = untrusted_json.read_object(file)
+    family = of_model_type(content.get("model_type"))
+    assert family is not None, "the caller has looked at model_type"
+    return config_keys.left_out(file, content, family.keys, ignored)
 
 
 def read_head(file: Path, content: Mapping[str, Any], family: Family, config: EncoderConfig) -> Head:

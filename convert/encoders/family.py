@@ -8,6 +8,7 @@ import numpy as np
 
 from convert.encoders import heads
 from convert.encoders.heads import Head
+from convert.families.config_keys import Table
 from limba.encoders.config import EncoderConfig
 from limba.machine.untrusted_files import shown
 
@@ -70,6 +71,7 @@ class Family:
       stem: what its classes begin with: "Bert".
       prefix: of the names of its tensors that are not the head's.
       required: fields of `EncoderConfig` and the values that the classes have.
+      keys: what happens to each key of config.json.
       rows: of modules; the first that names a module of Limba's counts.
       heads: by kind.
       settings: gives the content of config.json for a network, without what all families have.
@@ -90,6 +92,7 @@ class Family:
     stem: str
     prefix: str
     required: Mapping[str, tuple[Any, ...]]
+    keys: Table
     rows: tuple[Row, ...]
     heads: Mapping[str, HeadClass]
     settings: Callable[[EncoderConfig, int], dict[str, Any]]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from convert.encoders import heads
+from convert.encoders import encoder_keys, heads
 from convert.encoders.family import (
     Family,
     HeadClass,
@@ -172,6 +172,7 @@ MODERNBERT = Family(
         "position_embedding_type": ("rotary",),
         "num_token_types": (0,),
     },
+    keys=encoder_keys.MODERNBERT,
     rows=(
         Row("token_embedder", "model.embeddings.tok_embeddings"),
         Row("encoder/embedding_layer_norm", "model.embeddings.norm"),

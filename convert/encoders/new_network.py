@@ -6,23 +6,20 @@ not have one.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from convert.encoders import bert_relatives, encoder_model, heads, tokenizer_folder
+from convert.encoders import bert_relatives, encoder_keys, encoder_model, heads, tokenizer_folder
 from convert.encoders.family import value
 from convert.encoders.heads import Head
+from convert.families import config_keys
 from convert.model_files.any_format import ModelHints
 from limba.encoders.block_layout import BigBirdSparsityConfig
 from limba.encoders.config import EncoderConfig
 from limba.machine import untrusted_json
 from limba.machine.untrusted_files import shown
 
-_OWN_KEYS = (
-    *("pre_layer_norm", "last_layer_norm", "relative_last_bucket_distance", "rotary_dim", "rotary_base"),
-    *("sparse_config_cls", "sparse_attention"),
-)
 _OWN_POSITIONS = {"relative_attention_bias": "t5_buckets", "rotary": "rotary"}
 
 
@@ -34,17 +31,21 @@ class NewNetwork(NamedTuple):
     name: str
 
 
-def read_network(file: Path) -> NewNetwork:
+def read_network(file: Path, ignored: Collection[str] = ()) -> NewNetwork:
     """The network of a config.json.
+
+    Args:
+      ignored: keys that the user says have no effect.
 
     Raises:
       ValueError: if it is damaged, or Limba does not have its network.
     """
     content = untrusted_json.read_object(file)
-    own = [key for key in _OWN_KEYS if key in content]
+    own = [key for key in encoder_keys.T5_EXPERIMENTS if key in content]
     if content.get("model_type") != "bert" or not (own or content.get("position_embedding_type") in _OWN_POSITIONS):
-        content, family, config, _ = encoder_model.read_config(file)
+        content, family, config, _ = encoder_model.read_config(file, ignored)
         return NewNetwork(config, encoder_model.read_head(file, content, family, config), family.name)
+    config_keys.check(file, content, encoder_keys.NEW_BERT, ignored)
     try:
         pad_id = value(content, "pad_token_id", 0, int)
         if pad_id != encoder_model.PAD_ID:

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 
 from convert.compare import comparison
 from convert.compare.comparison_rows import Comparison
-from convert.hf import card_example, hf_config, hf_tokenizer, run_example, t5_card
+from convert.families import hf_config
+from convert.hf import card_example, hf_tokenizer, run_example, t5_card
 from convert.hf.model_card import Description
 from convert.model_files import any_format
 from convert.model_files.any_format import Model, ModelHints
@@ -43,7 +44,7 @@ class T5Export:
         model, lengths = self.model, self.model.info.get("feature_lengths", {})
         return {
             "config.json": hf_config.model_config(model.config, model.family, dtype, lengths.get("inputs")),
-            "generation_config.json": hf_config.generation_config(model.family, lengths.get("targets")),
+            "generation_config.json": hf_config.generation_config(model.config, model.family, lengths.get("targets")),
         }
 
     def stored(self, format_: str, dtype: str) -> dict[str, SavedTensor]:

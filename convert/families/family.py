@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from convert.families import t5_keys
+from convert.families.config_keys import Table
 from limba.checkpoint_files import run_folder
 from limba.network.t5 import T5Config
 
@@ -32,6 +34,8 @@ class Family:
       activations: further values of `feed_forward_proj`, with the `mlp_activations` that they mean.
       modules: modules that have other names, or parts of the names, by T5's: `{"lm_head": "output"}`.
       generation: keys of generation_config.json, beside the special ids.
+      keys: what happens to each key of config.json, by T5's names; for further ones,
+        `t5_keys.KEYS | config_keys.table(…)`.
     """
 
     name: str
@@ -51,12 +55,17 @@ class Family:
     activations: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     modules: Mapping[str, str] = dataclasses.field(default_factory=dict)
     generation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    keys: Table = dataclasses.field(default_factory=lambda: t5_keys.KEYS)
 
     def fits(self, network: T5Config, vocabulary: Mapping[str, Any] | None) -> bool:
         """Whether a network with this vocabulary, as `run.json` records it, can be of the family."""
         return self.in_bytes in (None, run_folder.is_bytes(vocabulary)) and all(
             getattr(network, field) == value for field, value in self.network.items()
         )
+
+    def own_keys(self) -> Table:
+        """`keys`, by the family's names."""
+        return {self.config_keys.get(name, name): key for name, key in self.keys.items()}
 
     def tensor_name(self, name: str) -> str:
         """The family's name of a tensor of T5's, PyTorch's (`lm_head.weight`) or Flax's (`lm_head/kernel`)."""

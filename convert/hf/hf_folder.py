@@ -2,12 +2,12 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from convert.families import hf_config
 from convert.families.family import Family
-from convert.hf import hf_config
 from convert.tensors import names, tensor_parts, torch_files, weight_files
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.machine import untrusted_json
@@ -60,27 +60,36 @@ def is_folder(path: AnyPath) -> bool:
     return "://" not in str(path) and (Path(path) / "config.json").is_file()
 
 
-def open_folder(path: Path, format_: str | None = None) -> Folder:
-    """Opens a folder; `format_` is that of the weights, where there are several: "safetensors", "torch" or "flax".
+def open_folder(
+    path: Path, format_: str | None = None, config_file: Path | None = None, ignored: Collection[str] = ()
+) -> Folder:
+    """Opens a folder.
+
+    Args:
+      format_: of the weights, where there are several: "safetensors", "torch" or "flax".
+      config_file: in place of the folder's config.json.
+      ignored: keys of it that the user says have no effect.
 
     Raises:
       FileNotFoundError: if it has no weights.
       ValueError: if it is damaged, contradicts itself, or is not a T5 that Limba has.
     """
-    content = hf_config.read(path / "config.json")
+    config_file = config_file or path / "config.json"
+    content = hf_config.read(config_file, ignored)
     found, _ = weight_files.find(path, format_)
     stored = weight_files.open_tensors(path, found)
-    return _open(path, path / "config.json", content, found, stored, read_report(path))
+    return _open(path, config_file, content, found, stored, read_report(path))
 
 
-def open_weights(file: Path, config_file: Path) -> Folder:
+def open_weights(file: Path, config_file: Path, ignored: Collection[str] = ()) -> Folder:
     """Opens a file that a PyTorch training script saved, its model under T5's names, and a config.json.
 
     Raises:
       FileNotFoundError: if one of them is not there.
       ValueError: as `open_folder`.
     """
-    return _open(file, config_file, hf_config.read(config_file), "torch", torch_files.open_tensors([file]), {})
+    content = hf_config.read(config_file, ignored)
+    return _open(file, config_file, content, "torch", torch_files.open_tensors([file]), {})
 
 
 def _open(

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from convert.families import config_keys
 from convert.families.family import Family
 from convert.families.table import all_families, find_family
 from convert.hf import hf_folder, hf_tokenizer
@@ -40,12 +41,14 @@ class ModelHints:
       mlp_activations: ("gelu", "linear"), ("relu",) …
       vocab: the SentencePiece model.
       extra_ids: sentinels behind its pieces.
+      ignore_config_keys: keys of a Hugging Face folder's files that have no effect.
     """
 
     family: str | None = None
     mlp_activations: Sequence[str] | None = None
     vocab: str | None = None
     extra_ids: int | None = None
+    ignore_config_keys: tuple[str, ...] = ()
 
     @property
     def in_bytes(self) -> bool:
@@ -65,6 +68,7 @@ class Model:
       step_from: what says the step, for messages; "" where nothing does and it is 0.
       info: the content of `run.json`; empty for other formats.
       folder: the files of a Hugging Face folder; None for checkpoints.
+      ignored_config_keys: of the hints.
     """
 
     path: AnyPath
@@ -77,6 +81,7 @@ class Model:
     info: Mapping[str, Any]
     folder: hf_folder.Folder | None = None
     step_from: str = ""
+    ignored_config_keys: tuple[str, ...] = ()
 
     @property
     def dtype(self) -> np.dtype:
@@ -124,7 +129,7 @@ def open_model(path: str | AnyPath, hints: ModelHints = NO_HINTS, format_: str |
 
 
 def _open_folder(path: Path, hints: ModelHints, format_: str | None) -> Model:
-    folder = hf_folder.open_folder(path, format_)
+    folder = hf_folder.open_folder(path, format_, ignored=hints.ignore_config_keys)
     _check_hints(folder.config, hints, f"{path}/config.json")
     step, step_from = hf_folder.training_step(path, folder.report)
     return _model_of_folder(path, folder, vocabulary_of_folder(path, hints), hints, step, step_from)
@@ -140,7 +145,7 @@ def open_weights(file: Path, config_file: Path, hints: ModelHints = NO_HINTS) ->
       FileNotFoundError: if a file is missing.
       ValueError: as `open_model`.
     """
-    folder = hf_folder.open_weights(file, config_file)
+    folder = hf_folder.open_weights(file, config_file, hints.ignore_config_keys)
     _check_hints(folder.config, hints, str(config_file))
     if hints.vocab is not None and Path(hints.vocab).is_dir():
         vocabulary = vocabulary_of_folder(Path(hints.vocab), dataclasses.replace(hints, vocab=None))
@@ -174,6 +179,7 @@ def _model_of_folder(
         info={},
         folder=folder,
         step_from=step_from,
+        ignored_config_keys=hints.ignore_config_keys,
     )
 
 
@@ -385,5 +391,17 @@ def add_hint_arguments(parser: argparse.ArgumentParser) -> None:
     hints.add_argument("--mlp_activations", nargs="+", metavar="NAME", help="gelu linear, relu …")
 
 
+def add_ignore_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds the option of what reads a Hugging Face folder."""
+    parser.add_argument(
+        config_keys.FLAG,
+        metavar="A,B",
+        type=lambda keys: tuple(key for key in keys.split(",") if key),
+        default=(),
+        help="keys of its JSON files that have no effect on the model, as you know; else unknown ones are an error",
+    )
+
+
 def hints_of(args: argparse.Namespace) -> ModelHints:
-    return ModelHints(args.family, args.mlp_activations, args.vocab, args.extra_ids)
+    ignored = getattr(args, config_keys.FLAG.removeprefix("--"), ())
+    return ModelHints(args.family, args.mlp_activations, args.vocab, args.extra_ids, ignored)

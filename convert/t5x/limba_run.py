@@ -69,7 +69,8 @@ def write_run(
         content = Path(vocabulary["sentencepiece_model_file"]).read_bytes()
         vocabulary["sentencepiece_model_file"] = str(out / run_folder.VOCABULARY)
     gin_file = model_gin(config, vocabulary, f"{model.path} ({model.format}, {model.family.name})")
-    files = RunFiles(network_fields(config), vocabulary, gin_file, content)
+    more = {"ignored_config_keys": list(model.ignored_config_keys)} if model.ignored_config_keys else {}
+    files = RunFiles(network_fields(config), vocabulary, gin_file, content, more)
     return write_files_of_run(source, files, comparison.with_source(model), out, verify, overwrite)
 
 
@@ -136,9 +137,11 @@ def network_fields(config: T5Config) -> dict[str, Any]:
         "joined_attention_kernels",
     )
     fields = {name: getattr(config, name) for name in names}
-    own = {name: layer for name in own_layers.FIELDS if (layer := getattr(config, name)) is not None}
+    own: dict[str, Any] = {name: layer for name in own_layers.FIELDS if (layer := getattr(config, name)) is not None}
     if own:  # The fused kernels have T5's attention only.
         own["kernels"] = config.kernels
+    if config.decoder_start_token_id:
+        own["decoder_start_token_id"] = config.decoder_start_token_id
     return fields | {"mlp_activations": list(config.mlp_activations)} | own
 
 

@@ -108,7 +108,8 @@ def _prepare(arguments: RunArguments, out: Path, flags: argparse.Namespace, here
 
     from convert import starting_model
 
-    model = starting_model.open_model(arguments.model_name_or_path, arguments.config_name, arguments.tokenizer_name)
+    names = (arguments.model_name_or_path, arguments.config_name, arguments.tokenizer_name)
+    model = starting_model.open_model(*names, ignored=arguments.ignored_config_keys)
     _check_network(arguments, model)
     # A file for other machines names the folder as it was given: a relative one is found from where they run.
     named = Path(arguments.output_dir) if flags.write_gin else out

@@ -41,6 +41,9 @@ class RunArguments:
     model_name_or_path: str | None = _key("where to start: a folder of transformers', or a name on the hub")
     config_name: str | None = _key("a config.json, its folder or a name: the network of a training from scratch")
     tokenizer_name: str | None = _key("a tokenizer's folder, a spiece.model or a name, where it is not the model's")
+    ignore_config_keys: str | Sequence[str] | None = _key(
+        "keys of the model's config.json that have no effect, as you know; else unknown ones are an error"
+    )
     dtype: str = _key("of the computation: float32 or bfloat16; parameters are float32", "float32")
     mixed_precision: str = _key("no or bf16", "no")
     bf16: bool = _key("the same as mixed_precision: bf16", False)
@@ -274,6 +277,12 @@ class RunArguments:
             raise ValueError(
                 f"validation_split_percentage is {self.validation_split_percentage}; it must be between 1 and 99."
             )
+
+    @property
+    def ignored_config_keys(self) -> tuple[str, ...]:
+        """`ignore_config_keys` as names; commas may stand between them."""
+        given = self.ignore_config_keys or ()
+        return tuple(",".join([given] if isinstance(given, str) else given).split(",")) if given else ()
 
     @property
     def trackers(self) -> tuple[str, ...]:

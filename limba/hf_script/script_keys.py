@@ -111,7 +111,7 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
 _OF_OWN_FORM = ("task_name", "optimize_mode", "optimizer_parameters", "data_n_epochs")
 # Keys whose values are lists or objects, and those that take several words of the command line.
 _JSON = ("labels", "lr_scheduler_kwargs")
-_LISTS = ("report_to", "metric_names")
+_LISTS = ("report_to", "metric_names", "ignore_config_keys")
 
 
 def from_command_line(argv: Sequence[str]) -> tuple[RunArguments, list[str]]:

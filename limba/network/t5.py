@@ -42,6 +42,8 @@ class T5Config:
       param_scan_axis: where the layers stand in the parameters of a scanned stack.
       relative_bias_per_layer: a table of relative positions in every layer (scalable_t5, umT5) instead of one a stack.
       joined_attention_kernels: `[embed, heads * kv]` (T5X's t5); False is `[embed, heads, kv]` (its scalable_t5).
+      decoder_start_token_id: what the decoder begins with, in place of the 0 that batches have there; some T5s that
+        were fine-tuned elsewhere have another.
       kernels: "auto" is the fastest that the device has, "cudnn" the same with cuDNN's attention on GPUs; "xla" writes
         attention's logits (queries x keys) and the output's (tokens x vocabulary) to memory, "fused" never does, and is
         very slow on CPUs.
@@ -72,6 +74,7 @@ class T5Config:
     param_scan_axis: int = 1
     relative_bias_per_layer: bool = False
     joined_attention_kernels: bool = True
+    decoder_start_token_id: int = 0
     kernels: str = "auto"
     encoder_self_attention_layer: str | None = None
     decoder_self_attention_layer: str | None = None
@@ -81,6 +84,12 @@ class T5Config:
         for field in ("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim", *_LAYER_COUNTS):
             least = 0 if field in _LAYER_COUNTS else 1
             config_checks.whole_number("T5Config", field, getattr(self, field), least)
+        config_checks.whole_number("T5Config", "decoder_start_token_id", self.decoder_start_token_id, 0)
+        if self.decoder_start_token_id >= self.vocab_size:
+            raise ValueError(
+                f"T5Config.decoder_start_token_id is {self.decoder_start_token_id}; it is an id below vocab_size, "
+                f"{self.vocab_size}."
+            )
         for field in _LAYER_COUNTS:
             config_checks.depth("T5Config", field, getattr(self, field))
         overflow = "T5's feed-forward output (`wo`) overflows its range of 65,504 and the loss becomes NaN."
@@ -292,7 +301,11 @@ class Decoder(nn.Module):
             by_distance = isinstance(decoder_mask, fused.Visible)
             bias = _relative_bias(cfg)(length, length, bidirectional=False, decode=decode, by_distance=by_distance)
         embedding = self.shared_embedding or make_embedding(cfg, "token_embedder")
-        y = embedding(decoder_input_tokens.astype(jnp.int32))
+        tokens = decoder_input_tokens.astype(jnp.int32)
+        if cfg.decoder_start_token_id:
+            # A 0 is the beginning, or padding, which nothing looks at.
+            tokens = jnp.where(tokens == 0, cfg.decoder_start_token_id, tokens)
+        y = embedding(tokens)
         y = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(y, deterministic=deterministic)
         masks = (decoder_mask, encoder_decoder_mask, bias)
         modes = (deterministic, decode, keep_encoded_keys, prefill, prefill_lengths)

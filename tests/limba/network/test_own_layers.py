@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convert.hf import hf_config
+from convert.families import hf_config
 from convert.t5x import limba_run
 from limba.network.t5 import T5Config, Transformer
 from tests.limba.network.gated_attention import GatedAttention

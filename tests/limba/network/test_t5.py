@@ -291,6 +291,8 @@ def test_products_and_their_gradients_on_a_cpu(equation):
         ({"mlp_activations": ("gleu",)}, ["gleu", "gelu"]),
         ({"mlp_activations": "gelu"}, ["it is a tuple: ('gelu',)"]),
         ({"num_heads": 0}, ["num_heads", "0"]),
+        ({"decoder_start_token_id": -1}, ["decoder_start_token_id is -1"]),
+        ({"decoder_start_token_id": 10**6}, ["decoder_start_token_id is 1000000; it is an id below vocab_size"]),
     ],
 )
 def test_bad_configurations_are_refused(fields, words):
@@ -298,6 +300,30 @@ def test_bad_configurations_are_refused(fields, words):
         small.config(**fields)
     for word in words:
         assert word in str(error.value)
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_the_decoder_begins_with_its_own_token(scan_layers):
+    """Loss, gradients and decoded tokens are those of a network whose 0 is embedded as that token."""
+    start = 5
+    fields = {"num_encoder_layers": 1, "num_decoder_layers": 1, "scan_layers": scan_layers}
+    plain, own = small.model(**fields), small.model(**fields, decoder_start_token_id=start)
+    params = small.random_params(own)
+    table = jnp.asarray(params["token_embedder"]["embedding"])
+    swapped = {**params, "token_embedder": {"embedding": table.at[0].set(table[start])}}
+    batch = small.batch(3, 4)
+
+    def loss(model, params):
+        value, gradients = jax.jit(jax.value_and_grad(lambda p: model.loss_fn(p, batch, None)[0]))(params)
+        return value, gradients["token_embedder"]["embedding"]
+
+    (own_loss, own_gradient), (plain_loss, plain_gradient) = loss(own, params), loss(plain, swapped)
+    np.testing.assert_allclose(own_loss, plain_loss, rtol=1e-6)
+    expected = plain_gradient.at[start].add(plain_gradient[0]).at[0].set(0)
+    np.testing.assert_allclose(own_gradient, expected, atol=1e-5)
+    assert abs(float(own_loss - loss(plain, params)[0])) > 1e-3
+    (found, _), (expected, _) = small.predictions(own, params, batch), small.predictions(plain, swapped, batch)
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_scaled_attention_logits_are_those_of_smaller_queries():

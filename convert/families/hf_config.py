@@ -6,10 +6,11 @@ are scaled; 4.57 reads the same key for both. So an untied model states false fo
 1/sqrt(d_model) in T5X, in Limba and in both versions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from convert.families import config_keys, t5_keys
 from convert.families.family import Family
 from convert.families.table import all_families, of_model_type
 from limba.machine import untrusted_json
@@ -30,7 +31,14 @@ _FEED_FORWARD = {
 _ACTIVATIONS = {name: activations for activations, name in _FEED_FORWARD.items()} | {
     "gated-gelu_new": ("gelu", "linear")
 }
-_SPECIAL_IDS = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+_START = "decoder_start_token_id"
+# Names that transformers takes for others in the config.json of a T5.
+_OTHER_NAMES = {
+    "hidden_size": "d_model",
+    "head_dim": "d_kv",
+    "num_attention_heads": "num_heads",
+    "num_hidden_layers": "num_layers",
+}
 
 
 def model_config(config: T5Config, family: Family, dtype: str, inputs_length: int | None) -> dict[str, Any]:
@@ -89,11 +97,15 @@ def _t5_config(config: T5Config, family: Family, dtype: str, inputs_length: int 
         "scale_decoder_outputs": tied,
         "torch_dtype": dtype,
         **({} if inputs_length is None else {"n_positions": inputs_length}),
-        **_SPECIAL_IDS,
+        **_special_ids(config),
     }
 
 
-def generation_config(family: Family, targets_length: int | None = None) -> dict[str, Any]:
+def _special_ids(config: T5Config) -> dict[str, int]:
+    return {"pad_token_id": 0, "eos_token_id": 1, _START: config.decoder_start_token_id}
+
+
+def generation_config(config: T5Config, family: Family, targets_length: int | None = None) -> dict[str, Any]:
     """The content of generation_config.json.
 
     Args:
@@ -101,25 +113,68 @@ def generation_config(family: Family, targets_length: int | None = None) -> dict
         decoder start included.
     """
     lengths = {} if targets_length is None else {"max_length": targets_length + 1}
-    return _SPECIAL_IDS | lengths | dict(family.generation)
+    return _special_ids(config) | lengths | dict(family.generation)
 
 
 # ------------------------------------------------------- reading -----------------------------------------------------
 
 
-def read(file: Path) -> dict[str, Any]:
+def read(file: Path, ignored: Collection[str] = ()) -> dict[str, Any]:
     """A config.json of one of the families, with T5's keys.
 
+    Where generation_config.json lies beside it and says what the decoder begins with, that counts, as in transformers'
+    `generate`.
+
+    Args:
+      ignored: keys that the user says have no effect; they are left out.
+
     Raises:
-      ValueError: if it is damaged, or of another network.
+      ValueError: if it is damaged, of another network, or has a key that makes it another one.
     """
+    content, family = _read(file)
+    config_keys.check(file, content, family.own_keys(), ignored)
+    t5_keys_by_own = {own: key for key, own in family.config_keys.items()}
+    named = {t5_keys_by_own.get(key, key): value for key, value in content.items() if key not in ignored}
+    for other, key in _OTHER_NAMES.items():
+        value = named.pop(other, None)
+        if value not in (None, named.setdefault(key, value)):
+            raise ValueError(f"{file}: {other} is {shown(value)} and {key} {shown(named[key])}; they mean the same.")
+    generation_file, generation = _generation_beside(file)
+    known = {key: value for key, value in generation.items() if key in t5_keys.GENERATION_KEYS}
+    config_keys.check(generation_file, known, t5_keys.GENERATION_KEYS, ignored)
+    if generation.get(_START) is not None:
+        named[_START] = generation[_START]
+    return named
+
+
+def notes(file: Path, ignored: Collection[str] = ()) -> Iterator[str]:
+    """Sentences about a config.json, and the generation_config.json beside it, that `read` accepts: what of them does
+    not travel, and where they contradict each other."""
+    content, family = _read(file)
+    yield from config_keys.left_out(file, content, family.own_keys(), ignored)
+    generation_file, generation = _generation_beside(file)
+    yield from config_keys.left_out(generation_file, generation, t5_keys.GENERATION_KEYS, ignored)
+    first, second = content.get(_START), generation.get(_START)
+    if None not in (first, second) and first != second:
+        yield (
+            f"{_START} is {first} in {file.name} and {second} in {generation_file.name}: {second} counts, as in "
+            f"`generate` of transformers. If it was trained with {first}, change it in {generation_file}."
+        )
+
+
+def _generation_beside(file: Path) -> tuple[Path, dict[str, Any]]:
+    generation_file = file.parent / "generation_config.json"
+    is_there = file.name == "config.json" and generation_file.is_file()
+    return generation_file, untrusted_json.read_object(generation_file) if is_there else {}
+
+
+def _read(file: Path) -> tuple[dict[str, Any], Family]:
     content = untrusted_json.read_object(file)
     found = content.get("model_type")
     if not isinstance(found, str) or (family := of_model_type(found)) is None:
         known = dict.fromkeys(family.model_type for family in all_families().values())
         raise ValueError(f"{file}: model_type is {shown(found)}; converted are {', '.join(known)}.")
-    t5_keys = {own: key for key, own in family.config_keys.items()}
-    return {t5_keys.get(key, key): value for key, value in content.items()}
+    return content, family
 
 
 def family_of(content: Mapping[str, Any]) -> Family:
@@ -154,18 +209,11 @@ def network_config(file: Path, content: Mapping[str, Any]) -> T5Config:
     given = {**family.defaults, **content}
     # Both keys say the same to begin with; version 5 of transformers leaves the first at true.
     tied = content.get("scale_decoder_outputs", given["tie_word_embeddings"])
-    fixed = {
-        "relative_attention_num_buckets": NUM_BUCKETS,
-        "relative_attention_max_distance": MAX_DISTANCE,
-        "layer_norm_epsilon": LayerNorm.epsilon,
-    }
     own = _own_layers(file, content)
-    for key, ours in fixed.items():
-        if content.get(key, ours) != ours:
-            raise ValueError(f"{file}: {key} is {shown(content[key])}; Limba's T5 has {ours}.")
     projection, activations = given["feed_forward_proj"], _ACTIVATIONS | family.activations
     if not isinstance(projection, str) or projection not in activations:
         raise ValueError(f"{file}: feed_forward_proj is {shown(projection)}; Limba's T5 has {sorted(activations)}.")
+    _check_activation(file, content, projection)
     sizes = ("vocab_size", "d_model", "num_heads", "d_kv", "d_ff", "num_layers")
     for key in sizes:
         if key not in content:
@@ -176,7 +224,12 @@ def network_config(file: Path, content: Mapping[str, Any]) -> T5Config:
     for key in ("num_layers", "num_decoder_layers"):
         if (content.get(key) or 0) > MOST_LAYERS:
             raise ValueError(f"{file}: {key} is {shown(content[key])}; a network has at most {MOST_LAYERS:,} layers.")
-    _check_special_ids(file, content)
+    start = content.get(_START) or 0
+    if type(start) is not int or not 0 <= start < content["vocab_size"]:
+        raise ValueError(
+            f"{file}: {_START} is {shown(start)}; it is an id of the vocabulary, from 0 to "
+            f"{content['vocab_size'] - 1}, and in most T5s 0."
+        )
     if not isinstance(tied, bool):
         raise ValueError(f"{file}: tie_word_embeddings or scale_decoder_outputs is {shown(tied)}; it is true or false.")
     dropout_rate = content.get("dropout_rate", 0.1)
@@ -194,6 +247,7 @@ def network_config(file: Path, content: Mapping[str, Any]) -> T5Config:
         dropout_rate=dropout_rate,
         logits_via_embedding=tied,
         relative_bias_per_layer=family.network.get("relative_bias_per_layer", False),
+        decoder_start_token_id=start,
         kernels="xla" if own else "auto",
         **own,
     )
@@ -212,14 +266,12 @@ def _own_layers(file: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     return own
 
 
-def _check_special_ids(file: Path, content: Mapping[str, Any]) -> None:
-    """Raises ValueError for an id that no row of the embedding has; -1 would be its last row."""
-    for key in _SPECIAL_IDS:
-        given = content.get(key)
-        ids = given if isinstance(given, list) and key == "eos_token_id" else [given]
-        for id_ in ids:
-            if id_ is not None and (type(id_) is not int or not 0 <= id_ < content["vocab_size"]):
-                raise ValueError(
-                    f"{file}: {key} is {shown(id_)}; it is an id of the vocabulary, from 0 to "
-                    f"{content['vocab_size'] - 1}, and in a T5 {_SPECIAL_IDS[key]}."
-                )
+def _check_activation(file: Path, content: Mapping[str, Any], projection: str) -> None:
+    """Raises ValueError if keys that transformers derives from feed_forward_proj, and prefers, contradict it."""
+    activation = "gelu_new" if projection == "gated-gelu" else projection.rpartition("-")[2]
+    for key, meant in (("dense_act_fn", activation), ("is_gated_act", projection.startswith("gated-"))):
+        if content.get(key) not in (None, meant):
+            raise ValueError(
+                f"{file}: {key} is {shown(content[key])}, and feed_forward_proj {projection!r} means {meant!r}; "
+                "transformers takes the first. Make feed_forward_proj say it."
+            )

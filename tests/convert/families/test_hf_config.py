@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from convert.families import t5_1_0, t5_1_1
+from convert.families import hf_config, t5_1_0, t5_1_1
 from convert.families.table import all_families
-from convert.hf import hf_config
 from limba.network.t5 import T5Config
 
 
@@ -115,15 +114,21 @@ def test_keys_that_are_missing_mean_what_transformers_takes_them_for(tmp_path, k
         ({"num_layers": 10**7}, "num_layers is 10000000; a network has at most 10,000 layers"),
         ({"num_decoder_layers": 10**7}, "num_decoder_layers is 10000000; a network has at most"),
         ({"num_layers": [[6]]}, "num_layers is a list of 1; it is a whole number"),
-        ({"pad_token_id": -1}, "pad_token_id is -1; it is an id of the vocabulary, from 0 to 32127, and in a T5 0"),
-        ({"decoder_start_token_id": 32128}, "decoder_start_token_id is 32128; it is an id"),
-        ({"eos_token_id": [1, -1]}, "eos_token_id is -1; it is an id"),
+        ({"pad_token_id": -1}, "pad_token_id is -1; rows are padded with 0"),
+        ({"decoder_start_token_id": 32128}, "decoder_start_token_id is 32128; it is an id of the vocabulary, from 0"),
+        (
+            {"decoder_start_token_id": -1},
+            "decoder_start_token_id is -1; it is an id of the vocabulary, from 0 to 32127",
+        ),
+        ({"eos_token_id": [1, -1]}, "eos_token_id is a list of 2; Limba ends a text with </s>"),
         ({"dropout_rate": float("nan")}, "dropout_rate is nan; it is a number from 0 to below 1"),
     ],
 )
 def test_a_network_that_limba_does_not_have_is_named(tmp_path, keys, words):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(OLD | keys))
     with pytest.raises(ValueError, match=words):
-        hf_config.network_config(tmp_path / "config.json", OLD | keys)
+        hf_config.network_config(file, hf_config.read(file))
 
 
 @pytest.mark.parametrize(
