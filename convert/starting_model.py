@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from convert.t5x import limba_run
 from convert.tensors import weight_files
 from limba.checkpoint_files import run_folder
 from limba.encoders.config import EncoderConfig
+from limba.machine import json_text
 from limba.machine.local_paths import local_path
 from limba.machine.storage import AnyPath
 from limba.network import own_layers
@@ -71,7 +71,7 @@ class StartingModel:
         if self.content is not None:
             out.mkdir(parents=True, exist_ok=True)
             path = out / "config.json"
-            path.write_text(json.dumps(self.content, indent=2), "utf-8")
+            path.write_text(json_text.dumps(self.content, indent=2), "utf-8")
         from_hf.from_hf(path, out, hints=self.hints)
         return gin_file
 

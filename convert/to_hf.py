@@ -7,7 +7,6 @@ Neither torch nor transformers is needed. The folder appears when everything in 
 """
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +28,7 @@ from convert.model_files import any_format
 from convert.model_files.any_format import NO_HINTS, ModelHints
 from convert.tensors import flax_files, safetensors_files
 from limba.checkpoints.best import best_checkpoint
+from limba.machine import json_text
 from limba.machine.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, previous
 
 _WRITERS: Mapping[str, Callable[..., None]] = {"safetensors": safetensors_files.write, "flax": flax_files.write}
@@ -197,4 +197,4 @@ def _write_card(folder: Path, name: str, export: Export, report: Mapping[str, An
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+    path.write_text(json_text.dumps(content, indent=2) + "\n", "utf-8")

@@ -11,7 +11,6 @@ third is T5X's way: gin/runs/eval.gin gives the loss, t5x/configs/runs/eval.gin 
 """
 
 import argparse
-import json
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,7 +33,7 @@ from limba.data.contract import DatasetConfig, GetEvalDatasetFn
 from limba.gin_config import command_line, gin_files
 from limba.inference import evaluation, kept_batches
 from limba.inference.evaluation import InferenceEvaluator
-from limba.machine import native_logs, storage
+from limba.machine import json_text, native_logs, storage
 from limba.machine.local_paths import local_path
 from limba.models import BaseTransformerModel
 from limba.partitioning.meshes import PjitPartitioner
@@ -232,7 +231,7 @@ def _write_losses(directory: Path, checkpoint: str, step: int, split: str, losse
     for task, scalars in losses.items():
         tensorboard.write_scalars(step, f"training_eval/{task}", scalars)
         report = {"checkpoint": checkpoint, "step": step, "split": split, **scalars}
-        storage.replace_text(directory / f"{task}-metrics.json", json.dumps(report, indent=1, ensure_ascii=False))
+        storage.replace_text(directory / f"{task}-metrics.json", json_text.dumps(report, indent=1, ensure_ascii=False))
         shown = evaluation.shown(scalars)
         if "num_target_tokens" in scalars:
             shown.append(f"{scalars['num_target_tokens']:,.0f} target tokens")

@@ -8,7 +8,6 @@ It writes no file but the compiled step (`limba.machine.compilation_cache`), whi
 """
 
 import functools
-import json
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ import jax.numpy as jnp
 
 from limba.data.contract import DatasetConfig
 from limba.gin_config import command_line, gin_files
+from limba.machine import json_text
 from limba.models import EncoderDecoderModel
 from limba.partitioning.meshes import PjitPartitioner
 from limba.training.configured_trainer import batch_to_compile, make_trainer
@@ -68,7 +68,7 @@ def precompile(
         "temporary_bytes_per_device": memory.temp_size_in_bytes,
         "flops_per_device": (compiled.cost_analysis() or {}).get("flops"),
     }
-    print(json.dumps(report))
+    print(json_text.dumps(report))
     return report
 
 

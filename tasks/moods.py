@@ -14,12 +14,12 @@ the latter, and which of them name a person or a setting (when, or where).
 
 import argparse
 import csv
-import json
 import os
 import pathlib
 import random
 import re
 
+from limba.machine import json_text
 from tasks import pretraining, sources, supervised
 
 _MOODS = {"glad": 60, "calm": 25, "sad": 15}
@@ -92,10 +92,10 @@ def write_stories(
     for split, rows in labelled.items():
         with (out / f"{split}.csv").open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([("story", "mood"), *rows])
-        lines = [json.dumps(dict(zip(("tokens", "tags"), label_words(story), strict=True))) for story, _ in rows]
+        lines = [json_text.dumps(dict(zip(("tokens", "tags"), label_words(story), strict=True))) for story, _ in rows]
         (out / f"{split}-words.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     unlabelled = pairs[num_validation + num_train :]
-    lines = [json.dumps({"text": story}) + "\n" for story, _ in unlabelled]
+    lines = [json_text.dumps({"text": story}) + "\n" for story, _ in unlabelled]
     tenth = len(lines) // 10
     (out / "corpus-validation.jsonl").write_text("".join(lines[:tenth]), encoding="utf-8")
     (out / "corpus.jsonl").write_text("".join(lines[tenth:]), encoding="utf-8")

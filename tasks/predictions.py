@@ -13,6 +13,7 @@ import numpy as np
 from etils import epath
 
 from limba.data import contract
+from limba.machine import json_text
 from tasks.pipeline import blocks, converters
 from tasks.registry import Task, rows
 from tasks.registry.providers import find_provider
@@ -205,7 +206,7 @@ def write_inferences_to_file(
                     line["prediction_tokens"] = ids[: ids.index(0)] if 0 in ids else ids
             if aux:
                 line["aux"] = _of_example(aux, i)
-            file.write(json.dumps(line, cls=json_encoder_cls, ensure_ascii=False) + "\n")
+            file.write(json_text.dumps(line, cls=json_encoder_cls, ensure_ascii=False) + "\n")
 
 
 def _decode(vocabulary: Any, ids: Any) -> Any:

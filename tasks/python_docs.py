@@ -22,7 +22,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.parquet
 
-from limba.machine import storage, written_files
+from limba.machine import json_text, storage, written_files
 
 # One document in so many is for validation.
 _VALIDATION_SHARE = 20
@@ -60,12 +60,12 @@ def write_corpus(out: str | pathlib.Path) -> dict[str, int]:
         for shard, members in enumerate(shards):
             _write_shard(out, f"{split}-{shard:05d}-of-{len(shards):05d}", members)
     counts = {split: len(texts) for split, texts in splits.items()}
-    storage.replace_text(summary, json.dumps(counts))
+    storage.replace_text(summary, json_text.dumps(counts))
     return counts
 
 
 def _write_shard(out: pathlib.Path, name: str, texts: list[str]) -> None:
-    lines = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
+    lines = "".join(json_text.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
     storage.replace_text(out / f"{name}.jsonl", lines)
     table = pa.table({"text": texts})
     with written_files.writing(out / f"{name}.parquet") as temporary:

@@ -14,7 +14,7 @@ import pathlib
 import random
 from collections.abc import Mapping, Sequence
 
-from limba.machine import storage
+from limba.machine import json_text, storage
 from tasks.diacritics import marks, scores
 
 _DOCUMENTS = {"train": 9000, "validation": 160}
@@ -232,12 +232,12 @@ def write_corpus(out: str | pathlib.Path, documents: Mapping[str, int] = _DOCUME
                 typed = [{"text": plain(document["text"])} for document in shard]
                 _write(out / f"plain-{number:05d}-of-{len(shards):05d}.jsonl", typed)
     facts = {**documents, "sentences": len(held_out), "expected_word_accuracy": expected_word_accuracy(held_out)}
-    storage.replace_text(summary, json.dumps(facts))
+    storage.replace_text(summary, json_text.dumps(facts))
     return facts
 
 
 def _write(file: pathlib.Path, documents: Sequence[Mapping[str, str]]) -> None:
-    lines = (json.dumps(document, ensure_ascii=False) + "\n" for document in documents)
+    lines = (json_text.dumps(document, ensure_ascii=False) + "\n" for document in documents)
     storage.replace_text(file, "".join(lines))
 
 

@@ -5,12 +5,12 @@ Those that need SeqIO are given to `tasks.seqio`, which TensorFlow comes with.
 
 import dataclasses
 import hashlib
-import json
 import logging
 import secrets
 from typing import Any
 
 from limba.data import contract
+from limba.machine import json_text
 from tasks.pipeline import converters
 from tasks.pipeline.evaluation_sets import evaluation_sets
 from tasks.pipeline.readers import CountedReader, OpenBatches, TrainBatches
@@ -135,5 +135,5 @@ def data_facts(config: contract.DatasetConfig) -> dict[str, str]:
         size, checksum = task["vocabulary"]
         facts[f"vocabulary of {name}"] = f"{size} ids, checksum {checksum:08x}"
     # The rest of the fingerprint: names of files, preprocessors, rates, lengths.
-    text = json.dumps(fingerprint, sort_keys=True)
+    text = json_text.dumps(fingerprint, sort_keys=True)
     return facts | {"data order": hashlib.sha256(text.encode()).hexdigest()[:16]}

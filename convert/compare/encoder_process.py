@@ -3,7 +3,6 @@
 python -m convert.compare.encoder_process FOLDER DTYPE HEAD DIRECTORY    (with batch.npz)
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from convert.compare import transformers_library
+from limba.machine import json_text
 
 _BATCH, _ANSWER = "batch.npz", "answer.npz"
 
@@ -57,7 +57,7 @@ def main(folder: str, dtype: str, head: str, directory: str) -> None:
     # RoFormer computes its sines itself.
     lost["missing_keys"] = [name for name in lost["missing_keys"] if "embed_positions" not in name]
     if any(lost.values()):
-        raise ValueError(f"{type(model).__name__} does not find its tensors: {json.dumps(lost)[:300]}")
+        raise ValueError(f"{type(model).__name__} does not find its tensors: {json_text.dumps(lost)[:300]}")
     with torch.inference_mode():
         for parameter in model.parameters():
             if parameter.requires_grad:

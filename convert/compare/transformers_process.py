@@ -5,7 +5,6 @@ Their imports take 0.4 GB, which the process frees at its end, and cannot distur
     python -m convert.compare.transformers_process FOLDER FORMAT DTYPE DIRECTORY    (with config.json and batch.npz)
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import numpy as np
 from convert.compare import memory, torch_forward
 from convert.hf import hf_folder
 from convert.tensors import tensor_parts
+from limba.machine import json_text
 
 _BATCH, _ANSWER = "batch.npz", "answer.npz"
 _NUM_TOKENS = "num_tokens"
@@ -46,7 +46,7 @@ def logits_and_tokens(
     """
     with tempfile.TemporaryDirectory(prefix="limba-check-") as directory:
         np.savez(Path(directory, _BATCH), **batch, **{_NUM_TOKENS: np.int32(num_tokens)})  # type: ignore[arg-type]
-        Path(directory, "config.json").write_text(json.dumps(dict(config)), "utf-8")
+        Path(directory, "config.json").write_text(json_text.dumps(dict(config)), "utf-8")
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "JAX_PLATFORMS": "cpu"}
         command = [sys.executable, "-m", "convert.compare.transformers_process"]
         arguments = [str(folder), format_, dtype.name, directory]

@@ -1,7 +1,6 @@
 """An encoder on disk that is not read yet: a checkpoint of Limba or a Hugging Face folder, under Limba's names."""
 
 import dataclasses
-import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -23,7 +22,7 @@ from limba.checkpoint_files import directories, run_folder, saved_tensors
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor, from_array
 from limba.encoders.config import EncoderConfig
 from limba.encoders.encoder import num_unscanned_layers
-from limba.machine import storage, untrusted_json
+from limba.machine import json_text, storage, untrusted_json
 from limba.machine.output_folder import read_report
 from limba.machine.storage import AnyPath
 
@@ -423,4 +422,4 @@ def _vocabulary_of_folder(path: Path, pad_id: int, vocab: str | None) -> Path | 
     if pad_id == PAD_ID or tokenizer_folder.special_ids(file).get("pad") == PAD_ID:
         return file
     content = tokenizer_folder.with_exchanged_ids(untrusted_json.read_object(file), PAD_ID, pad_id, str(file))
-    return tokenizer_folder.temporary_file(json.dumps(content, ensure_ascii=False).encode())
+    return tokenizer_folder.temporary_file(json_text.dumps(content, ensure_ascii=False).encode())

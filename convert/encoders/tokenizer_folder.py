@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from limba.checkpoint_files import run_folder
-from limba.machine import untrusted_json
+from limba.machine import json_text, untrusted_json
 
 FILE = run_folder.TOKENIZER
 ROLES = ("pad", "unk", "cls", "sep", "mask")
@@ -107,7 +107,7 @@ def _check_exchanged(before: Mapping[str, Any], after: Mapping[str, Any], other:
     import tokenizers
 
     old, new = (
-        tokenizers.Tokenizer.from_str(json.dumps(content)).get_vocab(with_added_tokens=True)
+        tokenizers.Tokenizer.from_str(json_text.dumps(content)).get_vocab(with_added_tokens=True)
         for content in (before, after)
     )
     if new != {token: other.get(id_, id_) for token, id_ in old.items()}:
@@ -145,9 +145,11 @@ def write(file: str | Path, folder: Path, pad_id: int, most_tokens: int, has_pai
         "clean_up_tokenization_spaces": False,
         **named,
     }
-    (folder / FILE).write_text(json.dumps(content, ensure_ascii=False), "utf-8")
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    (folder / "special_tokens_map.json").write_text(json.dumps(named, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    (folder / FILE).write_text(json_text.dumps(content, ensure_ascii=False), "utf-8")
+    (folder / "tokenizer_config.json").write_text(json_text.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    (folder / "special_tokens_map.json").write_text(
+        json_text.dumps(named, indent=2, ensure_ascii=False) + "\n", "utf-8"
+    )
     other = {ids["pad"]: pad_id, pad_id: ids["pad"]}
     return {role: other.get(id_, id_) for role, id_ in ids.items()}
 
@@ -156,7 +158,7 @@ def _frames_texts(content: Mapping[str, Any], ids: Mapping[str, int]) -> bool:
     """Whether the tokenizer puts the first and the last special token around a text itself."""
     import tokenizers
 
-    return tokenizers.Tokenizer.from_str(json.dumps(dict(content))).encode("").ids[:1] == [ids["cls"]]
+    return tokenizers.Tokenizer.from_str(json_text.dumps(dict(content))).encode("").ids[:1] == [ids["cls"]]
 
 
 def _frame(tokens: Mapping[str, str], ids: Mapping[str, int]) -> dict[str, Any]:

@@ -1,11 +1,11 @@
 """The example of a model card: a program that runs as pasted, and shows what the model was trained to do."""
 
 import dataclasses
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from convert.hf import markdown
+from limba.machine import json_text
 
 BLANK = "<extra_id_0>"
 # Tokens of an answer to a blank: a model that was only pre-trained fills all sentinels, one after the other.
@@ -110,7 +110,7 @@ def _program(example: Example, formats: Sequence[str], use_cache: bool) -> str:
         'folder = "."  # the folder of this file, or the name of its repository\n'
         "tokenizer = AutoTokenizer.from_pretrained(folder)\n"
         f"model = {model_class}.from_pretrained(folder)\n"
-        f"text = {json.dumps(example.inputs, ensure_ascii=False)}\n"
+        f"text = {json_text.dumps(example.inputs, ensure_ascii=False)}\n"
         f'inputs = tokenizer(text, return_tensors="{tensors}")\n'
         f"{reason}output = model.generate({', '.join(options)}){output}\n"
         f"print({decoded})"

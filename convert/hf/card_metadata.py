@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from convert.hf import hub_models
+from limba.machine import json_text
 
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
@@ -56,7 +57,7 @@ class Metadata:
 
     def request(self) -> dict[str, Any]:
         """What an export depends on; values that are not given are left out."""
-        return {name: value for name, value in json.loads(json.dumps(dataclasses.asdict(self))).items() if value}
+        return {name: value for name, value in json.loads(json_text.dumps(dataclasses.asdict(self))).items() if value}
 
 
 NO_METADATA = Metadata()
@@ -104,7 +105,7 @@ def front_matter(
     }
     lines += [f"{key}: {_json(value)}" for key, value in given.items() if value]
     if results:
-        index = json.dumps([{"name": name, "results": list(results)}], indent=1, ensure_ascii=False)
+        index = json_text.dumps([{"name": name, "results": list(results)}], indent=1, ensure_ascii=False)
         lines.append(f"model-index:\n{textwrap.indent(index, ' ')}")
     flags = {"language": "--language", "license": "--license", "datasets": "--dataset"}
     if missing := [flag for key, flag in flags.items() if not given[key]]:
@@ -125,4 +126,4 @@ def result(task: str, dataset: str, metrics: Sequence[Mapping[str, Any]], pipeli
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return json_text.dumps(value, ensure_ascii=False)

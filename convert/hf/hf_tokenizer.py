@@ -9,7 +9,6 @@ transformers' ByT5Tokenizer counts sentinels upward from 259 unless `added_token
 
 import atexit
 import dataclasses
-import json
 import os
 import re
 import shutil
@@ -24,7 +23,7 @@ from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 
 from convert.hf import tokenizer_json
 from limba.checkpoint_files import run_folder
-from limba.machine import untrusted_json
+from limba.machine import json_text, untrusted_json
 
 # Hugging Face's name of the SentencePiece model.
 SPIECE = "spiece.model"
@@ -193,7 +192,7 @@ def write(tokenizer: Tokenizer, folder: Path) -> None:
             # Version 5 takes the pieces only from tokenizer.json for a T5Tokenizer, but all of it for this class.
             tokenizer_class = "PreTrainedTokenizerFast"
             content = tokenizer_json.from_model(proto, tokenizer.extra_ids, special_tokens)
-            (folder / "tokenizer.json").write_text(json.dumps(content, ensure_ascii=False), "utf-8")
+            (folder / "tokenizer.json").write_text(json_text.dumps(content, ensure_ascii=False), "utf-8")
     config = {
         "tokenizer_class": tokenizer_class,
         "legacy": False,
@@ -208,8 +207,8 @@ def write(tokenizer: Tokenizer, folder: Path) -> None:
         **named,
     }
     special_tokens_map = {**named, "additional_special_tokens": sentinels}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    (folder / "special_tokens_map.json").write_text(json.dumps(special_tokens_map, indent=2) + "\n", "utf-8")
+    (folder / "tokenizer_config.json").write_text(json_text.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    (folder / "special_tokens_map.json").write_text(json_text.dumps(special_tokens_map, indent=2) + "\n", "utf-8")
 
 
 # -------------------------------------------------------- reading -----------------------------------------------------

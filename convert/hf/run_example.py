@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from convert.hf.card_example import Example
-from limba.machine import repository
+from limba.machine import json_text, repository
 from limba.users_modules import import_errors, importing, t5x_names
 
 _SECONDS = 120
@@ -52,7 +52,7 @@ def of_run(info: Mapping[str, Any], gin: str) -> Example:
     try:
         done = subprocess.run(
             command,
-            input=json.dumps(request),
+            input=json_text.dumps(request),
             capture_output=True,
             encoding="utf-8",
             errors="replace",
@@ -222,7 +222,7 @@ def main() -> int:
     except (ImportError, ValueError, OSError, RuntimeError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
-    print(json.dumps(dataclasses.asdict(found)))
+    print(json_text.dumps(dataclasses.asdict(found)))
     return 0
 
 

@@ -8,7 +8,6 @@ OUT/spiece.model
 import argparse
 import dataclasses
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from convert.t5x.t5x_checkpoint import NETWORKS, Compare, SourceCheckpoint, in_l
 from limba.checkpoint_files import run_folder
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.checkpoint_files.small_files import write_files
+from limba.machine import json_text
 from limba.machine.output_folder import choose_out
 from limba.network import own_layers
 from limba.network.t5 import T5Config
@@ -115,7 +115,7 @@ def write_files_of_run(
     for name, file_content in beside.items():
         if not overwrite and (out / name).exists() and (out / name).read_bytes() != file_content:
             raise ValueError(f"{out / name} is another model's; choose another OUT or give --overwrite.")
-    digest = hashlib.sha256(json.dumps(info).encode()).hexdigest()
+    digest = hashlib.sha256(json_text.dumps(info).encode()).hexdigest()
     path = write_checkpoint(source, out, "orbax", "float32", compare, verify, overwrite, add_files, digest)
     for name, file_content in beside.items():
         (out / name).write_bytes(file_content)

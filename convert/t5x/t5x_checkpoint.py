@@ -5,7 +5,6 @@ Shared by all conversions to a checkpoint. The folder appears when it is complet
 
 import dataclasses
 import hashlib
-import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ from convert.tensors import tensor_parts
 from limba.checkpoint_files import layer_layouts, saved_tensors
 from limba.checkpoint_files.directories import checkpoint_path, find_checkpoint
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.machine import json_text
 from limba.machine.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, previous
 from limba.machine.storage import AnyPath
 
@@ -130,7 +130,7 @@ def write_checkpoint(
                 rows += compare(folder, written)
             comparison_rows.require(rows, "What was written is not the model, nothing was kept")
         report = {**request, "source": str(source.path), "comparisons": {format_: comparison_rows.as_json(rows)}}
-        (folder / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+        (folder / REPORT).write_text(json_text.dumps(report, indent=2) + "\n", "utf-8")
     if rows:
         print(comparison_rows.table(rows))
     return path

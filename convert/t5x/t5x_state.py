@@ -5,7 +5,6 @@ file that lists them) is laid out here; Orbax and T5X read it.
 """
 
 import itertools
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ from convert.tensors import tensor_parts
 from limba.checkpoint_files import classic_format
 from limba.checkpoint_files.assignment_maps import unflatten_state_dict
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor
-from limba.machine import storage
+from limba.machine import json_text, storage
 
 FORMATS = ("orbax", "classic")
 _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
@@ -56,7 +55,7 @@ def write(
     else:
         _write_orbax(path / "state", cast, journal, progress)
         metadata = {"item_handlers": {"state": _HANDLER}, "metrics": {}, "performance_metrics": {}}
-        (path / "_CHECKPOINT_METADATA").write_text(json.dumps(metadata), "utf-8")
+        (path / "_CHECKPOINT_METADATA").write_text(json_text.dumps(metadata), "utf-8")
     journal.remove()
     os.sync()
 
@@ -149,7 +148,7 @@ def _write_orbax(path: Path, tensors: Mapping[str, SavedTensor], journal: _Journ
         "store_array_data_equal_to_fill_value": True,
         "custom_metadata": None,
     }
-    (path / "_METADATA").write_text(json.dumps(metadata), "utf-8")
+    (path / "_METADATA").write_text(json_text.dumps(metadata), "utf-8")
 
 
 def _chunks(shape: tuple[int, ...], chunks: list[int]) -> Iterator[Index]:

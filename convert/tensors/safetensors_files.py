@@ -4,7 +4,6 @@ https://github.com/huggingface/safetensors#format. The library's reader maps the
 at once, so both are done here.
 """
 
-import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 
 from convert.tensors import array_files, tensor_parts, weight_shards
 from limba.checkpoint_files.saved_tensors import SavedTensor
-from limba.machine import untrusted_files, untrusted_json
+from limba.machine import json_text, untrusted_files, untrusted_json
 from limba.machine.untrusted_files import cut, shown, shown_list
 
 FILE = "model.safetensors"
@@ -129,7 +128,7 @@ def _layout(tensors: Mapping[str, SavedTensor]) -> list[weight_shards.Segment]:
             raise ValueError(f"{name} is {tensor.dtype}, which is not a dtype of weights in safetensors files.")
         start, end = end, end + tensor_parts.num_bytes(tensor)
         header[name] = {"dtype": dtype_names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
-    encoded = json.dumps(header, separators=(",", ":")).encode()
+    encoded = json_text.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)
     before = [_LENGTH.pack(len(encoded)) + encoded] + [b""] * (len(ordered) - 1)
     sizes = [tensor_parts.num_bytes(tensors[name]) for name in ordered]

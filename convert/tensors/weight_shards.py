@@ -6,7 +6,6 @@ the file at which it stopped.
 
 import dataclasses
 import itertools
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 
 from convert.tensors import tensor_parts
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.machine import json_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,7 @@ def write(
         }
         path = folder / f"{name}.index.json"
         part = _part(path)
-        part.write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", "utf-8")
+        part.write_text(json_text.dumps(index, indent=2, sort_keys=True) + "\n", "utf-8")
         part.rename(path)
 
 

@@ -6,13 +6,12 @@ run/spiece.model   the SentencePiece model, or tokenizer.json; none if the vocab
 run/state_checksums.json   of the tensors (`limba.checkpoints.state_checksums`)
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from limba.checkpoint_files.directories import find_checkpoint
 from limba.checkpoint_files.small_files import load_files
-from limba.machine import storage, untrusted_json
+from limba.machine import json_text, storage, untrusted_json
 from limba.machine.storage import AnyPath
 
 FOLDER = "run"
@@ -22,7 +21,7 @@ BYTES, SENTENCEPIECE, TOKENIZERS = "ByteVocabulary", "SentencePieceVocabulary", 
 
 def files(info: Mapping[str, Any], gin: str, vocabulary: bytes | None) -> dict[str, bytes]:
     """The content of the folder: its record, its gin file and, unless it is None, its vocabulary's file."""
-    content = {RECORD: json.dumps(info, indent=1, ensure_ascii=False).encode(), GIN: gin.encode()}
+    content = {RECORD: json_text.dumps(info, indent=1, ensure_ascii=False).encode(), GIN: gin.encode()}
     return content if vocabulary is None else content | {vocabulary_name(info["vocabulary"]): vocabulary}
 
 

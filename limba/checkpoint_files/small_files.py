@@ -3,13 +3,12 @@
 Each process writes its own and lists them with their CRC-32, so that damage is noticed when they are read.
 """
 
-import json
 import zlib
 from collections.abc import Mapping
 
 import jax
 
-from limba.machine import storage, untrusted_json
+from limba.machine import json_text, storage, untrusted_json
 from limba.machine.storage import AnyPath
 
 _CHECKSUMS = "checksums-"
@@ -21,7 +20,7 @@ def write_files(directory: AnyPath, files: Mapping[str, bytes]) -> None:
         storage.write_bytes(directory / name, content)
     checksums = {name: zlib.crc32(content) for name, content in files.items()}
     name = f"{_CHECKSUMS}{jax.process_index()}.json"
-    storage.write_bytes(directory / name, json.dumps(checksums).encode())
+    storage.write_bytes(directory / name, json_text.dumps(checksums).encode())
 
 
 def read_files(directory: AnyPath) -> dict[str, bytes]:

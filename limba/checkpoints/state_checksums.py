@@ -5,7 +5,6 @@ odd weight that follows from its place. An odd multiple of a power of two below 
 always changes the sum. Sums do not depend on an order: each mesh gives the same.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from limba.checkpoint_files import assignment_maps, small_files
 from limba.checkpoint_files.run_folder import FOLDER
-from limba.machine import storage, untrusted_json
+from limba.machine import json_text, storage, untrusted_json
 from limba.machine.storage import AnyPath
 
 FILE_NAME = "state_checksums.json"
@@ -37,7 +36,7 @@ def of_state(tree: Any) -> dict[str, list[Any]]:
 
 def to_file(checksums: Mapping[str, list[Any]]) -> dict[str, bytes]:
     """The file of `run/` that keeps them."""
-    return {FILE_NAME: json.dumps(checksums, indent=1).encode()}
+    return {FILE_NAME: json_text.dumps(checksums, indent=1).encode()}
 
 
 class SavedChecksums:

@@ -36,7 +36,7 @@ from limba import infer, train
 from limba.gin_config import command_line
 from limba.hf_script import gin_recipe, outcome, script_data, script_keys
 from limba.hf_script.run_arguments import RunArguments
-from limba.machine import native_logs, redaction, storage
+from limba.machine import json_text, native_logs, redaction, storage
 from limba.machine.local_paths import local_path
 from limba.reports import wandb_writer
 from limba.workers import distributed
@@ -121,7 +121,7 @@ def _prepare(arguments: RunArguments, out: Path, flags: argparse.Namespace, here
     out.mkdir(parents=True, exist_ok=True)
     gin_file = local_path(flags.write_gin) if flags.write_gin else out / "run.gin"
     _warn_of_changes(gin_file, text)
-    keys = json.dumps(arguments.without_secrets(), indent=2, ensure_ascii=False)
+    keys = json_text.dumps(arguments.without_secrets(), indent=2, ensure_ascii=False)
     storage.replace_text(out / "run.json", f"{redaction.redact(keys)}\n")
     model.write(out / "initial")
     if flags.write_gin:
@@ -176,8 +176,8 @@ def _finish(out: Path, arguments: RunArguments, results: dict[str, Any]) -> None
     if arguments.do_train:
         outcome.export(out, arguments)
     if results:
-        storage.replace_text(out / "all_results.json", json.dumps(results, indent=2, ensure_ascii=False) + "\n")
-        print(json.dumps(results))
+        storage.replace_text(out / "all_results.json", json_text.dumps(results, indent=2, ensure_ascii=False) + "\n")
+        print(json_text.dumps(results))
 
 
 def _check(arguments: RunArguments, out: Path) -> None:

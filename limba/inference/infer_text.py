@@ -18,7 +18,7 @@ from limba.checkpoints import checkpointing
 from limba.gin_config import gin_files
 from limba.inference.answering import Answer, Answerer
 from limba.inference.decoding_flags import AS_BOUND, Decoding
-from limba.machine import written_files
+from limba.machine import json_text, written_files
 from limba.machine.local_paths import local_path
 from limba.workers import distributed
 
@@ -154,7 +154,7 @@ class _AnswersFile:
 
 
 def _line(values: dict[str, Any]) -> str:
-    return json.dumps(values, ensure_ascii=False) + "\n"
+    return json_text.dumps(values, ensure_ascii=False) + "\n"
 
 
 def read_lines(file: str) -> list[str]:

@@ -6,7 +6,6 @@ the targets; one of your own is a class with an `output_dir`.
 
 import base64
 import dataclasses
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from limba.machine import storage
+from limba.machine import json_text, storage
 from limba.reports import writers
 
 logger = logging.getLogger(__name__)
@@ -113,7 +112,7 @@ def _text(metric: Any) -> str:
 
 
 def _json(line: Mapping[str, Any]) -> str:
-    return json.dumps(line, default=_plain, ensure_ascii=False)
+    return json_text.dumps(line, default=_plain, ensure_ascii=False)
 
 
 def _plain(value: Any) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from limba.machine import storage
+from limba.machine import json_text, storage
 from limba.machine.storage import AnyPath
 
 logger = logging.getLogger(__name__)
@@ -75,9 +75,9 @@ class ShardFiles:
           ValueError: if that run had another request.
         """
         description = self.chunks_dir / "chunks.json"
-        request = json.loads(json.dumps(request))  # as it is read back
+        request = json.loads(json_text.dumps(request))  # as it is read back
         if not storage.is_file(description):
-            storage.write_bytes(description, json.dumps(request).encode())
+            storage.write_bytes(description, json_text.dumps(request).encode())
             return 0
         before = json.loads(storage.read_bytes(description))
         if before != request:

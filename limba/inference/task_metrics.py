@@ -158,6 +158,11 @@ class Evaluator:
                 if name in metrics:
                     raise ValueError(f"Two metrics have the name {name!r}.")
                 metrics[name] = value
+                if isinstance(value, float | np.floating) and not np.isfinite(value):
+                    logger.warning(
+                        "%s of %s is %s for these predictions: it is undefined, and files have null for it.",
+                        *(name, task.name, value),
+                    )
         values = {
             name: x if hasattr(x, "value") or hasattr(x, "textdata") else _scalar(x) for name, x in metrics.items()
         }

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import limba
-from limba.machine import code_versions
+from limba.machine import code_versions, json_text
 
 # Beginnings of the names of variables that change what Limba, JAX, TensorFlow and the launchers do.
 _PREFIXES = (
@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     facts = machine_facts() | {"environment": variables(os.environ)}
     if not flags.no_devices:
         facts["jax"] = ask_jax()
-    print(json.dumps(facts, indent=2) if flags.json else _text(facts))
+    print(json_text.dumps(facts, indent=2) if flags.json else _text(facts))
     return 0
 
 

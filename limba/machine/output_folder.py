@@ -3,14 +3,13 @@
 import contextlib
 import fcntl
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from limba.machine import storage, untrusted_json
+from limba.machine import json_text, storage, untrusted_json
 from limba.machine.storage import AnyPath
 
 REPORT = "conversion_report.json"
@@ -92,7 +91,7 @@ def complete_or_absent(out: Path, request: Mapping[str, Any]) -> Iterator[Path]:
         except BlockingIOError:
             raise ValueError(f"Another process is writing {out} now.") from None
         try:
-            _prepare(unfinished, json.dumps(request, sort_keys=True))
+            _prepare(unfinished, json_text.dumps(request, sort_keys=True))
             yield unfinished
             (unfinished / _REQUEST).unlink()
             if out.exists():

@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 
 from limba.gin_config import gin_names
+from limba.machine import json_text
 from limba.plan import compiled_step, layout_choice, topologies
 from limba.plan.compiled_step import Memory, Training
 from limba.plan.layout_choice import CompiledCost, LayoutCost
@@ -82,7 +83,7 @@ class Planner:
         if self.record is not None:
             with self.record.open("a") as file:
                 seconds = round(time.monotonic() - began, 1)
-                print(json.dumps({"key": key, **dataclasses.asdict(cost), "seconds": seconds}), file=file)
+                print(json_text.dumps({"key": key, **dataclasses.asdict(cost), "seconds": seconds}), file=file)
         return cost
 
     def choose(

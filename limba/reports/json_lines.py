@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from limba.machine import storage
+from limba.machine import json_text, storage
 from limba.machine.storage import AnyPath
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def read_and_repair(path: Path, is_record: Callable[[Record], bool]) -> list[Rec
 
 
 def to_line(record: Record) -> str:
-    return json.dumps(record, ensure_ascii=False) + "\n"
+    return json_text.dumps(record, ensure_ascii=False) + "\n"
 
 
 def _parse(path: AnyPath, is_record: Callable[[Record], bool]) -> tuple[list[Record], list[bytes]]:

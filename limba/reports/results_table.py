@@ -5,14 +5,13 @@
 those of the two that it measured.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from limba.machine import storage
+from limba.machine import json_text, storage
 from limba.reports import json_lines
 
 NAME = "results.jsonl"
@@ -34,7 +33,7 @@ def add(directory: Path, rows: Sequence[Row]) -> None:
         # An evaluation of the loss alone keeps the metrics of earlier predictions.
         before = merged.get(key, row)
         merged[key] = row | {kind: row[kind] or before[kind] for kind in ("loss", "metrics")}
-    lines = [json.dumps(merged[key], default=_plain, ensure_ascii=False) + "\n" for key in sorted(merged)]
+    lines = [json_text.dumps(merged[key], default=_plain, ensure_ascii=False) + "\n" for key in sorted(merged)]
     storage.replace_text(directory / NAME, "".join(lines))
 
 
@@ -69,12 +68,14 @@ def _block(rows: Sequence[Row]) -> str:
     return "\n".join("  ".join(map(str.rjust, line, widths)).rstrip() for line in lines)
 
 
-def _scalars(row: Row) -> Mapping[str, float]:
+def _scalars(row: Row) -> Mapping[str, Any]:
     losses = {column: row["loss"][name] for name, column in _LOSSES.items() if name in row["loss"]}
-    return losses | {name: value for name, value in row["metrics"].items() if np.isscalar(value)}
+    return losses | {name: value for name, value in row["metrics"].items() if value is None or np.isscalar(value)}
 
 
 def shown(value: Any) -> str:
-    """A metric in a few characters."""
+    """A metric in a few characters. One that is not a number, which files have as null, is undefined."""
+    if value is None or (isinstance(value, float | np.floating) and np.isnan(value)):
+        return "undefined"
     is_number = np.size(value) == 1 and np.asarray(value).dtype.kind in "fiu"
     return f"{float(np.reshape(value, ())):.4g}" if is_number else str(value)

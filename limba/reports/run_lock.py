@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from limba.machine import storage
+from limba.machine import json_text, storage
 from limba.machine.storage import AnyPath
 from limba.workers import distributed
 
@@ -123,7 +123,7 @@ def _flock(model_dir: Path) -> Iterator[None]:
     path = model_dir / FILE_NAME
     file = _open_locked(path)
     try:
-        file.write(json.dumps(_record()).encode())
+        file.write(json_text.dumps(_record()).encode())
         file.flush()
         yield
     finally:
@@ -178,7 +178,7 @@ class _RenewedLock(RunLock):
             return {}
 
     def _write(self) -> None:
-        storage.write_bytes(self._path, json.dumps(self._own | {"renewed": secrets.token_hex(8)}).encode())
+        storage.write_bytes(self._path, json_text.dumps(self._own | {"renewed": secrets.token_hex(8)}).encode())
 
     def _wait_until_stale(self) -> None:
         found = self._read()

@@ -5,7 +5,6 @@ Needs `pip install wandb` (the extra `wandb`). WANDB_MODE=offline needs no netwo
 """
 
 import importlib.util
-import json
 import math
 import os
 import secrets
@@ -16,7 +15,7 @@ from typing import Any
 
 from gin import config_parser
 
-from limba.machine import redaction, storage
+from limba.machine import json_text, redaction, storage
 from limba.reports import json_lines
 from limba.reports.writers import Scalars
 
@@ -102,7 +101,7 @@ class WandbWriter:
             )
 
     def _save_record(self) -> None:
-        storage.replace_text(self._record, json.dumps({"id": self._id, "last_step": self._last_step}) + "\n")
+        storage.replace_text(self._record, json_text.dumps({"id": self._id, "last_step": self._last_step}) + "\n")
 
     def write_scalars(self, step: int, dataset: str, scalars: Scalars) -> None:
         # W&B's steps only increase: values sent before the run was stopped are there, and are the same.

@@ -1,7 +1,6 @@
 """Writers of metrics: TensorBoard, a JSON-lines file, and the progress bar."""
 
 import contextlib
-import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -120,9 +119,7 @@ class JsonLinesWriter:
         self._file = path.open("a", encoding="utf-8")
 
     def write_scalars(self, step: int, dataset: str, scalars: Scalars) -> None:
-        # JSON has no NaN; every reader understands null.
-        values = {name: value if math.isfinite(value) else None for name, value in scalars.items()}
-        self._file.write(json_lines.to_line({"step": step, "dataset": dataset, **values}))
+        self._file.write(json_lines.to_line({"step": step, "dataset": dataset, **scalars}))
         self._file.flush()
 
     def write_text(self, step: int, dataset: str, name: str, text: str) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from limba.machine import redaction
+from limba.machine import json_text, redaction
 from limba.machine.untrusted_files import shown
 
 METHODS = ("grid", "random", "bayes")
@@ -156,7 +156,7 @@ class Sweep:
         if self.program == "train" and not self.command and not self.gin_files:
             raise ValueError(f"{self.file}: gin_files is missing: name the recipe of all trials.")
         for name, value in self.identity.items():
-            if (text := json.dumps(value)) != (shown := redaction.redact(text)):
+            if (text := json_text.dumps(value)) != (shown := redaction.redact(text)):
                 raise ValueError(
                     f"{self.file}: {name} has a credential, {shown}, and a sweep records it. Put it into the "
                     "environment, or into a gin file that gin_files names."
@@ -167,7 +167,7 @@ class Sweep:
         """The settings, as JSON, that must stay the same when a sweep resumes."""
         changeable = ("trials", "parallel", "devices", "slurm", "file")
         fields = {name: value for name, value in dataclasses.asdict(self).items() if name not in changeable}
-        return json.loads(json.dumps(fields))
+        return json.loads(json_text.dumps(fields))
 
 
 def load(file: Path, fixed: Mapping[str, Any] | None = None) -> tuple[Sweep, list[str]]:
@@ -328,7 +328,7 @@ def _parameter(name: Any, description: Any, file: Path) -> Parameter:
         raise ValueError(f"{file}: parameters.{name}.values is {shown(description['values'])}; it is a list.")
     for value in [description.get("value"), *(description.get("values") or ())]:
         try:
-            json.dumps(value)
+            json.dumps(value, allow_nan=False)
         except (TypeError, ValueError) as error:  # Python writes numbers of 4300 digits at most.
             raise ValueError(
                 f"{file}: parameters.{name} has {shown(value)}, which JSON cannot hold; quote it."

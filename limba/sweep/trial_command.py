@@ -1,6 +1,5 @@
 """The command line of a trial."""
 
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from limba.gin_config.gin_files import REPOSITORY
+from limba.machine import json_text
 from limba.sweep.sweep_file import Sweep
 
 _LIMBA = [sys.executable, "-m", "limba"]
@@ -62,7 +62,7 @@ def gin_literal(value: Any) -> str:
 
 
 def _flag(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else json_text.dumps(value)
 
 
 def _custom_command(sweep: Sweep, parameters: Mapping[str, Any], folder: Path) -> list[str]:
@@ -73,7 +73,7 @@ def _custom_command(sweep: Sweep, parameters: Mapping[str, Any], folder: Path) -
         "${program}": [sweep.program],
         "${args}": [f"--{name}={_flag(value)}" for name, value in parameters.items()],
         "${args_no_hyphens}": [f"{name}={_flag(value)}" for name, value in parameters.items()],
-        "${args_json}": [json.dumps(dict(parameters))],
+        "${args_json}": [json_text.dumps(dict(parameters))],
         "${gin_args}": [f"--gin.{name}={gin_literal(value)}" for name, value in parameters.items()],
     }
     words: list[str] = []

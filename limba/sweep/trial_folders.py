@@ -27,7 +27,7 @@ from typing import IO, Any
 
 from limba.checkpoint_files.directories import checkpoint_steps
 from limba.checkpoints.best import metric_values, nearest_metrics
-from limba.machine import storage
+from limba.machine import json_text, storage
 from limba.machine.preemption import PREEMPTED_EXIT_CODE
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class Trial:
         """Replaces trial.json atomically."""
         self.folder.mkdir(parents=True, exist_ok=True)
         fields = {name: value for name, value in vars(self).items() if name != "folder"}
-        storage.replace_text(self.folder / "trial.json", json.dumps(fields, indent=1, ensure_ascii=False) + "\n")
+        storage.replace_text(self.folder / "trial.json", json_text.dumps(fields, indent=1, ensure_ascii=False) + "\n")
 
 
 class SweepFolder:
@@ -101,7 +101,7 @@ class SweepFolder:
             before = json.loads(record.read_text("utf-8"))
             if changed := sorted(name for name in identity if before.get(name) != identity[name]):
                 self._change(changed)
-        storage.replace_text(record, json.dumps(identity, indent=1, ensure_ascii=False) + "\n")
+        storage.replace_text(record, json_text.dumps(identity, indent=1, ensure_ascii=False) + "\n")
 
     def _change(self, changed: Sequence[str]) -> None:
         """Makes room for other settings: the trials get a new name, or are judged by the new metric.

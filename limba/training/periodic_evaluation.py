@@ -11,7 +11,7 @@ import numpy as np
 from limba.checkpoints.train_state import TrainState
 from limba.inference import evaluation
 from limba.inference.kept_batches import KeptBatch, KeptBatches
-from limba.reports import statistics, writers
+from limba.reports import results_table, statistics, writers
 from limba.training.actions import TRAIN_METRIC_KEY, ActionMode
 from limba.training.trainer import BaseTrainer
 
@@ -127,7 +127,7 @@ class TrainingEvaluation:
                 if task in averaged or isinstance(writer, writers.JsonLinesWriter):
                     writer.write_scalars(step, f"inference_eval/{task}", scalars)
         for task, metrics in results.items():
-            shown = [f"{name} {x:.4g}" for name, x in metrics.items()]
+            shown = [f"{name} {results_table.shown(x)}" for name, x in metrics.items()]
             say(f"step {step}: {task} (inference_eval): {', '.join(shown)}")
         return results
 

@@ -23,6 +23,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from limba.machine import json_text
+
 logger = logging.getLogger(__name__)
 
 # How long the workers wait for the last one.
@@ -234,7 +236,7 @@ def _call_roll(settings: ClusterSettings, timeout: float) -> list[str]:
         hosts = [present.get(i, "") for i in range(count)]
         for connection in connections:
             with connection:
-                connection.sendall(json.dumps({"problem": problem, "hosts": hosts}).encode() + b"\n")
+                connection.sendall(json_text.dumps({"problem": problem, "hosts": hosts}).encode() + b"\n")
     if problem is not None:
         raise MissingWorkerError(problem)
     return hosts
@@ -277,7 +279,7 @@ def _answer_roll_call(settings: ClusterSettings, timeout: float) -> list[str]:
             time.sleep(0.2)
             continue
         with connection:
-            connection.sendall(json.dumps(report).encode() + b"\n")
+            connection.sendall(json_text.dumps(report).encode() + b"\n")
             # Worker 0 may have started to wait only now.
             answer = _read(connection, seconds=timeout + 10)
         if answer is None:
@@ -388,5 +390,5 @@ def from_first(subject: str, make: Callable[[], Any]) -> Any:
     _rounds[subject] += 1
     key = f"limba/first/{subject}/{_rounds[subject]}"
     if process_index() == 0:
-        client.key_value_set(key, json.dumps(make()))
+        client.key_value_set(key, json_text.dumps(make()))
     return json.loads(client.blocking_key_value_get(key, _FOREVER_MS))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from limba.data import contract
-from limba.machine import code_versions
+from limba.machine import code_versions, json_text
 from limba.machine.storage import AnyPath
 from limba.workers import distributed
 
@@ -42,12 +42,12 @@ def compare(subject: str, facts: Mapping[str, str]) -> None:
         name: value if len(value) <= _LONGEST else hashlib.sha256(value.encode()).hexdigest()
         for name, value in facts.items()
     }
-    of_workers = [json.loads(text) for text in distributed.exchange(subject, json.dumps(short), timeout)]
+    of_workers = [json.loads(text) for text in distributed.exchange(subject, json_text.dumps(short), timeout)]
     names = {name: None for worker in of_workers for name in worker}
     differing = [name for name in names if len({worker.get(name) for worker in of_workers}) > 1]
     if not differing:
         return
-    in_full = distributed.exchange(f"{subject} in full", json.dumps({n: facts.get(n) for n in differing}), timeout)
+    in_full = distributed.exchange(f"{subject} in full", json_text.dumps({n: facts.get(n) for n in differing}), timeout)
     lines = differences([json.loads(text) for text in in_full])
     # Worker 0 has the store: it must not end before the others have read the values.
     distributed.exchange(f"{subject} compared", "", timeout)

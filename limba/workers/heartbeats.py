@@ -25,7 +25,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from limba.machine import out_of_memory
+from limba.machine import json_text, out_of_memory
 from limba.machine.preemption import PREEMPTED_EXIT_CODE
 from limba.workers import distributed
 
@@ -122,7 +122,7 @@ class Heartbeat:
         """Tells the others that this worker ends, and why."""
         self._failing = True
         with contextlib.suppress(RuntimeError):  # The store may be what failed.
-            self._set(f"failed/{self.index}", json.dumps({"message": message, "code": code}))
+            self._set(f"failed/{self.index}", json_text.dumps({"message": message, "code": code}))
         if self.index == 0:  # The store is in this process: the others need it to read the message.
             time.sleep(3 * _PERIOD)
 

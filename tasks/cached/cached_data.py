@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from limba.data import contract
+from limba.machine import json_text
 from limba.machine.local_paths import local_path
 from limba.users_modules import importing
 from tasks import objectives
@@ -146,7 +147,7 @@ class CachedBatches:
             return {}
         examples = self._batches * self._config.batch_size
         state = {"batches": self._batches, "epoch": examples // self._cache.num_examples, **self._fingerprint()}
-        return {_STATE: json.dumps(state, indent=1).encode()}
+        return {_STATE: json_text.dumps(state, indent=1).encode()}
 
     def restore_state(self, state: Mapping[str, bytes]) -> None:
         if _STATE not in state:
@@ -174,7 +175,7 @@ class CachedBatches:
         return {
             "task": manifest["task"],
             "split": manifest["split"],
-            "cache": zlib.crc32(json.dumps(manifest["fingerprint"], sort_keys=True).encode()),
+            "cache": zlib.crc32(json_text.dumps(manifest["fingerprint"], sort_keys=True).encode()),
             "num_examples": manifest["num_examples"],
             "batch_size": self._config.batch_size,
             "seed": self._seed,
@@ -310,7 +311,9 @@ def describe_objective(objective: objectives.Objective) -> dict[str, Any]:
     kind = type(objective)
     module = "tasks.objectives" if kind.__module__.startswith("tasks.objectives.") else kind.__module__
     try:
-        description = json.loads(json.dumps({"class": f"{module}.{kind.__qualname__}", "arguments": vars(objective)}))
+        description = json.loads(
+            json_text.dumps({"class": f"{module}.{kind.__qualname__}", "arguments": vars(objective)})
+        )
         loaded = load_objective(description)
     except (TypeError, ValueError) as error:
         loaded = error

@@ -17,7 +17,7 @@ import numpy as np
 import tqdm
 
 from limba.data import contract
-from limba.machine import os_errors
+from limba.machine import json_text, os_errors
 from limba.machine.local_paths import local_path
 from tasks import objectives, task_batches
 from tasks.cached import cached_data
@@ -122,7 +122,7 @@ def _write(
         manifest["features"], manifest["num_examples"] = _write_features(folder, progress, names, dtype)
     if not manifest["num_examples"]:
         raise ValueError(f"Split {split!r} of {task.name!r} has no example.")
-    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1, ensure_ascii=False), encoding="utf-8")
+    (folder / "manifest.json").write_text(json_text.dumps(manifest, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
 def _write_features(
@@ -185,7 +185,7 @@ def _describe(task: Any, stream: streams.Stream, seed: int, denoise: denoising.D
         "mode": denoise.mode_tokens(task.output_features) if denoise else [],
         "vocabulary": {name: getattr(ids, name) for name in ("vocab_size", "num_sentinels", "eos_id")},
         "files": cached_data.describe_files(list(dict.fromkeys(files))),
-        "fingerprint": json.loads(json.dumps(stream.fingerprint(seed, 1))),
+        "fingerprint": json.loads(json_text.dumps(stream.fingerprint(seed, 1))),
     }
 
 

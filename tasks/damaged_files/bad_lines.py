@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-from limba.machine import untrusted_json
+from limba.machine import json_text, untrusted_json
 from tasks.damaged_files import shards
 
 _KINDS = {list: "a list", dict: "an object", str: "a text", bool: "true or false", type(None): "null"}
@@ -74,7 +74,7 @@ def _of_json(file: BinaryIO, column: str | None) -> str | None:
                 continue
             kind, line = first.setdefault(name, (_kind(field), number))
             if kind != _kind(field) and column in (None, name) and mixed is None:
-                shown = json.dumps(field, ensure_ascii=False)[:40]
+                shown = json_text.dumps(field, ensure_ascii=False)[:40]
                 mixed = f"line {number} has {_kind(field)} as {name!r}, {shown}, and line {line} {kind}"
     return mixed
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
@@ -10,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from limba.data import contract
+from limba.machine import json_text
 from limba.machine.untrusted_files import shown
 from tasks.pipeline import fingerprints
 from tasks.pipeline.epoch_counts import EpochCounter
@@ -138,7 +138,7 @@ class CountedReader:
             "epochs": self.epoch_counter.save(),
             "fingerprint": self._stream.fingerprint(self._seed, self._layout.num_readers),
         }
-        return json.dumps(state, indent=1, ensure_ascii=False).encode()
+        return json_text.dumps(state, indent=1, ensure_ascii=False).encode()
 
     def check(self, state: bytes) -> None:
         saved = self._load(state)["fingerprint"]

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from limba.data import contract
+from limba.machine import json_text
 from tasks.pipeline import readers
 from tasks.pipeline.epoch_counts import EpochCounter
 from tasks.pipeline.open_iterators import close_at_exit
@@ -109,7 +110,7 @@ class ForeignReader:
         """A zip archive: `position.json` for people, and TensorFlow's checkpoint of the iterator."""
         fingerprint = self._stream.fingerprint(self._seed, self._layout.num_readers)
         header = {"batches": self._batches, "fingerprint": fingerprint}
-        text = json.dumps(header, indent=1, ensure_ascii=False)
+        text = json_text.dumps(header, indent=1, ensure_ascii=False)
         files = _save_iterator(self._pipeline.iterator) if self.can_save else {}
         return _zip({"position.json": text.encode(), **files})
 
@@ -185,7 +186,7 @@ class DatasetBatches:
         except (tf.errors.UnimplementedError, tf.errors.FailedPreconditionError) as error:
             logger.warning("The data position of %s cannot be saved (%s).", self._name, error.message.split("\n")[0])
             files = {}
-        return {self._state_name: _zip({"batches.json": json.dumps(self._batches).encode(), **files})}
+        return {self._state_name: _zip({"batches.json": json_text.dumps(self._batches).encode(), **files})}
 
     def restore_state(self, state: Mapping[str, bytes]) -> None:
         if self._state_name not in state:

@@ -5,12 +5,12 @@ Epoch -> order of the reader's pieces -> numbered chunks of a piece.
 
 import dataclasses
 import itertools
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
+from limba.machine import json_text
 from tasks.sources.chunks import Piece
 
 
@@ -121,6 +121,8 @@ def _to_numpy(column: pa.ChunkedArray) -> np.ndarray:
     if pa.types.is_boolean(column.type):  # As files of text have them.
         return np.array([b"" if value is None else str(value).encode() for value in column.to_pylist()], dtype=object)
     if pa.types.is_nested(column.type):
-        return np.array([json.dumps(value, ensure_ascii=False).encode() for value in column.to_pylist()], dtype=object)
+        return np.array(
+            [json_text.dumps(value, ensure_ascii=False).encode() for value in column.to_pylist()], dtype=object
+        )
     dtype = np.int64 if pa.types.is_integer(column.type) else np.float32
     return column.to_numpy().astype(dtype)

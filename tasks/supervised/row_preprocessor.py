@@ -2,13 +2,13 @@
 
 import dataclasses
 import itertools
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from limba.machine import json_text
 from tasks.registry import Feature
 from tasks.registry.rows import DOCUMENT, TEXT, TOKENS, ColumnType, Rows, Tokens
 from tasks.registry.steps import Step
@@ -128,7 +128,7 @@ class Supervise(Step):
                 texts = [getattr(example, name) for _, _, example in numbered]
                 made[name] = cutter.encode(name, texts)
                 made[f"{name}_pretokenized"] = np.array([text.encode() for text in texts], object)
-            references = [json.dumps(example.reference, ensure_ascii=False).encode() for _, _, example in numbered]
+            references = [json_text.dumps(example.reference, ensure_ascii=False).encode() for _, _, example in numbered]
             made["reference"] = np.array(references, object)
             made["document"] = rows["document"][np.array([row for row, _, _ in numbered], np.int64)]
             if self.ranks:

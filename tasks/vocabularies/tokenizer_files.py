@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import hashlib
-import json
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from limba.machine import storage, untrusted_files, untrusted_json
+from limba.machine import json_text, storage, untrusted_files, untrusted_json
 from tasks.vocabularies.vocabulary import Vocabulary, flatten
 
 FILE = "tokenizer.json"
@@ -248,7 +247,7 @@ def _read_bytes(file: str) -> bytes:
 
 def _digest(content: Mapping[str, Any]) -> str:
     about_ids = {key: value for key, value in content.items() if key not in _NOT_ABOUT_IDS}
-    return hashlib.sha256(json.dumps(about_ids, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json_text.dumps(about_ids, sort_keys=True).encode()).hexdigest()
 
 
 @functools.cache

@@ -4,14 +4,13 @@ What is written is a folder that transformers' `AutoTokenizer` loads: tokenizer.
 """
 
 import collections
-import json
 import os
 import pathlib
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from limba.machine import local_paths, storage
+from limba.machine import json_text, local_paths, storage
 from tasks.vocabularies import tokenizer_files, training_text
 
 # In the order of their ids, from 0.
@@ -196,7 +195,7 @@ def _write(tokenizer: Any, file: pathlib.Path, model_input_names: Sequence[str])
         # The decoder of WordPiece does it already, and bytes need none.
         "clean_up_tokenization_spaces": False,
     }
-    storage.replace_text(file.with_name(_CONFIG), json.dumps(config, indent=2) + "\n")
+    storage.replace_text(file.with_name(_CONFIG), json_text.dumps(config, indent=2) + "\n")
     # Last: a folder without it is none.
     storage.replace_text(file, tokenizer.to_str(pretty=True) + "\n")
     return file
