@@ -283,7 +283,9 @@ def open_folder(path: Path, hints: ModelHints = NO_HINTS, format_: str | None = 
             f"{path} has weights of Flax alone: load it in transformers 4 with from_flax=True, and save it."
         )
     wanted = tensors.table(config, head, family, pad_id)
-    given, left_out = _named(weight_files.open_tensors(path, found), {t.name for t in wanted}, family, path)
+    given, left_out = _named(
+        weight_files.open_tensors(path, found, family.buffers), {t.name for t in wanted}, family, path
+    )
     if config.num_layers > len(given):
         raise ValueError(
             f"{path}/config.json: num_hidden_layers is {config.num_layers}, and {path} has {len(given)} tensors; they "
@@ -393,7 +395,7 @@ def _named(
         if of in named and not tensor_parts.equal(named[copy], named[of]):
             raise ValueError(f"{path}: {copy} is not {of}; the output of Limba's encoders is their embedding.")
         named.setdefault(of, named.pop(copy))
-    ignored = re.compile(rf"{family.ignored}|\.(position_ids|inv_freq)$")
+    ignored = re.compile(family.ignored)
     useless = [name for name in named if ignored.search(name) and name not in wanted]
     return {name: t for name, t in named.items() if name not in useless}, tuple(useless)
 

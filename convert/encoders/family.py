@@ -83,6 +83,7 @@ class Family:
       first_position: the row of its table that the first token takes; it gets the id of padding in the folder.
       rotary_pairs: which numbers its rotary positions turn together.
       special_ids: the keys of config.json for special tokens beside padding, with their roles.
+      buffers: a pattern of names in files, of tensors that are no parameters.
       ignored: a pattern of names of tensors that a network may do without.
     """
 
@@ -104,6 +105,7 @@ class Family:
     first_position: Callable[[int], int] = lambda pad_id: 0
     rotary_pairs: str = "halves"
     special_ids: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    buffers: str = r"(^|\.)embeddings\.(position_ids|token_type_ids)$"
     ignored: str = "$^"
 
     @property

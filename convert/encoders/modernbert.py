@@ -198,5 +198,6 @@ MODERNBERT = Family(
     fields=_fields,
     limits=_limits,
     default_pad_id=50283,
+    buffers=r"inv_freq$",
     special_ids={"cls_token_id": "cls", "sep_token_id": "sep", "bos_token_id": "cls", "eos_token_id": "sep"},
 )

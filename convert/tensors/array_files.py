@@ -20,6 +20,8 @@ GROUP_BYTES = 64 * 2**20
 
 # Of NumPy's arrays.
 _MOST_DIMS = 64
+# A pattern that no name matches.
+NONE = "$^"
 _POINTER = b"version https://git-lfs.github.com/"
 
 

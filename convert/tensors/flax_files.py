@@ -4,6 +4,8 @@
 only what lies between the arrays is read to find them.
 """
 
+import functools
+import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -34,7 +36,7 @@ _ARRAY = 1
 # ------------------------------------------------------ reading ------------------------------------------------------
 
 
-def open_tensors(files: Sequence[Path]) -> dict[str, SavedTensor]:
+def open_tensors(files: Sequence[Path], buffers: str = array_files.NONE) -> dict[str, SavedTensor]:
     """The arrays of one model, which may be in several files, by their names: `shared/embedding`.
 
     Raises:
@@ -42,15 +44,17 @@ def open_tensors(files: Sequence[Path]) -> dict[str, SavedTensor]:
       ValueError: if a file is damaged, cut short or holds something else than arrays of floating point, or two files
         have the same array.
     """
-    return array_files.merged(files, _open_file)
+    return array_files.merged(files, functools.partial(_open_file, buffers=re.compile(buffers)))
 
 
-def _open_file(path: Path) -> dict[str, SavedTensor]:
+def _open_file(path: Path, buffers: re.Pattern) -> dict[str, SavedTensor]:
     size = array_files.file_size(path)
     with path.open("rb") as file:
         tree = msgpack_arrays.read_tree(file, size, str(path), "file of Flax weights")
     tensors: dict[str, SavedTensor] = {}
     for name, value in msgpack_arrays.leaves(tree):
+        if buffers.search(name):
+            continue
         if not isinstance(value, Array):
             raise ValueError(f"{path}: {name} is {shown(value)} and no array; weights are arrays in nested maps.")
         if value.is_scalar:

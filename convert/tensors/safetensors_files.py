@@ -4,6 +4,8 @@ https://github.com/huggingface/safetensors#format. The library's reader maps the
 at once, so both are done here.
 """
 
+import functools
+import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,18 +30,21 @@ _DTYPES = {
 _LENGTH = struct.Struct("<Q")
 
 
-def open_tensors(files: Sequence[Path]) -> dict[str, SavedTensor]:
+def open_tensors(files: Sequence[Path], buffers: str = array_files.NONE) -> dict[str, SavedTensor]:
     """The tensors of one model, which may be in several files, by their names.
+
+    Args:
+      buffers: a pattern of names that are passed over, whatever their dtype: they are no parameters.
 
     Raises:
       FileNotFoundError: if a file is not there.
       ValueError: if a file is damaged or cut short, has tensors that are not floating point or not in PyTorch's layout,
         or two files have the same tensor.
     """
-    return array_files.merged(files, _open_file)
+    return array_files.merged(files, functools.partial(_open_file, buffers=re.compile(buffers)))
 
 
-def _open_file(path: Path) -> dict[str, SavedTensor]:
+def _open_file(path: Path, buffers: re.Pattern) -> dict[str, SavedTensor]:
     size = array_files.file_size(path)
     header, begin = _read_header(path, size)
     framework = header.pop("__metadata__", {}).get("format", "pt")
@@ -52,6 +57,9 @@ def _open_file(path: Path) -> dict[str, SavedTensor]:
     end = 0
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         dtype, shape, offsets = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+        if buffers.search(name) and offsets[0] == end <= offsets[1]:
+            end = offsets[1]
+            continue
         if dtype not in _DTYPES:
             raise ValueError(f"{path}: {cut(name)} is {cut(dtype)}; weights are one of {', '.join(_DTYPES)}.")
         num_bytes = array_files.num_elements(path, name, shape) * _DTYPES[dtype].itemsize
@@ -67,7 +75,7 @@ def _open_file(path: Path) -> dict[str, SavedTensor]:
         raise array_files.cut_short(path, begin + end, size)
     if size > begin + end:
         raise ValueError(f"{path} is damaged: {begin + end:,} bytes expected, {size:,} found.")
-    return {name: tensors[name] for name in header}
+    return {name: tensors[name] for name in header if name in tensors}
 
 
 def _read_header(path: Path, size: int) -> tuple[dict[str, Any], int]:

@@ -5,8 +5,10 @@ a zip archive, not compressed; before, they followed one another. The formats ar
 pickle can run any program, so only the parts of tensors are allowed.
 """
 
+import functools
 import io
 import math
+import re
 import struct
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -47,7 +49,7 @@ _MOST_ZIP_END, _MOST_LIST_BYTES = 2**16 + 98, 16 * 2**20
 _ZIP_LIST_BYTES, _ZIP64_LIST_BYTES = struct.Struct("<12xI"), struct.Struct("<40xQ")
 
 
-def open_tensors(files: Sequence[Path]) -> dict[str, SavedTensor]:
+def open_tensors(files: Sequence[Path], buffers: str = array_files.NONE) -> dict[str, SavedTensor]:
     """The tensors of one model, which may be in several files, by their names. Tensors that share memory come each.
 
     Raises:
@@ -55,7 +57,7 @@ def open_tensors(files: Sequence[Path]) -> dict[str, SavedTensor]:
       ValueError: if a file is damaged, cut short, holds something else than tensors of floating point, or two files
         have the same tensor.
     """
-    return array_files.merged(files, _open_file)
+    return array_files.merged(files, functools.partial(_open_file, buffers=re.compile(buffers)))
 
 
 def training_step(path: Path) -> int | None:
@@ -69,9 +71,10 @@ def training_step(path: Path) -> int | None:
     return next((step for step in steps if type(step) is int and step >= 0), None)
 
 
-def _open_file(path: Path) -> dict[str, SavedTensor]:
+def _open_file(path: Path, buffers: re.Pattern) -> dict[str, SavedTensor]:
     content, storages = _read(path)
-    return {name: _saved_tensor(path, name, tensor, storages) for name, tensor in _model(path, content).items()}
+    parameters = {name: tensor for name, tensor in _model(path, content).items() if not buffers.search(name)}
+    return {name: _saved_tensor(path, name, tensor, storages) for name, tensor in parameters.items()}
 
 
 def _read(path: Path) -> tuple[Any, dict[str, Extent]]:

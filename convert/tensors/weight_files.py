@@ -5,11 +5,12 @@ several formats; they are the same weights then, and one format is enough.
 """
 
 import os
+import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from convert.tensors import flax_files, safetensors_files, torch_files
+from convert.tensors import array_files, flax_files, safetensors_files, torch_files
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.machine import untrusted_files, untrusted_json
 from limba.machine.untrusted_files import cut
@@ -58,18 +59,22 @@ def find(folder: Path, format_: str | None = None) -> tuple[str, list[Path]]:
     return chosen, files
 
 
-def open_tensors(folder: Path, format_: str | None = None) -> dict[str, SavedTensor]:
+def open_tensors(folder: Path, format_: str | None = None, buffers: str = array_files.NONE) -> dict[str, SavedTensor]:
     """The tensors of a folder's weights, by the names that the format has for them.
+
+    `buffers` is a pattern of names that are passed over, whatever their dtype: they are no parameters.
 
     Raises:
       FileNotFoundError: as `find`.
       ValueError: if a file is damaged, or lacks a tensor that the index says is in it.
     """
     chosen, files = find(folder, format_)
-    tensors = _MODULES[chosen].open_tensors(files)
+    tensors = _MODULES[chosen].open_tensors(files, buffers)
     index = folder / index_name(FILES[chosen])
-    if not os.path.lexists(folder / FILES[chosen]) and (missing := sorted(_weight_map(index).keys() - tensors.keys())):
-        raise ValueError(f"{index} names tensors that are in none of its files: {', '.join(map(cut, missing[:3]))}")
+    if not os.path.lexists(folder / FILES[chosen]):
+        names = {name for name in _weight_map(index) if not re.search(buffers, name)}
+        if missing := sorted(names - tensors.keys()):
+            raise ValueError(f"{index} names tensors that are in none of its files: {', '.join(map(cut, missing[:3]))}")
     return tensors
 
 
