@@ -24,7 +24,7 @@ from convert.encoders.encoder_model import EncoderModel
 from convert.families import hf_config
 from convert.hf import hf_folder, hf_tokenizer, hub_models
 from convert.model_files import any_format
-from convert.model_files.any_format import NO_HINTS, ModelHints
+from convert.model_files.any_format import NO_HINTS, Model, ModelHints
 from convert.t5x import encoder_run, limba_run
 from convert.tensors import weight_files
 from limba.checkpoint_files import directories, run_folder, saved_tensors
@@ -92,21 +92,34 @@ def from_hf(
     is_weights = path.is_file() and path.suffix != ".json"
     if config is not None and not is_weights:
         raise ValueError(f"--config {config}: {path} has its own config.json; leave it out.")
-    if encoder_model.is_encoder(path):
-        if network is not None:
-            raise ValueError(f"--network {network}: T5X has no encoders; leave it out.")
-        _say_notes(encoder_model.notes(path, hints.ignore_config_keys))
-        return _encoder(path, out, hints, verify, overwrite, step)
     config_file = _config_of(path, config) if is_weights else path if path.is_file() else path / "config.json"
+    is_encoder = encoder_model.is_encoder(config_file)
+    if is_encoder and network is not None:
+        raise ValueError(f"--network {network}: T5X has no encoders; leave it out.")
+    if not is_weights and (path.is_file() or not weight_files.formats([file.name for file in path.iterdir()])):
+        return (_write_encoder_gin if is_encoder else _write_gin)(config_file, out, hints, overwrite)
+    opened: Model | EncoderModel
     if is_weights:
-        opened = any_format.open_weights(path, config_file, hints)
-    elif path.is_file() or not weight_files.formats([file.name for file in path.iterdir()]):
-        return _write_gin(config_file, out, hints, overwrite)
+        opened = (encoder_model if is_encoder else any_format).open_weights(path, config_file, hints)
     else:
-        opened = any_format.open_model(path, hints)
-    _say_notes(hf_config.notes(config_file, hints.ignore_config_keys))
+        opened = (encoder_model if is_encoder else any_format).open_model(path, hints)
+    _say_notes((encoder_model if is_encoder else hf_config).notes(config_file, hints.ignore_config_keys))
     if step is not None:
         opened = dataclasses.replace(opened, step=step, step_from="--step")
+    return write(opened, out, network=network, verify=verify, overwrite=overwrite)
+
+
+def write(
+    opened: Model | EncoderModel,
+    out: Path,
+    *,
+    network: str | None = None,
+    verify: bool = True,
+    overwrite: bool = False,
+) -> Path:
+    """Writes a run's directory from a model that is opened; see `from_hf`."""
+    if isinstance(opened, EncoderModel):
+        return _write_encoder(opened, out, verify, overwrite)
     tensors: dict[str, SavedTensor] = {f"target/{name}": t for name, t in opened.tensors.items()}
     tensors["state/step"] = saved_tensors.from_array(np.int32(opened.step))
     layout = network or ("scalable_t5" if opened.config.relative_bias_per_layer else "t5")
@@ -120,26 +133,21 @@ def _say_notes(notes: Iterable[str]) -> None:
         print(f"note: {note}", file=sys.stderr)
 
 
-def _say_written(opened: any_format.Model | EncoderModel, checkpoint: Path) -> None:
+def _say_written(opened: Model | EncoderModel, checkpoint: Path) -> None:
     said = f"step {opened.step}, from {opened.step_from}" if opened.step_from else "step 0: the source does not say one"
     what = f"{opened.family.name}, {opened.num_parameters:,} parameters, {said}"
     print(f"{opened.path} is converted to {checkpoint} ({what}).")
 
 
-def _encoder(path: Path, out: Path, hints: ModelHints, verify: bool, overwrite: bool, step: int | None) -> Path:
-    """As `from_hf`, for an encoder."""
-    if path.is_file() or not weight_files.formats([file.name for file in path.iterdir()]):
-        return _write_encoder_gin(path if path.is_file() else path / "config.json", out, hints, overwrite)
-    opened = encoder_model.open_model(path, hints)
-    if step is not None:
-        opened = dataclasses.replace(opened, step=step, step_from="--step")
-    assert opened.folder is not None
-    if opened.folder.left_out:
-        names = ", ".join(opened.folder.left_out)
+def _write_encoder(opened: EncoderModel, out: Path, verify: bool, overwrite: bool) -> Path:
+    folder = opened.folder
+    if folder and folder.left_out:
+        names = ", ".join(folder.left_out)
         print(f"Not converted, because a {opened.head.class_name} has no use for them: {names}.")
-    if opened.folder.is_headless:
-        print(f"warning: {path} has no masked language model's head. It gets a new one: train it.", file=sys.stderr)
-    if opened.pad_id != opened.config.pad_id:
+    if folder and folder.is_headless:
+        warning = f"{opened.path} has no masked language model's head. It gets a new one: train it."
+        print(f"warning: {warning}", file=sys.stderr)
+    if folder and folder.pad_id != opened.config.pad_id:
         print(
             f"Ids {opened.config.pad_id} and {opened.pad_id} are exchanged: padding is {opened.config.pad_id} in Limba."
         )
@@ -164,8 +172,8 @@ def _config_of(weights: Path, config: str | Path | None) -> Path:
     return file
 
 
-def find(model: str) -> Path:
-    """The folder or file on this machine, or downloaded from the hub.
+def find(model: str, *, with_runs: bool = False) -> Path:
+    """The folder or file on this machine, or downloaded from the hub; `with_runs` also a run or checkpoint of Limba's.
 
     Raises:
       FileNotFoundError: if it is neither.
@@ -174,6 +182,8 @@ def find(model: str) -> Path:
     if path.is_file() or hf_folder.is_folder(path):
         return path
     if path.is_dir() and (directories.is_checkpoint(path) or directories.checkpoint_steps(path)):
+        if with_runs:
+            return path
         raise FileNotFoundError(f"{path} is a run of Limba's; export it with `limba convert to-hf {path} OUT`.")
     if path.exists():
         raise FileNotFoundError(f"{path} has no config.json: it is not a model that transformers saved.")

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from convert import from_hf
-from convert.encoders import encoder_model, new_network, tokenizer_folder
+from convert.encoders import encoder_model, new_network, tensors, tokenizer_folder
+from convert.encoders.encoder_model import EncoderModel
+from convert.encoders.heads import Head
 from convert.encoders.table import find_family
 from convert.families import byt5, hf_config
-from convert.hf import hub_models
+from convert.hf import hf_folder, hub_models
 from convert.model_files import any_format
-from convert.model_files.any_format import ModelHints
+from convert.model_files.any_format import Model, ModelHints
 from convert.t5x import limba_run
 from convert.tensors import weight_files
 from limba.checkpoint_files import run_folder
@@ -32,22 +34,24 @@ class StartingModel:
     """The model that a training starts from; no weight is read yet.
 
     Attributes:
-      path: a folder of transformers' with weights, or a config.json.
-      has_weights: whether there are any; else training is from scratch.
-      hints: where the vocabulary is, if it is not the folder's own.
+      path: what was named: a folder of transformers', a run, a file of weights, or a config.json.
+      opened: the model with its weights; None where training is from scratch.
+      hints: where the vocabulary is, if it is not beside a config.json.
       vocabulary: as `run.json` describes it.
-      network: of config.json.
-      step: that the weights are of, where Limba exported them; else 0.
+      network: its configuration.
       content: of the config.json of a T5, with every size, where there are no weights.
     """
 
     path: Path
-    has_weights: bool
+    opened: Model | EncoderModel | None
     hints: ModelHints
     vocabulary: Mapping[str, Any]
     network: T5Config | EncoderConfig
-    step: int
     content: Mapping[str, Any] | None = None
+
+    @property
+    def has_weights(self) -> bool:
+        return self.opened is not None
 
     @property
     def encoder(self) -> EncoderConfig | None:
@@ -67,6 +71,9 @@ class StartingModel:
         gin_file = out / limba_run.MODEL_GIN
         if gin_file.is_file():
             return gin_file
+        if self.opened is not None:
+            from_hf.write(self.opened, out)
+            return gin_file
         path = self.path
         if self.content is not None:
             out.mkdir(parents=True, exist_ok=True)
@@ -82,62 +89,102 @@ def open_model(
     """Finds a model and its vocabulary, on this machine or on the hub.
 
     Args:
-      model: model_name_or_path; or
-      config: config_name: a config.json, a folder or a name, of a network to train from scratch.
+      model: model_name_or_path: a folder, a name, a run of Limba's or one of its checkpoints, or a file of weights
+        such as a .pth.
+      config: config_name: a config.json, a folder or a name. The network of a file of weights, or of a training from
+        scratch; of other models, whose files have it, it must be the same.
       tokenizer: tokenizer_name: a folder, a SentencePiece model or a name; None takes the model's own.
       ignored: keys of the model's files that have no effect.
 
     Raises:
       FileNotFoundError: if something is not there, or has no vocabulary.
-      ValueError: if it is damaged, or neither a T5 nor an encoder that Limba has.
+      ValueError: if it is damaged, neither a T5 nor an encoder that Limba has, or of another network than `config`.
     """
-    path = from_hf.find(model or config or "")
-    if encoder_model.is_encoder(path):
-        vocab = tokenizer and str(_local_tokenizer(tokenizer))
-        return _open_encoder(path, model, ModelHints(vocab=vocab, ignore_config_keys=ignored))
-    hints = dataclasses.replace(_hints(tokenizer), ignore_config_keys=ignored)
-    if model is not None:
-        if path.is_file() or not weight_files.formats([file.name for file in path.iterdir()]):
-            raise FileNotFoundError(
-                f"model_name_or_path {model!r} has no weights ({path}); to train from scratch give it as config_name."
-            )
-        opened = any_format.open_model(path, hints)
-        if opened.vocabulary is None:
-            raise _no_vocabulary(path)
-        return StartingModel(path, True, hints, opened.vocabulary, opened.config, opened.step)
-    file = path if path.is_file() else path / "config.json"
-    content = _SIZES | hf_config.read(file, ignored)
+    path = from_hf.find(model, with_runs=True) if model is not None else _config_file(config or "")
+    config_file = _config_file(config) if model is not None and config is not None else None
+    is_weights = model is not None and path.is_file()
+    if is_weights and config_file is None:
+        raise ValueError(
+            f"model_name_or_path {model!r} is a file of weights; give its network as config_name (model_cfg)."
+        )
+    is_encoder = encoder_model.is_encoder(config_file if is_weights and config_file else path)
+    hints = ModelHints(vocab=tokenizer and str(_local_tokenizer(tokenizer))) if is_encoder else _hints(tokenizer)
+    hints = dataclasses.replace(hints, ignore_config_keys=ignored)
+    if model is None:
+        return _new_encoder(path, hints) if is_encoder else _new_t5(path, hints, has_tokenizer=tokenizer is not None)
+    opened: Model | EncoderModel
+    if is_weights and config_file is not None:
+        opened = (encoder_model if is_encoder else any_format).open_weights(path, config_file, hints)
+    elif hf_folder.is_folder(path) and not weight_files.formats([file.name for file in path.iterdir()]):
+        raise FileNotFoundError(
+            f"model_name_or_path {model!r} has no weights ({path}); to train from scratch give it as config_name."
+        )
+    else:
+        opened = (encoder_model if is_encoder else any_format).open_model(path, hints)
+        if config_file is not None:
+            _check_same_network(opened, config_file, ignored)
+    if isinstance(opened, EncoderModel):
+        _check_head(path, opened.head)
+    elif opened.vocabulary is None:
+        raise _no_vocabulary(path)
+    if opened.folder is None:
+        opened = dataclasses.replace(opened, step_from="the checkpoint")
+    return StartingModel(path, opened, hints, opened.known_vocabulary(), opened.config)
+
+
+def _config_file(config: str) -> Path:
+    path = from_hf.find(config)
+    return path if path.is_file() else path / "config.json"
+
+
+def _new_t5(file: Path, hints: ModelHints, has_tokenizer: bool) -> StartingModel:
+    content = _SIZES | hf_config.read(file, hints.ignore_config_keys)
     network = hf_config.network_config(file, content)
     vocabulary = any_format.vocabulary_of_folder(file.parent, hints)
     if vocabulary is None:
         raise _no_vocabulary(file)
-    if tokenizer is None and not run_folder.is_bytes(vocabulary):
+    if not has_tokenizer and not run_folder.is_bytes(vocabulary):
         # The completed config.json lies elsewhere.
         hints = dataclasses.replace(
             hints, vocab=vocabulary["sentencepiece_model_file"], extra_ids=vocabulary["extra_ids"]
         )
-    return StartingModel(file, False, hints, vocabulary, network, 0, content)
+    return StartingModel(file, None, hints, vocabulary, network, content)
 
 
-def _open_encoder(path: Path, model: str | None, hints: ModelHints) -> StartingModel:
-    """As `open_model`, of an encoder."""
-    if model is not None:
-        opened = encoder_model.open_model(path, hints)
-        network, head, vocabulary, step = opened.config, opened.head, opened.known_vocabulary(), opened.step
-    else:
-        file = path if path.is_file() else path / "config.json"
-        (network, head, _), step = new_network.read_network(file, hints.ignore_config_keys), 0
-        tokenizer = new_network.tokenizer_beside(file, hints)
-        if tokenizer is None:
-            raise _no_vocabulary(file)
-        vocabulary = tokenizer_folder.describe(tokenizer)
-        hints = ModelHints(vocab=str(tokenizer))
+def _new_encoder(file: Path, hints: ModelHints) -> StartingModel:
+    network, head, _ = new_network.read_network(file, hints.ignore_config_keys)
+    _check_head(file, head)
+    tokenizer = new_network.tokenizer_beside(file, hints)
+    if tokenizer is None:
+        raise _no_vocabulary(file)
+    hints = dataclasses.replace(hints, vocab=str(tokenizer))
+    return StartingModel(file, None, hints, tokenizer_folder.describe(tokenizer), network)
+
+
+def _check_head(path: Path, head: Head) -> None:
     if head.labels:
         raise ValueError(
             f"{path} is a {head.class_name} of the labels {', '.join(head.labels)}, and `limba run` trains masked "
             "language models; docs/encoders.md shows a classifier."
         )
-    return StartingModel(path, model is not None, hints, vocabulary, network, step)
+
+
+def _check_same_network(opened: Model | EncoderModel, config_file: Path, ignored: tuple[str, ...]) -> None:
+    """Raises ValueError if a config.json is of another network than a model, whose own files say which it has."""
+    if isinstance(opened, EncoderModel):
+        fields = vars(tensors.plain(opened.config))
+        others = vars(tensors.plain(new_network.read_network(config_file, ignored).config))
+    else:
+        fields = limba_run.network_fields(opened.config)
+        content = _SIZES | hf_config.read(config_file, ignored)
+        others = limba_run.network_fields(hf_config.network_config(config_file, content))
+    for name in dict.fromkeys((*fields, *others)):
+        own, given = fields.get(name), others.get(name)
+        if own != given:
+            raise ValueError(
+                f"{name} is {own!r} in {opened.path}, and {given!r} by config_name, {config_file}. A model has its own "
+                "network: leave config_name out."
+            )
 
 
 def _no_class(network: T5Config | EncoderConfig) -> str:

@@ -182,6 +182,8 @@ def _impossible(model: EncoderModel) -> str | None:
         return "transformers is not installed"
     if model.folder.is_headless:
         return "the folder has no head; a new one is in the checkpoint"
+    if Path(model.path).is_file():
+        return "transformers opens folders, and this is a file of weights"
     if model.config.has_relative_keys and not version.startswith("4."):
         return f"transformers {version} has no {model.config.position_embedding_type}; version 4 has"
     return None

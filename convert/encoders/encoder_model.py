@@ -15,9 +15,9 @@ from convert.encoders.table import find_family, of_model_type
 from convert.encoders.tensors import Tensor
 from convert.families import config_keys
 from convert.hf import hf_folder, hf_tokenizer
-from convert.model_files import lora_merge
+from convert.model_files import any_format, lora_merge
 from convert.model_files.any_format import NO_HINTS, ModelHints
-from convert.tensors import names, tensor_parts, weight_files
+from convert.tensors import names, tensor_parts, torch_files, weight_files
 from limba.checkpoint_files import directories, run_folder, saved_tensors
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor, from_array
 from limba.encoders.config import EncoderConfig
@@ -275,20 +275,39 @@ def open_folder(path: Path, hints: ModelHints = NO_HINTS, format_: str | None = 
       FileNotFoundError: if it has no weights.
       ValueError: if it is damaged, or Limba does not have its network.
     """
-    content, family, config, pad_id = read_config(path / "config.json", hints.ignore_config_keys)
-    head = read_head(path / "config.json", content, family, config)
     found, _ = weight_files.find(path, format_)
     if found == "flax":
         raise ValueError(
             f"{path} has weights of Flax alone: load it in transformers 4 with from_flax=True, and save it."
         )
+    step = hf_folder.training_step(path, read_report(path))
+    return _open(path, path / "config.json", found, step, hints)
+
+
+def open_weights(file: Path, config_file: Path, hints: ModelHints = NO_HINTS) -> EncoderModel:
+    """Opens a file that a PyTorch training script saved, with the config.json of its network; see `open_folder`.
+
+    The tokenizer.json is that of the hints, else one beside the files.
+    """
+    check_hints(hints)
+    places = [place for place in (config_file.parent, file.parent) if (place / tokenizer_folder.FILE).is_file()]
+    if hints.vocab is None and places:
+        hints = dataclasses.replace(hints, vocab=str(places[0]))
+    return _open(file, config_file, "torch", any_format.step_of_weights(file), hints)
+
+
+def _open(path: Path, config_file: Path, format_: str, step: tuple[int, str], hints: ModelHints) -> EncoderModel:
+    content, family, config, pad_id = read_config(config_file, hints.ignore_config_keys)
+    head = read_head(config_file, content, family, config)
     wanted = tensors.table(config, head, family, pad_id)
-    given, left_out = _named(
-        weight_files.open_tensors(path, found, family.buffers), {t.name for t in wanted}, family, path
-    )
+    if path.is_dir():
+        weights = weight_files.open_tensors(path, format_, family.buffers)
+    else:
+        weights = torch_files.open_tensors([path], family.buffers)
+    given, left_out = _named(weights, {t.name for t in wanted}, family, path)
     if config.num_layers > len(given):
         raise ValueError(
-            f"{path}/config.json: num_hidden_layers is {config.num_layers}, and {path} has {len(given)} tensors; they "
+            f"{config_file}: num_hidden_layers is {config.num_layers}, and {path} has {len(given)} tensors; they "
             "do not belong together."
         )
     of_head = [t for t in wanted if not t.name.startswith(f"{family.prefix}.")]
@@ -301,7 +320,6 @@ def open_folder(path: Path, hints: ModelHints = NO_HINTS, format_: str | None = 
     names.verify(str(path), {n: t.shape for n, t in (stored | given).items()}, {t.name: t.shape for t in wanted})
     settings = family.settings(config, pad_id) | family.heads[head.kind].settings(config, head)
     explicit = settings | {key: x for key, x in content.items() if x is not None}
-    step, step_from = hf_folder.training_step(path, read_report(path))
     return EncoderModel(
         path=path,
         format="Hugging Face",
@@ -309,11 +327,11 @@ def open_folder(path: Path, hints: ModelHints = NO_HINTS, format_: str | None = 
         config=config,
         head=head,
         tensors={name: t for tensor in wanted for name, t in tensor.limbas(stored[tensor.name]).items()},
-        vocabulary_file=_vocabulary_of_folder(path, pad_id, hints.vocab),
-        step=step,
-        step_from=step_from,
+        vocabulary_file=_vocabulary_of_folder(config_file.parent, pad_id, hints.vocab),
+        step=step[0],
+        step_from=step[1],
         ignored_config_keys=hints.ignore_config_keys,
-        folder=Folder(explicit, stored, pad_id, found, is_headless, left_out),
+        folder=Folder(explicit, stored, pad_id, format_, is_headless, left_out),
     )
 
 

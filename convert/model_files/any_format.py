@@ -152,11 +152,16 @@ def open_weights(file: Path, config_file: Path, hints: ModelHints = NO_HINTS) ->
     else:
         beside = (vocabulary_of_folder(place, hints) for place in (config_file.parent, file.parent))
         vocabulary = next((found for found in beside if found is not None), None)
-    step, step_from = torch_files.training_step(file), "the file"
-    if step is None:
-        named = re.search(r"(\d+)$", file.stem)
-        step, step_from = (int(named[1]), "the file's name") if named else (0, "")
-    return _model_of_folder(file, folder, vocabulary, hints, step, step_from)
+    return _model_of_folder(file, folder, vocabulary, hints, *step_of_weights(file))
+
+
+def step_of_weights(file: Path) -> tuple[int, str]:
+    """The step of a file that a PyTorch training script saved, and what says it; 0 and "" where nothing does."""
+    step = torch_files.training_step(file)
+    if step is not None:
+        return step, "the file"
+    named = re.search(r"(\d+)$", file.stem)
+    return (int(named[1]), "the file's name") if named else (0, "")
 
 
 def _model_of_folder(

@@ -38,8 +38,8 @@ class RunArguments:
     """
 
     # ----------------------------------------------------- model -----------------------------------------------------
-    model_name_or_path: str | None = _key("where to start: a folder of transformers', or a name on the hub")
-    config_name: str | None = _key("a config.json, its folder or a name: the network of a training from scratch")
+    model_name_or_path: str | None = _key("where to start: a folder of transformers', a name on the hub, a run, a .pth")
+    config_name: str | None = _key("a config.json, its folder or a name: the network from scratch, or that of a .pth")
     tokenizer_name: str | None = _key("a tokenizer's folder, a spiece.model or a name, where it is not the model's")
     ignore_config_keys: str | Sequence[str] | None = _key(
         "keys of the model's config.json that have no effect, as you know; else unknown ones are an error"
@@ -138,10 +138,10 @@ class RunArguments:
             raise ValueError("do_train, do_eval and do_predict are all false: there is nothing to do.")
         self._check_precision()
         self._check_task()
-        if (self.model_name_or_path is None) == (self.config_name is None):
+        if self.model_name_or_path is None and self.config_name is None:
             raise ValueError(
-                f"model_name_or_path is {self.model_name_or_path!r} and config_name {self.config_name!r}; give the "
-                "first to train a model further, the second (with tokenizer_name) to train from scratch."
+                "model_name_or_path and config_name are missing; give the first to train a model further, the second "
+                "(with tokenizer_name) to train from scratch."
             )
         for name, value in vars(self).items():
             if value == "" and name != "source_prefix":

@@ -62,7 +62,7 @@ def test_the_step_of_the_source_is_kept(saved, tmp_path, capsys, name, state, st
     checkpoint = from_hf(folder, tmp_path / "run", verify=False)
     assert step_of(checkpoint) == step
     assert f"is converted to {checkpoint} (t5_1_1, " in (out := capsys.readouterr().out) and source in out
-    assert starting_model.open_model(str(folder), None, None).step == step
+    assert starting_model.open_model(str(folder), None, None).opened.step == step
 
 
 def test_the_step_of_an_export(saved, tmp_path, capsys):
@@ -218,3 +218,47 @@ def test_a_program_beside_the_model_is_not_run(saved, pth, tmp_path, capsys):
     assert __main__.main(["from-hf", str(file), str(tmp_path / "run"), *given]) == 1
     error = capsys.readouterr().err
     assert ".exec, which could run any program" in error
+
+
+# ---------------------------------------------- model_name_or_path of `limba run` ------------------------------------
+
+
+def same_tensors(checkpoint, source):
+    ours, theirs = any_format.open_model(checkpoint).tensors, any_format.open_model(source).tensors
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        np.testing.assert_array_equal(np.asarray(tensor), np.asarray(theirs[name]), err_msg=name)
+
+
+def test_a_file_of_weights_with_the_configuration_of_its_training(saved, pth, tmp_path, checks_in_forks):
+    model, config, vocab = pth / "model_150000.pth", str(pth / "t5-small.json"), str(saved[0] / "copy")
+    opened = starting_model.open_model(str(model), config, vocab)
+    assert opened.has_weights and opened.encoder is None and opened.no_export == ""
+    assert opened.write(tmp_path / "initial") == tmp_path / "initial" / "model.gin"
+    assert step_of(tmp_path / "initial" / "checkpoint_150000") == 150_000
+    same_tensors(tmp_path / "initial", saved[0] / "copy")
+    with pytest.raises(ValueError, match=r"model_150000.pth' is a file of weights; give its network as config_name"):
+        starting_model.open_model(str(model), None, vocab)
+    with pytest.raises(FileNotFoundError, match=r"t5-small.json|model_150000.pth has no tokenizer beside it"):
+        starting_model.open_model(str(model), config, None)
+
+
+@pytest.mark.parametrize("place", ["run", "run/checkpoint_10"])
+def test_a_run_or_one_of_its_checkpoints(saved, pth, tmp_path, place):
+    run, config = str(saved[0] / place), str(pth / "t5-small.json")
+    for given in (None, config):
+        opened = starting_model.open_model(run, given, None)
+        assert opened.has_weights and opened.network.num_encoder_layers == 2
+    opened.write(tmp_path / "initial")
+    assert step_of(tmp_path / "initial" / "checkpoint_10") == 10
+    same_tensors(tmp_path / "initial", saved[0] / "run")
+
+
+@pytest.mark.parametrize("place", ["run", "copy"])
+def test_another_network_than_the_models_is_refused(saved, pth, tmp_path, place):
+    content = json.loads((pth / "t5-small.json").read_text())
+    (tmp_path / "other.json").write_text(json.dumps(content | {"feed_forward_proj": "gated-silu"}))
+    with pytest.raises(
+        ValueError, match=r"mlp_activations is \['relu'\] in .*, and \['silu', 'linear'\] by config_name"
+    ):
+        starting_model.open_model(str(saved[0] / place), str(tmp_path / "other.json"), None)

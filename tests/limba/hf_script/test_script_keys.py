@@ -56,9 +56,7 @@ def test_every_listed_key_is_known():
 def test_two_names_of_a_key_agree_or_not():
     flags = {"max_seq_length": 64, "max_source_length": 64, "input_seq_len": "64"}
     assert from_values({**EXAMPLE, **flags})[0].max_seq_length == 64
-    with pytest.raises(
-        ValueError, match=r"max_seq_length is 64 and input_seq_len is 65: they"
-    ):
+    with pytest.raises(ValueError, match=r"max_seq_length is 64 and input_seq_len is 65: they"):
         from_values({**EXAMPLE, **flags, "input_seq_len": 65})
     _, notes = from_values(EXAMPLE | {"generation_max_length": 20})
     assert notes == ["generation_max_length is ignored because targets are as long as the masked spans need."]

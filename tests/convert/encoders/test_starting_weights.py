@@ -1,0 +1,60 @@
+"""An encoder that training starts from: a file of weights of a PyTorch script, or a run of Limba's."""
+
+import json
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from convert import __main__, starting_model
+from convert.encoders import encoder_model
+from convert.to_hf import to_hf
+from tests.convert.encoders.conftest import VARIANTS
+
+
+@pytest.fixture(scope="module")
+def saved(new_encoder, tmp_path_factory):
+    """A run, and its weights as the Trainer of t5-experiments saves them, with the network's config.json."""
+    root = tmp_path_factory.mktemp("saved")
+    run = new_encoder(root / "run", **VARIANTS["bert"])
+    to_hf(run, root / "export", verify=False)
+    state = safetensors.torch.load_file(root / "export" / "model.safetensors")
+    torch.save({"model_state_dict": state, "iteration": 25_000}, root / "model_25000.pth")
+    content = json.loads((root / "export" / "config.json").read_text())
+    (root / "bert.json").write_text(json.dumps({k: x for k, x in content.items() if k != "architectures"}))
+    return root
+
+
+def same_tensors(checkpoint, source):
+    ours, theirs = (encoder_model.open_model(path).tensors for path in (checkpoint, source))
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        np.testing.assert_array_equal(np.asarray(tensor), np.asarray(theirs[name]), err_msg=name)
+
+
+def test_a_file_of_weights(saved, tmp_path, capsys):
+    given = (str(saved / "model_25000.pth"), str(saved / "bert.json"), str(saved / "export"))
+    opened = starting_model.open_model(*given)
+    assert opened.has_weights and opened.encoder is not None
+    opened.write(tmp_path / "initial")
+    same_tensors(tmp_path / "initial" / "checkpoint_25000", saved / "run")
+    out = capsys.readouterr().out
+    assert "ok    logits" in out and "transformers opens folders, and this is a file of weights" in out
+    file, config, vocab = given
+    assert (
+        __main__.main(["from-hf", file, str(tmp_path / "b"), "--config", config, "--vocab", vocab, "--no-check"]) == 0
+    )
+    same_tensors(tmp_path / "b" / "checkpoint_25000", saved / "run")
+    with pytest.raises(FileNotFoundError, match=r"model_25000.pth has no tokenizer.json"):
+        starting_model.open_model(file, config, None)
+
+
+def test_a_run(saved, tmp_path):
+    opened = starting_model.open_model(str(saved / "run"), str(saved / "bert.json"), None)
+    opened.write(tmp_path / "initial")
+    same_tensors(tmp_path / "initial" / "checkpoint_10", saved / "run")
+    content = json.loads((saved / "bert.json").read_text())
+    (tmp_path / "other.json").write_text(json.dumps(content | {"layer_norm_eps": 1e-5}))
+    with pytest.raises(ValueError, match=r"norm_epsilon is 0.01 in .*, and 1e-05 by config_name"):
+        starting_model.open_model(str(saved / "run"), str(tmp_path / "other.json"), None)
