@@ -23,8 +23,24 @@ Array = jax.Array
 DType = Any
 Initializer = Callable[..., Array]
 
-param_with_axes = nn_partitioning.param_with_axes
 with_sharding_constraint = nn_partitioning.with_sharding_constraint
+
+
+def param_with_axes(name: str, init_fn: Initializer, *init_args: Any, axes: tuple[Any, ...] = (), **more: Any) -> Any:
+    """Flax's function of this name, with an error that says what to write.
+
+    Raises:
+      ValueError: if two dims have the same logical axis: they cannot be split over the same devices.
+    """
+    named = [axis for axis in axes if axis is not None]
+    if twice := next((axis for axis in named if named.count(axis) > 1), None):
+        first = axes.index(twice)
+        remedy = tuple(None if axis == twice and i != first else axis for i, axis in enumerate(axes))
+        raise ValueError(
+            f"The parameter {name} has the logical axes {axes}, with {twice!r} twice. Two dims cannot be split over "
+            f"the same devices: write {remedy}, where None leaves a dim whole."
+        )
+    return nn_partitioning.param_with_axes(name, init_fn, *init_args, axes=axes or None, **more)
 
 
 # ----------------------------------------------------- layers ------------------------------------------------------
@@ -48,7 +64,7 @@ class DenseGeneral(nn.Module):
     axis: int | Sequence[int] = -1
     dtype: DType = jnp.float32
     kernel_init: Initializer = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
-    kernel_axes: tuple[str, ...] = ()
+    kernel_axes: tuple[str | None, ...] = ()
     use_bias: bool = False
 
     @nn.compact

@@ -10,7 +10,7 @@ class GatedAttention(attention.MultiHeadDotProductAttention):
 
     @nn.compact
     def __call__(self, inputs_q, inputs_kv, mask=None, bias=None, **modes):
-        gate = layers.DenseGeneral(inputs_q.shape[-1], dtype=self.dtype, kernel_axes=("embed", "embed"), name="gate")
+        gate = layers.DenseGeneral(inputs_q.shape[-1], dtype=self.dtype, kernel_axes=("embed", None), name="gate")
         return super().__call__(inputs_q, inputs_kv, mask, bias, **modes) * nn.sigmoid(gate(inputs_q))
 
 

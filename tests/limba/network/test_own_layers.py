@@ -9,6 +9,7 @@ import pytest
 
 from convert.families import hf_config
 from convert.t5x import limba_run
+from limba.network import layers
 from limba.network.t5 import T5Config, Transformer
 from tests.limba.network.gated_attention import GatedAttention
 
@@ -107,3 +108,9 @@ def test_the_configurations_of_t5_experiments(tmp_path):
     file.write_text(json.dumps(content | {"encoder_self_attention_layer": 3}))
     with pytest.raises(ValueError, match="encoder_self_attention_layer is 3; write MODULE:CLASS"):
         hf_config.network_config(file, hf_config.read(file))
+
+
+def test_two_dims_with_one_logical_axis_are_named():
+    dense = layers.DenseGeneral(8, kernel_axes=("embed", "embed"))
+    with pytest.raises(ValueError, match=r"parameter kernel has .* 'embed' twice.*write \('embed', None\)"):
+        dense.init(jax.random.key(0), jnp.ones((1, 8)))
