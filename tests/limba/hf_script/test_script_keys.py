@@ -104,7 +104,7 @@ def test_a_token_is_written_nowhere():
         ({"warmup_ratio": 5}, ["warmup_ratio is 5.0", "a share"]),
         ({"seed": -1}, ["seed is -1"]),
         ({"tokenizer_name": ""}, ["tokenizer_name is empty"]),
-        ({"config_name": "c.json"}, ["model_name_or_path is 't5-small'", "from scratch"]),
+        ({"model_name_or_path": None}, ["model_name_or_path and config_name are missing", "from scratch"]),
         ({"train_file": "a.txt"}, ["dataset_name is 'wikitext'", "give one of them"]),
         ({"lr_scheduler_type": "reduce_lr_on_plateau"}, ["'reduce_lr_on_plateau'", "cosine"]),
         ({"optim": "sgd"}, ["'sgd'"]),
