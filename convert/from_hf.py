@@ -21,7 +21,7 @@ import numpy as np
 
 from convert.encoders import encoder_model, new_network
 from convert.encoders.encoder_model import EncoderModel
-from convert.families import hf_config
+from convert.families import hf_config, other_models
 from convert.hf import hf_folder, hf_tokenizer, hub_models
 from convert.model_files import any_format
 from convert.model_files.any_format import NO_HINTS, Model, ModelHints
@@ -29,6 +29,7 @@ from convert.t5x import encoder_run, limba_run
 from convert.tensors import weight_files
 from limba.checkpoint_files import directories, run_folder, saved_tensors
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.machine import untrusted_json
 from limba.machine.local_paths import local_path
 
 # Checkpoints keep the step as an int32.
@@ -96,7 +97,7 @@ def from_hf(
     is_encoder = encoder_model.is_encoder(config_file)
     if is_encoder and network is not None:
         raise ValueError(f"--network {network}: T5X has no encoders; leave it out.")
-    if not is_weights and (path.is_file() or not weight_files.formats([file.name for file in path.iterdir()])):
+    if not is_weights and not has_weights(path):
         return (_write_encoder_gin if is_encoder else _write_gin)(config_file, out, hints, overwrite)
     opened: Model | EncoderModel
     if is_weights:
@@ -179,12 +180,20 @@ def find(model: str, *, with_runs: bool = False) -> Path:
       FileNotFoundError: if it is neither.
     """
     path = local_path(model)
-    if path.is_file() or hf_folder.is_folder(path):
+    if path.is_file():
+        if what := other_models.of_file(path):
+            raise ValueError(f"{path} is {what}.")
         return path
+    if (module := _first_module(path)) is not None or hf_folder.is_folder(path):
+        return module or path
+    if path.is_dir() and not (directories.checkpoint_steps(path) or (path / "state").is_dir()):
+        _check_kind(path)
     if path.is_dir() and (directories.is_checkpoint(path) or directories.checkpoint_steps(path)):
         if with_runs:
             return path
-        raise FileNotFoundError(f"{path} is a run of Limba's; export it with `limba convert to-hf {path} OUT`.")
+        if run_folder.has_run_info(directories.find_checkpoint(path)):
+            raise FileNotFoundError(f"{path} is a run of Limba's; export it with `limba convert to-hf {path} OUT`.")
+        raise ValueError(f"{path} is a checkpoint of T5X; convert it with `limba convert from-t5x {path} OUT`.")
     if path.exists():
         raise FileNotFoundError(f"{path} has no config.json: it is not a model that transformers saved.")
     if hub_models.is_name(model):
@@ -193,6 +202,38 @@ def find(model: str, *, with_runs: bool = False) -> Path:
         except (FileNotFoundError, ConnectionError) as error:
             raise type(error)(f"{error} There is no folder {path} either.") from error
     raise FileNotFoundError(f"{path} does not exist, and {model!r} is not a name on the Hugging Face hub (ORG/NAME).")
+
+
+def has_weights(path: Path) -> bool:
+    """Whether a path is a folder with weights. Raises ValueError if they are those of another program."""
+    if path.is_file():
+        return False
+    has_any = bool(weight_files.formats([file.name for file in path.iterdir()]))
+    if not has_any:
+        _check_kind(path)
+    return has_any
+
+
+def _check_kind(folder: Path) -> None:
+    """Raises ValueError if a folder without weights that are read has those of another program."""
+    if (kind := other_models.of_folder([file.name for file in folder.iterdir()])) is not None:
+        raise ValueError(f"{folder} is {kind.what}. {kind.remedy}")
+
+
+def _first_module(path: Path) -> Path | None:
+    """The folder of the network in one of sentence-transformers."""
+    file = path / "modules.json"
+    if not file.is_file():
+        return None
+    modules = untrusted_json.read(file)
+    modules = modules if isinstance(modules, list) else []
+    names = [str(module["path"]) for module in modules if isinstance(module, dict) and "path" in module]
+    if not names or Path(names[0]).name != names[0] or not hf_folder.is_folder(path / names[0]):
+        return None
+    others = f", without {', '.join(names[1:])}" if names[1:] else ""
+    network = names[0] or "its network"
+    print(f"{path} is a folder of sentence-transformers: {network} is converted{others}.", file=sys.stderr)
+    return path / names[0]
 
 
 def _write_gin(config_file: Path, out: Path, hints: ModelHints, overwrite: bool) -> Path:

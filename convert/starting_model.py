@@ -16,7 +16,6 @@ from convert.hf import hf_folder, hub_models
 from convert.model_files import any_format
 from convert.model_files.any_format import Model, ModelHints
 from convert.t5x import limba_run
-from convert.tensors import weight_files
 from limba.checkpoint_files import run_folder
 from limba.encoders.config import EncoderConfig
 from limba.machine import json_text
@@ -115,7 +114,7 @@ def open_model(
     opened: Model | EncoderModel
     if is_weights and config_file is not None:
         opened = (encoder_model if is_encoder else any_format).open_weights(path, config_file, hints)
-    elif hf_folder.is_folder(path) and not weight_files.formats([file.name for file in path.iterdir()]):
+    elif hf_folder.is_folder(path) and not from_hf.has_weights(path):
         raise FileNotFoundError(
             f"model_name_or_path {model!r} has no weights ({path}); to train from scratch give it as config_name."
         )

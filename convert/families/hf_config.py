@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from convert.families import config_keys, t5_keys
+from convert.families import config_keys, other_models, t5_keys
 from convert.families.family import Family
 from convert.families.table import all_families, of_model_type
 from limba.machine import untrusted_json
@@ -132,6 +132,7 @@ def read(file: Path, ignored: Collection[str] = ()) -> dict[str, Any]:
       ValueError: if it is damaged, of another network, or has a key that makes it another one.
     """
     content, family = _read(file)
+    other_models.refuse_head(file, content)
     config_keys.check(file, content, family.own_keys(), ignored)
     t5_keys_by_own = {own: key for key, own in family.config_keys.items()}
     named = {t5_keys_by_own.get(key, key): value for key, value in content.items() if key not in ignored}
@@ -173,7 +174,7 @@ def _read(file: Path) -> tuple[dict[str, Any], Family]:
     found = content.get("model_type")
     if not isinstance(found, str) or (family := of_model_type(found)) is None:
         known = dict.fromkeys(family.model_type for family in all_families().values())
-        raise ValueError(f"{file}: model_type is {shown(found)}; converted are {', '.join(known)}.")
+        raise other_models.refuse_type(file, found, [*known])
     return content, family
 
 

@@ -245,10 +245,14 @@ def test_what_is_told_and_not_so(saved, tmp_path, capsys, hints, words):
         ("empty", "has no config.json: it is not a model"),
         ("mine", "mine is a run of Limba's; export it with `limba convert to-hf"),
         ("mine/checkpoint_60", "checkpoint_60 is a run of Limba's"),
+        ("t5x", "t5x is a checkpoint of T5X; convert it with `limba convert from-t5x"),
     ],
 )
 def test_what_is_not_there(tmp_path, capsys, name, words):
     (tmp_path / "empty").mkdir()
-    (tmp_path / "mine" / "checkpoint_60" / "state").mkdir(parents=True)
+    for run in ("mine", "t5x"):
+        (tmp_path / run / "checkpoint_60" / "state").mkdir(parents=True)
+    (tmp_path / "mine" / "checkpoint_60" / "run").mkdir()
+    (tmp_path / "mine" / "checkpoint_60" / "run" / "run.json").write_text("{}")
     assert __main__.main(["from-hf", str(tmp_path / name), str(tmp_path / "run")]) == 1
     assert words in capsys.readouterr().err

@@ -195,7 +195,7 @@ def test_what_is_missing_is_named(saved, pth, tmp_path, capsys):
         ([], "holds weights and no configuration: give that of its network with --config FILE"),
         ([], "The settings of its training name ./t5configs/t5-small.json."),
         (["--config", str(tmp_path / "no.json")], f"there is no {tmp_path}/no.json"),
-        (["--config", str(pth / "config.json")], "model_type is None"),
+        (["--config", str(pth / "config.json")], "model_type is missing"),
         (["--config", str(pth / "t5-small.json")], "say where the SentencePiece model is with --vocab FILE"),
     ):
         assert __main__.main(["from-hf", file, out, *given]) == 1

@@ -1,0 +1,165 @@
+"""What a folder, a file or a config.json is that is no T5 and no encoder of Hugging Face, and what to do with it."""
+
+import dataclasses
+import fnmatch
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from limba.machine.untrusted_files import cut, shown
+
+_SAVE_IN_4 = "Load it in transformers 4 with {}, and save it: that writes safetensors."
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of folder, known by its files.
+
+    Attributes:
+      files: patterns, of each of which there is a file.
+      what: it is, a clause.
+      remedy: a sentence.
+    """
+
+    files: tuple[str, ...]
+    what: str
+    remedy: str
+
+
+# The first that fits counts.
+_FOLDERS = (
+    Kind(
+        ("adapter_config.json",),
+        "a PEFT adapter, which changes another model",
+        "Merge it: PeftModel.from_pretrained(BASE, FOLDER).merge_and_unload().save_pretrained(OUT), and convert OUT.",
+    ),
+    Kind(("model_index.json",), "a pipeline of diffusers", "Give the folder of its text encoder, if that is a T5."),
+    Kind(
+        ("operative_config.gin", "model.ckpt-*"),
+        "a checkpoint of Mesh TensorFlow's T5",
+        "Google has the same models for T5X (gs://t5-data/pretrained_models/t5x), which Limba reads. For your own, "
+        "restore it with T5X once, or convert it with transformers 4: python -m "
+        "transformers.models.t5.convert_t5_original_tf_checkpoint_to_pytorch.",
+    ),
+    Kind(
+        ("*model.ckpt*.index",),
+        "a checkpoint of TensorFlow 1, such as Google's first BERTs",
+        "Convert it with transformers 4: transformers convert --model_type bert.",
+    ),
+    Kind(("tf_model*.h5",), "a model of TensorFlow 2 (tf_model.h5)", _SAVE_IN_4.format("from_tf=True")),
+    Kind(
+        ("flax_model-*-of-*.msgpack",),
+        "a model of Flax in parts without their index, flax_model.msgpack.index.json",
+        "Copy or download the index too.",
+    ),
+    Kind(
+        ("zero_to_fp32.py",),
+        "a checkpoint of DeepSpeed, in parts",
+        "Put them together: python zero_to_fp32.py . pytorch_model.bin, in the folder.",
+    ),
+    Kind(("*.gguf",), "a model of llama.cpp (GGUF)", "Take the model that it was made from: its weights are rounded."),
+    Kind(("*.onnx",), "a model of ONNX", "Take the model that it was exported from."),
+    Kind(("saved_model.pb",), "a SavedModel of TensorFlow", "Take the model that it was exported from."),
+    Kind(("model.bin", "*vocabulary*"), "a model of CTranslate2", "Take the model that it was converted from."),
+    Kind(("*.tflite",), "a model of TensorFlow Lite", "Take the model that it was converted from."),
+    Kind(
+        ("*.distcp",),
+        "a checkpoint of PyTorch in parts of its processes",
+        "Put them together: python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER pytorch_model.bin.",
+    ),
+    Kind(("*.ckpt",), "a checkpoint of PyTorch Lightning", "Save its model alone: module.model.save_pretrained(OUT)."),
+    Kind(
+        ("manifest.ocdbt",),
+        "a checkpoint of Orbax",
+        "If T5X or Limba wrote it, give the folder checkpoint_<step> around it to `limba convert from-t5x`.",
+    ),
+)
+_TOKENIZER = Kind(
+    (),
+    "a tokenizer alone",
+    "Give it with --vocab, or as tokenizer_name of `limba run`, beside a model.",
+)
+_OF_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "*.model", "vocab.txt")
+_FILES = {
+    **dict.fromkeys((".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z"), "a packed folder: unpack it, and give that"),
+    **dict.fromkeys(
+        (".safetensors", ".msgpack"), "the weights of a folder: give the folder, in which config.json lies too"
+    ),
+    ".h5": "a model of TensorFlow 2: load it in transformers 4 with from_tf=True, and save it",
+    ".onnx": "a model of ONNX: take the model that it was exported from",
+    ".gguf": "a model of llama.cpp: take the model that it was made from",
+    ".model": "a SentencePiece model: give it with --vocab, beside a model",
+    ".gin": "a gin file: `limba train` reads it",
+}
+
+
+def of_folder(names: Sequence[str]) -> Kind | None:
+    """The kind of a folder with files of these names, and no weights that are read; None if it is none of them."""
+    for kind in _FOLDERS:
+        if all(fnmatch.filter(names, file) for file in kind.files):
+            return kind
+    is_tokenizer = "config.json" not in names and any(fnmatch.filter(names, file) for file in _OF_TOKENIZERS)
+    return _TOKENIZER if is_tokenizer else None
+
+
+def of_file(path: Path) -> str:
+    """What a file is whose kind is not converted, and what to do, in a clause; "" for one that may be read."""
+    return _FILES.get(path.suffix, "")
+
+
+_DECODER = "a decoder alone"
+_OTHER = "an encoder-decoder of another network"
+_ENCODER = "an encoder of another network"
+_TYPES = {
+    **dict.fromkeys(
+        ("gpt2", "gpt_neo", "gpt_neox", "gptj", "llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma", "gemma2"),
+        _DECODER,
+    ),
+    **dict.fromkeys(("opt", "bloom", "falcon", "phi", "phi3", "mpt", "xglm", "ctrl", "xlnet", "olmo"), _DECODER),
+    **dict.fromkeys(
+        ("bart", "mbart", "pegasus", "marian", "m2m_100", "blenderbot", "prophetnet", "led", "bigbird_pegasus"), _OTHER
+    ),
+    **dict.fromkeys(("longt5", "switch_transformers", "t5gemma", "encoder-decoder", "plbart", "nllb-moe"), _OTHER),
+    **dict.fromkeys(
+        ("roberta", "xlm-roberta", "camembert", "distilbert", "albert", "electra", "deberta", "deberta-v2"), _ENCODER
+    ),
+    **dict.fromkeys(("big_bird", "longformer", "funnel", "nystromformer", "nomic_bert", "mobilebert"), _ENCODER),
+}
+_HINTS = {
+    "roberta": "; its class with the norms before the layers, roberta-prelayernorm, is converted",
+    "big_bird": "; Limba's blocks are DeepSpeed's, and have other global and random ones",
+}
+
+
+def refuse_type(file: Path, model_type: Any, known: Sequence[str]) -> ValueError:
+    """The error for a config.json whose `model_type` no family has."""
+    converted = f"converted are {', '.join(known)} and the encoders of docs/conversion.md"
+    if model_type is None:
+        return ValueError(f"{file}: model_type is missing; write the family's into the file: {converted}.")
+    is_known = isinstance(model_type, str) and model_type in _TYPES
+    what = f", {_TYPES[model_type]}{_HINTS.get(model_type, '')}" if is_known else ""
+    return ValueError(f"{file}: model_type is {shown(model_type)}{what}; {converted}.")
+
+
+_LABELS = (
+    "a T5 with {}, which is no text: Limba's T5s answer in text (docs/finetune.md), and its classifiers stand on the "
+    "encoder alone (docs/encoders.md)"
+)
+_HEADS = {
+    "EncoderModel": "the encoder of a T5 alone, without a decoder",
+    "ForSequenceClassification": _LABELS.format("a head for labels of texts"),
+    "ForTokenClassification": _LABELS.format("a head for labels of tokens, on its encoder alone"),
+    "ForQuestionAnswering": _LABELS.format("a head for the ends of answers"),
+}
+
+
+def refuse_head(file: Path, content: Mapping[str, Any]) -> None:
+    """Raises ValueError if `architectures` of a T5's config.json is a class without T5's decoder and output."""
+    classes = content.get("architectures")
+    name = str(classes[0]) if isinstance(classes, list) and classes else ""
+    what = next((what for ending, what in _HEADS.items() if name.endswith(ending)), None)
+    if what is not None:
+        raise ValueError(
+            f"{file}: architectures is {cut(name)}: {what}. Convert the T5 that it was made from "
+            "(T5ForConditionalGeneration), and train the labels in Limba."
+        )
