@@ -14,7 +14,7 @@ import argparse
 import dataclasses
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -104,7 +104,7 @@ def from_hf(
         opened = (encoder_model if is_encoder else any_format).open_weights(path, config_file, hints)
     else:
         opened = (encoder_model if is_encoder else any_format).open_model(path, hints)
-    _say_notes((encoder_model if is_encoder else hf_config).notes(config_file, hints.ignore_config_keys))
+    say_notes(config_file, hints.ignore_config_keys)
     if step is not None:
         opened = dataclasses.replace(opened, step=step, step_from="--step")
     return write(opened, out, network=network, verify=verify, overwrite=overwrite)
@@ -129,8 +129,10 @@ def write(
     return checkpoint
 
 
-def _say_notes(notes: Iterable[str]) -> None:
-    for note in notes:
+def say_notes(config_file: Path, ignored: Collection[str]) -> None:
+    """Prints what of a config.json that was read does not travel."""
+    of_kind = encoder_model if encoder_model.is_encoder(config_file) else hf_config
+    for note in of_kind.notes(config_file, ignored):
         print(f"note: {note}", file=sys.stderr)
 
 
@@ -238,7 +240,7 @@ def _first_module(path: Path) -> Path | None:
 
 def _write_gin(config_file: Path, out: Path, hints: ModelHints, overwrite: bool) -> Path:
     config = hf_config.network_config(config_file, hf_config.read(config_file, hints.ignore_config_keys))
-    _say_notes(hf_config.notes(config_file, hints.ignore_config_keys))
+    say_notes(config_file, hints.ignore_config_keys)
     vocabulary = any_format.vocabulary_of_folder(config_file.parent, hints)
     file = _new_gin(out, overwrite)
     if vocabulary is not None and vocabulary["sentencepiece_model_file"] is not None:
@@ -255,6 +257,7 @@ def _write_gin(config_file: Path, out: Path, hints: ModelHints, overwrite: bool)
 def _write_encoder_gin(config_file: Path, out: Path, hints: ModelHints, overwrite: bool) -> Path:
     encoder_model.check_hints(hints)
     network = new_network.read_network(config_file, hints.ignore_config_keys)
+    say_notes(config_file, hints.ignore_config_keys)
     tokenizer = new_network.tokenizer_beside(config_file, hints)
     file = _new_gin(out, overwrite)
     if tokenizer is not None:

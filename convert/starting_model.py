@@ -126,7 +126,9 @@ def open_model(
         _check_head(path, opened.head)
     elif opened.vocabulary is None:
         raise _no_vocabulary(path)
-    if opened.folder is None:
+    if opened.folder is not None:
+        from_hf.say_notes(config_file if is_weights and config_file else path / "config.json", ignored)
+    else:
         opened = dataclasses.replace(opened, step_from="the checkpoint")
     return StartingModel(path, opened, hints, opened.known_vocabulary(), opened.config)
 

@@ -366,9 +366,8 @@ def read_config(file: Path, ignored: Collection[str] = ()) -> tuple[dict[str, An
     return content, family, config, pad_id
 
 
-def notes(path: Path, ignored: Collection[str] = ()) -> Iterator[str]:
-    """Sentences about what does not travel of a folder's config.json, or of such a file."""
-    file = path / "config.json" if path.is_dir() else path
+def notes(file: Path, ignored: Collection[str] = ()) -> Iterator[str]:
+    """Sentences about what does not travel of a config.json."""
     content = untrusted_json.read_object(file)
     family = of_model_type(content.get("model_type"))
     assert family is not None, "the caller has looked at model_type"
