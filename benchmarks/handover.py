@@ -49,7 +49,7 @@ class Limba:
 
     def __init__(self, reference: Path):
         t5x_names.install()
-        gin_files.parse_gin_flags([str(reference / "kit" / "kit.gin")], [])
+        gin_files.parse_files([str(reference / "kit" / "kit.gin")])
         partitioner = PjitPartitioner(devices=jax.devices()[:1])
         self._trainer = gin.get_configurable(Trainer)(model=parity.macro("MODEL"), partitioner=partitioner)
         with np.load(reference / "batches.npz") as arrays:

@@ -60,7 +60,7 @@ def run_kit(kit: Path, out: Path) -> None:
         if not (kit / name).is_file():
             raise FileNotFoundError(f"{kit / name} is missing; a kit holds kit.gin, init.npz and batches.npz.")
     t5x_names.install()
-    gin_files.parse_gin_flags([str(kit / "kit.gin")], [])
+    gin_files.parse_files([str(kit / "kit.gin")])  # It binds names for this program: START_STEP, TOLERANCE.
     model = macro("MODEL")
     trainer = gin.get_configurable(Trainer)(model=model, partitioner=PjitPartitioner(devices=jax.devices()[:1]))
     state = _initial_state(trainer, np.load(kit / "init.npz"), int(macro("START_STEP")))

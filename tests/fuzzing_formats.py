@@ -195,7 +195,7 @@ def _read_record(folder):
 def _make_gin(folder):
     (folder / "main.gin").write_text(
         "from __gin__ import dynamic_registration\nfrom limba.network import t5 as network\n"
-        f"include '{folder / 'sizes.gin'}'\nA = [1, 2.5, 'x', {{'y': (%SIZE, None)}}]\nB = %A\n"
+        f"include '{folder / 'sizes.gin'}'\nA = [1, 2.5, 'x', {{'y': (%SIZE, None)}}]\nLABELS = %A\n"
         "network.T5Config:\n  vocab_size = 128\n  emb_dim = %SIZE\nscope/network.T5Config.dropout_rate = 0.1\n"
     )
     (folder / "sizes.gin").write_text("# sizes\nSIZE = 8\nMODEL_DIR = 'runs/x'\n")

@@ -12,16 +12,15 @@ import difflib
 import gc
 import logging
 import os
-import re
 import select
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from limba import tasks_door
+from limba.gin_config import macros
 from limba.gin_config.gin_files import GinError, get_gin_config_str
 from limba.machine import interrupts, library_patches, os_errors, out_of_memory, redaction, storage
-from limba.machine.repository import REPOSITORY
 from limba.users_modules import import_errors
 from limba.workers import distributed, handshake, heartbeats
 
@@ -40,17 +39,11 @@ class _Parser(argparse.ArgumentParser):
         macro = flag.lstrip("-").replace("-", "_").upper()
         near += [
             f"--gin.{name}={'…' if value.startswith('-') else value or '…'}"
-            for name in difflib.get_close_matches(macro, _macros(), n=2, cutoff=0.6)
+            for name in difflib.get_close_matches(macro, macros.names_of_limba(), n=2, cutoff=0.6)
         ]
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         binding = "Values of gin files are overridden as --gin.NAME=VALUE."
         self.exit(2, f"error: {self.prog} has no flag {words}.{hint} {binding} `{self.prog} --help` lists the flags.\n")
-
-
-def _macros() -> set[str]:
-    """The macros of this repository's gin files, such as TRAIN_STEPS."""
-    files = (REPOSITORY / "gin").rglob("*.gin")
-    return {name for file in files for name in re.findall(r"%([A-Z][A-Z0-9_]*)", file.read_text(encoding="utf-8"))}
 
 
 def argument_parser(command: str, description: str, takes_files: bool = True) -> argparse.ArgumentParser:
@@ -69,9 +62,6 @@ def argument_parser(command: str, description: str, takes_files: bool = True) ->
         parser.add_argument("files", nargs="*", metavar="GIN", help="gin files, read after those of --gin_file")
     group = parser.add_argument_group("gin and files")
     add_gin_flags(group)
-    group.add_argument(
-        "--buckets", metavar="DIR", help="folder of mounted buckets: gs://NAME/x is read and written as DIR/NAME/x"
-    )
     _add_t5x_flags(parser)
     # The other commands use one machine, also on a worker of a pod.
     parser.set_defaults(joins_cluster=command in ("train", "eval", "infer"))
@@ -85,6 +75,9 @@ def add_gin_flags(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> 
     )
     parser.add_argument(
         "--gin_search_paths", default="", metavar="A,B", help="folders to search for gin files and their includes"
+    )
+    parser.add_argument(
+        "--buckets", metavar="DIR", help="folder of mounted buckets: gs://NAME/x is read and written as DIR/NAME/x"
     )
 
 

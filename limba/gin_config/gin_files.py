@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import tokenize
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
@@ -20,7 +20,8 @@ except ImportError as error:
     # This repository's own folder gin/ imports as an empty namespace package.
     raise ImportError("gin-config is not installed; run `pip install -e .` or launch/quickstart.sh first.") from error
 
-from limba.gin_config import gin_names, messages, t5x_files
+from limba.gin_config import gin_names, macros, messages, t5x_files
+from limba.gin_config.messages import GinError
 from limba.machine import native_logs, redaction, repository, storage, untrusted_files
 from limba.machine.repository import REPOSITORY
 from limba.users_modules import import_errors, importing, t5x_names
@@ -34,20 +35,6 @@ _UNREADABLE = re.compile(r"\0|\\u[dD][89a-fA-F][\da-fA-F]{2}")
 
 # TensorFlow, which tasks import, reports missing GPUs from C++, where Python's loggers cannot stop it.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
-
-class GinError(ValueError):
-    """A gin file or binding that cannot be used; the message names it and the remedy.
-
-    Attributes:
-      what: the message without the place.
-      places: files and lines, the innermost of nested includes first; empty for a binding of the command line.
-    """
-
-    def __init__(self, what: str, places: Sequence[tuple[str, int]] = ()):
-        super().__init__("".join(f"{file}:{line}: " for file, line in places[:1]) + what)
-        self.what = what
-        self.places = tuple(places)
 
 
 # ----------------------------------------------------- finding files --------------------------------------------------
@@ -103,10 +90,13 @@ class _GinText(io.StringIO):
     """
 
     _open: ClassVar[list[str]] = []
+    # All that were read since `parse_files` began, by name.
+    texts: ClassVar[dict[str, str]] = {}
 
     def __init__(self, name: str, text: str):
         super().__init__(text)
         self.name = name
+        self.texts[name] = text
         if unreadable := _UNREADABLE.search(text):
             what = "a null byte" if unreadable[0] == "\0" else f"half of a character, {unreadable[0]}"
             raise GinError(f"the line has {what}.", [(name, text.count("\n", 0, unreadable.start()) + 1)])
@@ -141,12 +131,9 @@ def parse_gin_flags(files: Sequence[str], bindings: Sequence[str], search_paths:
       GinError: for a missing file, an unknown name, a value that does not parse, or a macro that is used and not bound.
     """
     parse_files(files, search_paths)
-    _check_overrides(bindings, _macros_in_use() | _macros_bound_in(gin.config_str()))
-    for binding in bindings:
-        parse_binding(binding)
-        _check_cycles(f"--gin.{binding}")
-        _warn_of_scopes(binding)
-    _check_bound(_macros_in_use())
+    parse_bindings(bindings)
+    check_names(bindings)
+    macros.check_bound()
 
 
 def parse_files(files: Sequence[str], search_paths: str = "") -> None:
@@ -158,6 +145,7 @@ def parse_files(files: Sequence[str], search_paths: str = "") -> None:
     importing.prepare()
     repository.warn_of_hidden_modules()
     set_search_paths(search_paths)
+    _GinText.texts.clear()
     for file in files:
         if _locate(file) is None:
             folders = ", ".join(dict.fromkeys(str(folder.absolute()) for folder in _search_paths))
@@ -169,10 +157,18 @@ def parse_files(files: Sequence[str], search_paths: str = "") -> None:
             if import_errors.describe(error) is None and not isinstance(error, PARSE_ERRORS):
                 raise
             raise GinError(messages.explanation(error), messages.places(error)) from error
-        _check_cycles(file)
+        macros.check_cycles(file)
 
 
-def parse_binding(binding: str) -> None:
+def parse_bindings(bindings: Sequence[str]) -> None:
+    """Binds values of the command line, after the files are read."""
+    for binding in bindings:
+        _parse_binding(binding)
+        macros.check_cycles(f"--gin.{binding}")
+        _warn_of_scopes(binding)
+
+
+def _parse_binding(binding: str) -> None:
     """Binds one value of the command line; its name may be T5X's or Limba's."""
     shown = f"--gin.{binding.replace(' = ', '=', 1)}"
     try:
@@ -213,74 +209,21 @@ def configurable(function: Callable[..., Any], module: str) -> Callable[..., Any
 # --------------------------------------------------------- checks -----------------------------------------------------
 
 
-def _check_bound(used: set[str]) -> None:
-    for name in sorted(used):
-        try:
-            gin.query_parameter(f"%{name}")
-        except ValueError:
-            if name == "MIXTURE_OR_TASK_MODULE":
-                # A run may leave it out. A gin file that is read after the run's would override the run's binding.
-                gin.bind_parameter(f"%{name}", None)
-                continue
-            hint = "include a file of gin/models/ before the run's" if name == "MODEL" else f"add --gin.{name}=…"
-            raise GinError(f"{name} is used in the gin files and not bound anywhere: {hint}.") from None
+def check_names(bindings: Sequence[str], beside: Sequence[str] = (), is_part: bool = False) -> None:
+    """`macros.check_names` of the files that were parsed."""
+    macros.check_names(_GinText.texts, bindings, beside, is_part)
 
 
-def _check_cycles(where: str) -> None:
-    """Raises GinError for macros that stand for each other, whose value gin would look for without end."""
-    macros = {name: values.get("value") for (name, kind), values in gin_config._CONFIG.items() if kind == "gin.macro"}
-    after = {name: [used for used in _macros_of(value) if used in macros] for name, value in macros.items()}
-    done: set[str] = set()
-    for name in sorted(after):
-        path = [name]
-        while path and name not in done:
-            following = next((used for used in after[path[-1]] if used not in done), None)
-            if following in path:
-                chain = [*path[path.index(following) :], following]
-                raise GinError(
-                    f"{where}: the macros {' = %'.join(chain)} stand for each other; give one of them a value."
-                )
-            if following is None:
-                done.add(path.pop())
-            else:
-                path.append(following)
-
-
-def _macros_of(value: Any) -> Iterator[str]:
-    """The macros in a bound value, which may be nested."""
-    if isinstance(value, gin_config.ConfigurableReference):
-        scope, _, kind = value.scoped_selector.rpartition("/")
-        if kind == "gin.macro":
-            yield scope
-    elif isinstance(value, list | tuple | dict):
-        for part in [*value.keys(), *value.values()] if isinstance(value, dict) else value:
-            yield from _macros_of(part)
-
-
-def _check_overrides(bindings: Sequence[str], known: set[str]) -> None:
-    """Raises GinError for a macro that no file uses, which gin would ignore without a message."""
-    for binding in bindings:
-        name = binding.partition("=")[0].strip()
-        if name.isupper() and "." not in name and "/" not in name and name not in known:
-            used = f" The files use {', '.join(sorted(known))}." if known else " They use none."
-            hint = t5x_names.did_you_mean(name, known) or used
-            raise GinError(f"--gin.{name} overrides a name that no gin file uses.{hint}")
-
-
-def _macros_in_use() -> set[str]:
-    return {name for values in gin_config._CONFIG.values() for value in values.values() for name in _macros_of(value)}
-
-
-def _macros_bound_in(config: str) -> set[str]:
-    return set(re.findall(r"^(\w+) = ", config, re.MULTILINE))
+def binds_a_run() -> bool:
+    """Whether the files bind a model to one of T5X's programs; else they are parts of a run."""
+    scripts = [(selector.rpartition(".")[2], values) for (_, selector), values in gin_config._CONFIG.items()]
+    return any(name in t5x_names.SCRIPTS and "model" in values for name, values in scripts)
 
 
 def require_bindings(**examples: str) -> None:
     """Raises GinError that names the macros in use that are still `%gin.REQUIRED`, with an example value for each."""
-    config = gin.config_str()
-    used = _macros_in_use()
     missing = []
-    for name in sorted(_macros_bound_in(config) & used):
+    for name in sorted(macros.bound() & macros.in_use()):
         value = gin.query_parameter(f"%{name}")
         if value is gin.REQUIRED or "gin.REQUIRED" in str(value):
             missing.append(f"{name} is required: add --gin.{name}={examples.get(name, '…')} or bind it in a gin file.")
@@ -298,7 +241,7 @@ def require_training_bindings() -> None:
         DROPOUT_RATE="0.0",
         INITIAL_CHECKPOINT_PATH="\"'runs/pretrained'\"",
     )
-    bound = _macros_bound_in(gin.config_str())
+    bound = macros.bound()
     for name, what, example in (
         ("MODEL_DIR", "a folder", "runs/my_run"),
         ("MIXTURE_OR_TASK_NAME", "a name", "my_task"),

@@ -6,6 +6,7 @@ import inspect
 import re
 import sys
 import tokenize
+from collections.abc import Sequence
 from pathlib import Path
 
 import gin
@@ -27,6 +28,20 @@ _MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
 _LONGEST_NAME = 255
 _MISSING_FILE = re.compile(r"Unable to open file: (\S+)\. ")
 _UNKNOWN_ALIASED_NAME = re.compile(r"<module '(t5x?[\w.]*)'.*has no attribute '?(\w+)")
+
+
+class GinError(ValueError):
+    """A gin file or binding that cannot be used; the message names it and the remedy.
+
+    Attributes:
+      what: the message without the place.
+      places: files and lines, the innermost of nested includes first; empty for a binding of the command line.
+    """
+
+    def __init__(self, what: str, places: Sequence[tuple[str, int]] = ()):
+        super().__init__("".join(f"{file}:{line}: " for file, line in places[:1]) + what)
+        self.what = what
+        self.places = tuple(places)
 
 
 def places(error: BaseException) -> list[tuple[str, int]]:

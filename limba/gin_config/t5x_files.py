@@ -4,6 +4,7 @@ Run files, and files without a counterpart in Limba, are below `gin/t5x/`. T5X's
 the same sizes, with T5X's vocabulary, whose file contains the sentinels.
 """
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,6 +41,14 @@ _FAMILIES = {
     ),
 }
 
+# Macros of T5X's runs without a counterpart in Limba: SavedModels and mixtures of experts. Users' files may set them.
+MACROS = (
+    *("ACTIVATION_DTYPE", "BEAM_SIZE", "MODEL_NAME", "MODEL_OUTPUT_DIR", "OUTPUT_FEATURES"),
+    *("EXPERT_DROPOUT_RATE", "MODEL_PARALLEL_SUBMESH", "NUM_EXPERTS", "NUM_EXPERT_PARTITIONS", "NUM_MODEL_PARTITIONS"),
+)
+# Where T5X keeps its gin files.
+_FOLDERS = re.compile(r"(^|/)t5x/(configs|examples|contrib|testdata)/")
+
 _T5X_SPELLING = {"3b.gin": "3B.gin", "11b.gin": "11B.gin"}
 # The tiny files of all of T5X's families are T5 1.1.
 _EXCEPTIONS = {
@@ -49,6 +58,11 @@ _EXCEPTIONS = {
 # umT5's run files: a size of mT5 and these optimizers, in T5X's order.
 _UMT5 = "t5x/examples/scalable_t5/umt5"
 _UMT5_OPTIMIZERS = dict.fromkeys(("small", "base", "large", "xl"), "adafactor") | {"xxl": "adafactor_momentum_nofactor"}
+
+
+def is_of_t5x(file: str) -> bool:
+    """Whether a gin file is T5X's own by its path."""
+    return _FOLDERS.search(file) is not None
 
 
 def replacement(name: str, repository: Path) -> Path | str | None:

@@ -6,7 +6,8 @@
 
 One line a file, `ok FILE` or `FAIL FILE:LINE: what is missing`; the exit code is 1 if any failed. A folder stands for
 all the gin files below it. Each file is read by itself, after the files of --gin_file and before bindings, if there are
-any. Macros may be unbound or %gin.REQUIRED: a file may be meant for inclusion.
+any. A file that binds no model to a program is meant for inclusion: its macros may be unbound or %gin.REQUIRED, and
+only a macro that is almost a known name fails.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from pathlib import Path
 
 from limba.gin_config import command_line
 from limba.gin_config import gin_files as gin_utils
-from limba.machine import native_logs
+from limba.machine import native_logs, storage
 from limba.users_modules import importing, t5x_names
 
 # The imports of a file; and the packages that are slow to import, which is done once for all files.
@@ -29,12 +30,17 @@ _IMPORT = re.compile(r"^\s*(?:from (?P<package>[\w.]+) )?import (?P<module>[\w.]
 _WARM = ("limba", "optax", "seqio", "t5", "t5x", "tasks")
 
 
-def check(file: str, before: Sequence[str], bindings: Sequence[str], search_paths: str) -> str | None:
-    """The first mistake in a file, as `FILE:LINE: message`, or None. Leaves gin's configuration changed."""
+def check(
+    file: str, before: Sequence[str], bindings: Sequence[str], search_paths: str, beside: Sequence[str] = ()
+) -> str | None:
+    """The first mistake in a file, as `FILE:LINE: message`, or None. Leaves gin's configuration changed.
+
+    What files `beside` it read counts as read: it may be meant for inclusion in one of them.
+    """
     try:
         gin_utils.parse_files([*before, file], search_paths)
-        for binding in bindings:
-            gin_utils.parse_binding(binding)
+        gin_utils.parse_bindings(bindings)
+        gin_utils.check_names(bindings, beside, is_part=not gin_utils.binds_a_run())
     except gin_utils.GinError as error:
         # The file itself comes first, then the one it includes in which it went wrong.
         places = [f"{name}:{line}" for name, line in error.places]
@@ -44,7 +50,9 @@ def check(file: str, before: Sequence[str], bindings: Sequence[str], search_path
     return None
 
 
-def check_apart(file: str, before: Sequence[str], bindings: Sequence[str], search_paths: str) -> str | None:
+def check_apart(
+    file: str, before: Sequence[str], bindings: Sequence[str], search_paths: str, beside: Sequence[str] = ()
+) -> str | None:
     """`check` in a process forked from this one: it has the imports of this process, and changes nothing here."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
@@ -56,7 +64,7 @@ def check_apart(file: str, before: Sequence[str], bindings: Sequence[str], searc
         try:
             # Task modules may print; that is not an answer.
             with contextlib.redirect_stdout(sys.stderr):
-                answer = check(file, before, bindings, search_paths) or "ok"
+                answer = check(file, before, bindings, search_paths, beside) or "ok"
         except SystemExit as stop:
             answer = f"{file}: a module that it imports ends the process ({stop})"
         except Exception as error:  # A module that a file imports may raise anything.
@@ -113,12 +121,14 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("files", nargs="+", metavar="FILE", help="a gin file, or a folder of them")
     command_line.add_gin_flags(parser)
     flags = parser.parse_args(command_line.rewrite_gin_flags(argv))
+    if flags.buckets:
+        storage.mount_buckets(flags.buckets)
     files = gin_files(flags.files)
     if len(files) > 1:  # For one file, its process imports what that file needs: mostly no TensorFlow.
         _warm_up([*flags.gin_file, *files])
     failed = 0
     for file in files:
-        wrong = check_apart(file, flags.gin_file, flags.gin_bindings, flags.gin_search_paths)
+        wrong = check_apart(file, flags.gin_file, flags.gin_bindings, flags.gin_search_paths, files)
         print(f"FAIL {wrong}" if wrong else f"ok {file}", flush=True)
         failed += wrong is not None
     if failed:

@@ -72,12 +72,12 @@ def test_a_recipe_with_pairs(tmp_path):
     (tmp_path / "run.gin").write_text(
         "from __gin__ import dynamic_registration\n\nfrom tasks import objectives\n\n"
         f"include 'gin/models/bert/tiny.gin'\n{lines}"
-        "LENGTHS = @objectives.lengths()\nobjectives.lengths.objective = @objectives.MaskedLM()\n"
+        "TASK_FEATURE_LENGTHS = @objectives.lengths()\nobjectives.lengths.objective = @objectives.MaskedLM()\n"
     )
     gin.clear_config()
     bindings = ["DROPOUT_RATE = 0.0", "VOCABULARY_FILE = 'none.json'", "OPTIMIZER = None"]
     gin_files.parse_gin_flags([str(tmp_path / "run.gin")], bindings)
-    assert gin.query_parameter("%LENGTHS").scoped_configurable_fn()["pair_labels"] == 1
+    assert gin.query_parameter("%TASK_FEATURE_LENGTHS").scoped_configurable_fn()["pair_labels"] == 1
     module = gin.get_configurable(models.EncoderOnlyModel)(vocabulary=Words()).module
     assert isinstance(module, MaskedLanguageModelWithPairs) and module.config.num_token_types == 2
     gin.clear_config()

@@ -1,0 +1,188 @@
+"""Macros of gin files, `NAME = value` and `%NAME`: which are bound, which are read, and mistakes in their names.
+
+gin ignores a macro that nothing reads: `TRAIN_STPES = 10` would change nothing and say nothing. Here that is an error.
+A name counts as read if any line of the run reads it, also a line that a later one overrides. A name that only other
+runs read is right, and noted: a recipe sets TRAIN_STEPS, and `limba eval` takes the recipe too. Other runs are those of
+Limba's gin files, of T5X's, and of the gin files that lie beside the one that sets the name.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gin
+from gin import config as gin_config
+from gin import config_parser
+
+from limba.gin_config import t5x_files
+from limba.gin_config.messages import GinError
+from limba.machine.repository import REPOSITORY
+from limba.users_modules import t5x_names
+
+logger = logging.getLogger(__name__)
+
+# In gin/runs/t5x_names.gin: it mentions classes, and is for nothing to read.
+_MENTIONS = "T5X_NAMES"
+# As near to a known name as only a misspelling of it is: TRAIN_STPES to TRAIN_STEPS has 0.91.
+_MISSPELLED = 0.82
+_MACRO = re.compile(r"%([A-Za-z_][\w/]*)")
+
+# ------------------------------------------------------ names in texts -----------------------------------------------
+
+
+@dataclasses.dataclass
+class _Names(config_parser.ParserDelegate):
+    """The macros that texts bind, with file and line of the last value, and those that they read."""
+
+    bound: dict[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
+    read: set[str] = dataclasses.field(default_factory=lambda: {_MENTIONS})
+
+    def add(self, text: str, file: str) -> None:
+        """Adds those of a text that gin has parsed."""
+        for statement in config_parser.ConfigParser(text, self):
+            if isinstance(statement, config_parser.BindingStatement) and not statement.arg_name:
+                name = "/".join(filter(None, (statement.scope, statement.selector)))
+                self.bound[name] = file, statement.location.line_num
+
+    def configurable_reference(self, scoped_name: str, evaluate: bool) -> None:
+        """A reference stands for nothing here."""
+
+    def macro(self, scoped_name: str) -> None:
+        self.read.add(scoped_name)
+
+
+def check_names(
+    texts: Mapping[str, str], bindings: Sequence[str], beside: Iterable[str] = (), is_part: bool = False
+) -> None:
+    """Checks the names of macros after gin has parsed them; notes those that only other runs read.
+
+    Args:
+      texts: of the files, by name.
+      bindings: of the command line.
+      beside: other gin files, whose names are known.
+      is_part: of a run, whose other files may read any name: only what is near to a known name is an error.
+
+    Raises:
+      GinError: for a binding of a macro that no file has, or a macro of a file that nothing reads.
+    """
+    names, given = _Names(), _Names()
+    for file, text in texts.items():
+        names.add(text, file)
+    for binding in bindings:
+        given.add(binding, "")
+    read = names.read | given.read
+    overridden = [name for name in given.bound if name not in read | names.bound.keys()]
+    unread = {name: place for name, place in names.bound.items() if name not in read}
+    if not overridden and not unread:
+        return
+    elsewhere = _read_elsewhere([*beside, *texts])
+    for name in overridden:
+        if not (is_part and name in elsewhere):
+            known = read | names.bound.keys() | (elsewhere.keys() if is_part else set())
+            used = ", ".join(sorted(known - {"gin.REQUIRED", _MENTIONS}))
+            hint = t5x_names.did_you_mean(name, known) or (f" The files use {used}." if used else " They use none.")
+            raise GinError(f"--gin.{name} overrides a name that no gin file uses.{hint}")
+    wrong, notes = [], []
+    for name, (file, line) in unread.items():
+        known = read | elsewhere.keys() - set(t5x_files.MACROS)
+        nearest = t5x_names.did_you_mean(name, known, _MISSPELLED if is_part else 0.6)
+        if name in elsewhere or t5x_files.is_of_t5x(file):
+            notes.append(f"{name} of {file}:{line} ({elsewhere.get(name, 'as T5X has it')})")
+        elif nearest or not is_part:
+            what = f"nothing reads {name}, so it has no effect.{nearest or ' Take the line out.'}"
+            wrong.append(((file, line), what))
+    if wrong:
+        others = "".join(f" {file}:{line}: {what}" for (file, line), what in wrong[1:])
+        raise GinError(wrong[0][1] + others, [wrong[0][0]])
+    if not is_part:
+        logger.info("This run does not read %s.", ", ".join(notes))
+
+
+def _read_elsewhere(files: Iterable[str]) -> dict[str, str]:
+    """The names that gin files of Limba and T5X read, and files beside these ones; and who reads each."""
+    found = dict.fromkeys(t5x_files.MACROS, "T5X's runs do")
+    folders = {Path(file).parent for file in files if Path(file).is_file()}
+    beside = [path for folder in folders for path in folder.glob("*.gin") if path.is_file()]
+    for path in [*beside, *_of_limba()]:
+        with contextlib.suppress(OSError):  # A neighbour that cannot be read is no file of this run.
+            for name in _names_in(path):
+                found[name] = f"{path.relative_to(REPOSITORY) if REPOSITORY in path.parents else path} does"
+    return found
+
+
+def _of_limba() -> list[Path]:
+    """All gin files of this repository."""
+    return sorted((REPOSITORY / "gin").rglob("*.gin"))
+
+
+def _names_in(path: Path) -> set[str]:
+    """The names that a file reads, as far as one can say without parsing it."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return {name for line in lines for name in _MACRO.findall(line.partition("#")[0])}
+
+
+def names_of_limba() -> set[str]:
+    """The names that this repository's gin files read, such as TRAIN_STEPS."""
+    return {name for path in _of_limba() for name in _names_in(path)}
+
+
+# --------------------------------------------------- names in the configuration -------------------------------------
+
+
+def in_use() -> set[str]:
+    """The macros that the configuration reads."""
+    return {name for values in gin_config._CONFIG.values() for value in values.values() for name in _macros_of(value)}
+
+
+def bound() -> set[str]:
+    """The macros that the configuration binds."""
+    return {scope for scope, kind in gin_config._CONFIG if kind == "gin.macro"}
+
+
+def check_bound() -> None:
+    """Raises GinError for a macro that is used and not bound."""
+    for name in sorted(in_use()):
+        try:
+            gin.query_parameter(f"%{name}")
+        except ValueError:
+            if name == "MIXTURE_OR_TASK_MODULE":
+                # A run may leave it out. A gin file that is read after the run's would override the run's binding.
+                gin.bind_parameter(f"%{name}", None)
+                continue
+            hint = "include a file of gin/models/ before the run's" if name == "MODEL" else f"add --gin.{name}=…"
+            raise GinError(f"{name} is used in the gin files and not bound anywhere: {hint}.") from None
+
+
+def check_cycles(where: str) -> None:
+    """Raises GinError for macros that stand for each other, whose value gin would look for without end."""
+    macros = {name: values.get("value") for (name, kind), values in gin_config._CONFIG.items() if kind == "gin.macro"}
+    after = {name: [used for used in _macros_of(value) if used in macros] for name, value in macros.items()}
+    done: set[str] = set()
+    for name in sorted(after):
+        path = [name]
+        while path and name not in done:
+            following = next((used for used in after[path[-1]] if used not in done), None)
+            if following in path:
+                chain = [*path[path.index(following) :], following]
+                raise GinError(
+                    f"{where}: the macros {' = %'.join(chain)} stand for each other; give one of them a value."
+                )
+            if following is None:
+                done.add(path.pop())
+            else:
+                path.append(following)
+
+
+def _macros_of(value: Any) -> Iterator[str]:
+    """The macros in a bound value, which may be nested."""
+    if isinstance(value, gin_config.ConfigurableReference):
+        scope, _, kind = value.scoped_selector.rpartition("/")
+        if kind == "gin.macro":
+            yield scope
+    elif isinstance(value, list | tuple | dict):
+        for part in [*value.keys(), *value.values()] if isinstance(value, dict) else value:
+            yield from _macros_of(part)

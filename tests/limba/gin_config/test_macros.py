@@ -1,0 +1,185 @@
+import importlib
+import logging
+
+import gin
+import pytest
+
+from limba import cli
+from limba.gin_config import gin_files, macros
+from limba.gin_config.messages import GinError
+from limba.lint import gin_check
+
+RUN = "include 'gin/models/t5_1_1/tiny.gin'\ninclude 'gin/runs/pretrain.gin'\n"
+GIVEN = "MODEL_DIR = 'x'\nMIXTURE_OR_TASK_NAME = 'y'\nTASK_FEATURE_LENGTHS = {\n    'inputs': 8,\n    'targets': 8}\n"
+EVAL = (
+    "MIXTURE_OR_TASK_NAME = 'y'\nTASK_FEATURE_LENGTHS = None\n"
+    "include 'gin/models/t5_1_1/tiny.gin'\ninclude 'gin/runs/eval.gin'\n"
+)
+OF_EVAL = "CHECKPOINT_PATH = 'c'\nEVAL_OUTPUT_DIR = 'o'\n"
+NO_EFFECT = "so it has no effect."
+
+
+@pytest.fixture(autouse=True)
+def no_configuration():
+    gin.clear_config()
+    yield
+    gin.clear_config()
+
+
+@pytest.fixture
+def write(tmp_path):
+    def _write(text, name="run.gin"):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return str(file)
+
+    return _write
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        (RUN + "TRAIN_STPES = 10\n", 3, f"nothing reads TRAIN_STPES, {NO_EFFECT} Did you mean TRAIN_STEPS"),
+        (RUN + GIVEN + "EVAL_STEP = 10\n", 8, f"nothing reads EVAL_STEP, {NO_EFFECT} Did you mean EVAL_STEPS"),
+        (RUN + "train_steps = 10\n", 3, f"nothing reads train_steps, {NO_EFFECT}"),
+        (RUN + "Q = 1\n", 3, f"nothing reads Q, {NO_EFFECT} Take the line out."),
+        ("MY_STEPS = %TRAIN_STEPS\n" + RUN, 1, f"nothing reads MY_STEPS, {NO_EFFECT}"),
+        ("train/BATCH_SIZE = 3\n" + RUN, 1, f"nothing reads train/BATCH_SIZE, {NO_EFFECT}"),
+        (EVAL + "CHECKPOINT_PTH = 'c'\n", 5, "Did you mean CHECKPOINT_PATH"),
+        ("include 't5x/configs/runs/pretrain.gin'\nUSE_CACHED_TASK = False\n", 2, "Did you mean USE_CACHED_TASKS"),
+        ("# %SIZ is read in a comment only\nSIZ = 1\n" + RUN, 2, f"nothing reads SIZ, {NO_EFFECT}"),
+    ],
+)
+def test_a_macro_that_nothing_reads(write, text, line, says):
+    file = write(text)
+    with pytest.raises(GinError) as error:
+        gin_files.parse_gin_flags([file], ["DROPOUT_RATE = 0.0"] if "tiny.gin" in text else [])
+    assert str(error.value).startswith(f"{file}:{line}: ") and says in str(error.value)
+
+
+def test_of_an_included_file_and_of_two_names(write):
+    inner = write("\nTRAIN_STPES = 10\n", "inner.gin")
+    outer = write(f"{RUN}include {inner!r}\nBATCHSIZE = 8\n")
+    with pytest.raises(GinError) as error:
+        gin_files.parse_gin_flags([outer], [])
+    assert error.value.places == ((outer, 4),)
+    for says in (
+        f"{outer}:4: nothing reads BATCHSIZE, {NO_EFFECT} Did you mean BATCH_SIZE, ",
+        f" {inner}:2: nothing reads TRAIN_STPES, {NO_EFFECT} Did you mean TRAIN_STEPS, ",
+    ):
+        assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["TRAIN_STEP", "train_steps", "NUM_MICROBATCHES", "train/TRAIN_STEPS", "EVAL_OUTPUT_DIR"]
+)
+def test_an_override_of_a_name_that_no_file_has(write, name):
+    """Also of a name that other runs have: on the command line it would have no effect."""
+    with pytest.raises(GinError, match=rf"--gin\.{name} overrides a name that no gin file uses\. "):
+        gin_files.parse_gin_flags([write(RUN)], [f"{name} = 10"])
+
+
+@pytest.mark.parametrize(
+    ("text", "bindings"),
+    [
+        ("STEPS = 7\nTRAIN_STEPS = %STEPS\n" + RUN, []),  # through a macro, before it is overridden
+        (RUN + "STEPS = %gin.REQUIRED\ntrain_script.train.total_steps = %STEPS\n", ["train.total_steps = 3"]),
+        (RUN + "BATCH = 4\n", ["BATCH_SIZE = %BATCH"]),  # only the command line reads it
+        (RUN + "train/SEED = 1\ntrain/data.DatasetConfig.seed = %train/SEED\n", ["train/SEED = 2"]),
+        (RUN, ["TRAIN_STEPS = 5", "MIXTURE_OR_TASK_MODULE = 'm'"]),
+    ],
+)
+def test_what_any_line_reads_is_right(write, caplog, text, bindings):
+    imports = "from limba import train as train_script\nfrom limba.data import contract as data\n"
+    with caplog.at_level(logging.INFO, "limba"):
+        gin_files.parse_gin_flags([write(imports + text)], bindings)
+    assert "does not read" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "neighbour", "note"),
+    [
+        (EVAL + "TRAIN_STEPS = 5\n", "", "TRAIN_STEPS of {}:5 (gin/runs/training.gin does)"),  # a recipe's, in `eval`
+        (RUN + "NUM_MICROBATCHES = 2\n", "", "NUM_MICROBATCHES of {}:3 (gin/runs/batch_per_device.gin does)"),
+        (RUN + "SPLIT = 'b'\n", "eval/data.DatasetConfig.split = %SPLIT", "SPLIT of {}:3 ({}/mine.gin does)"),
+        (RUN + "NUM_EXPERTS = 2\n", "", "NUM_EXPERTS of {}:3 (T5X's runs do)"),
+    ],
+)  # fmt: skip
+def test_what_only_other_runs_read_is_noted(write, tmp_path, caplog, text, neighbour, note):
+    write(f"# A run of the user's own.\n{neighbour}\n", "mine.gin")
+    file = write(text)
+    with caplog.at_level(logging.INFO, "limba"):
+        gin_files.parse_gin_flags([file], ["DROPOUT_RATE = 0.0"])
+    expected = note.replace("{}/", f"{tmp_path}/").replace("{}", file)
+    assert f"This run does not read {expected}" in caplog.text
+
+
+def test_what_t5x_s_own_files_leave_unread_is_noted(write, tmp_path, caplog):
+    own = write("LEFT_OVER = 1\n", "checkout/t5x/examples/t5/own.gin")
+    with caplog.at_level(logging.INFO, "limba"):
+        gin_files.parse_gin_flags([write(RUN + "include 't5x/examples/t5/own.gin'\n")], [], f"{tmp_path}/checkout")
+    assert f"This run does not read LEFT_OVER of {own}:1 (as T5X has it)" in caplog.text
+
+
+def test_the_names_of_limba_s_own_files_are_read():
+    bound, read = set(), {macros._MENTIONS}
+    for file in macros._of_limba():
+        names = macros._Names()
+        names.add(file.read_text(encoding="utf-8"), str(file))
+        bound, read = bound | names.bound.keys(), read | names.read
+    assert bound <= read
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "infer", "precompile", "plan", "lint", "profile", "gin-check"])
+def test_every_command_that_parses_gin(write, command, capsys):
+    file = write(RUN + GIVEN + OF_EVAL.replace("CHECKPOINT", "CHEKCPOINT") + "TRAIN_STEPS = 1\nDROPOUT_RATE = 0.0\n")
+    main = importlib.import_module(cli.COMMANDS[command][0]).main
+    arguments = [file, *(["gin/runs/eval.gin"] if command == "eval" else [])]
+    if command == "gin-check":
+        assert main(arguments) == 1
+        assert f"FAIL {file}:8: nothing reads CHEKCPOINT_PATH" in capsys.readouterr().out
+        return
+    with pytest.raises(GinError, match=r"run\.gin:8: nothing reads CHEKCPOINT_PATH.* Did you mean .*CHECKPOINT_PATH"):
+        main([*arguments, *(["--topology", "v4-8"] if command == "plan" else [])])
+    with pytest.raises(GinError, match=r"--gin\.TRAIN_STEP overrides a name that no gin file uses"):
+        main([*arguments, "--gin.TRAIN_STEP=10", *(["--topology", "v4-8"] if command == "plan" else [])])
+
+
+# ------------------------------------------------------ gin-check ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "bindings", "says"),
+    [
+        (RUN, ["TRAIN_STEP = 10"], "--gin.TRAIN_STEP overrides a name that no gin file uses. Did you mean TRAIN_STEPS"),
+        (RUN + "OTHER = 1\n", [], ":3: nothing reads OTHER, so it has no effect."),  # it is a run, with all its files
+        ("TRAIN_STPES = 10\n", [], ":1: nothing reads TRAIN_STPES, so it has no effect. Did you mean TRAIN_STEPS"),
+        ("OTHER = 1\n", ["TRAIN_STEP = 10"], "Did you mean TRAIN_STEPS"),
+        ("OTHER = 1\n", ["TRAIN_STEPS = 10"], None),  # a part: the files that include it may read any name
+        ("OTHER = 1\nTRAIN_STEPS = 2\n", [], None),
+        ("TRAIN_STEPS_2 = 1\n", [], None),  # a file beside it reads this one
+    ],
+)
+def test_gin_check_knows_runs_from_parts(write, text, bindings, says):
+    write("two/data.DatasetConfig.seed = %TRAIN_STEPS_2\n", "two.gin")
+    file = write(text)
+    wrong = gin_check.check(file, [], bindings, "")
+    assert wrong is None if says is None else wrong.startswith(file) and says in wrong
+
+
+def test_gin_check_knows_the_names_of_the_other_files_that_it_is_given(write):
+    """In another folder, where a run includes it from."""
+    part, run = write("TRAIN_STEPS_2 = 1\n", "parts/part.gin"), write("a/data.DatasetConfig.seed = %TRAIN_STEPS_2\n")
+    assert "Did you mean TRAIN_STEPS" in gin_check.check(part, [], [], "")
+    gin.clear_config()
+    assert gin_check.check(part, [], [], "", [run, part]) is None
+
+
+def test_gin_check_reads_mounted_buckets(write, tmp_path, monkeypatch, capsys):
+    (tmp_path / "buckets" / "mine").mkdir(parents=True)
+    (tmp_path / "buckets" / "mine" / "size.gin").write_text("TRAIN_STPES = 3\n")
+    monkeypatch.setattr(gin_files.storage, "_mounts", [])
+    file = write("include 'gs://mine/size.gin'\n")
+    assert gin_check.main([f"--buckets={tmp_path}/buckets", file]) == 1
+    assert "gs://mine/size.gin:1: nothing reads TRAIN_STPES" in capsys.readouterr().out
