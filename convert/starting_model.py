@@ -9,13 +9,13 @@ from typing import Any
 from convert import from_hf
 from convert.encoders import encoder_model, new_network, tensors, tokenizer_folder
 from convert.encoders.encoder_model import EncoderModel
-from convert.encoders.heads import Head
+from convert.encoders.heads import OF_MASKED_LM, Head
 from convert.encoders.table import find_family
 from convert.families import byt5, hf_config
 from convert.hf import hf_folder, hub_models
 from convert.model_files import any_format
 from convert.model_files.any_format import Model, ModelHints
-from convert.t5x import limba_run
+from convert.t5x import encoder_run, limba_run
 from limba.checkpoint_files import run_folder
 from limba.encoders.config import EncoderConfig
 from limba.machine import json_text
@@ -61,6 +61,14 @@ class StartingModel:
     def no_export(self) -> str:
         """Why no class of Hugging Face holds the network; "" if one does."""
         return _no_class(self.network)
+
+    @property
+    def gin(self) -> str:
+        """The text of OUT/model.gin that `write` will write; its vocabulary lies elsewhere."""
+        if isinstance(self.network, T5Config):
+            return limba_run.model_gin(self.network, self.vocabulary, str(self.path))
+        head = self.opened.head if isinstance(self.opened, EncoderModel) else OF_MASKED_LM
+        return encoder_run.model_gin(self.network, head, run_folder.TOKENIZER, str(self.path))
 
     def write(self, out: Path) -> Path:
         """Writes OUT/model.gin, which is returned, and OUT/checkpoint_<step> if there are weights; see `from_hf`.

@@ -6,8 +6,9 @@ r"""`limba run`: pre-training and fine-tuning with the keys of a Hugging Face sc
     limba run --benchmark glue --dataset_name sst2 --model_name_or_path exports/mine --output_dir runs/sst2
 
 The keys become a gin file, which is printed, kept as OUTPUT_DIR/run.gin and run. The same command resumes a run that
-was stopped. `--dry_run` prints the gin file only. --gin.NAME=VALUE overrides what it binds. Several processes of a run
-that share OUTPUT_DIR are told of each other as by `limba train`: --multiprocess_gpu and its flags, or the environment.
+was stopped. `--dry_run` only checks, as a run does, and prints the gin file. --gin.NAME=VALUE overrides what it binds.
+Several processes of a run that share OUTPUT_DIR are told of each other as by `limba train`: --multiprocess_gpu and its
+flags, or the environment.
 For a pod whose workers share no folder: `--write_gin FILE --num_devices N`, then launch/worker.sh FILE on each worker.
 
 OUTPUT_DIR at the end:
@@ -24,6 +25,7 @@ import difflib
 import json
 import logging
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,15 +35,19 @@ import jax
 
 from limba import eval as evaluation
 from limba import infer, train
-from limba.gin_config import command_line
+from limba.gin_config import command_line, gin_files
 from limba.hf_script import gin_recipe, outcome, script_data, script_keys
 from limba.hf_script.run_arguments import RunArguments
 from limba.machine import json_text, native_logs, redaction, storage
 from limba.machine.local_paths import local_path
+from limba.network import own_layers
 from limba.reports import wandb_writer
 from limba.workers import distributed
 
 logger = logging.getLogger(__name__)
+
+# The model to begin with, where a gin file is only checked.
+_MODEL_GIN = "model_of_the_run.gin"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -63,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
     command_line.join_others(flags)
     out = local_path(arguments.output_dir)
     here = jax.device_count()  # by all processes at once: their devices find each other
-    gin_file = distributed.from_first("gin file", lambda: _prepare(arguments, out, flags, here))
+    gin_file = distributed.from_first("gin file", lambda: _prepare(arguments, out, flags, here, overrides))
     if gin_file is None:
         return 0
     if not Path(gin_file).is_file():
@@ -76,10 +82,10 @@ def main(argv: Sequence[str]) -> int:
         train.main([f"--gin_file={gin_file}", *overrides])
         results |= outcome.of_training(out / "run")
     elif arguments.do_eval:
-        _evaluate(out, gin_file, arguments, overrides)
+        evaluation.main(_with_bindings(gin_file, *_evaluation(out, arguments), overrides))
         results |= outcome.of_evaluation(out / "eval") if jax.process_index() == 0 else {}
     if arguments.do_predict:
-        _predict(out, gin_file, arguments, overrides)
+        infer.main(_with_bindings(gin_file, *_prediction(out, arguments), overrides))
     # The others wait: a run whose processes end before the first one's export is finished would be taken for broken.
     distributed.from_first("export", lambda: _finish(out, arguments, results))
     return 0
@@ -97,14 +103,19 @@ def _flags() -> argparse.ArgumentParser:
     return parser
 
 
-def _prepare(arguments: RunArguments, out: Path, flags: argparse.Namespace, here: int) -> str | None:
+def _prepare(
+    arguments: RunArguments, out: Path, flags: argparse.Namespace, here: int, overrides: Sequence[str]
+) -> str | None:
     """Checks everything, and writes the model to begin with and the gin file, which is returned.
 
-    None if there is nothing more to do: of `--dry_run` and `--write_gin`. `here` is the number of devices.
+    None if there is nothing more to do: of `--dry_run`, which has all the checks of a run, and `--write_gin`. `here` is
+    the number of devices, `overrides` are bindings of gin.
     """
     if flags.num_devices is not None and (flags.num_devices < 1 or not flags.write_gin):
         raise ValueError(f"--num_devices is {flags.num_devices}; it is the number of a pod's devices, for --write_gin.")
     _check(arguments, out)
+    if arguments.pushes:
+        _check_push(arguments.hub_model_id or out.name, flags.dry_run)
 
     from convert import starting_model
 
@@ -114,6 +125,7 @@ def _prepare(arguments: RunArguments, out: Path, flags: argparse.Namespace, here
     # A file for other machines names the folder as it was given: a relative one is found from where they run.
     named = Path(arguments.output_dir) if flags.write_gin else out
     text = _compose(arguments, model, named, flags.num_devices or here)
+    _check_gin(arguments, out, text.replace(str(named / "initial" / "model.gin"), _MODEL_GIN), model.gin, overrides)
     if flags.dry_run or not flags.write_gin:
         print(text)
     if flags.dry_run:
@@ -139,19 +151,36 @@ def _prepare(arguments: RunArguments, out: Path, flags: argparse.Namespace, here
     return None
 
 
-def _evaluate(out: Path, gin_file: str, arguments: RunArguments, overrides: Sequence[str]) -> None:
-    """Evaluates the model as it is, without a training."""
+def _check_gin(arguments: RunArguments, out: Path, text: str, model: str, overrides: Sequence[str]) -> None:
+    """Reads a gin file, whose model is `_MODEL_GIN`, as the commands of the run will. Raises what they would."""
+    commands: list[tuple[str | None, dict[str, Any]]] = [(None, {})] if arguments.do_train else []
+    if arguments.do_eval and not arguments.do_train:
+        commands.append(_evaluation(out, arguments))
+    if arguments.do_predict:
+        commands.append(_prediction(out, arguments))
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in (("run.gin", text), (_MODEL_GIN, model)):
+            (Path(folder) / name).write_text(content, "utf-8")
+        for more, values in commands:
+            gin.clear_config()
+            given = [binding.removeprefix("--gin_bindings=") for binding in command_line.rewrite_gin_flags(overrides)]
+            bindings = [*(f"{name} = {value!r}" for name, value in values.items()), *given]
+            gin_files.parse_gin_flags([f"{folder}/run.gin", *([more] if more else [])], bindings, folder)
+    gin.clear_config()
+
+
+def _evaluation(out: Path, arguments: RunArguments) -> tuple[str, dict[str, Any]]:
+    """The gin file and the bindings that evaluate the model as it is, without a training."""
     values: dict[str, Any] = {"CHECKPOINT_PATH": str(out / "initial"), "EVAL_OUTPUT_DIR": str(out / "eval")}
-    values |= _of_dataset("eval", arguments)
-    evaluation.main(_with_bindings(gin_file, "gin/runs/eval_run.gin", values, overrides))
+    return "gin/runs/eval_run.gin", values | _of_dataset("eval", arguments)
 
 
-def _predict(out: Path, gin_file: str, arguments: RunArguments, overrides: Sequence[str]) -> None:
-    """Answers the test split, by the trained model if there is one."""
+def _prediction(out: Path, arguments: RunArguments) -> tuple[str, dict[str, Any]]:
+    """Those that answer the test split, by the trained model if there is one."""
     checkpoint = out / ("run" if arguments.do_train else "initial")
     values: dict[str, Any] = {"CHECKPOINT_PATH": str(checkpoint), "INFER_OUTPUT_DIR": str(out / "predictions")}
     values |= {"infer/data.DatasetConfig.split": "test", **_of_dataset("infer", arguments)}
-    infer.main(_with_bindings(gin_file, "gin/runs/infer.gin", values, overrides))
+    return "gin/runs/infer.gin", values
 
 
 def _of_dataset(role: str, arguments: RunArguments) -> dict[str, Any]:
@@ -201,10 +230,11 @@ def _check(arguments: RunArguments, out: Path) -> None:
                 f"output_dir is {out}, and holds a {name} that no `limba run` has written there: it would be "
                 "replaced. Choose another folder."
             )
+    above = next(folder for folder in out.parents if folder.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise ValueError(f"output_dir is {out}, and nothing can be written in {above}; name another folder.")
     if {"wandb", "all"} & {*arguments.trackers}:
         wandb_writer.WandbWriter.check()
-    if arguments.pushes:
-        _check_push(arguments.hub_model_id or out.name)
 
 
 def _compose(arguments: RunArguments, model: Any, out: Path, devices: int) -> str:
@@ -224,6 +254,8 @@ def _compose(arguments: RunArguments, model: Any, out: Path, devices: int) -> st
 def _check_network(arguments: RunArguments, model: Any) -> None:
     """Raises ValueError for keys that the network has no use for; warns if no class of Hugging Face holds it."""
     if model.encoder is None:
+        for name in own_layers.of(model.network):
+            own_layers.attention_class(name)  # Not only its name: a class of PyTorch cannot be trained.
         if arguments.whole_word_mask:
             raise ValueError("whole_word_mask is true, and belongs to encoders; a T5 learns masked spans.")
         if arguments.use_nsp:
@@ -241,13 +273,16 @@ def _check_network(arguments: RunArguments, model: Any) -> None:
         logger.warning("%s", model.no_export)
 
 
-def _check_push(repo: str) -> None:
-    """Raises ValueError if the upload at the end cannot work."""
+def _check_push(repo: str, is_dry: bool) -> None:
+    """Raises ValueError if the upload at the end cannot work. A dry run needs no token, and warns."""
     from convert.hf import hub_models
 
     hf = hub_models.client()
     if not hf.get_token():
-        raise ValueError(f"push_to_hub needs a token for {hf.constants.ENDPOINT}: {hub_models.TOKEN_REMEDY}.")
+        needed = f"push_to_hub needs a token for {hf.constants.ENDPOINT}: {hub_models.TOKEN_REMEDY}."
+        if not is_dry:
+            raise ValueError(needed)
+        logger.warning("%s", needed)
     try:
         hf.utils.validate_repo_id(repo)
     except hf.errors.HFValidationError as error:

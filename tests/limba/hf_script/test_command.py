@@ -68,6 +68,62 @@ def test_a_dry_run_writes_nothing(here, capsys):
     assert not (here / "out").exists()
 
 
+TORCH = """
+class Attention:  # As a project for PyTorch has it: derived from torch.nn.Module.
+    def forward(self, states):
+        return states
+"""
+
+
+@pytest.mark.parametrize("dry", [[], ["--dry_run"]], ids=["run", "dry run"])
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (["--config_name", "{}/torch.json"], "my_torch_layers:Attention .* no class for Flax"),
+        (
+            ["--gin.TRAIN_STPES=3"],
+            r"--gin\.TRAIN_STPES overrides a name that no gin file uses\. Did you mean TRAIN_STEPS",
+        ),
+        (["--gin.trainer.Trainer.num_microbatch=3"], "doesn't have a parameter named 'num_microbatch'"),
+        (["--output_dir", "{}/spiece.model/out"], "nothing can be written in .*spiece.model; name another folder"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_refuses_before_anything_is_written(here, monkeypatch, dry, changes, says):
+    monkeypatch.syspath_prepend(str(here))
+    monkeypatch.chdir(here)
+    (here / "my_torch_layers.py").write_text(TORCH)
+    own = json.loads((here / "config.json").read_text()) | {"encoder_self_attention_layer": "my_torch_layers:Attention"}
+    (here / "torch.json").write_text(json.dumps(own))
+    changes = [change.replace("{}", str(here)) for change in changes]
+    with pytest.raises(ValueError, match=says):
+        _run(here / "run.json", *changes, *dry)
+    assert not (here / "out").exists()
+
+
+def test_a_dry_run_accepts_what_the_run_accepts(here, capsys, caplog, monkeypatch):
+    """Bindings of gin, keys of all its commands; and it asks for no token, which only the upload needs."""
+    monkeypatch.setattr(hub_models.client(), "get_token", lambda: None)
+    (here / "test.jsonl").write_text('{"text": "a", "mood": "b"}\n')
+    bindings = ["--gin.EVAL_PERIOD=7", "--gin.trainer.Trainer.num_microbatches=1"]
+    _run(here / "run.json", *bindings, "--push_to_hub", "--hub_model_id", "me/mine", "--dry_run")
+    assert "push_to_hub needs a token" in caplog.text and "TRAIN_STEPS" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="push_to_hub needs a token"):
+        _run(here / "run.json", "--push_to_hub", "--hub_model_id", "me/mine")
+    rows = ["--label_column_name", "mood", "--test_file", "test.jsonl", "--do_predict", "--do_train", "false"]
+    monkeypatch.chdir(here)
+    _run(
+        here / "run.json",
+        "--dataset_name",
+        "None",
+        *rows,
+        "--do_eval",
+        "false",
+        "--gin.infer.mode='predict'",
+        "--dry_run",
+    )
+    assert not (here / "out").exists()
+
+
 @pytest.mark.slow
 def test_it_trains_saves_evaluates_and_exports(here, monkeypatch):
     out = here / "out"
@@ -158,7 +214,7 @@ def test_help_and_bad_input_before_any_work(here, capsys):
         (["--max_seq_len", "64"], "nearest is 'max_seq_length'"),
         (["--dataset_name", "None", "--train_file", str(here / "absent.txt")], "There is no file"),
         (["--tokenizer_name", "/absent/folder"], "neither a folder, a file nor a name"),
-        (["--config_name", str(here / "spiece.model")], "is not UTF-8"),
+        (["--config_name", str(here / "spiece.model")], "is a SentencePiece model"),
         (["--text_column_name", "txt"], "did you mean 'text'"),
         (["--dataset_name", str(Path(__file__).parent)], "has no file train"),
     ):
