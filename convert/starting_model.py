@@ -115,7 +115,10 @@ def open_model(
             f"model_name_or_path {model!r} is a file of weights; give its network as config_name (model_cfg)."
         )
     is_encoder = encoder_model.is_encoder(config_file if is_weights and config_file else path)
-    hints = ModelHints(vocab=tokenizer and str(_local_tokenizer(tokenizer))) if is_encoder else _hints(tokenizer)
+    if is_encoder:
+        hints = ModelHints(vocab=tokenizer and str(_local_tokenizer(tokenizer)))
+    else:
+        hints = _hints(tokenizer, ignored)
     hints = dataclasses.replace(hints, ignore_config_keys=ignored)
     if model is None:
         return _new_encoder(path, hints) if is_encoder else _new_t5(path, hints, has_tokenizer=tokenizer is not None)
@@ -231,13 +234,13 @@ def _local_tokenizer(tokenizer: str) -> Path:
         return Path(hf.snapshot_download(tokenizer, allow_patterns=["*.json", "*.model"]))
 
 
-def _hints(tokenizer: str | None) -> ModelHints:
+def _hints(tokenizer: str | None, ignored: tuple[str, ...]) -> ModelHints:
     if tokenizer is None:
         return ModelHints()
     path = _local_tokenizer(tokenizer)
     if path.is_file():
         return ModelHints(vocab=str(path))
-    vocabulary = any_format.vocabulary_of_folder(path, ModelHints())
+    vocabulary = any_format.vocabulary_of_folder(path, ModelHints(ignore_config_keys=ignored))
     if vocabulary is None:
         raise FileNotFoundError(f"tokenizer_name {tokenizer!r}: {path} has no tokenizer.")
     if run_folder.is_bytes(vocabulary):

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from convert.encoders import encoder_keys, heads
+from convert.encoders import heads
 from convert.encoders.family import (
     Family,
     HeadClass,
@@ -16,6 +16,7 @@ from convert.encoders.family import (
     refuse_unless,
     value,
 )
+from convert.families import encoder_keys
 from limba.encoders.config import EncoderConfig
 
 _SIZES = {

@@ -327,7 +327,7 @@ def _open(path: Path, config_file: Path, format_: str, step: tuple[int, str], hi
         config=config,
         head=head,
         tensors={name: t for tensor in wanted for name, t in tensor.limbas(stored[tensor.name]).items()},
-        vocabulary_file=_vocabulary_of_folder(config_file.parent, pad_id, hints.vocab),
+        vocabulary_file=_vocabulary_of_folder(config_file.parent, pad_id, hints),
         step=step[0],
         step_from=step[1],
         ignored_config_keys=hints.ignore_config_keys,
@@ -432,12 +432,14 @@ def _new_head(config: EncoderConfig, family: Family, pad_id: int) -> dict[str, S
     return {t.name: t.stored(ours) for t in rows if t.parts and all(part.limba in ours for part in t.parts)}
 
 
-def _vocabulary_of_folder(path: Path, pad_id: int, vocab: str | None) -> Path | None:
+def _vocabulary_of_folder(path: Path, pad_id: int, hints: ModelHints) -> Path | None:
     """The folder's tokenizer.json, or the user's for it, with the ids that Limba has for its tokens."""
-    place = path if vocab is None else Path(vocab)
+    place = path if hints.vocab is None else Path(hints.vocab)
     file = place / tokenizer_folder.FILE if place.is_dir() else place
-    if vocab is None and not file.is_file():
+    if hints.vocab is None and not file.is_file():
         return None
+    if place.is_dir():
+        tokenizer_folder.check_settings(place, hints.ignore_config_keys)
     if pad_id == PAD_ID or tokenizer_folder.special_ids(file).get("pad") == PAD_ID:
         return file
     content = tokenizer_folder.with_exchanged_ids(untrusted_json.read_object(file), PAD_ID, pad_id, str(file))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from convert.encoders import encoder_keys, heads
+from convert.encoders import heads
 from convert.encoders.family import (
     Family,
     HeadClass,
@@ -16,6 +16,7 @@ from convert.encoders.family import (
     value,
 )
 from convert.encoders.heads import Head
+from convert.families import encoder_keys
 from limba.encoders.config import EncoderConfig
 from limba.machine.untrusted_files import shown
 

@@ -10,10 +10,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from convert.encoders import bert_relatives, encoder_keys, encoder_model, heads, tokenizer_folder
+from convert.encoders import bert_relatives, encoder_model, heads, tokenizer_folder
 from convert.encoders.family import value
 from convert.encoders.heads import Head
-from convert.families import config_keys
+from convert.families import config_keys, encoder_keys
 from convert.model_files.any_format import ModelHints
 from limba.encoders.block_layout import BigBirdSparsityConfig
 from limba.encoders.config import EncoderConfig
@@ -107,6 +107,8 @@ def tokenizer_beside(file: Path, hints: ModelHints) -> Path | None:
             f"{place} has no {tokenizer_folder.FILE}. `limba vocab build --kind wordpiece` makes one of your texts; "
             "transformers writes one for an older tokenizer: AutoTokenizer.from_pretrained(IN).save_pretrained(OUT)."
         )
+    if place.is_dir():
+        tokenizer_folder.check_settings(place, hints.ignore_config_keys)
     pad_id = tokenizer_folder.special_ids(found).get("pad")
     if pad_id != encoder_model.PAD_ID:
         raise ValueError(f"The padding of {found} is {pad_id}; for a new network it must be {encoder_model.PAD_ID}.")

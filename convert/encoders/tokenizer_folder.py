@@ -5,15 +5,24 @@ import copy
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from convert.families import tokenizer_keys
 from limba.checkpoint_files import run_folder
 from limba.machine import json_text, untrusted_json
+from limba.machine.untrusted_files import shown
 
 FILE = run_folder.TOKENIZER
 ROLES = ("pad", "unk", "cls", "sep", "mask")
+# Classes of transformers that write these keys of tokenizer_config.json into the normalizer.
+_OF_BERT = ("BertTokenizer", "MPNetTokenizer", "RoFormerTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
+_NORMALIZER = {
+    "do_lower_case": ("lowercase", True),
+    "strip_accents": ("strip_accents", None),
+    "tokenize_chinese_chars": ("handle_chinese_chars", True),
+}
 
 
 def describe(file: str | Path) -> dict[str, Any]:
@@ -40,6 +49,41 @@ def special_tokens(file: str | Path) -> dict[str, str]:
     """The special tokens by role."""
     names = {id_: token for token, id_ in _open(file).tokenizer.get_vocab(with_added_tokens=True).items()}
     return {role: names[id_] for role, id_ in special_ids(file).items()}
+
+
+def check_settings(folder: Path, ignored: Collection[str]) -> None:
+    """Compares tokenizer_config.json with the tokenizer.json beside it, which is the one that Limba reads.
+
+    transformers' BertTokenizer and its relatives set the normalizer of tokenizer.json anew.
+
+    Raises:
+      ValueError: if the two differ, or for an unknown key.
+    """
+    config = tokenizer_keys.read(folder, tokenizer_keys.ENCODER, ignored)
+    if not config:
+        return
+    remedy = "Save it with transformers, AutoTokenizer.from_pretrained(IN).save_pretrained(OUT): then they agree."
+    named = special_tokens(folder / FILE)
+    for role in ROLES:
+        token = config.get(f"{role}_token")
+        if token is not None and named.get(role, token) != token:
+            raise ValueError(
+                f"{folder / tokenizer_keys.FILE}: {role}_token is {shown(token)}, and in {FILE} it is {named[role]!r}. "
+                f"{remedy}"
+            )
+    normalizer = untrusted_json.read_object(folder / FILE).get("normalizer")
+    is_set_anew = str(config.get("tokenizer_class", "")).removesuffix("Fast") in _OF_BERT
+    if not is_set_anew or not isinstance(normalizer, dict) or normalizer.get("type") != "BertNormalizer":
+        return
+    for key, (name, default) in _NORMALIZER.items():
+        value, own = config.get(key, default), normalizer.get(name)
+        if name == "strip_accents":  # None is what is done with capitals.
+            value, own = (normalizer.get("lowercase") if x is None else x for x in (value, own))
+        if value != own:
+            raise ValueError(
+                f"{folder / tokenizer_keys.FILE}: {key} is {shown(value)}, which {config['tokenizer_class']} of "
+                f"transformers goes by, and {name} is {shown(own)} in {FILE}, which Limba reads. {remedy}"
+            )
 
 
 def encode(file: str | Path, text: str) -> list[int]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from convert.families import config_keys
+from convert.families import config_keys, tokenizer_keys
 from convert.families.family import Family
 from convert.families.table import all_families, find_family
 from convert.hf import hf_folder, hf_tokenizer
@@ -356,6 +356,7 @@ def vocabulary_of_folder(path: Path, hints: ModelHints) -> Mapping[str, Any] | N
         return vocabulary
     if not any((path / name).is_file() for name in ("tokenizer_config.json", "tokenizer.json", hf_tokenizer.SPIECE)):
         return None
+    tokenizer_keys.read(path, tokenizer_keys.T5, hints.ignore_config_keys)
     found = hf_tokenizer.read(path)
     if hints.extra_ids not in (None, found["extra_ids"]):
         raise ValueError(f"--extra_ids {hints.extra_ids}: the tokenizer in {path} has {found['extra_ids']}.")

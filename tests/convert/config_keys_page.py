@@ -3,9 +3,8 @@
 import json
 from pathlib import Path
 
-from convert.encoders import encoder_keys
 from convert.encoders.table import FAMILIES
-from convert.families import t5_keys
+from convert.families import encoder_keys, t5_keys, tokenizer_keys
 from convert.families.config_keys import Key, Table
 from convert.families.table import all_families
 
@@ -13,9 +12,9 @@ FILE = Path(__file__).parents[2] / "docs/config_keys.md"
 
 _BEGIN = """# Keys of Hugging Face's files
 
-What `limba convert from-hf` and `limba run` do with each key of a model's `config.json` and `generation_config.json`.
-This page is written from the tables in `convert/families/config_keys.py`, `convert/families/t5_keys.py` and
-`convert/encoders/encoder_keys.py`, by `python -m tests.convert.config_keys_page`.
+What `limba convert from-hf` and `limba run` do with each key of a model's `config.json`, `generation_config.json` and
+`tokenizer_config.json`. This page is written from the tables in `convert/families/` (`config_keys.py`, `t5_keys.py`,
+`encoder_keys.py`, `tokenizer_keys.py`), by `python -m tests.convert.config_keys_page`.
 
 - **Carried**: the key becomes the named field of Limba's network, or decides how the files are read.
 - **Without effect**: nothing of the network depends on it.
@@ -55,6 +54,8 @@ def page() -> str:
         parts.append(f"## config.json of {title}, further keys\n\n{_table(own)}")
     new = {name: key for name, key in encoder_keys.NEW_BERT.items() if encoder_keys.BERT[name] != key}
     parts.append(f"## A BERT of t5-experiments, to train from scratch, further keys\n\n{_table(new)}")
+    parts.append(f"## tokenizer_config.json of {t5s}\n\n{_table(tokenizer_keys.T5)}")
+    parts.append(f"## tokenizer_config.json of encoders\n\n{_table(tokenizer_keys.ENCODER)}")
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
