@@ -17,9 +17,11 @@ PACKAGES = ("limba", "tasks", "convert")
 FLOORS: tuple[tuple[str, ...], ...] = (
     # The machine, and the contract between data and engine.
     ("limba.machine", "tasks.metrics", "tasks.objectives"),
-    ("limba.kernels", "limba.users_modules", "tasks.damaged_files"),
+    ("limba.data", "limba.users_modules", "tasks.damaged_files"),
+    ("limba.workers",),
+    ("limba.kernels",),
     ("limba.block_kernels",),
-    ("limba.data", "limba.checkpoint_files", "limba.network", "limba.optimizers", "tasks.sources"),
+    ("limba.checkpoint_files", "limba.network", "limba.optimizers", "tasks.sources"),
     # Data, from sources to batches.
     ("limba.encoders", "tasks.vocabularies"),
     ("tasks.registry",),
@@ -33,7 +35,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("tasks.romanian",),
     ("limba.tasks_door",),
     # The engine.
-    ("limba.workers", "limba.partitioning"),
+    ("limba.partitioning",),
     ("limba.models",),
     ("limba.gin_config", "limba.reports"),
     ("limba.checkpoints",),

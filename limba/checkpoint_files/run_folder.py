@@ -21,8 +21,13 @@ BYTES, SENTENCEPIECE, TOKENIZERS = "ByteVocabulary", "SentencePieceVocabulary", 
 
 def files(info: Mapping[str, Any], gin: str, vocabulary: bytes | None) -> dict[str, bytes]:
     """The content of the folder: its record, its gin file and, unless it is None, its vocabulary's file."""
-    content = {RECORD: json_text.dumps(info, indent=1, ensure_ascii=False).encode(), GIN: gin.encode()}
+    content = {RECORD: record(info), GIN: gin.encode()}
     return content if vocabulary is None else content | {vocabulary_name(info["vocabulary"]): vocabulary}
+
+
+def record(info: Mapping[str, Any]) -> bytes:
+    """The content of `run.json`."""
+    return json_text.dumps(info, indent=1, ensure_ascii=False).encode()
 
 
 def vocabulary_record(kind: str, file: str | None, extra_ids: int, vocab_size: int) -> dict[str, Any]:

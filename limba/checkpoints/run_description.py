@@ -1,6 +1,7 @@
 """The description of a run in its checkpoints: seeds, network, vocabulary, the operative gin."""
 
 import dataclasses
+import json
 import logging
 import secrets
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from limba.checkpoint_files import run_folder
 from limba.checkpoints import checkpointing
 from limba.data.contract import DatasetConfig
 from limba.gin_config import gin_files
+from limba.kernels import device_check
 from limba.machine import code_versions
 from limba.machine.local_paths import local_path
 from limba.machine.storage import AnyPath
@@ -117,3 +119,10 @@ def run_files(
     file = run_folder.vocabulary_file(info["vocabulary"])
     vocabulary = Path(file).read_bytes() if file and Path(file).is_file() else None
     return run_folder.files(info, gin_files.operative_config(), vocabulary)
+
+
+def with_kernels(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The content of `run/` with the comparisons of kernels in its record, which are made while steps are compiled."""
+    info = json.loads(files[run_folder.RECORD])
+    info["kernels"] = [dataclasses.asdict(result) for result in device_check.results()]
+    return {**files, run_folder.RECORD: run_folder.record(info)}

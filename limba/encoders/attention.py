@@ -44,7 +44,7 @@ def visible(config: EncoderConfig, tokens: Array, segment_ids: Array | None) -> 
     if config.has_relative_keys:
         return None
     real = (tokens != config.pad_id).astype(jnp.int32)
-    return fused.visible(config, real, real, segment_ids, segment_ids)
+    return fused.visible(config, real, real, segment_ids, segment_ids, has_bias=config.has_buckets)
 
 
 def visible_blocks(config: EncoderConfig, tokens: Array, segment_ids: Array | None) -> VisibleBlocks | None:

@@ -60,7 +60,7 @@ def attend(
       query: divided by sqrt(kv).
     """
     has_none = by_distance.bias is None and by_distance.relative_keys is None
-    if has_none and block_attention.is_fused(config, visible.layout):
+    if has_none and block_attention.is_fused(config, visible.layout, query.shape[1]):
         return block_attention.attend(query, key, value, visible.segments, visible.layout)
     num_global = visible.layout.config.num_global_blocks * visible.layout.config.block
     parts = [_global_rows] if num_global else []

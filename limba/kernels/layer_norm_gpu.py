@@ -9,11 +9,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.linen import partitioning as nn_partitioning
 from jax.custom_derivatives import SymbolicZero
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 from jax.sharding import PartitionSpec
+
+from limba.kernels import device_check, target
 
 Array = jax.Array
 
@@ -187,3 +190,48 @@ def add_and_norm(
     spec = nn_partitioning.logical_to_mesh_axes(AXES) or PartitionSpec()
     in_specs = (spec, None if update is None else spec, PartitionSpec())
     return jax.shard_map(call, in_specs=in_specs, out_specs=(spec, spec), check_vma=False)(x, update, scale)
+
+
+# ---------------------------------------------- on the device at hand ---------------------------------------------
+
+
+def is_right(x: Array, has_update: bool, epsilon: float) -> bool:
+    """Whether the kernel computes what XLA does for such activations on the device at hand; see `device_check`."""
+    return device_check.is_right(_Case(x.dtype.name, x.shape[-1], has_update, epsilon))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Case:
+    """A kind of input for `device_check`."""
+
+    dtype: str
+    width: int
+    has_update: bool
+    epsilon: float
+    kernel: str = "layer_norm_gpu"
+
+    def __str__(self) -> str:
+        return f"{self.width} wide, {self.dtype}{', with a residual' if self.has_update else ''}"
+
+    def inputs(self, rng: np.random.Generator) -> tuple[device_check.Arrays, tuple[Any, ...]]:
+        rows = (2, 37)  # the last tile in part
+        by_row = 10.0 ** rng.uniform(-1, 1, (*rows, 1))  # each has a norm of its own
+        names = ("activations", "update") if self.has_update else ("activations",)
+        arrays = {name: jnp.asarray(by_row * rng.normal(size=(*rows, self.width)), self.dtype) for name in names}
+        return arrays | {"scale": jnp.asarray(1 + 0.5 * rng.normal(size=self.width), jnp.float32)}, ()
+
+    def by_kernel(self, arrays: device_check.Arrays) -> device_check.Arrays:
+        is_cpu = target.platform() == "cpu"
+        return self._used(
+            *add_and_norm(arrays["activations"], arrays.get("update"), arrays["scale"], self.epsilon, interpret=is_cpu)
+        )
+
+    def by_xla(self, arrays: device_check.Arrays) -> device_check.Arrays:
+        x = arrays["activations"] + arrays["update"] if self.has_update else arrays["activations"]
+        wide = x.astype(jnp.float32)
+        inverse = jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.epsilon)
+        return self._used(x, (wide * inverse).astype(x.dtype) * arrays["scale"].astype(x.dtype))
+
+    def _used(self, total: Array, norm: Array) -> device_check.Arrays:
+        """The sum is not one without an update; then its gradient is left out too, as at the end of a stack."""
+        return {"sum": total, "norm": norm} if self.has_update else {"norm": norm}

@@ -15,6 +15,11 @@ def platform() -> str:
     return _platform.value or jax.default_backend()
 
 
+def is_here() -> bool:
+    """Whether this process has such a device; `limba plan` compiles for others."""
+    return platform() == jax.default_backend()
+
+
 def tracing_for(device: jax.Device) -> contextlib.AbstractContextManager:
     """A context for programs that will run on such a device."""
     return tracing_for_platform(_KINDS.get(device.platform, device.platform))

@@ -8,9 +8,8 @@ import dataclasses
 import flax.linen as nn
 import jax
 
-from limba.kernels import attention as fused
 from limba.kernels.linear_cross_entropy import LinearLogits
-from limba.network import attention, t5
+from limba.network import t5
 
 Array = jax.Array
 
@@ -73,11 +72,7 @@ class DecoderWrapper(nn.Module):
         """
         del decoder_positions, max_decode_length
         tokens, segments, prefix = decoder_target_tokens, decoder_segment_ids, decoder_causal_attention
-        mask: t5.Mask = None
-        if not decode:
-            mask = fused.visible(self.config, tokens, tokens, segments, segments, prefix=prefix, causal=True)
-            if mask is None:
-                mask = attention.make_decoder_mask(tokens, bool, prefix, segments)
+        mask = None if decode else t5.decoder_mask(self.config, tokens, segments, prefix)
         modes = (not enable_dropout, decode)
         return self.decoder(
             None,

@@ -193,8 +193,9 @@ class ResidualLayerNorm(_RootMeanSquareNorm):
         if x.dtype == self.dtype and _has_norm_kernel(self.kernels, x):
             from limba.kernels import layer_norm_gpu  # Pallas takes 0.2 s, and CPUs do without.
 
-            is_here = target.platform() == "gpu"
-            return layer_norm_gpu.add_and_norm(x, update, scale, self.epsilon, interpret=not is_here)
+            if layer_norm_gpu.is_right(x, update is not None, self.epsilon):
+                is_cpu = target.platform() == "cpu"
+                return layer_norm_gpu.add_and_norm(x, update, scale, self.epsilon, interpret=is_cpu)
         if update is not None:
             x = with_sharding_constraint(update + x, ("batch", "length", "embed"))
         return x, self._normalize(x, scale)

@@ -237,7 +237,7 @@ class DecoderLayer(nn.Module):
 
 def encoder_mask(config: T5Config, tokens: Array, segments: Array | None) -> Mask:
     """What tokens of the inputs see, of `[batch, length]`: those of their segment that are no padding, which is 0."""
-    mask: Mask = fused.visible(config, tokens, tokens, segments, segments)
+    mask: Mask = fused.visible(config, tokens, tokens, segments, segments, has_bias=True)
     if mask is None:
         real = tokens > 0
         mask = attention.combine_masks(
@@ -246,6 +246,12 @@ def encoder_mask(config: T5Config, tokens: Array, segments: Array | None) -> Mas
             dtype=bool,
         )
     return mask
+
+
+def decoder_mask(config: T5Config, tokens: Array, segments: Array | None, prefix: Array | None = None) -> Mask:
+    """What tokens of the targets see, of `[batch, length]`; see `attention.make_decoder_mask`."""
+    mask = fused.visible(config, tokens, tokens, segments, segments, prefix=prefix, causal=True, has_bias=True)
+    return attention.make_decoder_mask(tokens, bool, prefix, segments) if mask is None else mask
 
 
 class Encoder(nn.Module):
@@ -384,12 +390,11 @@ class Transformer(nn.Module):
         mask: Mask = None
         cross_mask: Mask = None
         if not decode:
-            mask = fused.visible(self.config, targets, targets, segments, segments, causal=True)
+            mask = decoder_mask(self.config, targets, segments)
             cross_mask = fused.visible(self.config, targets, encoder_input_tokens, segments, encoder_segment_ids)
         elif encoder_segment_ids is not None or segments is not None:
             raise ValueError("Packed batches cannot be decoded: leave out the segment ids, and pack = False.")
         if cross_mask is None:
-            mask = None if decode else attention.make_decoder_mask(targets, bool, decoder_segment_ids=segments)
             real = jnp.ones(targets.shape, bool) if decode else targets > 0
             cross_mask = attention.combine_masks(
                 attention.make_attention_mask(real, encoder_input_tokens > 0, jnp.logical_and, dtype=bool),

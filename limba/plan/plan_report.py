@@ -201,7 +201,8 @@ class Planner:
         print(f"  FLOPs per step     {work.model_flops / 1e12:.4g} T of the model, {again:.0%} more by recomputation")
         config = self.training.config
         if config is not None:
-            words = "fused kernels" if has_fused_kernels(work, topology) else "XLA's"
+            fused = "fused kernels; the run compares them with XLA's on the device first, and uses XLA's if they differ"
+            words = fused if has_fused_kernels(work, topology) else "XLA's"
             print(f"  attention          {words}")
         if choice.bound is not None:
             most = self._most_mfu(choice.bound, topology)

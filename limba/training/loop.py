@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from limba.checkpoints import checkpointing
+from limba.checkpoints import checkpointing, run_description
 from limba.checkpoints.train_state import TrainState
 from limba.data.contract import Batch, BatchIterator, DatasetConfig, ReadingStoppedError, TaskBatches
 from limba.machine import awaited
@@ -76,7 +76,7 @@ class Run:
     Attributes:
       dataset: of the training stream.
       first_batch: of `batches`.
-      run_files: are saved in each checkpoint.
+      run_files: are saved in each checkpoint, with the kernels that steps have compared until then.
       watchdog: when a step that hangs is reported, and ends the run; None watches nothing.
     """
 
@@ -428,7 +428,8 @@ def _save(run: Run, state: TrainState, metrics: metrics_lib.Metrics | None, step
     layout = run.trainer.partitioner.get_data_layout(run.dataset.batch_size)
     keeps_position = save.save_dataset and layout.is_first_host_in_replica_set
     with run.goodput.spending("checkpoint"):
-        run.checkpointer.save(state, run.batches.save_state() if keeps_position else None, run.run_files)
+        position = run.batches.save_state() if keeps_position else None
+        run.checkpointer.save(state, position, run_description.with_kernels(run.run_files))
     # From here a restart loses nothing.
     run.goodput.write()
     writers.write_timing(run.writers, step, "checkpoint_seconds", time.monotonic() - began)

@@ -481,6 +481,7 @@ def test_run_files_are_json_and_gin(tmp_path):
     assert info["feature_lengths"] == LENGTHS
     assert info["total_steps"] == 2
     assert info["commits"] == code_versions.commits()
+    assert info["kernels"] == []  # on a CPU there are none
     assert "config.gin" in files
 
 

@@ -8,13 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba.block_kernels import block_attention_gpu, block_attention_tpu, tile_pairs
+from limba.block_kernels import block_attention, block_attention_gpu, block_attention_tpu, tile_pairs
 from limba.encoders import encoder
 from limba.encoders.block_layout import BigBirdSparsityConfig, BlockLayout
-from limba.kernels import attention
+from limba.kernels import attention, device_check
 from limba.partitioning.meshes import PjitPartitioner
 from tests.limba.encoders import test_encoder
 from tests.limba.encoders.test_sparse_attention import NEITHER, PER_HEAD, WIDE, _loss, _packed
+
+pytestmark = pytest.mark.usefixtures("kernels_are_right")
 
 HEADS, TILE, BLOCK = 4, 16, 4
 of_each_device = pytest.mark.parametrize("kernels", [block_attention_gpu, block_attention_tpu], ids=["gpu", "tpu"])
@@ -158,8 +160,6 @@ def test_a_packed_network_has_the_same_loss_and_gradients(layout, fields):
 
 
 def test_numbers_by_distance_are_left_to_xla(monkeypatch):
-    from limba.block_kernels import block_attention
-
     called = []
     monkeypatch.setattr(block_attention, "attend", lambda *arrays: called.append(arrays) or arrays[0])
     for kind, expected in (("absolute", 1), ("t5_buckets", 0), ("relative_key", 0)):
@@ -173,8 +173,6 @@ def test_numbers_by_distance_are_left_to_xla(monkeypatch):
 @pytest.mark.parametrize(("layout", "is_called"), [({}, True), (PER_HEAD, False)], ids=["shared", "by head"])
 def test_each_device_attends_to_its_own_rows_and_heads(monkeypatch, layout, is_called):
     """Heads with layouts of their own on several devices are XLA's."""
-    from limba.block_kernels import block_attention
-
     calls = []
     kernel = block_attention._attend
     monkeypatch.setattr(
@@ -195,3 +193,34 @@ def test_each_device_attends_to_its_own_rows_and_heads(monkeypatch, layout, is_c
         together = float(jax.jit(shared_loss)(params, tokens))
     assert together == pytest.approx(alone, rel=1e-6)
     assert calls == ([(2, 45, config.num_heads // 2, 16)] if is_called else [])
+
+
+# ---------------------------------------------- on the device at hand ----------------------------------------------
+
+
+def _attend_all(query, key, value, segments, layout, **_):
+    """Each query looks at all blocks."""
+    mask = segments[:, None, :, None] == segments[:, None, None, :]
+    weights = jax.nn.softmax(jnp.where(mask, jnp.einsum("bqhd,bkhd->bhqk", query, key), -1e30))
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, value)
+
+
+@of_each_device
+def test_kernels_are_compared_with_xla(monkeypatch, kernels):
+    layout, right = _layout(PER_HEAD), kernels.attention
+    case = block_attention._Case("block_attention_gpu", "float32", HEADS, 16, 45, layout)
+    wrong = {
+        "the layout of the first head": lambda *x, **o: right(*(jnp.flip(a, 2) for a in x[:3]), *x[3:], **o)[
+            :, :, ::-1
+        ],
+        "no layout": _attend_all,
+        "no gradient of keys": lambda q, k, *x, **o: right(q, jax.lax.stop_gradient(k), *x, **o),
+        "no segments": lambda q, k, v, segments, *x, **o: right(q, k, v, jnp.ones_like(segments), *x, **o),
+    }
+    # The tile of the other tests, so that a row has several.
+    wrong = {name: f for name, f in wrong.items() if kernels is block_attention_gpu or name == "no gradient of keys"}
+    for name, kernel in {"": right, **wrong}.items():
+        use = functools.partial(kernel, **({} if kernel is _attend_all else {"tile": TILE}))
+        monkeypatch.setattr(block_attention_gpu, "attention", use)
+        problem = device_check.compare(case, "cpu").problem
+        assert ("is off by" in problem) if name else problem == "", name

@@ -199,6 +199,7 @@ def test_logits_of_chosen_positions_are_those_of_all():
     np.testing.assert_allclose(actual, expected, atol=1e-6)
 
 
+@pytest.mark.usefixtures("kernels_are_right")
 def test_fused_attention_gives_the_logits_of_xla():
     fields = {"position_embedding_type": "t5_buckets", "global_attention_every": 2, "head_dim": 16, "pad_id": 5}
     config = _config(**fields, kernels="xla")

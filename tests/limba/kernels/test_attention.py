@@ -14,6 +14,8 @@ from limba.network import t5
 from limba.partitioning.meshes import PjitPartitioner
 from tests.limba.kernels import networks
 
+pytestmark = pytest.mark.usefixtures("kernels_are_right")
+
 HEAD_DIM = 16
 of_each_device = pytest.mark.parametrize("kernels", [attention_gpu, attention_tpu], ids=["gpu", "tpu"])
 

@@ -63,6 +63,7 @@ def test_no_array_has_the_size_of_the_logits(monkeypatch):
     assert shapes(False) and not shapes(True)
 
 
+@pytest.mark.usefixtures("kernels_are_right")
 def test_a_tied_model_trains_the_same_without_logits():
     """Loss, all metrics and gradients; tests/limba/kernels/test_attention.py has a kernel of its own."""
     config = dataclasses.replace(networks.SIZES, logits_via_embedding=True)

@@ -282,6 +282,17 @@ def test_what_does_not_fit_says_what_would(capsys, monkeypatch):
     assert "No layout fits v4-8, by estimate." in capsys.readouterr().out
 
 
+def test_kernels_are_said_to_be_compared_on_the_device(capsys):
+    """The plan is for devices that are not here, on which nothing can run."""
+    for head_dim, expected in (
+        (16, "fused kernels; the run compares them with XLA's on the device first, and uses XLA's if they differ"),
+        (24, "XLA's"),
+    ):
+        assert _planner(_training(head_dim=head_dim)).report(V4_8, compiled=False)
+        (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("  attention  ")]
+        assert line == f"  attention          {expected}"
+
+
 def test_a_layout_that_cannot_be_is_said(capsys):
     made = _planner(_training(batch_size=12), MeshLayout(0, 8, False, "none", 1))
     made.report(V4_8, compiled=False)
