@@ -247,7 +247,7 @@ def _compose(arguments: RunArguments, model: Any, out: Path, devices: int) -> st
         steps = gin_recipe.steps_of_epochs(arguments, num_examples, devices)
         about = "" if exact else "about "
         how_many = f"{arguments.num_train_epochs:g} epochs of {about}{num_examples:,} examples"
-    initial = (model.network.dropout_rate, model.has_weights, model.encoder)
+    initial = (model.network.dropout_rate, model.has_weights, model.network.vocab_size, model.encoder)
     return gin_recipe.compose(arguments, gin_recipe.Plan(corpus, out, num_examples, devices, steps, how_many, *initial))
 
 

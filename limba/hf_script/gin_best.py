@@ -34,7 +34,8 @@ def actions(arguments: RunArguments, task: str) -> list[str]:
     classes, lines = [], []
     if arguments.early_stopping_patience is not None:
         classes.append("@actions.StopOnPlateauAction()")
-        lines += ["actions.StopOnPlateauAction:", *bindings(**of_both, patience=arguments.early_stopping_patience)]
+        limits = {"patience": arguments.early_stopping_patience, "atol": arguments.early_stopping_threshold or None}
+        lines += ["actions.StopOnPlateauAction:", *bindings(**of_both, **limits)]
     if arguments.use_lr_drop:
         classes.append("@actions.DropOnPlateauAction()")
         threshold = {"rtol" if arguments.lr_drop_threshold_mode == "rel" else "atol": arguments.lr_drop_threshold}

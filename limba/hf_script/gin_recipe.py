@@ -15,7 +15,6 @@ from limba.hf_script.script_data import Corpus
 
 # Examples in the shuffle buffers of a task, where there are as many.
 _BUFFER = 4096
-# Of answers, as Hugging Face's scripts have it.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +26,7 @@ class Plan:
       num_examples: training examples of an epoch; None if they were not counted.
       steps, how_many: updates, and how that number came about, for the comment.
       dropout_rate, has_weights: of the model to begin with; whether it is an initial checkpoint.
+      vocab_size: of the network.
       encoder: the network, where it is an encoder and no T5.
     """
 
@@ -38,6 +38,7 @@ class Plan:
     how_many: str
     dropout_rate: float
     has_weights: bool
+    vocab_size: int = 0
     encoder: EncoderConfig | None = None
 
 
@@ -67,11 +68,15 @@ def compose(arguments: RunArguments, plan: Plan) -> str:
             "# the mean cross-entropy of the batch's target tokens, and nothing else",
             "Z_LOSS = 0.0",
             "LOSS_NORMALIZING_FACTOR = 'NUM_REAL_TARGET_TOKENS'",
+            *_smoothing(arguments, plan),
         ],
         gin_optimizer.optimizer(arguments),
         gin_optimizer.schedule(arguments, plan.steps),
         _periods(arguments, plan),
     ]
+    if arguments.generation_num_beams:
+        params = "models.EncoderDecoderModel.default_decoder_params = @models.DecoderParams()"
+        chapters.append([params, f"models.DecoderParams.num_decodes = {arguments.generation_num_beams}"])
     if wandb:
         chapters.append(["train_script.train.metric_writers = [@wandb_writer.WandbWriter]"])
         chapters[-1] += [f"wandb_writer.WandbWriter.name = {arguments.run_name!r}"] if arguments.run_name else []
@@ -82,6 +87,7 @@ def _header(arguments: RunArguments, plan: Plan, wandb: bool) -> list[str]:
     out = plan.out
     modules = ["actions", "checkpoints", "data", "encoder" if plan.encoder else "network", "schedules", "trainer"]
     modules += ["adafactor"] if arguments.uses_adafactor else ["optimizers", "weight_decay"]
+    modules += ["models"] if arguments.generation_num_beams else []
     modules += ["wandb_writer"] if wandb else []
     tuning = arguments.is_finetuning
     task = ["from tasks.supervised import script_task"] if tuning else ["from tasks import objectives"]
@@ -194,7 +200,7 @@ def _training(arguments: RunArguments, plan: Plan) -> list[str]:
         f"MODEL_DIR = {str(plan.out / 'run')!r}",
         *(with_weights if plan.has_weights else no_weights),
         f"RANDOM_SEED = {arguments.seed}",
-        f"DATASET_SEED = {arguments.seed}",
+        f"DATASET_SEED = {arguments.seed if arguments.data_seed is None else arguments.data_seed}",
         f"DROPOUT_RATE = {plan.dropout_rate}  # config.json's",
         *_dropout_of_attention(plan),
         f"{network}.dtype = {arguments.compute_dtype!r}",
@@ -221,14 +227,35 @@ def _periods(arguments: RunArguments, plan: Plan) -> list[str]:
     return [
         "# periods",
         f"train_script.train.stats_period = {arguments.logging_steps}",
-        f"EVAL_PERIOD = {arguments.eval_steps or arguments.save_steps}",
+        f"EVAL_PERIOD = {_period('eval', arguments, plan)}",
         "EVAL_STEPS = None  # the whole validation split",
         "checkpoints.SaveCheckpointConfig:",
-        *bindings(period=arguments.save_steps, keep=arguments.save_total_limit),
+        *bindings(period=_period("save", arguments, plan), keep=arguments.save_total_limit),
         *gin_best.best_checkpoints(arguments, plan.corpus.name),
         *gin_best.actions(arguments, plan.corpus.name),
         *(evaluation if arguments.do_eval and arguments.do_train else none),
     ]
+
+
+def _period(what: str, arguments: RunArguments, plan: Plan) -> int:
+    """Steps between checkpoints ("save") or evaluations ("eval")."""
+    strategy = getattr(arguments, f"{what}_strategy")
+    if strategy == "no":  # The last step has both in any case.
+        return max(plan.steps, 1)
+    if strategy != "epoch":
+        return arguments.save_steps if what == "save" else arguments.eval_steps or arguments.save_steps
+    if plan.num_examples is None:
+        raise ValueError(
+            f"{what}_strategy is 'epoch', and with max_steps the examples of an epoch are not counted: write "
+            f"{what}_steps, or num_train_epochs in place of max_steps."
+        )
+    return steps_of_epochs(dataclasses.replace(arguments, num_train_epochs=1.0), plan.num_examples, plan.devices)
+
+
+def _smoothing(arguments: RunArguments, plan: Plan) -> list[str]:
+    """transformers gives the target a part of what is spread over all tokens, T5X gives it to the others alone."""
+    factor = arguments.label_smoothing_factor
+    return [f"LABEL_SMOOTHING = {factor * (1 - 1 / plan.vocab_size)}  # {factor} of transformers'"] if factor else []
 
 
 def _plain(mapping: Mapping[str, Any] | None) -> dict[str, Any] | None:

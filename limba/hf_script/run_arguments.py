@@ -78,6 +78,8 @@ class RunArguments:
     max_target_length: int = _key("tokens of the answers", 128)
     val_max_target_length: int | None = _key("the same, in evaluations; max_target_length if it is not given")
     generation_max_length: int | None = _key("tokens of a generated answer; val_max_target_length if it is not given")
+    generation_num_beams: int | None = _key("beams of generated answers; 1 if it is not given")
+    max_predict_samples: int | None = _key("only the first rows of the test split")
     # --------------------------------------------------- training ----------------------------------------------------
     output_dir: str = _key("where everything goes", "")
     do_train: bool = _key("train; without any do_… both this and do_eval", False)
@@ -102,19 +104,23 @@ class RunArguments:
     adam_beta2: float = _key("of AdamW", 0.999)
     adam_epsilon: float = _key("of AdamW", 1e-8)
     weight_decay: float = _key("of AdamW; not of norms and position biases", 0.0)
+    label_smoothing_factor: float = _key("share of the target's probability that all tokens get alike", 0.0)
     max_grad_norm: float = _key("gradients are clipped to this global norm; 0 leaves them", 1.0)
     clip_grad_value: float | None = _key("each number of a gradient is clipped to this, in place of max_grad_norm")
     num_train_epochs: float = _key("passes over the training documents", 3.0)
     max_steps: int = _key("updates, in place of epochs; -1 goes by num_train_epochs", -1)
     num_training_steps: int | None = _key("updates until the schedule has ended, where they are not all of them")
     logging_steps: int = _key("steps between lines of training metrics", 500)
+    save_strategy: str = _key("steps, epoch, or no: one checkpoint, at the end", "steps")
     save_steps: int = _key("steps between checkpoints", 500)
+    eval_strategy: str | None = _key("steps, epoch, or no: one evaluation, at the end; of do_eval, steps")
     eval_steps: int | None = _key("steps between evaluations; save_steps if it is not given")
     save_total_limit: int | None = _key("newest checkpoints that are kept; all if it is not given")
     load_best_model_at_end: bool = _key("keep the best checkpoint by metric_for_best_model, and export it", False)
     metric_for_best_model: str = _key("loss, or a metric of the evaluations such as accuracy", "loss")
     greater_is_better: bool | None = _key("of that metric; if it is not given, of all but losses")
     early_stopping_patience: int | None = _key("evaluations without a better metric_for_best_model that end training")
+    early_stopping_threshold: float = _key("a smaller improvement is none", 0.0)
     use_lr_drop: bool = _key("lower the rate where metric_for_best_model does not improve", False)
     lr_drop_factor: float = _key("what it is multiplied by", 0.1)
     lr_drop_patience: int = _key("evaluations without an improvement before it drops at the next", 10)
@@ -122,6 +128,7 @@ class RunArguments:
     lr_drop_threshold_mode: str = _key("rel, a share of the best, or abs", "rel")
     lr_drop_min_lr: float = _key("the rate does not drop below", 0.0)
     seed: int = _key("of parameters, dropout, order and masks", 42)
+    data_seed: int | None = _key("of order and masks, where it is another one")
     report_to: str | Sequence[str] = _key("none, tensorboard (always written) or wandb", "tensorboard")
     run_name: str | None = _key("the run's name on W&B")
     # ----------------------------------------------------- hub -------------------------------------------------------
@@ -169,7 +176,10 @@ class RunArguments:
             raise ValueError(f"task is {self.task!r}; use {' or '.join(TASKS)}.")
         if self.task is not None and self.is_finetuning:
             raise ValueError(f"task is {self.task!r}, and belongs to documents; rows with answers are learned here.")
-        for name in ("source_prefix", "labels", "metric_names", "test_file", "do_predict"):
+        for name in (
+            *("source_prefix", "labels", "metric_names", "test_file", "do_predict"),
+            *("generation_num_beams", "max_predict_samples"),
+        ):
             if getattr(self, name) and not self.is_finetuning:
                 raise ValueError(
                     f"{name} is {getattr(self, name)!r}, and belongs to fine-tuning: name the column with the answers "
@@ -217,7 +227,15 @@ class RunArguments:
             if value and not (self.do_train and self.do_eval):
                 raise ValueError(f"{name} is {value}, and looks at evaluations during a training: set do_eval.")
         eval_steps = self.eval_steps or self.save_steps
-        if self.load_best_model_at_end and self.save_steps % eval_steps:
+        for name in ("eval_strategy", "save_strategy"):
+            if (strategy := getattr(self, name)) not in (None, "steps", "epoch", "no"):
+                raise ValueError(f"{name} is {strategy!r}; use steps, epoch or no.")
+        if self.load_best_model_at_end and self.save_strategy != (self.eval_strategy or "steps"):
+            raise ValueError(
+                "load_best_model_at_end needs an evaluation of each checkpoint; save_strategy is "
+                f"{self.save_strategy!r} and eval_strategy {self.eval_strategy!r}."
+            )
+        if self.load_best_model_at_end and self.save_strategy == "steps" and self.save_steps % eval_steps:
             raise ValueError(
                 f"load_best_model_at_end needs an evaluation of each checkpoint; save_steps is {self.save_steps}, and "
                 f"must be a multiple of eval_steps, {eval_steps}."
@@ -250,7 +268,9 @@ class RunArguments:
             **dict.fromkeys(("gradient_accumulation_steps", "logging_steps", "save_steps"), 1),
             **dict.fromkeys(("eval_steps", "save_total_limit", "max_target_length"), 1),
             **dict.fromkeys(("val_max_target_length", "generation_max_length"), 1),
-            **dict.fromkeys(("max_train_samples", "max_eval_samples"), 1),
+            **dict.fromkeys(("max_train_samples", "max_eval_samples", "max_predict_samples"), 1),
+            **dict.fromkeys(("generation_num_beams",), 1),
+            **dict.fromkeys(("data_seed", "label_smoothing_factor", "early_stopping_threshold"), 0),
             **dict.fromkeys(("num_training_steps", "early_stopping_patience"), 1),
             **dict.fromkeys(("clip_grad_value", "lr_drop_patience", "lr_drop_threshold", "lr_drop_min_lr"), 0),
             **dict.fromkeys(("warmup_steps", "warmup_ratio", "weight_decay", "max_grad_norm"), 0),
@@ -263,8 +283,9 @@ class RunArguments:
                 raise ValueError(f"{name} is {value}; it must be at least {low}.")
         if self.warmup_ratio > 1:
             raise ValueError(f"warmup_ratio is {self.warmup_ratio}; it is a share of all steps, from 0 to 1.")
-        for name, high in (("adam_beta1", 1), ("adam_beta2", 1), ("seed", 2**32)):
-            if getattr(self, name) >= high:
+        highest = {"adam_beta1": 1, "adam_beta2": 1, "label_smoothing_factor": 1, "seed": 2**32, "data_seed": 2**32}
+        for name, high in highest.items():
+            if (getattr(self, name) or 0) >= high:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be below {high}.")
         for name in ("learning_rate", "num_train_epochs"):
             if not 0 < getattr(self, name) < math.inf:

@@ -57,13 +57,17 @@ def find(arguments: RunArguments) -> Corpus:
         share = arguments.validation_split_percentage
         logger.info("There is no validation split: the first %d %% of the training documents are held out.", share)
         parts |= {"train": f"train[{share}%:]", "validation": f"train[:{share}%]"}
-    for split, most in (("train", arguments.max_train_samples), ("validation", arguments.max_eval_samples)):
+    for split, key in (
+        ("train", "max_train_samples"),
+        ("validation", "max_eval_samples"),
+        ("test", "max_predict_samples"),
+    ):
+        most = getattr(arguments, key)
         if most is None or split not in parts:
             continue
         if "[" in parts[split]:
             raise ValueError(
-                f"max_{'train' if split == 'train' else 'eval'}_samples is {most}, and {split!r} is already a part, "
-                f"{parts[split]}: name a validation_file."
+                f"{key} is {most}, and {split!r} is already a part, {parts[split]}: name a validation_file."
             )
         parts[split] = f"{parts[split]}[:{most}]"
     changed = corpus.splits is not None or parts != {split: split for split in splits}

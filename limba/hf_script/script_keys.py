@@ -1,17 +1,19 @@
 """The keys of Hugging Face's scripts that pre-train and fine-tune a T5: what `limba run` takes, as JSON and as flags.
 
-`RunArguments` has the keys that mean something here, `ALIASES` other scripts' names of them, and `IGNORED` those that
-mean nothing, with the reason. Any other key is an error.
+`RunArguments` has the keys that are carried out, `other_keys` all others that are known. Any other key is an error.
 """
 
 import dataclasses
 import difflib
+import json
+import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from limba.hf_script.other_keys import ALIASES, REFUSED, WITHOUT_EFFECT
 from limba.hf_script.run_arguments import BENCHMARK_MODEL, RunArguments
 from limba.machine import untrusted_json
 from limba.machine.untrusted_files import shown
@@ -19,99 +21,16 @@ from limba.machine.untrusted_files import shown
 FIELDS = {field.name: field for field in dataclasses.fields(RunArguments)}
 _TYPES = typing.get_type_hints(RunArguments)
 
-# Other scripts' names of these keys.
-ALIASES: Mapping[str, str] = {
-    "batch_size": "per_device_train_batch_size",
-    "training_accumulation_steps": "gradient_accumulation_steps",
-    "iters": "max_steps",
-    "lr": "learning_rate",
-    "lr_scheduler": "lr_scheduler_type",
-    "num_warmup_steps": "warmup_steps",
-    "optimizer": "optim",
-    "save_interval": "save_steps",
-    "save_best": "load_best_model_at_end",
-    "optimize_metric": "metric_for_best_model",
-    "mlm_prob": "mlm_probability",
-    "log_interval": "logging_steps",
-    "valid_interval": "eval_steps",
-    "clip_grad_norm": "max_grad_norm",
-    "input_seq_len": "max_seq_length",
-    "max_source_length": "max_seq_length",
-    "target_seq_len": "max_target_length",
-    **dict.fromkeys(("text_column", "input_column"), "text_column_name"),
-    **dict.fromkeys(("label_column", "summary_column", "target_column"), "label_column_name"),
-    "num_train_examples": "max_train_samples",
-    "num_validation_examples": "max_eval_samples",
-    "data_path": "dataset_name",
-    "valid_data_path": "validation_file",
-    **dict.fromkeys(("tokenizer", "vocab"), "tokenizer_name"),
-    "model_path": "output_dir",
-    "model_cfg": "config_name",
-    "init_checkpoint": "model_name_or_path",
-}
-
-_STREAMED = "text is tokenized and masked while it is read, and there is no cache"
-_RESUMES = "a run always resumes from its newest checkpoint; for a new one name another output_dir"
-# Keys of these scripts that need nothing here, or have no meaning.
-IGNORED: Mapping[str, str] = {
-    **dict.fromkeys(("preprocessing_num_workers", "overwrite_cache", "dataloader_num_workers"), _STREAMED),
-    **dict.fromkeys(("overwrite_output_dir", "resume_from_checkpoint", "ignore_data_skip"), _RESUMES),
-    **dict.fromkeys(("eval_strategy", "evaluation_strategy"), "do_eval and eval_steps control it"),
-    **dict.fromkeys(("train_ref_file", "validation_ref_file"), "only whole-word masking of Chinese reads them"),
-    "save_strategy": "save_steps sets the period",
-    "logging_strategy": "logging_steps sets the period",
-    "logging_dir": "TensorBoard's events are in output_dir/run",
-    "logging_first_step": "the first line of metrics comes with the first logging_steps",
-    "cache_dir": "HF_HOME is the folder of the hub's files",
-    "model_type": "config.json has it",
-    "use_fast_tokenizer": "there is one tokenizer, SentencePiece itself",
-    "trust_remote_code": "no code of a repository is run",
-    "streaming": "data are streamed in any case",
-    "line_by_line": "documents are joined and cut, as T5 does",
-    "pad_to_max_length": "rows are full",
-    "dataloader_drop_last": "batches cross the ends of epochs, and no row is dropped",
-    "dataloader_pin_memory": "JAX moves the batches",
-    "disable_tqdm": "a log file gets few lines of progress anyway",
-    "remove_unused_columns": "only the column of the text is read",
-    "prediction_loss_only": "an evaluation measures loss and accuracy, and decodes nothing",
-    "fp16_full_eval": "evaluation computes as training does",
-    "bf16_full_eval": "evaluation computes as training does",
-    "tf32": "XLA decides",
-    "torch_compile": "everything is compiled",
-    "ddp_find_unused_parameters": "JAX shards the batch over all devices of this machine",
-    "local_rank": "one process drives all devices of this machine",
-    "no_cuda": "JAX takes the accelerator that is there; JAX_PLATFORMS=cpu forbids it",
-    "use_cpu": "JAX takes the accelerator that is there; JAX_PLATFORMS=cpu forbids it",
-    "hub_strategy": "the final model is uploaded",
-    "predict_with_generate": "answers are generated wherever a task has metrics of them",
-    "ignore_pad_token_for_loss": "padding never counts",
-    "eval_accumulation_steps": "an evaluation keeps sums only",
-    "model_cls": "the network is Limba's; docs/networks.md shows how to change a layer",
-    **dict.fromkeys(("fp32", "fp16_allreduce"), "gradients are summed in float32"),
-    **dict.fromkeys(("min_loss_scale", "max_loss_scale"), "bf16 needs no scaled loss"),
-    **dict.fromkeys(("reset_optimizer", "reset_lr", "reset_iteration"), "training begins anew from init_checkpoint"),
-    **dict.fromkeys(("data_impl", "data_name", "data_n_workers", "data_skip_warmup"), _STREAMED),
-    **dict.fromkeys(("lr_drop_eps", "lr_drop_cooldown"), "a drop of the rate has no other conditions"),
-    "working_dir": "paths begin where the command runs",
-    "base_model": "the network is that of config_name or model_name_or_path",
-    "show_valid_examples": "`limba preview` shows examples",
-    "use_generate_on_valid": "answers are generated wherever a task has metrics of them",
-    "short_seq_prob": "rows are full",
-}
-# Keys of other scripts for what is not here: the values that ask for nothing, and what to do in place of others.
-REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "apex_opt_lvl": (("O0",), "APEX computes in float16, which overflows; write bf16"),
-    "skip_used_data": ((), "a new run begins at the start of its corpus, and the same run resumes at its exact place"),
-    "data_n_samples": ((None,), "text is not sampled before; write max_train_samples or max_steps"),
-    "validate_only": ((), "write do_eval alone"),
-}
-
-
 # Keys that are read in a way of their own.
 _OF_OWN_FORM = ("task_name", "optimize_mode", "optimizer_parameters", "data_n_epochs")
 # Keys whose values are lists or objects, and those that take several words of the command line.
 _JSON = ("labels", "lr_scheduler_kwargs")
 _LISTS = ("report_to", "metric_names", "ignore_config_keys")
+# Values that ask for nothing.
+_NOTHING: tuple[Any, ...] = (False, "", [], {})
+_HIDDEN_TOKEN = re.compile(r"<\w*TOKEN>")
+# Keys less alike than that are no misspellings of each other.
+_NEAR = 0.8
 
 
 def from_command_line(argv: Sequence[str]) -> tuple[RunArguments, list[str]]:
@@ -150,13 +69,19 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
     """`from_command_line` of keys and values."""
     for name in values:
         check_key(name)
-    values = _flat(values)
-    notes = [f"{name} is ignored because {IGNORED[name]}." for name in values if name in IGNORED]
+    values = _without_what_asks_for_nothing(_flat(values))
+    without_effect: dict[str, list[str]] = {}
+    for name in values:
+        if name in WITHOUT_EFFECT:
+            without_effect.setdefault(WITHOUT_EFFECT[name], []).append(name)
+    notes = [f"Without effect: {', '.join(names)} ({reason})." for reason, names in without_effect.items()]
     used: dict[str, Any] = {}
     for name, value in values.items():
         key = ALIASES.get(name, name)
         if key not in FIELDS:
             continue
+        if key == "warmup_steps" and (share := _share(value)) is not None:
+            key, value = "warmup_ratio", share
         typed = _typed(key, value)
         if used.setdefault(key, typed) != typed:
             other = next(other for other in values if ALIASES.get(other, other) == key)
@@ -177,17 +102,59 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
         used["optim"] = used["optim"].lower()
     arguments = RunArguments(**used)
     if not arguments.is_finetuning:
-        lengths = ("target_seq_len", "max_target_length", "val_max_target_length", "generation_max_length")
-        of_answers = [name for name in lengths if values.get(name) is not None]
-        notes += [f"{name} is ignored because targets are as long as the masked spans need." for name in of_answers]
+        lengths = ("max_target_length", "val_max_target_length", "generation_max_length")
+        of_answers = [name for name in values if ALIASES.get(name, name) in lengths]
+        notes += [f"Without effect: {name} (targets are as long as the masked spans need)." for name in of_answers]
     return arguments, notes
 
 
-def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys and values without objects of keys, and without those that ask for nothing.
+def _without_what_asks_for_nothing(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that ask for something: without null, which counts as missing, and without the defaults of the scripts'
+    keys that are not here.
 
     Raises:
-      ValueError: for what is not here.
+      ValueError: for a key that is not here.
+    """
+    asked = {}
+    for name, value in values.items():
+        plain = _plain(value)
+        is_of_other = name in WITHOUT_EFFECT or name in REFUSED
+        if plain is None or (is_of_other and plain in _NOTHING):
+            continue
+        if ALIASES.get(name, name) == "hub_token" and (plain in (True, False) or _HIDDEN_TOKEN.fullmatch(str(plain))):
+            continue  # Which token is said elsewhere: transformers writes <HUB_TOKEN> into its own files.
+        if ALIASES.get(name, name) == "dtype" and plain == "auto":
+            continue
+        if name in REFUSED:
+            harmless, remedy = REFUSED[name]
+            if plain in harmless:
+                continue
+            raise ValueError(f"{name} is {shown(value)}: {remedy}.")
+        asked[name] = value
+    return asked
+
+
+def _plain(value: Any) -> Any:
+    """A value of the command line as JSON has it, where it is JSON."""
+    if value in ("None", "True", "False"):
+        return {"None": None, "True": True, "False": False}[value]
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def _share(value: Any) -> float | None:
+    """A number between 0 and 1, which transformers 5 takes as a share of all steps."""
+    plain = _plain(value)
+    return plain if isinstance(plain, float) and 0 < plain < 1 else None
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys and values without objects of keys.
+
+    Raises:
+      ValueError: for a key that is given twice.
     """
     inner = values.get("optimizer_parameters") or {}
     if not isinstance(inner, Mapping):
@@ -203,10 +170,6 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
         epochs = flat.pop("data_n_epochs")
         if "max_steps" not in flat and "iters" not in flat:
             flat["num_train_epochs"] = epochs
-    for name, (harmless, remedy) in REFUSED.items():
-        value = flat.pop(name, None)
-        if value not in (None, False, "false", "False", *harmless):
-            raise ValueError(f"{name} is {shown(value)}: {remedy}.")
     return flat
 
 
@@ -217,22 +180,17 @@ def _is_max(mode: Any) -> bool:
 
 
 def check_key(name: str) -> None:
-    """Raises ValueError, with the nearest key, if there is no such key."""
-    if name not in (*FIELDS, *ALIASES, *IGNORED, *REFUSED, *_OF_OWN_FORM):
+    """Raises ValueError, with a key that is almost the same, if there is no such key."""
+    known = (*FIELDS, *ALIASES, *WITHOUT_EFFECT, *REFUSED, *_OF_OWN_FORM)
+    if name not in known:
+        # Of two alike, the one of training.
+        of_training = [key for key in known if not key.startswith(("eval", "per_device_eval"))]
+        near = [difflib.get_close_matches(name[:100].lower(), keys, n=1, cutoff=_NEAR) for keys in (of_training, known)]
+        nearest = next((f"; the nearest is {keys[0]!r}" for keys in near if keys), "")
         raise ValueError(
-            f"`limba run` has no key {shown(name)}; the nearest is {_nearest(name)!r}. `limba run --help` lists all. "
-            "What belongs to gin is given to `limba train --gin_file=OUTPUT_DIR/run.gin --gin.NAME=VALUE`."
+            f"`limba run` has no key {shown(name)}{nearest}. `limba run --help` lists all. "
+            "What belongs to gin is given as --gin.NAME=VALUE."
         )
-
-
-def _nearest(name: str) -> str:
-    """The nearest key: one that is almost the same, else one of training, if any of those is near enough."""
-    all_keys = [*FIELDS, *ALIASES, *IGNORED]
-    of_training = [key for key in (*FIELDS, *ALIASES) if not key.startswith(("eval", "hub", "push", "per_device_eval"))]
-    for keys, cutoff in ((all_keys, 0.93), (of_training, 0.6), (all_keys, 0.0)):
-        if found := difflib.get_close_matches(name[:100].lower(), keys, n=1, cutoff=cutoff):
-            return found[0]
-    raise AssertionError(name)
 
 
 def _typed(name: str, value: Any) -> Any:
@@ -278,6 +236,6 @@ def help_text() -> str:
         default = "" if field.default in (None, "", False) else f" ({field.default})"
         lines.append(f"  --{name:30} {field.metadata['help']}{default}")
     lines += ["", "other names of the same: " + ", ".join(f"--{name} ({key})" for name, key in ALIASES.items())]
-    lines += ["", "accepted and ignored, with a warning: " + ", ".join(f"--{name}" for name in IGNORED)]
-    lines += ["", "refused, with the remedy: " + ", ".join(f"--{name}" for name in REFUSED)]
+    lines += ["", "without effect, with a warning: " + ", ".join(f"--{name}" for name in WITHOUT_EFFECT)]
+    lines += ["", "refused but for their defaults, with the remedy: " + ", ".join(f"--{name}" for name in REFUSED)]
     return "\n".join(lines)

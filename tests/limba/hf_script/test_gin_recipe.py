@@ -12,6 +12,7 @@ import pytest
 from limba.hf_script import command, gin_optimizer, gin_recipe, script_data
 from limba.hf_script.run_arguments import SCHEDULES, RunArguments
 from limba.hf_script.script_data import Corpus
+from limba.models import losses
 from limba.optimizers import weight_decay
 from tasks.sources import corpora
 
@@ -71,6 +72,47 @@ def test_lengths_of_answers(keys, lengths):
     assert targets == dict(zip(("TASK_FEATURE_LENGTHS", *of_evaluations), lengths, strict=True))
     alone = command._of_dataset("eval", arguments)
     assert alone["eval/data.DatasetConfig.task_feature_lengths"] == {"inputs": 512, "targets": lengths[2]}
+
+
+def _value(lines, name):
+    return next(line.partition(" = ")[2].partition("  #")[0] for line in lines if line.strip().startswith(name))
+
+
+@pytest.mark.parametrize(
+    ("keys", "save", "evaluate"),
+    [
+        ({}, 500, 500),
+        ({"save_steps": 7}, 7, 7),
+        ({"save_strategy": "epoch", "eval_strategy": "epoch"}, 25, 25),
+        ({"save_strategy": "no", "eval_strategy": "steps", "eval_steps": 4}, 50, 4),
+        ({"eval_strategy": "no"}, 500, 50),
+    ],
+)
+def test_periods(keys, save, evaluate):
+    """800 rows are 25 batches of 8 on 4 devices, and 50 steps two epochs."""
+    arguments = dataclasses.replace(ARGUMENTS, label_column_name="answer", do_eval=True, **keys)
+    lines = gin_recipe._periods(arguments, dataclasses.replace(PLAN, num_examples=800))
+    assert (int(_value(lines, "period")), int(_value(lines, "EVAL_PERIOD"))) == (save, evaluate)
+    if "epoch" in keys.values():
+        with pytest.raises(ValueError, match=r"eval_strategy is 'epoch', and with max_steps .* write eval_steps"):
+            gin_recipe._periods(arguments, PLAN)
+
+
+def test_smoothed_labels_are_those_of_transformers():
+    from transformers.trainer_pt_utils import LabelSmoother
+
+    torch = pytest.importorskip("torch")
+    vocab, factor = 11, 0.3
+    (line,) = gin_recipe._smoothing(
+        dataclasses.replace(ARGUMENTS, label_smoothing_factor=factor), dataclasses.replace(PLAN, vocab_size=vocab)
+    )
+    smoothing = float(_value([line], "LABEL_SMOOTHING"))
+    logits = np.random.default_rng(0).normal(size=(2, 3, vocab)).astype(np.float32)
+    targets = np.array([[1, 4, 10], [0, 7, 7]])
+    ours = jax.grad(lambda x: losses.cross_entropy_with_logits(x, targets, smoothing, 0.0)[0].mean())(logits)
+    x = torch.tensor(logits, requires_grad=True)
+    LabelSmoother(epsilon=factor)({"logits": x}, torch.tensor(targets)).backward()
+    np.testing.assert_allclose(ours, x.grad.numpy(), atol=1e-7)
 
 
 def _learning_rates(arguments):

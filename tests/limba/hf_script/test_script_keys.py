@@ -1,11 +1,16 @@
 """The keys of Hugging Face's scripts, as JSON and as flags."""
 
+import dataclasses
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
-from limba.hf_script import script_keys
+from limba.hf_script import other_keys, run_arguments, script_keys
 from limba.hf_script.script_keys import RunArguments, from_command_line, from_values
+from tests.limba.hf_script import run_keys_page
 
 # The script's own example of a configuration.
 EXAMPLE = {
@@ -49,7 +54,7 @@ def test_a_file_and_flags_beside_it(tmp_path):
 
 def test_every_listed_key_is_known():
     for name in (*EXAMPLE, *LISTED):
-        assert name in script_keys.FIELDS or name in script_keys.IGNORED, name
+        assert name in script_keys.FIELDS or name in other_keys.WITHOUT_EFFECT, name
         assert name in script_keys.help_text()
 
 
@@ -59,12 +64,140 @@ def test_two_names_of_a_key_agree_or_not():
     with pytest.raises(ValueError, match=r"max_seq_length is 64 and input_seq_len is 65: they"):
         from_values({**EXAMPLE, **flags, "input_seq_len": 65})
     _, notes = from_values(EXAMPLE | {"generation_max_length": 20})
-    assert notes == ["generation_max_length is ignored because targets are as long as the masked spans need."]
+    assert notes == ["Without effect: generation_max_length (targets are as long as the masked spans need)."]
+
+
+_DEFAULTS = """
+import dataclasses, json
+from transformers import Seq2SeqTrainingArguments
+values = {}
+for field in dataclasses.fields(Seq2SeqTrainingArguments):
+    made = field.default_factory() if field.default is dataclasses.MISSING else field.default
+    values[field.name] = getattr(made, "value", made)
+print(json.dumps(values))
+"""
+# Those of run_t5_mlm_flax, run_summarization, run_translation, run_seq2seq_qa, run_glue, run_classification, run_ner
+# and run_mlm, with their defaults.
+_SCRIPTS = {
+    **dict.fromkeys(("config_name", "tokenizer_name", "cache_dir", "token", "model_type", "config_overrides")),
+    "use_fast_tokenizer": True,
+    "model_revision": "main",
+    "use_auth_token": None,
+    "trust_remote_code": False,
+    "resize_position_embeddings": None,
+    "torch_dtype": "auto",
+    "dtype": "float32",
+    "low_cpu_mem_usage": False,
+    "ignore_mismatched_sizes": False,
+    "attn_implementation": None,
+    **dict.fromkeys(("dataset_config_name", "train_file", "validation_file", "test_file", "lang", "forced_bos_token")),
+    "overwrite_cache": False,
+    "preprocessing_num_workers": None,
+    "max_source_length": 512,
+    "max_seq_length": None,
+    "max_target_length": 128,
+    "val_max_target_length": None,
+    "pad_to_max_length": False,
+    "num_beams": None,
+    **dict.fromkeys(("max_train_samples", "max_eval_samples", "max_predict_samples", "text_column", "summary_column")),
+    "ignore_pad_token_for_loss": True,
+    "source_prefix": "",
+    "source_lang": None,
+    "target_lang": None,
+    "context_column": "context",
+    "question_column": "question",
+    "answer_column": "answers",
+    "doc_stride": 128,
+    "max_answer_length": None,
+    "val_max_answer_length": None,
+    "version_2_with_negative": False,
+    "null_score_diff_threshold": 0.0,
+    "n_best_size": 20,
+    "do_regression": None,
+    "remove_splits": None,
+    "remove_columns": None,
+    "label_column_name": None,
+    "text_column_delimiter": " ",
+    "shuffle_seed": 42,
+    "shuffle_train_dataset": False,
+    "metric_name": None,
+    "text_column_names": None,
+    "label_all_tokens": False,
+    "return_entity_level_metrics": False,
+    "mlm_probability": 0.15,
+    "mean_noise_span_length": 3.0,
+    "line_by_line": False,
+    "streaming": False,
+    "train_ref_file": None,
+    "validation_ref_file": None,
+    "validation_split_percentage": 5,
+    "early_stopping_patience": None,
+    "early_stopping_threshold": 0.0,
+}
+
+
+@pytest.mark.parametrize("variable", ["", "LIMBA_HF5_PYTHON"])
+def test_every_key_of_transformers_is_known_and_none_stops_a_run_at_its_default(variable):
+    python = os.environ.get(variable, sys.executable) if variable else sys.executable
+    if variable and variable not in os.environ:
+        pytest.skip(f"{variable} is not set: tests/run.sh makes the environment")
+    done = subprocess.run([python, "-c", _DEFAULTS], capture_output=True, text=True, env={**os.environ, "USE_TF": "0"})
+    defaults = json.loads(done.stdout)
+    assert len(defaults) > 100 and {"deepspeed", "label_smoothing_factor", "generation_config"} < defaults.keys()
+    needed = {"output_dir": "out", "do_train": True, "model_name_or_path": "t5-small", "dataset_name": "wikitext"}
+    arguments, notes = from_values(defaults | _SCRIPTS | needed)
+    assert (arguments.learning_rate, arguments.label_smoothing_factor, arguments.max_seq_length) == (5e-5, 0.0, 512)
+    # As flags of a shell, too.
+    flags = [f"--{name}={value}" for name, value in (defaults | needed).items() if not isinstance(value, dict | list)]
+    assert from_command_line(flags)[0].learning_rate == 5e-5
+    assert all(len(note) < 400 for note in notes) and len(notes) < 20
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("deepspeed", "ds.json", "deepspeed is 'ds.json': .*fsdp_logical_axis_rules"),
+        ("fsdp", "full_shard auto_wrap", "fsdp is 'full_shard auto_wrap': .*docs/partitioning.md"),
+        ("auto_find_batch_size", True, "auto_find_batch_size is True: `limba plan` says which batch fits"),
+        ("model_revision", "v2", "model_revision is 'v2': name a folder: hf download"),
+        ("save_strategy", "best", "save_strategy is 'best'; use steps, epoch or no"),
+        ("label_smoothing_factor", 1.5, "label_smoothing_factor is 1.5; it must be below 1"),
+        ("generation_num_beams", 0, "generation_num_beams is 0; it must be at least 1"),
+        ("deepspeeed", "x", "no key 'deepspeeed'; the nearest is 'deepspeed'"),
+        ("my_own_key", "x", r"no key 'my_own_key'\. `limba run --help`"),
+        ("warmup_steps", 2.5, "warmup_steps is 2.5; it must be a whole number"),
+    ],
+)
+def test_keys_that_are_not_here_name_what_to_do(key, value, words):
+    with pytest.raises(ValueError, match=words):
+        from_values(EXAMPLE | {"label_column_name": "answer", key: value})
+
+
+def test_keys_that_are_carried_out():
+    keys = {"per_gpu_train_batch_size": 3, "token": True, "warmup_steps": 0.25, "num_beams": 4, "data_seed": 7}
+    keys |= {"push_to_hub_token": "<PUSH_TO_HUB_TOKEN>", "label_smoothing_factor": "0.1", "eval_strategy": "no"}
+    keys |= {"early_stopping_threshold": 0.5, "early_stopping_patience": 2, "label_column_name": "answer"}
+    example = {name: value for name, value in EXAMPLE.items() if name != "per_device_train_batch_size"}
+    arguments, notes = from_values(example | keys)
+    assert notes == [] and arguments.hub_token is None
+    assert (arguments.per_device_train_batch_size, arguments.warmup_steps, arguments.warmup_ratio) == (3, 0, 0.25)
+    assert (arguments.generation_num_beams, arguments.data_seed, arguments.label_smoothing_factor) == (4, 7, 0.1)
+    assert (arguments.eval_strategy, arguments.early_stopping_threshold) == ("no", 0.5)
+
+
+def test_the_page_of_keys_is_that_of_the_tables():
+    assert run_keys_page.FILE.read_text("utf-8") == run_keys_page.page()
+
+
+def test_every_key_has_one_place():
+    tables = [set(script_keys.FIELDS), {*other_keys.ALIASES}, {*other_keys.WITHOUT_EFFECT}, {*other_keys.REFUSED}]
+    assert sum(map(len, tables)) == len(set.union(*tables))
+    assert set(other_keys.ALIASES.values()) <= {field.name for field in dataclasses.fields(run_arguments.RunArguments)}
 
 
 def test_keys_without_meaning_are_reported():
     _, notes = from_values(EXAMPLE | {"preprocessing_num_workers": 8})
-    assert notes == [f"preprocessing_num_workers is ignored because {script_keys._STREAMED}."]
+    assert notes == [f"Without effect: preprocessing_num_workers ({other_keys._STREAMED})."]
 
 
 def test_a_token_is_written_nowhere():

@@ -1,0 +1,196 @@
+"""Keys of Hugging Face's scripts and of t5-experiments beside those of `RunArguments`: one table for the messages, for
+`limba run --help` and for docs/run_keys.md.
+
+A key is another name of one of `RunArguments` (`ALIASES`), has no effect here at any value (`WITHOUT_EFFECT`), or asks
+for something that is not here, unless it has one of the values that ask for nothing (`REFUSED`).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+ALIASES: Mapping[str, str] = {
+    "batch_size": "per_device_train_batch_size",
+    "per_gpu_train_batch_size": "per_device_train_batch_size",
+    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
+    "training_accumulation_steps": "gradient_accumulation_steps",
+    "iters": "max_steps",
+    "lr": "learning_rate",
+    "lr_scheduler": "lr_scheduler_type",
+    "num_warmup_steps": "warmup_steps",
+    "optimizer": "optim",
+    "save_interval": "save_steps",
+    "save_best": "load_best_model_at_end",
+    "optimize_metric": "metric_for_best_model",
+    "mlm_prob": "mlm_probability",
+    "log_interval": "logging_steps",
+    "valid_interval": "eval_steps",
+    "evaluation_strategy": "eval_strategy",
+    "clip_grad_norm": "max_grad_norm",
+    "activation_checkpointing": "gradient_checkpointing",
+    "torch_dtype": "dtype",
+    **dict.fromkeys(("input_seq_len", "input_seq_length", "max_source_length"), "max_seq_length"),
+    **dict.fromkeys(("target_seq_len", "target_seq_length", "max_answer_length"), "max_target_length"),
+    "val_max_answer_length": "val_max_target_length",
+    "num_beams": "generation_num_beams",
+    **dict.fromkeys(("text_column", "input_column", "text_column_names"), "text_column_name"),
+    **dict.fromkeys(("label_column", "summary_column", "target_column"), "label_column_name"),
+    "metric_name": "metric_names",
+    "num_train_examples": "max_train_samples",
+    "num_validation_examples": "max_eval_samples",
+    "data_path": "dataset_name",
+    "valid_data_path": "validation_file",
+    **dict.fromkeys(("tokenizer", "vocab"), "tokenizer_name"),
+    "model_path": "output_dir",
+    "model_cfg": "config_name",
+    "init_checkpoint": "model_name_or_path",
+    **dict.fromkeys(("token", "use_auth_token", "push_to_hub_token"), "hub_token"),
+    "push_to_hub_model_id": "hub_model_id",
+}
+
+_STREAMED = "text is tokenized and masked while it is read, and there is no cache"
+_RESUMES = "a run always resumes from its newest checkpoint; for a new one name another output_dir"
+_SHARDED = "JAX splits the batch over all devices, and gradients are summed by XLA"
+_COMPILED = "everything is compiled by XLA"
+_LOGS = "the log and metrics.jsonl have loss, rate and tokens a second"
+_DEVICES = "JAX takes the accelerator that is there, with all its devices; JAX_PLATFORMS=cpu forbids it"
+_ANSWERS = "answers are generated wherever a task has metrics of them"
+_LENGTHS = "rows are full, or padded to one length"
+_SUMS = "an evaluation keeps sums, and gathers nothing"
+_SAME_PRECISION = "evaluation computes as training does"
+_ONLY_HALF = "it says how float16 is computed, which fp16 would ask for"
+_CHECKPOINTS = "a checkpoint has all that a resumed run needs, written once for all processes"
+_TRACKIO = "only trackio reads it"
+WITHOUT_EFFECT: Mapping[str, str] = {
+    **dict.fromkeys(("preprocessing_num_workers", "overwrite_cache", "keep_linebreaks"), _STREAMED),
+    **dict.fromkeys(
+        ("dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_persistent_workers"), _STREAMED
+    ),
+    **dict.fromkeys(("dataloader_in_order", "dataloader_multiprocessing_context", "streaming"), _STREAMED),
+    **dict.fromkeys(("data_impl", "data_name", "data_n_workers", "data_skip_warmup"), _STREAMED),
+    **dict.fromkeys(("overwrite_output_dir", "resume_from_checkpoint", "ignore_data_skip"), _RESUMES),
+    **dict.fromkeys(("restore_callback_states_from_checkpoint", "enable_jit_checkpoint"), _RESUMES),
+    **dict.fromkeys(("ddp_backend", "ddp_broadcast_buffers", "ddp_bucket_cap_mb", "ddp_timeout"), _SHARDED),
+    **dict.fromkeys(("ddp_find_unused_parameters", "ddp_static_graph", "fp16_allreduce", "fp32"), _SHARDED),
+    **dict.fromkeys(("local_rank", "_n_gpu", "n_gpu", "no_cuda", "use_cpu", "use_mps_device", "use_ipex"), _DEVICES),
+    **dict.fromkeys(("tpu_num_cores", "num_tpu_cores", "tpu_metrics_debug", "mp_parameters", "xpu_backend"), _DEVICES),
+    **dict.fromkeys(("torch_compile", "torch_compile_backend", "torch_compile_mode", "torchdynamo"), _COMPILED),
+    **dict.fromkeys(("jit_mode_eval", "tf32", "use_liger_kernel", "liger_kernel_config", "use_cache"), _COMPILED),
+    **dict.fromkeys(("torch_empty_cache_steps", "attn_implementation", "low_cpu_mem_usage"), _COMPILED),
+    **dict.fromkeys(("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"), _COMPILED),
+    **dict.fromkeys(("log_level", "log_level_replica", "log_on_each_node", "disable_tqdm", "debug"), _LOGS),
+    **dict.fromkeys(("logging_strategy", "logging_first_step", "include_tokens_per_second"), _LOGS),
+    **dict.fromkeys(("include_num_input_tokens_seen", "skip_memory_metrics"), _LOGS),
+    "logging_nan_inf_filter": "a loss that is not finite ends the run",
+    "logging_dir": "TensorBoard's events are in output_dir/run",
+    **dict.fromkeys(("project", "trackio_space_id", "trackio_static_space_id", "trackio_bucket_id"), _TRACKIO),
+    **dict.fromkeys(("train_ref_file", "validation_ref_file"), "only whole-word masking of Chinese reads them"),
+    **dict.fromkeys(("save_safetensors", "save_on_each_node", "save_only_model"), _CHECKPOINTS),
+    **dict.fromkeys(("fp16_full_eval", "bf16_full_eval"), _SAME_PRECISION),
+    **dict.fromkeys(("fp16_opt_level", "fp16_backend", "half_precision_backend"), _ONLY_HALF),
+    **dict.fromkeys(("min_loss_scale", "max_loss_scale"), "bf16 needs no scaled loss"),
+    **dict.fromkeys(("predict_with_generate", "use_generate_on_valid"), _ANSWERS),
+    **dict.fromkeys(("pad_to_max_length", "line_by_line", "short_seq_prob", "group_by_length"), _LENGTHS),
+    **dict.fromkeys(("length_column_name", "sortish_sampler", "train_sampling_strategy"), _LENGTHS),
+    **dict.fromkeys(("eval_accumulation_steps", "eval_do_concat_batches", "eval_use_gather_object"), _SUMS),
+    **dict.fromkeys(("batch_eval_metrics", "prediction_loss_only", "use_legacy_prediction_loop"), _SUMS),
+    **dict.fromkeys(("include_for_metrics", "include_inputs_for_metrics"), "metric_names says what is measured"),
+    "eval_on_start": "step 0 is evaluated in any case",
+    "dataloader_drop_last": "batches cross the ends of epochs, and no row is dropped",
+    "dataloader_pin_memory": "JAX moves the batches",
+    "average_tokens_across_devices": "the loss is the mean over all target tokens of the batch, on all devices",
+    "cache_dir": "HF_HOME is the folder of the hub's files",
+    "model_type": "config.json has it",
+    "model_cls": "the network is Limba's; docs/networks.md shows how to change a layer",
+    "base_model": "the network is that of config_name or model_name_or_path",
+    "use_fast_tokenizer": "there is one tokenizer",
+    "trust_remote_code": "no code of a repository is run",
+    "resize_position_embeddings": "a T5 has no table of positions",
+    "ignore_mismatched_sizes": "a tensor of another size is an error",
+    "remove_unused_columns": "columns that nothing uses are not read",
+    "remove_columns": "columns that nothing uses are not read",
+    "label_names": "the loss is that of the targets",
+    "ignore_pad_token_for_loss": "padding never counts",
+    "shuffle_train_dataset": "rows of training are always shuffled",
+    "full_determinism": "a run repeats its numbers on the same machine in any case",
+    "hub_strategy": "the final model is uploaded",
+    "hub_always_push": "the final model is uploaded",
+    **dict.fromkeys(("reset_optimizer", "reset_lr", "reset_iteration"), "training starts at step 0 of init_checkpoint"),
+    **dict.fromkeys(("lr_drop_eps", "lr_drop_cooldown"), "a drop of the rate has no other conditions"),
+    "working_dir": "paths begin where the command runs",
+    "show_valid_examples": "`limba preview` shows examples",
+}
+
+_FSDP = (
+    "Limba shards parameters by rules of gin: add "
+    "--gin.partitioning.PjitPartitioner.logical_axis_rules='@partitioning.fsdp_logical_axis_rules()' "
+    "(docs/partitioning.md)"
+)
+_BATCH = "`limba plan` says which batch fits; write per_device_train_batch_size and gradient_accumulation_steps"
+_LANGUAGES = "only mBART and its like read it; for a translation write text_column_name and label_column_name"
+_QUESTIONS = (
+    "write text_column_name 'question: {question} context: {context}' with your columns, and label_column_name; or "
+    "--benchmark squad for data of SQuAD's form"
+)
+_EXTRACTIVE = "it belongs to models that mark a span; a T5 writes its answer"
+_LAYERWISE = "it belongs to optimizers of single layers; AdamW and adafactor are here"
+# The values that ask for nothing, beside null, false and an empty value, and what to do in place of others.
+REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "apex_opt_lvl": (("O0",), "APEX computes in float16, which overflows; write bf16"),
+    "skip_used_data": ((), "a new run begins at the start of its corpus, and the same run resumes at its exact place"),
+    "data_n_samples": ((), "text is not sampled before; write max_train_samples or max_steps"),
+    "validate_only": ((), "write do_eval alone"),
+    **dict.fromkeys(("deepspeed", "fsdp", "fsdp_transformer_layer_cls_to_wrap", "parallelism_config"), ((), _FSDP)),
+    "fsdp_config": (
+        ({"min_num_params": 0, "xla": False, "xla_fsdp_v2": False, "xla_fsdp_grad_ckpt": False},),
+        _FSDP,
+    ),
+    "fsdp_min_num_params": ((0,), _FSDP),
+    "accelerator_config": (
+        (
+            {
+                "split_batches": False,
+                "dispatch_batches": None,
+                "even_batches": True,
+                "use_seedable_sampler": True,
+                "non_blocking": False,
+                "gradient_accumulation_kwargs": None,
+            },
+        ),
+        "Accelerate does not run here; gradient_accumulation_steps and data_seed say what it would",
+    ),
+    "auto_find_batch_size": ((), _BATCH),
+    "past_index": ((-1,), "no T5 or BERT has it"),
+    "neftune_noise_alpha": ((0,), "noise on embeddings is not here; DROPOUT_RATE of OUTPUT_DIR/run.gin is"),
+    "optim_args": ((), "write adam_beta1, adam_beta2, adam_epsilon, scale_parameter … as keys"),
+    "optim_target_modules": ((), _LAYERWISE),
+    "eval_delay": ((0,), "evaluations begin at step 0; eval_steps is their period"),
+    "generation_config": ((), "write generation_max_length and generation_num_beams"),
+    "push_to_hub_organization": ((), "write hub_model_id as ORG/NAME"),
+    "hub_revision": (("main",), "uploads go to the branch main"),
+    "model_revision": (
+        ("main",),
+        "name a folder: hf download NAME --revision REVISION --local-dir FOLDER",
+    ),
+    "config_overrides": ((), "write the values into a config.json, and name it as config_name"),
+    "ray_scope": (("last",), "`limba sweep` searches (docs/sweeps.md)"),
+    **dict.fromkeys(("lang", "forced_bos_token"), ((), _LANGUAGES)),
+    **dict.fromkeys(("source_lang", "target_lang"), ((), _LANGUAGES)),
+    "context_column": (("context",), _QUESTIONS),
+    "question_column": (("question",), _QUESTIONS),
+    "answer_column": (("answers",), _QUESTIONS),
+    "version_2_with_negative": ((), "write a text such as 'unanswerable' into the column of the answers"),
+    "null_score_diff_threshold": ((0.0,), _EXTRACTIVE),
+    "doc_stride": ((128,), "a context is cut at max_seq_length, in one row; split long ones before"),
+    "n_best_size": ((20,), _EXTRACTIVE),
+    "label_all_tokens": ((), "words are labelled at their first piece; docs/encoders.md has the task"),
+    "return_entity_level_metrics": ((), "docs/encoders.md has the metrics of labelled words"),
+    "do_regression": (
+        (),
+        "a T5 writes numbers as texts: write metric_names pearson_corrcoef",
+    ),
+    "remove_splits": ((), "splits that no key names are not read"),
+    "text_column_delimiter": ((" ",), "write text_column_name as a template: '{first} and {second}'"),
+    "shuffle_seed": ((42,), "data_seed is the seed of the order"),
+    "pre_training_dataset_paths": ((), "one corpus a run: write dataset_name, or a mixture of tasks (docs/data.md)"),
+    "pre_training_dataset_names": ((), "write dataset_config_name"),
+}
