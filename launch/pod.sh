@@ -13,7 +13,8 @@ usage: bash launch/pod.sh [options] VERB [options] [arguments of the verb]
   create [-- gcloud flags]   rent the pod
   setup [COMMIT]             deploy, and install on all workers; can be repeated
   deploy [COMMIT]            put one commit (HEAD) on all workers; refuses uncommitted changes
-  run RECIPE [limba train options]   start training on all workers, detached
+  run RECIPE [limba train options]   start training on all workers, detached; refuses a recipe, a task module and data that
+                             are not in the commit of the workers
   status [--plain]           each worker's commit, process, last step and age of its last line
   logs [LINES]               the last lines (100) of all workers, ordered by time
   attach                     follow all logs; Ctrl-C stops following, not the run
@@ -51,6 +52,7 @@ Options, also as variables of the environment or of pod.env. The command line wi
   --dir DIR            POD_DIR          the repository on the workers, relative to the home directory (limba)
   --bucket gs://…      POD_BUCKET       for check: where the run will write (MODEL_DIR of the arguments or environment)
   --worker-env FILE    POD_WORKER_ENV   NAME=VALUE lines for the workers, such as HF_TOKEN=… or RO_CORPUS=…; setup copies it
+  --on-workers A,B     POD_ON_WORKERS   files and folders here that every worker has at the same place, for run and check
   --config FILE        POD_CONFIG       the file with these variables (pod.env, if it exists). Values are literal; quotes
                                         around one are taken off.
   --dry-run            DRY_RUN=1        print the commands, one a line, to paste into a shell; run none. Counts behind the
@@ -73,7 +75,7 @@ fail() {
 source "$REPOSITORY/launch/variables.sh"
 
 read_config() {
-  local names='NAME|ZONE|PROJECT|TYPE|VERSION|SUBNETWORK|SPOT|QUEUED|SLICES|HOSTS|COORDINATOR|DIR|BUCKET|WORKER_ENV|POLL_SECONDS'
+  local names='NAME|ZONE|PROJECT|TYPE|VERSION|SUBNETWORK|SPOT|QUEUED|SLICES|HOSTS|COORDINATOR|DIR|BUCKET|WORKER_ENV|ON_WORKERS|POLL_SECONDS'
   read_variables "$1" "POD_${names//|/|POD_}" keep
 }
 
@@ -81,7 +83,7 @@ verb='' plain=''
 while (($#)); do
   case $1 in
     --name | --zone | --project | --type | --version | --subnetwork | --slices | --hosts | --coordinator | --dir | \
-      --bucket | --worker-env | --config)
+      --bucket | --worker-env | --on-workers | --config)
       [[ $# -ge 2 ]] || fail "$1 lacks its value."
       name=$(tr a-z- A-Z_ <<<"${1#--}")
       printf -v "POD_$name" '%s' "$2"
@@ -121,7 +123,7 @@ for word in "$@"; do
       "command in quotes, as one word." ;;
     *:--dry-run) DRY_RUN=1 ;;
     run:--name | run:--zone | run:--project | run:--type | run:--slices | run:--hosts | run:--coordinator | run:--dir | \
-      run:--worker-env | run:--config) fail "$word is an option of pod.sh; put it before the recipe." ;;
+      run:--worker-env | run:--on-workers | run:--config) fail "$word is an option of pod.sh; put it before the recipe." ;;
     *) words+=("$word") ;;
   esac
 done
@@ -265,6 +267,7 @@ send_secrets() {
 run() {
   [[ $# -ge 1 ]] || fail "run what? A gin file of the repository, or the name of a recipe."
   local word words='' code=0
+  reaches_workers "$@"
   for word in "$@"; do words+=" $(quote "$word")"; done
   each quietly in_repository "bash launch/worker.sh --detach$words" || code=$?
   ((code != 1)) || echo "The others wait for it and end with an error; \`pod.sh stop\` ends them at once." >&2

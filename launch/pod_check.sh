@@ -98,9 +98,24 @@ check_workers() {
   return "$code"
 }
 
+# reaches_workers RECIPE …: fails, in a dry run too, if the run needs files of this machine that a pod's workers would not
+# have. Hosts may share them.
+reaches_workers() {
+  local commit lacking
+  [[ -z $POD_HOSTS ]] || return 0
+  commit=$(git -C "$REPOSITORY" rev-parse --verify --quiet "refs/limba/deployed^{commit}") || commit=HEAD
+  lacking=$("${PYTHON:-python3}" "$REPOSITORY/launch/carried_files.py" "$REPOSITORY" "$commit" "${POD_WORKER_ENV:-}" \
+    "${POD_ON_WORKERS:-}" "$@") && return
+  [[ -n $lacking ]] || exit 2 # Python has said why.
+  fail "the workers get a commit of $REPOSITORY and nothing else (${commit:0:10}), and would lack:"$'\n'"$lacking"$'\n'"Commit" \
+    "recipes and modules, and \`pod.sh deploy\`. Put data into a bucket (gs://…), or on every worker at the same place and" \
+    "name it: --on-workers."
+}
+
 check() {
   local state=READY
   find_bucket "$@"
+  (($# == 0)) || reaches_workers "$@"
   if [[ $bucket == gs://* ]]; then
     check_bucket
     [[ -n $POD_HOSTS ]] || check_region

@@ -260,7 +260,7 @@ def test_a_dry_run_of_every_verb_can_be_pasted(pod, place, tmp_path):
     assert set(verbs) == set(re.findall(r"^  ([a-z]+) ", pod("--help").stdout.partition("In order")[0], re.M))
     for verb, lines in verbs.items():
         flags = {"setup": ("--worker-env", str(worker_env)), "check": ("--bucket", "gs://b/run")}.get(verb, ())
-        result = pod("--dry-run", *TYPE, *flags, verb, *{"run": ["q"], "exec": ["df -h"]}.get(verb, []), **env)
+        result = pod("--dry-run", *TYPE, *flags, verb, *{"run": ["quickstart"], "exec": ["df -h"]}.get(verb, []), **env)
         assert result.returncode == 0 and result.calls == "", verb
         assert len(result.stdout.splitlines()) == lines, result.stdout
         assert all(
