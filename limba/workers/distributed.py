@@ -5,7 +5,8 @@ key-value store. The settings come from the first of these that has any:
 
 1. `--coordinator_address`, `--process_count` and `--process_index`, with `--multiprocess_gpu` as in T5X
 2. `LIMBA_COORDINATOR_ADDRESS`, `LIMBA_PROCESS_COUNT` and `LIMBA_PROCESS_INDEX`, which launch/worker.sh sets
-3. JAX's own detection: on TPU VMs and in steps of SLURM jobs with several tasks; elsewhere only with
+3. the variables of torchrun, mpirun and their like (`limba.workers.launchers`)
+4. JAX's own detection: on TPU VMs and in steps of SLURM jobs with several tasks; elsewhere only with
    `--multiprocess_gpu`
 
 If a worker is missing, `jax.distributed.initialize` aborts the process from C++ and does not name the worker. So worker
@@ -24,6 +25,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from limba.machine import json_text
+from limba.workers import launchers
+from limba.workers.launchers import Launcher
 
 logger = logging.getLogger(__name__)
 
@@ -110,9 +113,10 @@ def find_cluster(
             given = {name: value if name == "coordinator_address" else int(value) for name, value in given.items()}
         except ValueError as error:
             raise ValueError(f"{' and '.join(list(_VARIABLES.values())[1:])} are whole numbers: {error}.") from None
-    if not required and not (detect and _is_in_cluster(environ)):
+    launched = launchers.find(environ) if detect and not given else None
+    if launched is None and not required and not (detect and _is_in_cluster(environ)):
         return None
-    found = _complete(given, timeout)
+    found = _complete(given, timeout) if launched is None else _by_launcher(*launched)
     missing = [name for name in _VARIABLES if found[name] is None]
     if missing:
         known = ", ".join(f"{name} = {value}" for name, value in given.items())
@@ -123,6 +127,18 @@ def find_cluster(
         )
     settings = ClusterSettings(**found)
     return settings if settings.process_count > 1 else None
+
+
+def _by_launcher(launcher: Launcher, found: dict[str, Any]) -> dict[str, Any]:
+    index, count = found["process_index"], found["process_count"]
+    if found["coordinator_address"] is None:
+        raise ValueError(
+            f"{launcher.name} started this process as {launcher.index} {index} of {launcher.count} {count} on several "
+            "hosts, and does not say where process 0 runs. Give every process --coordinator_address=HOST:PORT, "
+            f"--process_count=${launcher.count} and --process_index=${launcher.index} (docs/distributed.md)."
+        )
+    logger.info("%s: this is process %d of %d (%s).", launcher.name, index, count, launcher.index)
+    return found
 
 
 def _is_in_cluster(environ: Mapping[str, str]) -> bool:

@@ -1,0 +1,89 @@
+"""Other launchers: what torchrun, mpirun and their like say in the environment about the processes that they start."""
+
+import dataclasses
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Launcher:
+    """The variables of one launcher.
+
+    Attributes:
+      name: of its commands.
+      index, count: of all processes.
+      local_index, local_count: of those on one host.
+      address: the host of process 0; None if it sets none.
+      port: a port that it uses itself, or another text that is the same for all processes.
+    """
+
+    name: str
+    index: str
+    count: str
+    local_index: str
+    local_count: str
+    address: str | None
+    port: str
+
+
+LAUNCHERS = (
+    Launcher(
+        *("torchrun, accelerate launch or deepspeed", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+        *("MASTER_ADDR", "MASTER_PORT"),
+    ),
+    Launcher(
+        *("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+        *(None, "HOROVOD_GLOO_RENDEZVOUS_PORT"),
+    ),
+    Launcher(
+        *("mpirun of Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+        *("OMPI_COMM_WORLD_LOCAL_SIZE", None, "PMIX_NAMESPACE"),
+    ),
+    Launcher(
+        *("mpiexec of MPICH or Intel MPI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+        *(None, "PMI_PORT"),
+    ),
+)
+
+
+def find(environ: Mapping[str, str]) -> tuple[Launcher, dict[str, Any]] | None:
+    """The launcher of this process, and the fields of `ClusterSettings`; None if no launcher started several.
+
+    An address that is not known is None: process 0 may be on another host.
+
+    Raises:
+      ValueError: if only some of the variables are set, or one is not a number.
+    """
+    for launcher in LAUNCHERS:
+        if environ.get(launcher.count, "1") == "1":
+            continue
+        count, index = _number(launcher.count, environ), _number(launcher.index, environ)
+        local = [_number(x, environ) if x in environ else None for x in (launcher.local_index, launcher.local_count)]
+        is_one_host = local[1] == count
+        host = environ.get(launcher.address or "") or ("127.0.0.1" if is_one_host else None)
+        return launcher, {
+            "coordinator_address": host and f"{host}:{_free_port(environ.get(launcher.port, ''))}",
+            "process_count": count,
+            "process_index": index,
+            # One GPU each, where a host has several processes.
+            "local_device_ids": None if local[0] is None or local[1] == 1 else [local[0]],
+        }
+    return None
+
+
+def _number(name: str, environ: Mapping[str, str]) -> int:
+    text = environ.get(name, "")
+    if not text.isdecimal():
+        raise ValueError(
+            f"The environment has variables of a launcher, and {name} is {text!r}: it must be a whole number. Start "
+            "all processes by one launcher, or unset its variables for a process alone."
+        )
+    return int(text)
+
+
+def _free_port(own: str) -> int:
+    """A port that all processes choose alike, beside the launcher's own."""
+    if own.isdecimal() and 0 < int(own) < 65_535:
+        return int(own) + 1
+    return 20_000 + zlib.crc32(own.encode()) % 10_000
