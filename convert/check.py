@@ -4,6 +4,7 @@ python -m convert check runs/base exports/base
 """
 
 import argparse
+import sys
 
 from convert.compare import comparison, comparison_rows, encoder_comparison
 from convert.encoders import encoder_model
@@ -24,6 +25,9 @@ def run(args: argparse.Namespace) -> None:
     hints = any_format.hints_of(args)
     a, b = _open(args.a, hints), _open(args.b, hints)
     print(f"A: {_description(a)}\nB: {_description(b)}")
+    for model in (a, b):
+        for warning in model.warnings if isinstance(model, Model) else ():
+            print(f"warning: {warning}", file=sys.stderr)
     rows = _compare(a, b, args.text)
     print(comparison_rows.table(rows))
     comparison_rows.require(rows, "A and B are not the same model")

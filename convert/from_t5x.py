@@ -8,6 +8,7 @@ Training, evaluation and inference need no conversion: they read T5X's directori
 """
 
 import argparse
+import sys
 from pathlib import Path
 
 from convert.model_files import any_format, lora_merge
@@ -46,6 +47,8 @@ def from_t5x(
       ValueError: if the checkpoint is damaged, not finite, or not of an encoder and decoder; or OUT has one already.
     """
     model = any_format.open_checkpoint(checkpoint, hints)
+    for warning in model.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     tensors = lora_merge.merged(saved_tensors.open_tensors(model.path), model.path)
     if not with_optimizer:
         tensors = without_optimizer(tensors)

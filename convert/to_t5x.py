@@ -2,16 +2,24 @@
 
     python -m convert to-t5x runs/quickstart exports/quickstart_t5x --format classic
 
-T5X restores Limba's own directories too; this is for its classic format, and for the layout of its scalable_t5.
+T5X restores Limba's own directories too; this is for its classic format, and for the layout of its scalable_t5. The
+checkpoint's `run/`, which T5X passes over, says what the tensors do not: activations, family, vocabulary.
 """
 
 import argparse
+import hashlib
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from convert.compare import comparison
 from convert.model_files import any_format
-from convert.t5x import t5x_state
-from convert.t5x.t5x_checkpoint import NETWORKS, open_source, write_checkpoint
+from convert.model_files.any_format import Model
+from convert.t5x import limba_run, t5x_state
+from convert.t5x.t5x_checkpoint import NETWORKS, Compare, open_source, write_checkpoint
+from limba.checkpoint_files import run_folder
+from limba.checkpoint_files.small_files import write_files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +65,8 @@ def to_t5x(
       ValueError: if it is damaged, not finite, or OUT has one already.
     """
     source = open_source(checkpoint, network, with_optimizer)
-    compare = None
+    compare: Compare | None = None
+    record: dict[str, bytes] = {}
     if any_format.is_encoder_decoder(source.tensors):
         model = any_format.open_checkpoint(source.path)
         if start := model.config.decoder_start_token_id:
@@ -65,7 +74,26 @@ def to_t5x(
                 f"The decoder of {source.path} begins with {start} (decoder_start_token_id), and T5X's always begins "
                 "with 0. It trains, evaluates and exports in Limba."
             )
+        if model.config.scale_attn_logits:
+            own = "T5X's own network does not divide queries by sqrt(head_dim) (scale_attn_logits); NVIDIA's does."
+            print(f"warning: {own} Train the checkpoint in that.", file=sys.stderr)
+        for warning in model.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
         compare = comparison.with_source(model)
-    path = write_checkpoint(source, out, format_, dtype, compare, verify, overwrite)
+        record = limba_run.files_of_run(model, source, *_vocabulary(model)).of_checkpoint(source)
+
+    def add_files(folder: Path) -> None:
+        if record:
+            write_files(folder / run_folder.FOLDER, record)
+
+    digest = hashlib.sha256(repr(sorted(record.items())).encode()).hexdigest()
+    path = write_checkpoint(source, out, format_, dtype, compare, verify, overwrite, add_files, digest)
     print(f"{source.path} is converted to {path} (T5X, {format_}, {dtype}, {len(source.tensors)} tensors).")
     return path
+
+
+def _vocabulary(model: Model) -> tuple[Mapping[str, Any], bytes | None]:
+    """The record of the vocabulary, empty if it is not known, and the content of its file, if it is on this machine."""
+    vocabulary = model.vocabulary or {}
+    file = vocabulary.get("sentencepiece_model_file")
+    return vocabulary, Path(file).read_bytes() if file and Path(file).is_file() else None

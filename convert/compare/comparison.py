@@ -7,20 +7,22 @@ table of names, which both directions share, shows there.
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import sentencepiece
 from tqdm import tqdm
 
-from convert.compare import forward, numpy_t5, torch_forward, transformers_library, transformers_process
-from convert.compare.comparison_rows import Comparison, compare_tensors, tolerance
+from convert.compare import float64, forward, numpy_t5, torch_forward, transformers_library, transformers_process
+from convert.compare.comparison_rows import Comparison, compare_tensors, compare_vocabularies, narrower
+from convert.compare.float64 import Measure
 from convert.model_files import any_format
 from convert.model_files.any_format import Model
 from convert.tensors import names
 from limba.checkpoint_files import run_folder
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.network import own_layers
 
 _INPUTS_LENGTH, _TARGETS_LENGTH = 48, 24
 _GREEDY_TOKENS = 8
@@ -31,81 +33,89 @@ TEXT = (
 
 
 def compare(a: Model, b: Model, text: str = TEXT) -> list[Comparison]:
-    """Compares two models: the logits of `a` are the measure, and the text is encoded with the vocabulary of either.
+    """Compares two models: the text is encoded with the vocabulary of either.
 
-    Where the dtypes differ, both are rounded to the narrower.
+    Logits are measured by those in float64 of a folder; see `convert.compare.float64`. Where the dtypes of tensors
+    differ, both are rounded to the narrower.
 
     Raises:
       ValueError: if they are of different networks, or one cannot be read.
     """
-    _check_same_network(a, b)
-    rows = [compare_parameters(a, b)]
+    settings = [_compare_networks(a, b), *_assumed("A", a), *_assumed("B", b)]
+    tokens_a, tokens_b = (_tokens(model, text) for model in (a, b))
+    rows = [compare_tensors(a.tensors, b.tensors), *settings, compare_vocabularies(tokens_a, tokens_b)]
+    tensors_differ = bool(rows[0].value)
     a, b = _rounded(a, b)
-    batch = check_batch(a.config.vocab_size, _tokens(a, b, text))
+    batch = check_batch(a.config.vocab_size, np.asarray(tokens_a or tokens_b or (), np.int32))
     # Limba's network puts it in place of 0; the others take the tokens as they are.
     batch["decoder_input_tokens"][:, 0] = a.config.decoder_start_token_id
-    inputs = batch["encoder_input_tokens"]
     with tqdm(desc="comparing logits", unit=" passes", file=sys.stderr) as bar:
         # Others first: transformers has a process of its own, which is gone before our network takes memory.
         others = []
-        for label, run in _others(a, b):
-            others.append((label, run(batch)))
-            bar.update()
+        for label, model in (("A", a), ("B", b)):
+            if model.folder is not None:
+                others.append((label, model, _measure(model, batch), _in_transformers(model, batch)))
+                bar.update(2)
         logits = forward.logits(a.config, a.tensors, batch)
         bar.update()
-        tokens = forward.greedy(a.config, a.tensors, inputs, _GREEDY_TOKENS)
-        bar.update()
-        if rows[0].value:
-            ours = _Output(
-                forward.logits(b.config, b.tensors, batch), forward.greedy(b.config, b.tensors, inputs, _GREEDY_TOKENS)
-            )
+        rows.append(_b_in_limba(logits, b, batch, tensors_differ))
+        tokens = np.zeros(0, np.int32)
+        if any(output.tokens is not None for *_, output in others):
+            tokens = forward.greedy(a.config, a.tensors, batch["encoder_input_tokens"], _GREEDY_TOKENS)
             bar.update()
-        else:  # Once more would be the same computation.
-            loss = forward.loss(logits, batch["decoder_target_tokens"])
-            ours = _Output(reason=f"those of A, as are tensors and network; loss of random tokens {loss:.6f}")
-        allowed = tolerance(logits)
-        for label, output in [("B in Limba", ours), *others]:
-            if output.reason:
-                rows.append(Comparison(f"logits, {label}", None, allowed, output.reason))
-                continue
-            assert output.logits is not None
-            rows.append(Comparison(f"logits, {label}", _largest_difference(logits, output.logits), allowed))
-            losses = [forward.loss(x, batch["decoder_target_tokens"]) for x in (logits, output.logits)]
-            rows.append(Comparison(f"loss, {label}", abs(losses[0] - losses[1]), allowed, f"{losses[1]:.6f}"))
-            if output.tokens is not None:
-                differ = _different_rows(a, batch, tokens, output.tokens, allowed)
-                rows.append(Comparison(f"greedy tokens, {label}", differ, 0, f"{_GREEDY_TOKENS} a row"))
+        for label, model, measure, output in others:
+            rows += _compare_output(f"{label} in PyTorch", output, measure, batch)
+            rows += _compare_output(f"{label} in NumPy", _Output(logits), measure, batch)
+            if output.tokens is not None and isinstance(measure, Measure):
+                differ = _different_rows(model, batch, tokens, output.tokens)
+                rows.append(Comparison(f"greedy tokens, {label} in PyTorch", differ, 0, f"{_GREEDY_TOKENS} a row"))
     return rows
 
 
 def with_source(model: Model) -> Callable[[Path, Mapping[str, SavedTensor]], list[Comparison]]:
-    """Compares a train state that was made of a model, and the folder it is in, with the model."""
-    return lambda path, saved: compare(model, any_format.with_tensors(model, path, saved))
+    """Compares the checkpoint in a folder, with all that it says of itself, with the model it was made of."""
+    return lambda path, saved: compare(model, any_format.open_checkpoint(path))
+
+
+# ------------------------------------------------------- networks ----------------------------------------------------
+
+# Fields that belong to a run: they change how a network is trained or computed, and not what it is.
+_OF_RUNS = (
+    *("dtype", "dropout_rate", "float32_attention_logits", "one_hot_embedding", "scan_layers", "remat_policy"),
+    *("param_scan_axis", "joined_attention_kernels", "kernels"),
+)
+
+
+def _compare_networks(a: Model, b: Model) -> Comparison:
+    """Raises ValueError if a setting or the shape of a tensor differs."""
+    shapes_a, shapes_b = ({name: t.shape for name, t in m.tensors.items()} for m in (a, b))
+    names.verify(f"B ({b.path})", shapes_b, shapes_a)
+    fields = [field.name for field in dataclasses.fields(a.config) if field.name not in _OF_RUNS]
+    for field in fields:
+        ours, theirs = ([*x] if isinstance(x := getattr(m.config, field), tuple | list) else x for m in (a, b))
+        if ours != theirs:
+            of_a, of_b = (", assumed" if field in m.assumed else "" for m in (a, b))
+            raise ValueError(f"{field} is {ours!r} in A ({a.path}{of_a}) and {theirs!r} in B ({b.path}{of_b}).")
+    return Comparison("settings that differ", 0, 0, f"of {len(fields)}")
+
+
+def _assumed(label: str, model: Model) -> Iterator[Comparison]:
+    for name, value in model.assumed.items():
+        yield Comparison(f"{name}, {label}", None, 0, f"assumed: {value}; the checkpoint does not say it")
 
 
 # ----------------------------------------------------- parameters ----------------------------------------------------
 
 
-def _check_same_network(a: Model, b: Model) -> None:
-    shapes_a, shapes_b = ({name: t.shape for name, t in m.tensors.items()} for m in (a, b))
-    names.verify(f"B ({b.path})", shapes_b, shapes_a)
-    fields = ("mlp_activations", "logits_via_embedding", "relative_bias_per_layer", "scale_attn_logits")
-    for field in (*fields, "decoder_start_token_id"):
-        ours, theirs = ([*x] if isinstance(x := getattr(m.config, field), tuple | list) else x for m in (a, b))
-        if ours != theirs:
-            raise ValueError(f"{field} is {ours!r} in A ({a.path}) and {theirs!r} in B ({b.path}).")
-
-
 def compare_parameters(a: Model, b: Model) -> Comparison:
     """How many tensors differ, after rounding to the narrower dtype, and by how much."""
-    narrow_a, narrow_b = _rounded(a, b)
-    return compare_tensors(narrow_a.tensors, narrow_b.tensors)
+    return compare_tensors(a.tensors, b.tensors)
 
 
 def _rounded(a: Model, b: Model) -> tuple[Model, Model]:
     """Both in the narrower of their dtypes."""
-    narrower = min((a.dtype, b.dtype), key=lambda dtype: dtype.itemsize)
-    return a.cast(narrower), b.cast(narrower)
+    dtype = narrower(a.dtype, b.dtype)
+    return a.cast(dtype), b.cast(dtype)
 
 
 # -------------------------------------------------------- logits -----------------------------------------------------
@@ -123,28 +133,43 @@ class _Output:
 _Batch = Mapping[str, np.ndarray]
 
 
-def _others(a: Model, b: Model) -> Iterator[tuple[str, Callable[[_Batch], _Output]]]:
-    """Implementations that run Hugging Face folders without our network: NumPy, and transformers in PyTorch."""
-    for label, model in (("A", a), ("B", b)):
-        if model.folder is not None:
-            if not model.folder.is_flax:
-                yield f"{label} in PyTorch", functools.partial(_in_transformers, model)
-            yield f"{label} in NumPy", functools.partial(_in_numpy, model)
+def _b_in_limba(logits: np.ndarray, b: Model, batch: _Batch, tensors_differ: bool) -> Comparison:
+    what = "logits, B in Limba"
+    if tensors_differ:
+        return Comparison(what, float64.largest_difference(logits, forward.logits(b.config, b.tensors, batch)), 0.0)
+    # Once more would be the same computation.
+    loss = forward.loss(logits, batch["decoder_target_tokens"])
+    return Comparison(what, None, 0, f"those of A, as are tensors and network; loss of random tokens {loss:.6f}")
 
 
-def _in_numpy(model: Model, batch: _Batch) -> _Output:
+def _compare_output(label: str, output: _Output, measure: Measure | str, batch: _Batch) -> Iterator[Comparison]:
+    if output.logits is None or isinstance(measure, str):
+        yield Comparison(f"logits, {label}", None, 0, output.reason or str(measure))
+        return
+    yield measure.compare(f"logits, {label}", output.logits)
+    losses = [forward.loss(x, batch["decoder_target_tokens"]) for x in (output.logits, measure.logits)]
+    # The logarithm of the sum and the target's logit may differ by as much as logits do.
+    yield measure.row(f"loss, {label}", abs(losses[0] - losses[1]), 2, f"{losses[0]:.6f}")
+
+
+def _measure(model: Model, batch: _Batch) -> Measure | str:
+    """The logits of a folder in float64, or the reason why there are none."""
     folder = model.folder
     assert folder is not None
+    if own := own_layers.of(model.config):
+        return f"the network has {', '.join(own)}"
     if reason := numpy_t5.possible(folder.content):
-        return _Output(reason=reason)
-    weights = numpy_t5.FlaxWeights(folder.stored) if folder.is_flax else numpy_t5.TorchWeights(folder.stored)
-    inputs, targets = batch["encoder_input_tokens"], batch["decoder_input_tokens"]
-    return _Output(numpy_t5.logits(weights, folder.content, inputs, targets))
+        return reason
+    weights = (numpy_t5.FlaxWeights if folder.is_flax else numpy_t5.TorchWeights)(folder.stored)
+    run = functools.partial(numpy_t5.logits, weights, folder.content)
+    return float64.measure(run, batch["encoder_input_tokens"], batch["decoder_input_tokens"])
 
 
 def _in_transformers(model: Model, batch: _Batch) -> _Output:
     folder = model.folder
     assert folder is not None
+    if folder.is_flax:
+        return _Output(reason="the weights are Flax's")
     if reason := torch_forward.possible(folder.family):
         return _Output(reason=reason)
     logits, tokens = transformers_process.logits_and_tokens(
@@ -156,18 +181,15 @@ def _in_transformers(model: Model, batch: _Batch) -> _Output:
     return _Output(logits * np.float32(model.config.emb_dim**0.5 if scales and is_5 else 1), tokens)
 
 
-def _tokens(a: Model, b: Model, text: str) -> np.ndarray:
-    """The text in the vocabulary of either; empty if neither has one."""
-    for model in (a, b):
-        vocabulary = model.vocabulary
-        if vocabulary is None:
-            continue
-        if run_folder.is_bytes(vocabulary):
-            return np.frombuffer(text.encode(), np.uint8).astype(np.int32) + 3
-        file = vocabulary["sentencepiece_model_file"]
-        if Path(file).is_file():
-            return np.asarray(sentencepiece.SentencePieceProcessor(model_file=str(file)).encode(text), np.int32)
-    return np.zeros(0, np.int32)
+def _tokens(model: Model, text: str) -> Sequence[int] | None:
+    """The text in the vocabulary of a model; None if it has none that can be read."""
+    vocabulary = model.vocabulary
+    if run_folder.is_bytes(vocabulary):
+        return [byte + 3 for byte in text.encode()]
+    file = (vocabulary or {}).get("sentencepiece_model_file")
+    if file is None or not Path(file).is_file():
+        return None
+    return sentencepiece.SentencePieceProcessor(model_file=str(file)).encode(text)
 
 
 def check_batch(vocab_size: int, text: np.ndarray) -> dict[str, np.ndarray]:
@@ -190,22 +212,17 @@ def check_batch(vocab_size: int, text: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-def _largest_difference(a: np.ndarray, b: np.ndarray) -> float:
-    difference = float(np.max(np.abs(a - b)))
-    return difference if np.isfinite(difference) else float("inf")
-
-
-def _different_rows(model: Model, batch: _Batch, ours: np.ndarray, theirs: np.ndarray, allowed: float) -> int:
-    """The number of rows whose greedy tokens differ. A tie does not count: the two tokens have nearly equal logits."""
+def _different_rows(model: Model, batch: _Batch, ours: np.ndarray, theirs: np.ndarray) -> int:
+    """The number of rows whose greedy tokens differ. A tie does not count: rounding may exchange the two tokens."""
     differ = [i for i in range(len(ours)) if not np.array_equal(ours[i], theirs[i])]
     if not differ:
         return 0
-    inputs = np.pad(ours[:, :-1], ((0, 0), (1, 0)))
-    decoded = {**batch, "decoder_input_tokens": inputs, "decoder_target_tokens": np.ones_like(ours)}
-    logits = forward.logits(model.config, model.tensors, decoded)
+    starts = batch["decoder_input_tokens"][:, :1]
+    measure = _measure(model, {**batch, "decoder_input_tokens": np.concatenate([starts, ours[:, :-1]], 1)})
+    assert isinstance(measure, Measure)
     count = 0
     for row in differ:
         first = int(np.argmax(ours[row] != theirs[row]))
-        gap = logits[row, first, ours[row, first]] - logits[row, first, theirs[row, first]]
-        count += int(abs(float(gap)) > 2 * allowed)
+        gap = measure.logits[row, first, ours[row, first]] - measure.logits[row, first, theirs[row, first]]
+        count += not abs(float(gap)) <= 2 * measure.allowed
     return count

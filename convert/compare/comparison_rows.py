@@ -2,19 +2,15 @@
 
 import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
 from convert.tensors import names, tensor_parts
 from limba.checkpoint_files.saved_tensors import SavedTensor
-
-# Two float32 implementations of one model differ by less: about 1e-5 for a random T5 of base size. Rounding grows with
-# the logits, so where the largest is above 10, 1e-5 of it is allowed.
-TOLERANCE = 1e-4
-RELATIVE_TOLERANCE = 1e-5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +42,9 @@ def table(rows: list[Comparison]) -> str:
         verdict = "  –  " if row.value is None else ("ok   " if row.holds else "WRONG")
         value = ""
         if row.value is not None:
-            value = f"{row.value:.2e} (allowed {row.allowed:.0e})" if row.allowed else f"{row.value:.0f}"
+            value = str(row.value)
+            if isinstance(row.value, float):
+                value = f"{row.value:.2e} (allowed {row.allowed:.0e})"
         lines.append(f"{verdict} {row.what:{width}}  {value:24}  {row.note}".rstrip())
     return "\n".join(lines)
 
@@ -81,28 +79,47 @@ def compare_states(a: Mapping[str, SavedTensor], b: Mapping[str, SavedTensor]) -
     return Comparison("tensors that differ", len(differ), 0, note)
 
 
+def compare_vocabularies(a: Sequence[int] | None, b: Sequence[int] | None) -> Comparison:
+    """Whether a text has the same ids in the vocabularies of two models; None where one has none."""
+    what = "texts with other ids"
+    if a is None and b is None:
+        return Comparison(what, None, 0, "not compared: neither has a vocabulary")
+    if a is None or b is None:
+        one, other = "AB" if b is None else "BA"
+        return Comparison(what, None, 0, f"assumed: {other} has no vocabulary, and that of {one} is taken for it")
+    return Comparison(what, int([*a] != [*b]), 0, f"of 1, which has {len(a)} tokens")
+
+
+def narrower(a: np.dtype, b: np.dtype) -> np.dtype:
+    """The one of two dtypes that holds less: fewer bytes, and bfloat16 before float16, whose numbers have more bits."""
+    return min((a, b), key=lambda dtype: (dtype.itemsize, jnp.finfo(dtype).nmant))
+
+
 def compare_tensors(a: Mapping[str, SavedTensor], b: Mapping[str, SavedTensor]) -> Comparison:
-    """How many tensors of two models differ, and by how much; both have the same names, shapes and dtype."""
+    """How many tensors of two models differ, and by how much; both have the same names and shapes.
+
+    Equal are numbers that are the same after rounding both tensors to the narrower of their dtypes.
+    """
     differ: list[str] = []
+    dtypes: dict[str, None] = {}
     largest = 0.0
     num_bytes = sum(tensor_parts.num_bytes(t) for t in a.values())
     with tqdm(total=num_bytes, desc="comparing parameters", unit="B", unit_scale=True, file=sys.stderr) as bar:
         for name, tensor in a.items():
+            dtype = narrower(np.dtype(tensor.dtype), np.dtype(b[name].dtype))
+            dtypes[dtype.name] = None
             difference = 0.0
-            for x, y in tensor_parts.pairs(tensor, b[name]):
+            for x, y in tensor_parts.pairs(
+                tensor_parts.cast(tensor, dtype, f"A's {name}"), tensor_parts.cast(b[name], dtype, f"B's {name}")
+            ):
                 if not np.array_equal(x, y):
-                    gap = np.abs(x.astype(np.float32) - y.astype(np.float32))
-                    difference = max(difference, float(np.max(gap)) or np.inf)
-                bar.update(x.nbytes)
+                    gap = np.abs(x.astype(np.float64) - y.astype(np.float64))
+                    difference = max(difference, float(np.max(gap)))
+            bar.update(tensor_parts.num_bytes(tensor))
             if difference:
                 differ.append(name)
                 largest = max(largest, difference)
-    note = f"of {len(a)} tensors, in {next(iter(a.values())).dtype}"
+    note = f"of {len(a)} tensors, in {' and '.join(dtypes)}"
     if differ:
         note += f": {', '.join(differ[:4])}{' …' if len(differ) > 4 else ''}; largest difference {largest:.2e}"
     return Comparison("parameters that differ", len(differ), 0, note)
-
-
-def tolerance(logits: np.ndarray) -> float:
-    """How much other logits of the same model may differ from these."""
-    return float(max(TOLERANCE, RELATIVE_TOLERANCE * np.max(np.abs(logits))))

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,12 @@ import numpy as np
 from flax import traverse_util
 from tqdm import tqdm
 
-from convert.compare import encoder_process, numpy_encoders, transformers_library
-from convert.compare.comparison_rows import Comparison, compare_tensors, tolerance
+from convert.compare import encoder_process, float64, numpy_encoders, transformers_library
+from convert.compare.comparison_rows import Comparison, compare_tensors, compare_vocabularies, narrower
+from convert.compare.float64 import Measure
 from convert.encoders import heads, tensors, tokenizer_folder
 from convert.encoders.encoder_model import EncoderModel
+from convert.encoders.family import Family
 from convert.encoders.heads import Head
 from convert.tensors import names
 from limba.encoders.config import EncoderConfig
@@ -29,43 +31,46 @@ Outputs = dict[str, np.ndarray]
 
 
 def compare(a: EncoderModel, b: EncoderModel, text: str) -> list[Comparison]:
-    """Compares two models: the logits of `a` are the measure, and the text is encoded with the vocabulary of either.
+    """Compares two models: the text is encoded with the vocabulary of either.
 
-    Where the dtypes differ, both are rounded to the narrower. Logits of padding mean nothing and are left out.
+    Logits are measured by those in float64 of a folder; see `convert.compare.float64`. Those of padding mean nothing
+    and are left out. Where the dtypes of tensors differ, both are rounded to the narrower.
 
     Raises:
       ValueError: if they are of different networks, or one cannot be read.
     """
-    if (a.head.kind, a.head.labels) != (b.head.kind, b.head.labels):
-        raise ValueError(f"A ({a.path}) is {_what(a.head)} and B ({b.path}) is {_what(b.head)}.")
-    narrower = min((a.dtype, b.dtype), key=lambda dtype: dtype.itemsize)
-    a, b = a.cast(narrower), b.cast(narrower)
-    rows = [_compare_parameters(a, b)]
-    batch = check_batch(a.config, _tokens(a, b, text))
+    settings = _compare_networks(a, b)
+    tokens_a, tokens_b = (_tokens(model, text) for model in (a, b))
+    rows = [_compare_parameters(a, b), settings, compare_vocabularies(tokens_a, tokens_b)]
+    tensors_differ = bool(rows[0].value)
+    dtype = narrower(a.dtype, b.dtype)
+    a, b = a.cast(dtype), b.cast(dtype)
+    batch = check_batch(a.config, np.asarray(tokens_a or tokens_b or (), np.int32))
     with tqdm(desc="comparing logits", unit=" passes", file=sys.stderr) as bar:
-        others: list[tuple[str, Outputs | str]] = []
-        for label, run in _others(a, b):
-            others.append((label, run(batch)))
-            bar.update()
-        expected = limba_outputs(a, batch)
+        others: list[tuple[str, dict[str, Measure], Outputs | str]] = []
+        for label, model in (("A", a), ("B", b)):
+            if model.folder is not None:
+                others.append((label, _measures(model, batch), _in_transformers(model, batch)))
+                bar.update(2)
+        outputs = limba_outputs(a, batch)
         bar.update()
-        if rows[0].value or (tensors.plain(a.config), a.head) != (tensors.plain(b.config), b.head):
-            others.insert(0, ("B in Limba", limba_outputs(b, batch)))
+        of_b: Outputs | str = "those of A, as are tensors and network"  # Once more would be the same computation.
+        if tensors_differ or (tensors.plain(a.config), a.head) != (tensors.plain(b.config), b.head):
+            of_b = limba_outputs(b, batch)
             bar.update()
-        else:  # Once more would be the same computation.
-            others.insert(0, ("B in Limba", "those of A, as are tensors and network"))
-    is_token = batch["tokens"] != a.config.pad_id
-    for label, found in others:
-        for what, logits in expected.items():
-            allowed = tolerance(logits)
-            if isinstance(found, str):
-                rows.append(Comparison(f"{what}, {label}", None, allowed, found))
-                continue
-            # A row has one place, or those of its tokens.
-            real = is_token if logits.shape[1] > 1 else np.ones((2, 1), bool)
-            difference = float(np.max(np.abs(logits - found[what])[real]))
-            difference = difference if np.isfinite(difference) else float("inf")
-            rows.append(Comparison(f"{what}, {label}", difference, allowed))
+    for what, logits in outputs.items():
+        for label, measures, in_pytorch in others:
+            rows.append(measures[what].compare(f"{what}, {label} in NumPy", logits))
+            if isinstance(in_pytorch, str):
+                rows.append(Comparison(f"{what}, {label} in PyTorch", None, 0, in_pytorch))
+            else:
+                rows.append(measures[what].compare(f"{what}, {label} in PyTorch", in_pytorch[what]))
+        if isinstance(of_b, str):
+            rows.append(Comparison(f"{what}, B in Limba", None, 0, of_b))
+        elif tensors_differ or not others:
+            rows.append(Comparison(f"{what}, B in Limba", float64.largest_difference(logits, of_b[what]), 0.0))
+        else:
+            rows.append(others[0][1][what].compare(f"{what}, B in Limba", of_b[what]))
     return rows
 
 
@@ -119,39 +124,61 @@ def check_batch(config: EncoderConfig, text: np.ndarray) -> dict[str, np.ndarray
     return {"tokens": tokens, "token_types": types}
 
 
-def _compare_parameters(a: EncoderModel, b: EncoderModel) -> Comparison:
-    """By Limba's names, or by Hugging Face's where one class holds two different networks."""
+def _compare_networks(a: EncoderModel, b: EncoderModel) -> Comparison:
+    """Raises ValueError if the head or a setting differs."""
+    if (a.head.kind, a.head.labels) != (b.head.kind, b.head.labels):
+        raise ValueError(f"A ({a.path}) is {_what(a.head)} and B ({b.path}) is {_what(b.head)}.")
     if a.config.pad_id != b.config.pad_id:
         raise ValueError(f"The padding is {a.config.pad_id} in A ({a.path}) and {b.config.pad_id} in B ({b.path}).")
+    if a.family != b.family and tensors.plain(a.config) != tensors.plain(b.config):
+        raise ValueError(f"A ({a.path}) is a {a.family.title} and B ({b.path}) a {b.family.title}.")
+    # As Hugging Face's class has them, which may hold two different networks of ours.
+    settings_a, settings_b = (_settings(model, a.family) for model in (a, b))
+    for key in settings_a | settings_b:
+        ours, theirs = settings_a.get(key), settings_b.get(key)
+        if ours != theirs:
+            raise ValueError(f"{key} is {ours!r} in A ({a.path}) and {theirs!r} in B ({b.path}).")
+    return Comparison("settings that differ", 0, 0, f"of {len(settings_a)}")
+
+
+def _settings(model: EncoderModel, family: Family) -> dict[str, Any]:
+    """What config.json says of the network."""
+    config = tensors.plain(model.config)
+    return family.settings(config, config.pad_id) | family.heads[model.head.kind].settings(config, model.head)
+
+
+def _compare_parameters(a: EncoderModel, b: EncoderModel) -> Comparison:
+    """By Limba's names, or by Hugging Face's where one class holds two different networks."""
     found = (a.tensors, b.tensors)
     if {n: t.shape for n, t in a.tensors.items()} != {n: t.shape for n, t in b.tensors.items()} or (
         a.config.rotary_pairs != b.config.rotary_pairs
     ):
-        if a.family != b.family:
-            raise ValueError(f"A ({a.path}) is a {a.family.title} and B ({b.path}) a {b.family.title}.")
         b = dataclasses.replace(b, folder=None)
         found = (dataclasses.replace(a, folder=None).stored(), b.stored())
     names.verify(f"B ({b.path})", {n: t.shape for n, t in found[1].items()}, {n: t.shape for n, t in found[0].items()})
     return compare_tensors(*found)
 
 
-def _others(
-    a: EncoderModel, b: EncoderModel
-) -> Iterator[tuple[str, Callable[[Mapping[str, np.ndarray]], Outputs | str]]]:
-    """Implementations that run Hugging Face folders without our network."""
-    for label, model in (("A", a), ("B", b)):
-        if model.folder is not None:
-            yield f"{label} in PyTorch", functools.partial(_in_transformers, model)
-            yield f"{label} in NumPy", functools.partial(_in_numpy, model)
-
-
-def _in_numpy(model: EncoderModel, batch: Mapping[str, np.ndarray]) -> Outputs:
+def _measures(model: EncoderModel, batch: Mapping[str, np.ndarray]) -> dict[str, Measure]:
+    """The logits of a folder in float64, in Limba's order and shape."""
     assert model.folder is not None
-    inputs = (model.folder.stored, model.folder.content, _order(model)[batch["tokens"]], batch["token_types"])
-    found = {"logits": numpy_encoders.logits(*inputs)}
+    stored, content, order = model.folder.stored, model.folder.content, _order(model)
+    functions = {"logits": numpy_encoders.logits}
     if model.head.kind == heads.PAIRS:
-        found["pair logits"] = numpy_encoders.pair_logits(*inputs)
-    return _in_order(found, model)
+        functions["pair logits"] = numpy_encoders.pair_logits
+
+    def run(what: str, tokens: np.ndarray, types: np.ndarray, rounding: float64.Rounding) -> np.ndarray:
+        return _in_order(what, functions[what](stored, content, order[tokens], types, rounding), model)
+
+    # A row has one place, or those of its tokens.
+    by_token = model.head.kind != heads.SEQUENCE
+    counted = {"logits": batch["tokens"] != model.config.pad_id} if by_token else {}
+    return {
+        what: float64.measure(
+            functools.partial(run, what), batch["tokens"], batch["token_types"], counted=counted.get(what)
+        )
+        for what in functions
+    }
 
 
 def _in_transformers(model: EncoderModel, batch: Mapping[str, np.ndarray]) -> Outputs | str:
@@ -162,14 +189,14 @@ def _in_transformers(model: EncoderModel, batch: Mapping[str, np.ndarray]) -> Ou
     inputs = {"input_ids": order[batch["tokens"]], "attention_mask": batch["tokens"] != model.config.pad_id}
     types = {"token_type_ids": batch["token_types"]} if "type_vocab_size" in model.folder.content else {}
     found = encoder_process.logits(Path(model.path), model.dtype, model.head.kind, inputs | types)
-    return _in_order(found, model)
+    return {what: _in_order(what, logits, model) for what, logits in found.items()}
 
 
-def _in_order(outputs: Outputs, model: EncoderModel) -> Outputs:
+def _in_order(what: str, logits: np.ndarray, model: EncoderModel) -> np.ndarray:
     """Logits of the folder in Limba's order and shape."""
     # Hugging Face's logits of rows have no dim for places.
-    placed = {name: x[:, None] if x.ndim == 2 else x for name, x in outputs.items()}
-    return placed if model.head.labels else placed | {"logits": placed["logits"][..., _order(model)]}
+    placed = logits[:, None] if logits.ndim == 2 else logits
+    return placed if model.head.labels or what != "logits" else placed[..., _order(model)]
 
 
 def _impossible(model: EncoderModel) -> str | None:
@@ -194,9 +221,6 @@ def _order(model: EncoderModel) -> np.ndarray:
     return tensors.exchanged(model.config.vocab_size, model.config.pad_id, model.pad_id)
 
 
-def _tokens(a: EncoderModel, b: EncoderModel, text: str) -> np.ndarray:
-    """The text in the vocabulary of either; empty if neither has one."""
-    for model in (a, b):
-        if model.vocabulary_file is not None:
-            return np.asarray(tokenizer_folder.encode(model.vocabulary_file, text), np.int32)
-    return np.zeros(0, np.int32)
+def _tokens(model: EncoderModel, text: str) -> list[int] | None:
+    """The text in the vocabulary of a model; None if it has none."""
+    return None if model.vocabulary_file is None else tokenizer_folder.encode(model.vocabulary_file, text)

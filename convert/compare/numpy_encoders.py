@@ -11,6 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import scipy.special
+
+from convert.compare.float64 import Rounding, product, rows_of
+from limba.checkpoint_files.saved_tensors import SavedTensor
 
 Array = np.ndarray
 Config = Mapping[str, Any]
@@ -20,33 +24,42 @@ _PREFIXES = {"bert": "bert", _ROBERTA: "roberta_prelayernorm", _MPNET: "mpnet", 
 
 
 class Weights:
-    """The tensors of a PyTorch state dict in float32."""
+    """The tensors of a PyTorch state dict in float64, and the rounding of what is computed with them."""
 
-    def __init__(self, tensors: Mapping[str, Any]):
+    def __init__(self, tensors: Mapping[str, SavedTensor], rounding: Rounding):
         self._tensors = tensors
+        self.rounding = rounding
 
     def __getitem__(self, name: str) -> Array:
-        return np.asarray(self._tensors[name]).astype(np.float32, copy=False)
+        return np.asarray(self._tensors[name]).astype(np.float64)
 
-    def bias(self, module: str) -> Array | np.float32:
-        return self[f"{module}.bias"] if f"{module}.bias" in self._tensors else np.float32(0)
+    def rows(self, name: str, ids: Array) -> Array:
+        return rows_of(self._tensors[name], ids)
+
+    def bias(self, module: str) -> Array | float:
+        return self[f"{module}.bias"] if f"{module}.bias" in self._tensors else 0.0
+
+    def attend(self, table: str, x: Array) -> Array:
+        return product(x, self._tensors[table])
 
     def product(self, module: str, x: Array) -> Array:
-        return x @ self[f"{module}.weight"].T + self.bias(module)
+        return self.rounding(self.attend(f"{module}.weight", x) + self.bias(module))
 
     def norm(self, module: str, x: Array, epsilon: float) -> Array:
         centered = x - x.mean(-1, keepdims=True)
         variance = np.square(centered).mean(-1, keepdims=True)
-        return centered / np.sqrt(variance + np.float32(epsilon)) * self[f"{module}.weight"] + self.bias(module)
+        return self.rounding(centered / np.sqrt(variance + epsilon) * self[f"{module}.weight"] + self.bias(module))
 
 
-def logits(tensors: Mapping[str, Any], config: Config, input_ids: Array, token_type_ids: Array) -> Array:
-    """Float32 logits, of a masked language model where `architectures` says no other class.
+def logits(
+    tensors: Mapping[str, SavedTensor], config: Config, input_ids: Array, token_type_ids: Array, rounding: Rounding
+) -> Array:
+    """Float64 logits, of a masked language model where `architectures` says no other class.
 
     They are `[batch, length, vocab]`, of a classifier `[batch, labels]` or `[batch, length, labels]`; both ids are
     `[batch, length]`, and `pad_token_id` is padding.
     """
-    weights = Weights(tensors)
+    weights = Weights(tensors, rounding)
     is_token = input_ids != config["pad_token_id"]
     visible = is_token[:, None, None, :]
     if config["model_type"] == _MODERNBERT:
@@ -60,19 +73,21 @@ def logits(tensors: Mapping[str, Any], config: Config, input_ids: Array, token_t
     if name.endswith("ForSequenceClassification"):
         return _logits_of_rows(weights, config, x, is_token)
     if config["model_type"] == _MODERNBERT:
-        return _head_of_modernbert(weights, config, x) @ embedding.T + weights.bias("decoder")
+        return weights.attend(embedding, _head_of_modernbert(weights, config, x)) + weights.bias("decoder")
     if config["model_type"] in (_ROBERTA, _MPNET):
         head, dense, norm, activation = "lm_head", "lm_head.dense", "lm_head.layer_norm", "gelu"
     else:
         head, activation = "cls.predictions", config["hidden_act"]
         dense, norm = f"{head}.transform.dense", f"{head}.transform.LayerNorm"
     x = weights.norm(norm, _ACTIVATIONS[activation](weights.product(dense, x)), config["layer_norm_eps"])
-    return x @ embedding.T + weights.bias(head)
+    return weights.attend(embedding, x) + weights.bias(head)
 
 
-def pair_logits(tensors: Mapping[str, Any], config: Config, input_ids: Array, token_type_ids: Array) -> Array:
-    """Float32 logits `[batch, 2]` of BERT's next sentence: it follows, or it does not. For the ids see `logits`."""
-    weights = Weights(tensors)
+def pair_logits(
+    tensors: Mapping[str, SavedTensor], config: Config, input_ids: Array, token_type_ids: Array, rounding: Rounding
+) -> Array:
+    """Float64 logits `[batch, 2]` of BERT's next sentence: it follows, or it does not. For the ids see `logits`."""
+    weights = Weights(tensors, rounding)
     x, _ = _bert(weights, config, input_ids, token_type_ids, (input_ids != config["pad_token_id"])[:, None, None, :])
     return weights.product("cls.seq_relationship", np.tanh(weights.product("bert.pooler.dense", x[:, 0])))
 
@@ -87,7 +102,7 @@ def _logits_of_rows(weights: Weights, config: Config, x: Array, is_token: Array)
     if kind == _MODERNBERT:
         count = is_token.sum(1, keepdims=True)
         row = (x * is_token[..., None]).sum(1) / count if config["classifier_pooling"] == "mean" else first
-        return weights.product("classifier", _head_of_modernbert(weights, config, row.astype(np.float32)))
+        return weights.product("classifier", _head_of_modernbert(weights, config, row))
     if kind == "bert":
         return weights.product("classifier", np.tanh(weights.product("bert.pooler.dense", first)))
     activation = _ACTIVATIONS[config["hidden_act"]] if kind == _ROFORMER else np.tanh
@@ -97,12 +112,13 @@ def _logits_of_rows(weights: Weights, config: Config, x: Array, is_token: Array)
 # -------------------------------------------------- BERT and relatives ----------------------------------------------
 
 
-def _bert(weights: Weights, config: Config, input_ids: Array, types: Array, visible: Array) -> tuple[Array, Array]:
+def _bert(weights: Weights, config: Config, input_ids: Array, types: Array, visible: Array) -> tuple[Array, str]:
+    """What the encoder gives, and the name of the embedding."""
     kind, epsilon = config["model_type"], config["layer_norm_eps"]
     prefix, is_pre = _PREFIXES[kind], kind == _ROBERTA
     tables = f"{prefix}.embeddings"
-    embedding = weights[f"{tables}.word_embeddings.weight"]
-    x = embedding[input_ids]
+    embedding = f"{tables}.word_embeddings.weight"
+    x = weights.rows(embedding, input_ids)
     length = input_ids.shape[1]
     positions = np.arange(length)[None]
     if kind in (_ROBERTA, _MPNET):
@@ -110,10 +126,10 @@ def _bert(weights: Weights, config: Config, input_ids: Array, types: Array, visi
         positions = np.cumsum(real, axis=1) * real + config["pad_token_id"]
     relative = config.get("position_embedding_type", "absolute")
     if kind != _ROFORMER and relative == "absolute":
-        x = x + weights[f"{tables}.position_embeddings.weight"][positions]
+        x = x + weights.rows(f"{tables}.position_embeddings.weight", positions)
     if kind != _MPNET:
-        x = x + weights[f"{tables}.token_type_embeddings.weight"][types]
-    x = weights.norm(f"{tables}.LayerNorm", x, epsilon)
+        x = x + weights.rows(f"{tables}.token_type_embeddings.weight", types)
+    x = weights.norm(f"{tables}.LayerNorm", weights.rounding(x), epsilon)
     bias = _buckets(weights[f"{prefix}.encoder.relative_attention_bias.weight"], length) if kind == _MPNET else None
     heads = config["num_attention_heads"]
     turn = functools.partial(_turned, base=10_000.0, interleaved=True) if kind == _ROFORMER else None
@@ -132,11 +148,12 @@ def _bert(weights: Weights, config: Config, input_ids: Array, types: Array, visi
         y = weights.norm(norms[0], x, epsilon) if is_pre else x
         query, key, value = (_heads(weights.product(f"{inner}.{name}", y), heads) for name in names)
         added = _distances(table, query, key, both)
-        x = x + weights.product(out, _attend(query, key, value, visible, bias, turn, added))
+        attended = _attend(query, key, value, visible, bias, turn, added, weights.rounding)
+        x = weights.rounding(x + weights.product(out, attended))
         x = x if is_pre else weights.norm(norms[0], x, epsilon)
         y = weights.norm(norms[1], x, epsilon) if is_pre else x
         hidden = _ACTIVATIONS[config["hidden_act"]](weights.product(f"{layer}.intermediate.dense", y))
-        x = x + weights.product(f"{layer}.output.dense", hidden)
+        x = weights.rounding(x + weights.product(f"{layer}.output.dense", weights.rounding(hidden)))
         x = x if is_pre else weights.norm(norms[1], x, epsilon)
     return (weights.norm(f"{prefix}.LayerNorm", x, epsilon) if is_pre else x), embedding
 
@@ -162,9 +179,10 @@ def _distances(table: Array | None, query: Array, key: Array, both: bool) -> Arr
 # ------------------------------------------------------ ModernBERT --------------------------------------------------
 
 
-def _modernbert(weights: Weights, config: Config, input_ids: Array, visible: Array) -> tuple[Array, Array]:
-    embedding, epsilon = weights["model.embeddings.tok_embeddings.weight"], config["norm_eps"]
-    x = weights.norm("model.embeddings.norm", embedding[input_ids], epsilon)
+def _modernbert(weights: Weights, config: Config, input_ids: Array, visible: Array) -> tuple[Array, str]:
+    """As `_bert`."""
+    embedding, epsilon = "model.embeddings.tok_embeddings.weight", config["norm_eps"]
+    x = weights.norm("model.embeddings.norm", weights.rows(embedding, input_ids), epsilon)
     places = np.arange(input_ids.shape[1])
     near = np.abs(places[:, None] - places) <= config["local_attention"] // 2
     for i in range(config["num_hidden_layers"]):
@@ -176,10 +194,12 @@ def _modernbert(weights: Weights, config: Config, input_ids: Array, visible: Arr
         joined = np.split(weights.product(f"{layer}.attn.Wqkv", y), 3, axis=-1)
         query, key, value = (_heads(part, config["num_attention_heads"]) for part in joined)
         seen = visible if is_global else visible & near
-        x = x + weights.product(f"{layer}.attn.Wo", _attend(query, key, value, seen, None, turn, 0.0))
+        attended = _attend(query, key, value, seen, None, turn, 0.0, weights.rounding)
+        x = weights.rounding(x + weights.product(f"{layer}.attn.Wo", attended))
         y = weights.norm(f"{layer}.mlp_norm", x, epsilon)
         active, gate = np.split(weights.product(f"{layer}.mlp.Wi", y), 2, axis=-1)
-        x = x + weights.product(f"{layer}.mlp.Wo", _ACTIVATIONS[config["hidden_activation"]](active) * gate)
+        hidden = weights.rounding(_ACTIVATIONS[config["hidden_activation"]](active) * gate)
+        x = weights.rounding(x + weights.product(f"{layer}.mlp.Wo", hidden))
     return weights.norm("model.final_norm", x, epsilon), embedding
 
 
@@ -199,42 +219,40 @@ def _attend(
     bias: Array | None,
     turn: Callable[[Array], Array] | None,
     added: Array | float,
+    rounding: Rounding,
 ) -> Array:
     """`[batch, length, embed]`; `added` to the products before their division by sqrt(kv), `bias` after it."""
     if turn is not None:
-        query, key = turn(query), turn(key)
-    scores = (query @ key.transpose(0, 1, 3, 2) + added) / np.float32(math.sqrt(query.shape[-1]))
+        query, key = rounding(turn(query)), rounding(turn(key))
+    scores = rounding((query @ key.transpose(0, 1, 3, 2) + added) / math.sqrt(query.shape[-1]))
     # Finite: padding may see nothing within its window, and must not become NaN.
-    scores = np.where(visible, scores if bias is None else scores + bias, np.float32(-1e30))
-    exponentials = np.exp(scores - scores.max(-1, keepdims=True))
+    scores = np.where(visible, scores if bias is None else scores + bias, -1e30)
+    exponentials = rounding(np.exp(scores - scores.max(-1, keepdims=True)))
     attended = exponentials / exponentials.sum(-1, keepdims=True) @ value
-    return attended.transpose(0, 2, 1, 3).reshape(attended.shape[0], attended.shape[2], -1)
+    return rounding(attended.transpose(0, 2, 1, 3).reshape(attended.shape[0], attended.shape[2], -1))
 
 
 def _turned(x: Array, base: float, interleaved: bool) -> Array:
     """Rotary positions of `[batch, heads, length, kv]`."""
     pairs = x.shape[-1] // 2
     angles = np.arange(x.shape[2])[:, None] * base ** (-np.arange(pairs) / pairs)
-    cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    cos, sin = np.cos(angles), np.sin(angles)
     first, second = (x[..., 0::2], x[..., 1::2]) if interleaved else (x[..., :pairs], x[..., pairs:])
     turned = (first * cos - second * sin, second * cos + first * sin)
     return np.stack(turned, -1).reshape(x.shape) if interleaved else np.concatenate(turned, -1)
 
 
-_erf = np.vectorize(math.erf, otypes=[np.float32])
-
-
 def _gelu(x: Array) -> Array:
-    return x * (1 + _erf(x / math.sqrt(2))) / 2
+    return x * (1 + scipy.special.erf(x / math.sqrt(2))) / 2
 
 
 def _gelu_by_tanh(x: Array) -> Array:
-    return x / 2 * (1 + np.tanh(np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3)))
+    return x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
 _ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": _gelu,
     **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), _gelu_by_tanh),
     "relu": lambda x: np.maximum(x, 0),
-    **dict.fromkeys(("silu", "swish"), lambda x: x / (1 + np.exp(-x))),
+    **dict.fromkeys(("silu", "swish"), lambda x: x / 2 * (1 + np.tanh(x / 2))),
 }

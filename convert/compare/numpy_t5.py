@@ -10,33 +10,37 @@ from typing import Any
 
 import numpy as np
 
+from convert.compare.float64 import Rounding, product, rows_of
+from convert.tensors.tensor_parts import transposed
+from limba.checkpoint_files.saved_tensors import SavedTensor
+
 Array = np.ndarray
 Config = Mapping[str, Any]
 
 
 class TorchWeights:
-    """The tensors of a PyTorch state dict, `module.weight`, in float32; its kernels are `[out, in]`."""
+    """The tensors of a PyTorch state dict, `module.weight`; its kernels are `[out, in]`."""
 
-    def __init__(self, tensors: Mapping[str, Any]):
+    def __init__(self, tensors: Mapping[str, SavedTensor]):
         self._tensors = tensors
 
     def _name(self, module: str, leaf: str) -> str:
         return f"{module}.weight"
 
-    def _tensor(self, module: str, leaf: str) -> Array:
-        return np.asarray(self._tensors[self._name(module, leaf)]).astype(np.float32, copy=False)
-
-    def kernel(self, module: str) -> Array:  # [in, out]
-        return self._tensor(module, "kernel").T
-
-    def embedding(self, module: str) -> Array:  # [rows, features]
-        return self._tensor(module, "embedding")
+    def tensor(self, module: str, leaf: str) -> SavedTensor:
+        return self._tensors[self._name(module, leaf)]
 
     def has_embedding(self, module: str) -> bool:
         return self._name(module, "embedding") in self._tensors
 
+    def kernel(self, module: str) -> SavedTensor:  # [out, in]
+        return self.tensor(module, "kernel")
+
+    def embedding(self, module: str) -> SavedTensor:  # [rows, features]
+        return self.tensor(module, "embedding")
+
     def scale(self, module: str) -> Array:  # [features]
-        return self._tensor(module, "weight")
+        return np.asarray(self.tensor(module, "weight")).astype(np.float64)
 
 
 class FlaxWeights(TorchWeights):
@@ -45,75 +49,81 @@ class FlaxWeights(TorchWeights):
     def _name(self, module: str, leaf: str) -> str:
         return f"{module.replace('.', '/')}/{leaf}"
 
-    def kernel(self, module: str) -> Array:
-        return self._tensor(module, "kernel")
+    def kernel(self, module: str) -> SavedTensor:
+        return transposed(self.tensor(module, "kernel"))
 
 
-def logits(weights: TorchWeights, config: Config, input_ids: Array, decoder_input_ids: Array) -> Array:
-    """Float32 logits `[batch, targets, vocab]`; both ids are `[batch, length]`, and 0 among the inputs is padding."""
+def logits(
+    weights: TorchWeights, config: Config, input_ids: Array, decoder_input_ids: Array, rounding: Rounding
+) -> Array:
+    """Float64 logits `[batch, targets, vocab]`; both ids are `[batch, length]`, and `pad_token_id` is padding."""
+    network = _Network(weights, config, rounding)
     visible = (input_ids != config["pad_token_id"])[:, None, None, :]
     causal = np.tril(np.ones((decoder_input_ids.shape[1],) * 2, bool))[None, None]
     shared = weights.embedding("shared")
-    encoded = _stack(weights, config, "encoder", shared[input_ids], visible, None)
-    decoded = _stack(weights, config, "decoder", shared[decoder_input_ids], causal, (encoded, visible))
+    encoded = network.stack("encoder", rows_of(shared, input_ids), visible, None)
+    decoded = network.stack("decoder", rows_of(shared, decoder_input_ids), causal, (encoded, visible))
     if config["tie_word_embeddings"]:
-        return decoded * np.float32(config["d_model"] ** -0.5) @ shared.T
-    return decoded @ weights.kernel("lm_head")
+        return product(decoded * config["d_model"] ** -0.5, shared)
+    return product(decoded, weights.kernel("lm_head"))
 
 
-def _stack(
-    weights: TorchWeights, config: Config, stack: str, x: Array, visible: Array, encoded: tuple[Array, Array] | None
-) -> Array:
-    epsilon = config["layer_norm_epsilon"]
-    bias = None
-    num_layers = config["num_layers"] if encoded is None else config["num_decoder_layers"]
-    for i in range(num_layers):
-        block = f"{stack}.block.{i}.layer"
-        # One table in the first block for all of a stack; in umT5, one in each.
-        table = f"{block}.0.SelfAttention.relative_attention_bias"
-        if i == 0 or weights.has_embedding(table):
-            bias = _position_bias(weights.embedding(table), config, x.shape[1], bidirectional=encoded is None)
-        y = _rms_norm(x, weights.scale(f"{block}.0.layer_norm"), epsilon)
-        x = x + _attention(weights, config, f"{block}.0.SelfAttention", y, y, visible, bias)
-        last = 1
-        if encoded is not None:
-            y = _rms_norm(x, weights.scale(f"{block}.1.layer_norm"), epsilon)
-            x = x + _attention(weights, config, f"{block}.1.EncDecAttention", y, *encoded, None)
-            last = 2
-        y = _rms_norm(x, weights.scale(f"{block}.{last}.layer_norm"), epsilon)
-        x = x + _feed_forward(weights, config, f"{block}.{last}.DenseReluDense", y)
-    return _rms_norm(x, weights.scale(f"{stack}.final_layer_norm"), epsilon)
+class _Network:
+    def __init__(self, weights: TorchWeights, config: Config, rounding: Rounding):
+        self._weights, self._config, self._rounding = weights, config, rounding
 
+    def stack(self, stack: str, x: Array, visible: Array, encoded: tuple[Array, Array] | None) -> Array:
+        weights, config = self._weights, self._config
+        bias = None
+        for i in range(config["num_layers"] if encoded is None else config["num_decoder_layers"]):
+            block = f"{stack}.block.{i}.layer"
+            # One table in the first block for all of a stack; in umT5, one in each.
+            table = f"{block}.0.SelfAttention.relative_attention_bias"
+            if i == 0 or weights.has_embedding(table):
+                table_of_block = np.asarray(weights.embedding(table)).astype(np.float64)
+                bias = _position_bias(table_of_block, config, x.shape[1], bidirectional=encoded is None)
+            y = self._norm(f"{block}.0.layer_norm", x)
+            x = self._rounding(x + self._attention(f"{block}.0.SelfAttention", y, y, visible, bias))
+            last = 1
+            if encoded is not None:
+                y = self._norm(f"{block}.1.layer_norm", x)
+                x = self._rounding(x + self._attention(f"{block}.1.EncDecAttention", y, *encoded, None))
+                last = 2
+            y = self._norm(f"{block}.{last}.layer_norm", x)
+            x = self._rounding(x + self._feed_forward(f"{block}.{last}.DenseReluDense", y))
+        return self._norm(f"{stack}.final_layer_norm", x)
 
-def _rms_norm(x: Array, scale: Array, epsilon: float) -> Array:
-    return x / np.sqrt(np.mean(np.square(x), -1, keepdims=True) + np.float32(epsilon)) * scale
+    def _norm(self, module: str, x: Array) -> Array:
+        variance = np.mean(np.square(x), -1, keepdims=True)
+        epsilon = self._config["layer_norm_epsilon"]
+        return self._rounding(x / np.sqrt(variance + epsilon) * self._weights.scale(module))
 
+    def _product(self, module: str, x: Array) -> Array:
+        return self._rounding(product(x, self._weights.kernel(module)))
 
-def _attention(
-    weights: TorchWeights, config: Config, module: str, x: Array, memory: Array, visible: Array, bias: Array | None
-) -> Array:
-    def heads(name: str, source: Array) -> Array:
-        projected = source @ weights.kernel(f"{module}.{name}")
-        return projected.reshape(*source.shape[:2], config["num_heads"], config["d_kv"]).transpose(0, 2, 1, 3)
+    def _attention(self, module: str, x: Array, memory: Array, visible: Array, bias: Array | None) -> Array:
+        def heads(name: str, source: Array) -> Array:
+            projected = self._product(f"{module}.{name}", source)
+            sizes = (self._config["num_heads"], self._config["d_kv"])
+            return projected.reshape(*source.shape[:2], *sizes).transpose(0, 2, 1, 3)
 
-    scores = heads("q", x) @ heads("k", memory).transpose(0, 1, 3, 2)
-    if bias is not None:
-        scores = scores + bias
-    scores = np.where(visible, scores, -np.inf)
-    exponentials = np.exp(scores - scores.max(-1, keepdims=True))
-    attended = exponentials / exponentials.sum(-1, keepdims=True) @ heads("v", memory)
-    joined = attended.transpose(0, 2, 1, 3).reshape(*x.shape[:2], -1)
-    return joined @ weights.kernel(f"{module}.o")
+        scores = self._rounding(heads("q", x) @ heads("k", memory).transpose(0, 1, 3, 2))
+        if bias is not None:
+            scores = scores + bias
+        scores = np.where(visible, scores, -np.inf)
+        exponentials = self._rounding(np.exp(scores - scores.max(-1, keepdims=True)))
+        attended = exponentials / exponentials.sum(-1, keepdims=True) @ heads("v", memory)
+        joined = attended.transpose(0, 2, 1, 3).reshape(*x.shape[:2], -1)
+        return self._product(f"{module}.o", self._rounding(joined))
 
-
-def _feed_forward(weights: TorchWeights, config: Config, module: str, x: Array) -> Array:
-    projection = config["feed_forward_proj"]
-    activation = _ACTIVATIONS[_activation(projection)]
-    if projection.startswith("gated-"):
-        hidden = activation(x @ weights.kernel(f"{module}.wi_0")) * (x @ weights.kernel(f"{module}.wi_1"))
-    else:
-        hidden = activation(x @ weights.kernel(f"{module}.wi"))
-    return hidden @ weights.kernel(f"{module}.wo")
+    def _feed_forward(self, module: str, x: Array) -> Array:
+        projection = self._config["feed_forward_proj"]
+        activation = _ACTIVATIONS[_activation(projection)]
+        if projection.startswith("gated-"):
+            hidden = activation(self._product(f"{module}.wi_0", x)) * self._product(f"{module}.wi_1", x)
+        else:
+            hidden = activation(self._product(f"{module}.wi", x))
+        return self._product(f"{module}.wo", self._rounding(hidden))
 
 
 def possible(config: Config) -> str | None:
@@ -128,8 +138,8 @@ def _activation(projection: str) -> str:
 
 _ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": lambda x: np.maximum(x, 0),
-    "silu": lambda x: x / (1 + np.exp(-x)),
-    "gelu_new": lambda x: 0.5 * x * (1 + np.tanh(np.float32(math.sqrt(2 / math.pi)) * (x + 0.044715 * x**3))),
+    "silu": lambda x: x / 2 * (1 + np.tanh(x / 2)),
+    "gelu_new": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
 }
 
 

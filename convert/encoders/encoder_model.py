@@ -219,12 +219,6 @@ def open_checkpoint(path: str | AnyPath, hints: ModelHints = NO_HINTS) -> Encode
     )
 
 
-def with_tensors(model: EncoderModel, path: AnyPath, saved: Mapping[str, SavedTensor]) -> EncoderModel:
-    """The model with the parameters, of unrolled layers, of a train state that was made of it."""
-    found = {name: saved[f"{_PARAMETERS}{name}"] for name in model.tensors}
-    return dataclasses.replace(model, path=path, tensors=found, folder=None)
-
-
 def _vocabulary_of_run(path: AnyPath, info: Mapping[str, Any], vocab: str | None) -> Path | None:
     kept = run_folder.find_vocabulary(path)
     if vocab is not None:
@@ -304,7 +298,8 @@ def _open(path: Path, config_file: Path, format_: str, step: tuple[int, str], hi
         weights = weight_files.open_tensors(path, format_, family.buffers)
     else:
         weights = torch_files.open_tensors([path], family.buffers)
-    given, left_out = _named(weights, {t.name for t in wanted}, family, path)
+    is_tied = content.get("tie_word_embeddings") is not False
+    given, left_out = _named(weights, {t.name for t in wanted}, family, path, is_tied)
     if config.num_layers > len(given):
         raise ValueError(
             f"{config_file}: num_hidden_layers is {config.num_layers}, and {path} has {len(given)} tensors; they "
@@ -391,7 +386,7 @@ def read_head(file: Path, content: Mapping[str, Any], family: Family, config: En
 
 
 def _named(
-    found: Mapping[str, SavedTensor], wanted: Collection[str], family: Family, path: Path
+    found: Mapping[str, SavedTensor], wanted: Collection[str], family: Family, path: Path, is_tied: bool
 ) -> tuple[dict[str, SavedTensor], tuple[str, ...]]:
     """The tensors by the names that the class has now, without copies, and the names of those that it does not need.
 
@@ -406,6 +401,11 @@ def _named(
     embedding = next(row.theirs for row in family.rows if row.limba == "token_embedder")
     bias = next(row.theirs for row in family.heads[heads.MASKED_LM].rows if row.limba == "mlm_head")
     output = "decoder" if bias == "decoder" else f"{bias}.decoder"
+    if not is_tied and f"{bias}.bias" in named and f"{output}.weight" not in named:
+        raise ValueError(
+            f"{path}/config.json says that the output has its own matrix (tie_word_embeddings: false), but there is no "
+            f"{output}.weight."
+        )
     for copy, of in ((f"{output}.weight", f"{embedding}.weight"), (f"{output}.bias", f"{bias}.bias")):
         if copy == of or copy not in named:
             continue

@@ -34,7 +34,7 @@ class T5Export:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        return self.tokenizer.warnings
+        return (*self.model.warnings, *self.tokenizer.warnings)
 
     def check_example(self, text: str) -> None:
         """Any text will do."""
@@ -62,7 +62,9 @@ class T5Export:
     def describe(self, text: str, gin: str, formats: Sequence[str], dtype: str) -> Description:
         model = self.model
         example = _example(model, gin, text)
-        return t5_card.describe(model.family, model.config, self.tokenizer.vocabulary, formats, dtype, example)
+        return t5_card.describe(
+            model.family, model.config, self.tokenizer.vocabulary, formats, dtype, example, model.assumed
+        )
 
 
 def _example(model: Model, gin: str, text: str) -> card_example.Example | None:

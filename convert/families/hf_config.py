@@ -194,9 +194,13 @@ def family_of(content: Mapping[str, Any]) -> Family:
 
 def hides_its_output(content: Mapping[str, Any]) -> bool:
     """Whether config.json says of every model that the embedding is the output too; see `Family.hides_output`."""
+    return family_of(content).hides_output and _is_of_version_5(content) and "scale_decoder_outputs" not in content
+
+
+def _is_of_version_5(content: Mapping[str, Any]) -> bool:
+    """Whether version 5 of transformers wrote config.json."""
     version = str(content.get("transformers_version", "")).split(".")[0]
-    forced = family_of(content).hides_output and version.isdigit() and int(version) > 4
-    return forced and "scale_decoder_outputs" not in content
+    return version.isdigit() and int(version) > 4
 
 
 def explicit(content: Mapping[str, Any], config: T5Config) -> dict[str, Any]:
@@ -237,6 +241,11 @@ def network_config(file: Path, content: Mapping[str, Any]) -> T5Config:
         raise ValueError(
             f"{file}: {_START} is {shown(start)}; it is an id of the vocabulary, from 0 to "
             f"{content['vocab_size'] - 1}, and in most T5s 0."
+        )
+    if tied != (tie := given["tie_word_embeddings"]) and not (tie is True and _is_of_version_5(content)):
+        raise ValueError(
+            f"{file}: tie_word_embeddings is {shown(tie)} and scale_decoder_outputs {shown(tied)}; each version of "
+            "transformers reads another of the two. Both are true if the embedding is the output too, else false."
         )
     if not isinstance(tied, bool):
         raise ValueError(f"{file}: tie_word_embeddings or scale_decoder_outputs is {shown(tied)}; it is true or false.")

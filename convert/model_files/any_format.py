@@ -24,10 +24,14 @@ from limba.checkpoint_files.directories import find_checkpoint
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.machine import storage, untrusted_files
 from limba.machine.storage import AnyPath
-from limba.network.t5 import T5Config
+from limba.machine.untrusted_files import shown
+from limba.network.layers import LayerNorm
+from limba.network.t5 import MAX_DISTANCE, T5Config
 
 _PARAMETERS = "target/"
 _STEP = "state/step"
+# Keys of the run.json of a checkpoint that was converted.
+FAMILY, ASSUMED = "family", "assumed"
 # Tensors that a T5 with encoder and decoder has.
 _OF_BOTH = ("token_embedder/embedding", "encoder/encoder_norm/scale", "decoder/decoder_norm/scale")
 
@@ -67,6 +71,7 @@ class Model:
       vocabulary: as `run.json` records it, with a file that can be read now; None if it is not known.
       step_from: what says the step, for messages; "" where nothing does and it is 0.
       info: the content of `run.json`; empty for other formats.
+      assumed: what neither the files nor the user say, with what is taken for it: `{"mlp_activations": "gelu linear"}`.
       folder: the files of a Hugging Face folder; None for checkpoints.
       ignored_config_keys: of the hints.
     """
@@ -82,6 +87,20 @@ class Model:
     folder: hf_folder.Folder | None = None
     step_from: str = ""
     ignored_config_keys: tuple[str, ...] = ()
+    assumed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a user should know of the network, in sentences."""
+        if "mlp_activations" not in self.assumed:
+            return ()
+        return (
+            f"{self.path} does not say all of its network, and no gin file does. Assumed: "
+            f"{', '.join(f'{name} {value}' for name, value in self.assumed.items())}; the rest is as in T5X's network "
+            f"(epsilon {LayerNorm.epsilon}, distances up to {MAX_DISTANCE}, tied logits divided by sqrt(emb_dim), 0 "
+            "begins the decoder). If that is wrong, give --mlp_activations, or put the config.gin of the training "
+            "beside the checkpoint.",
+        )
 
     @property
     def dtype(self) -> np.dtype:
@@ -193,6 +212,8 @@ def open_checkpoint(path: str | AnyPath, hints: ModelHints = NO_HINTS) -> Model:
     path = find_checkpoint(path)
     saved = lora_merge.merged(saved_tensors.open_tensors(path), path)
     info: Mapping[str, Any] = {}
+    family: str | None = None
+    assumed: Mapping[str, str] = {}
     if run_folder.has_run_info(path):
         info = run_folder.load_run_info(path)
         if "labels" in info:
@@ -201,6 +222,12 @@ def open_checkpoint(path: str | AnyPath, hints: ModelHints = NO_HINTS) -> Model:
                 "that it began with; `limba infer` answers with the classifier."
             )
         config, where = _config_of_run(path, info["network"]), f"{path}/run/run.json"
+        family, assumed = info.get(FAMILY), info.get(ASSUMED, {})
+        if not isinstance(family, str | None) or not isinstance(assumed, dict):
+            raise ValueError(f"{where}: {FAMILY} is {shown(family)} and {ASSUMED} {shown(assumed)}; it is damaged.")
+        if "mlp_activations" in assumed and hints.mlp_activations is not None:
+            config = dataclasses.replace(config, mlp_activations=tuple(hints.mlp_activations))
+            assumed = {}
         tensors = _unrolled(path, saved, config.relative_bias_per_layer)
         bound = gin_facts.GinFacts({}, info["vocabulary"])
     else:
@@ -209,7 +236,7 @@ def open_checkpoint(path: str | AnyPath, hints: ModelHints = NO_HINTS) -> Model:
         where, bound = str(gin_file or path), gin_facts.GinFacts({}, {})
         if gin_file is not None:
             bound = gin_facts.read(untrusted_files.decode(storage.read_bytes(gin_file), where), where)
-        config = _config_of_tensors(path, tensors, bound.network, hints)
+        config, assumed = _config_of_tensors(path, tensors, bound.network, hints)
     names.verify(f"The checkpoint {path}", {n: t.shape for n, t in tensors.items()}, names.shapes(config))
     _check_hints(config, hints, where)
     vocabulary = _vocabulary(path, bound.vocabulary, hints)
@@ -217,24 +244,18 @@ def open_checkpoint(path: str | AnyPath, hints: ModelHints = NO_HINTS) -> Model:
         path=path,
         format="Limba" if info else "T5X",
         config=config,
-        family=find_family(config, vocabulary, hints.family),
+        family=find_family(config, vocabulary, hints.family or family),
         tensors=tensors,
         vocabulary=vocabulary,
         step=int(np.asarray(saved[_STEP])) if _STEP in saved else 0,
         info=info,
+        assumed=assumed,
     )
 
 
 def is_encoder_decoder(tensors: Mapping[str, SavedTensor]) -> bool:
     """Whether a train state is of a network that can be opened as a `Model`."""
     return all(f"{_PARAMETERS}{name}" in tensors for name in _OF_BOTH)
-
-
-def with_tensors(model: Model, path: AnyPath, saved: Mapping[str, SavedTensor]) -> Model:
-    """The model with the parameters of a train state that was made of it."""
-    return dataclasses.replace(
-        model, path=path, tensors=_unrolled(path, saved, model.config.relative_bias_per_layer), folder=None
-    )
 
 
 def _unrolled(path: AnyPath, saved: Mapping[str, SavedTensor], per_layer: bool | None) -> dict[str, SavedTensor]:
@@ -270,8 +291,8 @@ def _config_of_run(path: AnyPath, fields: Mapping[str, Any]) -> T5Config:
 
 def _config_of_tensors(
     path: AnyPath, tensors: Mapping[str, SavedTensor], bound: Mapping[str, Any], hints: ModelHints
-) -> T5Config:
-    """The network that the shapes tell; the rest is bound by gin, from the hints, or the usual."""
+) -> tuple[T5Config, dict[str, str]]:
+    """The network that the shapes tell; the rest is bound by gin, from the hints, or the usual, which is assumed."""
     shapes = {name: t.shape for name, t in tensors.items()}
     biases = [shape for name, shape in shapes.items() if name.endswith("relpos_bias/rel_embedding")]
     per_layer = "encoder/relpos_bias/rel_embedding" not in shapes
@@ -300,11 +321,16 @@ def _config_of_tensors(
                 f"{path.name} are of a network with {value!r}."
             )
     usual = ("gelu", "linear") if gated else ("relu",)
-    activations = tuple(bound.get("mlp_activations") or hints.mlp_activations or usual)
+    said = bound.get("mlp_activations") or hints.mlp_activations
+    activations = tuple(said or usual)
     if len(activations) != 1 + gated:
         raise ValueError(f"mlp_activations {list(activations)}: {path} has {1 + gated} a layer.")
     rate = bound.get("dropout_rate", 0.0)
-    return T5Config(**found, mlp_activations=activations, dropout_rate=rate, relative_bias_per_layer=per_layer)
+    assumed = {} if said else {"mlp_activations": " ".join(activations)}
+    if "dropout_rate" not in bound:
+        assumed["dropout_rate"] = str(rate)
+    config = T5Config(**found, mlp_activations=activations, dropout_rate=rate, relative_bias_per_layer=per_layer)
+    return config, assumed
 
 
 def _num_layers(shapes: Mapping[str, tuple[int, ...]], stack: str) -> int:

@@ -48,7 +48,7 @@ def write_run(model: EncoderModel, out: Path, verify: bool, overwrite: bool) -> 
     files = RunFiles(network_fields(model.config), vocabulary, gin_file, content, model.head.record | more)
 
     def compare(path: Path, saved: Mapping[str, Any]) -> list[comparison.Comparison]:
-        return encoder_comparison.compare(model, encoder_model.with_tensors(model, path, saved), comparison.TEXT)
+        return encoder_comparison.compare(model, encoder_model.open_checkpoint(path), comparison.TEXT)
 
     return write_files_of_run(source, files, compare, out, verify, overwrite)
 

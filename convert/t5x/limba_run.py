@@ -63,14 +63,11 @@ def write_run(
     vocabulary = dict(model.known_vocabulary())
     out = choose_out(out, model.path)
     source = SourceCheckpoint(model.path, in_layout(tensors, network, model.path), model.step)
-    config = layout_of(model.config, source.tensors)
     content = None
     if not run_folder.is_bytes(vocabulary):
         content = Path(vocabulary["sentencepiece_model_file"]).read_bytes()
         vocabulary["sentencepiece_model_file"] = str(out / run_folder.VOCABULARY)
-    gin_file = model_gin(config, vocabulary, f"{model.path} ({model.format}, {model.family.name})")
-    more = {"ignored_config_keys": list(model.ignored_config_keys)} if model.ignored_config_keys else {}
-    files = RunFiles(network_fields(config), vocabulary, gin_file, content, more)
+    files = files_of_run(model, source, vocabulary, content)
     return write_files_of_run(source, files, comparison.with_source(model), out, verify, overwrite)
 
 
@@ -91,23 +88,44 @@ class RunFiles:
     vocabulary_content: bytes | None
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    def info(self, source: SourceCheckpoint) -> dict[str, Any]:
+        """The content of `run.json`."""
+        return {
+            "limba_version": limba.__version__,
+            "network": dict(self.network),
+            "vocabulary": dict(self.vocabulary),
+            **self.more,
+            "converted_from": str(source.path),
+        }
+
+    def of_checkpoint(self, source: SourceCheckpoint) -> dict[str, bytes]:
+        """The content of a checkpoint's `run/`."""
+        return run_folder.files(self.info(source), self.gin, self.vocabulary_content)
+
+
+def files_of_run(
+    model: Model, source: SourceCheckpoint, vocabulary: Mapping[str, Any], content: bytes | None
+) -> RunFiles:
+    """What a checkpoint says of a model, whose tensors it has in the layout of the source."""
+    config = layout_of(model.config, source.tensors)
+    gin_file = model_gin(config, vocabulary or None, f"{model.path} ({model.format}, {model.family.name})")
+    more: dict[str, Any] = {any_format.FAMILY: model.family.name}
+    if model.ignored_config_keys:
+        more["ignored_config_keys"] = list(model.ignored_config_keys)
+    if model.assumed:
+        more[any_format.ASSUMED] = dict(model.assumed)
+    return RunFiles(network_fields(config), vocabulary, gin_file, content, more)
+
 
 def write_files_of_run(
     source: SourceCheckpoint, files: RunFiles, compare: Compare, out: Path, verify: bool, overwrite: bool
 ) -> Path:
     """Writes a run's directory and returns the checkpoint in it; arguments and errors are those of `write_run`."""
-    info = {
-        "limba_version": limba.__version__,
-        "network": dict(files.network),
-        "vocabulary": dict(files.vocabulary),
-        **files.more,
-        "converted_from": str(source.path),
-    }
     content = files.vocabulary_content
 
     def add_files(folder: Path) -> None:
         write_files(folder / "dataset", {})  # Another's place in the data means nothing to our readers.
-        write_files(folder / run_folder.FOLDER, run_folder.files(info, files.gin, content))
+        write_files(folder / run_folder.FOLDER, files.of_checkpoint(source))
 
     beside = {MODEL_GIN: files.gin.encode()}
     if content is not None:
@@ -115,7 +133,7 @@ def write_files_of_run(
     for name, file_content in beside.items():
         if not overwrite and (out / name).exists() and (out / name).read_bytes() != file_content:
             raise ValueError(f"{out / name} is another model's; choose another OUT or give --overwrite.")
-    digest = hashlib.sha256(json_text.dumps(info).encode()).hexdigest()
+    digest = hashlib.sha256(json_text.dumps(files.info(source)).encode()).hexdigest()
     path = write_checkpoint(source, out, "orbax", "float32", compare, verify, overwrite, add_files, digest)
     for name, file_content in beside.items():
         (out / name).write_bytes(file_content)
@@ -131,17 +149,12 @@ def layout_of(config: T5Config, tensors: Mapping[str, SavedTensor]) -> T5Config:
 
 def network_fields(config: T5Config) -> dict[str, Any]:
     """The fields of a network that make it what it is, as JSON has them; the rest belongs to the run."""
-    names = (
-        *["vocab_size", "emb_dim", "num_heads", "head_dim", "num_encoder_layers", "num_decoder_layers", "mlp_dim"],
-        *["mlp_activations", "logits_via_embedding", "scan_layers", "relative_bias_per_layer"],
-        "joined_attention_kernels",
-    )
+    of_runs = ("dtype", "float32_attention_logits", "one_hot_embedding", "remat_policy", "param_scan_axis", "kernels")
+    names = [field.name for field in dataclasses.fields(T5Config) if field.name not in (*of_runs, *own_layers.FIELDS)]
     fields = {name: getattr(config, name) for name in names}
-    own: dict[str, Any] = {name: layer for name in own_layers.FIELDS if (layer := getattr(config, name)) is not None}
+    own = {name: layer for name in own_layers.FIELDS if (layer := getattr(config, name)) is not None}
     if own:  # The fused kernels have T5's attention only.
         own["kernels"] = config.kernels
-    if config.decoder_start_token_id:
-        own["decoder_start_token_id"] = config.decoder_start_token_id
     return fields | {"mlp_activations": list(config.mlp_activations)} | own
 
 
@@ -154,7 +167,7 @@ def model_gin(config: T5Config, vocabulary: Mapping[str, Any] | None, of: str) -
       of: what it is made from, for the first line.
     """
     fields = network_fields(config)
-    del fields["vocab_size"]
+    del fields["vocab_size"], fields["dropout_rate"]
     bindings = "".join(f"  {name} = {value!r}\n" for name, value in fields.items())
     if vocabulary is None:
         vocabulary_lines = "# Set VOCABULARY_FILE to the SentencePiece model.\n"

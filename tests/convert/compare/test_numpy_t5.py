@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from convert.compare import numpy_t5
+from limba.checkpoint_files.saved_tensors import from_array
 from limba.network.attention import relative_position_bucket
 
 
@@ -17,6 +18,6 @@ def test_position_buckets(bidirectional):
 
 def test_both_readers_find_the_same_kernel():
     kernel = np.arange(6.0).reshape(2, 3)
-    torch = numpy_t5.TorchWeights({"lm_head.weight": kernel.T})
-    flax = numpy_t5.FlaxWeights({"lm_head/kernel": kernel})
+    torch = numpy_t5.TorchWeights({"lm_head.weight": from_array(kernel.T)})
+    flax = numpy_t5.FlaxWeights({"lm_head/kernel": from_array(kernel)})
     np.testing.assert_array_equal(torch.kernel("lm_head"), flax.kernel("lm_head"))

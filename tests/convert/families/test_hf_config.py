@@ -92,7 +92,12 @@ OLD = {
         ({"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, False, ("gelu", "linear")),
         # A model of T5 1.1 that version 5 of transformers saved again.
         (
-            {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": True, "scale_decoder_outputs": False},
+            {
+                "feed_forward_proj": "gated-gelu",
+                "tie_word_embeddings": True,
+                "scale_decoder_outputs": False,
+                "transformers_version": "5.23.0",
+            },
             False,
             ("gelu", "linear"),
         ),

@@ -1,3 +1,5 @@
+import dataclasses
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -8,10 +10,12 @@ import numpy as np
 import pytest
 
 from convert import __main__ as convert_command
-from convert.compare import comparison
+from convert.compare import comparison, torch_forward
+from convert.from_hf import from_hf
 from convert.from_t5x import from_t5x
 from convert.model_files import any_format
 from convert.model_files.any_format import ModelHints
+from convert.t5x import limba_run
 from convert.to_hf import to_hf
 from convert.to_t5x import to_t5x
 from limba.checkpoint_files import classic_format, saved_tensors
@@ -87,12 +91,16 @@ def test_from_t5x_says_which_network_it_is(t5x_run, tmp_path, small_vocabulary):
         "scan_layers": False,
         "relative_bias_per_layer": False,
         "joined_attention_kernels": True,
+        "dropout_rate": 0.0,
+        "scale_attn_logits": False,
+        "decoder_start_token_id": 0,
     }
     files = checkpointing.load_files(checkpointing.find_checkpoint(tmp_path), "run")
     assert files.keys() == {"run.json", "config.gin", "spiece.model"}
     gin_files.parse_gin_flags([str(checkpointing.find_checkpoint(tmp_path) / "run" / "config.gin")], [])
     bound = {name: gin.query_parameter(f"network.T5Config.{name}") for name in info["network"]}
-    assert bound | {"vocab_size": gin.query_parameter("%VOCAB_SIZE")} == info["network"]
+    macros = {name: gin.query_parameter(f"%{name.upper()}") for name in ("vocab_size", "dropout_rate")}
+    assert bound | macros == info["network"]
     gin.clear_config()
     assert _same(_tensors(t5x_run), _tensors(tmp_path))
     from_t5x(
@@ -155,3 +163,93 @@ def test_damage_leaves_nothing_behind(t5x_run, tmp_path):
 def test_the_command_lists_itself():
     out = subprocess.run([sys.executable, "-m", "convert", "--help"], capture_output=True, text=True, check=True).stdout
     assert "to-t5x" in out and "from-t5x" in out
+
+
+# ------------------------------------------- what the tensors do not tell -------------------------------------------
+
+GATED = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+KINDS = {
+    "gated silu": {"mlp_activations": ("silu", "linear")},
+    "gated relu": {"mlp_activations": ("relu", "linear"), "dropout_rate": 0.25},
+    "plain gelu, tied": {"mlp_activations": ("gelu",), "logits_via_embedding": True},
+    "umt5": {"mlp_activations": ("silu", "linear"), "relative_bias_per_layer": True},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_network_comes_back_from_t5x(new_run, tmp_path, kind, capsys):
+    run = new_run(tmp_path / "run", **GATED, **KINDS[kind])
+    network = None if kind == "umt5" else "scalable_t5"
+    to_t5x(run, tmp_path / "t5x", format_="classic", network=network, verify=kind == "umt5")
+    written = from_t5x(tmp_path / "t5x", tmp_path / "back", network="t5" if network else None)
+    out, error = capsys.readouterr()
+    assert "warning" not in error and "assumed" not in out
+    assert "ok    settings that differ" in out and "ok    texts with other ids" in out
+    before, after = any_format.open_model(run), any_format.open_model(written)
+    assert limba_run.network_fields(before.config) == limba_run.network_fields(after.config)
+    assert (before.family, after.assumed) == (after.family, {})
+    # What `limba infer --run_dir` reads of T5X's directory.
+    gin_files.parse_gin_flags([str(tmp_path / "t5x/checkpoint_10/run/config.gin")], [])
+    assert gin.query_parameter("network.T5Config.mlp_activations") == list(KINDS[kind]["mlp_activations"])
+    gin.clear_config()
+
+
+def test_the_family_comes_back_from_t5x(new_run, spiece_model, tmp_path):
+    run = new_run(tmp_path / "run", **GATED, mlp_activations=("gelu", "linear"))
+    hints = ModelHints(family="mt5")
+    to_hf(run, tmp_path / "hf", hints=hints, formats=("safetensors",), verify=False)
+    from_hf(tmp_path / "hf", tmp_path / "mt5", verify=False)
+    to_t5x(tmp_path / "mt5", tmp_path / "t5x", verify=False)
+    assert any_format.open_model(from_t5x(tmp_path / "t5x", tmp_path / "back", verify=False)).family.name == "mt5"
+
+
+@pytest.fixture
+def bare(new_run, tmp_path):
+    """A checkpoint of T5X that says nothing of itself, of a network with gated silu."""
+    run = new_run(tmp_path / "run", **GATED, mlp_activations=("silu", "linear"))
+    shutil.rmtree(to_t5x(run, tmp_path / "t5x", verify=False) / "run")
+    return run, tmp_path / "t5x"
+
+
+def test_a_guess_is_said_once_and_in_the_card(bare, spiece_model, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(torch_forward, "possible", lambda family: "left out here")
+    run, t5x = bare
+    capsys.readouterr()
+    to_hf(t5x, tmp_path / "hf", hints=ModelHints(vocab=str(spiece_model)), formats=("safetensors",))
+    out, error = capsys.readouterr()
+    assert error.count("warning: ") == 1
+    assert "does not say all of its network" in error and "Assumed: mlp_activations gelu linear, dropout_rate" in error
+    assert "  –   mlp_activations, A" in out and "assumed: gelu linear; the checkpoint does not say it" in out
+    assert "gelu × linear (assumed: the checkpoint did not say it)" in (tmp_path / "hf/README.md").read_text()
+    # It stays a guess in what is made of it, until somebody says what it is.
+    from_t5x(t5x, tmp_path / "guessed", hints=ModelHints(vocab=str(spiece_model)), verify=False)
+    guessed = any_format.open_model(tmp_path / "guessed")
+    assert guessed.assumed == {"mlp_activations": "gelu linear", "dropout_rate": "0.0"} and guessed.warnings
+    corrected = any_format.open_model(tmp_path / "guessed", ModelHints(mlp_activations=("silu", "linear")))
+    assert corrected.config.mlp_activations == ("silu", "linear") and "mlp_activations" not in corrected.assumed
+    with pytest.raises(ValueError, match=r"\['silu', 'linear'\] in A .* and \['gelu', 'linear'\] in B \(.*, assumed\)"):
+        comparison.compare(any_format.open_model(run), guessed)
+
+
+@pytest.mark.parametrize("by", ["flag", "gin"])
+def test_what_is_said_is_no_guess(bare, spiece_model, tmp_path, by, capsys):
+    _, t5x = bare
+    hints = ModelHints(vocab=str(spiece_model), mlp_activations=("silu", "linear") if by == "flag" else None)
+    if by == "gin":
+        (t5x / "config.gin").write_text("network.T5Config.mlp_activations = ('silu', 'linear')\n")
+    capsys.readouterr()
+    from_t5x(t5x, tmp_path / "back", hints=hints)
+    out, error = capsys.readouterr()
+    assert "warning" not in error and "mlp_activations" not in out
+    assert any_format.open_model(tmp_path / "back").config.mlp_activations == ["silu", "linear"]
+
+
+def test_the_check_says_whose_vocabulary_it_takes(bare, new_run, tmp_path):
+    run, t5x = bare
+    model, other = (any_format.open_model(path, ModelHints(mlp_activations=("silu", "linear"))) for path in (run, t5x))
+    rows = {row.what: row for row in comparison.compare(model, other)}
+    assert rows["texts with other ids"].value is None
+    assert rows["texts with other ids"].note == "assumed: B has no vocabulary, and that of A is taken for it"
+    third = dataclasses.replace(model, vocabulary={"class": "ByteVocabulary", "extra_ids": 0, "vocab_size": 259})
+    rows = {row.what: row for row in comparison.compare(model, third)}
+    assert rows["texts with other ids"].value == 1 and not rows["texts with other ids"].holds

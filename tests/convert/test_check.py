@@ -1,0 +1,205 @@
+"""`convert check` finds a wrong export: each folder here was written right, and then one thing in it was changed."""
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from convert import __main__
+from convert.compare import comparison, encoder_comparison, torch_forward
+from convert.encoders import encoder_model
+from convert.model_files import any_format
+from convert.tensors import safetensors_files
+from convert.to_hf import to_hf
+from limba.checkpoint_files.saved_tensors import from_array
+from tests.convert.conftest import FAMILIES
+from tests.convert.encoders.conftest import VARIANTS, new_encoder, tokenizer_file  # noqa: F401
+
+Changes = dict[str, tuple[dict[str, Any], str]]
+_OUTPUT = ("tie_word_embeddings", "scale_decoder_outputs")
+
+SMALL = {"num_heads": 4, "num_encoder_layers": 1, "num_decoder_layers": 1}
+ENCODERS = ("bert", "mpnet")
+Tensors = dict[str, np.ndarray]
+
+
+def _exchange(first: str, second: str) -> Callable[[Tensors], Tensors]:
+    return lambda tensors: {first: tensors[second], second: tensors[first]}
+
+
+def _change(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Tensors], Tensors]:
+    return lambda tensors: {name: change(tensors[name])}
+
+
+def _with_rows_exchanged(x: np.ndarray) -> np.ndarray:
+    return x[[0, 2, 1, *range(3, len(x))]]
+
+
+def _scaled(x: np.ndarray) -> np.ndarray:
+    return x * np.float32(1.001)
+
+
+def _of_tensors(attention: str, query: str, key: str, norm: str, table: str) -> dict[str, Callable[[Tensors], Tensors]]:
+    query, key = (f"{attention}.{name}.weight" for name in (query, key))
+    return {
+        "two tensors exchanged": _exchange(query, key),
+        "one transposed": _change(query, np.transpose),
+        "a norm times 1.001": _change(f"{norm}.weight", _scaled),
+        "a bucket moved": _change(f"{table}.weight", _with_rows_exchanged),
+    }
+
+
+_LAYER = "encoder.block.0.layer.0"
+OF_T5 = _of_tensors(
+    f"{_LAYER}.SelfAttention", "q", "k", f"{_LAYER}.layer_norm", f"{_LAYER}.SelfAttention.relative_attention_bias"
+)
+_BERT, _MPNET = "bert.encoder.layer.0", "mpnet.encoder.layer.0"
+OF_ENCODERS = {
+    "bert": _of_tensors(
+        f"{_BERT}.attention.self",
+        *("query", "key", f"{_BERT}.output.LayerNorm", "bert.embeddings.position_embeddings"),
+    ),
+    "mpnet": _of_tensors(
+        f"{_MPNET}.attention.attn",
+        *("q", "k", f"{_MPNET}.output.LayerNorm", "mpnet.encoder.relative_attention_bias"),
+    ),
+}
+# What is written into config.json, what the error says, and what the numbers alone would find in another network.
+_VERSIONS = "each version of transformers reads another"
+_OF_T5S: Changes = {
+    "epsilon": ({"layer_norm_epsilon": 1e-5}, "Limba's T5 has 1e-06"),
+    "scaled or not": ({"scale_decoder_outputs": None}, _VERSIONS),
+    "tied or not": ({"tie_word_embeddings": None}, _VERSIONS),
+}
+IN_CONFIG: dict[str, Changes] = {
+    kind: {
+        **_OF_T5S,
+        "the output": (dict.fromkeys(_OUTPUT, None), "says that the embedding is the output too"),
+        "the activation": ({"feed_forward_proj": "gated-silu"}, "mlp_activations is ['gelu', 'linear'] in A"),
+    }
+    for kind in FAMILIES
+}
+IN_CONFIG["t5"] |= {
+    "the output": (dict.fromkeys(_OUTPUT, None), "says that the output has its own matrix"),
+    "the activation": ({"feed_forward_proj": "gelu_new"}, "mlp_activations is ['relu'] in A"),
+}
+for _kind in ENCODERS:
+    IN_CONFIG[_kind] = {
+        "epsilon": ({"layer_norm_eps": 1e-5}, "layer_norm_eps is 1e-12 in A"),
+        "the output": ({"tie_word_embeddings": False}, "says that the output has its own matrix"),
+        "the activation": ({"hidden_act": "gelu_new"}, "hidden_act is 'gelu' in A"),
+    }
+IN_CONFIG["bert"]["heads"] = ({"num_attention_heads": 6}, "num_attention_heads is 3 in A")
+
+
+@pytest.fixture(scope="module")
+def pairs(new_run, new_encoder, spiece_model, tmp_path_factory) -> dict[str, tuple[Path, Path]]:  # noqa: F811
+    """A run and its export, of each kind of model."""
+    home = tmp_path_factory.mktemp("pairs")
+    for name, fields in FAMILIES.items():
+        vocab = None if name == "byt5" else spiece_model
+        new_run(home / f"{name}-run", vocab_file=vocab, **(SMALL | fields))
+        hints = any_format.ModelHints(family=name)
+        to_hf(home / f"{name}-run", home / name, hints=hints, formats=["safetensors"], verify=False)
+    for name in ENCODERS:
+        new_encoder(home / f"{name}-run", **(VARIANTS[name] | {"num_layers": 1, "norm_epsilon": 1e-12}))
+        to_hf(home / f"{name}-run", home / name, verify=False)
+    return {name: (home / f"{name}-run", home / name) for name in (*FAMILIES, *ENCODERS)}
+
+
+@pytest.fixture
+def without_pytorch(monkeypatch):
+    """Whatever finds a wrong model here is there for every user."""
+    monkeypatch.setattr(torch_forward, "possible", lambda family: "left out here")
+    monkeypatch.setattr(encoder_comparison, "_impossible", lambda model: "left out here")
+
+
+def _copy(folder: Path, out: Path, change: Callable[[Tensors], Tensors] | dict[str, Any]) -> Path:
+    """The export with tensors or keys of config.json changed."""
+    shutil.copytree(folder, out)
+    if isinstance(change, dict):
+        file = out / "config.json"
+        content = json.loads(file.read_text())
+        # None is the opposite.
+        content |= {key: not content[key] if value is None else value for key, value in change.items()}
+        file.write_text(json.dumps(content))
+        return out
+    file = out / "model.safetensors"
+    tensors = {name: np.asarray(t) for name, t in safetensors_files.open_tensors([file]).items()}
+    changed = {name: from_array(np.ascontiguousarray(x)) for name, x in (tensors | change(tensors)).items()}
+    file.unlink()
+    safetensors_files.write(out, changed, lambda num_bytes: None, 10**9)
+    return out
+
+
+@pytest.mark.parametrize("kind", [*FAMILIES, *ENCODERS])
+def test_a_changed_tensor_is_found(pairs, kind, without_pytorch, tmp_path, capsys):
+    run, folder = pairs[kind]
+    changes = OF_ENCODERS[kind] if kind in ENCODERS else OF_T5
+    by_logits = set()
+    for number, (name, change) in enumerate(changes.items()):
+        wrong = _copy(folder, tmp_path / str(number), change)
+        assert __main__.main(["check", str(run), str(wrong)]) == 1, name
+        out, error = capsys.readouterr()
+        assert "WRONG parameters that differ " in out, name
+        assert "A and B are not the same model: parameters that differ: " in error, name
+        if "WRONG logits, B in NumPy" in out:
+            by_logits.add(name)
+    # The numbers find all of them without the comparison of tensors.
+    assert by_logits == {*changes}
+
+
+@pytest.mark.parametrize("kind", [*FAMILIES, *ENCODERS])
+def test_a_changed_setting_is_found(pairs, kind, tmp_path, capsys):
+    run, folder = pairs[kind]
+    for number, (name, (change, words)) in enumerate(IN_CONFIG[kind].items()):
+        wrong = _copy(folder, tmp_path / str(number), change)
+        assert __main__.main(["check", str(run), str(wrong)]) == 1, name
+        assert words in capsys.readouterr().err, name
+
+
+def _numbers_hold(model: Any, run: Any, change: dict[str, Any]) -> bool:
+    """Whether the numbers alone take a folder, with a config.json that was changed after reading it, for the run."""
+    content = model.folder.content | change
+    model = dataclasses.replace(model, folder=dataclasses.replace(model.folder, content=content))
+    if isinstance(run, any_format.Model):
+        batch = comparison.check_batch(run.config.vocab_size, np.zeros(0, np.int32))
+        logits = comparison.forward.logits(run.config, run.tensors, batch)
+        measure = comparison._measure(model, batch)
+    else:
+        batch = encoder_comparison.check_batch(run.config, np.zeros(0, np.int32))
+        logits = encoder_comparison.limba_logits(run, batch)
+        measure = encoder_comparison._measures(model, batch)["logits"]
+    return measure.compare("logits", logits).holds
+
+
+def test_what_the_numbers_find_without_the_settings(pairs):
+    """Another epsilon changes less than float32's rounding, where inputs are large: the settings find it."""
+    for kind in ("t5", "umt5"):
+        run, folder = (any_format.open_model(path) for path in pairs[kind])
+        assert _numbers_hold(folder, run, {})
+        activation = "gelu_new" if kind == "t5" else "gated-silu"
+        assert not _numbers_hold(folder, run, {"feed_forward_proj": activation})
+        if kind == "t5":  # The others have no second matrix to read.
+            stored = folder.folder.stored
+            own = dataclasses.replace(folder.folder, stored={**stored, "lm_head.weight": stored["shared.weight"]})
+            not_scaled = dataclasses.replace(folder, folder=own)
+            assert not _numbers_hold(not_scaled, run, {"tie_word_embeddings": False})
+        else:
+            assert not _numbers_hold(folder, run, {"tie_word_embeddings": True})
+    for kind in ENCODERS:
+        run, folder = (encoder_model.open_model(path) for path in pairs[kind])
+        assert _numbers_hold(folder, run, {})
+        assert not _numbers_hold(folder, run, {"hidden_act": "gelu_new"})
+        assert not _numbers_hold(folder, run, {"layer_norm_eps": 1e-5})
+
+
+def test_right_ones_pass(pairs, without_pytorch, capsys):
+    for run, folder in pairs.values():
+        assert __main__.main(["check", str(run), str(folder)]) == 0
+        assert "ok    logits, B in NumPy" in capsys.readouterr().out
