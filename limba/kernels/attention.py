@@ -207,7 +207,7 @@ def _attend(query, key, value, table, query_segments, key_segments, prefix, *, c
 
 # ------------------------------------------------- on the device at hand ---------------------------------------------
 
-_ROWS = 2
+_ROWS = 3  # several that share a part of the bias' gradient on GPUs
 # Lengths that stand for all up to a power of two, so that a TPU's tiles have the size that they have in the run. Each
 # has a tile in part, the last one several tiles of a TPU too.
 _LENGTHS = {128: 120, 256: 248, math.inf: 576}
@@ -246,7 +246,8 @@ class _Case:
         of_queries = of_keys if is_alike else draw_segments(rng, self.queries, self.is_packed)
         if self.is_packed and not is_alike:
             of_queries[0, :3] = 9  # a packed target without inputs
-        prefix = np.arange(self.keys) < rng.integers(1, self.keys, (_ROWS, 1)) if self.has_prefix else None
+        ends = [[self.keys // 2], [self.keys // 5], [2]]  # in the second segment of a packed row, in the first one
+        prefix = np.arange(self.keys) < np.array(ends) if self.has_prefix else None
         arrays = draw_heads(rng, of_queries, self.keys, self.heads, self.head_dim, self.dtype)
         if self.has_bias:
             arrays["bias"] = jnp.asarray(rng.normal(size=(self.heads, self.queries + self.keys - 1)), jnp.float32)
@@ -282,8 +283,8 @@ class _Case:
 
 
 def draw_segments(rng: np.random.Generator, length: int, is_packed: bool) -> np.ndarray:
-    """Int32 `[rows, length]`, 0 for the padding at the end; the first row of a batch that is not packed has none."""
-    padding = rng.integers([[1 if is_packed else 0], [length // 4]], [[length // 4 if is_packed else 1], [length // 2]])
+    """Int32 `[rows, length]`, 0 for the padding at the end: none in the first row, and nearly all of the last."""
+    padding = np.array([[0], [rng.integers(length // 4, length // 2)], [length - rng.integers(3, 6)]])
     segments = np.sort(rng.integers(1, 4, (_ROWS, length))) if is_packed else 1
     return np.where(np.arange(length) < length - padding, segments, 0).astype(np.int32)
 

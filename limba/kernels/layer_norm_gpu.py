@@ -21,9 +21,10 @@ from limba.kernels import device_check, target
 Array = jax.Array
 
 AXES = ("batch", "length", "embed")
-# Numbers of a tile, and the programs that share the sum of a scale's gradient.
+# Numbers of a tile, and the programs that share the sum of a scale's gradient: in a run, and in `device_check`.
 _TILE = 4096
 _GRADIENT_PROGRAMS = 512
+_FEW_PROGRAMS = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,11 +33,13 @@ class _Work:
 
     Attributes:
       rows, width: the activations as a matrix.
+      most_programs: that share the sum of a scale's gradient.
     """
 
     rows: int
     width: int
     epsilon: float
+    most_programs: int
     interpret: bool
 
     @property
@@ -149,7 +152,7 @@ def _add_and_norm_backward(work, residuals, cotangents):
     of_sum, of_y = (None if isinstance(g, SymbolicZero) else g.reshape(-1) for g in cotangents)
     if of_y is None:
         of_y = jnp.zeros((work.rows * work.width,), x.dtype)
-    programs = min(_GRADIENT_PROGRAMS, work.tiles)
+    programs = min(work.most_programs, work.tiles)
     of_x, of_scale = _call(
         functools.partial(_backward, programs=programs),
         work,
@@ -169,7 +172,13 @@ _add_and_norm.defvjp(_add_and_norm_forward, _add_and_norm_backward, symbolic_zer
 
 
 def add_and_norm(
-    x: Array, update: Array | None, scale: Array, epsilon: float, *, interpret: bool = False
+    x: Array,
+    update: Array | None,
+    scale: Array,
+    epsilon: float,
+    *,
+    most_programs: int = _GRADIENT_PROGRAMS,
+    interpret: bool = False,
 ) -> tuple[Array, Array]:
     """`x + update`, or `x` where there is no update, and T5's layer norm of it; both `[batch, length, embed]`.
 
@@ -177,11 +186,12 @@ def add_and_norm(
       x, update: `[batch, length, embed]`, of one type. The norm is computed in float32, its result has their type.
       scale: float32 `[embed]`.
       epsilon: added to the mean square.
+      most_programs: that share the sum of the scale's gradient: enough of them to keep all cores of a card busy.
       interpret: compute on any device, slowly, what the kernels compute.
     """
 
     def call(x, update, scale):
-        work = _Work(x.shape[0] * x.shape[1], x.shape[2], epsilon, interpret)
+        work = _Work(x.shape[0] * x.shape[1], x.shape[2], epsilon, most_programs, interpret)
         return _add_and_norm(work, x, update, scale)
 
     mesh = jax.sharding.get_abstract_mesh()
@@ -214,17 +224,21 @@ class _Case:
         return f"{self.width} wide, {self.dtype}{', with a residual' if self.has_update else ''}"
 
     def inputs(self, rng: np.random.Generator) -> tuple[device_check.Arrays, tuple[Any, ...]]:
-        rows = (2, 37)  # the last tile in part
+        # Several tiles for a program that sums up a scale's gradient, and the last one in part.
+        tile_rows = max(1, _TILE // pl.next_power_of_2(self.width))
+        rows = (1, tile_rows * 2 * _FEW_PROGRAMS + tile_rows // 2 + 1)
         by_row = 10.0 ** rng.uniform(-1, 1, (*rows, 1))  # each has a norm of its own
         names = ("activations", "update") if self.has_update else ("activations",)
         arrays = {name: jnp.asarray(by_row * rng.normal(size=(*rows, self.width)), self.dtype) for name in names}
         return arrays | {"scale": jnp.asarray(1 + 0.5 * rng.normal(size=self.width), jnp.float32)}, ()
 
     def by_kernel(self, arrays: device_check.Arrays) -> device_check.Arrays:
-        is_cpu = target.platform() == "cpu"
-        return self._used(
-            *add_and_norm(arrays["activations"], arrays.get("update"), arrays["scale"], self.epsilon, interpret=is_cpu)
+        total, norm = add_and_norm(
+            *(arrays["activations"], arrays.get("update"), arrays["scale"], self.epsilon),
+            most_programs=_FEW_PROGRAMS,
+            interpret=target.platform() == "cpu",
         )
+        return self._used(total, norm)
 
     def by_xla(self, arrays: device_check.Arrays) -> device_check.Arrays:
         x = arrays["activations"] + arrays["update"] if self.has_update else arrays["activations"]
