@@ -168,6 +168,8 @@ def _training(facts: Facts, metrics: Sequence[Line]) -> Iterator[tuple[str, str]
         yield "began from", code(_place(str(initial_checkpoint)))
     if converted_from := run.get("converted_from"):
         yield "converted from", code(_place(str(converted_from)))
+    if ignored := run.get("ignored_config_keys"):
+        yield "keys of its files taken for without effect", ", ".join(map(code, ignored))
     if seeds := run.get("seeds"):
         yield "seeds", ", ".join(f"{plain(name)} {seed}" for name, seed in seeds.items())
     if version := run.get("limba_version"):

@@ -11,12 +11,14 @@ from convert.families import hf_config
 from convert.families.table import all_families
 from convert.from_hf import from_hf
 from convert.model_files import any_format
+from convert.model_files.any_format import ModelHints
 from convert.to_hf import to_hf
 from convert.to_t5x import to_t5x
 from limba.checkpoints import checkpointing
 from limba.network.t5 import T5Config
 
 START = 7
+IGNORED = ModelHints(ignore_config_keys=("my_key",))
 
 
 @pytest.fixture
@@ -26,18 +28,19 @@ def folder(all_exported, tmp_path):
     shutil.copytree(all_exported["t5_1_1-t5"].folder, folder)
     for name in ("flax_model.msgpack", "conversion_report.json", "README.md"):
         (folder / name).unlink(missing_ok=True)
-    _set(folder / "config.json", START)
+    _set(folder / "config.json", START, my_key=3)
     _set(folder / "generation_config.json", START)
     return folder
 
 
-def _set(file, start):
+def _set(file, start, **more):
     content = json.loads(file.read_text())
-    file.write_text(json.dumps(content | {"decoder_start_token_id": start}))
+    file.write_text(json.dumps(content | {"decoder_start_token_id": start} | more))
 
 
 def test_there_and_back(folder, tmp_path):
-    checkpoint = from_hf(folder, tmp_path / "run", verify=False)
+    checkpoint = from_hf(folder, tmp_path / "run", hints=IGNORED)
+    assert checkpointing.load_run_info(checkpoint)["ignored_config_keys"] == ["my_key"]
     assert checkpointing.load_run_info(checkpoint)["network"]["decoder_start_token_id"] == START
     assert f"  decoder_start_token_id = {START}\n" in (tmp_path / "run/model.gin").read_text()
     report = to_hf(tmp_path / "run", tmp_path / "back", formats=("safetensors",))
@@ -46,16 +49,17 @@ def test_there_and_back(folder, tmp_path):
     rows = {row["what"]: row for row in report["comparisons"]["safetensors"]}
     assert rows["logits, B in PyTorch"]["holds"] and rows["greedy tokens, B in PyTorch"]["holds"], rows
     assert rows["logits, B in NumPy"]["holds"], rows
+    assert "keys of its files taken for without effect | `my_key`" in (tmp_path / "back/README.md").read_text()
 
 
 def test_two_starts_are_two_models(folder, all_exported):
-    a, b = (any_format.open_model(path) for path in (all_exported["t5_1_1-t5"].run, folder))
+    a, b = (any_format.open_model(path, IGNORED) for path in (all_exported["t5_1_1-t5"].run, folder))
     with pytest.raises(ValueError, match=r"decoder_start_token_id is 0 in A .* and 7 in B"):
         comparison.compare(a, b)
 
 
 def test_t5x_has_no_such_network(folder, tmp_path):
-    from_hf(folder, tmp_path / "run", verify=False)
+    from_hf(folder, tmp_path / "run", hints=IGNORED, verify=False)
     with pytest.raises(ValueError, match=r"begins with 7 \(decoder_start_token_id\), and T5X's always begins with 0"):
         to_t5x(tmp_path / "run", tmp_path / "t5x")
     assert not (tmp_path / "t5x").exists()
@@ -91,13 +95,13 @@ def test_generation_config_counts(tmp_path, of_config, of_generation, start, not
 def test_other_special_ids_of_generation_are_refused(folder, tmp_path, ids, words):
     (folder / "generation_config.json").write_text(json.dumps(ids))
     with pytest.raises(ValueError, match=words):
-        from_hf(folder, tmp_path / "run")
+        from_hf(folder, tmp_path / "run", hints=IGNORED)
     assert not (tmp_path / "run").exists()
 
 
 def test_the_numpy_t5_sees_the_start(folder):
     """The check's logits depend on it: one that both sides left out would not be noticed."""
-    model = any_format.open_model(folder)
+    model = any_format.open_model(folder, IGNORED)
     batch = comparison.check_batch(model.config.vocab_size, np.zeros(0, np.int32))
     zero = forward.logits(T5Config(**{**vars(model.config), "decoder_start_token_id": 0}), model.tensors, batch)
     assert np.abs(zero - forward.logits(model.config, model.tensors, batch)).max() > 0.1
