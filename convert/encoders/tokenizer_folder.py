@@ -72,8 +72,13 @@ def check_settings(folder: Path, ignored: Collection[str]) -> None:
                 f"{remedy}"
             )
     normalizer = untrusted_json.read_object(folder / FILE).get("normalizer")
-    is_set_anew = str(config.get("tokenizer_class", "")).removesuffix("Fast") in _OF_BERT
-    if not is_set_anew or not isinstance(normalizer, dict) or normalizer.get("type") != "BertNormalizer":
+    # A BERT's, where the file names none.
+    tokenizer_class = str(config.get("tokenizer_class") or "BertTokenizer")
+    if (
+        tokenizer_class.removesuffix("Fast") not in _OF_BERT
+        or not isinstance(normalizer, dict)
+        or normalizer.get("type") != "BertNormalizer"
+    ):
         return
     for key, (name, default) in _NORMALIZER.items():
         value, own = config.get(key, default), normalizer.get(name)
@@ -81,7 +86,7 @@ def check_settings(folder: Path, ignored: Collection[str]) -> None:
             value, own = (normalizer.get("lowercase") if x is None else x for x in (value, own))
         if value != own:
             raise ValueError(
-                f"{folder / tokenizer_keys.FILE}: {key} is {shown(value)}, which {config['tokenizer_class']} of "
+                f"{folder / tokenizer_keys.FILE}: {key} is {shown(value)}, which {tokenizer_class} of "
                 f"transformers goes by, and {name} is {shown(own)} in {FILE}, which Limba reads. {remedy}"
             )
 

@@ -181,8 +181,9 @@ COMMON = (
     *without_effect(
         "says where the file comes from",
         *("_name_or_path", "name_or_path", "_commit_hash", "transformers_version", "name", "language", "model_name"),
+        "unsloth_version",
     ),
-    *without_effect("the weights say their own dtype", "torch_dtype", "dtype", "use_bfloat16"),
+    *without_effect("the weights say their own dtype", "torch_dtype", "dtype", "use_bfloat16", "is_bf16"),
     *without_effect(
         "says what a call in PyTorch returns",
         *("output_attentions", "output_hidden_states", "return_dict", "use_return_dict", "output_past", "use_cache"),
@@ -199,6 +200,7 @@ COMMON = (
     *without_effect(
         "a setting of a script or a pipeline",
         *("finetuning_task", "task_specific_params", "prefix", "custom_pipelines", "max_seq_length"),
+        *("transformers.js_config", "sentence_transformers", "sbert_ce_default_activation_function"),
     ),
     only("is_decoder", (False,), f"a decoder on its own: {_DECODER}", "Convert the encoder-decoder or the encoder."),
     only("add_cross_attention", (False,), f"attention to another model: {_DECODER}", "Set it to false if unused."),

@@ -108,6 +108,7 @@ def test_another_tokenizer_of_a_t5_is_refused(t5_folder, keys, words):
             "do_lower_case is True, which BertTokenizer of transformers goes by, and lowercase",
         ),
         ({"lowercase": False}, {"do_lower_case": "missing"}, "do_lower_case is True, which BertTokenizer"),
+        ({"lowercase": False}, {"tokenizer_class": "missing"}, "do_lower_case is True, which BertTokenizer"),
         (
             {},
             {"do_lower_case": False, "tokenizer_class": "MPNetTokenizerFast"},

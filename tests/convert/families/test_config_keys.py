@@ -84,6 +84,7 @@ ON_THE_HUB = [
     T5 | {"adapters": {"adapters": {}, "config_map": {}, "fusion_config_map": {}, "fusions": {}}, "pruned_heads": {}},
     T5 | {"hidden_size": 16, "num_hidden_layers": 1, "bos_token_id": 2, "eos_token_id": [1], "auto_map": None},
     BERT | {"directionality": "bidi", "pooler_type": "first_token_transform", "pooler_fc_size": 768, "_num_labels": 5},
+    BERT | {"transformers.js_config": {"dtype": "q8"}, "sentence_transformers": {"version": "4.1.0"}},
     BERT | {"model_type": "mpnet", "layer_norm_eps": 1e-5, "tokenizer_class": "MPNetTokenizer", "finetuning_task": "x"},
     BERT
     | {"model_type": "modernbert", "position_embedding_type": "absolute", "layer_norm_eps": 1e-5, "pad_token_id": 3}
