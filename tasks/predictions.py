@@ -6,7 +6,7 @@ Tasks that need SeqIO are read by `tasks.seqio.seqio_predictions`, which TensorF
 import itertools
 import json
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from limba.machine import json_text
 from tasks.pipeline import blocks, converters
 from tasks.registry import Task, rows
 from tasks.registry.providers import find_provider
-from tasks.registry.rows import Rows, Tokens
+from tasks.registry.rows import Tokens
 from tasks.registry.steps import bind
 from tasks.registry.tasks import get_subtasks
 from tasks.sources.sharded import ShardedSource
@@ -84,19 +84,11 @@ def examples(task: Task, config: contract.DatasetConfig, shard_id: int = 0, num_
     seed = secrets.randbits(30) if config.seed is None else config.seed
     run = blocks.preprocessor([bind(step, task.output_features, lengths) for step in task.preprocessors])
     documents = task.source.chunks_of(config.split, False, seed, shard_id, num_shards).documents(num_epochs=1)
-    for made in run(_numbered(documents), seed):
+    for made in run(documents, seed):
         columns = {name: column.cut((lengths or {})[name]) if name in (lengths or {}) else column  # type: ignore[union-attr]
-                   for name, column in made.items()}  # fmt: skip
+                   for name, column in made.columns.items()}  # fmt: skip
         for i in range(rows.num_rows(columns)):
             yield {name: _value(column, i) for name, column in columns.items()}
-
-
-def _numbered(documents: Iterable[Rows]) -> Iterator[Rows]:
-    count = 0
-    for part in documents:
-        more = rows.num_rows(part)
-        yield {**part, "number": np.arange(count, count + more)}
-        count += more
 
 
 def _value(column: rows.Column, i: int) -> Any:

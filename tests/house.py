@@ -17,7 +17,7 @@ PACKAGES = ("limba", "tasks", "convert")
 FLOORS: tuple[tuple[str, ...], ...] = (
     # The machine, and the contract between data and engine.
     ("limba.machine", "tasks.metrics", "tasks.objectives"),
-    ("limba.data", "limba.users_modules", "tasks.damaged_files"),
+    ("limba.data", "limba.users_modules", "tasks.damaged_files", "tasks.read_columns"),
     ("limba.workers",),
     ("limba.kernels",),
     ("limba.block_kernels",),

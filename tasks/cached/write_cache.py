@@ -159,7 +159,7 @@ def _windows(
     num_mode_tokens = len(step.mode_tokens(task.output_features))
     documents = task.source.chunks_of(split, shuffle=False, seed=0).documents(num_epochs=1)
     for made in blocks.preprocessor([keep])(documents, 0):
-        windows = made["inputs"]
+        windows = made.columns["inputs"]
         for window, length in zip(windows.padded, windows.lengths, strict=True):
             yield {"tokens": window[num_mode_tokens:length]}
 

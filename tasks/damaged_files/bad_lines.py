@@ -11,14 +11,14 @@ from tasks.damaged_files import shards
 _KINDS = {list: "a list", dict: "an object", str: "a text", bool: "true or false", type(None): "null"}
 
 
-def find(shard: shards.Shard, builder: str | None, column: str | None = None) -> str | None:
+def find(shard: shards.Shard, builder: str | None, columns: Sequence[str]) -> str | None:
     """What is wrong with the first damaged line of a local file, such as "line 4 is not JSON: …".
 
     None if no line is; or of formats without lines, and of files that are far away.
 
     Args:
       builder: the loader: "json", "text", "csv" or "parquet".
-      column: of JSON, the column whose values must be of one type; None takes all.
+      columns: of JSON, those whose values must be of one type.
     """
     if shard.is_remote:
         return None
@@ -27,7 +27,7 @@ def find(shard: shards.Shard, builder: str | None, column: str | None = None) ->
             if builder == "csv":
                 return _of_csv(file, "\t" if ".tsv" in shard.path.suffixes else ",")
             if builder == "json":
-                return _of_json(file, column)
+                return _of_json(file, columns)
             return _of_text(file) if builder == "text" else None
     except (ValueError, OSError, EOFError):  # Not even its bytes can be read.
         return None
@@ -48,7 +48,7 @@ def _of_text(file: BinaryIO) -> str | None:
     return next((wrong for _, _, wrong in _texts(file) if wrong), None)
 
 
-def _of_json(file: BinaryIO, column: str | None) -> str | None:
+def _of_json(file: BinaryIO, columns: Sequence[str]) -> str | None:
     first: dict[str, tuple[str, int]] = {}  # kind of value and line, by column
     mixed = None
     for number, text, wrong in _texts(file):
@@ -70,10 +70,10 @@ def _of_json(file: BinaryIO, column: str | None) -> str | None:
         if not isinstance(value, dict):
             return f'line {number} is {_kind(value)}, and a row is an object: {{"text": …}}'
         for name, field in value.items():
-            if field is None:
+            if field is None or name not in columns:
                 continue
             kind, line = first.setdefault(name, (_kind(field), number))
-            if kind != _kind(field) and column in (None, name) and mixed is None:
+            if kind != _kind(field) and mixed is None:
                 shown = json_text.dumps(field, ensure_ascii=False)[:40]
                 mixed = f"line {number} has {_kind(field)} as {name!r}, {shown}, and line {line} {kind}"
     return mixed

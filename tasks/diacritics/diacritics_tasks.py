@@ -13,7 +13,7 @@ import numpy as np
 from limba.data.lint_findings import Finding
 from tasks.diacritics import marks, scores
 from tasks.registry import Feature, Task, TaskRegistry, registering
-from tasks.registry.rows import DOCUMENT, TEXT, TOKENS, ColumnType, Rows, Tokens
+from tasks.registry.rows import TEXT, TOKENS, Columns, ColumnType, Rows, Tokens
 from tasks.registry.rows import texts as texts_of
 from tasks.registry.steps import Step
 from tasks.sources import corpora
@@ -244,7 +244,7 @@ class RemoveDiacritics(Step):
 
     def columns(self) -> dict[str, ColumnType]:
         texts = dict.fromkeys((f"{name}_pretokenized" for name in _FEATURES), TEXT)
-        return {**dict.fromkeys(_FEATURES, TOKENS), **texts, "document": DOCUMENT}
+        return {**dict.fromkeys(_FEATURES, TOKENS), **texts}
 
     def rows_function(self) -> Callable[[Rows, int], Rows]:
         function = self.function()
@@ -252,9 +252,9 @@ class RemoveDiacritics(Step):
         def make_rows(rows: Rows, seed: int) -> Rows:
             del seed
             ids, pairs, of_documents = function(texts_of(rows, self.text_column))
-            made: Rows = {name: Tokens.of(ids[name]) for name in _FEATURES}
+            made: Columns = {name: Tokens.of(ids[name]) for name in _FEATURES}
             for i, name in enumerate(_FEATURES):
                 made[f"{name}_pretokenized"] = np.array([pair[i].encode() for pair in pairs], object)
-            return {**made, "document": rows["document"][of_documents]}
+            return rows.make(made, of_documents)
 
         return make_rows

@@ -13,7 +13,7 @@ import numpy as np
 from tasks.pipeline.positions import POSITION_SIZE
 from tasks.pretraining import denoising
 from tasks.registry import philox, rows
-from tasks.registry.rows import Rows, Tokens
+from tasks.registry.rows import Columns, Rows, Tokens
 from tasks.registry.steps import Step
 
 # The order of a block, from its first row's position and its size.
@@ -26,7 +26,7 @@ _FEATURES = ("inputs", "targets")
 
 def windows(
     groups: Iterable[Rows], denoise: denoising.Denoise, lengths: Mapping[str, int], number: int, seed: int
-) -> Iterator[Rows]:
+) -> Iterator[Columns]:
     """The blocks of a pre-training task.
 
     Args:
@@ -37,16 +37,16 @@ def windows(
     """
     make_examples = denoise.function()
     for group in groups:
-        documents = group["document"]
-        group_seed = int(np.random.default_rng([seed, number, *documents[0]]).integers(2**63))
+        first = group.document[0]
+        group_seed = int(np.random.default_rng([seed, number, *first]).integers(2**63))
         features, begin_in = make_examples(rows.texts(group, denoise.text_column), group_seed)
-        made = {name: Tokens(*features[name]) for name in _FEATURES}
-        yield block({**made, "document": documents[begin_in]}, lengths, _of_group(number, documents[0]))
+        made = group.make({name: Tokens(*features[name]) for name in _FEATURES}, begin_in)
+        yield block(made, lengths, _of_group(number, first))
 
 
 def examples(
     groups: Iterable[Rows], steps: Sequence[Step], lengths: Mapping[str, int], trims: bool, number: int, seed: int
-) -> Iterator[Rows]:
+) -> Iterator[Columns]:
     """The blocks of any task, whose steps run on groups of documents so that a stream can begin with any group.
 
     Args:
@@ -61,7 +61,7 @@ def examples(
     """
     run = preprocessor(steps)
     for group in groups:
-        first = _of_group(number, group["document"][0])
+        first = _of_group(number, group.document[0])
         made = list(run([group], seed + philox.hash_numbers(first)))
         if made:
             yield block(rows.concatenate(made), lengths, first, trims)
@@ -85,12 +85,12 @@ def preprocessor(steps: Sequence[Step]) -> Callable[[Iterable[Rows], int], Itera
     return run
 
 
-def block(made: Rows, lengths: Mapping[str, int], first: list[int], trims: bool = True) -> Rows:
+def block(made: Rows, lengths: Mapping[str, int], first: list[int], trims: bool = True) -> Columns:
     """The block of the examples of a group; `first` is the task's number and the group's first document."""
     count = rows.num_rows(made)
-    features: Rows = {}
+    features: Columns = {}
     for name, length in lengths.items():
-        if isinstance(column := made.get(name), Tokens):
+        if isinstance(column := made.columns.get(name), Tokens):
             if not trims and column.lengths.max(initial=0) > length:
                 raise ValueError(
                     f"An example has {column.lengths.max()} tokens of {name}, and its length is {length}: raise "
@@ -99,7 +99,7 @@ def block(made: Rows, lengths: Mapping[str, int], first: list[int], trims: bool 
             features[name] = column.cut(length).pad(length)
     position = np.empty((count, POSITION_SIZE - 1), np.int64)
     position[:, :-1], position[:, -1] = first, np.arange(count)
-    return {**features, "epoch": made["document"][:, 0], "position": position}
+    return {**features, "epoch": made.document[:, 0], "position": position}
 
 
 def _of_group(number: int, document: np.ndarray) -> list[int]:
@@ -109,7 +109,7 @@ def _of_group(number: int, document: np.ndarray) -> list[int]:
 # ------------------------------------------------------ shuffling -----------------------------------------------------
 
 
-def shuffle(blocks: Iterable[Rows], size: int, order: Order) -> Iterator[Rows]:
+def shuffle(blocks: Iterable[Columns], size: int, order: Order) -> Iterator[Columns]:
     """Shuffles every `size` rows among themselves, which two numbers describe; a size of 1 leaves them in order."""
     if size == 1:  # Each row is a block of its own, of which one is taken.
         yield from (_with_taken(block, block["position"], 1) for block in blocks)
@@ -120,7 +120,7 @@ def shuffle(blocks: Iterable[Rows], size: int, order: Order) -> Iterator[Rows]:
         yield _with_taken(shuffled, np.tile(first, (count, 1)), np.arange(1, count + 1))
 
 
-def _with_taken(block: Rows, position: np.ndarray, taken: np.ndarray | int) -> Rows:
+def _with_taken(block: Columns, position: np.ndarray, taken: np.ndarray | int) -> Columns:
     numbered = np.empty((len(position), POSITION_SIZE), np.int64)
     numbered[:, :-1], numbered[:, -1] = position, taken
     return {**block, "position": numbered}
@@ -141,7 +141,9 @@ def order_of_examples(seed: int) -> Order:
 _CHOICES_PER_BLOCK = 1024
 
 
-def mix(parts: Sequence[Iterable[Rows]], rates: Sequence[float], size: int, seed: int, drawn: int) -> Iterator[Rows]:
+def mix(
+    parts: Sequence[Iterable[Columns]], rates: Sequence[float], size: int, seed: int, drawn: int
+) -> Iterator[Columns]:
     """Rows of several streams at their rates, `size` at a time, until one of them ends; the last may be fewer.
 
     Args:
@@ -168,9 +170,9 @@ def mix(parts: Sequence[Iterable[Rows]], rates: Sequence[float], size: int, seed
             return
 
 
-def _place(parts: Sequence[tuple[np.ndarray, Rows]], count: int) -> Rows:
+def _place(parts: Sequence[tuple[np.ndarray, Columns]], count: int) -> Columns:
     """Rows of several parts, each part's in its places."""
-    placed: Rows = {}
+    placed: Columns = {}
     for name, column in parts[0][1].items():
         placed[name] = np.empty((count, *column.shape[1:]), column.dtype)  # type: ignore[union-attr]
         for place, part in parts:
@@ -190,13 +192,13 @@ def _choices(rates: Sequence[float], seed: int, drawn: int) -> Iterator[int]:
 class _RowStream:
     """A stream of blocks, of which any number of rows can be taken."""
 
-    def __init__(self, blocks: Iterable[Rows]):
+    def __init__(self, blocks: Iterable[Columns]):
         self._blocks = iter(blocks)
-        self._kept: Rows | None = None
+        self._kept: Columns | None = None
 
-    def take(self, count: int) -> Rows | None:
+    def take(self, count: int) -> Columns | None:
         """The next rows; fewer where the stream ends, None where there are none."""
-        parts: list[Rows] = []
+        parts: list[Columns] = []
         while count:
             if self._kept is None:
                 self._kept = next(self._blocks, None)

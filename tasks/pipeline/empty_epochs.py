@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from tasks.registry import rows
-from tasks.registry.rows import Rows
+from tasks.registry.rows import Columns, Rows
 
 
 class EmptyEpochs:
@@ -27,11 +27,11 @@ class EmptyEpochs:
         for group in groups:
             if self._since is not None and self._since[1] >= self._since[0] + 2:
                 raise ValueError(self._message)
-            epochs = group["document"][:, 0]
+            epochs = group.document[:, 0]
             self._since = int(epochs[0]) if self._since is None else self._since[0], int(epochs[-1])
             yield group
 
-    def examples(self, blocks: Iterable[Rows]) -> Iterator[Rows]:
+    def examples(self, blocks: Iterable[Columns]) -> Iterator[Columns]:
         """The examples, each block made of the last group that was taken."""
         for block in blocks:
             if rows.num_rows(block):

@@ -24,7 +24,7 @@ from tasks.pipeline.open_iterators import close_at_exit
 from tasks.pipeline.readers import Batches, ReadingError
 from tasks.pipeline.streams import ReadPlan, Stream
 from tasks.registry import Mixture, Task
-from tasks.registry.rows import Rows
+from tasks.registry.rows import Columns
 from tasks.registry.tasks import is_mixture
 
 # Arrays in a slot begin at multiples of this.
@@ -185,7 +185,7 @@ class _ProcessBatches:
         self._failure: BaseException | None = None
         self.received: collections.deque[Any] = collections.deque()
 
-    def __next__(self) -> Rows:
+    def __next__(self) -> Columns:
         while self._failure is None:
             while not self.received:
                 self._worker.receive(self._reader)
@@ -235,7 +235,7 @@ class _Layout:
     size: int
 
     @classmethod
-    def of(cls, batch: Rows) -> "_Layout":
+    def of(cls, batch: Columns) -> "_Layout":
         arrays, size = [], 0
         for name, array in batch.items():
             arrays.append((name, array.dtype.str, array.shape, size))
@@ -293,7 +293,7 @@ class _Source:
         with self._lock:
             self._content, self._stream = content, None
 
-    def open(self, plan: ReadPlan) -> tuple[Iterator[Rows], int]:
+    def open(self, plan: ReadPlan) -> tuple[Iterator[Columns], int]:
         """The batches of a plan, and how many slots they get. One thread at a time opens files."""
         with self._lock:
             stream = self._stream = self._stream or pickle.loads(self._content)

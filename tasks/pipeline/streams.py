@@ -19,7 +19,7 @@ from tasks.pipeline.positions import Position
 from tasks.pretraining import denoising
 from tasks.registry import Task, rows
 from tasks.registry.providers import tasks_with_split
-from tasks.registry.rows import Rows
+from tasks.registry.rows import Columns
 from tasks.registry.steps import bind
 from tasks.registry.tasks import get_subtasks, is_mixture, registries
 from tasks.sources.reader_chunks import ReaderChunks
@@ -110,9 +110,16 @@ class Stream:
         return False
 
     def default_num_readers(self, process_count: int) -> int:
-        """As many as read in parallel without reading anything twice; at least one per host."""
-        del process_count
-        return contract.default_num_readers(self.config.batch_size)
+        """As many as read in parallel without reading anything twice; at least one per host.
+
+        Fewer where there are fewer documents, since each reader needs one.
+        """
+        readers, split = contract.default_num_readers(self.config.batch_size), self.config.split
+        while readers % (2 * process_count) == 0 and not all(
+            task.source.has_documents(split, readers) for task in self.tasks
+        ):
+            readers //= 2
+        return readers
 
     @property
     def _lengths(self) -> dict[str, int]:
@@ -125,7 +132,7 @@ class Stream:
 
     # ---------------------------------------------------- batches -----------------------------------------------------
 
-    def batches(self, num_rows: int, plan: ReadPlan, task: Any = None) -> Iterator[Rows]:
+    def batches(self, num_rows: int, plan: ReadPlan, task: Any = None) -> Iterator[Columns]:
         """Batches of a reader's rows with their positions, of one task or of all of them at their rates.
 
         With a number of epochs they end when a task does, and the last batch may be shorter.
@@ -141,7 +148,7 @@ class Stream:
         largest = max(self._buffer_size(task, num_readers) for task in self.tasks)
         return min(max(2, -(-largest // num_rows)), 64)
 
-    def _mixed(self, tasks: Sequence[Any], plan: ReadPlan, size: int) -> Iterator[Rows]:
+    def _mixed(self, tasks: Sequence[Any], plan: ReadPlan, size: int) -> Iterator[Columns]:
         """A reader's examples, `size` at a time; several tasks at their rates, until one of them ends."""
         parts = [self.examples(task, plan) for task in tasks]
         if len(parts) == 1:
@@ -150,7 +157,7 @@ class Stream:
         seed = derive_seed(plan.seed, plan.reader, len(parts))
         return blocks.mix(parts, rates, size, seed, plan.position.examples)
 
-    def examples(self, task: Any, plan: ReadPlan) -> Iterator[Rows]:
+    def examples(self, task: Any, plan: ReadPlan) -> Iterator[Columns]:
         """A reader's examples of one task, in blocks, shuffled."""
         number = self.tasks.index(task)
         start = plan.position.of_task(number)
@@ -160,7 +167,7 @@ class Stream:
         order = (blocks.order_of_windows if self._makes_windows(task) else blocks.order_of_examples)(seed)
         return rows.skip(blocks.shuffle(ordered, buffer_size, order), start.taken)
 
-    def _examples_in_order(self, task: Any, plan: ReadPlan, seed: int) -> Iterator[Rows]:
+    def _examples_in_order(self, task: Any, plan: ReadPlan, seed: int) -> Iterator[Columns]:
         number = self.tasks.index(task)
         steps = [bind(step, task.output_features, self._lengths) for step in task.preprocessors]
         empty = EmptyEpochs(_nothing_made(task, self.config.split, plan))
@@ -190,7 +197,7 @@ class Stream:
         size = self.shuffle_buffer_size or task.shuffle_buffer_size
         return -(-size // num_readers) if size and self.config.shuffle else 1
 
-    def _converted_groups(self, groups: Iterable[Rows], start: Position) -> Iterator[Rows]:
+    def _converted_groups(self, groups: Iterable[Columns], start: Position) -> Iterator[Columns]:
         """The model's rows of groups of examples, which begin at `start`.
 
         `positions` and `examples` of a row are where its group begins, `rows` is its number in the group, from 1.

@@ -8,10 +8,14 @@ import numpy as np
 
 from tasks import objectives
 from tasks.registry import Feature
-from tasks.registry.rows import DOCUMENT, TOKENS, ColumnType, Rows, Tokens, texts
+from tasks.registry.rows import TOKENS, Columns, ColumnType, Rows, Tokens, rebatch, texts
 from tasks.registry.steps import Step
+from tasks.sources.sharded import ShardedSource
 from tasks.vocabularies import sentencepiece_models
 from tasks.vocabularies.vocabulary import encode_batch
+
+# A window of one token cannot be corrupted.
+_FEWEST_TOKENS = 2
 
 
 def split_into_windows(tokens: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
@@ -20,12 +24,12 @@ def split_into_windows(tokens: np.ndarray, length: int) -> tuple[np.ndarray, np.
     The last window has the rest; a rest of one token, which cannot be corrupted, is dropped.
     """
     full, rest = divmod(len(tokens), length)
-    num_windows = full + (rest > 1)
+    num_windows = full + (rest >= _FEWEST_TOKENS)
     windows = np.zeros(num_windows * length, np.int32)
     kept = tokens[: num_windows * length]
     windows[: len(kept)] = kept
     lengths = np.full(num_windows, length, np.int64)
-    if rest > 1:
+    if rest >= _FEWEST_TOKENS:
         lengths[-1] = rest
     return windows.reshape(num_windows, length), lengths
 
@@ -77,6 +81,33 @@ class Denoise(Step):
         length = sequence_length[self.objective.main_feature] - len(self.mode_tokens(output_features))
         self.objective.check_sentinels(length, sentencepiece_models.num_sentinels(vocabulary))
 
+    def check_rows(
+        self,
+        source: ShardedSource,
+        split: str,
+        features: Mapping[str, Feature],
+        lengths: Mapping[str, int] | None = None,
+    ) -> None:
+        """Looks for the tokens of a first example, without which training would read for ever.
+
+        Raises:
+          ValueError: if the documents of a split have too few.
+        """
+        del lengths
+        vocabulary = features["targets"].vocabulary
+        sentencepiece_models.check_file(vocabulary)
+        num_documents = num_tokens = 0
+        for document in rebatch(source.chunks_of(split, shuffle=False, seed=0).documents(num_epochs=1), 1):
+            num_documents += 1
+            num_tokens += len(encode_batch(vocabulary, texts(document, self.text_column))[0])
+            if num_tokens >= _FEWEST_TOKENS:
+                return
+        have = f"{num_documents} documents have" if num_documents > 1 else "document has"
+        raise ValueError(
+            f"No example can be made of split {split!r} of {source!r}: its {have} {num_tokens} tokens in the column "
+            f"{self.text_column!r}, and an example takes {_FEWEST_TOKENS}. Give it text."
+        )
+
     def mode_tokens(self, output_features: Mapping[str, Feature]) -> list[int]:
         return output_features["inputs"].vocabulary.encode(self.mode) if self.mode else []
 
@@ -120,14 +151,14 @@ class Denoise(Step):
 
     def columns(self) -> dict[str, ColumnType]:
         assert self.output_features is not None and self.sequence_length is not None
-        return {**dict.fromkeys(self.lengths(self.output_features, self.sequence_length), TOKENS), "document": DOCUMENT}
+        return dict.fromkeys(self.lengths(self.output_features, self.sequence_length), TOKENS)
 
     def rows_function(self) -> Callable[[Rows, int], Rows]:
         function = self.function()
 
         def make_rows(rows: Rows, seed: int) -> Rows:
             features, first_documents = function(texts(rows, self.text_column), seed)
-            made: Rows = {name: Tokens(*columns) for name, columns in features.items()}
-            return {**made, "document": rows["document"][first_documents]}
+            made: Columns = {name: Tokens(*columns) for name, columns in features.items()}
+            return rows.make(made, first_documents)
 
         return make_rows

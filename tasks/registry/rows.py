@@ -1,14 +1,15 @@
 """Rows of data as columns of arrays.
 
-A column has an entry a row: numbers `[rows, …]`, texts as an object array of bytes, or `Tokens`. The column `document`,
-int64 `[rows, 3]`, is (epoch, shard, row) of the document that a row comes from.
+A column has an entry a row: numbers `[rows, …]`, texts as an object array of bytes, or `Tokens`.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+
+from tasks.sources.reader_chunks import Rows
 
 
 class Tokens(NamedTuple):
@@ -43,33 +44,42 @@ class Tokens(NamedTuple):
 
 # An array, or `Tokens`.
 Column = Any
-Rows = dict[str, Column]
+Columns = dict[str, Column]
 
 
-def texts(rows: Mapping[str, Column], column: str) -> Any:
+_Part = TypeVar("_Part", Rows, Columns)
+
+
+def texts(rows: Rows, column: str) -> Any:
     """A column of texts, bytes. Raises ValueError if it has numbers."""
-    found = rows[column]
+    found = rows.columns[column]
     if isinstance(found, np.ndarray) and found.dtype == object:
         return found
     example = f", such as {found[0]}" if isinstance(found, np.ndarray) and len(found) else ""
     raise ValueError(f"Column {column!r} has numbers{example}, and the task needs texts; text_column names the column.")
 
 
-def num_rows(rows: Mapping[str, Column]) -> int:
-    column = next(iter(rows.values()))
+def num_rows(rows: Rows | Columns) -> int:
+    column = rows.document if isinstance(rows, Rows) else next(iter(rows.values()))
     return len(column.lengths if isinstance(column, Tokens) else column)
 
 
-def take(rows: Mapping[str, Column], key: Any) -> Rows:
+def take(rows: _Part, key: Any) -> _Part:
     """The rows that a slice or an array of indices names."""
-    return {name: column[key] for name, column in rows.items()}
+    return _map(lambda columns: columns[0][key], [rows])
 
 
-def concatenate(parts: Sequence[Mapping[str, Column]]) -> Rows:
+def concatenate(parts: Sequence[_Part]) -> _Part:
     """All rows of several parts with the same columns."""
-    if len(parts) == 1:
-        return dict(parts[0])
-    return {name: _join([part[name] for part in parts]) for name in parts[0]}
+    return parts[0] if len(parts) == 1 else _map(_join, parts)
+
+
+def _map(function: Callable[[Sequence[Column]], Column], parts: Sequence[Any]) -> Any:
+    """What a function makes of each column of all parts."""
+    if isinstance(parts[0], Rows):
+        columns = _map(function, [part.columns for part in parts])
+        return Rows(columns, *(function([getattr(part, name) for part in parts]) for name in ("document", "number")))
+    return {name: function([part[name] for part in parts]) for name in parts[0]}
 
 
 def _join(columns: Sequence[Any]) -> Column:
@@ -80,9 +90,9 @@ def _join(columns: Sequence[Any]) -> Column:
     return Tokens(np.concatenate([column.pad(longest) for column in columns]), lengths)
 
 
-def rebatch(parts: Iterable[Mapping[str, Column]], size: int) -> Iterator[Rows]:
+def rebatch(parts: Iterable[_Part], size: int) -> Iterator[_Part]:
     """The same rows, `size` at a time; the last part may be shorter, none is empty."""
-    kept: list[Mapping[str, Column]] = []
+    kept: list[_Part] = []
     count = 0
     for part in parts:
         if not num_rows(part):
@@ -100,13 +110,13 @@ def rebatch(parts: Iterable[Mapping[str, Column]], size: int) -> Iterator[Rows]:
         yield concatenate(kept)
 
 
-def skip(parts: Iterable[Mapping[str, Column]], count: int) -> Iterator[Rows]:
+def skip(parts: Iterable[_Part], count: int) -> Iterator[_Part]:
     """Without the first `count` rows."""
     for part in parts:
         if count >= (size := num_rows(part)):
             count -= size
             continue
-        yield take(part, slice(count, None)) if count else dict(part)
+        yield take(part, slice(count, None)) if count else part
         count = 0
 
 
@@ -127,4 +137,3 @@ class ColumnType:
 
 TOKENS = ColumnType(np.int32, is_tokens=True)
 TEXT = ColumnType(object)
-DOCUMENT = ColumnType(np.int64, (3,))

@@ -34,7 +34,7 @@ class Step(abc.ABC):
 
     @abc.abstractmethod
     def rows_function(self) -> Callable[[Rows, int], Rows]:
-        """A NumPy function that makes rows of rows and a seed; it keeps the column `document`.
+        """A NumPy function that makes rows of rows and a seed; `Rows.make` keeps where they come from.
 
         Raises:
           ValueError, FileNotFoundError: if features or lengths do not allow the step.

@@ -6,7 +6,7 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from tasks.registry.rows import ColumnType, Tokens
+from tasks.registry.rows import ColumnType, Rows, Tokens
 
 
 # AutoGraph would convert all Python, which takes a second for each pipeline.
@@ -22,9 +22,9 @@ def apply(step: Any, dataset: tf.data.Dataset) -> tf.data.Dataset:
     names = list(dataset.element_spec)
 
     def make(number: np.ndarray, seed_high: Any, seed_low: Any, *values: np.ndarray) -> list[np.ndarray]:
-        given = dict(zip(names, values, strict=True))
         unknown = np.full((len(number), 3), -1, np.int64)
-        made = function({"document": unknown, **given, "number": number}, (int(seed_high) << 32) ^ int(seed_low))
+        rows = Rows(dict(zip(names, values, strict=True)), unknown, number)
+        made = function(rows, (int(seed_high) << 32) ^ int(seed_low)).columns
         arrays: list[np.ndarray] = []
         for name in columns:
             column = made[name]

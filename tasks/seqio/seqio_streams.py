@@ -13,7 +13,7 @@ from tasks.pipeline import converters
 from tasks.pipeline.positions import POSITION_SIZE
 from tasks.pipeline.streams import ReadPlan, Stream, derive_seed, group_size
 from tasks.registry import Task, rows
-from tasks.registry.rows import Rows
+from tasks.registry.rows import Columns
 from tasks.registry.tasks import get_subtasks
 from tasks.seqio import registry_copies, tf_iterators
 from tasks.sources.sharded import ShardedSource
@@ -69,37 +69,41 @@ def converter_class(feature_converter: Any) -> type[seqio.FeatureConverter]:
 class DocumentStream(Stream):
     """A stream of sources that can begin anywhere, whose tasks or converter are SeqIO's."""
 
-    def _examples_in_order(self, task: Any, plan: ReadPlan, seed: int) -> Iterator[Rows]:
+    def _examples_in_order(self, task: Any, plan: ReadPlan, seed: int) -> Iterator[Columns]:
         if isinstance(task, Task):
             return super()._examples_in_order(task, plan, seed)
         return self._examples_of_seqio(task, plan, seed)
 
-    def _examples_of_seqio(self, task: seqio.Task, plan: ReadPlan, seed: int) -> Iterator[Rows]:
+    def _examples_of_seqio(self, task: seqio.Task, plan: ReadPlan, seed: int) -> Iterator[Columns]:
         """The blocks of a task whose preprocessors run on groups of documents, as `blocks.examples` makes them.
 
         Randomness in a group follows from `seed` and its first document.
         """
         number = self.tasks.index(task)
         chunks = self._chunks(task, plan)
-        signature = {
+        columns = {
             name: tf.TensorSpec([None], tf.string if dtype is object else tf.dtypes.as_dtype(dtype))
             for name, dtype in chunks.dtypes.items()
-        } | {"document": tf.TensorSpec([None, 3], tf.int64)}
+        }
         groups = tf.data.Dataset.from_generator(
-            lambda: rows.rebatch(chunks.documents(plan.num_epochs), group_size(task)), output_signature=signature
+            lambda: (
+                (group.columns, group.document[0])
+                for group in rows.rebatch(chunks.documents(plan.num_epochs), group_size(task))
+            ),
+            output_signature=(columns, tf.TensorSpec([3], tf.int64)),
         )
 
-        def examples_of_group(group: Mapping[str, tf.Tensor]) -> tf.data.Dataset:
-            first = tf.concat([tf.constant([number], tf.int64), group["document"][0]], axis=0)
+        def examples_of_group(columns: Mapping[str, tf.Tensor], document: tf.Tensor) -> tf.data.Dataset:
+            first = tf.concat([tf.constant([number], tf.int64), document], axis=0)
             with tf_iterators.random_datasets_from(tf_iterators.hash_numbers(first)):
-                dataset = task.preprocess_precache(tf.data.Dataset.from_tensor_slices(group), seed=seed)
+                dataset = task.preprocess_precache(tf.data.Dataset.from_tensor_slices(columns), seed=seed)
                 dataset = task.preprocess_postcache(dataset, sequence_length=self._lengths, seed=seed)
-            # A group of a small corpus goes through several epochs.
-            keeps_document = "document" in dataset.element_spec
-            examples = keep_features(self, task, dataset)
-            if not keeps_document:
-                examples = examples.map(lambda example: {**example, "epoch": first[1]})
-            return examples.enumerate().map(lambda i, example: {**example, "position": tf.concat([first, [i]], axis=0)})
+            # Which document an example comes from is not known: those of a group count for the epoch of its first.
+            return (
+                keep_features(self, task, dataset)
+                .enumerate()
+                .map(lambda i, example: {**example, "epoch": document[0], "position": tf.concat([first, [i]], axis=0)})
+            )
 
         examples = groups.flat_map(examples_of_group)
         shapes = {name: [length] for name, length in self._lengths.items() if name in examples.element_spec}
@@ -148,7 +152,7 @@ class ForeignStream(Stream):
         shards = [num_shards(task, self.config) for task in self.tasks]
         return process_count if any(n is not None and n < readers for n in shards) else readers
 
-    def batches(self, num_rows: int, plan: ReadPlan, task: Any = None) -> Iterator[Rows]:
+    def batches(self, num_rows: int, plan: ReadPlan, task: Any = None) -> Iterator[Columns]:
         return tf_iterators.read(self.dataset(num_rows, plan, task).prefetch(2))
 
     def dataset(self, num_rows: int, plan: ReadPlan, task: Any = None) -> tf.data.Dataset:
@@ -167,7 +171,7 @@ class ForeignStream(Stream):
             batches = converter(examples, self._lengths).batch(num_rows)
         return tf_iterators.in_order(batches)
 
-    def examples(self, task: Any, plan: ReadPlan) -> Iterator[Rows]:
+    def examples(self, task: Any, plan: ReadPlan) -> Iterator[Columns]:
         examples = self._examples_of(task, plan)
         shapes = {name: [length] for name, length in self._lengths.items() if name in examples.element_spec}
         shapes |= {"position": [POSITION_SIZE], "epoch": []}
@@ -192,7 +196,9 @@ class ForeignStream(Stream):
             try_in_mem_cache=False,
         )
         unknown = tf.constant([number] + [-1] * (POSITION_SIZE - 1), tf.int64)
-        examples = keep_features(self, task, dataset).map(lambda example: {**example, "position": unknown})
+        examples = keep_features(self, task, dataset).map(
+            lambda example: {**example, "epoch": unknown[1], "position": unknown}
+        )
         # Saved by TensorFlow, which saves a buffer.
         buffer_size = self._buffer_size(task, plan.num_readers)
         seed = derive_seed(plan.seed, plan.reader, number)
@@ -214,7 +220,7 @@ class ForeignStream(Stream):
 
 
 def keep_features(stream: Stream, task: Any, dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """The features that have a length, and `epoch`.
+    """The features that have a length.
 
     Raises:
       ValueError: if the model needs features that the task does not make.
@@ -226,8 +232,7 @@ def keep_features(stream: Stream, task: Any, dataset: tf.data.Dataset) -> tf.dat
     trims = stream.config.trim_output_features
 
     def keep(example: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        epoch = example["document"][0] if "document" in example else tf.constant(-1, tf.int64)
-        return {n: example[n][: lengths[n]] if trims else example[n] for n in names} | {"epoch": epoch}
+        return {n: example[n][: lengths[n]] if trims else example[n] for n in names}
 
     return dataset.map(keep)
 

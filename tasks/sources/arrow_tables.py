@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from limba.machine import untrusted_json
+from tasks.read_columns import csv_columns, json_columns
 from tasks.sources import http_files
 
 BUILDERS = ("json", "parquet", "text", "csv")
@@ -91,20 +92,39 @@ def local_shard(path: pathlib.Path) -> Shard:
     return Shard(str(path), path.stat().st_size, path)
 
 
+@dataclasses.dataclass(frozen=True)
+class Beginning:
+    """What the first rows of a shard have.
+
+    Attributes:
+      names: of all their columns.
+      schema: of those that are read, as far as they are there.
+    """
+
+    names: Sequence[str]
+    schema: pa.Schema
+
+
 class Tables:
-    """The shards of a split, which have one format and the same columns.
+    """The shards of a split, which have one format. Their other columns are not read, and may be anything.
 
     Args:
       builder: the loader of `datasets`: "json", "parquet", "text" or "csv"; or a function that reads an open file's
         rows. None takes it from the first shard's name.
       load_args: the loader's options.
+      columns: that are read.
 
     Raises:
       ValueError: if the format is not clear from the name.
     """
 
-    def __init__(self, files: Sequence[Shard], builder: Builder | None, load_args: Mapping[str, Any]):
+    def __init__(
+        self, files: Sequence[Shard], builder: Builder | None, load_args: Mapping[str, Any], columns: Sequence[str]
+    ):
         self.shards = tuple(files)
+        self._columns = tuple(columns)
+        # Of all columns of each shard, as they are found.
+        self._names: Sequence[dict[str, None]] = [{} for _ in files]
         self.builder = builder or builder_of(files[0].path)
         self._load_args = dict(load_args)
         if ".tsv" in files[0].path.suffixes:
@@ -114,71 +134,66 @@ class Tables:
         self._kept: dict[Any, pa.Table] | None = {} if is_small else None
         self._keeping = threading.Lock()
 
-    def open(
-        self, shard: int, columns: Sequence[str] | None, batch_size: int, first_row: int = 0
-    ) -> tuple[int, Iterator[pa.Table]]:
+    def open(self, shard: int, batch_size: int, first_row: int = 0) -> tuple[int, Iterator[pa.Table]]:
         """Tables of at most `batch_size` rows, and the row where they begin, which is `first_row` or lies before it.
 
-        `shard` is a number; columns of None are all. The tables of a small corpus are kept: its epochs are short, each
-        of several readers reads all its files, and opening a file costs more than its rows.
+        `shard` is a number. The tables of a small corpus are kept: its epochs are short, each of several readers reads
+        all its files, and opening a file costs more than its rows.
         """
-        if columns is None or (table := self._keep(shard, columns, batch_size)) is None:
-            return self._open(shard, columns, batch_size, first_row)
+        if (table := self._keep(shard, batch_size)) is None:
+            return self._open(shard, batch_size, first_row)
         return first_row, (table.slice(row, batch_size) for row in range(first_row, table.num_rows, batch_size))
 
-    def _keep(self, shard: int, columns: Sequence[str], batch_size: int) -> pa.Table | None:
+    def _keep(self, shard: int, batch_size: int) -> pa.Table | None:
         """All rows of a shard of a small corpus; None of a large one, or of a shard that cannot be read to its end."""
         with self._keeping:
             if self._kept is None:
                 return None
-            if (kept := self._kept.get((shard, *columns))) is not None:
+            if (kept := self._kept.get(shard)) is not None:
                 return kept
             try:
-                table = pa.concat_tables(self._open(shard, columns, batch_size)[1])
+                tables = list(self._open(shard, batch_size)[1])
+                table = pa.concat_tables(tables) if tables else pa.table({})
             except Exception:  # It is read again as it comes: the rows before the error count, and the error is raised.
                 return None
-            self._kept[shard, *columns] = table
+            self._kept[shard] = table
             if sum(other.nbytes for other in self._kept.values()) > _KEPT_BYTES:
                 self._kept = None
             return table
 
-    def _open(
-        self, shard: int, columns: Sequence[str] | None, batch_size: int, first_row: int = 0
-    ) -> tuple[int, Iterator[pa.Table]]:
+    def _open(self, shard: int, batch_size: int, first_row: int = 0) -> tuple[int, Iterator[pa.Table]]:
         if self.builder == "parquet":
-            return _read_parquet(self.shards[shard], columns, batch_size, first_row)
+            return _read_parquet(self.shards[shard], self._columns, batch_size, first_row)
+        if self.builder == "csv":
+            tables = csv_columns.tables(self.shards[shard].open, self._columns, self._load_args, self._names[shard])
+            return 0, (table.slice(row, batch_size) for table in tables for row in range(0, len(table), batch_size))
         if callable(self.builder):
-            return 0, _read_rows(self.shards[shard], self.builder, columns, batch_size)
+            return 0, _read_rows(self.shards[shard], self.builder, self._columns, batch_size, self._names[shard])
         dataset = self._open_dataset()
-        one_shard = dataset.shard(dataset.num_shards, shard)
-        if columns is not None:
-            one_shard = one_shard.select_columns(list(columns))
-        return 0, one_shard.with_format("arrow").iter(batch_size=batch_size)
+        return 0, dataset.shard(dataset.num_shards, shard).with_format("arrow").iter(batch_size=batch_size)
 
-    def schema(self, shard: int) -> pa.Schema | None:
-        """Columns and types of a shard, from its beginning; None if it has no rows.
+    def beginning(self, shard: int) -> Beginning | None:
+        """Columns and types of the first rows of a shard; None if it has no rows.
 
         Raises:
           ValueError: for csv whose rows have more fields than its header.
         """
         if self.builder == "parquet":
             with self.shards[shard].open_parquet() as file:
-                return file.schema_arrow if file.metadata.num_rows else None
-        try:
-            # `datasets` lets a StopIteration of its own escape for JSON without documents.
-            table = next(self.open(shard, None, 1)[1], None)
-        except StopIteration:
-            return None
-        if table is None or not table.num_rows:
-            return None
-        if unnamed := [name for name in table.schema.names if name.startswith("__index_level_")]:
-            # pandas takes the extra fields for an index, and every column has the values of another.
-            named = [name for name in table.schema.names if name not in unnamed]
-            raise ValueError(
-                f"rows have {len(table.schema)} fields and the header {len(named)}, {', '.join(map(repr, named))}; "
-                "put texts that hold the delimiter into double quotes"
-            )
-        return table.schema
+                names, schema, num_rows = file.schema_arrow.names, file.schema_arrow, file.metadata.num_rows
+        else:
+            try:
+                # `datasets` lets a StopIteration of its own escape for JSON without documents.
+                table = next(self._open(shard, 1)[1], None)
+            except StopIteration:
+                return None
+            if table is None:
+                return None
+            schema, num_rows = table.schema, table.num_rows
+            names = list(self._names[shard] or schema.names)
+        # A loader may give a shard the columns of another.
+        there = [schema.field(name) for name in self._columns if name in schema.names and name in names]
+        return Beginning(names, pa.schema(there)) if num_rows else None
 
     def knows_rows(self) -> bool:
         """Whether the number of rows can be had without reading everything."""
@@ -191,7 +206,7 @@ class Tables:
                 rows = file.metadata.num_rows
             return rows if at_most is None else min(rows, at_most)
         rows = 0
-        for table in self.open(shard, None, 1024)[1]:
+        for table in self.open(shard, 1024)[1]:
             rows += table.num_rows
             if at_most is not None and rows >= at_most:
                 return at_most
@@ -212,19 +227,21 @@ class Tables:
             # It logs the errors that it then raises.
             logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)
             assert isinstance(self.builder, str)
-            files = [_publish(shard, self.builder) for shard in self.shards]
+            files, self._names = zip(
+                *(_publish(shard, self.builder, self._columns) for shard in self.shards), strict=True
+            )
             self._dataset = datasets.load_dataset(
-                self.builder, data_files={"train": files}, split="train", streaming=True, **self._load_args
+                self.builder, data_files={"train": list(files)}, split="train", streaming=True, **self._load_args
             )
             assert self._dataset.num_shards == len(files), (self._dataset.num_shards, files)
         return self._dataset
 
 
 def _read_parquet(
-    shard: Shard, columns: Sequence[str] | None, batch_size: int, first_row: int
+    shard: Shard, columns: Sequence[str], batch_size: int, first_row: int
 ) -> tuple[int, Iterator[pa.Table]]:
     file = shard.open_parquet()
-    missing = [column for column in columns or () if column not in file.schema_arrow.names]
+    missing = [column for column in columns if column not in file.schema_arrow.names]
     if missing:
         raise ValueError(f"no columns {missing}, only {file.schema_arrow.names}")
     begin = group = 0
@@ -241,13 +258,15 @@ def _read_parquet(
     return begin, tables()
 
 
-def _read_rows(shard: Shard, rows_fn: RowsFn, columns: Sequence[str] | None, batch_size: int) -> Iterator[pa.Table]:
+def _read_rows(
+    shard: Shard, rows_fn: RowsFn, columns: Sequence[str], batch_size: int, names: dict[str, None]
+) -> Iterator[pa.Table]:
     with shard.open() as file:
         try:
             rows = iter(rows_fn(file))
             while batch := list(itertools.islice(rows, batch_size)):
-                names = list(batch[0]) if columns is None else columns
-                yield pa.table({name: [row.get(name) for row in batch] for name in names})
+                names.update(dict.fromkeys(batch[0]))
+                yield pa.table({name: [row.get(name) for row in batch] for name in columns})
         except (http_files.BrokenFileError, http_files.RefusedError):
             raise
         except Exception as error:  # A function of the user's own may raise anything.
@@ -256,20 +275,32 @@ def _read_rows(shard: Shard, rows_fn: RowsFn, columns: Sequence[str] | None, bat
 
 # ---------------------------------------------- bytes for `datasets` ----------------------------------------------
 
-_published: dict[str, tuple[Shard, str]] = {}
+
+@dataclasses.dataclass(frozen=True)
+class _Published:
+    """A shard, how it is read, and where the names of its columns go."""
+
+    shard: Shard
+    builder: str
+    columns: tuple[str, ...]
+    names: dict[str, None]
 
 
-def _publish(shard: Shard, builder: str) -> str:
-    """A path under which this process opens the shard's content through fsspec."""
+_published: dict[str, _Published] = {}
+
+
+def _publish(shard: Shard, builder: str, columns: tuple[str, ...]) -> tuple[str, dict[str, None]]:
+    """A path under which this process opens the shard's content through fsspec, and the names of its columns."""
     path = shard.path
     if path.suffix.lower() in _DECOMPRESSORS:
         path = path.with_suffix("")
     # The name is for messages; `*` and the like in it would be taken for patterns.
     name = re.sub(r"[^\w.-]", "_", path.name)
     where = shard.location.url if isinstance(shard.location, http_files.RemoteFile) else shard.name
-    key = f"{hashlib.sha256(where.encode()).hexdigest()[:16]}/{name}"
-    _published[key] = shard, builder
-    return f"{_PROTOCOL}://{key}"
+    key = f"{hashlib.sha256(repr((where, columns)).encode()).hexdigest()[:16]}/{name}"
+    if key not in _published or _published[key].shard != shard:
+        _published[key] = _Published(shard, builder, columns, {})
+    return f"{_PROTOCOL}://{key}", _published[key].names
 
 
 class _ShardFileSystem(fsspec.AbstractFileSystem):
@@ -279,15 +310,17 @@ class _ShardFileSystem(fsspec.AbstractFileSystem):
         path = self._strip_protocol(path)
         if path not in _published:
             raise FileNotFoundError(path)
-        return {"name": path, "size": _published[path][0].size, "type": "file"}
+        return {"name": path, "size": _published[path].shard.size, "type": "file"}
 
     def _open(self, path: str, mode: str = "rb", **_) -> BinaryIO:
         assert mode == "rb", mode
-        shard, builder = _published[path]
-        file = shard.open()
-        if builder == "text":
+        published = _published[path]
+        file = published.shard.open()
+        if published.builder == "text":
             _skip_byte_order_mark(file)
-        return untrusted_json.guarded(file) if builder == "json" else file
+        if published.builder != "json":
+            return file
+        return json_columns.only_columns(untrusted_json.guarded(file), published.columns, published.names)
 
 
 def _skip_byte_order_mark(file: Any) -> None:

@@ -14,19 +14,22 @@ from tasks.damaged_files import bad_lines, wrong_contents
 from tasks.sources import arrow_tables, http_files, splits
 
 # What the readers of formats raise for files that are damaged or cannot be opened.
-_DAMAGED = (ValueError, TypeError, OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException)
+_DAMAGED = (ValueError, TypeError, OSError, EOFError, OverflowError, zlib.error, lzma.LZMAError, pa.ArrowException)
 UNREADABLE = (http_files.BrokenFileError, *_DAMAGED)
 
 
-def broken(shard: arrow_tables.Shard, row: int, error: Exception) -> http_files.BrokenFileError:
-    """An error that names the shard, for one of `UNREADABLE`; where it can be found, also the line and the remedy."""
+def broken(shard: arrow_tables.Shard, row: int, error: Exception, columns: Sequence[str]) -> http_files.BrokenFileError:
+    """An error that names the shard, for one of `UNREADABLE`; where it can be found, also the line and the remedy.
+
+    `columns` are those that are read.
+    """
     blamed = getattr(error, "filename", None)
     if isinstance(error, PermissionError) and blamed and "huggingface" in str(blamed):
         return http_files.BrokenFileError(
             f"The cache of Hugging Face's datasets may not be written by this user ({blamed}). Set HF_HOME to a folder "
             "that may be."
         )
-    if wrong := what_is_wrong(shard):
+    if wrong := what_is_wrong(shard, columns):
         return http_files.BrokenFileError(f"Shard {shard.name} cannot be read from row {row} on: {wrong}")
     reason = " ".join(str(error).split())
     if not isinstance(error, http_files.BrokenFileError):
@@ -34,7 +37,7 @@ def broken(shard: arrow_tables.Shard, row: int, error: Exception) -> http_files.
     return http_files.BrokenFileError(f"Shard {shard.name} cannot be read from row {row} on ({reason}).")
 
 
-def what_is_wrong(shard: arrow_tables.Shard) -> str | None:
+def what_is_wrong(shard: arrow_tables.Shard, columns: Sequence[str]) -> str | None:
     """What is wrong with a local file that cannot be read, and the remedy; None where it cannot be found."""
     try:
         builder = arrow_tables.builder_of(shard.path)
@@ -42,7 +45,7 @@ def what_is_wrong(shard: arrow_tables.Shard) -> str | None:
         builder = None
     if wrong := wrong_contents.find(shard, builder):
         return wrong[0].lower() + wrong[1:]
-    if wrong := bad_lines.find(shard, builder):
+    if wrong := bad_lines.find(shard, builder, columns):
         remedies = {
             "UTF-8": "Save it as UTF-8.",
             "fields": "Put texts that hold the delimiter into double quotes.",
@@ -166,7 +169,7 @@ class Cursor:
             try:
                 table = self._read(index, where.shard, start, stop)
             except UNREADABLE as error:
-                raise broken(self._tables.shards[where.shard], start, error) from error
+                raise broken(self._tables.shards[where.shard], start, error, self._schema.names) from error
         rows = np.arange(piece.offset, table.num_rows, piece.step)
         has_rows = len(rows) > 0
         if self._keeps is not None:
@@ -176,8 +179,7 @@ class Cursor:
     def _read(self, index: int, shard: int, start: int, stop: int) -> pa.Table:
         """Rows `[start, stop)` of a shard, or fewer at its end. Keeps them for the next call."""
         if self._open != index or start < self._start:
-            columns = self._schema.names
-            self._start, self._following = self._tables.open(shard, columns, self._chunk_documents, start)
+            self._start, self._following = self._tables.open(shard, self._chunk_documents, start)
             self._waiting = []
         # Stays unset if reading fails: a broken stream would otherwise pass for one that has ended.
         self._open = None

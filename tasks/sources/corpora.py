@@ -101,7 +101,7 @@ class HuggingFaceSource(ShardedSource):
         files = tuple(shard for pattern in self._data_files[split] for shard in self._find(pattern, split))
         # Local files may have changed meanwhile.
         if split not in self._opened or self._opened[split].shards != files:
-            self._opened[split] = arrow_tables.Tables(files, self._builder, self._load_args)
+            self._opened[split] = arrow_tables.Tables(files, self._builder, self._load_args, self._columns)
         return self._opened[split]
 
     def _find(self, pattern: str, split: str) -> list[arrow_tables.Shard]:
@@ -207,7 +207,8 @@ class HubSource(ShardedSource):
         if split not in self._opened:
             sizes, paths = repository.sizes, found.files[split]
             files = [arrow_tables.Shard(path, sizes[path], repository.file(path)) for path in paths]
-            self._opened[split] = arrow_tables.Tables(files, found.builder, {**found.load_args, **self._load_args})
+            load_args = {**found.load_args, **self._load_args}
+            self._opened[split] = arrow_tables.Tables(files, found.builder, load_args, self._columns)
         return self._opened[split]
 
     def fingerprint(self, split: str) -> dict[str, Any]:

@@ -6,12 +6,37 @@ Epoch -> order of the reader's pieces -> numbered chunks of a piece.
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from limba.machine import json_text
 from tasks.sources.chunks import Piece
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Documents, or examples that a step makes of them, and where they come from.
+
+    Attributes:
+      columns: under the user's names, or those of the features that a step makes. Nothing else is in there.
+      document: int64 `[rows, 3]`, (epoch, shard, row) of the document that a row comes from; -1 if it is not known.
+      number: int64 `[rows]`, the number of this document among those that were read.
+    """
+
+    columns: dict[str, Any]
+    document: np.ndarray
+    number: np.ndarray
+
+    def make(self, columns: dict[str, Any], of_rows: Any = slice(None)) -> "Rows":
+        """Rows that are made of these: one of each, or those of the rows with the indices `of_rows`."""
+        return Rows(columns, self.document[of_rows], self.number[of_rows])
+
+    def place(self, i: int) -> str:
+        """The i-th row for a message: its place in the file if that is known, else among those that were read."""
+        row = int(self.document[i, 2])
+        return f"row {row if row >= 0 else self.number[i]} (the first is 0)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,25 +64,27 @@ class ReaderChunks:
     def first_epoch(self) -> int:
         return self.start[0] if self.start else 0
 
-    def documents(self, num_epochs: int | None) -> Iterator[dict[str, np.ndarray]]:
-        """Chunks as `{column: [documents], "document": int64 [documents, 3]}`; without a number of epochs for ever.
+    def documents(self, num_epochs: int | None) -> Iterator[Rows]:
+        """Chunks; without a number of epochs for ever.
 
         A chunk may be empty, where a split keeps none of its documents.
 
         Raises:
           ValueError: if the stream is endless and a whole epoch has no document.
         """
+        count = 0
         for epoch in itertools.count(self.first_epoch):
             if num_epochs is not None and epoch >= num_epochs:
                 return
             found = self.start is not None and epoch == self.first_epoch  # which reads a part of the epoch
             for index in self.order_of_epoch(epoch).tolist():
                 for chunk in itertools.count(self.first_chunk(epoch, index)):
-                    columns, has_rows = self.read_chunk(epoch, index, chunk)
+                    columns, document, has_rows = self.read_chunk(epoch, index, chunk)
                     if not has_rows:
                         break
-                    found = found or len(columns["document"]) > 0
-                    yield columns
+                    found = found or len(document) > 0
+                    yield Rows(columns, document, np.arange(count, count + len(document)))
+                    count += len(document)
             if not found and num_epochs is None:
                 raise ValueError(
                     f"Reader {self.reader} gets no document in a whole epoch: the split keeps none of its part of the "
@@ -77,8 +104,8 @@ class ReaderChunks:
             return order[order.tolist().index(self.start[1]) :]
         return order
 
-    def read_chunk(self, epoch: int, index: int, chunk: int) -> tuple[dict[str, np.ndarray], bool]:
-        """The documents of a chunk, and whether the piece has rows there."""
+    def read_chunk(self, epoch: int, index: int, chunk: int) -> tuple[dict[str, np.ndarray], np.ndarray, bool]:
+        """The columns of a chunk, its documents as `Rows` has them, and whether the piece has rows there."""
         table, rows, has_rows = self.read(index, chunk)
         order = np.arange(len(rows))
         piece = self.pieces[index]
@@ -89,7 +116,7 @@ class ReaderChunks:
             order = order[rows[order].tolist().index(self.start[3]) :]
         ids = np.stack([np.full(len(rows), epoch), np.full(len(rows), piece.shard), rows], axis=1)
         columns = {name: _to_numpy(table.column(name))[order] for name in self.dtypes}
-        return {**columns, "document": ids[order].astype(np.int64)}, has_rows
+        return columns, ids[order].astype(np.int64), has_rows
 
 
 def dtype_of(field: pa.Field, is_nested: bool) -> type:

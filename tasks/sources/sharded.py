@@ -34,8 +34,7 @@ Splits = Mapping[str, str | splits_lib.Part]
 class ShardedSource(abc.ABC):
     """Documents of shards, in numbered chunks.
 
-    Examples are `{column: value, ..., "document": int64[3]}`; `document` is (epoch, shard, row), so that people
-    can read a position.
+    Examples are `{column: value, ...}`, under the names of the user's columns and no others.
 
     Args:
       own_splits: the splits that the source has by itself.
@@ -144,43 +143,50 @@ class ShardedSource(abc.ABC):
         """
         if split in self._schemas:
             return
-        found = self._first_schema(split)
+        found = self._first_rows(split)
         part = self._part(split)
         where = f"split {split!r}{'' if part.is_whole else f' ({part})'}, files {_shorten(self.list_shards(split))}"
+        if found is None and not part.is_whole:
+            total = self._count_whole(part.split)
+            raise ValueError(
+                f"Split {split!r} has no document: it is {part}, and {part.split!r} has {total}, in files "
+                f"{_shorten([shard.name for shard in self._tables(part.split).shards])}. Give it more documents, the "
+                "split a larger part, or files of its own."
+            )
         if found is None:
             raise ValueError(f"The corpus is empty: no document in {where}. {self._hint}".rstrip())
         for column in self._columns:
-            if column not in found.names:
+            if column not in found.schema.names:
                 tables = self._open(split)[0]
                 file = tables.shards[0].name
                 raise ValueError(
                     missing_columns.describe(column, found.names, self._columns, tables.builder, where, file)
                 )
             try:
-                reader_chunks.dtype_of(found.field(column), column in self._nested_columns)
+                reader_chunks.dtype_of(found.schema.field(column), column in self._nested_columns)
             except ValueError as error:
                 tables, rows = self._open(split)
                 shards = (tables.shards[row.shard] for row in rows if tables.builder == "json")
-                lines = ((shard.name, bad_lines.find(shard, "json", column)) for shard in shards)
+                lines = ((shard.name, bad_lines.find(shard, "json", [column])) for shard in shards)
                 place = next((f": {line} in {name}" for name, line in lines if line), "")
                 raise ValueError(f"{error} It is in {where}{place}.") from error
-        schema = pa.schema([pa.field(column, found.field(column).type) for column in self._columns])
+        schema = pa.schema([pa.field(column, found.schema.field(column).type) for column in self._columns])
         self._check_every_file(split, schema)
         self._schemas[split] = schema
 
-    def _first_schema(self, split: str) -> pa.Schema | None:
+    def _first_rows(self, split: str) -> arrow_tables.Beginning | None:
         tables, rows = self._open(split)
         for row in rows:
             try:
-                schema = tables.schema(row.shard) if tables.shards[row.shard].size else None
+                found = tables.beginning(row.shard) if tables.shards[row.shard].size else None
             except chunks.UNREADABLE as error:
-                broken = chunks.broken(tables.shards[row.shard], 0, error)
+                broken = chunks.broken(tables.shards[row.shard], 0, error, self._columns)
                 if self._on_broken_shard == "stop" or row is rows[-1]:
                     raise broken from error
                 self._log_skipped(broken)
                 continue
-            if schema is not None:
-                return schema
+            if found is not None:
+                return found
         return None
 
     def _check_every_file(self, split: str, schema: pa.Schema) -> None:
@@ -188,10 +194,10 @@ class ShardedSource(abc.ABC):
         tables, rows = self._open(split)
         for shard in (row.shard for row in rows if not tables.shards[row.shard].is_remote):
             try:
-                if (found := tables.schema(shard)) is not None:
-                    pa.schema([found.field(name) for name in self._columns]).empty_table().cast(schema)
+                if (found := tables.beginning(shard)) is not None:
+                    pa.schema([found.schema.field(name) for name in self._columns]).empty_table().cast(schema)
             except (*chunks.UNREADABLE, KeyError) as error:
-                if wrong := chunks.what_is_wrong(tables.shards[shard]):
+                if wrong := chunks.what_is_wrong(tables.shards[shard], self._columns):
                     raise ValueError(f"{tables.shards[shard].name} cannot be read: {wrong}") from error
                 reason = os_errors.describe(error) or str(error).strip().splitlines()[0]
                 raise ValueError(
@@ -206,7 +212,8 @@ class ShardedSource(abc.ABC):
         def read_shard(shard: int) -> Iterator[list[dict[str, Any]]]:
             cursor = self._cursor(split, [chunks.Piece(shard, 0, 1)], batch_size)
             tables, rows = self._open(split)
-            return (_documents(tables.shards[rows[shard].shard], table) for table, _ in self._chunks(cursor, 0))
+            file = tables.shards[rows[shard].shard]
+            return (_documents(file, table, self._columns) for table, _ in self._chunks(cursor, 0))
 
         waiting = map(read_shard, range(len(self._open(split)[1])))
         open_shards = list(itertools.islice(waiting, _OPEN_SHARDS))
@@ -227,6 +234,21 @@ class ShardedSource(abc.ABC):
             for table, numbers in self._chunks(cursor, 0):
                 for number, document in zip(numbers.tolist(), table.to_pylist(), strict=True):
                     yield tables.shards[where.shard].name, number, document
+
+    def count_documents(self, split: str, most: int | None = None) -> int:
+        """The documents of a split, or `most` if it has more."""
+        return sum(1 for _ in itertools.islice(self.numbered_documents(split, most or 1024), most))
+
+    def _count_whole(self, split: str) -> int:
+        """The documents of a split of the source's own, whatever part of them tasks see."""
+        tables = self._tables(split)
+        return sum(self._count(tables, splits_lib.ShardRows(shard)) for shard in range(len(tables.shards)))
+
+    def has_documents(self, split: str, count: int) -> bool:
+        """Whether a split has at least so many documents; a large remote one is not read, and is taken to have them."""
+        if self.is_remote(split) and sum(self._sizes(split)) > _SMALL_CORPUS:
+            return True
+        return self.count_documents(split, count) == count
 
     def is_remote(self, split: str) -> bool:
         """Whether reading a split needs the network."""
@@ -260,10 +282,15 @@ class ShardedSource(abc.ABC):
         if not any(True for index in range(len(pieces)) for _ in self._chunks(cursor, index)):
             where = f"{split!r}, files {_shorten(self.list_shards(split))}"
             if num_readers == 1:
-                remedy = "A part of a split, such as the rest beside a validation share, may hold none: give it more."
-                raise ValueError(f"There is no document in split {where}. {remedy}")
-            remedy = "set DatasetConfig.num_readers to at most the number of documents."
-            raise ValueError(f"Reader {reader} of {num_readers} has no document in split {where}; {remedy}")
+                part = self._part(split)
+                raise ValueError(
+                    f"There is no document in split {where}, which is {part}; {part.split!r} has "
+                    f"{self._count_whole(part.split)}. Give it more documents, or the split a larger part."
+                )
+            raise ValueError(
+                f"Reader {reader} of {num_readers} has no document in split {where}, which has "
+                f"{self.count_documents(split)}; set DatasetConfig.num_readers to at most the number of documents."
+            )
         dtypes = {
             field.name: reader_chunks.dtype_of(field, field.name in self._nested_columns)
             for field in self._schemas[split]
@@ -282,8 +309,14 @@ class ShardedSource(abc.ABC):
         if num_readers == 1 or sum(self._sizes(split)) > _SMALL_CORPUS or not is_counted:
             return chunks.split_shards(self._sizes(split), num_readers)
         if split not in self._counts or self._counts[split][0] is not tables:
-            self._counts[split] = tables, [_count(tables, row) for row in rows]
+            self._counts[split] = tables, [self._count(tables, row) for row in rows]
         return chunks.deal_rows(self._counts[split][1], num_readers)
+
+    def _count(self, tables: arrow_tables.Tables, row: splits_lib.ShardRows) -> int:
+        try:
+            return max(0, tables.count_rows(row.shard, row.stop) - row.start)
+        except chunks.UNREADABLE as error:
+            raise chunks.broken(tables.shards[row.shard], row.start, error, self._columns) from error
 
     def _sizes(self, split: str) -> list[float]:
         tables, rows = self._open(split)
@@ -356,18 +389,11 @@ def _file_name(shard: arrow_tables.Shard) -> str:
     return pathlib.PurePath(path).name + mark + query
 
 
-def _documents(shard: arrow_tables.Shard, table: pa.Table) -> list[dict[str, Any]]:
+def _documents(shard: arrow_tables.Shard, table: pa.Table, columns: Sequence[str]) -> list[dict[str, Any]]:
     try:
         return table.to_pylist()
     except UnicodeDecodeError as error:  # Arrow does not look at the bytes of texts in JSON.
-        raise chunks.broken(shard, 0, error) from error
-
-
-def _count(tables: arrow_tables.Tables, row: splits_lib.ShardRows) -> int:
-    try:
-        return max(0, tables.count_rows(row.shard, row.stop) - row.start)
-    except chunks.UNREADABLE as error:
-        raise chunks.broken(tables.shards[row.shard], row.start, error) from error
+        raise chunks.broken(shard, 0, error, columns) from error
 
 
 def _shorten(files: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ _FOREVER = 2**62
 
 
 def documents(chunks: ReaderChunks, num_epochs: int | None) -> tf.data.Dataset:
-    """`ReaderChunks.documents` one by one."""
+    """The columns of `ReaderChunks.documents`, document by document."""
     types = [
         tf.dtypes.as_dtype(np.dtype(dtype)) if dtype is not object else tf.string for dtype in chunks.dtypes.values()
     ]
@@ -34,20 +34,17 @@ def documents(chunks: ReaderChunks, num_epochs: int | None) -> tf.data.Dataset:
         first.set_shape([])
 
         def numbered_chunk(chunk: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-            *columns, ids, has_rows = tf.numpy_function(
-                read, [epoch, index, chunk], [*types, tf.int64, tf.bool], stateful=False
-            )
+            *columns, has_rows = tf.numpy_function(read, [epoch, index, chunk], [*types, tf.bool], stateful=False)
             for column in columns:
                 column.set_shape([None])
-            ids.set_shape([None, 3])
             has_rows.set_shape([])
-            return {**dict(zip(chunks.dtypes, columns, strict=True)), "document": ids}, has_rows
+            return dict(zip(chunks.dtypes, columns, strict=True)), has_rows
 
         numbered = tf.data.Dataset.range(first, _FOREVER).map(numbered_chunk)
         return numbered.take_while(lambda columns, has_rows: has_rows).map(lambda columns, has_rows: columns)
 
     def read(epoch: Any, index: Any, chunk: Any) -> list[Any]:
-        columns, has_rows = chunks.read_chunk(int(epoch), int(index), int(chunk))
+        columns, _, has_rows = chunks.read_chunk(int(epoch), int(index), int(chunk))
         return [*columns.values(), np.bool_(has_rows)]
 
     epochs = tf.data.Dataset.range(chunks.first_epoch, _FOREVER if num_epochs is None else num_epochs)

@@ -10,7 +10,7 @@ import numpy as np
 
 from limba.machine import json_text
 from tasks.registry import Feature
-from tasks.registry.rows import DOCUMENT, TEXT, TOKENS, ColumnType, Rows, Tokens
+from tasks.registry.rows import TEXT, TOKENS, Columns, ColumnType, Rows, Tokens
 from tasks.registry.steps import Step
 from tasks.sources.sharded import ShardedSource
 from tasks.supervised.row_formats import SEPARATOR, Example, Format, Template
@@ -113,47 +113,42 @@ class Supervise(Step):
     def columns(self) -> dict[str, ColumnType]:
         names = {"inputs": TOKENS, "targets": TOKENS, "inputs_pretokenized": TEXT, "targets_pretokenized": TEXT}
         ranking = {"idx": ColumnType(np.int32, (2,)), "is_correct": ColumnType(np.bool_)} if self.ranks else {}
-        return {**names, "reference": TEXT, "document": DOCUMENT, **ranking}
+        return {**names, "reference": TEXT, **ranking}
 
     def rows_function(self) -> Callable[[Rows, int], Rows]:
-        """Rows are numbered by the column `number`, or from 0."""
         assert self.output_features is not None
         cutter = _Cutter(self.task, self.output_features, self.sequence_length)
 
         def make_rows(rows: Rows, seed: int) -> Rows:
             del seed
-            numbered = list(self._examples(dict(rows)))
-            made: Rows = {}
+            numbered = list(self._examples(rows))
+            made: Columns = {}
             for name in ("inputs", "targets"):
                 texts = [getattr(example, name) for _, _, example in numbered]
                 made[name] = cutter.encode(name, texts)
                 made[f"{name}_pretokenized"] = np.array([text.encode() for text in texts], object)
             references = [json_text.dumps(example.reference, ensure_ascii=False).encode() for _, _, example in numbered]
             made["reference"] = np.array(references, object)
-            made["document"] = rows["document"][np.array([row for row, _, _ in numbered], np.int64)]
             if self.ranks:
                 made["idx"] = np.array([idx for _, idx, _ in numbered], np.int32).reshape(-1, 2)
                 correct = [bool(x.correct and x.correct[idx[1]]) for _, idx, x in numbered]
                 made["is_correct"] = np.array(correct, bool)
-            return made
+            return rows.make(made, np.array([row for row, _, _ in numbered], np.int64))
 
         return make_rows
 
-    def _examples(self, rows: dict[str, Any]) -> Iterator[tuple[int, tuple[int, int], Example]]:
+    def _examples(self, rows: Rows) -> Iterator[tuple[int, tuple[int, int], Example]]:
         """The row in the group, `idx`, and example after example."""
-        documents = rows.pop("document")
-        number = rows.pop("number", np.arange(len(documents)))
-        for i in range(len(documents)):
+        for i, number in enumerate(rows.number.tolist()):
             try:
-                examples = self.format({name: _plain(values[i]) for name, values in rows.items()})
+                examples = self.format({name: _plain(values[i]) for name, values in rows.columns.items()})
             except (ValueError, KeyError, TypeError, IndexError) as error:
-                where = f"row {int(documents[i][2])} (the first is 0)" if documents[i][2] >= 0 else f"row {number[i]}"
-                raise ValueError(bad_row(self.task, where, error)) from error
+                raise ValueError(bad_row(self.task, rows.place(i), error)) from error
             if not self.ranks:
-                yield from ((i, (int(number[i]), 0), example) for example in examples)
+                yield from ((i, (number, 0), example) for example in examples)
             # The first example knows all right answers of its row.
             for choice, text in enumerate(examples[0].choices if self.ranks else ()):
-                yield i, (int(number[i]), choice), dataclasses.replace(examples[0], targets=text)
+                yield i, (number, choice), dataclasses.replace(examples[0], targets=text)
 
 
 def check_task(task: Any, split: str, lengths: Mapping[str, int] | None) -> None:

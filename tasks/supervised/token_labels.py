@@ -19,7 +19,7 @@ import numpy as np
 from tasks.metrics import tagging_metrics
 from tasks.metrics.text_metrics import MetricFn
 from tasks.registry import Feature, Task, TaskRegistry, registering
-from tasks.registry.rows import DOCUMENT, TEXT, TOKENS, ColumnType, Rows, Tokens
+from tasks.registry.rows import TEXT, TOKENS, Columns, ColumnType, Rows, Tokens
 from tasks.registry.steps import Step
 from tasks.sources import corpora
 from tasks.sources.sharded import ShardedSource
@@ -159,8 +159,7 @@ class LabelTokens(Step):
         return _ROWS_PER_GROUP
 
     def columns(self) -> dict[str, ColumnType]:
-        names = {"inputs": TOKENS, "targets": TOKENS, "inputs_pretokenized": TEXT, "targets_pretokenized": TEXT}
-        return {**names, "document": DOCUMENT}
+        return {"inputs": TOKENS, "targets": TOKENS, "inputs_pretokenized": TEXT, "targets_pretokenized": TEXT}
 
     def rows_function(self) -> Callable[[Rows, int], Rows]:
         """Raises ValueError if inputs and targets have different lengths."""
@@ -185,13 +184,13 @@ class LabelTokens(Step):
                 lengths.append(len(encoded.ids) + 2)
             if most is not None:
                 cut.count("inputs", np.array(lengths), most)
-            return {
+            made: Columns = {
                 "inputs": Tokens.of(inputs),
                 "targets": Tokens.of(targets),
                 "inputs_pretokenized": np.array([" ".join(words).encode() for words, _ in found], object),
                 "targets_pretokenized": np.array(kept, object),
-                "document": rows["document"],
             }
+            return rows.make(made)
 
         return make_rows
 
@@ -221,10 +220,10 @@ class LabelTokens(Step):
             self._words(document, f"row {row} (the first is 0) of {file}")
 
     def _all_words(self, rows: Rows) -> Iterator[tuple[list[str], list[str]]]:
-        columns = {name: rows[name] for name in (self.dataset.tokens, self.dataset.tags)}
-        for i, document in enumerate(rows["document"]):
+        columns = {name: rows.columns[name] for name in (self.dataset.tokens, self.dataset.tags)}
+        for i in range(len(rows.number)):
             row = {name: x[i].decode() if isinstance(x[i], bytes) else x[i] for name, x in columns.items()}
-            yield self._words(row, f"row {int(document[2])} (the first is 0)")
+            yield self._words(row, rows.place(i))
 
     def _words(self, row: Mapping[str, Any], where: str) -> tuple[list[str], list[str]]:
         try:

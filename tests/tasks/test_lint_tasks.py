@@ -5,7 +5,7 @@ from limba.data import contract
 from tasks import diacritics, lint_tasks, objectives, supervised
 from tasks.pretraining import pretraining_tasks
 from tasks.registry import Feature, TaskRegistry, steps
-from tasks.registry.rows import DOCUMENT, TOKENS, Tokens
+from tasks.registry.rows import TOKENS, Tokens
 from tasks.sources import corpora, splits
 from tasks.vocabularies import ByteVocabulary, sentencepiece_models
 
@@ -64,12 +64,12 @@ class Encode(steps.Step):
     rows_per_group: ClassVar[int] = 8
 
     def columns(self):
-        return {"inputs": TOKENS, "targets": TOKENS, "document": DOCUMENT}
+        return {"inputs": TOKENS, "targets": TOKENS}
 
     def rows_function(self):
         def encode(rows, seed):
-            tokens = Tokens.of([[*BYTES.encode(text.decode())[:9], *self.ends] for text in rows["text"]])
-            return {"inputs": tokens, "targets": tokens, "document": rows["document"]}
+            tokens = Tokens.of([[*BYTES.encode(text.decode())[:9], *self.ends] for text in rows.columns["text"]])
+            return rows.make({"inputs": tokens, "targets": tokens})
 
         return encode
 

@@ -20,7 +20,7 @@ from tasks.pipeline import fingerprints, streams
 from tasks.pretraining import denoising
 from tasks.registry import Feature, TaskRegistry, steps
 from tasks.registry import tasks as registered_tasks
-from tasks.registry.rows import DOCUMENT, TOKENS, Tokens
+from tasks.registry.rows import TOKENS, Tokens
 from tasks.sources import corpora
 from tasks.vocabularies import PassThroughVocabulary
 
@@ -48,15 +48,15 @@ class NameDocument(steps.Step):
             streams._DOCUMENTS_PER_GROUP = _SMALL_GROUP
 
     def columns(self):
-        return {"inputs": TOKENS, "targets": TOKENS, "document": DOCUMENT}
+        return {"inputs": TOKENS, "targets": TOKENS}
 
     def rows_function(self):
         assert self.sequence_length == LENGTHS
 
         def name(rows, seed):
-            tokens = Tokens.of((rows["document"] + 1).tolist())
-            drawn = Tokens.of(np.random.default_rng(seed).integers(1, 1000, (len(rows["document"]), 3)).tolist())
-            return {"inputs": tokens, "targets": drawn if self.draws else tokens, "document": rows["document"]}
+            tokens = Tokens.of((rows.document + 1).tolist())
+            drawn = Tokens.of(np.random.default_rng(seed).integers(1, 1000, (len(rows.document), 3)).tolist())
+            return rows.make({"inputs": tokens, "targets": drawn if self.draws else tokens})
 
         return name
 
@@ -72,13 +72,14 @@ def _register_ours(name, data_files, draws=False):
 
 
 def _register_with_seqio(name, data_files, draws=False):
-    """The same in functions of `tf.data.Dataset`s."""
+    """The same in functions of `tf.data.Dataset`s, which get the text only: it begins with shard and row."""
     import seqio
     import tensorflow as tf
 
     def _name_document(dataset):
         def name(example):
-            tokens = tf.cast(example["document"] + 1, tf.int32)
+            place = tf.strings.regex_replace(example["text"], r"^\D*(\d+)\D+(\d+)(.|\n)*", r"-1 \1 \2")
+            tokens = tf.strings.to_number(tf.strings.split(place), tf.int32) + 1
             return {"inputs": tokens, "targets": tokens}
 
         return dataset.map(name)
@@ -108,9 +109,14 @@ def _small_groups(monkeypatch):
 
 
 def read_documents(batches, steps):
-    """(epoch, shard, row) in the order in which they come."""
+    """(epoch, shard, row) in the order in which they come; an epoch that is not known is how often it came before."""
     rows = np.concatenate([next(batches)["encoder_input_tokens"] for _ in range(steps)])
-    return [tuple(row) for row in (rows - 1).tolist()]
+    seen: collections.Counter[tuple[int, ...]] = collections.Counter()
+    found = []
+    for epoch, *place in (rows - 1).tolist():
+        found.append((seen[tuple(place)] if epoch < 0 else epoch, *place))
+        seen[tuple(place)] += 1
+    return found
 
 
 @pytest.mark.parametrize("num_readers", [1, 2, 3, 4, 16])
@@ -203,6 +209,35 @@ def test_another_preprocessor_is_refused(data_files, register, before, now):
         registry.remove("test_named")
     register("test_named", data_files["train"], draws=True)
     with pytest.raises(ValueError, match=rf"test_named\.preprocessors was .*{before}.* and is .*{now}"):
+        task_batches.get_train_batches(config).restore_state(state)
+
+
+def test_another_task_and_another_corpus_are_named_with_the_remedies(data_files, corpus, tmp_path, write_jsonl):
+    """Neither is a damaged position, whatever the number of files and of readers."""
+    _register_ours("test_named", data_files["train"])
+    config = contract.DatasetConfig("test_named", LENGTHS, "train", 48, seed=2, num_readers=2)
+    batches = task_batches.get_train_batches(config)
+    read_documents(batches, 3)
+    state = batches.save_state()
+    remedies = "start a new run in another MODEL_DIR, with INITIAL_CHECKPOINT_PATH to begin with the weights of this"
+    _register_ours("test_other", str(write_jsonl(tmp_path / "other.jsonl", [{"text": "0 1"}] * 60)))
+    for readers in (2, 4, None):
+        other = dataclasses.replace(config, mixture_or_task_name="test_other", num_readers=readers)
+        message = (
+            f"This run is of task 'test_named', and MIXTURE_OR_TASK_NAME is 'test_other': set it back, or {remedies}"
+        )
+        with pytest.raises(ValueError, match=message):
+            task_batches.get_train_batches(other).restore_state(state)
+    files = sorted(corpus.glob("train-*.jsonl"))
+    files[0].write_text(files[0].read_text() + files[0].read_text())
+    for file in files[2:]:
+        file.unlink()
+    write_jsonl(corpus / "train-9.jsonl", [{"text": "9 0"}] * 9)
+    source = r"tasks\.test_named\.source\.files"
+    changes = rf"{source}\.train-0\.jsonl was \d+ and is \d+; {source}\.train-2\.jsonl is missing; .*"
+    with pytest.raises(
+        ValueError, match=rf"belongs to other data: {changes}-9\.jsonl is new\. Restore .*, or {remedies}"
+    ):
         task_batches.get_train_batches(config).restore_state(state)
 
 

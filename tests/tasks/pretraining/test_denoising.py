@@ -1,10 +1,12 @@
+import functools
+
 import numpy as np
 import pytest
 
 from limba.data import contract
 from tasks import objectives, predictions
 from tasks.pretraining import denoising
-from tasks.registry import Feature, steps
+from tasks.registry import Feature, rows, steps
 from tasks.vocabularies import ByteVocabulary
 from tasks.vocabularies.vocabulary import encode_batch
 
@@ -64,18 +66,18 @@ def test_rows_of_documents(task, lengths):
     denoise = steps.bind(task.preprocessors[0], task.output_features, lengths)
     texts = np.array([b"a" * 30, b"", b"b" * 90, b"c" * 20], object)
     documents = np.array([[0, 4, row] for row in range(4)])
-    make = denoise.rows_function()
-    made = make({"text": texts, "document": documents}, 5)
-    assert made.keys() == denoise.columns().keys() == {"inputs", "targets", "document"}
+    make = functools.partial(denoise.rows_function(), rows.Rows({"text": texts}, documents, np.arange(4)))
+    made = make(5).columns
+    assert made.keys() == denoise.columns().keys() == {"inputs", "targets"}
     # Windows of 67 bytes: of 140 bytes the first begins in document 0, the second and the rest of 6 in 2 and 3.
     raw_length = denoise.objective.raw_length(64)
     begins = np.searchsorted([30, 30, 120, 140], np.arange(0, 140, raw_length), side="right")
-    assert made["document"].tolist() == [[0, 4, row] for row in begins.tolist()]
+    assert make(5).document.tolist() == [[0, 4, row] for row in begins.tolist()]
     assert made["inputs"].lengths[:2].tolist() == [64, 64] and made["targets"].lengths[0] == lengths["targets"]
     kept = [made[name].padded[i, : made[name].lengths[i]] for i in range(len(begins)) for name in ("inputs", "targets")]
     bytes_of_text = np.concatenate(kept)
     bytes_of_text = bytes_of_text[(bytes_of_text >= 3) & (bytes_of_text < 259)] - 3
     assert np.bincount(bytes_of_text)[[97, 98, 99]].tolist() == [30, 90, 20]
-    again, other = (make({"text": texts, "document": documents}, seed) for seed in (5, 6))
+    again, other = (make(seed).columns for seed in (5, 6))
     np.testing.assert_array_equal(again["inputs"].padded, made["inputs"].padded)
     assert not np.array_equal(other["inputs"].padded, made["inputs"].padded)

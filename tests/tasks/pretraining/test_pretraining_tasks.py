@@ -77,7 +77,7 @@ def test_full_lm_trains_a_decoder_and_ends_documents(data_files, make_document):
     assert lengths == {"targets": 50}
     examples = _all_examples(task, lengths)
     tokens = np.concatenate([example["targets"] for example in examples]).tolist()
-    assert all(set(example) == {"targets", "document"} for example in examples)
+    assert all(set(example) == {"targets"} for example in examples)
     assert all(len(example["targets"]) == 50 for example in examples[:-1])
     expected = [token for row in range(30) for token in [*BYTES.encode(make_document(99, row)["text"]), 1]]
     assert tokens == expected[: len(tokens)] and len(tokens) >= len(expected) - 1

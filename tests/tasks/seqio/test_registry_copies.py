@@ -15,7 +15,7 @@ from tasks.diacritics import diacritics_tasks
 from tasks.pretraining import denoising
 from tasks.registry import Feature, Mixture, MixtureRegistry, Task, TaskRegistry, mixtures, steps
 from tasks.registry import tasks as registered_tasks
-from tasks.registry.rows import DOCUMENT, TOKENS, Tokens
+from tasks.registry.rows import TOKENS, Tokens
 from tasks.seqio import registry_copies
 from tasks.sources import corpora, sharded
 from tasks.supervised import SupervisedDataset, supervised_tasks
@@ -148,13 +148,13 @@ def test_sources_are_seqio_s(data_files):
     assert isinstance(source, seqio.DataSource) and issubclass(sharded.ShardedSource, seqio.DataSource)
     assert source.supports_arbitrary_sharding and source.num_input_examples("train") is None
     shards = [
-        {tuple(x["document"]) for x in source.get_dataset("train", True, 1, seqio.ShardInfo(i, 3)).as_numpy_iterator()}
+        {x["text"] for x in source.get_dataset("train", True, 1, seqio.ShardInfo(i, 3)).as_numpy_iterator()}
         for i in range(3)
     ]
     assert sum(map(len, shards)) == len(set.union(*shards)) == 200
     in_order = source.get_dataset("train", shuffle=False, num_epochs=2).as_numpy_iterator()
     expected = source.chunks_of("train", False, 0).documents(num_epochs=2)
-    assert [x["document"].tolist() for x in in_order] == [x for part in expected for x in part["document"].tolist()]
+    assert list(in_order) == [{"text": text} for part in expected for text in part.columns["text"]]
 
 
 def test_plain_seqio_task(data_files, make_document):
@@ -245,13 +245,12 @@ class Spell(steps.Step):
     rows_per_group = 8
 
     def columns(self):
-        return {"targets": TOKENS, "document": DOCUMENT}
+        return {"targets": TOKENS}
 
     def rows_function(self):
-        return lambda rows, seed: {
-            "targets": Tokens.of([Letters().encode(text.decode()) for text in rows["text"]]),
-            "document": rows["document"],
-        }
+        return lambda rows, seed: rows.make(
+            {"targets": Tokens.of([Letters().encode(text.decode()) for text in rows.columns["text"]])}
+        )
 
 
 @pytest.mark.parametrize("of_model", [ByteVocabulary(100), PassThroughVocabulary(64, 1), "spiece"])

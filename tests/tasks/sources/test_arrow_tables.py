@@ -14,14 +14,16 @@ def tables(tmp_path, monkeypatch):
     for shard, rows in enumerate((5, 3)):
         lines = [json.dumps({"text": f"{shard} {row}", "n": row}) + "\n" for row in range(rows)]
         (tmp_path / f"{shard}.jsonl").write_text("".join(lines))
-    made = arrow_tables.Tables([arrow_tables.local_shard(tmp_path / f"{i}.jsonl") for i in range(2)], None, {})
+    made = arrow_tables.Tables(
+        [arrow_tables.local_shard(tmp_path / f"{i}.jsonl") for i in range(2)], None, {}, ["text"]
+    )
     opened, read = [], made._open
     monkeypatch.setattr(made, "_open", lambda shard, *others: opened.append(shard) or read(shard, *others))
     return made, opened
 
 
 def _texts(tables, shard, first_row=0, batch_size=2):
-    begin, read = tables.open(shard, ["text"], batch_size, first_row)
+    begin, read = tables.open(shard, batch_size, first_row)
     rows = [text for table in read for text in table.column("text").to_pylist()]
     return rows[first_row - begin :]
 
@@ -33,7 +35,7 @@ def test_a_small_corpus_is_read_once(tables):
         assert _texts(tables, 1, first_row=2) == ["1 2"]
     assert _texts(tables, 0, first_row=5) == []
     assert opened == [0, 1]
-    assert [table.num_rows for table in tables.open(0, ["n"], 2)[1]] == [2, 2, 1] and opened == [0, 1, 0]
+    assert [table.num_rows for table in tables.open(0, 2)[1]] == [2, 2, 1] and opened == [0, 1]
 
 
 def test_a_larger_one_is_not_kept_whoever_reads_it(tables, monkeypatch):
@@ -57,9 +59,9 @@ def test_what_lies_before_an_error_is_read_and_the_error_is_raised(tmp_path):
         raise ValueError("broken here")
 
     (tmp_path / "own.txt").write_text("x")
-    tables = arrow_tables.Tables([arrow_tables.local_shard(tmp_path / "own.txt")], read, {})
+    tables = arrow_tables.Tables([arrow_tables.local_shard(tmp_path / "own.txt")], read, {}, ["text"])
     for _ in range(2):
-        rows = tables.open(0, ["text"], 1)[1]
+        rows = tables.open(0, 1)[1]
         assert [next(rows).num_rows, next(rows).num_rows] == [1, 1]
         with pytest.raises(ValueError, match="broken here"):
             next(rows)

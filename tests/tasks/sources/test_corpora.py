@@ -14,7 +14,9 @@ def read(source, split="train", num_readers=1, reader=0, shuffle=True, seed=None
     """The documents of a reader, one by one."""
     chunks_read = source.chunks_of(split, shuffle, seed, reader, num_readers).documents(num_epochs)
     return [
-        {name: column[i] for name, column in chunk.items()} for chunk in chunks_read for i in range(len(chunk["text"]))
+        {"document": chunk.document[i], **{name: column[i] for name, column in chunk.columns.items()}}
+        for chunk in chunks_read
+        for i in range(len(chunk.document))
     ]
 
 

@@ -213,7 +213,7 @@ def test_parquet_reads_only_its_columns_and_from_its_row_group_on(loopback, fold
     size = (folder / "big/big.parquet").stat().st_size
     source = corpora.HubSource("org/big", data_files={"train": "big.parquet"}, chunk_documents=100)
     tables = source._open("train")[0]
-    first, read = tables.open(0, ["text"], 100, 850)
+    first, read = tables.open(0, 100, 850)
     assert first == 800
     assert [text for table in read for text in table.column("text").to_pylist()] == [
         f"text {i}" for i in range(800, 1000)
@@ -247,8 +247,8 @@ def test_a_broken_shard_is_skipped_and_counted(loopback, caplog):
     source = corpora.HubSource(CORPUS, "gz", chunk_documents=8, on_broken_shard="skip")
     source.check("train")
     loopback.fault = breaks("part-3")
-    examples = list(source.get_dataset(shuffle=True, seed=1, num_epochs=2).as_numpy_iterator())
-    seen = [tuple(example["document"].tolist()) for example in examples]
+    read = source.chunks_of("train", shuffle=True, seed=1).documents(num_epochs=2)
+    seen = [tuple(document) for chunk in read for document in chunk.document.tolist()]
     assert sorted(seen) == [
         (epoch, shard, row)
         for epoch in (0, 1)
@@ -384,7 +384,7 @@ def test_held_out_documents_of_a_hub_corpus(loopback, lengths, make_document, pl
             tuple(document[1:])
             for reader, shuffle in itertools.product(range(readers), [readers > 1])
             for chunk in source.chunks_of(split, shuffle, 1, reader, readers).documents(num_epochs=1)
-            for document in chunk["document"].tolist()
+            for document in chunk.document.tolist()
         ]
         for split, readers in (("train", 5), ("validation", 1))
     }

@@ -56,7 +56,8 @@ def test_documents(read_xml, xml_files, make_document, places):
     seen = set()
     for reader in range(3):
         for chunk in source.chunks_of("train", True, 1, reader, 3).documents(num_epochs=1):
-            for text, n, (_, shard, row) in zip(chunk["text"], chunk["n"], chunk["document"].tolist(), strict=True):
+            found = zip(chunk.columns["text"], chunk.columns["n"], chunk.document.tolist(), strict=True)
+            for text, n, (_, shard, row) in found:
                 assert (text.decode(), n) == (make_document(shard, row)["text"], row)
                 assert (shard, row) not in seen
                 seen.add((shard, row))

@@ -16,7 +16,7 @@ from tests.tasks.conftest import SHARD_ROWS
 
 def documents_of(chunks, num_epochs):
     """(epoch, shard, row) in the order in which they come."""
-    return [tuple(document) for chunk in chunks.documents(num_epochs) for document in chunk["document"].tolist()]
+    return [tuple(document) for chunk in chunks.documents(num_epochs) for document in chunk.document.tolist()]
 
 
 def read(source, split, readers=1, shuffle=False):
@@ -139,7 +139,10 @@ def test_a_part_belongs_to_the_position(data_files):
 def test_one_document_of_which_almost_all_is_held_out_is_refused_in_words(tmp_path):
     (tmp_path / "all.txt").write_text("the only document\n")
     slices = {"train": "all[99%:]", "validation": "all[:99%]"}
-    for parts, words in ((splits.held_out(0.99, "all"), "There is no document"), (slices, "The corpus is empty")):
+    for parts, words in (
+        (splits.held_out(0.99, "all"), "There is no document"),
+        (slices, "Split 'train' has no document"),
+    ):
         source = corpora.HuggingFaceSource({"all": str(tmp_path / "all.txt")}, ["text"], splits=parts)
         assert [row["text"] for rows in source.documents("validation") for row in rows] == ["the only document"]
         with pytest.raises(ValueError, match=words):

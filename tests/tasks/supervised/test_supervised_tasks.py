@@ -267,9 +267,9 @@ def test_nested_columns_are_json_only_where_that_is_asked_for(tmp_path):
         corpora.HuggingFaceSource(files, ["text", "list"]).check("train")
     source = corpora.HuggingFaceSource(files, nested_columns=["list"])
     (chunk,) = source.chunks_of("train", False, 0).documents(num_epochs=1)
-    assert [json.loads(value) for value in chunk["list"]] == [["b", "ș"]]
+    assert [json.loads(value) for value in chunk.columns["list"]] == [["b", "ș"]]
     ((file, number, document),) = source.numbered_documents("train")
     assert (file, number, document["list"]) == (str(tmp_path / "x.parquet"), 0, ["b", "ș"])
     assert not source.is_remote("train")
     assert arrow_tables.builder_of(tmp_path / "x.csv.gz") == "csv"
-    assert chunk["document"].tolist() == [[0, 0, 0]]
+    assert chunk.document.tolist() == [[0, 0, 0]]
