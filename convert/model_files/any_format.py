@@ -420,7 +420,7 @@ def add_hint_arguments(parser: argparse.ArgumentParser) -> None:
     hints.add_argument("--vocab", metavar="FILE", help="the SentencePiece model")
     hints.add_argument("--extra_ids", type=int, metavar="N", help="sentinels behind its pieces")
     hints.add_argument("--family", choices=all_families(), help="t5 is T5 1.0; Flan and LM-adapted are t5_1_1")
-    hints.add_argument("--mlp_activations", nargs="+", metavar="NAME", help="gelu linear, relu …")
+    hints.add_argument("--mlp_activations", nargs="+", action="extend", metavar="NAME", help="gelu linear, relu …")
 
 
 def add_ignore_argument(parser: argparse.ArgumentParser) -> None:

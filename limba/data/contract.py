@@ -65,8 +65,8 @@ class DatasetConfig:
       runtime_preprocessors, num_prefetch_threads: of AirIO, which T5X also reads and Limba does not; accepted as T5X's
         files leave them.
       num_readers: logical readers that split the source. Part of the data order: the global batch at step n depends
-        on it and on nothing else about the hosts. None means `default_num_readers(batch_size)`, or one per host for
-        a source that has fewer parts.
+        on it and on nothing else about the hosts. None means `default_num_readers(batch_size)`; half of it, and so
+        on, for a source that has fewer documents; or one per host for a source that has fewer parts.
     """
 
     mixture_or_task_name: Any
@@ -165,6 +165,10 @@ class ReaderRows:
         """The readers that this host owns."""
         per_host = self.num_readers // self.process_count
         return range(self.process_index * per_host, (self.process_index + 1) * per_host)
+
+
+# The remedy where a MODEL_DIR has a run on other data.
+NEW_RUN = "start a new run in another MODEL_DIR, with INITIAL_CHECKPOINT_PATH to begin with the weights of this one"
 
 
 class ChangedVocabularyError(ValueError):

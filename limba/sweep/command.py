@@ -17,8 +17,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from limba.gin_config import command_line
 from limba.machine import shell_words
@@ -44,17 +45,24 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--dir", type=Path, help="the sweep's folder (runs/sweeps/NAME)")
     parser.add_argument("--trials", type=int, metavar="N", help="how many trials, instead of the file's number")
     parser.add_argument(
-        "--set", nargs="+", default=[], metavar="NAME=VALUE", help="one value of a parameter, instead of the file's"
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=VALUE",
+        help="one value of a parameter, instead of the file's or of the agent's",
     )
     parser.add_argument("--parallel", type=int, help="trials at a time, instead of the file's number")
     parser.add_argument("--retry", action="store_true", help="run failed trials again")
     parser.add_argument("--print", action="store_true", help="print the commands of all trials (grid, random) and stop")
     parser.add_argument("--wandb_config", action="store_true", help="print the file for `wandb sweep` and stop")
     parser.add_argument(
-        "--wandb_trial", nargs="*", metavar="NAME=VALUE", help="run one trial with these values, for W&B's agent"
-    )
+        "--wandb_trial", nargs="*", action="extend", metavar="NAME=VALUE",
+        help="run one trial with these values, for W&B's agent",
+    )  # fmt: skip
     flags = parser.parse_args(argv)
-    sweep, warnings = sweep_file.load(local_path(flags.sweep), _fixed(flags.set))
+    fixed = _fixed(flags.set)
+    sweep, warnings = sweep_file.load(local_path(flags.sweep), fixed)
     if flags.trials is not None:
         if flags.trials < 1:
             raise ValueError(f"--trials {flags.trials}: at least 1.")
@@ -71,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
         print(_wandb_config(sweep, folder), end="")
         return 0
     if flags.wandb_trial is not None:
-        return _wandb_trial(sweep, folder, flags.wandb_trial)
+        return _wandb_trial(sweep, folder, flags.wandb_trial, fixed)
     if flags.print:
         _print_commands(sweep, folder)
         return 0
@@ -227,8 +235,11 @@ def _wandb_config(sweep: Sweep, folder: Path) -> str:
     return yaml.safe_dump(config, sort_keys=False)
 
 
-def _wandb_trial(sweep: Sweep, folder: Path, words: Sequence[str]) -> int:
-    """Replaces this process by the trial that W&B's agent requests. The trial's folder has the name of W&B's run."""
+def _wandb_trial(sweep: Sweep, folder: Path, words: Sequence[str], fixed: Mapping[str, Any]) -> int:
+    """Replaces this process by the trial that W&B's agent requests. The trial's folder has the name of W&B's run.
+
+    The values of `--set` hold, whatever the agent draws.
+    """
     from limba.sweep import sweep_yaml
 
     names = [parameter.name for parameter in sweep.parameters]
@@ -240,6 +251,7 @@ def _wandb_trial(sweep: Sweep, folder: Path, words: Sequence[str]) -> int:
                 f"--wandb_trial {word}: write NAME=VALUE with a parameter of the file: {', '.join(names)}."
             )
         parameters[name] = sweep_file.plain_value(sweep_yaml.parse(value, f"--wandb_trial {name}"))
+    parameters |= {name: sweep_file.plain_value(value) for name, value in fixed.items()}
     run_id = os.environ.get("WANDB_RUN_ID")
     if not run_id:
         raise ValueError("--wandb_trial needs WANDB_RUN_ID, which W&B's agent sets; start it by `wandb agent`.")

@@ -153,7 +153,7 @@ class CachedBatches:
         if _STATE not in state:
             raise ValueError(
                 f"The saved data position has no {_STATE!r}, only {sorted(state)}: the run began with another source. "
-                "Resume with that source, or start a new run in another directory."
+                f"Resume with that source, or {contract.NEW_RUN}."
             )
         saved = json.loads(state[_STATE])
         if self._config.seed is None:
@@ -166,7 +166,7 @@ class CachedBatches:
         if differences:
             raise ValueError(
                 f"The saved data position ({_STATE}) belongs to other data: {'; '.join(differences)}. Restore the "
-                "old values, or start a new run in another directory."
+                f"old values, or {contract.NEW_RUN}."
             )
         self._batches = saved["batches"]
 

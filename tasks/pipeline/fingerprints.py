@@ -52,5 +52,7 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any], prefix: str = 
             yield f"{prefix}{key} has changed, {sizes}"
         elif isinstance(before, Mapping) or isinstance(after, Mapping):
             yield f"{prefix}{key} is {'new' if before is None else 'missing'}"
+        elif key not in saved or key not in now:
+            yield f"{prefix}{key} is {'new' if key in now else 'missing'}"
         elif before != after:
             yield f"{prefix}{key} was {cut(repr(before))} and is {cut(repr(after))}"

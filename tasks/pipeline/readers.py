@@ -16,7 +16,7 @@ from tasks.pipeline.epoch_counts import EpochCounter
 from tasks.pipeline.positions import POSITION_SIZE, Position, TaskPosition, load_state
 from tasks.pipeline.read_ahead import ReadAhead
 from tasks.pipeline.streams import ReadPlan, Stream
-from tasks.registry.rows import Rows
+from tasks.registry.rows import Columns
 
 _T = TypeVar("_T")
 
@@ -27,7 +27,7 @@ UNREADABLE = (ValueError, TypeError, KeyError, IndexError, OSError, RuntimeError
 class Batches(Protocol):
     """Open batches of a reader; `close` ends them. `stop_waiting` is `limba.data.contract.BatchIterator`'s."""
 
-    def __next__(self) -> Rows: ...
+    def __next__(self) -> Columns: ...
 
     def stop_waiting(self) -> None: ...
 
@@ -141,8 +141,10 @@ class CountedReader:
         return json_text.dumps(state, indent=1, ensure_ascii=False).encode()
 
     def check(self, state: bytes) -> None:
-        saved = self._load(state)["fingerprint"]
-        check_fingerprint(saved, self._stream, self._seed, self._layout.num_readers, self.state_name)
+        saved = load_state(state, f"The saved data position {self.state_name}")
+        # Of other data, every place is another.
+        check_fingerprint(saved["fingerprint"], self._stream, self._seed, self._layout.num_readers, self.state_name)
+        self._load(state)
 
     def restore(self, state: bytes) -> None:
         saved = self._load(state)
@@ -202,12 +204,7 @@ def check_fingerprint(saved: Mapping[str, Any], stream: Stream, seed: int, num_r
       ChangedVocabularyError: if a vocabulary file has changed.
       ValueError: if anything else has.
     """
-    if (name := saved.get("mixture_or_task_name")) != stream.config.name:
-        # Everything else differs with it.
-        raise ValueError(
-            f"This run is of task {shown(name)}, and MIXTURE_OR_TASK_NAME is {stream.config.name!r}: set it back, or "
-            f"start a new run in another MODEL_DIR. (The saved data position {state_name} says so.)"
-        )
+    _check_task(saved, stream.config.name, state_name)
     stream.keep_revisions(saved)
     seed = saved["seed"] if stream.config.seed is None else seed
     now = stream.fingerprint(seed, num_readers)
@@ -220,7 +217,16 @@ def check_fingerprint(saved: Mapping[str, Any], stream: Stream, seed: int, num_r
         file = contract.vocabulary_file(task.output_features["targets"].vocabulary)
         if file and before and before != now["tasks"][task.name]["vocabulary"]:
             raise contract.ChangedVocabularyError(f"{message} The vocabulary file of {task.name!r} is {file}.", file)
-    raise ValueError(f"{message} Restore the old values, or start a new run in another directory.")
+    raise ValueError(f"{message} Restore the old values, or {contract.NEW_RUN}.")
+
+
+def _check_task(saved: Mapping[str, Any], name: str, state_name: str) -> None:
+    """Raises ValueError if a fingerprint is of another task: everything else differs with it."""
+    if (before := saved.get("mixture_or_task_name")) != name:
+        raise ValueError(
+            f"This run is of task {shown(before)}, and MIXTURE_OR_TASK_NAME is {name!r}: set it back, or "
+            f"{contract.NEW_RUN}. (The saved data position {state_name} says so.)"
+        )
 
 
 class TrainBatches:
@@ -228,6 +234,7 @@ class TrainBatches:
 
     def __init__(self, readers: Sequence[Reader], stream: Stream):
         self._readers = readers
+        self._name = stream.config.name
         self._tasks = stream.tasks
         self.task_groups = stream.task_groups
 
@@ -257,6 +264,9 @@ class TrainBatches:
     def restore_state(self, state: Mapping[str, bytes]) -> None:
         for reader in self._readers:
             if reader.state_name not in state:
+                for name in sorted(name for name in state if name.startswith("reader-") and name.endswith(".json")):
+                    saved = load_state(state[name], f"The saved data position {name}")
+                    _check_task(saved["fingerprint"], self._name, name)
                 raise ValueError(
                     f"The saved data position has no {reader.state_name!r}, only {sorted(state)}; keep the number of "
                     "readers that the run began with (DatasetConfig.num_readers)."

@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="limba vocab build", description=(__doc__ or "").partition("\n")[0])
     text = parser.add_mutually_exclusive_group(required=True)
-    text.add_argument("--data_files", nargs="+", metavar="F", help="files, patterns or URLs, the training text")
+    text.add_argument("--data_files", nargs="+", action="extend", metavar="F", help="files, patterns or URLs, the text")
     text.add_argument("--dataset", metavar="ORG/NAME", help="a data set on the Hugging Face hub")
     parser.add_argument("--config", metavar="NAME", help="its configuration")
     parser.add_argument("--revision", default="main", help="its branch, tag or commit (main)")
@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--overwrite", action="store_true", help="replace the file at OUT")
     only = parser.add_argument_group("of --kind sentencepiece")
     only.add_argument("--byte_fallback", action="store_true", default=None, help="spell unknown characters as bytes")
-    only.add_argument("--user_symbols", nargs="+", metavar="S", help="pieces that are never split")
+    only.add_argument("--user_symbols", nargs="+", action="extend", metavar="S", help="pieces that are never split")
     only = parser.add_argument_group("of --kind wordpiece")
     only.add_argument("--lowercase", action="store_true", default=None, help="read all text in lower case")
     accents = "whether ș and s are two letters (they are)"

@@ -293,6 +293,11 @@ def test_commands_here_under_slurm_and_of_agents(tmp_path, capsys, monkeypatch):
         len(sweep.main([str(file), "--dir", str(tmp_path), "--wandb_trial", "learning_rate=1e-4", "bf16=true"]))
     flags = [f"--output_dir={tmp_path}/agents/abc", "--learning_rate=0.0001", "--bf16=true", "--report_to=wandb"]
     assert called == [[*limba, "run", "c.json", *flags]]
+    # Values of --set hold whatever the agent draws, and a flag may come again.
+    words = ["--set", "bf16=false", "--set", "seed=3", "fp16=1e-1", "--wandb_trial", "learning_rate=1e-4"]
+    with pytest.raises(TypeError):
+        len(sweep.main([str(file), "--dir", str(tmp_path), *words, "--wandb_trial", "bf16=true"]))
+    assert called[1][-5:-1] == ["--learning_rate=0.0001", "--bf16=false", "--seed=3", "--fp16=0.1"]
 
 
 SEED = """

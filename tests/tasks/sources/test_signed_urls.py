@@ -95,7 +95,7 @@ def test_a_run_resumes_after_its_signature_was_renewed(server):
         resumed.restore_state(kept)
         np.testing.assert_array_equal(next(resumed)["decoder_target_tokens"], expected)
     other = _batches([_url(server, f"{SECRET}-2", "file=b&")])
-    with pytest.raises(ValueError, match=r"files.a.jsonl was \d+ and is None; .*files.a.jsonl\?file=b was None"):
+    with pytest.raises(ValueError, match=r"files.a.jsonl is missing; .*files.a.jsonl\?file=b is new"):
         other.restore_state(state)
 
 
