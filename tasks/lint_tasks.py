@@ -13,6 +13,8 @@ from tasks.pipeline import streams
 from tasks.pretraining import denoising
 from tasks.registry import Task, rows
 from tasks.registry.providers import find_provider, tasks_with_split
+from tasks.registry.tasks import is_mixture
+from tasks.sources.corpora import HuggingFaceSource
 from tasks.sources.sharded import ShardedSource
 from tasks.vocabularies import ByteVocabulary, sentencepiece_models, without_tensorflow
 
@@ -21,6 +23,8 @@ _UNUSABLE = ("source", "no_cache", "vocabulary")
 _UNUSABLE_DENOISED = (*_UNUSABLE, "sentinel_collision", "too_many_sentinels")
 # Examples that are looked at.
 _NUM_EXAMPLES = 32
+# Epochs of a corpus with at most this many examples, which are counted in some seconds.
+_MANY_EPOCHS, _SMALL_CORPUS = 1000, 4096
 # ByT5 masks spans of 20 bytes; below half of that a span is a part of a word.
 _SHORT_SPAN_OF_BYTES = 10
 # 0xF5 to 0xFF are in no text: Google's ByT5 takes them for sentinels.
@@ -39,7 +43,7 @@ class Purpose:
 
     Attributes:
       role: "train", "train_eval" (teacher-forced) or "infer_eval" (predictions).
-      steps: batches of an evaluation; None means the whole split.
+      steps: batches of an evaluation, where None means the whole split; or of the training, where None is not known.
       flops: of a row, for its numbers of inputs and targets; None if the network does not give them.
       embedding_rows: of the model; None if the network does not give them.
     """
@@ -80,7 +84,9 @@ def check(config: contract.DatasetConfig, feature_converter: Any, purpose: Purpo
         yield from found
         unusable = _UNUSABLE_DENOISED if _find_denoise(task) else _UNUSABLE
         if purpose.role == "train" and whole and not any(finding.name in unusable for finding in found):
-            yield from _check_examples(kind(config, provider, tasks, feature_converter, None), task)
+            stream = kind(config, provider, tasks, feature_converter, None)
+            yield from _check_examples(stream, task)
+            yield from _check_epochs(stream, task, purpose.steps)
 
 
 # -------------------------------------------------- vocabulary and objective -----------------------------------------
@@ -247,6 +253,34 @@ def _check_held_out(task: Any, split: str) -> Iterator[Finding]:
             f"{f' and {len(shared) - 3} more' if len(shared) > 3 else ''}.",
             "the evaluation measures what was learned by heart, not what the model can do",
             "Give each split its own files (such as 'train-*', not '*'), or use tasks.sources.splits.held_out.",
+        )
+
+
+def _check_epochs(stream: streams.Stream, task: Any, steps: int | None) -> Iterator[Finding]:
+    """Whether a training sees a small corpus on this machine thousands of times."""
+    if steps is None or not isinstance(task.source, HuggingFaceSource):
+        return
+    mixed = is_mixture(stream.provider)
+    rates = {other.name: stream.provider.get_rate(other) if mixed else 1.0 for other in stream.tasks}
+    seen = steps * stream.config.batch_size * rates[task.name] / sum(rates.values())
+    most = min(seen / _MANY_EPOCHS, _SMALL_CORPUS)
+    count = 0
+    try:
+        for block in stream.examples(task, streams.ReadPlan(seed=0, num_epochs=1)):
+            count += rows.num_rows(block)
+            if count > most:
+                return
+    except Exception as error:  # A task of the user's own may raise anything.
+        yield unreadable(task, stream.config, error)
+        return
+    if count:
+        yield Finding(
+            "many_epochs",
+            "warning",
+            f"The split {stream.config.split!r} of task {task.name!r} has {count:,} examples of this length, and the "
+            f"training reads {seen:,.0f}: {seen / count:,.0f} epochs.",
+            "the model learns the corpus by heart",
+            f"Give more text, or fewer steps: {max(1, round(steps * 10 * count / seen)):,} are 10 epochs.",
         )
 
 

@@ -86,13 +86,13 @@ def lint(arguments: Mapping[str, Any], model_axis: int, num_devices: int | None)
     except ValueError as error:
         yield refused("model_dir", str(error))
     names = ("total_steps", "relative_steps", "epochs", "eval_steps", "eval_period", "stats_period")
+    has_length = arguments["epochs"] is None  # Only a run counts the steps of an epoch.
     try:
         check_step_counts(*(arguments[name] for name in names))
     except ValueError as error:
         yield refused("configuration", str(error))
-        arguments = {**arguments, "total_steps": 1, "relative_steps": None, "epochs": None, "eval_steps": None}
-    if arguments["epochs"] is not None:  # Only a run counts the steps of an epoch; here the first step is checked.
-        arguments = {**arguments, "relative_steps": 1}
+        has_length = False
+        arguments = {**arguments, "eval_steps": None}
     model, train_cfg, partitioner = map(arguments.get, ("model", "train_dataset_cfg", "partitioner"))
     config = getattr(getattr(model, "module", None), "config", None)
     unusable: list[Finding] = []
@@ -108,7 +108,14 @@ def lint(arguments: Mapping[str, Any], model_axis: int, num_devices: int | None)
         alone = PjitPartitioner(num_partitions=1, devices=jax.devices()[:1])
         initializer = TrainStateInitializer(model.optimizer_def, model.initial_variables, alone)
         trainer = make_trainer(arguments["trainer_cls"], model, alone, initializer)
-    yield from _check_training(arguments, initializer, trainer)
+    steps = None
+    if checkpoints := arguments.get("checkpoint_cfg"):
+        relative = arguments["relative_steps"]
+        given = (arguments["total_steps"], relative) if has_length else (None, None)
+        course, found = lint_training.find_course(arguments["model_dir"], checkpoints.restore, *given)
+        yield from found
+        yield from _check_training(arguments, course, initializer, trainer)
+        steps = None if course.last is None else course.last - course.begin
     if partitioner is not None:
         yield from lint_training.check_mesh(partitioner, model_axis, initializer, getattr(config, "num_heads", None))
         microbatches = trainer.num_microbatches if trainer is not None else 1
@@ -116,7 +123,7 @@ def lint(arguments: Mapping[str, Any], model_axis: int, num_devices: int | None)
             yield from lint_training.check_batch(partitioner, train_cfg, "BATCH_SIZE", microbatches, num_devices)
     # Too few rows are one finding, of the model's vocabulary.
     rows = None if any(x.name == "embedding_rows" for x in unusable) else getattr(config, "vocab_size", None)
-    yield from _check_data(arguments, None if unusable else model, config, rows)
+    yield from _check_data(arguments, None if unusable else model, config, rows, steps)
 
 
 def _check_model_vocabularies(model: Any, network: Any) -> Iterator[Finding]:
@@ -135,28 +142,37 @@ def _check_model_vocabularies(model: Any, network: Any) -> Iterator[Finding]:
 
 
 def _check_training(
-    arguments: Mapping[str, Any], initializer: TrainStateInitializer | None, trainer: Any
+    arguments: Mapping[str, Any],
+    course: lint_training.Course,
+    initializer: TrainStateInitializer | None,
+    trainer: Any,
 ) -> Iterator[Finding]:
-    checkpoints = arguments.get("checkpoint_cfg")
-    if checkpoints is None:
-        return
-    first_step, found = lint_training.initial_step(arguments["model_dir"], checkpoints.restore)
-    yield from found
-    relative_steps = arguments["relative_steps"]
-    last_step = first_step + relative_steps if relative_steps is not None else arguments["total_steps"]
-    yield from lint_training.check_steps(first_step, last_step, relative_steps)
-    if trainer is not None and trainer.learning_rate_fn is not None:
-        yield from lint_training.check_rate(trainer.learning_rate_fn, first_step, last_step)
+    if course.last is not None and not course.is_resumed:
+        yield from lint_training.check_steps(course.begin, course.last, arguments["relative_steps"])
+    rate = trainer.learning_rate_fn if trainer is not None else None
+    if rate is not None:
+        found = list(lint_training.check_rate(rate, course))
+        yield from found
+        if initializer is not None and not any(finding.name == "learning_rate" for finding in found):
+            shapes = (initializer.param_shapes, initializer.param_axes)
+            steps_of = lint_training.size_of_steps(arguments["model"].optimizer_def, *shapes)
+            yield from lint_training.check_scale(steps_of, rate, course)
+    save = arguments["checkpoint_cfg"].save
     state = initializer.train_state_shapes if initializer is not None else None
-    yield from lint_training.check_checkpoints(arguments["model_dir"], checkpoints.save, state, first_step, last_step)
+    last_step = course.first + 1 if course.last is None else course.last
+    yield from lint_training.check_checkpoints(arguments["model_dir"], save, state, course.first, last_step)
+    if save is not None:
+        yield from lint_training.check_period(save, course)
 
 
-def _check_data(arguments: Mapping[str, Any], model: Any, config: Any, rows: int | None) -> Iterator[Finding]:
+def _check_data(
+    arguments: Mapping[str, Any], model: Any, config: Any, rows: int | None, steps: int | None
+) -> Iterator[Finding]:
     from tasks import lint_tasks
 
     flops = functools.partial(forward_flops, dataclasses.asdict(config)) if isinstance(config, T5Config) else None
     uses = {
-        "train_dataset_cfg": lint_tasks.Purpose("train", None, flops, rows),
+        "train_dataset_cfg": lint_tasks.Purpose("train", steps, flops, rows),
         "train_eval_dataset_cfg": lint_tasks.Purpose("train_eval", arguments["eval_steps"]),
         "infer_eval_dataset_cfg": lint_tasks.Purpose("infer_eval"),
     }

@@ -1,5 +1,6 @@
 """Findings in a training: its steps and learning rate, its checkpoints and their disk space, its mesh and batch."""
 
+import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from limba.checkpoint_files import saved_tensors
+from limba.checkpoint_files import run_folder, saved_tensors
 from limba.checkpoint_files.directories import checkpoint_steps
 from limba.checkpoints import disk_space
 from limba.checkpoints.checkpointing import RestoreCheckpointConfig, SaveCheckpointConfig
@@ -24,6 +25,15 @@ from limba.partitioning.meshes import PjitPartitioner
 _NO_RATE, _HUGE_RATE = 1e-6, 0.1
 # T5 is pre-trained and fine-tuned with rates of at most 0.01.
 _HUGE_RATE_OF_TRAINED = 0.02
+# AdamW's steps are as large as its rate. Kernels of T5 have an RMS of 0.05, of which this is a tenth.
+_HUGE_RATE_OF_ADAM = 5e-3
+# Adafactor's steps are its rate times the RMS of the parameter: AdamW's 1e-4 is a hundredth of T5's 0.01. Fine-tuning
+# takes 1e-3, and transformers' 5e-5 is AdamW's.
+_SMALL_RATE_OF_ADAFACTOR, _SMALL_RATE_OF_TRAINED = 4e-4, 6e-5
+# A warm-up that reaches the full rate behind this share of the run.
+_LONG_WARMUP = 0.75
+# Of a run whose length is not known, steps in which a schedule shows its rates.
+_MANY_STEPS = 100_000
 _MANY_CHECKPOINTS = 100
 # The number of data shards of a slice or box is a multiple or a divisor of this.
 _USUAL_SHARDS = 8
@@ -58,6 +68,40 @@ def initial_step(model_dir: str, restore: RestoreCheckpointConfig | None) -> tup
     return (int(np.asarray(step)) if step is not None else _step_in_name(str(initial)) or 0), []
 
 
+@dataclasses.dataclass(frozen=True)
+class Course:
+    """The steps of a run.
+
+    Attributes:
+      begin: at which it began, before it was ever resumed.
+      last: at which it ends; None where only the run counts them.
+      first: at which it goes on: that of its own newest checkpoint, else `begin`.
+      is_resumed: it has checkpoints of its own.
+      is_trained: it began with the parameters of a checkpoint.
+    """
+
+    begin: int
+    last: int | None
+    first: int
+    is_resumed: bool = False
+    is_trained: bool = False
+
+
+def find_course(
+    model_dir: str, restore: RestoreCheckpointConfig | None, total_steps: int | None, relative_steps: int | None
+) -> tuple[Course, list[Finding]]:
+    """The steps of the run in this folder; without `total_steps` its length is not known."""
+    begin, found = initial_step(model_dir, restore)
+    first, is_trained = begin, restore is not None and bool(restore.path)
+    home = storage.as_path(model_dir)
+    is_resumed = not storage.is_remote(home) and bool(checkpoint_steps(home))
+    if is_resumed:
+        newest = home / f"checkpoint_{first}"
+        begin = run_folder.load_run_info(newest).get("initial_step", 0) if run_folder.has_run_info(newest) else 0
+    last = total_steps if relative_steps is None else begin + relative_steps
+    return Course(begin, last, first, is_resumed, is_trained or begin > 0), found
+
+
 def _step_in_name(path: str) -> int | None:
     found = re.search(r"checkpoint_(\d+)/*$", path)
     return int(found[1]) if found else None
@@ -84,12 +128,19 @@ def _rates(rate: Callable[[Any], Any], steps: Sequence[int]) -> list[float]:
     return all_rates(np.asarray(steps, np.int32)).tolist()
 
 
-def check_rate(rate: Callable[[Any], Any], first_step: int, last_step: int) -> Iterator[Finding]:
-    """The learning rate over the steps of the run, which need not begin at step 0."""
+def _steps_of(course: Course) -> list[int]:
+    """Steps of a run at which a schedule is looked at, closer together where a warm-up is."""
+    first_step = course.begin
+    last_step = first_step + _MANY_STEPS if course.last is None else course.last
     last_step = min(max(first_step, last_step - 1), np.iinfo(np.int32).max)  # steps are int32
-    # Close together where a warm-up is.
-    later = np.geomspace(1, max(last_step - first_step, 1), 100).astype(np.int64)
-    steps = sorted({first_step, last_step, *(first_step + later[later <= last_step - first_step]).tolist()})
+    length = last_step - first_step
+    later = np.concatenate([np.geomspace(1, max(length, 1), 100), np.linspace(0, length, 21)]).astype(np.int64)
+    return sorted({first_step, last_step, *(first_step + later[later <= length]).tolist()})
+
+
+def check_rate(rate: Callable[[Any], Any], course: Course) -> Iterator[Finding]:
+    """The learning rate over the steps of the run, which need not begin at step 0."""
+    steps, first_step = _steps_of(course), course.begin
     try:
         rates = _rates(rate, steps)
     except jax.errors.ConcretizationTypeError:
@@ -125,14 +176,73 @@ def check_rate(rate: Callable[[Any], Any], first_step: int, last_step: int) -> I
             "T5 pre-trains with 1 / sqrt(step), at most 0.01, and is fine-tuned with 0.001: set "
             "create_learning_rate_scheduler.base_learning_rate or factors.",
         )
-    if before and before[0] < 0.1 * max(before) and rates[0] > 0.1 * max(before):
+    full = steps[next(i for i, x in enumerate(rates) if x >= 0.99 * max(rates))]
+    if course.last and rates[0] < 0.5 * max(rates) and full - first_step >= _LONG_WARMUP * (course.last - first_step):
+        yield Finding(
+            "long_warmup",
+            "warning",
+            f"The learning rate rises until step {full:,}, and the run ends at step {course.last:,}.",
+            "it trains at less than the full rate almost to its end",
+            "Set create_learning_rate_scheduler.warmup_steps to a tenth of the run or less, or train longer.",
+        )
+    if not course.is_resumed and before and before[0] < 0.1 * max(before) and rates[0] > 0.1 * max(before):
         yield Finding(
             "warmup_skipped",
             "warning",
             f"{begins}: the schedule's warm-up lies before it.",
             "a new optimizer state makes its first steps at the full rate",
-            f"Set create_learning_rate_scheduler.step_offset to {first_step}.",
+            f"Set create_learning_rate_scheduler.step_offset to {first_step}; leave it if the checkpoint was trained "
+            "with this schedule.",
         )
+
+
+def size_of_steps(optimizer_def: Any, shapes: Any, axes: Any) -> str | None:
+    """What the optimizer multiplies the learning rate by, seen from its first update of a network this deep.
+
+    Returns:
+      "the rate" where an update has the RMS of the rate, as AdamW's; "the parameter" where it also has that of the
+      parameter, as Adafactor's; None where it has neither, as SGD's.
+    """
+    rng, rate = np.random.default_rng(0), 1e-3
+    noise = jax.tree.map(lambda x: rng.normal(size=[min(dim, 8) for dim in x.shape]).astype(np.float32), shapes)
+
+    def rms_of_update(parameter: float, gradient: float) -> float:
+        params = jax.tree.map(lambda x: jnp.asarray(parameter * x), noise)
+        grads = jax.tree.map(lambda x: jnp.asarray(gradient * x), noise)
+        optimizer_def.set_param_axes(axes)
+        state = optimizer_def.init(params)
+        updates, _ = optimizer_def.update(grads, state, params, learning_rate=jnp.float32(rate), step=jnp.int32(0))
+        all_rms = [float(np.sqrt(np.mean(np.square(x)))) for x in jax.tree.leaves(updates) if np.ndim(x) > 1]
+        return float(np.median([x for x in all_rms if x] or [0.0]))
+
+    usual, larger, steeper = rms_of_update(0.05, 1.0), rms_of_update(0.5, 1.0), rms_of_update(0.05, 100.0)
+    if not usual or not np.isclose(usual, steeper, rtol=0.2):
+        return None
+    for name, size, growth in (("the rate", rate, 1.0), ("the parameter", 0.05 * rate, 10.0)):
+        if 0.1 < usual / size < 5 and np.isclose(larger / usual, growth, rtol=0.25):
+            return name
+    return None
+
+
+def check_scale(steps_of: str | None, rate: Callable[[Any], Any], course: Course) -> Iterator[Finding]:
+    """Whether the learning rate is of the size that another optimizer takes; `steps_of` is of `size_of_steps`."""
+    highest = max(_rates(rate, _steps_of(course)))
+    least = _SMALL_RATE_OF_TRAINED if course.is_trained else _SMALL_RATE_OF_ADAFACTOR
+    if steps_of == "the rate" and highest >= 0.99 * _HUGE_RATE_OF_ADAM:  # rates are float32
+        what, cost = "steps are as large as the rate, as AdamW's", "training diverges, or forgets what was learned"
+        remedy = "Adafactor takes 0.01, AdamW 1e-3 or less, Lion 1e-4"
+    elif steps_of == "the parameter" and highest < least:
+        what, cost = "steps are relative to the size of the parameter, as Adafactor's", "hardly anything is learned"
+        remedy = "AdamW takes 1e-4; Adafactor pre-trains with up to 0.01 and is fine-tuned with 1e-3"
+    else:
+        return
+    yield Finding(
+        "rate_of_another_optimizer",
+        "warning",
+        f"The learning rate is {highest:.3g} at most, and the optimizer's {what}.",
+        cost,
+        f"Set create_learning_rate_scheduler.base_learning_rate, or OPTIMIZER: {remedy}.",
+    )
 
 
 def check_unused_rows(config: Any, vocab_size: int) -> Iterator[Finding]:
@@ -179,6 +289,24 @@ def check_checkpoints(
         yield from _check_disk(
             model_dir, save, disk_space.need(storage.as_path(model_dir), save, state, first_step, last_step)
         )
+
+
+def check_period(save: SaveCheckpointConfig, course: Course) -> Iterator[Finding]:
+    """Whether a run is saved before its end."""
+    if course.last is None:
+        return
+    steps = course.last - course.begin
+    more = [step for step in save.checkpoint_steps or () if course.begin < step < course.last]
+    if more or steps < 1 or (save.period is not None and save.period <= steps):
+        return
+    yield Finding(
+        "period",
+        "warning",
+        f"SaveCheckpointConfig.period is {save.period and format(save.period, ',')}, and the run has {steps:,} steps: "
+        "only the last is saved.",
+        "whatever interrupts the run costs all of it",
+        f"Set SaveCheckpointConfig.period to {max(1, steps // 10)}.",
+    )
 
 
 def _check_disk(model_dir: str, save: SaveCheckpointConfig, need: disk_space.Need) -> Iterator[Finding]:

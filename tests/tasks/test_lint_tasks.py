@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 from limba.data import contract
 from tasks import diacritics, lint_tasks, objectives, supervised
 from tasks.pretraining import pretraining_tasks
-from tasks.registry import Feature, TaskRegistry, steps
+from tasks.registry import Feature, MixtureRegistry, TaskRegistry, steps
 from tasks.registry.rows import TOKENS, Tokens
 from tasks.sources import corpora, splits
 from tasks.vocabularies import ByteVocabulary, sentencepiece_models
@@ -163,3 +163,25 @@ def test_a_template_in_characters_that_the_vocabulary_lacks(tmp_path, write_json
     found = _check("greek", lengths)["unknown_pieces"]
     assert found.severity == "warning" and "32 of the first 32 examples of task 'greek'" in found.what
     assert "⁇" in found.what.partition("inputs: ")[2]
+
+
+def test_thousands_of_epochs_of_a_small_corpus(tmp_path, write_jsonl):
+    """Each task of a mixture by its share; where the steps are not known, nothing is said."""
+    for name, count in (("few", 4), ("more", 400)):
+        write_jsonl(tmp_path / f"{name}.jsonl", [{"text": f"a line of text, number {i:5}"} for i in range(count)])
+        pretraining_tasks.register_pretraining_task(
+            f"lint_{name}", data_files={"train": str(tmp_path / f"{name}.jsonl")}, vocabulary=BYTES
+        )
+    MixtureRegistry.add("lint_both", [("lint_few", 1), ("lint_more", 1)])
+    lengths = objectives.span_corruption_lengths(32)
+
+    def check(name, steps):
+        config = contract.DatasetConfig(name, lengths, "train", 8)
+        found = lint_tasks.check(config, "EncDecFeatureConverter", lint_tasks.Purpose("train", steps))
+        return [finding for finding in found if finding.name == "many_epochs"]
+
+    (finding,) = check("lint_few", 10_000)
+    assert finding.severity == "warning" and "the training reads 80,000" in finding.what
+    assert not check("lint_few", None) and not check("lint_few", 100) and not check("lint_more", 10_000)
+    (finding,) = check("lint_both", 10_000)
+    assert "task 'lint_few'" in finding.what and "the training reads 40,000" in finding.what

@@ -1,5 +1,6 @@
 import jax
 import numpy as np
+import optax
 import pytest
 
 from limba.checkpoints import checkpointing, disk_space
@@ -10,7 +11,7 @@ from limba.data.lint_findings import Finding
 from limba.lint import command, lint_training
 from limba.machine import disk
 from limba.network import t5
-from limba.optimizers import schedules
+from limba.optimizers import adafactor, definitions, schedules
 from limba.partitioning import meshes
 
 SCHEDULE = schedules.create_learning_rate_scheduler
@@ -19,6 +20,10 @@ MODEL_DIR = "gs://some-bucket/run"
 
 def _names(findings):
     return [finding.name for finding in findings]
+
+
+def _course(first, last):
+    return lint_training.Course(first, last, first)
 
 
 # ------------------------------------------------------ where it begins ----------------------------------------------
@@ -63,18 +68,131 @@ def test_training_that_ends_at_once():
     ],
 )
 def test_learning_rates(schedule, first, last, names):
-    assert _names(lint_training.check_rate(schedule, first, last)) == names
+    assert _names(lint_training.check_rate(schedule, _course(first, last))) == names
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        SCHEDULE("constant * linear_warmup", 0.001, 1000),
+        SCHEDULE("constant * linear_warmup * rsqrt_normalized_decay", 0.01, 1000),
+        SCHEDULE("linear_decay", 0.01, 100, decay_factor=0.001),  # near its end it is nothing
+    ],
+)
+def test_a_run_of_one_s_own_that_is_resumed_has_not_skipped_its_warmup(schedule):
+    """It is looked at from where it began: an offset at the step of its newest checkpoint would shift its schedule."""
+    for first in (5, 900, 1099, 50_000):
+        assert _names(lint_training.check_rate(schedule, lint_training.Course(0, 60_000, first, True))) == []
+    # Begun with another's checkpoint, it had the finding before its first step, and cannot change it now.
+    assert _names(lint_training.check_rate(schedule, lint_training.Course(500_000, 510_000, 505_000, True))) in (
+        [],
+        ["learning_rate"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("warmup", "last", "names"),
+    [
+        (1000, 1000, ["long_warmup"]),
+        (10_000, 1000, ["long_warmup"]),
+        (900, 1000, ["long_warmup"]),
+        (500, 1000, []),
+        (1000, 20_000, []),
+        (1000, None, []),  # TRAIN_EPOCHS: only the run counts its steps
+    ],
+)
+def test_a_warmup_as_long_as_the_training(warmup, last, names):
+    for factors in ("constant * linear_warmup", "constant * linear_warmup * rsqrt_normalized_decay"):
+        schedule = SCHEDULE(factors, 0.01, warmup)
+        assert _names(lint_training.check_rate(schedule, _course(0, last))) == names
+    constant = SCHEDULE("constant * rsqrt_decay", 1.0, warmup)  # T5's: the full rate from the first step
+    assert _names(lint_training.check_rate(constant, _course(0, last))) == []
+
+
+OPTIMIZERS = {
+    "adafactor": lambda: adafactor.Adafactor(),
+    "adafactor, as transformers' Trainer has it": lambda: adafactor.Adafactor(multiply_by_parameter_scale=False),
+    "adamw": lambda: definitions.chain([optax.clip_by_global_norm(1.0), definitions.adamw()]),
+    "adamw_scale": lambda: definitions.chain([optax.clip_by_global_norm(1.0), definitions.adamw_scale()]),
+    "lion": lambda: definitions.lion(weight_decay=0.1),
+    "muon": lambda: definitions.muon(),
+    "sgd": lambda: definitions.sgd(),
+}
+RELATIVE = ("adafactor", "adamw_scale")
+AXES = {"wi": {"kernel": ("embed", "mlp")}, "norm": {"scale": ("embed",)}}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_what_an_optimizer_multiplies_the_rate_by(name):
+    shapes = {"wi": {"kernel": jax.ShapeDtypeStruct((64, 128), np.float32)}}
+    shapes["norm"] = {"scale": jax.ShapeDtypeStruct((64,), np.float32)}
+    expected = "the parameter" if name in RELATIVE else None if name == "sgd" else "the rate"
+    assert lint_training.size_of_steps(OPTIMIZERS[name](), shapes, AXES) == expected
+
+
+@pytest.mark.parametrize(
+    ("steps_of", "rate", "is_trained", "found"),
+    [
+        ("the rate", 0.01, False, True),  # Adafactor's with AdamW
+        ("the rate", 0.005, True, True),
+        ("the rate", 1e-3, False, False),
+        ("the rate", 3e-5, True, False),
+        ("the parameter", 1e-4, False, True),  # AdamW's with Adafactor, from scratch
+        ("the parameter", 5e-5, True, True),
+        ("the parameter", 1e-4, True, False),  # some fine-tune so
+        ("the parameter", 0.01, False, False),
+        ("the parameter", 0.02, False, False),
+        (None, 0.1, False, False),
+    ],
+)
+def test_a_rate_of_another_optimizer_s_scale(steps_of, rate, is_trained, found):
+    course = lint_training.Course(0, 10_000, 0, is_trained=is_trained)
+    names = _names(lint_training.check_scale(steps_of, SCHEDULE("constant * linear_warmup", rate, 100), course))
+    assert names == (["rate_of_another_optimizer"] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("save", "course", "found"),
+    [
+        ({"period": 1000}, (0, 500, 0), True),
+        ({"period": None}, (0, 500, 0), True),
+        ({"period": 1000}, (1_000_000, 1_000_500, 1_000_000), True),
+        ({"period": 500}, (0, 500, 0), False),
+        ({"period": 1000, "checkpoint_steps": [250]}, (0, 500, 0), False),
+        ({"period": 1000}, (0, 2000, 1900), False),  # a resumed run, near its end
+        ({"period": 1000}, (0, None, 0), False),
+    ],
+)
+def test_a_period_longer_than_the_run(save, course, found):
+    names = _names(lint_training.check_period(SaveCheckpointConfig(**save), lint_training.Course(*course)))
+    assert names == (["period"] if found else [])
+
+
+def test_the_steps_of_a_resumed_run(tmp_path):
+    """They count from where it began, also if the checkpoint that it began with is gone."""
+    state = TrainState(step=np.int32(70), params={"a": np.zeros(2, np.float32)}, opt_state={})
+    checkpointer = checkpointing.Checkpointer(tmp_path / "run", SaveCheckpointConfig(), use_orbax=False)
+    checkpointer.save(state, None, {})
+    checkpointer.close()
+    gone = RestoreCheckpointConfig(path=str(tmp_path / "gone" / "checkpoint_50"), mode="specific")
+    assert lint_training.find_course(str(tmp_path / "run"), gone, 100, None) == (
+        lint_training.Course(0, 100, 70, is_resumed=True, is_trained=True),
+        [],
+    )
+    new, (finding,) = lint_training.find_course(str(tmp_path / "new"), gone, None, 10)
+    assert (new, finding.name) == (lint_training.Course(50, 60, 50, is_trained=True), "initial_checkpoint")
+    assert lint_training.find_course(MODEL_DIR, None, None, None) == (lint_training.Course(0, None, 0), [])
 
 
 def test_a_rate_that_asks_for_the_step_is_found():
-    (found,) = lint_training.check_rate(lambda step: 1e-3 if step < 10 else 1e-4, 0, 100)
+    (found,) = lint_training.check_rate(lambda step: 1e-3 if step < 10 else 1e-4, _course(0, 100))
     assert (found.name, found.severity) == ("learning_rate", "error") and "jnp.where" in found.remedy
 
 
 def test_the_remedy_of_a_rate_that_is_nothing():
-    (never,) = lint_training.check_rate(SCHEDULE("constant", 0.0), 0, 1000)
+    (never,) = lint_training.check_rate(SCHEDULE("constant", 0.0), _course(0, 1000))
     assert never.remedy.startswith("Set create_learning_rate_scheduler.base_learning_rate to a rate that trains")
-    (over,) = lint_training.check_rate(SCHEDULE("linear_decay", 0.01, 100, decay_factor=0.01), 500, 1000)
+    (over,) = lint_training.check_rate(SCHEDULE("linear_decay", 0.01, 100, decay_factor=0.01), _course(500, 1000))
     assert "The schedule has ended before the run begins: set" in over.remedy and "step_offset to 500" in over.remedy
 
 
