@@ -210,8 +210,22 @@ def configurable(function: Callable[..., Any], module: str) -> Callable[..., Any
 
 
 def check_names(bindings: Sequence[str], beside: Sequence[str] = (), is_part: bool = False) -> None:
-    """`macros.check_names` of the files that were parsed."""
+    """`macros.check_names` of the files that were parsed; and no name is of a class of PyTorch's.
+
+    Raises:
+      GinError: as `macros.check_names`, or for a class that no run can train.
+    """
     macros.check_names(_GinText.texts, bindings, beside, is_part)
+    for (scope, selector), values in gin_config._CONFIG.items():
+        for parameter, value in values.items():
+            for reference in macros.references(value):
+                made = reference.configurable.wrapped
+                if isinstance(made, type) and any(base.__module__.startswith("torch.nn.") for base in made.__mro__):
+                    name = scope if selector == "gin.macro" else f"{selector.rpartition('.')[2]}.{parameter}"
+                    raise GinError(
+                        f"{name} is {made.__module__}.{made.__qualname__}, a class of PyTorch; networks and models are "
+                        "written for Flax here (docs/networks.md), and `limba convert from-hf` takes over weights."
+                    )
 
 
 def binds_a_run() -> bool:

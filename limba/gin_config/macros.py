@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import logging
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,9 @@ def check_names(
     read = names.read | given.read
     overridden = [name for name in given.bound if name not in read | names.bound.keys()]
     unread = {name: place for name, place in names.bound.items() if name not in read}
+    if unread:
+        by_modules = _read_by_modules()
+        unread = {name: place for name, place in unread.items() if name not in by_modules}
     if not overridden and not unread:
         return
     elsewhere = _read_elsewhere([*beside, *texts])
@@ -100,6 +104,13 @@ def check_names(
         raise GinError(wrong[0][1] + others, [wrong[0][0]])
     if not is_part:
         logger.info("This run does not read %s.", ", ".join(notes))
+
+
+def _read_by_modules() -> set[str]:
+    """The names that modules of the user's mention, which may ask `gin.query_parameter("%NAME")`."""
+    imported = [getattr(sys.modules.get(statement.module), "__file__", None) for statement in gin_config._IMPORTS]
+    files = [Path(file) for file in imported if file and file.endswith(".py")]
+    return {name for file in files if REPOSITORY not in file.parents for name in _names_in(file)}
 
 
 def _read_elsewhere(files: Iterable[str]) -> dict[str, str]:
@@ -177,12 +188,18 @@ def check_cycles(where: str) -> None:
                 path.append(following)
 
 
-def _macros_of(value: Any) -> Iterator[str]:
-    """The macros in a bound value, which may be nested."""
+def references(value: Any) -> Iterator[Any]:
+    """gin's references, `@name` and `%NAME`, in a bound value, which may be nested."""
     if isinstance(value, gin_config.ConfigurableReference):
-        scope, _, kind = value.scoped_selector.rpartition("/")
-        if kind == "gin.macro":
-            yield scope
+        yield value
     elif isinstance(value, list | tuple | dict):
         for part in [*value.keys(), *value.values()] if isinstance(value, dict) else value:
-            yield from _macros_of(part)
+            yield from references(part)
+
+
+def _macros_of(value: Any) -> Iterator[str]:
+    """The macros in a bound value."""
+    for reference in references(value):
+        scope, _, kind = reference.scoped_selector.rpartition("/")
+        if kind == "gin.macro":
+            yield scope

@@ -97,6 +97,14 @@ def test_what_any_line_reads_is_right(write, caplog, text, bindings):
     assert "does not read" not in caplog.text
 
 
+def test_what_a_module_of_the_user_s_asks_for_is_read(write, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "asks_gin.py").write_text("import gin\n\n\ndef size():\n    return gin.query_parameter('%MY_SIZE')\n")
+    gin_files.parse_gin_flags([write(f"import asks_gin\n{RUN}MY_SIZE = 3\n")], [])
+    with pytest.raises(GinError, match="nothing reads MY_SISE"):
+        gin_files.parse_gin_flags([write(f"import asks_gin\n{RUN}MY_SISE = 3\n")], [])
+
+
 @pytest.mark.parametrize(
     ("text", "neighbour", "note"),
     [
@@ -183,3 +191,30 @@ def test_gin_check_reads_mounted_buckets(write, tmp_path, monkeypatch, capsys):
     file = write("include 'gs://mine/size.gin'\n")
     assert gin_check.main([f"--buckets={tmp_path}/buckets", file]) == 1
     assert "gs://mine/size.gin:1: nothing reads TRAIN_STPES" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("MODEL = @my_torch_net.Net()", "MODEL"),
+        ("models.EncoderDecoderModel.module = @my_torch_net.Net()", "EncoderDecoderModel.module"),
+        ("train_script.train.trainer_cls = @my_torch_net.Net", "train.trainer_cls"),
+    ],
+)
+def test_a_class_of_pytorch_is_refused_where_the_files_are_read(write, tmp_path, monkeypatch, capsys, line, name):
+    """So a dry run and gin-check refuse it as the run does."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "my_torch_net.py").write_text(
+        "Module = type('Module', (), {'__module__': 'torch.nn.modules.module'})\n\n\nclass Net(Module):\n    pass\n"
+    )
+    head = (
+        "from __gin__ import dynamic_registration\nfrom limba import models\nfrom limba import train as train_script\n"
+    )
+    file = write(f"{head}import my_torch_net\n{RUN}{GIVEN}TRAIN_STEPS = 1\n{line}\n")
+    train = importlib.import_module("limba.train").main
+    for dry in ([], ["--dry_run"]):
+        gin.clear_config()
+        with pytest.raises(GinError, match=rf"{name} is my_torch_net\.Net, a class of PyTorch; networks"):
+            train([file, *dry])
+    assert gin_check.main([file]) == 1
+    assert f"FAIL {file}: {name} is my_torch_net.Net" in capsys.readouterr().out
