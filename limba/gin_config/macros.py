@@ -88,12 +88,12 @@ def check_names(
         if not (is_part and name in elsewhere):
             known = read | names.bound.keys() | (elsewhere.keys() if is_part else set())
             used = ", ".join(sorted(known - {"gin.REQUIRED", _MENTIONS}))
-            hint = t5x_names.did_you_mean(name, known) or (f" The files use {used}." if used else " They use none.")
+            hint = _did_you_mean(name, known, 0.6) or (f" The files use {used}." if used else " They use none.")
             raise GinError(f"--gin.{name} overrides a name that no gin file uses.{hint}")
     wrong, notes = [], []
     for name, (file, line) in unread.items():
         known = read | elsewhere.keys() - set(t5x_files.MACROS)
-        nearest = t5x_names.did_you_mean(name, known, _MISSPELLED if is_part else 0.6)
+        nearest = _did_you_mean(name, known, _MISSPELLED if is_part else 0.6)
         if name in elsewhere or t5x_files.is_of_t5x(file):
             notes.append(f"{name} of {file}:{line} ({elsewhere.get(name, 'as T5X has it')})")
         elif nearest or not is_part:
@@ -104,6 +104,11 @@ def check_names(
         raise GinError(wrong[0][1] + others, [wrong[0][0]])
     if not is_part:
         logger.info("This run does not read %s.", ", ".join(notes))
+
+
+def _did_you_mean(name: str, known: Iterable[str], cutoff: float) -> str:
+    """The nearest names, also of one that is written in small letters."""
+    return t5x_names.did_you_mean(name, known, cutoff) or t5x_names.did_you_mean(name.upper(), known, cutoff)
 
 
 def _read_by_modules() -> set[str]:

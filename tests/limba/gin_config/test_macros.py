@@ -42,7 +42,7 @@ def write(tmp_path):
     [
         (RUN + "TRAIN_STPES = 10\n", 3, f"nothing reads TRAIN_STPES, {NO_EFFECT} Did you mean TRAIN_STEPS"),
         (RUN + GIVEN + "EVAL_STEP = 10\n", 8, f"nothing reads EVAL_STEP, {NO_EFFECT} Did you mean EVAL_STEPS"),
-        (RUN + "train_steps = 10\n", 3, f"nothing reads train_steps, {NO_EFFECT}"),
+        (RUN + "train_steps = 10\n", 3, f"nothing reads train_steps, {NO_EFFECT} Did you mean TRAIN_STEPS"),
         (RUN + "Q = 1\n", 3, f"nothing reads Q, {NO_EFFECT} Take the line out."),
         ("MY_STEPS = %TRAIN_STEPS\n" + RUN, 1, f"nothing reads MY_STEPS, {NO_EFFECT}"),
         ("train/BATCH_SIZE = 3\n" + RUN, 1, f"nothing reads train/BATCH_SIZE, {NO_EFFECT}"),

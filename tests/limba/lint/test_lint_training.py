@@ -1,8 +1,11 @@
+import types
+
 import jax
 import numpy as np
 import optax
 import pytest
 
+from limba import tasks_door
 from limba.checkpoints import checkpointing, disk_space
 from limba.checkpoints.checkpointing import RestoreCheckpointConfig, SaveCheckpointConfig
 from limba.checkpoints.train_state import TrainState
@@ -13,6 +16,8 @@ from limba.machine import disk
 from limba.network import t5
 from limba.optimizers import adafactor, definitions, schedules
 from limba.partitioning import meshes
+from tasks.pretraining import pretraining_tasks
+from tasks.vocabularies import ByteVocabulary
 
 SCHEDULE = schedules.create_learning_rate_scheduler
 MODEL_DIR = "gs://some-bucket/run"
@@ -278,3 +283,20 @@ def test_heads_and_partitions_against_the_mesh():
     # CPU devices take the largest model axis that fits; accelerators would refuse.
     (finding,) = lint_training.check_mesh(meshes.PjitPartitioner(num_partitions=3), 3, None, 6)
     assert finding.name == "mesh" and "num_partitions = 3 does not divide the 8 devices" in finding.what
+
+
+# ----------------------------------------------------------- data ----------------------------------------------------
+
+
+@pytest.mark.parametrize(("extra_ids", "names"), [(100, []), (50, ["other_vocabulary"])])
+def test_a_model_of_another_vocabulary_than_the_task_s(tmp_path, extra_ids, names):
+    (tmp_path / "a.txt").write_text("a line of text\n" * 20)
+    vocabulary, other = ByteVocabulary(100), ByteVocabulary(extra_ids)
+    files = {"train": str(tmp_path / "a.txt")}
+    options = {"data_files": files, "vocabulary": vocabulary, "mean_noise_span_length": 20.0}
+    task = pretraining_tasks.register_pretraining_task(f"lint_vocabulary_{extra_ids}", **options)
+    config = contract.DatasetConfig(task.name, {"inputs": 64, "targets": 13}, "train", 8)
+    arguments = {"train_dataset_cfg": config, "eval_steps": None}
+    arguments["verify_matching_vocabs_fn"] = tasks_door.verify_matching_vocabs
+    model = types.SimpleNamespace(input_vocabulary=other, output_vocabulary=other)
+    assert _names(command._check_data(arguments, model, None, None, None)) == names
