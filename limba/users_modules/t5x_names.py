@@ -149,11 +149,13 @@ def install() -> None:
 
     An installed T5, and with `LIMBA_T5X=installed` an installed T5X, are used instead.
     """
-    aliased = [] if uses_installed_t5x() else ["t5x"]
+    # In a process of T5X itself, which trains on Limba's tasks, its modules stay its own.
+    is_t5x = not isinstance(sys.modules.get("t5x"), _Alias | None)
+    aliased = [] if uses_installed_t5x() or is_t5x else ["t5x"]
     if installed("t5") is None:
         aliased.append("t5")
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        if "t5x" not in aliased:
+        if "t5x" not in aliased and not is_t5x:
             logger.info("t5x is the installed T5X (LIMBA_T5X=installed).")
         sys.meta_path.insert(0, _Finder(aliased))
     _provide_scripts()

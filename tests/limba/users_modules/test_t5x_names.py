@@ -204,3 +204,16 @@ def test_the_log_says_whose_t5x_it_is(caplog, monkeypatch):
     with caplog.at_level(logging.INFO, "limba"):
         __import__("t5x")
     assert "t5x is Limba." in caplog.messages
+
+
+def test_a_process_of_t5x_keeps_its_modules(tmp_path):
+    """T5X reads a cache of Limba's tasks, which loads an objective: what T5X imports later is T5X's."""
+    (tmp_path / "t5x").mkdir()
+    for name in ("__init__", "decoding"):
+        (tmp_path / "t5x" / f"{name}.py").write_text("WHO = 'the real one'\n")
+    code = (
+        "import t5x; from limba.users_modules import importing; importing.load('json')\n"
+        "import t5x.decoding, t5.data; print(t5x.WHO, t5x.decoding.WHO, t5.data.__name__)\n"
+    )
+    out = _run(code, env={"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": "/usr/bin:/bin"}).stdout
+    assert "the real one the real one t5.data" in out
