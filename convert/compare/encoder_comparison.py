@@ -67,10 +67,12 @@ def compare(a: EncoderModel, b: EncoderModel, text: str) -> list[Comparison]:
                 rows.append(measures[what].compare(f"{what}, {label} in PyTorch", in_pytorch[what]))
         if isinstance(of_b, str):
             rows.append(Comparison(f"{what}, B in Limba", None, 0, of_b))
-        elif tensors_differ or not others:
+        elif tensors_differ:
             rows.append(Comparison(f"{what}, B in Limba", float64.largest_difference(logits, of_b[what]), 0.0))
-        else:
+        elif others:
             rows.append(others[0][1][what].compare(f"{what}, B in Limba", of_b[what]))
+        else:
+            rows.append(Comparison(f"{what}, B in Limba", None, 0, "not compared: neither is a folder to measure by"))
     return rows
 
 

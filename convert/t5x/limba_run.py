@@ -114,7 +114,8 @@ def files_of_run(
         more["ignored_config_keys"] = list(model.ignored_config_keys)
     if model.assumed:
         more[any_format.ASSUMED] = dict(model.assumed)
-    return RunFiles(network_fields(config), vocabulary, gin_file, content, more)
+    network = network_fields(config) | {"dropout_rate": config.dropout_rate}  # config.json has it
+    return RunFiles(network, vocabulary, gin_file, content, more)
 
 
 def write_files_of_run(
@@ -149,7 +150,10 @@ def layout_of(config: T5Config, tensors: Mapping[str, SavedTensor]) -> T5Config:
 
 def network_fields(config: T5Config) -> dict[str, Any]:
     """The fields of a network that make it what it is, as JSON has them; the rest belongs to the run."""
-    of_runs = ("dtype", "float32_attention_logits", "one_hot_embedding", "remat_policy", "param_scan_axis", "kernels")
+    of_runs = (
+        *("dtype", "dropout_rate", "float32_attention_logits", "one_hot_embedding", "remat_policy", "param_scan_axis"),
+        "kernels",
+    )
     names = [field.name for field in dataclasses.fields(T5Config) if field.name not in (*of_runs, *own_layers.FIELDS)]
     fields = {name: getattr(config, name) for name in names}
     own = {name: layer for name in own_layers.FIELDS if (layer := getattr(config, name)) is not None}
@@ -167,7 +171,7 @@ def model_gin(config: T5Config, vocabulary: Mapping[str, Any] | None, of: str) -
       of: what it is made from, for the first line.
     """
     fields = network_fields(config)
-    del fields["vocab_size"], fields["dropout_rate"]
+    del fields["vocab_size"]
     bindings = "".join(f"  {name} = {value!r}\n" for name, value in fields.items())
     if vocabulary is None:
         vocabulary_lines = "# Set VOCABULARY_FILE to the SentencePiece model.\n"

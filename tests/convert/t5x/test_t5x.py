@@ -187,6 +187,7 @@ def test_the_network_comes_back_from_t5x(new_run, tmp_path, kind, capsys):
     assert "ok    settings that differ" in out and "ok    texts with other ids" in out
     before, after = any_format.open_model(run), any_format.open_model(written)
     assert limba_run.network_fields(before.config) == limba_run.network_fields(after.config)
+    assert before.config.dropout_rate == after.config.dropout_rate
     assert (before.family, after.assumed) == (after.family, {})
     # What `limba infer --run_dir` reads of T5X's directory.
     gin_files.parse_gin_flags([str(tmp_path / "t5x/checkpoint_10/run/config.gin")], [])
