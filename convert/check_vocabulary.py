@@ -1,8 +1,8 @@
 """`limba vocab check MODEL`: do all libraries that read a model's vocabulary give the same ids?
 
 Compared are SentencePiece itself, SeqIO (with the model's extra_ids: what training sees), Hugging Face's fast and slow
-tokenizers (what users of an export see), and the rows of the embedding. MODEL is a SentencePiece model, a checkpoint or
-run's directory of Limba or T5X, a Hugging Face folder, or a tokenizer.json, of which transformers' ids are compared.
+tokenizers (what users of an export see), and the rows of the embedding, on some thousand texts. MODEL is a
+SentencePiece model, a checkpoint or run's directory of Limba or T5X, a Hugging Face folder, or a tokenizer.json.
 """
 
 import argparse
@@ -11,21 +11,23 @@ import dataclasses
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import sentencepiece
 
 from convert.compare import tokenizer_readers, transformers_library
+from convert.compare.tokenizer_readers import Encode, Outcome
 from convert.hf import hf_folder, hf_tokenizer
 from convert.model_files import any_format
+from limba.checkpoint_files import run_folder
 from limba.machine import native_logs
 
 _SPECIAL_IDS = {token: id_ for id_, token in enumerate(hf_tokenizer.SPECIAL_TOKENS)}
 _SENTINELS = (0, 1, 99)
-_TEXTS = ("Hello, world! 1234", "Ștefan și-a amintit: „da, mâine”.", "日本語")
-_TEXT_WITH_SENTINELS = "a <extra_id_0> of <extra_id_1>"
+_NOT_INSTALLED = "transformers is not installed"
+_TRAIN = "Train a new one with `limba vocab build`."
 _SIZE, _SEQIO, _HUGGING_FACE = "ids", "SeqIO", ("HF fast", "HF slow")
 
 
@@ -36,14 +38,16 @@ class Implementation:
     Attributes:
       name: of the column.
       ids: by token, and the number of ids under "ids"; tokens that it does not have are left out.
-      encode: gives the ids of a text, without EOS; None if it takes no text.
+      encode: gives the ids of texts, without EOS; None if it takes no text.
       note: why the library cannot be compared; then there are no ids.
+      is_compared: False where there should be something to compare, and is not.
     """
 
     name: str
     ids: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    encode: Callable[[str], list[int]] | None = None
+    encode: Encode | None = None
     note: str = ""
+    is_compared: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +74,8 @@ def open_vocabulary(model: str, vocab: str | None = None, extra_ids: int | None 
     """
     path = Path(model).expanduser()
     if path.is_file():
+        if path.suffix == ".json":
+            return ModelVocabulary(hf_tokenizer.describe(path))
         return ModelVocabulary(hf_tokenizer.open_model(path, extra_ids).vocabulary)
     hints = any_format.ModelHints(vocab=vocab, extra_ids=extra_ids)
     if path.is_dir() and (hf_folder.is_folder(path) or (path / "tokenizer_config.json").is_file()):
@@ -86,6 +92,8 @@ def open_vocabulary(model: str, vocab: str | None = None, extra_ids: int | None 
 
 
 def _open_folder(path: Path, hints: any_format.ModelHints) -> ModelVocabulary:
+    from tasks.vocabularies import tokenizer_texts
+
     config = hf_tokenizer.read_json(path / "config.json")
     problems: tuple[str, ...] = ()
     try:
@@ -99,6 +107,9 @@ def _open_folder(path: Path, hints: any_format.ModelHints) -> ModelVocabulary:
         raise FileNotFoundError(
             f"{path} has no tokenizer files; give the SentencePiece model with --vocab FILE, or copy them there."
         )
+    if vocabulary["class"] == run_folder.T5_TOKENIZERS and (path / hf_tokenizer.SPIECE).is_file():
+        found = tokenizer_texts.differences_of_files(hf_tokenizer.describe(path / hf_tokenizer.SPIECE), path)
+        problems = (f"{found.describe('tokenizer.json', hf_tokenizer.SPIECE)}. transformers reads tokenizer.json.",)
     return ModelVocabulary(vocabulary, config.get("vocab_size"), path, problems)
 
 
@@ -108,11 +119,12 @@ def _open_folder(path: Path, hints: any_format.ModelHints) -> ModelVocabulary:
 def implementations(checked: ModelVocabulary) -> Iterator[Implementation]:
     """The columns of the table, the embedding aside."""
     vocabulary = checked.vocabulary
-    file = vocabulary["sentencepiece_model_file"]
-    yield _sentencepiece(file) if file else Implementation("SentencePiece", note="bytes need no model")
+    file, is_bytes = vocabulary["sentencepiece_model_file"], run_folder.is_bytes(vocabulary)
+    note = "bytes need no model" if is_bytes else "the vocabulary is a tokenizer.json"
+    yield _sentencepiece(file) if file else Implementation("SentencePiece", note=note)
     yield _seqio(vocabulary)
     if transformers_library.version() is None:
-        yield from (Implementation(name, note="transformers is not installed") for name in _HUGGING_FACE)
+        yield from (Implementation(name, note=_NOT_INSTALLED, is_compared=False) for name in _HUGGING_FACE)
         return
     with contextlib.ExitStack() as stack:
         folder = checked.folder
@@ -121,9 +133,10 @@ def implementations(checked: ModelVocabulary) -> Iterator[Implementation]:
             try:
                 hf_tokenizer.write(hf_tokenizer.from_vocabulary(vocabulary), folder)
             except ValueError as error:
-                yield from (Implementation(name, note=f"cannot be written: {error}") for name in _HUGGING_FACE)
+                note = f"cannot be written: {error}"
+                yield from (Implementation(name, note=note, is_compared=False) for name in _HUGGING_FACE)
                 return
-        yield from _transformers(folder, is_bytes=not file)
+        yield from _transformers(folder, is_bytes)
 
 
 def _sentencepiece(file: str) -> Implementation:
@@ -133,26 +146,25 @@ def _sentencepiece(file: str) -> Implementation:
         for piece in (f"▁<extra_id_{i}>", f"<extra_id_{i}>"):
             if model.id_to_piece(id_ := model.piece_to_id(piece)) == piece:
                 ids[f"<extra_id_{i}>"] = id_
-    return Implementation("SentencePiece", ids, model.encode)
+    return Implementation("SentencePiece", ids, lambda texts: model.encode(list(texts)))
 
 
 def _seqio(vocabulary: Mapping[str, Any]) -> Implementation:
     """SeqIO's ids, by the vocabularies that training uses, whose ids are the same."""
-    from tasks.vocabularies import ByteVocabulary, SentencePieceVocabulary, sentencepiece_models
+    from tasks.pretraining import masked_text
+    from tasks.vocabularies import sentencepiece_models, tokenizer_texts
 
-    extra_ids = vocabulary["extra_ids"]
-    opened: Any = ByteVocabulary(extra_ids=extra_ids)
-    if file := vocabulary["sentencepiece_model_file"]:
-        opened = SentencePieceVocabulary(file, extra_ids=extra_ids)
-        try:
-            _ = opened.tokenizer
-        except RuntimeError as error:
-            return Implementation(_SEQIO, note=f"does not open it with extra_ids={extra_ids}: {error}")
-    size, count = opened.vocab_size, sentencepiece_models.num_sentinels(opened)
-    ids = {"<pad>": opened.pad_id, "</s>": opened.eos_id, "<unk>": opened.unk_id, _SIZE: size}
+    extra_ids, opened = vocabulary["extra_ids"], masked_text.open_vocabulary(vocabulary)
+    try:
+        size = opened.vocab_size
+    except RuntimeError as error:
+        return Implementation(_SEQIO, note=f"does not open it with extra_ids={extra_ids}: {error}", is_compared=False)
+    count = sentencepiece_models.num_sentinels(opened)
+    ids: dict[str, Any] = {"<pad>": opened.pad_id, "</s>": opened.eos_id, "<unk>": opened.unk_id, _SIZE: size}
     # What span corruption takes: the last ids, downward.
     ids |= {f"<extra_id_{i}>": size - 1 - i for i in _SENTINELS if i < count}
-    return Implementation(f"{_SEQIO}, extra_ids={extra_ids}", ids, lambda text: list(opened.encode(text)))
+    name = "training" if vocabulary["class"] == run_folder.T5_TOKENIZERS else f"{_SEQIO}, extra_ids={extra_ids}"
+    return Implementation(name, ids, tokenizer_texts.encoder_of(opened))
 
 
 def _transformers(folder: Path, is_bytes: bool) -> Iterator[Implementation]:
@@ -167,7 +179,7 @@ def _transformers(folder: Path, is_bytes: bool) -> Iterator[Implementation]:
                 tokenizer = slow.from_pretrained(str(folder))
         except (OSError, ValueError, TypeError, ImportError, AttributeError) as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__)
-            yield Implementation(name, note=f"does not load: {reason}")
+            yield Implementation(name, note=f"does not load: {reason}", is_compared=False)
             continue
         if tokenizer.is_fast != wants_fast:
             yield Implementation(name, note=f"transformers {transformers.__version__} has none for it")
@@ -179,8 +191,8 @@ def _transformers(folder: Path, is_bytes: bool) -> Iterator[Implementation]:
         yield Implementation(name, ids, _encode_of(tokenizer))
 
 
-def _encode_of(tokenizer: Any) -> Callable[[str], list[int]]:
-    return lambda text: tokenizer(text, add_special_tokens=False).input_ids
+def _encode_of(tokenizer: Any) -> Encode:
+    return lambda texts: tokenizer(list(texts), add_special_tokens=False).input_ids if texts else []
 
 
 # -------------------------------------------------------- comparison -------------------------------------------------
@@ -195,13 +207,11 @@ def compare(found: Sequence[Implementation], checked: ModelVocabulary) -> Iterat
         remedy = "It has sentinels of its own: open it with extra_ids=0." if own else "Train a new one."
         yield f"{_SEQIO} {seqio_reader.note}. {remedy}"
         return
-    folder = checked.folder
-    train = "Train a new one with `limba vocab build`."
-    again = f"Write the tokenizer of {folder} again: `limba convert to-hf`." if folder else train
+    again = _again(checked)
     for token, needed in _SPECIAL_IDS.items():
         for reader in found:
             if not reader.note and reader.ids.get(token) != needed:
-                remedy = again if reader in hugging_face else train
+                remedy = again if reader in hugging_face else _TRAIN
                 yield f"{token} is {_shown(reader, token)} in {reader.name}, and {needed} in T5. {remedy}"
     if not any(token in seqio_reader.ids for token in map("<extra_id_{}>".format, _SENTINELS)):
         remedy = "Open it with extra_ids=100." if plain.ids else "Google's ByT5 is so; a new one takes extra_ids=100."
@@ -226,27 +236,46 @@ def compare(found: Sequence[Implementation], checked: ModelVocabulary) -> Iterat
             f"The embedding has {rows} rows for {size} ids: the last {size - rows}, the sentinels first of all, are "
             f"lost. Set T5Config.vocab_size to {_rows(size)} or more."
         )
-    assert seqio_reader.encode is not None
-    for text in texts(found):
-        expected = seqio_reader.encode(text)
-        for reader in found:
-            # SentencePiece alone has no sentinels that SeqIO adds.
-            if reader.encode is None or (text == _TEXT_WITH_SENTINELS and reader.name == "SentencePiece"):
-                continue
-            if (ids := reader.encode(text)) != expected:
-                yield f"The text {text!r} is {_some(ids)} in {reader.name}, and {_some(expected)} in SeqIO. {again}"
 
 
-def texts(found: Sequence[Implementation]) -> list[str]:
-    """Texts that all can read: sentinels only where all have them."""
-    present = [reader for reader in found[1:] if not reader.note]
-    with_sentinels = all("<extra_id_1>" in reader.ids and "<extra_id_0>" in reader.ids for reader in present)
-    is_text = bool(found[0].ids)  # SeqIO's bytes know no sentinels in a text.
-    return [*_TEXTS, *([_TEXT_WITH_SENTINELS] if with_sentinels and is_text else [])]
+def compare_texts(found: Sequence[Implementation], checked: ModelVocabulary) -> tuple[list[str], list[str]]:
+    """What disagrees on texts of every kind, and on those that training does not read as such, in whole sentences."""
+    from tasks.vocabularies import tokenizer_texts
+
+    _, seqio_reader, *hugging_face = found
+    if seqio_reader.encode is None:
+        return [], []
+    texts, encode = texts_of(checked.vocabulary), seqio_reader.encode
+    problems, notes = [], []
+
+    def differences(kind: Sequence[str], reader: Implementation) -> Any:
+        return tokenizer_texts.differences(kind, reader.encode or encode, encode)
+
+    for reader in found:
+        if plain := differences(texts.plain, reader):
+            problems.append(f"{plain.describe(reader.name, seqio_reader.name)}. {_again(checked)}")
+    for reader in hugging_face:
+        if decomposed := differences(texts.decomposed, reader):
+            what = decomposed.describe(reader.name, seqio_reader.name)
+            notes.append(f"Of letters apart from their accents, {what}. Put texts into Unicode's form NFC.")
+        if "<extra_id_0>" in reader.ids and (beside := differences(texts.with_sentinels, reader)):
+            what = beside.describe(reader.name, seqio_reader.name)
+            notes.append(f"Beside sentinels, {what}. Training sets sentinels between tokens, so it is not concerned.")
+    return problems, notes
 
 
-def _some(ids: Sequence[int]) -> str:
-    return f"[{', '.join(map(str, ids[:8]))}{', …' if len(ids) > 8 else ''}]"
+def texts_of(vocabulary: Mapping[str, Any]) -> Any:
+    """Texts that are made of the vocabulary's pieces."""
+    from tasks.pretraining import masked_text
+    from tasks.vocabularies import tokenizer_texts
+
+    return tokenizer_texts.texts_of(masked_text.open_vocabulary(vocabulary))
+
+
+def _again(checked: ModelVocabulary) -> str:
+    if checked.folder is None:
+        return _TRAIN
+    return f"Write the tokenizer of {checked.folder} again: `limba convert to-hf`."
 
 
 def _shown(reader: Implementation, token: str) -> str:
@@ -265,9 +294,9 @@ def table(found: Sequence[Implementation], checked: ModelVocabulary) -> str:
     for token in tokens:
         last = str(checked.embedding_rows or "not known") if token == _SIZE else ""
         rows.append([token, *(str(reader.ids.get(token, "-")) for reader in present), last])
-    for text in texts(found):
-        ids = [str(len(r.encode(text))) if r.encode else "-" for r in present]
-        rows.append([f"ids of {text!r}", *ids, ""])
+    plain = texts_of(checked.vocabulary).plain if found[1].encode else ()
+    sums = [f"{sum(map(len, r.encode(plain))):,}" if r.encode else "-" for r in present]
+    rows.append([f"ids of {len(plain):,} texts", *sums, ""])
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([*lines, *(f"{reader.name}: {reader.note}" for reader in found if reader.note)])
@@ -283,31 +312,57 @@ def main(argv: Sequence[str]) -> int:
     sentinels = "sentinels behind its pieces (100; 0 if it has some)"
     parser.add_argument("--extra_ids", type=int, metavar="N", help=sentinels)
     parser.add_argument("--embedding_rows", type=int, metavar="N", help="T5Config.vocab_size, where MODEL has none")
+    own = parser.add_argument_group("how much of a text of your own is unknown")
+    own.add_argument("--data_files", nargs="+", metavar="F", help="files, patterns or URLs")
+    own.add_argument("--text_column", default="text", help="the column with the text (text)")
+    own.add_argument("--max_documents", type=int, default=100_000, metavar="N", help="read no more (100000)")
     args = parser.parse_args(argv)
-    for name, least in (("extra_ids", 0), ("embedding_rows", 1)):
+    for name, least in (("extra_ids", 0), ("embedding_rows", 1), ("max_documents", 1)):
         number = getattr(args, name)
         if number is not None and number < least:
             parser.error(f"--{name} is {number}; it is at least {least}")
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # Nothing here needs an accelerator.
     if (file := tokenizer_readers.find_file(args.model)) is not None:
-        shown, problems = tokenizer_readers.check(file, args.embedding_rows)
-        return _report(shown, problems, None if args.embedding_rows else tokenizer_readers.size_of(file))
+        _measure(run_folder.tokenizer_record(str(file), 0), args)
+        return _report(tokenizer_readers.check(file, args.embedding_rows))
     checked = open_vocabulary(args.model, args.vocab, args.extra_ids)
+    _measure(checked.vocabulary, args)
     if args.embedding_rows is not None:
         checked = dataclasses.replace(checked, embedding_rows=args.embedding_rows)
     with native_logs.filtered():  # SeqIO brings TensorFlow in.
         found = list(implementations(checked))
+    problems, notes = compare_texts(found, checked)
+    missing = [f"{reader.name} ({reader.note})" for reader in found if not reader.is_compared]
     size = None if checked.embedding_rows else found[1].ids.get(_SIZE)
-    return _report(table(found, checked), list(compare(found, checked)), size)
+    outcome = Outcome(table(found, checked), [*compare(found, checked), *problems], missing, notes, size)
+    return _report(outcome)
 
 
-def _report(shown: str, problems: Sequence[str], size: int | None) -> int:
-    """Prints the result; the exit code. `size` is the number of ids where the embedding is not known."""
-    print(shown)
-    for problem in dict.fromkeys(problems):
+def _measure(vocabulary: Mapping[str, Any], args: argparse.Namespace) -> None:
+    """Prints how much of the user's text is unknown."""
+    if args.data_files is None:
+        return
+    from tasks.pretraining import masked_text
+    from tasks.vocabularies import known_text
+
+    texts = known_text.texts_of_files(args.data_files, args.text_column, args.max_documents)
+    for line in known_text.measure(masked_text.open_vocabulary(vocabulary), texts).describe():
+        print(line)
+
+
+def _report(outcome: Outcome) -> int:
+    """Prints the result; the exit code."""
+    print(outcome.table)
+    for problem in dict.fromkeys(outcome.problems):
         print(f"DISAGREES: {problem}")
-    if problems:
+    for note in outcome.notes:
+        print(f"differs: {note}")
+    for reader in outcome.not_compared:
+        print(f"not compared: {reader}")
+    if outcome.problems:
         return 1
-    print(f"all agree{f'; T5Config.vocab_size = {_rows(size)} has a row for each' if size else ''}")
+    agree = "what was compared agrees" if outcome.not_compared or outcome.notes else "all agree"
+    rows = f"; T5Config.vocab_size = {_rows(outcome.size)} has a row for each" if outcome.size else ""
+    print(f"{agree}{rows}")
     sys.stdout.flush()
     return 0

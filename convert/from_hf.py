@@ -243,10 +243,10 @@ def _write_gin(config_file: Path, out: Path, hints: ModelHints, overwrite: bool)
     say_notes(config_file, hints.ignore_config_keys)
     vocabulary = any_format.vocabulary_of_folder(config_file.parent, hints)
     file = _new_gin(out, overwrite)
-    if vocabulary is not None and vocabulary["sentencepiece_model_file"] is not None:
-        content = Path(vocabulary["sentencepiece_model_file"]).read_bytes()
-        (out / run_folder.VOCABULARY).write_bytes(content)
-        vocabulary = {**vocabulary, "sentencepiece_model_file": str(out / run_folder.VOCABULARY)}
+    if vocabulary is not None and (vocabulary_file := run_folder.vocabulary_file(vocabulary)) is not None:
+        copied = out / run_folder.vocabulary_name(vocabulary)
+        copied.write_bytes(Path(vocabulary_file).read_bytes())
+        vocabulary = run_folder.with_vocabulary_file(vocabulary, str(copied))
     if config.relative_bias_per_layer:
         config = dataclasses.replace(config, scan_layers=True, joined_attention_kernels=False)
     file.write_text(limba_run.model_gin(config, vocabulary, str(config_file)), "utf-8")

@@ -158,7 +158,7 @@ def _new_t5(file: Path, hints: ModelHints, has_tokenizer: bool) -> StartingModel
     if not has_tokenizer and not run_folder.is_bytes(vocabulary):
         # The completed config.json lies elsewhere.
         hints = dataclasses.replace(
-            hints, vocab=vocabulary["sentencepiece_model_file"], extra_ids=vocabulary["extra_ids"]
+            hints, vocab=run_folder.vocabulary_file(vocabulary), extra_ids=vocabulary["extra_ids"]
         )
     return StartingModel(file, None, hints, vocabulary, network, content)
 
@@ -245,4 +245,4 @@ def _hints(tokenizer: str | None, ignored: tuple[str, ...]) -> ModelHints:
         raise FileNotFoundError(f"tokenizer_name {tokenizer!r}: {path} has no tokenizer.")
     if run_folder.is_bytes(vocabulary):
         return ModelHints(family=byt5.FAMILY.name, extra_ids=vocabulary["extra_ids"])
-    return ModelHints(vocab=vocabulary["sentencepiece_model_file"], extra_ids=vocabulary["extra_ids"])
+    return ModelHints(vocab=run_folder.vocabulary_file(vocabulary), extra_ids=vocabulary["extra_ids"])

@@ -95,5 +95,5 @@ def to_t5x(
 def _vocabulary(model: Model) -> tuple[Mapping[str, Any], bytes | None]:
     """The record of the vocabulary, empty if it is not known, and the content of its file, if it is on this machine."""
     vocabulary = model.vocabulary or {}
-    file = vocabulary.get("sentencepiece_model_file")
+    file = run_folder.vocabulary_file(vocabulary)
     return vocabulary, Path(file).read_bytes() if file and Path(file).is_file() else None

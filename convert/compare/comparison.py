@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import sentencepiece
 from tqdm import tqdm
 
 from convert.compare import float64, forward, numpy_t5, torch_forward, transformers_library, transformers_process
@@ -183,13 +182,13 @@ def _in_transformers(model: Model, batch: _Batch) -> _Output:
 
 def _tokens(model: Model, text: str) -> Sequence[int] | None:
     """The text in the vocabulary of a model; None if it has none that can be read."""
+    from tasks.pretraining import masked_text
+
     vocabulary = model.vocabulary
-    if run_folder.is_bytes(vocabulary):
-        return [byte + 3 for byte in text.encode()]
-    file = (vocabulary or {}).get("sentencepiece_model_file")
-    if file is None or not Path(file).is_file():
+    file = vocabulary and run_folder.vocabulary_file(vocabulary)
+    if not vocabulary or not (run_folder.is_bytes(vocabulary) or (file and Path(file).is_file())):
         return None
-    return sentencepiece.SentencePieceProcessor(model_file=str(file)).encode(text)
+    return masked_text.open_vocabulary(vocabulary).encode(text)
 
 
 def check_batch(vocab_size: int, text: np.ndarray) -> dict[str, np.ndarray]:

@@ -10,11 +10,29 @@ from convert.hf import hf_tokenizer
 from limba.machine import untrusted_files
 
 _FILE = "tokenizer.json"
-# A Unigram in a folder is T5's, whose sentinels are compared with SentencePiece's.
-_MODELS = ("WordPiece", "BPE", "WordLevel")
 _ROLES = ("pad", "unk", "cls", "sep", "mask")
 _SIZE = "ids"
-_TEXTS = ("Hello, world! 1234", "Ștefan și-a amintit: „da, mâine”.", "Мама мыла раму", "日本語 🦊", "the [MASK] of")
+# The ids of texts.
+Encode = Callable[[Sequence[str]], Sequence[Sequence[int]]]
+_WITH_MASK = "the [MASK] of"
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What `limba vocab check` found.
+
+    Attributes:
+      problems: what disagrees, in whole sentences with the remedy.
+      not_compared: which readers there should be, and why they are not.
+      notes: what differs and concerns no training.
+      size: the number of ids, where the embedding is not known.
+    """
+
+    table: str
+    problems: Sequence[str]
+    not_compared: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    size: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,27 +42,30 @@ class Reader:
     Attributes:
       special_tokens: ids by role, None for those that it does not have.
       ids: by token.
-      encode: gives the ids of a text, without special tokens around it.
+      encode: gives the ids of texts, without special tokens around them.
     """
 
     name: str
     special_tokens: Mapping[str, int | None]
     ids: Mapping[str, int]
-    encode: Callable[[str], Sequence[int]]
+    encode: Encode
 
 
 def find_file(model: str) -> Path | None:
-    """The tokenizer.json that `model` is, or that its folder has instead of a T5's; None if there is none."""
+    """The tokenizer.json of an encoder that `model` is, or that its folder has; None if there is none, or a T5's."""
     path = Path(model).expanduser()
-    if path.suffix == ".json" and path.is_file():
-        return path
-    content = hf_tokenizer.read_json(path / _FILE) if path.is_dir() else {}
-    inner = content.get("model")
-    return path / _FILE if isinstance(inner, dict) and inner.get("type") in _MODELS else None
+    file = path / _FILE if path.is_dir() else path
+    if file.suffix != ".json" or not file.is_file():
+        return None
+    inner = hf_tokenizer.read_json(file).get("model")
+    vocab = inner.get("vocab") if isinstance(inner, dict) else None
+    # A list is of a Unigram.
+    first = [entry[:1] for entry in vocab[:3]] if isinstance(vocab, list) else []
+    return None if first == [[token] for token in hf_tokenizer.SPECIAL_TOKENS] else file
 
 
-def check(file: Path, embedding_rows: int | None) -> tuple[str, list[str]]:
-    """The table of special tokens and texts, and what disagrees in whole sentences with the remedy.
+def check(file: Path, embedding_rows: int | None) -> Outcome:
+    """Compares what training and transformers make of some thousand texts, and of special tokens.
 
     Args:
       embedding_rows: None takes those of the folder's config.json.
@@ -52,28 +73,32 @@ def check(file: Path, embedding_rows: int | None) -> tuple[str, list[str]]:
     Raises:
       FileNotFoundError, ValueError: if the file cannot be read.
     """
+    from tasks.vocabularies import tokenizer_texts
+
     rows = embedding_rows or hf_tokenizer.read_json(file.parent / "config.json").get("vocab_size")
     ours = _ours(file)
     theirs = _transformers(file)
     readers = [ours] if isinstance(theirs, str) else [ours, theirs]
-    table = _table(readers, rows)
-    if isinstance(theirs, str):
-        table += f"\ntransformers: {theirs}"
-    return table, list(_compare(readers, rows, file))
+    texts = tokenizer_texts.texts_of(_open(file))
+    compared = [_WITH_MASK, *texts.plain, *texts.decomposed]
+    missing = [f"transformers ({theirs})"] if isinstance(theirs, str) else []
+    size = None if embedding_rows else max(ours.ids.values()) + 1
+    return Outcome(_table(readers, rows, compared), list(_compare(readers, rows, file, compared)), missing, (), size)
 
 
-def size_of(file: Path) -> int:
-    """The highest id plus 1."""
-    return max(_ours(file).ids.values()) + 1
+def _open(file: Path) -> Any:
+    from tasks.vocabularies import TokenizerVocabulary
+
+    return TokenizerVocabulary(str(file))
 
 
 def _ours(file: Path) -> Reader:
-    from tasks.vocabularies import TokenizerVocabulary
+    from tasks.vocabularies import tokenizer_texts
 
-    opened = TokenizerVocabulary(str(file))
+    opened = _open(file)
     special_tokens = {role: _id_or_none(opened, role) for role in _ROLES}
     ids = opened.tokenizer.get_vocab(with_added_tokens=True)
-    return Reader("training", special_tokens, ids, opened.encode)
+    return Reader("training", special_tokens, ids, tokenizer_texts.encoder_of(opened))
 
 
 def _id_or_none(vocabulary: Any, role: str) -> int | None:
@@ -100,14 +125,16 @@ def _transformers(file: Path) -> Reader | str:
         return f"does not load the folder: {untrusted_files.cut(reason)}"
     special_tokens = {role: getattr(tokenizer, f"{role}_token_id") for role in _ROLES}
     name = f"transformers {transformers.__version__}"
-    return Reader(name, special_tokens, tokenizer.get_vocab(), lambda text: _encode(tokenizer, text))
+    return Reader(name, special_tokens, tokenizer.get_vocab(), lambda texts: _encode(tokenizer, texts))
 
 
-def _encode(tokenizer: Any, text: str) -> Sequence[int]:
-    return tokenizer(text, add_special_tokens=False).input_ids
+def _encode(tokenizer: Any, texts: Sequence[str]) -> Sequence[Sequence[int]]:
+    return tokenizer(list(texts), add_special_tokens=False).input_ids
 
 
-def _compare(readers: Sequence[Reader], rows: int | None, file: Path) -> Iterator[str]:
+def _compare(readers: Sequence[Reader], rows: int | None, file: Path, texts: Sequence[str]) -> Iterator[str]:
+    from tasks.vocabularies import tokenizer_texts
+
     ours = readers[0]
     again = f"Build {file.parent} again with `limba vocab build`, or correct its tokenizer_config.json."
     for role, id_ in ours.special_tokens.items():
@@ -119,20 +146,19 @@ def _compare(readers: Sequence[Reader], rows: int | None, file: Path) -> Iterato
     for reader in readers[1:]:
         for role, id_ in ours.special_tokens.items():
             if id_ is not None and reader.special_tokens[role] != id_:
-                found = reader.special_tokens[role]
-                yield f"The {role} token is {found} in {reader.name}, and {id_} in training. {again}"
+                other_id = reader.special_tokens[role]
+                yield f"The {role} token is {other_id} in {reader.name}, and {id_} in training. {again}"
         if other := sorted(token for token in {*ours.ids, *reader.ids} if ours.ids.get(token) != reader.ids.get(token)):
             shown = untrusted_files.shown_list(other)
             yield f"{len(other)} tokens have other ids in {reader.name} than in training: {shown}. {again}"
-        for text in _TEXTS:
-            if list(reader.encode(text)) != list(ours.encode(text)):
-                yield f"The text {text!r} has other ids in {reader.name} than in training. {again}"
+        if found := tokenizer_texts.differences(texts, reader.encode, ours.encode):
+            yield f"{found.describe(reader.name, 'training')}. {again}"
     size = max(ours.ids.values()) + 1
     if rows is not None and rows < size:
         yield f"The embedding has {rows} rows, and the highest id is {size - 1}. Give the model {size} rows or more."
 
 
-def _table(readers: Sequence[Reader], rows: int | None) -> str:
+def _table(readers: Sequence[Reader], rows: int | None, texts: Sequence[str]) -> str:
     """Special tokens and texts down, readers across."""
     lines = [["", *(reader.name for reader in readers), "embedding"]]
     for role in _ROLES:
@@ -140,8 +166,8 @@ def _table(readers: Sequence[Reader], rows: int | None) -> str:
         lines.append([role, *("-" if id_ is None else str(id_) for id_ in found), ""])
     sizes = [str(max(reader.ids.values()) + 1) for reader in readers]
     lines.append([_SIZE, *sizes, str(rows or "not known")])
-    for text in _TEXTS:
-        lines.append([f"ids of {text!r}", *(str(len(reader.encode(text))) for reader in readers), ""])
+    sums = [f"{sum(map(len, reader.encode(texts))):,}" for reader in readers]
+    lines.append([f"ids of {len(texts):,} texts", *sums, ""])
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines

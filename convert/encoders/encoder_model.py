@@ -223,10 +223,8 @@ def _vocabulary_of_run(path: AnyPath, info: Mapping[str, Any], vocab: str | None
     kept = run_folder.find_vocabulary(path)
     if vocab is not None:
         given = Path(vocab) / tokenizer_folder.FILE if Path(vocab).is_dir() else Path(vocab)
-        if kept is not None and untrusted_json.parse_object(storage.read_bytes(kept), str(kept)) != (
-            untrusted_json.read_object(given)
-        ):
-            raise ValueError(f"--vocab {vocab} is another file than in training, which is {kept}; leave it out.")
+        if kept is not None and not tokenizer_folder.same(given, str(kept)):
+            raise ValueError(f"--vocab {vocab} is another vocabulary than in training, which is {kept}; leave it out.")
         return given
     if kept is not None:
         return tokenizer_folder.temporary_file(storage.read_bytes(kept)) if storage.is_remote(kept) else Path(kept)

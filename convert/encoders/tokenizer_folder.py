@@ -97,6 +97,13 @@ def encode(file: str | Path, text: str) -> list[int]:
     return [vocabulary.cls_id, *vocabulary.encode(text), vocabulary.sep_id]
 
 
+def same(a: str | Path, b: str | Path) -> bool:
+    """Whether two files give texts the same ids."""
+    from tasks.vocabularies import same_vocabulary
+
+    return same_vocabulary(_open(a), _open(b))
+
+
 def temporary_file(content: bytes) -> Path:
     """A tokenizer.json in a file, for as long as the process lives."""
     folder = Path(tempfile.mkdtemp(prefix="limba-vocabulary-"))

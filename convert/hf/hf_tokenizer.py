@@ -1,7 +1,8 @@
 """The tokenizer files of a Hugging Face T5, mT5, umT5 or ByT5, written and read without transformers.
 
 A vocabulary is SeqIO's: a SentencePiece model or bytes, and `extra_ids` sentinels behind them. `<extra_id_0>` is the
-last id, `<extra_id_1>` the one before. mT5's SentencePiece model holds its sentinels as its last pieces.
+last id, `<extra_id_1>` the one before. mT5's SentencePiece model holds its sentinels as its last pieces. If no
+SentencePiece model tokenizes like a tokenizer.json, that file is the vocabulary, sentinels included.
 
 What is written loads as a fast tokenizer, from tokenizer.json; `spiece.model` is for other readers.
 transformers' ByT5Tokenizer counts sentinels upward from 259 unless `added_tokens_decoder` says otherwise.
@@ -40,11 +41,11 @@ class Tokenizer:
     """A vocabulary in T5's layout: padding 0, EOS 1, unknown 2, and sentinels at the end.
 
     Attributes:
-      model: the SentencePiece model, serialized; None for `seqio.ByteVocabulary`.
+      model: the SentencePiece model, serialized; None for `seqio.ByteVocabulary` and a tokenizer.json.
       num_pieces: ids before the `extra_ids`.
       extra_ids: sentinels behind them.
       own_sentinels: how many of the last pieces are sentinels.
-      model_file: where the model is; None for bytes.
+      model_file: where the model or tokenizer.json is; None for bytes.
       warnings: what a user of an export should know, in whole sentences.
     """
 
@@ -54,6 +55,11 @@ class Tokenizer:
     own_sentinels: int = 0
     model_file: Path | None = None
     warnings: tuple[str, ...] = ()
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the vocabulary is a tokenizer.json."""
+        return self.model_file is not None and self.model is None
 
     @property
     def vocab_size(self) -> int:
@@ -68,6 +74,8 @@ class Tokenizer:
     @property
     def vocabulary(self) -> dict[str, Any]:
         """The description in `run.json`."""
+        if self.is_json:
+            return run_folder.tokenizer_record(str(self.model_file), self.vocab_size, run_folder.T5_TOKENIZERS)
         kind = run_folder.SENTENCEPIECE if self.model_file else run_folder.BYTES
         file = str(self.model_file.absolute()) if self.model_file else None
         return run_folder.vocabulary_record(kind, file, self.extra_ids, self.vocab_size)
@@ -76,7 +84,7 @@ class Tokenizer:
 def check_sizes(vocabulary: Mapping[str, Any], embedding_rows: int, where: str) -> None:
     """Raises ValueError if the vocabulary, as `run.json` describes it, has more ids than the embedding has rows."""
     if vocabulary["vocab_size"] > embedding_rows:
-        name = vocabulary["sentencepiece_model_file"] or vocabulary["class"]
+        name = run_folder.vocabulary_file(vocabulary) or vocabulary["class"]
         raise ValueError(
             f"The vocabulary {name!r} has {vocabulary['vocab_size']} ids, sentinels included, and the embedding of "
             f"{where} has only {embedding_rows} rows; they do not belong together."
@@ -100,9 +108,13 @@ def from_vocabulary(vocabulary: Mapping[str, Any], model_file: str | None = None
     elif kind == run_folder.SENTENCEPIECE:
         tokenizer = _from_file(model_file or vocabulary["sentencepiece_model_file"], vocabulary["extra_ids"])
         what = f"The vocabulary {str(tokenizer.model_file)!r} has {tokenizer.num_pieces} pieces"
+    elif kind == run_folder.T5_TOKENIZERS:
+        tokenizer = _from_json(model_file or vocabulary["tokenizer_file"])
+        what = f"The vocabulary {str(tokenizer.model_file)!r} has {tokenizer.num_pieces} tokens"
     else:
         raise ValueError(
-            f"The run's vocabulary is a {kind}; only a SentencePieceVocabulary or a ByteVocabulary can be converted."
+            f"The run's vocabulary is a {kind}; only a SentencePieceVocabulary, a ByteVocabulary or a "
+            "T5TokenizerVocabulary can be converted."
         )
     if tokenizer.vocab_size != vocabulary["vocab_size"]:
         raise ValueError(
@@ -113,15 +125,30 @@ def from_vocabulary(vocabulary: Mapping[str, Any], model_file: str | None = None
 
 
 def describe(model_file: str | Path, extra_ids: int | None = None) -> dict[str, Any]:
-    """What `run.json` would say of a SentencePiece model.
+    """What `run.json` would say of a SentencePiece model, or of the tokenizer.json of a T5.
 
-    `extra_ids` are the sentinels behind its pieces; None for 0 if it holds sentinels of its own, else 100.
+    `extra_ids` are the sentinels behind its pieces; None for 0 if it holds sentinels of its own, else 100. A
+    tokenizer.json holds its own.
 
     Raises:
       FileNotFoundError: if it is missing.
-      ValueError: if it is not a SentencePiece model, or without T5's special ids.
+      ValueError: if it is neither, or without T5's special ids.
     """
+    if str(model_file).endswith(".json"):
+        return _from_json(model_file).vocabulary
     return _from_file(model_file, extra_ids).vocabulary
+
+
+def _from_json(file: str | Path) -> Tokenizer:
+    """A T5's tokenizer.json as a vocabulary; the errors are those of `describe`."""
+    from tasks.vocabularies import T5TokenizerVocabulary, sentencepiece_models
+
+    path = Path(file).expanduser()
+    opened = T5TokenizerVocabulary(str(path))
+    token = opened.tokenizer.id_to_token
+    if (names := tuple(map(token, range(3)))) != SPECIAL_TOKENS:
+        raise ValueError(f"The first tokens of {str(path)!r} are {names}; a T5 tokenizer has {SPECIAL_TOKENS}.")
+    return Tokenizer(None, opened.vocab_size, 0, sentencepiece_models.num_sentinels(opened), path)
 
 
 def _from_file(model_file: str | Path, extra_ids: int | None) -> Tokenizer:
@@ -184,6 +211,10 @@ def write(tokenizer: Tokenizer, folder: Path) -> None:
     special_tokens = tokenizer.special_tokens
     sentinels = [special_tokens[id_] for id_ in sorted(special_tokens, reverse=True) if id_ > 2]
     tokenizer_class = "ByT5Tokenizer"
+    if tokenizer.is_json:
+        assert tokenizer.model_file is not None
+        tokenizer_class = "PreTrainedTokenizerFast"
+        (folder / "tokenizer.json").write_bytes(tokenizer.model_file.read_bytes())
     if tokenizer.model is not None:
         (folder / SPIECE).write_bytes(tokenizer.model)
         proto = sentencepiece_pb2.ModelProto.FromString(tokenizer.model)
@@ -191,8 +222,8 @@ def write(tokenizer: Tokenizer, folder: Path) -> None:
         if proto.trainer_spec.model_type == sentencepiece_pb2.TrainerSpec.UNIGRAM:
             # Version 5 takes the pieces only from tokenizer.json for a T5Tokenizer, but all of it for this class.
             tokenizer_class = "PreTrainedTokenizerFast"
-            content = tokenizer_json.from_model(proto, tokenizer.extra_ids, special_tokens)
-            (folder / "tokenizer.json").write_text(json_text.dumps(content, ensure_ascii=False), "utf-8")
+            content = json_text.dumps(_json_of(tokenizer), ensure_ascii=False)
+            (folder / "tokenizer.json").write_text(content, "utf-8")
     config = {
         "tokenizer_class": tokenizer_class,
         "legacy": False,
@@ -211,21 +242,29 @@ def write(tokenizer: Tokenizer, folder: Path) -> None:
     (folder / "special_tokens_map.json").write_text(json_text.dumps(special_tokens_map, indent=2) + "\n", "utf-8")
 
 
+def _json_of(tokenizer: Tokenizer) -> dict[str, Any]:
+    """The content of tokenizer.json for a SentencePiece model."""
+    assert tokenizer.model is not None
+    proto = sentencepiece_pb2.ModelProto.FromString(tokenizer.model)
+    return tokenizer_json.from_model(proto, tokenizer.extra_ids, tokenizer.special_tokens)
+
+
 # -------------------------------------------------------- reading -----------------------------------------------------
 
 
-def temporary_file(model: bytes) -> Path:
-    """A SentencePiece model in a file, for as long as the process lives."""
+def temporary_file(content: bytes, name: str = SPIECE) -> Path:
+    """A vocabulary in a file of that name, for as long as the process lives."""
     folder = Path(tempfile.mkdtemp(prefix="limba-vocabulary-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    (folder / SPIECE).write_bytes(model)
-    return folder / SPIECE
+    (folder / name).write_bytes(content)
+    return folder / name
 
 
 def read(folder: Path) -> dict[str, Any]:
     """The vocabulary of a Hugging Face folder of T5's families, as `run.json` would describe it.
 
-    If the folder has no `spiece.model`, an equal one is made from tokenizer.json, for as long as the process lives.
+    Of two files that tokenize differently it is tokenizer.json, which transformers reads, and a warning says so. What
+    tokenizer.json says is a SentencePiece model, for as long as the process lives, if one gives the same tokens.
 
     Raises:
       FileNotFoundError: if there is no SentencePiece model and no tokenizer.json.
@@ -241,6 +280,8 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def _read(folder: Path) -> dict[str, Any]:
+    from tasks.vocabularies import tokenizer_texts
+
     config = read_json(folder / "tokenizer_config.json")
     classes = (config.get("tokenizer_class"), read_json(folder / "config.json").get("tokenizer_class"))
     if "ByT5Tokenizer" in classes:
@@ -252,8 +293,43 @@ def _read(folder: Path) -> dict[str, Any]:
             raise FileNotFoundError(
                 f"{folder} has no spiece.model and no tokenizer.json; give the SentencePiece model with --vocab FILE."
             )
-        model = tokenizer_json.to_model(fast, _num_sentinels(fast), str(folder / "tokenizer.json"))
-        model_file = temporary_file(model.SerializeToString())
+        return _of_json(folder, config, fast)
+    tokenizer = _with_model(folder, model_file, config, fast)
+    # What `write` makes of the SentencePiece model that a run had needs no comparison.
+    if (
+        not fast
+        or fast == _json_of(tokenizer)
+        or not (differences := tokenizer_texts.differences_of_files(tokenizer.vocabulary, folder))
+    ):
+        return tokenizer.vocabulary
+    found = _of_json(folder, config, fast)
+    print(
+        f"warning: {folder} has two tokenizers: {differences.describe('tokenizer.json', SPIECE)}. The run takes "
+        f"tokenizer.json, as transformers does; --vocab {model_file} takes the other.",
+        file=sys.stderr,
+    )
+    return found
+
+
+def _of_json(folder: Path, config: Mapping[str, Any], fast: Mapping[str, Any]) -> dict[str, Any]:
+    """What a folder's tokenizer.json says: a SentencePiece model if one gives the same tokens, else the file itself."""
+    from tasks.vocabularies import tokenizer_texts
+
+    file = folder / "tokenizer.json"
+    try:
+        model = tokenizer_json.to_model(fast, _num_sentinels(fast), str(file))
+    except tokenizer_json.OtherThanSentencePiece:
+        return _from_json(file).vocabulary
+    tokenizer = _with_model(folder, temporary_file(model.SerializeToString()), config, fast)
+    return (
+        _from_json(file).vocabulary
+        if tokenizer_texts.differences_of_files(tokenizer.vocabulary, folder)
+        else tokenizer.vocabulary
+    )
+
+
+def _with_model(folder: Path, model_file: Path, config: Mapping[str, Any], fast: Mapping[str, Any]) -> Tokenizer:
+    """The folder's vocabulary with this SentencePiece model. The errors are those of `read`."""
     try:
         tokenizer = _from_file(model_file, None)
     except ValueError as error:
@@ -272,7 +348,7 @@ def _read(folder: Path) -> dict[str, Any]:
     extra_ids = behind if named else config.get("extra_ids", tokenizer.extra_ids)
     tokenizer = dataclasses.replace(tokenizer, extra_ids=extra_ids)
     _check_added_tokens(added, tokenizer, pieces, folder)
-    return tokenizer.vocabulary
+    return tokenizer
 
 
 def _num_sentinels(fast: Mapping[str, Any]) -> int:

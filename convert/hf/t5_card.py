@@ -53,5 +53,6 @@ def _network(
     yield "stored as", dtype
     sentinels = f", the last {vocabulary['extra_ids']} of them sentinels" if vocabulary["extra_ids"] else ""
     ids = f"{vocabulary['vocab_size']:,} ids{sentinels}"
-    kind = "bytes" if run_folder.is_bytes(vocabulary) else "SentencePiece"
+    kinds = {run_folder.BYTES: "bytes", run_folder.T5_TOKENIZERS: "tokenizer.json"}
+    kind = kinds.get(vocabulary["class"], "SentencePiece")
     yield "vocabulary", f"{kind}, {ids}; {config.vocab_size:,} rows of the embedding"

@@ -6,12 +6,19 @@ what follows a sentinel. The rules here were found by comparing ids.
 """
 
 import base64
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 
 from limba.machine.untrusted_files import cut
+
+
+class OtherThanSentencePiece(ValueError):
+    """A tokenizer.json that no SentencePiece model tokenizes like."""
+
 
 Piece = sentencepiece_pb2.ModelProto.SentencePiece
 
@@ -21,6 +28,8 @@ FLAGS = {"lstrip": False, "rstrip": False, "normalized": False, "single_word": F
 # SentencePiece drops spaces at the end and repeated ones. Each stretch between sentinels is normalized on its own: the
 # space before a sentinel goes, as it must, because the sentinel's piece has one. Strip would take line breaks too.
 _SPACES_AT_END = {"type": "Replace", "pattern": {"Regex": r" +\z"}, "content": ""}
+# The library's Precompiled does not compose a letter and accents of more than 5 bytes, as Japanese ones have.
+_COMPOSE = {"type": "NFC"}
 _REPEATED_SPACES = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": _SPACE}
 
 
@@ -49,7 +58,7 @@ def from_model(
         "truncation": None,
         "padding": None,
         "added_tokens": [{"id": id_, "content": special_tokens[id_], **FLAGS} for id_ in sorted(special_tokens)],
-        "normalizer": {"type": "Sequence", "normalizers": list(_normalizers(model.normalizer_spec))},
+        "normalizer": {"type": "Sequence", "normalizers": list(_normalizers(model))},
         "pre_tokenizer": spaces,
         "post_processor": _append(special_tokens[1], 1),
         "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, spaces]} if byte_fallback else spaces,
@@ -57,12 +66,23 @@ def from_model(
     }
 
 
-def _normalizers(spec: sentencepiece_pb2.NormalizerSpec) -> Iterator[dict[str, Any]]:
+def _normalizers(model: sentencepiece_pb2.ModelProto) -> Iterator[dict[str, Any]]:
+    spec = model.normalizer_spec
     if spec.precompiled_charsmap:
+        if _composes(model):
+            yield _COMPOSE
         yield {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(spec.precompiled_charsmap).decode()}
     if spec.remove_extra_whitespaces:
         yield _SPACES_AT_END
         yield _REPEATED_SPACES
+
+
+def _composes(model: sentencepiece_pb2.ModelProto) -> bool:
+    """Whether the model normalizes a letter and its accents to both in one, so that NFC before changes nothing."""
+    normalize = sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString()).normalize
+    letters = filter(unicodedata.decomposition, map(chr, range(0xC0, 0x3100)))
+    composed = {unicodedata.normalize("NFC", letter) for letter in (*letters, *"가각힣")}
+    return all(normalize(unicodedata.normalize("NFD", letter)) == normalize(letter) for letter in composed)
 
 
 def _append(token: str, id_: int) -> dict[str, Any]:
@@ -87,11 +107,12 @@ def to_model(content: Mapping[str, Any], sentinels: int, where: str) -> sentence
       sentinels: how many entries at its end become no pieces.
 
     Raises:
-      ValueError: if it is not a unigram model, or normalizes in a way that SentencePiece does not know.
+      OtherThanSentencePiece: if it is not a unigram model, or normalizes in a way that SentencePiece does not know.
+      ValueError: if it is damaged.
     """
     unigram = content["model"]
     if not isinstance(unigram.get("vocab"), list):
-        raise ValueError(
+        raise OtherThanSentencePiece(
             f"{where} holds a {unigram.get('type')} model, and only a Unigram is SentencePiece's. {_REMEDY}"
         )
     model = sentencepiece_pb2.ModelProto()
@@ -108,7 +129,7 @@ def to_model(content: Mapping[str, Any], sentinels: int, where: str) -> sentence
             kind = Piece.CONTROL
         elif byte_fallback and piece in all_bytes:
             kind = Piece.BYTE
-        elif piece.startswith(f"{_SPACE}<extra_id_"):
+        elif score == 0.0:  # The logarithm of a share is negative: a sentinel, or a symbol that the user defined.
             kind = Piece.USER_DEFINED
         model.pieces.add(piece=piece, score=score, type=kind)
     spec = model.trainer_spec
@@ -134,8 +155,8 @@ def _set_normalizer(spec: sentencepiece_pb2.NormalizerSpec, content: Mapping[str
                 raise ValueError(f"{where}: precompiled_charsmap is not base64 ({error}). {_REMEDY}") from error
         elif step["type"] == "Replace" and step["pattern"] == _REPEATED_SPACES["pattern"]:
             collapses = True
-        elif step["type"] != "Strip" and step != _SPACES_AT_END:
-            raise ValueError(
+        elif step not in (_COMPOSE, _SPACES_AT_END) and step["type"] != "Strip":
+            raise OtherThanSentencePiece(
                 f"{where} normalizes with {cut(str(step.get('type')))}, which SentencePiece cannot. {_REMEDY}"
             )
     spaces = None
@@ -145,12 +166,12 @@ def _set_normalizer(spec: sentencepiece_pb2.NormalizerSpec, content: Mapping[str
         elif step["type"] == "WhitespaceSplit":
             splits = True
         else:
-            raise ValueError(
+            raise OtherThanSentencePiece(
                 f"{where} splits texts with {cut(str(step.get('type')))}, which SentencePiece cannot. {_REMEDY}"
             )
     # Without a charsmap other white space than spaces stays in SentencePiece, where WhitespaceSplit drops it.
     if spaces is None or not (splits or collapses) or (splits and not charsmap):
-        raise ValueError(f"{where} treats white space in another way than SentencePiece. {_REMEDY}")
+        raise OtherThanSentencePiece(f"{where} treats white space in another way than SentencePiece. {_REMEDY}")
     spec.name = "precompiled" if charsmap else "identity"
     spec.precompiled_charsmap = charsmap
     spec.remove_extra_whitespaces = True

@@ -353,21 +353,32 @@ def _vocabulary(path: AnyPath, recorded: Mapping[str, Any], hints: ModelHints) -
         raise ValueError(f"--extra_ids {hints.extra_ids}: the run of {path} had {recorded['extra_ids']}.")
     kept = run_folder.find_vocabulary(path)
     if (vocabulary := _hinted_vocabulary(hints, recorded)) is not None:
-        given = vocabulary["sentencepiece_model_file"]
-        if given and kept and Path(given).read_bytes() != storage.read_bytes(kept):
-            raise ValueError(f"--vocab {given} is another file than in training, which is {kept}; leave it out.")
+        if kept and not run_folder.is_bytes(vocabulary):
+            _check_same(vocabulary, run_folder.with_vocabulary_file(recorded, str(kept)))
         return vocabulary
     if run_folder.is_bytes(recorded):
         return _bytes(recorded.get("extra_ids"))
-    file = kept or recorded.get("sentencepiece_model_file")
+    file = kept or run_folder.vocabulary_file(recorded)
     if kept and storage.is_remote(kept):
-        file = hf_tokenizer.temporary_file(storage.read_bytes(kept))
+        file = hf_tokenizer.temporary_file(storage.read_bytes(kept), kept.name)
     if file is None:
         return None
     if "vocab_size" in recorded:
-        return {**recorded, "sentencepiece_model_file": str(file)}
+        return run_folder.with_vocabulary_file(recorded, str(file))
     extra_ids = hints.extra_ids if hints.extra_ids is not None else recorded.get("extra_ids")
     return hf_tokenizer.describe(storage.mounted(str(file)), extra_ids)
+
+
+def _check_same(given: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
+    """Raises ValueError if the user's vocabulary tokenizes otherwise than the one in training."""
+    from tasks.pretraining import masked_text
+    from tasks.vocabularies import same_vocabulary
+
+    if not same_vocabulary(masked_text.open_vocabulary(given), masked_text.open_vocabulary(kept)):
+        raise ValueError(
+            f"--vocab {run_folder.vocabulary_file(given)} is another vocabulary than in training, which is "
+            f"{run_folder.vocabulary_file(kept)}; leave it out."
+        )
 
 
 def vocabulary_of_folder(path: Path, hints: ModelHints) -> Mapping[str, Any] | None:
@@ -400,8 +411,9 @@ def _hinted_vocabulary(hints: ModelHints, recorded: Mapping[str, Any]) -> Mappin
         return _bytes(hints.extra_ids)
     if hints.vocab is None:
         return None
-    if "vocab_size" in recorded:
-        return {**recorded, "sentencepiece_model_file": hints.vocab}
+    is_json = run_folder.vocabulary_name(recorded) == run_folder.TOKENIZER
+    if "vocab_size" in recorded and is_json == hints.vocab.endswith(".json"):
+        return run_folder.with_vocabulary_file(recorded, hints.vocab)
     extra_ids = hints.extra_ids if hints.extra_ids is not None else recorded.get("extra_ids")
     return hf_tokenizer.describe(hints.vocab, extra_ids)
 
@@ -417,7 +429,7 @@ def _bytes(extra_ids: int | None) -> dict[str, Any]:
 def add_hint_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options that make `ModelHints`."""
     hints = parser.add_argument_group("what the files do not say (a contradiction is an error)")
-    hints.add_argument("--vocab", metavar="FILE", help="the SentencePiece model")
+    hints.add_argument("--vocab", metavar="FILE", help="the SentencePiece model, or a T5's tokenizer.json")
     hints.add_argument("--extra_ids", type=int, metavar="N", help="sentinels behind its pieces")
     hints.add_argument("--family", choices=all_families(), help="t5 is T5 1.0; Flan and LM-adapted are t5_1_1")
     hints.add_argument("--mlp_activations", nargs="+", action="extend", metavar="NAME", help="gelu linear, relu …")

@@ -2,7 +2,7 @@
 
 OUT/checkpoint_0/     what INITIAL_CHECKPOINT_PATH = OUT restores
 OUT/model.gin         the network and the vocabulary; the first --gin_file of a training
-OUT/spiece.model
+OUT/spiece.model      or tokenizer.json
 """
 
 import argparse
@@ -65,8 +65,8 @@ def write_run(
     source = SourceCheckpoint(model.path, in_layout(tensors, network, model.path), model.step)
     content = None
     if not run_folder.is_bytes(vocabulary):
-        content = Path(vocabulary["sentencepiece_model_file"]).read_bytes()
-        vocabulary["sentencepiece_model_file"] = str(out / run_folder.VOCABULARY)
+        content = Path(run_folder.vocabulary_file(vocabulary) or "").read_bytes()
+        vocabulary = run_folder.with_vocabulary_file(vocabulary, str(out / run_folder.vocabulary_name(vocabulary)))
     files = files_of_run(model, source, vocabulary, content)
     return write_files_of_run(source, files, comparison.with_source(model), out, verify, overwrite)
 
@@ -179,6 +179,12 @@ def model_gin(config: T5Config, vocabulary: Mapping[str, Any] | None, of: str) -
         vocabulary_lines = (
             "VOCABULARY = @vocabularies.ByteVocabulary()\n"
             f"vocabularies.ByteVocabulary.extra_ids = {vocabulary['extra_ids']}\n"
+        )
+    elif vocabulary["class"] == run_folder.T5_TOKENIZERS:
+        vocabulary_lines = (
+            f"VOCABULARY_FILE = {vocabulary['tokenizer_file']!r}\n"
+            "VOCABULARY = @vocabularies.T5TokenizerVocabulary()\n"
+            "vocabularies.T5TokenizerVocabulary.tokenizer_file = %VOCABULARY_FILE\n"
         )
     else:
         vocabulary_lines = (

@@ -16,7 +16,9 @@ from limba.machine.storage import AnyPath
 
 FOLDER = "run"
 RECORD, GIN, VOCABULARY, TOKENIZER = "run.json", "config.gin", "spiece.model", "tokenizer.json"
-BYTES, SENTENCEPIECE, TOKENIZERS = "ByteVocabulary", "SentencePieceVocabulary", "TokenizerVocabulary"
+BYTES, SENTENCEPIECE = "ByteVocabulary", "SentencePieceVocabulary"
+# tokenizer.json of encoders, and of T5s.
+TOKENIZERS, T5_TOKENIZERS = "TokenizerVocabulary", "T5TokenizerVocabulary"
 
 
 def files(info: Mapping[str, Any], gin: str, vocabulary: bytes | None) -> dict[str, bytes]:
@@ -38,19 +40,24 @@ def vocabulary_record(kind: str, file: str | None, extra_ids: int, vocab_size: i
     return {"class": kind, "sentencepiece_model_file": file, "extra_ids": extra_ids, "vocab_size": vocab_size}
 
 
-def tokenizer_record(file: str, vocab_size: int) -> dict[str, Any]:
+def tokenizer_record(file: str, vocab_size: int, kind: str = TOKENIZERS) -> dict[str, Any]:
     """What `run.json` says of a tokenizer.json, beside the keys that all vocabularies have."""
-    return vocabulary_record(TOKENIZERS, None, 0, vocab_size) | {"tokenizer_file": file}
+    return vocabulary_record(kind, None, 0, vocab_size) | {"tokenizer_file": file}
 
 
 def vocabulary_name(record: Mapping[str, Any]) -> str:
     """What the file of a vocabulary is called in the folder."""
-    return TOKENIZER if record.get("class") == TOKENIZERS else VOCABULARY
+    return TOKENIZER if "tokenizer_file" in record else VOCABULARY
 
 
 def vocabulary_file(record: Mapping[str, Any]) -> str | None:
     """Where the run had the file of its vocabulary; None for bytes."""
-    return record.get("tokenizer_file") or record["sentencepiece_model_file"]
+    return record.get("tokenizer_file") or record.get("sentencepiece_model_file")
+
+
+def with_vocabulary_file(record: Mapping[str, Any], file: str) -> dict[str, Any]:
+    """The record of a vocabulary whose file is there."""
+    return {**record, "tokenizer_file" if vocabulary_name(record) == TOKENIZER else "sentencepiece_model_file": file}
 
 
 def is_bytes(vocabulary: Mapping[str, Any] | None) -> bool:

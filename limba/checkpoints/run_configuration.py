@@ -46,7 +46,9 @@ def parse(flags: argparse.Namespace, gin_file: str, bindings: Sequence[str] = ()
 
 def _parameter_of(vocabulary: AnyPath, gin: AnyPath) -> str:
     """The name in gin of the file of a vocabulary."""
+    content = storage.read_bytes(gin).decode()
     if vocabulary.name == run_folder.TOKENIZER:
-        return "vocabularies.TokenizerVocabulary.tokenizer_file"
-    library = "vocabularies" if "vocabularies.SentencePiece" in storage.read_bytes(gin).decode() else "seqio"
+        kind = run_folder.T5_TOKENIZERS if run_folder.T5_TOKENIZERS in content else run_folder.TOKENIZERS
+        return f"vocabularies.{kind}.tokenizer_file"
+    library = "vocabularies" if "vocabularies.SentencePiece" in content else "seqio"
     return f"{library}.SentencePieceVocabulary.sentencepiece_model_file"

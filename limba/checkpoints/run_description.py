@@ -84,7 +84,8 @@ def run_info(
 
 def _vocabulary_record(vocabulary: Any) -> dict[str, Any]:
     if tokenizer_file := getattr(vocabulary, "tokenizer_file", None):
-        return run_folder.tokenizer_record(_absolute(tokenizer_file), vocabulary.vocab_size)
+        kind = type(vocabulary).__name__
+        return run_folder.tokenizer_record(_absolute(tokenizer_file), vocabulary.vocab_size, kind)
     file = getattr(vocabulary, "sentencepiece_model_file", None)
     return run_folder.vocabulary_record(
         type(vocabulary).__name__,

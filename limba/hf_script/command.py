@@ -35,6 +35,7 @@ import jax
 
 from limba import eval as evaluation
 from limba import infer, train
+from limba.checkpoint_files import run_folder
 from limba.gin_config import command_line, gin_files
 from limba.hf_script import gin_recipe, outcome, script_data, script_keys
 from limba.hf_script.run_arguments import RunArguments
@@ -137,9 +138,9 @@ def _prepare(
     storage.replace_text(out / "run.json", f"{redaction.redact(keys)}\n")
     model.write(out / "initial")
     if flags.write_gin:
-        vocabulary = out / "initial" / "spiece.model"
-        if vocabulary.is_file():
-            text += f"\nVOCABULARY_FILE = {str(named / 'initial' / vocabulary.name)!r}\n"
+        for name in (run_folder.VOCABULARY, run_folder.TOKENIZER):
+            if (out / "initial" / name).is_file():
+                text += f"\nVOCABULARY_FILE = {str(named / 'initial' / name)!r}\n"
         gin_file.parent.mkdir(parents=True, exist_ok=True)
     storage.replace_text(gin_file, text)
     if not flags.write_gin:

@@ -3,21 +3,25 @@
 import dataclasses
 import functools
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from limba.machine import redaction
 from limba.machine.untrusted_files import cut
-from tasks.vocabularies import SentencePieceVocabulary, TokenizerVocabulary, without_tensorflow
+from tasks.vocabularies import SentencePieceVocabulary, T5TokenizerVocabulary, TokenizerVocabulary, without_tensorflow
 
 
 def of_vocabulary(vocabulary: Any) -> list[int]:
-    """Its size, and a checksum of its pieces."""
+    """Its size, a checksum of its file, and one of what decides ids; positions of before 2027 have no third."""
     vocabulary = without_tensorflow(vocabulary)
-    pieces = vocabulary.sp_model if isinstance(vocabulary, SentencePieceVocabulary) else b""
-    if isinstance(vocabulary, TokenizerVocabulary):
-        pieces = vocabulary.digest.encode()
-    return [vocabulary.vocab_size, zlib.crc32(pieces)]
+    if isinstance(vocabulary, SentencePieceVocabulary | TokenizerVocabulary | T5TokenizerVocabulary):
+        return [vocabulary.vocab_size, vocabulary.file_checksum, zlib.crc32(vocabulary.digest.encode())]
+    return [vocabulary.vocab_size, 0]
+
+
+def same_vocabulary(before: Sequence[int], after: Sequence[int]) -> bool:
+    """Whether two fingerprints are of vocabularies that give the same ids."""
+    return before[0] == after[0] and bool({*before[1:]} & {*after[1:]})
 
 
 def describe(step: Any) -> str:
@@ -47,9 +51,10 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any], prefix: str = 
         before, after = saved.get(key), now.get(key)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             yield from differences(before, after, f"{prefix}{key}.")
-        elif key == "vocabulary" and before and after and before != after:
-            sizes = f"it had {before[0]} ids and has {after[0]}" if before[0] != after[0] else "its pieces are others"
-            yield f"{prefix}{key} has changed, {sizes}"
+        elif key == "vocabulary" and before and after:
+            if not same_vocabulary(before, after):
+                sizes = f"it had {before[0]} ids and has {after[0]}"
+                yield f"{prefix}{key} has changed, {sizes if before[0] != after[0] else 'its pieces are others'}"
         elif isinstance(before, Mapping) or isinstance(after, Mapping):
             yield f"{prefix}{key} is {'new' if before is None else 'missing'}"
         elif key not in saved or key not in now:

@@ -215,7 +215,7 @@ def check_fingerprint(saved: Mapping[str, Any], stream: Stream, seed: int, num_r
     for task in stream.tasks:
         before = saved["tasks"].get(task.name, {}).get("vocabulary")
         file = contract.vocabulary_file(task.output_features["targets"].vocabulary)
-        if file and before and before != now["tasks"][task.name]["vocabulary"]:
+        if file and before and not fingerprints.same_vocabulary(before, now["tasks"][task.name]["vocabulary"]):
             raise contract.ChangedVocabularyError(f"{message} The vocabulary file of {task.name!r} is {file}.", file)
     raise ValueError(f"{message} Restore the old values, or {contract.NEW_RUN}.")
 

@@ -16,7 +16,13 @@ from tasks.objectives import Objective
 from tasks.pretraining import pretraining_tasks
 from tasks.sources import corpora
 from tasks.sources.sharded import ShardedSource
-from tasks.vocabularies import ByteVocabulary, SentencePieceVocabulary, TokenizerVocabulary, Vocabulary
+from tasks.vocabularies import (
+    ByteVocabulary,
+    SentencePieceVocabulary,
+    T5TokenizerVocabulary,
+    TokenizerVocabulary,
+    Vocabulary,
+)
 from tasks.vocabularies.vocabulary import encode_batch
 
 # One source for each corpus: it is opened once, and a task registered again is the same task.
@@ -94,6 +100,8 @@ def open_vocabulary(described: Mapping[str, Any]) -> Vocabulary:
         return ByteVocabulary(described["extra_ids"])
     if described["class"] == run_folder.TOKENIZERS:
         return TokenizerVocabulary(described["tokenizer_file"])
+    if described["class"] == run_folder.T5_TOKENIZERS:
+        return T5TokenizerVocabulary(described["tokenizer_file"])
     return SentencePieceVocabulary(described["sentencepiece_model_file"], described["extra_ids"])
 
 

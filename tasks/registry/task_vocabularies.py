@@ -9,7 +9,9 @@ from tasks.vocabularies import (
     LabelVocabulary,
     PassThroughVocabulary,
     SentencePieceVocabulary,
+    T5TokenizerVocabulary,
     TokenizerVocabulary,
+    same_vocabulary,
     sentencepiece_models,
     without_tensorflow,
 )
@@ -27,7 +29,10 @@ def check_task_vocabularies(config: contract.DatasetConfig, inputs: Any, targets
             feature = task.output_features.get(name)
             if feature is None:
                 continue
-            if isinstance(without_tensorflow(feature.vocabulary), SentencePieceVocabulary | TokenizerVocabulary):
+            if isinstance(
+                without_tensorflow(feature.vocabulary),
+                SentencePieceVocabulary | TokenizerVocabulary | T5TokenizerVocabulary,
+            ):
                 try:
                     sentencepiece_models.check_file(feature.vocabulary)
                 except (FileNotFoundError, ValueError) as error:
@@ -55,18 +60,6 @@ def task_vocabularies(config: contract.DatasetConfig) -> tuple[Any, Any]:
     if not all(same_vocabulary(vocabulary, real[0]) for vocabulary in real):
         raise ValueError(f"{config.name!r} has neither inputs and targets nor one vocabulary: {', '.join(features)}.")
     return real[0], real[0]
-
-
-def same_vocabulary(a: Any, b: Any) -> bool:
-    """Whether two vocabularies give the same ids, whatever the paths of their files are."""
-    a, b = without_tensorflow(a), without_tensorflow(b)
-    if a == b:
-        return True
-    if isinstance(a, TokenizerVocabulary) and isinstance(b, TokenizerVocabulary):
-        return a.digest == b.digest
-    if not isinstance(a, SentencePieceVocabulary) or not isinstance(b, SentencePieceVocabulary):
-        return False
-    return a.sp_model == b.sp_model
 
 
 def _remedy(vocabulary: Any) -> str:

@@ -3,7 +3,8 @@
 The rooms of `tasks` above `registry` may import it. gin files and task modules use these names.
 """
 
-from tasks.vocabularies.tokenizer_files import TokenizerVocabulary
+from tasks.vocabularies.equality import same_vocabulary
+from tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary, TokenizerVocabulary
 from tasks.vocabularies.vocabulary import (
     ByteVocabulary,
     LabelVocabulary,
@@ -20,7 +21,9 @@ __all__ = [
     "NumberVocabulary",
     "PassThroughVocabulary",
     "SentencePieceVocabulary",
+    "T5TokenizerVocabulary",
     "TokenizerVocabulary",
     "Vocabulary",
+    "same_vocabulary",
     "without_tensorflow",
 ]

@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--num_sentences", type=int, default=1_000_000, help="lines to sample from all (1000000)")
     parser.add_argument("--max_documents", type=int, metavar="N", help="read no more, from all files in turn (all)")
     parser.add_argument("--sample_seed", type=int, default=0, help="of the sample of lines (0)")
-    coverage = "share of characters kept (0.9995); not for bpe"
+    coverage = "share of characters kept (all letters and punctuation, frequent symbols); not for bpe"
     parser.add_argument("--character_coverage", type=float, metavar="SHARE", help=coverage)
     parser.add_argument("--overwrite", action="store_true", help="replace the file at OUT")
     only = parser.add_argument_group("of --kind sentencepiece")

@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import sys
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,8 +17,8 @@ from limba.data.sentinels import count_sentinels
 from limba.machine import written_files
 from tasks import objectives
 from tasks.sources import corpora
-from tasks.vocabularies import training_text
-from tasks.vocabularies.tokenizer_files import TokenizerVocabulary
+from tasks.vocabularies import alphabets, training_text
+from tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary, TokenizerVocabulary
 from tasks.vocabularies.vocabulary import (
     LabelVocabulary,
     NumberVocabulary,
@@ -50,12 +51,13 @@ def open_vocabulary(vocabulary: Any) -> Any:
 
 
 def num_sentinels(vocabulary: Vocabulary) -> int:
-    """How many of the last ids are sentinels: `extra_ids`, or those that the SentencePiece model itself contains."""
+    """How many of the last ids are sentinels: `extra_ids`, or those that the vocabulary's file itself contains."""
     vocabulary = without_tensorflow(vocabulary)
-    if vocabulary.extra_ids or not isinstance(vocabulary, SentencePieceVocabulary):
+    if vocabulary.extra_ids or not isinstance(vocabulary, SentencePieceVocabulary | T5TokenizerVocabulary):
         return vocabulary.extra_ids
     model = vocabulary.tokenizer
-    return count_sentinels(map(model.id_to_piece, reversed(range(model.get_piece_size()))))
+    name = model.id_to_piece if isinstance(vocabulary, SentencePieceVocabulary) else model.id_to_token
+    return count_sentinels(map(name, reversed(range(vocabulary.vocab_size))))
 
 
 def ids_of(vocabulary: Any) -> objectives.VocabularyIds:
@@ -91,8 +93,8 @@ def check_vocabulary(vocabulary: Vocabulary) -> None:
     if isinstance(vocabulary, TokenizerVocabulary):
         raise ValueError(
             f"{_title(vocabulary)} is a TokenizerVocabulary, which has no sentinels for masked spans: it serves masked "
-            "language models. Use a SentencePieceVocabulary (`limba vocab build --kind sentencepiece`) or a "
-            f"ByteVocabulary with extra_ids={NUM_SENTINELS}."
+            "language models. Use a SentencePieceVocabulary (`limba vocab build --kind sentencepiece`), a "
+            f"ByteVocabulary with extra_ids={NUM_SENTINELS}, or a T5TokenizerVocabulary if the file is a T5's."
         )
     if not num_sentinels(vocabulary):
         raise ValueError(
@@ -133,6 +135,8 @@ def check_file(vocabulary: Vocabulary) -> None:
     if isinstance(vocabulary, TokenizerVocabulary):
         _ = vocabulary.tokenizer, vocabulary.pad_id, vocabulary.sep_id
         return
+    if isinstance(vocabulary, T5TokenizerVocabulary) and vocabulary.pad_id != 0:
+        raise ValueError(f"{_title(vocabulary)} has padding id {vocabulary.pad_id}; T5 needs 0. Give another.")
     if isinstance(vocabulary, SentencePieceVocabulary):
         file = vocabulary.sentencepiece_model_file
         if "://" not in file and not pathlib.Path(file).exists():
@@ -162,7 +166,7 @@ def check_file(vocabulary: Vocabulary) -> None:
 def _title(vocabulary: Vocabulary) -> str:
     if isinstance(vocabulary, SentencePieceVocabulary):
         return f"The vocabulary {vocabulary.sentencepiece_model_file!r}"
-    if isinstance(vocabulary, TokenizerVocabulary):
+    if isinstance(vocabulary, TokenizerVocabulary | T5TokenizerVocabulary):
         return f"The vocabulary {vocabulary.tokenizer_file!r}"
     return type(vocabulary).__name__
 
@@ -179,7 +183,7 @@ def train_vocabulary(
     sample_seed: int = 0,
     byte_fallback: bool = False,
     user_symbols: Sequence[str] = (),
-    character_coverage: float = 0.9995,
+    character_coverage: float | None = None,
     overwrite: bool = False,
 ) -> pathlib.Path:
     """Trains a unigram SentencePiece model with T5's ids: padding 0, EOS 1, unknown 2, no BOS.
@@ -196,7 +200,8 @@ def train_vocabulary(
       sample_seed: of the sample; the sample depends on this seed and the corpus only.
       byte_fallback: spell characters that are not in the vocabulary as bytes, instead of as unknown.
       user_symbols: pieces that are never split, such as mode tokens; they get the ids from 3 on.
-      character_coverage: share of characters that get a piece of their own; 1.0 for small alphabets.
+      character_coverage: share of characters that get a piece of their own; None gives one to all letters, accents,
+        numbers and punctuation, and of large scripts, emoji and symbols to the frequent ones.
       overwrite: replace a file that is there; runs that were trained with it cannot resume without it.
 
     Raises:
@@ -210,20 +215,27 @@ def train_vocabulary(
     _check_symbols(user_symbols)
     text = training_text.TrainingText(source, split, text_column, num_sentences, max_documents, sample_seed)
     out = training_text.choose_file(out, "spiece.model", overwrite)
-    lines = text.lines()
+    characters = alphabets.Characters(lambda text: unicodedata.normalize("NFKC", text))
+    lines = text.lines(characters)
     print(f"training SentencePiece on {len(lines):,} lines", file=sys.stderr)
+    letters: dict[str, Any] = {"character_coverage": character_coverage}
+    if character_coverage is None:
+        required = alphabets.alphabet(characters.counts, None)
+        letters = {"character_coverage": alphabets.FREQUENT, "required_chars": "".join(required)}
     try:
         model = _train(
             lines,
             vocab_size - NUM_SENTINELS,
             byte_fallback=byte_fallback,
             user_defined_symbols=list(user_symbols),
-            character_coverage=character_coverage,
+            **letters,
         )
     except RuntimeError as error:
         raise _explain(error, vocab_size, split) from error
     with written_files.writing(out) as temporary:
         temporary.write_bytes(model)
+    opened = sentencepiece.SentencePieceProcessor(model_proto=model)
+    alphabets.say_left_out(opened.encode, opened.unk_id(), characters, "--byte_fallback spells them as bytes.")
     return out
 
 

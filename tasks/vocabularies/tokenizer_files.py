@@ -3,8 +3,10 @@
 import dataclasses
 import functools
 import hashlib
+import json
 import os
 import threading
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,21 +28,17 @@ _NAMES = {
 # A space, tab, line feed and carriage return at the beginning of a byte-level piece.
 _WHITE_SPACE_BYTES = ("Ġ", "ĉ", "Ċ", "č")
 # Of a tokenizer.json, what does not change the ids of a text without special tokens.
-_NOT_ABOUT_IDS = ("version", "truncation", "padding", "post_processor")
+_NOT_ABOUT_IDS = ("version", "truncation", "padding", "post_processor", "decoder")
 # Far more than any vocabulary has: a damaged id must not decide the size of an array.
 _MOST_IDS = 2**24
 _load_lock = threading.Lock()
 
 
-class TokenizerVocabulary(Vocabulary):
+class _TokenizerFile(Vocabulary):
     """The tokens of a tokenizer.json. Texts get no special tokens: who makes examples sets them.
 
-    A special token that stands in a text as such, "[MASK]", is that token, as in transformers. There are no sentinels.
-    Padding has the id that the file gives it, which is 1 in RoBERTa's. The file, which may be in a bucket, is read when
-    it is first used.
-
-    Args:
-      tokenizer_file: a file whose name ends with .json, or a folder of Hugging Face with a tokenizer.json.
+    A special token that stands in a text as such, "[MASK]", is that token, as in transformers. The file, which may be
+    in a bucket, is read when it is first used.
     """
 
     def __init__(self, tokenizer_file: str):
@@ -64,12 +62,82 @@ class TokenizerVocabulary(Vocabulary):
 
     @property
     def digest(self) -> str:
-        """A checksum of all that decides which ids a text gets; the layout of the file does not count."""
-        return _load(self._tokenizer_file).digest
+        """A checksum of all that decides which ids a text gets.
+
+        What the library fills in by itself, and the layout of the file, do not count.
+        """
+        return _digest(self._tokenizer_file)
+
+    @property
+    def file_checksum(self) -> int:
+        """Of the file's content, whatever its layout is."""
+        content = _load(self._tokenizer_file).content
+        return zlib.crc32(_sha256(content, _NOT_ABOUT_IDS[:-1]).encode())
 
     @property
     def pad_id(self) -> int:  # type: ignore[override]
         return self._required("pad")
+
+    @property
+    def eos_id(self) -> int | None:
+        """[SEP] or </s>; None if there is none."""
+        return _load(self._tokenizer_file).special_tokens.get("sep")
+
+    @property
+    def unk_id(self) -> int | None:
+        """None where every text has tokens, as in some byte-level vocabularies."""
+        return _load(self._tokenizer_file).special_tokens.get("unk")
+
+    @property
+    def _base_vocab_size(self) -> int:
+        return _load(self._tokenizer_file).vocab_size
+
+    def _encode(self, s: str) -> list[int]:
+        return self.tokenizer.encode(s, add_special_tokens=False).ids
+
+    def encode_batch(self, texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+        strings = [text.decode("utf-8", errors="replace") for text in texts]
+        return flatten([of_text.ids for of_text in self.tokenizer.encode_batch_fast(strings, add_special_tokens=False)])
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        """[MASK] and [UNK] are shown, and sentinels; padding, [CLS] and [SEP] are not."""
+        special_tokens = _load(self._tokenizer_file).special_tokens
+        hidden = {special_tokens.get(role) for role in ("pad", "cls", "sep")}
+        return self.tokenizer.decode([i for i in ids if i not in hidden], skip_special_tokens=False)
+
+    def _required(self, role: str) -> int:
+        found = _load(self._tokenizer_file).special_tokens.get(role)
+        if found is None:
+            names = _NAMES[role]
+            raise ValueError(
+                f"The tokenizer {self._tokenizer_file!r} has no {names[0]}: none of its tokens is called "
+                f"{' or '.join(names)}. Give one that has it, such as `limba vocab build --kind wordpiece` writes."
+            )
+        return found
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._tokenizer_file!r})"
+
+
+class T5TokenizerVocabulary(_TokenizerFile):
+    """The tokenizer.json of a T5, whose last ids may be its sentinels.
+
+    `limba convert from-hf` takes it where no SentencePiece model gives the same tokens. It needs several times as long
+    as SentencePiece for a text.
+
+    Args:
+      tokenizer_file: a file whose name ends with .json, or a folder of Hugging Face with a tokenizer.json.
+    """
+
+
+class TokenizerVocabulary(_TokenizerFile):
+    """The tokenizer.json of an encoder, such as BERT. There are no sentinels.
+
+    Padding has the id that the file gives it, which is 1 in RoBERTa's.
+
+    Args:
+      tokenizer_file: a file whose name ends with .json, or a folder of Hugging Face with a tokenizer.json.
+    """
 
     @property
     def cls_id(self) -> int:
@@ -84,19 +152,9 @@ class TokenizerVocabulary(Vocabulary):
         return self._required("mask")
 
     @property
-    def unk_id(self) -> int | None:
-        """None where every text has tokens, as in some byte-level vocabularies."""
-        return _load(self._tokenizer_file).special_tokens.get("unk")
-
-    @property
     def bos_id(self) -> int | None:  # type: ignore[override]
         """[CLS]; None if there is none."""
         return _load(self._tokenizer_file).special_tokens.get("cls")
-
-    @property
-    def eos_id(self) -> int | None:
-        """[SEP]; None if there is none."""
-        return _load(self._tokenizer_file).special_tokens.get("sep")
 
     @property
     def special_ids(self) -> tuple[int, ...]:
@@ -115,41 +173,11 @@ class TokenizerVocabulary(Vocabulary):
         """
         return _continues_word(self._tokenizer_file)
 
-    @property
-    def _base_vocab_size(self) -> int:
-        return _load(self._tokenizer_file).vocab_size
-
-    def _encode(self, s: str) -> list[int]:
-        return self.tokenizer.encode(s, add_special_tokens=False).ids
-
-    def encode_batch(self, texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
-        strings = [text.decode("utf-8", errors="replace") for text in texts]
-        return flatten([of_text.ids for of_text in self.tokenizer.encode_batch_fast(strings, add_special_tokens=False)])
-
     def encode_words(self, texts: Sequence[Sequence[str]]) -> list["Words"]:
         """The tokens of texts whose words are known: those of the words with blanks between them."""
         joined = [" ".join(words) for words in texts]
         encoded = self.tokenizer.encode_batch(joined, add_special_tokens=False)
         return [Words(x.ids, _first_pieces(words, x.offsets)) for words, x in zip(texts, encoded, strict=True)]
-
-    def _decode(self, ids: Sequence[int]) -> str:
-        """[MASK] and [UNK] are shown; padding, [CLS] and [SEP] are not."""
-        special_tokens = _load(self._tokenizer_file).special_tokens
-        hidden = {special_tokens.get(role) for role in ("pad", "cls", "sep")}
-        return self.tokenizer.decode([i for i in ids if i not in hidden], skip_special_tokens=False)
-
-    def _required(self, role: str) -> int:
-        found = _load(self._tokenizer_file).special_tokens.get(role)
-        if found is None:
-            names = _NAMES[role]
-            raise ValueError(
-                f"The tokenizer {self._tokenizer_file!r} has no {names[0]}: none of its tokens is called "
-                f"{' or '.join(names)}. Give one that has it, such as `limba vocab build --kind wordpiece` writes."
-            )
-        return found
-
-    def __repr__(self) -> str:
-        return f"TokenizerVocabulary({self._tokenizer_file!r})"
 
 
 class Words(NamedTuple):
@@ -185,7 +213,6 @@ class _Opened:
 
     tokenizer: Any
     content: Mapping[str, Any]
-    digest: str
     vocab_size: int
     special_tokens: Mapping[str, int]
     special_ids: tuple[int, ...]
@@ -225,7 +252,6 @@ def _read(file: str) -> _Opened:
     return _Opened(
         tokenizer,
         content,
-        _digest(content),
         highest + 1,
         special_tokens,
         tuple(sorted(flagged | set(special_tokens.values()))),
@@ -245,8 +271,13 @@ def _read_bytes(file: str) -> bytes:
     return untrusted_files.read_bytes(path)
 
 
-def _digest(content: Mapping[str, Any]) -> str:
-    about_ids = {key: value for key, value in content.items() if key not in _NOT_ABOUT_IDS}
+@functools.cache
+def _digest(file: str) -> str:
+    return _sha256(json.loads(_load(file).tokenizer.to_str()), _NOT_ABOUT_IDS)
+
+
+def _sha256(content: Mapping[str, Any], left_out: Sequence[str]) -> str:
+    about_ids = {key: value for key, value in content.items() if key not in left_out}
     return hashlib.sha256(json_text.dumps(about_ids, sort_keys=True).encode()).hexdigest()
 
 

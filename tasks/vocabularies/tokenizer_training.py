@@ -3,15 +3,15 @@
 What is written is a folder that transformers' `AutoTokenizer` loads: tokenizer.json and tokenizer_config.json.
 """
 
-import collections
 import os
 import pathlib
 import sys
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from limba.machine import json_text, local_paths, storage
-from tasks.vocabularies import tokenizer_files, training_text
+from tasks.vocabularies import alphabets, tokenizer_files, training_text
 
 # In the order of their ids, from 0.
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -28,7 +28,7 @@ def train_wordpiece(
     vocab_size: int = 32128,
     lowercase: bool = False,
     keep_accents: bool = True,
-    character_coverage: float = 0.9995,
+    character_coverage: float | None = None,
     overwrite: bool = False,
 ) -> pathlib.Path:
     """Trains BERT's kind of vocabulary: words are split at white space and punctuation, and pieces inside of a word
@@ -39,7 +39,8 @@ def train_wordpiece(
       vocab_size: with the five special tokens, a multiple of 128.
       lowercase: read all text in lower case, as the uncased BERT.
       keep_accents: whether ș and s are two letters.
-      character_coverage: share of the text's characters that get a token; words with others are [UNK].
+      character_coverage: share of the text's characters that get a token; words with others are [UNK]. None is as of
+        `sentencepiece_models.train_vocabulary`.
       overwrite: replace files that are there; runs that were trained with them cannot resume without them.
 
     Raises:
@@ -53,10 +54,13 @@ def train_wordpiece(
     training_text.check_size(vocab_size, "special tokens")
     training_text.check_coverage(character_coverage)
     file = _choose_file(out, overwrite)
-    lines = text.lines()
-    print(f"training WordPiece on {len(lines):,} lines", file=sys.stderr)
     normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=not keep_accents)
-    alphabet = _alphabet(lines, normalizer, character_coverage)
+    characters, before = alphabets.Characters(normalizer.normalize_str), alphabets.Characters()
+    lines = text.lines(characters, before)
+    print(f"training WordPiece on {len(lines):,} lines", file=sys.stderr)
+    alphabet = alphabets.alphabet(characters.counts, character_coverage)
+    if not keep_accents:
+        _say_stripped(before, normalizer.normalize_str)
 
     def tokenizer_of(model: Any) -> Any:
         tokenizer = Tokenizer(model)
@@ -79,14 +83,24 @@ def train_wordpiece(
         return tokenizer.get_vocab()
 
     # The trainer numbers the characters inside of words as it meets them, in the order of a hash table, and breaks ties
-    # by these numbers. So a first pass, without merges, finds these characters, and the second gets them in order.
-    inside = sorted(token for token in train(0, SPECIAL_TOKENS) if token.startswith(_PREFIX))
-    vocab = train(vocab_size, [*SPECIAL_TOKENS, *alphabet, *inside])
+    # by these numbers. So a first pass, without merges, finds these characters, and the second gets them in order. Rare
+    # ones that the sample has only at the beginning of words, or not at all, are added.
+    inside = {token for token in train(0, SPECIAL_TOKENS) if token.startswith(_PREFIX)}
+    if character_coverage is None:
+        inside |= {_PREFIX + c for c in alphabet if unicodedata.category(c)[0] in "LMN" and not _stands_alone(c)}
+    vocab = train(vocab_size, [*SPECIAL_TOKENS, *alphabet, *sorted(inside)])
     _check_trained(vocab, vocab_size, text.split)
     tokenizer = tokenizer_of(models.WordPiece(vocab, unk_token="[UNK]", continuing_subword_prefix=_PREFIX))
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     tokenizer.decoder = decoders.WordPiece(prefix=_PREFIX)
-    return _write(tokenizer, file, ["input_ids", "token_type_ids", "attention_mask"])
+
+    def encode(texts: Sequence[str]) -> list[list[int]]:
+        return [encoded.ids for encoded in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    written = _write(tokenizer, file, ["input_ids", "token_type_ids", "attention_mask"])
+    remedy = "A word with one is [UNK]; --kind bpe spells every text as bytes."
+    alphabets.say_left_out(encode, vocab["[UNK]"], characters, remedy)
+    return written
 
 
 def train_bpe(
@@ -136,21 +150,21 @@ def train_bpe(
     return _write(tokenizer, file, ["input_ids", "attention_mask"])
 
 
-def _alphabet(lines: Sequence[str], normalizer: Any, coverage: float) -> list[str]:
-    """The most frequent characters that make up a share of the text, sorted."""
-    counts: collections.Counter[str] = collections.Counter()
-    for line in lines:
-        counts.update(normalizer.normalize_str(line))
-    for character in [character for character in counts if character.isspace()]:
-        del counts[character]
-    left = coverage * counts.total()
-    kept = []
-    for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        if left <= 0:
-            break
-        kept.append(character)
-        left -= count
-    return sorted(kept)
+def _stands_alone(character: str) -> bool:
+    """Whether BERT's normalization makes a word of it, as of a Chinese character."""
+    return alphabets.script_of(character) == "CJK"
+
+
+def _say_stripped(before: alphabets.Characters, normalize: Callable[[str], str]) -> None:
+    """Prints which letters become others without their marks: й and ї are no accented и and і."""
+    changed = {}
+    for letter, count in before.counts.items():
+        base = unicodedata.normalize("NFD", letter)[0]
+        if base != letter and normalize(base) == normalize(letter):
+            changed[f"{letter} → {base}"] = count
+    if changed:
+        shown = ", ".join(sorted(changed, key=lambda change: -changed[change])[:8])
+        print(f"warning: --no-keep_accents makes {len(changed)} letters others: {shown}", file=sys.stderr)
 
 
 def _check_trained(vocab: dict[str, int], vocab_size: int, split: str) -> None:

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from limba.machine import local_paths, written_files
 from tasks.sources import corpora
+from tasks.vocabularies import alphabets
 
 # Embedding tables are cut into tiles of 128 rows on a TPU.
 MULTIPLE = 128
@@ -49,15 +50,15 @@ class TrainingText:
             if number is not None and number < 1:
                 raise ValueError(f"{name} is {number}; it is at least 1.")
 
-    def lines(self) -> list[str]:
-        """The sample, in the order of the corpus.
+    def lines(self, *characters: alphabets.Characters) -> list[str]:
+        """The sample, in the order of the corpus; `characters` counts those of all documents that are read.
 
         Raises:
           ValueError: if there is no text, or the column holds something else.
           OSError: if the corpus cannot be read.
         """
         self.source.check(self.split)
-        lines = sample(sentences(self), self.num_sentences, self.sample_seed)
+        lines = sample(sentences(self, *characters), self.num_sentences, self.sample_seed)
         if not lines:
             raise ValueError(
                 f"Split {self.split!r} has documents, and no text in the column {self.text_column!r}: all lines are "
@@ -66,8 +67,8 @@ class TrainingText:
         return lines
 
 
-def sentences(text: TrainingText) -> Iterator[str]:
-    """Lines of the corpus, from all shards in turn, long ones cut between words."""
+def sentences(text: TrainingText, *characters: alphabets.Characters) -> Iterator[str]:
+    """Lines of the corpus, from all shards in turn, long ones cut between words; counts their characters on the way."""
     most = text.max_documents
     with tqdm(desc="reading", unit=" documents", unit_scale=True, total=most, file=sys.stderr) as progress:
         for documents in text.source.documents(text.split):
@@ -78,6 +79,8 @@ def sentences(text: TrainingText) -> Iterator[str]:
                         f"Column {text.text_column!r} of split {text.split!r} has {content!r}, which is not text; "
                         "--text_column names the column with the text."
                     )
+                for counted in characters:
+                    counted.add(content)
                 for line in content.splitlines():
                     yield from _cut(line.strip())
                 progress.update()
@@ -131,9 +134,9 @@ def check_size(vocab_size: int, included: str) -> None:
         raise ValueError(f"vocab_size is {vocab_size}; it is at most {_MOST_IDS:,}. T5 has 32,128, mT5 250,112.")
 
 
-def check_coverage(character_coverage: float) -> None:
+def check_coverage(character_coverage: float | None) -> None:
     """Raises ValueError for what is no share of the characters."""
-    if not 0 < character_coverage <= 1:
+    if character_coverage is not None and not 0 < character_coverage <= 1:
         raise ValueError(f"character_coverage is {character_coverage}; it is a share, such as 0.9995 or 1.0.")
 
 
@@ -170,5 +173,5 @@ def no_room(split: str, vocab_size: int, needed: int) -> ValueError:
     """The error for a vocabulary of fewer ids than the `needed` ones of special tokens and characters."""
     return ValueError(
         f"A vocabulary of {vocab_size} has no room for the characters of split {split!r}; set vocab_size to "
-        f"{round_up(needed)} or more, or lower character_coverage."
+        f"{round_up(needed)} or more, or leave rare characters out with --character_coverage 0.9995 or less."
     )

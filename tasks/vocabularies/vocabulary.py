@@ -5,8 +5,10 @@ A subclass of your own is a vocabulary for every task; SeqIO's own are taken whe
 
 import abc
 import functools
+import hashlib
 import itertools
 import threading
+import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -301,6 +303,16 @@ class SentencePieceVocabulary(Vocabulary):
         return _load(self._sentencepiece_model_file, self.extra_ids)[1]
 
     @property
+    def digest(self) -> str:
+        """A checksum of all that decides which ids a text gets: pieces, scores, types, normalization, sentinels."""
+        return _digest(self._sentencepiece_model_file, self.extra_ids)
+
+    @property
+    def file_checksum(self) -> int:
+        """Of the bytes of the model with its sentinels."""
+        return zlib.crc32(self.sp_model)
+
+    @property
     def bos_id(self) -> int:  # type: ignore[override]
         return self.tokenizer.bos_id()
 
@@ -390,3 +402,23 @@ def _read(file: str, extra_ids: int) -> tuple[Any, bytes]:
     tokenizer = sentencepiece.SentencePieceProcessor()
     tokenizer.load_from_serialized_proto(serialized)
     return tokenizer, serialized
+
+
+@functools.cache
+def _digest(file: str, extra_ids: int) -> str:
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto.FromString(_load(file, extra_ids)[1])
+    normalizer, trainer = model.normalizer_spec, model.trainer_spec
+    normal = sentencepiece_model_pb2.ModelProto.SentencePiece.NORMAL
+    settings = (
+        *(normalizer.add_dummy_prefix, normalizer.remove_extra_whitespaces, normalizer.escape_whitespaces),
+        *(trainer.model_type, trainer.byte_fallback, trainer.treat_whitespace_as_suffix),
+    )
+    digest = hashlib.sha256(repr(settings).encode())
+    digest.update(normalizer.precompiled_charsmap)
+    digest.update(model.denormalizer_spec.precompiled_charsmap)
+    # Only a normal piece's score decides anything.
+    pieces = ((piece.piece, piece.type, piece.score if piece.type == normal else 0) for piece in model.pieces)
+    digest.update(repr([*pieces]).encode())
+    return digest.hexdigest()

@@ -128,6 +128,8 @@ def test_without_transformers(spiece, capsys, monkeypatch):
     code, table, _ = _check(capsys, spiece)
     assert code == 0
     assert "HF fast: transformers is not installed" in table and table["ids"] == ["412", "512", "not known"]
+    assert "not compared: HF fast (transformers is not installed)" in table
+    assert "what was compared agrees; T5Config.vocab_size = 512 has a row for each" in table
 
 
 def test_bytes_of_a_folder(tmp_path, capsys):
@@ -153,3 +155,41 @@ def test_what_is_no_vocabulary(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="No checkpoint at"):
         check_vocabulary.open_vocabulary(str(tmp_path / "empty"))
+
+
+def test_a_folder_with_two_tokenizers(folder, capsys):
+    """transformers' own class makes such a folder of a spiece.model."""
+    fast = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    fast["pre_tokenizer"]["prepend_scheme"] = "never"
+    (folder / "tokenizer.json").write_text(json.dumps(fast), "utf-8")
+    code, table, problems = _check(capsys, folder)
+    assert code == 1 and table[""] == ["training", "HF fast", "HF slow", "embedding"]
+    assert "texts have other tokens in tokenizer.json than in spiece.model: '" in problems[0]
+    assert problems[0].endswith("transformers reads tokenizer.json.")
+    assert not any("HF fast" in problem for problem in problems) and not any("agree" in key for key in table)
+    # As a file, it is compared with transformers alone.
+    (folder / "spiece.model").unlink()
+    code, table, problems = _check(capsys, folder / "tokenizer.json")
+    assert table[""][:2] == ["training", "HF fast"] and table["ids"][:2] == ["512", "512"]
+
+
+def test_what_differs_beside_sentinels_and_accents_is_no_disagreement(folder, capsys):
+    """As in what transformers 4 saves with `legacy`, without the step that composes letters."""
+    fast = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    fast["pre_tokenizer"]["prepend_scheme"] = "always"
+    del fast["normalizer"]["normalizers"][0]
+    (folder / "tokenizer.json").write_text(json.dumps(fast), "utf-8")
+    code, table, problems = _check(capsys, folder)
+    assert (code, problems) == (0, [])
+    said = [key for key in table if key.startswith("differs: ")]
+    assert any(line.startswith("differs: Of letters apart from their accents, ") for line in said)
+    assert any("'<extra_id_0>.' is [511, 3, " in line and "in HF fast, and [511, " in line for line in said)
+    assert "what was compared agrees" in table
+
+
+def test_an_encoder_that_transformers_cannot_load_is_not_compared(tmp_path, capsys):
+    file = vocabularies.write_words(tmp_path / "words.json", ["one", "two"])
+    code, table, problems = _check(capsys, file)
+    assert (code, problems) == (0, [])
+    assert "not compared: transformers (looks for tokenizer.json, and the file is words.json)" in table
+    assert "what was compared agrees; T5Config.vocab_size = 128 has a row for each" in table

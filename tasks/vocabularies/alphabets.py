@@ -1,0 +1,148 @@
+"""The characters of texts: which of them a vocabulary keeps, and which it does not know."""
+
+import bisect
+import collections
+import itertools
+import sys
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+# Of the characters of a text, those that are kept whatever they are.
+FREQUENT = 0.9995
+# What languages are written with: letters, accents, numbers, punctuation, signs of money and of mathematics; and the
+# joiners of Persian and Indian ones.
+_CATEGORIES = ("L", "M", "N", "P", "Sc", "Sm")
+_JOINERS = "\u200c\u200d"
+# A character that is rarer than that is noise: from 200 MB of text on, one that is seen once.
+_RAREST = 1e-8
+# The letters of a smaller script are kept wherever they occur, those of a larger one, such as Chinese, in its own text.
+_SMALL_SCRIPT, _LARGE_SCRIPT, _OWN_SHARE = 500, 4000, 0.01
+_CHUNK = 1 << 20
+_MARGIN = 20
+
+
+class Characters:
+    """How often each character is in texts, and where it was first.
+
+    Args:
+      normalize: what a vocabulary makes of a text before it is cut into pieces.
+    """
+
+    def __init__(self, normalize: Callable[[str], str] = lambda text: unicodedata.normalize("NFC", text)):
+        self._normalize = normalize
+        self._counts = np.zeros(0x110000, np.int64)
+        self._examples: dict[str, str] = {}
+        self._waiting: list[tuple[str, str]] = []
+        self._size = 0
+
+    def add(self, text: str, place: str = "") -> None:
+        """Counts the characters of a text; `place` says where it is, such as "file, row 3"."""
+        self._waiting.append((text, place))
+        self._size += len(text) + 1
+        if self._size > _CHUNK:
+            self._count()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of each character, of white space and control characters none."""
+        self._count()
+        found = {chr(code): int(self._counts[code]) for code in np.flatnonzero(self._counts)}
+        return {c: n for c, n in found.items() if not c.isspace() and unicodedata.category(c) not in ("Cc", "Cs", "Co")}
+
+    def example(self, character: str) -> str:
+        """The place where it was first, and what is around it."""
+        return self._examples[character]
+
+    def _count(self) -> None:
+        texts = [self._normalize(text) for text, _ in self._waiting]
+        joined = "\n".join(texts)
+        codes = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), np.uint32)
+        counts = np.bincount(codes, minlength=len(self._counts))
+        begins = list(itertools.accumulate((len(text) + 1 for text in texts), initial=0))
+        for code in np.flatnonzero((counts > 0) & (self._counts == 0)):
+            at = joined.find(chr(code))
+            number = min(bisect.bisect(begins, at), len(texts)) - 1
+            at -= begins[number]
+            around = " ".join(texts[number][max(0, at - _MARGIN) : at + _MARGIN].split())
+            place = self._waiting[number][1]
+            self._examples[chr(code)] = f"{place}: {around!r}" if place else repr(around)
+        self._counts += counts
+        self._waiting, self._size = [], 0
+
+
+def alphabet(counts: Mapping[str, int], coverage: float | None) -> list[str]:
+    """The characters that a vocabulary keeps, sorted.
+
+    Args:
+      coverage: the share of the text that the most frequent ones make up; None keeps whole alphabets.
+    """
+    kept = _most_frequent(counts, FREQUENT if coverage is None else coverage)
+    return sorted(kept if coverage is not None else kept | _of_languages(counts))
+
+
+def _most_frequent(counts: Mapping[str, int], coverage: float) -> set[str]:
+    left, kept = coverage * sum(counts.values()), set()
+    for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        if left <= 0:
+            break
+        kept.add(character)
+        left -= count
+    return kept
+
+
+def _of_languages(counts: Mapping[str, int]) -> set[str]:
+    total = sum(counts.values())
+    scripts = collections.defaultdict(list)
+    for character, count in counts.items():
+        if count >= total * _RAREST and is_of_languages(character):
+            scripts[script_of(character)].append(character)
+    kept: set[str] = set()
+    for letters in scripts.values():
+        is_own = sum(counts[letter] for letter in letters) >= _OWN_SHARE * total
+        if len(letters) <= (_LARGE_SCRIPT if is_own else _SMALL_SCRIPT):
+            kept.update(letters)
+    return kept
+
+
+def is_of_languages(character: str) -> bool:
+    """Whether it is no symbol, emoji or control character."""
+    return unicodedata.category(character).startswith(_CATEGORIES) or character in _JOINERS
+
+
+def script_of(character: str) -> str:
+    """The first word of a character's name, which is the script of a letter: LATIN, CYRILLIC, CJK, HANGUL …"""
+    return unicodedata.name(character, "").partition(" ")[0]
+
+
+Encode = Callable[[Sequence[str]], Sequence[Sequence[int]]]
+
+
+def unknown(encode: Encode, unk_id: int | None, characters: Iterable[str]) -> list[str]:
+    """The characters that a vocabulary does not know, at the beginning of a word or inside of one.
+
+    `encode` gives the ids of texts, `unk_id` stands for what is unknown; None if every text has ids.
+    """
+    given = list(characters)
+    if unk_id is None or unk_id < 0 or not given:
+        return []
+    found = encode([character * 2 for character in given])
+    return [character for character, ids in zip(given, found, strict=True) if unk_id in ids]
+
+
+def describe(found: Iterable[str], characters: Characters, most: int = 5) -> str:
+    """As "3 characters, 12 of 4,000 (0.003 of all): 'Ю' 8 times, first in 'Югославія'; …", frequent ones first."""
+    counts = characters.counts
+    ordered = sorted(found, key=lambda c: (-counts[c], c))
+    number, total = sum(counts[c] for c in ordered), sum(counts.values())
+    shown = "; ".join(f"{c!r} {counts[c]:,} times, first in {characters.example(c)}" for c in ordered[:most])
+    more = "; …" if len(ordered) > most else ""
+    kinds = f"{len(ordered):,} character{'s' if len(ordered) > 1 else ''}"
+    return f"{kinds}, {number:,} of {total:,} ({number / total:.2g} of all): {shown}{more}"
+
+
+def say_left_out(encode: Encode, unk_id: int | None, characters: Characters, remedy: str) -> None:
+    """Prints which characters of its training text a vocabulary does not know."""
+    if found := unknown(encode, unk_id, characters.counts):
+        print(f"left out: {describe(found, characters)}. --character_coverage 1.0 keeps all. {remedy}", file=sys.stderr)
