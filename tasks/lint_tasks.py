@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from limba.data import contract
 from limba.data.lint_findings import Finding, refused, unreadable
-from tasks import objectives, task_batches
+from tasks import lint_letters, objectives, task_batches
 from tasks.diacritics import diacritics_tasks
 from tasks.pipeline import streams
 from tasks.pretraining import denoising
@@ -82,6 +82,8 @@ def check(config: contract.DatasetConfig, feature_converter: Any, purpose: Purpo
         if purpose.role == "train":
             found += _check_vocabulary(task, config, purpose)
         yield from found
+        if purpose.role == "train" and not any(finding.name in _UNUSABLE for finding in found):
+            yield from lint_letters.check(task, config.split)
         unusable = _UNUSABLE_DENOISED if _find_denoise(task) else _UNUSABLE
         if purpose.role == "train" and whole and not any(finding.name in unusable for finding in found):
             stream = kind(config, provider, tasks, feature_converter, None)

@@ -29,7 +29,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("tasks.supervised",),
     ("tasks.diacritics", "tasks.pipeline", "tasks.python_docs"),
     ("tasks.seqio", "tasks.t5"),
-    ("tasks.task_batches", "tasks.predictions"),
+    ("tasks.task_batches", "tasks.predictions", "tasks.lint_letters"),
     ("tasks.blank_sentences", "tasks.cached", "tasks.lint_tasks", "tasks.preview", "tasks.romanian_sentences"),
     ("tasks.diacritics_table", "tasks.diacritics_demo", "tasks.encoder_demo", "tasks.moods", "tasks.quickstart"),
     ("tasks.romanian",),

@@ -375,10 +375,8 @@ def _check_same(given: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
     from tasks.vocabularies import same_vocabulary
 
     if not same_vocabulary(masked_text.open_vocabulary(given), masked_text.open_vocabulary(kept)):
-        raise ValueError(
-            f"--vocab {run_folder.vocabulary_file(given)} is another vocabulary than in training, which is "
-            f"{run_folder.vocabulary_file(kept)}; leave it out."
-        )
+        file, other = map(run_folder.vocabulary_file, (given, kept))
+        raise ValueError(f"--vocab {file} is another vocabulary than in training, which is {other}; leave it out.")
 
 
 def vocabulary_of_folder(path: Path, hints: ModelHints) -> Mapping[str, Any] | None:

@@ -8,6 +8,7 @@ from tasks.registry import Feature, MixtureRegistry, TaskRegistry, steps
 from tasks.registry.rows import TOKENS, Tokens
 from tasks.sources import corpora, splits
 from tasks.vocabularies import ByteVocabulary, sentencepiece_models
+from tests.convert import vocabularies
 
 TRAIN, EVAL = lint_tasks.Purpose("train"), lint_tasks.Purpose("train_eval")
 BYTES = ByteVocabulary(extra_ids=100)
@@ -185,3 +186,34 @@ def test_thousands_of_epochs_of_a_small_corpus(tmp_path, write_jsonl):
     assert not check("lint_few", None) and not check("lint_few", 100) and not check("lint_more", 10_000)
     (finding,) = check("lint_both", 10_000)
     assert "task 'lint_few'" in finding.what and "the training reads 40,000" in finding.what
+
+
+UKRAINIAN = "мама мила раму і тато читав газету про погоду в столиці та гарні цілющі ягоди " * 4
+
+
+def _with_vocabulary_of(tmp_path, write_jsonl, known, rows):
+    """The findings of a task with these rows, whose vocabulary is built of `known`."""
+    vocabularies.train(tmp_path / "spiece.model", known, vocab_size=100, hard_vocab_limit=False, character_coverage=1.0)
+    file = str(write_jsonl(tmp_path / "text.jsonl", rows))
+    pretraining_tasks.register_pretraining_task(
+        "of_letters", data_files={"train": file, "validation": file}, vocabulary=str(tmp_path / "spiece.model")
+    )
+    return _check("of_letters", objectives.span_corruption_lengths(64))
+
+
+def test_letters_that_the_vocabulary_lost(tmp_path, write_jsonl):
+    rows = [{"text": UKRAINIAN}] * 300 + [{"text": "Юрко і Їжак, Ґанок, м’ята"}] * 2 + [{"text": UKRAINIAN}] * 50
+    found = _with_vocabulary_of(tmp_path, write_jsonl, [f"{UKRAINIAN} Р ,"] * 300, rows)
+    assert found.keys() == {"unknown_letters"}
+    what = found["unknown_letters"].what
+    assert what.startswith(
+        "In the first 352 texts of task 'of_letters', its vocabulary does not know 6 characters, 16 of "
+    )
+    assert "'к' 6 times, first in " in what and "text.jsonl, row 300: 'Юрко і Їжак" in what and "'Ю' 2 times" in what
+    assert found["unknown_letters"].severity == "warning" and "--byte_fallback" in found["unknown_letters"].remedy
+
+
+def test_letters_that_are_known_or_foreign(tmp_path, write_jsonl):
+    """Emoji, foreign words and a letter that occurs once are in most corpora."""
+    rows = [{"text": UKRAINIAN}] * 300 + [{"text": "日本 🦊 ☃ ελλάς"}] * 4 + [{"text": "Юрко"}]
+    assert not _with_vocabulary_of(tmp_path, write_jsonl, [UKRAINIAN] * 300, rows)

@@ -159,7 +159,10 @@ def test_the_quickstart_s_pipeline_needs_no_tensorflow(tmp_path, corpus):
     # Of the folder `corpus`, as the quickstart has them.
     (corpus / "validation.jsonl").rename(corpus / "validation-0.jsonl")
     (tmp_path / "vocab").mkdir()
-    vocabularies.train(tmp_path / "vocab" / "spiece.model")
+    letters = ["shard 0 row 1: w2x3y4 56789"] * 50
+    vocabularies.train(
+        tmp_path / "vocab" / "spiece.model", [*vocabularies.sentences(3000), *letters], character_coverage=1.0
+    )
     command = [sys.executable, "-c", _QUICKSTART, str(tmp_path)]
     found = subprocess.run(command, capture_output=True, text=True)
     assert found.returncode == 0, found.stderr

@@ -1,0 +1,68 @@
+"""How much of a text a vocabulary knows."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from tasks.sources import corpora
+from tasks.vocabularies import alphabets
+from tasks.vocabularies.vocabulary import encode_batch
+
+_BATCH = 512
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+    """Of the tokens and characters of some texts.
+
+    Attributes:
+      texts, tokens, unknown_tokens: how many there are.
+      characters: of the texts.
+      unknown: the characters that the vocabulary does not know.
+    """
+
+    texts: int
+    tokens: int
+    unknown_tokens: int
+    characters: alphabets.Characters
+    unknown: tuple[str, ...]
+
+    def describe(self) -> Iterator[str]:
+        """Lines with the share of unknown tokens, and the characters that they stand for."""
+        share = f"{self.unknown_tokens / max(self.tokens, 1):.3%}"
+        yield f"{self.texts:,} texts have {self.tokens:,} tokens, {self.unknown_tokens:,} of them unknown ({share})"
+        if self.unknown:
+            yield f"unknown: {alphabets.describe(self.unknown, self.characters)}"
+
+
+def measure(vocabulary: Any, texts: Iterable[tuple[str, str]]) -> Measure:
+    """Tokenizes texts, each with the place where it is."""
+    characters, unk_id = alphabets.Characters(), vocabulary.unk_id
+    num_texts = num_tokens = num_unknown = 0
+    stream = iter(texts)
+    while batch := list(itertools.islice(stream, _BATCH)):
+        ids, _ = encode_batch(vocabulary, [text.encode("utf-8", "replace") for text, _ in batch])
+        num_texts, num_tokens = num_texts + len(batch), num_tokens + len(ids)
+        num_unknown += 0 if unk_id is None else int(np.count_nonzero(ids == unk_id))
+        for text, place in batch:
+            characters.add(text, place)
+    encode = lambda texts: [vocabulary.encode(text) for text in texts]  # noqa: E731
+    found = alphabets.unknown(encode, unk_id, characters.counts) if num_unknown else []
+    return Measure(num_texts, num_tokens, num_unknown, characters, tuple(found))
+
+
+def texts_of_files(files: list[str], text_column: str, most: int) -> Iterator[tuple[str, str]]:
+    """The texts of a column, each with its file and row.
+
+    Raises:
+      FileNotFoundError, ValueError, OSError: if they cannot be read, or hold something else.
+    """
+    source = corpora.HuggingFaceSource({"train": files}, [text_column])
+    for file, row, document in itertools.islice(source.numbered_documents("train"), most):
+        if isinstance(text := document[text_column], str):
+            yield text, f"{file}, row {row}"
+        elif text is not None:
+            raise ValueError(f"Column {text_column!r} of {file} has {text!r} in row {row}, which is not text.")

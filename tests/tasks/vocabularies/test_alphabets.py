@@ -1,0 +1,113 @@
+"""A vocabulary keeps the letters of its language, and says which characters it left out."""
+
+import random
+
+import pytest
+import sentencepiece
+
+from tasks.sources import corpora
+from tasks.vocabularies import TokenizerVocabulary, alphabets, sentencepiece_models, tokenizer_training
+from tasks.vocabularies.training_text import TrainingText
+
+# Of a few hundred words; the rare letters of the language are in one line of 4,000.
+UKRAINIAN = "абвгдежзиіклмнопрстух"
+RARE = "ЮЇҐґ’'їщєЩ"
+
+
+@pytest.fixture
+def corpus(tmp_path, write_jsonl):
+    rng = random.Random(0)
+    words = ["".join(rng.choices(UKRAINIAN, k=rng.randint(2, 6))) for _ in range(400)]
+    rows = [{"text": " ".join(rng.choices(words, k=12))} for _ in range(4000)]
+    rows[1234] = {"text": "Юрко, Їжак, Ґанок і ґедзь: м’ята, п'ять, їжа, щось, є, Що?"}
+    rows[2345] = {"text": "одна 日 і 🦊"}
+    return corpora.HuggingFaceSource({"train": write_jsonl(tmp_path / "a.jsonl", rows)})
+
+
+def unknown_of(vocabulary, characters):
+    return alphabets.unknown(lambda texts: [vocabulary.encode(t) for t in texts], vocabulary.unk_id, characters)
+
+
+@pytest.mark.parametrize("sample", [1_000_000, 500])
+def test_sentencepiece_keeps_rare_letters(corpus, sample, tmp_path, capsys):
+    """Also those of lines that are not in the sample."""
+    file = sentencepiece_models.train_vocabulary(
+        corpus, tmp_path / "spiece.model", vocab_size=512, num_sentences=sample
+    )
+    model = sentencepiece.SentencePieceProcessor(model_file=str(file))
+    assert model.get_piece_size() == 412
+    assert not [c for c in RARE + UKRAINIAN + "日" if model.unk_id() in model.encode(c)]
+    said = capsys.readouterr().err
+    assert "left out: 1 character, 1 of 1" in said and "'🦊' 1 times, first in 'одна 日 і 🦊'." in said
+    assert "--character_coverage 1.0 keeps all. --byte_fallback spells them as bytes." in said
+
+
+def test_a_coverage_leaves_out_and_says_what(corpus, tmp_path, capsys):
+    """What was the default."""
+    file = sentencepiece_models.train_vocabulary(
+        corpus, tmp_path / "spiece.model", vocab_size=512, character_coverage=0.9995
+    )
+    model = sentencepiece.SentencePieceProcessor(model_file=str(file))
+    lost = [c for c in RARE if model.unk_id() in model.encode(c)]
+    assert len(lost) > 5
+    said = capsys.readouterr().err
+    assert ("left out: " in said and f"{lost[0]!r} " in said) or len(lost) > 5
+    fallback = sentencepiece_models.train_vocabulary(
+        corpus, tmp_path / "bytes.model", vocab_size=768, character_coverage=0.9995, byte_fallback=True
+    )
+    assert fallback.exists() and "left out" not in capsys.readouterr().err
+
+
+def test_wordpiece_keeps_rare_letters_everywhere_in_a_word(corpus, tmp_path, capsys):
+    file = tokenizer_training.train_wordpiece(TrainingText(corpus), tmp_path / "tokenizer.json", vocab_size=512)
+    vocabulary = TokenizerVocabulary(str(file))
+    letters = [c for c in RARE + UKRAINIAN if c.isalpha()]
+    assert not unknown_of(vocabulary, letters)
+    for word in ("ЮЇҐ", "аЮа", "ґґ", "м’ята", "мЩ"):
+        assert vocabulary.unk_id not in vocabulary.encode(word), word
+    said = capsys.readouterr().err
+    assert "'🦊' 1 times" in said and "A word with one is [UNK]; --kind bpe spells every text as bytes." in said
+    # й and ї are letters, unless it is said that they are not; then it is said what that does.
+    assert vocabulary.encode("ї") != vocabulary.encode("і")
+    tokenizer_training.train_wordpiece(
+        TrainingText(corpus), tmp_path / "b/tokenizer.json", vocab_size=384, keep_accents=False
+    )
+    assert "warning: --no-keep_accents makes 2 letters others: " in (said := capsys.readouterr().err)
+    assert "ї → і" in said and "Ї → І" in said
+
+
+def test_the_alphabet():
+    counts = {"a": 10**6, "é": 3, "日": 5, "🦊": 2, "€": 1, "\u200c": 1, "№": 1}
+    kept = alphabets.alphabet(counts, None)
+    assert kept == sorted("aé日€\u200c") and alphabets.alphabet(counts, 0.9995) == ["a"]
+    assert alphabets.alphabet(counts, 1.0) == sorted(counts)
+    # What is seen once in 200 MB is noise.
+    assert "é" not in alphabets.alphabet({"a": 4 * 10**8, "é": 3}, None)
+    assert "é" in alphabets.alphabet({"a": 2 * 10**8, "é": 3}, None)
+    # Some thousand Chinese characters are kept in a Chinese text, and not in a text of another language.
+    han = {chr(0x4E00 + i): 3 for i in range(3000)}
+    assert {*han} <= {*alphabets.alphabet(han | {"a": 50_000}, None)}
+    foreign = alphabets.alphabet(han | {"a": 10**8}, None)
+    assert foreign == ["a"]
+    assert len(alphabets.alphabet({chr(0x4E00 + i): 3 for i in range(9000)} | {"a": 10**5, "b": 1}, None)) < 9001
+
+
+def test_characters_are_counted_with_an_example():
+    characters = alphabets.Characters()
+    for i in range(3000):
+        characters.add("slova " * 100, f"a.jsonl, row {i}")
+    characters.add("tut ye ї i\tй", "b.jsonl, row 7")
+    counts = characters.counts
+    assert counts["s"] == 300_000 and counts["ї"] == 1 and " " not in counts and "\t" not in counts
+    assert counts["й"] == 1 and "\u0306" not in counts  # composed
+    assert characters.example("ї") == "b.jsonl, row 7: 'lova tut ye ї i й'" or "b.jsonl, row 7" in characters.example(
+        "ї"
+    )
+    assert characters.example("s").startswith("a.jsonl, row 0: 'slova")
+    shown = alphabets.describe(["й", "s"], characters)
+    assert shown.startswith("2 characters, 300,001 of ") and ": 's' 300,000 times, first in a.jsonl, row 0: " in shown
+    assert alphabets.Characters().counts == {}
+    assert alphabets.unknown(lambda texts: [[2]] * len(texts), None, "a") == []
+    lone = alphabets.Characters()
+    lone.add("a\ud800b")
+    assert lone.counts == {"a": 1, "b": 1}
