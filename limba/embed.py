@@ -32,6 +32,7 @@ def embed(
     inputs: Sequence[str],
     output_file: Path,
     pooling: str = "mean",
+    name_line: Callable[[int], str] = "line {}".format,
 ) -> None:
     """Writes the vectors of lines of text; the file is there when it is whole.
 
@@ -39,8 +40,10 @@ def embed(
       embedder_cls: called with the checkpoint and the pooling: `limba.inference.embedding.Embedder`.
       output_file: .npy, or .npz for pooling "none".
       pooling: see `Embedder`.
+      name_line: the name of a line for messages, by its number from 1.
     """
     embedder = embedder_cls(restore_checkpoint_cfg=restore_checkpoint_cfg, pooling=pooling)
+    embedder.name_line = name_line
     rows = embedder.embed(inputs)
     if jax.process_index() != 0:
         return
@@ -90,6 +93,7 @@ def main(argv: Sequence[str]) -> int:
     gin_files.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"")
     configured = gin_files.configurable(embed, module="limba.embed")
     given: dict[str, Any] = {"inputs": inputs, "output_file": output_file, "pooling": flags.pooling}
+    given["name_line"] = infer_text.line_names(len(flags.input), flags.input_file)
     command_line.start(configured, flags, **given)
     return 0
 

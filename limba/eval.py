@@ -11,8 +11,9 @@ third is T5X's way: gin/runs/eval.gin gives the loss, t5x/configs/runs/eval.gin 
 """
 
 import argparse
+import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from limba.checkpoints.parameters import (
 )
 from limba.data import contract
 from limba.data.contract import DatasetConfig, GetEvalDatasetFn
+from limba.finite_numbers import outputs as finite_outputs
 from limba.gin_config import command_line, gin_files
 from limba.inference import evaluation, kept_batches
 from limba.inference.evaluation import InferenceEvaluator
@@ -112,7 +114,7 @@ def evaluate(
         step = checkpoint_step(path)
         params, shardings = load_model_params(model, partitioner, restore_checkpoint_cfg, path, fallback_init_rng)
         eval_step = eval_step or evaluation.make_eval_step(model, partitioner, shardings)
-        losses = {task: _loss(eval_step, params, x, limits[task], f"{task}, step {step}") for task, x in kept.items()}
+        losses = _losses(eval_step, model, partitioner, params, kept, limits, step)
         metrics = evaluator.evaluate(params, step) if evaluator is not None else {}
         del params
         if is_writer:
@@ -180,10 +182,23 @@ def _check_measures(config: DatasetConfig, evaluator: InferenceEvaluator, with_l
         )
 
 
-def _loss(eval_step: evaluation.EvalStep, params: PyTree, batches: Any, limit: int | None, name: str) -> dict[str, Any]:
-    """The metrics of teacher forcing, with a bar, which a data set without an end needs most."""
-    bar = tqdm(batches, name, limit, unit="batch", leave=False, disable=jax.process_index() != 0)
-    return dict(evaluation.evaluate(eval_step, params, bar, limit))
+def _losses(
+    eval_step: evaluation.EvalStep,
+    model: BaseTransformerModel,
+    partitioner: PjitPartitioner,
+    params: PyTree,
+    batches: Mapping[str, kept_batches.KeptBatches],
+    limits: Mapping[str, int | None],
+    step: int,
+) -> Results:
+    """The metrics of teacher forcing of each task, with a bar, which a data set without an end needs most."""
+    losses: Results = {}
+    for task, of_task in batches.items():
+        name, limit = f"{task}, step {step}", limits[task]
+        bar = tqdm(of_task, name, limit, unit="batch", leave=False, disable=jax.process_index() != 0)
+        error_of = functools.partial(finite_outputs.loss_error, model, partitioner, params, name)
+        losses[task] = dict(evaluation.evaluate(eval_step, params, bar, limit, error_of))
+    return losses
 
 
 def _checkpoints(config: checkpointing.RestoreCheckpointConfig, done_file: Path) -> list[str]:

@@ -110,15 +110,15 @@ def infer(
 
     checkpoint = distributed.from_first("checkpoint", lambda: restore_checkpoint_cfg.checkpoint)
     params, _ = load_model_params(model, partitioner, restore_checkpoint_cfg, checkpoint, fallback_init_rng)
-    infer_step = getattr(model, batch_inference.MODES[mode])
-    infer_fn = batch_inference.make_infer_fn(infer_step, dataset_cfg.batch_size, partitioner)
+    infer_fn = batch_inference.make_mode_fn(model, mode, dataset_cfg.batch_size, partitioner)
     request = _request(checkpoint, mode, dataset_cfg, checkpoint_period)
     for task, files in left:
         done = distributed.from_first("count of whole chunks", functools.partial(files.num_whole_chunks, request))
         chunks = _open_chunks(task, dataset_cfg, model, (shard_id, num_shards), checkpoint_period, done)
         vocabulary = task.output_features[output_vocab_feature_name].vocabulary if mode != "score" else None
         for number, (examples, batches) in enumerate(chunks, start=done):
-            outputs = infer_fn(params, batches, jax.random.fold_in(jax.random.PRNGKey(0), number))
+            names = _row_names(task.name, shard_id, number * request["examples_per_chunk"])
+            outputs = infer_fn(params, batches, jax.random.fold_in(jax.random.PRNGKey(0), number), names)
             if is_writer:
                 files.write_chunk(number, write_fn, _inferences(outputs, keep_aux_as_numpy), examples, mode, vocabulary)
         if is_writer:
@@ -183,6 +183,10 @@ def _open_chunks(
             yield examples, _batches(features, batch_size, progress)
 
 
+def _row_names(task: str, shard_id: int, first: int) -> Callable[[int], str]:
+    return lambda index: f"example {first + index} of {task}, shard {shard_id}"
+
+
 def _batches(features: Batch, batch_size: int, progress: tqdm) -> Iterator[tuple[np.ndarray, Batch]]:
     """The batches of a chunk with the indices of their rows in it."""
     count = len(next(iter(features.values())))
@@ -242,7 +246,8 @@ def main(argv: Sequence[str]) -> int:
     gin_files.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"")
     configured = gin_files.configurable(infer_text.infer_text, module="limba.inference.infer_text")
     given: dict[str, Any] = {"output_file": flags.output_file} if flags.output_file else {}
-    command_line.start(configured, flags, inputs=inputs, decoding=decoding, **given)
+    names = infer_text.line_names(len(flags.input), flags.input_file)
+    command_line.start(configured, flags, inputs=inputs, decoding=decoding, name_line=names, **given)
     return 0
 
 

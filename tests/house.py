@@ -17,7 +17,14 @@ PACKAGES = ("limba", "tasks", "convert")
 FLOORS: tuple[tuple[str, ...], ...] = (
     # The machine, and the contract between data and engine.
     ("limba.machine", "tasks.metrics", "tasks.objectives"),
-    ("limba.data", "limba.users_modules", "tasks.damaged_files", "tasks.read_columns"),
+    (
+        "limba.data",
+        "limba.finite_numbers",
+        "limba.users_modules",
+        "limba.web_guard",
+        "tasks.damaged_files",
+        "tasks.read_columns",
+    ),
     ("limba.workers",),
     ("limba.kernels",),
     ("limba.block_kernels",),

@@ -13,7 +13,15 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from convert.compare import float64, forward, numpy_t5, torch_forward, transformers_library, transformers_process
+from convert.compare import (
+    finite_logits,
+    float64,
+    forward,
+    numpy_t5,
+    torch_forward,
+    transformers_library,
+    transformers_process,
+)
 from convert.compare.comparison_rows import Comparison, compare_tensors, compare_vocabularies, narrower
 from convert.compare.float64 import Measure
 from convert.model_files import any_format
@@ -39,6 +47,7 @@ def compare(a: Model, b: Model, text: str = TEXT) -> list[Comparison]:
 
     Raises:
       ValueError: if they are of different networks, or one cannot be read.
+      NotFiniteError: if the logits of one are not finite.
     """
     settings = [_compare_networks(a, b), *_assumed("A", a), *_assumed("B", b)]
     tokens_a, tokens_b = (_tokens(model, text) for model in (a, b))
@@ -55,7 +64,7 @@ def compare(a: Model, b: Model, text: str = TEXT) -> list[Comparison]:
             if model.folder is not None:
                 others.append((label, model, _measure(model, batch), _in_transformers(model, batch)))
                 bar.update(2)
-        logits = forward.logits(a.config, a.tensors, batch)
+        logits = _logits(a, batch)
         bar.update()
         rows.append(_b_in_limba(logits, b, batch, tensors_differ))
         tokens = np.zeros(0, np.int32)
@@ -132,10 +141,17 @@ class _Output:
 _Batch = Mapping[str, np.ndarray]
 
 
+def _logits(model: Model, batch: _Batch) -> np.ndarray:
+    run = functools.partial(forward.logits, model.config, model.tensors, batch)
+    logits = run()
+    finite_logits.require(str(model.path), logits, run)
+    return logits
+
+
 def _b_in_limba(logits: np.ndarray, b: Model, batch: _Batch, tensors_differ: bool) -> Comparison:
     what = "logits, B in Limba"
     if tensors_differ:
-        return Comparison(what, float64.largest_difference(logits, forward.logits(b.config, b.tensors, batch)), 0.0)
+        return Comparison(what, float64.largest_difference(logits, _logits(b, batch)), 0.0)
     # Once more would be the same computation.
     loss = forward.loss(logits, batch["decoder_target_tokens"])
     return Comparison(what, None, 0, f"those of A, as are tensors and network; loss of random tokens {loss:.6f}")

@@ -14,7 +14,7 @@ import numpy as np
 from flax import traverse_util
 from tqdm import tqdm
 
-from convert.compare import encoder_process, float64, numpy_encoders, transformers_library
+from convert.compare import encoder_process, finite_logits, float64, numpy_encoders, transformers_library
 from convert.compare.comparison_rows import Comparison, compare_tensors, compare_vocabularies, narrower
 from convert.compare.float64 import Measure
 from convert.encoders import heads, tensors, tokenizer_folder
@@ -52,11 +52,11 @@ def compare(a: EncoderModel, b: EncoderModel, text: str) -> list[Comparison]:
             if model.folder is not None:
                 others.append((label, _measures(model, batch), _in_transformers(model, batch)))
                 bar.update(2)
-        outputs = limba_outputs(a, batch)
+        outputs = _finite_outputs(a, batch)
         bar.update()
         of_b: Outputs | str = "those of A, as are tensors and network"  # Once more would be the same computation.
         if tensors_differ or (tensors.plain(a.config), a.head) != (tensors.plain(b.config), b.head):
-            of_b = limba_outputs(b, batch)
+            of_b = _finite_outputs(b, batch)
             bar.update()
     for what, logits in outputs.items():
         for label, measures, in_pytorch in others:
@@ -76,6 +76,17 @@ def compare(a: EncoderModel, b: EncoderModel, text: str) -> list[Comparison]:
     return rows
 
 
+def _finite_outputs(model: EncoderModel, batch: Mapping[str, np.ndarray]) -> Outputs:
+    """`limba_outputs`; NotFiniteError if one that counts is not finite: those of padding mean nothing."""
+    outputs = limba_outputs(model, batch)
+    for logits in outputs.values():
+        # A row has one place, or those of its tokens.
+        is_real = batch["tokens"] != model.config.pad_id if logits.shape[1] > 1 else np.ones((2, 1), bool)
+        run = functools.partial(limba_outputs, model, batch, anew=True)
+        finite_logits.require(str(model.path), np.where(is_real[..., None], logits, 0), run)
+    return outputs
+
+
 def _what(head: Head) -> str:
     labels = f" of {untrusted_files.shown_list(head.labels)}" if head.labels else ""
     return f"a {head.class_name}{labels}"
@@ -89,18 +100,22 @@ def limba_logits(model: EncoderModel, batch: Mapping[str, np.ndarray]) -> np.nda
     return limba_outputs(model, batch)["logits"]
 
 
-def limba_outputs(model: EncoderModel, batch: Mapping[str, np.ndarray]) -> Outputs:
-    """`limba_logits`, and of a network with a head for sentence pairs its "pair logits" `[batch, 1, 2]`."""
+def limba_outputs(model: EncoderModel, batch: Mapping[str, np.ndarray], anew: bool = False) -> Outputs:
+    """`limba_logits`, and of a network with a head for sentence pairs its "pair logits" `[batch, 1, 2]`.
+
+    Args:
+      anew: trace the network, even if that was done before.
+    """
     params = traverse_util.unflatten_dict(
         {name: np.asarray(t).astype(np.float32) for name, t in model.tensors.items()}, sep="/"
     )
     types = batch["token_types"] if model.config.num_token_types else None
     with jax.default_matmul_precision("highest"):
-        found = _apply(tensors.plain(model.config), model.head, params, batch["tokens"], types)
+        apply = jax.jit(functools.partial(_apply), static_argnums=(0, 1)) if anew else _compiled_apply
+        found = apply(tensors.plain(model.config), model.head, params, batch["tokens"], types)
     return {name: np.asarray(logits) for name, logits in found.items()}
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
 def _apply(
     config: EncoderConfig, head: Head, params: Any, tokens: jax.Array, types: jax.Array | None
 ) -> dict[str, jax.Array]:
@@ -109,6 +124,9 @@ def _apply(
         return {"logits": apply()}
     logits, of_pairs = apply(pair_positions=jnp.zeros((len(tokens), 1), jnp.int32))
     return {"logits": logits, "pair logits": of_pairs}
+
+
+_compiled_apply = jax.jit(_apply, static_argnums=(0, 1))
 
 
 def check_batch(config: EncoderConfig, text: np.ndarray) -> dict[str, np.ndarray]:

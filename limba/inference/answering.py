@@ -16,6 +16,7 @@ from limba.checkpoints import checkpointing
 from limba.checkpoints.parameters import load_model_params
 from limba.data.contract import Batch
 from limba.inference import batch_inference, text_batches
+from limba.machine import untrusted_files
 from limba.models import EncoderDecoderModel, EncoderOnlyModel
 from limba.partitioning.meshes import PjitPartitioner
 
@@ -37,7 +38,13 @@ class Answer:
 
 
 class Answerer:
-    """A checkpoint that answers lines of text."""
+    """A checkpoint that answers lines of text.
+
+    Attributes:
+      name_line: the name of a line for messages, by its number from 1; may be set.
+    """
+
+    name_line: Callable[[int], str] = "line {}".format
 
     def __init__(
         self,
@@ -91,6 +98,7 @@ class Answerer:
 
         Raises:
           ValueError: for a line that is not text; a terminal passes bytes that are not UTF-8 on as such.
+          NotFiniteError: for a line whose score is not finite.
         """
         return (self._answer(line, rows, scores) for line, rows, scores in self._decoded(lines, done))
 
@@ -107,6 +115,10 @@ class Answerer:
                 line.encode()
             except UnicodeEncodeError as error:
                 raise ValueError(f"Line {number}, {line!r}, is not UTF-8 ({error.reason}); write it again.") from error
+
+        def name_row(index: int, start: int) -> str:
+            return f"{self.name_line(start + index + 1)}, {untrusted_files.shown(lines[start + index])},"
+
         encoded = [self._texts.encode(line) for line in lines]
         cut = sum(len(ids) > self._max_inputs_length for ids in encoded)
         if cut:
@@ -119,7 +131,8 @@ class Answerer:
                 continue
             rows = encoded[start : start + self.lines_at_once]
             rng = jax.random.fold_in(jax.random.PRNGKey(self._seed), start)
-            tokens, aux = self._predict(self._params, self._batches(rows, length), rng)
+            named = functools.partial(name_row, start=start)
+            tokens, aux = self._predict(self._params, self._batches(rows, length), rng, named)
             for line, row, scores in zip(lines[start : start + len(rows)], tokens, aux["scores"], strict=True):
                 yield line, np.atleast_2d(row), np.atleast_1d(scores)
 

@@ -12,6 +12,7 @@ from limba.checkpoints import checkpointing
 from limba.checkpoints.parameters import load_model_params
 from limba.inference import batch_inference
 from limba.inference.text_batches import tokens_of
+from limba.machine import untrusted_files
 from limba.models import BaseTransformerModel, EncoderDecoderModel, EncoderOnlyModel, lora
 from limba.partitioning.meshes import PjitPartitioner
 
@@ -42,7 +43,12 @@ class Embedder:
     """A checkpoint whose encoder reads lines of text.
 
     A line is read as in training: with EOS after it (T5), or between [CLS] and [SEP].
+
+    Attributes:
+      name_line: the name of a line for messages, by its number from 1; may be set.
     """
+
+    name_line: Callable[[int], str] = "line {}".format
 
     def __init__(
         self,
@@ -83,6 +89,7 @@ class Embedder:
 
         Raises:
           ValueError: for a line that is not text.
+          NotFiniteError: for a line whose vector is not finite.
         """
         encoded = [self._encode(number, line) for number, line in enumerate(lines, 1)]
         self.num_cut = sum(len(ids) > self._longest for ids in encoded)
@@ -92,7 +99,8 @@ class Embedder:
             for numbers, batches in self._by_length(encoded):
                 for start in range(0, len(numbers), self._batch_size):
                     part = numbers[start : start + self._batch_size]
-                    rows = self._embed(self._params, iter([batches(part)]))
+                    name_row = lambda i, of=part: f"{self.name_line(of[i] + 1)}, {untrusted_files.shown(lines[of[i]])},"  # noqa: E731
+                    rows = self._embed(self._params, iter([batches(part)]), None, name_row)
                     for number, row in zip(part, np.asarray(rows), strict=True):
                         found[number] = row if self._pool else row[: len(encoded[number])]
                     progress.update(len(part))

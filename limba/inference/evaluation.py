@@ -3,6 +3,7 @@
 import inspect
 import itertools
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -40,7 +41,11 @@ def make_eval_step(model: BaseTransformerModel, partitioner: PjitPartitioner, pa
 
 
 def evaluate(
-    eval_step: EvalStep, params: PyTree, batches: Iterable[KeptBatch], max_batches: int | None
+    eval_step: EvalStep,
+    params: PyTree,
+    batches: Iterable[KeptBatch],
+    max_batches: int | None,
+    error_of: Callable[[int, Batch], Exception],
 ) -> dict[str, float]:
     """The model's metrics over the batches, and metrics of the batches themselves.
 
@@ -48,22 +53,36 @@ def evaluate(
     their empirical distribution. A model whose `nats_per_target_token` is above it has learned nothing from context.
 
     Args:
+      params: what the step takes: parameters, or a train state.
       max_batches: the most batches to evaluate; None takes all.
+      error_of: the error for a batch, by its number from 0, whose loss is not finite: `outputs.loss_error`.
 
     Raises:
       ValueError: if there is not a single batch.
+      NotFiniteError: if the loss of a batch is not finite; or what else `error_of` makes.
     """
     total: metrics_lib.Metrics | None = None
     began = time.monotonic()
     token_counts = np.zeros(0, np.int64)
-    computed: metrics_lib.Metrics | None = None
-    for batch in itertools.islice(batches, max_batches):
+
+    def fetched(number: int, batch: KeptBatch, computing: metrics_lib.Metrics) -> metrics_lib.Metrics:
+        computed = jax.device_get(computing)
+        # T5X's loss is not a number where it is normalized by the targets of a batch that has none.
+        losses = [computed[x] for x in ("nats_per_target_token", "mean_squared_error", "loss") if x in computed]
+        if losses and not math.isfinite(losses[0].compute()):
+            raise error_of(number, batch.placed)
+        return computed if total is None else metrics_lib.add(total, computed)
+
+    pending: tuple[int, KeptBatch, metrics_lib.Metrics] | None = None
+    for number, batch in enumerate(itertools.islice(batches, max_batches)):
         computing = eval_step(params, batch.placed)
         token_counts = _add_counts(token_counts, batch.target_counts)
-        total, computed = _add_metrics(total, computed), computing  # The devices have work while these are fetched.
-    total = _add_metrics(total, computed)
-    if total is None:
+        if pending is not None:
+            total = fetched(*pending)  # The devices have work while these are fetched.
+        pending = number, batch, computing
+    if pending is None:
         raise ValueError("The evaluation split is empty: choose another split, or leave the evaluation out.")
+    total = fetched(*pending)
     scalars = metrics_lib.compute(total)
     if "nats_per_target_token" in total:  # A model of a user's own may have other metrics.
         scalars["num_target_tokens"] = float(total["nats_per_target_token"].count)
@@ -82,11 +101,6 @@ def shown(scalars: Mapping[str, float]) -> list[str]:
         ("accuracy", "accuracy {:.2%}"),
     )
     return [form.format(scalars[name]) for name, form in forms if name in scalars]
-
-
-def _add_metrics(total: metrics_lib.Metrics | None, computed: metrics_lib.Metrics | None) -> metrics_lib.Metrics | None:
-    fetched = jax.device_get(computed)
-    return fetched if total is None or fetched is None else metrics_lib.add(total, fetched)
 
 
 def _add_counts(counts: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -143,7 +157,7 @@ class InferenceEvaluator:
         self._evaluator = _open_evaluator(config, inference_evaluator_cls, converter, log_dir)
         self.eval_tasks: Sequence[Any] = self._evaluator.eval_tasks
         self._infer_fns = {
-            mode: batch_inference.make_infer_fn(getattr(model, method), config.batch_size, partitioner)
+            mode: batch_inference.make_mode_fn(model, mode, config.batch_size, partitioner)
             for mode, method in batch_inference.MODES.items()
             if hasattr(model, method)
         }

@@ -30,6 +30,7 @@ def infer_text(
     inputs: Sequence[str],
     output_file: str | None = None,
     decoding: Decoding = AS_BOUND,
+    name_line: Callable[[int], str] = "line {}".format,
 ) -> list[Answer]:
     """Answers lines of text.
 
@@ -40,6 +41,7 @@ def infer_text(
       answerer_cls: called with the checkpoint: `limba.inference.answering.Answerer` with its other arguments.
       output_file: JSON lines with the fields of `limba.inference.answering.Answer`; None prints them.
       decoding: the values that replace the run's.
+      name_line: the name of an input for messages, by its number from 1.
 
     Returns:
       The answers that were printed or added to the file.
@@ -59,6 +61,7 @@ def infer_text(
     answers = []
     if done < len(inputs):
         answerer = answerer_cls(restore_checkpoint_cfg=restore_checkpoint_cfg, **decoding.arguments())
+        answerer.name_line = name_line
         done -= done % answerer.lines_at_once
         hidden = not is_writer or len(inputs) <= answerer.batch_size
         writing = file.writing(done) if file and is_writer else contextlib.nullcontext(_print)
@@ -155,6 +158,11 @@ class _AnswersFile:
 
 def _line(values: dict[str, Any]) -> str:
     return json_text.dumps(values, ensure_ascii=False) + "\n"
+
+
+def line_names(num_inputs: int, file: str | None) -> Callable[[int], str]:
+    """Names the values of `--input`, of which there are `num_inputs`, and the lines of a file after them, from 1."""
+    return lambda number: f"--input {number}" if number <= num_inputs else f"line {number - num_inputs} of {file}"
 
 
 def read_lines(file: str) -> list[str]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from limba import tasks_door
 from limba.data.contract import Batch, DatasetConfig
+from limba.finite_numbers.layers import NotFiniteError
 from limba.inference.metric_loggers import Scalar
 
 logger = logging.getLogger(__name__)
@@ -121,7 +122,10 @@ class Evaluator:
         }
         if not self._examples[task.name]:
             raise ValueError(f"Split {self._config.split!r} of task {task.name!r} has no examples to evaluate.")
-        return {mode: model_fns[mode](self._batches(task)) for mode, functions in modes.items() if functions}
+        try:
+            return {mode: model_fns[mode](self._batches(task)) for mode, functions in modes.items() if functions}
+        except NotFiniteError as error:
+            raise NotFiniteError(f"Task {task.name}, split {self._config.split!r}: {error}") from error
 
     def _batches(self, task: Any) -> Iterator[tuple[np.ndarray, Batch]]:
         features, size = self._features[task.name], self._config.batch_size

@@ -11,6 +11,7 @@ listens on this machine only, unless --host says otherwise, and answers browsers
 import argparse
 import contextlib
 import functools
+import logging
 import os
 import re
 import socket
@@ -19,13 +20,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from limba import web_guard
 from limba.checkpoints import checkpointing, run_configuration
 from limba.checkpoints.parameters import checkpoint_step
+from limba.finite_numbers.layers import NotFiniteError
 from limba.gin_config import command_line, gin_files
-from limba.inference import answering, blanks, decoding_flags, web_guard
+from limba.inference import answering, blanks, decoding_flags
 from limba.inference.answering import Answerer
 from limba.inference.decoding_flags import AS_BOUND, Decoding
 from limba.machine import native_logs
+
+logger = logging.getLogger(__name__)
 
 _BLANK = re.compile(r"_{3,}")
 
@@ -99,6 +104,8 @@ def serve_terminal(ask: Callable[[str, str], str], prefix: str, name: str = "") 
         except (EOFError, KeyboardInterrupt):
             print()
             return
+        except NotFiniteError:
+            raise
         except ValueError as error:  # A line that cannot be read does not end the session.
             print(f"error: {error}")
 
@@ -189,8 +196,18 @@ def _web_server(flags: argparse.Namespace, name: str) -> Callable[[Callable[[str
     def serve(ask: Callable[[str, str], str], prefix: str) -> None:
         import uvicorn
 
+        failures: list[NotFiniteError] = []
+
+        def answer(text: str, before: str) -> str:
+            try:
+                return ask(text, before)
+            except NotFiniteError as error:  # The page goes on, for texts of which it is not so.
+                logger.error("%s", error)
+                failures.append(error)
+                return f"error: {error}"
+
         hosts = _allowed_hosts(flags.host, flags.allowed_hosts)
-        app = guard_page(make_page(ask, prefix, name), hosts)
+        app = guard_page(make_page(answer, prefix, name), hosts)
         shown = f"[{flags.host}]" if ":" in flags.host else flags.host
         print(f"{name} answers at http://{shown}:{flags.port}/ ; Ctrl-C ends.", flush=True)
         if not hosts:
@@ -200,6 +217,8 @@ def _web_server(flags: argparse.Namespace, name: str) -> Callable[[Callable[[str
             )
         with contextlib.suppress(KeyboardInterrupt):
             uvicorn.run(app, host=flags.host, port=flags.port, log_level="warning")
+        if failures:
+            raise failures[0]
 
     return serve
 

@@ -228,7 +228,9 @@ class BaseTransformerModel:
             intermediates = flax.core.unfreeze(variables.get("intermediates", {}))
         else:
             logits = self._compute_logits(params, batch)
-        token_scores = -losses.cross_entropy_with_logits(logits, targets, 0.0, 0.0)[0] * weights
+        token_scores = -losses.cross_entropy_with_logits(logits, targets, 0.0, 0.0)[0]
+        # Padding may be impossible in a network of a user's own, and -inf * 0 is NaN.
+        token_scores = jnp.where(weights == 0, 0.0, token_scores * weights)
         scores = jnp.sum(token_scores, axis=-1)
         if not return_intermediates:
             return scores

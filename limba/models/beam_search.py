@@ -70,6 +70,7 @@ def beam_search(
     Returns:
       Tokens int32 `[batch, num_decodes, max_decode_len]` without the first 0, and scores `[batch, num_decodes]` in
       increasing order. A slot without a finished beam, beside others that have one, is all 0 with score `NEG_INF`.
+      Where the logits of a live beam were NaN, the best score is inf.
     """
     del decode_rng
     length = inputs.shape[1] if max_decode_len is None else max_decode_len
@@ -139,7 +140,9 @@ def _next_log_probs(state: BeamState, tokens_to_logits: TokensToLogits) -> tuple
     token = jax.lax.dynamic_slice_in_dim(flat, state.cur_index, 1, axis=1)
     logits, cache = tokens_to_logits(DecodingState(state.cur_index, flat, token, state.cache))
     log_probs = jax.nn.log_softmax(jnp.asarray(logits, jnp.float32)).reshape(batch, beams, -1)
-    return log_probs + state.live_logprobs[:, :, None], cache
+    log_probs += state.live_logprobs[:, :, None]
+    # What is not a number comes first, and stays there: where NaN is sorted to depends on its sign.
+    return jnp.where(jnp.isnan(log_probs), jnp.inf, log_probs), cache
 
 
 class _Candidates(NamedTuple):

@@ -204,14 +204,14 @@ def _choose(
     truncated = _is_traced(topk) or _is_traced(topp) or topk != 1
     hot = temperature > MIN_TEMPERATURE  # a bool, or an array where temperature is one
     if not truncated or hot is False:
-        return best, jnp.zeros(best.shape) if rescale_log_probs else _log_prob_of(best, logits)
+        return best, _certain(best, logits) if rescale_log_probs else _log_prob_of(best, logits)
     divisor = jnp.maximum(temperature, MIN_TEMPERATURE)
     scaled = _keep_likely(logits / (divisor[:, None] if divisor.ndim else divisor), topk, topp)
     token = jax.random.categorical(rng, scaled).astype(jnp.int32)
     scores = _log_prob_of(token, scaled if rescale_log_probs else logits)
     if hot is True:
         return token, scores
-    greedy_scores = jnp.zeros(best.shape) if rescale_log_probs else _log_prob_of(best, logits)
+    greedy_scores = _certain(best, logits) if rescale_log_probs else _log_prob_of(best, logits)
     return jnp.where(hot, token, best), jnp.where(hot, scores, greedy_scores)
 
 
@@ -244,6 +244,11 @@ def _fewest(keys: Array, enough: Callable[[Array], Array]) -> Array:
 
     threshold = jax.lax.fori_loop(0, 32, decide_bit, jnp.zeros(keys.shape[:1], jnp.uint32))
     return keys >= threshold[:, None]
+
+
+def _certain(token: Array, logits: Array) -> Array:
+    """The log probability of the only token that may be chosen, which is 0; NaN if its logit is not finite."""
+    return jnp.where(jnp.isfinite(jnp.take_along_axis(logits, token[:, None], axis=-1)[:, 0]), 0.0, jnp.nan)
 
 
 def _log_prob_of(token: Array, logits: Array) -> Array:

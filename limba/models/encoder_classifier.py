@@ -115,5 +115,5 @@ class EncoderClassifier(EncoderOnlyModel):
         else:
             is_place = jnp.ones((len(tokens), 1), bool)
         labels = jnp.argmax(log_probabilities, axis=-1).astype(jnp.int32) + 1
-        scores = jnp.sum(jnp.max(log_probabilities, axis=-1) * is_place, axis=-1)
+        scores = jnp.sum(jnp.where(is_place, jnp.max(log_probabilities, axis=-1), 0.0), axis=-1)
         return labels * is_place, {"scores": scores, "probabilities": jnp.exp(log_probabilities)}

@@ -115,7 +115,7 @@ class EncoderOnlyModel(BaseTransformerModel):
         is_place = (batch["masked_lm_positions"] > 0)[:, None]
         log_probabilities = jax.nn.log_softmax(self._compute_logits(self._merged(params), batch))
         found, tokens = (jnp.moveaxis(x[..., ::-1], -1, 1) for x in jax.lax.top_k(log_probabilities, num_decodes))
-        tokens, scores = tokens * is_place, jnp.sum(found * is_place, axis=-1)
+        tokens, scores = tokens * is_place, jnp.sum(jnp.where(is_place, found, 0.0), axis=-1)
         if return_all_decodes:
             return tokens, {"scores": scores}
         return tokens[:, 0], {"scores": scores[:, 0]}

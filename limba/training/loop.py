@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from limba.checkpoints import checkpointing, run_description
 from limba.checkpoints.train_state import TrainState
 from limba.data.contract import Batch, BatchIterator, DatasetConfig, ReadingStoppedError, TaskBatches
+from limba.finite_numbers.layers import NotFiniteError
 from limba.machine import awaited
 from limba.machine.preemption import PREEMPTED_EXIT_CODE, StopRequest
 from limba.machine.storage import AnyPath
@@ -25,6 +26,7 @@ from limba.models import metrics as metrics_lib
 from limba.reports import run_lock, writers
 from limba.reports.goodput import Goodput
 from limba.reports.statistics import TrainStatistics
+from limba.training import not_finite
 from limba.training.actions import TRAIN_METRIC_KEY, ActionMode, Actions
 from limba.training.configured_trainer import batch_to_compile
 from limba.training.inputs import FirstBatch
@@ -38,7 +40,7 @@ logger = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 10.0
 
 
-class NanLossError(RuntimeError):
+class NanLossError(NotFiniteError):
     """The loss, the parameters or the optimizer state are not finite; more steps would only spread it."""
 
 
@@ -132,6 +134,7 @@ class _Loop:
       state: after `step`.
       step: the last that was made.
       metrics: of `step`, perhaps still in flight; None before the first step of this process.
+      batch: of `step`.
       last_saved: the step of the newest checkpoint.
       ended_early: an action ended training.
     """
@@ -139,7 +142,9 @@ class _Loop:
     def __init__(self, run: Run, state: TrainState, first_step: int):
         self.run, self.state, self.step = run, state, first_step
         self.last_saved, self.ended_early = first_step, False
+        self._checked = first_step  # the last step whose loss was looked at
         self.metrics: metrics_lib.Metrics | None = None
+        self.batch: dict[str, jax.Array] = {}
         # Who changes the state or saves it. A rescue keeps it until the process ends.
         self._in_hands = threading.Lock()
         self._input_since: float | None = None  # of `_leave_the_others`
@@ -185,7 +190,7 @@ class _Loop:
 
     def _make_step(self, bar: writers.ProgressBar, watch: watchdog.Watchdog) -> None:
         """Reads a batch and updates the state. The metrics that are shown are those of the step before."""
-        run, previous = self.run, self.metrics
+        run, previous, previous_batch = self.run, self.metrics, self.batch
         compiling = time.monotonic()
         # Several processes compile the same programs, whichever of them has its batch already.
         if previous is None and (jax.process_count() > 1 or not run.first_batch.is_there):
@@ -199,7 +204,7 @@ class _Loop:
             self.state, metrics = run.trainer.train_step(self.state, batch)
             if previous is None:  # The first call compiles.
                 jax.block_until_ready(metrics)
-            self.step, self.metrics = self.step + 1, metrics
+            self.step, self.metrics, self.batch = self.step + 1, metrics, batch
         if previous is None:
             seconds = time.monotonic() - read + began - compiling
             self._statistics.add_first(metrics, seconds, read - began, batch["decoder_target_tokens"].size)
@@ -207,7 +212,7 @@ class _Loop:
             bar.message(f"compiled and made the first step in {seconds:.1f} s")
         else:
             # One step stays in flight. The one before is done: reading it delays nothing and finds a NaN early.
-            _check_finite(previous, self.step - 1, run)
+            self._check_loss(previous, self.step - 1, previous_batch)
             self._statistics.add(metrics)
             bar.step(shown_loss(previous, run.trainer.model) if bar.wants_loss else None)
 
@@ -233,6 +238,8 @@ class _Loop:
     def _do_what_is_due(self, stop: StopRequest, bar: writers.ProgressBar, watch: watchdog.Watchdog) -> None:
         """Statistics, evaluation and checkpoint of the step that was just made."""
         run, step, statistics = self.run, self.step, self._statistics
+        if run.periods.evaluates(step):  # which waits for the step, and would find what the step has done
+            self._check_loss(self.metrics, step, self.batch)
         if run.periods.summarizes(step) or stop.is_due(step):
             scalars = statistics.write(step)
             self.ended_early |= run.actions.run(ActionMode.TRAIN, self.state, {TRAIN_METRIC_KEY: scalars})
@@ -249,8 +256,46 @@ class _Loop:
 
     def _save(self) -> None:
         with self._in_hands:
-            _save(self.run, self.state, self.metrics, self.step)
+            self._begin_checkpoint()
         self.last_saved = self.step
+
+    def _begin_checkpoint(self) -> None:
+        """Begins a checkpoint if the state is finite. The loss cannot show that: it is from before the update."""
+        run, step, save = self.run, self.step, self.run.periods.save
+        self._check_loss(self.metrics, step, self.batch)
+        if save is None:
+            return
+        began = time.monotonic()
+        if not bool(_all_finite((self.state.params, self.state.opt_state))):
+            what = f"The update of step {step} made parameters or optimizer state infinite or NaN."
+            raise self._not_finite(what, step, self.batch)
+        layout = run.trainer.partitioner.get_data_layout(run.dataset.batch_size)
+        keeps_position = save.save_dataset and layout.is_first_host_in_replica_set
+        with run.goodput.spending("checkpoint"):
+            position = run.batches.save_state() if keeps_position else None
+            run.checkpointer.save(self.state, position, run_description.with_kernels(run.run_files))
+        # From here a restart loses nothing.
+        run.goodput.write()
+        writers.write_timing(run.writers, step, "checkpoint_seconds", time.monotonic() - began)
+
+    def _check_loss(self, metrics: metrics_lib.Metrics | None, step: int, batch: Batch) -> None:
+        """Raises NanLossError if the loss of a step and its batch is not finite."""
+        if metrics is None or step == self._checked:
+            return
+        self._checked = step
+        if math.isfinite(loss := float(metrics["loss"].compute())):
+            return
+        if not getattr(self.run.trainer.model.optimizer_def, "skip_nan_updates", False):
+            raise self._not_finite(f"The loss of step {step} is {loss}.", step, batch)
+        logger.warning("The loss of step %d is %s; the optimizer left the update out (skip_nan_updates).", step, loss)
+
+    def _not_finite(self, what: str, step: int, batch: Batch) -> NanLossError:
+        run = self.run
+        run.checkpointer.wait()
+        saved = checkpointing.checkpoint_steps(run.model_dir)
+        good = f"The last good checkpoint is {_path(run, saved[-1])}." if saved else "No checkpoint was saved before."
+        where = not_finite.describe(run.trainer, self.state, step, batch)
+        return NanLossError(f"{what} {good} Nothing was saved after it. {where}")
 
     def _stop_waiting(self) -> None:
         """Ends a wait for a batch, after a signal; workers that train together still need theirs to stop together."""
@@ -274,7 +319,7 @@ class _Loop:
         if not nothing_made and not self._in_hands.acquire(blocking=False):
             return
         if self.step > self.last_saved:
-            _save(run, self.state, self.metrics, self.step)
+            self._begin_checkpoint()
             run.checkpointer.wait()
         logger.warning("Stopped on request at step %d, while it waited (%s).", self.step, run.goodput.kind)
         heartbeats.leave_at_once(PREEMPTED_EXIT_CODE)
@@ -387,49 +432,10 @@ def shown_loss(metrics: metrics_lib.Metrics, model: Any) -> float:
     return float((metrics[name] if name in metrics and not is_mean else metrics["loss"]).compute())
 
 
-def _check_finite(metrics: metrics_lib.Metrics, step: int, run: Run) -> None:
-    loss = float(metrics["loss"].compute())
-    if math.isfinite(loss):
-        return
-    if not getattr(run.trainer.model.optimizer_def, "skip_nan_updates", False):
-        raise _not_finite(run, f"The loss of step {step} is {loss}.")
-    logger.warning("The loss of step %d is %s; the optimizer left the update out (skip_nan_updates).", step, loss)
-
-
 @jax.jit
 def _all_finite(tree: Any) -> jax.Array:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))
 
 
-def _not_finite(run: Run, what: str) -> NanLossError:
-    run.checkpointer.wait()
-    saved = checkpointing.checkpoint_steps(run.model_dir)
-    good = f"The last good checkpoint is {_path(run, saved[-1])}." if saved else "No checkpoint was saved before."
-    return NanLossError(
-        f"{what} {good} Nothing was saved after it. Usual causes: a learning rate that is too high, missing warm-up "
-        "with AdamW, label or token ids outside the vocabulary."
-    )
-
-
 def _path(run: Run, step: int) -> Path:
     return checkpointing.checkpoint_path(run.model_dir, step)
-
-
-def _save(run: Run, state: TrainState, metrics: metrics_lib.Metrics | None, step: int) -> None:
-    """Begins a checkpoint if the state is finite. The loss cannot show that: it is from before the update."""
-    save = run.periods.save
-    if save is None:
-        return
-    began = time.monotonic()
-    if metrics is not None:
-        _check_finite(metrics, step, run)
-    if not bool(_all_finite((state.params, state.opt_state))):
-        raise _not_finite(run, f"The update of step {step} made parameters or optimizer state infinite or NaN.")
-    layout = run.trainer.partitioner.get_data_layout(run.dataset.batch_size)
-    keeps_position = save.save_dataset and layout.is_first_host_in_replica_set
-    with run.goodput.spending("checkpoint"):
-        position = run.batches.save_state() if keeps_position else None
-        run.checkpointer.save(state, position, run_description.with_kernels(run.run_files))
-    # From here a restart loses nothing.
-    run.goodput.write()
-    writers.write_timing(run.writers, step, "checkpoint_seconds", time.monotonic() - began)

@@ -1,6 +1,7 @@
 """Evaluation in training: teacher-forced (`training_eval/<task>`) and by prediction (`inference_eval/<task>`)."""
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ import jax
 import numpy as np
 
 from limba.checkpoints.train_state import TrainState
+from limba.finite_numbers import outputs as finite_outputs
 from limba.inference import evaluation
 from limba.inference.kept_batches import KeptBatch, KeptBatches
 from limba.reports import results_table, statistics, writers
@@ -90,7 +92,11 @@ class TrainingEvaluation:
         results: Results = {}
         for task, batches in self.batches.items():
             counted = _CountedBatches(batches, self.trainer.partitioner.num_host_groups, check)
-            scalars = evaluation.evaluate(self.trainer.eval_step, state, counted, self.max_batches)
+            named = f"{task} (training_eval) at step {step}"
+            error_of = functools.partial(
+                finite_outputs.loss_error, self.trainer.model, self.trainer.partitioner, state.params, named
+            )
+            scalars = evaluation.evaluate(self.trainer.eval_step, state, counted, self.max_batches, error_of)
             scalars |= counted.rates()
             if self._is_first:
                 scalars["timing/compilation_seconds"] = counted.first_seconds

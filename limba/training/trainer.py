@@ -191,6 +191,11 @@ def train_with_lr(
     """One update at a learning rate, the function that T5X's trainers wrap: the new state and the batch's metrics."""
     del data_partition_spec  # Microbatches keep the batch's sharding.
     grads, metrics = accumulate_gradients(model, train_state.params, batch, dropout_rng, num_microbatches or 1)
+    if not getattr(model.optimizer_def, "skip_nan_updates", False):
+        # A loss that is not finite teaches nothing. Without its gradient the parameters stay finite, and the training
+        # loop, which sees the loss later, can search the layer.
+        is_finite = jnp.all(jnp.array([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(metrics.get("loss"))]))
+        grads = jax.tree.map(lambda g: jnp.where(is_finite, g, 0), grads)
     with jax.named_scope("optimizer"):  # for profiles
         updates, opt_state = model.optimizer_def.update(
             grads, train_state.opt_state, train_state.params, learning_rate=learning_rate, step=train_state.step

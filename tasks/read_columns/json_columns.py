@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
+from limba.machine import json_text
+
 _BLANKS = re.compile(r"[ \t\r\n]*")
 # Numbers are not made, only their ends are found.
 _DECODER = json.JSONDecoder(parse_int=len, parse_float=len, strict=False)
@@ -116,7 +118,7 @@ def _row(text: str, begin: int, columns: Sequence[str], names: dict[str, None]) 
     except (IndexError, ValueError):  # It is not JSON, or not all of it.
         return None
     names.update(dict.fromkeys(found))
-    kept += [f"{json.dumps(column)}: null" for column in columns if column not in found]
+    kept += [f"{json_text.dumps(column)}: null" for column in columns if column not in found]
     return f"{{{', '.join(kept)}}}", end + 1
 
 

@@ -10,6 +10,7 @@ import pytest
 from limba import infer
 from limba.checkpoints import checkpointing
 from limba.data import contract
+from limba.finite_numbers import layers as finite_layers
 from limba.inference import batch_inference
 from tests.limba import small
 
@@ -268,3 +269,15 @@ def test_a_task_of_tfexample_files(tmp_path):
         tfexample.create_task_from_tfexample_file(str(tmp_path / "none"), "tfrecord", "question", None, features)
     with pytest.raises(ValueError, match="'sstable'"):
         tfexample.create_task_from_tfexample_file(paths, "sstable", "question", None, features)
+
+
+def test_a_score_that_is_not_finite_is_an_error_and_not_written(tmp_path):
+    bad = inferring.save_checkpoint(tmp_path / "run", shift=float("nan"), step=5)
+    with pytest.raises(finite_layers.NotFiniteError) as error:
+        _infer(bad, tmp_path / "out", mode="score")
+    assert str(error.value) == (
+        "The output for example 0 of inference_letters, shard 0 is not finite. The parameter shift has NaN or infinite "
+        "values. These parameters give no results: take an earlier checkpoint, or copy or convert this one again."
+    )
+    written = [path.name for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert written == ["chunks.json"]

@@ -35,7 +35,7 @@ def _kept(source):
 
 
 def _evaluate(batches, params=1, most=None):
-    scalars = evaluation.evaluate(_sum_step, params, batches, most)
+    scalars = evaluation.evaluate(_sum_step, params, batches, most, None)
     return scalars["sum"], scalars["unigram_nats_per_target_token"]
 
 
@@ -91,4 +91,4 @@ def test_batches_that_may_change_are_read_again():
 
 def test_a_model_is_told_that_nothing_was_evaluated():
     with pytest.raises(ValueError, match="split is empty"):
-        evaluation.evaluate(_sum_step, 1, [], None)
+        evaluation.evaluate(_sum_step, 1, [], None, None)

@@ -1,3 +1,4 @@
+import argparse
 import builtins
 import functools
 import json
@@ -13,6 +14,7 @@ import urllib.request
 import pytest
 
 from limba.checkpoints import checkpointing, run_configuration
+from limba.finite_numbers import layers as finite_layers
 from limba.gin_config import command_line
 from limba.inference import answering, blanks, try_model
 
@@ -235,3 +237,38 @@ def test_somebody_asks_in_a_browser(page_url, browser):
             break
         time.sleep(0.1)
     assert said == "P: ONE\nso so"
+
+
+class _NotFinite(_Upper):
+    def answer(self, lines):
+        raise finite_layers.NotFiniteError(f"The output for line 1, {lines[0]!r}, is not finite.")
+
+
+def test_an_answer_that_is_not_finite_ends_the_session(monkeypatch, capsys):
+    monkeypatch.setattr(builtins, "input", lambda prompt: "one")
+    with pytest.raises(finite_layers.NotFiniteError, match="'one', is not finite"):
+        try_model.try_model(
+            answerer_cls=_NotFinite,
+            restore_checkpoint_cfg=checkpointing.RestoreCheckpointConfig(),
+            serve=try_model.serve_terminal,
+            prefix="",
+        )
+
+
+def test_an_answer_that_is_not_finite_is_on_the_page_and_fails_the_command(monkeypatch, caplog):
+    import uvicorn
+
+    pages, answers = [], []
+    monkeypatch.setattr(try_model, "make_page", lambda ask, prefix, name: pages.append(ask))
+    monkeypatch.setattr(try_model, "guard_page", lambda page, hosts: None)
+
+    def run(app, **options):
+        answers.extend(pages[0](text, "p: ") for text in ("one", "two"))
+
+    monkeypatch.setattr(uvicorn, "run", run)
+    ask = lambda text, prefix: try_model.reply({"one": _NotFinite, "two": _Upper}[text](), text, prefix)  # noqa: E731
+    serve = try_model._web_server(argparse.Namespace(host="127.0.0.1", port=1, allowed_hosts=""), "mine")
+    with pytest.raises(finite_layers.NotFiniteError, match="'p: one', is not finite"):
+        serve(ask, "p: ")
+    assert answers == ["error: The output for line 1, 'p: one', is not finite.", "P: TWO"]
+    assert "is not finite" in caplog.text

@@ -1,3 +1,4 @@
+import copy
 import functools
 from pathlib import Path
 
@@ -6,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from limba.finite_numbers import outputs as finite_outputs
 from limba.models import decoding
 from tests.limba import small
 
@@ -257,3 +259,47 @@ def test_scores_of_likely_tokens_keep_their_bits():
     exact = logits.astype(np.float64)
     exact = exact[:, 7] - np.log(np.exp(exact - exact[:, 7:8]).sum(axis=1)) - exact[:, 7]
     np.testing.assert_allclose(scores[:, 0], exact, rtol=0, atol=1e-6)
+
+
+def _nan_from(index, sign, num_tokens=4):
+    """Logits that are NaN at one token, with the sign that a CPU's own NaN has or the other, from a step on."""
+    likely = jnp.log(jnp.asarray([0.1, 0.3, 0.4, 0.2]))
+    bad = likely.at[3].set(jnp.copysign(jnp.nan, sign))
+    return lambda state: (jnp.where(jnp.max(state.cur_index) >= index, bad, likely)[None], state.cache)
+
+
+@pytest.mark.parametrize("index", [0, 2])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_logits_that_are_nan_show_in_the_best_score(index, sign):
+    """However a way of decoding sorts them; also where a beam has ended before."""
+    step = _nan_from(index, sign)
+    _, searched = decoding.beam_search(_empty(1, 4), {}, lambda s: (jnp.tile(step(s)[0], (2, 1)), s.cache), 1, 2)
+    assert not np.isfinite(searched[0, -1])
+    for options in ({}, {"topk": 0}, {"topk": 2, "rescale_log_probs": False}, {"temperature": 0.0, "topk": 3}):
+        _, scores = decoding.temperature_sample(_empty(1, 4), {}, step, -1, **options)
+        assert not np.isfinite(scores).any(), options
+    _, certain = decoding.temperature_sample(_empty(1, 4), {}, _nan_from(9, sign), -1)
+    assert certain.tolist() == [[0.0]]
+
+
+def test_what_is_forbidden_has_no_probability_and_is_not_wrong(model, params):
+    """Scores of -inf are of constrained decoding, or of a network that forbids padding, unless weights are bad."""
+    forbidden = _fixed_logits([0.5, 0.0, 0.5, 0.0])
+    _, scores = decoding.temperature_sample(_empty(1, 2) + 3, {}, forbidden, 1)
+    assert scores.tolist() == [[0.0]]
+    outputs = {"scores": np.array([-1.0, -np.inf, decoding.NEG_INF]), "tokens": np.zeros((3, 2), np.int32)}
+    finite = {"kernel": jnp.ones(2)}
+    assert finite_outputs.first_row(outputs, finite) is None
+    assert finite_outputs.first_row(outputs, {"kernel": jnp.array([1.0, -jnp.inf])}) == 1
+    for bad in (np.nan, np.inf):
+        outputs["scores"][2] = bad
+        assert finite_outputs.first_row(outputs, finite) == 2
+
+    class Forbids(type(model)):
+        def _compute_logits(self, *args, **options):
+            return super()._compute_logits(*args, **options).at[..., 0].set(-jnp.inf)
+
+    other = copy.copy(model)
+    other.__class__ = Forbids
+    found = jax.jit(other.score_batch)(params, small.batch(0))
+    assert np.isfinite(found).all()
