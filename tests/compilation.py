@@ -4,7 +4,10 @@ What XLA optimizes is XLA's business, and costs more than half of what compiling
 process as a user does leave it on, and those that compare two programs bit by bit.
 """
 
+import contextlib
 import threading
+from collections.abc import Iterator
+from unittest import mock
 
 FAST = " ".join(
     [
@@ -15,7 +18,11 @@ FAST = " ".join(
     ]
 )
 # For `jax.jit(compiler_options=…)` in a process that has FAST.
-AS_USERS = {"xla_cpu_use_fusion_emitters": True, "xla_llvm_disable_expensive_passes": False}
+AS_USERS = {
+    "xla_backend_optimization_level": 3,
+    "xla_cpu_use_fusion_emitters": True,
+    "xla_llvm_disable_expensive_passes": False,
+}
 
 # A context keeps what programs have named and every constant in them.
 _MOST_PROGRAMS_OF_A_CONTEXT = 100
@@ -24,6 +31,20 @@ _MOST_PROGRAMS_OF_A_CONTEXT = 100
 class _Contexts(threading.local):
     programs = 0
     shared = None
+
+
+@contextlib.contextmanager
+def as_users() -> Iterator[None]:
+    """Whatever is compiled meanwhile is optimized, as it is for users."""
+    from jax._src import compiler
+
+    options = compiler.get_compile_options
+
+    def optimized(*args, env_options_overrides=None, **others):
+        return options(*args, env_options_overrides=AS_USERS | (env_options_overrides or {}), **others)
+
+    with mock.patch.object(compiler, "get_compile_options", optimized):
+        yield
 
 
 def share_contexts() -> None:

@@ -101,6 +101,13 @@ def few_programs():
         _programs.clear()
 
 
+@pytest.fixture
+def as_users():
+    """Numbers can depend on what XLA optimizes: programs of this test are compiled as users' are."""
+    with compilation.as_users():
+        yield
+
+
 @pytest.fixture(autouse=True)
 def no_handler_of_a_command():
     """A command sends messages to the standard error that it finds, here a file that is closed after the test."""

@@ -57,7 +57,7 @@ class EncoderConfig:
       dropout_rate: of embeddings and of what each block adds.
       attention_dropout_rate: of attention weights; all queries of a row drop the same.
       initializer_range: standard deviation of the initial kernels and tables.
-      float32_attention_logits: softmax in float32 when `dtype` is not.
+      float32_attention_logits: the products of attention's logits, and its weights, in float32 when `dtype` is not.
       scan_layers: compile one layer, or one period of global and local layers, instead of all.
       remat_policy: "none", "minimal" or "full": what is recomputed in the backward pass to save memory.
       param_scan_axis: where the layers stand in the parameters of a scanned stack.
@@ -170,7 +170,7 @@ class EncoderConfig:
         return BlockLayout(self.sparse_attention, self.num_heads, self.max_positions)
 
     @property
-    def attention_logits_dtype(self) -> Any:
+    def attention_weights_dtype(self) -> Any:
         return jnp.float32 if self.float32_attention_logits else self.dtype
 
     def _check_fields_together(self) -> None:

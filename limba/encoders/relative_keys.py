@@ -34,17 +34,17 @@ class RelativeKeyTable(nn.Module):
 
 
 def relative_key_logits(config: EncoderConfig, query: Array, key: Array, table: Array) -> Array:
-    """Logits `[batch, heads, queries, keys]`.
+    """Float32 logits `[batch, heads, queries, keys]`.
 
     Args:
       query: `[batch, queries, heads, kv]`, divided by sqrt(kv).
       key: `[batch, keys, heads, kv]`, not divided.
       table: `[queries + keys - 1, kv]` by key - query.
     """
-    dtype = config.attention_logits_dtype
-    logits = distances.to_keys(products.einsum("bqhd,rd->bhqr", query, table, dtype))
+    dtype = config.attention_weights_dtype
+    logits = distances.to_keys(products.einsum("bqhd,rd->bhqr", query, table, dtype, jnp.float32))
     if config.position_embedding_type == "relative_key_query":
         key = key / jnp.sqrt(config.head_dim).astype(config.dtype)
-        of_keys = distances.to_keys(products.einsum("bkhd,rd->bhkr", key, table[::-1], dtype))
+        of_keys = distances.to_keys(products.einsum("bkhd,rd->bhkr", key, table[::-1], dtype, jnp.float32))
         logits += jnp.swapaxes(of_keys, -1, -2)
     return logits

@@ -19,6 +19,7 @@ from limba.encoders.block_layout import BlockLayout
 from limba.encoders.config import EncoderConfig
 from limba.kernels import distances
 from limba.network import attention, products
+from limba.network.attention_weights import attention_weights
 
 Array = jax.Array
 
@@ -92,7 +93,7 @@ def _global_rows(
     added: Array | None = None
     if by_distance.bias is not None:
         table = by_distance.bias[:, None, first:]
-        added = distances.to_keys(jnp.repeat(table, count, axis=1))[None]
+        added = distances.to_keys(jnp.repeat(table, count, axis=1))[None].astype(config.attention_weights_dtype)
     if by_distance.relative_keys is not None:
         added = relative_keys.relative_key_logits(config, query, key, by_distance.relative_keys[first:])
     return attention.dot_product_attention(
@@ -124,18 +125,17 @@ def _other_rows(
     keys, values, of_keys = (columns.of_row(in_blocks(x)) for x in (key, value, segments[:, :, None]))
     of_keys = jnp.where(columns.is_new[..., None], of_keys, 0)  # as padding: no real query sees it
     mask = of_queries[..., :, None] == _joined(of_keys, 3)[..., None, :]
-    dtype = config.attention_logits_dtype
-    logits = products.einsum("bhnqd,bhnkd->bhnqk", queries, _joined(keys, 3), dtype)
+    dtype = config.attention_weights_dtype
+    logits = products.einsum("bhnqd,bhnkd->bhnqk", queries, _joined(keys, 3), dtype, jnp.float32)
     if by_distance.bias is not None:
         table = _windows(by_distance.bias, columns.num_blocks, block)
         table = distances.to_keys(jnp.repeat(table[:, :, None], block, axis=2))
         bias = jnp.moveaxis(columns.of_distances(table), 2, 3)  # [heads, blocks, block, columns, block]
-        logits += _joined(bias, 3).astype(dtype)
+        logits += jnp.broadcast_to(_joined(bias, 3).astype(dtype), logits.shape).astype(logits.dtype)
     if by_distance.relative_keys is not None:
         table = columns.of_distances(_windows(by_distance.relative_keys[None], columns.num_blocks, block))
         logits += _relative_key_logits(config, queries, keys, table)
-    logits += jnp.where(mask, 0, attention.MASKED).astype(dtype)
-    weights = jax.nn.softmax(logits).astype(config.dtype)
+    weights = attention_weights(logits, mask, dtype).astype(config.dtype)
     attended = products.einsum("bhnqk,bhnkd->bhnqd", weights, _joined(values, 3), config.dtype)
     return jnp.swapaxes(_joined(attended, 2), 1, 2)[:, : length - columns.first * block]
 
@@ -172,12 +172,12 @@ def _relative_key_logits(config: EncoderConfig, queries: Array, keys: Array, tab
       keys: `[batch, heads, blocks, columns, block, kv]`.
       table: `[heads, blocks, columns, 2 * block - 1, kv]`.
     """
-    dtype = config.attention_logits_dtype
+    dtype = config.attention_weights_dtype
     of_heads, table = ("", table[0]) if table.shape[0] == 1 else ("h", table)
-    logits = distances.to_keys(products.einsum(f"bhnqd,{of_heads}ncrd->bhncqr", queries, table, dtype))
+    logits = distances.to_keys(products.einsum(f"bhnqd,{of_heads}ncrd->bhncqr", queries, table, dtype, jnp.float32))
     if config.position_embedding_type == "relative_key_query":
         keys = keys / jnp.sqrt(config.head_dim).astype(config.dtype)
-        of_keys = products.einsum(f"bhnckd,{of_heads}ncrd->bhnckr", keys, jnp.flip(table, -2), dtype)
+        of_keys = products.einsum(f"bhnckd,{of_heads}ncrd->bhnckr", keys, jnp.flip(table, -2), dtype, jnp.float32)
         logits += jnp.swapaxes(distances.to_keys(of_keys), -1, -2)
     return _joined(jnp.moveaxis(logits, 3, 4), 4)
 

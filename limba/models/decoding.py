@@ -229,7 +229,8 @@ def _keep_likely(logits: Array, topk: int | Array, topp: float | Array) -> Array
     if _is_traced(topp) or topp:
         likely = jax.nn.softmax(logits)
         kept &= (topp <= 0) | _fewest(keys, lambda mask: jnp.sum(likely * mask, axis=-1) >= topp)
-    return jnp.where(kept, logits, NEG_INF)
+    # Not NEG_INF: at a low temperature the logits that are kept can be below it.
+    return jnp.where(kept, logits, -jnp.inf)
 
 
 def _fewest(keys: Array, enough: Callable[[Array], Array]) -> Array:

@@ -24,16 +24,17 @@ DType = Any
 PRODUCT_WITHOUT_BATCH_DIMS = "product_without_batch_dims"
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 3))
-def _low_precision_einsum(equation: str, a: Array, b: Array, dtype: DType) -> Array:
-    return product(equation, a.astype(dtype), b.astype(dtype), dtype)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 3, 4))
+def _low_precision_einsum(equation: str, a: Array, b: Array, dtype: DType, of_result: DType) -> Array:
+    return product(equation, a.astype(dtype), b.astype(dtype), of_result)
 
 
-def _low_precision_einsum_fwd(equation, a, b, dtype):
-    return _low_precision_einsum(equation, a, b, dtype), (a, b)
+def _low_precision_einsum_fwd(equation, a, b, dtype, of_result):
+    return _low_precision_einsum(equation, a, b, dtype, of_result), (a, b)
 
 
-def _low_precision_einsum_bwd(equation, dtype, operands, g):
+def _low_precision_einsum_bwd(equation, dtype, of_result, operands, g):
+    del of_result
     a, b = operands
     inputs, out = equation.split("->")
     a_dims, b_dims = inputs.split(",")
@@ -112,14 +113,14 @@ def _cpu_multiplies_bf16() -> bool:
     return True
 
 
-def einsum(equation: str, a: Array, b: Array, dtype: DType) -> Array:
-    """Contracts two arrays in `dtype`, accumulating in float32; the result has `dtype`.
+def einsum(equation: str, a: Array, b: Array, dtype: DType, of_result: DType | None = None) -> Array:
+    """Contracts two arrays in `dtype`, accumulating in float32; the result has `of_result`, `dtype` by default.
 
     Every dim of the equation must occur in at least two of its three terms (true of matrix products and attention).
     """
     if jnp.dtype(dtype).itemsize >= 4:
         return jnp.einsum(equation, a.astype(dtype), b.astype(dtype))
-    product = _low_precision_einsum(equation, a, b, jnp.dtype(dtype))
+    product = _low_precision_einsum(equation, a, b, jnp.dtype(dtype), jnp.dtype(of_result or dtype))
     inputs, out = equation.split("->")
     a_dims, b_dims = inputs.split(",")
     if set(a_dims) & set(b_dims) & set(out):

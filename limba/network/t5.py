@@ -34,7 +34,7 @@ class T5Config:
       mlp_activations: ("relu",) is T5 1.0, ("gelu", "linear") is T5 1.1.
       dropout_rate: everywhere; 0 for pre-training of 1.1.
       logits_via_embedding: tie the output to the embedding (T5 1.0).
-      float32_attention_logits: softmax in float32 when `dtype` is not.
+      float32_attention_logits: the products of attention's logits, and its weights, in float32 when `dtype` is not.
       scale_attn_logits: divide queries by sqrt(head_dim), for AdamW (a field of NVIDIA's networks).
       one_hot_embedding: embed by a matmul; for vocabularies sharded over the model axis of a TPU.
       scan_layers: compile one layer instead of all; much shorter compilation of deep stacks.

@@ -118,6 +118,23 @@ def test_top_k_and_top_p_renormalize_over_what_they_keep(traced):
         np.testing.assert_allclose(shares, expected, atol=0.03)
 
 
+@pytest.mark.parametrize("options", [{"topk": 2}, {"topk": 0, "topp": 0.6}])
+@pytest.mark.parametrize("largest", [-1e4, 1e4])
+def test_what_is_unlikely_stays_so_at_any_logits_and_temperature(as_users, options, largest):
+    logits = jnp.asarray([0.0, -1e-4, -1e-3, -1e-2]) * 1e4 / 4 + largest
+
+    def step(state):
+        return jnp.broadcast_to(logits, (len(state.cur_token), 4)), state.cache
+
+    tokens, scores = jax.jit(
+        lambda: decoding.temperature_sample(
+            _empty(500, 1), {}, step, 1, jax.random.key(0), temperature=5e-4, rescale_log_probs=True, **options
+        )
+    )()
+    assert np.isfinite(scores).all()
+    assert set(np.unique(tokens)) == {0}
+
+
 def test_temperatures_of_rows_differ():
     step = _fixed_logits([0.1, 0.1, 0.5, 0.3])
     temperature = jnp.asarray([0.0, 1.0])

@@ -78,3 +78,26 @@ def test_normalizing_factors():
 def test_unknown_normalizing_factor(factor):
     with pytest.raises(ValueError, match="loss_normalizing_factor"):
         losses.canonical_normalizing_factor(factor)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("largest", [30.0, 1e4])
+def test_large_logits_have_the_loss_and_the_gradient_of_float64(as_users, dtype, largest):
+    rng = np.random.default_rng(0)
+    logits = jnp.asarray(rng.uniform(-1, 1, (8, 64, 96)) * largest, dtype)
+    targets = rng.integers(0, 96, (8, 64), dtype=np.int32)
+
+    def loss(x):
+        return losses.cross_entropy_with_logits(x, targets, 0.0, 0.0)[0].sum()
+
+    value, gradient = jax.jit(jax.value_and_grad(loss))(logits)
+    wide = np.asarray(logits, np.float64)
+    powers = np.exp(wide - wide.max(-1, keepdims=True))
+    log_z = np.log(powers.sum(-1)) + wide.max(-1)
+    expected = log_z.sum() - np.take_along_axis(wide, targets[..., None], -1).sum()
+    assert float(value) == pytest.approx(expected, rel=1e-5)
+    of_logits = powers / powers.sum(-1, keepdims=True) - np.eye(96)[targets]
+    assert gradient.dtype == logits.dtype
+    np.testing.assert_allclose(
+        np.asarray(gradient, np.float64), of_logits, atol=5e-3 if dtype == "bfloat16" else 1e-5 + 1e-7 * largest
+    )
