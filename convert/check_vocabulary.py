@@ -313,7 +313,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--extra_ids", type=int, metavar="N", help=sentinels)
     parser.add_argument("--embedding_rows", type=int, metavar="N", help="T5Config.vocab_size, where MODEL has none")
     own = parser.add_argument_group("how much of a text of your own is unknown")
-    own.add_argument("--data_files", nargs="+", metavar="F", help="files, patterns or URLs")
+    own.add_argument("--data_files", nargs="+", action="extend", metavar="F", help="files, patterns or URLs")
     own.add_argument("--text_column", default="text", help="the column with the text (text)")
     own.add_argument("--max_documents", type=int, default=100_000, metavar="N", help="read no more (100000)")
     args = parser.parse_args(argv)

@@ -81,7 +81,7 @@ def test_files_that_are_no_recipe(tmp_path):
             r"lacks .*; write objective=objectives\.SpanCorruption\(\)",
         ),
         (
-            lambda: rows.texts({"text": np.array([5, 6])}, "text"),
+            lambda: rows.texts(rows.Rows({"text": np.array([5, 6])}, np.zeros((2, 3)), np.arange(2)), "text"),
             "Column 'text' has numbers, such as 5, and the task needs texts",
         ),
     ],
@@ -110,15 +110,15 @@ def test_a_home_in_the_name_of_a_vocabulary_is_the_home(tmp_path, monkeypatch):
 def test_lines_that_are_lists(tmp_path):
     (tmp_path / "a.jsonl").write_text("[1, 2]\n[3]\n")
     shard = arrow_tables.local_shard(tmp_path / "a.jsonl")
-    assert bad_lines.find(shard, "json") == 'line 1 is a list, and a row is an object: {"text": …}'
+    assert bad_lines.find(shard, "json", ["text"]) == 'line 1 is a list, and a row is an object: {"text": …}'
     (tmp_path / "a.jsonl").write_text('[{"text": "a"},\n{"text": "b"}]\n')  # one list of rows
-    assert bad_lines.find(shard, "json") is None
+    assert bad_lines.find(shard, "json", ["text"]) is None
 
 
 def test_the_cache_is_blamed_and_not_the_corpus(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
     refused = PermissionError(13, "Permission denied", "/home/a/.cache/huggingface/datasets/x.lock")
-    message = str(chunks.broken(arrow_tables.local_shard(tmp_path / "a.jsonl"), 0, refused))
+    message = str(chunks.broken(arrow_tables.local_shard(tmp_path / "a.jsonl"), 0, refused, ["text"]))
     assert "cache of Hugging Face's datasets" in message and "Set HF_HOME" in message and "a.jsonl" not in message
 
 

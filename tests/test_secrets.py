@@ -42,7 +42,6 @@ network.T5Config:
   head_dim = 8
   mlp_dim = 32
 EVAL_PERIOD = 1000000
-CHECKPOINT_PERIOD = 1000000
 """
 
 
