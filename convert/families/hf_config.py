@@ -133,6 +133,8 @@ def read(file: Path, ignored: Collection[str] = ()) -> dict[str, Any]:
     """
     content, family = _read(file)
     other_models.refuse_head(file, content)
+    if other_models.is_encoder_alone(content):
+        content["is_encoder_decoder"] = True  # It gets a decoder (`convert.tensors.new_decoder`).
     config_keys.check(file, content, family.own_keys(), ignored)
     t5_keys_by_own = {own: key for key, own in family.config_keys.items()}
     named = {t5_keys_by_own.get(key, key): value for key, value in content.items() if key not in ignored}
@@ -152,6 +154,11 @@ def notes(file: Path, ignored: Collection[str] = ()) -> Iterator[str]:
     """Sentences about a config.json, and the generation_config.json beside it, that `read` accepts: what of them does
     not travel, and where they contradict each other."""
     content, family = _read(file)
+    if other_models.is_encoder_alone(content):
+        yield (
+            f"{file.parent} is the encoder of a T5 alone, and gets a new decoder. `limba embed` and the classifiers of "
+            "docs/encoders.md take the encoder as it is; for texts, train it."
+        )
     yield from config_keys.left_out(file, content, family.own_keys(), ignored)
     generation_file, generation = _generation_beside(file)
     yield from config_keys.left_out(generation_file, generation, t5_keys.GENERATION_KEYS, ignored)

@@ -141,25 +141,31 @@ def refuse_type(file: Path, model_type: Any, known: Sequence[str]) -> ValueError
     return ValueError(f"{file}: model_type is {shown(model_type)}{what}; {converted}.")
 
 
-_LABELS = (
-    "a T5 with {}, which is no text: Limba's T5s answer in text (docs/finetune.md), and its classifiers stand on the "
-    "encoder alone (docs/encoders.md)"
-)
+# What a class has in place of T5's output, and the class that is the T5 in it.
 _HEADS = {
-    "EncoderModel": "the encoder of a T5 alone, without a decoder",
-    "ForSequenceClassification": _LABELS.format("a head for labels of texts"),
-    "ForTokenClassification": _LABELS.format("a head for labels of tokens, on its encoder alone"),
-    "ForQuestionAnswering": _LABELS.format("a head for the ends of answers"),
+    "ForSequenceClassification": ("a head for labels of texts", "T5ForConditionalGeneration"),
+    "ForTokenClassification": ("a head for labels of tokens", "T5EncoderModel"),
+    "ForQuestionAnswering": ("a head for the ends of answers", "T5ForConditionalGeneration"),
 }
 
 
-def refuse_head(file: Path, content: Mapping[str, Any]) -> None:
-    """Raises ValueError if `architectures` of a T5's config.json is a class without T5's decoder and output."""
+def is_encoder_alone(content: Mapping[str, Any]) -> bool:
+    """Whether a T5's config.json is of a `T5EncoderModel` or its relatives."""
+    return _class(content).endswith("EncoderModel")
+
+
+def _class(content: Mapping[str, Any]) -> str:
     classes = content.get("architectures")
-    name = str(classes[0]) if isinstance(classes, list) and classes else ""
-    what = next((what for ending, what in _HEADS.items() if name.endswith(ending)), None)
-    if what is not None:
-        raise ValueError(
-            f"{file}: architectures is {cut(name)}: {what}. Convert the T5 that it was made from "
-            "(T5ForConditionalGeneration), and train the labels in Limba."
-        )
+    return str(classes[0]) if isinstance(classes, list) and classes else ""
+
+
+def refuse_head(file: Path, content: Mapping[str, Any]) -> None:
+    """Raises ValueError if `architectures` of a T5's config.json is a class with a head in place of T5's output."""
+    name = _class(content)
+    for ending, (head, class_within) in _HEADS.items():
+        if name.endswith(ending):
+            raise ValueError(
+                f"{file}: architectures is {cut(name)}, a T5 with {head}, which Limba's T5s do not have. The T5 in it: "
+                f"{class_within}.from_pretrained(FOLDER).save_pretrained(OUT) in transformers, and convert OUT. Train "
+                "the labels as answers (docs/finetune.md), or on the encoder (docs/encoders.md)."
+            )

@@ -6,9 +6,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from convert.families import hf_config
+import numpy as np
+
+from convert.families import hf_config, other_models
 from convert.families.family import Family
-from convert.tensors import names, tensor_parts, torch_files, weight_files
+from convert.tensors import names, new_decoder, tensor_parts, torch_files, weight_files
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.machine import untrusted_json
 from limba.machine.output_folder import REPORT, read_report
@@ -115,6 +117,9 @@ def _open(
     table = {t.limba: t.flax if kind == "flax" else t.torch for t in names.table(config)}
     t5_names = {family.tensor_name(name): name for name in (*_ALIASES[kind], *(s.name for s in table.values()))}
     named = {t5_names.get(name, name): t for name, t in stored.items()}
+    if other_models.is_encoder_alone(content) and named:
+        new = new_decoder.tensors(config, np.dtype(next(iter(named.values())).dtype))
+        named = {table[name].name: table[name].orient(t) for name, t in new.items()} | named
     stored = _without_copies(path, config_file, kind, config, named)
     names.verify(str(path), {n: t.shape for n, t in stored.items()}, {s.name: s.shape for s in table.values()})
     tensors = {name: s.orient(stored[s.name]) for name, s in table.items()}
