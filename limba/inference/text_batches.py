@@ -16,9 +16,13 @@ _NO_LABEL = "?"
 
 def tokens_of(vocabulary: Any, text: str) -> list[int]:
     """What a model reads of a text, as in training: `[CLS] text [SEP]`, or with a T5's vocabulary the text and EOS."""
+    return _between_special_tokens(vocabulary, vocabulary.encode(text))
+
+
+def _between_special_tokens(vocabulary: Any, ids: list[int]) -> list[int]:
     if getattr(vocabulary, "cls_id", None) is None:
-        return [*vocabulary.encode(text), vocabulary.eos_id or 1]
-    return [vocabulary.cls_id, *vocabulary.encode(text), vocabulary.sep_id]
+        return [*ids, vocabulary.eos_id or 1]
+    return [vocabulary.cls_id, *ids, vocabulary.sep_id]
 
 
 class TextBatches(Protocol):
@@ -125,12 +129,13 @@ class _LabelsOfWords(_Labels):
     """Of a classifier of tokens: the label of each word, which is that of its first piece."""
 
     def encode(self, line: str) -> list[int]:
-        return [self._vocabulary.cls_id, *self._encoded(line).ids, self._vocabulary.sep_id]
+        return _between_special_tokens(self._vocabulary, self._encoded(line).ids)
 
     def answer(self, line: str, row: np.ndarray) -> tuple[str, str]:
         # A word without a piece, or behind the end of a cut line, has none.
-        places = [place + 1 if 0 <= place < len(row) - 1 else None for place in self._encoded(line).places]
-        labels = [_NO_LABEL if place is None else self._labels.decode([int(row[place])]) for place in places]
+        row = row[getattr(self._vocabulary, "cls_id", None) is not None :]  # [CLS] is no word's
+        places = self._encoded(line).places
+        labels = [self._labels.decode([int(row[x])]) if 0 <= x < len(row) else _NO_LABEL for x in places]
         words = zip(line.split(), labels, strict=True)
         return " ".join(labels), " ".join(f"{word}/{label}" for word, label in words)
 

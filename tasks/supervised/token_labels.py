@@ -25,7 +25,7 @@ from tasks.sources import corpora
 from tasks.sources.sharded import ShardedSource
 from tasks.supervised import row_preprocessor
 from tasks.supervised.row_formats import record_of
-from tasks.vocabularies import LabelVocabulary, TokenizerVocabulary, sentencepiece_models
+from tasks.vocabularies import LabelVocabulary, Vocabulary, sentencepiece_models
 
 _ROWS_PER_GROUP = 128
 
@@ -90,29 +90,33 @@ def register_token_task(
     name: str,
     dataset: TokenDataset,
     *,
-    vocabulary: TokenizerVocabulary | str | os.PathLike[str],
+    vocabulary: Vocabulary | str | os.PathLike[str],
     data_files: Mapping[str, corpora.DataFiles] | Any = None,
     shuffle_buffer_size: int = 4096,
 ) -> Task:
     """Registers a data set of words with labels as a task for `classifier.TokenClassifier`.
 
-    The inputs are `[CLS] text [SEP]`, where the text is the words with blanks between them. The targets have the same
+    The inputs are `[CLS] text [SEP]`, or with a T5's vocabulary the text and EOS, where the text is the words with
+    blanks between them. The targets have the same
     length: the label at the first piece of each word, as an id of a LabelVocabulary, and 0, which the loss leaves out,
     elsewhere. Predictions have one label a word.
 
     Args:
       name: of the task.
-      vocabulary: a tokenizer.json.
+      vocabulary: a tokenizer.json, or that of a T5.
       data_files: per split a file, a pattern or a list of them (json, jsonl, parquet), or a SeqIO source; None streams
         the data set from the hub.
       shuffle_buffer_size: see `pretraining.register_pretraining_task`.
 
     Raises:
-      ValueError: for a vocabulary that is no tokenizer.json, or without data.
+      ValueError: for a vocabulary that does not know words, or without data.
     """
     opened = sentencepiece_models.open_vocabulary(vocabulary)
-    if not isinstance(opened, TokenizerVocabulary):
-        raise ValueError(f"Task {name!r} has {opened!r}; labels of tokens are for encoders: give a tokenizer.json.")
+    if not hasattr(opened, "encode_words"):
+        raise ValueError(
+            f"Task {name!r} has {opened!r}, which does not say where words begin: give a tokenizer.json, a "
+            "SentencePiece model or a ByteVocabulary."
+        )
     nested = (dataset.tokens, dataset.tags)
     if corpora.is_source(data_files):
         source = data_files
@@ -166,22 +170,25 @@ class LabelTokens(Step):
         assert self.output_features is not None
         vocabulary, labels = (self.output_features[name].vocabulary for name in ("inputs", "targets"))
         most, cut = self._longest(), row_preprocessor.CutTexts(self.task)
+        # As `limba infer` reads a text: a T5's vocabulary has no [CLS], and EOS ends its texts.
+        cls_id = getattr(vocabulary, "cls_id", None)
+        begin, end = ([], vocabulary.eos_id) if cls_id is None else ([cls_id], vocabulary.sep_id)
 
         def make_rows(rows: Rows, seed: int) -> Rows:
             del seed
             found = list(self._all_words(rows))
             inputs, targets, kept, lengths = [], [], [], []
             for (_, of_row), encoded in zip(found, vocabulary.encode_words([words for words, _ in found]), strict=True):
-                ids = [vocabulary.cls_id, *encoded.ids][: None if most is None else most - 1]
+                ids = [*begin, *encoded.ids][: None if most is None else most - 1]
                 placed = np.zeros(len(ids) + 1, np.int32)
                 of_words = [(place, label) for place, label in zip(encoded.places, of_row, strict=True)
-                            if 0 <= place < len(ids) - 1]  # fmt: skip
+                            if 0 <= place < len(ids) - len(begin)]  # fmt: skip
                 for place, label in of_words:
-                    placed[place + 1] = labels.encode(label)[0]
-                inputs.append([*ids, vocabulary.sep_id])
+                    placed[len(begin) + place] = labels.encode(label)[0]
+                inputs.append([*ids, end])
                 targets.append(placed)
                 kept.append(" ".join(label for _, label in of_words).encode())
-                lengths.append(len(encoded.ids) + 2)
+                lengths.append(len(begin) + len(encoded.ids) + 1)
             if most is not None:
                 cut.count("inputs", np.array(lengths), most)
             made: Columns = {

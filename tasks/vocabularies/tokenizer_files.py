@@ -9,12 +9,14 @@ import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from limba.machine import json_text, storage, untrusted_files, untrusted_json
+from tasks.vocabularies import words as of_words
 from tasks.vocabularies.vocabulary import Vocabulary, flatten
+from tasks.vocabularies.words import Words
 
 FILE = "tokenizer.json"
 # What special tokens are called: by BERT and ModernBERT, then by RoBERTa.
@@ -129,6 +131,14 @@ class T5TokenizerVocabulary(_TokenizerFile):
       tokenizer_file: a file whose name ends with .json, or a folder of Hugging Face with a tokenizer.json.
     """
 
+    def encode_words(self, texts: Sequence[Sequence[str]]) -> list[Words]:
+        """The tokens of texts whose words are known, as of transformers' `is_split_into_words`."""
+        encoded = self.tokenizer.encode_batch(texts, is_pretokenized=True, add_special_tokens=False)
+        return [
+            Words(x.ids, of_words.first_by_number(len(words), x.word_ids))
+            for words, x in zip(texts, encoded, strict=True)
+        ]
+
 
 class TokenizerVocabulary(_TokenizerFile):
     """The tokenizer.json of an encoder, such as BERT. There are no sentinels.
@@ -173,32 +183,13 @@ class TokenizerVocabulary(_TokenizerFile):
         """
         return _continues_word(self._tokenizer_file)
 
-    def encode_words(self, texts: Sequence[Sequence[str]]) -> list["Words"]:
+    def encode_words(self, texts: Sequence[Sequence[str]]) -> list[Words]:
         """The tokens of texts whose words are known: those of the words with blanks between them."""
         joined = [" ".join(words) for words in texts]
         encoded = self.tokenizer.encode_batch(joined, add_special_tokens=False)
-        return [Words(x.ids, _first_pieces(words, x.offsets)) for words, x in zip(texts, encoded, strict=True)]
-
-
-class Words(NamedTuple):
-    """The tokens of a text, and the place among them of the first piece of each word; -1 of a word without one."""
-
-    ids: list[int]
-    places: list[int]
-
-
-def _first_pieces(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[int]:
-    """The places of words by the characters that each piece stands for; a piece of two words is that of the first."""
-    places, place, begin = [], 0, 0
-    for word in words:
-        end = begin + len(word)
-        while place < len(offsets) and offsets[place][1] <= begin:
-            place += 1
-        has_piece = place < len(offsets) and offsets[place][0] < end
-        places.append(place if has_piece else -1)
-        place += has_piece
-        begin = end + 1
-    return places
+        return [
+            Words(x.ids, of_words.first_by_offset(words, x.offsets)) for words, x in zip(texts, encoded, strict=True)
+        ]
 
 
 @dataclasses.dataclass(frozen=True)

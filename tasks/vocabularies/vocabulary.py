@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from limba.machine import storage
+from tasks.vocabularies import words as of_words
+from tasks.vocabularies.words import Words
 
 _MODULE_OF_SEQIO = "seqio.vocabularies"
 _load_lock = threading.Lock()
@@ -124,6 +126,11 @@ class ByteVocabulary(Vocabulary):
     def encode_batch(self, texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
         ids = np.frombuffer(b"".join(texts), np.uint8).astype(np.int32) + 3
         return ids, np.array([len(text) for text in texts], np.int64)
+
+    def encode_words(self, texts: Sequence[Sequence[str]]) -> list[Words]:
+        """The bytes of texts whose words are known, with blanks between them."""
+        blank = self._encode(" ")
+        return [of_words.joined([self._encode(word) for word in words], blank) for words in texts]
 
     def to_seqio(self) -> Any:
         import seqio
@@ -341,6 +348,10 @@ class SentencePieceVocabulary(Vocabulary):
     def encode_batch(self, texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
         strings = [text.decode("utf-8", errors="replace") for text in texts]
         return flatten(self.tokenizer.encode(strings, num_threads=1))
+
+    def encode_words(self, texts: Sequence[Sequence[str]]) -> list[Words]:
+        """The pieces of texts whose words are known: those of each word, as no piece of a T5's crosses a blank."""
+        return [of_words.joined(self.tokenizer.encode(list(words), num_threads=1), []) for words in texts]
 
     def to_seqio(self) -> Any:
         import seqio

@@ -10,8 +10,9 @@ from limba import models
 from limba.checkpoints import checkpointing, train_state
 from limba.encoders import classifier, encoder
 from limba.inference import answering, likeliest, text_batches, try_model
+from limba.network import t5
 from limba.optimizers import definitions
-from tasks.vocabularies import LabelVocabulary, TokenizerVocabulary
+from tasks.vocabularies import ByteVocabulary, LabelVocabulary, TokenizerVocabulary
 from tests.convert import vocabularies
 from tests.limba import small
 
@@ -143,3 +144,17 @@ def test_each_word_gets_the_label_of_its_first_piece(vocabulary, tmp_path):
     some = model.predict_batch(params, {"encoder_input_tokens": tokens, "decoder_loss_weights": weights})
     assert model.output_vocabulary.decode(np.asarray(some[0]).tolist()) == answer.prediction
     assert np.flatnonzero(some[0]).tolist() == [1, 2, 5]
+
+
+def test_words_of_a_t5_get_labels():
+    config = t5.T5Config(vocab_size=384, emb_dim=8, num_heads=1, head_dim=8, mlp_dim=8)
+    model = models.EncoderClassifier(
+        classifier.TokenClassifier(config, LABELS), ByteVocabulary(), LabelVocabulary(LABELS), definitions.adamw()
+    )
+    texts = text_batches.for_model(model, 8)
+    assert texts.encode("é ab") == [*(byte + 3 for byte in "é ab".encode()), 1]
+    # Behind the end of a cut line there is no label.
+    assert texts.answer("é ab x", np.array([1, 2, 2, 2, 1, 1], np.int32)) == (
+        f"{LABELS[0]} {LABELS[1]} ?",
+        f"é/{LABELS[0]} ab/{LABELS[1]} x/?",
+    )

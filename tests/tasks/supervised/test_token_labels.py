@@ -12,7 +12,14 @@ from tasks import predictions, supervised
 from tasks.metrics import tagging_metrics
 from tasks.registry import TaskRegistry
 from tasks.supervised import token_labels
-from tasks.vocabularies import ByteVocabulary, TokenizerVocabulary
+from tasks.vocabularies import (
+    ByteVocabulary,
+    LabelVocabulary,
+    SentencePieceVocabulary,
+    T5TokenizerVocabulary,
+    TokenizerVocabulary,
+)
+from tests.convert import vocabularies as spiece_models
 
 LABELS = ["O", "B-PER", "I-PER"]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -103,6 +110,39 @@ def test_words_of_byte_level_pieces(tmp_path):
     assert tokens == ["a", "b", "Ġs", "o", "Ġ", "Ã", "ī", "Ġ", "x"] and places == [0, 2, 5, 8]
 
 
+def test_words_of_a_t5_s_vocabularies(tmp_path):
+    """EOS ends a row, and nothing begins it: a label stands at the first piece of its word, which may be a blank."""
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"tokens": ["é", "ab", "x"], "tags": ["B-PER", "I-PER", "O"]}) + "\n")
+    spiece = SentencePieceVocabulary(str(spiece_models.train(tmp_path / "spiece.model")))
+    for vocabulary, places in ((ByteVocabulary(), [0, 3, 6]), (spiece, None)):
+        task = supervised.register_token_task(
+            "test_t5", supervised.TokenDataset(LABELS), data_files={"train": str(file)}, vocabulary=vocabulary
+        )
+        try:
+            whole, cut = _examples(task, 12)[0], _examples(task, 4)[0]
+        finally:
+            TaskRegistry.remove(task.name)
+        ids = vocabulary.encode("é ab x")
+        assert whole["inputs"].tolist() == [*ids, 1] and cut["inputs"].tolist() == [*ids[:3], 1]
+        if places is None:
+            pieces = [vocabulary.tokenizer.id_to_piece(id_) for id_ in ids]
+            places = [place for place, piece in enumerate(pieces) if piece.startswith("▁")]
+        expected = [0] * (len(ids) + 1)
+        for place, label in zip(places, (2, 3, 1), strict=True):
+            expected[place] = label
+        assert whole["targets"].tolist() == expected and cut["targets"].tolist() == [*expected[:3], 0]
+    assert spiece.encode_words([["\u200b", "ab"]])[0] == (spiece.encode("ab"), [-1, 0])
+    assert spiece.encode_words([[]])[0] == ByteVocabulary().encode_words([[]])[0] == ([], [])
+
+    pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -2.0), ("▁a", -1.0), ("b", -1.0)]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=2))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    of_json = T5TokenizerVocabulary(str(tmp_path / "tokenizer.json"))
+    assert of_json.encode_words([["ab", "b"]])[0] == ([4, 5, 3, 5], [0, 2]) and of_json.encode("ab b") == [4, 5, 3, 5]
+
+
 @pytest.mark.parametrize(
     ("row", "words"),
     [
@@ -127,6 +167,7 @@ def test_what_is_wrong_with_a_task_is_said(task, vocabulary, tmp_path):
         _examples(task, 12)
     with pytest.raises(ValueError, match="'B PER'; labels of tokens have no blanks"):
         supervised.TokenDataset(["O", "B PER"])
-    for vocabulary_, words in ((ByteVocabulary(), "give a tokenizer.json"), (vocabulary, "has no data")):
+    of_labels = LabelVocabulary(LABELS)
+    for vocabulary_, words in ((of_labels, "give a tokenizer.json, a Sent"), (vocabulary, "has no data")):
         with pytest.raises(ValueError, match=words):
             supervised.register_token_task("test_none", supervised.TokenDataset(LABELS), vocabulary=vocabulary_)
