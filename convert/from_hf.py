@@ -239,7 +239,8 @@ def _first_module(path: Path) -> Path | None:
 
 
 def _write_gin(config_file: Path, out: Path, hints: ModelHints, overwrite: bool) -> Path:
-    config = hf_config.network_config(config_file, hf_config.read(config_file, hints.ignore_config_keys))
+    given = hf_config.read(config_file, hints.ignore_config_keys)
+    config, head = hf_config.network_config(config_file, given), hf_config.head_of(config_file, given)
     say_notes(config_file, hints.ignore_config_keys)
     vocabulary = any_format.vocabulary_of_folder(config_file.parent, hints)
     file = _new_gin(out, overwrite)
@@ -249,7 +250,7 @@ def _write_gin(config_file: Path, out: Path, hints: ModelHints, overwrite: bool)
         vocabulary = run_folder.with_vocabulary_file(vocabulary, str(copied))
     if config.relative_bias_per_layer:
         config = dataclasses.replace(config, scan_layers=True, joined_attention_kernels=False)
-    file.write_text(limba_run.model_gin(config, vocabulary, str(config_file)), "utf-8")
+    file.write_text(limba_run.model_gin(config, vocabulary, str(config_file), head), "utf-8")
     print(f"{config_file} has no weights beside it. The network is in {file}.")
     return file
 

@@ -9,9 +9,9 @@ from typing import Any
 from convert import from_hf
 from convert.encoders import encoder_model, new_network, tensors, tokenizer_folder
 from convert.encoders.encoder_model import EncoderModel
-from convert.encoders.heads import OF_MASKED_LM, Head
 from convert.encoders.table import find_family
 from convert.families import byt5, hf_config
+from convert.families.heads import OF_MASKED_LM, Head
 from convert.hf import hf_folder, hub_models
 from convert.model_files import any_format
 from convert.model_files.any_format import Model, ModelHints
@@ -133,9 +133,8 @@ def open_model(
         opened = (encoder_model if is_encoder else any_format).open_model(path, hints)
         if config_file is not None:
             _check_same_network(opened, config_file, ignored)
-    if isinstance(opened, EncoderModel):
-        _check_head(path, opened.head)
-    elif opened.vocabulary is None:
+    _check_head(path, opened.head)
+    if isinstance(opened, Model) and opened.vocabulary is None:
         raise _no_vocabulary(path)
     if opened.folder is not None:
         from_hf.say_notes(config_file if is_weights and config_file else path / "config.json", ignored)
@@ -151,6 +150,7 @@ def _config_file(config: str) -> Path:
 
 def _new_t5(file: Path, hints: ModelHints, has_tokenizer: bool) -> StartingModel:
     content = _SIZES | hf_config.read(file, hints.ignore_config_keys)
+    _check_head(file, hf_config.head_of(file, content))
     network = hf_config.network_config(file, content)
     vocabulary = any_format.vocabulary_of_folder(file.parent, hints)
     if vocabulary is None:
@@ -173,11 +173,11 @@ def _new_encoder(file: Path, hints: ModelHints) -> StartingModel:
     return StartingModel(file, None, hints, tokenizer_folder.describe(tokenizer), network)
 
 
-def _check_head(path: Path, head: Head) -> None:
-    if head.labels:
+def _check_head(path: Path, head: Head | None) -> None:
+    if head is not None and head.labels:
         raise ValueError(
-            f"{path} is a {head.class_name} of the labels {', '.join(head.labels)}, and `limba run` trains masked "
-            "language models; docs/encoders.md shows a classifier."
+            f"{path} is a {head.class_name} of the labels {', '.join(head.labels)}, and `limba run` trains T5s and "
+            "masked language models; docs/encoders.md shows a classifier."
         )
 
 

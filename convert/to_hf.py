@@ -167,8 +167,8 @@ def _formats(asked: Sequence[str] | None, export: Export) -> Sequence[str]:
     """The formats to write: those that the user asks for, or all that the model's class has."""
     if missing := [format_ for format_ in asked or () if format_ not in export.formats]:
         raise ValueError(
-            f"--format {missing[0]}: transformers never had it for all classes such as "
-            f"{export.model.family.model_class}; give --format safetensors."
+            f"--format {missing[0]}: transformers never had it for all classes such as {export.model_class}; give "
+            "--format safetensors."
         )
     return asked or export.formats
 

@@ -29,6 +29,7 @@ from convert.model_files.any_format import Model
 from convert.tensors import names
 from limba.checkpoint_files import run_folder
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.machine.untrusted_files import shown_list
 from limba.network import own_layers
 
 _INPUTS_LENGTH, _TARGETS_LENGTH = 48, 24
@@ -72,8 +73,9 @@ def compare(a: Model, b: Model, text: str = TEXT) -> list[Comparison]:
             tokens = forward.greedy(a.config, a.tensors, batch["encoder_input_tokens"], _GREEDY_TOKENS)
             bar.update()
         for label, model, measure, output in others:
-            rows += _compare_output(f"{label} in PyTorch", output, measure, batch)
-            rows += _compare_output(f"{label} in NumPy", _Output(logits), measure, batch)
+            targets = None if model.head else batch["decoder_target_tokens"]
+            rows += _compare_output(f"{label} in PyTorch", output, measure, targets)
+            rows += _compare_output(f"{label} in NumPy", _Output(logits), measure, targets)
             if output.tokens is not None and isinstance(measure, Measure):
                 differ = _different_rows(model, batch, tokens, output.tokens)
                 rows.append(Comparison(f"greedy tokens, {label} in PyTorch", differ, 0, f"{_GREEDY_TOKENS} a row"))
@@ -95,7 +97,10 @@ _OF_RUNS = (
 
 
 def _compare_networks(a: Model, b: Model) -> Comparison:
-    """Raises ValueError if a setting or the shape of a tensor differs."""
+    """Raises ValueError if a setting, a label or the shape of a tensor differs."""
+    if a.labels != b.labels:
+        of_a, of_b = (f"a classifier of {shown_list(m.labels)}" if m.head else "a whole T5" for m in (a, b))
+        raise ValueError(f"A ({a.path}) is {of_a} and B ({b.path}) is {of_b}.")
     shapes_a, shapes_b = ({name: t.shape for name, t in m.tensors.items()} for m in (a, b))
     names.verify(f"B ({b.path})", shapes_b, shapes_a)
     fields = [field.name for field in dataclasses.fields(a.config) if field.name not in _OF_RUNS]
@@ -143,6 +148,9 @@ _Batch = Mapping[str, np.ndarray]
 
 def _logits(model: Model, batch: _Batch) -> np.ndarray:
     run = functools.partial(forward.logits, model.config, model.tensors, batch)
+    if model.head:
+        tokens = batch["encoder_input_tokens"]
+        run = functools.partial(forward.token_logits, model.config, model.labels, model.tensors, tokens)
     logits = run()
     finite_logits.require(str(model.path), logits, run)
     return logits
@@ -153,16 +161,23 @@ def _b_in_limba(logits: np.ndarray, b: Model, batch: _Batch, tensors_differ: boo
     if tensors_differ:
         return Comparison(what, float64.largest_difference(logits, _logits(b, batch)), 0.0)
     # Once more would be the same computation.
+    if b.head:
+        return Comparison(what, None, 0, "those of A, as are tensors and network")
     loss = forward.loss(logits, batch["decoder_target_tokens"])
     return Comparison(what, None, 0, f"those of A, as are tensors and network; loss of random tokens {loss:.6f}")
 
 
-def _compare_output(label: str, output: _Output, measure: Measure | str, batch: _Batch) -> Iterator[Comparison]:
+def _compare_output(
+    label: str, output: _Output, measure: Measure | str, targets: np.ndarray | None
+) -> Iterator[Comparison]:
+    """Of logits, and of the loss of the targets if there are some."""
     if output.logits is None or isinstance(measure, str):
         yield Comparison(f"logits, {label}", None, 0, output.reason or str(measure))
         return
     yield measure.compare(f"logits, {label}", output.logits)
-    losses = [forward.loss(x, batch["decoder_target_tokens"]) for x in (output.logits, measure.logits)]
+    if targets is None:
+        return
+    losses = [forward.loss(x, targets) for x in (output.logits, measure.logits)]
     # The logarithm of the sum and the target's logit may differ by as much as logits do.
     yield measure.row(f"loss, {label}", abs(losses[0] - losses[1]), 2, f"{losses[0]:.6f}")
 
@@ -176,6 +191,10 @@ def _measure(model: Model, batch: _Batch) -> Measure | str:
     if reason := numpy_t5.possible(folder.content):
         return reason
     weights = (numpy_t5.FlaxWeights if folder.is_flax else numpy_t5.TorchWeights)(folder.stored)
+    if model.head:
+        run = functools.partial(numpy_t5.token_logits, weights, folder.content)
+        tokens = batch["encoder_input_tokens"]
+        return float64.measure(run, tokens, counted=tokens != 0)  # Logits of padding mean nothing.
     run = functools.partial(numpy_t5.logits, weights, folder.content)
     return float64.measure(run, batch["encoder_input_tokens"], batch["decoder_input_tokens"])
 
@@ -188,10 +207,10 @@ def _in_transformers(model: Model, batch: _Batch) -> _Output:
     if reason := torch_forward.possible(folder.family):
         return _Output(reason=reason)
     logits, tokens = transformers_process.logits_and_tokens(
-        Path(model.path), folder.content, folder.format, model.dtype, batch, _GREEDY_TOKENS
+        Path(model.path), folder.content, folder.format, model.dtype, batch, 0 if model.head else _GREEDY_TOKENS
     )
     # The PyTorch class of some families scales the logits of untied models; see `Family.scales_untied`.
-    scales = model.family.scales_untied and not model.config.logits_via_embedding
+    scales = model.family.scales_untied and not model.config.logits_via_embedding and not model.head
     is_5 = int((transformers_library.version() or "0").split(".")[0]) > 4
     return _Output(logits * np.float32(model.config.emb_dim**0.5 if scales and is_5 else 1), tokens)
 

@@ -17,10 +17,11 @@ from tqdm import tqdm
 from convert.compare import encoder_process, finite_logits, float64, numpy_encoders, transformers_library
 from convert.compare.comparison_rows import Comparison, compare_tensors, compare_vocabularies, narrower
 from convert.compare.float64 import Measure
-from convert.encoders import heads, tensors, tokenizer_folder
+from convert.encoders import tensors, tokenizer_folder
 from convert.encoders.encoder_model import EncoderModel
 from convert.encoders.family import Family
-from convert.encoders.heads import Head
+from convert.families import heads
+from convert.families.heads import Head
 from convert.tensors import names
 from limba.encoders.config import EncoderConfig
 from limba.machine import untrusted_files

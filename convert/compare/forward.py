@@ -8,7 +8,7 @@ part of one tensor is enough, however large the model is.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -18,6 +18,7 @@ import numpy as np
 
 from convert.tensors import tensor_parts
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.encoders.classifier import TokenClassifier
 from limba.network.attention import RelativePositionBiases
 from limba.network.layers import DenseGeneral, Embed, ResidualLayerNorm
 from limba.network.t5 import T5Config, Transformer
@@ -27,6 +28,15 @@ PAD_ID, EOS_ID = 0, 1
 
 # There are up to four copies of a part on its way: as read, in the order and the dtype of the network, in JAX.
 _BLOCK_BYTES = 32 * 2**20
+
+
+def token_logits(
+    config: T5Config, labels: Sequence[str], tensors: Mapping[str, SavedTensor], inputs: np.ndarray
+) -> np.ndarray:
+    """Float32 logits `[batch, length, labels]` of a classifier of tokens `[batch, length]`; see `logits`."""
+    network = TokenClassifier(_plain(config), labels)
+    with jax.default_matmul_precision("highest"), nn.intercept_methods(_Leaves(tensors)):
+        return np.asarray(network.apply({}, inputs, enable_dropout=False))
 
 
 def logits(config: T5Config, tensors: Mapping[str, SavedTensor], batch: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -85,9 +95,13 @@ def loss(logits: np.ndarray, targets: np.ndarray) -> float:
 
 
 def _network(config: T5Config) -> Transformer:
+    return Transformer(_plain(config))
+
+
+def _plain(config: T5Config) -> T5Config:
     # Recomputation in the backward pass would trace the layers, and traced calls have no numbers to look up.
     unrolled: dict[str, Any] = {"scan_layers": False, "joined_attention_kernels": True, "remat_policy": "none"}
-    return Transformer(dataclasses.replace(config, dtype=jnp.float32, **unrolled))
+    return dataclasses.replace(config, dtype=jnp.float32, **unrolled)
 
 
 class _Leaves:
@@ -121,8 +135,10 @@ class _Leaves:
         shape = (math.prod(x.shape[i] for i in axis), math.prod(features))
         kernel = self._tensor(module, "kernel", shape)
         columns = tensor_parts.blocks(tensor_parts.transposed(kernel), _BLOCK_BYTES)
-        parts = [_compute(module.clone(features=len(block)), {"kernel": block.T}, x) for block in columns]
-        return jnp.concatenate(parts, -1).reshape(*parts[0].shape[:-1], *features)
+        part = module.clone(use_bias=False)
+        parts = [_compute(part.clone(features=len(block)), {"kernel": block.T}, x) for block in columns]
+        product = jnp.concatenate(parts, -1).reshape(*parts[0].shape[:-1], *features)
+        return product + np.asarray(self._tensor(module, "bias", tuple(features))) if module.use_bias else product
 
     def _embed(self, module: Embed, tokens: jax.Array) -> jax.Array:
         name = "/".join((*module.path, "embedding"))

@@ -36,6 +36,9 @@ class TorchWeights:
     def kernel(self, module: str) -> SavedTensor:  # [out, in]
         return self.tensor(module, "kernel")
 
+    def bias(self, module: str) -> Array:  # [out]
+        return np.asarray(self._tensors[f"{module}.bias"]).astype(np.float64)
+
     def embedding(self, module: str) -> SavedTensor:  # [rows, features]
         return self.tensor(module, "embedding")
 
@@ -66,6 +69,14 @@ def logits(
     if config["tie_word_embeddings"]:
         return product(decoded * config["d_model"] ** -0.5, shared)
     return product(decoded, weights.kernel("lm_head"))
+
+
+def token_logits(weights: TorchWeights, config: Config, input_ids: Array, rounding: Rounding) -> Array:
+    """Float64 logits `[batch, length, labels]` of a classifier of tokens on the encoder; see `logits`."""
+    visible = (input_ids != config["pad_token_id"])[:, None, None, :]
+    embedded = rows_of(weights.embedding("transformer.shared"), input_ids)
+    encoded = _Network(weights, config, rounding).stack("transformer.encoder", embedded, visible, None)
+    return product(encoded, weights.kernel("classifier")) + weights.bias("classifier")
 
 
 class _Network:

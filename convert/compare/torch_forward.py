@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from convert.compare import transformers_library
+from convert.families import other_models
 from convert.families.family import Family
 from convert.families.table import all_families
 from convert.tensors import names, tensor_parts
@@ -34,7 +35,7 @@ def possible(family: Family) -> str | None:
 
 
 def logits(folder: Path, tensors: Mapping[str, SavedTensor], batch: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Float32 logits `[batch, targets_length, vocab]`.
+    """Float32 logits `[batch, targets_length, vocab]`; of a classifier of tokens `[batch, inputs_length, labels]`.
 
     Args:
       folder: has the config.json, whose `model_type` names the class.
@@ -49,11 +50,11 @@ def logits(folder: Path, tensors: Mapping[str, SavedTensor], batch: Mapping[str,
     import torch
 
     model = _model(folder, tensors)
+    inputs = _inputs(batch["encoder_input_tokens"])
+    if not other_models.is_token_classifier(model.config.to_dict()):
+        inputs["decoder_input_ids"] = torch.tensor(batch["decoder_input_tokens"], dtype=torch.long)
     with torch.inference_mode():
-        output = model(
-            **_inputs(batch["encoder_input_tokens"]),
-            decoder_input_ids=torch.tensor(batch["decoder_input_tokens"], dtype=torch.long),
-        )
+        output = model(**inputs)
     return output.logits.numpy()
 
 
@@ -94,12 +95,15 @@ def _model(folder: Path, tensors: Mapping[str, SavedTensor]) -> Any:
     known = dict.fromkeys(family.model_type for family in all_families().values() if family.in_transformers)
     if config.model_type not in known:
         raise ValueError(f"{folder}/config.json is of a {config.model_type!r}; it must be one of {', '.join(known)}.")
+    is_classifier = other_models.is_token_classifier(config.to_dict())
+    kind = transformers.AutoModelForTokenClassification if is_classifier else transformers.AutoModelForSeq2SeqLM
     with torch.device("meta"):
-        model = transformers.AutoModelForSeq2SeqLM.from_config(config, dtype=torch.float32)
+        model = kind.from_config(config, dtype=torch.float32)
     assert not list(model.buffers()), "T5's classes have none; they would have to be computed again."
     model.eval()
     model.tie_weights()
-    model.generation_config = transformers_library.greedy_config(folder, model)
+    if not is_classifier:
+        model.generation_config = transformers_library.greedy_config(folder, model)
     for module, parameters in _parameters(folder, model, tensors):
         for leaf in parameters:
             _set(module, leaf, torch.empty(0))  # Of no size, so that nothing computes with it by mistake.

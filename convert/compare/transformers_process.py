@@ -32,8 +32,10 @@ def logits_and_tokens(
     dtype: np.dtype,
     batch: Mapping[str, np.ndarray],
     num_tokens: int,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray | None]:
     """Float32 logits `[batch, targets_length, vocab]` and greedy tokens `[batch, num_tokens]` of a folder's model.
+
+    Those of a classifier of tokens are `[batch, inputs_length, labels]`; it has no greedy tokens, and 0 asks for none.
 
     Args:
       folder: of Hugging Face; or a file that a PyTorch training script saved.
@@ -55,7 +57,7 @@ def logits_and_tokens(
             said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
             raise ValueError(f"{folder} does not run in transformers: {said[-1]}")
         with np.load(Path(directory, _ANSWER)) as computed:
-            return computed["logits"], computed["tokens"]
+            return computed["logits"], computed.get("tokens")
 
 
 def main(folder: str, format_: str, dtype: str, directory: str) -> None:
@@ -71,9 +73,10 @@ def main(folder: str, format_: str, dtype: str, directory: str) -> None:
     with np.load(Path(directory, _BATCH)) as content:
         batch = dict(content)
     num_tokens = int(batch.pop(_NUM_TOKENS))
-    logits = torch_forward.logits(Path(directory), tensors, batch)
-    tokens = torch_forward.greedy(Path(directory), tensors, batch["encoder_input_tokens"], num_tokens)
-    np.savez(Path(directory, _ANSWER), logits=logits, tokens=tokens)
+    answer = {"logits": torch_forward.logits(Path(directory), tensors, batch)}
+    if num_tokens:
+        answer["tokens"] = torch_forward.greedy(Path(directory), tensors, batch["encoder_input_tokens"], num_tokens)
+    np.savez(Path(directory, _ANSWER), **answer)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

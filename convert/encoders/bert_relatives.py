@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from convert.encoders import heads
 from convert.encoders.family import (
     Family,
     HeadClass,
@@ -16,7 +15,7 @@ from convert.encoders.family import (
     refuse_unless,
     value,
 )
-from convert.families import encoder_keys
+from convert.families import encoder_keys, heads
 from limba.encoders.config import EncoderConfig
 
 _SIZES = {

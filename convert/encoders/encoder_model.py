@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from convert.encoders import heads, tensors, tokenizer_folder
+from convert.encoders import tensors, tokenizer_folder
 from convert.encoders.family import Family, value
-from convert.encoders.heads import Head
 from convert.encoders.table import find_family, of_model_type
 from convert.encoders.tensors import Tensor
-from convert.families import config_keys
+from convert.families import config_keys, heads
+from convert.families.heads import Head
 from convert.hf import hf_folder, hf_tokenizer
 from convert.model_files import any_format, lora_merge
 from convert.model_files.any_format import NO_HINTS, ModelHints

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from convert.encoders import heads
-from convert.encoders.heads import Head
+from convert.families import heads
 from convert.families.config_keys import Table
+from convert.families.heads import Head
 from limba.encoders.config import EncoderConfig
 from limba.machine.untrusted_files import shown
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from convert.encoders import heads
 from convert.encoders.family import (
     Family,
     HeadClass,
@@ -15,8 +14,8 @@ from convert.encoders.family import (
     refuse_unless,
     value,
 )
-from convert.encoders.heads import Head
-from convert.families import encoder_keys
+from convert.families import encoder_keys, heads
+from convert.families.heads import Head
 from limba.encoders.config import EncoderConfig
 from limba.machine.untrusted_files import shown
 

@@ -10,10 +10,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from convert.encoders import bert_relatives, encoder_model, heads, tokenizer_folder
+from convert.encoders import bert_relatives, encoder_model, tokenizer_folder
 from convert.encoders.family import value
-from convert.encoders.heads import Head
-from convert.families import config_keys, encoder_keys
+from convert.families import config_keys, encoder_keys, heads
+from convert.families.heads import Head
 from convert.model_files.any_format import ModelHints
 from limba.encoders.block_layout import BigBirdSparsityConfig
 from limba.encoders.config import EncoderConfig

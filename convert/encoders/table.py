@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from convert.encoders import heads
 from convert.encoders.bert_relatives import BERT, MPNET, ROBERTA_PRELAYERNORM, ROFORMER
 from convert.encoders.family import Family
-from convert.encoders.heads import Head
 from convert.encoders.modernbert import MODERNBERT
+from convert.families import heads
+from convert.families.heads import Head
 from limba.encoders.config import EncoderConfig
 
 FAMILIES = {family.name: family for family in (BERT, ROBERTA_PRELAYERNORM, MPNET, ROFORMER, MODERNBERT)}

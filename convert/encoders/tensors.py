@@ -16,7 +16,7 @@ import numpy as np
 from flax import traverse_util
 
 from convert.encoders.family import Family, Row
-from convert.encoders.heads import Head
+from convert.families.heads import Head
 from limba.checkpoint_files.saved_tensors import SavedTensor, from_array
 from limba.encoders.config import EncoderConfig
 

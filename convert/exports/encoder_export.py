@@ -8,8 +8,9 @@ import jax.numpy as jnp
 
 from convert.compare import comparison, encoder_comparison
 from convert.compare.comparison_rows import Comparison
-from convert.encoders import encoder_model, heads, tokenizer_folder
+from convert.encoders import encoder_model, tokenizer_folder
 from convert.encoders.encoder_model import EncoderModel
+from convert.families import heads
 from convert.hf import markdown
 from convert.hf.model_card import Description
 from convert.model_files.any_format import ModelHints
@@ -36,6 +37,10 @@ class EncoderExport:
         self.model: EncoderModel = encoder_model.open_checkpoint(checkpoint, hints)
         self.vocabulary = self.model.known_vocabulary()
         self.vocabulary_file: Path | None = Path(self.vocabulary["tokenizer_file"])
+
+    @property
+    def model_class(self) -> str:
+        return self.model.family.model_class
 
     @property
     def warnings(self) -> tuple[str, ...]:

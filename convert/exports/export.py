@@ -15,6 +15,7 @@ class Export(Protocol):
     """A checkpoint on its way into a Hugging Face folder.
 
     Attributes:
+      model_class: of Hugging Face; of an encoder that of masked language models.
       formats: of the weights that its class has.
       vocabulary_file: None for bytes.
       warnings: what a user of the folder should know, in whole sentences.
@@ -22,6 +23,9 @@ class Export(Protocol):
 
     @property
     def model(self) -> Model | EncoderModel: ...
+
+    @property
+    def model_class(self) -> str: ...
 
     @property
     def formats(self) -> tuple[str, ...]: ...

@@ -22,11 +22,23 @@ from limba.checkpoint_files.saved_tensors import SavedTensor
 class T5Export:
     """See `convert.exports.export.Export`."""
 
-    formats = ("safetensors", "flax")
-
     def __init__(self, checkpoint: str | Path, hints: ModelHints):
         self.model: Model = any_format.open_checkpoint(checkpoint, hints)
+        family = self.model.family
+        if self.model.head and not family.in_transformers:
+            raise ValueError(
+                f"{self.model.path} is a classifier of tokens, and transformers has none of {family.title}; `limba "
+                "infer` answers with it."
+            )
         self.tokenizer = hf_tokenizer.from_vocabulary(self.model.known_vocabulary())
+
+    @property
+    def model_class(self) -> str:
+        return self.model.family.classifier_class if self.model.head else self.model.family.model_class
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        return ("safetensors",) if self.model.head else ("safetensors", "flax")
 
     @property
     def vocabulary_file(self) -> Path | None:
@@ -42,6 +54,8 @@ class T5Export:
     def write_beside(self, folder: Path, dtype: str) -> dict[str, dict[str, Any]]:
         hf_tokenizer.write(self.tokenizer, folder)
         model, lengths = self.model, self.model.info.get("feature_lengths", {})
+        if model.head:
+            return {"config.json": hf_config.classifier_config(model.config, model.family, model.head, dtype)}
         return {
             "config.json": hf_config.model_config(model.config, model.family, dtype, lengths.get("inputs")),
             "generation_config.json": hf_config.generation_config(model.config, model.family, lengths.get("targets")),
@@ -49,7 +63,7 @@ class T5Export:
 
     def stored(self, format_: str, dtype: str) -> dict[str, SavedTensor]:
         result = {}
-        for row in names.table(self.model.config):
+        for row in names.tensors(self.model.config, len(self.model.labels)):
             stored = row.flax if format_ == "flax" else row.torch
             where = f"The checkpoint's {row.limba}"
             tensor = tensor_parts.cast(self.model.tensors[row.limba], jnp.dtype(dtype), where)
@@ -61,6 +75,10 @@ class T5Export:
 
     def describe(self, text: str, gin: str, formats: Sequence[str], dtype: str) -> Description:
         model = self.model
+        if model.head:
+            return t5_card.describe_classifier(
+                model.family, model.config, model.labels, self.tokenizer.vocabulary, dtype, text, model.assumed
+            )
         example = _example(model, gin, text)
         return t5_card.describe(
             model.family, model.config, self.tokenizer.vocabulary, formats, dtype, example, model.assumed

@@ -57,6 +57,11 @@ class Family:
     generation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     keys: Table = dataclasses.field(default_factory=lambda: t5_keys.KEYS)
 
+    @property
+    def classifier_class(self) -> str:
+        """The class of an encoder of the family with labels of tokens."""
+        return self.model_class.replace("ForConditionalGeneration", "ForTokenClassification")
+
     def fits(self, network: T5Config, vocabulary: Mapping[str, Any] | None) -> bool:
         """Whether a network with this vocabulary, as `run.json` records it, can be of the family."""
         return self.in_bytes in (None, run_folder.is_bytes(vocabulary)) and all(

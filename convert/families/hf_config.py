@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from convert.families import config_keys, other_models, t5_keys
+from convert.families import config_keys, heads, other_models, t5_keys
 from convert.families.family import Family
+from convert.families.heads import Head
 from convert.families.table import all_families, of_model_type
 from limba.machine import untrusted_json
 from limba.machine.untrusted_files import shown
@@ -105,6 +106,19 @@ def _special_ids(config: T5Config) -> dict[str, int]:
     return {"pad_token_id": 0, "eos_token_id": 1, _START: config.decoder_start_token_id}
 
 
+def classifier_config(config: T5Config, family: Family, head: Head, dtype: str) -> dict[str, Any]:
+    """The content of config.json of a classifier of tokens on the encoder; see `model_config`."""
+    content = model_config(config, family, dtype, None)
+    # One rate of dropout for network and head, in Limba.
+    return content | {
+        "architectures": [family.classifier_class],
+        "is_encoder_decoder": False,
+        "use_cache": False,
+        "classifier_dropout": config.dropout_rate,
+        **head.settings(),
+    }
+
+
 def generation_config(config: T5Config, family: Family, targets_length: int | None = None) -> dict[str, Any]:
     """The content of generation_config.json.
 
@@ -133,8 +147,9 @@ def read(file: Path, ignored: Collection[str] = ()) -> dict[str, Any]:
     """
     content, family = _read(file)
     other_models.refuse_head(file, content)
-    if other_models.is_encoder_alone(content):
-        content["is_encoder_decoder"] = True  # It gets a decoder (`convert.tensors.new_decoder`).
+    if other_models.is_encoder_alone(content) or other_models.is_token_classifier(content):
+        # It gets a decoder (`convert.tensors.new_decoder`), or needs none.
+        content["is_encoder_decoder"] = True
     config_keys.check(file, content, family.own_keys(), ignored)
     t5_keys_by_own = {own: key for key, own in family.config_keys.items()}
     named = {t5_keys_by_own.get(key, key): value for key, value in content.items() if key not in ignored}
@@ -190,6 +205,20 @@ def family_of(content: Mapping[str, Any]) -> Family:
     family = of_model_type(content["model_type"])
     assert family is not None, content["model_type"]
     return family
+
+
+def head_of(file: Path, content: Mapping[str, Any]) -> Head | None:
+    """The head with labels of tokens that a config.json says; None of a T5.
+
+    Raises:
+      ValueError: if its labels are not the texts of 0, 1, 2 …
+    """
+    if not other_models.is_token_classifier(content):
+        return None
+    try:
+        return heads.of_config(content)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}.") from error
 
 
 def hides_its_output(content: Mapping[str, Any]) -> bool:

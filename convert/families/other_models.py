@@ -144,7 +144,6 @@ def refuse_type(file: Path, model_type: Any, known: Sequence[str]) -> ValueError
 # What a class has in place of T5's output, and the class that is the T5 in it.
 _HEADS = {
     "ForSequenceClassification": ("a head for labels of texts", "T5ForConditionalGeneration"),
-    "ForTokenClassification": ("a head for labels of tokens", "T5EncoderModel"),
     "ForQuestionAnswering": ("a head for the ends of answers", "T5ForConditionalGeneration"),
 }
 
@@ -152,6 +151,11 @@ _HEADS = {
 def is_encoder_alone(content: Mapping[str, Any]) -> bool:
     """Whether a T5's config.json is of a `T5EncoderModel` or its relatives."""
     return _class(content).endswith("EncoderModel")
+
+
+def is_token_classifier(content: Mapping[str, Any]) -> bool:
+    """Whether a T5's config.json is of a `T5ForTokenClassification` or its relatives: an encoder with labels."""
+    return _class(content).endswith("ForTokenClassification")
 
 
 def _class(content: Mapping[str, Any]) -> str:

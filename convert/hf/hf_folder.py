@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from convert.families import hf_config, other_models
 from convert.families.family import Family
+from convert.families.heads import Head
 from convert.tensors import names, new_decoder, tensor_parts, torch_files, weight_files
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.machine import untrusted_json
@@ -43,6 +44,7 @@ class Folder:
       stored: by T5's names and in the orientation of the files, PyTorch's or Flax's; copies of the embedding left out.
       format: of the weights: "safetensors", "torch" or "flax".
       report: `conversion_report.json`; empty if Limba did not write the folder.
+      head: of a classifier of tokens; None of a T5.
     """
 
     family: Family
@@ -52,6 +54,7 @@ class Folder:
     stored: Mapping[str, SavedTensor]
     format: str
     report: Mapping[str, Any]
+    head: Head | None = None
 
     @property
     def is_flax(self) -> bool:
@@ -114,16 +117,21 @@ def _open(
             f"{config.num_decoder_layers}, and {path} has {len(stored)} tensors; they do not belong together."
         )
     content = hf_config.explicit(content, config)
-    table = {t.limba: t.flax if kind == "flax" else t.torch for t in names.table(config)}
-    t5_names = {family.tensor_name(name): name for name in (*_ALIASES[kind], *(s.name for s in table.values()))}
+    head = hf_config.head_of(config_file, content)
+    num_labels = len(head.labels) if head else 0
+    table = {t.limba: t.flax if kind == "flax" else t.torch for t in names.tensors(config, num_labels)}
+    aliases = [_within(kind, name) if head else name for name in _ALIASES[kind]]
+    t5_names = {family.tensor_name(name): name for name in (*aliases, *(s.name for s in table.values()))}
     named = {t5_names.get(name, name): t for name, t in stored.items()}
     if other_models.is_encoder_alone(content) and named:
         new = new_decoder.tensors(config, np.dtype(next(iter(named.values())).dtype))
         named = {table[name].name: table[name].orient(t) for name, t in new.items()} | named
-    stored = _without_copies(path, config_file, kind, config, named)
+    stored = _without_copies(path, kind, aliases, named)
+    if head is None:
+        _check_output(path, config_file, kind, config, stored)
     names.verify(str(path), {n: t.shape for n, t in stored.items()}, {s.name: s.shape for s in table.values()})
     tensors = {name: s.orient(stored[s.name]) for name, s in table.items()}
-    return Folder(family, config, content, tensors, stored, found, report)
+    return Folder(family, config, content, tensors, stored, found, report, head)
 
 
 def training_step(path: Path, report: Mapping[str, Any]) -> tuple[int, str]:
@@ -154,15 +162,19 @@ def training_step(path: Path, report: Mapping[str, Any]) -> tuple[int, str]:
     return (int(named[1]), "the folder's name") if named else (0, "")
 
 
+def _within(kind: str, name: str) -> str:
+    """The name of a tensor of the T5 in a classifier."""
+    return f"{names.TRANSFORMER}{'/' if kind == 'flax' else '.'}{name}"
+
+
 def _without_copies(
-    path: Path, config_file: Path, kind: str, config: T5Config, stored: Mapping[str, SavedTensor]
+    path: Path, kind: str, aliases: Sequence[str], stored: Mapping[str, SavedTensor]
 ) -> dict[str, SavedTensor]:
-    """The tensors without other names of the embedding, and with its own.
+    """The tensors without other names of the embedding, and with its own, the first of `aliases`.
 
     Raises:
-      ValueError: if they differ, or the output is not what config.json says of it.
+      ValueError: if they differ.
     """
-    aliases = _ALIASES[kind]
     unused = _UNUSED.replace(".", "/") if kind == "flax" else _UNUSED
     kept = {name: t for name, t in stored.items() if name not in aliases and unused not in name}
     present = [name for name in aliases if name in stored]
@@ -172,8 +184,12 @@ def _without_copies(
     for name in present[1:]:
         if not tensor_parts.equal(shared, stored[name]):
             raise ValueError(f"{path}: {present[0]} and {name} differ; a T5 has one embedding.")
-    kept[aliases[0]] = shared
-    output = _OUTPUT[kind]
+    return kept | {aliases[0]: shared}
+
+
+def _check_output(path: Path, config_file: Path, kind: str, config: T5Config, kept: dict[str, SavedTensor]) -> None:
+    """Removes an output that is the embedding. Raises ValueError if it is not what config.json says of it."""
+    shared, output = kept[_ALIASES[kind][0]], _OUTPUT[kind]
     if config.logits_via_embedding and output in kept:
         same = tensor_parts.transposed(kept[output]) if kind == "flax" else kept[output]
         if not tensor_parts.equal(shared, same):
@@ -187,4 +203,3 @@ def _without_copies(
             f"{config_file} says that the output has its own matrix (tie_word_embeddings: false), but there is "
             f"no {output}."
         )
-    return kept

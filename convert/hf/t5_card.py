@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from convert.families.family import Family
+from convert.hf import markdown
 from convert.hf.card_example import Example, neutral, section
 from convert.hf.model_card import Description
 from limba.checkpoint_files import run_folder
@@ -35,6 +36,52 @@ def describe(
         network=tuple(_network(network, vocabulary, dtype, assumed)),
         accuracy="accuracy of the next token",
         datasets=example.datasets,
+    )
+
+
+# As in training: a word has the label of its first piece, which may be a blank. A pipeline takes that for another word.
+_LABEL_WORDS = """import torch
+from transformers import AutoModelForTokenClassification, AutoTokenizer
+
+folder = "."  # the folder of this file, or the name of its repository
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForTokenClassification.from_pretrained(folder)
+
+words = {text!r}.split()
+batch = tokenizer({words}, return_tensors="pt")
+with torch.no_grad():
+    labels = model(batch["input_ids"]).logits[0].argmax(-1).tolist()
+word_ids = {word_ids}
+for number, word in enumerate(words):
+    if number in word_ids:
+        print(word, model.config.id2label[labels[word_ids.index(number)]])"""
+_OF_PIECES = {"words": "words, is_split_into_words=True", "word_ids": "batch.word_ids()"}
+_OF_BYTES = {
+    "words": '" ".join(words)',
+    "word_ids": "[i for i, word in enumerate(words) for _ in word.encode() + b' ']",
+}
+
+
+def describe_classifier(
+    family: Family,
+    network: T5Config,
+    labels: Sequence[str],
+    vocabulary: Mapping[str, Any],
+    dtype: str,
+    text: str = "",
+    assumed: Collection[str] = (),
+) -> Description:
+    """Of a classifier of tokens on the encoder; see `describe`. The text is that of `--example`."""
+    fields = _OF_BYTES if run_folder.is_bytes(vocabulary) else _OF_PIECES
+    use = markdown.python_block(_LABEL_WORDS.format(text=text or "A text .", **fields))
+    rows = [row for row in _network(network, vocabulary, dtype, assumed) if row[0] != "output"]
+    return Description(
+        title=f"A {family.title} token classifier",
+        tag=family.name,
+        pipeline="token-classification",
+        use=f"## Use\n\n{use}\n\nLabels: {', '.join(map(markdown.code, labels))}.",
+        network=(("layers", str(network.num_encoder_layers)), *rows[1:]),
+        accuracy="accuracy of the labels",
     )
 
 

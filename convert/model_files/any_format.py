@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from convert.families import config_keys, tokenizer_keys
+from convert.families import config_keys, heads, tokenizer_keys
 from convert.families.family import Family
+from convert.families.heads import Head
 from convert.families.table import all_families, find_family
 from convert.hf import hf_folder, hf_tokenizer
-from convert.model_files import gin_facts, lora_merge
+from convert.model_files import gin_facts, lora_merge, network_of_tensors
 from convert.tensors import names, tensor_parts, torch_files
 from limba.checkpoint_files import layer_layouts, run_folder, saved_tensors
 from limba.checkpoint_files.directories import find_checkpoint
@@ -74,6 +75,7 @@ class Model:
       assumed: what neither the files nor the user say, with what is taken for it: `{"mlp_activations": "gelu linear"}`.
       folder: the files of a Hugging Face folder; None for checkpoints.
       ignored_config_keys: of the hints.
+      head: of a classifier of tokens on the encoder, which has no decoder; None of a T5.
     """
 
     path: AnyPath
@@ -88,6 +90,12 @@ class Model:
     step_from: str = ""
     ignored_config_keys: tuple[str, ...] = ()
     assumed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    head: Head | None = None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Of a classifier; none of a T5."""
+        return self.head.labels if self.head else ()
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -204,6 +212,7 @@ def _model_of_folder(
         folder=folder,
         step_from=step_from,
         ignored_config_keys=hints.ignore_config_keys,
+        head=folder.head,
     )
 
 
@@ -214,13 +223,10 @@ def open_checkpoint(path: str | AnyPath, hints: ModelHints = NO_HINTS) -> Model:
     info: Mapping[str, Any] = {}
     family: str | None = None
     assumed: Mapping[str, str] = {}
+    head: Head | None = None
     if run_folder.has_run_info(path):
         info = run_folder.load_run_info(path)
-        if "labels" in info:
-            raise ValueError(
-                f"{path} is a classifier on the encoder of a T5, and no class of Hugging Face holds it. Convert the T5 "
-                "that it began with; `limba infer` answers with the classifier."
-            )
+        head = heads.on_t5(info, path) if "labels" in info else None
         config, where = _config_of_run(path, info["network"]), f"{path}/run/run.json"
         family, assumed = info.get(FAMILY), info.get(ASSUMED, {})
         if not isinstance(family, str | None) or not isinstance(assumed, dict):
@@ -228,7 +234,7 @@ def open_checkpoint(path: str | AnyPath, hints: ModelHints = NO_HINTS) -> Model:
         if "mlp_activations" in assumed and hints.mlp_activations is not None:
             config = dataclasses.replace(config, mlp_activations=tuple(hints.mlp_activations))
             assumed = {}
-        tensors = _unrolled(path, saved, config.relative_bias_per_layer)
+        tensors = _unrolled(path, saved, config.relative_bias_per_layer, head is None)
         bound = gin_facts.GinFacts({}, info["vocabulary"])
     else:
         tensors = _unrolled(path, saved, None)
@@ -236,8 +242,9 @@ def open_checkpoint(path: str | AnyPath, hints: ModelHints = NO_HINTS) -> Model:
         where, bound = str(gin_file or path), gin_facts.GinFacts({}, {})
         if gin_file is not None:
             bound = gin_facts.read(untrusted_files.decode(storage.read_bytes(gin_file), where), where)
-        config, assumed = _config_of_tensors(path, tensors, bound.network, hints)
-    names.verify(f"The checkpoint {path}", {n: t.shape for n, t in tensors.items()}, names.shapes(config))
+        config, assumed = network_of_tensors.read(path, tensors, bound.network, hints.mlp_activations)
+    wanted = names.shapes(config, len(head.labels) if head else 0)
+    names.verify(f"The checkpoint {path}", {n: t.shape for n, t in tensors.items()}, wanted)
     _check_hints(config, hints, where)
     vocabulary = _vocabulary(path, bound.vocabulary, hints)
     return Model(
@@ -250,6 +257,7 @@ def open_checkpoint(path: str | AnyPath, hints: ModelHints = NO_HINTS) -> Model:
         step=int(np.asarray(saved[_STEP])) if _STEP in saved else 0,
         info=info,
         assumed=assumed,
+        head=head,
     )
 
 
@@ -258,14 +266,16 @@ def is_encoder_decoder(tensors: Mapping[str, SavedTensor]) -> bool:
     return all(f"{_PARAMETERS}{name}" in tensors for name in _OF_BOTH)
 
 
-def _unrolled(path: AnyPath, saved: Mapping[str, SavedTensor], per_layer: bool | None) -> dict[str, SavedTensor]:
+def _unrolled(
+    path: AnyPath, saved: Mapping[str, SavedTensor], per_layer: bool | None, has_decoder: bool = True
+) -> dict[str, SavedTensor]:
     """The parameters by Limba's names.
 
     `per_layer` says whether each layer has its own table of relative positions; None finds out. A T5 in the layout of
     scalable_t5 has the same table in all layers.
     """
     parameters = {name: t for name, t in saved.items() if name.startswith(_PARAMETERS)}
-    if not is_encoder_decoder(parameters):
+    if has_decoder and not is_encoder_decoder(parameters):
         raise ValueError(f"{path} is not of a T5 with encoder and decoder: it lacks one of {', '.join(_OF_BOTH)}.")
     for network in ("unrolled",) if per_layer else ("t5", "unrolled"):
         try:
@@ -287,54 +297,6 @@ def _config_of_run(path: AnyPath, fields: Mapping[str, Any]) -> T5Config:
             "network can be converted."
         ) from error
     return dataclasses.replace(config, scan_layers=False, joined_attention_kernels=True, remat_policy="none")
-
-
-def _config_of_tensors(
-    path: AnyPath, tensors: Mapping[str, SavedTensor], bound: Mapping[str, Any], hints: ModelHints
-) -> tuple[T5Config, dict[str, str]]:
-    """The network that the shapes tell; the rest is bound by gin, from the hints, or the usual, which is assumed."""
-    shapes = {name: t.shape for name, t in tensors.items()}
-    biases = [shape for name, shape in shapes.items() if name.endswith("relpos_bias/rel_embedding")]
-    per_layer = "encoder/relpos_bias/rel_embedding" not in shapes
-    tied = "decoder/logits_dense/kernel" not in shapes
-    gated = "encoder/layers_0/mlp/wi_0/kernel" in shapes
-    try:
-        query, wo = shapes["encoder/layers_0/attention/query/kernel"], shapes["encoder/layers_0/mlp/wo/kernel"]
-    except KeyError as error:
-        raise ValueError(f"{path} is not of a T5 with encoder and decoder: it has no tensor {error}.") from error
-    vocab_size, emb_dim = shapes["token_embedder/embedding"]
-    num_heads = biases[0][0]
-    found: dict[str, Any] = {
-        "vocab_size": vocab_size,
-        "emb_dim": emb_dim,
-        "num_heads": num_heads,
-        "head_dim": query[1] // num_heads,
-        "mlp_dim": wo[0],
-        "num_encoder_layers": _num_layers(shapes, "encoder"),
-        "num_decoder_layers": _num_layers(shapes, "decoder"),
-        "logits_via_embedding": tied,
-    }
-    for field, value in found.items():
-        if bound.get(field, value) != value:
-            raise ValueError(
-                f"{run_folder.find_gin(path)} has T5Config.{field} = {bound[field]!r}, and the tensors of "
-                f"{path.name} are of a network with {value!r}."
-            )
-    usual = ("gelu", "linear") if gated else ("relu",)
-    said = bound.get("mlp_activations") or hints.mlp_activations
-    activations = tuple(said or usual)
-    if len(activations) != 1 + gated:
-        raise ValueError(f"mlp_activations {list(activations)}: {path} has {1 + gated} a layer.")
-    rate = bound.get("dropout_rate", 0.0)
-    assumed = {} if said else {"mlp_activations": " ".join(activations)}
-    if "dropout_rate" not in bound:
-        assumed["dropout_rate"] = str(rate)
-    config = T5Config(**found, mlp_activations=activations, dropout_rate=rate, relative_bias_per_layer=per_layer)
-    return config, assumed
-
-
-def _num_layers(shapes: Mapping[str, tuple[int, ...]], stack: str) -> int:
-    return len({name.split("/")[1] for name in shapes if name.startswith(f"{stack}/layers_")})
 
 
 def _check_hints(config: T5Config, hints: ModelHints, where: str) -> None:

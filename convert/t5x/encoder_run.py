@@ -8,10 +8,18 @@ from typing import Any
 import numpy as np
 
 from convert.compare import comparison, encoder_comparison
-from convert.encoders import encoder_model, heads
+from convert.encoders import encoder_model
 from convert.encoders.encoder_model import EncoderModel
-from convert.encoders.heads import Head
-from convert.t5x.limba_run import RunFiles, write_files_of_run
+from convert.families import heads
+from convert.families.heads import Head
+from convert.t5x.limba_run import (
+    AFTER_LABELS,
+    IMPORTS_OF_LABELS,
+    RunFiles,
+    bindings,
+    labels_gin,
+    write_files_of_run,
+)
 from convert.t5x.t5x_checkpoint import SourceCheckpoint
 from limba.checkpoint_files import run_folder, saved_tensors
 from limba.encoders.config import EncoderConfig
@@ -81,19 +89,19 @@ def model_gin(config: EncoderConfig, head: Head, tokenizer_file: str | None, of:
         else f"VOCABULARY_FILE = {tokenizer_file!r}\n"
     )
     has_labels = bool(head.labels)
-    after = "finetune.gin, and then PACK = False" if has_labels else "pretrain.gin"
+    after = AFTER_LABELS if has_labels else "pretrain.gin"
     return (
         f"# The network and the vocabulary of {of}.\n"
         f"# Include a file of gin/runs/ after it: {after}.\n"
         "from __gin__ import dynamic_registration\n\n"
         f"{_IMPORT_OF_BLOCKS if sparse else ''}from limba.encoders import encoder\n"
-        f"{_IMPORTS_OF_HEADS if has_labels else ''}\n"
+        f"{IMPORTS_OF_LABELS if has_labels else ''}\n"
         "include 'gin/models/encoder_only.gin'\n"
         f"{_include_of_head(head)}\n"
         "DROPOUT_RATE = 0.0  # a run's file says its own\n"
         f"{vocabulary}VOCAB_SIZE = {vocab_size}\n\n"
-        f"encoder.EncoderConfig:\n{_bindings(fields)}{_blocks_gin(sparse) if sparse else ''}"
-        f"{_head_gin(head) if has_labels else ''}"
+        f"encoder.EncoderConfig:\n{bindings(fields)}{_blocks_gin(sparse) if sparse else ''}"
+        f"{labels_gin(head) if has_labels else ''}"
     )
 
 
@@ -102,23 +110,10 @@ _IMPORT_OF_BLOCKS = "from limba.encoders import block_layout\n"
 
 def _blocks_gin(fields: Mapping[str, Any]) -> str:
     layout = "block_layout.BigBirdSparsityConfig"
-    return f"  sparse_attention = @{layout}()\n{layout}:\n{_bindings(fields)}"
-
-
-_IMPORTS_OF_HEADS = "from limba.encoders import classifier\nfrom limba import models\n"
+    return f"  sparse_attention = @{layout}()\n{layout}:\n{bindings(fields)}"
 
 
 def _include_of_head(head: Head) -> str:
     if not head.labels:
         return "include 'gin/models/encoder_pairs.gin'\n" if head.kind == heads.PAIRS else ""
     return f"include 'gin/models/encoder_{'regressor' if head.is_number else 'classifier'}.gin'\n"
-
-
-def _head_gin(head: Head) -> str:
-    network = f"classifier.{head.class_name}"
-    model = "models.EncoderRegressor" if head.is_number else "models.EncoderClassifier"
-    return f"\nLABELS = {list(head.labels)!r}\n{model}.module = @{network}()\n{network}:\n{_bindings(head.fields)}"
-
-
-def _bindings(fields: Mapping[str, Any]) -> str:
-    return "".join(f"  {name} = {given!r}\n" for name, given in fields.items())

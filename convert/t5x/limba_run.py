@@ -14,6 +14,7 @@ from typing import Any
 
 import limba
 from convert.compare import comparison
+from convert.families.heads import Head
 from convert.model_files import any_format
 from convert.model_files.any_format import Model
 from convert.t5x.t5x_checkpoint import NETWORKS, Compare, SourceCheckpoint, in_layout, write_checkpoint
@@ -108,8 +109,8 @@ def files_of_run(
 ) -> RunFiles:
     """What a checkpoint says of a model, whose tensors it has in the layout of the source."""
     config = layout_of(model.config, source.tensors)
-    gin_file = model_gin(config, vocabulary or None, f"{model.path} ({model.format}, {model.family.name})")
-    more: dict[str, Any] = {any_format.FAMILY: model.family.name}
+    gin_file = model_gin(config, vocabulary or None, f"{model.path} ({model.format}, {model.family.name})", model.head)
+    more: dict[str, Any] = {any_format.FAMILY: model.family.name, **(model.head.record if model.head else {})}
     if model.ignored_config_keys:
         more["ignored_config_keys"] = list(model.ignored_config_keys)
     if model.assumed:
@@ -162,17 +163,18 @@ def network_fields(config: T5Config) -> dict[str, Any]:
     return fields | {"mlp_activations": list(config.mlp_activations)} | own
 
 
-def model_gin(config: T5Config, vocabulary: Mapping[str, Any] | None, of: str) -> str:
+def model_gin(config: T5Config, vocabulary: Mapping[str, Any] | None, of: str, head: Head | None = None) -> str:
     """The gin file of a model: what a training or `limba infer --run_dir` reads first.
 
     Args:
       config: the network.
       vocabulary: as `run.json` describes it; None leaves it to the reader.
       of: what it is made from, for the first line.
+      head: of a classifier on the encoder.
     """
     fields = network_fields(config)
     del fields["vocab_size"]
-    bindings = "".join(f"  {name} = {value!r}\n" for name, value in fields.items())
+    after = AFTER_LABELS if head else "pretrain.gin, finetune.gin, eval.gin, infer.gin"
     if vocabulary is None:
         vocabulary_lines = "# Set VOCABULARY_FILE to the SentencePiece model.\n"
     elif run_folder.is_bytes(vocabulary):
@@ -193,11 +195,31 @@ def model_gin(config: T5Config, vocabulary: Mapping[str, Any] | None, of: str) -
         )
     return (
         f"# The network and the vocabulary of {of}.\n"
-        "# Include a file of gin/runs/ after it: pretrain.gin, finetune.gin, eval.gin, infer.gin.\n"
+        f"# Include a file of gin/runs/ after it: {after}.\n"
         "from __gin__ import dynamic_registration\n\n"
-        "from tasks import vocabularies\nfrom limba.network import t5 as network\n\n"
-        "include 'gin/models/encoder_decoder.gin'\n\nDROPOUT_RATE = 0.0  # a run's file says its own\n"
+        "from tasks import vocabularies\nfrom limba.network import t5 as network\n"
+        f"{IMPORTS_OF_LABELS if head else ''}\n"
+        "include 'gin/models/encoder_decoder.gin'\n"
+        f"{_INCLUDES_OF_LABELS if head else ''}\nDROPOUT_RATE = 0.0  # a run's file says its own\n"
         f"{vocabulary_lines}VOCAB_SIZE = {config.vocab_size}\n\n"
         "network.Transformer.config = @network.T5Config()\nnetwork.T5Config:\n"
-        f"  vocab_size = %VOCAB_SIZE\n  dtype = 'bfloat16'\n  dropout_rate = %DROPOUT_RATE\n{bindings}"
+        f"  vocab_size = %VOCAB_SIZE\n  dtype = 'bfloat16'\n  dropout_rate = %DROPOUT_RATE\n{bindings(fields)}"
+        f"{labels_gin(head) if head else ''}"
     )
+
+
+AFTER_LABELS = "finetune.gin, and then PACK = False"
+IMPORTS_OF_LABELS = "from limba.encoders import classifier\nfrom limba import models\n"
+_INCLUDES_OF_LABELS = "include 'gin/models/encoder_classifier.gin'\ninclude 'gin/models/t5_encoder.gin'\n"
+
+
+def labels_gin(head: Head) -> str:
+    """What a model's file says of a head with labels."""
+    network = f"classifier.{head.class_name}"
+    model = "models.EncoderRegressor" if head.is_number else "models.EncoderClassifier"
+    return f"\nLABELS = {list(head.labels)!r}\n{model}.module = @{network}()\n{network}:\n{bindings(head.fields)}"
+
+
+def bindings(fields: Mapping[str, Any]) -> str:
+    """The lines of a block of a gin file."""
+    return "".join(f"  {name} = {given!r}\n" for name, given in fields.items())

@@ -5,7 +5,7 @@ of the layers become these while they are read (`limba.checkpoint_files.layer_la
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from convert.tensors.tensor_parts import transposed
 from limba.checkpoint_files.saved_tensors import SavedTensor
@@ -13,6 +13,7 @@ from limba.machine.untrusted_files import cut
 from limba.network.t5 import NUM_BUCKETS, T5Config
 
 Shape = tuple[int, ...]
+_Row = tuple[str, str, tuple[str, ...]]
 
 _BIAS = "layer.0.SelfAttention.relative_attention_bias"
 
@@ -28,6 +29,13 @@ _BIAS_OF_STACK = (
 )
 _BIAS_OF_LAYER = (("relpos_bias/rel_embedding", _BIAS, ("heads", "buckets")),)  # umT5
 _UNTIED = (("decoder/logits_dense/kernel", "lm_head", ("embed", "vocab")),)
+
+# Of a classifier of tokens, in whose class the T5 is a module.
+TRANSFORMER = "transformer"
+_CLASSIFIER = (
+    ("classifier_head/logits/kernel", "classifier", ("embed", "labels")),
+    ("classifier_head/logits/bias", "classifier", ("labels",)),
+)
 
 _ENCODER_LAYER = (
     ("pre_attention_layer_norm/scale", "layer.0.layer_norm", ("embed",)),
@@ -58,6 +66,7 @@ _DECODER_LAYER = (
 # By the last part of Limba's name: transposed in PyTorch, the last part of the name in Flax, transposed in Flax.
 _KINDS = {
     "kernel": (True, "kernel", False),
+    "bias": (False, "bias", False),
     "scale": (False, "weight", False),
     "embedding": (False, "embedding", False),
     "rel_embedding": (True, "embedding", True),
@@ -87,8 +96,22 @@ class Tensor:
     flax: Stored
 
 
+def tensors(config: T5Config, num_labels: int = 0) -> list[Tensor]:
+    """`classifier_table` where there are labels, else `table`."""
+    return classifier_table(config, num_labels) if num_labels else table(config)
+
+
 def table(config: T5Config) -> list[Tensor]:
     """Every tensor of a network, in the order in which exports are written."""
+    return _tensors(config, _rows(config))
+
+
+def classifier_table(config: T5Config, num_labels: int) -> list[Tensor]:
+    """Every tensor of a classifier of tokens: the encoder's, and the head's; see `table`."""
+    return _tensors(config, _rows_of_classifier(config), num_labels)
+
+
+def _tensors(config: T5Config, rows: Iterable[_Row], num_labels: int = 0) -> list[Tensor]:
     sizes = {
         "vocab": config.vocab_size,
         "embed": config.emb_dim,
@@ -96,11 +119,19 @@ def table(config: T5Config) -> list[Tensor]:
         "mlp": config.mlp_dim,
         "heads": config.num_heads,
         "buckets": NUM_BUCKETS,
+        "labels": num_labels,
     }
-    return [_tensor(limba, module, tuple(sizes[dim] for dim in dims)) for limba, module, dims in _rows(config)]
+    return [_tensor(limba, module, tuple(sizes[dim] for dim in dims)) for limba, module, dims in rows]
 
 
-def _rows(config: T5Config) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+def _rows_of_classifier(config: T5Config) -> Iterator[_Row]:
+    for limba, module, dims in _rows(config):
+        if not limba.startswith("decoder/"):
+            yield limba, f"{TRANSFORMER}.{module}", dims
+    yield from _CLASSIFIER
+
+
+def _rows(config: T5Config) -> Iterator[_Row]:
     per_layer = config.relative_bias_per_layer
     yield from _MODEL
     yield from () if config.logits_via_embedding else _UNTIED
@@ -129,14 +160,14 @@ def _tensor(limba: str, module: str, shape: Shape) -> Tensor:
     return Tensor(
         limba,
         shape,
-        torch=Stored(f"{module}.weight", torch_shape, torch_transposed),
+        torch=Stored(f"{module}.{'bias' if flax_leaf == 'bias' else 'weight'}", torch_shape, torch_transposed),
         flax=Stored(f"{module.replace('.', '/')}/{flax_leaf}", flax_shape, flax_transposed),
     )
 
 
-def shapes(config: T5Config) -> dict[str, Shape]:
-    """Shapes of the parameters, by name, of unrolled layers."""
-    return {t.limba: t.shape for t in table(config)}
+def shapes(config: T5Config, num_labels: int = 0) -> dict[str, Shape]:
+    """Shapes of the parameters, by name, of unrolled layers; see `tensors`."""
+    return {t.limba: t.shape for t in tensors(config, num_labels)}
 
 
 def verify(what: str, found: Mapping[str, Shape], wanted: Mapping[str, Shape]) -> None:

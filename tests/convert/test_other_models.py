@@ -102,8 +102,9 @@ def test_a_file_of_another_kind_is_named(tmp_path, capsys, name, what):
         ({"model_type": "mine"}, "model_type is 'mine'; converted are t5"),
         ({"model_type": None}, "model_type is missing; write the family's into the file"),
         ({"architectures": ["T5ForSequenceClassification"]}, "a T5 with a head for labels of texts"),
-        ({"architectures": ["MT5ForTokenClassification"]}, "a T5 with a head for labels of tokens, which Limba's"),
-        ({"architectures": ["T5ForTokenClassification"]}, "T5EncoderModel.from_pretrained(FOLDER)"),
+        ({"architectures": ["MT5ForSequenceClassification"]}, "T5ForConditionalGeneration.from_pretrained(FOLDER)"),
+        ({"architectures": ["T5ForTokenClassification"], "id2label": {"0": "a", "2": "b"}}, "it has different texts"),
+        ({"architectures": ["T5ForTokenClassification"], "id2label": {"0": "a"}}, "have at least two labels"),
         ({"architectures": ["T5ForQuestionAnswering"]}, "a T5 with a head for the ends of answers"),
     ],
 )

@@ -14,8 +14,9 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from convert.compare import encoder_comparison
-from convert.encoders import encoder_model, heads
-from convert.encoders.heads import Head
+from convert.encoders import encoder_model
+from convert.families import heads
+from convert.families.heads import Head
 from convert.to_hf import to_hf
 from limba.checkpoints import checkpointing, run_description
 from limba.checkpoints.train_state import TrainState

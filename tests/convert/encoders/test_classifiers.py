@@ -12,8 +12,9 @@ import pytest
 
 from convert.__main__ import main as convert_main
 from convert.compare import encoder_comparison
-from convert.encoders import encoder_model, heads
+from convert.encoders import encoder_model
 from convert.encoders.table import find_family
+from convert.families import heads
 from convert.from_hf import from_hf
 from limba import models
 from limba.checkpoint_files import run_folder

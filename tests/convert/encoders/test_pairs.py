@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from convert.compare import encoder_comparison
-from convert.encoders import encoder_model, heads
+from convert.encoders import encoder_model
+from convert.families import heads
 from convert.from_hf import from_hf
 from convert.to_hf import to_hf
 from limba import models

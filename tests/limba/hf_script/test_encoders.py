@@ -6,7 +6,8 @@ import gin
 import numpy as np
 import pytest
 
-from convert.encoders import encoder_model, heads, new_network
+from convert.encoders import encoder_model, new_network
+from convert.families import heads
 from convert.model_files.any_format import ModelHints
 from limba.encoders.block_layout import BigBirdSparsityConfig
 from limba.hf_script import command, gin_best, script_keys

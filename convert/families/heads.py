@@ -112,6 +112,24 @@ def of_run(info: Mapping[str, Any], path: Any) -> Head:
         raise ValueError(f"{path}/run/run.json does not describe a {found} of this version ({error}).") from error
 
 
+def on_t5(info: Mapping[str, Any], path: Any) -> Head:
+    """The head of a classifier on the encoder of a T5, which `run.json` describes.
+
+    Raises:
+      ValueError: as `of_run`, and if no class of Hugging Face holds it.
+    """
+    head = of_run(info, path)
+    if head.kind == TOKENS and head.activation is None:
+        return head
+    reason = f"its activation is {head.activation!r}, and that of T5ForTokenClassification None"
+    if head.kind != TOKENS:
+        reason = "it labels the mean of a row, T5ForTokenClassification each token, and others the decoder's output"
+    raise ValueError(
+        f"{path} is a classifier on the encoder of a T5, and no class of Hugging Face holds it: {reason}. Convert the "
+        "T5 that it began with; `limba infer` answers with the classifier."
+    )
+
+
 def of_config(content: Mapping[str, Any]) -> Head:
     """The kind of head and the labels that a config.json says; a masked language model's alone where it says no other.
 
