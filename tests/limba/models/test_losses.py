@@ -5,6 +5,9 @@ import pytest
 
 from limba.models import losses
 
+# Compiled as users' programs are: numbers of fused code are others.
+pytestmark = pytest.mark.usefixtures("as_users")
+
 
 def _naive(logits, targets, smoothing, z_loss):
     """Cross entropy from the definition, in float64."""

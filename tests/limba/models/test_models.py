@@ -11,6 +11,7 @@ from limba import models
 from limba.gin_config import gin_files
 from limba.models import decoding
 from limba.network import decoder_only, t5
+from limba.optimizers import adafactor
 from tests.limba import small
 from tests.limba.models import custom_network
 
@@ -263,6 +264,26 @@ def test_only_a_prefix_lm_looks_ahead_and_only_in_its_prefix():
     difference = np.abs(model.logits(params, batch) - model.logits(params, later)).max(-1)
     assert np.all(difference[:, :6] == 0)
     assert np.all(difference[:, 6] > 0)
+
+
+def test_a_decoder_trains_on_padded_rows_in_bfloat16(as_users):
+    config = decoder_only.TransformerConfig(
+        vocab_size=small.VOCAB_SIZE, emb_dim=32, num_heads=8, head_dim=8, mlp_dim=32, num_layers=2, dtype=jnp.bfloat16
+    )
+    optimizer = adafactor.Adafactor(logical_factor_rules=adafactor.standard_logical_factor_rules())
+    model = models.DecoderOnlyModel(
+        decoder_only.DecoderWrapper(config), small.FixedVocabulary(), optimizer, inputs_bidirectional_attention=False
+    )
+    trainer = small.make_trainer(model, learning_rate=0.03)
+    state, batch = trainer.new_state(jax.random.key(0)), small.batch(0, targets=64)
+    batch = {name: x for name, x in batch.items() if name.startswith("decoder")}
+    batch["decoder_target_tokens"][1::2, 8:] = 0
+    batch["decoder_loss_weights"] = (batch["decoder_target_tokens"] > 0).astype(np.int32)
+    losses = []
+    for _ in range(40):
+        state, metrics = trainer.train_step(state, trainer.partitioner.shard_batch(batch))
+        losses.append(float(metrics["loss_per_nonpadding_target_token"].compute()))
+    assert np.isfinite(losses).all() and losses[-1] < 0.7 * losses[0]
 
 
 def test_a_batch_without_a_prefix_has_nothing_to_go_on_from():
