@@ -52,7 +52,8 @@ limba convert to-hf "$model" "$export_dir"
 echo "== a classifier"
 limba train --gin_file=gin/recipes/encoder_moods.gin --gin.VOCABULARY_FILE="'$vocabulary'" \
   --gin.MODEL_DIR="'$moods'" --gin.INITIAL_CHECKPOINT_PATH="'$model'" \
-  --gin.TRAIN_STEPS_RELATIVE=$((TRAIN_STEPS / 5 > 0 ? TRAIN_STEPS / 5 : 1))
+  --gin.TRAIN_STEPS_RELATIVE=$((TRAIN_STEPS / 5 > 0 ? TRAIN_STEPS / 5 : 1)) \
+  --gin.schedules.create_learning_rate_scheduler.warmup_steps=$((TRAIN_STEPS / 20 > 0 ? TRAIN_STEPS / 20 : 1)) # a quarter
 limba convert to-hf "$moods" "$classifier_export"
 
 # pipe TASK FOLDER TEXT prints a command that shows the model of a folder at work in transformers.

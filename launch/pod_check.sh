@@ -107,9 +107,9 @@ reaches_workers() {
   lacking=$("${PYTHON:-python3}" "$REPOSITORY/launch/carried_files.py" "$REPOSITORY" "$commit" "${POD_WORKER_ENV:-}" \
     "${POD_ON_WORKERS:-}" "$@") && return
   [[ -n $lacking ]] || exit 2 # Python has said why.
-  fail "the workers get a commit of $REPOSITORY and nothing else (${commit:0:10}), and would lack:"$'\n'"$lacking"$'\n'"Commit" \
-    "recipes and modules, and \`pod.sh deploy\`. Put data into a bucket (gs://…), or on every worker at the same place and" \
-    "name it: --on-workers."
+  fail "the workers would lack: $lacking"$'\n'"They get a commit of $REPOSITORY and nothing else (${commit:0:10}). Commit recipes and" \
+    "modules, and \`pod.sh deploy\`. Put data into a bucket (gs://…), or on every worker at the same place and name it:" \
+    "--on-workers."
 }
 
 check() {

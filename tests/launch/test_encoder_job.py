@@ -30,8 +30,6 @@ def test_the_whole_job_killed_and_begun_again(tmp_path, forks):
     )
     options = ["--gin.checkpoints.SaveCheckpointConfig.period=20", f"--gin.EVAL_PERIOD={STEPS}"]
     options += ["--gin.BATCH_SIZE=16", "--gin.EVAL_STEPS=10"]  # seconds: three trainings make these steps
-    # The classifier's few steps would end in the recipe's warm-up, at what it guesses before any.
-    options += ["--gin.schedules.create_learning_rate_scheduler.warmup_steps=5"]
     model, moods = tmp_path / "job/model", tmp_path / "job/moods"
 
     with (tmp_path / "killed.log").open("w") as log:

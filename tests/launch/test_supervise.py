@@ -219,7 +219,7 @@ def test_on_a_pod_a_wrong_recipe_is_not_repeated(pod, tmp_path):
     env, repository = pod
     result = launching.call("supervise.sh", "--pod", "quickstrat", env=env, repository=repository)
     last = result.stderr.splitlines()[-1].partition("Z: ")[2]
-    assert result.returncode == 1 and last.startswith("run failed on worker 0 1 of 2: there is no recipe quickstrat;")
+    assert result.returncode == 1 and last.startswith("the workers would lack: the recipe quickstrat: there is no ")
 
 
 def test_a_login_that_expires_ends_the_supervision_and_not_the_run(pod, tmp_path):

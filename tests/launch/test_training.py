@@ -35,6 +35,9 @@ def _environment(directory):
     own = {"VENV": str(Path(sys.executable).parent.parent), "LIMBA_QUICKSTART_DIR": str(directory)}
     own |= {"FAKE_PORT": str(port), "POD_NAME": "limba", "POD_TYPE": "v4-16", "POD_ZONE": "z", "JAX_PLATFORMS": "cpu"}
     own |= {"XLA_FLAGS": compilation.FAST}  # of one device each
+    # The workers are on this machine, and have its files.
+    (directory / "worker-env").write_text(f"LIMBA_QUICKSTART_DIR={directory}\n")
+    own |= {"POD_ON_WORKERS": str(directory), "POD_WORKER_ENV": str(directory / "worker-env")}
     return launching.environment(directory, **own)
 
 
