@@ -22,7 +22,7 @@ from limba.checkpoints import checkpointing, disk_space, run_description
 from limba.checkpoints.train_state import TrainState, TrainStateInitializer
 from limba.data import contract
 from limba.data.contract import BatchIterator, DatasetConfig, GetDatasetFn, GetEvalDatasetFn
-from limba.gin_config import command_line, gin_files
+from limba.gin_config import command_line, gin_files, model_file
 from limba.machine import accelerators, disk, native_logs, storage
 from limba.machine.storage import AnyPath
 from limba.models import EncoderDecoderModel
@@ -220,6 +220,8 @@ def train(
         )
         if jax.process_index() == 0:
             summarize_config_fn(str(directory.local), writers.SummaryWriter(opened_writers, "train"), first_step)
+            if model_gin := model_file.text():
+                storage.replace_text(directory.local / model_file.NAME, model_gin)
         writers.write_timing(opened_writers, first_step, "init_or_restore_seconds", time.monotonic() - began)
         last_step, state = _run_to_the_end(run, state, resumed, run_eval_before_training)
         if jax.process_index() == 0:

@@ -21,7 +21,7 @@ from limba.training import actions
 from limba.checkpoints import checkpointing as checkpoints
 from limba import train as train_script
 
-include 'gin/models/t5_1_1/tiny.gin'
+include '{model}'
 include 'gin/runs/{run}.gin'
 include 'tests/small_training.gin'
 
@@ -72,19 +72,20 @@ def tasks():
     gin.clear_config()
 
 
-def _run(folder, run, model_dir, more, *bindings):
+def _run(folder, run, model, model_dir, more, *bindings):
     gin.clear_config()
     file = folder / f"{run}.gin"
-    file.write_text(MODEL.format(run=run) + more)
+    file.write_text(MODEL.format(run=run, model=model) + more)
     assert train.main([f"--gin_file={file}", f"--gin.MODEL_DIR='{model_dir}'", *bindings]) == 0
 
 
 def test_fine_tuning_evaluates_predictions_and_stops_early(tmp_path, tasks, caplog):
-    _run(tmp_path, "pretrain", tmp_path / "first", "", "--gin.TRAIN_STEPS=2", "--gin.PACK=True")
+    tiny = "gin/models/t5_1_1/tiny.gin"
+    _run(tmp_path, "pretrain", tiny, tmp_path / "first", "", "--gin.TRAIN_STEPS=2", "--gin.PACK=True")
     assert checkpointing.checkpoint_steps(tmp_path / "first") == [2]
     initial = f"--gin.INITIAL_CHECKPOINT_PATH='{tmp_path}/first/checkpoint_2'"
     with caplog.at_level(logging.INFO):
-        _run(tmp_path, "finetune", tmp_path / "second", STOPPING, initial)
+        _run(tmp_path, "finetune", tmp_path / "first/model.gin", tmp_path / "second", STOPPING, initial)
 
     # A model of a few steps answers nothing right: evaluations before training and at steps 4 and 6 are alike.
     assert "exact_match of average does not improve any more: [0.0, 0.0, 0.0]" in caplog.text

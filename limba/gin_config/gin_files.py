@@ -20,7 +20,7 @@ except ImportError as error:
     # This repository's own folder gin/ imports as an empty namespace package.
     raise ImportError("gin-config is not installed; run `pip install -e .` or launch/quickstart.sh first.") from error
 
-from limba.gin_config import gin_names, macros, messages, t5x_files
+from limba.gin_config import gin_names, macro_scopes, macros, messages, t5x_files
 from limba.gin_config.messages import GinError
 from limba.machine import native_logs, redaction, repository, storage, untrusted_files
 from limba.machine.repository import REPOSITORY
@@ -94,7 +94,7 @@ class _GinText(io.StringIO):
     texts: ClassVar[dict[str, str]] = {}
 
     def __init__(self, name: str, text: str):
-        super().__init__(text)
+        super().__init__(macro_scopes.without_macro_scopes(text))
         self.name = name
         self.texts[name] = text
         if unreadable := _UNREADABLE.search(text):
