@@ -188,7 +188,10 @@ while true; do
   for ((i = 1; i < in_vain && pause < LONGEST_WAIT; i++)); do pause=$((pause * 2)); done
   ((pause <= LONGEST_WAIT)) || pause=$LONGEST_WAIT
   ((++restarts))
-  say "ended with code $code at step $step; restart $restarts in $pause seconds.${cause:+" $cause"}"
+  at="at step $step"
+  ((step)) || at="before its first step, after step $furthest of an earlier start"
+  ((step + furthest)) || at="before its first step"
+  say "ended with code $code $at; restart $restarts in $pause seconds.${cause:+" $cause"}"
   sleep "$pause" &
   child=$! # SIGTERM ends the pause too.
   [[ -z $stop_requested ]] || kill "$child" || true # It came before there was a child.

@@ -154,9 +154,9 @@ status() {
       process=exit:$(<"$worker.exit")
       [[ ! -f $worker.stopped ]] || process+=:on-request
     fi
-    # The progress bar's last step since the run began.
+    # The last step since the run began.
     step=$(tail -n 5000 "$worker.log" | awk '/ == worker / { step = "" }
-      match($0, /[0-9]+\/[0-9]+ \[.*step/) { split(substr($0, RSTART), words, " "); step = words[1] } END { print step }')
+      match($0, /step [0-9]+\/[0-9]+/) { step = substr($0, RSTART + 5, RLENGTH - 5) } END { print step }')
     age=$(($(date +%s) - $(date -r "$worker.log" +%s)))
     echo "index=${worker##*-} commit=$commit process=$process step=${step:--} age=$age"
   done

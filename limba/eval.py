@@ -195,7 +195,7 @@ def _losses(
     losses: Results = {}
     for task, of_task in batches.items():
         name, limit = f"{task}, step {step}", limits[task]
-        bar = tqdm(of_task, name, limit, unit="batch", leave=False, disable=jax.process_index() != 0)
+        bar = tqdm(of_task, name, limit, unit="batch", leave=False, disable=jax.process_index() != 0 or None)
         error_of = functools.partial(finite_outputs.loss_error, model, partitioner, params, name)
         losses[task] = dict(evaluation.evaluate(eval_step, params, bar, limit, error_of))
     return losses

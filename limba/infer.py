@@ -178,7 +178,9 @@ def _open_chunks(
     with native_logs.filtered():
         converter = model.FEATURE_CONVERTER_CLS
         chunks = tasks_door.predictions().chunks(task, dataset_cfg, converter, *shard, size, done)
-    with tqdm(desc=task.name, unit="example", initial=done * size, disable=jax.process_index() != 0) as progress:
+    with tqdm(
+        desc=task.name, unit="example", initial=done * size, disable=jax.process_index() != 0 or None
+    ) as progress:
         for examples, features in chunks:
             yield examples, _batches(features, batch_size, progress)
 

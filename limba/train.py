@@ -79,8 +79,9 @@ def train(
     infer_eval_average_metrics: Mapping[str, Sequence[str]] | None = None,
     watchdog_cfg: watchdog.WatchdogConfig | None = _WATCHDOG,
     metric_writers: Sequence[MakeWriter] = (),
+    log_every: int | None = None,
 ) -> tuple[int, TrainState]:
-    """Trains until `total_steps`, or until an action ends it. T5X's arguments, but for `epochs` and the last two.
+    """Trains until `total_steps`, or until an action ends it. T5X's arguments, but for `epochs` and the last three.
 
     A `model_dir` with checkpoints is resumed from the newest whole one: same parameters, same optimizer state, same
     position in the data. Otherwise training starts from `checkpoint_cfg.restore`, or from scratch.
@@ -121,6 +122,7 @@ def train(
       watchdog_cfg: when a step that hangs is reported, and ends the run; None watches nothing.
       metric_writers: besides TensorBoard and `metrics.jsonl`, such as `wandb_writer.WandbWriter`: called in process 0
         with the run's directory and the step that it resumes from, -1 for a new run.
+      log_every: steps between plain lines; None is a bar in a terminal, and a line about every 15 s in a log file.
 
     Returns:
       The last step and state.
@@ -131,7 +133,9 @@ def train(
     """
     # --------------------------------------------------- checks -------------------------------------------------------
     began = time.monotonic()
-    training_length.check_step_counts(total_steps, relative_steps, epochs, eval_steps, eval_period, stats_period)
+    training_length.check_step_counts(
+        total_steps, relative_steps, epochs, eval_steps, eval_period, stats_period, log_every
+    )
     contract.check_seed("train.random_seed (RANDOM_SEED)", random_seed)
     directory = RunDirectory(model_dir)
     configured_trainer.check_model(model, partitioner)
@@ -216,6 +220,7 @@ def train(
             model_dir=directory.home,
             periods=loop.Periods(length.total_steps, eval_period, stats_period, save, gc_period),
             goodput=Goodput(directory.local, first_step, began, resumed, writes=trains and jax.process_index() == 0),
+            log_every=log_every,
             watchdog=watchdog_cfg,
         )
         if jax.process_index() == 0:
@@ -370,10 +375,18 @@ def _close(run: loop.Run) -> None:
 def main(argv: Sequence[str]) -> int:
     """Parses flags and gin, and trains."""
     parser = command_line.argument_parser("train", __doc__ or "")
+    parser.add_argument(
+        "--log_every",
+        type=int,
+        metavar="N",
+        help="a plain line every N steps; else a bar in a terminal, and in a log file a line about every 15 seconds",
+    )
     flags = command_line.parse_flags(parser, argv)
     accelerators.prepare_gpu(os.environ)  # before JAX opens one
     if not flags.gin_file:
         parser.error("give at least one gin file, for example gin/recipes/quickstart.gin")
+    if flags.log_every is not None:
+        flags.gin_bindings.append(f"limba.train.train.log_every = {flags.log_every}")
     configured = gin_files.configurable(train, module="limba.train")
     gin_files.parse_gin_flags(flags.gin_file, flags.gin_bindings, flags.gin_search_paths)
     gin_files.require_training_bindings()

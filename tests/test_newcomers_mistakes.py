@@ -49,6 +49,11 @@ def test_bindings_of_a_wrong_kind(binding, words):
     assert words in str(error.value)
 
 
+def test_log_every_is_an_argument_of_train(capsys):
+    train.main([RECIPE, "--log_every", "25", "--dry_run"])
+    assert "train_script.train.log_every = 25" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_name_that_is_near_to_none_gets_no_suggestion():
     with pytest.raises(gin_files.GinError) as error:
         train.main([RECIPE, "--gin.network.T5Config.nothere=7"])

@@ -95,7 +95,9 @@ class Embedder:
         self.num_cut = sum(len(ids) > self._longest for ids in encoded)
         encoded = [ids[: self._longest] for ids in encoded]
         found: dict[int, np.ndarray] = {}
-        with tqdm(desc="embed", unit="line", total=len(lines), disable=len(lines) <= self._batch_size) as progress:
+        with tqdm(
+            desc="embed", unit="line", total=len(lines), disable=len(lines) <= self._batch_size or None
+        ) as progress:
             for numbers, batches in self._by_length(encoded):
                 for start in range(0, len(numbers), self._batch_size):
                     part = numbers[start : start + self._batch_size]

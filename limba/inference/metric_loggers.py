@@ -30,7 +30,7 @@ class Scalar:
 
 
 class PyLoggingLogger:
-    """Writes metrics to the log."""
+    """Writes to the log what is no number: the lines of training and the table of `limba eval` have the numbers."""
 
     def __init__(self, output_dir: str, level: int = logging.INFO):
         self.output_dir = output_dir
@@ -39,8 +39,9 @@ class PyLoggingLogger:
     def __call__(self, task_name: str, step: int | None, metrics: Mapping[str, Any], **others: Any) -> None:
         del others
         for name, metric in metrics.items():
-            shown = f"{float(np.asarray(metric.value)):.3f}" if hasattr(metric, "value") else _text(metric)
-            logger.log(self._level, "%s/%s at step %d: %s", task_name, name, step or -1, shown)
+            if not hasattr(metric, "value"):
+                at = "" if step is None else f" at step {step}"
+                logger.log(self._level, "%s/%s%s: %s", task_name, name, at, _text(metric))
 
 
 class TensorBoardLogger:

@@ -10,7 +10,7 @@ logger = logging.getLogger(__name__)
 _FIRST_SECONDS = 4.0
 _TICK_SECONDS = 0.5
 
-_waits: dict[int, tuple[float, str]] = {}
+_waits: dict[int, tuple[float, str, float]] = {}
 _watching = threading.Lock()
 
 
@@ -19,13 +19,14 @@ class named:
 
     Args:
       what: the file, address or batch, as it stands in the log.
+      usual: seconds that are no news: before them the wait is named only beside others.
     """
 
-    def __init__(self, what: str):
-        self._what = what
+    def __init__(self, what: str, usual: float = 0.0):
+        self._what, self._usual = what, usual
 
     def __enter__(self) -> None:
-        _waits[id(self)] = time.monotonic(), self._what
+        _waits[id(self)] = time.monotonic(), self._what, self._usual
         if _watching.acquire(blocking=False):  # the first wait of the process; never released
             threading.Thread(target=_watch, name="limba-awaited", daemon=True).start()
 
@@ -39,11 +40,11 @@ def _watch() -> None:
     while not never.wait(_TICK_SECONDS):
         now = time.monotonic()
         # A copy in one operation: other threads add and remove.
-        waits = [(now - since, what) for since, what in list(_waits.values())]
-        longest = max(waits, default=(0.0, ""))[0]
+        waits = [(now - since, what, usual) for since, what, usual in list(_waits.values())]
+        longest = max((seconds for seconds, _, usual in waits if seconds >= usual), default=0.0)
         if longest < _FIRST_SECONDS:
             said = 0.0
         elif longest >= 2 * said:
             said = longest
-            long = [(seconds, what) for seconds, what in sorted(waits, reverse=True) if seconds > _FIRST_SECONDS / 4]
+            long = [(seconds, what) for seconds, what, _ in sorted(waits, reverse=True) if seconds > _FIRST_SECONDS / 4]
             logger.info("Waiting for %s.", ", for ".join(f"{what} ({seconds:.0f} s)" for seconds, what in long))

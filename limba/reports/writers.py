@@ -1,13 +1,9 @@
-"""Writers of metrics: TensorBoard, a JSON-lines file, and the progress bar."""
+"""Writers of metrics: TensorBoard and a JSON-lines file."""
 
-import contextlib
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
-
-from tqdm import tqdm
 
 from limba.machine import storage
 from limba.machine.storage import AnyPath
@@ -143,66 +139,3 @@ def read_metrics(model_dir: AnyPath, dataset_prefix: str = "") -> list[dict]:
     """The lines of `metrics.jsonl` whose dataset begins with `dataset_prefix`, in the file's order."""
     lines = json_lines.read(model_dir / METRICS_FILE, _is_metrics)
     return [line for line in lines if line["dataset"].startswith(dataset_prefix)]
-
-
-class ProgressBar:
-    """Loss, steps/s, tokens/s and the time left, on standard error.
-
-    Args:
-      total_steps: the run's last step.
-      first_step: the step from which it starts or resumes.
-      tokens_per_step: input and target positions of the global batch.
-    """
-
-    def __init__(self, total_steps: int, first_step: int, tokens_per_step: int):
-        # A log file gets a line every 15 s.
-        interval = 0.2 if sys.stderr.isatty() else 15.0
-        self._bar = tqdm(
-            total=total_steps, initial=first_step, unit="step", mininterval=interval, dynamic_ncols=True, smoothing=0.05
-        )
-        self._tokens_per_step = tokens_per_step
-        self._loss_due = 0.0
-        self._began: float | None = None
-        self._steps = 0
-
-    def __enter__(self) -> "ProgressBar":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self._bar.close()
-
-    @property
-    def wants_loss(self) -> bool:
-        """Whether the bar will show the loss; reading it from the device takes some time."""
-        return time.monotonic() >= self._loss_due
-
-    def step(self, loss: float | None = None) -> None:
-        """Counts a finished step. The first one, which compiled, starts the clock of tokens/s."""
-        now = time.monotonic()
-        if self._began is None:
-            self._began = now
-            # The bar counts it, and its rate and time left do without it.
-            self._bar.unpause()
-            self._bar.initial += 1
-            self._bar.n += 1
-            self._bar.refresh()
-            return
-        self._steps += 1
-        if loss is not None:
-            self._loss_due = now + 0.5
-            tokens_per_second = self._steps * self._tokens_per_step / max(now - self._began, 1e-9)
-            self._bar.set_postfix_str(f"loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s", refresh=False)
-        self._bar.update(1)
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """A context whose time does not count for tokens/s."""
-        entered = time.monotonic()
-        yield
-        self._bar.unpause()
-        if self._began is not None:
-            self._began += time.monotonic() - entered
-
-    def message(self, text: str) -> None:
-        """Prints a line above the bar."""
-        tqdm.write(text, file=sys.stderr)

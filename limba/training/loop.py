@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import itertools
 import logging
@@ -23,7 +24,7 @@ from limba.machine import awaited
 from limba.machine.preemption import PREEMPTED_EXIT_CODE, StopRequest
 from limba.machine.storage import AnyPath
 from limba.models import metrics as metrics_lib
-from limba.reports import run_lock, writers
+from limba.reports import progress, run_lock, writers
 from limba.reports.goodput import Goodput
 from limba.reports.statistics import TrainStatistics
 from limba.training import not_finite
@@ -79,6 +80,7 @@ class Run:
       dataset: of the training stream.
       first_batch: of `batches`.
       run_files: are saved in each checkpoint, with the kernels that steps have compared until then.
+      log_every: steps between lines of a log; see `progress.show`.
       watchdog: when a step that hangs is reported, and ends the run; None watches nothing.
     """
 
@@ -95,6 +97,7 @@ class Run:
     model_dir: AnyPath
     periods: Periods
     goodput: Goodput
+    log_every: int | None
     watchdog: watchdog.WatchdogConfig | None
 
     @property
@@ -148,6 +151,8 @@ class _Loop:
         # Who changes the state or saves it. A rescue keeps it until the process ends.
         self._in_hands = threading.Lock()
         self._input_since: float | None = None  # of `_leave_the_others`
+        # Seconds of waits for a batch that are no news. Of the first, which fills shuffle buffers, the watchdog tells.
+        self._usual_wait = math.inf
         self._batches = itertools.chain(run.first_batch, run.batches)
         # A stream of a user's own need not know its tasks.
         by_task = (run.batches.task_groups, run.batches.epochs) if isinstance(run.batches, TaskBatches) else ()
@@ -164,7 +169,7 @@ class _Loop:
         describe_others = heartbeat.describe_others if heartbeat is not None else lambda: ""
         with (
             StopRequest(heartbeat, self._stop_waiting, self._leave_if_blocked) as stop,
-            writers.ProgressBar(last_step, self.step, run.tokens_per_step) as bar,
+            progress.show(last_step, self.step, run.tokens_per_step, run.log_every) as bar,
             _garbage_collection(run.periods.garbage_collection) as collect,
             watchdog.Watchdog(
                 run.watchdog, stop.request, self._save_while_reading, describe_others, heartbeats.leave
@@ -188,7 +193,7 @@ class _Loop:
                 self._save()
         return stopped
 
-    def _make_step(self, bar: writers.ProgressBar, watch: watchdog.Watchdog) -> None:
+    def _make_step(self, bar: progress.Progress, watch: watchdog.Watchdog) -> None:
         """Reads a batch and updates the state. The metrics that are shown are those of the step before."""
         run, previous, previous_batch = self.run, self.metrics, self.batch
         compiling = time.monotonic()
@@ -208,13 +213,13 @@ class _Loop:
         if previous is None:
             seconds = time.monotonic() - read + began - compiling
             self._statistics.add_first(metrics, seconds, read - began, batch["decoder_target_tokens"].size)
-            bar.step()
             bar.message(f"compiled and made the first step in {seconds:.1f} s")
+            bar.step(lambda: shown_figures(metrics, run.trainer.model), None)
         else:
             # One step stays in flight. The one before is done: reading it delays nothing and finds a NaN early.
             self._check_loss(previous, self.step - 1, previous_batch)
             self._statistics.add(metrics)
-            bar.step(shown_loss(previous, run.trainer.model) if bar.wants_loss else None)
+            bar.step(*(functools.partial(shown_figures, x, run.trainer.model) for x in (metrics, previous)))
 
     def _next_batch(self) -> dict[str, jax.Array]:
         """The next batch on the devices. If it cannot be read, the last step is saved first."""
@@ -222,20 +227,22 @@ class _Loop:
         began = time.monotonic()
         with run.goodput.spending("input"):
             try:
-                with awaited.named(f"a batch of {run.dataset.name!r} for step {self.step + 1}"):
+                what = f"a batch of {run.dataset.name!r} for step {self.step + 1}"
+                with awaited.named(what, self._usual_wait):
                     batch: Batch = next(self._batches)
             except ReadingStoppedError:
                 raise
             except Exception:  # Whatever it is, the caller gets it.
                 self._save_while_reading()
                 raise
+            self._usual_wait = 0.0 if self.metrics is None else max(self._usual_wait, 2 * (time.monotonic() - began))
             sharded = run.trainer.partitioner.shard_batch(batch)
         # While the devices were still at the step before, reading cost nothing.
         if self.metrics is not None and not all(leaf.is_ready() for leaf in jax.tree.leaves(self.metrics)):
             run.goodput.move(time.monotonic() - began, "input", "step")
         return sharded
 
-    def _do_what_is_due(self, stop: StopRequest, bar: writers.ProgressBar, watch: watchdog.Watchdog) -> None:
+    def _do_what_is_due(self, stop: StopRequest, bar: progress.Progress, watch: watchdog.Watchdog) -> None:
         """Statistics, evaluation and checkpoint of the step that was just made."""
         run, step, statistics = self.run, self.step, self._statistics
         if run.periods.evaluates(step):  # which waits for the step, and would find what the step has done
@@ -425,11 +432,14 @@ def _garbage_collection(period: int) -> Iterator[Callable[[int], Any]]:
         gc.enable()
 
 
-def shown_loss(metrics: metrics_lib.Metrics, model: Any) -> float:
+def shown_figures(metrics: metrics_lib.Metrics, model: Any) -> progress.Figures:
     """The loss of a target token. T5X's metric of that name is not it where the loss is a mean: it divides twice."""
     name = "loss_per_nonpadding_target_token"
     is_mean = getattr(model, "loss_is_mean", False)  # A model of a user's own may not say.
-    return float((metrics[name] if name in metrics and not is_mean else metrics["loss"]).compute())
+    figures = {"loss": metrics[name] if name in metrics and not is_mean else metrics["loss"]}
+    if "learning_rate/current" in metrics:
+        figures["learning rate"] = metrics["learning_rate/current"]
+    return {name: float(x.compute()) for name, x in figures.items()}
 
 
 @jax.jit

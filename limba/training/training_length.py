@@ -44,7 +44,13 @@ _MACROS = {
 
 
 def check_step_counts(
-    total_steps: Any, relative_steps: Any, epochs: Any, eval_steps: Any, eval_period: Any, stats_period: Any
+    total_steps: Any,
+    relative_steps: Any,
+    epochs: Any,
+    eval_steps: Any,
+    eval_period: Any,
+    stats_period: Any,
+    log_every: Any = None,
 ) -> None:
     """Raises ValueError unless `train()`'s numbers of steps are whole and at least 1, or None where they may be."""
     if epochs is not None:
@@ -52,6 +58,7 @@ def check_step_counts(
     numbers = {"total_steps": total_steps} if relative_steps is None and epochs is None else {}
     numbers["eval_period"] = eval_period
     optional = {"relative_steps": relative_steps, "stats_period": stats_period, "eval_steps": eval_steps}
+    optional["log_every"] = log_every
     numbers |= {name: value for name, value in optional.items() if value is not None}
     for name, value in numbers.items():
         if not isinstance(value, int) or value < 1:
@@ -128,7 +135,7 @@ def count_rows(
     if len(sets) > 1:
         sets.pop(config.name, None)  # the mixture, which ends with the first of its tasks
     rows = 0
-    with tqdm(desc=f"counting {config.name} for epochs", unit="row", unit_scale=True) as bar:
+    with tqdm(desc=f"counting {config.name} for epochs", unit="row", unit_scale=True, disable=None) as bar:
         for name, batches in sets.items():
             for batch in batches:
                 found = int(np.count_nonzero(np.any(np.asarray(batch["decoder_loss_weights"]) > 0, axis=1)))

@@ -23,6 +23,8 @@ HUNG_EXIT_CODE = 76
 
 # The usual duration of a step is the median of this many steps.
 _HISTORY = 100
+# The share of a core that a process uses if it is making a batch, and not only waiting for one.
+_BUSY = 0.05
 # Seconds that a run has to stop after the request, before the process is ended.
 _GRACE = 60.0
 
@@ -79,10 +81,13 @@ class Watchdog:
         self._others = others
         self._end = end
         self._grace = grace_seconds
+        self._first_seconds = 0.0  # of the step that compiled: longer than others
         self._durations: collections.deque[float] = collections.deque(maxlen=_HISTORY)
         self._last: float | None = None
+        self._first_began: float | None = None
         self._step = 0
         self._paused = 0
+        self._makes_first = False
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
@@ -101,16 +106,22 @@ class Watchdog:
         now = time.monotonic()
         if self._last is not None:
             self._durations.append(now - self._last)
+        elif self._first_began is not None:
+            self._first_seconds = now - self._first_began
         self._last, self._step = now, step
 
     @contextlib.contextmanager
     def first_wait(self) -> Iterator[None]:
-        """A context for the wait for the first batch, which is watched; what follows compiles, and is not."""
-        self._last = time.monotonic()
+        """A context for the wait for the first batch; what follows compiles, and is not watched.
+
+        Nobody knows how long a batch takes on a busy machine: only the time in which this process is idle counts.
+        """
+        self._first_began = self._last = time.monotonic()
+        self._makes_first = True
         try:
             yield
         finally:
-            self._last = None
+            self._makes_first, self._last = False, None
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -128,15 +139,22 @@ class Watchdog:
         assert self._config is not None
         tick = min(1.0, self._config.report_seconds / 4)
         reported, asked, step = 0.0, False, -1
+        looked = busy = time.monotonic()
+        used = time.process_time()
         while not self._closed.wait(tick):
             if self._step != step:
                 reported, asked, step = 0.0, False, self._step
-            if self._last is None or self._paused:
+            looked_before, used_before, last = looked, used, self._last
+            looked, used = time.monotonic(), time.process_time()
+            if self._makes_first and used - used_before > _BUSY * (looked - looked_before):
+                busy = looked
+            if last is None or self._paused:
                 continue
-            waited = time.monotonic() - self._last
+            waited = looked - max(last, busy)
             usual = statistics.median(self._durations) if self._durations else 0.0
+            at_least = self._config.report_after(usual) if self._durations else self._first_seconds
             # Again each time the wait has doubled: if the stacks differ, something moves.
-            if waited > max(self._config.report_after(usual), 2 * reported):
+            if waited > max(at_least, self._config.report_seconds, 2 * reported):
                 reported = waited
                 self._report(waited, usual)
             if self._config.end_seconds is None or waited <= self._config.end_seconds:

@@ -173,12 +173,12 @@ def _plain(value: Any) -> Any:
 
 
 class _Cutter:
-    """Tokenizes texts, and counts those that are longer than the model reads."""
+    """Tokenizes texts, and warns of those that are longer than the model reads."""
 
     def __init__(self, task: str, features: Mapping[str, Feature], lengths: Mapping[str, int] | None):
         self._features = features
         self._lengths = lengths or {}
-        self._cut = CutTexts(task)
+        self._task = task
 
     def encode(self, name: str, texts: Sequence[str]) -> Tokens:
         """Tokens with EOS."""
@@ -194,32 +194,25 @@ class _Cutter:
             lengths = lengths + 1
         if most is not None:
             tokens = [x[:most] for x in tokens]
-            self._cut.count(name, lengths, most)
+            warn_of_cut(self._task, name, lengths, most)
         return Tokens.of(tokens)
 
 
-class CutTexts:
-    """Counts the texts of a task that are longer than the model reads, and warns of them."""
+# What `warn_of_cut` has warned of.
+_warned_of_cut: set[tuple[str, str, int]] = set()
 
-    def __init__(self, task: str):
-        self._task = task
-        # By feature: texts, those that were cut, the longest, and how many were cut at the last warning.
-        self._seen: dict[str, list[int]] = {}
 
-    def count(self, name: str, lengths: np.ndarray, most: int) -> None:
-        """Counts texts of a feature with these lengths, of which `most` tokens are read."""
-        seen = self._seen.setdefault(name, [0, 0, 0, 0])
-        seen[0] += len(lengths)
-        seen[1] += int(np.count_nonzero(lengths > most))
-        seen[2] = max(seen[2], int(lengths.max(initial=0)))
-        # The first, and whenever their number has doubled.
-        if seen[1] and seen[1] >= 2 * seen[3]:
-            seen[3] = seen[1]
-            logger.warning(
-                "%s: %d of the first %d examples have %s longer than %d tokens (the longest: %d) and are cut. Raise "
-                "TASK_FEATURE_LENGTHS, or shorten them.",
-                *(self._task, seen[1], seen[0], name, most, seen[2]),
-            )
+def warn_of_cut(task: str, name: str, lengths: np.ndarray, most: int) -> None:
+    """Warns of texts of a feature that have more than the `most` tokens that are read: once, not once a reader."""
+    cut = int(np.count_nonzero(lengths > most))
+    if not cut or (task, name, most) in _warned_of_cut:
+        return
+    _warned_of_cut.add((task, name, most))
+    logger.warning(
+        "%s: %d of the first %d examples have %s longer than %d tokens (the longest: %d) and are cut. Raise "
+        "TASK_FEATURE_LENGTHS, or shorten them.",
+        *(task, cut, len(lengths), name, most, int(lengths.max())),
+    )
 
 
 def _of_encoder(vocabulary: TokenizerVocabulary, texts: Sequence[str]) -> list[list[int]]:

@@ -169,7 +169,7 @@ class LabelTokens(Step):
         """Raises ValueError if inputs and targets have different lengths."""
         assert self.output_features is not None
         vocabulary, labels = (self.output_features[name].vocabulary for name in ("inputs", "targets"))
-        most, cut = self._longest(), row_preprocessor.CutTexts(self.task)
+        most = self._longest()
         # As `limba infer` reads a text: a T5's vocabulary has no [CLS], and EOS ends its texts.
         cls_id = getattr(vocabulary, "cls_id", None)
         begin, end = ([], vocabulary.eos_id) if cls_id is None else ([cls_id], vocabulary.sep_id)
@@ -190,7 +190,7 @@ class LabelTokens(Step):
                 kept.append(" ".join(label for _, label in of_words).encode())
                 lengths.append(len(begin) + len(encoded.ids) + 1)
             if most is not None:
-                cut.count("inputs", np.array(lengths), most)
+                row_preprocessor.warn_of_cut(self.task, "inputs", np.array(lengths), most)
             made: Columns = {
                 "inputs": Tokens.of(inputs),
                 "targets": Tokens.of(targets),

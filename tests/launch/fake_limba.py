@@ -72,7 +72,7 @@ for step in range(first, total + 1):
             leave(int(code), f"told to end with {code}")
     if ended.exists() and not stopping:
         leave(75 if ended.read_text() == "75" else 69, "another worker has ended")
-    sys.stderr.write(f"\r{step * 100 // total:3}%|#| {step}/{total} [00:00<00:00, 3.00step/s, loss 5.1]")
+    sys.stderr.write(f"INFO step {step}/{total}: loss 5.100, 3 steps/s, 30 tokens/s, 00:00 left\n")
     sys.stderr.flush()
     if step % 5 == 0 and index == "0":
         replace(checkpoint, str(step))

@@ -29,6 +29,7 @@ def test_a_preemption_and_a_crash(env, tmp_path):
     assert result.returncode == 0, result.stderr
     assert _starts(tmp_path) == [[0, 0, 0], [0, 1, 5], [0, 2, 10]]
     assert "ended with code 75 at step 6; restart 1 in 0 seconds" in result.stderr
+    assert "ended with code 139 at step 12; restart 2 in 0 seconds" in result.stderr
     assert "done, after 2 restarts" in result.stderr
     assert (tmp_path / "run/checkpoint").read_text() == "20"
 

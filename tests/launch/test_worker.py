@@ -47,7 +47,7 @@ def test_runs_to_the_end_with_a_stamped_log(env, tmp_path):
     assert log == result.stdout  # on the terminal too
     lines = log.splitlines()
     assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ", line) for line in lines)
-    assert "== worker 0 of 1 on " in lines[0] and "7/7 [" in lines[-1]
+    assert "== worker 0 of 1 on " in lines[0] and " step 7/7: " in lines[-1]
     # The bar's carriage returns are lines.
     assert len(lines) == 1 + 8
     status = _status(env)
@@ -242,7 +242,7 @@ def test_a_worker_with_an_old_python_trains_without_setup(env, tmp_path):
     env = env | {"PATH": f"{binaries}:{env['PATH']}", "PYTHON": "python3", "LOCK": str(tmp_path / "requirements.lock")}
     result = launching.call("worker.sh", "quickstart", env=env)
     assert result.returncode == 0, result.stderr
-    assert "20/20 [" in result.stdout
+    assert "step 20/20: " in result.stdout
 
 
 def test_t5x_is_told_by_its_flags(env, tmp_path):

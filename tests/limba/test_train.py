@@ -64,8 +64,9 @@ def _train_losses(model_dir):
     return [(line["step"], line["loss"]) for line in writers.read_metrics(model_dir) if line["dataset"] == "train"]
 
 
-def test_a_run_writes_what_it_promises(tmp_path, capsys):
-    step, state = _train(tmp_path)
+def test_a_run_writes_what_it_promises(tmp_path, capsys, caplog):
+    caplog.set_level(logging.INFO)
+    step, state = _train(tmp_path, log_every=4)
     assert step == int(state.step) == 6
     assert checkpointing.checkpoint_steps(tmp_path) == [2, 4, 6]
     lines = writers.read_metrics(tmp_path)
@@ -76,7 +77,13 @@ def test_a_run_writes_what_it_promises(tmp_path, capsys):
     assert list((tmp_path / "train").glob("events.out.tfevents.*"))
     assert list((tmp_path / "training_eval" / "counter").glob("events.out.tfevents.*"))
     said = capsys.readouterr()
-    assert "unigram" in said.out and "compiled and made the first step in " in said.err
+    assert "unigram" in said.out and "compiled and made the first step in " in caplog.text
+    assert [x for x in said.err if x in "\r%|"] == []
+    steps = [x for x in caplog.messages if x.startswith("step ")]
+    assert [x.split()[1] for x in steps] == ["0:", "1/6:", "3:", "4/6:", "6/6:", "6:"]
+    assert steps[-2].startswith(
+        f"step 6/6: loss {train_line['loss_per_nonpadding_target_token']:.3f}, learning rate 0.01, "
+    )
     info = checkpointing.load_run_info(tmp_path)
     assert info["network"]["emb_dim"] == 16 and info["seeds"] == {"random": 7, "dataset": 0}
 

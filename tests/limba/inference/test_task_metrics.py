@@ -3,6 +3,7 @@
 import functools
 import json
 import logging
+import types
 
 import numpy as np
 import pytest
@@ -104,6 +105,14 @@ def test_metrics_and_files_are_those_of_seqio(task, tmp_path, name, lengths):
         lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
         assert lines == [json.loads(line) for line in (folders["ours"] / file.name).read_text("utf-8").splitlines()]
     assert len(list(folders["seqio"].iterdir())) == 2 and (folders["ours"] / name).is_dir()
+
+
+def test_the_log_gets_what_no_table_has(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    log = metric_loggers.PyLoggingLogger(str(tmp_path))
+    for step in (0, None):
+        log("t", step, {"f1": metric_loggers.Scalar(0.5), "sample": types.SimpleNamespace(textdata="words")})
+    assert caplog.messages == ["t/sample at step 0: words", "t/sample: words"]
 
 
 def test_no_tensorflow_and_a_second_evaluation(task, tmp_path):

@@ -7,6 +7,7 @@ import logging
 import re
 import threading
 import time
+import types
 
 import jax
 import numpy as np
@@ -21,7 +22,7 @@ from limba.inference.kept_batches import KeptBatch
 from limba.models import metrics
 from limba.optimizers import adafactor
 from limba.optimizers.schedules import create_learning_rate_scheduler
-from limba.reports import goodput, writers
+from limba.reports import goodput, progress, writers
 from limba.train import train
 from limba.training import actions, loop, periodic_evaluation, trainer
 from limba.training.weight_metrics import WeightMetricsComputer
@@ -381,6 +382,7 @@ def test_injected_functions_are_called_as_t5x_calls_them(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({"log_every": 0}, ["train.log_every is 0; it must be a whole number of at least 1"]),
         ({"relative_steps": 0}, ["train.relative_steps (TRAIN_STEPS_RELATIVE) is 0"]),
         ({"random_seed": 1.5}, ["train.random_seed (RANDOM_SEED) is 1.5; it is a whole number of at least 0"]),
         ({"random_seed": "0"}, ["train.random_seed (RANDOM_SEED) is '0'"]),
@@ -405,19 +407,49 @@ def test_the_folder_of_an_exported_model_is_no_model_dir(tmp_path):
 
 def test_the_bar_s_time_left_does_not_count_the_step_that_compiled():
     now = [1000.0]
-    with writers.ProgressBar(total_steps=111, first_step=10, tokens_per_step=10) as bar:
+    figures = lambda: {"loss": 1.0}  # noqa: E731
+    with progress.ProgressBar(total_steps=111, first_step=10, tokens_per_step=10) as bar:
         bar._bar._time = lambda: now[0]
         bar._bar.start_t = bar._bar.last_print_t = now[0]
         now[0] += 60.0
-        bar.step()
+        bar.step(figures, None)
         assert bar._bar.n == 11 and bar._bar.format_dict["elapsed"] == 0.0
         with bar.paused():
             now[0] += 100.0
         for _ in range(20):
             now[0] += 1.0
-            bar.step()
+            bar.step(figures, figures)
         shown = str(bar._bar)
     assert re.search(r"31/111 \[00:20<01:(1\d|20),", shown), shown
+
+
+def test_a_log_has_plain_lines_of_steps(monkeypatch, caplog):
+    now = [1000.0]
+    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+
+    def lines(log_every, total, seconds, ends_at=None):
+        caplog.clear()
+        with progress.show(total, 10, 600, log_every) as shown:
+            for step in range(11, (ends_at or total) + 1):
+                now[0] += seconds
+                figures = {"loss": step / 10, "learning rate": 0.0125}
+                shown.step(lambda figures=figures: figures, (lambda: pytest.fail("too early")) if step > 11 else None)
+                with shown.paused():
+                    now[0] += 100.0
+        return caplog.messages
+
+    caplog.set_level(logging.INFO)
+    assert lines(5, 17, 2.0) == [
+        "step 11/17: loss 1.100, learning rate 0.0125",
+        "step 15/17: loss 1.500, learning rate 0.0125, 2 s/step, 300 tokens/s, 00:04 left",
+        "step 17/17: loss 1.700, learning rate 0.0125, 2 s/step, 300 tokens/s, 00:00 left",
+    ]
+    assert lines(100, 150, 0.25, ends_at=20)[1:] == ["step 20/150"]  # a stop, or an error
+    # About every 15 seconds at round numbers of steps.
+    assert [line.split("/")[0] for line in lines(None, 1010, 0.1)] == [
+        f"step {x}" for x in (11, 200, 400, 600, 800, 1000, 1010)
+    ]
+    assert [line.split("/")[0] for line in lines(None, 19, 9.0)] == [f"step {x}" for x in (11, 12, 14, 16, 18, 19)]
 
 
 @pytest.mark.parametrize("eval_steps", [1, 2])
@@ -511,5 +543,5 @@ def test_goodput_is_written_and_goes_on_after_a_restart(tmp_path, caplog):
 @pytest.mark.parametrize(("factor", "shown"), [(None, 0.25), (100.0, 0.25), ("NUM_REAL_TARGET_TOKENS", 3.0)])
 def test_the_loss_of_the_bar_is_that_of_a_target_token(factor, shown):
     measured = {"loss": metrics.per_step(3.0), "loss_per_nonpadding_target_token": metrics.Ratio(3.0, 12.0)}
-    assert loop.shown_loss(measured, small.model(loss_normalizing_factor=factor)) == shown
-    assert loop.shown_loss(measured, object()) == 0.25  # a model of a user's own
+    assert loop.shown_figures(measured, small.model(loss_normalizing_factor=factor)) == {"loss": shown}
+    assert loop.shown_figures(measured, object()) == {"loss": 0.25}  # a model of a user's own

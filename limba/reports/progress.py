@@ -1,0 +1,156 @@
+"""What a training shows of its steps, on standard error: a bar in a terminal, a plain line every N steps in a log."""
+
+import contextlib
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
+
+from tqdm import tqdm
+
+logger = logging.getLogger(__name__)
+
+# The figures of a step: "loss", of a target token, and perhaps "learning rate".
+Figures = Mapping[str, float]
+# Unless --log_every says otherwise, lines are about this many seconds apart.
+_LINE_SECONDS = 15.0
+
+
+class Progress(Protocol):
+    """A context for the steps of a run. `launch/worker.sh --status` reads the step from what a log gets."""
+
+    def __enter__(self) -> "Progress": ...
+
+    def __exit__(self, *_) -> None: ...
+
+    def step(self, this: Callable[[], Figures], before: Callable[[], Figures] | None) -> None:
+        """Counts a step, with functions that read its figures and those of the step before, which is surely done.
+
+        The first one, which compiled, has no step before; it starts the clock.
+        """
+
+    def paused(self) -> contextlib.AbstractContextManager[None]:
+        """A context whose time does not count for rates."""
+
+    def message(self, text: str) -> None:
+        """Shows a line."""
+
+
+def show(total_steps: int, first_step: int, tokens_per_step: int, log_every: int | None) -> Progress:
+    """What fits standard error.
+
+    Args:
+      total_steps: the run's last step.
+      first_step: the step from which it starts or resumes.
+      tokens_per_step: input and target positions of the global batch.
+      log_every: steps between lines; None is a bar in a terminal, and lines about 15 s apart in a log.
+    """
+    if log_every is None and sys.stderr.isatty():
+        return ProgressBar(total_steps, first_step, tokens_per_step)
+    return StepLines(total_steps, first_step, tokens_per_step, log_every)
+
+
+class ProgressBar:
+    """Loss, steps/s, tokens/s and the time left, in one line of a terminal."""
+
+    def __init__(self, total_steps: int, first_step: int, tokens_per_step: int):
+        self._bar = tqdm(
+            total=total_steps, initial=first_step, unit="step", mininterval=0.2, dynamic_ncols=True, smoothing=0.05
+        )
+        self._tokens_per_step = tokens_per_step
+        self._loss_due = 0.0
+        self._began = 0.0
+        self._steps = 0
+
+    def __enter__(self) -> "ProgressBar":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._bar.close()
+
+    def step(self, this: Callable[[], Figures], before: Callable[[], Figures] | None) -> None:
+        now = time.monotonic()
+        if before is None:
+            self._began = now
+            # The bar counts it, and its rate and time left do without it.
+            self._bar.unpause()
+            self._bar.initial += 1
+            self._bar.n += 1
+            self._bar.refresh()
+            return
+        self._steps += 1
+        if now >= self._loss_due:  # Reading it from the device takes some time.
+            self._loss_due = now + 0.5
+            tokens_per_second = self._steps * self._tokens_per_step / max(now - self._began, 1e-9)
+            self._bar.set_postfix_str(f"loss {before()['loss']:.3f}, {tokens_per_second:,.0f} tokens/s", refresh=False)
+        self._bar.update(1)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        entered = time.monotonic()
+        yield
+        self._bar.unpause()
+        self._began += time.monotonic() - entered
+
+    def message(self, text: str) -> None:
+        tqdm.write(text, file=sys.stderr)
+
+
+class StepLines:
+    """`step 20/40: loss 6.665, learning rate 0.0039, 8.72 s/step, 555 tokens/s, 2:54 left`, every N steps.
+
+    The first step, which has no rates yet, and the last have a line too. Rates are those since the line before.
+    """
+
+    def __init__(self, total_steps: int, first_step: int, tokens_per_step: int, log_every: int | None):
+        self._total, self._step, self._tokens_per_step, self._every = (
+            total_steps,
+            first_step,
+            tokens_per_step,
+            log_every,
+        )
+        self._shown = first_step
+        self._since = 0.0
+
+    def __enter__(self) -> "StepLines":
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self._shown < self._step:  # An error or a stop came between two lines.
+            logger.info("step %d/%d", self._step, self._total)
+
+    def step(self, this: Callable[[], Figures], before: Callable[[], Figures] | None) -> None:
+        self._step += 1
+        if before is not None and self._step < self._total and self._step % self._period():
+            return
+        figures = [f"{name} {x:.3f}" if name == "loss" else f"{name} {x:.3g}" for name, x in this().items()]
+        now = time.monotonic()
+        if before is not None:
+            seconds = max(now - self._since, 1e-9) / (self._step - self._shown)
+            figures += [
+                f"{1 / seconds:.3g} steps/s" if seconds < 1 else f"{seconds:.3g} s/step",
+                f"{self._tokens_per_step / seconds:,.0f} tokens/s",
+                f"{tqdm.format_interval(seconds * (self._total - self._step))} left",
+            ]
+        logger.info("step %d/%d: %s", self._step, self._total, ", ".join(figures))
+        self._shown, self._since = self._step, now
+
+    def _period(self) -> int:
+        """Steps between lines: 1, 2, 5, 10, 20, … as take 15 s, by the time of the steps since the last line."""
+        if self._every is not None:
+            return self._every
+        wanted = _LINE_SECONDS * (self._step - self._shown) / max(time.monotonic() - self._since, 1e-9)
+        period = 1
+        while period < wanted:
+            period = period * 5 // 2 if str(period)[0] == "2" else period * 2
+        return period
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        entered = time.monotonic()
+        yield
+        self._since += time.monotonic() - entered
+
+    def message(self, text: str) -> None:
+        logger.info("%s", text)
