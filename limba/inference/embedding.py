@@ -95,9 +95,7 @@ class Embedder:
         self.num_cut = sum(len(ids) > self._longest for ids in encoded)
         encoded = [ids[: self._longest] for ids in encoded]
         found: dict[int, np.ndarray] = {}
-        with tqdm(
-            desc="embed", unit="line", total=len(lines), disable=len(lines) <= self._batch_size or None
-        ) as progress:
+        with tqdm(desc="embed", unit="line", total=len(lines), disable=len(lines) <= self._batch_size or None) as bar:
             for numbers, batches in self._by_length(encoded):
                 for start in range(0, len(numbers), self._batch_size):
                     part = numbers[start : start + self._batch_size]
@@ -105,7 +103,7 @@ class Embedder:
                     rows = self._embed(self._params, iter([batches(part)]), None, name_row)
                     for number, row in zip(part, np.asarray(rows), strict=True):
                         found[number] = row if self._pool else row[: len(encoded[number])]
-                    progress.update(len(part))
+                    bar.update(len(part))
         return [found[number] for number in range(len(lines))]
 
     def _encode(self, number: int, line: str) -> list[int]:

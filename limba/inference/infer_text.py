@@ -63,8 +63,7 @@ def infer_text(
         answerer = answerer_cls(restore_checkpoint_cfg=restore_checkpoint_cfg, **decoding.arguments())
         answerer.name_line = name_line
         done -= done % answerer.lines_at_once
-        # None hides it in a log file.
-        hidden = True if not is_writer or len(inputs) <= answerer.batch_size else None
+        hidden = not is_writer or len(inputs) <= answerer.batch_size or None
         writing = file.writing(done) if file and is_writer else contextlib.nullcontext(_print)
         progress_bar = tqdm(desc="infer", unit="line", total=len(inputs), initial=done, disable=hidden)
         with progress_bar as progress, writing as write:

@@ -40,8 +40,7 @@ class PyLoggingLogger:
         del others
         for name, metric in metrics.items():
             if not hasattr(metric, "value"):
-                at = "" if step is None else f" at step {step}"
-                logger.log(self._level, "%s/%s%s: %s", task_name, name, at, _text(metric))
+                logger.log(self._level, "%s/%s at step %s: %s", task_name, name, step, _text(metric))
 
 
 class TensorBoardLogger:

@@ -227,8 +227,7 @@ class _Loop:
         began = time.monotonic()
         with run.goodput.spending("input"):
             try:
-                what = f"a batch of {run.dataset.name!r} for step {self.step + 1}"
-                with awaited.named(what, self._usual_wait):
+                with awaited.named(f"a batch of {run.dataset.name!r} for step {self.step + 1}", self._usual_wait):
                     batch: Batch = next(self._batches)
             except ReadingStoppedError:
                 raise
