@@ -175,8 +175,10 @@ def _config_of(weights: Path, config: str | Path | None) -> Path:
     return file
 
 
-def find(model: str, *, with_runs: bool = False) -> Path:
+def find(model: str, *, with_runs: bool = False, with_weights: bool = True) -> Path:
     """The folder or file on this machine, or downloaded from the hub; `with_runs` also a run or checkpoint of Limba's.
+
+    `with_weights` downloads the weights too, and not the configuration and the tokenizer alone.
 
     Raises:
       FileNotFoundError: if it is neither.
@@ -200,7 +202,7 @@ def find(model: str, *, with_runs: bool = False) -> Path:
         raise FileNotFoundError(f"{path} has no config.json: it is not a model that transformers saved.")
     if hub_models.is_name(model):
         try:
-            return hub_models.download(model)
+            return hub_models.download(model, with_weights)
         except (FileNotFoundError, ConnectionError) as error:
             raise type(error)(f"{error} There is no folder {path} either.") from error
     raise FileNotFoundError(f"{path} does not exist, and {model!r} is not a name on the Hugging Face hub (ORG/NAME).")

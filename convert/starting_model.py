@@ -127,7 +127,7 @@ def open_model(
         opened = (encoder_model if is_encoder else any_format).open_weights(path, config_file, hints)
     elif hf_folder.is_folder(path) and not from_hf.has_weights(path):
         raise FileNotFoundError(
-            f"model_name_or_path {model!r} has no weights ({path}); to train from scratch give it as config_name."
+            f"model_name_or_path {model!r} has no weights ({path}); to train from scratch add initialize_from_scratch."
         )
     else:
         opened = (encoder_model if is_encoder else any_format).open_model(path, hints)
@@ -144,7 +144,7 @@ def open_model(
 
 
 def _config_file(config: str) -> Path:
-    path = from_hf.find(config)
+    path = from_hf.find(config, with_weights=False)
     return path if path.is_file() else path / "config.json"
 
 

@@ -121,8 +121,8 @@ def _no_connection(endpoint: str, error: BaseException) -> str:
     return f"There is no connection to {endpoint}"
 
 
-def download(name: str) -> Path:
-    """The folder in the cache with a model's configuration, tokenizer and weights, in one format.
+def download(name: str, with_weights: bool = True) -> Path:
+    """The folder in the cache with a model's configuration, tokenizer and, if asked, weights, in one format.
 
     Without a connection the copy that the cache has is taken, and that is said.
 
@@ -138,7 +138,7 @@ def download(name: str) -> Path:
             raise
         except unreachable(hf) as error:
             return _cached(hf, name, error)
-        return Path(hf.snapshot_download(name, allow_patterns=wanted(there)))
+        return Path(hf.snapshot_download(name, allow_patterns=wanted(there, with_weights)))
 
 
 def _cached(hf: ModuleType, name: str, error: BaseException) -> Path:
@@ -156,11 +156,11 @@ def _cached(hf: ModuleType, name: str, error: BaseException) -> Path:
     return Path(folder)
 
 
-def wanted(there: Iterable[str]) -> list[str]:
+def wanted(there: Iterable[str], with_weights: bool = True) -> list[str]:
     """Of a model's files those that are needed: configuration, tokenizer, and the weights in the preferred format."""
     names = [name for name in there if "/" not in name]
     chosen = [name for name in names if name.endswith((".json", ".model"))]
-    for format_ in weight_files.formats(names)[:1]:
+    for format_ in weight_files.formats(names)[: int(with_weights)]:
         file = Path(weight_files.FILES[format_])
         single = file.name in names
         chosen += fnmatch.filter(names, file.name if single else f"{file.stem}-*-of-*{file.suffix}")

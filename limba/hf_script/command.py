@@ -120,8 +120,7 @@ def _prepare(
 
     from convert import starting_model
 
-    names = (arguments.model_name_or_path, arguments.config_name, arguments.tokenizer_name)
-    model = starting_model.open_model(*names, ignored=arguments.ignored_config_keys)
+    model = starting_model.open_model(*_names(arguments), ignored=arguments.ignored_config_keys)
     _check_network(arguments, model)
     # A file for other machines names the folder as it was given: a relative one is found from where they run.
     named = Path(arguments.output_dir) if flags.write_gin else out
@@ -150,6 +149,14 @@ def _prepare(
         f"  bash launch/worker.sh {flags.write_gin} --gin.MODEL_DIR=\"'gs://my-bucket/runs/mine'\""
     )
     return None
+
+
+def _names(arguments: RunArguments) -> tuple[str | None, str | None, str | None]:
+    """The model with its weights, or else the network alone, and the tokenizer, as `open_model` takes them."""
+    model, config = arguments.model_name_or_path, arguments.config_name
+    if arguments.initialize_from_scratch:
+        model, config = None, config or model
+    return model, config, arguments.tokenizer_name
 
 
 def _check_gin(arguments: RunArguments, out: Path, text: str, model: str, overrides: Sequence[str]) -> None:
@@ -216,8 +223,8 @@ def _check(arguments: RunArguments, out: Path) -> None:
         raise ValueError(f"output_dir is {out}, which is a file; name a folder.")
     if (out / "run.json").is_file():
         before = json.loads((out / "run.json").read_text("utf-8"))
-        for name in ("model_name_or_path", "config_name", "tokenizer_name"):
-            if before.get(name) != (value := getattr(arguments, name)):
+        for name in ("model_name_or_path", "config_name", "tokenizer_name", "initialize_from_scratch"):
+            if before.get(name, script_keys.FIELDS[name].default) != (value := getattr(arguments, name)):
                 raise ValueError(
                     f"{out} holds a run with {name} {before.get(name)!r}, and this one has {value!r}: choose another "
                     "output_dir."

@@ -1,7 +1,22 @@
 """The gin lines of `limba run` for what follows evaluations: the best checkpoint, early stopping, drops of the rate."""
 
+from collections.abc import Collection
+
 from limba.hf_script.gin_optimizer import bindings
 from limba.hf_script.run_arguments import RunArguments
+
+# Ends of names of metrics that are shares: transformers' scripts write them from 0 to 1, Limba from 0 to 100.
+_SHARES = ("accuracy", "precision", "recall", "f1", "exact_match", "corrcoef")
+# Benchmarks and metrics with an exact match `em`.
+_OF_QUESTIONS = {"squad", "span_squad", "trivia_qa", "super_glue_record"}
+
+
+def is_share(name: str, others: Collection[str]) -> bool:
+    """Whether a metric of answers is a share; `others` are the metrics beside it.
+
+    SQuAD's F1, which comes with an exact match `em`, is in percent there too, as ROUGE and BLEU are.
+    """
+    return name.endswith(_SHARES) and not (name == "f1" and "em" in others)
 
 
 def measured(arguments: RunArguments) -> tuple[str, str]:
@@ -30,15 +45,23 @@ def best_checkpoints(arguments: RunArguments, task: str) -> list[str]:
 def actions(arguments: RunArguments, task: str) -> list[str]:
     """What follows an evaluation."""
     folder, name = measured(arguments)
-    of_both = {"metric": (task, name.removeprefix("eval/")), "mode": arguments.best_mode}
+    of_answers, name = name.startswith("eval/"), name.removeprefix("eval/")
+    of_both = {"metric": (task, name), "mode": arguments.best_mode}
+    # Thresholds are in the numbers of transformers' scripts.
+    of_questions = _OF_QUESTIONS & {arguments.entry, *(arguments.metrics or ())}
+    scale = 100 if of_answers and is_share(name, ["em"] if of_questions else []) else 1
     classes, lines = [], []
     if arguments.early_stopping_patience is not None:
         classes.append("@actions.StopOnPlateauAction()")
-        limits = {"patience": arguments.early_stopping_patience, "atol": arguments.early_stopping_threshold or None}
+        limits = {
+            "patience": arguments.early_stopping_patience,
+            "atol": scale * arguments.early_stopping_threshold or None,
+        }
         lines += ["actions.StopOnPlateauAction:", *bindings(**of_both, **limits)]
     if arguments.use_lr_drop:
         classes.append("@actions.DropOnPlateauAction()")
-        threshold = {"rtol" if arguments.lr_drop_threshold_mode == "rel" else "atol": arguments.lr_drop_threshold}
+        is_relative = arguments.lr_drop_threshold_mode == "rel"
+        threshold = {"rtol" if is_relative else "atol": (1 if is_relative else scale) * arguments.lr_drop_threshold}
         least = arguments.lr_drop_min_lr / arguments.learning_rate
         lines += [
             "actions.DropOnPlateauAction:",

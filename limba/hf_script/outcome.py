@@ -27,9 +27,8 @@ def of_training(model_dir: Path) -> dict[str, Any]:
         results |= {"step": evaluations[-1]["step"], **_of_loss(evaluations[-1])}
     predicted = writers.read_metrics(model_dir, "inference_eval/")
     if predicted:
-        results |= {
-            name.replace("/", "_"): value for name, value in predicted[-1].items() if name not in ("step", "dataset")
-        }
+        found = ((name, x) for name, x in predicted[-1].items() if name not in ("step", "dataset"))
+        results |= _of_answers({name.removeprefix("eval/"): x for name, x in found})
     return results
 
 
@@ -37,7 +36,16 @@ def of_evaluation(directory: Path) -> dict[str, Any]:
     """The same of an evaluation without a training, from the folder of `limba eval`."""
     row = results_table.read(directory)[-1]
     results = {"step": row["step"], **(_of_loss(row["loss"]) if row["loss"] else {})}
-    return results | {f"eval_{name}": value for name, value in row["metrics"].items()}
+    return results | _of_answers(row["metrics"])
+
+
+def _of_answers(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Metrics of answers under the names and in the numbers of the scripts: shares are from 0 to 1."""
+    found = {}
+    for name, value in metrics.items():
+        is_percent = isinstance(value, int | float) and gin_best.is_share(name, metrics)
+        found[f"eval_{name}".replace("/", "_")] = value / 100 if is_percent else value
+    return found
 
 
 def _of_loss(scalars: dict[str, Any]) -> dict[str, Any]:

@@ -40,6 +40,7 @@ class RunArguments:
     # ----------------------------------------------------- model -----------------------------------------------------
     model_name_or_path: str | None = _key("where to start: a folder of transformers', a name on the hub, a run, a .pth")
     config_name: str | None = _key("a config.json, its folder or a name: the network from scratch, or that of a .pth")
+    initialize_from_scratch: bool = _key("of model_name_or_path only the network and the tokenizer: new weights", False)
     tokenizer_name: str | None = _key("a tokenizer's folder, a spiece.model or a name, where it is not the model's")
     ignore_config_keys: str | Sequence[str] | None = _key(
         "keys of the model's config.json that have no effect, as you know; else unknown ones are an error"

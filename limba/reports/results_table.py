@@ -20,6 +20,8 @@ _LOSSES = {
     **{name: name for name in ("nats_per_target_token", "mean_squared_error")},
     "accuracy": "token_accuracy",
 }
+# Characters of a line.
+_WIDEST = 120
 
 Row = dict[str, Any]
 
@@ -51,7 +53,10 @@ def read(directory: Path) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Text with a block for each task and split: a line for each checkpoint, a column for each metric."""
+    """Text with a block for each task and split: a line for each checkpoint, a column for each metric.
+
+    A block of many metrics has them as lines, where that is narrower.
+    """
     blocks: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         blocks.setdefault((row["task"], row["split"]), []).append(row)
@@ -64,8 +69,15 @@ def _block(rows: Sequence[Row]) -> str:
     lines = [["step", *names]]
     for row, found in zip(rows, values, strict=True):
         lines.append([str(row["step"]), *(shown(found[name]) if name in found else "-" for name in names)])
+    turned = list(map(list, zip(*lines, strict=True)))
+    if len(_aligned(lines)[0]) > max(_WIDEST, len(_aligned(turned)[0])):
+        lines = turned
+    return "\n".join(line.rstrip() for line in _aligned(lines))
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(map(str.rjust, line, widths)).rstrip() for line in lines)
+    return ["  ".join(map(str.rjust, line, widths)) for line in lines]
 
 
 def _scalars(row: Row) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ import collections
 import itertools
 from collections.abc import Iterator, Sequence
 
-from tasks.metrics.text_metrics import Metrics, check_lengths
+from tasks.metrics.text_metrics import MetricFn, Metrics, check_lengths, class_scores, label_scores
 
 Labels = Sequence[str]
 Entity = tuple[str, int, int]
@@ -26,11 +26,22 @@ def token_accuracy(targets: Sequence[Labels], predictions: Sequence[Labels]) -> 
     return {"accuracy": 100 * right / len(pairs), "majority_accuracy": 100 * most_frequent / len(pairs)}
 
 
+def word_scores(labels: Sequence[str]) -> MetricFn:
+    """A metric: `text_metrics.label_scores` of the labels of words."""
+
+    def metric(targets: Sequence[Labels], predictions: Sequence[Labels]) -> Metrics:
+        wanted, given = zip(*_pairs(targets, predictions), strict=True)
+        numbers = {label: number for number, label in enumerate(labels)}
+        return class_scores(labels)(*([numbers.get(label, -1) for label in side] for side in (wanted, given)))
+
+    return metric
+
+
 def entity_f1(targets: Sequence[Labels], predictions: Sequence[Labels]) -> Metrics:
     """Precision, recall and F1 of whole entities: the words and the kind must be right.
 
     As conlleval and seqeval (without `strict`) count them, over all texts together; 0 where nothing was predicted, or
-    nothing is there.
+    nothing is there. After those of all entities come those of each kind and their means (`text_metrics.label_scores`).
     """
     _pairs(targets, predictions)
     wanted, given = (
@@ -40,7 +51,10 @@ def entity_f1(targets: Sequence[Labels], predictions: Sequence[Labels]) -> Metri
     right = len(wanted & given)
     precision, recall = right / max(len(given), 1), right / max(len(wanted), 1)
     f1 = 2 * right / max(len(given) + len(wanted), 1)
-    return {"entity_precision": 100 * precision, "entity_recall": 100 * recall, "entity_f1": 100 * f1}
+    of_kinds = [collections.Counter(kind for _, kind, *_ in found) for found in (wanted & given, given, wanted)]
+    counts = {kind: [of_kind[kind] for of_kind in of_kinds] for kind in sorted({*of_kinds[1], *of_kinds[2]})}
+    overall = {"entity_precision": 100 * precision, "entity_recall": 100 * recall, "entity_f1": 100 * f1}
+    return overall | label_scores(counts)
 
 
 def entities(labels: Labels) -> Iterator[Entity]:

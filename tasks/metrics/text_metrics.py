@@ -20,6 +20,9 @@ MetricFn = Callable[[Sequence[Any], Sequence[Any]], Metrics]
 
 logger = logging.getLogger(__name__)
 
+# Labels whose scores are given one by one.
+_MOST_LABELS = 20
+
 
 def _optional(module: str) -> Any:
     try:
@@ -226,6 +229,42 @@ def mean_multiclass_f1(num_classes: int) -> MetricFn:
         return {f"mean_{num_classes}class_f1": 100 * float(np.mean(scores))}
 
     return metric
+
+
+def class_scores(labels: Sequence[str]) -> MetricFn:
+    """A metric of class numbers: `label_scores` of the labels, in their order; a number below 0 is none of them."""
+
+    def metric(targets: Sequence[int], predictions: Sequence[int]) -> Metrics:
+        check_lengths(targets, predictions)
+        wanted, given = (np.asarray(x)[:, None] == np.arange(len(labels)) for x in (targets, predictions))
+        counts = np.stack([wanted & given, given, wanted], axis=-1).sum(axis=0)
+        return label_scores(dict(zip(labels, counts.tolist(), strict=True)))
+
+    return metric
+
+
+def label_scores(counts: Mapping[str, Sequence[int]]) -> Metrics:
+    """Precision, recall and F1 of each label, such as `sad_f1`, and their means over the labels, such as `macro_f1`.
+
+    As scikit-learn and seqeval have them, in percent: a label that is neither there nor predicted is left out, and a
+    share of nothing is 0. Of more than 20 labels only the means are given.
+
+    Args:
+      counts: how often each label is predicted and right, is predicted, and is there.
+    """
+    scores = {}
+    for label, (right, given, wanted) in counts.items():
+        if given or wanted:
+            shares = (right / max(given, 1), right / max(wanted, 1), 2 * right / (given + wanted))
+            scores["_".join(label.split())] = [100 * share for share in shares]
+    names = ("precision", "recall", "f1")
+    means = np.mean(list(scores.values()), axis=0).tolist() if scores else [0.0] * len(names)
+    shown = scores if len(counts) <= _MOST_LABELS else {}
+    return {
+        f"{label}_{name}": value
+        for label, values in {**shown, "macro": means}.items()
+        for name, value in zip(names, values, strict=True)
+    }
 
 
 def class_f1(targets: np.ndarray, predictions: np.ndarray, label: int, weights: np.ndarray | float = 1.0) -> float:

@@ -19,8 +19,8 @@ class SupervisedDataset:
       labels: the text of each value of that column, or the values, where they are texts; None where answers are free.
       unlabelled: the value of that column where the label is kept secret.
       metric_fns: of generated answers; None is `metrics.accuracy` and, with labels, what the most frequent label
-        reaches; of numbers Pearson's and Spearman's correlations. With labels they get the numbers of labels, in the
-        order of `labels`, and -1 for another answer.
+        reaches and `metrics.class_scores`; of numbers Pearson's and Spearman's correlations. With labels they get the
+        numbers of labels, in the order of `labels`, and -1 for another answer.
       hub, config: the data set on the Hugging Face hub.
       splits: the hub's splits by the names that tasks see; None leaves them as they are.
       num_examples: rows of the training split, for the rates of mixtures.
@@ -66,4 +66,7 @@ class SupervisedDataset:
             return list(self.metric_fns)
         if isinstance(self.format, Number):
             return [text_metrics.pearson_corrcoef, text_metrics.spearman_corrcoef]
-        return [text_metrics.accuracy, *([text_metrics.majority_accuracy] if self.format.num_choices else [])]
+        of_labels: list[text_metrics.MetricFn] = [text_metrics.majority_accuracy] if self.format.num_choices else []
+        if isinstance(self.format, Template) and self.format.choices:
+            of_labels.append(text_metrics.class_scores(self.format.choices))
+        return [text_metrics.accuracy, *of_labels]

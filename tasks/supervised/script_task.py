@@ -26,7 +26,7 @@ _sources: dict[str, ShardedSource] = {}
 # Functions of `text_metrics` that are not metrics of targets and predictions.
 _NOT_METRICS = (
     *("check_lengths", "are_finite", "class_f1", "sklearn_metrics_wrapper", "deduplicate_metric"),
-    *("mean_multiclass_f1", "mean_group_metric"),
+    *("mean_multiclass_f1", "mean_group_metric", "class_scores", "label_scores"),
 )
 
 

@@ -37,8 +37,8 @@ class TokenDataset:
     Attributes:
       labels: their texts, in order. The tags of a row are these texts, or their numbers, as ClassLabel has them.
       tokens, tags: the columns with the words of a row and with their tags; both are lists.
-      metric_fns: of lists of labels; None is `tagging_metrics.token_accuracy` and, if the labels are BIO's,
-        `tagging_metrics.entity_f1`.
+      metric_fns: of lists of labels; None is `tagging_metrics.token_accuracy` and `tagging_metrics.entity_f1`, if the
+        labels are BIO's, or else `tagging_metrics.word_scores`.
       hub, config, splits: as of `SupervisedDataset`.
     """
 
@@ -58,8 +58,9 @@ class TokenDataset:
     def metrics(self) -> list[MetricFn]:
         if self.metric_fns is not None:
             return list(self.metric_fns)
-        of_entities = [tagging_metrics.entity_f1] if tagging_metrics.are_bio(self.labels) else []
-        return [tagging_metrics.token_accuracy, *of_entities]
+        is_bio = tagging_metrics.are_bio(self.labels)
+        of_labels = tagging_metrics.entity_f1 if is_bio else tagging_metrics.word_scores(self.labels)
+        return [tagging_metrics.token_accuracy, of_labels]
 
     def words(self, row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
         """The words of a row, and their labels.

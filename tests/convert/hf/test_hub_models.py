@@ -67,6 +67,8 @@ def test_only_one_format_comes(loopback, folder):
     ],
 )
 def test_which_files_are_wanted(there, chosen):
+    settings = hub_models.wanted([*there, "config.json"], with_weights=False)
+    assert settings == [name for name in (*there, "config.json") if name.endswith(".json")]
     assert hub_models.wanted([*there, "config.json", "README.md"]) == (
         [name for name in chosen if name.endswith(".json")]
         + ["config.json"]

@@ -305,6 +305,7 @@ def test_a_pre_trained_encoder_learns_labels(folder, task, vocabulary, tmp_path)
     (evaluated,) = (x for x in metrics if x["dataset"] == "inference_eval/test_pairs")
     # Neither colour nor animal tells alone; two of three pairs are none.
     assert evaluated["eval/majority_accuracy"] < 75 and evaluated["eval/accuracy"] == 100
+    assert evaluated["eval/yes_precision"] == evaluated["eval/no_recall"] == evaluated["eval/macro_f1"] == 100
     record = json.loads((tmp_path / "pairs" / "checkpoint_150" / "run" / "run.json").read_text())
     assert record["labels"] == ["no", "yes"] and record["vocabulary"]["class"] == "TokenizerVocabulary"
     kept = tmp_path / "pairs" / "checkpoint_150" / "run" / "tokenizer.json"

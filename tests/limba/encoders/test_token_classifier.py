@@ -71,6 +71,7 @@ def test_labels_of_words_are_learned(task, vocabulary, tmp_path):
     (found,) = (x for x in metrics if x["dataset"] == "inference_eval/test_people")
     # B or I depends on the word before.
     assert found["eval/majority_accuracy"] < 60 and found["eval/entity_f1"] > 95 and found["eval/accuracy"] > 95
+    assert min(found[f"eval/PER_{name}"] for name in ("precision", "recall", "f1")) > 95
     restore = checkpointing.RestoreCheckpointConfig(path=str(tmp_path / "run"), mode="latest")
     answerer = Answerer(model=model, restore_checkpoint_cfg=restore, partitioner=small.partitioner())
     (answer,) = answerer.answer(["ana bob sees bob"])

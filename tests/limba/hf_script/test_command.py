@@ -68,6 +68,22 @@ def test_a_dry_run_writes_nothing(here, capsys):
     assert not (here / "out").exists()
 
 
+def test_of_a_model_only_the_network_and_the_tokenizer(here, tmp_path, capsys):
+    """Its weights, which are damaged here, are not read."""
+    for name in ("config.json", "spiece.model"):
+        (tmp_path / name).write_bytes((here / name).read_bytes())
+    (tmp_path / "model.safetensors").write_text("damaged")
+    keys = ["--model_name_or_path", tmp_path, "--config_name", "None", "--tokenizer_name", "None", "--dry_run"]
+    _run(here / "run.json", *keys, "--initialize_from_scratch")
+    text = capsys.readouterr().out
+    assert "initial/model.gin" in text and "INITIAL_CHECKPOINT_PATH" not in text
+    with pytest.raises(ValueError, match=r"model\.safetensors"):
+        _run(here / "run.json", *keys)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"has no weights .*add initialize_from_scratch"):
+        _run(here / "run.json", *keys)
+
+
 TORCH = """
 class Attention:  # As a project for PyTorch has it: derived from torch.nn.Module.
     def forward(self, states):

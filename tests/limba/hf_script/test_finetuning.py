@@ -88,7 +88,8 @@ def test_it_learns_evaluates_and_answers(here, capsys):
     _run(here / "run.json")
     results = json.loads((out / "all_results.json").read_text())
     assert results["step"] == 60  # 320 rows by 32, 6 epochs
-    assert results["eval_accuracy"] > 90.0 and results["eval_majority_accuracy"] == 50.0
+    assert 0.9 < results["eval_accuracy"] <= 1 and results["eval_majority_accuracy"] == 0.5
+    assert 0.9 < results["eval_macro_f1"] <= 1 and results["eval_short_recall"] > 0.8
     answers = (out / "generated_predictions.txt").read_text().splitlines()
     right = [row["size"] for row in csv.DictReader((here / "test.csv").open())]
     assert len(answers) == 40 and sum(map(str.__eq__, answers, right)) >= 36
@@ -164,7 +165,7 @@ def test_the_results_keep_the_names_of_the_scripts(tmp_path):
     lines = [
         {"step": 5, "dataset": "train", "loss": 1.5},
         {"step": 5, "dataset": "training_eval/t", "nats_per_target_token": 0.0, "accuracy": 0.5},
-        {"step": 5, "dataset": "inference_eval/t", "eval/accuracy": 75.0, "eval/f1": 50.0},
+        {"step": 5, "dataset": "inference_eval/t", "eval/accuracy": 75.0, "eval/f1": 50.0, "eval/bleu": 20.0},
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert outcome.of_training(tmp_path) == {
@@ -172,6 +173,12 @@ def test_the_results_keep_the_names_of_the_scripts(tmp_path):
         "train_loss": 1.5,
         "eval_loss": 0.0,
         "perplexity": 1.0,
-        "eval_accuracy": 75.0,
-        "eval_f1": 50.0,
+        "eval_accuracy": 0.75,
+        "eval_f1": 0.5,
+        "eval_bleu": 20.0,
     }
+    row = {"task": "t", "split": "validation", "checkpoint": "c", "step": 5, "loss": {}}
+    # SQuAD's script writes percents.
+    results_table.add(tmp_path, [row | {"metrics": {"em": 40.0, "f1": 50.0, "sad_f1": 50.0, "pearson_corrcoef": None}}])
+    expected = {"step": 5, "eval_em": 40.0, "eval_f1": 50.0, "eval_sad_f1": 0.5, "eval_pearson_corrcoef": None}
+    assert outcome.of_evaluation(tmp_path) == expected

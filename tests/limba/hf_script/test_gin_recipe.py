@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from limba.hf_script import command, gin_optimizer, gin_recipe, script_data
+from limba.hf_script import command, gin_best, gin_optimizer, gin_recipe, script_data
 from limba.hf_script.run_arguments import SCHEDULES, RunArguments
 from limba.hf_script.script_data import Corpus
 from limba.models import losses
@@ -96,6 +96,22 @@ def test_periods(keys, save, evaluate):
     if "epoch" in keys.values():
         with pytest.raises(ValueError, match=r"eval_strategy is 'epoch', and with max_steps .* write eval_steps"):
             gin_recipe._periods(arguments, PLAN)
+
+
+@pytest.mark.parametrize(
+    ("keys", "atol"),
+    [
+        ({"metric_for_best_model": "eval_accuracy"}, 1.0),  # a percent of a share, which metrics.jsonl has in percent
+        ({"metric_for_best_model": "f1", "metric_names": ["f1", "accuracy"]}, 1.0),
+        ({"metric_for_best_model": "f1", "metric_names": "squad"}, 0.01),
+        ({"metric_for_best_model": "bleu"}, 0.01),
+        ({"metric_for_best_model": "loss"}, 0.01),
+    ],
+)
+def test_thresholds_are_in_the_numbers_of_the_scripts(keys, atol):
+    given = {"early_stopping_patience": 2, "early_stopping_threshold": 0.01}
+    arguments = dataclasses.replace(ARGUMENTS, label_column_name="answer", do_eval=True, **given, **keys)
+    assert float(_value(gin_best.actions(arguments, "t"), "atol")) == atol
 
 
 def test_smoothed_labels_are_those_of_transformers():

@@ -36,6 +36,17 @@ def test_calls_add_up_and_replace(tmp_path):
     ]
 
 
+def test_many_metrics_are_lines():
+    names = [f"{label}_{name}" for label in ("glad", "calm", "sad") for name in ("precision", "recall", "f1")]
+    lines = results_table.table([_row(step, **dict.fromkeys(names, step)) for step in (3, 20)]).splitlines()
+    assert lines[1:4] == [
+        "                 step    3   20",
+        "nats_per_target_token    5   22",
+        "       token_accuracy  0.5  0.5",
+    ]
+    assert lines[-1] == "               sad_f1    3   20" and len(lines) == 13
+
+
 def test_numbers_of_other_libraries_are_written_as_numbers(tmp_path):
     results_table.add(tmp_path, [_row(1, em=np.float64(1.5), histogram=np.arange(2), text=object)])
     metrics = json.loads((tmp_path / "results.jsonl").read_text())["metrics"]

@@ -51,6 +51,23 @@ def test_classes_are_scikit_learn_s(pair):
         assert areas["auc-pr"] == pytest.approx(sklearn.average_precision_score(targets, scores))
 
 
+@pytest.mark.parametrize("pair", CLASSES)
+def test_scores_of_classes_are_scikit_learn_s(pair):
+    sklearn = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed (the extra `metrics`)")
+    targets, predictions = (np.asarray(x) for x in pair)
+    there = sorted({*targets.tolist(), *predictions.tolist()} - {-1})
+    names = ["not a", "b", "c"]
+    report = sklearn.classification_report(
+        targets, predictions, labels=there, target_names=[names[x] for x in there], output_dict=True, zero_division=0.0
+    )
+    expected = {
+        f"{ours}_{name.removesuffix('-score')}": pytest.approx(100 * report[theirs][name])
+        for ours, theirs in [("macro", "macro avg"), *((names[x].replace(" ", "_"), names[x]) for x in there)]
+        for name in ("precision", "recall", "f1-score")
+    }
+    assert text_metrics.class_scores(names)(targets, predictions) == expected
+
+
 def test_ranking_is_scikit_learn_s():
     sklearn = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed (the extra `metrics`)")
     for num_classes in (2, 3):

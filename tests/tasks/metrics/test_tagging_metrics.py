@@ -20,7 +20,11 @@ def test_entity_f1():
     # seqeval's own example, in which one of two entities is right, and a third that is of another kind.
     assert tagging_metrics.entity_f1(TARGETS[:2], PREDICTIONS[:2])["entity_f1"] == 50
     found = tagging_metrics.entity_f1(TARGETS, [*PREDICTIONS[:2], ["O"]])
-    assert found == {"entity_precision": 50, "entity_recall": pytest.approx(100 / 3), "entity_f1": pytest.approx(40)}
+    overall = {"entity_precision": 50, "entity_recall": pytest.approx(100 / 3), "entity_f1": pytest.approx(40)}
+    # As seqeval's classification_report has them: PER is right, MISC wrong, LOC never predicted.
+    scores = {"LOC": 0, "MISC": 0, "PER": 100, "macro": pytest.approx(100 / 3)}
+    of_kinds = {f"{kind}_{name}": x for kind, x in scores.items() for name in ("precision", "recall", "f1")}
+    assert found == overall | of_kinds
     assert tagging_metrics.entity_f1(TARGETS, PREDICTIONS)["entity_f1"] == pytest.approx(100 / 3)
     # The same entity in another text is another.
     assert tagging_metrics.entity_f1([["B-A"], ["O"]], [["O"], ["B-A"]])["entity_f1"] == 0
@@ -30,6 +34,16 @@ def test_entity_f1():
 def test_token_accuracy_and_what_the_most_frequent_label_reaches():
     found = tagging_metrics.token_accuracy(TARGETS, PREDICTIONS)
     assert found == {"accuracy": pytest.approx(100 * 8 / 11), "majority_accuracy": pytest.approx(100 * 4 / 11)}
+
+
+def test_scores_of_words():
+    found = tagging_metrics.word_scores(["NOUN", "VERB", "ADP"])(
+        [["NOUN", "VERB"], ["NOUN"]], [["NOUN", "NOUN"], ["X"]]
+    )
+    scores = {"NOUN": (50, 50, 50), "VERB": (0, 0, 0), "macro": (25, 25, 25)}
+    names = ("precision", "recall", "f1")
+    of_labels = {label: [found[f"{label}_{name}"] for name in names] for label in scores}
+    assert of_labels == {label: list(values) for label, values in scores.items()} and len(found) == 9
 
 
 def test_texts_that_do_not_belong_together_are_refused():

@@ -145,6 +145,11 @@ def test_empty_predictions_are_counted(caplog):
     assert "2 of 3 predictions are empty" in caplog.text
 
 
+def test_many_classes_have_their_means_only():
+    found = text_metrics.class_scores([str(i) for i in range(21)])([0, 20], [0, 19])
+    assert found == {name: pytest.approx(100 / 3) for name in ("macro_precision", "macro_recall", "macro_f1")}
+
+
 def test_majority():
     assert text_metrics.majority_accuracy(["a", "b", "a", "c"], ["c"] * 4) == {"majority_accuracy": 50.0}
 

@@ -102,7 +102,13 @@ def test_answers_are_generated_and_ranked(files):
     answers = ["sad", "sad", "no mood", "glad"]
 
     answers = [[*BYTES.encode(text), 1, *[0] * (8 - len(text))] for text in answers]
-    assert _evaluate("story_moods", "predict", answers) == {"accuracy": 50.0, "majority_accuracy": 50.0}
+    scores = {"glad": (100, 50, 200 / 3), "sad": (50, 100, 200 / 3), "None": (0, 0, 0), "macro": (50, 50, 400 / 9)}
+    names = ("precision", "recall", "f1")
+    of_labels = {
+        f"{label}_{name}": x for label, values in scores.items() for name, x in zip(names, values, strict=True)
+    }
+    expected = pytest.approx({"accuracy": 50.0, "majority_accuracy": 50.0, **of_labels})
+    assert _evaluate("story_moods", "predict", answers) == expected
     task = TaskRegistry.get("story_moods_rank")
     assert list(task.splits) == ["validation"]
     made = [(x["idx"].tolist(), bool(x["is_correct"]), x["targets_pretokenized"].decode()) for x in _examples(task)]
@@ -115,7 +121,8 @@ def test_answers_are_generated_and_ranked(files):
     found = _evaluate("story_moods_rank", "score", scores)
     # F1: glad 2 of 2 with one wrong, sad all right, None never.
     expected = {"accuracy": 75.0, "majority_accuracy": 50.0, "mean_3class_f1": 100 * (0.8 + 1 + 0) / 3}
-    assert found == pytest.approx(expected)
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+    assert found["macro_f1"] == found["mean_3class_f1"] and found["glad_recall"] == 100
 
 
 # ------------------------------------------------------ bad input ----------------------------------------------------

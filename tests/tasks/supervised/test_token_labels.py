@@ -77,7 +77,8 @@ def test_the_first_piece_of_a_word_has_its_label(task):
     assert task.metric_fns == (tagging_metrics.token_accuracy, tagging_metrics.entity_f1)
     assert task.postprocess_fn("O I-PER", example=second, is_target=False) == ["O", "I-PER"]
     assert supervised.TokenDataset(LABELS).words({"tokens": ["a", "b"], "tags": [0, 2]})[1] == ["O", "I-PER"]
-    assert token_labels.TokenDataset(["NOUN", "VERB"]).metrics == [tagging_metrics.token_accuracy]
+    of_words, of_labels = token_labels.TokenDataset(["NOUN", "VERB"]).metrics
+    assert of_words is tagging_metrics.token_accuracy and "NOUN_f1" in of_labels([["NOUN"]], [["VERB"]])
 
 
 def test_a_table_has_numbers_of_labels(task, tmp_path):
