@@ -25,7 +25,7 @@ import pyarrow.parquet
 
 from limba.machine import untrusted_json
 from tasks.read_columns import csv_columns, json_columns
-from tasks.sources import http_files
+from tasks.sources import bucket_files, http_files
 
 BUILDERS = ("json", "parquet", "text", "csv")
 _BUILDER_OF_SUFFIX = {
@@ -65,7 +65,7 @@ class Shard:
 
     name: str
     size: int
-    location: pathlib.Path | http_files.RemoteFile
+    location: pathlib.Path | http_files.RemoteFile | bucket_files.BucketFile
 
     @property
     def is_remote(self) -> bool:

@@ -8,8 +8,8 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from limba.machine import redaction
-from tasks.sources import arrow_tables, http_files, hub_datasets
+from limba.machine import redaction, storage
+from tasks.sources import arrow_tables, bucket_files, http_files, hub_datasets
 from tasks.sources import splits as splits_lib
 from tasks.sources.sharded import ShardedSource, Splits
 
@@ -54,10 +54,11 @@ def open_source(data_files: Any, text_column: str) -> Any:
 
 
 class HuggingFaceSource(ShardedSource):
-    """Local files and URLs, in any of the formats that Hugging Face's `datasets` streams and texts come in.
+    """Files here, in buckets and behind URLs, in any format that Hugging Face's `datasets` streams and texts come in.
 
     Args:
-      data_files: per split a file, a pattern, a URL (`http://` or `https://`), or a list of them. Files are shards.
+      data_files: per split a file, a pattern, a URL, or a list of them. Files are shards. URLs are `https://…`;
+        `hf://datasets/ORG/NAME[@REVISION]/FILE` and buckets (see `bucket_files`), both also with patterns.
         Credentials in a URL are used and not stored; a signature that was renewed is the same file.
       columns: the columns to read: strings, integers or floats. The first has the text.
       builder: the loader, such as "json", "parquet", "text" or "csv"; or, for any other format, a function that takes
@@ -86,7 +87,8 @@ class HuggingFaceSource(ShardedSource):
         self._builder = builder
         self._load_args = dict(load_args or {})
         self._opened: dict[str, arrow_tables.Tables] = {}
-        self._remote: dict[str, arrow_tables.Shard] = {}
+        self._remote: dict[str, list[arrow_tables.Shard]] = {}
+        self._repositories: dict[tuple[str, str], hub_datasets.Repository] = {}  # whose commits stay
 
     def __repr__(self) -> str:
         text = f"HuggingFaceSource({self._data_files}, columns={self._columns}, load_args={self._load_args})"
@@ -95,9 +97,17 @@ class HuggingFaceSource(ShardedSource):
     def _tables(self, split: str) -> arrow_tables.Tables:
         if split not in self._data_files:
             raise ValueError(f"There is no split {split!r}; this source has {', '.join(map(repr, self._data_files))}.")
-        urls = [url for url in self._data_files[split] if _is_url(url) and url not in self._remote]
+        new = [file for file in self._data_files[split] if file not in self._remote]
+        urls = [url for url in new if url.startswith(("http://", "https://"))]
         with concurrent.futures.ThreadPoolExecutor(_SIZE_THREADS) as threads:
-            self._remote.update(zip(urls, threads.map(_remote_shard, urls), strict=True))
+            self._remote.update(
+                (url, [shard]) for url, shard in zip(urls, threads.map(_remote_shard, urls), strict=True)
+            )
+        for url in new:
+            if url.startswith("hf://"):
+                self._remote[url] = self._on_hub(url)
+            elif url not in urls and storage.is_remote(storage.mounted(url)):
+                self._remote[url] = [arrow_tables.Shard(x.url, x.size, x) for x in bucket_files.find(url)]
         files = tuple(shard for pattern in self._data_files[split] for shard in self._find(pattern, split))
         # Local files may have changed meanwhile.
         if split not in self._opened or self._opened[split].shards != files:
@@ -105,8 +115,9 @@ class HuggingFaceSource(ShardedSource):
         return self._opened[split]
 
     def _find(self, pattern: str, split: str) -> list[arrow_tables.Shard]:
-        if _is_url(pattern):
-            return [self._remote[pattern]]
+        if pattern in self._remote:
+            return self._remote[pattern]
+        pattern = storage.mounted(pattern)
         found = sorted(glob.glob(str(pathlib.Path(pattern).expanduser()), recursive=True))  # noqa: PTH207, also absolute patterns
         if not found:
             problem = "No file matches the pattern" if glob.has_magic(pattern) else "There is no file"
@@ -117,6 +128,14 @@ class HuggingFaceSource(ShardedSource):
             example = f"{found[0].rstrip(os.sep)}/*.jsonl"
             raise FileNotFoundError(f"{pattern!r} is a folder (split {split!r}); name its files, such as {example!r}.")
         return [arrow_tables.local_shard(file) for file in files]
+
+    def _on_hub(self, url: str) -> list[arrow_tables.Shard]:
+        name, revision, pattern = hub_datasets.parse_url(url)
+        if (name, revision) not in self._repositories:
+            self._repositories[name, revision] = hub_datasets.Repository.at(name, revision)
+        repository = self._repositories[name, revision]
+        paths = repository.matching(pattern)
+        return [arrow_tables.Shard(f"{name}/{path}", repository.sizes[path], repository.file(path)) for path in paths]
 
 
 class HubSource(ShardedSource):
@@ -232,10 +251,6 @@ class HubSource(ShardedSource):
         elif commit == current:
             # The same commit under another name.
             self._revision = fingerprint["revision"]
-
-
-def _is_url(pattern: str) -> bool:
-    return pattern.startswith(("http://", "https://"))
 
 
 def _remote_shard(url: str) -> arrow_tables.Shard:

@@ -7,11 +7,13 @@ ours, because a run reads for hours and must survive errors of the hub and of th
 import dataclasses
 import logging
 import pathlib
+import re
 import tempfile
 import urllib.parse
 from collections.abc import Mapping
 from typing import Any
 
+import fsspec.utils
 from huggingface_hub import constants
 from huggingface_hub.utils import build_hf_headers
 
@@ -20,6 +22,7 @@ from tasks.sources import arrow_tables, http_files
 
 logger = logging.getLogger(__name__)
 
+_URL = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?/(.+)")
 # Read by `datasets` to learn configurations and splits; of the other files it needs the names.
 _CARDS = ("README.md", ".huggingface.yaml", "dataset_infos.json")
 
@@ -90,6 +93,20 @@ class Repository:
         address = f"{constants.ENDPOINT}/datasets/{self.name}/resolve/{self.commit}/{urllib.parse.quote(path)}"
         return http_files.RemoteFile(f"{path} of {self.name}", address, self.sizes[path], lambda: headers(self.token))
 
+    def matching(self, pattern: str) -> list[str]:
+        """The files of a path or a pattern, sorted.
+
+        Raises:
+          FileNotFoundError: if there are none.
+        """
+        is_meant = re.compile(fsspec.utils.glob_translate(pattern)).match
+        if not (found := sorted(path for path in self.sizes if path == pattern or is_meant(path))):
+            raise FileNotFoundError(
+                f"Data set {self.name!r} has no file {pattern!r} at revision {self.revision!r}; it has "
+                f"{_some(sorted(self.sizes))}."
+            )
+        return found
+
     def split_files(self, config: str | None = None, data_files: Any = None) -> SplitFiles:
         """The files that `datasets.load_dataset(name, config, data_files=data_files)` would read.
 
@@ -132,6 +149,16 @@ class Repository:
 def headers(token: str | None = None) -> dict[str, str]:
     """Of a request to the hub: with the token given, or that of the usual places if there is one."""
     return dict(build_hf_headers(token=token))
+
+
+def parse_url(url: str) -> tuple[str, str, str]:
+    """Name, revision and file, or pattern, of `hf://datasets/ORG/NAME[@REVISION]/FILE`."""
+    if not (found := _URL.fullmatch(url)):
+        raise ValueError(
+            f"{url!r} is no file of a data set: hf://datasets/ORG/NAME/FILE, or hf://datasets/ORG/NAME@REVISION/FILE. "
+            'For all files of a data set give data_files=sources.HubSource("ORG/NAME").'
+        )
+    return found[1], urllib.parse.unquote(found[2] or "main"), found[3]
 
 
 def is_on_hub(url: str) -> bool:
