@@ -1,10 +1,11 @@
 """Names what a run on a pod needs and its workers would not have: they get one commit of the repository, nothing else.
 
-    python launch/carried_files.py REPOSITORY COMMIT WORKER_ENV ON_WORKERS RECIPE [limba train options]
+    python launch/carried_files.py REPOSITORY COMMIT WORKER_ENV ON_WORKERS WITH RECIPE [limba train options]
 
 Prints a line for each recipe, included gin file, task module and file of data that is here and not in the commit, and
 for each variable of this shell that names one. `launch/pod.sh run` and `check` stop if there is any, in a dry run too.
-ON_WORKERS are paths, separated by commas, that every worker has already. Needs nothing but Python and git.
+ON_WORKERS are paths, separated by commas, that every worker has already. WITH is a folder of which every worker gets a
+copy, where it runs; it has what is named relative to it. Needs nothing but Python and git.
 """
 
 import os
@@ -30,12 +31,13 @@ class Run:
       problems: what the workers lack, with the reason, in the order in which it was found.
     """
 
-    def __init__(self, repository: str, commit: str, worker_env: str, on_workers: str):
+    def __init__(self, repository: str, commit: str, worker_env: str, on_workers: str, copied: str):
         self._repository, self._commit = Path(repository).resolve(), commit
         lines = Path(worker_env).read_text().splitlines() if worker_env and Path(worker_env).is_file() else []
         self._variables = {line.partition("=")[0].strip() for line in lines}
         self._have = [Path(path).expanduser().resolve() for path in on_workers.split(",") if path]
-        self._folders = list(dict.fromkeys([Path.cwd(), self._repository]))
+        self._copied = Path(copied).absolute() if copied else None
+        self._folders = list(dict.fromkeys([self._copied or Path.cwd(), self._repository]))
         self._seen: set[Path] = set()
         self.problems: dict[str, None] = {}
 
@@ -58,7 +60,7 @@ class Run:
             if not name.startswith("t5x/") and not self._is_carried(self._repository / name):
                 self._lacks(f"{what}: there is no {name}, here or in the commit")
             return
-        if not self._is_carried(file) or self._by_name(name) != file.resolve():
+        if not self._is_copied(file, name) and not (self._is_carried(file) and self._by_name(name) == file.resolve()):
             self._lacks(f"{what}: {file} is here only")
         if file.resolve() in self._seen:
             return
@@ -82,7 +84,7 @@ class Run:
         if file.resolve() in self._seen:
             return
         self._seen.add(file.resolve())
-        if not self._is_carried(file):
+        if not self._is_copied(file) and not self._is_carried(file):
             self._lacks(f"{where} imports {name}: {file} is here only")
         text = file.read_text(encoding="utf-8", errors="replace")
         for variable in dict.fromkeys(_VARIABLE.findall(text)):
@@ -101,7 +103,7 @@ class Run:
             for value in _TEXT.findall(line):
                 if ("/" in value or "." in value) and "://" not in value:
                     for found in self._found(value):
-                        if not self._is_carried(found):
+                        if not self._is_copied(found, value) and not self._is_carried(found):
                             self._lacks(f"{where} names {value}: {found} is here only")
                             break
 
@@ -127,6 +129,11 @@ class Run:
         """The file that a worker opens by this name, in its clone."""
         return (self._repository / name).resolve()
 
+    def _is_copied(self, path: Path, name: str = "") -> bool:
+        """Whether a worker finds the file in its copy of WITH, by this name."""
+        is_relative = not Path(name).expanduser().is_absolute() and ".." not in Path(name).parts
+        return self._copied is not None and self._copied in path.parents and is_relative
+
     def _is_carried(self, path: Path) -> bool:
         path = path.resolve()
         if any(path == have or have in path.parents for have in self._have):
@@ -144,8 +151,8 @@ class Run:
 
 
 def main() -> int:
-    repository, commit, worker_env, on_workers, recipe, *words = sys.argv[1:]
-    run = Run(repository, commit, worker_env, on_workers)
+    repository, commit, worker_env, on_workers, copied, recipe, *words = sys.argv[1:]
+    run = Run(repository, commit, worker_env, on_workers, copied)
     run.check(recipe, words)
     print("\n".join(run.problems), end="\n" if run.problems else "")
     return 1 if run.problems else 0

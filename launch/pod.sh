@@ -52,6 +52,8 @@ Options, also as variables of the environment or of pod.env. The command line wi
   --dir DIR            POD_DIR          the repository on the workers, relative to the home directory (limba)
   --bucket gs://…      POD_BUCKET       for check: where the run will write (MODEL_DIR of the arguments or environment)
   --worker-env FILE    POD_WORKER_ENV   NAME=VALUE lines for the workers, such as HF_TOKEN=… or RO_CORPUS=…; setup copies it
+  --with DIR           POD_WITH         your folder with recipe, task module and corpus: setup copies it to every worker, as
+                                        ~/limba-with, and run works there; names are relative to it
   --on-workers A,B     POD_ON_WORKERS   files and folders here that every worker has at the same place, for run and check
   --config FILE        POD_CONFIG       the file with these variables (pod.env, if it exists). Values are literal; quotes
                                         around one are taken off.
@@ -83,7 +85,7 @@ verb='' plain=''
 while (($#)); do
   case $1 in
     --name | --zone | --project | --type | --version | --subnetwork | --slices | --hosts | --coordinator | --dir | \
-      --bucket | --worker-env | --on-workers | --config)
+      --bucket | --worker-env | --on-workers | --with | --config)
       [[ $# -ge 2 ]] || fail "$1 lacks its value."
       name=$(tr a-z- A-Z_ <<<"${1#--}")
       printf -v "POD_$name" '%s' "$2"
@@ -123,7 +125,7 @@ for word in "$@"; do
       "command in quotes, as one word." ;;
     *:--dry-run) DRY_RUN=1 ;;
     run:--name | run:--zone | run:--project | run:--type | run:--slices | run:--hosts | run:--coordinator | run:--dir | \
-      run:--worker-env | run:--on-workers | run:--config) fail "$word is an option of pod.sh; put it before the recipe." ;;
+      run:--worker-env | run:--on-workers | run:--with | run:--config) fail "$word is an option of pod.sh; put it before the recipe." ;;
     *) words+=("$word") ;;
   esac
 done
@@ -146,7 +148,8 @@ elif [[ -f pod.env ]]; then
 fi
 POD_NAME=${POD_NAME:-} POD_TYPE=${POD_TYPE:-} POD_DIR=${POD_DIR:-limba} POD_HOSTS=${POD_HOSTS:-}
 POD_COORDINATOR=${POD_COORDINATOR:-} POD_POLL_SECONDS=${POD_POLL_SECONDS:-20} DRY_RUN=${DRY_RUN:-}
-POD_SLICES=${POD_SLICES:-1}
+POD_SLICES=${POD_SLICES:-1} POD_WITH=${POD_WITH:-}
+[[ -z $POD_WITH || -d $POD_WITH ]] || fail "--with (POD_WITH) is '$POD_WITH', which is no folder here."
 if [[ -z $POD_HOSTS && (-z $POD_NAME || -z $POD_TYPE) ]]; then
   missing=()
   [[ -n $POD_NAME ]] || missing+=("POD_NAME (--name)")
@@ -251,7 +254,20 @@ setup() {
   if [[ -n ${POD_WORKER_ENV:-} ]]; then
     each quietly send_secrets "$POD_WORKER_ENV"
   fi
+  [[ -z $POD_WITH ]] || send_folder
   each quietly in_repository 'bash launch/worker.sh --setup'
+}
+
+# Copies POD_WITH to the workers; what links lead to is copied too.
+send_folder() {
+  call tar -chzf "$scratch/limba-with.tgz" --exclude=.git --exclude=.venv --exclude=__pycache__ -C "$POD_WITH" .
+  [[ -n $DRY_RUN ]] || echo "== $POD_WITH, $(du -h "$scratch/limba-with.tgz" | cut -f 1) packed"
+  each quietly send_folder_to
+}
+
+send_folder_to() {
+  copy_to "$1" "$scratch/limba-with.tgz" limba-with.tgz && on_worker "$1" 'rm -rf limba-with.new && mkdir limba-with.new &&
+tar -xzf limba-with.tgz -C limba-with.new && rm -rf limba-with limba-with.tgz && mv limba-with.new limba-with'
 }
 
 # send_secrets INDEX FILE: at no moment can others on the worker read the file. scp may choose its mode, so it arrives in a
@@ -266,10 +282,14 @@ send_secrets() {
 
 run() {
   [[ $# -ge 1 ]] || fail "run what? A gin file of the repository, or the name of a recipe."
-  local word words='' code=0
+  local word words='' code=0 worker='bash launch/worker.sh'
   reaches_workers "$@"
+  # Words for the worker's shell.
+  # shellcheck disable=SC2016
+  [[ -z $POD_WITH ]] || worker='dir=$PWD && { cd ~/limba-with || { echo "error: pod.sh setup --with copies it first"; exit 1; }; } &&
+bash "$dir/launch/worker.sh"'
   for word in "$@"; do words+=" $(quote "$word")"; done
-  each quietly in_repository "bash launch/worker.sh --detach$words" || code=$?
+  each quietly in_repository "$worker --detach$words" || code=$?
   ((code != 1)) || echo "The others wait for it and end with an error; \`pod.sh stop\` ends them at once." >&2
   return "$code"
 }

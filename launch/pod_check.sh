@@ -105,9 +105,10 @@ reaches_workers() {
   [[ -z $POD_HOSTS ]] || return 0
   commit=$(git -C "$REPOSITORY" rev-parse --verify --quiet "refs/limba/deployed^{commit}") || commit=HEAD
   lacking=$("${PYTHON:-python3}" "$REPOSITORY/launch/carried_files.py" "$REPOSITORY" "$commit" "${POD_WORKER_ENV:-}" \
-    "${POD_ON_WORKERS:-}" "$@") && return
+    "${POD_ON_WORKERS:-}" "$POD_WITH" "$@") && return
   [[ -n $lacking ]] || exit 2 # Python has said why.
-  fail "the workers would lack: $lacking"$'\n'"They get a commit of $REPOSITORY and nothing else (${commit:0:10}). Commit recipes and" \
+  fail "the workers would lack: $lacking"$'\n'"They get a commit of $REPOSITORY and nothing else (${commit:0:10}). Copy the" \
+    "folder with recipe, modules and data: \`pod.sh setup --with DIR\` and \`pod.sh --with DIR run …\`. Or commit recipes and" \
     "modules, and \`pod.sh deploy\`. Put data into a bucket (gs://…), or on every worker at the same place and name it:" \
     "--on-workers."
 }

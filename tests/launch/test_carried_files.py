@@ -1,5 +1,6 @@
 """`launch/pod.sh run` and `check` stop, in a dry run too, where the workers' commit lacks what the run needs."""
 
+import json
 import shutil
 import subprocess
 
@@ -28,6 +29,7 @@ def clone(tmp_path):
         "gin/recipes/committed.gin": RECIPE + "VOCABULARY_FILE = 'vocab/spiece.model'\n",
         "vocab/spiece.model": "pieces",
         "my_tasks.py": TASKS,
+        "limba/machine/redaction.py": (launching.ROOT / "limba/machine/redaction.py").read_text(),
     }.items():
         (repository / name).parent.mkdir(parents=True, exist_ok=True)
         (repository / name).write_text(text)
@@ -83,7 +85,7 @@ def test_what_is_beside_the_clone_stops_a_dry_run_with_the_remedy(clone, files, 
         (repository / name).write_text(text)
     done = pod("--dry-run", "run", *words)
     assert done.returncode == 2 and done.stdout == ""
-    assert says.format(*[repository] * 2) in done.stderr and "`pod.sh deploy`. Put data into a bucket" in done.stderr
+    assert says.format(*[repository] * 2) in done.stderr and "`pod.sh setup --with DIR`" in done.stderr
 
 
 def test_data_that_the_workers_have(clone):
@@ -99,6 +101,43 @@ def test_data_that_the_workers_have(clone):
         ).returncode
         == 0
     )
+
+
+def test_a_folder_beside_the_clone_is_copied_and_the_run_works_there(clone):
+    pod, repository = clone
+    mine = repository.parent / "mine"
+    for name, text in {
+        "own.gin": "include 'gin/runs/pretrain.gin'\nimport own_tasks\nVOCABULARY_FILE = 'vocab/own.model'\n",
+        "own_tasks.py": TASKS,
+        "texts/train.jsonl": "x",
+        ".venv/large": "x",
+    }.items():
+        (mine / name).parent.mkdir(parents=True, exist_ok=True)
+        (mine / name).write_text(text)
+    (repository.parent / "own.model").write_text("pieces")
+    (mine / "vocab").mkdir()
+    (mine / "vocab/own.model").symlink_to(repository.parent / "own.model")
+    words = ("run", "own.gin", "--gin.MODEL_DIR='gs://b/x'")
+    assert pod(*words, "--dry-run").returncode == 2
+    absolute = pod("--with", str(mine), *words, f"--gin.FILES=['{mine}/texts/train.jsonl']", "--dry-run")
+    assert absolute.returncode == 2 and "train.jsonl is here only" in absolute.stderr, "another path on a worker"
+    assert pod("--with", "absent", *words).returncode == 2
+
+    assert pod("create").returncode == pod("deploy", "HEAD").returncode == 0
+    early = pod("--with", str(mine), *words)
+    assert early.returncode == 1 and "pod.sh setup --with copies it first" in early.stdout
+    ready = pod("--with", str(mine), "setup", "HEAD")
+    assert ready.returncode == 0, ready.stdout + ready.stderr
+    started = pod("--with", str(mine), *words)
+    assert started.returncode == 0, started.stdout + started.stderr
+    for worker in ("worker-0", "worker-1"):
+        copy = repository.parent / "cloud/limba" / worker / "limba-with"
+        assert (copy / "vocab/own.model").read_text() == "pieces" and not (copy / ".venv").exists()
+        assert not (copy.parent / "limba-with.tgz").exists()
+    seen = repository.parent / "run/environment"
+    launching.wait_for(seen.is_file, "run on a worker")
+    assert json.loads(seen.read_text())["PWD"].endswith("/limba-with")
+    pod("kill")
 
 
 def test_a_variable_of_this_shell_that_names_data(clone):
