@@ -24,6 +24,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "limba.web_guard",
         "tasks.damaged_files",
         "tasks.read_columns",
+        "tasks.remote_files",
     ),
     ("limba.workers",),
     ("limba.kernels",),

@@ -22,9 +22,9 @@ import pyarrow.parquet
 import pytest
 
 from limba.data import contract
-from limba.machine import http_retries
 from tasks import pretraining, task_batches
 from tasks.registry import TaskRegistry
+from tasks.remote_files import http_retries
 from tasks.sources import corpora
 from tasks.vocabularies import ByteVocabulary
 from tests import house

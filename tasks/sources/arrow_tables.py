@@ -25,7 +25,7 @@ import pyarrow.parquet
 
 from limba.machine import untrusted_json
 from tasks.read_columns import csv_columns, json_columns
-from tasks.sources import bucket_files, http_files
+from tasks.remote_files import bucket_files, http_files
 
 BUILDERS = ("json", "parquet", "text", "csv")
 _BUILDER_OF_SUFFIX = {

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from limba.machine import redaction, storage
-from tasks.sources import arrow_tables, bucket_files, http_files, hub_datasets
+from tasks.remote_files import bucket_files, http_files
+from tasks.sources import arrow_tables, hub_datasets
 from tasks.sources import splits as splits_lib
 from tasks.sources.sharded import ShardedSource, Splits
 

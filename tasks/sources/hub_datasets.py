@@ -18,7 +18,8 @@ from huggingface_hub import constants
 from huggingface_hub.utils import build_hf_headers
 
 from limba.machine import redaction
-from tasks.sources import arrow_tables, http_files
+from tasks.remote_files import http_files
+from tasks.sources import arrow_tables
 
 logger = logging.getLogger(__name__)
 

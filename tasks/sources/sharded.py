@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from limba.machine import os_errors
 from tasks.damaged_files import bad_lines, missing_columns
-from tasks.sources import arrow_tables, chunks, http_files, reader_chunks
+from tasks.remote_files import http_files
+from tasks.sources import arrow_tables, chunks, reader_chunks
 from tasks.sources import splits as splits_lib
 
 logger = logging.getLogger(__name__)

@@ -2,7 +2,8 @@ import gzip
 
 import pytest
 
-from tasks.sources import corpora, http_files
+from tasks.remote_files import http_files
+from tasks.sources import corpora
 
 
 @pytest.mark.parametrize(

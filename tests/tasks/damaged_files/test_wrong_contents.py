@@ -8,7 +8,8 @@ import random
 import pyarrow as pa
 import pytest
 
-from tasks.sources import corpora, http_files
+from tasks.remote_files import http_files
+from tasks.sources import corpora
 
 LINES = "".join(f"A sentence with the number {number}.\n" for number in range(3000)).encode()
 RANDOM = random.Random(0).randbytes(2000)

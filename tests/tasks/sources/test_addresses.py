@@ -6,7 +6,8 @@ import fsspec
 import pytest
 from fsspec.implementations import memory
 
-from limba.machine import http_retries, storage
+from limba.machine import storage
+from tasks.remote_files import http_retries
 from tasks.sources import corpora
 from tests.loopback_hub import LoopbackHub
 

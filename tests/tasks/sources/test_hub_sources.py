@@ -15,12 +15,12 @@ import pytest
 
 from limba import tasks_door
 from limba.data import contract
-from limba.machine import http_retries
 from tasks import preview, task_batches
 from tasks.cached import write_cache
 from tasks.pretraining import pretraining_tasks
 from tasks.registry import TaskRegistry
-from tasks.sources import corpora, http_files, splits
+from tasks.remote_files import http_files, http_retries
+from tasks.sources import corpora, splits
 from tasks.vocabularies import ByteVocabulary
 from tests.loopback_hub import TOKEN, LoopbackHub
 

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from limba.data import contract
-from limba.machine import http_retries, redaction
+from limba.machine import redaction
 from tasks import pretraining, task_batches
 from tasks.registry import TaskRegistry
-from tasks.sources import corpora, http_files, hub_datasets
+from tasks.remote_files import http_files, http_retries
+from tasks.sources import corpora, hub_datasets
 from tasks.vocabularies import ByteVocabulary
 
 SECRET = "pl4nted"

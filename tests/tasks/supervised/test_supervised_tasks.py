@@ -12,7 +12,8 @@ from limba.inference import task_metrics
 from tasks import predictions, task_batches
 from tasks.metrics import text_metrics
 from tasks.registry import TaskRegistry
-from tasks.sources import arrow_tables, corpora, http_files
+from tasks.remote_files import http_files
+from tasks.sources import arrow_tables, corpora
 from tasks.supervised import row_formats, supervised_tasks
 from tasks.supervised.supervised_tasks import SupervisedDataset, register_supervised_task
 from tasks.vocabularies import ByteVocabulary, SentencePieceVocabulary

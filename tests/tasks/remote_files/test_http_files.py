@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from limba.machine import awaited, http_retries
-from tasks.sources import http_files
+from limba.machine import awaited
+from tasks.remote_files import http_files, http_retries
 
 CONTENT = random.Random(0).randbytes(300_000)
 

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 import requests
 import urllib3
 
-from limba.machine import awaited, http_retries, redaction
-from limba.machine.http_retries import BrokenFileError as BrokenFileError
+from limba.machine import awaited, redaction
+from tasks.remote_files import http_retries
+from tasks.remote_files.http_retries import BrokenFileError as BrokenFileError
 
 # Of a connection, and of each piece of a body. Hubs answer within seconds even when they are busy.
 TIMEOUT_SECONDS = (10.0, 30.0)

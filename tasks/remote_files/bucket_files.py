@@ -10,7 +10,8 @@ from typing import Any
 
 import fsspec
 
-from limba.machine import awaited, http_retries, redaction
+from limba.machine import awaited, redaction
+from tasks.remote_files import http_retries
 
 # Reading again does not help.
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError)
