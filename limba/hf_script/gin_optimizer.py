@@ -40,13 +40,14 @@ def optimizer(arguments: RunArguments) -> list[str]:
         *([f"optax.clip.max_delta = {by_value}"] if by_value else []),
         "optimizers.adamw:",
         *bindings(**betas, eps=arguments.adam_epsilon, weight_decay=arguments.weight_decay),
-        "  mask = @weight_decay.matrices",
+        *([] if arguments.decay_all_parameters else ["  mask = @weight_decay.matrices"]),
     ]
 
 
 def _adafactor(arguments: RunArguments) -> list[str]:
     """As the Trainer makes it: steps are not relative to the parameters, and every matrix is factored."""
     decay = arguments.weight_decay
+    exempt = "" if arguments.decay_all_parameters else "('scale|bias|rel_embedding', 0.0), "
     return [
         "OPTIMIZER = @adafactor.Adafactor()",
         "adafactor.Adafactor:",
@@ -57,7 +58,7 @@ def _adafactor(arguments: RunArguments) -> list[str]:
             weight_decay_rate_lr_exponent=1.0 if decay else None,
         ),
         *(["  weight_decay_rate = @adafactor.HParamMap()"] if decay else []),
-        *(["adafactor.HParamMap.rules = [('scale|bias|rel_embedding', 0.0), ('.*', " + f"{decay})]"] if decay else []),
+        *([f"adafactor.HParamMap.rules = [{exempt}('.*', {decay})]"] if decay else []),
     ]
 
 

@@ -86,7 +86,8 @@ def compose(arguments: RunArguments, plan: Plan) -> str:
 def _header(arguments: RunArguments, plan: Plan, wandb: bool) -> list[str]:
     out = plan.out
     modules = ["actions", "checkpoints", "data", "encoder" if plan.encoder else "network", "schedules", "trainer"]
-    modules += ["adafactor"] if arguments.uses_adafactor else ["optimizers", "weight_decay"]
+    modules += ["adafactor"] if arguments.uses_adafactor else ["optimizers"]
+    modules += [] if arguments.uses_adafactor or arguments.decay_all_parameters else ["weight_decay"]
     modules += ["models"] if arguments.generation_num_beams else []
     modules += ["wandb_writer"] if wandb else []
     tuning = arguments.is_finetuning

@@ -105,6 +105,7 @@ class RunArguments:
     adam_beta2: float = _key("of AdamW", 0.999)
     adam_epsilon: float = _key("of AdamW", 1e-8)
     weight_decay: float = _key("of AdamW; not of norms and position biases", 0.0)
+    decay_all_parameters: bool = _key("weight_decay also of norms and position biases, as in t5-experiments", False)
     label_smoothing_factor: float = _key("share of the target's probability that all tokens get alike", 0.0)
     max_grad_norm: float = _key("gradients are clipped to this global norm; 0 leaves them", 1.0)
     clip_grad_value: float | None = _key("each number of a gradient is clipped to this, in place of max_grad_norm")

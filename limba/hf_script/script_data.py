@@ -103,9 +103,8 @@ def _find(arguments: RunArguments) -> tuple[Corpus, list[str]]:
         }
         first = Path(redaction.without_credentials(next(filter(None, given.values()))))
         name = arguments.entry or first.stem
-        if (
-            arguments.is_finetuning and name in _SPLITS
-        ):  # A task is not a split: that of train.csv is named for its folder.
+        # A task is not a split: that of train.csv is named for its folder, as that of *.jsonl is.
+        if name == "*" or (arguments.is_finetuning and name in _SPLITS):
             name = first.parent.absolute().name
     if files is not None:
         return Corpus(task_name(name), files), list(files)

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from limba.hf_script import t5_experiments
 from limba.hf_script.other_keys import ALIASES, REFUSED, WITHOUT_EFFECT
 from limba.hf_script.run_arguments import BENCHMARK_MODEL, RunArguments
 from limba.machine import untrusted_json
@@ -91,6 +92,7 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
             )
     if "task_name" in values:  # of the script for GLUE
         used |= {"benchmark": "glue", "dataset_name": str(values["task_name"]).lower()}
+    notes += t5_experiments.complete(values, used)
     if not {"do_train", "do_eval", "do_predict"} & used.keys():
         used |= {"do_train": True, "do_eval": True}
     if used.get("benchmark") and not used.get("model_name_or_path") and not used.get("config_name"):

@@ -120,7 +120,7 @@ def test_flags_of_t5_experiments():
         | {"use_lr_drop": True, "lr_drop_patience": 1, "lr_drop_min_lr": 7.5e-5, "num_training_steps": 200}
         | {"optimizer_parameters": {"weight_decay": 0.5}, "optimizer": "AdamW", "clip_grad_value": 2}
     )
-    assert sorted(note.split()[2] for note in notes) == ["model_cls", "reset_optimizer"]
+    assert sorted(note.split()[2] for note in notes) == ["a", "model_cls", "reset_optimizer"]
     assert (arguments.max_steps, arguments.mlm_probability, arguments.weight_decay) == (100, 0.2, 0.5)
     assert (arguments.tokenizer_name, arguments.config_name, arguments.best_mode) == ("vocab", "bert.json", "max")
     assert gin_best.measured(arguments) == ("training_eval", "accuracy")

@@ -303,8 +303,8 @@ def test_the_names_of_other_scripts():
     )
     assert arguments.uses_adafactor and arguments.scale_parameter and not arguments.relative_step
     assert (arguments.lr_scheduler_type, arguments.warmup_steps) == ("constant_with_warmup", 10_000)
-    assert arguments.do_train and arguments.do_eval and not arguments.is_finetuning
-    assert [note.split()[2] for note in notes] == ["model_cls", "target_seq_len"]
+    assert arguments.do_train and not arguments.do_eval and not arguments.is_finetuning
+    assert [note.split()[2] for note in notes] == ["model_cls", "a", "target_seq_len"]
 
 
 def test_fine_tuning_keys():
