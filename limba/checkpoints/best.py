@@ -7,28 +7,38 @@ from limba.machine import storage
 from limba.machine.storage import AnyPath
 from limba.reports import writers
 
-# Names of Hugging Face's Trainer, which its scripts' sweeps use: dataset and metric of ours, of whatever task.
-_TRAINER = {
-    "eval/loss": ("training_eval/", "nats_per_target_token"),
-    "eval/mcc": ("inference_eval/", "eval/matthews_corrcoef"),
-}
+# Names of Hugging Face's Trainer for metrics of another name here.
+_TRAINER = {"loss": "nats_per_target_token", "mcc": "matthews_corrcoef"}
 
 
 def metric_values(model_dir: AnyPath, name: str) -> dict[int, float]:
     """A metric of a run's `metrics.jsonl` by step.
 
-    The name is dataset and metric, both of which may contain slashes: `inference_eval/my_task/eval/accuracy`; or
-    `eval/accuracy`, as Hugging Face's Trainer calls that of the only task.
+    The name is dataset and metric, both of which may contain slashes: `inference_eval/my_task/eval/accuracy`; or that
+    of the log (`accuracy`, `my_task/accuracy`) or of Hugging Face's Trainer (`eval/accuracy`, `eval_accuracy`), if one
+    task alone has it. Metrics of predictions come before those of given targets.
     """
-    values = {}
-    prefix, of_trainer = _TRAINER.get(name, ("inference_eval/", name)) if name.startswith("eval/") else ("", "")
-    for line in writers.read_metrics(model_dir, prefix):
-        metric = of_trainer or name.removeprefix(f"{line['dataset']}/")
-        is_found = bool(of_trainer) or metric != name
-        # The file has null for NaN: such a step has no metric.
-        if is_found and line.get(metric) is not None:
-            values[line["step"]] = float(line[metric])
-    return values
+    lines = writers.read_metrics(model_dir)
+    pairs = dict.fromkeys((line["dataset"], key) for line in lines for key in line if key not in ("step", "dataset"))
+    found = [pair for pair in pairs if "/".join(pair) == name]
+    for kind in ("inference_eval/", "training_eval/"):
+        found = found or [pair for pair in pairs if pair[0].startswith(kind) and _is_called(*pair, name)]
+    if len(found) != 1:
+        return {}
+    ((dataset, metric),) = found
+    # The file has null for NaN: such a step has no metric.
+    of_dataset = (line for line in lines if line["dataset"] == dataset)
+    return {line["step"]: float(line[metric]) for line in of_dataset if line.get(metric) is not None}
+
+
+def _is_called(dataset: str, metric: str, name: str) -> bool:
+    """Whether a metric has a name in the log or of Hugging Face's Trainer."""
+    metric, name = metric.removeprefix("eval/"), name.replace(" ", "_")
+    of_task = f"{dataset.partition('/')[2]}/{metric}"
+    if name in (f"{dataset}/{metric}", of_task):
+        return True
+    short = name.removeprefix("eval/") if name.startswith("eval/") else name.removeprefix("eval_")
+    return metric == (short if short == name else _TRAINER.get(short, short))
 
 
 def nearest_metrics(model_dir: AnyPath, name: str) -> list[str]:

@@ -224,9 +224,10 @@ def _wandb_config(sweep: Sweep, folder: Path) -> str:
     content = sweep_yaml.read(sweep.file)
     kept = ("name", "project", "entity", "description", "method", "metric", "parameters", "early_terminate")
     config = {key: content[key] for key in kept if key in content}
-    names = [parameter.name for parameter in sweep.parameters if parameter.name not in content["parameters"]]
+    described = {name: x for name, (_, x) in sweep_file.flat_parameters(content["parameters"], sweep.file).items()}
+    names = [parameter.name for parameter in sweep.parameters if parameter.name not in described]
     fixed = {parameter.name: parameter.values[0] for parameter in sweep.parameters if parameter.name in names}
-    config["parameters"] = content["parameters"] | {name: {"value": value} for name, value in fixed.items()}
+    config["parameters"] = described | {name: {"value": value} for name, value in fixed.items()}
     given = ["--set", *(f"{name}={value}" for name, value in fixed.items())] if fixed else []
     command = ["limba", "sweep", str(sweep.file), "--dir", str(folder), *given, "--wandb_trial", "${args_no_hyphens}"]
     config |= {"program": "limba", "command": command}

@@ -28,13 +28,38 @@ _NEEDS = {
     "constant": ("value",),
     "categorical": ("values",),
     **dict.fromkeys(("int_uniform", "uniform", "q_uniform"), ("min", "max")),
-    **dict.fromkeys(("log_uniform", "log_uniform_values", "q_log_uniform_values"), ("min", "max")),
+    **dict.fromkeys(("log_uniform", "log_uniform_values", "q_log_uniform", "q_log_uniform_values"), ("min", "max")),
+}
+# Names in other searches' files.
+_OTHER_NAMES = {
+    **dict.fromkeys(("int", "randint", "integer"), "int_uniform"),
+    **dict.fromkeys(("float", "double"), "uniform"),
+    **dict.fromkeys(("loguniform", "reciprocal"), "log_uniform_values"),
+    "choice": "categorical",
+    "quniform": "q_uniform",
+    "qloguniform": "q_log_uniform_values",
 }
 # Of a search without a number of its own.
 _TRIALS = 20
 # exp of a higher number overflows.
 _HIGHEST_LOGARITHM = 700.0
+_OF_LOGARITHMS = ("log_uniform", "q_log_uniform")
 _PARAMETER_KEYS = ("distribution", "value", "values", "min", "max", "q")
+# Keys and distributions of W&B's that are not here, and what to write.
+_NOT_HERE = {
+    "probabilities": "leave it out, or write a likelier value more than once: all values are drawn alike",
+    **dict.fromkeys(("mu", "sigma"), "write min and max, such as mu - 2 sigma and mu + 2 sigma, in place of a normal"),
+    **dict.fromkeys(("a", "b"), "write min: 0 and max: 1 in place of a beta distribution"),
+    **dict.fromkeys(("normal", "q_normal"), "write uniform with min and max, such as mu - 2 sigma and mu + 2 sigma"),
+    **dict.fromkeys(("log_normal", "q_log_normal"), "write log_uniform_values with min and max"),
+    **dict.fromkeys(("inv_log_uniform", "inv_log_uniform_values"), "write log_uniform_values with min and max"),
+    **dict.fromkeys(("beta", "q_beta"), "write uniform with min: 0 and max: 1"),
+    "categorical_w_probabilities": "write values alone, which are drawn alike",
+}
+_KEYS = (
+    *("name", "project", "entity", "method", "metric", "parameters", "program", "command", "run_cap", "trials"),
+    *("gin_files", "gin_bindings", "parallel", "devices", "slurm", "seed"),
+)
 # W&B's keys that Limba ignores, and why.
 _IGNORED = {
     "early_terminate": "every trial runs to its end; EarlyStoppingAction stops a trial that does not improve",
@@ -72,7 +97,7 @@ class Parameter:
             raise ValueError(f"parameters.{self.name}: min {self.low} is not below max {self.high}.")
         if "log_uniform_values" in self.distribution and self.low <= 0:
             raise ValueError(f"parameters.{self.name}: min is {self.low}; a logarithm needs it above 0.")
-        if self.distribution == "log_uniform" and self.high > _HIGHEST_LOGARITHM:
+        if self.distribution in _OF_LOGARITHMS and self.high > _HIGHEST_LOGARITHM:
             raise ValueError(
                 f"parameters.{self.name}: max is {self.high}, and the bounds of log_uniform are natural logarithms; "
                 "log_uniform_values takes the values themselves."
@@ -89,7 +114,7 @@ class Parameter:
     @property
     def bounds(self) -> tuple[float, float]:
         """The lowest and the highest value."""
-        if self.distribution == "log_uniform":
+        if self.distribution in _OF_LOGARITHMS:
             return math.exp(self.low), math.exp(self.high)
         return self.low, self.high
 
@@ -180,30 +205,35 @@ def load(file: Path, fixed: Mapping[str, Any] | None = None) -> tuple[Sweep, lis
       FileNotFoundError: if the file does not exist.
       ValueError: if it is damaged, a key is unknown or missing, or a value is not allowed.
     """
-    content = _read(file)
-    known = [
-        *("name", "project", "entity", "method", "metric", "parameters", "program", "command", "run_cap", "trials"),
-        *("gin_files", "gin_bindings", "parallel", "devices", "slurm", "seed"),
-    ]
+    from limba.sweep import sweep_yaml
+
+    # null is what a missing key is.
+    content = {key: value for key, value in _read(file).items() if value is not None}
     for key in map(str, content):
-        if key not in known and key not in _IGNORED:
-            nearest = difflib.get_close_matches(key[:100], known, n=1, cutoff=0.0)[0]
-            raise ValueError(f"{file}: there is no key {shown(key)}; the nearest is {nearest!r}.")
+        if key not in _KEYS and key not in _IGNORED:
+            nearest = difflib.get_close_matches(key[:100], _KEYS, n=1, cutoff=0.0)[0]
+            where = sweep_yaml.place(file, key)
+            raise ValueError(f"{where}: there is no key {shown(key)}; the nearest is {nearest!r}.")
     if content.get("method") not in METHODS:
-        raise ValueError(f"{file}: method is {shown(content.get('method'))}; use {', '.join(METHODS)}.")
+        where = sweep_yaml.place(file, "method")
+        raise ValueError(f"{where}: method is {shown(content.get('method'))}; use {', '.join(METHODS)}.")
     metric = content.get("metric") or {}
+    where = sweep_yaml.place(file, "metric")
     named = isinstance(metric, dict) and isinstance(metric.get("name"), str)
     if named and "goal" in metric and metric["goal"] not in ("minimize", "maximize"):
-        raise ValueError(f"{file}: metric.goal is {shown(metric['goal'])}; it is minimize or maximize.")
+        raise ValueError(f"{where}: metric.goal is {shown(metric['goal'])}; it is minimize or maximize.")
     if not named or metric.get("goal") not in ("minimize", "maximize"):
         raise ValueError(
-            f"{file}: metric is {shown(metric)}; write {{name: DATASET/NAME, goal: minimize or maximize}}."
+            f"{where}: metric is {shown(metric)}; write {{name: DATASET/NAME, goal: minimize or maximize}}."
         )
-    given = content.get("parameters")
-    if not isinstance(given, dict) or not given:
-        raise ValueError(f"{file}: parameters is {shown(given)}; name at least one gin binding with its values.")
-    given = given | {name: {"value": value} for name, value in (fixed or {}).items()}
-    parameters = tuple(_parameter(name, description, file) for name, description in given.items())
+    given = flat_parameters(content.get("parameters"), file)
+    given |= {name: ((), {"value": value}) for name, value in (fixed or {}).items()}
+    parameters = []
+    for name, (keys, description) in given.items():
+        try:
+            parameters.append(_parameter(name, description))
+        except ValueError as error:
+            raise ValueError(f"{sweep_yaml.place(file, *keys)}: {error}") from error
     program = str(content.get("program", "train")).removeprefix("limba ").strip()
     command = _words(content, "command", file)
     warnings = [f"{key} is ignored because {_IGNORED[key]}." for key in content if key in _IGNORED]
@@ -223,7 +253,7 @@ def load(file: Path, fixed: Mapping[str, Any] | None = None) -> tuple[Sweep, lis
         method=content["method"],
         metric=metric["name"],
         maximize=metric["goal"] == "maximize",
-        parameters=parameters,
+        parameters=tuple(parameters),
         trials=_trials(content, parameters, file),
         program=program,
         command=command,
@@ -246,15 +276,21 @@ def _is_absent_script(program: str, command: Sequence[str], file: Path) -> bool:
     return is_called and program.endswith(".py") and not is_here
 
 
-def _check_keys(names: Mapping[str, Any], file: Path) -> None:
+def _check_keys(given: Mapping[str, tuple[tuple, Any]], file: Path) -> None:
     """Raises ValueError for a parameter that is not a key of `limba run`."""
     from limba.hf_script import script_keys
+    from limba.sweep import sweep_yaml
 
-    for name in names:
+    for name, (keys, _) in given.items():
         try:
-            script_keys.check_key(str(name))
+            script_keys.check_key(key_of_run(str(name)))
         except ValueError as error:
-            raise ValueError(f"{file}: parameters.{name}: {error}") from None
+            raise ValueError(f"{sweep_yaml.place(file, *keys)}: parameters.{name}: {error}") from None
+
+
+def key_of_run(name: str) -> str:
+    """The key of `limba run` that a parameter is, without the group that it may stand in."""
+    return name if name.startswith("gin.") else name.rpartition(".")[2]
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -299,16 +335,46 @@ def _trials(content: Mapping[str, Any], parameters: Sequence[Parameter], file: P
     return points if given is None else min(points, _whole(given, "trials", file))
 
 
-def _parameter(name: Any, description: Any, file: Path) -> Parameter:
+def flat_parameters(given: Any, file: Path, keys: tuple[Any, ...] = ("parameters",)) -> dict[Any, tuple[tuple, Any]]:
+    """The parameters, by name, with the keys that lead to each: one of a group has its name too, `optimizer.lr`.
+
+    Raises:
+      ValueError: if there are none, or a key of the sweep stands among them.
+    """
+    from limba.sweep import sweep_yaml
+
+    if not isinstance(given, dict) or not given:
+        where = sweep_yaml.place(file, *keys)
+        raise ValueError(f"{where}: parameters is {shown(given)}; name at least one gin binding with its values.")
+    flat: dict[Any, tuple[tuple, Any]] = {}
+    for name, value in given.items():
+        path = (*keys, name)
+        is_table = isinstance(value, dict)
+        if name in _KEYS and (isinstance(value, list) or (is_table and not {*_PARAMETER_KEYS} & {*value})):
+            raise ValueError(
+                f"{sweep_yaml.place(file, *path)}: {name} stands under parameters, and is a key of the sweep: move it "
+                "to the beginning of the line."
+            )
+        if is_table and value.keys() == {"parameters"}:
+            inner = flat_parameters(value["parameters"], file, (*path, "parameters"))
+            flat |= {f"{name}.{last}": found for last, found in inner.items()}
+        else:
+            flat[name] = path, value
+    return flat
+
+
+def _parameter(name: Any, description: Any) -> Parameter:
     if not isinstance(name, str):
-        raise ValueError(f"{file}: parameters has {name!r}; a parameter is the name of a gin binding or of a flag.")
+        raise ValueError(f"parameters has {name!r}; a parameter is the name of a gin binding or of a flag.")
     if not isinstance(description, dict):
         description = {"value": description}
+    asked = description.get("distribution")
+    for key in [asked, *description]:
+        if isinstance(key, str) and key in _NOT_HERE:
+            raise ValueError(f"parameters.{name} has {key}, which is not here: {_NOT_HERE[key]}.")
     for key in description:
         if key not in _PARAMETER_KEYS:
-            raise ValueError(
-                f"{file}: parameters.{name} has the key {shown(key)}; the keys are {', '.join(_PARAMETER_KEYS)}."
-            )
+            raise ValueError(f"parameters.{name} has the key {shown(key)}; the keys are {', '.join(_PARAMETER_KEYS)}.")
     numbers = {key: plain_value(description.get(key)) for key in ("min", "max", "q")}
     if "value" in description:
         default = "constant"
@@ -316,30 +382,28 @@ def _parameter(name: Any, description: Any, file: Path) -> Parameter:
         default = "categorical"
     else:
         default = "int_uniform" if all(isinstance(numbers[key], int) for key in ("min", "max")) else "uniform"
-    distribution = description.get("distribution", default)
+    distribution = default if asked is None else asked
+    distribution = _OTHER_NAMES.get(distribution, distribution) if isinstance(distribution, str) else distribution
     if not isinstance(distribution, str) or distribution not in _NEEDS:
-        raise ValueError(
-            f"{file}: parameters.{name}.distribution is {shown(distribution)}; use one of {', '.join(_NEEDS)}."
-        )
+        raise ValueError(f"parameters.{name}.distribution is {shown(distribution)}; use one of {', '.join(_NEEDS)}.")
     for key in _NEEDS[distribution]:
         if key not in description:
-            raise ValueError(f"{file}: parameters.{name} is {distribution}, which needs {key}.")
+            raise ValueError(f"parameters.{name} is {distribution}, which needs {key}.")
     if not isinstance(description.get("values", []), list):
-        raise ValueError(f"{file}: parameters.{name}.values is {shown(description['values'])}; it is a list.")
+        raise ValueError(f"parameters.{name}.values is {shown(description['values'])}; it is a list.")
     for value in [description.get("value"), *(description.get("values") or ())]:
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError) as error:  # Python writes numbers of 4300 digits at most.
-            raise ValueError(
-                f"{file}: parameters.{name} has {shown(value)}, which JSON cannot hold; quote it."
-            ) from error
+            raise ValueError(f"parameters.{name} has {shown(value)}, which JSON cannot hold; quote it.") from error
     if distribution == "constant":
         return Parameter(name, distribution, (plain_value(description["value"]),))
     if distribution == "categorical":
         return Parameter(name, distribution, tuple(map(plain_value, description["values"])))
     for key, number in numbers.items():
-        if number is not None and (isinstance(number, bool) or not isinstance(number, (int, float))):
-            raise ValueError(f"{file}: parameters.{name}.{key} is {shown(number)}; it is a number.")
+        is_needed = key in _NEEDS[distribution]
+        if (number is not None or is_needed) and (isinstance(number, bool) or not isinstance(number, (int, float))):
+            raise ValueError(f"parameters.{name}.{key} is {shown(number)}; it is a number.")
         if isinstance(number, int) and abs(number) > 2**1000:  # float() ends at 2**1024
-            raise ValueError(f"{file}: parameters.{name}.{key} is {shown(number)}; numbers end at about 1e300.")
+            raise ValueError(f"parameters.{name}.{key} is {shown(number)}; numbers end at about 1e300.")
     return Parameter(name, distribution, (), float(numbers["min"]), float(numbers["max"]), numbers["q"])

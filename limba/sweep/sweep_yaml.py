@@ -62,6 +62,19 @@ def read(file: Path) -> Any:
     return parse(untrusted_files.read_text(file, _MOST_BYTES), str(file))
 
 
+def place(file: Path, *keys: Any) -> str:
+    """The file, with the line of the key that these lead to, where the keys are in it."""
+    node = yaml.compose(untrusted_files.read_text(file, _MOST_BYTES), _Loader)
+    line = None
+    for key in keys:
+        pairs = node.value if isinstance(node, yaml.MappingNode) else []
+        found = next((pair for pair in pairs if pair[0].value == str(key)), None)
+        if found is None:
+            break
+        line, node = found[0].start_mark.line + 1, found[1]
+    return str(file) if line is None else f"{file}, line {line}"
+
+
 def parse(text: str, where: str) -> Any:
     """As `read`, of a text that `where` names in messages."""
     try:

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from limba.checkpoints.best import best_checkpoint
+from limba.checkpoints.best import best_checkpoint, metric_values
 
 
 @pytest.fixture
@@ -24,6 +24,11 @@ def run(tmp_path):
         ("max:inference_eval/my_task/eval/accuracy", 20),
         ("min:inference_eval/my_task/eval/accuracy", 10),
         ("min:training_eval/my/task/loss", 20),
+        # As the log and Hugging Face's Trainer call them.
+        *((f"max:{name}", 20) for name in ("accuracy", "my_task/accuracy", "inference_eval/my_task/accuracy")),
+        *((f"max:{name}", 20) for name in ("eval/accuracy", "eval_accuracy")),
+        ("min:my/task/loss", 20),
+        ("min:loss", 20),
     ],
 )
 def test_the_best_of_those_that_are_there(run, choice, step):
@@ -34,13 +39,28 @@ def test_the_best_of_those_that_are_there(run, choice, step):
     ("choice", "words"),
     [
         ("inference_eval/my_task/eval/accuracy", "write max:METRIC or min:METRIC"),
-        ("max:inference_eval/my_task/accuracy", "the nearest are inference_eval/my_task/eval/accuracy"),
+        ("max:inference_eval/my_task/acuracy", "the nearest are inference_eval/my_task/eval/accuracy"),
         ("most:loss", "--best most:loss"),
     ],
 )
 def test_choices_that_cannot_be(run, choice, words):
     with pytest.raises(ValueError, match=words):
         best_checkpoint(run, choice)
+
+
+def test_a_short_name_is_that_of_one_task(run):
+    lines = [
+        {"step": 10, "dataset": "training_eval/my_task", "nats_per_target_token": 2.0, "accuracy": 0.1},
+        {"step": 10, "dataset": "train", "loss": 3.0},
+        {"step": 20, "dataset": "inference_eval/other", "eval/accuracy": 5.0},
+    ]
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write("".join(json.dumps(line) + "\n" for line in lines))
+    assert metric_values(run, "eval/loss") == metric_values(run, "eval_loss") == {10: 2.0}
+    assert metric_values(run, "nats per target token") == {10: 2.0} and metric_values(run, "train/loss") == {10: 3.0}
+    assert metric_values(run, "other/accuracy") == {20: 5.0}
+    with pytest.raises(ValueError, match=r"no such metric; the nearest are .*inference_eval/other/eval/accuracy"):
+        best_checkpoint(run, "max:accuracy")
 
 
 def test_runs_without_what_is_needed(run, tmp_path_factory):

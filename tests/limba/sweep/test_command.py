@@ -420,7 +420,7 @@ def test_a_trial_of_glue_on_rows_of_ones_own(tmp_path, monkeypatch):
         ({"method": "random", "trials": 0}, "trials is 0"),
         ({"parameters": {"x": {"values": []}}}, "has no values"),
         ({"parameters": {"x": {"vals": [1]}}}, "has the key 'vals'"),
-        ({"parameters": {"x": {"distribution": "beta"}}}, "distribution is 'beta'"),
+        ({"parameters": {"x": {"distribution": "beta"}}}, "parameters.x has beta, which is not here: write uniform"),
         ({"method": "random", "trials": 1, "parameters": {"x": {"min": 2.0, "max": 1.0}}}, "not below max"),
         ({"method": "random", "trials": 1, "parameters": {"x": {"min": 2.0}}}, "needs max"),
         ({"method": "random", "trials": 1, "parameters": {"x": {"min": "a", "max": 1}}}, "min is 'a'"),
