@@ -89,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
     bindings = []
     if flags.run_dir:
         bindings = [f"CHECKPOINT_PATH = {run_configuration.newest_checkpoint(flags.run_dir)!r}"]
-    run_configuration.parse(flags, "gin/runs/embed.gin", bindings)
+    run_configuration.parse(flags, "gin/runs/embed.gin", bindings, needs_tasks=False)
     gin_files.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"")
     configured = gin_files.configurable(embed, module="limba.embed")
     given: dict[str, Any] = {"inputs": inputs, "output_file": output_file, "pooling": flags.pooling}

@@ -244,7 +244,7 @@ def main(argv: Sequence[str]) -> int:
     bindings = []
     if flags.run_dir:
         bindings = [f"CHECKPOINT_PATH = {run_configuration.newest_checkpoint(flags.run_dir)!r}"]
-    run_configuration.parse(flags, "gin/runs/infer_text.gin", bindings)
+    run_configuration.parse(flags, "gin/runs/infer_text.gin", bindings, needs_tasks=False)
     gin_files.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"")
     configured = gin_files.configurable(infer_text.infer_text, module="limba.inference.infer_text")
     given: dict[str, Any] = {"output_file": flags.output_file} if flags.output_file else {}

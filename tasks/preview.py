@@ -1,17 +1,19 @@
 """Shows what a task feeds to a model: a few examples as text, and how full the rows are.
 
+limba preview my_recipe.gin                    # the recipe's task, with its lengths
 limba preview quickstart_span_corruption --module tasks.quickstart
 """
 
 import argparse
 import itertools
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from limba.data import contract
-from limba.machine import os_errors
+from limba.machine import os_errors, storage
 from tasks import task_batches
 from tasks.objectives import sentence_pairs
 from tasks.pretraining import denoising
@@ -73,23 +75,58 @@ def converter_of(task: Any) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="limba preview", description=__doc__.partition("\n")[0])
-    parser.add_argument("task", help="a registered task or mixture")
+    parser.add_argument("task", nargs="+", metavar="TASK", help="a registered task or mixture, or gin files of a run")
     parser.add_argument("--module", help="the module that registers it, such as tasks.quickstart")
     parser.add_argument("--split", default="train")
     parser.add_argument("--num", type=int, default=3, help="examples to show (3)")
-    parser.add_argument("--inputs_length", type=int, default=512)
-    parser.add_argument("--targets_length", type=int, help="computed from the objective if not given")
+    parser.add_argument("--inputs_length", type=int, help="that of the gin files, else 512")
+    parser.add_argument("--targets_length", type=int, help="that of the gin files, else computed from the objective")
     parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    reads_gin = any(word.endswith(".gin") or word.startswith("--gin") for word in words)
+    if reads_gin:
+        words = _add_gin_flags(parser, words)
+    args = parser.parse_intermixed_args(words)
     try:
+        if reads_gin:
+            _take_from_gin(args)
+        if len(args.task) > 1:
+            parser.error(f"give one task, not {' and '.join(args.task)}.")
+        (args.task,) = args.task
         preview(args)
     except (ValueError, OSError, RuntimeError) as error:  # A shard that stays broken is a RuntimeError.
         sys.exit(f"error: {os_errors.describe(error) or error}")
 
 
+def _add_gin_flags(parser: argparse.ArgumentParser, words: list[str]) -> list[str]:
+    from limba.gin_config import command_line  # imports JAX
+
+    command_line.add_gin_flags(parser.add_argument_group("gin and files"))
+    return command_line.rewrite_gin_flags(words)
+
+
+def _take_from_gin(args: argparse.Namespace) -> None:
+    """Replaces gin files in `task` by the name that they have; module and lengths that are not given are theirs too."""
+    from limba.gin_config import gin_files
+
+    if args.buckets:
+        storage.mount_buckets(args.buckets)
+    files = [*args.gin_file, *(word for word in args.task if word.endswith(".gin"))]
+    gin_files.parse_gin_flags(files, args.gin_bindings, args.gin_search_paths)
+    args.module = args.module or gin_files.value_of("%MIXTURE_OR_TASK_MODULE")
+    lengths = gin_files.value_of("%TASK_FEATURE_LENGTHS")
+    if args.inputs_length is None and isinstance(lengths, Mapping):
+        args.inputs_length, args.targets_length = lengths.get("inputs"), args.targets_length or lengths.get("targets")
+    name = gin_files.value_of("%MIXTURE_OR_TASK_NAME")
+    args.task = [word for word in args.task if not word.endswith(".gin")] or [name]
+    if not isinstance(args.task[0], str):
+        raise ValueError(f"{', '.join(files)}: no task is named; add --gin.MIXTURE_OR_TASK_NAME=\"'my_task'\".")
+    print(f"--- {args.task[0]}, split {args.split}")
+
+
 def preview(args: argparse.Namespace) -> None:
     task = providers.find_provider(args.task, args.module)
-    lengths = feature_lengths(task, args.inputs_length, args.targets_length)
+    lengths = feature_lengths(task, args.inputs_length or 512, args.targets_length)
     config = contract.DatasetConfig(args.task, lengths, args.split, 1, seed=args.seed, use_memory_cache=False)
     converter = converter_of(task)
     # Unshuffled and finite, so that the fill is that of the corpus and not of a buffer.

@@ -38,7 +38,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("tasks.diacritics", "tasks.pipeline", "tasks.python_docs"),
     ("tasks.seqio", "tasks.t5"),
     ("tasks.task_batches", "tasks.predictions", "tasks.lint_letters"),
-    ("tasks.blank_sentences", "tasks.cached", "tasks.lint_tasks", "tasks.preview", "tasks.romanian_sentences"),
+    ("tasks.blank_sentences", "tasks.cached", "tasks.lint_tasks", "tasks.romanian_sentences"),
     ("tasks.diacritics_table", "tasks.diacritics_demo", "tasks.encoder_demo", "tasks.moods", "tasks.quickstart"),
     ("tasks.romanian",),
     ("limba.tasks_door",),
@@ -60,7 +60,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("convert.starting_model",),
     ("convert.__main__",),
     # What runs a model.
-    ("limba.inference",),
+    ("limba.inference", "tasks.preview"),
     ("limba.training",),
     # The commands.
     ("limba.train", "limba.eval", "limba.infer", "limba.embed", "limba.precompile"),

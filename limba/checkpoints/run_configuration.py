@@ -21,7 +21,7 @@ def newest_checkpoint(run_dir: str) -> str:
     return distributed.from_first("checkpoint", lambda: str(checkpointing.find_checkpoint(run_dir)))
 
 
-def parse(flags: argparse.Namespace, gin_file: str, bindings: Sequence[str] = ()) -> None:
+def parse(flags: argparse.Namespace, gin_file: str, bindings: Sequence[str] = (), needs_tasks: bool = True) -> None:
     """Parses the gin of a run, then a command's gin file and bindings, then those of the flags.
 
     The vocabulary is the checkpoint's copy: the file that the run used may not be on this machine.
@@ -29,19 +29,21 @@ def parse(flags: argparse.Namespace, gin_file: str, bindings: Sequence[str] = ()
     Args:
       flags: with `run_dir`, a run's directory or one of its checkpoints; None leaves it to `--gin_file`.
       gin_file, bindings: of the command, such as "gin/runs/infer_text.gin".
+      needs_tasks: False leaves out the modules that the run imported for its tasks, which may not be on this machine.
     """
-    files, given = list(flags.gin_file), list(bindings)
+    files, given, without_tasks = list(flags.gin_file), list(bindings), ""
     if flags.run_dir:
         checkpoint = storage.as_path(newest_checkpoint(flags.run_dir))
         gin = checkpoint / run_folder.FOLDER / run_folder.GIN
         if run_folder.has_run_info(checkpoint):
             import_errors.remember(run_folder.load_run_info(checkpoint).get("modules", {}))
         files = [str(gin), gin_file, *files]
+        without_tasks = "" if needs_tasks else str(gin)
         if vocabulary := run_folder.find_vocabulary(checkpoint):
             # A run records its vocabulary in the scope of the macro, which wins over a binding without a scope.
             file = f"{_parameter_of(vocabulary, gin)} = {str(vocabulary)!r}"
             given += [f"VOCABULARY/{file}", file]
-    gin_files.parse_gin_flags(files, [*given, *flags.gin_bindings], flags.gin_search_paths)
+    gin_files.parse_gin_flags(files, [*given, *flags.gin_bindings], flags.gin_search_paths, without_tasks)
 
 
 def _parameter_of(vocabulary: AnyPath, gin: AnyPath) -> str:

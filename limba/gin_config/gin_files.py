@@ -20,7 +20,7 @@ except ImportError as error:
     # This repository's own folder gin/ imports as an empty namespace package.
     raise ImportError("gin-config is not installed; run `pip install -e .` or launch/quickstart.sh first.") from error
 
-from limba.gin_config import gin_names, macro_scopes, macros, messages, t5x_files
+from limba.gin_config import gin_names, macro_scopes, macros, messages, t5x_files, unused_imports
 from limba.gin_config.messages import GinError
 from limba.machine import native_logs, redaction, repository, storage, untrusted_files
 from limba.machine.repository import REPOSITORY
@@ -90,11 +90,14 @@ class _GinText(io.StringIO):
     """
 
     _open: ClassVar[list[str]] = []
+    # A file whose modules of tasks are not imported.
+    without_tasks: ClassVar[str] = ""
     # All that were read since `parse_files` began, by name.
     texts: ClassVar[dict[str, str]] = {}
 
     def __init__(self, name: str, text: str):
-        super().__init__(macro_scopes.without_macro_scopes(text))
+        used = unused_imports.without(text) if name == self.without_tasks else text
+        super().__init__(macro_scopes.without_macro_scopes(used))
         self.name = name
         self.texts[name] = text
         if unreadable := _UNREADABLE.search(text):
@@ -124,12 +127,17 @@ PARSE_ERRORS = (
 )
 
 
-def parse_gin_flags(files: Sequence[str], bindings: Sequence[str], search_paths: str = "") -> None:
+def parse_gin_flags(
+    files: Sequence[str], bindings: Sequence[str], search_paths: str = "", without_tasks: str = ""
+) -> None:
     """Reads files, then bindings, into gin's configuration.
+
+    `without_tasks` is one of the files, whose modules are imported only if its bindings name them.
 
     Raises:
       GinError: for a missing file, an unknown name, a value that does not parse, or a macro that is used and not bound.
     """
+    _GinText.without_tasks = without_tasks
     parse_files(files, search_paths)
     parse_bindings(bindings)
     check_names(bindings)

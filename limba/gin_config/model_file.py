@@ -1,12 +1,11 @@
 """RUN/model.gin: the bindings of a run that make its model, for trainings that start from the run's checkpoints."""
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from gin import config as gin_config
 
-from limba.gin_config import macros
+from limba.gin_config import macros, unused_imports
 from limba.machine import redaction
 
 NAME = "model.gin"
@@ -15,7 +14,6 @@ _HEAD = """\
 #
 #   limba train RUN/model.gin gin/runs/finetune.gin --gin.INITIAL_CHECKPOINT_PATH="'RUN'" …      (docs/finetune.md)
 """
-_IMPORT = re.compile(r"(?:from [\w.]+ )?import ([\w.]+)(?: as (\w+))?")
 
 
 def text() -> str | None:
@@ -31,15 +29,7 @@ def text() -> str | None:
     chosen = {key: values for key, values in config.items() if key in reached or key[1].rpartition(".")[0] in modules}
     chosen.setdefault(("MODEL", "gin.macro"), {"value": model})  # which the files of gin/runs/ read
     written = gin_config._config_str(chosen)
-    lines = written.splitlines()
-    kept = [line for line in lines if not (found := _IMPORT.match(line)) or _is_used(found, lines)]
-    return _HEAD + redaction.redact("\n".join(kept) + "\n")
-
-
-def _is_used(statement: re.Match[str], lines: Iterable[str]) -> bool:
-    """Whether the lines have a name of the module that the statement imports."""
-    name = re.compile(rf"\b{re.escape(statement[2] or statement[1])}\.")
-    return statement[1] == "dynamic_registration" or any(name.search(x) for x in lines if not _IMPORT.match(x))
+    return _HEAD + redaction.redact(unused_imports.without(written))
 
 
 def _reached(config: Mapping[tuple[str, str], Mapping[str, Any]], begin: list[Any]) -> set[tuple[str, str]]:

@@ -153,7 +153,7 @@ def main(argv: Sequence[str]) -> int:
     bindings = [f"CHECKPOINT_PATH = {checkpoint!r}", "answers.Answerer.batch_size = 1"]
     configured = gin_files.configurable(try_model, module="limba.inference.try_model")
     with native_logs.filtered():
-        run_configuration.parse(flags, "gin/runs/infer_text.gin", bindings)
+        run_configuration.parse(flags, "gin/runs/infer_text.gin", bindings, needs_tasks=False)
     asked = f"{name}, step {checkpoint_step(checkpoint)}"
     serve = _web_server(flags, asked) if flags.web else functools.partial(serve_terminal, name=asked)
     mark = _bold if sys.stdout.isatty() and not flags.web else str

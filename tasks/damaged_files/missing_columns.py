@@ -36,7 +36,10 @@ def describe(column: str, found: Sequence[str], wanted: Sequence[str], builder: 
             f"{problem}. The first line of a csv must be its header, with the names of the columns, and here it is "
             f"{first[:60] + ('…' if len(first) > 60 else '')!r}. Put a header such as {','.join(wanted)!r} before it."
         )
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
+    first_line = (
+        ". If these are values, put a header with the names of the columns before them." if builder == "csv" else "."
+    )
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else first_line
     return f"{problem}. The columns are {', '.join(map(repr, found))}{hint}"
 
 

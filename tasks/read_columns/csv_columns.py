@@ -8,13 +8,18 @@ import pyarrow as pa
 
 
 def tables(
-    open_file: Callable[[], BinaryIO], columns: Sequence[str], load_args: Mapping[str, Any], names: dict[str, None]
+    open_file: Callable[[], BinaryIO],
+    columns: Sequence[str],
+    load_args: Mapping[str, Any],
+    names: dict[str, None],
+    fill: Mapping[str, str],
 ) -> Iterator[pa.Table]:
     """The rows as that loader reads them, 10,000 at a time; a column that is missing is empty.
 
     Args:
       load_args: the options of `datasets`.
       names: gets the names of all columns.
+      fill: the values of columns that the file may lack.
 
     Raises:
       ValueError: for rows that have more fields than the header.
@@ -36,4 +41,7 @@ def tables(
                     f"rows have {len(rows.columns) + rows.index.nlevels} fields and the header {len(rows.columns)}, "
                     f"{', '.join(map(repr, names))}; put texts that hold the delimiter into double quotes"
                 )
-            yield pa.Table.from_pandas(rows.reindex(columns=list(columns)), preserve_index=False)
+            lacking = {name: text for name, text in fill.items() if name not in rows.columns}
+            names.update(dict.fromkeys(lacking))
+            wanted = rows.assign(**lacking).reindex(columns=list(columns))
+            yield pa.Table.from_pandas(wanted, preserve_index=False)

@@ -16,6 +16,7 @@ import lzma
 import pathlib
 import re
 import threading
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
@@ -113,16 +114,23 @@ class Tables:
         rows. None takes it from the first shard's name.
       load_args: the loader's options.
       columns: that are read.
+      fill: the values of columns that a file of csv may lack.
 
     Raises:
       ValueError: if the format is not clear from the name.
     """
 
     def __init__(
-        self, files: Sequence[Shard], builder: Builder | None, load_args: Mapping[str, Any], columns: Sequence[str]
+        self,
+        files: Sequence[Shard],
+        builder: Builder | None,
+        load_args: Mapping[str, Any],
+        columns: Sequence[str],
+        fill: Mapping[str, str] = types.MappingProxyType({}),
     ):
         self.shards = tuple(files)
         self._columns = tuple(columns)
+        self._fill = fill
         # Of all columns of each shard, as they are found.
         self._names: Sequence[dict[str, None]] = [{} for _ in files]
         self.builder = builder or builder_of(files[0].path)
@@ -165,7 +173,8 @@ class Tables:
         if self.builder == "parquet":
             return _read_parquet(self.shards[shard], self._columns, batch_size, first_row)
         if self.builder == "csv":
-            tables = csv_columns.tables(self.shards[shard].open, self._columns, self._load_args, self._names[shard])
+            names = self._names[shard]
+            tables = csv_columns.tables(self.shards[shard].open, self._columns, self._load_args, names, self._fill)
             return 0, (table.slice(row, batch_size) for table in tables for row in range(0, len(table), batch_size))
         if callable(self.builder):
             return 0, _read_rows(self.shards[shard], self.builder, self._columns, batch_size, self._names[shard])

@@ -68,6 +68,7 @@ class HuggingFaceSource(ShardedSource):
       splits, chunk_documents, on_broken_shard, hint: see `ShardedSource`.
       load_args: further arguments of `datasets.load_dataset`, such as `{"delimiter": ";"}`.
       nested_columns: columns with lists or records, which are read as well, as JSON text.
+      fill: the values of columns that csv files may lack in splits which are neither "train" nor "validation".
     """
 
     def __init__(
@@ -82,8 +83,10 @@ class HuggingFaceSource(ShardedSource):
         hint: str = "",
         load_args: Mapping[str, Any] | None = None,
         nested_columns: Sequence[str] = (),
+        fill: Mapping[str, str] | None = None,
     ):
         self._data_files = files_by_split(data_files)
+        self._fill = dict(fill or {})
         super().__init__(tuple(data_files), columns, splits, chunk_documents, on_broken_shard, hint, nested_columns)
         self._builder = builder
         self._load_args = dict(load_args or {})
@@ -112,7 +115,8 @@ class HuggingFaceSource(ShardedSource):
         files = tuple(shard for pattern in self._data_files[split] for shard in self._find(pattern, split))
         # Local files may have changed meanwhile.
         if split not in self._opened or self._opened[split].shards != files:
-            self._opened[split] = arrow_tables.Tables(files, self._builder, self._load_args, self._columns)
+            fill = {} if split in ("train", "validation") else self._fill
+            self._opened[split] = arrow_tables.Tables(files, self._builder, self._load_args, self._columns, fill)
         return self._opened[split]
 
     def _find(self, pattern: str, split: str) -> list[arrow_tables.Shard]:

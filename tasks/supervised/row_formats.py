@@ -17,7 +17,7 @@ from tasks.supervised.postprocessors import string_to_float
 
 Row = Mapping[str, Any]
 
-# T5's answer where the labels of a split are kept secret.
+# T5's answer where the labels of a split are kept secret, or are not there.
 UNKNOWN = "<unk>"
 # Between two texts that an encoder is to compare; whatever its vocabulary calls the token.
 SEPARATOR = "[SEP]"
@@ -164,7 +164,7 @@ class Template:
         label = as_text(row[self.label_column])
         if self.labels is None:
             return [Example(inputs, label)]
-        if self.unlabelled is not None and label == as_text(self.unlabelled):
+        if label in (UNKNOWN, self.unlabelled if self.unlabelled is None else as_text(self.unlabelled)):
             return [Example(inputs, UNKNOWN, self.choices, (False,) * len(self.choices))]
         if label not in self._texts:
             known = ", ".join(map(repr, self._texts))
@@ -224,6 +224,8 @@ class Number:
 
     def __call__(self, row: Row) -> list[Example]:
         (example,) = self._template(row)
+        if row[self.label_column] == UNKNOWN:
+            return [dataclasses.replace(example, reference=0.0)]
         number = _number_of(row, self.label_column)
         if self.unlabelled is not None and number == np.float32(self.unlabelled):
             return [dataclasses.replace(example, targets=UNKNOWN, reference=float(self.unlabelled))]

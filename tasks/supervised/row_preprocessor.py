@@ -13,7 +13,7 @@ from tasks.registry import Feature
 from tasks.registry.rows import TEXT, TOKENS, Columns, ColumnType, Rows, Tokens
 from tasks.registry.steps import Step
 from tasks.sources.sharded import ShardedSource
-from tasks.supervised.row_formats import SEPARATOR, Example, Format, Template
+from tasks.supervised.row_formats import SEPARATOR, UNKNOWN, Example, Format, Template
 from tasks.vocabularies import TokenizerVocabulary
 from tasks.vocabularies.vocabulary import encode_batch
 
@@ -62,7 +62,7 @@ class Supervise(Step):
         """
         self._check_labels(features["targets"], (lengths or {}).get("targets"))
         limit = ROWS_TO_CHECK[source.is_remote(split)]
-        num_rows = num_empty = 0
+        num_rows = num_empty = num_unknown = 0
         for file, row, document in itertools.islice(source.numbered_documents(split), limit):
             num_rows += 1
             try:
@@ -70,6 +70,12 @@ class Supervise(Step):
             except (ValueError, KeyError, TypeError, IndexError) as error:
                 raise ValueError(bad_row(self.task, f"row {row} (the first is 0) of {file}", error)) from error
             num_empty += any(not example.targets.strip() for example in examples)
+            num_unknown += any(example.targets == UNKNOWN for example in examples)
+        if num_unknown:
+            logger.warning(
+                "%s: %d of the first %d rows of split %r have no label: predict them; loss and metrics mean nothing.",
+                *(self.task, num_unknown, num_rows, split),
+            )
         if num_empty:
             logger.warning(
                 "%s: %d of the first %d rows of split %r have no answer: the model learns to answer nothing.",

@@ -24,7 +24,7 @@ from tasks.registry import Feature, Mixture, Task, TaskRegistry, mixtures, regis
 from tasks.sources import arrow_tables, corpora
 from tasks.supervised import dataset_table, postprocessors
 from tasks.supervised.dataset import SupervisedDataset
-from tasks.supervised.row_formats import Format, Number, Similarity, Template
+from tasks.supervised.row_formats import UNKNOWN, Format, Number, Similarity, Template
 from tasks.supervised.row_preprocessor import Supervise
 from tasks.vocabularies import LabelVocabulary, NumberVocabulary, TokenizerVocabulary, Vocabulary, sentencepiece_models
 
@@ -136,7 +136,10 @@ def _source(name: str, dataset: SupervisedDataset, data_files: Mapping[str, corp
         return data_files
     if data_files is not None:
         load_args = texts_of_csv(data_files, columns)
-        return corpora.HuggingFaceSource(data_files, columns, load_args=load_args, nested_columns=nested)
+        # Rows to predict have no labels.
+        label = getattr(dataset.format, "label_column", None)
+        fill = {label: UNKNOWN} if label else {}
+        return corpora.HuggingFaceSource(data_files, columns, load_args=load_args, nested_columns=nested, fill=fill)
     if dataset.hub is None:
         raise ValueError(f"Task {name!r} has no data: give data_files, or the hub's name in its entry.")
     return corpora.HubSource(dataset.hub, dataset.config, columns, splits=dataset.splits, nested_columns=nested)

@@ -1,3 +1,4 @@
+import gin
 import numpy as np
 import pytest
 
@@ -21,6 +22,25 @@ def test_preview_command(task, capsys):
     assert "fill of the first" in output
     with pytest.raises(SystemExit, match=r"error: There is no task or mixture 'test_tak'.*--module my_module"):
         preview.main(["test_tak"])
+
+
+def test_a_recipe_brings_task_and_lengths(task, tmp_path, capsys):
+    recipe = tmp_path / "mine.gin"
+    recipe.write_text(
+        "include 'gin/models/t5_1_1/tiny.gin'\ninclude 'gin/runs/pretrain.gin'\n"
+        "MIXTURE_OR_TASK_NAME = 'test_task'\nTASK_FEATURE_LENGTHS = {'inputs': 48, 'targets': 13}\n"
+    )
+    shown = {}
+    for more in ((), ("--gin.TASK_FEATURE_LENGTHS={'inputs': 32, 'targets': 9}",), ("--inputs_length", "64")):
+        gin.clear_config()
+        preview.main([str(recipe), "--split", "validation", "--num", "1", *more])
+        shown[len(shown)] = capsys.readouterr().out
+    gin.clear_config()
+    assert "--- test_task, split validation" in shown[0] and "of 13 tokens" in shown[0]
+    assert "of 48 tokens" in shown[0] and "of 32 tokens" in shown[1] and "of 64 tokens" in shown[2]
+    with pytest.raises(SystemExit):
+        preview.main(["test_task", "another"])
+    assert "give one task, not test_task and another" in capsys.readouterr().err
 
 
 def test_tasks_of_encoders(tmp_path, capsys):

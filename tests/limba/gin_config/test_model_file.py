@@ -82,3 +82,17 @@ def test_scopes_that_say_different_things_stay():
     assert "\nf.same = \\\n" in unscoped and "\nf.same = [1, 2]" in unscoped
     assert all(line in unscoped for line in ("\nA/f.x = 1\n", "\nB/f.x = 2\n", "\nscope/f.y = 3\n"))
     assert without_macro_scopes("A = @f()\nA/f.x = 1\n") == "A = @f()\nA/f.x = 1\n", "not written by gin"
+
+
+def test_the_modules_of_a_run_s_tasks_may_be_elsewhere(tmp_path):
+    """For answers to lines of text; a module whose network the run has is still needed."""
+    tasks = "from __gin__ import dynamic_registration\nimport tasks_of_another_machine\nimport tasks.moods as moods\n"
+    file = tmp_path / "config.gin"
+    file.write_text(f"{tasks}include '{TINY}'\nDROPOUT_RATE = 0.0\n")
+    with pytest.raises(gin_files.GinError, match="tasks_of_another_machine"):
+        gin_files.parse_gin_flags([str(file)], [])
+    gin_files.parse_gin_flags([str(file)], [], without_tasks=str(file))
+    assert "tasks.moods" not in gin_files.imported_modules()
+    file.write_text(f"{tasks}include '{TINY}'\nDROPOUT_RATE = @tasks_of_another_machine.rate()\n")
+    with pytest.raises(gin_files.GinError, match="tasks_of_another_machine"):
+        gin_files.parse_gin_flags([str(file)], [], without_tasks=str(file))

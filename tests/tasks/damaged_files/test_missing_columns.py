@@ -33,7 +33,7 @@ def test_a_csv_without_a_header(tmp_path):
     file.write_text("stories,moods\n" + ROWS)
     with pytest.raises(ValueError, match=r"The columns are 'stories', 'moods'; did you mean 'stories'\?"):
         _check(file, ["story", "mood"])
-    with pytest.raises(ValueError, match=r"no column 'text' .*The columns are 'stories', 'moods'\.$"):
+    with pytest.raises(ValueError, match=r"no column 'text' .*'moods'\. If these are values, put a header"):
         _check(file, ["text"])
 
 
