@@ -122,7 +122,7 @@ def _flat(tree: Any) -> dict[str, Any]:
 
 
 def _row(step: int, metrics: metrics_lib.Metrics, norms: Any) -> dict[str, Any]:
-    values = metrics_lib.compute(metrics)
+    values = metrics_lib.compute(metrics) | {"loss": metrics["loss"].compute()}  # T5X's: the sum that is minimized
     by_parameter = {name: float(norm) for name, norm in sorted(_flat(norms).items())}
     return {
         "step": step,

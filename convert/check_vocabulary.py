@@ -311,7 +311,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--vocab", metavar="FILE", help="the SentencePiece model, where MODEL does not say it")
     sentinels = "sentinels behind its pieces (100; 0 if it has some)"
     parser.add_argument("--extra_ids", type=int, metavar="N", help=sentinels)
-    parser.add_argument("--embedding_rows", type=int, metavar="N", help="T5Config.vocab_size, where MODEL has none")
+    parser.add_argument("--embedding_rows", type=int, metavar="N", help="vocab_size of a network, where MODEL has none")
     own = parser.add_argument_group("how much of a text of your own is unknown")
     own.add_argument("--data_files", nargs="+", action="extend", metavar="F", help="files, patterns or URLs")
     own.add_argument("--text_column", default="text", help="the column with the text (text)")
@@ -324,7 +324,7 @@ def main(argv: Sequence[str]) -> int:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # Nothing here needs an accelerator.
     if (file := tokenizer_readers.find_file(args.model)) is not None:
         _measure(run_folder.tokenizer_record(str(file), 0), args)
-        return _report(tokenizer_readers.check(file, args.embedding_rows))
+        return _report(tokenizer_readers.check(file, args.embedding_rows), "EncoderConfig")
     checked = open_vocabulary(args.model, args.vocab, args.extra_ids)
     _measure(checked.vocabulary, args)
     if args.embedding_rows is not None:
@@ -350,8 +350,8 @@ def _measure(vocabulary: Mapping[str, Any], args: argparse.Namespace) -> None:
         print(line)
 
 
-def _report(outcome: Outcome) -> int:
-    """Prints the result; the exit code."""
+def _report(outcome: Outcome, config: str = "T5Config") -> int:
+    """Prints the result; the exit code. `config` is the network's, for which the vocabulary is."""
     print(outcome.table)
     for problem in dict.fromkeys(outcome.problems):
         print(f"DISAGREES: {problem}")
@@ -362,7 +362,7 @@ def _report(outcome: Outcome) -> int:
     if outcome.problems:
         return 1
     agree = "what was compared agrees" if outcome.not_compared or outcome.notes else "all agree"
-    rows = f"; T5Config.vocab_size = {_rows(outcome.size)} has a row for each" if outcome.size else ""
+    rows = f"; {config}.vocab_size = {_rows(outcome.size)} has a row for each" if outcome.size else ""
     print(f"{agree}{rows}")
     sys.stdout.flush()
     return 0

@@ -135,7 +135,7 @@ def to_hf(
     with complete_or_absent(out, request) as folder:
         for name, content in export.write_beside(folder, dtype).items():
             _write_json(folder / name, content)
-        with tqdm(total=num_bytes, desc="writing", unit="B", unit_scale=True, file=sys.stderr) as progress:
+        with tqdm(total=num_bytes, desc="writing", unit="B", unit_scale=True, disable=None) as progress:
             for format_ in formats:
                 _WRITERS[format_](folder, export.stored(format_, dtype), progress.update, shard_bytes)
 

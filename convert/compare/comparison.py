@@ -6,7 +6,6 @@ table of names, which both directions share, shows there.
 
 import dataclasses
 import functools
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -58,7 +57,7 @@ def compare(a: Model, b: Model, text: str = TEXT) -> list[Comparison]:
     batch = check_batch(a.config.vocab_size, np.asarray(tokens_a or tokens_b or (), np.int32))
     # Limba's network puts it in place of 0; the others take the tokens as they are.
     batch["decoder_input_tokens"][:, 0] = a.config.decoder_start_token_id
-    with tqdm(desc="comparing logits", unit=" passes", file=sys.stderr) as bar:
+    with tqdm(desc="comparing logits", unit=" passes", disable=None) as bar:
         # Others first: transformers has a process of its own, which is gone before our network takes memory.
         others = []
         for label, model in (("A", a), ("B", b)):

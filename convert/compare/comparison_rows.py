@@ -1,7 +1,6 @@
 """What a comparison of two models found: a table of differences, each with what it may be."""
 
 import dataclasses
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -70,7 +69,7 @@ def compare_states(a: Mapping[str, SavedTensor], b: Mapping[str, SavedTensor]) -
     names.verify("What was written", {n: t.shape for n, t in b.items()}, {n: t.shape for n, t in a.items()})
     num_bytes = sum(tensor_parts.num_bytes(t) for t in a.values())
     differ = []
-    with tqdm(total=num_bytes, desc="reading back", unit="B", unit_scale=True, file=sys.stderr) as bar:
+    with tqdm(total=num_bytes, desc="reading back", unit="B", unit_scale=True, disable=None) as bar:
         for name, tensor in a.items():
             if tensor.dtype != b[name].dtype or not tensor_parts.equal(tensor, b[name]):
                 differ.append(name)
@@ -104,7 +103,7 @@ def compare_tensors(a: Mapping[str, SavedTensor], b: Mapping[str, SavedTensor]) 
     dtypes: dict[str, None] = {}
     largest = 0.0
     num_bytes = sum(tensor_parts.num_bytes(t) for t in a.values())
-    with tqdm(total=num_bytes, desc="comparing parameters", unit="B", unit_scale=True, file=sys.stderr) as bar:
+    with tqdm(total=num_bytes, desc="comparing parameters", unit="B", unit_scale=True, disable=None) as bar:
         for name, tensor in a.items():
             dtype = narrower(np.dtype(tensor.dtype), np.dtype(b[name].dtype))
             dtypes[dtype.name] = None

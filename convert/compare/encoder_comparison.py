@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import importlib.util
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -47,7 +46,7 @@ def compare(a: EncoderModel, b: EncoderModel, text: str) -> list[Comparison]:
     dtype = narrower(a.dtype, b.dtype)
     a, b = a.cast(dtype), b.cast(dtype)
     batch = check_batch(a.config, np.asarray(tokens_a or tokens_b or (), np.int32))
-    with tqdm(desc="comparing logits", unit=" passes", file=sys.stderr) as bar:
+    with tqdm(desc="comparing logits", unit=" passes", disable=None) as bar:
         others: list[tuple[str, dict[str, Measure], Outputs | str]] = []
         for label, model in (("A", a), ("B", b)):
             if model.folder is not None:

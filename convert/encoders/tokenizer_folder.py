@@ -5,7 +5,7 @@ import copy
 import json
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,11 @@ def encode(file: str | Path, text: str) -> list[int]:
     """The ids of a text between the first and the last special token."""
     vocabulary = _open(file)
     return [vocabulary.cls_id, *vocabulary.encode(text), vocabulary.sep_id]
+
+
+def decode(file: str | Path, ids: Sequence[int]) -> str:
+    """The text of ids."""
+    return _open(file).decode(list(ids))
 
 
 def same(a: str | Path, b: str | Path) -> bool:

@@ -10,6 +10,7 @@ from convert.compare import comparison, encoder_comparison
 from convert.compare.comparison_rows import Comparison
 from convert.encoders import encoder_model, tokenizer_folder
 from convert.encoders.encoder_model import EncoderModel
+from convert.exports import filled_example
 from convert.families import heads
 from convert.hf import markdown
 from convert.hf.model_card import Description
@@ -96,7 +97,13 @@ class EncoderExport:
 
     def describe(self, text: str, gin: str, formats: Sequence[str], dtype: str) -> Description:
         config, family, head = self.model.config, self.model.family, self.model.head
-        parts = ["## Use", markdown.python_block(self._program(text)), *self.warnings]
+        parts = ["## Use", *self.warnings]
+        if not head.labels:
+            assert self.vocabulary_file is not None
+            example = filled_example.find(self.model, gin, text, self._mask)
+            text = example.text
+            parts.insert(1, filled_example.sentence(self.model, self.vocabulary_file, example, self._mask))
+        parts.insert(1, markdown.python_block(self._program(text)))
         if head.labels:
             what = "The score is a number" if head.is_number else "Labels"
             parts.append(f"{what}: {', '.join(map(markdown.code, head.labels))}.")
@@ -130,8 +137,7 @@ class EncoderExport:
             f'model = pipeline("{_PIPELINES[kind]}", model=folder{options})\n'
         )
         if not head.labels:
-            asked = text or f"1, 2, 3, {self._mask}, 5, 6."
-            return f'{begin}for answer in model({asked!r}):\n    print(answer["sequence"], answer["score"])'
+            return f'{begin}for answer in model({text!r}):\n    print(answer["sequence"], answer["score"])'
         first, separator, second = (text or "A text.").partition("[SEP]")
         asked = repr(first.strip())
         if kind == heads.SEQUENCE and separator:

@@ -231,12 +231,12 @@ def _training_nats(line: Line, factor: Any) -> float | None:
 
     `factor` is LOSS_NORMALIZING_FACTOR, by which the run divided its losses: a number, None, or how many there are.
     """
-    names = ("loss", "cross_ent_loss", _LOSS)
-    if line["dataset"] != "train" or not all(_is_number(line, name) for name in names) or not line["loss"]:
+    names = ("z_loss", "cross_ent_loss", _LOSS)
+    if line["dataset"] != "train" or not all(_is_number(line, name) for name in names) or not line["cross_ent_loss"]:
         return None
     if isinstance(factor, str):
         return line["cross_ent_loss"] if factor.endswith("NUM_REAL_TARGET_TOKENS") else None
-    return line[_LOSS] * (factor or 1) * line["cross_ent_loss"] / line["loss"]
+    return line[_LOSS] * (factor or 1) * line["cross_ent_loss"] / (line["cross_ent_loss"] + line["z_loss"])
 
 
 def _last_evaluations(metrics: Sequence[Line]) -> dict[str, Line]:

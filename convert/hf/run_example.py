@@ -102,7 +102,7 @@ def _find(request: Mapping[str, Any]) -> Example:
             if isinstance(step, Supervise):
                 return dataclasses.replace(_row(task, step), datasets=datasets)
             if isinstance(step, Denoise) and isinstance(
-                step.objective, objectives.SpanCorruption | objectives.IidDenoising
+                step.objective, objectives.SpanCorruption | objectives.IidDenoising | objectives.MaskedLM
             ):
                 return dataclasses.replace(_blank(task, step), datasets=datasets)
     return dataclasses.replace(_any_example(tasks[0], request.get("feature_lengths") or {}), datasets=datasets)

@@ -5,7 +5,6 @@ Shared by all conversions to a checkpoint. The folder appears when it is complet
 
 import dataclasses
 import hashlib
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -119,7 +118,7 @@ def write_checkpoint(
         print(f"{path} is there already.")
         return path
     with complete_or_absent(path, request) as folder:
-        with tqdm(total=num_bytes, desc="converting", unit="B", unit_scale=True, file=sys.stderr) as bar:
+        with tqdm(total=num_bytes, desc="converting", unit="B", unit_scale=True, disable=None) as bar:
             t5x_state.write(folder, format_, source.tensors, dtype, bar.update, f"{source.path}: ")
         add_files(folder)
         rows: list[Comparison] = []

@@ -81,6 +81,8 @@ class EncoderOnlyModel(BaseTransformerModel):
         loss += losses.normalized_sum(pairs.loss * pairs.weights, factor)
         count = jnp.sum(pairs.is_pair.astype(jnp.float32))
         metrics["loss"] = metrics_lib.per_step(loss)
+        of_pairs = metrics_lib.Ratio(jnp.sum(pairs.loss * pairs.weights), jnp.float32(0))
+        metrics[metrics_lib.MEAN] = metrics[metrics_lib.MEAN].merge(of_pairs)
         metrics["pair_loss"] = metrics_lib.Ratio(jnp.sum(pairs.loss * pairs.is_pair), count)
         metrics["pair_accuracy"] = metrics_lib.Ratio(jnp.sum(pairs.is_right * pairs.is_pair.astype(jnp.float32)), count)
         return loss, metrics

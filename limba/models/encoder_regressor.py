@@ -73,7 +73,8 @@ class EncoderRegressor(EncoderClassifier):
         metrics = metrics_lib.encoder_decoder_metrics(jnp.zeros_like(squared), batch, weights, loss, jnp.float32(0))
         metrics = {name: metric for name, metric in metrics.items() if name not in _NOT_OF_NUMBERS}
         count = jnp.float32(squared.size) if weights is None else jnp.sum(weights)
-        return loss, metrics | {"mean_squared_error": metrics_lib.Ratio(jnp.sum(squared), count)}
+        mean = metrics_lib.Ratio(jnp.sum(squared), count)
+        return loss, metrics | {"mean_squared_error": mean, metrics_lib.MEAN: mean}
 
     def predict_batch_with_aux(
         self, params: PyTree, batch: Batch, rng: Array | None = None, **options: Any

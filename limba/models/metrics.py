@@ -109,6 +109,9 @@ class AveragePerStep:
 
 Metrics = dict[str, Any]  # of `Metric`
 
+# The metric that `compute` gives as "loss": the mean of target tokens, whatever the training's loss is divided by.
+MEAN = "mean_of_target_tokens"
+
 
 def per_step(total: Array | float) -> Ratio:
     """A sum over one step, to be averaged over steps."""
@@ -130,13 +133,19 @@ def add_microbatches(a: Metrics, b: Metrics) -> Metrics:
 
 
 def compute(metrics: Mapping[str, Any], task_groups: Mapping[str, Sequence[int]] | None = None) -> dict[str, float]:
-    """Numbers, on the host. `task_groups` has the tasks whose sums are reported together, by the name of the group."""
+    """Numbers, on the host; "loss" is `MEAN` where the model has it.
+
+    Args:
+      task_groups: the tasks whose sums are reported together, by the name of the group.
+    """
     values: dict[str, float] = {}
     for name, metric in jax.device_get(dict(metrics)).items():
         if isinstance(metric, SumsByTask):
             values |= metric.compute(task_groups or {})
         else:
             values[name] = float(metric.compute())
+    if MEAN in values:
+        values["loss"] = values.pop(MEAN)
     return values
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +19,12 @@ from limba.plan.mesh_layouts import MeshLayout, Work
 from limba.plan.topologies import GIB, Topology
 
 _SECONDS_A_DAY = 86_400
-# A user's 4,000,000 steps of mT5 large (1.2 billion parameters, 512 + 256 tokens) with T5X took about three weeks on a
-# v4-32: 14 % if the batch was T5X's 128.
-_MFU_OF_T5X = 0.14
+# What others reached, by platform. A user's 4,000,000 steps of mT5 large (1.2 billion parameters, 512 + 256 tokens)
+# with T5X took about three weeks on a v4-32: 14 % if the batch was T5X's 128. nanoT5's figure is in docs/plan.md.
+_MFU_OF_OTHERS = {
+    "tpu": (0.14, "a user's mT5 large with T5X on a v4-32"),
+    "gpu": (0.31, "nanoT5's T5 1.1 base with PyTorch on an A100"),
+}
 # A step that would be shorter waits for its kernels to be launched: the peak of the chips says nothing about it.
 _LEAST_SECONDS = 0.005
 # Of the figures in a record: another one where the programs that we compile change.
@@ -125,15 +129,14 @@ class Planner:
         if guess is None:
             print(f"No layout fits {topology.name}, by estimate. {self._larger(topology)}")
             return False
-        print(f"best by estimate: {guess.layout}: {_split(guess.memory)}", flush=True)
+        print(f"best by estimate: {guess.layout}: {_split(guess.memory)}", file=sys.stderr, flush=True)
         if not compiled:
             self._recommend(guess, topology)
             return True
 
         def report(layout: MeshLayout, cost: CompiledCost) -> None:
-            print(
-                f"compiled: {layout}: {self._bound(cost.bound, topology)}{_verdict(cost.memory, topology)}", flush=True
-            )
+            found = f"{self._bound(cost.bound, topology)}{_verdict(cost.memory, topology)}"
+            print(f"compiled: {layout}: {found}", file=sys.stderr, flush=True)
 
         choice = self.choose(topology, compiled=True, report=report)
         if choice is None:
@@ -236,7 +239,7 @@ class Planner:
 
 
 def _time(prices: Prices, work: Work, topology: Topology) -> list[str]:
-    """Time and cost of the training at the assumed MFU, and at the one that T5X reached."""
+    """Time and cost of the training at the assumed MFU, and at the one that others reached on such chips."""
     rows = prices.rows_per_second(work, topology)
     seconds = work.batch_size / rows
     if seconds < _LEAST_SECONDS:
@@ -247,9 +250,8 @@ def _time(prices: Prices, work: Work, topology: Topology) -> list[str]:
             f"{_duration(prices.steps * _LEAST_SECONDS)}. Measure it."
         ]
     found = [f"at {prices.mfu:.0%} MFU         {rows:,.0f} sequences/s, {seconds:.3g} s a step"]
-    of_t5x = dataclasses.replace(prices, mfu=_MFU_OF_T5X)
-    known = f" at {_MFU_OF_T5X:.0%} MFU, as a user's mT5 large with T5X on a v4-32"
-    for assumed, whose in ((prices, ""), (of_t5x, known)):
+    mfu, who = _MFU_OF_OTHERS[topology.chip.platform]
+    for assumed, whose in ((prices, ""), (dataclasses.replace(prices, mfu=mfu), f" at {mfu:.0%} MFU, as {who}")):
         cost = assumed.cost(work, topology)
         paid = f", {cost:,.0f} at {prices.price:g} a chip-hour" if cost else ""
         found.append(f"{prices.steps:,} steps  {_duration(assumed.days(work, topology) * _SECONDS_A_DAY)}{paid}{whose}")

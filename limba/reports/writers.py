@@ -11,6 +11,8 @@ from limba.reports import json_lines
 
 Scalars = Mapping[str, float]
 METRICS_FILE = "metrics.jsonl"
+# What TensorBoard shows first, because groups of tags are sorted.
+_FIRST = {f"0_first/{name.rpartition('/')[2]}": name for name in ("loss", "learning_rate", "timing/tokens_per_second")}
 
 
 class MetricWriter(Protocol):
@@ -43,7 +45,8 @@ class TensorBoardWriter:
 
     def write_scalars(self, step: int, dataset: str, scalars: Scalars) -> None:
         writer = self._writer(dataset)
-        for name, value in scalars.items():
+        first = {shown: scalars[name] for shown, name in _FIRST.items() if name in scalars}
+        for name, value in {**first, **scalars}.items():
             writer.add_scalar(name, value, step)
         writer.flush()
 

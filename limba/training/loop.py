@@ -214,12 +214,12 @@ class _Loop:
             seconds = time.monotonic() - read + began - compiling
             self._statistics.add_first(metrics, seconds, read - began, batch["decoder_target_tokens"].size)
             bar.message(f"compiled and made the first step in {seconds:.1f} s")
-            bar.step(lambda: shown_figures(metrics, run.trainer.model), None)
+            bar.step(lambda: shown_figures(metrics), None)
         else:
             # One step stays in flight. The one before is done: reading it delays nothing and finds a NaN early.
             self._check_loss(previous, self.step - 1, previous_batch)
             self._statistics.add(metrics)
-            bar.step(*(functools.partial(shown_figures, x, run.trainer.model) for x in (metrics, previous)))
+            bar.step(*(functools.partial(shown_figures, x) for x in (metrics, previous)))
 
     def _next_batch(self) -> dict[str, jax.Array]:
         """The next batch on the devices. If it cannot be read, the last step is saved first."""
@@ -431,11 +431,10 @@ def _garbage_collection(period: int) -> Iterator[Callable[[int], Any]]:
         gc.enable()
 
 
-def shown_figures(metrics: metrics_lib.Metrics, model: Any) -> progress.Figures:
-    """The loss of a target token. T5X's metric of that name is not it where the loss is a mean: it divides twice."""
-    name = "loss_per_nonpadding_target_token"
-    is_mean = getattr(model, "loss_is_mean", False)  # A model of a user's own may not say.
-    figures = {"loss": metrics[name] if name in metrics and not is_mean else metrics["loss"]}
+def shown_figures(metrics: metrics_lib.Metrics) -> progress.Figures:
+    """The loss of a target token, of a model of a user's own by T5X's metric if it has one, and the learning rate."""
+    names = (metrics_lib.MEAN, "loss_per_nonpadding_target_token", "loss")
+    figures = {"loss": next(metrics[name] for name in names if name in metrics)}
     if "learning_rate/current" in metrics:
         figures["learning rate"] = metrics["learning_rate/current"]
     return {name: float(x.compute()) for name, x in figures.items()}

@@ -69,10 +69,10 @@ class TrainingText:
 
 def sentences(text: TrainingText, *characters: alphabets.Characters) -> Iterator[str]:
     """Lines of the corpus, from all shards in turn, long ones cut between words; counts their characters on the way."""
-    most = text.max_documents
-    with tqdm(desc="reading", unit=" documents", unit_scale=True, total=most, file=sys.stderr) as progress:
+    most, count = text.max_documents, 0  # a hidden bar does not count
+    with tqdm(desc="reading", unit=" documents", unit_scale=True, total=most, disable=None) as progress:
         for documents in text.source.documents(text.split):
-            for document in documents[: None if most is None else most - progress.n]:
+            for document in documents[: None if most is None else most - count]:
                 content = document[text.text_column] or ""
                 if not isinstance(content, str):
                     raise ValueError(
@@ -84,7 +84,8 @@ def sentences(text: TrainingText, *characters: alphabets.Characters) -> Iterator
                 for line in content.splitlines():
                     yield from _cut(line.strip())
                 progress.update()
-            if progress.n == most:
+                count += 1
+            if count == most:
                 return
 
 

@@ -192,4 +192,4 @@ def test_an_encoder_that_transformers_cannot_load_is_not_compared(tmp_path, caps
     code, table, problems = _check(capsys, file)
     assert (code, problems) == (0, [])
     assert "not compared: transformers (looks for tokenizer.json, and the file is words.json)" in table
-    assert "what was compared agrees; T5Config.vocab_size = 128 has a row for each" in table
+    assert "what was compared agrees; EncoderConfig.vocab_size = 128 has a row for each" in table

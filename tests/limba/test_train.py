@@ -81,9 +81,7 @@ def test_a_run_writes_what_it_promises(tmp_path, capsys, caplog):
     assert [x for x in said.err if x in "\r%|"] == []
     steps = [x for x in caplog.messages if x.startswith("step ")]
     assert [x.split()[1] for x in steps] == ["0:", "1/6:", "3:", "4/6:", "6/6:", "6:"]
-    assert steps[-2].startswith(
-        f"step 6/6: loss {train_line['loss_per_nonpadding_target_token']:.3f}, learning rate 0.01, "
-    )
+    assert steps[-2].startswith(f"step 6/6: loss {train_line['loss']:.3f}, learning rate 0.01, ")
     info = checkpointing.load_run_info(tmp_path)
     assert info["network"]["emb_dim"] == 16 and info["seeds"] == {"random": 7, "dataset": 0}
 

@@ -63,14 +63,14 @@ GIN = "\n".join(
 # A batch of 100 target tokens; the z-loss is a fifth of the loss of training.
 METRICS = [
     {"step": 1000, "dataset": "training_eval/news", NATS: 9.0, UNIGRAM: 5.5, "accuracy": 0.01},
-    {"step": 2000, "dataset": "train", LOSS: 5.0, "loss": 500.0, "cross_ent_loss": 400.0, "accuracy": 0.25}
+    {"step": 2000, "dataset": "train", LOSS: 5.0, "z_loss": 100.0, "cross_ent_loss": 400.0, "accuracy": 0.25}
     | {"non_padding_fraction/overall": 0.9},
-    {"step": 3000, "dataset": "train", LOSS: 3.75, "loss": 375.0, "cross_ent_loss": 300.0, "accuracy": 0.4}
+    {"step": 3000, "dataset": "train", LOSS: 3.75, "z_loss": 75.0, "cross_ent_loss": 300.0, "accuracy": 0.4}
     | {"non_padding_fraction/overall": 1.0},
     {"step": 3000, "dataset": "training_eval/news", LOSS: 4.5, NATS: 3.25, UNIGRAM: 5.59414, "accuracy": 0.375},
     {"step": 3000, "dataset": "training_eval/books", NATS: None, "accuracy": 0.375},
     {"step": 3000, "dataset": "inference_eval/news", "eval/bleu": 27.512345678, "timing/evaluate_seconds": 3.0},
-    {"step": 4000, "dataset": "train", LOSS: 1.0, "loss": 100.0, "cross_ent_loss": 100.0},
+    {"step": 4000, "dataset": "train", LOSS: 1.0, "z_loss": 0.0, "cross_ent_loss": 100.0},
 ]
 CHECK = [
     {"what": "parameters that differ", "value": 0.0, "allowed": 0.0, "note": "of 1055 tensors, in float32"},
@@ -111,10 +111,10 @@ def row(text: str, name: str) -> str | None:
     ("factor", "line", "nats"),
     [
         # 100 tokens: their summed loss; divided by 200; their mean, which T5X's metric divides once more.
-        (None, {"loss": 500.0, "cross_ent_loss": 400.0, LOSS: 5.0}, 4.0),
-        (200, {"loss": 2.5, "cross_ent_loss": 2.0, LOSS: 0.025}, 4.0),
-        ("'NUM_REAL_TARGET_TOKENS'", {"loss": 5.0, "cross_ent_loss": 4.0, LOSS: 0.05}, 4.0),
-        ("'AVERAGE_PER_SEQUENCE'", {"loss": 5.0, "cross_ent_loss": 4.0, LOSS: 0.05}, None),
+        (None, {"z_loss": 100.0, "cross_ent_loss": 400.0, LOSS: 5.0}, 4.0),
+        (200, {"z_loss": 0.5, "cross_ent_loss": 2.0, LOSS: 0.025}, 4.0),
+        ("'NUM_REAL_TARGET_TOKENS'", {"z_loss": 1.0, "cross_ent_loss": 4.0, LOSS: 0.05}, 4.0),
+        ("'AVERAGE_PER_SEQUENCE'", {"z_loss": 1.0, "cross_ent_loss": 4.0, LOSS: 0.05}, None),
     ],
 )
 def test_the_loss_of_training_has_no_z_loss(tmp_path, monkeypatch, factor, line, nats):

@@ -134,6 +134,8 @@ def test_the_time_of_a_step_that_is_too_small_is_not_made_up():
     first, days, of_t5x = plan_report._time(prices, BASE_WORK, V4_8)
     assert "at 40% MFU" in first and days.startswith("1,000,000 steps  1.43 days, 413 at 3 a chip-hour")
     assert of_t5x.startswith("1,000,000 steps  4.1 days") and "at 14% MFU" in of_t5x
+    of_gpus = plan_report._time(prices, BASE_WORK, topologies.find("h100-8"))[-1]
+    assert "at 31% MFU, as nanoT5's T5 1.1 base with PyTorch on an A100" in of_gpus
     few = dataclasses.replace(BASE_WORK, batch_size=1)
     (line,) = plan_report._time(prices, few, topologies.find("v4-128"))
     assert "0.061 ms a step: too small for 64 chips" in line and "at 5 ms 1,000,000 steps take 1.39 hours" in line
@@ -272,7 +274,8 @@ def test_what_does_not_fit_says_what_would(capsys, monkeypatch):
     monkeypatch.setitem(topologies.CHIPS, "v4", tiny)
     made = _planner(_training(mlp_dim=1024, **small.TWO_LAYERS))
     assert made.report(V4_8, compiled=False)
-    out = capsys.readouterr().out
+    out, log = capsys.readouterr()
+    assert "best by estimate: " in log and "best by estimate" not in out
     assert "as configured: 4 x 1, remat none, 1 microbatch: does not fit" in out
     assert "recommended (estimated, not compiled): " in out
     # Gradients of so small a model are most of its time, and a model axis halves them.

@@ -120,10 +120,24 @@ def test_tensorboard_has_the_tags_of_t5x(tmp_path, predictions):
     names = traverse_util.flatten_dict(small.make_trainer(small.model(**small.TINY)).param_shapes, sep="/")
     weights = {f"{tag}/{name}" for tag in WEIGHT_TAGS for name in names} | {"weight_gradient_norm"}
     train_tags = event_files.read_tags(tmp_path / "train")
-    ours = {"timing/tokens_per_second", "goodput/fraction", *(f"goodput/{kind}_seconds" for kind in goodput.KINDS)}
+    first_group = {"0_first/loss", "0_first/learning_rate", "0_first/tokens_per_second"}
+    assert first_group <= set(train_tags) and min(train_tags).startswith("0_first/")
+    ours = {
+        "timing/tokens_per_second",
+        "num_target_tokens",
+        *first_group,
+        "goodput/fraction",
+        *(f"goodput/{kind}_seconds" for kind in goodput.KINDS),
+    }
     assert set(train_tags) - ours == TRAIN_TAGS | weights
     assert list(train_tags["timing/evaluate_seconds"]) == [0, 2, 4]
-    ours = {"nats_per_target_token", "unigram_nats_per_target_token", "num_target_tokens", "timing/evaluate_seconds"}
+    ours = {
+        "0_first/loss",
+        "nats_per_target_token",
+        "unigram_nats_per_target_token",
+        "num_target_tokens",
+        "timing/evaluate_seconds",
+    }
     for task in ("a", "b"):
         tags = event_files.read_tags(tmp_path / "training_eval" / task)
         assert set(tags) - ours == MODEL_TAGS
@@ -344,7 +358,7 @@ def test_trainers_and_models_of_t5x_users(tmp_path):
     )
     first, last = _lines(tmp_path, "train")
     assert last["learning_rate"] == pytest.approx(0.01)
-    assert first["half_loss"] == pytest.approx(first["loss"] / 2)
+    assert first["half_loss"] == pytest.approx((first["cross_ent_loss"] + first["z_loss"]) / 2)
     assert _lines(tmp_path, "training_eval/a")[0]["half_loss"] > 0
 
 
@@ -540,8 +554,21 @@ def test_goodput_is_written_and_goes_on_after_a_restart(tmp_path, caplog):
     assert last["goodput/fraction"] == pytest.approx(seconds["step"] / sum(seconds.values()))
 
 
-@pytest.mark.parametrize(("factor", "shown"), [(None, 0.25), (100.0, 0.25), ("NUM_REAL_TARGET_TOKENS", 3.0)])
-def test_the_loss_of_the_bar_is_that_of_a_target_token(factor, shown):
-    measured = {"loss": metrics.per_step(3.0), "loss_per_nonpadding_target_token": metrics.Ratio(3.0, 12.0)}
-    assert loop.shown_figures(measured, small.model(loss_normalizing_factor=factor)) == {"loss": shown}
-    assert loop.shown_figures(measured, object()) == {"loss": 0.25}  # a model of a user's own
+@pytest.mark.parametrize("num_microbatches", [1, 2])
+@pytest.mark.parametrize("factor", [None, 100.0, "NUM_REAL_TARGET_TOKENS"])
+def test_the_loss_is_that_of_a_target_token(factor, num_microbatches):
+    model = small.model(loss_normalizing_factor=factor, **small.TINY)
+    trainer = small.make_trainer(model, num_microbatches=num_microbatches)
+    _, measured = trainer.train_step(
+        trainer.new_state(jax.random.key(0)), trainer.partitioner.shard_batch(small.batch(0))
+    )
+    twice = metrics.compute(metrics.add(measured, measured))
+    weights = small.batch(0)["decoder_loss_weights"].sum()
+    divisor = 1 if factor == "NUM_REAL_TARGET_TOKENS" else weights / (factor or 1)
+    assert twice["loss"] == pytest.approx((twice["cross_ent_loss"] + twice["z_loss"]) / divisor, rel=1e-5)
+    assert twice["num_target_tokens"] == 2 * weights and metrics.MEAN not in twice
+    assert loop.shown_figures(measured) == pytest.approx(
+        {"loss": twice["loss"], "learning rate": twice["learning_rate"]}
+    )
+    of_users = {"loss": metrics.per_step(3.0), "loss_per_nonpadding_target_token": metrics.Ratio(3.0, 12.0)}
+    assert loop.shown_figures(of_users) == {"loss": 0.25}

@@ -143,7 +143,7 @@ def test_the_check(text, tmp_path, capsys):
     assert check_vocabulary.main([str(renamed)]) == 0
     out = capsys.readouterr().out
     assert "mask  " in out and "transformers (looks for tokenizer.json, and the file is words.json)" in out
-    assert out.endswith("what was compared agrees; T5Config.vocab_size = 384 has a row for each\n")
+    assert out.endswith("what was compared agrees; EncoderConfig.vocab_size = 384 has a row for each\n")
     assert check_vocabulary.main([str(renamed), "--embedding_rows=256"]) == 1
     assert "DISAGREES: The embedding has 256 rows, and the highest id is 383." in capsys.readouterr().out
     (tmp_path / "other.json").write_text(file.read_text(encoding="utf-8").replace("[MASK]", "[OTHER]"))

@@ -1,0 +1,59 @@
+"""What an encoder fills into the example of its model card."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from convert.compare import encoder_comparison
+from convert.encoders import tokenizer_folder
+from convert.encoders.encoder_model import EncoderModel
+from convert.hf import run_example
+from convert.hf.card_example import BLANK
+
+
+@dataclasses.dataclass(frozen=True)
+class FilledExample:
+    """A text with a mask.
+
+    Attributes:
+      text: the text.
+      source: where the text comes from, and the word that stands there, as the beginning of a sentence; or "".
+    """
+
+    text: str
+    source: str = ""
+
+
+def find(model: EncoderModel, gin: str, text: str, mask: str) -> FilledExample:
+    """The user's text; else a sentence of the run's data; else one in no language."""
+    if text:
+        return FilledExample(text)
+    if model.info.get("task") and run_example.modules(gin):
+        try:
+            found = run_example.of_run(model.info, gin)
+            if found.kind == "blank":
+                data = "training data" if found.split == "train" else "validation data"
+                source = f"A sentence of the {data} without its word “{found.targets}”. "
+                return FilledExample(found.inputs.replace(BLANK, mask), source)
+        except ValueError as error:
+            remedy = "The example of the model card is a neutral one; --example TEXT gives another."
+            print(f"warning: the data of the run cannot be read: {str(error).rstrip('.')}. {remedy}", file=sys.stderr)
+    return FilledExample(f"1, 2, 3, {mask}, 5, 6.")
+
+
+def sentence(model: EncoderModel, file: str | Path, example: FilledExample, mask: str) -> str:
+    """What the card says of the example: where it comes from, and the model's own answer."""
+    ids = tokenizer_folder.encode(file, example.text)[: model.config.longest_row]
+    mask_id = tokenizer_folder.special_ids(file)["mask"]
+    if mask_id not in ids:  # The text is too long.
+        return example.source
+    tokens = np.asarray([ids], np.int32)
+    logits = encoder_comparison.limba_logits(model, {"tokens": tokens, "token_types": np.zeros_like(tokens)})[
+        0, ids.index(mask_id)
+    ]
+    shares = np.exp(logits - logits.max())
+    best = int(shares.argmax())
+    word = tokenizer_folder.decode(file, [best]).strip()
+    return f"{example.source}The model fills `{mask}` with “{word}” ({shares[best] / shares.sum():.1%})."

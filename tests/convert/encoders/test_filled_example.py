@@ -1,0 +1,47 @@
+"""The model card of an encoder shows a sentence of the run's data, and what the model fills into it."""
+
+import json
+import re
+import types
+
+import numpy as np
+
+from convert.compare import encoder_comparison
+from convert.encoders import encoder_model, tokenizer_folder
+from convert.exports import filled_example
+from convert.to_hf import to_hf
+
+MODULE = """
+from tasks import objectives, pretraining
+from tasks.vocabularies import TokenizerVocabulary
+pretraining.register_pretraining_task(
+    "small",
+    data_files={{"validation": {data!r}, "train": {data!r}}},
+    vocabulary=TokenizerVocabulary({tokenizer!r}),
+    objective=objectives.MaskedLM(),
+)
+"""
+
+
+def test_a_sentence_of_the_run(tokenizer_file, tmp_path, monkeypatch):
+    (tmp_path / "data.jsonl").write_text(json.dumps({"text": "The old cat sleeps under a tree."}) + "\n")
+    (tmp_path / "masked_cats.py").write_text(
+        MODULE.format(data=str(tmp_path / "data.jsonl"), tokenizer=str(tokenizer_file))
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    model = types.SimpleNamespace(info={"task": "small"})
+    found = filled_example.find(model, "from __gin__ import dynamic_registration\nimport masked_cats\n", "", "[MASK]")
+    assert found.text == "The old cat [MASK] under a tree."
+    assert found.source == "A sentence of the validation data without its word “sleeps”. "
+
+
+def test_the_card_has_the_model_s_answer(new_encoder, tmp_path):
+    run = new_encoder(tmp_path / "run")
+    to_hf(run, tmp_path / "hf", verify=False)
+    card = (tmp_path / "hf/README.md").read_text("utf-8")
+    model, file = encoder_model.open_folder(tmp_path / "hf"), tmp_path / "hf/tokenizer.json"
+    ids = np.asarray([tokenizer_folder.encode(file, "1, 2, 3, [MASK], 5, 6.")], np.int32)
+    logits = encoder_comparison.limba_logits(model, {"tokens": ids, "token_types": np.zeros_like(ids)})[0]
+    of_mask = logits[list(ids[0]).index(tokenizer_folder.special_ids(file)["mask"])]
+    word = tokenizer_folder.decode(file, [int(of_mask.argmax())])
+    assert re.search(rf"\nThe model fills `\[MASK\]` with “{re.escape(word)}” \(\d+\.\d%\)\.\n", card)
