@@ -1,9 +1,5 @@
 """README and docs name only what exists."""
 
-import contextlib
-import functools
-import importlib
-import io
 import re
 import subprocess
 from pathlib import Path
@@ -56,30 +52,6 @@ def test_rows_of_tables_have_a_cell_for_each_column(page):
         assert "|" not in "".join(re.findall(r"`[^`]*`", line)).replace("\\|", ""), f"{page.name}:{number + 1}"
         heads[number] = heads.get(number - 1, cells)
         assert cells == heads[number], f"{page.name}:{number + 1} has {cells} cells, and its head {heads[number]}"
-
-
-@functools.cache
-def _help(command):
-    """The help of `limba COMMAND`, and of `limba convert COMMAND`."""
-    words = command.split()
-    module = "convert.__main__" if words[0] == "convert" else cli.COMMANDS[command][0]
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-        importlib.import_module(module).main([*words[1:], "--help"] if words[0] == "convert" else ["--help"])
-    return out.getvalue()
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_every_flag_exists(page):
-    """Of the commands that a page shows: a line, or several that a backslash joins."""
-    text = re.sub(r"\\\n\s+", "", _page(page))
-    for command, rest in re.findall(r"^\s+(?:\S+=\S+ )*limba ((?:convert )?[\w-]+(?: build| check)?)(.*)", text, re.M):
-        if command not in cli.COMMANDS and not command.startswith("convert "):
-            command = command.split()[0]
-        for flag in re.findall(r"(?<=\s)--[a-zA-Z][\w-]*", rest.partition("#")[0]):
-            assert flag in ("--help", "--gin") or re.search(rf"{flag}\b", _help(command)), (
-                f"limba {command} has no {flag}"
-            )
 
 
 def test_the_two_commands_of_the_readme_and_ci():

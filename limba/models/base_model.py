@@ -185,17 +185,15 @@ class BaseTransformerModel:
         weighted = by_position.weighted(weights)
         loss, z_loss = (losses.normalized_sum(x, factor) for x in weighted)
         metrics = metrics_lib.encoder_decoder_metrics(by_position.is_right, batch, weights, loss, z_loss)
-        counted = targets > 0 if weights is None else weights > 0
         total, count = jnp.sum(weighted[0]), metrics["loss_per_nonpadding_target_token"].count
         metrics[metrics_lib.MEAN] = metrics_lib.Ratio(total, count)
-        metrics["num_target_tokens"] = metrics_lib.Sum(jnp.sum(counted.astype(jnp.float32)))
+        counted = (targets > 0 if weights is None else weights > 0).astype(jnp.float32)
+        metrics["num_target_tokens"] = metrics_lib.Sum(jnp.sum(counted))
         if "example_tasks" in batch:
             metrics["by_task"] = metrics_lib.SumsByTask.of(batch["example_tasks"], weighted[0], weights)
         if dropout_rng is None:
             nats = losses.token_losses(logits, targets).loss
-            metrics["nats_per_target_token"] = metrics_lib.Ratio(
-                jnp.sum(nats * counted), metrics["num_target_tokens"].total
-            )
+            metrics["nats_per_target_token"] = metrics_lib.Ratio(jnp.sum(nats * counted), jnp.sum(counted))
         return loss, metrics
 
     def eval_fn(self, params: PyTree, batch: Batch) -> tuple[Array, metrics_lib.Metrics]:

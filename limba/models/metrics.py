@@ -108,9 +108,7 @@ class AveragePerStep:
 
 
 Metrics = dict[str, Any]  # of `Metric`
-
-# The metric that `compute` gives as "loss": the mean of target tokens, whatever the training's loss is divided by.
-MEAN = "mean_of_target_tokens"
+MEAN = "mean_of_target_tokens"  # what `compute` gives as "loss", whatever the loss that is minimized is divided by
 
 
 def per_step(total: Array | float) -> Ratio:
@@ -133,20 +131,14 @@ def add_microbatches(a: Metrics, b: Metrics) -> Metrics:
 
 
 def compute(metrics: Mapping[str, Any], task_groups: Mapping[str, Sequence[int]] | None = None) -> dict[str, float]:
-    """Numbers, on the host; "loss" is `MEAN` where the model has it.
-
-    Args:
-      task_groups: the tasks whose sums are reported together, by the name of the group.
-    """
+    """Numbers, on the host; "loss" is `MEAN` if there is one. Sums of `task_groups` are reported together, by name."""
     values: dict[str, float] = {}
     for name, metric in jax.device_get(dict(metrics)).items():
         if isinstance(metric, SumsByTask):
             values |= metric.compute(task_groups or {})
         else:
             values[name] = float(metric.compute())
-    if MEAN in values:
-        values["loss"] = values.pop(MEAN)
-    return values
+    return values | ({"loss": values.pop(MEAN)} if MEAN in values else {})
 
 
 def _nonzero_fraction(x: Array) -> Ratio:
