@@ -1,8 +1,10 @@
-"""Errors of the operating system and of TensorStore as one sentence with the file and what helps."""
+"""Errors of the operating system, of TensorStore and of the hub as one sentence with the file and what helps."""
 
 import errno
 import re
 import resource
+
+from limba.machine import hub_access
 
 # What a command found, and what to do.
 _WORDS = {
@@ -44,4 +46,6 @@ def describe(error: BaseException, text: str | None = None) -> str | None:
         file = _FILE.search(found[2])
         name = file[1] if file else "A checkpoint"
         return f"{name} is damaged or not whole ({found[2]}). Take another checkpoint, or a copy of this one."
+    if remedy := hub_access.remedy(error, text):
+        return f"{text.strip().removesuffix('.')}. {remedy}"
     return None

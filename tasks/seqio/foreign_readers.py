@@ -69,8 +69,10 @@ class ForeignReader:
         iterator = self._pipeline.iterator
         try:
             beginning = _save_iterator(iterator)
-            next(iterator)
+            tf_iterators.next_element(iterator)
             _save_iterator(iterator)
+        except readers.ReadingError as error:
+            raise readers.failed(error, self._stream.config.name, 0) from error
         except (tf.errors.UnimplementedError, tf.errors.FailedPreconditionError) as error:
             logger.warning(
                 "The data position of %s cannot be saved (%s). A restart will read all earlier batches again to find "

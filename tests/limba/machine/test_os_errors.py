@@ -37,3 +37,23 @@ SPEC = """ [tensorstore_spec='{"driver":"zarr"}'] [source locations='a.cc:1']"""
 def test_one_sentence_with_the_file(error, words):
     said = os_errors.describe(error)
     assert said is None if words is None else re.fullmatch(words, said), said
+
+
+@pytest.mark.parametrize(
+    ("token", "remedy"), [(None, "There is no token, .* set HF_TOKEN, or run"), ("hf_x", "The token may not")]
+)
+@pytest.mark.parametrize(
+    "error",
+    [
+        # What TensorFlow keeps of an error in a generator, and what the hub says of a file.
+        RuntimeError(
+            "Reading 't' failed after 0 batches: DatasetNotFoundError: Dataset 'a/b' doesn't exist on the Hub."
+        ),
+        RuntimeError("t.jsonl cannot be read: HTTP status 401 Access to dataset a/b is restricted. Please log in."),
+        OSError("a/b is a gated dataset on the Hub"),
+    ],
+)
+def test_without_access_to_a_data_set_the_token_is_named(monkeypatch, error, token, remedy):
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: token)
+    assert re.search(rf"{remedy}", os_errors.describe(error))
+    assert os_errors.describe(ValueError("it is private: set HF_TOKEN (GatedRepoError)")) is None

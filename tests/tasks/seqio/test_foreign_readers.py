@@ -36,6 +36,27 @@ def test_t5x_style_task_that_can_be_saved(register_with_seqio, text_files):
         batches.restore_state({name: content[:100] for name, content in state.items()})
 
 
+def test_an_error_of_a_generator_is_one_line(register_with_seqio):
+    """Not TensorFlow's, which has a traceback as text."""
+
+    def generate(split, shuffle_files, seed=None):
+        del split, shuffle_files, seed
+
+        def rows():
+            raise FileNotFoundError("Dataset 'org/private' cannot be accessed.")
+            yield
+
+        return tf.data.Dataset.from_generator(rows, output_signature={"text": tf.TensorSpec([], tf.string)})
+
+    register_with_seqio("test_failing", seqio.FunctionDataSource(generate, splits=["train"]))
+    message = (
+        "Reading 'test_failing' failed after 0 batches: FileNotFoundError: Dataset 'org/private' cannot be accessed."
+    )
+    with pytest.raises(RuntimeError) as caught:
+        task_batches.get_train_batches(config_for("test_failing", num_readers=1))
+    assert str(caught.value) == message
+
+
 def test_t5x_style_generator_is_read_again_and_says_so(register_with_seqio, caplog):
     def generate(split, shuffle_files, seed=None):
         del split, shuffle_files, seed
