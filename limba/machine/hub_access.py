@@ -10,7 +10,8 @@ _REFUSALS = re.compile(
 
 def remedy(error: BaseException, message: str) -> str:
     """A sentence to add to the message of an error: about the token. "" if the hub refused nothing, or it is said."""
-    texts, cause = [message], error
+    texts = [message]
+    cause: BaseException | None = error
     while cause is not None:
         texts.append(f"{type(cause).__name__}: {cause}")
         cause = cause.__cause__ or cause.__context__
