@@ -432,7 +432,7 @@ def test_the_line_of_the_docs_pulls_and_trains_on_all_workers(place):
     for index, worker in enumerate(workers):
         log = (worker / f"limba/logs/worker-{index}.log").read_text()
         assert f"== worker {index} of 2 on " in log and f"commit {new[:10]}: limba train" in log
-        assert "--gin.MODEL_DIR='gs://my-bucket/ro_t5_base'" in log and "20/20 [" in log
+        assert "--gin.MODEL_DIR='gs://my-bucket/ro_t5_base'" in log and " step 20/20: " in log
 
 
 def test_users_own_loop_comes_before_pod_sh():

@@ -32,7 +32,7 @@ def test_to_the_end(job):
     assert calls.splitlines()[0] == "srun --nodes=1 --ntasks=1 bash launch/worker.sh --setup"
     assert "requeue" not in calls
     for index in (0, 1):
-        assert "8/8 [" in (repository / f"logs/worker-{index}.log").read_text().splitlines()[-1]
+        assert " step 8/8: " in (repository / f"logs/worker-{index}.log").read_text().splitlines()[-1]
     assert len((run / "starts").read_text().splitlines()) == 2
 
 

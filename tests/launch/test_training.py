@@ -100,7 +100,7 @@ def test_two_workers_one_is_killed_and_the_supervisor_resumes(directory, whole, 
     assert "restart 1 in 0 seconds" in said and "done, after 1 restarts" in said
     assert "worker 1 (" in logs and "gave no sign of life" in logs  # the other one ended, with its name
     # Both took part: the log of each has its steps.
-    assert {found[0] for found in re.findall(rf"\[([01])\].* {STEPS}/{STEPS} \[", logs)} == {"0", "1"}, logs
+    assert {found[0] for found in re.findall(rf"\[([01])\].* step {STEPS}/{STEPS}: ", logs)} == {"0", "1"}, logs
 
     assert sorted(whole) == list(range(1, STEPS + 1))
     _assert_same(_losses(directory / "pod"), whole)
@@ -115,5 +115,5 @@ def test_four_workers(directory, whole, repository):
     supervised = launching.call("supervise.sh", *arguments, env=env, repository=repository)
     logs = launching.call("pod.sh", "logs", "200", env=env, repository=repository).stdout
     assert supervised.returncode == 0, supervised.stderr + logs
-    assert {found[0] for found in re.findall(r"\[([0-3])\].* 20/20 \[", logs)} == set("0123"), logs
+    assert {found[0] for found in re.findall(r"\[([0-3])\].* step 20/20: ", logs)} == set("0123"), logs
     _assert_same(_losses(directory / "four"), {step: loss for step, loss in whole.items() if step <= 20})
