@@ -14,6 +14,7 @@ import errno
 import importlib
 import os
 import sys
+from pathlib import Path
 
 from convert.compare import memory
 from limba.machine import os_errors
@@ -40,11 +41,14 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="limba convert",
         usage="limba convert COMMAND ...",
-        description="Converts between Limba, T5X and Hugging Face. `limba convert COMMAND --help` explains a command.",
+        description="Converts between Limba, T5X and Hugging Face. A run may also stand as --run_dir RUN. "
+        "`limba convert COMMAND --help` explains a command.",
         epilog=f"commands:\n{listing}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("command", metavar="COMMAND", choices=_COMMANDS, help=argparse.SUPPRESS)
+    if argv and argv[0] not in _COMMANDS and Path(argv[0]).is_dir():
+        parser.error(f"{argv[0]} stands where a command belongs. Did you mean: limba convert to-hf {argv[0]} OUT")
     command = parser.parse_args(argv[:1]).command
 
     memory.return_freed_memory()
@@ -55,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
             prog=f"limba convert {command}", description=f"{description[0].upper()}{description[1:]}."
         )
         implementation.add_arguments(parser)
-        implementation.run(parser.parse_args(argv[1:]))
+        implementation.run(parser.parse_args(_with_run_first(argv[1:])))
     except OSError as error:
         remedy = " The disk is full: make room, or choose another OUT." if error.errno == errno.ENOSPC else ""
         print(f"error: {os_errors.describe(error) or f'{error}{remedy}'}", file=sys.stderr)
@@ -67,6 +71,15 @@ def main(argv: list[str] | None = None) -> int:
         print("\ninterrupted: the same command resumes there.", file=sys.stderr)
         return 130
     return 0
+
+
+def _with_run_first(words: list[str]) -> list[str]:
+    """`--run_dir RUN` as the first argument, where all these commands have what they read."""
+    for i, word in enumerate(words):
+        flag, equals, run = word.partition("=")
+        if flag == "--run_dir" and (equals or i + 1 < len(words)):
+            return [run, *words[:i], *words[i + 1 :]] if equals else [words[i + 1], *words[:i], *words[i + 2 :]]
+    return words
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ limba eval --gin_file="$model/config.gin" --gin_file=gin/runs/eval.gin \
   --gin.EVAL_OUTPUT_DIR="'$model/rank'" --gin.evaluate.inference_evaluator_cls=@task_metrics.Evaluator
 
 echo "== one story"
-limba infer --run_dir "$model" --input "Although Ana missed the train, in the end Ana won a prize. mood: <extra_id_0>"
+limba infer "$model" --input "Although Ana missed the train, in the end Ana won a prize. mood: ___"
 
 cat <<DONE
 

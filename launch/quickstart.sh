@@ -48,7 +48,7 @@ echo "== export"
 limba convert to-hf "$model" "$export_dir"
 
 echo "== filling blanks: the first sentences of the validation split, a word of each left out"
-limba infer --run_dir "$model" --validation 6
+limba infer "$model" --validation 6
 
 cat <<DONE
 
@@ -60,7 +60,7 @@ Done. Where everything lies:
 
 What to do next:
   source $(printf %q "$VENV/bin/activate")      # once in each shell: it makes limba a command
-  limba infer --run_dir $(printf %q "$model") --input "Raise <extra_id_0> if …"
+  limba infer $(printf %q "$model") --input "Raise ___ if …"
   TRAIN_STEPS=5000 bash $(printf %q "$REPOSITORY/launch/quickstart.sh")      # train on from here
   docs/data.md: your own corpus
 DONE

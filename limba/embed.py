@@ -1,7 +1,7 @@
 """`limba embed`: vectors of texts from the encoder of a checkpoint, T5's or BERT's.
 
-    limba embed --run_dir runs/my_bert --input_file sentences.txt --output_file vectors.npy
-    limba embed --run_dir runs/my_t5 --input "A sentence." --pooling none --output_file tokens.npz
+    limba embed runs/my_bert --input_file sentences.txt --output_file vectors.npy
+    limba embed runs/my_t5 --input "A sentence." --pooling none --output_file tokens.npz
 
 A .npy file is float32 [lines, width]. With `--pooling none` a line has a vector for each token, and the .npz file has
 `vectors` [all tokens, width] and `lengths` [lines], the tokens of each line in order. They are what transformers'
@@ -62,8 +62,7 @@ def embed(
 
 def main(argv: Sequence[str]) -> int:
     """Parses flags and the run's gin, and embeds."""
-    parser = command_line.argument_parser("embed", __doc__ or "")
-    parser.add_argument("--run_dir", help="a run's directory or one checkpoint; brings its own gin configuration")
+    parser = command_line.argument_parser("embed", __doc__ or "", takes_run=True)
     parser.add_argument("--input", action="append", default=[], metavar="TEXT", help="a text; repeatable")
     parser.add_argument("--input_file", metavar="FILE", help="one text a line; - reads standard input")
     parser.add_argument("--output_file", metavar="FILE", help=".npy; .npz with --pooling none")
@@ -72,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
     )
     flags = command_line.parse_flags(parser, argv)
     if not flags.run_dir and not flags.gin_file:
-        parser.error("give --run_dir RUN, or gin files: a model, and gin/runs/embed.gin")
+        parser.error("give RUN, or gin files: a model, and gin/runs/embed.gin")
     if flags.pooling not in embedding.POOLINGS:
         parser.error(f"--pooling {flags.pooling}: use one of {', '.join(embedding.POOLINGS)}")
     if not flags.output_file:

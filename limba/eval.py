@@ -1,7 +1,7 @@
 """`limba eval`: loss and accuracy of checkpoints by teacher forcing, and a task's metrics over their predictions.
 
-    limba eval --run_dir RUN --checkpoints all
-    limba eval --run_dir RUN --task my_task --module my_tasks --split test
+    limba eval RUN --checkpoints all
+    limba eval RUN --task my_task --module my_tasks --split test
 
     limba eval --gin_file=RUN/config.gin --gin_file=gin/runs/eval.gin --gin.CHECKPOINT_PATH="'RUN'" \\
         --gin.EVAL_OUTPUT_DIR="'RUN/eval'"
@@ -293,9 +293,8 @@ def run_bindings(flags: argparse.Namespace) -> list[str]:
 
 def main(argv: Sequence[str]) -> int:
     """Parses flags and gin, and evaluates."""
-    parser = command_line.argument_parser("eval", __doc__ or "")
+    parser = command_line.argument_parser("eval", __doc__ or "", takes_run=True)
     group = parser.add_argument_group("a run")
-    group.add_argument("--run_dir", help="a run's directory or one checkpoint; brings its own gin configuration")
     group.add_argument(
         "--checkpoints", metavar="WHICH", help="latest (default), all (the new ones), or steps: 500,1000"
     )
@@ -311,7 +310,7 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"--eval_steps is {flags.eval_steps}; give a number of batches, or leave it out for all.")
     if not flags.run_dir and (of_a_run or not flags.gin_file):
         beside = f" with {of_a_run[0]}" if of_a_run else ""
-        parser.error(f"give --run_dir RUN{beside}, or --gin_file=RUN/config.gin …")
+        parser.error(f"give RUN{beside}, or --gin_file=RUN/config.gin …")
     configured = gin_files.configurable(evaluate, module="limba.eval")
     bindings = run_bindings(flags) if flags.run_dir else []
     run_configuration.parse(flags, "gin/runs/eval_run.gin", bindings)

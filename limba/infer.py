@@ -1,8 +1,8 @@
 """`limba infer`: predictions or scores of a checkpoint, for the examples of a task or for lines of text.
 
-    limba infer --run_dir runs/quickstart/model --input "Return the <extra_id_0> of the list."
-    limba infer --run_dir runs/quickstart/model --input_file questions.txt --output_file answers.jsonl
-    limba infer --run_dir runs/quickstart/model --validation 5
+    limba infer runs/quickstart/model --input "Return the ___ of the list."
+    limba infer runs/quickstart/model --input_file questions.txt --output_file answers.jsonl
+    limba infer runs/quickstart/model --validation 5
 
     limba infer --gin_file=RUN/config.gin --gin_file=gin/runs/infer.gin --gin.CHECKPOINT_PATH="'RUN'" \\
         --gin.INFER_OUTPUT_DIR="'RUN/infer'"
@@ -32,7 +32,7 @@ from limba.checkpoints import checkpointing, run_configuration
 from limba.checkpoints.parameters import checkpoint_step, load_model_params, refuse_train_state_initializer
 from limba.data.contract import Batch, DatasetConfig
 from limba.gin_config import command_line, gin_files
-from limba.inference import batch_inference, decoding_flags, infer_text, likeliest
+from limba.inference import batch_inference, blanks, decoding_flags, infer_text, likeliest
 from limba.inference.shard_files import MergeFn, ShardFiles, local_folder, merge_chunks_to_file
 from limba.machine import native_logs, redaction, storage
 from limba.machine.storage import AnyPath
@@ -211,8 +211,7 @@ def _inferences(outputs: Any, keep_aux_as_numpy: bool) -> tuple[list[Any], Any]:
 
 def main(argv: Sequence[str]) -> int:
     """Parses flags and gin, and infers."""
-    parser = command_line.argument_parser("infer", __doc__ or "")
-    parser.add_argument("--run_dir", help="a run's directory or one checkpoint; brings its own gin configuration")
+    parser = command_line.argument_parser("infer", __doc__ or "", takes_run=True)
     parser.add_argument("--input", action="append", default=[], metavar="TEXT", help="a line to answer; repeatable")
     parser.add_argument("--input_file", metavar="FILE", help="one input a line; - reads standard input")
     parser.add_argument("--output_file", metavar="FILE", help="JSON lines; printed if not given")
@@ -224,7 +223,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--shard_id", type=int, help="the part of a task to work on; before infer.shard_id of gin")
     flags = command_line.parse_flags(parser, argv)
     if not flags.run_dir and not flags.gin_file:
-        parser.error("give --run_dir RUN, or gin files: a model, and gin/runs/infer.gin")
+        parser.error("give RUN, or gin files: a model, and gin/runs/infer.gin")
     if not (flags.run_dir or flags.input or flags.input_file or flags.validation):
         configured = gin_files.configurable(infer, module="limba.infer")
         gin_files.parse_gin_flags(flags.gin_file, flags.gin_bindings, flags.gin_search_paths)
@@ -237,7 +236,9 @@ def main(argv: Sequence[str]) -> int:
     files = (flags.input_file, flags.output_file)
     if all(files) and Path(files[0]).resolve() == Path(files[1]).expanduser().resolve():
         raise ValueError(f"--output_file {flags.output_file} is the input file, which the answers would replace.")
-    inputs = flags.input + (infer_text.read_lines(flags.input_file) if flags.input_file else [])
+    inputs = [blanks.typed(line) for line in flags.input] + (
+        infer_text.read_lines(flags.input_file) if flags.input_file else []
+    )
     if flags.input_file and not inputs:
         raise ValueError(f"--input_file {flags.input_file} is empty; write one input a line.")
     decoding = decoding_flags.from_flags(flags)

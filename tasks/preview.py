@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from limba.data import contract
+from limba.inference import blanks
 from limba.machine import os_errors, storage
 from tasks import task_batches
 from tasks.objectives import sentence_pairs
@@ -26,7 +27,7 @@ _PAIRS = {sentence_pairs.FOLLOWS: "B follows A", sentence_pairs.DOES_NOT_FOLLOW:
 
 
 def to_text(vocabulary: Any, tokens: np.ndarray) -> str:
-    """Decodes tokens, up to padding; sentinels become `<0>`, `<1>` …, and EOS `</s>`."""
+    """Decodes tokens, up to padding; sentinels become `___`, and EOS `</s>`."""
     num_sentinels = sentencepiece_models.num_sentinels(vocabulary)
     first_sentinel = vocabulary.vocab_size - 1
     parts: list[str] = []
@@ -40,7 +41,7 @@ def to_text(vocabulary: Any, tokens: np.ndarray) -> str:
             parts.append(vocabulary.decode(span))
             span = []
         if is_sentinel:
-            parts.append(f"<{first_sentinel - token}>")
+            parts.append(blanks.BLANK)
         elif token is not None:
             parts.append("</s>")
     return " ".join(parts)

@@ -60,13 +60,13 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("convert.starting_model",),
     ("convert.__main__",),
     # What runs a model.
-    ("limba.inference", "tasks.preview"),
+    ("limba.inference",),
     ("limba.training",),
     # The commands.
     ("limba.train", "limba.eval", "limba.infer", "limba.embed", "limba.precompile"),
     ("limba.plan", "limba.hf_script"),
     ("limba.sweep", "limba.profile"),
-    ("limba.lint",),
+    ("limba.lint", "tasks.preview"),
     ("limba.cli",),
     ("limba.__main__",),
 )

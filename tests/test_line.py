@@ -134,7 +134,7 @@ def test_export_eval_and_infer(directory, uninterrupted):
         directory, "limba.infer", "--run_dir", str(uninterrupted), "--input", "the list <extra_id_0> names"
     )
     assert filled.returncode == 0, filled.stderr
-    assert filled.stdout.splitlines()[0] == "the list <extra_id_0> names"
+    assert filled.stdout.splitlines()[0] == "the list ___ names"
     assert "  -> the list" in filled.stdout
 
     file = directory / "vectors.npy"

@@ -140,7 +140,7 @@ def test_a_folder_of_something_else(tmp_path, capsys):
 def test_eval_of_nothing(capsys):
     with pytest.raises(SystemExit):
         evaluation.main([])
-    assert "give --run_dir RUN, or --gin_file=RUN/config.gin" in capsys.readouterr().err
+    assert "give RUN, or --gin_file=RUN/config.gin" in capsys.readouterr().err
 
 
 def test_a_folder_of_inputs(tmp_path):

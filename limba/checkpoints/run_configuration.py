@@ -21,6 +21,18 @@ def newest_checkpoint(run_dir: str) -> str:
     return distributed.from_first("checkpoint", lambda: str(checkpointing.find_checkpoint(run_dir)))
 
 
+def gin_file_of(run_dir: str) -> str:
+    """The configuration of a run, or of one of its checkpoints.
+
+    Raises:
+      FileNotFoundError: if it has none.
+    """
+    checkpoint = storage.as_path(newest_checkpoint(run_dir))
+    if (file := run_folder.find_gin(checkpoint)) is None:
+        raise FileNotFoundError(f"{checkpoint} has no run/config.gin; give the run's gin files.")
+    return str(file)
+
+
 def parse(flags: argparse.Namespace, gin_file: str, bindings: Sequence[str] = (), needs_tasks: bool = True) -> None:
     """Parses the gin of a run, then a command's gin file and bindings, then those of the flags.
 

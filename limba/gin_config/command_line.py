@@ -46,11 +46,14 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {self.prog} has no flag {words}.{hint} {binding} `{self.prog} --help` lists the flags.\n")
 
 
-def argument_parser(command: str, description: str, takes_files: bool = True) -> argparse.ArgumentParser:
+def argument_parser(
+    command: str, description: str, takes_files: bool = True, takes_run: bool = False
+) -> argparse.ArgumentParser:
     """A parser with the gin flags, which `--help` lists after those that a command adds.
 
     Args:
       takes_files: arguments that are not flags are gin files too.
+      takes_run: one of them may be a run, as `--run_dir`: the one whose name does not end with `.gin`.
     """
     parser = _Parser(
         prog=f"limba {command}",
@@ -58,8 +61,16 @@ def argument_parser(command: str, description: str, takes_files: bool = True) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="Every value of a gin file can be overridden: --gin.TRAIN_STEPS=1000 --gin.MODEL_DIR=\"'runs/x'\"",
     )
-    if takes_files:
-        parser.add_argument("files", nargs="*", metavar="GIN", help="gin files, read after those of --gin_file")
+    if takes_run:
+        parser.add_argument(
+            "--run_dir", metavar="RUN",
+            help="a run's directory or one checkpoint, also without the flag; brings its own gin configuration",
+        )  # fmt: skip
+    if takes_files or takes_run:
+        metavar = "RUN|GIN" if takes_files and takes_run else "GIN" if takes_files else "RUN"
+        gin = "gin files, read after those of --gin_file" if takes_files else ""
+        run = "a run's directory or one checkpoint" if takes_run else ""
+        parser.add_argument("files", nargs="*", metavar=metavar, help="; ".join(filter(None, (run, gin))))
     group = parser.add_argument_group("gin and files")
     add_gin_flags(group)
     _add_t5x_flags(parser)
@@ -117,6 +128,8 @@ def parse_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argpars
         if argument.startswith(("--fdl", "--fiddle")):
             raise GinError(f"{argument}: Limba is configured by gin, not by fiddle; give --gin_file=….")
     flags = parser.parse_intermixed_args(rewrite_gin_flags(argv))
+    if hasattr(flags, "run_dir"):
+        _find_run(flags, parser)
     flags.gin_file = [*flags.gin_file, *getattr(flags, "files", [])]
     logging.getLogger("limba").setLevel(logging.INFO - 10 * flags.verbosity)
     join_others(flags)
@@ -125,6 +138,15 @@ def parse_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argpars
     if flags.tfds_data_dir or flags.seqio_additional_cache_dirs:
         tasks_door.set_folders(flags.tfds_data_dir, [d for d in flags.seqio_additional_cache_dirs.split(",") if d])
     return flags
+
+
+def _find_run(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Takes the run out of `files`."""
+    runs = [word for word in flags.files if not word.endswith(".gin")]
+    flags.files = [word for word in flags.files if word not in runs]
+    if len(given := [*filter(None, [flags.run_dir]), *runs]) > 1:
+        parser.error(f"give one run, not {' and '.join(given)}; the names of gin files end with .gin.")
+    flags.run_dir = given[0] if given else None
 
 
 def join_others(flags: argparse.Namespace) -> None:

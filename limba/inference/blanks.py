@@ -1,17 +1,28 @@
-"""T5's blanks in texts: <extra_id_0>, <extra_id_1> … in order."""
+"""Blanks in texts: `___` on the screen; for the model T5's <extra_id_0>, <extra_id_1> … in order, or [MASK]."""
 
 import itertools
 import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from limba.models import Vocabulary
-
 SENTINEL = re.compile(r"<extra_id_(\d+)>")
+BLANK = "___"
 
 
-def decode_row(vocabulary: Vocabulary, row: np.ndarray) -> str:
+def typed(line: str) -> str:
+    """What somebody typed, for the model: each `___` becomes the next sentinel, after those that are there."""
+    numbers = itertools.count(max((int(number) for number in SENTINEL.findall(line)), default=-1) + 1)
+    return re.sub("_{3,}", lambda _: f"<extra_id_{next(numbers)}>", line)
+
+
+def shown(text: str) -> str:
+    """A text as it stands on the screen, whatever the model's blanks are."""
+    return re.sub(r"<extra_id_\d+>|\[MASK\]|<mask>", BLANK, text)
+
+
+def decode_row(vocabulary: Any, row: np.ndarray) -> str:
     """Text of a row of tokens that ends at EOS or padding; sentinels are kept visible."""
     ends = (0, vocabulary.eos_id)
     return vocabulary.decode(list(itertools.takewhile(lambda token: token not in ends, row.tolist())))

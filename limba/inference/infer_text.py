@@ -1,4 +1,4 @@
-"""Answers of a model to lines of text, printed or in a file: `limba infer --run_dir RUN --input TEXT`."""
+"""Answers of a model to lines of text, printed or in a file: `limba infer RUN --input TEXT`."""
 
 import contextlib
 import dataclasses
@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from limba.checkpoints import checkpointing
 from limba.gin_config import gin_files
+from limba.inference import blanks
 from limba.inference.answering import Answer, Answerer
 from limba.inference.decoding_flags import AS_BOUND, Decoding
 from limba.machine import json_text, written_files
@@ -87,9 +88,7 @@ def _check_output(path: Path) -> None:
 
 
 def _print(answer: Answer) -> None:
-    tqdm.write(f"{answer.input}\n  -> {answer.filled}")
-    for other in answer.others:
-        tqdm.write(f"  or {other}")
+    tqdm.write(blanks.shown("\n  or ".join([f"{answer.input}\n  -> {answer.filled}", *answer.others])))
 
 
 class _AnswersFile:

@@ -44,7 +44,7 @@ def show_likeliest(
     for (sentence, word), decodes in zip(sentences, found, strict=True):
         words = ", ".join(f"“{fill}” {share:.1%}" for fill, share in fills(decodes)[:_SHOWN])
         words = words or f"no word ({_why_none(decodes)})"
-        print(f"{blanks.fill_blanks(sentence, '<extra_id_0> ___')}\n  truth: {word}; likeliest: {words}")
+        print(f"{blanks.shown(sentence)}\n  truth: {word}; likeliest: {words}")
 
 
 def _search_without_ends(**arguments: Any) -> Any:

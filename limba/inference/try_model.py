@@ -13,7 +13,6 @@ import contextlib
 import functools
 import logging
 import os
-import re
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -31,8 +30,6 @@ from limba.inference.decoding_flags import AS_BOUND, Decoding
 from limba.machine import native_logs
 
 logger = logging.getLogger(__name__)
-
-_BLANK = re.compile(r"_{3,}")
 
 
 def try_model(
@@ -63,29 +60,21 @@ def reply(answerer: Answerer, text: str, prefix: str = "", mark: Callable[[str],
     Args:
       mark: what becomes of the words in a blank.
     """
-    lines = [prefix + mark_blanks(line) for line in text.splitlines() if line.strip()]
+    lines = [prefix + blanks.typed(line) for line in text.splitlines() if line.strip()]
     answers = list(answerer.answer(lines)) if lines else []
-    shown = ["\n  - ".join([_filled(x, mark).removeprefix(prefix), *x.others]) for x in answers]
+    shown = [blanks.shown("\n  - ".join([_filled(x, mark).removeprefix(prefix), *x.others])) for x in answers]
     if any(blanks.has_blanks(x.prediction) and not blanks.has_blanks(x.input) for x in answers):
         shown.append("(This model fills blanks: write ___ where words are missing.)")
     return "\n".join(shown)
 
 
 def _filled(answer: answering.Answer, mark: Callable[[str], str]) -> str:
-    if mark is str or not blanks.has_blanks(answer.input):
-        return answer.filled
-    return blanks.fill_blanks(answer.input, answer.prediction, mark)
+    is_marked = mark is not str and blanks.has_blanks(answer.input)
+    return blanks.fill_blanks(answer.input, answer.prediction, mark) if is_marked else answer.filled
 
 
 def _bold(words: str) -> str:
     return f"\033[1m{words}\033[0m"
-
-
-def mark_blanks(line: str) -> str:
-    """Writes each `___` as the next of T5's sentinels, after those that are there."""
-    used = [int(number) for number in re.findall(r"<extra_id_(\d+)>", line)]
-    numbers = iter(range(max(used, default=-1) + 1, 1000))
-    return _BLANK.sub(lambda _: f"<extra_id_{next(numbers)}>", line)
 
 
 # ---------------------------------------------------- the two ways --------------------------------------------------
@@ -131,8 +120,7 @@ def make_page(ask: Callable[[str, str], str], prefix: str, name: str) -> Any:
 
 def main(argv: Sequence[str]) -> int:
     """Parses flags and the run's gin, loads the model, and answers."""
-    parser = command_line.argument_parser("try", __doc__ or "", takes_files=False)
-    parser.add_argument("run_dir", metavar="RUN", help="a run's directory or one checkpoint, converted ones too")
+    parser = command_line.argument_parser("try", __doc__ or "", takes_files=False, takes_run=True)
     parser.add_argument(
         "--prefix", default="", help="what each line begins with for the model, such as a task's prefix"
     )
@@ -144,6 +132,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--port", type=int, default=7860, help="of the page (7860)")
     decoding_flags.add_flags(parser)
     flags = command_line.parse_flags(parser, argv)
+    if not flags.run_dir:
+        parser.error("give RUN, a run's directory or one checkpoint")
     name = Path(flags.run_dir).absolute().name
     if flags.web:
         _check_address(flags.host, flags.port)

@@ -24,6 +24,7 @@ import gin
 import jax
 from gin import config as gin_config
 
+from limba.checkpoints import run_configuration
 from limba.checkpoints.train_state import TrainStateInitializer
 from limba.data import contract
 from limba.data.lint_findings import Finding, refused
@@ -230,11 +231,13 @@ def report(findings: Sequence[Finding]) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """Parses flags and gin, and prints the findings."""
-    parser = command_line.argument_parser("lint", __doc__ or "")
+    parser = command_line.argument_parser("lint", __doc__ or "", takes_run=True)
     parser.add_argument("--num_devices", type=int, metavar="N", help="devices of the mesh (the fewest possible)")
     flags = command_line.parse_flags(parser, argv)
+    if flags.run_dir:
+        flags.gin_file.insert(0, run_configuration.gin_file_of(flags.run_dir))
     if not flags.gin_file:
-        parser.error("give at least one gin file, for example gin/recipes/quickstart.gin")
+        parser.error("give RUN, or at least one gin file, for example gin/recipes/quickstart.gin")
     if flags.num_devices is not None and flags.num_devices < 1:
         parser.error(f"--num_devices is {flags.num_devices}; it is a whole number of at least 1")
     configured = gin_files.configurable(train, module="limba.train")

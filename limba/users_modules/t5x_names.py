@@ -97,7 +97,7 @@ WITHOUT_COUNTERPART: Mapping[str, str] = {
     ),
     "t5x.checkpoint_importer": "Restore a Mesh TensorFlow checkpoint with T5X once; Limba reads what T5X then saves.",
     "t5x.config_utils": "Limba is configured by gin only, not by fiddle.",
-    "t5x.interactive_model": "`limba infer --run_dir RUN --input TEXT` predicts for single lines.",
+    "t5x.interactive_model": "`limba infer RUN --input TEXT` predicts for single lines.",
     "t5x.main": "`limba --run_mode=train` (or eval, infer, precompile) takes T5X's flags.",
     "t5x.test_utils": "Only T5X's own tests use it.",
     "t5x.contrib.calm": "Limba has no early-exit decoding.",

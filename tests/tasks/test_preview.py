@@ -12,7 +12,7 @@ from tests.convert import vocabularies
 def test_text_with_sentinels():
     vocabulary = ByteVocabulary(100)
     tokens = np.array([*vocabulary.encode("ab"), 358, *vocabulary.encode("c"), 357, 1, 0, 0])
-    assert preview.to_text(vocabulary, tokens) == "ab <0> c <1> </s>"
+    assert preview.to_text(vocabulary, tokens) == "ab ___ c ___ </s>"
 
 
 def test_preview_command(task, capsys):

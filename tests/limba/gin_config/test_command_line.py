@@ -7,6 +7,7 @@ import sys
 import gin
 import pytest
 
+from convert import __main__ as convert_command
 from limba import cli
 from limba.gin_config import command_line, gin_files
 from limba.workers import distributed, heartbeats
@@ -205,3 +206,24 @@ def test_gin_files_are_arguments_too(capsys):
         command_line.parse_flags(parser, ["--help"])
     text = capsys.readouterr().out
     assert text.index("--help") < text.index("gin and files:") < text.index("T5X's flags:")
+
+
+def test_a_run_stands_with_or_without_its_flag(capsys):
+    parser = command_line.argument_parser("eval", "", takes_run=True)
+    for words in (["a/run", "x.gin"], ["--run_dir", "a/run", "x.gin"], ["x.gin", "a/run"]):
+        flags = command_line.parse_flags(parser, [*words, "--dry_run"])
+        assert (flags.run_dir, flags.gin_file) == ("a/run", ["x.gin"])
+    assert command_line.parse_flags(parser, ["x.gin", "--dry_run"]).run_dir is None
+    with pytest.raises(SystemExit):
+        command_line.parse_flags(parser, ["--run_dir", "a", "b", "--dry_run"])
+    assert "give one run, not a and b" in capsys.readouterr().err
+    parser = command_line.argument_parser("try", "", takes_files=False, takes_run=True)
+    assert command_line.parse_flags(parser, ["a/run", "--dry_run"]).run_dir == "a/run"
+
+
+def test_convert_takes_a_run_with_its_flag(tmp_path, capsys):
+    assert convert_command._with_run_first(["out", "--run_dir", "r", "--overwrite"]) == ["r", "out", "--overwrite"]
+    assert convert_command._with_run_first(["--run_dir=r", "out"]) == ["r", "out"]
+    with pytest.raises(SystemExit):
+        convert_command.main([str(tmp_path), "out"])
+    assert f"Did you mean: limba convert to-hf {tmp_path} OUT" in capsys.readouterr().err

@@ -39,8 +39,9 @@ class _Upper:
         ("<extra_id_2> and ___", "<extra_id_2> and <extra_id_3>"),
     ],
 )
-def test_mark_blanks(line, marked):
-    assert try_model.mark_blanks(line) == marked
+def test_what_is_typed_has_blanks_for_the_model_and_back(line, marked):
+    assert blanks.typed(line) == marked
+    assert blanks.shown(f"{marked} [MASK] <mask>") == f"{blanks.shown(line).replace('_____', '___')} ___ ___"
 
 
 def test_reply():
@@ -64,7 +65,7 @@ def test_what_was_filled_is_marked_and_a_text_without_blanks_gets_a_hint():
     assert try_model.reply(_Fills(), "a ___ b ___", mark=try_model._bold) == "a \033[1mso\033[0m b \033[1mbe it\033[0m"
     assert try_model.reply(_Fills(), "a ___ b") == "a so b"
     shown = try_model.reply(_Fills(), "no blank", mark=try_model._bold).splitlines()
-    assert shown[0].startswith("<extra_id_0>") and "write ___ where words are missing" in shown[1] and len(shown) == 2
+    assert shown[0].startswith("___ so ___ be") and "write ___ where words are missing" in shown[1] and len(shown) == 2
 
 
 def test_in_the_terminal(monkeypatch, capsys):
@@ -91,7 +92,9 @@ def test_in_the_terminal(monkeypatch, capsys):
 def test_a_run_is_asked_with_the_prefix_of_the_command_line(tmp_path, monkeypatch):
     monkeypatch.setattr(try_model, "checkpoint_step", lambda checkpoint: 500)
     monkeypatch.setattr(run_configuration, "newest_checkpoint", lambda run: f"{run}/checkpoint_500")
-    monkeypatch.setattr(run_configuration, "parse", lambda flags, file, bindings: parsed.append((file, bindings)))
+    monkeypatch.setattr(
+        run_configuration, "parse", lambda flags, file, bindings, needs_tasks: parsed.append((file, bindings))
+    )
     monkeypatch.setattr(command_line, "start", lambda configured, flags, **arguments: started.append(arguments))
     parsed, started = [], []
     assert try_model.main([str(tmp_path / "mine"), "--prefix", "fill: "]) == 0
