@@ -95,6 +95,8 @@ def main(argv: list[str] | None = None) -> None:
             parser.error(f"give one task, not {' and '.join(args.task)}.")
         (args.task,) = args.task
         preview(args)
+    except BrokenPipeError:  # `| head`: `limba` ends without a word.
+        raise
     except (ValueError, OSError, RuntimeError) as error:  # A shard that stays broken is a RuntimeError.
         sys.exit(f"error: {os_errors.describe(error) or error}")
 

@@ -1,3 +1,5 @@
+from unittest import mock
+
 import gin
 import numpy as np
 import pytest
@@ -22,6 +24,12 @@ def test_preview_command(task, capsys):
     assert "fill of the first" in output
     with pytest.raises(SystemExit, match=r"error: There is no task or mixture 'test_tak'.*--module my_module"):
         preview.main(["test_tak"])
+
+
+def test_a_pipe_without_a_reader_is_for_limba_to_end(task, monkeypatch):
+    monkeypatch.setattr("builtins.print", mock.Mock(side_effect=BrokenPipeError))
+    with pytest.raises(BrokenPipeError):
+        preview.main(["test_task", "--inputs_length", "64"])
 
 
 def test_a_recipe_brings_task_and_lengths(task, tmp_path, capsys):
