@@ -11,10 +11,10 @@ import numpy as np
 
 # Of the characters of a text, those that are kept whatever they are.
 FREQUENT = 0.9995
-# What languages are written with: letters, accents, numbers, punctuation, signs of money and of mathematics; and the
-# joiners of Persian and Indian ones.
+# What languages are written with: letters, accents, numbers, punctuation, signs of money and of mathematics; the
+# joiners of Persian and Indian ones; and the two signs of every keyboard that Unicode has among its modifiers.
 _CATEGORIES = ("L", "M", "N", "P", "Sc", "Sm")
-_JOINERS = "\u200c\u200d"
+_OTHERS = "\u200c\u200d^`"
 # A character that is rarer than that is noise: from 200 MB of text on, one that is seen once.
 _RAREST = 1e-8
 # The letters of a smaller script are kept wherever they occur, those of a larger one, such as Chinese, in its own text.
@@ -108,7 +108,7 @@ def _of_languages(counts: Mapping[str, int]) -> set[str]:
 
 def is_of_languages(character: str) -> bool:
     """Whether it is no symbol, emoji or control character."""
-    return unicodedata.category(character).startswith(_CATEGORIES) or character in _JOINERS
+    return unicodedata.category(character).startswith(_CATEGORIES) or character in _OTHERS
 
 
 def script_of(character: str) -> str:
