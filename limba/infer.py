@@ -14,6 +14,7 @@ word that was left out (`limba.inference.likeliest`). The last runs over a task 
 
 import argparse
 import functools
+import logging
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +40,8 @@ from limba.machine.storage import AnyPath
 from limba.models import BaseTransformerModel
 from limba.partitioning.meshes import PjitPartitioner
 from limba.workers import distributed
+
+logger = logging.getLogger(__name__)
 
 # `(path, (results, auxiliary values), task examples as a tf.data.Dataset, mode, vocabulary)`: predictions or scores,
 # one an example, and lists or arrays with an entry an example.
@@ -236,11 +239,16 @@ def main(argv: Sequence[str]) -> int:
     files = (flags.input_file, flags.output_file)
     if all(files) and Path(files[0]).resolve() == Path(files[1]).expanduser().resolve():
         raise ValueError(f"--output_file {flags.output_file} is the input file, which the answers would replace.")
-    inputs = [blanks.typed(line) for line in flags.input] + (
-        infer_text.read_lines(flags.input_file) if flags.input_file else []
-    )
+    lines = infer_text.read_lines(flags.input_file) if flags.input_file else []
+    inputs = [blanks.typed(line) for line in flags.input] + lines
     if flags.input_file and not inputs:
         raise ValueError(f"--input_file {flags.input_file} is empty; write one input a line.")
+    if with_blanks := sum(blanks.BLANK in line for line in lines):
+        logger.warning(
+            "%d of %d lines of %s have %s, which is text there; a blank in a file is <extra_id_0>, <extra_id_1> "
+            "…, or [MASK] for an encoder.",
+            *(with_blanks, len(lines), flags.input_file, blanks.BLANK),
+        )
     decoding = decoding_flags.from_flags(flags)
     bindings = []
     if flags.run_dir:

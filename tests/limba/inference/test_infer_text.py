@@ -95,6 +95,17 @@ def test_a_line_of_a_file_is_one_input(tmp_path):
         infer.main(["--run_dir", str(tmp_path), "--input_file", str(file), "--output_file", f"{file}"])
 
 
+def test_a_blank_of_the_screen_in_a_file_is_named(tmp_path, caplog):
+    file = tmp_path / "lines.txt"
+    file.write_text("the ___ of\nthe <extra_id_0>\n")
+    with pytest.raises(FileNotFoundError):
+        infer.main([str(tmp_path / "run"), "--input", "a ___", "--input_file", str(file)])
+    assert [record.getMessage() for record in caplog.records] == [
+        f"1 of 2 lines of {file} have ___, which is text there; a blank in a file is <extra_id_0>, <extra_id_1> "
+        "…, or [MASK] for an encoder."
+    ]
+
+
 def test_the_command_says_what_is_empty_or_no_number(tmp_path, capsys):
     (tmp_path / "empty.txt").touch()
     with pytest.raises(ValueError, match=r"--input_file .*empty\.txt is empty; write one input a line"):
