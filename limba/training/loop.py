@@ -196,6 +196,8 @@ class _Loop:
     def _make_step(self, bar: progress.Progress, watch: watchdog.Watchdog) -> None:
         """Reads a batch and updates the state. The metrics that are shown are those of the step before."""
         run, previous, previous_batch = self.run, self.metrics, self.batch
+        if previous is None:
+            bar.message("compiling the training step")
         compiling = time.monotonic()
         # Several processes compile the same programs, whichever of them has its batch already.
         if previous is None and (jax.process_count() > 1 or not run.first_batch.is_there):
