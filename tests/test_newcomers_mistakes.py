@@ -51,7 +51,7 @@ def test_bindings_of_a_wrong_kind(binding, words):
 
 def test_log_every_is_an_argument_of_train(capsys):
     train.main([RECIPE, "--log_every", "25", "--dry_run"])
-    assert "train_script.train.log_every = 25" in " ".join(capsys.readouterr().out.split())
+    assert "train.log_every = 25" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_name_that_is_near_to_none_gets_no_suggestion():
