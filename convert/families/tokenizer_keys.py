@@ -52,6 +52,7 @@ T5 = table(
     only("pad_token", ("<pad>",), "rows are padded with <pad>, 0", "Write <pad>, if the model was trained so."),
     only("eos_token", ("</s>",), "Limba ends a text with </s>, 1", "Write </s>, if the model was trained so."),
     only("unk_token", ("<unk>",), "unknown characters are <unk>, 2", "Write <unk>, if the model was trained so."),
+    only("unk_id", (2,), "unknown characters are <unk>, 2", _AGAIN),
     only("add_prefix_space", (True,), "no space is put before a text: the SentencePiece model says that", _AGAIN),
     only("add_bos_token", (False,), "a token before each text: a T5 has none", _AGAIN),
     only("add_eos_token", (True,), "no </s> behind a text: Limba's tasks put one", _AGAIN),

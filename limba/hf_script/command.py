@@ -25,6 +25,7 @@ import difflib
 import json
 import logging
 import os
+import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,6 +42,7 @@ from limba.hf_script import gin_recipe, outcome, script_data, script_keys
 from limba.hf_script.run_arguments import RunArguments
 from limba.machine import json_text, native_logs, redaction, storage
 from limba.machine.local_paths import local_path
+from limba.machine.storage import AnyPath
 from limba.network import own_layers
 from limba.reports import wandb_writer
 from limba.workers import distributed
@@ -49,6 +51,7 @@ logger = logging.getLogger(__name__)
 
 # The model to begin with, where a gin file is only checked.
 _MODEL_GIN = "model_of_the_run.gin"
+_PREDICTIONS = "predictions"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -79,16 +82,19 @@ def main(argv: Sequence[str]) -> int:
             "Else take `limba run … --write_gin FILE` and launch/worker.sh FILE."
         )
     results: dict[str, Any] = {}
+    checkpoint: AnyPath = out / "initial"
     if arguments.do_train:
         train.main([f"--gin_file={gin_file}", *overrides])
-        results |= outcome.of_training(out / "run")
+        trained = distributed.from_first("trained", lambda: str(outcome.trained(out / "run", arguments)))
+        checkpoint = storage.as_path(trained)
+        results |= outcome.of_training(checkpoint)
     elif arguments.do_eval:
         evaluation.main(_with_bindings(gin_file, *_evaluation(out, arguments), overrides))
         results |= outcome.of_evaluation(out / "eval") if jax.process_index() == 0 else {}
     if arguments.do_predict:
-        infer.main(_with_bindings(gin_file, *_prediction(out, arguments), overrides))
+        infer.main(_with_bindings(gin_file, *_prediction(out, arguments, checkpoint), overrides))
     # The others wait: a run whose processes end before the first one's export is finished would be taken for broken.
-    distributed.from_first("export", lambda: _finish(out, arguments, results))
+    distributed.from_first("export", lambda: _finish(out, checkpoint, arguments, results))
     return 0
 
 
@@ -132,7 +138,8 @@ def _prepare(
         return None
     out.mkdir(parents=True, exist_ok=True)
     gin_file = local_path(flags.write_gin) if flags.write_gin else out / "run.gin"
-    _warn_of_changes(gin_file, text)
+    if _warn_of_changes(gin_file, text) and not flags.write_gin:
+        shutil.rmtree(out / _PREDICTIONS, ignore_errors=True)  # Answers under other settings would be taken for these.
     keys = json_text.dumps(arguments.without_secrets(), indent=2, ensure_ascii=False)
     storage.replace_text(out / "run.json", f"{redaction.redact(keys)}\n")
     model.write(out / "initial")
@@ -165,7 +172,7 @@ def _check_gin(arguments: RunArguments, out: Path, text: str, model: str, overri
     if arguments.do_eval and not arguments.do_train:
         commands.append(_evaluation(out, arguments))
     if arguments.do_predict:
-        commands.append(_prediction(out, arguments))
+        commands.append(_prediction(out, arguments, out / "initial"))
     with tempfile.TemporaryDirectory() as folder:
         for name, content in (("run.gin", text), (_MODEL_GIN, model)):
             (Path(folder) / name).write_text(content, "utf-8")
@@ -183,10 +190,10 @@ def _evaluation(out: Path, arguments: RunArguments) -> tuple[str, dict[str, Any]
     return "gin/runs/eval_run.gin", values | _of_dataset("eval", arguments)
 
 
-def _prediction(out: Path, arguments: RunArguments) -> tuple[str, dict[str, Any]]:
-    """Those that answer the test split, by the trained model if there is one."""
-    checkpoint = out / ("run" if arguments.do_train else "initial")
-    values: dict[str, Any] = {"CHECKPOINT_PATH": str(checkpoint), "INFER_OUTPUT_DIR": str(out / "predictions")}
+def _prediction(out: Path, arguments: RunArguments, checkpoint: AnyPath) -> tuple[str, dict[str, Any]]:
+    """Those that answer the test split by a checkpoint; each has a folder, as a longer training has other answers."""
+    answers = out / _PREDICTIONS / checkpoint.name
+    values: dict[str, Any] = {"CHECKPOINT_PATH": str(checkpoint), "INFER_OUTPUT_DIR": str(answers)}
     values |= {"infer/data.DatasetConfig.split": "test", **_of_dataset("infer", arguments)}
     return "gin/runs/infer.gin", values
 
@@ -206,12 +213,12 @@ def _with_bindings(gin_file: str, more: str, values: dict[str, Any], overrides: 
     return [f"--gin_file={gin_file}", f"--gin_file={more}", *bindings, *overrides]
 
 
-def _finish(out: Path, arguments: RunArguments, results: dict[str, Any]) -> None:
+def _finish(out: Path, checkpoint: AnyPath, arguments: RunArguments, results: dict[str, Any]) -> None:
     """Writes what the run leaves, exports and uploads the trained model."""
     if arguments.do_predict:
-        print(f"answers to the test split: {outcome.write_answers(out / 'predictions', out)}")
+        print(f"answers to the test split: {outcome.write_answers(out / _PREDICTIONS / checkpoint.name, out)}")
     if arguments.do_train:
-        outcome.export(out, arguments)
+        outcome.export(out, checkpoint, arguments)
     if results:
         storage.replace_text(out / "all_results.json", json_text.dumps(results, indent=2, ensure_ascii=False) + "\n")
         print(json_text.dumps(results))
@@ -297,10 +304,10 @@ def _check_push(repo: str, is_dry: bool) -> None:
         raise ValueError(f"hub_model_id (or the last part of output_dir) is {repo!r}: {error}") from error
 
 
-def _warn_of_changes(gin_file: Path, text: str) -> None:
-    """Warns of the lines that differ where a run is resumed with other values."""
-    if gin_file.is_file():
-        before = gin_file.read_text("utf-8").splitlines()
-        changes = [line for line in difflib.ndiff(before, text.splitlines()) if line.startswith(("- ", "+ "))]
-        if changes:
-            logger.warning("The run resumes with other values than before:\n%s", "\n".join(changes))
+def _warn_of_changes(gin_file: Path, text: str) -> bool:
+    """Warns of the lines that differ where a run is resumed with other values; whether there are any."""
+    before = gin_file.read_text("utf-8").splitlines() if gin_file.is_file() else text.splitlines()
+    changes = [line for line in difflib.ndiff(before, text.splitlines()) if line.startswith(("- ", "+ "))]
+    if changes:
+        logger.warning("The run resumes with other values than before:\n%s", "\n".join(changes))
+    return bool(changes)

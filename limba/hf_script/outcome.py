@@ -15,21 +15,26 @@ from limba.reports import results_table, writers
 _ANSWERS = "generated_predictions.txt"
 
 
-def of_training(model_dir: Path) -> dict[str, Any]:
-    """Hugging Face's `all_results.json`, from the run's own record."""
+def of_training(checkpoint: AnyPath) -> dict[str, Any]:
+    """Hugging Face's `all_results.json`, from the run's own record: the evaluations are those of the checkpoint."""
+    model_dir, step = checkpoint.parent, int(checkpoint.name.rpartition("_")[2])
     results: dict[str, Any] = {}
     training = [line for line in writers.read_metrics(model_dir) if line["dataset"] == "train"]
     if training:
         last = training[-1]
         results |= {"step": last["step"], "train_loss": last["loss"]}
-    evaluations = writers.read_metrics(model_dir, "training_eval/")
+    evaluations = _until(step, writers.read_metrics(model_dir, "training_eval/"))
     if evaluations:
         results |= {"step": evaluations[-1]["step"], **_of_loss(evaluations[-1])}
-    predicted = writers.read_metrics(model_dir, "inference_eval/")
+    predicted = _until(step, writers.read_metrics(model_dir, "inference_eval/"))
     if predicted:
         found = ((name, x) for name, x in predicted[-1].items() if name not in ("step", "dataset"))
         results |= _of_answers({name.removeprefix("eval/"): x for name, x in found})
     return results
+
+
+def _until(step: int, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [line for line in lines if line["step"] <= step]
 
 
 def of_evaluation(directory: Path) -> dict[str, Any]:
@@ -65,14 +70,13 @@ def write_answers(directory: Path, out: Path) -> Path:
     return path
 
 
-def export(out: Path, arguments: RunArguments) -> None:
-    """Exports the newest or best checkpoint into a folder of its own, uploads that, and moves its files to `out`.
+def export(out: Path, checkpoint: AnyPath, arguments: RunArguments) -> None:
+    """Exports a checkpoint into a folder of its own, uploads that, and moves its files to `out`.
 
     An encoder that no class of Hugging Face holds stays where it is.
     """
     from convert import push, starting_model, to_hf
 
-    checkpoint = _trained(out / "run", arguments)
     if problem := starting_model.no_class_of_run(checkpoint):
         print(f"{checkpoint} is the trained model. {problem}")
         return
@@ -88,8 +92,8 @@ def export(out: Path, arguments: RunArguments) -> None:
     print(f"{out} is the trained model: {model_class}.from_pretrained({str(out)!r})")
 
 
-def _trained(model_dir: Path, arguments: RunArguments) -> AnyPath:
-    """The checkpoint that the run is for."""
+def trained(model_dir: Path, arguments: RunArguments) -> AnyPath:
+    """The checkpoint that the run is for, the newest or the best."""
     if not arguments.load_best_model_at_end:
         return checkpointing.find_checkpoint(model_dir)
     folder, metric = gin_best.measured(arguments)

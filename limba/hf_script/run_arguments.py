@@ -314,9 +314,11 @@ class RunArguments:
 
     @property
     def metrics(self) -> tuple[str, ...] | None:
-        """`metric_names` as names; None leaves the task's own."""
+        """`metric_names` as names, or the one that `metric_for_best_model` belongs to; None leaves the task's own."""
         if not self.metric_names:
-            return None
+            best = self.metric_for_best_model.removeprefix("eval_")
+            of_best = [name for name in ("rouge", "bleu") if best.startswith(name)]
+            return tuple(of_best) if of_best and self.benchmark is None and self.is_finetuning else None
         return (self.metric_names,) if isinstance(self.metric_names, str) else tuple(self.metric_names)
 
     @property

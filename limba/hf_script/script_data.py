@@ -3,10 +3,11 @@
 import dataclasses
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from limba.hf_script import gin_best
 from limba.hf_script.run_arguments import RunArguments
 from limba.machine import redaction
 from limba.machine.local_paths import local_path
@@ -167,12 +168,29 @@ def _count_rows(arguments: RunArguments, corpus: Corpus) -> int | None:
     form = script_task.row_dataset(
         arguments.entry, row_template(arguments), arguments.label_column_name or "", arguments.labels, names
     )
+    _check_metrics(arguments, form.metrics)
     source = script_task.open_source(form, corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits)
     for split in _splits(arguments):
         source.check(split)
     if arguments.max_steps > 0 or not arguments.do_train:
         return None
     return sum(map(len, source.documents("train")))
+
+
+def _check_metrics(arguments: RunArguments, metric_fns: Sequence[Callable[..., Mapping[str, Any]]]) -> None:
+    """Raises if a metric of texts lacks its package, or none is `metric_for_best_model`: both would stop a training."""
+    from tasks.metrics import text_metrics
+
+    of_texts = (text_metrics.accuracy, text_metrics.bleu, text_metrics.rouge)
+    known = [name for metric in metric_fns if metric in of_texts for name in metric(["a"], ["a"])]
+    looks = arguments.load_best_model_at_end or arguments.early_stopping_patience or arguments.use_lr_drop
+    folder, name = gin_best.measured(arguments)
+    name = name.removeprefix("eval/")
+    if looks and folder == "inference_eval" and name not in known and all(metric in of_texts for metric in metric_fns):
+        raise ValueError(
+            f"metric_for_best_model is {arguments.metric_for_best_model!r}, and the evaluations have loss, "
+            f"{', '.join(known)}: write one of these, or metric_names."
+        )
 
 
 def _splits(arguments: RunArguments) -> list[str]:

@@ -22,6 +22,7 @@ T5 = {"add_prefix_space": None, "backend": "tokenizers", "eos_token": "</s>", "e
     "special_tokens_map_file": None,
     "tokenizer_class": "T5Tokenizer",
     "tokenizer_file": None,
+    "unk_id": 2,
     "unk_token": "<unk>",
     "name_or_path": "google/t5",
 }

@@ -195,6 +195,7 @@ def test_a_bert_is_trained_and_its_best_checkpoint_exported(here, capsys):
     assert json.loads((out / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
     losses = {x["step"]: x["nats_per_target_token"] for x in writers.read_metrics(out / "run", "training_eval/")}
     assert losses[2] > losses[4] > losses[6]
+    assert json.loads((out / "all_results.json").read_text())["step"] == 2
     exported = encoder_model.open_model(out)
     assert exported.step == 2
     saved = encoder_model.open_model(out / "run" / "checkpoint_2")

@@ -92,6 +92,7 @@ def test_it_learns_evaluates_and_answers(here, capsys):
     assert 0.9 < results["eval_macro_f1"] <= 1 and results["eval_short_recall"] > 0.8
     answers = (out / "generated_predictions.txt").read_text().splitlines()
     right = [row["size"] for row in csv.DictReader((here / "test.csv").open())]
+    assert (out / "predictions" / "checkpoint_60").is_dir()  # Longer training answers anew.
     assert len(answers) == 40 and sum(map(str.__eq__, answers, right)) >= 36
     assert json.loads((out / "conversion_report.json").read_text())["checked"]
 
@@ -104,6 +105,8 @@ def test_it_learns_evaluates_and_answers(here, capsys):
     assert (here / "alone" / "generated_predictions.txt").read_text().splitlines() == answers
     assert not (here / "alone" / "run").exists() and not (here / "alone" / "model.safetensors").exists()
     assert [row["split"] for row in results_table.read(here / "alone" / "eval")] == ["validation"]
+    _run(here / "alone.json", "--output_dir", here / "alone", "--do_eval", "false", "--max_predict_samples", "7")
+    assert (here / "alone" / "generated_predictions.txt").read_text().splitlines() == answers[:7]  # not the older ones
 
 
 @pytest.mark.slow
@@ -148,9 +151,12 @@ def test_two_processes_are_one_run(here, forks, tmp_path):
 
 def test_data_that_are_not_enough_are_refused_before_any_work(here, tmp_path):
     out = ["--output_dir", str(tmp_path / "new")]
+    best = ["--labels", "None", "--load_best_model_at_end", "--metric_for_best_model"]
     for changes, words in (
         (["--label_column_name", "sizes"], "did you mean 'size'"),
         (["--metric_names", "acuracy"], "no metric 'acuracy' .*accuracy"),
+        ([*best, "f1"], "'f1', and the evaluations have loss, accuracy:"),
+        ([*best, "rougeL"], "'rougeL', and the evaluations have loss, rouge1, rouge2, rougeLsum:"),
         (["--test_file", "None"], "do_predict answers the split 'test', and .* has 'train', 'validation'"),
         (["--do_train", "false", "--validation_file", "None"], "no split 'validation' to evaluate"),
         (["--validation_file", "None", "--max_train_samples", "9"], "already a part, train.5%:.: name a valid"),
@@ -166,9 +172,12 @@ def test_the_results_keep_the_names_of_the_scripts(tmp_path):
         {"step": 5, "dataset": "train", "loss": 1.5},
         {"step": 5, "dataset": "training_eval/t", "nats_per_target_token": 0.0, "accuracy": 0.5},
         {"step": 5, "dataset": "inference_eval/t", "eval/accuracy": 75.0, "eval/f1": 50.0, "eval/bleu": 20.0},
+        {"step": 9, "dataset": "training_eval/t", "nats_per_target_token": 2.0, "accuracy": 0.1},
+        # What follows the checkpoint is of another model.
+        {"step": 9, "dataset": "inference_eval/t", "eval/accuracy": 0.0, "eval/f1": 0.0, "eval/bleu": 0.0},
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert outcome.of_training(tmp_path) == {
+    assert outcome.of_training(tmp_path / "checkpoint_5") == {
         "step": 5,
         "train_loss": 1.5,
         "eval_loss": 0.0,
