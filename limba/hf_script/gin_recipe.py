@@ -158,6 +158,7 @@ def _rows(arguments: RunArguments, plan: Plan) -> list[str]:
             inputs=script_data.row_template(arguments),
             label_column=arguments.label_column_name,
             labels=arguments.labels,
+            languages=arguments.languages,
             metric_names=arguments.metrics,
             files=_plain(plan.corpus.files),
             dataset=plan.corpus.dataset,

@@ -126,7 +126,7 @@ _FSDP = (
     "(docs/partitioning.md)"
 )
 _BATCH = "`limba plan` says which batch fits; write per_device_train_batch_size and gradient_accumulation_steps"
-_LANGUAGES = "only mBART and its like read it; for a translation write text_column_name and label_column_name"
+_LANGUAGES = "only mBART and its like read it; a T5 is told the language by source_prefix"
 _QUESTIONS = (
     "write text_column_name 'question: {question} context: {context}' with your columns, and label_column_name; or "
     "--benchmark squad for data of SQuAD's form"
@@ -174,7 +174,6 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "config_overrides": ((), "write the values into a config.json, and name it as config_name"),
     "ray_scope": (("last",), "`limba sweep` searches (docs/sweeps.md)"),
     **dict.fromkeys(("lang", "forced_bos_token"), ((), _LANGUAGES)),
-    **dict.fromkeys(("source_lang", "target_lang"), ((), _LANGUAGES)),
     "context_column": (("context",), _QUESTIONS),
     "question_column": (("question",), _QUESTIONS),
     "answer_column": (("answers",), _QUESTIONS),

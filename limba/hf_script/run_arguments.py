@@ -72,6 +72,8 @@ class RunArguments:
     benchmark: str | None = _key("glue or super_glue, with the task as dataset_name; or squad, cnn_dailymail …")
     source_prefix: str = _key("text before each input", "")
     label_column_name: str | None = _key("the column with the answer: fine-tuning in place of masked spans")
+    source_lang: str | None = _key("with target_lang: rows have a column translation, texts by language")
+    target_lang: str | None = _key("the language to translate to, by BLEU; source_prefix is the text before each input")
     labels: Mapping[str, str] | Sequence[str] | None = _key(
         """all answers: '["bad", "good"]', or the text of each value: '{"0": "bad", "1": "good"}'"""
     )
@@ -187,7 +189,15 @@ class RunArguments:
                     f"{name} is {getattr(self, name)!r}, and belongs to fine-tuning: name the column with the answers "
                     "(label_column_name), or a benchmark."
                 )
-        for name in ("label_column_name", "labels", "source_prefix"):
+        if (self.source_lang is None) != (self.target_lang is None):
+            raise ValueError(
+                f"source_lang is {self.source_lang!r} and target_lang {self.target_lang!r}; a translation needs both."
+            )
+        if self.languages is not None and (answers := self.label_column_name or self.labels):
+            raise ValueError(
+                f"source_lang is {self.source_lang!r}, and the answers are those of target_lang; leave {answers!r} out."
+            )
+        for name in ("label_column_name", "labels", "source_prefix", "source_lang"):
             if self.benchmark is not None and getattr(self, name):
                 raise ValueError(
                     f"benchmark is {self.benchmark!r}, which has its texts and columns; leave {name} "
@@ -338,7 +348,12 @@ class RunArguments:
     @property
     def is_finetuning(self) -> bool:
         """Whether rows with an answer are learned, and not masked spans."""
-        return self.benchmark is not None or self.label_column_name is not None
+        return any(x is not None for x in (self.benchmark, self.label_column_name, self.languages))
+
+    @property
+    def languages(self) -> tuple[str, str] | None:
+        """Of a translation, from which and to which."""
+        return None if self.source_lang is None or self.target_lang is None else (self.source_lang, self.target_lang)
 
     @property
     def entry(self) -> str | None:

@@ -124,9 +124,11 @@ def _listed(splits: Sequence[str]) -> str:
 
 
 def row_template(arguments: RunArguments) -> str | None:
-    """The template of a row's input; None where an entry of the table has it."""
+    """The template of a row's input, or what stands before a translation; None where an entry of the table has it."""
     if arguments.entry is not None:
         return None
+    if arguments.languages is not None:
+        return arguments.source_prefix
     column = arguments.text_column_name
     prefix = arguments.source_prefix.replace("{", "{{").replace("}", "}}")
     return prefix + (column if "{" in column else f"{{{column}}}")
@@ -164,9 +166,13 @@ def count_examples(
 def _count_rows(arguments: RunArguments, corpus: Corpus) -> int | None:
     from tasks.supervised import script_task
 
-    names = arguments.metrics
     form = script_task.row_dataset(
-        arguments.entry, row_template(arguments), arguments.label_column_name or "", arguments.labels, names
+        arguments.entry,
+        row_template(arguments),
+        arguments.label_column_name or "",
+        arguments.labels,
+        arguments.languages,
+        arguments.metrics,
     )
     _check_metrics(arguments, form.metrics)
     source = script_task.open_source(form, corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits)

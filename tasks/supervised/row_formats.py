@@ -396,18 +396,22 @@ def _pad_punctuation(text: str) -> str:
 class Translation:
     """A column `translation` of texts by language, as WMT's data sets have it: from `source` to `target`.
 
+    Args:
+      prefix: before each input; None is T5's, "translate English to German: ".
+
     Raises:
-      ValueError: for a language whose English name is not known here.
+      ValueError: without a prefix, for a language whose English name is not known here.
     """
 
     source: str
     target: str
+    prefix: str | None = None
     columns: tuple[str, ...] = ()
     nested_columns: tuple[str, ...] = ("translation",)
     num_choices: int | None = None
 
     def __post_init__(self):
-        for language in (self.source, self.target):
+        for language in (self.source, self.target) if self.prefix is None else ():
             if language not in LANGUAGES:
                 raise ValueError(
                     f"The name of the language {language!r} is not known, only those of {', '.join(LANGUAGES)}; with "
@@ -416,8 +420,12 @@ class Translation:
 
     def __call__(self, row: Row) -> list[Example]:
         texts = record_of(row["translation"])
-        inputs = f"translate {LANGUAGES[self.source]} to {LANGUAGES[self.target]}: {texts[self.source]}"
-        return [Example(inputs, texts[self.target])]
+        if missing := [language for language in (self.source, self.target) if language not in texts]:
+            raise ValueError(f"column 'translation' has no {missing[0]!r}, only {', '.join(map(repr, texts))}")
+        prefix = self.prefix
+        if prefix is None:
+            prefix = f"translate {LANGUAGES[self.source]} to {LANGUAGES[self.target]}: "
+        return [Example(prefix + texts[self.source], texts[self.target])]
 
     def prediction(self, answer: str) -> str:
         return answer

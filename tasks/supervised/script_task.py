@@ -19,6 +19,7 @@ from tasks.sources import corpora
 from tasks.sources.sharded import ShardedSource
 from tasks.supervised import dataset_table, supervised_tasks
 from tasks.supervised.dataset import SupervisedDataset
+from tasks.supervised.row_formats import Translation
 from tasks.vocabularies import Vocabulary
 
 # One source for each data set: it is opened once, and a task registered again is the same task.
@@ -37,6 +38,7 @@ def task(
     inputs: str | None = None,
     label_column: str = "",
     labels: Mapping[str, str] | Sequence[str] | None = None,
+    languages: Sequence[str] | None = None,
     metric_names: Sequence[str] | None = None,
     files: Mapping[str, Sequence[str]] | None = None,
     dataset: str | None = None,
@@ -51,7 +53,7 @@ def task(
     Raises:
       ValueError: as these, and as `register_supervised_task`.
     """
-    form = row_dataset(entry, inputs, label_column, labels, metric_names)
+    form = row_dataset(entry, inputs, label_column, labels, languages, metric_names)
     registered = supervised_tasks.register_supervised_task(
         name,
         form,
@@ -67,6 +69,7 @@ def row_dataset(
     inputs: str | None,
     label_column: str,
     labels: Mapping[str, str] | Sequence[str] | None,
+    languages: Sequence[str] | None,
     metric_names: Sequence[str] | None,
 ) -> SupervisedDataset:
     """How rows become examples.
@@ -74,13 +77,17 @@ def row_dataset(
     Args:
       entry: of the table of data sets, such as "glue_sst2"; None takes the others.
       inputs, label_column, labels: see `SupervisedDataset`.
-      metric_names: of functions of `text_metrics`; None leaves the entry's, or accuracy.
+      languages: from which to which a column `translation` is translated, with `inputs` before each text.
+      metric_names: of functions of `text_metrics`; None leaves the entry's, BLEU of translations, or accuracy.
 
     Raises:
       ValueError: if there is no such entry or metric.
     """
     if entry is not None:
         form = dataset_table.find_dataset(entry)
+    elif languages is not None:
+        source, target = languages
+        form = SupervisedDataset(Translation(source, target, inputs or ""), metric_fns=(text_metrics.bleu,))
     else:
         form = SupervisedDataset(inputs or "", label_column, labels)
     if metric_names is None:

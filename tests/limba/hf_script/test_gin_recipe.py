@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import json
 import pathlib
 
 import gin
@@ -9,12 +10,18 @@ import jax
 import numpy as np
 import pytest
 
+from limba.data import contract
 from limba.hf_script import command, gin_best, gin_optimizer, gin_recipe, script_data
 from limba.hf_script.run_arguments import SCHEDULES, RunArguments
 from limba.hf_script.script_data import Corpus
 from limba.models import losses
 from limba.optimizers import weight_decay
+from tasks import predictions
+from tasks.metrics import text_metrics
+from tasks.registry import TaskRegistry
 from tasks.sources import corpora
+from tasks.supervised import script_task
+from tasks.vocabularies import ByteVocabulary
 
 ARGUMENTS = RunArguments(
     config_name="config.json", train_file="t.txt", output_dir="/nowhere", do_train=True, learning_rate=3e-4
@@ -35,6 +42,23 @@ def test_a_signed_url_is_read_and_not_written():
     recorded = ast.literal_eval(files.partition("=")[2].strip())
     assert recorded == {"train": ["https://***@host/corpus.jsonl?part=2&X-Amz-Signature=***"]}
     assert corpora.files_by_split(recorded) == {"train": [url]}
+
+
+def test_a_translation_has_its_task(tmp_path):
+    """run_translation's keys and rows; the gin file's task makes the examples and measures BLEU."""
+    rows = tmp_path / "wmt.json"
+    rows.write_text("\n".join(json.dumps({"translation": {"en": f"tree {i}", "uk": f"дерево {i}"}}) for i in range(3)))
+    given = {"train_file": str(rows), "source_lang": "en", "target_lang": "uk", "source_prefix": "{to} uk: "}
+    arguments = dataclasses.replace(ARGUMENTS, **given)
+    corpus = script_data.find(arguments)
+    assert script_data.count_examples(arguments, corpus, None) == (3, True)
+    lines = gin_recipe._rows(arguments, dataclasses.replace(PLAN, corpus=corpus))
+    given = {name.strip(): value for name, _, value in (line.partition(" = ") for line in lines) if name[:1] == " "}
+    values = {name: ast.literal_eval(value) for name, value in given.items() if value != "%VOCABULARY"}
+    task = TaskRegistry.get(script_task.task(vocabulary=ByteVocabulary(extra_ids=100), **values))
+    example = next(iter(predictions.examples(task, contract.DatasetConfig(task.name, None, "train", 1, seed=0))))
+    assert example["inputs_pretokenized"].decode() == "{to} uk: tree 0"
+    assert example["targets_pretokenized"].decode() == "дерево 0" and task.metric_fns == (text_metrics.bleu,)
 
 
 def test_a_prefix_lm_has_its_lengths():

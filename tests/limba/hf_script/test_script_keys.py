@@ -222,6 +222,8 @@ def test_a_token_is_written_nowhere():
         ({"lr": 1e-4}, ["learning_rate is 5e-05 and lr is 0.0001", "names of one key, learning_rate"]),
         ({"labels": ["a", "b"]}, ["labels is ['a', 'b']", "label_column_name"]),
         ({"do_predict": True}, ["do_predict is True", "fine-tuning"]),
+        ({"source_lang": "en"}, ["source_lang is 'en' and target_lang None", "needs both"]),
+        ({"source_lang": "en", "target_lang": "uk", "label_column_name": "x"}, ["of target_lang; leave 'x' out"]),
         ({"benchmark": "glue", "label_column_name": "x"}, ["'glue'", "leave label_column_name 'x' out"]),
         ({"scale_parameter": True}, ["scale_parameter is true", "Adafactor"]),
         ({"optim": "adafactor", "warmup_init": True}, ["warmup_init is true", "relative_step"]),

@@ -172,6 +172,10 @@ def test_translations_and_summaries():
     assert _one("cnn_dailymail", {"article": "Long.", "highlights": "Short."}) == ("summarize: Long.", "Short.")
     with pytest.raises(ValueError, match=r"language 'tlh' is not known.*a column for each"):
         formats.Translation("en", "tlh")
+    (example,) = formats.Translation("ro", "tlh", "to Klingon: ")({"translation": {"ro": "Da.", "tlh": "HIja'."}})
+    assert (example.inputs, example.targets) == ("to Klingon: Da.", "HIja'.")
+    with pytest.raises(ValueError, match="has no 'tlh', only 'ro'"):
+        formats.Translation("ro", "tlh", "")({"translation": {"ro": "Da."}})
 
 
 def test_templates():
