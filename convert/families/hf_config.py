@@ -226,6 +226,18 @@ def hides_its_output(content: Mapping[str, Any]) -> bool:
     return family_of(content).hides_output and _is_of_version_5(content) and "scale_decoder_outputs" not in content
 
 
+def ties_output(file: Path) -> bool:
+    """Whether an output that is not stored is the embedding, though T5 1.0's scale is off.
+
+    Version 5 of transformers makes new T5s so whose configuration asks for an output of their own.
+
+    Args:
+      file: the config.json that was saved with the weights.
+    """
+    content = untrusted_json.read_object(file) if file.is_file() else {}
+    return content.get("tie_word_embeddings") is True and _is_of_version_5(content)
+
+
 def _is_of_version_5(content: Mapping[str, Any]) -> bool:
     """Whether version 5 of transformers wrote config.json."""
     version = str(content.get("transformers_version", "")).split(".")[0]

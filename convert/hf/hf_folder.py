@@ -127,6 +127,8 @@ def _open(
         new = new_decoder.tensors(config, np.dtype(next(iter(named.values())).dtype))
         named = {table[name].name: table[name].orient(t) for name, t in new.items()} | named
     stored = _without_copies(path, kind, aliases, named)
+    if not config.logits_via_embedding and hf_config.ties_output(path / "config.json"):
+        stored.setdefault(_OUTPUT["torch"], stored[aliases[0]])
     if head is None:
         _check_output(path, config_file, kind, config, stored)
     names.verify(str(path), {n: t.shape for n, t in stored.items()}, {s.name: s.shape for s in table.values()})

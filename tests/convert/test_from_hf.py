@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 
 import gin
 import jax
@@ -9,8 +10,11 @@ import numpy as np
 import pytest
 
 from convert import __main__
+from convert.compare import forward
 from convert.from_hf import from_hf
+from convert.hf import hf_folder
 from convert.model_files import any_format
+from convert.tensors import weight_files
 from limba.checkpoints import checkpointing
 from limba.gin_config import gin_files
 from tests.loopback_hub import TOKEN, LoopbackHub
@@ -137,6 +141,27 @@ def test_what_a_configuration_leaves_out(all_exported, tmp_path, kind, config, w
     report = json.loads((checkpoint / "conversion_report.json").read_text())
     rows = {row["what"]: row for row in report["comparisons"]["orbax"]}
     assert rows["logits, A in PyTorch"]["value"] < 1e-4 and rows["logits, A in NumPy"]["value"] < 1e-4
+
+
+@pytest.mark.slow
+def test_a_new_t5_of_transformers_5(all_exported, tmp_path, python5):
+    """Its output is the embedding, unscaled, though its configuration was that of a T5 1.1."""
+    program = (
+        "import json, sys, torch, transformers as t; config = t.T5Config.from_pretrained(sys.argv[1]);"
+        "config.tie_word_embeddings, config.scale_decoder_outputs = True, False;"
+        "model = t.T5ForConditionalGeneration(config).eval(); model.save_pretrained(sys.argv[2]);"
+        "ids = torch.tensor([[5, 6, 7, 1]]);"
+        "print(json.dumps(model(input_ids=ids, decoder_input_ids=ids).logits.tolist()))"
+    )
+    command = [python5, "-c", program, str(all_exported["t5_1_1-t5"].folder), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    folder = hf_folder.open_folder(tmp_path)
+    ids = np.array([[5, 6, 7, 1]], np.int32)
+    batch = dict.fromkeys(("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens"), ids)
+    found = forward.logits(folder.config, folder.tensors, batch)
+    assert not folder.config.logits_via_embedding
+    assert "lm_head.weight" not in weight_files.open_tensors(tmp_path, "safetensors")
+    np.testing.assert_allclose(found, json.loads(done.stdout), atol=1e-4)
 
 
 # ------------------------------------------------------ bad input ----------------------------------------------------
