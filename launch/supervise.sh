@@ -192,10 +192,11 @@ while true; do
   ((step)) || at="before its first step, after step $furthest of an earlier start"
   ((step + furthest)) || at="before its first step"
   say "ended with code $code $at; restart $restarts in $pause seconds.${cause:+" $cause"}"
-  sleep "$pause" &
-  child=$! # SIGTERM ends the pause too.
-  [[ -z $stop_requested ]] || kill "$child" || true # It came before there was a child.
-  wait "$child" || true
-  child=
+  # In seconds: a child that was just forked can lose a signal.
+  for ((i = 0; i < pause; i++)); do
+    [[ -z $stop_requested ]] || break
+    sleep 1 &
+    wait "$!" || true # SIGTERM ends it.
+  done
   [[ -z $stop_requested ]] || { say "stopped on request at step $step." && exit 75; }
 done
