@@ -196,13 +196,13 @@ class _Loop:
     def _make_step(self, bar: progress.Progress, watch: watchdog.Watchdog) -> None:
         """Reads a batch and updates the state. The metrics that are shown are those of the step before."""
         run, previous, previous_batch = self.run, self.metrics, self.batch
+        compiling = time.monotonic()
         if previous is None:
             bar.message("compiling the training step")
-        compiling = time.monotonic()
-        # Several processes compile the same programs, whichever of them has its batch already.
-        if previous is None and (jax.process_count() > 1 or not run.first_batch.is_there):
-            with run.goodput.spending("compile"):
-                _compile_ahead(run, self.state)
+            # Several processes compile the same programs, whichever of them has its batch already.
+            if jax.process_count() > 1 or not run.first_batch.is_there:
+                with run.goodput.spending("compile"):
+                    _compile_ahead(run, self.state)
         began = time.monotonic()
         with watch.first_wait() if previous is None else contextlib.nullcontext():
             batch = self._next_batch()
@@ -374,14 +374,13 @@ def _compile_ahead(run: Run, state: TrainState) -> None:
     trainer's step is not a jitted function.
     """
     step = run.trainer.train_step
-    if not (hasattr(step, "lower") and isinstance(run.batches, TaskBatches)):
-        return
-    try:
-        batch = batch_to_compile(run.trainer, run.dataset)
-    except ValueError as error:
-        logger.debug("The step is not compiled ahead: %s", error)
-        return
-    step.lower(state, batch).compile()
+    if hasattr(step, "lower") and isinstance(run.batches, TaskBatches):
+        try:
+            batch = batch_to_compile(run.trainer, run.dataset)
+        except ValueError as error:
+            logger.debug("The step is not compiled ahead: %s", error)
+        else:
+            step.lower(state, batch).compile()
 
 
 def evaluate(
