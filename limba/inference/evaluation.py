@@ -84,6 +84,8 @@ def evaluate(
         raise ValueError("The evaluation split is empty: choose another split, or leave the evaluation out.")
     total = fetched(*pending)
     scalars = metrics_lib.compute(total)
+    if "nats_per_target_token" in total:  # A model of a user's own may count nothing, or have other metrics.
+        scalars.setdefault("num_target_tokens", float(total["nats_per_target_token"].count))
     token_counts = _sum_over_hosts(token_counts)
     shares = token_counts[token_counts > 0] / max(token_counts.sum(), 1)
     scalars["unigram_nats_per_target_token"] = float(-np.sum(shares * np.log(shares)))

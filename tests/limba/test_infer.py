@@ -168,7 +168,7 @@ gcs.put("my-bucket", "run/checkpoint_5/run/config.gin", b"vocabularies.SentenceP
 parsed = []
 with pytest.MonkeyPatch.context() as patch:
     patch.setattr(infer.run_configuration.checkpointing, "find_checkpoint", lambda _: run)
-    patch.setattr(infer.gin_files, "parse_gin_flags", lambda files, bindings, _: parsed.extend(bindings))
+    patch.setattr(infer.gin_files, "parse_gin_flags", lambda files, bindings, *_: parsed.extend(bindings))
     patch.setattr(infer.gin_files, "require_bindings", lambda **_: None)
     patch.setattr(infer.command_line, "start", lambda *_, **__: None)
     infer.main(["--run_dir", str(run), "--input", "x"])
