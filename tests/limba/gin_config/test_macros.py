@@ -84,7 +84,10 @@ def test_an_override_of_a_name_that_no_file_has(write, name):
     ("text", "bindings"),
     [
         ("STEPS = 7\nTRAIN_STEPS = %STEPS\n" + RUN, []),  # through a macro, before it is overridden
-        (RUN + "STEPS = %gin.REQUIRED\ntrain_script.train.total_steps = %STEPS\n", ["train_script.train.total_steps = 3"]),
+        (
+            RUN + "STEPS = %gin.REQUIRED\ntrain_script.train.total_steps = %STEPS\n",
+            ["train_script.train.total_steps = 3"],
+        ),
         (RUN + "BATCH = 4\n", ["BATCH_SIZE = %BATCH"]),  # only the command line reads it
         (RUN + "train/SEED = 1\ntrain/data.DatasetConfig.seed = %train/SEED\n", ["train/SEED = 2"]),
         (RUN, ["TRAIN_STEPS = 5", "MIXTURE_OR_TASK_MODULE = 'm'"]),
