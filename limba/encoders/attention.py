@@ -1,5 +1,7 @@
 """Self-attention of an encoder, and what all its layers share: masks, rotary angles and T5's biases."""
 
+import functools
+
 import flax.linen as nn
 import flax.struct
 import jax
@@ -89,11 +91,11 @@ class SelfAttention(nn.Module):
         else:
             assert not isinstance(bias, fused.DistanceBias)
             bias = bias if table is None else relative_keys.relative_key_logits(cfg, query, key, table)
-            by_rows = cfg.kernels != "xla" and target.platform() == "cpu"
-            attend = attention_by_rows.attend if by_rows else attention.dot_product_attention
-            attended = attend(
-                *(query, key, value, bias), dtype=cfg.dtype, float32_logits=cfg.float32_attention_logits, mask=mask
-            )
+            types = {"dtype": cfg.dtype, "float32_logits": cfg.float32_attention_logits}
+            attend = functools.partial(attention.dot_product_attention, **types)
+            if cfg.kernels != "xla" and target.platform() == "cpu":
+                attend = functools.partial(attention_by_rows.attend, attend)
+            attended = attend(query=query, key=key, value=value, bias=bias, mask=mask)
         return self._dense(cfg.emb_dim, (-2, -1), ("joined_kv", "embed"), "out")(attended)
 
     def _project(self, name: str, x: Array) -> Array:

@@ -16,6 +16,7 @@ import numpy as np
 
 from limba.kernels import attention as fused
 from limba.kernels import target
+from limba.network import attention_by_rows
 from limba.network.attention_weights import attention_weights
 from limba.network.layers import DenseGeneral, Initializer, param_with_axes, with_sharding_constraint
 from limba.network.products import einsum, with_gradient_apart
@@ -320,6 +321,9 @@ class MultiHeadDotProductAttention(nn.Module):
         rng: Array | None,
         length_last: bool = False,
     ) -> Array:
+        if rng is None and not length_last and target.platform() == "cpu":
+            plain = functools.partial(dot_product_attention, dtype=self.dtype, float32_logits=self.float32_logits)
+            return attention_by_rows.attend(plain, query, key, value, bias, mask)
         return dot_product_attention(
             query,
             key,

@@ -3,13 +3,10 @@
 The logits of all rows are memory that is written and read many times; those of some rows fit the processor's cache.
 """
 
-import functools
 import os
-from typing import Any
+from collections.abc import Callable
 
 import jax
-
-from limba.network.attention import dot_product_attention
 
 Array = jax.Array
 
@@ -20,29 +17,23 @@ _SHORTEST = 256
 
 
 def attend(
-    query: Array,
-    key: Array,
-    value: Array,
-    bias: Array | None,
-    *,
-    dtype: jax.typing.DTypeLike,
-    float32_logits: bool,
-    mask: Array | None,
+    attention: Callable[..., Array], query: Array, key: Array, value: Array, bias: Array | None, mask: Array | None
 ) -> Array:
-    """`dot_product_attention` without dropout; the backward pass computes the logits again.
+    """`attention(query=…, key=…, value=…, bias=…, mask=…)`, whose backward pass computes the logits again.
 
     Args:
+      attention: without dropout.
+      query, key, value: `[batch, length, heads, kv]`.
       bias, mask: `[batch or 1, …]`.
     """
     batch, keys, heads, _ = key.shape
     rows = _rows_at_once(batch, heads, keys)
-    attended_by = functools.partial(dot_product_attention, dtype=dtype, float32_logits=float32_logits)
-    asked: dict[str, Any] = {"query": query, "key": key, "value": value, "bias": bias, "mask": mask}
+    asked = {"query": query, "key": key, "value": value, "bias": bias, "mask": mask}
     if rows == batch:
-        return attended_by(**asked)
+        return attention(**asked)
     parts = {name: x.reshape(-1, rows, *x.shape[1:]) for name, x in asked.items() if x is not None and len(x) == batch}
     shared = {name: x for name, x in asked.items() if name not in parts}
-    attended = jax.lax.map(jax.checkpoint(lambda part: attended_by(**part, **shared)), parts)
+    attended = jax.lax.map(jax.checkpoint(lambda part: attention(**part, **shared)), parts)
     return attended.reshape(batch, *attended.shape[2:])
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba.network import attention_by_rows
+from limba.network import attention, attention_by_rows
 from limba.partitioning.meshes import PjitPartitioner
 from tests import compilation
 from tests.limba.encoders import test_encoder, test_sparse_attention
@@ -57,7 +57,7 @@ def test_a_loop_has_work_for_all_cores(monkeypatch, cores, batch, length, loops)
     array = jax.ShapeDtypeStruct((batch, length, 12, 8), jnp.float32)
 
     def attend(query):
-        return attention_by_rows.attend(query, query, query, None, dtype="float32", float32_logits=False, mask=None)
+        return attention_by_rows.attend(attention.dot_product_attention, query, query, query, None, None)
 
     assert _trips(jax.make_jaxpr(attend)(array)) == loops
     with jax.sharding.use_abstract_mesh(PjitPartitioner(num_partitions=1).mesh.abstract_mesh):

@@ -82,7 +82,8 @@ def _float32_logits(query, key, value, bias, mask):
 
 
 def _by_rows(query, key, value, bias, mask):
-    return attention_by_rows.attend(query, key, value, bias, dtype=query.dtype, float32_logits=False, mask=mask)
+    plain = functools.partial(attention.dot_product_attention, dtype=query.dtype)
+    return attention_by_rows.attend(plain, query, key, value, bias, mask)
 
 
 def _masks(real):

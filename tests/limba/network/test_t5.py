@@ -9,7 +9,7 @@ import pytest
 from flax import traverse_util
 from flax.linen import partitioning as nn_partitioning
 
-from limba.network import attention, layers, products, scalable_t5, t5
+from limba.network import attention, attention_by_rows, layers, products, scalable_t5, t5
 from tests.limba import small
 
 
@@ -53,6 +53,21 @@ def test_scanned_layers_give_the_loss_and_gradients_of_unrolled_ones(remat_polic
     assert expected.keys() == actual.keys()
     for name in expected:
         np.testing.assert_allclose(actual[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_attention_by_rows_gives_the_loss_and_gradients_of_all_rows_at_once(monkeypatch):
+    model = small.model(**small.TINY)
+    params, batch = small.random_params(model), small.batch(0)
+    grad = lambda: jax.jit(jax.value_and_grad(lambda q: model.loss_fn(q, batch, None)[0]))  # noqa: E731
+    loss, grads = grad()(params)
+    monkeypatch.setattr(attention_by_rows, "_SHORTEST", 1)
+    monkeypatch.setattr(attention_by_rows, "_HEADS_OF_A_CORE", 0)
+    by_rows = grad()
+    assert str(jax.make_jaxpr(by_rows)(params)).count("scan[") >= 3  # the attentions of a layer of each stack
+    rows_loss, rows_grads = by_rows(params)
+    assert float(rows_loss) == pytest.approx(float(loss), rel=1e-6)
+    for x, y in zip(jax.tree.leaves(rows_grads), jax.tree.leaves(grads), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])
@@ -273,6 +288,16 @@ def test_products_and_their_gradients_on_a_cpu(equation):
     plain = value_and_gradients(jnp.einsum, *(x.astype(jnp.float32) for x in (a, b, g)))
     for found, expected in zip(fast(a, b, g), plain, strict=True):
         np.testing.assert_allclose(found.astype(jnp.float32), expected, rtol=2.0**-8)
+    exact = jax.jit(lambda *x: value_and_gradients(lambda e, a, b: products.einsum(e, a, b, jnp.float32), *x))
+    a32, b32, g32 = (x.astype(jnp.float32) for x in (a, b, g))
+    for found, expected in zip(exact(a32, b32, g32), plain, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    # XLA has its fast kernels where the first operand is contracted over its last dim.
+    dots = re.findall(
+        r" = f32\[([\d,]+)\].* dot\(.*lhs_contracting_dims=\{(\d)\}", exact.lower(a32, b32, g32).compile().as_text()
+    )
+    assert len(dots) == 3
+    assert all(int(contracted) == result.count(",") for result, contracted in dots)
     if products._cpu_multiplies_bf16():
         compiled = fast.lower(a, b, g).compile().as_text()
         operands = re.findall(r" dot\(%([\w.-]+), %([\w.-]+)\)", compiled)
