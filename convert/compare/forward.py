@@ -19,6 +19,7 @@ import numpy as np
 from convert.tensors import tensor_parts
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.encoders.classifier import TokenClassifier
+from limba.finite_numbers import interceptors
 from limba.network.attention import RelativePositionBiases
 from limba.network.layers import DenseGeneral, Embed, ResidualLayerNorm
 from limba.network.t5 import T5Config, Transformer
@@ -35,7 +36,7 @@ def token_logits(
 ) -> np.ndarray:
     """Float32 logits `[batch, length, labels]` of a classifier of tokens `[batch, length]`; see `logits`."""
     network = TokenClassifier(_plain(config), labels)
-    with jax.default_matmul_precision("highest"), nn.intercept_methods(_Leaves(tensors)):
+    with jax.default_matmul_precision("highest"), interceptors.intercept(_Leaves(tensors)):
         return np.asarray(network.apply({}, inputs, enable_dropout=False))
 
 
@@ -52,7 +53,7 @@ def logits(config: T5Config, tensors: Mapping[str, SavedTensor], batch: Mapping[
       ValueError: if a tensor of the network is missing or has another shape.
     """
     # Accelerators would multiply float32 matrices in fewer bits.
-    with jax.default_matmul_precision("highest"), nn.intercept_methods(_Leaves(tensors)):
+    with jax.default_matmul_precision("highest"), interceptors.intercept(_Leaves(tensors)):
         return np.asarray(_network(config).apply({}, **dict[str, Any](batch), enable_dropout=False))
 
 
@@ -71,7 +72,7 @@ def greedy(config: T5Config, tensors: Mapping[str, SavedTensor], inputs: np.ndar
     tokens = np.full((len(inputs), 1 + num_tokens), PAD_ID, np.int32)
     seen = tokens[:, :-1]
     ended = np.zeros(len(inputs), bool)
-    with jax.default_matmul_precision("highest"), nn.intercept_methods(_Leaves(tensors)):
+    with jax.default_matmul_precision("highest"), interceptors.intercept(_Leaves(tensors)):
         encoded = network.apply({}, inputs, enable_dropout=False, method="encode")
         for i in range(num_tokens):
             # As targets, ones: none of them is padding.

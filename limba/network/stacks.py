@@ -7,7 +7,8 @@ import flax.linen as nn
 import jax
 from flax.linen import partitioning as nn_partitioning
 
-from limba.network import products
+from limba.finite_numbers import interceptors
+from limba.network import own_layers, products
 
 Array = jax.Array
 
@@ -36,13 +37,23 @@ class StackConfig(Protocol):
     def param_scan_axis(self) -> int: ...
 
 
-def apply(config: StackConfig, layer_cls: type[nn.Module], num_layers: int, name: str, x: Array, *args) -> Array:
+def apply(stack: nn.Module, layer_cls: type[nn.Module], num_layers: int, name: str, x: Array, *args) -> Array:
     """Runs `num_layers` layers over `x`: unrolled, or as one scanned layer called `name`.
 
-    The arguments that are plain Python values (`deterministic`, `decode` …) are static under remat.
+    Unrolled layers that draw no random numbers are traced once, as a function that is called `num_layers` times: that
+    halves the tracing. XLA puts its body in the place of each call.
+
+    Args:
+      stack: the module that calls this; its `config` is a T5Config.
+      args: of each layer. Plain Python bools (`deterministic`, which is the first, `decode` …) are static.
     """
+    config = stack.config  # type: ignore[attr-defined]
     if not config.scan_layers:
-        return unrolled(config, layer_cls, [{}] * num_layers, x, *args)
+        deterministic = next(arg for arg in args if isinstance(arg, bool)) or config.dropout_rate == 0.0
+        # The parameters are drawn, and perhaps anything in a user's own layers.
+        may_draw = stack.is_initializing() or not deterministic or own_layers.of(config)
+        once = not may_draw and not interceptors.see_each_layer()
+        return unrolled(config, layer_cls, [{}] * num_layers, x, *args, traced_once=once)
     layer_cls = recomputed(config, layer_cls, x, *args, in_scan=True)
     return scanned(config, layer_cls, {}, num_layers, name, x, *args)
 
@@ -52,8 +63,11 @@ def recomputed(config: StackConfig, layer_cls: type[nn.Module], *args, in_scan: 
     policy = REMAT_POLICIES[config.remat_policy]
     if policy is None:
         return layer_cls
-    static = tuple(i for i, arg in enumerate(args) if isinstance(arg, bool))
-    return nn_partitioning.remat(layer_cls, prevent_cse=not in_scan, policy=policy, static_argnums=static)
+    return nn_partitioning.remat(layer_cls, prevent_cse=not in_scan, policy=policy, static_argnums=_static(args))
+
+
+def _static(args: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(i for i, arg in enumerate(args) if isinstance(arg, bool))
 
 
 def unrolled(
@@ -63,9 +77,16 @@ def unrolled(
     x: Array,
     *args,
     in_scan: bool = False,
+    traced_once: bool = False,
 ) -> Array:
-    """Runs a layer for each of `fields`, called `layers_0`, `layers_1` …; layers may differ in their fields."""
+    """Runs a layer for each of `fields`, called `layers_0`, `layers_1` …; layers may differ in their fields.
+
+    With `traced_once` like layers are one function, which can draw no random numbers.
+    """
     layer_cls = recomputed(config, layer_cls, x, *args, in_scan=in_scan)
+    if traced_once:
+        # `nn.jit` counts the module itself.
+        layer_cls = nn.jit(layer_cls, rngs=False, static_argnums=tuple(i + 1 for i in _static((x, *args))))
     for i, own in enumerate(fields):
         x, _ = layer_cls(config, **own, name=f"layers_{i}")(x, *args)
     return x

@@ -271,7 +271,7 @@ class Encoder(nn.Module):
             bias = _relative_bias(cfg)(length, length, bidirectional=True, by_distance=by_distance)
         x = self.shared_embedding(encoder_input_tokens.astype(jnp.int32))
         x = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(x, deterministic=deterministic)
-        x = stacks.apply(cfg, EncoderLayer, cfg.num_encoder_layers, "encoder", x, encoder_mask, bias, deterministic)
+        x = stacks.apply(self, EncoderLayer, cfg.num_encoder_layers, "encoder", x, encoder_mask, bias, deterministic)
         _, x = _add_and_norm(cfg, "encoder_norm")(x)
         return nn.Dropout(cfg.dropout_rate)(x, deterministic=deterministic)
 
@@ -315,7 +315,7 @@ class Decoder(nn.Module):
         y = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(y, deterministic=deterministic)
         masks = (decoder_mask, encoder_decoder_mask, bias)
         modes = (deterministic, decode, keep_encoded_keys, prefill, prefill_lengths)
-        y = stacks.apply(cfg, DecoderLayer, cfg.num_decoder_layers, "decoder", y, encoded, *masks, *modes)
+        y = stacks.apply(self, DecoderLayer, cfg.num_decoder_layers, "decoder", y, encoded, *masks, *modes)
         _, y = _add_and_norm(cfg, "decoder_norm")(y)
         y = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(y, deterministic=deterministic)
 
