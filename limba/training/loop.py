@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from limba.checkpoints import checkpointing, run_description
 from limba.checkpoints.train_state import TrainState
 from limba.data.contract import Batch, BatchIterator, DatasetConfig, ReadingStoppedError, TaskBatches
-from limba.finite_numbers.layers import NotFiniteError
+from limba.finite_numbers.layers import NotFiniteError, which_are_finite
 from limba.machine import awaited
 from limba.machine.preemption import PREEMPTED_EXIT_CODE, StopRequest
 from limba.machine.storage import AnyPath
@@ -274,7 +273,7 @@ class _Loop:
         if save is None:
             return
         began = time.monotonic()
-        if not bool(_all_finite((self.state.params, self.state.opt_state))):
+        if not all(which_are_finite(jax.tree.leaves((self.state.params, self.state.opt_state)))):
             what = f"The update of step {step} made parameters or optimizer state infinite or NaN."
             raise self._not_finite(what, step, self.batch)
         layout = run.trainer.partitioner.get_data_layout(run.dataset.batch_size)
@@ -439,11 +438,6 @@ def shown_figures(metrics: metrics_lib.Metrics) -> progress.Figures:
     if "learning_rate/current" in metrics:
         figures["learning rate"] = metrics["learning_rate/current"]
     return {name: float(x.compute()) for name, x in figures.items()}
-
-
-@jax.jit
-def _all_finite(tree: Any) -> jax.Array:
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))
 
 
 def _path(run: Run, step: int) -> Path:
