@@ -9,6 +9,7 @@ import pytest
 from flax import traverse_util
 from flax.linen import partitioning as nn_partitioning
 
+from limba.finite_numbers import interceptors
 from limba.network import attention, attention_by_rows, layers, products, scalable_t5, t5
 from tests.limba import small
 
@@ -53,6 +54,25 @@ def test_scanned_layers_give_the_loss_and_gradients_of_unrolled_ones(remat_polic
     assert expected.keys() == actual.keys()
     for name in expected:
         np.testing.assert_allclose(actual[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_like_layers_that_draw_nothing_are_traced_once(monkeypatch):
+    model = small.model(**small.TINY | {"num_encoder_layers": 3, "num_decoder_layers": 2})
+    params, batch = small.random_params(model), small.batch(0)
+    traced = []
+    mlp = t5._mlp
+    monkeypatch.setattr(t5, "_mlp", lambda config: traced.append(1) or mlp(config))
+    loss = lambda p, key=None: model.loss_fn(p, batch, key)[0]  # noqa: E731
+    once = jax.jit(jax.value_and_grad(loss))(params)
+    assert len(traced) == 2  # of the encoder and of the decoder
+    with interceptors.intercept(lambda call, args, kwargs, context: call(*args, **kwargs)):
+        each = jax.jit(jax.value_and_grad(loss))(params)
+    assert len(traced) == 2 + 5
+    for x, y in zip(jax.tree.leaves(once), jax.tree.leaves(each), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
+    dropping = small.model(**small.TINY | {"num_encoder_layers": 3, "num_decoder_layers": 2, "dropout_rate": 0.5})
+    jax.eval_shape(lambda p: dropping.loss_fn(p, batch, jax.random.key(0))[0], params)
+    assert len(traced) == 2 + 5 + 5  # each has its own mask
 
 
 def test_attention_by_rows_gives_the_loss_and_gradients_of_all_rows_at_once(monkeypatch):
