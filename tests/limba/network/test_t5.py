@@ -62,7 +62,7 @@ def test_like_layers_that_draw_nothing_are_traced_once(monkeypatch):
     traced = []
     mlp = t5._mlp
     monkeypatch.setattr(t5, "_mlp", lambda config: traced.append(1) or mlp(config))
-    loss = lambda p, key=None: model.loss_fn(p, batch, key)[0]  # noqa: E731
+    loss = lambda p: model.loss_fn(p, batch, None)[0]  # noqa: E731
     once = jax.jit(jax.value_and_grad(loss))(params)
     assert len(traced) == 2  # of the encoder and of the decoder
     with interceptors.intercept(lambda call, args, kwargs, context: call(*args, **kwargs)):
