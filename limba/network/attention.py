@@ -223,6 +223,7 @@ class MultiHeadDotProductAttention(nn.Module):
       joined_kernels: kernels are matrices `[embed, joined_kv]`; otherwise `[embed, heads, kv]`. The same numbers, but
         Adafactor factors them differently, and checkpoints have either.
       scale_logits: divide the queries by sqrt(head_dim) after all, beside what their initializer does.
+      by_rows: on CPUs without dropout, some rows of the batch after others (`attention_by_rows`).
     """
 
     num_heads: int
@@ -233,6 +234,7 @@ class MultiHeadDotProductAttention(nn.Module):
     float32_logits: bool = False
     joined_kernels: bool = True
     scale_logits: bool = False
+    by_rows: bool = True
 
     @nn.compact
     def __call__(
@@ -321,7 +323,7 @@ class MultiHeadDotProductAttention(nn.Module):
         rng: Array | None,
         length_last: bool = False,
     ) -> Array:
-        if rng is None and not length_last and target.platform() == "cpu":
+        if self.by_rows and rng is None and not length_last and target.platform() == "cpu":
             plain = functools.partial(dot_product_attention, dtype=self.dtype, float32_logits=self.float32_logits)
             return attention_by_rows.attend(plain, query, key, value, bias, mask)
         return dot_product_attention(

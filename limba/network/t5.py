@@ -116,6 +116,7 @@ def _attention(config: T5Config, name: str, own: str | None) -> attention.MultiH
         float32_logits=config.float32_attention_logits,
         joined_kernels=config.joined_attention_kernels,
         scale_logits=config.scale_attn_logits,
+        by_rows=config.kernels != "xla",
         name=name,
     )
 

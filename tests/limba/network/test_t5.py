@@ -84,6 +84,8 @@ def test_attention_by_rows_gives_the_loss_and_gradients_of_all_rows_at_once(monk
     monkeypatch.setattr(attention_by_rows, "_HEADS_OF_A_CORE", 0)
     by_rows = grad()
     assert str(jax.make_jaxpr(by_rows)(params)).count("scan[") >= 3  # the attentions of a layer of each stack
+    plain = small.model(**small.TINY, kernels="xla")
+    assert "scan[" not in str(jax.make_jaxpr(lambda q: plain.loss_fn(q, batch, None)[0])(params))
     rows_loss, rows_grads = by_rows(params)
     assert float(rows_loss) == pytest.approx(float(loss), rel=1e-6)
     for x, y in zip(jax.tree.leaves(rows_grads), jax.tree.leaves(grads), strict=True):
