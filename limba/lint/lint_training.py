@@ -205,14 +205,19 @@ def size_of_steps(optimizer_def: Any, shapes: Any, axes: Any) -> str | None:
     """
     rng, rate = np.random.default_rng(0), 1e-3
     noise = jax.tree.map(lambda x: rng.normal(size=[min(dim, 8) for dim in x.shape]).astype(np.float32), shapes)
+    optimizer_def.set_param_axes(axes)
 
-    def rms_of_update(parameter: float, gradient: float) -> float:
+    # One program: hundreds of small ones take two seconds.
+    @jax.jit
+    def first_updates(parameter: float, gradient: float) -> list[jax.Array]:
         params = jax.tree.map(lambda x: jnp.asarray(parameter * x), noise)
         grads = jax.tree.map(lambda x: jnp.asarray(gradient * x), noise)
-        optimizer_def.set_param_axes(axes)
         state = optimizer_def.init(params)
         updates, _ = optimizer_def.update(grads, state, params, learning_rate=jnp.float32(rate), step=jnp.int32(0))
-        all_rms = [float(np.sqrt(np.mean(np.square(x)))) for x in jax.tree.leaves(updates) if np.ndim(x) > 1]
+        return [jnp.sqrt(jnp.mean(jnp.square(x))) for x in jax.tree.leaves(updates) if jnp.ndim(x) > 1]
+
+    def rms_of_update(parameter: float, gradient: float) -> float:
+        all_rms = [float(x) for x in first_updates(parameter, gradient)]
         return float(np.median([x for x in all_rms if x] or [0.0]))
 
     usual, larger, steeper = rms_of_update(0.05, 1.0), rms_of_update(0.5, 1.0), rms_of_update(0.05, 100.0)
