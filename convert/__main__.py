@@ -60,6 +60,8 @@ def main(argv: list[str] | None = None) -> int:
         )
         implementation.add_arguments(parser)
         implementation.run(parser.parse_args(_with_run_first(argv[1:])))
+    except BrokenPipeError:  # `| head`: `limba` ends without a word.
+        raise
     except OSError as error:
         remedy = " The disk is full: make room, or choose another OUT." if error.errno == errno.ENOSPC else ""
         print(f"error: {os_errors.describe(error) or f'{error}{remedy}'}", file=sys.stderr)

@@ -323,10 +323,10 @@ def main(argv: Sequence[str]) -> int:
             parser.error(f"--{name} is {number}; it is at least {least}")
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # Nothing here needs an accelerator.
     if (file := tokenizer_readers.find_file(args.model)) is not None:
-        _measure(run_folder.tokenizer_record(str(file), 0), args)
-        return _report(tokenizer_readers.check(file, args.embedding_rows), "EncoderConfig")
+        unknown = _measure(run_folder.tokenizer_record(str(file), 0), args)
+        return _report(tokenizer_readers.check(file, args.embedding_rows), unknown, "EncoderConfig")
     checked = open_vocabulary(args.model, args.vocab, args.extra_ids)
-    _measure(checked.vocabulary, args)
+    unknown = _measure(checked.vocabulary, args)
     if args.embedding_rows is not None:
         checked = dataclasses.replace(checked, embedding_rows=args.embedding_rows)
     with native_logs.filtered():  # SeqIO brings TensorFlow in.
@@ -335,23 +335,30 @@ def main(argv: Sequence[str]) -> int:
     missing = [f"{reader.name} ({reader.note})" for reader in found if not reader.is_compared]
     size = None if checked.embedding_rows else found[1].ids.get(_SIZE)
     outcome = Outcome(table(found, checked), [*compare(found, checked), *problems], missing, notes, size)
-    return _report(outcome)
+    return _report(outcome, unknown)
 
 
-def _measure(vocabulary: Mapping[str, Any], args: argparse.Namespace) -> None:
-    """Prints how much of the user's text is unknown."""
+def _measure(vocabulary: Mapping[str, Any], args: argparse.Namespace) -> int:
+    """Prints how much of the user's text is unknown; returns the number of unknown tokens."""
     if args.data_files is None:
-        return
+        return 0
     from tasks.pretraining import masked_text
     from tasks.vocabularies import known_text
 
     texts = known_text.texts_of_files(args.data_files, args.text_column, args.max_documents)
-    for line in known_text.measure(masked_text.open_vocabulary(vocabulary), texts).describe():
+    measure = known_text.measure(masked_text.open_vocabulary(vocabulary), texts)
+    for line in measure.describe():
         print(line)
+    return measure.unknown_tokens
 
 
-def _report(outcome: Outcome, config: str = "T5Config") -> int:
-    """Prints the result; the exit code. `config` is the network's, for which the vocabulary is."""
+def _report(outcome: Outcome, unknown: int, config: str = "T5Config") -> int:
+    """Prints the result; the exit code.
+
+    Args:
+      unknown: tokens of the user's text.
+      config: the network's, for which the vocabulary is.
+    """
     print(outcome.table)
     for problem in dict.fromkeys(outcome.problems):
         print(f"DISAGREES: {problem}")
@@ -363,6 +370,8 @@ def _report(outcome: Outcome, config: str = "T5Config") -> int:
         return 1
     agree = "what was compared agrees" if outcome.not_compared or outcome.notes else "all agree"
     rows = f"; {config}.vocab_size = {_rows(outcome.size)} has a row for each" if outcome.size else ""
-    print(f"{agree}{rows}")
+    tokens = "1 token of your text is" if unknown == 1 else f"{unknown:,} tokens of your text are"
+    warning = f"; but {tokens} unknown, see above" if unknown else ""
+    print(f"{agree}{rows}{warning}")
     sys.stdout.flush()
     return 0

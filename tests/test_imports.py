@@ -27,7 +27,7 @@ NEVER = {
 # Where SeqIO's tasks are read, or ours are given to SeqIO: all else of `tasks` runs without TensorFlow.
 OF_SEQIO = ("tasks.seqio", "tasks.t5", "tasks.registry.tf_steps", "tasks.sources.tf_documents")
 NEVER_AT_THE_TOP = {"convert": ("tensorflow", "seqio", "datasets", "torch", "transformers", "tasks")}
-MOST_LINES_OF_A_ROOM, MOST_LINES_OF_A_FILE, MOST_LINES_OF_A_FUNCTION = 2000, 450, 80
+MOST_LINES_OF_A_ROOM, MOST_LINES_OF_A_FILE, MOST_LINES_OF_A_FUNCTION = 2600, 450, 80
 # Longer functions, and why.
 LONG_FUNCTIONS = {("limba.train", "train"): "T5X's gin files bind its 32 arguments, which the docstring describes"}
 

@@ -37,6 +37,11 @@ class Answer:
     others: tuple[str, ...] = ()  # further decodes, the best first
 
 
+def visible(answer: str) -> str:
+    """An answer as it is shown to people, who would take an empty one for a mistake of the program."""
+    return answer if answer.strip() else "(an empty answer)"
+
+
 class Answerer:
     """A checkpoint that answers lines of text.
 

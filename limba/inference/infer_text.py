@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from limba.checkpoints import checkpointing
 from limba.gin_config import gin_files
-from limba.inference import blanks
+from limba.inference import answering, blanks
 from limba.inference.answering import Answer, Answerer
 from limba.inference.decoding_flags import AS_BOUND, Decoding
 from limba.machine import json_text, written_files
@@ -88,7 +88,8 @@ def _check_output(path: Path) -> None:
 
 
 def _print(answer: Answer) -> None:
-    tqdm.write(blanks.shown("\n  or ".join([f"{answer.input}\n  -> {answer.filled}", *answer.others])))
+    best, *others = map(answering.visible, (answer.filled, *answer.others))
+    tqdm.write(blanks.shown("\n  or ".join([f"{answer.input}\n  -> {best}", *others])))
 
 
 class _AnswersFile:

@@ -62,7 +62,10 @@ def reply(answerer: Answerer, text: str, prefix: str = "", mark: Callable[[str],
     """
     lines = [prefix + blanks.typed(line) for line in text.splitlines() if line.strip()]
     answers = list(answerer.answer(lines)) if lines else []
-    shown = [blanks.shown("\n  - ".join([_filled(x, mark).removeprefix(prefix), *x.others])) for x in answers]
+    shown = [
+        blanks.shown("\n  - ".join(map(answering.visible, [_filled(x, mark).removeprefix(prefix), *x.others])))
+        for x in answers
+    ]
     if any(blanks.has_blanks(x.prediction) and not blanks.has_blanks(x.input) for x in answers):
         shown.append("(This model fills blanks: write ___ where words are missing.)")
     return "\n".join(shown)

@@ -225,6 +225,8 @@ def main(argv: list[str] | None = None) -> None:
             size = sum(file.stat().st_size for file in folder.iterdir())
             kept = "windows, corrupted differently in every epoch" if manifest["objective"] else "examples, as they are"
             print(f"{folder}: {manifest['num_examples']} {kept}, {size / 1e6:.1f} MB")
+    except BrokenPipeError:  # `| head`: `limba` ends without a word.
+        raise
     except (ValueError, OSError, RuntimeError) as error:  # A shard that stays broken is a RuntimeError.
         sys.exit(f"error: {os_errors.describe(error) or error}")
 

@@ -1,5 +1,6 @@
 """Which line of a file of text is damaged, counted as an editor counts, and what is wrong with it."""
 
+import codecs
 import csv
 import json
 from collections.abc import Iterator, Sequence
@@ -40,7 +41,9 @@ def _texts(file: BinaryIO) -> Iterator[tuple[int, str | None, str]]:
             yield number, line.decode("utf-8-sig" if number == 1 else "utf-8"), ""
         except UnicodeDecodeError as error:
             before = line[: error.start].decode()
-            what = f"line {number} is not UTF-8: byte 0x{line[error.start]:02x} at column {len(before) + 1}"
+            is_utf_16 = number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+            encoding = "is UTF-16, not UTF-8" if is_utf_16 else "is not UTF-8"
+            what = f"line {number} {encoding}: byte 0x{line[error.start]:02x} at column {len(before) + 1}"
             yield number, None, what
 
 

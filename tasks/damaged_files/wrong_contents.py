@@ -1,5 +1,6 @@
 """Files whose content is not what their name says: not compressed, cut, no Parquet, no text."""
 
+import codecs
 import lzma
 import zlib
 
@@ -13,7 +14,7 @@ _BEGINNINGS = {
     ".zst": b"\x28\xb5\x2f\xfd",
     ".parquet": b"PAR1",
 }
-_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _NO_TEXT = bytes({*range(32), 127} - set(b"\t\n\v\f\r\x1a\x1b"))
 # Bytes that are looked at, and the share of control characters from which a file is not text. Random bytes have 0.1,
 # texts of any encoding nearly none.

@@ -38,6 +38,8 @@ def main(argv: Sequence[str]) -> None:
     source = _source(options)
     try:
         out = _train(kind, source, options)
+    except BrokenPipeError:  # `| head`: `limba` ends without a word.
+        raise
     except (ValueError, OSError, RuntimeError) as error:  # A shard that stays broken is a RuntimeError.
         sys.exit(f"error: {os_errors.describe(error) or error}")
     if kind == "sentencepiece":

@@ -3,6 +3,7 @@
 import logging
 import subprocess
 import sys
+from unittest import mock
 
 import gin
 import pytest
@@ -11,6 +12,7 @@ from convert import __main__ as convert_command
 from limba import cli
 from limba.gin_config import command_line, gin_files
 from limba.workers import distributed, heartbeats
+from tasks.cached import write_cache
 from tasks.vocabularies import build_command
 
 
@@ -37,6 +39,20 @@ def test_a_pipe_without_a_reader_ends_silently():
     shell = f'"{sys.executable}" -c "{code}" | head -n 1; exit "${{PIPESTATUS[0]}}"'
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (141, "x\n", "")
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "work"),
+    [
+        (convert_command, ["check", "a", "b"], "convert.check.run"),
+        (build_command, ["--data_files=a.txt", "--out=x.model"], "tasks.vocabularies.build_command._train"),
+        (write_cache, ["a", "--sequence_length=inputs=8", "--out=x"], "tasks.registry.providers.find_provider"),
+    ],
+)
+def test_a_command_with_errors_of_its_own_leaves_a_broken_pipe_to_limba(monkeypatch, command, arguments, work):
+    monkeypatch.setattr(work, mock.Mock(side_effect=BrokenPipeError))
+    with pytest.raises(BrokenPipeError):
+        command.main(arguments)
 
 
 def test_binding_without_value():

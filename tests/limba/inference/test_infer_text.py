@@ -45,6 +45,8 @@ def checkpoint(tmp_path):
 def test_printed(checkpoint, capsys):
     _infer(checkpoint, ["ab", "c"], None)
     assert capsys.readouterr().out == "ab\n  -> 2 ă\nc\n  -> 1 ă\n"
+    infer_text._print(answering.Answer("a", "", "", -1.0, (" ", "b")))
+    assert capsys.readouterr().out == "a\n  -> (an empty answer)\n  or (an empty answer)\n  or b\n"
 
 
 def test_an_interrupted_file_goes_on(checkpoint, tmp_path, capsys):

@@ -10,6 +10,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from unittest import mock
 
 import pytest
 
@@ -48,6 +49,11 @@ def test_reply():
     assert try_model.reply(_Upper(), "one\n\n___ it is\ntwo") == "ONE\nso it is\nTWO\n  - owt"
     assert try_model.reply(_Upper(), "___ it is", "fill: ") == "so it is"
     assert try_model.reply(_Upper(), " \n") == ""
+
+
+def test_an_empty_answer_is_shown_as_one():
+    answerer = mock.Mock(answer=lambda lines: [answering.Answer(line, "", "", -1.0) for line in lines])
+    assert try_model.reply(answerer, "a\nb") == "(an empty answer)\n(an empty answer)"
 
 
 class _Fills:

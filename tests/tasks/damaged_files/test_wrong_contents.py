@@ -36,7 +36,7 @@ def _parquet() -> bytes:
         ("a.parquet", _parquet()[:-20], "its end is missing. Copy or download the file again."),
         ("a.txt", RANDOM, "it is not a text file: it has many bytes that no text has."),
         ("a.jsonl", RANDOM, "it is not a text file: it has many bytes that no text has."),
-        ("a.txt", "ä text".encode("utf-16"), "line 1 is not UTF-8: byte 0xff at column 1. Save it as UTF-8."),
+        ("a.txt", "ä text".encode("utf-16"), "line 1 is UTF-16, not UTF-8: byte 0xff at column 1. Save it as"),
     ],
 )
 def test_what_the_file_is_instead(tmp_path, name, content, words):
