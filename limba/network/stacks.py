@@ -28,9 +28,6 @@ class StackConfig(Protocol):
     """The fields of `t5.T5Config` that decide how a stack is run."""
 
     @property
-    def scan_layers(self) -> bool: ...
-
-    @property
     def remat_policy(self) -> str | None: ...
 
     @property

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -242,18 +243,12 @@ def exported(request, all_exported) -> Exported:
 
 @pytest.fixture(scope="session")
 def flax_t5():
-    """Hugging Face's Flax T5 on a current JAX, whose `clip` no longer knows `a_min` and `a_max`."""
+    """Hugging Face's Flax T5 on a current JAX, by the lines of docs/conversion.md that a reader pastes for it."""
     from transformers.models.t5 import modeling_flax_t5
 
-    class OldNumpy:
-        def __getattr__(self, name):
-            return getattr(jnp, name)
-
-        @staticmethod
-        def clip(x, a_min=None, a_max=None):
-            return jnp.clip(x, min=a_min, max=a_max)
-
-    modeling_flax_t5.jnp = OldNumpy()
+    page = Path(__file__).parents[2] / "docs" / "conversion.md"
+    (block,) = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.S)
+    exec(compile(block, str(page), "exec"), {})
     return modeling_flax_t5.FlaxT5ForConditionalGeneration
 
 

@@ -1,6 +1,7 @@
 """A step that hangs is named, and ends the run."""
 
 import logging
+import multiprocessing
 import threading
 import time
 
@@ -101,3 +102,21 @@ def test_stacks_name_threads():
     leave.set()
     thread.join()
     assert "--- thread reader-3" in found and "wait_for_the_test" in found
+
+
+def test_processes_that_read_count_as_this_one_s_work():
+    process = multiprocessing.get_context("spawn").Process(target=_calculate, daemon=True)
+    before = watchdog._cpu_seconds()
+    process.start()
+    begun = time.process_time()
+    try:
+        while watchdog._cpu_seconds() - before < 1.0:
+            assert time.process_time() - begun < 0.5 and process.is_alive()
+            time.sleep(0.05)
+    finally:
+        process.kill()
+
+
+def _calculate():
+    while True:
+        sum(range(100_000))
