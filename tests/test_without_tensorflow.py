@@ -1,4 +1,4 @@
-"""No command on our own tasks imports TensorFlow, SeqIO or PyTorch: each in a process that could."""
+"""No command on our own tasks imports TensorFlow, SeqIO, PyTorch, datasets or pandas, though each could."""
 
 import json
 import os
@@ -16,7 +16,8 @@ _RECORDER = """
 import atexit, json, os, sys
 
 def _record():
-    heavy = [name for name in ("tensorflow", "tensorflow_text", "seqio", "torch") if name in sys.modules]
+    names = ("tensorflow", "tensorflow_text", "seqio", "torch", "datasets", "pandas")
+    heavy = [name for name in names if name in sys.modules]
     with open(os.environ["IMPORTED"], "a", encoding="utf-8") as file:
         file.write(json.dumps({"argv": sys.argv[1:], "heavy": heavy, "modules": len(sys.modules)}) + "\\n")
 

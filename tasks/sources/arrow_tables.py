@@ -1,7 +1,8 @@
 """Shards, local or remote, as Arrow tables of the wanted columns, from a row on.
 
-Parquet is read by row groups: what lies before the row is not read. Other formats are read from the front, by the
-loaders of Hugging Face's `datasets` or by a function of the user's; their bytes, decompressed, come from here.
+Parquet is read by row groups: what lies before the row is not read. Other formats are read from the front, or by a
+function of the user's. Options of a loader are those of Hugging Face's `datasets`, which then reads; its bytes,
+decompressed, come from here.
 """
 
 import bz2
@@ -25,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from limba.machine import untrusted_json
-from tasks.read_columns import csv_columns, json_columns
+from tasks.read_columns import csv_columns, json_columns, line_tables
 from tasks.remote_files import bucket_files, http_files
 
 BUILDERS = ("json", "parquet", "text", "csv")
@@ -178,6 +179,10 @@ class Tables:
             return 0, (table.slice(row, batch_size) for table in tables for row in range(0, len(table), batch_size))
         if callable(self.builder):
             return 0, _read_rows(self.shards[shard], self.builder, self._columns, batch_size, self._names[shard])
+        if not self._load_args and self.builder == "json":
+            return 0, line_tables.of_json(self.shards[shard].open(), self._columns, self._names[shard], batch_size)
+        if not self._load_args and self.builder == "text":
+            return 0, line_tables.of_text(self.shards[shard].open(), batch_size)
         dataset = self._open_dataset()
         return 0, dataset.shard(dataset.num_shards, shard).with_format("arrow").iter(batch_size=batch_size)
 

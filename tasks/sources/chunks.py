@@ -51,6 +51,7 @@ def what_is_wrong(shard: arrow_tables.Shard, columns: Sequence[str]) -> str | No
             "UTF-8": "Save it as UTF-8.",
             "fields": "Put texts that hold the delimiter into double quotes.",
             "a quote": "Close it, or write a quote inside of a text twice.",
+            " as '": "The values of a column are of one type: repair the line.",
         }
         return f"{wrong}. {next((remedy for word, remedy in remedies.items() if word in wrong), 'Repair the line.')}"
     return None
@@ -136,7 +137,7 @@ class Cursor:
         self._schema = schema
         self._chunk_documents = chunk_documents
         self._keeps = keeps
-        self.nothing = (schema.empty_table(), np.zeros(0, np.int64), False)
+        self.nothing = (pa.Table.from_batches([], schema), np.zeros(0, np.int64), False)
         self.broken: http_files.BrokenFileError | None = None
         self._lock = threading.Lock()
         # The open piece; the shard's row where `_waiting` begins; the tables that were read, and those that follow.
@@ -174,8 +175,8 @@ class Cursor:
         rows = np.arange(piece.offset, table.num_rows, piece.step)
         has_rows = len(rows) > 0
         if self._keeps is not None:
-            rows = rows[self._keeps(table.column(0).take(rows))]
-        return (table if len(rows) == table.num_rows else table.take(rows)), start + rows, has_rows
+            rows = rows[self._keeps(table.column(0).take(_indices(rows)))]
+        return (table if len(rows) == table.num_rows else table.take(_indices(rows))), start + rows, has_rows
 
     def _read(self, index: int, shard: int, start: int, stop: int) -> pa.Table:
         """Rows `[start, stop)` of a shard, or fewer at its end. Keeps them for the next call."""
@@ -195,9 +196,14 @@ class Cursor:
         self._drop_before(start)
         self._open = index
         if not self._waiting:
-            return self._schema.empty_table()
+            return pa.Table.from_batches([], self._schema)
         return pa.concat_tables(self._waiting).slice(start - self._start, stop - start)
 
     def _drop_before(self, start: int) -> None:
         while self._waiting and self._start + self._waiting[0].num_rows <= start:
             self._start += self._waiting.pop(0).num_rows
+
+
+def _indices(rows: np.ndarray) -> pa.Array:
+    """Row numbers for `take`, which would import pandas to look at an array of NumPy's."""
+    return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows.astype(np.int64))])

@@ -196,7 +196,9 @@ class ShardedSource(abc.ABC):
         for shard in (row.shard for row in rows if not tables.shards[row.shard].is_remote):
             try:
                 if (found := tables.beginning(shard)) is not None:
-                    pa.schema([found.schema.field(name) for name in self._columns]).empty_table().cast(schema)
+                    pa.Table.from_batches([], pa.schema([found.schema.field(name) for name in self._columns])).cast(
+                        schema
+                    )
             except (*chunks.UNREADABLE, KeyError) as error:
                 if wrong := chunks.what_is_wrong(tables.shards[shard], self._columns):
                     raise ValueError(f"{tables.shards[shard].name} cannot be read: {wrong}") from error

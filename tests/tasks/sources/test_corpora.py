@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from tasks.remote_files import http_files
 from tasks.sources import chunks, corpora
 
 
@@ -103,7 +104,9 @@ def test_errors(data_files, tmp_path, make_document, write_jsonl):
     with pytest.raises(ValueError, match=r"'text' has the type list<.*It is in split 'train', files '.*lists\.jsonl'"):
         corpora.HuggingFaceSource(lists).check("train")
     mixed = {"train": write_jsonl(tmp_path / "mixed.jsonl", [{"text": "a"}, {"text": 5}])}
-    with pytest.raises(ValueError, match="'text' has values of several types; only strings"):
+    with pytest.raises(
+        http_files.BrokenFileError, match=r"line 2 has a number as 'text', 5, and line 1 a text\. The val"
+    ):
         corpora.HuggingFaceSource(mixed).check("train")
     with pytest.raises(FileNotFoundError, match="No file matches the pattern"):
         corpora.HuggingFaceSource({"train": str(tmp_path / "nothing-*.jsonl")}).check("train")

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from tasks.remote_files import http_files
 from tasks.sources import corpora
 from tests.loopback_hub import LoopbackHub
 
@@ -117,6 +118,7 @@ def test_a_column_that_is_read_keeps_its_error(tmp_path):
     _write(tmp_path / "x.jsonl", rows)
     source = corpora.HuggingFaceSource({"train": str(tmp_path / "x.jsonl")}, ["text", "meta"])
     with pytest.raises(
-        ValueError, match=r"'meta' has .*: line 6 has an object as 'meta', .* and line 1 a number in .*x"
+        http_files.BrokenFileError,
+        match=r"x\.jsonl cannot be read from row 0 on: line 6 has an object as 'meta', .* and line 1 a number",
     ):
         source.check("train")
