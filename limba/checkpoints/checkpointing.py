@@ -353,13 +353,15 @@ class SaveBestCheckpointer(Checkpointer):
         self._sign = 1.0 if metric_mode == "max" else -1.0
         self._keep_without = keep_checkpoints_without_metrics
         self._force_keep_period = force_keep_period
+        self._has_warned = False
 
     def _superfluous(self, steps: list[int], keep: int) -> list[int]:
         candidates = steps[:-1]
         if self._force_keep_period:
             candidates = [step for step in candidates if step % self._force_keep_period]
         values = metric_values(self.model_dir, self._metric)
-        if not values:
+        if not values and not self._has_warned:
+            self._has_warned = True
             nearest = ", ".join(nearest_metrics(self.model_dir, self._metric)) or "nothing"
             logger.warning(
                 "SaveBestCheckpointer: %s is not yet a metric of %s, so no checkpoint is the best; the nearest metrics "

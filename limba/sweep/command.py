@@ -25,7 +25,7 @@ from limba.gin_config import command_line
 from limba.machine import shell_words
 from limba.machine.local_paths import local_path
 from limba.machine.preemption import PREEMPTED_EXIT_CODE
-from limba.sweep import sweep_file, sweep_report, trial_check, trial_command
+from limba.sweep import proposals, sweep_file, sweep_report, trial_check, trial_command
 from limba.sweep.proposals import propose
 from limba.sweep.sweep_file import Sweep
 from limba.sweep.trial_folders import Process, SweepFolder, Trial, conclude
@@ -83,6 +83,7 @@ def main(argv: Sequence[str]) -> int:
     if flags.print:
         _print_commands(sweep, folder)
         return 0
+    proposals.check(sweep)
     sweep_folder = SweepFolder(folder, sweep.identity)
     try:
         return _run_sweep(sweep, sweep_folder, flags.retry)

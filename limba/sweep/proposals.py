@@ -1,5 +1,6 @@
 """The values of the next trial of a sweep, by its method."""
 
+import importlib.util
 import itertools
 import logging
 from collections.abc import Sequence
@@ -13,12 +14,16 @@ from limba.sweep.trial_folders import Trial
 Values = dict[str, Any]
 
 
-def propose(sweep: Sweep, trials: Sequence[Trial]) -> Values:
-    """The values of trial number `len(trials)`; `trials` are all earlier ones, also those that are running or failed.
+def check(sweep: Sweep) -> None:
+    """Raises ValueError for the method "bayes", if Optuna is not installed: before a trial or its folder is there."""
+    if sweep.method == "bayes" and importlib.util.find_spec("optuna") is None:
+        raise ValueError(
+            f"{sweep.file}: method: bayes needs one more package: pip install optuna. `method: random` does not need it."
+        )
 
-    Raises:
-      ValueError: for the method "bayes", if Optuna is not installed.
-    """
+
+def propose(sweep: Sweep, trials: Sequence[Trial]) -> Values:
+    """The values of trial number `len(trials)`; `trials` are all earlier ones, also those that are running or failed."""
     number = len(trials)
     if sweep.method == "grid":
         # The last parameter changes fastest.
@@ -33,12 +38,8 @@ def propose(sweep: Sweep, trials: Sequence[Trial]) -> Values:
 
 def _bayesian(sweep: Sweep, trials: Sequence[Trial]) -> Values:
     """Optuna's tree-structured Parzen estimator (Bergstra et al. 2011), from the results so far."""
-    try:
-        import optuna
-    except ImportError:
-        raise ValueError(
-            "method: bayes needs one more package: pip install optuna. `method: random` does not need it."
-        ) from None
+    import optuna
+
     logging.getLogger("optuna").setLevel(logging.WARNING)
     free = {p.name: p for p in sweep.parameters if len(p.values) != 1}
     distributions = {name: _distribution(optuna, parameter) for name, parameter in free.items()}

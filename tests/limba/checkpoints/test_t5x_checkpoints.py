@@ -293,6 +293,16 @@ def test_best_without_metrics_periods_and_pins(tmp_path):
     assert checkpointing.load_files(tmp_path / "checkpoint_5", "dataset") == {"reader-0": b"x"}
 
 
+def test_a_metric_that_is_not_there_is_said_once(tmp_path, caplog):
+    _metrics(tmp_path, {1: 0.1})
+    config = SaveCheckpointConfig(keep=1)
+    checkpointer = SaveBestCheckpointer(tmp_path, config, metric_name_to_monitor="training_eval/my_task/f1")
+    assert [checkpointer._superfluous([1, 2], 1) for _ in range(3)] == [[], [], []]
+    assert [line.getMessage().split(" is not yet")[0] for line in caplog.records] == [
+        "SaveBestCheckpointer: training_eval/my_task/f1"
+    ]
+
+
 def _tiny_state():
     from limba.checkpoints.train_state import TrainState
 

@@ -140,6 +140,14 @@ def test_several_at_once_with_a_device_each_and_a_random_search(tmp_path):
         sweep.main([str(file), "--dir", str(folder)])
 
 
+def test_without_optuna_a_bayesian_search_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    file = _write(tmp_path / "here", method="bayes", parameters={"x": {"min": 0.0, "max": 1.0}}, trials=2)
+    with pytest.raises(ValueError, match=r"sweep\.yaml: method: bayes needs .*pip install optuna"):
+        sweep.main([str(file), "--dir", str(tmp_path / "sweep")])
+    assert not (tmp_path / "sweep").exists()
+
+
 def test_the_bayesian_search_finds_the_valley(tmp_path):
     file = _write(
         tmp_path,
