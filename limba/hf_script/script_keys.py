@@ -17,6 +17,7 @@ from limba.hf_script import t5_experiments
 from limba.hf_script.other_keys import ALIASES, REFUSED, WITHOUT_EFFECT
 from limba.hf_script.run_arguments import BENCHMARK_MODEL, RunArguments
 from limba.machine import untrusted_json
+from limba.machine.local_paths import local_path
 from limba.machine.untrusted_files import shown
 
 FIELDS = {field.name: field for field in dataclasses.fields(RunArguments)}
@@ -47,10 +48,12 @@ def from_command_line(argv: Sequence[str]) -> tuple[RunArguments, list[str]]:
     values: dict[str, Any] = {}
     rest = list(argv)
     if rest and not rest[0].startswith("--"):
+        _check_dashes(rest[0], rest[1:])
         values |= untrusted_json.read_object(Path(rest.pop(0)).expanduser())
     while rest:
         flag = rest.pop(0)
         if not flag.startswith("--"):
+            _check_dashes(flag, rest)
             raise ValueError(f"{flag!r} belongs to no flag; write CONFIG.json first, and then --key value.")
         name, equals, value = flag.removeprefix("--").partition("=")
         name = name.replace("-", "_")
@@ -64,6 +67,17 @@ def from_command_line(argv: Sequence[str]) -> tuple[RunArguments, list[str]]:
         else:
             values[name] = True
     return from_values(values)
+
+
+def _check_dashes(word: str, rest: Sequence[str]) -> None:
+    """Raises ValueError for a key that is written without its dashes, with `rest` behind it."""
+    name, equals, value = word.lstrip("-").partition("=")
+    key = name.replace("-", "_")
+    if key not in _known():
+        return
+    if not equals and rest and not rest[0].startswith("--"):
+        value = rest[0]
+    raise ValueError(f"{word!r} is a key without its dashes: write {f'--{key} {value}'.rstrip()}.")
 
 
 def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
@@ -103,11 +117,27 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
     if "optim" in used:
         used["optim"] = used["optim"].lower()
     arguments = RunArguments(**used)
+    _check_resume(values.get("resume_from_checkpoint"), local_path(arguments.output_dir))
     if not arguments.is_finetuning:
         lengths = ("max_target_length", "val_max_target_length", "generation_max_length")
         of_answers = [name for name in values if ALIASES.get(name, name) in lengths]
         notes += [f"Without effect: {name} (targets are as long as the masked spans need)." for name in of_answers]
     return arguments, notes
+
+
+def _check_resume(given: Any, out: Path) -> None:
+    """Raises for a checkpoint that a run in `out` does not resume from: the Trainer takes true, false or a folder."""
+    if given is None or isinstance(_plain(given), bool) or str(given).lower() in ("true", "false"):
+        return
+    path = local_path(str(given))
+    own = f"A run resumes from the newest checkpoint in its output_dir, {out}: leave resume_from_checkpoint out"
+    if not path.exists():
+        raise FileNotFoundError(f"resume_from_checkpoint is {path}, and there is no such folder. {own}.")
+    if out != path and out not in path.parents:
+        raise ValueError(
+            f"resume_from_checkpoint is {path}, which is no checkpoint of this run. {own}, or write "
+            "model_name_or_path to begin with the weights of another one."
+        )
 
 
 def _without_what_asks_for_nothing(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,7 +213,7 @@ def _is_max(mode: Any) -> bool:
 
 def check_key(name: str) -> None:
     """Raises ValueError, with a key that is almost the same, if there is no such key."""
-    known = (*FIELDS, *ALIASES, *WITHOUT_EFFECT, *REFUSED, *_OF_OWN_FORM)
+    known = _known()
     if name not in known:
         # Of two alike, the one of training.
         of_training = [key for key in known if not key.startswith(("eval", "per_device_eval"))]
@@ -193,6 +223,10 @@ def check_key(name: str) -> None:
             f"`limba run` has no key {shown(name)}{nearest}. `limba run --help` lists all. "
             "What belongs to gin is given as --gin.NAME=VALUE."
         )
+
+
+def _known() -> tuple[str, ...]:
+    return (*FIELDS, *ALIASES, *WITHOUT_EFFECT, *REFUSED, *_OF_OWN_FORM)
 
 
 def _typed(name: str, value: Any) -> Any:

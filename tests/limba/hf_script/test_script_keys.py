@@ -264,6 +264,31 @@ def test_bad_files(tmp_path):
         from_command_line(["--do_train", "true", "here"])
 
 
+def test_a_key_without_its_dashes_is_written_as_it_should_be(tmp_path):
+    (tmp_path / "c.json").write_text(json.dumps(EXAMPLE))
+    for words, right in (
+        (["learning_rate=1e-4"], "write --learning_rate 1e-4."),
+        (["learning_rate", "1e-4"], "write --learning_rate 1e-4."),
+        (["-max-steps", "5"], "write --max_steps 5."),
+        (["do_eval", "--max_steps", "5"], "write --do_eval."),
+    ):
+        for before in ([str(tmp_path / "c.json")], []):
+            with pytest.raises(ValueError) as error:
+                from_command_line([*before, *words])
+            assert f"{words[0]!r} is a key without its dashes: {right}" in str(error.value)
+
+
+def test_a_checkpoint_to_resume_from_is_one_of_the_run(tmp_path):
+    out = {"output_dir": str(tmp_path / "out")}
+    (tmp_path / "out" / "run" / "checkpoint_5").mkdir(parents=True)
+    for value in (True, False, "true", "False", "None", str(tmp_path / "out" / "run" / "checkpoint_5")):
+        from_values(EXAMPLE | out | {"resume_from_checkpoint": value})
+    with pytest.raises(FileNotFoundError, match=r"resume_from_checkpoint is .*_9, and there is no such folder.*newest"):
+        from_values(EXAMPLE | out | {"resume_from_checkpoint": str(tmp_path / "out" / "checkpoint_9")})
+    with pytest.raises(ValueError, match="no checkpoint of this run.*model_name_or_path"):
+        from_values(EXAMPLE | out | {"resume_from_checkpoint": str(tmp_path)})
+
+
 def test_bf16_by_any_of_its_names():
     for change in ({"bf16": True}, {"mixed_precision": "bf16"}, {"dtype": "bfloat16"}):
         assert from_values(EXAMPLE | change)[0].compute_dtype == "bfloat16"
