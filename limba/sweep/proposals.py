@@ -18,12 +18,12 @@ def check(sweep: Sweep) -> None:
     """Raises ValueError for the method "bayes", if Optuna is not installed: before a trial or its folder is there."""
     if sweep.method == "bayes" and importlib.util.find_spec("optuna") is None:
         raise ValueError(
-            f"{sweep.file}: method: bayes needs one more package: pip install optuna. `method: random` does not need it."
+            f"{sweep.file}: method: bayes needs one more package: pip install optuna. `method: random` needs none."
         )
 
 
 def propose(sweep: Sweep, trials: Sequence[Trial]) -> Values:
-    """The values of trial number `len(trials)`; `trials` are all earlier ones, also those that are running or failed."""
+    """The values of trial number `len(trials)`. `trials` are all earlier ones, also those that run or failed."""
     number = len(trials)
     if sweep.method == "grid":
         # The last parameter changes fastest.

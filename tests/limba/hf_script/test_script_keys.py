@@ -285,7 +285,7 @@ def test_a_checkpoint_to_resume_from_is_one_of_the_run(tmp_path):
         from_values(EXAMPLE | out | {"resume_from_checkpoint": value})
     with pytest.raises(FileNotFoundError, match=r"resume_from_checkpoint is .*_9, and there is no such folder.*newest"):
         from_values(EXAMPLE | out | {"resume_from_checkpoint": str(tmp_path / "out" / "checkpoint_9")})
-    with pytest.raises(ValueError, match="no checkpoint of this run.*model_name_or_path"):
+    with pytest.raises(ValueError, match=r"no checkpoint of this run.*model_name_or_path"):
         from_values(EXAMPLE | out | {"resume_from_checkpoint": str(tmp_path)})
 
 
