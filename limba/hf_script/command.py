@@ -258,7 +258,7 @@ def _compose(arguments: RunArguments, model: Any, out: Path, devices: int) -> st
         corpus = script_data.find(arguments)
         num_examples, exact = script_data.count_examples(arguments, corpus, model.vocabulary, model.encoder is not None)
     steps, how_many = max(arguments.max_steps, 0), "max_steps"
-    if num_examples is not None:
+    if num_examples is not None and arguments.max_steps < 0:
         steps = gin_recipe.steps_of_epochs(arguments, num_examples, devices)
         about = "" if exact else "about "
         how_many = f"{arguments.num_train_epochs:g} epochs of {about}{num_examples:,} examples"

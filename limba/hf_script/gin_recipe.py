@@ -228,7 +228,7 @@ def _periods(arguments: RunArguments, plan: Plan) -> list[str]:
     none = [f"train_script.train.{role}_eval_dataset_cfg = None" for role in roles]
     return [
         "# periods",
-        f"train_script.train.stats_period = {arguments.logging_steps}",
+        f"train_script.train.stats_period = {_period('logging', arguments, plan)}",
         f"EVAL_PERIOD = {_period('eval', arguments, plan)}",
         "EVAL_STEPS = None  # the whole validation split",
         "checkpoints.SaveCheckpointConfig:",
@@ -240,16 +240,17 @@ def _periods(arguments: RunArguments, plan: Plan) -> list[str]:
 
 
 def _period(what: str, arguments: RunArguments, plan: Plan) -> int:
-    """Steps between checkpoints ("save") or evaluations ("eval")."""
+    """Steps between checkpoints ("save"), evaluations ("eval") or lines of training metrics ("logging")."""
     strategy = getattr(arguments, f"{what}_strategy")
-    if strategy == "no":  # The last step has both in any case.
+    if strategy == "no" or not arguments.do_train:  # The last step has all three in any case.
         return max(plan.steps, 1)
     if strategy != "epoch":
-        return arguments.save_steps if what == "save" else arguments.eval_steps or arguments.save_steps
+        return getattr(arguments, f"{what}_steps") or arguments.save_steps
     if plan.num_examples is None:
         raise ValueError(
-            f"{what}_strategy is 'epoch', and with max_steps the examples of an epoch are not counted: write "
-            f"{what}_steps, or num_train_epochs in place of max_steps."
+            f"{what}_strategy is 'epoch', and the examples of an epoch are not known: with max_steps only files on "
+            f"this machine are counted, because a data set elsewhere would be read to its end. Write {what}_steps, or "
+            "num_train_epochs in place of max_steps."
         )
     return steps_of_epochs(dataclasses.replace(arguments, num_train_epochs=1.0), plan.num_examples, plan.devices)
 

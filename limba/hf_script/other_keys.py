@@ -79,7 +79,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     **dict.fromkeys(("torch_empty_cache_steps", "attn_implementation", "low_cpu_mem_usage"), _COMPILED),
     **dict.fromkeys(("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"), _COMPILED),
     **dict.fromkeys(("log_level", "log_level_replica", "log_on_each_node", "disable_tqdm", "debug"), _LOGS),
-    **dict.fromkeys(("logging_strategy", "logging_first_step", "include_tokens_per_second"), _LOGS),
+    **dict.fromkeys(("logging_first_step", "include_tokens_per_second"), _LOGS),
     **dict.fromkeys(("include_num_input_tokens_seen", "skip_memory_metrics"), _LOGS),
     "logging_nan_inf_filter": "a loss that is not finite ends the run",
     "logging_dir": "TensorBoard's events are in output_dir/run",

@@ -19,6 +19,8 @@ SCHEDULES: Mapping[str, Sequence[str]] = {
     "constant_with_warmup": (),
     "inverse_sqrt": (),
 }
+# Of periods in steps or epochs.
+STRATEGIES = ("eval_strategy", "save_strategy", "logging_strategy")
 # What is learned from documents.
 TASKS = ("span_corruption", "prefix_lm")
 # The model of a fine-tuning on a benchmark that names none.
@@ -114,6 +116,7 @@ class RunArguments:
     num_train_epochs: float = _key("passes over the training documents", 3.0)
     max_steps: int = _key("updates, in place of epochs; -1 goes by num_train_epochs", -1)
     num_training_steps: int | None = _key("updates until the schedule has ended, where they are not all of them")
+    logging_strategy: str = _key("steps, epoch, or no: one line of training metrics, at the end", "steps")
     logging_steps: int = _key("steps between lines of training metrics", 500)
     save_strategy: str = _key("steps, epoch, or no: one checkpoint, at the end", "steps")
     save_steps: int = _key("steps between checkpoints", 500)
@@ -239,7 +242,7 @@ class RunArguments:
             if value and not (self.do_train and self.do_eval):
                 raise ValueError(f"{name} is {value}, and looks at evaluations during a training: set do_eval.")
         eval_steps = self.eval_steps or self.save_steps
-        for name in ("eval_strategy", "save_strategy"):
+        for name in STRATEGIES:
             if (strategy := getattr(self, name)) not in (None, "steps", "epoch", "no"):
                 raise ValueError(f"{name} is {strategy!r}; use steps, epoch or no.")
         if self.load_best_model_at_end and self.save_strategy != (self.eval_strategy or "steps"):
@@ -371,6 +374,11 @@ class RunArguments:
     @property
     def uses_adafactor(self) -> bool:
         return self.adafactor or self.optim == "adafactor"
+
+    @property
+    def has_period_of_epochs(self) -> bool:
+        """Whether something is done every epoch, so that the examples of an epoch are counted."""
+        return any(getattr(self, name) == "epoch" for name in STRATEGIES)
 
     @property
     def pushes(self) -> bool:

@@ -137,7 +137,7 @@ def row_template(arguments: RunArguments) -> str | None:
 def count_examples(
     arguments: RunArguments, corpus: Corpus, vocabulary: Any, is_encoder: bool = False
 ) -> tuple[int | None, bool]:
-    """Training examples of an epoch, and whether that is exact; None if `max_steps` is given, or nothing is trained.
+    """Training examples of an epoch, and whether that is exact; None if they are not counted.
 
     Opens the splits in any case, which finds missing files and columns now.
     """
@@ -150,7 +150,7 @@ def count_examples(
     source = masked_text.open_source(corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits, column)
     for split in _splits(arguments):
         source.check(split)
-    if arguments.max_steps > 0 or not arguments.do_train:
+    if not _counts(arguments, source):
         return None, True
     opened = masked_text.open_vocabulary(vocabulary)
     objective: objectives.Objective
@@ -178,9 +178,16 @@ def _count_rows(arguments: RunArguments, corpus: Corpus) -> int | None:
     source = script_task.open_source(form, corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits)
     for split in _splits(arguments):
         source.check(split)
-    if arguments.max_steps > 0 or not arguments.do_train:
+    if not _counts(arguments, source):
         return None
     return sum(map(len, source.documents("train")))
+
+
+def _counts(arguments: RunArguments, source: Any) -> bool:
+    """Whether the training examples are counted: where epochs need it, and with `max_steps` only of files here."""
+    if not arguments.do_train:
+        return False
+    return arguments.max_steps < 0 or (arguments.has_period_of_epochs and not source.is_remote("train"))
 
 
 def _check_metrics(arguments: RunArguments, metric_fns: Sequence[Callable[..., Mapping[str, Any]]]) -> None:

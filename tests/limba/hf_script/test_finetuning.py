@@ -11,6 +11,7 @@ import pytest
 from limba.hf_script import command, outcome
 from limba.reports import results_table
 from tasks import registry
+from tasks.sources.sharded import ShardedSource
 from tests import compilation
 from tests.convert import vocabularies
 from tests.limba.workers.test_distributed import free_port
@@ -80,6 +81,18 @@ def test_the_gin_file_of_a_pod(here, tmp_path, monkeypatch, capsys):
     assert "bash launch/worker.sh pod.gin" in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"--num_devices is 4; .*--write_gin"):
         command.main([str(here / "run.json"), "--num_devices", "4"])
+
+
+def test_epochs_are_counted_beside_max_steps(here, capsys, monkeypatch):
+    """320 rows are 10 batches of 32. Rows of another machine are not read for it."""
+    periods = [f"--{what}_strategy=epoch" for what in ("evaluation", "save", "logging")]
+    _run(here / "run.json", "--max_steps", "12", *periods, "--dry_run")
+    text = capsys.readouterr().out
+    for line in ("TRAIN_STEPS = 12  # max_steps", "EVAL_PERIOD = 10\n", "stats_period = 10\n", "  period = 10\n"):
+        assert line in text
+    monkeypatch.setattr(ShardedSource, "is_remote", lambda self, split: True)
+    with pytest.raises(ValueError, match=r"logging_strategy is 'epoch', .* only files on this machine are counted"):
+        _run(here / "run.json", "--max_steps", "12", *periods, "--dry_run")
 
 
 @pytest.mark.slow

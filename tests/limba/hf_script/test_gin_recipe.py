@@ -110,15 +110,17 @@ def _value(lines, name):
         ({"save_strategy": "epoch", "eval_strategy": "epoch"}, 25, 25),
         ({"save_strategy": "no", "eval_strategy": "steps", "eval_steps": 4}, 50, 4),
         ({"eval_strategy": "no"}, 500, 50),
+        ({"do_train": False, "eval_strategy": "epoch"}, 50, 50),
     ],
 )
 def test_periods(keys, save, evaluate):
     """800 rows are 25 batches of 8 on 4 devices, and 50 steps two epochs."""
     arguments = dataclasses.replace(ARGUMENTS, label_column_name="answer", do_eval=True, **keys)
     lines = gin_recipe._periods(arguments, dataclasses.replace(PLAN, num_examples=800))
+    assert int(_value(lines, "train_script.train.stats_period")) == (50 if "do_train" in keys else 500)
     assert (int(_value(lines, "period")), int(_value(lines, "EVAL_PERIOD"))) == (save, evaluate)
-    if "epoch" in keys.values():
-        with pytest.raises(ValueError, match=r"eval_strategy is 'epoch', and with max_steps .* write eval_steps"):
+    if keys.get("save_strategy") == "epoch":
+        with pytest.raises(ValueError, match=r"eval_strategy is 'epoch', .* with max_steps only files .* eval_steps"):
             gin_recipe._periods(arguments, PLAN)
 
 
