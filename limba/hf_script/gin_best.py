@@ -9,14 +9,25 @@ from limba.hf_script.run_arguments import RunArguments
 _SHARES = ("accuracy", "precision", "recall", "f1", "exact_match", "corrcoef")
 # Benchmarks and metrics with an exact match `em`.
 _OF_QUESTIONS = {"squad", "span_squad", "trivia_qa", "super_glue_record"}
+# SQuAD's F1, and that of SQuAD 2, which comes with `exact`.
+_F1 = ("f1", "HasAns_f1", "NoAns_f1")
+# Names of the scripts for metrics that have T5's here.
+OF_SCRIPTS = {"em": "exact_match"}
 
 
 def is_share(name: str, others: Collection[str]) -> bool:
     """Whether a metric of answers is a share; `others` are the metrics beside it.
 
-    SQuAD's F1, which comes with an exact match `em`, is in percent there too, as ROUGE and BLEU are.
+    SQuAD's F1, which comes with an exact match, is in percent there too, as ROUGE and BLEU are.
     """
-    return name.endswith(_SHARES) and not (name == "f1" and "em" in others)
+    return name.endswith(_SHARES) and not (name in _F1 and {"em", "exact"} & {*others})
+
+
+def _is_of_questions(arguments: RunArguments) -> bool:
+    """Whether the metrics are SQuAD's or its like, with an exact match `em`, or `exact` of SQuAD 2."""
+    if arguments.metrics is None and arguments.questions is not None:
+        return True
+    return bool({*_OF_QUESTIONS, "squad_v2"} & {arguments.entry, *(arguments.metrics or ())})
 
 
 def measured(arguments: RunArguments) -> tuple[str, str]:
@@ -27,6 +38,8 @@ def measured(arguments: RunArguments) -> tuple[str, str]:
     name = arguments.metric_for_best_model.removeprefix("eval_")
     if name in ("loss", "perplexity"):  # The second rises and falls with the first.
         return "training_eval", "nats_per_target_token"
+    if name == "exact_match" and _is_of_questions(arguments):
+        name = "em"
     return ("inference_eval", f"eval/{name}") if arguments.is_finetuning else ("training_eval", name)
 
 
@@ -48,7 +61,7 @@ def actions(arguments: RunArguments, task: str) -> list[str]:
     of_answers, name = name.startswith("eval/"), name.removeprefix("eval/")
     of_both = {"metric": (task, name), "mode": arguments.best_mode}
     # Thresholds are in the numbers of transformers' scripts.
-    of_questions = _OF_QUESTIONS & {arguments.entry, *(arguments.metrics or ())}
+    of_questions = _is_of_questions(arguments)
     scale = 100 if of_answers and is_share(name, ["em"] if of_questions else []) else 1
     classes, lines = [], []
     if arguments.early_stopping_patience is not None:

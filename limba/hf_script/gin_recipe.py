@@ -159,6 +159,7 @@ def _rows(arguments: RunArguments, plan: Plan) -> list[str]:
             label_column=arguments.label_column_name,
             labels=arguments.labels,
             languages=arguments.languages,
+            questions=arguments.questions,
             metric_names=arguments.metrics,
             files=_plain(plan.corpus.files),
             dataset=plan.corpus.dataset,

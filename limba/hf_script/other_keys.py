@@ -117,6 +117,10 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "hub_always_push": "the final model is uploaded",
     **dict.fromkeys(("reset_optimizer", "reset_lr", "reset_iteration"), "training starts at step 0 of init_checkpoint"),
     **dict.fromkeys(("lr_drop_eps", "lr_drop_cooldown"), "a drop of the rate has no other conditions"),
+    **dict.fromkeys(
+        ("n_best_size", "null_score_diff_threshold"),
+        "they choose among spans, and a T5 writes its answer: run_seq2seq_qa.py reads neither",
+    ),
     "working_dir": "paths begin where the command runs",
     "show_valid_examples": "`limba preview` shows examples",
 }
@@ -128,11 +132,6 @@ _FSDP = (
 )
 _BATCH = "`limba plan` says which batch fits; write per_device_train_batch_size and gradient_accumulation_steps"
 _LANGUAGES = "only mBART and its like read it; a T5 is told the language by source_prefix"
-_QUESTIONS = (
-    "write text_column_name 'question: {question} context: {context}' with your columns, and label_column_name; or "
-    "--benchmark squad for data of SQuAD's form"
-)
-_EXTRACTIVE = "it belongs to models that mark a span; a T5 writes its answer"
 _LAYERWISE = "it belongs to optimizers of single layers; AdamW and adafactor are here"
 # The values that ask for nothing, beside null, false and an empty value, and what to do in place of others.
 REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
@@ -175,13 +174,11 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "config_overrides": ((), "write the values into a config.json, and name it as config_name"),
     "ray_scope": (("last",), "`limba sweep` searches (docs/sweeps.md)"),
     **dict.fromkeys(("lang", "forced_bos_token"), ((), _LANGUAGES)),
-    "context_column": (("context",), _QUESTIONS),
-    "question_column": (("question",), _QUESTIONS),
-    "answer_column": (("answers",), _QUESTIONS),
-    "version_2_with_negative": ((), "write a text such as 'unanswerable' into the column of the answers"),
-    "null_score_diff_threshold": ((0.0,), _EXTRACTIVE),
-    "doc_stride": ((128,), "a context is cut at max_seq_length, in one row; split long ones before"),
-    "n_best_size": ((20,), _EXTRACTIVE),
+    "doc_stride": (
+        (128,),
+        "a context is not split into windows but cut at max_seq_length, in one row, as run_seq2seq_qa.py cuts those "
+        "that it trains on; raise max_seq_length, or make several rows of a long context",
+    ),
     "label_all_tokens": ((), "words are labelled at their first piece; docs/encoders.md has the task"),
     "return_entity_level_metrics": ((), "docs/encoders.md has the metrics of labelled words"),
     "do_regression": (

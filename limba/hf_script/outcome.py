@@ -49,7 +49,7 @@ def _of_answers(metrics: dict[str, Any]) -> dict[str, Any]:
     found = {}
     for name, value in metrics.items():
         is_percent = isinstance(value, int | float) and gin_best.is_share(name, metrics)
-        found[f"eval_{name}".replace("/", "_")] = value / 100 if is_percent else value
+        found[f"eval_{gin_best.OF_SCRIPTS.get(name, name)}".replace("/", "_")] = value / 100 if is_percent else value
     return found
 
 

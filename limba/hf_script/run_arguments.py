@@ -21,6 +21,9 @@ SCHEDULES: Mapping[str, Sequence[str]] = {
 }
 # Of periods in steps or epochs.
 STRATEGIES = ("eval_strategy", "save_strategy", "logging_strategy")
+# Of run_seq2seq_qa.py.
+QUESTION_COLUMNS = ("question_column", "context_column", "answer_column")
+METRICS_OF_QUESTIONS = ("squad", "squad_v2", "trivia_qa")
 # What is learned from documents.
 TASKS = ("span_corruption", "prefix_lm")
 # The model of a fine-tuning on a benchmark that names none.
@@ -76,6 +79,12 @@ class RunArguments:
     label_column_name: str | None = _key("the column with the answer: fine-tuning in place of masked spans")
     source_lang: str | None = _key("with target_lang: rows have a column translation, texts by language")
     target_lang: str | None = _key("the language to translate to, by BLEU; source_prefix is the text before each input")
+    question_column: str | None = _key("one of these three: answers to questions about a context (question)")
+    context_column: str | None = _key("the column with the context (context)")
+    answer_column: str | None = _key(
+        "with the answers: SQuAD's record, a list or a text; the first is learned (answers)"
+    )
+    version_2_with_negative: bool = _key("questions may have no answer: the metrics of SQuAD 2", False)
     labels: Mapping[str, str] | Sequence[str] | None = _key(
         """all answers: '["bad", "good"]', or the text of each value: '{"0": "bad", "1": "good"}'"""
     )
@@ -200,12 +209,31 @@ class RunArguments:
             raise ValueError(
                 f"source_lang is {self.source_lang!r}, and the answers are those of target_lang; leave {answers!r} out."
             )
-        for name in ("label_column_name", "labels", "source_prefix", "source_lang"):
+        self._check_questions()
+        for name in ("label_column_name", "labels", "source_prefix", "source_lang", *QUESTION_COLUMNS):
             if self.benchmark is not None and getattr(self, name):
                 raise ValueError(
                     f"benchmark is {self.benchmark!r}, which has its texts and columns; leave {name} "
                     f"{getattr(self, name)!r} out."
                 )
+
+    def _check_questions(self) -> None:
+        if self.questions is None:
+            if self.version_2_with_negative:
+                raise ValueError(
+                    "version_2_with_negative is true, and belongs to questions: name their columns (question_column, "
+                    "context_column, answer_column)."
+                )
+            return
+        for name in ("label_column_name", "labels", "source_lang"):
+            if self.benchmark is None and (value := getattr(self, name)):
+                columns = ", ".join(self.questions)
+                raise ValueError(f"{name} is {value!r}, and the columns of questions are {columns}; leave one out.")
+        if wrong := [name for name in self.metrics or () if name not in METRICS_OF_QUESTIONS]:
+            raise ValueError(
+                f"metric_names is {wrong[0]!r}, and a question may have several right answers: use "
+                f"{', '.join(METRICS_OF_QUESTIONS)}."
+            )
 
     def _check_optimizer(self) -> None:
         if self.lr_scheduler_type not in SCHEDULES:
@@ -331,6 +359,8 @@ class RunArguments:
         if not self.metric_names:
             best = self.metric_for_best_model.removeprefix("eval_")
             of_best = [name for name in ("rouge", "bleu") if best.startswith(name)]
+            if self.questions is not None:
+                return ("squad_v2",) if self.version_2_with_negative else None
             return tuple(of_best) if of_best and self.benchmark is None and self.is_finetuning else None
         return (self.metric_names,) if isinstance(self.metric_names, str) else tuple(self.metric_names)
 
@@ -351,7 +381,15 @@ class RunArguments:
     @property
     def is_finetuning(self) -> bool:
         """Whether rows with an answer are learned, and not masked spans."""
-        return any(x is not None for x in (self.benchmark, self.label_column_name, self.languages))
+        return any(x is not None for x in (self.benchmark, self.label_column_name, self.languages, self.questions))
+
+    @property
+    def questions(self) -> tuple[str, str, str] | None:
+        """The columns of questions, contexts and answers."""
+        given = (self.question_column, self.context_column, self.answer_column)
+        if given == (None, None, None):
+            return None
+        return given[0] or "question", given[1] or "context", given[2] or "answers"
 
     @property
     def languages(self) -> tuple[str, str] | None:

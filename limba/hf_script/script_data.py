@@ -124,10 +124,10 @@ def _listed(splits: Sequence[str]) -> str:
 
 
 def row_template(arguments: RunArguments) -> str | None:
-    """The template of a row's input, or what stands before a translation; None where an entry of the table has it."""
+    """The template of a row's input, or the text before a translation or question; None where an entry has it."""
     if arguments.entry is not None:
         return None
-    if arguments.languages is not None:
+    if arguments.languages is not None or arguments.questions is not None:
         return arguments.source_prefix
     column = arguments.text_column_name
     prefix = arguments.source_prefix.replace("{", "{{").replace("}", "}}")
@@ -173,6 +173,7 @@ def _count_rows(arguments: RunArguments, corpus: Corpus) -> int | None:
         arguments.labels,
         arguments.languages,
         arguments.metrics,
+        arguments.questions,
     )
     _check_metrics(arguments, form.metrics)
     source = script_task.open_source(form, corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits)
@@ -195,6 +196,7 @@ def _check_metrics(arguments: RunArguments, metric_fns: Sequence[Callable[..., M
     from tasks.metrics import text_metrics
 
     of_texts = (text_metrics.accuracy, text_metrics.bleu, text_metrics.rouge)
+    of_texts += (text_metrics.squad, text_metrics.squad_v2, text_metrics.trivia_qa)
     known = [name for metric in metric_fns if metric in of_texts for name in metric(["a"], ["a"])]
     looks = arguments.load_best_model_at_end or arguments.early_stopping_patience or arguments.use_lr_drop
     folder, name = gin_best.measured(arguments)
@@ -202,7 +204,7 @@ def _check_metrics(arguments: RunArguments, metric_fns: Sequence[Callable[..., M
     if looks and folder == "inference_eval" and name not in known and all(metric in of_texts for metric in metric_fns):
         raise ValueError(
             f"metric_for_best_model is {arguments.metric_for_best_model!r}, and the evaluations have loss, "
-            f"{', '.join(known)}: write one of these, or metric_names."
+            f"{', '.join(gin_best.OF_SCRIPTS.get(name, name) for name in known)}: write one of these, or metric_names."
         )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from limba.hf_script import t5_experiments
 from limba.hf_script.other_keys import ALIASES, REFUSED, WITHOUT_EFFECT
-from limba.hf_script.run_arguments import BENCHMARK_MODEL, RunArguments
+from limba.hf_script.run_arguments import BENCHMARK_MODEL, QUESTION_COLUMNS, RunArguments
 from limba.machine import untrusted_json
 from limba.machine.local_paths import local_path
 from limba.machine.untrusted_files import shown
@@ -31,6 +31,8 @@ _LISTS = ("report_to", "metric_names", "ignore_config_keys")
 # Values that ask for nothing.
 _NOTHING: tuple[Any, ...] = (False, "", [], {})
 _HIDDEN_TOKEN = re.compile(r"<\w*TOKEN>")
+# Lengths of run_seq2seq_qa.py.
+_OF_QUESTIONS = {"max_seq_length": 384, "max_target_length": 30}
 # Keys less alike than that are no misspellings of each other.
 _NEAR = 0.8
 
@@ -107,6 +109,7 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
     if "task_name" in values:  # of the script for GLUE
         used |= {"benchmark": "glue", "dataset_name": str(values["task_name"]).lower()}
     notes += t5_experiments.complete(values, used)
+    notes += _complete_questions(used)
     if not {"do_train", "do_eval", "do_predict"} & used.keys():
         used |= {"do_train": True, "do_eval": True}
     if used.get("benchmark") and not used.get("model_name_or_path") and not used.get("config_name"):
@@ -123,6 +126,16 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
         of_answers = [name for name in values if ALIASES.get(name, name) in lengths]
         notes += [f"Without effect: {name} (targets are as long as the masked spans need)." for name in of_answers]
     return arguments, notes
+
+
+def _complete_questions(used: dict[str, Any]) -> list[str]:
+    """Adds the defaults of run_seq2seq_qa.py to the arguments `used`, where it is that script; returns a note of it."""
+    if not any(used.get(name) for name in QUESTION_COLUMNS) or used.get("benchmark"):
+        return []
+    added = {name: value for name, value in _OF_QUESTIONS.items() if name not in used}
+    used |= added
+    listed = ", ".join(f"{name} {value}" for name, value in added.items())
+    return [f"Columns of questions are keys of run_seq2seq_qa.py: as there, {listed}."] if added else []
 
 
 def _check_resume(given: Any, out: Path) -> None:

@@ -101,6 +101,29 @@ def squad(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> Metri
     return _best_match(targets, predictions, _normalize_squad)
 
 
+def squad_v2(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> Metrics:
+    """SQuAD 2's exact match and token F1, under the names of its script: of all questions, and of those with an answer
+    (`HasAns_exact`, `HasAns_f1`) and without one (`NoAns_…`), for which the empty prediction is right.
+    """
+    _check_texts(targets, predictions)
+    scores: dict[str, list[tuple[float, float]]] = {"": [], "HasAns_": [], "NoAns_": []}
+    for answers, prediction in zip(targets, predictions, strict=True):
+        given = _normalize_squad(prediction)
+        wanted = [answer for answer in map(_normalize_squad, answers) if answer]
+        found = [(float(given == answer), _token_f1(answer.split(), given.split())) for answer in wanted]
+        if not found:
+            found = [(float(not given), float(not given))]
+        best = max(exact for exact, _ in found), max(f1 for _, f1 in found)
+        for group in ("", "HasAns_" if any(answers) else "NoAns_"):
+            scores[group].append(best)
+    return {
+        f"{group}{name}": 100 * float(np.mean([pair[number] for pair in pairs]))
+        for group, pairs in scores.items()
+        if pairs
+        for number, name in enumerate(("exact", "f1"))
+    }
+
+
 def trivia_qa(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> Metrics:
     """TriviaQA's: as SQuAD's, but punctuation separates words."""
     return _best_match(targets, predictions, _normalize_trivia_qa)

@@ -4,6 +4,7 @@ The text of what is kept does not change, so that numbers, escapes and damaged c
 """
 
 import io
+import itertools
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -15,12 +16,15 @@ _BLANKS = re.compile(r"[ \t\r\n]*")
 # Numbers are not made, only their ends are found.
 _DECODER = json.JSONDecoder(parse_int=len, parse_float=len, strict=False)
 _BYTE_ORDER_MARK = "\ufeff"
+# Where the rows of a file that is one object are, and the bytes in which that key is looked for.
+_ROWS, _BEGINNING = "data", 1 << 16
 
 
 def only_columns(file: BinaryIO, columns: Sequence[str], names: dict[str, None]) -> BinaryIO:
     """The same rows, to be read from front to back; a column that a row lacks is null in it.
 
-    Files of other shapes than a row in each line, or one list of rows, and damaged lines stay as they are.
+    Of `{"version": …, "data": [row, …]}`, as SQuAD's files are, the rows are those of "data". Files of other shapes
+    than a row in each line, one list of rows, or that, and damaged lines stay as they are.
 
     Args:
       columns: that are kept.
@@ -57,7 +61,8 @@ class _Pieces(io.RawIOBase):
 
 def _rewritten(file: BinaryIO, columns: Sequence[str], names: dict[str, None]) -> Iterator[bytes]:
     is_of_lines = False  # known after the first line that is not blank
-    for line in file:
+    lines: Iterator[bytes] = iter(file)
+    while line := next(lines, b""):
         if not line.strip():  # Of a file with nothing else, a loader would learn that there are no columns.
             continue
         text = _decode(line)
@@ -66,7 +71,20 @@ def _rewritten(file: BinaryIO, columns: Sequence[str], names: dict[str, None]) -
             text = _decode(line + file.read())
             yield _encode(_list(text, begin, columns, names) or text)
             return
-        row = _row(text, begin, columns, names)
+        found: dict[str, None] = {}
+        row = _row(text, begin, columns, found)
+        if not is_of_lines and _ROWS not in columns and (row is None or _is_around_rows(found, columns)):
+            if row is None:  # The object may have several lines.
+                line += file.read(_BEGINNING)
+                line += file.read() if f'"{_ROWS}"'.encode() in line else b""
+                following = b""
+            else:
+                following = next(filter(bytes.strip, file), b"")
+                lines = itertools.chain([following], file)
+            if not following and (rows := _inner_list(_decode(line), begin, columns, names)) is not None:
+                yield _encode(rows)
+                return
+        names.update(found)
         if not is_of_lines and row is None:
             yield line
             while piece := file.read(1 << 20):
@@ -76,8 +94,40 @@ def _rewritten(file: BinaryIO, columns: Sequence[str], names: dict[str, None]) -
         yield line if row is None else _encode(text[:begin] + row[0] + text[row[1] :])
 
 
+def _is_around_rows(found: dict[str, None], columns: Sequence[str]) -> bool:
+    """Whether an object with the keys `found` is no row itself, and may have the rows."""
+    return _ROWS in found and not any(column in found for column in columns)
+
+
+def _inner_list(text: str, begin: int, columns: Sequence[str], names: dict[str, None]) -> str | None:
+    """The list of rows of an object that begins there and is all of the text; None if there is none."""
+    end = begin
+    found = None
+    try:
+        while text[end] == ("{" if end == begin else ","):
+            name, end = _DECODER.raw_decode(text, _after_blanks(text, end + 1))
+            start = _after_blanks(text, _after_blanks(text, end) + 1)  # behind the colon
+            if name == _ROWS and text[start] == "[":
+                if (found := _rows(text, start, columns, names)) is None:
+                    return None
+                end = found[1]
+            else:
+                end = _DECODER.raw_decode(text, start)[1]
+            end = _after_blanks(text, end)
+    except (IndexError, ValueError):  # It is not JSON, or not all of it.
+        return None
+    is_all = text[end : end + 1] == "}" and _after_blanks(text, end + 1) == len(text)
+    return None if found is None or not is_all else found[0]
+
+
 def _list(text: str, begin: int, columns: Sequence[str], names: dict[str, None]) -> str | None:
     """A text with a list of rows that begins there; None if it is anything else."""
+    found = _rows(text, begin, columns, names)
+    return None if found is None else f"{text[:begin]}{found[0]}{text[found[1] :]}"
+
+
+def _rows(text: str, begin: int, columns: Sequence[str], names: dict[str, None]) -> tuple[str, int] | None:
+    """The list of rows that begins there, and where it ends; None if there is none."""
     rows: list[str] = []
     end = begin
     while text[end : end + 1] == ("," if rows else "["):
@@ -86,7 +136,7 @@ def _list(text: str, begin: int, columns: Sequence[str], names: dict[str, None])
             return None
         rows.append(row[0])
         end = _after_blanks(text, row[1])
-    return f"{text[:begin]}[{','.join(rows)}{text[end:]}" if rows and text[end : end + 1] == "]" else None
+    return (f"[{','.join(rows)}]", end + 1) if rows and text[end : end + 1] == "]" else None
 
 
 def _row(text: str, begin: int, columns: Sequence[str], names: dict[str, None]) -> tuple[str, int] | None:

@@ -148,8 +148,8 @@ def _to_numpy(column: pa.ChunkedArray) -> np.ndarray:
     if pa.types.is_boolean(column.type):  # As files of text have them.
         return np.array([b"" if value is None else str(value).encode() for value in column.to_pylist()], dtype=object)
     if pa.types.is_nested(column.type):
-        return np.array(
-            [json_text.dumps(value, ensure_ascii=False).encode() for value in column.to_pylist()], dtype=object
-        )
+        # A missing list is an empty text too: "null" could not be told from a text.
+        texts = ["" if value is None else json_text.dumps(value, ensure_ascii=False) for value in column.to_pylist()]
+        return np.array([text.encode() for text in texts], dtype=object)
     dtype = np.int64 if pa.types.is_integer(column.type) else np.float32
     return column.to_numpy().astype(dtype)

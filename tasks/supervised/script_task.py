@@ -19,6 +19,7 @@ from tasks.sources import corpora
 from tasks.sources.sharded import ShardedSource
 from tasks.supervised import dataset_table, supervised_tasks
 from tasks.supervised.dataset import SupervisedDataset
+from tasks.supervised.question_formats import Questions
 from tasks.supervised.row_formats import Translation
 from tasks.vocabularies import Vocabulary
 
@@ -39,6 +40,7 @@ def task(
     label_column: str = "",
     labels: Mapping[str, str] | Sequence[str] | None = None,
     languages: Sequence[str] | None = None,
+    questions: Sequence[str] | None = None,
     metric_names: Sequence[str] | None = None,
     files: Mapping[str, Sequence[str]] | None = None,
     dataset: str | None = None,
@@ -53,7 +55,7 @@ def task(
     Raises:
       ValueError: as these, and as `register_supervised_task`.
     """
-    form = row_dataset(entry, inputs, label_column, labels, languages, metric_names)
+    form = row_dataset(entry, inputs, label_column, labels, languages, metric_names, questions)
     registered = supervised_tasks.register_supervised_task(
         name,
         form,
@@ -71,6 +73,7 @@ def row_dataset(
     labels: Mapping[str, str] | Sequence[str] | None,
     languages: Sequence[str] | None,
     metric_names: Sequence[str] | None,
+    questions: Sequence[str] | None = None,
 ) -> SupervisedDataset:
     """How rows become examples.
 
@@ -78,7 +81,9 @@ def row_dataset(
       entry: of the table of data sets, such as "glue_sst2"; None takes the others.
       inputs, label_column, labels: see `SupervisedDataset`.
       languages: from which to which a column `translation` is translated, with `inputs` before each text.
-      metric_names: of functions of `text_metrics`; None leaves the entry's, BLEU of translations, or accuracy.
+      metric_names: of functions of `text_metrics`; None leaves the entry's, BLEU of translations, SQuAD's of questions,
+        or accuracy.
+      questions: the columns of questions, contexts and answers, with `inputs` before each text.
 
     Raises:
       ValueError: if there is no such entry or metric.
@@ -88,6 +93,8 @@ def row_dataset(
     elif languages is not None:
         source, target = languages
         form = SupervisedDataset(Translation(source, target, inputs or ""), metric_fns=(text_metrics.bleu,))
+    elif questions is not None:
+        form = SupervisedDataset(Questions(*questions, inputs or ""), metric_fns=(text_metrics.squad,))
     else:
         form = SupervisedDataset(inputs or "", label_column, labels)
     if metric_names is None:
@@ -120,7 +127,7 @@ def open_source(
     key = repr((files, dataset, dataset_config, splits, columns, nested))
     if key not in _sources:
         if files is not None:
-            load_args = supervised_tasks.texts_of_csv(files, columns)
+            load_args = supervised_tasks.texts_of_csv(files, (*columns, *nested))
             _sources[key] = corpora.HuggingFaceSource(
                 files, columns, splits=splits, load_args=load_args, nested_columns=nested
             )

@@ -202,5 +202,5 @@ def test_the_results_keep_the_names_of_the_scripts(tmp_path):
     row = {"task": "t", "split": "validation", "checkpoint": "c", "step": 5, "loss": {}}
     # SQuAD's script writes percents.
     results_table.add(tmp_path, [row | {"metrics": {"em": 40.0, "f1": 50.0, "sad_f1": 50.0, "pearson_corrcoef": None}}])
-    expected = {"step": 5, "eval_em": 40.0, "eval_f1": 50.0, "eval_sad_f1": 0.5, "eval_pearson_corrcoef": None}
+    expected = {"step": 5, "eval_exact_match": 40.0, "eval_f1": 50.0, "eval_sad_f1": 0.5, "eval_pearson_corrcoef": None}
     assert outcome.of_evaluation(tmp_path) == expected

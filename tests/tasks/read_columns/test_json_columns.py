@@ -40,9 +40,25 @@ def test_a_list_of_rows(indent):
     assert names == ["meta", "text", "list"]
 
 
+@pytest.mark.parametrize("indent", [None, 1])
+def test_the_rows_of_an_object_with_data(indent):
+    """As SQuAD's files are, and what `load_dataset(…, field="data")` reads."""
+    rows = [{"meta": i, "text": f"ș{i}", "list": [{}, []]} for i in range(3)]
+    whole = {"version": "1.1", "more": {"data": [1]}, "data": rows, "license": None}
+    content = json.dumps(whole, indent=indent, ensure_ascii=False).encode() + b"\n"
+    found, names = _read(content)
+    assert json.loads(found) == [{"text": row["text"]} for row in rows] and names == ["meta", "text", "list"]
+    # Rows that have the wanted columns are rows, whatever else they have; so are those of several lines.
+    several = b'{"data": [{"text": "a"}]}\n\n{"text": "b"}\n'
+    assert _read(several) == (b'{"text": null}\n{"text": "b"}\n', ["data", "text"])
+    assert _read(b'{"data": [{"text": "a"}], "text": "b"}\n')[0] == b'{"text": "b"}\n'
+    assert _read(b'{"data": [{"text": "a"}], "m": 1}\n', ["data"])[0] == b'{"data": [{"text": "a"}]}\n'
+
+
 @pytest.mark.parametrize(
     "content",
     [
+        b'{\n"data": [{"text": "a"}\n}',
         b'["a", "b"]',
         b"[]",
         b'[{"text": "a", "b": 1}, 2]',
