@@ -118,7 +118,7 @@ def evaluate(
         metrics = evaluator.evaluate(params, step) if evaluator is not None else {}
         del params
         if is_writer:
-            _write(directory, dataset_cfg.split, path, step, losses, metrics)
+            _write(directory, dataset_cfg.split, path, step, losses, metrics, evaluator.counts if evaluator else {})
             _add_line(done_file, path)
         results = {task: losses.get(task, {}) | metrics.get(task, {}) for task in [*losses, *metrics]}
     if evaluator is not None:
@@ -224,7 +224,15 @@ def _add_line(file: Path, line: str) -> None:
     storage.replace_text(file, "\n".join([*others, line]))
 
 
-def _write(directory: Path, split: str, checkpoint: str, step: int, losses: Results, metrics: Results) -> None:
+def _write(
+    directory: Path,
+    split: str,
+    checkpoint: str,
+    step: int,
+    losses: Results,
+    metrics: Results,
+    counts: Mapping[str, Mapping[str, float]],
+) -> None:
     """Writes and prints what was measured of a checkpoint."""
     if losses:
         _write_losses(directory, checkpoint, step, split, losses)
@@ -233,7 +241,12 @@ def _write(directory: Path, split: str, checkpoint: str, step: int, losses: Resu
         print(f"{task} ({split}), step {step}: {shown}")
     where = {"split": split, "step": step, "checkpoint": checkpoint}
     tasks = {task: {"loss": losses.get(task, {}), "metrics": metrics.get(task, {})} for task in {**losses, **metrics}}
-    results_table.add(directory, [{"task": task, **where, **values} for task, values in tasks.items()])
+    rows = [{"task": task, **where, **values} for task, values in tasks.items()]
+    results_table.add(directory, [row | _counted(counts.get(str(row["task"]))) for row in rows])
+
+
+def _counted(counts: Mapping[str, float] | None) -> dict[str, Any]:
+    return {"counts": counts} if counts else {}
 
 
 def _print_table(directory: Path) -> None:

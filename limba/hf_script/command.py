@@ -13,7 +13,8 @@ For a pod whose workers share no folder: `--write_gin FILE --num_devices N`, the
 
 OUTPUT_DIR at the end:
   config.json, model.safetensors, spiece.model …   the trained model, for `from_pretrained(OUTPUT_DIR)`
-  all_results.json                                 losses and metrics
+  all_results.json                                 losses and metrics, also by part: train_results.json …
+  trainer_state.json                               the history of the training
   generated_predictions.txt                        of do_predict: the answers to the test split, one a line
   run.gin                                          for `limba train --gin_file=OUTPUT_DIR/run.gin`
   run/                                             checkpoints, metrics.jsonl, TensorBoard events
@@ -21,12 +22,14 @@ OUTPUT_DIR at the end:
 """
 
 import argparse
+import dataclasses
 import difflib
 import json
 import logging
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +41,7 @@ from limba import eval as evaluation
 from limba import infer, train
 from limba.checkpoint_files import run_folder
 from limba.gin_config import command_line, gin_files
-from limba.hf_script import gin_recipe, outcome, script_data, script_keys
+from limba.hf_script import gin_recipe, outcome, result_files, script_data, script_keys
 from limba.hf_script.run_arguments import RunArguments
 from limba.machine import json_text, native_logs, redaction, storage
 from limba.machine.local_paths import local_path
@@ -73,28 +76,34 @@ def main(argv: Sequence[str]) -> int:
     command_line.join_others(flags)
     out = local_path(arguments.output_dir)
     here = jax.device_count()  # by all processes at once: their devices find each other
-    gin_file = distributed.from_first("gin file", lambda: _prepare(arguments, out, flags, here, overrides))
-    if gin_file is None:
+    planned = distributed.from_first("gin file", lambda: _prepare(arguments, out, flags, here, overrides))
+    if planned is None:
         return 0
-    if not Path(gin_file).is_file():
+    plan = result_files.Plan(**planned)
+    if not Path(plan.gin_file).is_file():
         raise ValueError(
-            f"Worker 0 has written {gin_file}, and it is not here: OUTPUT_DIR must be a folder that all workers share. "
-            "Else take `limba run … --write_gin FILE` and launch/worker.sh FILE."
+            f"Worker 0 has written {plan.gin_file}, and it is not here: OUTPUT_DIR must be a folder that all workers "
+            "share. Else take `limba run … --write_gin FILE` and launch/worker.sh FILE."
         )
     results: dict[str, Any] = {}
     checkpoint: AnyPath = out / "initial"
     if arguments.do_train:
-        train.main([f"--gin_file={gin_file}", *overrides])
+        first_step, began = result_files.last_step(out / "run"), time.monotonic()
+        train.main([f"--gin_file={plan.gin_file}", *overrides])
+        seconds = time.monotonic() - began
         trained = distributed.from_first("trained", lambda: str(outcome.trained(out / "run", arguments)))
         checkpoint = storage.as_path(trained)
-        results |= outcome.of_training(checkpoint)
+        results |= result_files.of_training(out, checkpoint, plan, first_step, seconds)
     elif arguments.do_eval:
-        evaluation.main(_with_bindings(gin_file, *_evaluation(out, arguments), overrides))
-        results |= outcome.of_evaluation(out / "eval") if jax.process_index() == 0 else {}
+        evaluation.main(_with_bindings(plan.gin_file, *_evaluation(out, arguments), overrides))
+        results |= outcome.of_evaluation(out / "eval", plan.eval_rows) if jax.process_index() == 0 else {}
+    seconds_of_answers: float | None = None
     if arguments.do_predict:
-        infer.main(_with_bindings(gin_file, *_prediction(out, arguments, checkpoint), overrides))
+        was_there, began = outcome.is_answered(out / _PREDICTIONS / checkpoint.name), time.monotonic()
+        infer.main(_with_bindings(plan.gin_file, *_prediction(out, arguments, checkpoint), overrides))
+        seconds_of_answers = None if was_there else time.monotonic() - began
     # The others wait: a run whose processes end before the first one's export is finished would be taken for broken.
-    distributed.from_first("export", lambda: _finish(out, checkpoint, arguments, results))
+    distributed.from_first("export", lambda: _finish(out, checkpoint, arguments, plan, results, seconds_of_answers))
     return 0
 
 
@@ -112,11 +121,11 @@ def _flags() -> argparse.ArgumentParser:
 
 def _prepare(
     arguments: RunArguments, out: Path, flags: argparse.Namespace, here: int, overrides: Sequence[str]
-) -> str | None:
-    """Checks everything, and writes the model to begin with and the gin file, which is returned.
+) -> dict[str, Any] | None:
+    """Checks everything, and writes the model to begin with and the gin file.
 
-    None if there is nothing more to do: of `--dry_run`, which has all the checks of a run, and `--write_gin`. `here` is
-    the number of devices, `overrides` are bindings of gin.
+    Returns the fields of `result_files.Plan`; None if there is nothing more to do: of `--dry_run`, which has all the
+    checks of a run, and `--write_gin`. `here` is the number of devices, `overrides` are bindings of gin.
     """
     if flags.num_devices is not None and (flags.num_devices < 1 or not flags.write_gin):
         raise ValueError(f"--num_devices is {flags.num_devices}; it is the number of a pod's devices, for --write_gin.")
@@ -130,7 +139,8 @@ def _prepare(
     _check_network(arguments, model)
     # A file for other machines names the folder as it was given: a relative one is found from where they run.
     named = Path(arguments.output_dir) if flags.write_gin else out
-    text = _compose(arguments, model, named, flags.num_devices or here)
+    devices = flags.num_devices or here
+    text, counted = _compose(arguments, model, named, devices)
     _check_gin(arguments, out, text.replace(str(named / "initial" / "model.gin"), _MODEL_GIN), model.gin, overrides)
     if flags.dry_run or not flags.write_gin:
         print(text)
@@ -150,7 +160,7 @@ def _prepare(
         gin_file.parent.mkdir(parents=True, exist_ok=True)
     storage.replace_text(gin_file, text)
     if not flags.write_gin:
-        return str(gin_file)
+        return {"gin_file": str(gin_file), **counted}
     print(
         f"{gin_file} is written. On every worker {named / 'initial'} must be what it is here; then:\n"
         f"  bash launch/worker.sh {flags.write_gin} --gin.MODEL_DIR=\"'gs://my-bucket/runs/mine'\""
@@ -195,7 +205,7 @@ def _prediction(out: Path, arguments: RunArguments, checkpoint: AnyPath) -> tupl
     answers = out / _PREDICTIONS / checkpoint.name
     values: dict[str, Any] = {"CHECKPOINT_PATH": str(checkpoint), "INFER_OUTPUT_DIR": str(answers)}
     values |= {"infer/data.DatasetConfig.split": "test", **_of_dataset("infer", arguments)}
-    return "gin/runs/infer.gin", values
+    return "gin/runs/predict_run.gin", values
 
 
 def _of_dataset(role: str, arguments: RunArguments) -> dict[str, Any]:
@@ -213,14 +223,23 @@ def _with_bindings(gin_file: str, more: str, values: dict[str, Any], overrides: 
     return [f"--gin_file={gin_file}", f"--gin_file={more}", *bindings, *overrides]
 
 
-def _finish(out: Path, checkpoint: AnyPath, arguments: RunArguments, results: dict[str, Any]) -> None:
+def _finish(
+    out: Path,
+    checkpoint: AnyPath,
+    arguments: RunArguments,
+    plan: result_files.Plan,
+    results: dict[str, Any],
+    seconds_of_answers: float | None,
+) -> None:
     """Writes what the run leaves, exports and uploads the trained model."""
     if arguments.do_predict:
-        print(f"answers to the test split: {outcome.write_answers(out / _PREDICTIONS / checkpoint.name, out)}")
+        answers = out / _PREDICTIONS / checkpoint.name
+        results |= outcome.write_answers(answers, out, arguments, seconds_of_answers)
     if arguments.do_train:
         outcome.export(out, checkpoint, arguments)
+        result_files.write_state(out, checkpoint, arguments, plan, results)
+    result_files.write(out, results, arguments)
     if results:
-        storage.replace_text(out / "all_results.json", json_text.dumps(results, indent=2, ensure_ascii=False) + "\n")
         print(json_text.dumps(results))
 
 
@@ -252,8 +271,12 @@ def _check(arguments: RunArguments, out: Path) -> None:
         wandb_writer.WandbWriter.check()
 
 
-def _compose(arguments: RunArguments, model: Any, out: Path, devices: int) -> str:
-    """The gin file of a training that begins with a `convert.starting_model` and reads the corpus."""
+def _compose(arguments: RunArguments, model: Any, out: Path, devices: int) -> tuple[str, dict[str, Any]]:
+    """The gin file of a training that begins with a `convert.starting_model` and reads the corpus.
+
+    Returns:
+      It, and the other fields of `result_files.Plan`.
+    """
     with native_logs.filtered():  # The tasks of a user's own may bring TensorFlow in.
         corpus = script_data.find(arguments)
         num_examples, exact = script_data.count_examples(arguments, corpus, model.vocabulary, model.encoder is not None)
@@ -263,7 +286,17 @@ def _compose(arguments: RunArguments, model: Any, out: Path, devices: int) -> st
         about = "" if exact else "about "
         how_many = f"{arguments.num_train_epochs:g} epochs of {about}{num_examples:,} examples"
     initial = (model.network.dropout_rate, model.has_weights, model.network.vocab_size, model.encoder)
-    return gin_recipe.compose(arguments, gin_recipe.Plan(corpus, out, num_examples, devices, steps, how_many, *initial))
+    plan = gin_recipe.Plan(corpus, out, num_examples, devices, steps, how_many, *initial)
+    counted: dict[str, Any] = {
+        "rows": gin_recipe.batch_size(arguments, devices),
+        "eval_rows": arguments.per_device_eval_batch_size * devices,
+        "steps": steps,
+    }
+    if num_examples is not None and exact:
+        one = dataclasses.replace(arguments, num_train_epochs=1.0)
+        counted["steps_of_epoch"] = gin_recipe.steps_of_epochs(one, num_examples, devices)
+        counted["train_samples"] = num_examples
+    return gin_recipe.compose(arguments, plan), counted
 
 
 def _check_network(arguments: RunArguments, model: Any) -> None:

@@ -5,51 +5,97 @@ import math
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from limba.checkpoints import best, checkpointing
-from limba.hf_script import gin_best
+from limba.hf_script import gin_best, script_data
 from limba.hf_script.run_arguments import RunArguments
 from limba.machine import storage, written_files
 from limba.machine.storage import AnyPath
 from limba.reports import results_table, writers
 
 _ANSWERS = "generated_predictions.txt"
+_PREDICTIONS = "*-predict.jsonl-?????-of-?????"
 
 
-def of_training(checkpoint: AnyPath) -> dict[str, Any]:
-    """Hugging Face's `all_results.json`, from the run's own record: the evaluations are those of the checkpoint."""
+def of_training(checkpoint: AnyPath, eval_rows: int = 1) -> dict[str, Any]:
+    """Hugging Face's results of training and evaluation, from the run's own record.
+
+    The loss is the mean of all steps; the evaluations are those of the checkpoint, with `eval_rows` rows a batch.
+    """
     model_dir, step = checkpoint.parent, int(checkpoint.name.rpartition("_")[2])
     results: dict[str, Any] = {}
     training = [line for line in writers.read_metrics(model_dir) if line["dataset"] == "train"]
     if training:
-        last = training[-1]
-        results |= {"step": last["step"], "train_loss": last["loss"]}
-    evaluations = _until(step, writers.read_metrics(model_dir, "training_eval/"))
+        results |= {"step": training[-1]["step"], "train_loss": _mean_loss(training)}
+    evaluations = _until(step, writers.read_metrics(model_dir, "training_eval/"))[-1:]
+    predicted = _until(step, writers.read_metrics(model_dir, "inference_eval/"))[-1:]
     if evaluations:
-        results |= {"step": evaluations[-1]["step"], **_of_loss(evaluations[-1])}
-    predicted = _until(step, writers.read_metrics(model_dir, "inference_eval/"))
-    if predicted:
-        found = ((name, x) for name, x in predicted[-1].items() if name not in ("step", "dataset"))
-        results |= _of_answers({name.removeprefix("eval/"): x for name, x in found})
-    return results
+        results["step"] = evaluations[0]["step"]
+    return results | of_lines([*evaluations, *predicted], eval_rows)
+
+
+def _mean_loss(training: list[dict[str, Any]]) -> float | None:
+    """The mean of all steps: each line has that of the steps since the one before it."""
+    steps = [0, *(line["step"] for line in training)]
+    weighted = [(line["loss"], after - before) for line, before, after in zip(training, steps, steps[1:], strict=False)]
+    if any(loss is None for loss, _ in weighted):  # The file has null for what is not finite.
+        return None
+    return sum(loss * count for loss, count in weighted) / max(sum(count for _, count in weighted), 1)
+
+
+def of_lines(lines: list[dict[str, Any]], eval_rows: int) -> dict[str, Any]:
+    """The results of one evaluation, of its lines of `metrics.jsonl`: by given targets, by predictions, or both."""
+    results: dict[str, Any] = {}
+    seconds, samples, steps_per_second = 0.0, None, None
+    for line in lines:
+        seconds += line.get("timing/seconds", line.get("timing/evaluate_seconds")) or math.nan
+        if line["dataset"].startswith("training_eval/"):
+            results |= _of_loss(line)
+            steps_per_second = line.get("timing/steps_per_second")
+        else:
+            results |= _of_answers({name.removeprefix("eval/"): x for name, x in line.items() if name[:5] == "eval/"})
+            samples, steps_per_second = line.get("num_examples"), None
+            results |= _gen_len("eval", line)
+    if samples is not None:
+        steps_per_second = math.ceil(samples / eval_rows) / seconds
+    return results | speed("eval", seconds, samples, steps_per_second)
+
+
+def _gen_len(kind: str, counts: dict[str, Any]) -> dict[str, Any]:
+    length = counts.get("tokens_per_prediction")
+    return {} if length is None else {f"{kind}_gen_len": round(length, 4)}
+
+
+def speed(kind: str, seconds: float, samples: float | None, steps_per_second: float | None) -> dict[str, Any]:
+    """Time and rates of "train", "eval" or "predict", under transformers' names; only what is known."""
+    known: dict[str, Any] = {} if samples is None or kind == "train" else {f"{kind}_samples": int(samples)}
+    if not math.isfinite(seconds) or seconds <= 0:
+        return known
+    known[f"{kind}_runtime"] = round(seconds, 4)
+    if samples is not None:
+        known[f"{kind}_samples_per_second"] = round(samples / seconds, 3)
+    return known | ({} if steps_per_second is None else {f"{kind}_steps_per_second": round(steps_per_second, 3)})
 
 
 def _until(step: int, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [line for line in lines if line["step"] <= step]
 
 
-def of_evaluation(directory: Path) -> dict[str, Any]:
+def of_evaluation(directory: Path, eval_rows: int = 1) -> dict[str, Any]:
     """The same of an evaluation without a training, from the folder of `limba eval`."""
     row = results_table.read(directory)[-1]
-    results = {"step": row["step"], **(_of_loss(row["loss"]) if row["loss"] else {})}
-    return results | _of_answers(row["metrics"])
+    loss = [{"dataset": "training_eval/", **row["loss"]}] if row["loss"] else []
+    answers = {f"eval/{name}": value for name, value in row["metrics"].items()} | row.get("counts", {})
+    return {"step": row["step"], **of_lines([*loss, {"dataset": "inference_eval/", **answers}], eval_rows)}
 
 
-def _of_answers(metrics: dict[str, Any]) -> dict[str, Any]:
+def _of_answers(metrics: dict[str, Any], kind: str = "eval") -> dict[str, Any]:
     """Metrics of answers under the names and in the numbers of the scripts: shares are from 0 to 1."""
     found = {}
     for name, value in metrics.items():
         is_percent = isinstance(value, int | float) and gin_best.is_share(name, metrics)
-        found[f"eval_{gin_best.OF_SCRIPTS.get(name, name)}".replace("/", "_")] = value / 100 if is_percent else value
+        found[f"{kind}_{gin_best.OF_SCRIPTS.get(name, name)}".replace("/", "_")] = value / 100 if is_percent else value
     return found
 
 
@@ -59,15 +105,31 @@ def _of_loss(scalars: dict[str, Any]) -> dict[str, Any]:
     return {"eval_loss": loss, "eval_accuracy": scalars["accuracy"], "perplexity": math.exp(min(loss, 100.0))}
 
 
-def write_answers(directory: Path, out: Path) -> Path:
-    """Writes the predictions that `limba infer` left in a directory as the scripts do, one a line."""
-    answers = []
-    for file in sorted(directory.glob("*-predict.jsonl-?????-of-?????")):
-        lines = file.read_text("utf-8").splitlines()
-        answers += [" ".join(str(json.loads(line)["prediction"]).split()) for line in lines]
-    path = out / _ANSWERS
-    storage.replace_text(path, "".join(f"{answer}\n" for answer in answers))
-    return path
+def is_answered(directory: Path) -> bool:
+    """Whether `limba infer` has written its predictions there."""
+    return any(directory.glob(_PREDICTIONS))
+
+
+def write_answers(directory: Path, out: Path, arguments: RunArguments, seconds: float | None) -> dict[str, Any]:
+    """Writes the predictions that `limba infer` left in a directory as the scripts do, one a line.
+
+    Returns:
+      The scripts' results of them; `seconds` is how long they took, or None if they were there before.
+    """
+    lines = []
+    for file in sorted(directory.glob(_PREDICTIONS)):
+        lines += [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    answers = [" ".join(str(line["prediction"]).split()) for line in lines]
+    storage.replace_text(out / _ANSWERS, "".join(f"{answer}\n" for answer in answers))
+    print(f"answers to the test split: {out / _ANSWERS}")
+    tokens = [len(line["prediction_tokens"]) for line in lines if "prediction_tokens" in line]
+    counts = {"tokens_per_prediction": sum(tokens) / len(tokens)} if tokens else {}
+    rows = arguments.per_device_eval_batch_size * jax.device_count()
+    steps = None if seconds is None else math.ceil(len(lines) / rows) / seconds
+    results = speed("predict", math.nan if seconds is None else seconds, len(lines), steps) | _gen_len(
+        "predict", counts
+    )
+    return results | _of_answers(script_data.measure_answers(arguments, lines), "predict")
 
 
 def export(out: Path, checkpoint: AnyPath, arguments: RunArguments) -> None:

@@ -163,10 +163,11 @@ def count_examples(
     return masked_text.count_examples(source, "train", column, opened, objective, arguments.max_seq_length)
 
 
-def _count_rows(arguments: RunArguments, corpus: Corpus) -> int | None:
+def row_form(arguments: RunArguments) -> Any:
+    """How rows become examples, and the metrics of answers: a `tasks.supervised.SupervisedDataset`."""
     from tasks.supervised import script_task
 
-    form = script_task.row_dataset(
+    return script_task.row_dataset(
         arguments.entry,
         row_template(arguments),
         arguments.label_column_name or "",
@@ -175,6 +176,29 @@ def _count_rows(arguments: RunArguments, corpus: Corpus) -> int | None:
         arguments.metrics,
         arguments.questions,
     )
+
+
+def measure_answers(arguments: RunArguments, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The task's metrics of the lines that `limba infer` writes; {} where the right answers are not all there."""
+    from tasks.supervised import row_formats, supervised_tasks
+
+    texts = [line["inputs"].get("targets_pretokenized", "") for line in lines]
+    has_references = all("reference" in line["inputs"] for line in lines)
+    if not has_references or row_formats.UNKNOWN in texts or not any(text.strip() for text in texts):
+        return {}
+    form = row_form(arguments)
+    targets = [
+        supervised_tasks.postprocess(text, form.format, line["inputs"], is_target=True)
+        for text, line in zip(texts, lines, strict=True)
+    ]
+    predictions = [form.format.prediction(line["prediction"]) for line in lines]
+    return {name: value for metric in form.metrics for name, value in metric(targets, predictions).items()}
+
+
+def _count_rows(arguments: RunArguments, corpus: Corpus) -> int | None:
+    from tasks.supervised import script_task
+
+    form = row_form(arguments)
     _check_metrics(arguments, form.metrics)
     source = script_task.open_source(form, corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits)
     for split in _splits(arguments):
@@ -195,8 +219,8 @@ def _check_metrics(arguments: RunArguments, metric_fns: Sequence[Callable[..., M
     """Raises if a metric of texts lacks its package, or none is `metric_for_best_model`: both would stop a training."""
     from tasks.metrics import text_metrics
 
-    of_texts = (text_metrics.accuracy, text_metrics.bleu, text_metrics.rouge)
-    of_texts += (text_metrics.squad, text_metrics.squad_v2, text_metrics.trivia_qa)
+    of_texts: list[Callable[..., Mapping[str, Any]]] = [text_metrics.accuracy, text_metrics.bleu, text_metrics.rouge]
+    of_texts += [text_metrics.squad, text_metrics.squad_v2, text_metrics.trivia_qa]
     known = [name for metric in metric_fns if metric in of_texts for name in metric(["a"], ["a"])]
     looks = arguments.load_best_model_at_end or arguments.early_stopping_patience or arguments.use_lr_drop
     folder, name = gin_best.measured(arguments)

@@ -187,6 +187,11 @@ class InferenceEvaluator:
         model_fns = {mode: model_fn(mode) for mode in self._infer_fns}
         return self._evaluator.evaluate(model_fns, step, jax.process_index() == 0)
 
+    @property
+    def counts(self) -> Mapping[str, Mapping[str, float]]:
+        """`task_metrics.Evaluator.counts`; SeqIO's evaluator has none."""
+        return getattr(self._evaluator, "counts", {})
+
     def close(self) -> None:
         """Returns when metrics and events are written."""
         self._evaluator.close()

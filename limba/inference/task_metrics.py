@@ -3,6 +3,7 @@
 import itertools
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ class Evaluator:
     Attributes, once `open` was called:
       eval_tasks: the tasks that have the split and metrics; may be empty.
       loggers: of `logger_cls`.
+      counts: by task, of the last evaluation: `num_examples`, `tokens_per_prediction` (EOS included, where it predicted
+        tokens) and `timing/evaluate_seconds`.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Evaluator:
         self.num_examples = num_examples
         self.eval_tasks: list[Any] = []
         self.loggers: list[Any] = []
+        self.counts: dict[str, dict[str, float]] = {}
         self._targets: dict[str, list[Any]] = {}
 
     def open(self) -> None:
@@ -103,7 +107,15 @@ class Evaluator:
         Raises:
           ValueError: if a metric fails; the message names the task.
         """
-        results = {task.name: self._results(task, model_fns) for task in self.eval_tasks}
+        results, self.counts = {}, {}
+        for task in self.eval_tasks:
+            began = time.monotonic()
+            results[task.name] = self._results(task, model_fns)
+            self.counts[task.name] = {
+                "num_examples": len(self._examples[task.name]),
+                **_lengths_of(results[task.name]),
+                "timing/evaluate_seconds": time.monotonic() - began,
+            }
         if not computes:
             return {}
         found = {}
@@ -214,6 +226,14 @@ def _scalar(value: Any) -> Any:
 
 def _arrays(aux: Any) -> Any:
     return {name: _arrays(x) for name, x in aux.items()} if isinstance(aux, Mapping) else np.array(aux)
+
+
+def _lengths_of(results: Mapping[str, tuple[Any, Mapping[str, Any]]]) -> dict[str, float]:
+    """Tokens of a prediction, up to its padding, where there are predictions `[examples, length]`."""
+    outputs = next((outputs for mode, (outputs, _) in results.items() if mode != "score"), None)
+    if not outputs or np.ndim(outputs[0]) != 1:
+        return {}
+    return {"tokens_per_prediction": float(np.mean([np.count_nonzero(ids) for ids in outputs]))}
 
 
 def _decode(vocabulary: Any, ids: np.ndarray) -> Any:

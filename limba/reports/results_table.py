@@ -1,8 +1,9 @@
 """The results of evaluating a run's checkpoints: a file to which every evaluation adds, and a table of it.
 
 `results.jsonl` has a line for each checkpoint, task and split: `{"task", "split", "step", "checkpoint", "loss",
-"metrics"}`. "loss" comes from teacher forcing, "metrics" from predictions. A new evaluation of a checkpoint replaces
-those of the two that it measured.
+"metrics"}`. "loss" comes from teacher forcing, "metrics" from predictions, and "counts", where it is there,
+says how these were made: examples, tokens, seconds. A new evaluation of a checkpoint replaces those of the two that it
+measured.
 """
 
 from collections.abc import Mapping, Sequence

@@ -130,7 +130,9 @@ class TrainingEvaluation:
             for task, metrics in results.items():
                 scalars = {f"eval/{name}": x for name, x in metrics.items()}
                 # The evaluator's own loggers write the tasks; JSON lines and averages are ours.
-                if task in averaged or isinstance(writer, writers.JsonLinesWriter):
+                if isinstance(writer, writers.JsonLinesWriter):
+                    writer.write_scalars(step, f"inference_eval/{task}", {**scalars, **evaluator.counts.get(task, {})})
+                elif task in averaged:
                     writer.write_scalars(step, f"inference_eval/{task}", scalars)
         for task, metrics in results.items():
             shown = [f"{name} {results_table.shown(x)}" for name, x in metrics.items()]

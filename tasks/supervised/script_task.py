@@ -94,7 +94,8 @@ def row_dataset(
         source, target = languages
         form = SupervisedDataset(Translation(source, target, inputs or ""), metric_fns=(text_metrics.bleu,))
     elif questions is not None:
-        form = SupervisedDataset(Questions(*questions, inputs or ""), metric_fns=(text_metrics.squad,))
+        question, context, answers = questions
+        form = SupervisedDataset(Questions(question, context, answers, inputs or ""), metric_fns=(text_metrics.squad,))
     else:
         form = SupervisedDataset(inputs or "", label_column, labels)
     if metric_names is None:

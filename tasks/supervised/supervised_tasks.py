@@ -80,7 +80,7 @@ def register_supervised_task(
             source=source,
             preprocessors=[Supervise(name, form)],
             output_features=features,
-            postprocess_fn=functools.partial(_postprocess, form=form),
+            postprocess_fn=functools.partial(postprocess, form=form),
             metric_fns=dataset.metrics,
         )
 
@@ -124,7 +124,8 @@ def _label_feature(form: Template | Number) -> Feature:
     return Feature(NumberVocabulary() if isinstance(form, Number) else LabelVocabulary(form.choices), add_eos=False)
 
 
-def _postprocess(answer: str, form: Format, example: Mapping[str, Any] | None = None, is_target: bool = False) -> Any:
+def postprocess(answer: str, form: Format, example: Mapping[str, Any] | None = None, is_target: bool = False) -> Any:
+    """The value that metrics take for a decoded answer, or for the target of an example, which has a `reference`."""
     if is_target and example is not None and (reference := json.loads(example["reference"])) is not None:
         return reference
     return form.prediction(answer)

@@ -1,6 +1,7 @@
 """`limba run` on rows with answers: fine-tuning, evaluation and prediction with a Hugging Face script's keys."""
 
 import csv
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -8,7 +9,8 @@ from pathlib import Path
 import gin
 import pytest
 
-from limba.hf_script import command, outcome
+from limba.hf_script import command, outcome, result_files
+from limba.hf_script.run_arguments import RunArguments
 from limba.reports import results_table
 from tasks import registry
 from tasks.sources.sharded import ShardedSource
@@ -108,6 +110,7 @@ def test_it_learns_evaluates_and_answers(here, capsys):
     assert (out / "predictions" / "checkpoint_60").is_dir()  # Longer training answers anew.
     assert len(answers) == 40 and sum(map(str.__eq__, answers, right)) >= 36
     assert json.loads((out / "conversion_report.json").read_text())["checked"]
+    _check_files_of_transformers(out, results)
 
     # The exported model alone: evaluated and asked, not trained.
     (keys := json.loads((here / "run.json").read_text())).update(do_train=False, config_name=None, tokenizer_name=None)
@@ -120,6 +123,25 @@ def test_it_learns_evaluates_and_answers(here, capsys):
     assert [row["split"] for row in results_table.read(here / "alone" / "eval")] == ["validation"]
     _run(here / "alone.json", "--output_dir", here / "alone", "--do_eval", "false", "--max_predict_samples", "7")
     assert (here / "alone" / "generated_predictions.txt").read_text().splitlines() == answers[:7]  # not the older ones
+
+
+def _check_files_of_transformers(out, results):
+    from transformers import TrainerState
+
+    parts = {kind: json.loads((out / f"{kind}_results.json").read_text()) for kind in ("train", "eval", "predict")}
+    assert {"step": 60, **parts["train"], **parts["eval"], **parts["predict"]} == results
+    assert (results["epoch"], results["train_samples"], results["eval_samples"]) == (6.0, 320, 40)
+    assert results["predict_samples"] == 40 and results["predict_accuracy"] >= 0.9
+    # "long" and "short" are of some pieces, and EOS is counted.
+    assert 2 <= results["eval_gen_len"] <= 8 and 2 <= results["predict_gen_len"] <= 8
+    for kind, steps in (("train", 60), ("eval", 5), ("predict", 5)):
+        assert results[f"{kind}_steps_per_second"] == pytest.approx(
+            steps / results[f"{kind}_runtime"], rel=0.01, abs=0.01
+        )
+    state = TrainerState.load_from_json(str(out / "trainer_state.json"))
+    assert (state.global_step, state.max_steps, state.num_train_epochs, state.epoch) == (60, 60, 6, 6.0)
+    assert [entry["step"] for entry in state.log_history if "loss" in entry] == [20, 40, 60]
+    assert state.log_history[-1]["train_runtime"] == results["train_runtime"]
 
 
 @pytest.mark.slow
@@ -178,6 +200,56 @@ def test_data_that_are_not_enough_are_refused_before_any_work(here, tmp_path):
         with pytest.raises((ValueError, OSError), match=words):
             command.main([str(here / "run.json"), *out, *changes])
     assert not (tmp_path / "new").exists()
+
+
+def test_the_files_of_results_are_those_of_transformers(tmp_path):
+    """320 rows by 32 are 10 steps an epoch; the best of two checkpoints is exported, and nothing is invented."""
+    run = tmp_path / "run"
+    for step in (10, 20):
+        (run / f"checkpoint_{step}").mkdir(parents=True)
+    counts = {"num_examples": 9, "tokens_per_prediction": 2.25, "timing/evaluate_seconds": 1.0}
+    lines = []
+    for step, loss, accuracy in ((10, 3.0, 75.0), (20, 2.0, 50.0)):
+        lines.append({"step": step, "dataset": "train", "loss": loss, "learning_rate/current": loss / 1000})
+        evaluation = {"nats_per_target_token": 0.0, "accuracy": 0.5, "timing/seconds": 0.5}
+        lines.append({"step": step, "dataset": "training_eval/t", **evaluation})
+        lines.append({"step": step, "dataset": "inference_eval/t", "eval/accuracy": accuracy, **counts})
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    keys = {"config_name": "c", "train_file": "t", "output_dir": str(tmp_path), "label_column_name": "a"}
+    keys |= {"do_train": True, "do_eval": True, "load_best_model_at_end": True, "metric_for_best_model": "accuracy"}
+    arguments = RunArguments(**keys, num_train_epochs=1.5)
+    plan = result_files.Plan("run.gin", 32, 8, 20, 10, 320)
+    results = result_files.of_training(tmp_path, run / "checkpoint_10", plan, first_step=10, seconds=4.0)
+    result_files.write_state(tmp_path, run / "checkpoint_10", arguments, plan, results)
+    result_files.write(tmp_path, results, arguments)
+
+    def read(name):
+        return json.loads((tmp_path / name).read_text())
+
+    trained = {"train_runtime": 4.0, "train_samples_per_second": 80.0, "train_steps_per_second": 2.5}
+    assert read("train_results.json") == {"epoch": 2.0, "train_loss": 2.5, "train_samples": 320, **trained}
+    evaluated = {"eval_loss": 0.0, "eval_accuracy": 0.75, "eval_gen_len": 2.25, "eval_runtime": 1.5}
+    evaluated |= {"eval_samples_per_second": 6.0, "eval_steps_per_second": 1.333}
+    assert read("eval_results.json") == {"epoch": 2.0, "perplexity": 1.0, "eval_samples": 9, **evaluated}
+    state = read("trainer_state.json")
+    assert (state["best_metric"], state["best_global_step"], state["global_step"]) == (0.75, 10, 20)
+    assert state["best_model_checkpoint"] == str(run / "checkpoint_10") and state["num_train_epochs"] == 2
+    last = {**trained, "train_loss": 2.5, "epoch": 2.0, "step": 20}
+    assert state["log_history"] == [
+        {"loss": 3.0, "learning_rate": 0.003, "epoch": 1.0, "step": 10},
+        {**evaluated, "epoch": 1.0, "step": 10},
+        {"loss": 2.0, "learning_rate": 0.002, "epoch": 2.0, "step": 20},
+        {**evaluated, "eval_accuracy": 0.5, "epoch": 2.0, "step": 20},
+        last,
+    ]
+    assert not (tmp_path / "predict_results.json").exists()
+    # The same command once more trains nothing, and the time is that of the training.
+    again = result_files.of_training(tmp_path, run / "checkpoint_10", plan, first_step=20, seconds=0.1)
+    assert again == results
+    # Prediction alone adds to what is there.
+    alone = dataclasses.replace(arguments, do_train=False, load_best_model_at_end=False)
+    result_files.write(tmp_path, {"predict_samples": 3}, alone)
+    assert read("all_results.json") == {**results, "predict_samples": 3}
 
 
 def test_the_results_keep_the_names_of_the_scripts(tmp_path):
