@@ -89,6 +89,7 @@ class _Evaluator:
     """Stands in for `evaluation.InferenceEvaluator`: the "accuracy" of step n of two tasks is n and n / 2."""
 
     eval_tasks = ("a", "b")
+    counts = {"b": {"num_examples": 3}}
 
     def __init__(self, config, evaluator_cls, model, partitioner, log_dir, verify_matching_vocabs_fn):
         assert verify_matching_vocabs_fn is None
@@ -147,6 +148,7 @@ def test_tensorboard_has_the_tags_of_t5x(tmp_path, predictions):
     assert mean["accuracy"][4] == pytest.approx((accuracies[0][4] + accuracies[1][4]) / 2)
     assert event_files.read_tags(tmp_path / "inference_eval" / "mean") == {"eval/accuracy": {0: 0.0, 2: 1.5, 4: 3.0}}
     assert [line["eval/accuracy"] for line in _lines(tmp_path, "inference_eval/b")] == [0, 1, 2]
+    assert {line["num_examples"] for line in _lines(tmp_path, "inference_eval/b")} == {3}
 
 
 def test_an_average_of_a_metric_that_a_task_lacks_names_both():
