@@ -82,6 +82,10 @@ def _package(entry: EntryPoint) -> str:
 
 def _find_command() -> str:
     """The command of `sys.argv`, Limba's own or another package's; ends the process where there is none."""
+    if sys.argv[1:2] and sys.argv[1].startswith("--local"):
+        from limba.workers import launchers
+
+        sys.argv[1:] = launchers.without_local_rank(sys.argv[1:])
     asks = ("-h", "--help")
     if sys.argv[1:2] == ["--version"]:
         from importlib import metadata

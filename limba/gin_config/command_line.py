@@ -22,7 +22,7 @@ from limba.gin_config import macros
 from limba.gin_config.gin_files import GinError, get_gin_config_str
 from limba.machine import interrupts, library_patches, os_errors, out_of_memory, redaction, storage
 from limba.users_modules import import_errors
-from limba.workers import distributed, handshake, heartbeats
+from limba.workers import distributed, handshake, heartbeats, launchers
 
 
 class _Parser(argparse.ArgumentParser):
@@ -208,7 +208,7 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
     with redaction.redacted_stderr(), heartbeats.membership():
         _set_up_logging()
         try:
-            code = main(list(sys.argv[1:] if argv is None else argv))
+            code = main(launchers.without_local_rank(sys.argv[1:] if argv is None else argv))
             sys.stdout.flush()
         except (ValueError, OSError, RuntimeError, ImportError, TypeError) as error:
             if isinstance(error, BrokenPipeError) and _has_no_reader():

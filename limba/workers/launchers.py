@@ -1,9 +1,12 @@
 """Other launchers: what torchrun, mpirun and their like say in the environment about the processes that they start."""
 
 import dataclasses
+import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+_LOCAL_RANK = re.compile(r"--local[-_]rank=\d+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,9 +59,14 @@ def find(environ: Mapping[str, str]) -> tuple[Launcher, dict[str, Any]] | None:
       ValueError: if only some of the variables are set, or one is not a number.
     """
     for launcher in LAUNCHERS:
-        if environ.get(launcher.count, "1") == "1":
+        if (environ.get(launcher.count) or "1") == "1":
             continue
         count, index = _number(launcher.count, environ), _number(launcher.index, environ)
+        if not index < count:
+            raise ValueError(
+                f"The environment has {launcher.index} {index} and {launcher.count} {count} of {launcher.name}: an "
+                "index is below the count. Start all processes by one launcher, or unset both for a process alone."
+            )
         local = [_number(x, environ) if x in environ else None for x in (launcher.local_index, launcher.local_count)]
         is_one_host = local[1] == count
         host = environ.get(launcher.address or "") or ("127.0.0.1" if is_one_host else None)
@@ -70,6 +78,14 @@ def find(environ: Mapping[str, str]) -> tuple[Launcher, dict[str, Any]] | None:
             "local_device_ids": None if local[0] is None or local[1] == 1 else [local[0]],
         }
     return None
+
+
+def without_local_rank(argv: Sequence[str]) -> list[str]:
+    """A command line without `--local_rank=N` at its front, where deepspeed and torch.distributed.launch put it.
+
+    The environment says the same.
+    """
+    return list(argv[1:]) if argv and _LOCAL_RANK.fullmatch(argv[0]) else list(argv)
 
 
 def _number(name: str, environ: Mapping[str, str]) -> int:
@@ -84,6 +100,6 @@ def _number(name: str, environ: Mapping[str, str]) -> int:
 
 def _free_port(own: str) -> int:
     """A port that all processes choose alike, beside the launcher's own."""
-    if own.isdecimal() and 0 < int(own) < 65_535:
+    if own.isdecimal() and 1023 < int(own) < 65_535:  # Ports below belong to the system.
         return int(own) + 1
     return 20_000 + zlib.crc32(own.encode()) % 10_000

@@ -23,6 +23,7 @@ MPICH = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRA
         (DEEPSPEED, ("127.0.0.1:29501", 2, 0, [0])),
         (HOROVOD | {"HOROVOD_LOCAL_SIZE": "4", "HOROVOD_GLOO_RENDEZVOUS_PORT": "7000"}, ("127.0.0.1:7001", 4, 2, [0])),
         (OPEN_MPI, (None, 2, 1, [1])),
+        (OPEN_MPI | {"PMIX_NAMESPACE": "77"}, ("127.0.0.1:21828", 2, 1, [1])),  # 78 would be a port of the system.
     ],
 )
 def test_the_place_of_a_process(environ, settings, caplog):
@@ -39,6 +40,13 @@ def test_the_place_of_a_process(environ, settings, caplog):
     assert f"this is process {index} of {count}" in caplog.text
 
 
+def test_the_flag_of_deepspeed_in_front_of_the_command():
+    for flag in ("--local_rank=0", "--local-rank=3"):
+        assert launchers.without_local_rank([flag, "run", "c.json"]) == ["run", "c.json"]
+    for argv in (["run", "--local_rank=0"], ["--local_rank", "0"], []):
+        assert launchers.without_local_rank(argv) == argv
+
+
 def test_flags_and_variables_of_limba_come_first():
     flags = {"coordinator_address": "host-b:1", "process_count": 2, "process_index": 1}
     assert distributed.find_cluster(flags, environ=TORCHRUN).coordinator_address == "host-b:1"
@@ -48,7 +56,7 @@ def test_flags_and_variables_of_limba_come_first():
 
 def test_a_process_alone():
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
-    for environ in (alone, {"RANK": "5"}, {}):
+    for environ in (alone, {"RANK": "5"}, {}, {"RANK": "", "WORLD_SIZE": ""}):
         assert launchers.find(environ) is None
     # Commands that use one machine do not ask.
     assert distributed.find_cluster({}, detect=False, environ=TORCHRUN) is None
@@ -63,7 +71,8 @@ def test_a_process_alone():
         ),
         ({"WORLD_SIZE": "2"}, "RANK is '': it must be a whole number"),
         (TORCHRUN | {"RANK": "x"}, "RANK is 'x'"),
-        (TORCHRUN | {"RANK": "8"}, "This is process 8 of 8"),
+        (TORCHRUN | {"RANK": "8"}, r"RANK 8 and WORLD_SIZE 8 of torchrun.*: an index is below the count\. Start all"),
+        (TORCHRUN | {"RANK": "0", "WORLD_SIZE": "0"}, "RANK 0 and WORLD_SIZE 0 of torchrun"),
         (MPICH | {"MPI_LOCALNRANKS": "1"}, r"MPICH or Intel MPI started this process as PMI_RANK 0 of PMI_SIZE 2"),
     ],
 )
