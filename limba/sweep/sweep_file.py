@@ -67,6 +67,10 @@ _IGNORED = {
 }
 
 
+# Keys of `limba run` for its folder.
+_PLACES = ("output_dir", "model_path")
+
+
 @dataclasses.dataclass(frozen=True)
 class Parameter:
     """The values that a sweep tries for one gin binding or flag of the program.
@@ -241,6 +245,9 @@ def load(file: Path, fixed: Mapping[str, Any] | None = None) -> tuple[Sweep, lis
         warnings.append(f"program {program} is not here: each trial is `limba run` with the parameters as its keys.")
         program, command = "run", ()
         _check_keys(given, file)
+    if not command and program.split()[:1] == ["run"]:
+        places = [name for name in given if is_place(name)]
+        warnings += [f"{name} is ignored because each trial has a folder of its own." for name in places]
     if content["method"] != "grid" and content.get("trials", content.get("run_cap")) is None:
         warnings.append(f"trials is not given: {_TRIALS} are run; trials, W&B's run_cap or --trials say how many.")
     if not command and program not in ("train", "run") and not re.fullmatch(r"run \S+", program):
@@ -291,6 +298,11 @@ def _check_keys(given: Mapping[str, tuple[tuple, Any]], file: Path) -> None:
 def key_of_run(name: str) -> str:
     """The key of `limba run` that a parameter is, without the group that it may stand in."""
     return name if name.startswith("gin.") else name.rpartition(".")[2]
+
+
+def is_place(name: str) -> bool:
+    """Whether a parameter names the folder of a run of `limba run`, which a trial has already."""
+    return key_of_run(name) in _PLACES
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from limba.gin_config.gin_files import REPOSITORY
 from limba.machine import json_text
-from limba.sweep.sweep_file import Sweep, key_of_run
+from limba.sweep.sweep_file import Sweep, is_place, key_of_run
 
 _LIMBA = [sys.executable, "-m", "limba"]
 
@@ -19,7 +19,8 @@ def trial_command(sweep: Sweep, parameters: Mapping[str, Any], folder: Path, *, 
         return _custom_command(sweep, parameters, folder)
     program, *config = sweep.program.split(maxsplit=1)
     if program == "run":
-        flags = [f"--{key_of_run(name)}={_flag(value)}" for name, value in parameters.items()]
+        given = {key_of_run(name): value for name, value in parameters.items() if not is_place(name)}
+        flags = [f"--{name}={_flag(value)}" for name, value in given.items()]
         tracker = ["--report_to=wandb"] if on_wandb else []
         return [*_LIMBA, "run", *config, f"--output_dir={folder}", *flags, *tracker]
     recipe, *options = train_flags(sweep, parameters, folder, on_wandb=on_wandb)

@@ -360,6 +360,12 @@ def test_a_file_of_a_script_that_is_not_here(tmp_path, capsys):
     flags = ["--learning_rate=0.0001", "--benchmark=glue", "--dataset_name=sst2", "--model_name_or_path=exports/mine"]
     assert command == [sys.executable, "-m", "limba", "run", "--output_dir=/t", *flags]
 
+    # Scripts need an output_dir, and each trial has its own.
+    loaded, warnings = sweep_file.load(tmp_path / "s.yaml", {"output_dir": "out"})
+    assert warnings[1] == "output_dir is ignored because each trial has a folder of its own."
+    command = trial_command.trial_command(loaded, {"output_dir": "out", "learning_rate": 1e-4}, Path("/t"))
+    assert command[3:] == ["run", "--output_dir=/t", "--learning_rate=0.0001"]
+
     # Under W&B there is no cap either.
     arguments = [str(tmp_path / "s.yaml"), "--dir", "/sweeps", "--set", "model_name_or_path=exports/mine"]
     assert sweep.main([*arguments, "--wandb_config"]) == 0
