@@ -124,7 +124,8 @@ class WandbWriter:
 def _names_of_trainer(dataset: str, scalars: Scalars) -> dict[str, float]:
     """Evaluations once more as Hugging Face's Trainer calls them, which sweeps of its scripts look at."""
     if dataset.startswith("inference_eval/"):
-        return {name: x for name, x in scalars.items() if name.startswith("eval/")}
+        found = {name: x for name, x in scalars.items() if name.startswith("eval/")}
+        return ({"eval/exact_match": found["eval/em"]} if "eval/em" in found else {}) | found
     loss = scalars.get("nats_per_target_token") if dataset.startswith("training_eval/") else None
     return {} if loss is None else {"eval/loss": loss}
 

@@ -127,12 +127,12 @@ class TrainingEvaluation:
         averaged = _add_averages(results, self.infer_eval_averages) if results else set()  # empty on all hosts but 0
         writers.write_timing(self.metric_writers, step, "evaluate_seconds", seconds)
         for writer in self.metric_writers:
+            is_tensorboard = isinstance(writer, writers.TensorBoardWriter)
             for task, metrics in results.items():
                 scalars = {f"eval/{name}": x for name, x in metrics.items()}
-                # The evaluator's own loggers write the tasks; JSON lines and averages are ours.
-                if isinstance(writer, writers.JsonLinesWriter):
+                if not is_tensorboard:
                     writer.write_scalars(step, f"inference_eval/{task}", {**scalars, **evaluator.counts.get(task, {})})
-                elif task in averaged:
+                elif task in averaged:  # The evaluator's own loggers write the event files of the tasks.
                     writer.write_scalars(step, f"inference_eval/{task}", scalars)
         for task, metrics in results.items():
             shown = [f"{name} {results_table.shown(x)}" for name, x in metrics.items()]

@@ -57,6 +57,12 @@ def test_a_short_name_is_that_of_one_task(run):
     with (run / "metrics.jsonl").open("a") as file:
         file.write("".join(json.dumps(line) + "\n" for line in lines))
     assert metric_values(run, "eval/loss") == metric_values(run, "eval_loss") == {10: 2.0}
+    squad = run / "squad"
+    squad.mkdir()
+    (squad / "metrics.jsonl").write_text(
+        '{"step": 5, "dataset": "inference_eval/t", "eval/em": 40.0, "eval/f1": 50.0}\n'
+    )
+    assert metric_values(squad, "eval/exact_match") == metric_values(squad, "eval_exact_match") == {5: 40.0}
     assert metric_values(run, "nats per target token") == {10: 2.0} and metric_values(run, "train/loss") == {10: 3.0}
     assert metric_values(run, "other/accuracy") == {20: 5.0}
     with pytest.raises(ValueError, match=r"no such metric; the nearest are .*inference_eval/other/eval/accuracy"):

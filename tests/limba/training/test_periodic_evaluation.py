@@ -1,0 +1,38 @@
+"""Which writers get the metrics of predictions."""
+
+import types
+
+from limba.reports import writers
+from limba.training.periodic_evaluation import TrainingEvaluation
+
+
+class _Writer:
+    def __init__(self):
+        self.written = []
+
+    def write_scalars(self, step, dataset, scalars):
+        self.written.append((step, dataset, scalars))
+
+
+class _TensorBoard(_Writer, writers.TensorBoardWriter):
+    """Only its kind matters."""
+
+
+def test_all_writers_but_tensorboard_get_the_metrics_of_predictions():
+    """TensorBoard has them from the evaluator's own loggers, and only the means from here; W&B had nothing."""
+    evaluator = types.SimpleNamespace(
+        eval_tasks=("a", "b"),
+        counts={"a": {"num_examples": 3}},
+        evaluate=lambda params, step, check: {"a": {"f1": 50.0}, "b": {"f1": 100.0}},
+    )
+    own, tensorboard = _Writer(), _TensorBoard()
+    averages = {"mean/f1": ("a", "b")}
+    evaluation = TrainingEvaluation(None, {}, None, evaluator, {}, averages, [own, tensorboard])
+    evaluation.run(types.SimpleNamespace(params=None), 7, lambda line: None, lambda: None)
+    assert own.written == [
+        (7, "inference_eval/a", {"eval/f1": 50.0, "num_examples": 3}),
+        (7, "inference_eval/b", {"eval/f1": 100.0}),
+        (7, "inference_eval/mean", {"eval/f1": 75.0}),
+    ]
+    of_means = [line for line in tensorboard.written if line[1] != "train"]  # which has the time
+    assert of_means == [(7, "inference_eval/mean", {"eval/f1": 75.0})]
