@@ -48,7 +48,7 @@ from limba.machine.local_paths import local_path
 from limba.machine.storage import AnyPath
 from limba.network import own_layers
 from limba.reports import wandb_writer
-from limba.workers import distributed
+from limba.workers import distributed, launchers
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
     overrides = [flag for flag in argv if flag.startswith("--gin.")]
     flags, keys = _flags().parse_known_args([flag for flag in argv if flag not in overrides])
     arguments, notes = script_keys.from_command_line(keys)
-    for note in notes:
+    for note in [*notes, *launchers.without_effect(os.environ, arguments.compute_dtype == "bfloat16")]:
         logger.warning("%s", note)
     if arguments.hub_token:
         os.environ["HF_TOKEN"] = arguments.hub_token

@@ -40,6 +40,17 @@ def test_the_place_of_a_process(environ, settings, caplog):
     assert f"this is process {index} of {count}" in caplog.text
 
 
+def test_what_accelerate_asks_for_in_vain():
+    quiet = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_USE_FSDP": "false", "ACCELERATE_DYNAMO_BACKEND": "NO"}
+    assert launchers.without_effect(quiet) == launchers.without_effect({}) == []
+    assert not launchers.without_effect({"ACCELERATE_MIXED_PRECISION": "bf16"}, in_bf16=True)
+    loud = launchers.without_effect({"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_USE_DEEPSPEED": "true"})
+    assert [line.partition(" (")[0] for line in loud] == [
+        "accelerate launch asks for the precision bf16",
+        "accelerate launch asks for DeepSpeed",
+    ]
+
+
 def test_the_flag_of_deepspeed_in_front_of_the_command():
     for flag in ("--local_rank=0", "--local-rank=3"):
         assert launchers.without_local_rank([flag, "run", "c.json"]) == ["run", "c.json"]
