@@ -94,7 +94,10 @@ def test_an_override_of_a_name_that_no_file_has(write, name):
     ],
 )
 def test_what_any_line_reads_is_right(write, caplog, text, bindings):
-    imports = "from limba import train as train_script\nfrom limba.data import contract as data\n"
+    imports = (
+        "from __gin__ import dynamic_registration\nfrom limba import train as train_script\n"
+        "from limba.data import contract as data\n"
+    )
     with caplog.at_level(logging.INFO, "limba"):
         gin_files.parse_gin_flags([write(imports + text)], bindings)
     assert "does not read" not in caplog.text
