@@ -44,7 +44,7 @@ def _check(reports: list[dict], first: str) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu, of the test lock")
 def test_tpus():
-    _check(_compile("v5e-1", "v4-8", "v6e-1"), "v5e-1")
+    _check(_compile("v5e-1"), "v5e-1")
 
 
 @pytest.mark.slow
