@@ -21,7 +21,7 @@ import numpy as np
 
 from convert.encoders import encoder_model, new_network
 from convert.encoders.encoder_model import EncoderModel
-from convert.families import hf_config, other_models
+from convert.families import heads, hf_config, other_models
 from convert.hf import hf_folder, hf_tokenizer, hub_models
 from convert.model_files import any_format
 from convert.model_files.any_format import NO_HINTS, Model, ModelHints
@@ -148,8 +148,10 @@ def _write_encoder(opened: EncoderModel, out: Path, verify: bool, overwrite: boo
         names = ", ".join(folder.left_out)
         print(f"Not converted, because a {opened.head.class_name} has no use for them: {names}.")
     if folder and folder.is_headless:
-        warning = f"{opened.path} has no masked language model's head. It gets a new one: train it."
-        print(f"warning: {warning}", file=sys.stderr)
+        warning = "has no masked language model's head. It gets a new one: train it."
+        if opened.head == heads.OF_PAIRS:
+            warning = "has BERT's pooler and not all of the heads of pre-training, which a classifier does without."
+        print(f"warning: {opened.path} {warning}", file=sys.stderr)
     if folder and folder.pad_id != opened.config.pad_id:
         print(
             f"Ids {opened.config.pad_id} and {opened.pad_id} are exchanged: padding is {opened.config.pad_id} in Limba."

@@ -10,7 +10,7 @@ from convert import from_hf
 from convert.encoders import encoder_model, new_network, tensors, tokenizer_folder
 from convert.encoders.encoder_model import EncoderModel
 from convert.encoders.table import find_family
-from convert.families import byt5, hf_config
+from convert.families import byt5, heads, hf_config
 from convert.families.heads import OF_MASKED_LM, Head
 from convert.hf import hf_folder, hub_models
 from convert.model_files import any_format
@@ -57,6 +57,37 @@ class StartingModel:
         """The network, where it is an encoder and no T5."""
         return self.network if isinstance(self.network, EncoderConfig) else None
 
+    @property
+    def head(self) -> Head:
+        """What stands on an encoder."""
+        return self.opened.head if isinstance(self.opened, EncoderModel) else OF_MASKED_LM
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Those of an encoder with labels."""
+        return self.head.labels
+
+    def head_fields(self, network: str) -> dict[str, Any]:
+        """The fields of a network of `limba.encoders.classifier`, with this encoder: those of its head, or of a new one
+        as the class of Hugging Face has it."""
+        if self.labels:
+            return self.head.fields
+        assert self.encoder is not None
+        kind = heads.kind_of(network)
+        if self.no_export:  # as BERT's
+            return Head(kind, activation="tanh" if kind == heads.SEQUENCE else None).fields
+        opened = self.opened if isinstance(self.opened, EncoderModel) else None
+        content = opened.folder.content if opened is not None and opened.folder is not None else {}
+        of_class = find_family(self.encoder).heads[kind].fields(content, self.encoder)
+        return dataclasses.replace(Head(kind), **of_class).fields
+
+    def for_rows_with_labels(self) -> "StartingModel":
+        """The model with the pooler of a BERT's files, which a classifier of rows begins with, as in transformers."""
+        if not isinstance(self.opened, EncoderModel) or self.opened.folder is None or not self.path.is_dir():
+            return self
+        found = encoder_model.open_folder(self.path, self.hints, keeps_pooler=True)
+        return dataclasses.replace(self, opened=found)
+
     @functools.cached_property
     def no_export(self) -> str:
         """Why no class of Hugging Face holds the network; "" if one does."""
@@ -67,8 +98,7 @@ class StartingModel:
         """The text of OUT/model.gin that `write` will write; its vocabulary lies elsewhere."""
         if isinstance(self.network, T5Config):
             return limba_run.model_gin(self.network, self.vocabulary, str(self.path))
-        head = self.opened.head if isinstance(self.opened, EncoderModel) else OF_MASKED_LM
-        return encoder_run.model_gin(self.network, head, run_folder.TOKENIZER, str(self.path))
+        return encoder_run.model_gin(self.network, self.head, run_folder.TOKENIZER, str(self.path))
 
     def write(self, out: Path) -> Path:
         """Writes OUT/model.gin, which is returned, and OUT/checkpoint_<step> if there are weights; see `from_hf`.
@@ -88,6 +118,13 @@ class StartingModel:
             path.write_text(json_text.dumps(self.content, indent=2), "utf-8")
         from_hf.from_hf(path, out, hints=self.hints)
         return gin_file
+
+
+def is_encoder(model: str | None, config: str | None) -> bool:
+    """Whether `model` and `config`, as of `open_model`, name an encoder; of the hub no weights are downloaded."""
+    path = from_hf.find(model, with_runs=True, with_weights=False) if model is not None else _config_file(config or "")
+    is_weights = model is not None and path.is_file()
+    return encoder_model.is_encoder(_config_file(config) if is_weights and config is not None else path)
 
 
 def open_model(
@@ -133,7 +170,8 @@ def open_model(
         opened = (encoder_model if is_encoder else any_format).open_model(path, hints)
         if config_file is not None:
             _check_same_network(opened, config_file, ignored)
-    _check_head(path, opened.head)
+    if isinstance(opened, Model):
+        _check_head(path, opened.head)
     if isinstance(opened, Model) and opened.vocabulary is None:
         raise _no_vocabulary(path)
     if opened.folder is not None:
@@ -176,8 +214,8 @@ def _new_encoder(file: Path, hints: ModelHints) -> StartingModel:
 def _check_head(path: Path, head: Head | None) -> None:
     if head is not None and head.labels:
         raise ValueError(
-            f"{path} is a {head.class_name} of the labels {', '.join(head.labels)}, and `limba run` trains T5s and "
-            "masked language models; docs/encoders.md shows a classifier."
+            f"{path} is a {head.class_name} of the labels {', '.join(head.labels)}, and a new network, or a T5, begins "
+            "without labels in `limba run`; docs/encoders.md shows a classifier."
         )
 
 

@@ -16,6 +16,7 @@ IMPORTS = house.all_imports()
 DOORS = {
     "limba.tasks_door": "what opens, checks and evaluates tasks, for all rooms above it",
     "limba.lint.command": "runs the checks of tasks beside its own",
+    "limba.hf_script.encoder_rows": "looks which labels the rows of a script have",
     "limba.hf_script.script_data": "makes a task of the data set that a script's keys name",
 }
 

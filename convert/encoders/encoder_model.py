@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from convert.encoders import tensors, tokenizer_folder
+from convert.encoders import new_heads, tensors, tokenizer_folder
 from convert.encoders.family import Family, value
 from convert.encoders.table import find_family, of_model_type
 from convert.encoders.tensors import Tensor
@@ -29,7 +29,6 @@ from limba.machine.storage import AnyPath
 _PARAMETERS = "target/"
 # The engine pads rows with it.
 PAD_ID = 0
-_HEAD_SEED = 0
 # Far more than any table has: a damaged number must not decide the size of an array.
 _MOST_ROWS = 2**24
 
@@ -43,7 +42,7 @@ class Folder:
       stored: the tensors by Hugging Face's names; those of a head that it lacks are new.
       pad_id: its padding.
       format: of the weights.
-      is_headless: whether it had no masked language model's head.
+      is_headless: whether it lacked the head, or a part of that of sentence pairs.
       left_out: tensors that the network does without.
     """
 
@@ -258,10 +257,13 @@ def _layer(tensor: SavedTensor, axis: int, number: int) -> SavedTensor:
 # ------------------------------------------------------- a folder ----------------------------------------------------
 
 
-def open_folder(path: Path, hints: ModelHints = NO_HINTS, format_: str | None = None) -> EncoderModel:
+def open_folder(
+    path: Path, hints: ModelHints = NO_HINTS, format_: str | None = None, keeps_pooler: bool = False
+) -> EncoderModel:
     """Opens a Hugging Face folder; see `open_model`. The hints' `vocab` is a tokenizer.json with the folder's ids.
 
-    A folder of the encoder alone, such as a BertModel, gets a new head.
+    A folder of the encoder alone, such as a BertModel, gets a new head. `keeps_pooler` takes a masked language model
+    whose files have BERT's pooler too, as most have, with the head of sentence pairs, which a classifier begins with.
 
     Raises:
       FileNotFoundError: if it has no weights.
@@ -273,7 +275,7 @@ def open_folder(path: Path, hints: ModelHints = NO_HINTS, format_: str | None = 
             f"{path} has weights of Flax alone: load it in transformers 4 with from_flax=True, and save it."
         )
     step = hf_folder.training_step(path, read_report(path))
-    return _open(path, path / "config.json", found, step, hints)
+    return _open(path, path / "config.json", found, step, hints, keeps_pooler)
 
 
 def open_weights(file: Path, config_file: Path, hints: ModelHints = NO_HINTS) -> EncoderModel:
@@ -288,14 +290,18 @@ def open_weights(file: Path, config_file: Path, hints: ModelHints = NO_HINTS) ->
     return _open(file, config_file, "torch", any_format.step_of_weights(file), hints)
 
 
-def _open(path: Path, config_file: Path, format_: str, step: tuple[int, str], hints: ModelHints) -> EncoderModel:
+def _open(
+    path: Path, config_file: Path, format_: str, step: tuple[int, str], hints: ModelHints, keeps_pooler: bool = False
+) -> EncoderModel:
     content, family, config, pad_id = read_config(config_file, hints.ignore_config_keys)
     head = read_head(config_file, content, family, config)
-    wanted = tensors.table(config, head, family, pad_id)
     if path.is_dir():
         weights = weight_files.open_tensors(path, format_, family.buffers)
     else:
         weights = torch_files.open_tensors([path], family.buffers)
+    if keeps_pooler and head == heads.OF_MASKED_LM and new_heads.has_pooler(weights, family):
+        head = heads.OF_PAIRS
+    wanted = tensors.table(config, head, family, pad_id)
     is_tied = content.get("tie_word_embeddings") is not False
     given, left_out = _named(weights, {t.name for t in wanted}, family, path, is_tied)
     if config.num_layers > len(given):
@@ -305,8 +311,10 @@ def _open(path: Path, config_file: Path, format_: str, step: tuple[int, str], hi
         )
     of_head = [t for t in wanted if not t.name.startswith(f"{family.prefix}.")]
     is_headless = head.kind == heads.MASKED_LM and not any(t.name in given for t in of_head)
+    if keeps_pooler and head == heads.OF_PAIRS:
+        is_headless = any(t.name not in given and t.constant is None for t in of_head)
     if is_headless:
-        given |= {name: t for name, t in _new_head(config, family, pad_id).items() if name not in given}
+        given |= {name: t for name, t in new_heads.new_head(config, family, pad_id, head).items() if name not in given}
     stored = {
         t.name: given.pop(t.name, from_array(t.constant)) for t in wanted if t.name in given or t.constant is not None
     }
@@ -413,21 +421,6 @@ def _named(
     ignored = re.compile(family.ignored)
     useless = [name for name in named if ignored.search(name) and name not in wanted]
     return {name: t for name, t in named.items() if name not in useless}, tuple(useless)
-
-
-def _new_head(config: EncoderConfig, family: Family, pad_id: int) -> dict[str, SavedTensor]:
-    """The tensors of a head as a new network has them."""
-    rng = np.random.default_rng(_HEAD_SEED)
-    ours = {}
-    for name, shape in tensors.shapes(config, heads.OF_MASKED_LM).items():
-        if name.endswith("/kernel"):
-            new = rng.normal(0, config.initializer_range, shape)
-        else:
-            new = np.ones(shape) if name.endswith("/scale") else np.zeros(shape)
-        if name.startswith("mlm_head/"):
-            ours[name] = from_array(new.astype(np.float32))
-    rows = tensors.table(config, heads.OF_MASKED_LM, family, pad_id)
-    return {t.name: t.stored(ours) for t in rows if t.parts and all(part.limba in ours for part in t.parts)}
 
 
 def _vocabulary_of_folder(path: Path, pad_id: int, hints: ModelHints) -> Path | None:

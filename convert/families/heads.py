@@ -88,6 +88,11 @@ class Head:
 OF_MASKED_LM, OF_PAIRS = Head(), Head(PAIRS)
 
 
+def kind_of(network: str) -> str:
+    """The kind of head that a network of `limba.encoders.classifier` has."""
+    return next(kind for kind, found in _NETWORKS.items() if found.__name__ == network)
+
+
 def of_run(info: Mapping[str, Any], path: Any) -> Head:
     """The head that `run.json` describes.
 

@@ -15,7 +15,8 @@ OUTPUT_DIR at the end:
   config.json, model.safetensors, spiece.model …   the trained model, for `from_pretrained(OUTPUT_DIR)`
   all_results.json                                 losses and metrics, also by part: train_results.json …
   trainer_state.json                               the history of the training
-  generated_predictions.txt                        of do_predict: the answers to the test split, one a line
+  generated_predictions.txt                        of do_predict: a T5's answers to the test split, one a line
+  predict_results.txt, predictions.txt             the same of an encoder: labels or numbers; labels of words
   run.gin                                          for `limba train --gin_file=OUTPUT_DIR/run.gin`
   run/                                             checkpoints, metrics.jsonl, TensorBoard events
   initial/                                         the model that training began with
@@ -41,7 +42,8 @@ from limba import eval as evaluation
 from limba import infer, train
 from limba.checkpoint_files import run_folder
 from limba.gin_config import command_line, gin_files
-from limba.hf_script import gin_recipe, outcome, result_files, script_data, script_keys
+from limba.hf_script import encoder_rows, gin_recipe, outcome, result_files, script_data, script_keys
+from limba.hf_script.row_answers import TEXT, WORD_TASKS
 from limba.hf_script.run_arguments import RunArguments
 from limba.machine import json_text, native_logs, redaction, storage
 from limba.machine.local_paths import local_path
@@ -55,6 +57,16 @@ logger = logging.getLogger(__name__)
 # The model to begin with, where a gin file is only checked.
 _MODEL_GIN = "model_of_the_run.gin"
 _PREDICTIONS = "predictions"
+# Keys that ask for an encoder, and what there is of a T5 in place of it.
+_OF_ENCODERS = {
+    "whole_word_mask": "a T5 learns masked spans",
+    "use_nsp": "a T5 has no pairs of sentences",
+    "task": "a T5 learns span_corruption or prefix_lm",
+    "task_name": "a T5 answers with texts, not with a label for each word",
+    "answers": "a T5 answers with texts",
+    "do_regression": "a T5 writes numbers as texts: write metric_names pearson_corrcoef",
+    "return_entity_level_metrics": "a T5 answers with texts, not with a label for each word",
+}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -80,6 +92,7 @@ def main(argv: Sequence[str]) -> int:
     if planned is None:
         return 0
     plan = result_files.Plan(**planned)
+    arguments = dataclasses.replace(arguments, **plan.found)
     if not Path(plan.gin_file).is_file():
         raise ValueError(
             f"Worker 0 has written {plan.gin_file}, and it is not here: OUTPUT_DIR must be a folder that all workers "
@@ -96,7 +109,8 @@ def main(argv: Sequence[str]) -> int:
         results |= result_files.of_training(out, checkpoint, plan, first_step, seconds)
     elif arguments.do_eval:
         evaluation.main(_with_bindings(plan.gin_file, *_evaluation(out, arguments), overrides))
-        results |= outcome.of_evaluation(out / "eval", plan.eval_rows) if jax.process_index() == 0 else {}
+        if jax.process_index() == 0:
+            results |= outcome.of_evaluation(out / "eval", plan.eval_rows, arguments.row_answers)
     seconds_of_answers: float | None = None
     if arguments.do_predict:
         was_there, began = outcome.is_answered(out / _PREDICTIONS / checkpoint.name), time.monotonic()
@@ -135,8 +149,15 @@ def _prepare(
 
     from convert import starting_model
 
+    if not starting_model.is_encoder(*_names(arguments)[:2]):
+        arguments.check_documents()
     model = starting_model.open_model(*_names(arguments), ignored=arguments.ignored_config_keys)
+    with native_logs.filtered():
+        found = {} if model.encoder is None else encoder_rows.found(arguments, model)
+    arguments = dataclasses.replace(arguments, **found)
     _check_network(arguments, model)
+    if arguments.row_answers.network == "SequenceClassifier":
+        model = model.for_rows_with_labels()
     # A file for other machines names the folder as it was given: a relative one is found from where they run.
     named = Path(arguments.output_dir) if flags.write_gin else out
     devices = flags.num_devices or here
@@ -160,7 +181,7 @@ def _prepare(
         gin_file.parent.mkdir(parents=True, exist_ok=True)
     storage.replace_text(gin_file, text)
     if not flags.write_gin:
-        return {"gin_file": str(gin_file), **counted}
+        return {"gin_file": str(gin_file), "found": found, **counted}
     print(
         f"{gin_file} is written. On every worker {named / 'initial'} must be what it is here; then:\n"
         f"  bash launch/worker.sh {flags.write_gin} --gin.MODEL_DIR=\"'gs://my-bucket/runs/mine'\""
@@ -285,7 +306,9 @@ def _compose(arguments: RunArguments, model: Any, out: Path, devices: int) -> tu
         steps = gin_recipe.steps_of_epochs(arguments, num_examples, devices)
         about = "" if exact else "about "
         how_many = f"{arguments.num_train_epochs:g} epochs of {about}{num_examples:,} examples"
-    initial = (model.network.dropout_rate, model.has_weights, model.network.vocab_size, model.encoder)
+    initial: tuple[Any, ...] = (model.network.dropout_rate, model.has_weights, model.network.vocab_size, model.encoder)
+    if model.encoder is not None and arguments.is_finetuning:
+        initial += (encoder_rows.label_names(arguments), model.head_fields(arguments.row_answers.network))
     plan = gin_recipe.Plan(corpus, out, num_examples, devices, steps, how_many, *initial)
     counted: dict[str, Any] = {
         "rows": gin_recipe.batch_size(arguments, devices),
@@ -304,17 +327,20 @@ def _check_network(arguments: RunArguments, model: Any) -> None:
     if model.encoder is None:
         for name in own_layers.of(model.network):
             own_layers.attention_class(name)  # Not only its name: a class of PyTorch cannot be trained.
-        if arguments.whole_word_mask:
-            raise ValueError("whole_word_mask is true, and belongs to encoders; a T5 learns masked spans.")
-        if arguments.use_nsp:
-            raise ValueError("use_nsp is true, and belongs to encoders; a T5 has no pairs of sentences.")
-    elif arguments.is_finetuning:
-        raise ValueError(
-            f"{model.path} is an encoder, and `limba run` trains encoders on documents; docs/encoders.md shows a "
-            "classifier."
-        )
-    elif arguments.task is not None:
-        raise ValueError(f"task is {arguments.task!r}, and {model.path} is an encoder, which learns masked tokens.")
+        for name, instead in _OF_ENCODERS.items():
+            value = getattr(arguments, name)
+            if value in (True, "masked_lm", *WORD_TASKS) or (name == "answers" and value != TEXT):
+                said = "true" if value is True else repr(value)
+                raise ValueError(f"{name} is {said}, and belongs to encoders; {instead}.")
+    elif not arguments.is_finetuning:
+        if model.labels:
+            raise ValueError(
+                f"{model.path} is a {model.head.class_name} of {', '.join(model.labels)}, which learns rows with "
+                "labels: name their columns with text_column_name and label_column_name."
+            )
+        if arguments.task not in (None, "masked_lm"):
+            raise ValueError(f"task is {arguments.task!r}, and {model.path} is an encoder, which learns masked tokens.")
+        arguments.check_documents()
     if model.no_export:
         if arguments.pushes:
             raise ValueError(f"push_to_hub uploads an export. {model.no_export}")

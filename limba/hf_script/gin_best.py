@@ -37,7 +37,8 @@ def measured(arguments: RunArguments) -> tuple[str, str]:
     """
     name = arguments.metric_for_best_model.removeprefix("eval_")
     if name in ("loss", "perplexity"):  # The second rises and falls with the first.
-        return "training_eval", "nats_per_target_token"
+        return "training_eval", arguments.row_answers.loss
+    name = arguments.row_answers.names.get(name, name)
     if name == "exact_match" and _is_of_questions(arguments):
         name = "em"
     return ("inference_eval", f"eval/{name}") if arguments.is_finetuning else ("training_eval", name)

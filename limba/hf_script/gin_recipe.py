@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from limba.encoders.config import EncoderConfig
 from limba.gin_config import gin_names
 from limba.hf_script import gin_best, gin_optimizer, script_data
 from limba.hf_script.gin_optimizer import bindings
+from limba.hf_script.row_answers import TEXT
 from limba.hf_script.run_arguments import RunArguments
 from limba.hf_script.script_data import Corpus
 
@@ -28,6 +29,7 @@ class Plan:
       dropout_rate, has_weights: of the model to begin with; whether it is an initial checkpoint.
       vocab_size: of the network.
       encoder: the network, where it is an encoder and no T5.
+      labels, head: those of an encoder with labels, and the fields of its network that the head has.
     """
 
     corpus: Corpus
@@ -40,6 +42,8 @@ class Plan:
     has_weights: bool
     vocab_size: int = 0
     encoder: EncoderConfig | None = None
+    labels: Sequence[str] = ()
+    head: Mapping[str, Any] | None = None
 
 
 def batch_size(arguments: RunArguments, devices: int) -> int:
@@ -65,7 +69,7 @@ def compose(arguments: RunArguments, plan: Plan) -> str:
         _rows(arguments, plan) if arguments.is_finetuning else _documents(arguments, plan),
         _training(arguments, plan),
         [
-            "# the mean cross-entropy of the batch's target tokens, and nothing else",
+            "# the mean loss of the batch's targets, and nothing else",
             "Z_LOSS = 0.0",
             "LOSS_NORMALIZING_FACTOR = 'NUM_REAL_TARGET_TOKENS'",
             *_smoothing(arguments, plan),
@@ -89,6 +93,7 @@ def _header(arguments: RunArguments, plan: Plan, wandb: bool) -> list[str]:
     modules += ["adafactor"] if arguments.uses_adafactor else ["optimizers"]
     modules += [] if arguments.uses_adafactor or arguments.decay_all_parameters else ["weight_decay"]
     modules += ["models"] if arguments.generation_num_beams else []
+    modules += ["classifier"] if plan.labels else []
     modules += ["wandb_writer"] if wandb else []
     tuning = arguments.is_finetuning
     task = ["from tasks.supervised import script_task"] if tuning else ["from tasks import objectives"]
@@ -106,13 +111,13 @@ def _header(arguments: RunArguments, plan: Plan, wandb: bool) -> list[str]:
         "",
         f"include {str(out / 'initial' / 'model.gin')!r}",
         *(["include 'gin/models/encoder_pairs.gin'"] if arguments.use_nsp else []),
-        f"include 'gin/runs/{'finetune' if tuning else 'pretrain'}.gin'",
+        f"include 'gin/runs/{arguments.row_answers.recipe if tuning else 'pretrain'}.gin'",
     ]
 
 
 def _documents(arguments: RunArguments, plan: Plan) -> list[str]:
     spans = {"noise_density": arguments.mlm_probability, "mean_noise_span_length": arguments.mean_noise_span_length}
-    length = arguments.max_seq_length
+    length = arguments.inputs_length
     if objective := "MaskedLM" if plan.encoder else {"prefix_lm": "PrefixLM"}.get(arguments.task or ""):
         of_task = [f"  objective = @objectives.{objective}()"]
         function, of_lengths = "lengths", [*of_task, *bindings(length=length)]
@@ -147,20 +152,27 @@ def _documents(arguments: RunArguments, plan: Plan) -> list[str]:
 
 
 def _rows(arguments: RunArguments, plan: Plan) -> list[str]:
+    answers = arguments.row_answers
+    names: Sequence[str]
+    values: Sequence[Any]
+    if answers.targets == "inputs":
+        names, values = ("tokens", "tags", "labels", "by_kind"), script_data.word_values(arguments)
+    else:
+        names = ("entry", "inputs", "label_column", "labels", "languages", "metric_names", "questions", "answers")
+        values = script_data.row_values(arguments)
+    given = zip(names, values, strict=True)
+    form = {name: value for name, value in given if value != "" and value is not False}
+    if arguments.answers == TEXT:
+        del form["answers"]
+    network = f"classifier.{answers.network}:"
     return [
         "# data",
-        "MIXTURE_OR_TASK_NAME = @script_task.task()",
-        "script_task.task:",
+        f"MIXTURE_OR_TASK_NAME = @script_task.{answers.task}()",
+        f"script_task.{answers.task}:",
         f"  name = {plan.corpus.name!r}",
         "  vocabulary = %VOCABULARY",
         *bindings(
-            entry=arguments.entry,
-            inputs=script_data.row_template(arguments),
-            label_column=arguments.label_column_name,
-            labels=arguments.labels,
-            languages=arguments.languages,
-            questions=arguments.questions,
-            metric_names=arguments.metrics,
+            **form,
             files=_plain(plan.corpus.files),
             dataset=plan.corpus.dataset,
             dataset_config=plan.corpus.dataset_config,
@@ -169,12 +181,13 @@ def _rows(arguments: RunArguments, plan: Plan) -> list[str]:
         ),
         f"TASK_FEATURE_LENGTHS = {feature_lengths(arguments, arguments.max_target_length)}",
         "PACK = False  # one row of the batch for each example, as in the scripts",
+        *([f"LABELS = {list(plan.labels)!r}", network, *bindings(**plan.head or {})] if plan.labels else []),
     ]
 
 
 def feature_lengths(arguments: RunArguments, targets: int) -> dict[str, int]:
-    """Of rows with answers."""
-    return {"inputs": arguments.max_seq_length, "targets": targets}
+    """Of rows with answers, those of a T5 with so many tokens."""
+    return arguments.row_answers.feature_lengths(arguments.inputs_length, targets)
 
 
 def _buffer(plan: Plan) -> int | None:
@@ -259,7 +272,11 @@ def _period(what: str, arguments: RunArguments, plan: Plan) -> int:
 def _smoothing(arguments: RunArguments, plan: Plan) -> list[str]:
     """transformers gives the target a part of what is spread over all tokens, T5X gives it to the others alone."""
     factor = arguments.label_smoothing_factor
-    return [f"LABEL_SMOOTHING = {factor * (1 - 1 / plan.vocab_size)}  # {factor} of transformers'"] if factor else []
+    return (
+        [f"LABEL_SMOOTHING = {factor * (1 - 1 / (len(plan.labels) or plan.vocab_size))}  # {factor} of transformers'"]
+        if factor
+        else []
+    )
 
 
 def _plain(mapping: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -179,14 +179,12 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
         "a context is not split into windows but cut at max_seq_length, in one row, as run_seq2seq_qa.py cuts those "
         "that it trains on; raise max_seq_length, or make several rows of a long context",
     ),
-    "label_all_tokens": ((), "words are labelled at their first piece; docs/encoders.md has the task"),
-    "return_entity_level_metrics": ((), "docs/encoders.md has the metrics of labelled words"),
-    "do_regression": (
-        (),
-        "a T5 writes numbers as texts: write metric_names pearson_corrcoef",
-    ),
+    "label_all_tokens": ((), "words are labelled at their first piece, as without this key; leave it out"),
+    **{
+        f"{split}_split_name": ((split,), "splits have this name: write train_file, validation_file and test_file")
+        for split in ("train", "validation", "test")
+    },
     "remove_splits": ((), "splits that no key names are not read"),
-    "text_column_delimiter": ((" ",), "write text_column_name as a template: '{first} and {second}'"),
     "shuffle_seed": ((42,), "data_seed is the seed of the order"),
     "pre_training_dataset_paths": ((), "one corpus a run: write dataset_name, or a mixture of tasks (docs/data.md)"),
     "pre_training_dataset_names": ((), "write dataset_config_name"),

@@ -9,16 +9,17 @@ import jax
 
 from limba.checkpoints import best, checkpointing
 from limba.hf_script import gin_best, script_data
+from limba.hf_script.row_answers import ANSWERS, TEXT, RowAnswers
 from limba.hf_script.run_arguments import RunArguments
 from limba.machine import storage, written_files
 from limba.machine.storage import AnyPath
 from limba.reports import results_table, writers
 
-_ANSWERS = "generated_predictions.txt"
+_TEXTS = ANSWERS[TEXT]
 _PREDICTIONS = "*-predict.jsonl-?????-of-?????"
 
 
-def of_training(checkpoint: AnyPath, eval_rows: int = 1) -> dict[str, Any]:
+def of_training(checkpoint: AnyPath, eval_rows: int = 1, answers: RowAnswers = _TEXTS) -> dict[str, Any]:
     """Hugging Face's results of training and evaluation, from the run's own record.
 
     The loss is the mean of all steps; the evaluations are those of the checkpoint, with `eval_rows` rows a batch.
@@ -32,7 +33,7 @@ def of_training(checkpoint: AnyPath, eval_rows: int = 1) -> dict[str, Any]:
     predicted = _until(step, writers.read_metrics(model_dir, "inference_eval/"))[-1:]
     if evaluations:
         results["step"] = evaluations[0]["step"]
-    return results | of_lines([*evaluations, *predicted], eval_rows)
+    return results | of_lines([*evaluations, *predicted], eval_rows, answers)
 
 
 def _mean_loss(training: list[dict[str, Any]]) -> float | None:
@@ -44,19 +45,20 @@ def _mean_loss(training: list[dict[str, Any]]) -> float | None:
     return sum(loss * count for loss, count in weighted) / max(sum(count for _, count in weighted), 1)
 
 
-def of_lines(lines: list[dict[str, Any]], eval_rows: int) -> dict[str, Any]:
+def of_lines(lines: list[dict[str, Any]], eval_rows: int, answers: RowAnswers) -> dict[str, Any]:
     """The results of one evaluation, of its lines of `metrics.jsonl`: by given targets, by predictions, or both."""
     results: dict[str, Any] = {}
     seconds, samples, steps_per_second = 0.0, None, None
     for line in lines:
         seconds += line.get("timing/seconds", line.get("timing/evaluate_seconds")) or math.nan
         if line["dataset"].startswith("training_eval/"):
-            results |= _of_loss(line)
+            results |= _of_loss(line, answers)
             steps_per_second = line.get("timing/steps_per_second")
         else:
-            results |= _of_answers({name.removeprefix("eval/"): x for name, x in line.items() if name[:5] == "eval/"})
+            found = {name.removeprefix("eval/"): x for name, x in line.items() if name[:5] == "eval/"}
+            results |= _of_answers(found, answers)
             samples, steps_per_second = line.get("num_examples"), None
-            results |= _gen_len("eval", line)
+            results |= {} if answers.network else _gen_len("eval", line)
     if samples is not None:
         steps_per_second = math.ceil(samples / eval_rows) / seconds
     return results | speed("eval", seconds, samples, steps_per_second)
@@ -82,25 +84,28 @@ def _until(step: int, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [line for line in lines if line["step"] <= step]
 
 
-def of_evaluation(directory: Path, eval_rows: int = 1) -> dict[str, Any]:
+def of_evaluation(directory: Path, eval_rows: int = 1, answers: RowAnswers = _TEXTS) -> dict[str, Any]:
     """The same of an evaluation without a training, from the folder of `limba eval`."""
     row = results_table.read(directory)[-1]
     loss = [{"dataset": "training_eval/", **row["loss"]}] if row["loss"] else []
-    answers = {f"eval/{name}": value for name, value in row["metrics"].items()} | row.get("counts", {})
-    return {"step": row["step"], **of_lines([*loss, {"dataset": "inference_eval/", **answers}], eval_rows)}
+    metrics = {f"eval/{name}": value for name, value in row["metrics"].items()} | row.get("counts", {})
+    return {"step": row["step"], **of_lines([*loss, {"dataset": "inference_eval/", **metrics}], eval_rows, answers)}
 
 
-def _of_answers(metrics: dict[str, Any], kind: str = "eval") -> dict[str, Any]:
+def _of_answers(metrics: dict[str, Any], answers: RowAnswers, kind: str = "eval") -> dict[str, Any]:
     """Metrics of answers under the names and in the numbers of the scripts: shares are from 0 to 1."""
+    names = gin_best.OF_SCRIPTS | {ours: name for name, ours in answers.names.items()}
     found = {}
     for name, value in metrics.items():
         is_percent = isinstance(value, int | float) and gin_best.is_share(name, metrics)
-        found[f"{kind}_{gin_best.OF_SCRIPTS.get(name, name)}".replace("/", "_")] = value / 100 if is_percent else value
+        found[f"{kind}_{names.get(name, name)}".replace("/", "_")] = value / 100 if is_percent else value
     return found
 
 
-def _of_loss(scalars: dict[str, Any]) -> dict[str, Any]:
-    loss = scalars["nats_per_target_token"]
+def _of_loss(scalars: dict[str, Any], answers: RowAnswers) -> dict[str, Any]:
+    loss = scalars[answers.loss]
+    if answers.network:
+        return {"eval_loss": loss}
     # A task may have a metric `accuracy` of its own, which comes later and is then `eval_accuracy`.
     return {"eval_loss": loss, "eval_accuracy": scalars["accuracy"], "perplexity": math.exp(min(loss, 100.0))}
 
@@ -119,9 +124,10 @@ def write_answers(directory: Path, out: Path, arguments: RunArguments, seconds: 
     lines = []
     for file in sorted(directory.glob(_PREDICTIONS)):
         lines += [json.loads(line) for line in file.read_text("utf-8").splitlines()]
-    answers = [" ".join(str(line["prediction"]).split()) for line in lines]
-    storage.replace_text(out / _ANSWERS, "".join(f"{answer}\n" for answer in answers))
-    print(f"answers to the test split: {out / _ANSWERS}")
+    answers = arguments.row_answers
+    texts = answers.lines([line["prediction"] for line in lines])
+    storage.replace_text(out / answers.file, "".join(f"{text}\n" for text in texts))
+    print(f"answers to the test split: {out / answers.file}")
     tokens = [len(line["prediction_tokens"]) for line in lines if "prediction_tokens" in line]
     counts = {"tokens_per_prediction": sum(tokens) / len(tokens)} if tokens else {}
     rows = arguments.per_device_eval_batch_size * jax.device_count()
@@ -129,7 +135,7 @@ def write_answers(directory: Path, out: Path, arguments: RunArguments, seconds: 
     results = speed("predict", math.nan if seconds is None else seconds, len(lines), steps) | _gen_len(
         "predict", counts
     )
-    return results | _of_answers(script_data.measure_answers(arguments, lines), "predict")
+    return results | _of_answers(script_data.measure_answers(arguments, lines), answers, "predict")
 
 
 def export(out: Path, checkpoint: AnyPath, arguments: RunArguments) -> None:

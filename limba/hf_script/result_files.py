@@ -14,6 +14,7 @@ from typing import Any
 
 from limba.checkpoint_files.directories import checkpoint_steps
 from limba.hf_script import outcome
+from limba.hf_script.row_answers import ANSWERS, TEXT, RowAnswers
 from limba.hf_script.run_arguments import RunArguments
 from limba.machine import json_text, storage
 from limba.machine.storage import AnyPath
@@ -31,17 +32,23 @@ class Plan:
 
     Attributes:
       gin_file: its recipe.
+      found: the keys that the data complete; see `encoder_rows.found`.
       rows: of one update on all devices, and `eval_rows` of an evaluation's batch.
       steps: updates.
       steps_of_epoch, train_samples: of one epoch; None where the examples were not counted exactly.
     """
 
     gin_file: str
+    found: Mapping[str, Any]
     rows: int
     eval_rows: int
     steps: int
     steps_of_epoch: int | None = None
     train_samples: int | None = None
+
+    @property
+    def answers(self) -> RowAnswers:
+        return ANSWERS[self.found.get("answers", TEXT)]
 
     def epoch(self, step: int) -> dict[str, float]:
         """The epoch at a step, where it is known."""
@@ -55,7 +62,7 @@ def last_step(model_dir: Path) -> int:
 
 def of_training(out: Path, checkpoint: AnyPath, plan: Plan, first_step: int, seconds: float) -> dict[str, Any]:
     """The results of a training that went on from `first_step` and took `seconds`, evaluations among them."""
-    results = outcome.of_training(checkpoint, plan.eval_rows)
+    results = outcome.of_training(checkpoint, plan.eval_rows, plan.answers)
     if plan.train_samples is not None:
         results["train_samples"] = plan.train_samples
     last = last_step(out / "run")
@@ -144,5 +151,5 @@ def _of_step(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_evaluation(lines: list[dict[str, Any]], plan: Plan) -> dict[str, Any]:
-    found = outcome.of_lines(lines, plan.eval_rows)
+    found = outcome.of_lines(lines, plan.eval_rows, plan.answers)
     return {name: value for name, value in found.items() if name not in ("eval_samples", "perplexity")}

@@ -5,6 +5,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from limba.hf_script.row_answers import ANSWERS, TEXT, WORD_TASKS, RowAnswers
+
 _NO_FP16 = (
     "{}: float16 overflows in T5's feed-forward layers, and the loss becomes NaN. Write {} in its place: bf16 has "
     "float32's range."
@@ -25,7 +27,7 @@ STRATEGIES = ("eval_strategy", "save_strategy", "logging_strategy")
 QUESTION_COLUMNS = ("question_column", "context_column", "answer_column")
 METRICS_OF_QUESTIONS = ("squad", "squad_v2", "trivia_qa")
 # What is learned from documents.
-TASKS = ("span_corruption", "prefix_lm")
+TASKS = ("span_corruption", "prefix_lm", "masked_lm")
 # The model of a fine-tuning on a benchmark that names none.
 BENCHMARK_MODEL = "google/t5-v1_1-small"
 
@@ -65,16 +67,25 @@ class RunArguments:
     )
     validation_split_percentage: int = _key("of the training documents, where there is no validation split", 5)
     test_file: str | None = _key("the same, for do_predict")
-    max_seq_length: int = _key("tokens of the inputs", 512)
+    max_seq_length: int | None = _key("tokens of the inputs: 512, of rows with labels of an encoder 128")
     max_train_samples: int | None = _key("only the first rows of the training split")
     max_eval_samples: int | None = _key("only the first rows of the validation split")
-    task: str | None = _key("what a T5 learns from documents: span_corruption, the default, or prefix_lm")
+    task: str | None = _key(
+        "what is learned from documents: by a T5 span_corruption, the default, or prefix_lm; by an encoder masked_lm"
+    )
     mlm_probability: float = _key("share of tokens that is masked", 0.15)
     mean_noise_span_length: float = _key("tokens of a masked span, of a T5", 3.0)
     whole_word_mask: bool = _key("mask whole words, of an encoder", False)
     use_nsp: bool = _key("predict the next sentence too, of an encoder", False)
     # --------------------------------------------------- fine-tuning -------------------------------------------------
     benchmark: str | None = _key("glue or super_glue, with the task as dataset_name; or squad, cnn_dailymail …")
+    task_name: str | None = _key("a task of GLUE; or ner, pos or chunk, of run_ner: the column <task_name>_tags")
+    answers: str = _key(
+        "text of a T5; of an encoder label, number or word_labels, which the data say where no key does", TEXT
+    )
+    do_regression: bool | None = _key("an encoder's answers are numbers; false: labels, also where they look so")
+    return_entity_level_metrics: bool = _key("of labels of words: the scores of each kind of entity too", False)
+    text_column_delimiter: str = _key("between the texts of several columns, text_column_names: a,b", " ")
     source_prefix: str = _key("text before each input", "")
     label_column_name: str | None = _key("the column with the answer: fine-tuning in place of masked spans")
     source_lang: str | None = _key("with target_lang: rows have a column translation, texts by language")
@@ -88,7 +99,7 @@ class RunArguments:
     labels: Mapping[str, str] | Sequence[str] | None = _key(
         """all answers: '["bad", "good"]', or the text of each value: '{"0": "bad", "1": "good"}'"""
     )
-    metric_names: str | Sequence[str] | None = _key("of tasks.metrics.text_metrics: accuracy, rouge, bleu, squad …")
+    metric_names: str | Sequence[str] | None = _key("of tasks.metrics.text_metrics: accuracy, rouge, bleu, mse …")
     max_target_length: int = _key("tokens of the answers", 128)
     val_max_target_length: int | None = _key("the same, in evaluations; max_target_length if it is not given")
     generation_max_length: int | None = _key("tokens of a generated answer; val_max_target_length if it is not given")
@@ -167,7 +178,7 @@ class RunArguments:
                 "(with tokenizer_name) to train from scratch."
             )
         for name, value in vars(self).items():
-            if value == "" and name != "source_prefix":
+            if value == "" and name not in ("source_prefix", "text_column_delimiter"):
                 raise ValueError(f"{name} is empty; leave it out, or give a value.")
         self._check_numbers()
         self._check_optimizer()
@@ -192,15 +203,8 @@ class RunArguments:
             raise ValueError(f"task is {self.task!r}; use {' or '.join(TASKS)}.")
         if self.task is not None and self.is_finetuning:
             raise ValueError(f"task is {self.task!r}, and belongs to documents; rows with answers are learned here.")
-        for name in (
-            *("source_prefix", "labels", "metric_names", "test_file", "do_predict"),
-            *("generation_num_beams", "max_predict_samples"),
-        ):
-            if getattr(self, name) and not self.is_finetuning:
-                raise ValueError(
-                    f"{name} is {getattr(self, name)!r}, and belongs to fine-tuning: name the column with the answers "
-                    "(label_column_name), or a benchmark."
-                )
+        if self.answers not in ANSWERS:
+            raise ValueError(f"answers is {self.answers!r}; use one of {', '.join(ANSWERS)}.")
         if (self.source_lang is None) != (self.target_lang is None):
             raise ValueError(
                 f"source_lang is {self.source_lang!r} and target_lang {self.target_lang!r}; a translation needs both."
@@ -233,6 +237,14 @@ class RunArguments:
             raise ValueError(
                 f"metric_names is {wrong[0]!r}, and a question may have several right answers: use "
                 f"{', '.join(METRICS_OF_QUESTIONS)}."
+            )
+
+    def check_documents(self) -> None:
+        """Raises ValueError for keys of rows with answers, where documents are learned."""
+        if not self.is_finetuning and (name := next(iter(self.keys_of_rows), None)):
+            raise ValueError(
+                f"{name} is {getattr(self, name)!r}, and belongs to fine-tuning: name the column with the answers "
+                "(label_column_name), or a benchmark."
             )
 
     def _check_optimizer(self) -> None:
@@ -377,6 +389,28 @@ class RunArguments:
     def answer_length(self) -> int:
         """Tokens of a generated answer."""
         return self.generation_max_length or self.eval_target_length
+
+    @property
+    def keys_of_rows(self) -> tuple[str, ...]:
+        """The given keys that only rows with answers have a use for, beside those of `is_finetuning`."""
+        names = (
+            *("source_prefix", "labels", "metric_names", "test_file", "do_predict", "generation_num_beams"),
+            *("max_predict_samples", "do_regression", "return_entity_level_metrics"),
+        )
+        return tuple(name for name in names if getattr(self, name))
+
+    @property
+    def inputs_length(self) -> int:
+        """Tokens of the inputs."""
+        return self.max_seq_length or self.row_answers.max_seq_length
+
+    @property
+    def row_answers(self) -> RowAnswers:
+        return ANSWERS[self.answers]
+
+    @property
+    def has_word_task(self) -> bool:
+        return self.task_name in WORD_TASKS
 
     @property
     def is_finetuning(self) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from limba.hf_script import gin_best
+from limba.hf_script.row_answers import WORD_LABELS
 from limba.hf_script.run_arguments import RunArguments
 from limba.machine import redaction
 from limba.machine.local_paths import local_path
@@ -129,9 +130,32 @@ def row_template(arguments: RunArguments) -> str | None:
         return None
     if arguments.languages is not None or arguments.questions is not None:
         return arguments.source_prefix
-    column = arguments.text_column_name
-    prefix = arguments.source_prefix.replace("{", "{{").replace("}", "}}")
-    return prefix + (column if "{" in column else f"{{{column}}}")
+    columns = arguments.text_column_name
+    prefix, between = (
+        text.replace("{", "{{").replace("}", "}}")
+        for text in (arguments.source_prefix, arguments.text_column_delimiter)
+    )
+    return prefix + (columns if "{" in columns else between.join(f"{{{name}}}" for name in columns.split(",")))
+
+
+def row_values(arguments: RunArguments) -> tuple[Any, ...]:
+    """The arguments of `script_task.row_dataset`."""
+    return (
+        arguments.entry,
+        row_template(arguments),
+        arguments.label_column_name or "",
+        arguments.labels,
+        arguments.languages,
+        arguments.metrics,
+        arguments.questions,
+        arguments.answers,
+    )
+
+
+def word_values(arguments: RunArguments) -> tuple[Any, ...]:
+    """The arguments of `script_task.word_dataset`."""
+    labels = list(arguments.labels or ())
+    return arguments.text_column_name, arguments.label_column_name, labels, arguments.return_entity_level_metrics
 
 
 def count_examples(
@@ -148,7 +172,7 @@ def count_examples(
 
     column = arguments.text_column_name
     source = masked_text.open_source(corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits, column)
-    for split in _splits(arguments):
+    for split in used_splits(arguments):
         source.check(split)
     if not _counts(arguments, source):
         return None, True
@@ -160,33 +184,30 @@ def count_examples(
         objective = objectives.PrefixLM()
     else:
         objective = objectives.SpanCorruption(arguments.mlm_probability, arguments.mean_noise_span_length)
-    return masked_text.count_examples(source, "train", column, opened, objective, arguments.max_seq_length)
+    return masked_text.count_examples(source, "train", column, opened, objective, arguments.inputs_length)
 
 
 def row_form(arguments: RunArguments) -> Any:
-    """How rows become examples, and the metrics of answers: a `tasks.supervised.SupervisedDataset`."""
+    """How rows become examples, and the metrics of answers: a data set of `tasks.supervised`."""
     from tasks.supervised import script_task
 
-    return script_task.row_dataset(
-        arguments.entry,
-        row_template(arguments),
-        arguments.label_column_name or "",
-        arguments.labels,
-        arguments.languages,
-        arguments.metrics,
-        arguments.questions,
-    )
+    if arguments.answers == WORD_LABELS:
+        return script_task.word_dataset(*word_values(arguments))
+    return script_task.row_dataset(*row_values(arguments))
 
 
 def measure_answers(arguments: RunArguments, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The task's metrics of the lines that `limba infer` writes; {} where the right answers are not all there."""
     from tasks.supervised import row_formats, supervised_tasks
 
+    form = row_form(arguments)
     texts = [line["inputs"].get("targets_pretokenized", "") for line in lines]
+    if arguments.answers == WORD_LABELS:
+        targets, predictions = [text.split() for text in texts], [line["prediction"].split() for line in lines]
+        return {name: x for metric in form.metrics for name, x in metric(targets, predictions).items()}
     has_references = all("reference" in line["inputs"] for line in lines)
     if not has_references or row_formats.UNKNOWN in texts or not any(text.strip() for text in texts):
         return {}
-    form = row_form(arguments)
     targets = [
         supervised_tasks.postprocess(text, form.format, line["inputs"], is_target=True)
         for text, line in zip(texts, lines, strict=True)
@@ -201,7 +222,7 @@ def _count_rows(arguments: RunArguments, corpus: Corpus) -> int | None:
     form = row_form(arguments)
     _check_metrics(arguments, form.metrics)
     source = script_task.open_source(form, corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits)
-    for split in _splits(arguments):
+    for split in used_splits(arguments):
         source.check(split)
     if not _counts(arguments, source):
         return None
@@ -232,6 +253,7 @@ def _check_metrics(arguments: RunArguments, metric_fns: Sequence[Callable[..., M
         )
 
 
-def _splits(arguments: RunArguments) -> list[str]:
+def used_splits(arguments: RunArguments) -> list[str]:
+    """Of the data, those that are read."""
     used = {"train": arguments.do_train, "validation": arguments.do_eval, "test": arguments.do_predict}
     return [split for split, is_used in used.items() if is_used]

@@ -15,6 +15,7 @@ from typing import Any
 
 from limba.hf_script import t5_experiments
 from limba.hf_script.other_keys import ALIASES, REFUSED, WITHOUT_EFFECT
+from limba.hf_script.row_answers import WORD_TASKS
 from limba.hf_script.run_arguments import BENCHMARK_MODEL, QUESTION_COLUMNS, RunArguments
 from limba.machine import untrusted_json
 from limba.machine.local_paths import local_path
@@ -24,7 +25,7 @@ FIELDS = {field.name: field for field in dataclasses.fields(RunArguments)}
 _TYPES = typing.get_type_hints(RunArguments)
 
 # Keys that are read in a way of their own.
-_OF_OWN_FORM = ("task_name", "optimize_mode", "optimizer_parameters", "data_n_epochs")
+_OF_OWN_FORM = ("optimize_mode", "optimizer_parameters", "data_n_epochs")
 # Keys whose values are lists or objects, and those that take several words of the command line.
 _JSON = ("labels", "lr_scheduler_kwargs")
 _LISTS = ("report_to", "metric_names", "ignore_config_keys")
@@ -106,8 +107,10 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
                 f"{other} is {shown(values[other])} and {name} is {shown(value)}: they are names of one key, "
                 f"{key}; give one value."
             )
-    if "task_name" in values:  # of the script for GLUE
-        used |= {"benchmark": "glue", "dataset_name": str(values["task_name"]).lower()}
+    if "task_name" in used:
+        used["task_name"] = used["task_name"].lower()
+        if used["task_name"] not in WORD_TASKS:
+            used |= {"benchmark": "glue", "dataset_name": used["task_name"]}
     notes += t5_experiments.complete(values, used)
     notes += _complete_questions(used)
     if not {"do_train", "do_eval", "do_predict"} & used.keys():

@@ -4,8 +4,9 @@ Targets and predictions are lists of labels, one list for each text; shares are 
 """
 
 import collections
+import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tasks.metrics.text_metrics import MetricFn, Metrics, check_lengths, class_scores, label_scores
 
@@ -43,18 +44,52 @@ def entity_f1(targets: Sequence[Labels], predictions: Sequence[Labels]) -> Metri
     As conlleval and seqeval (without `strict`) count them, over all texts together; 0 where nothing was predicted, or
     nothing is there. After those of all entities come those of each kind and their means (`text_metrics.label_scores`).
     """
+    counts = _entity_counts(targets, predictions)
+    precision, recall, f1 = _shares(*_total(counts))
+    return {"entity_precision": precision, "entity_recall": recall, "entity_f1": f1} | label_scores(counts)
+
+
+@functools.cache  # A task that is registered again has the same metric.
+def ner_scores(by_kind: bool) -> MetricFn:
+    """A metric: what Hugging Face's run_ner.py writes of seqeval's, under its names.
+
+    That is precision, recall and F1 of whole entities and the accuracy of words. `by_kind` gives these as `overall_…`
+    and adds those of each kind, and how many entities of it there are: `PER_number`.
+    """
+
+    def metric(targets: Sequence[Labels], predictions: Sequence[Labels]) -> Metrics:
+        counts, accuracy = _entity_counts(targets, predictions), token_accuracy(targets, predictions)["accuracy"]
+        names = ("precision", "recall", "f1", "accuracy")
+        overall = dict(zip(names, (*_shares(*_total(counts)), accuracy), strict=True))
+        if not by_kind:
+            return overall
+        found: Metrics = {}
+        for kind, of_kind in counts.items():
+            found |= {f"{kind}_{name}": share for name, share in zip(names, _shares(*of_kind), strict=False)}
+            found[f"{kind}_number"] = of_kind[2]
+        return found | {f"overall_{name}": share for name, share in overall.items()}
+
+    return metric
+
+
+def _entity_counts(targets: Sequence[Labels], predictions: Sequence[Labels]) -> dict[str, list[int]]:
+    """For each kind of entity how often it is predicted and right, is predicted, and is there."""
     _pairs(targets, predictions)
     wanted, given = (
         {(number, *entity) for number, labels in enumerate(of_texts) for entity in entities(labels)}
         for of_texts in (targets, predictions)
     )
-    right = len(wanted & given)
-    precision, recall = right / max(len(given), 1), right / max(len(wanted), 1)
-    f1 = 2 * right / max(len(given) + len(wanted), 1)
     of_kinds = [collections.Counter(kind for _, kind, *_ in found) for found in (wanted & given, given, wanted)]
-    counts = {kind: [of_kind[kind] for of_kind in of_kinds] for kind in sorted({*of_kinds[1], *of_kinds[2]})}
-    overall = {"entity_precision": 100 * precision, "entity_recall": 100 * recall, "entity_f1": 100 * f1}
-    return overall | label_scores(counts)
+    return {kind: [of_kind[kind] for of_kind in of_kinds] for kind in sorted({*of_kinds[1], *of_kinds[2]})}
+
+
+def _total(counts: Mapping[str, Sequence[int]]) -> list[int]:
+    return [sum(of_kind[place] for of_kind in counts.values()) for place in range(3)]
+
+
+def _shares(right: int, given: int, wanted: int) -> tuple[float, float, float]:
+    """Precision, recall and F1 in percent."""
+    return 100 * right / max(given, 1), 100 * right / max(wanted, 1), 200 * right / max(given + wanted, 1)
 
 
 def entities(labels: Labels) -> Iterator[Entity]:

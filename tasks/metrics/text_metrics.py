@@ -330,7 +330,15 @@ def score_auc(targets: Sequence[float], scores: Sequence[float], targets_thresho
     return auc(targets, scores, targets_threshold)
 
 
-# ---------------------------------------------------------- correlation -----------------------------------------------
+# ------------------------------------------------------ numbers, correlation ------------------------------------------
+
+
+def mse(targets: Sequence[float], predictions: Sequence[float]) -> Metrics:
+    """The mean squared error of numbers."""
+    check_lengths(targets, predictions)
+    if not are_finite("The mean squared error", targets=targets, predictions=predictions):
+        return {}
+    return {"mse": float(np.mean(np.square(np.asarray(targets, float) - np.asarray(predictions, float))))}
 
 
 def pearson_corrcoef(targets: Sequence[float], predictions: Sequence[float]) -> Metrics:

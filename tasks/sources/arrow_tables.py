@@ -209,6 +209,17 @@ class Tables:
         there = [schema.field(name) for name in self._columns if name in schema.names and name in names]
         return Beginning(names, pa.schema(there)) if num_rows else None
 
+    def names(self, shard: int) -> list[str]:
+        """Of all columns of a shard, also of those that are not read."""
+        if self.builder == "parquet":
+            with self.shards[shard].open_parquet() as file:
+                return list(file.schema_arrow.names)
+        try:
+            table = next(self._open(shard, 1)[1], None)
+        except StopIteration:  # as in `beginning`
+            return []
+        return list(self._names[shard] or ([] if table is None else table.schema.names))
+
     def knows_rows(self) -> bool:
         """Whether the number of rows can be had without reading everything."""
         return self.builder == "parquet"

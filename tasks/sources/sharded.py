@@ -175,6 +175,18 @@ class ShardedSource(abc.ABC):
         self._check_every_file(split, schema)
         self._schemas[split] = schema
 
+    def column_names(self, split: str) -> list[str]:
+        """Of all columns of the first file of a split, also of those that are not read.
+
+        Raises:
+          BrokenFileError: if it cannot be read.
+        """
+        tables, rows = self._open(split)
+        try:
+            return tables.names(rows[0].shard)
+        except chunks.UNREADABLE as error:
+            raise chunks.broken(tables.shards[rows[0].shard], 0, error, self._columns) from error
+
     def _first_rows(self, split: str) -> arrow_tables.Beginning | None:
         tables, rows = self._open(split)
         for row in rows:

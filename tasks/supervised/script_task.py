@@ -14,17 +14,19 @@ import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
 
-from tasks.metrics import text_metrics
+from tasks.metrics import tagging_metrics, text_metrics
 from tasks.sources import corpora
 from tasks.sources.sharded import ShardedSource
-from tasks.supervised import dataset_table, supervised_tasks
+from tasks.supervised import dataset_table, supervised_tasks, token_labels
 from tasks.supervised.dataset import SupervisedDataset
 from tasks.supervised.question_formats import Questions
-from tasks.supervised.row_formats import Translation
+from tasks.supervised.row_formats import UNKNOWN, Number, Translation
+from tasks.supervised.token_labels import TokenDataset
 from tasks.vocabularies import Vocabulary
 
 # One source for each data set: it is opened once, and a task registered again is the same task.
 _sources: dict[str, ShardedSource] = {}
+_OF_NUMBERS = (text_metrics.mse, text_metrics.pearson_corrcoef, text_metrics.spearman_corrcoef)
 # Functions of `text_metrics` that are not metrics of targets and predictions.
 _NOT_METRICS = (
     *("check_lengths", "are_finite", "class_f1", "sklearn_metrics_wrapper", "deduplicate_metric"),
@@ -42,6 +44,7 @@ def task(
     languages: Sequence[str] | None = None,
     questions: Sequence[str] | None = None,
     metric_names: Sequence[str] | None = None,
+    answers: str = "text",
     files: Mapping[str, Sequence[str]] | None = None,
     dataset: str | None = None,
     dataset_config: str | None = None,
@@ -55,7 +58,7 @@ def task(
     Raises:
       ValueError: as these, and as `register_supervised_task`.
     """
-    form = row_dataset(entry, inputs, label_column, labels, languages, metric_names, questions)
+    form = row_dataset(entry, inputs, label_column, labels, languages, metric_names, questions, answers)
     registered = supervised_tasks.register_supervised_task(
         name,
         form,
@@ -66,6 +69,47 @@ def task(
     return registered.name
 
 
+def word_task(
+    name: str,
+    vocabulary: Vocabulary,
+    tokens: str,
+    tags: str,
+    labels: Sequence[str],
+    by_kind: bool = False,
+    files: Mapping[str, Sequence[str]] | None = None,
+    dataset: str | None = None,
+    dataset_config: str | None = None,
+    splits: Mapping[str, str] | None = None,
+    shuffle_buffer_size: int = 4096,
+) -> str:
+    """`task` of rows of words with labels, for encoders; `by_kind` is that of `tagging_metrics.ner_scores`."""
+    form = word_dataset(tokens, tags, labels, by_kind)
+    registered = token_labels.register_token_task(
+        name,
+        form,
+        vocabulary=vocabulary,
+        data_files=open_source(form, files, dataset, dataset_config, splits),
+        shuffle_buffer_size=shuffle_buffer_size,
+    )
+    return registered.name
+
+
+def word_dataset(tokens: str, tags: str, labels: Sequence[str], by_kind: bool = False) -> TokenDataset:
+    """How rows of words become examples. Labels that are no BIO's have the metrics of single words.
+
+    Raises:
+      ValueError: for `by_kind` with labels that are no BIO's.
+    """
+    if tagging_metrics.are_bio(labels):
+        return TokenDataset(labels, tokens, tags, (tagging_metrics.ner_scores(by_kind),))
+    if by_kind:
+        raise ValueError(
+            f"return_entity_level_metrics is true, and the labels {', '.join(labels)} name no entities: these are O, "
+            "B-KIND and I-KIND. Leave it out: the scores of each label are there in any case."
+        )
+    return TokenDataset(labels, tokens, tags)
+
+
 def row_dataset(
     entry: str | None,
     inputs: str | None,
@@ -74,6 +118,7 @@ def row_dataset(
     languages: Sequence[str] | None,
     metric_names: Sequence[str] | None,
     questions: Sequence[str] | None = None,
+    answers: str = "text",
 ) -> SupervisedDataset:
     """How rows become examples.
 
@@ -84,27 +129,35 @@ def row_dataset(
       metric_names: of functions of `text_metrics`; None leaves the entry's, BLEU of translations, SQuAD's of questions,
         or accuracy.
       questions: the columns of questions, contexts and answers, with `inputs` before each text.
+      answers: "text" of a T5; "label" or "number" of an encoder, for which entries lose T5's prompts.
 
     Raises:
-      ValueError: if there is no such entry or metric.
+      ValueError: if there is no such entry or metric, or an encoder cannot give the answers of the entry.
     """
     if entry is not None:
         form = dataset_table.find_dataset(entry)
+        if answers != "text":
+            inputs_of_encoder = supervised_tasks.of_encoder(entry, form.format, has_prompt=True)
+            form = dataclasses.replace(form, inputs=inputs_of_encoder, label_column="", labels=None)
     elif languages is not None:
         source, target = languages
         form = SupervisedDataset(Translation(source, target, inputs or ""), metric_fns=(text_metrics.bleu,))
     elif questions is not None:
-        question, context, answers = questions
-        form = SupervisedDataset(Questions(question, context, answers, inputs or ""), metric_fns=(text_metrics.squad,))
+        question, context, column = questions
+        form = SupervisedDataset(Questions(question, context, column, inputs or ""), metric_fns=(text_metrics.squad,))
+    elif answers == "number":
+        form = SupervisedDataset(Number(inputs or "", label_column), metric_fns=_OF_NUMBERS)
     else:
-        form = SupervisedDataset(inputs or "", label_column, labels)
+        # GLUE's files have it where the label is kept secret.
+        hidden = -1 if answers == "label" and "-1" not in (labels or ()) else None
+        form = SupervisedDataset(inputs or "", label_column, labels, hidden)
     if metric_names is None:
         return form
     return dataclasses.replace(form, metric_fns=tuple(map(_metric, metric_names)))
 
 
 def open_source(
-    form: SupervisedDataset,
+    form: SupervisedDataset | TokenDataset,
     files: Mapping[str, Sequence[str]] | None = None,
     dataset: str | None = None,
     dataset_config: str | None = None,
@@ -120,17 +173,40 @@ def open_source(
     Raises:
       ValueError: if there are no data.
     """
-    columns, nested = form.format.columns, form.format.nested_columns
+    columns: tuple[str, ...]
+    nested: tuple[str, ...]
+    if isinstance(form, TokenDataset):
+        columns, nested, label = (), (form.tokens, form.tags), None
+    else:
+        columns, nested, label = (
+            form.format.columns,
+            form.format.nested_columns,
+            getattr(form.format, "label_column", None),
+        )
     if files is None and dataset is None:
         if form.hub is None:
             raise ValueError("script_task: there are neither files nor a data set on the hub; give one of them.")
         dataset, dataset_config, splits = form.hub, form.config, splits or form.splits
-    key = repr((files, dataset, dataset_config, splits, columns, nested))
+    return open_rows(columns, nested, label, files, dataset, dataset_config, splits)
+
+
+def open_rows(
+    columns: Sequence[str],
+    nested: Sequence[str],
+    label: str | None,
+    files: Mapping[str, Sequence[str]] | None,
+    dataset: str | None,
+    dataset_config: str | None,
+    splits: Mapping[str, str] | None,
+) -> ShardedSource:
+    """`open_source` of columns: texts and numbers; `nested` ones have lists. A test file may lack that of `label`."""
+    key = repr((files, dataset, dataset_config, splits, columns, nested, label))
     if key not in _sources:
         if files is not None:
             load_args = supervised_tasks.texts_of_csv(files, (*columns, *nested))
+            fill = {label: UNKNOWN} if label else {}
             _sources[key] = corpora.HuggingFaceSource(
-                files, columns, splits=splits, load_args=load_args, nested_columns=nested
+                files, columns, splits=splits, load_args=load_args, nested_columns=nested, fill=fill
             )
         else:
             assert dataset is not None
@@ -145,8 +221,13 @@ def _metric(name: str) -> text_metrics.MetricFn:
         if callable(value) and not known.startswith("_") and value.__module__ == text_metrics.__name__
         if known not in _NOT_METRICS
     ]
-    short = {"mcc": "matthews_corrcoef", "f1": "f1_score_with_invalid", "pearson": "pearson_corrcoef"}
-    name = {**short, "spearman": "spearman_corrcoef"}.get(name, name)
+    short = {
+        "f1": "f1_score_with_invalid",
+        **dict.fromkeys(("mcc", "matthews_correlation"), "matthews_corrcoef"),
+        **dict.fromkeys(("pearson", "pearsonr"), "pearson_corrcoef"),
+        **dict.fromkeys(("spearman", "spearmanr"), "spearman_corrcoef"),
+    }
+    name = short.get(name, name)
     if name not in known:
         nearest = difflib.get_close_matches(name, [*known, *short], n=3, cutoff=0.3) or sorted(known)
         raise ValueError(f"There is no metric {name!r} (metric_names); the nearest are {', '.join(nearest)}.")

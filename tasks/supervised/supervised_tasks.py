@@ -67,7 +67,7 @@ def register_supervised_task(
     feature = Feature(opened, add_eos=True)
     features = {"inputs": feature, "targets": feature}
     if isinstance(opened, TokenizerVocabulary):
-        form = _of_encoder(name, form, is_known)
+        form = of_encoder(name, form, is_known)
         features["targets"] = _label_feature(form)
     elif isinstance(form, Number):
         raise ValueError(f"Task {name!r} has numbers, which are for encoders: give a tokenizer.json as vocabulary.")
@@ -104,7 +104,12 @@ def register_supervised_task(
     return task
 
 
-def _of_encoder(name: str, form: Format, has_prompt: bool) -> Template | Number:
+def of_encoder(name: str, form: Format, has_prompt: bool) -> Template | Number:
+    """The format with a label, or a number, as answer; without T5's prompt, where it has one.
+
+    Raises:
+      ValueError: if it has neither a fixed set of labels nor numbers.
+    """
     found = _with_label(form)
     if found is None:
         raise ValueError(

@@ -9,10 +9,13 @@ import gin
 import numpy as np
 import pytest
 
+from convert import starting_model
 from convert.__main__ import main as convert_main
 from convert.compare import encoder_comparison
 from convert.encoders import encoder_model, tensors
+from convert.families import heads
 from convert.from_hf import from_hf
+from convert.tensors import weight_files
 from limba.encoders import encoder
 from limba.gin_config import gin_files
 from tasks.vocabularies import TokenizerVocabulary
@@ -137,6 +140,18 @@ def test_an_encoder_without_its_head_gets_a_new_one(new_folders, tmp_path, capsy
     report = json.loads((checkpoint / "conversion_report.json").read_text())
     found = conftest.largest(report, "orbax")
     assert found.keys() == {"NumPy"} and max(found.values()) < 1e-5
+
+
+def test_a_classifier_begins_with_the_pooler_of_an_encoder_without_its_head(new_folders):
+    folder = new_folders / "headless"
+    model = starting_model.open_model(str(folder), None, None).for_rows_with_labels()
+    assert model.head == heads.OF_PAIRS and model.opened.folder.is_headless
+    theirs = weight_files.open_tensors(folder, "safetensors")["pooler.dense.weight"]
+    np.testing.assert_array_equal(
+        np.asarray(model.opened.tensors["classifier_head/dense/kernel"]), np.asarray(theirs).T
+    )
+    assert model.opened.tensors["pair_head/kernel"].shape == (24, 2)
+    assert model.head_fields("SequenceClassifier")["activation"] == "tanh"
 
 
 def test_check_compares_a_checkpoint_with_its_export(exported, capsys):

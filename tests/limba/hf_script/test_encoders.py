@@ -265,7 +265,10 @@ def test_next_sentences_are_predicted_from_scratch_and_from_weights_without_thei
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--label_column_name", "text", "--labels", '["a","b"]'], "docs/encoders.md shows a classifier"),
+        (
+            ["--label_column_name", "text", "--num_beams", "4"],
+            "generation_num_beams is 4: an encoder generates nothing",
+        ),
         (["--task", "prefix_lm"], "task is 'prefix_lm', and .* is an encoder"),
     ],
 )

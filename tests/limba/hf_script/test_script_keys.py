@@ -119,6 +119,7 @@ _SCRIPTS = {
     "label_column_name": None,
     "text_column_delimiter": " ",
     "shuffle_seed": 42,
+    **dict.fromkeys(("train_split_name", "validation_split_name", "test_split_name")),
     "shuffle_train_dataset": False,
     "metric_name": None,
     "text_column_names": None,
@@ -146,7 +147,7 @@ def test_every_key_of_transformers_is_known_and_none_stops_a_run_at_its_default(
     assert len(defaults) > 100 and {"deepspeed", "label_smoothing_factor", "generation_config"} < defaults.keys()
     needed = {"output_dir": "out", "do_train": True, "model_name_or_path": "t5-small", "dataset_name": "wikitext"}
     arguments, notes = from_values(defaults | _SCRIPTS | needed)
-    assert (arguments.learning_rate, arguments.label_smoothing_factor, arguments.max_seq_length) == (5e-5, 0.0, 512)
+    assert (arguments.learning_rate, arguments.label_smoothing_factor, arguments.inputs_length) == (5e-5, 0.0, 512)
     # As flags of a shell, too.
     flags = [f"--{name}={value}" for name, value in (defaults | needed).items() if not isinstance(value, dict | list)]
     assert from_command_line(flags)[0].learning_rate == 5e-5
@@ -249,7 +250,7 @@ def test_a_token_is_written_nowhere():
 )
 def test_bad_values_are_named(changes, words):
     with pytest.raises(ValueError) as error:
-        from_values(EXAMPLE | changes)
+        from_values(EXAMPLE | changes)[0].check_documents()
     for word in words:
         assert word in str(error.value)
 
@@ -339,6 +340,8 @@ def test_fine_tuning_keys():
     assert arguments.is_finetuning and arguments.entry == "glue_sst2" and arguments.do_train and arguments.do_eval
     assert notes == ["model_name_or_path is not given; google/t5-v1_1-small is trained."]
     assert from_values({"task_name": "MRPC", "output_dir": "out"})[0].entry == "glue_mrpc"
+    of_words = {"task_name": "NER", "output_dir": "out", "train_file": "a.json", "model_name_or_path": "m"}
+    assert from_values(of_words)[0].task_name == "ner" and from_values(of_words)[0].entry is None
     flags = ["--train_file=a.csv", "--label_column=mood", "--text_column={story} mood:", "--output_dir=o"]
     flags += ['--labels=["glad", "sad"]', "--metric_names", "accuracy", "f1", "--model_name_or_path=m", "--do_predict"]
     arguments, _ = from_command_line([*flags, "--test_file=b.csv"])

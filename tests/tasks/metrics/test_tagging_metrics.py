@@ -31,6 +31,17 @@ def test_entity_f1():
     assert tagging_metrics.entity_f1([["O"]], [["O"]])["entity_f1"] == 0
 
 
+def test_the_scores_of_run_ner():
+    # PER is right, MISC wrong, LOC another kind; of 11 words 8 are right.
+    overall = {"precision": 100 / 3, "recall": 100 / 3, "f1": 100 / 3, "accuracy": 100 * 8 / 11}
+    assert tagging_metrics.ner_scores(False)(TARGETS, PREDICTIONS) == pytest.approx(overall)
+    kinds = {"LOC": (0, 1), "MISC": (0, 1), "ORG": (0, 0), "PER": (100, 1)}
+    expected = {f"{kind}_{name}": x for kind, (x, _) in kinds.items() for name in ("precision", "recall", "f1")}
+    expected |= {f"{kind}_number": number for kind, (_, number) in kinds.items()}
+    expected |= {f"overall_{name}": x for name, x in overall.items()}
+    assert tagging_metrics.ner_scores(True)(TARGETS, PREDICTIONS) == pytest.approx(expected)
+
+
 def test_token_accuracy_and_what_the_most_frequent_label_reaches():
     found = tagging_metrics.token_accuracy(TARGETS, PREDICTIONS)
     assert found == {"accuracy": pytest.approx(100 * 8 / 11), "majority_accuracy": pytest.approx(100 * 4 / 11)}

@@ -51,6 +51,7 @@ def test_f1():
 def test_correlations():
     assert text_metrics.pearson_corrcoef([1, 2, 3], [2, 4, 6]) == {"pearson_corrcoef": pytest.approx(100)}
     assert text_metrics.spearman_corrcoef([1, 2, 3], [1, 8, 27]) == {"spearman_corrcoef": pytest.approx(100)}
+    assert text_metrics.mse([1, 2, 3], [1, 4, 2.5]) == {"mse": pytest.approx(4.25 / 3)}
     # Ties share a rank: ranks 1, 2.5, 2.5 against 1, 2, 3.
     expected = np.corrcoef([1, 2.5, 2.5], [1, 2, 3])[0, 1]
     assert text_metrics.spearman_corrcoef([0, 7, 7], [1, 2, 3])["spearman_corrcoef"] == pytest.approx(100 * expected)

@@ -139,3 +139,6 @@ def test_a_column_of_mixed_values_beside_the_text_does_not_matter(tmp_path):
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     source = corpora.HuggingFaceSource({"train": str(tmp_path / "a.jsonl")}, ["text"])
     assert [row["text"] for found in source.documents("train") for row in found] == [row["text"] for row in rows]
+    assert source.column_names("train") == ["text", "list"]
+    (tmp_path / "b.csv").write_text("text,label\n")
+    assert corpora.HuggingFaceSource({"train": str(tmp_path / "b.csv")}).column_names("train") == ["text", "label"]

@@ -1,0 +1,280 @@
+"""Rows with labels for an encoder, as run_glue.py, run_classification.py and run_ner.py take them from the data: which
+columns are read, whether labels, numbers or labels of words are learned, and which labels there are."""
+
+import dataclasses
+import logging
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from limba.hf_script import script_data
+from limba.hf_script.row_answers import LABEL, NUMBER, TEXT, WORD_LABELS
+from limba.hf_script.run_arguments import RunArguments
+from limba.hf_script.script_data import Corpus
+
+logger = logging.getLogger(__name__)
+
+_PAIR = ("sentence1", "sentence2")
+_LABEL, _SENTENCE, _WORDS, _TAGS = "label", "sentence", "tokens", "tags"
+_DOCUMENTS = RunArguments.text_column_name
+_WHOLE = re.compile(r"[+-]?\d+")
+# Beyond that a column has texts and no labels.
+_MOST_LABELS = 1000
+
+
+def found(arguments: RunArguments, model: Any) -> dict[str, Any]:
+    """The keys that say what an encoder, a `convert.starting_model`, learns from rows, where the data say it.
+
+    With them `arguments` are complete. {} if documents are learned.
+
+    Raises:
+      FileNotFoundError, ValueError: if the data are not there, or none that an encoder can learn.
+    """
+    if arguments.languages is not None:
+        raise ValueError(f"source_lang is {arguments.source_lang!r}: an encoder translates nothing; name a T5.")
+    if arguments.questions is not None:
+        raise ValueError(f"question_column is {arguments.questions[0]!r}: an encoder writes no answers; name a T5.")
+    keys: dict[str, Any] = {}
+    if arguments.entry is not None:
+        kind = _of_entry(arguments.entry)
+        _check_has_labels(arguments, model)
+    elif (arguments.task or arguments.use_nsp or arguments.whole_word_mask) and not _asks(arguments):
+        return {}
+    else:
+        corpus = script_data.find(
+            dataclasses.replace(arguments, label_column_name=arguments.label_column_name or _LABEL)
+        )
+        split = script_data.used_splits(arguments)[0]
+        if (columns := _columns(arguments, corpus, split)) is None:
+            return {}
+        text, label, kind = columns
+        _check_has_labels(arguments, model)
+        if kind == LABEL and model.head.is_number and arguments.do_regression is None:
+            kind = NUMBER
+        labels = _labels(arguments, model.labels, corpus, label, kind)
+        kind = NUMBER if labels is None else kind
+        keys = {"text_column_name": text, "label_column_name": label, **({} if labels is None else {"labels": labels})}
+    _check(arguments, kind)
+    completed = dataclasses.replace(arguments, answers=kind, **keys)
+    _check_head(completed, model)
+    length, most = completed.inputs_length, model.network.max_positions
+    if arguments.max_seq_length is not None and length > most:
+        logger.warning("max_seq_length is %d, and the encoder reads %d tokens: rows are cut there.", length, most)
+    return {**keys, "answers": kind, "max_seq_length": min(length, most)}
+
+
+def label_names(arguments: RunArguments) -> tuple[str, ...]:
+    """The labels of complete arguments, in the order of the logits; the name of a number."""
+    from tasks.supervised import row_formats, script_task
+
+    if arguments.answers == WORD_LABELS:
+        return tuple(arguments.labels or ())
+    if arguments.answers == NUMBER:
+        return (arguments.label_column_name or _LABEL,)
+    form = script_task.row_dataset(*script_data.row_values(arguments)).format
+    assert isinstance(form, row_formats.Template)
+    return form.choices
+
+
+def _of_entry(entry: str) -> str:
+    from tasks.supervised import dataset_table, row_formats, script_task
+
+    dataset_table.find_dataset(entry)  # has the nearest names
+    try:
+        form = script_task.row_dataset(entry, None, "", None, None, None, answers=LABEL)
+    except ValueError as error:
+        raise ValueError(f"The benchmark {entry} has texts as answers, which a T5 writes and no encoder.") from error
+    return NUMBER if isinstance(form.format, row_formats.Number) else LABEL
+
+
+# ------------------------------------------------------- columns -----------------------------------------------------
+
+
+def _columns(arguments: RunArguments, corpus: Corpus, split: str) -> tuple[str, str, str] | None:
+    """The text, as `text_column_name` has it, the column of the labels, and the kind; None for documents.
+
+    Raises:
+      ValueError: if it is not clear which.
+    """
+    names = _open(corpus, (), ()).column_names(split)
+    given, text = arguments.label_column_name, arguments.text_column_name
+    named = given or next((x for x in (f"{arguments.task_name or 'ner'}_tags", _TAGS) if x in names), None)
+    words = text if text != _DOCUMENTS else _WORDS if _WORDS in names else next((x for x in names if x != named), text)
+    tags = named or next((x for x in names if x != words), _TAGS)
+    are_lists = _have_lists(corpus, split, {words, tags}, names)
+    if not _asks(arguments) and not are_lists:
+        if _LABEL not in names:
+            return None
+        if text in names:
+            raise ValueError(
+                f"{corpus.name!r} has the columns {text!r} and {_LABEL!r}, and no key says what is learned: write "
+                f"label_column_name {_LABEL} for a classifier, or task masked_lm for masked language modelling of the "
+                "texts."
+            )
+    is_of_words = arguments.answers == WORD_LABELS or arguments.has_word_task or arguments.return_entity_level_metrics
+    if is_of_words or (arguments.answers == TEXT and are_lists and (given or _LABEL not in names)):
+        return words, tags, WORD_LABELS
+    label = given or _LABEL
+    if _have_lists(corpus, split, {label}, names):
+        raise ValueError(
+            f"The column {label!r} has lists: several labels of one row cannot be learned. Give each label a run of "
+            "its own, with a column that says whether it is right."
+        )
+    kind = arguments.answers if arguments.answers != TEXT else NUMBER if arguments.do_regression else LABEL
+    return (text if text != _DOCUMENTS else _text_of(names, label)), label, kind
+
+
+def _asks(arguments: RunArguments) -> bool:
+    """Whether a key says that rows with labels are learned."""
+    return bool(
+        arguments.label_column_name
+        or arguments.keys_of_rows
+        or arguments.has_word_task
+        or arguments.answers != TEXT
+        or arguments.do_regression is not None
+    )
+
+
+def _text_of(names: Sequence[str], label: str) -> str:
+    """The text as run_glue.py and run_classification.py find it: of two columns a pair."""
+    others = [name for name in names if name != label]
+    if {*_PAIR} <= {*others}:
+        others = list(_PAIR)
+    elif alone := [name for name in (_SENTENCE, _DOCUMENTS) if name in others]:
+        others = alone[:1]
+    return " [SEP] ".join("{" + name + "}" for name in others[:2]) or _DOCUMENTS
+
+
+def _have_lists(corpus: Corpus, split: str, columns: set[str], names: Sequence[str]) -> bool:
+    """Whether columns are there and have lists."""
+    return columns <= {*names} and all(
+        isinstance(next(_values(corpus, split, column, nested=True), None), list) for column in columns
+    )
+
+
+# -------------------------------------------------------- labels -----------------------------------------------------
+
+
+def _labels(arguments: RunArguments, of_model: Sequence[str], corpus: Corpus, column: str, kind: str) -> Any:
+    """The labels: those of the key, of a model that has them, or those of the training split; None for numbers."""
+    if kind == WORD_LABELS and isinstance(arguments.labels, Mapping):
+        raise ValueError(f"labels is {arguments.labels!r}; those of words are a list, in the order of their numbers.")
+    if arguments.labels is not None:
+        return arguments.labels
+    if of_model and kind != NUMBER:
+        is_numbered = kind == WORD_LABELS or any(_WHOLE.fullmatch(label) for label in of_model)
+        numbers = {} if is_numbered else {str(number): label for number, label in enumerate(of_model)}
+        return {**numbers, **{label: label for label in of_model}} if numbers else list(of_model)
+    if not arguments.do_train:  # It is a model of numbers.
+        return None
+    seen: dict[Any, None] = {}
+    for value in _values(corpus, "train", column, nested=kind == WORD_LABELS):
+        if kind == WORD_LABELS and not isinstance(value, list):
+            raise ValueError(f"The column {column!r} has {value!r}, which is no list of labels, one for each word.")
+        seen |= dict.fromkeys(value if isinstance(value, list) else [value])
+    if kind == NUMBER and (wrong := next((value for value in seen if not _is_number(value)), None)) is not None:
+        raise ValueError(f"The column {column!r} has {wrong!r}, which is not a number, and do_regression is true.")
+    if kind == NUMBER or (kind == LABEL and arguments.do_regression is None and _are_numbers(list(seen))):
+        return None
+    if kind == WORD_LABELS and all(isinstance(value, int) for value in seen):
+        return [str(number) for number in range(max(seen, default=0) + 1)]
+    return _sorted_labels(list(seen), column)
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return math.isfinite(float(value))
+    except (TypeError, ValueError):
+        return False
+
+
+def _are_numbers(values: Sequence[Any]) -> bool:
+    """Whether the scripts take them for numbers to learn: floats, which files of text have with a point."""
+    return all(map(_is_number, values)) and any(
+        not isinstance(value, bool) and not _WHOLE.fullmatch(str(value)) for value in values
+    )
+
+
+def _sorted_labels(values: Sequence[Any], column: str) -> list[str]:
+    from tasks.supervised import row_formats
+
+    texts = list(dict.fromkeys(map(row_formats.as_text, values)))
+    if len(texts) > _MOST_LABELS:
+        raise ValueError(
+            f"The column {column!r} has {len(texts):,} different values, such as {texts[0][:50]!r}; an encoder learns "
+            f"at most {_MOST_LABELS:,} labels. Name the column with the labels (label_column_name), or write "
+            "do_regression true for numbers."
+        )
+    are_whole = all(_WHOLE.fullmatch(text) for text in texts)
+    return sorted(texts, key=int if are_whole else None)
+
+
+def _values(corpus: Corpus, split: str, column: str, nested: bool) -> Iterator[Any]:
+    """The values of a column; lists, also those that came as JSON, as lists."""
+    from tasks.supervised import row_formats
+
+    source = _open(corpus, () if nested else (column,), (column,) if nested else ())
+    for documents in source.documents(split):
+        for document in documents:
+            yield row_formats.record_of(document[column]) if nested else document[column]
+
+
+def _open(corpus: Corpus, columns: Sequence[str], nested: Sequence[str]) -> Any:
+    from tasks.supervised import script_task
+
+    return script_task.open_rows(
+        columns, nested, None, corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits
+    )
+
+
+# -------------------------------------------------------- checks -----------------------------------------------------
+
+
+def _check(arguments: RunArguments, kind: str) -> None:
+    """Raises ValueError for keys that an encoder has no use for with these answers."""
+    for name, remedy in (
+        ("generation_num_beams", "an encoder generates nothing: leave it out"),
+        ("use_nsp", "it belongs to documents: leave it out"),
+        ("whole_word_mask", "it belongs to documents: leave it out"),
+        ("label_smoothing_factor", "numbers have no labels to smooth: leave it out" if kind == NUMBER else ""),
+        ("labels", "numbers have no labels: leave it out" if kind == NUMBER else ""),
+        ("metric_names", "labels of words have run_ner.py's metrics: leave it out" if kind == WORD_LABELS else ""),
+    ):
+        if remedy and (value := getattr(arguments, name)):
+            raise ValueError(f"{name} is {value!r}: {remedy}.")
+    for name, of in (("return_entity_level_metrics", WORD_LABELS), ("do_regression", NUMBER)):
+        if getattr(arguments, name) and kind != of:
+            raise ValueError(f"{name} is true, and the rows are learned with {kind}: leave it out, or answers {kind}.")
+
+
+def _check_has_labels(arguments: RunArguments, model: Any) -> None:
+    """Raises ValueError if nothing is trained, and the model has no head with labels."""
+    if not model.labels and not arguments.do_train:
+        raise ValueError(
+            f"{model.path} is a {model.head.class_name}, which has no labels, and do_train is not given: name a model "
+            "that was trained on such rows, or add do_train."
+        )
+
+
+def _check_head(arguments: RunArguments, model: Any) -> None:
+    """Raises ValueError if a model has another head than the answers need, or other labels."""
+    names, answers = label_names(arguments), arguments.row_answers
+    if model.labels and (model.head.class_name, model.head.is_number) != (answers.network, arguments.answers == NUMBER):
+        raise ValueError(
+            f"{model.path} is a {model.head.class_name} of {', '.join(model.labels)}, and the rows have "
+            f"{answers.what}: begin with the encoder that it was made from."
+        )
+    if model.labels and arguments.answers != NUMBER and model.labels != names:
+        raise ValueError(
+            f"{model.path} has the labels {', '.join(model.labels)}, and the rows {', '.join(names)}: begin with the "
+            "encoder that it was made from, or leave labels out."
+        )
+    of_numbers = ("mse", "pearson", "spearman")
+    if arguments.answers == NUMBER and (wrong := [x for x in arguments.metrics or () if not x.startswith(of_numbers)]):
+        raise ValueError(f"metric_names has {wrong[0]}, and the rows have numbers: write mse, pearson or spearmanr.")
+    if arguments.answers == LABEL and "f1" in (arguments.metrics or ()) and len(names) > 2:
+        raise ValueError(
+            f"metric_names has f1, which is of two labels, and the rows have {', '.join(names)}: leave it out. The F1 "
+            "of each label and their mean, macro_f1, are there without it."
+        )
