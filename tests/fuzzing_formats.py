@@ -221,7 +221,7 @@ def _make_run_json(folder):
 
 
 def _read_run_json(folder):
-    from limba.hf_script import script_keys
+    from limba.hf_keys import script_keys
 
     script_keys.from_command_line([str(folder / "run.json")])
 

@@ -64,7 +64,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("limba.training",),
     # The commands.
     ("limba.train", "limba.eval", "limba.infer", "limba.embed", "limba.precompile"),
-    ("limba.plan", "limba.hf_script"),
+    ("limba.plan", "limba.hf_keys"),
+    ("limba.hf_script",),
     ("limba.sweep", "limba.profile"),
     ("limba.lint", "tasks.preview"),
     ("limba.cli",),

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from limba import cli
 from limba.gin_config import macros
+from limba.hf_keys import script_keys
 from limba.hf_script import command as run
-from limba.hf_script import script_keys
 
 
 class _Parsed(Exception):

@@ -42,9 +42,10 @@ from limba import eval as evaluation
 from limba import infer, train
 from limba.checkpoint_files import run_folder
 from limba.gin_config import command_line, gin_files
-from limba.hf_script import encoder_rows, gin_recipe, outcome, result_files, script_data, script_keys
-from limba.hf_script.row_answers import TEXT, WORD_TASKS
-from limba.hf_script.run_arguments import RunArguments
+from limba.hf_keys import script_keys
+from limba.hf_keys.row_answers import TEXT, WORD_TASKS
+from limba.hf_keys.run_arguments import RunArguments
+from limba.hf_script import encoder_rows, gin_recipe, outcome, result_files, script_data
 from limba.machine import json_text, native_logs, redaction, storage
 from limba.machine.local_paths import local_path
 from limba.machine.storage import AnyPath

@@ -2,8 +2,8 @@
 
 from collections.abc import Collection
 
+from limba.hf_keys.run_arguments import RunArguments
 from limba.hf_script.gin_optimizer import bindings
-from limba.hf_script.run_arguments import RunArguments
 
 # Ends of names of metrics that are shares: transformers' scripts write them from 0 to 1, Limba from 0 to 100.
 _SHARES = ("accuracy", "precision", "recall", "f1", "exact_match", "corrcoef")

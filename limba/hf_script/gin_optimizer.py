@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from limba.hf_script.run_arguments import RunArguments
+from limba.hf_keys.run_arguments import RunArguments
 
 # transformers' name of a schedule: the function of `limba.optimizers.schedules`.
 _FUNCTIONS = {

@@ -8,10 +8,10 @@ from typing import Any
 
 from limba.encoders.config import EncoderConfig
 from limba.gin_config import gin_names
+from limba.hf_keys.row_answers import TEXT
+from limba.hf_keys.run_arguments import RunArguments
 from limba.hf_script import gin_best, gin_optimizer, script_data
 from limba.hf_script.gin_optimizer import bindings
-from limba.hf_script.row_answers import TEXT
-from limba.hf_script.run_arguments import RunArguments
 from limba.hf_script.script_data import Corpus
 
 # Examples in the shuffle buffers of a task, where there are as many.

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from limba.checkpoint_files.directories import checkpoint_steps
+from limba.hf_keys.row_answers import ANSWERS, TEXT, RowAnswers
+from limba.hf_keys.run_arguments import RunArguments
 from limba.hf_script import outcome
-from limba.hf_script.row_answers import ANSWERS, TEXT, RowAnswers
-from limba.hf_script.run_arguments import RunArguments
 from limba.machine import json_text, storage
 from limba.machine.storage import AnyPath
 from limba.reports import writers

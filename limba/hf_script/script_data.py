@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from limba.hf_keys.row_answers import WORD_LABELS
+from limba.hf_keys.run_arguments import RunArguments
 from limba.hf_script import gin_best
-from limba.hf_script.row_answers import WORD_LABELS
-from limba.hf_script.run_arguments import RunArguments
 from limba.machine import redaction
 from limba.machine.local_paths import local_path
 

@@ -285,7 +285,7 @@ def _is_absent_script(program: str, command: Sequence[str], file: Path) -> bool:
 
 def _check_keys(given: Mapping[str, tuple[tuple, Any]], file: Path) -> None:
     """Raises ValueError for a parameter that is not a key of `limba run`."""
-    from limba.hf_script import script_keys
+    from limba.hf_keys import script_keys
     from limba.sweep import sweep_yaml
 
     for name, (keys, _) in given.items():

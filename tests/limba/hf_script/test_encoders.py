@@ -10,7 +10,8 @@ from convert.encoders import encoder_model, new_network
 from convert.families import heads
 from convert.model_files.any_format import ModelHints
 from limba.encoders.block_layout import BigBirdSparsityConfig
-from limba.hf_script import command, gin_best, script_keys
+from limba.hf_keys import script_keys
+from limba.hf_script import command, gin_best
 from limba.reports import writers
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import gin
 import pytest
 
+from limba.hf_keys.run_arguments import RunArguments
 from limba.hf_script import command, outcome, result_files
-from limba.hf_script.run_arguments import RunArguments
 from limba.reports import results_table
 from tasks import registry
 from tasks.sources.sharded import ShardedSource

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from limba.data import contract
+from limba.hf_keys.run_arguments import SCHEDULES, RunArguments
 from limba.hf_script import command, gin_best, gin_optimizer, gin_recipe, script_data
-from limba.hf_script.run_arguments import SCHEDULES, RunArguments
 from limba.hf_script.script_data import Corpus
 from limba.models import losses
 from limba.optimizers import weight_decay

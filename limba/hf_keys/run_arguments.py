@@ -5,7 +5,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from limba.hf_script.row_answers import ANSWERS, TEXT, WORD_TASKS, RowAnswers
+from limba.hf_keys import number_limits
+from limba.hf_keys.row_answers import ANSWERS, TEXT, WORD_TASKS, RowAnswers
 
 _NO_FP16 = (
     "{}: float16 overflows in T5's feed-forward layers, and the loss becomes NaN. Write {} in its place: bf16 has "
@@ -318,28 +319,13 @@ class RunArguments:
             raise ValueError(f"dtype is {self.dtype!r}; use float32 or bfloat16.")
 
     def _check_numbers(self) -> None:
-        least = {
-            **dict.fromkeys(("max_seq_length", "per_device_train_batch_size", "per_device_eval_batch_size"), 1),
-            **dict.fromkeys(("gradient_accumulation_steps", "logging_steps", "save_steps"), 1),
-            **dict.fromkeys(("eval_steps", "save_total_limit", "max_target_length"), 1),
-            **dict.fromkeys(("val_max_target_length", "generation_max_length"), 1),
-            **dict.fromkeys(("max_train_samples", "max_eval_samples", "max_predict_samples"), 1),
-            **dict.fromkeys(("generation_num_beams",), 1),
-            **dict.fromkeys(("data_seed", "label_smoothing_factor", "early_stopping_threshold"), 0),
-            **dict.fromkeys(("num_training_steps", "early_stopping_patience"), 1),
-            **dict.fromkeys(("clip_grad_value", "lr_drop_patience", "lr_drop_threshold", "lr_drop_min_lr"), 0),
-            **dict.fromkeys(("warmup_steps", "warmup_ratio", "weight_decay", "max_grad_norm"), 0),
-            **dict.fromkeys(("seed", "adam_beta1", "adam_beta2", "adam_epsilon"), 0),
-            "mean_noise_span_length": 1,
-        }
-        for name, low in least.items():
+        for name, low in number_limits.LEAST.items():
             value = getattr(self, name)
             if value is not None and not low <= value < math.inf:
                 raise ValueError(f"{name} is {value}; it must be at least {low}.")
         if self.warmup_ratio > 1:
             raise ValueError(f"warmup_ratio is {self.warmup_ratio}; it is a share of all steps, from 0 to 1.")
-        highest = {"adam_beta1": 1, "adam_beta2": 1, "label_smoothing_factor": 1, "seed": 2**32, "data_seed": 2**32}
-        for name, high in highest.items():
+        for name, high in number_limits.BELOW.items():
             if (getattr(self, name) or 0) >= high:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be below {high}.")
         for name in ("learning_rate", "num_train_epochs"):

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from limba.hf_script import t5_experiments
-from limba.hf_script.other_keys import ALIASES, REFUSED, WITHOUT_EFFECT
-from limba.hf_script.row_answers import WORD_TASKS
-from limba.hf_script.run_arguments import BENCHMARK_MODEL, QUESTION_COLUMNS, RunArguments
+from limba.hf_keys import t5_experiments
+from limba.hf_keys.other_keys import ALIASES, REFUSED, WITHOUT_EFFECT
+from limba.hf_keys.row_answers import WORD_TASKS
+from limba.hf_keys.run_arguments import BENCHMARK_MODEL, QUESTION_COLUMNS, RunArguments
 from limba.machine import untrusted_json
 from limba.machine.local_paths import local_path
 from limba.machine.untrusted_files import shown

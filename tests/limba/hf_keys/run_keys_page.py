@@ -1,8 +1,8 @@
-"""docs/run_keys.md, written from the tables of the code: `python -m tests.limba.hf_script.run_keys_page`."""
+"""docs/run_keys.md, written from the tables of the code: `python -m tests.limba.hf_keys.run_keys_page`."""
 
 from pathlib import Path
 
-from limba.hf_script import other_keys, script_keys
+from limba.hf_keys import other_keys, script_keys
 
 FILE = Path(__file__).parents[3] / "docs/run_keys.md"
 
@@ -10,8 +10,8 @@ _BEGIN = """# Keys of `limba run`
 
 What `limba run` does with each key of Hugging Face's `Seq2SeqTrainingArguments` (transformers 4.57 and 5), of its
 example scripts and of t5-experiments; [run.md](run.md) explains the usual ones. This page is written from
-`limba/hf_script/run_arguments.py` and `limba/hf_script/other_keys.py`, by
-`python -m tests.limba.hf_script.run_keys_page`.
+`limba/hf_keys/run_arguments.py` and `limba/hf_keys/other_keys.py`, by
+`python -m tests.limba.hf_keys.run_keys_page`.
 
 A value of `null` counts as a missing key, and a default of transformers, written out, never stops a run. An unknown key
 is an error.

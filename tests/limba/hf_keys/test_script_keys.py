@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from limba.hf_script import other_keys, run_arguments, script_keys
-from limba.hf_script.script_keys import RunArguments, from_command_line, from_values
-from tests.limba.hf_script import run_keys_page
+from limba.hf_keys import other_keys, run_arguments, script_keys
+from limba.hf_keys.script_keys import RunArguments, from_command_line, from_values
+from tests.limba.hf_keys import run_keys_page
 
 # The script's own example of a configuration.
 EXAMPLE = {
