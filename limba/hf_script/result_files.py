@@ -32,19 +32,19 @@ class Plan:
 
     Attributes:
       gin_file: its recipe.
-      found: the keys that the data complete; see `encoder_rows.found`.
       rows: of one update on all devices, and `eval_rows` of an evaluation's batch.
       steps: updates.
       steps_of_epoch, train_samples: of one epoch; None where the examples were not counted exactly.
+      found: the keys that the data complete; see `encoder_rows.found`.
     """
 
     gin_file: str
-    found: Mapping[str, Any]
     rows: int
     eval_rows: int
     steps: int
     steps_of_epoch: int | None = None
     train_samples: int | None = None
+    found: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def answers(self) -> RowAnswers:

@@ -101,7 +101,8 @@ def test_a_classifier_is_trained_evaluated_and_asked_again(here, capsys):
     right = sum(line.split("\t")[1] == label for line, label in zip(lines, labels, strict=True))
     results = _results(out)
     assert results["eval_accuracy"] == pytest.approx(right / 24) and right > 20
-    assert results["step"] == 30 and "perplexity" not in results
+    assert results["step"] == 30 and not {"perplexity", "eval_gen_len"} & results.keys()
+    assert results["predict_accuracy"] == results["eval_accuracy"]
     config = json.loads((out / "config.json").read_text())
     assert config["architectures"] == ["BertForSequenceClassification"]
     assert config["id2label"] == {"0": "no", "1": "yes"}
@@ -142,6 +143,7 @@ def test_labels_of_words_are_learned(here):
     assert results["eval_X_number"] == sum(a == "B-X" for a, _ in pairs)
     of_x = sum(a == b == "B-X" for a, b in pairs) / max(sum(b == "B-X" for _, b in pairs), 1)
     assert results["eval_X_precision"] == pytest.approx(of_x) and results["eval_overall_f1"] > 0.9
+    assert results["predict_overall_f1"] == results["eval_overall_f1"]
     config = json.loads((out / "config.json").read_text())
     assert config["architectures"] == ["BertForTokenClassification"]
     assert config["id2label"] == {"0": "B-X", "1": "B-Y", "2": "O"}
