@@ -129,7 +129,7 @@ def write_answers(directory: Path, out: Path, arguments: RunArguments, seconds: 
     storage.replace_text(out / answers.file, "".join(f"{text}\n" for text in texts))
     print(f"answers to the test split: {out / answers.file}")
     tokens = [len(line["prediction_tokens"]) for line in lines if "prediction_tokens" in line]
-    counts = {"tokens_per_prediction": sum(tokens) / len(tokens)} if tokens else {}
+    counts = {"tokens_per_prediction": sum(tokens) / len(tokens)} if tokens and not answers.network else {}
     rows = arguments.per_device_eval_batch_size * jax.device_count()
     steps = None if seconds is None else math.ceil(len(lines) / rows) / seconds
     results = speed("predict", math.nan if seconds is None else seconds, len(lines), steps) | _gen_len(
