@@ -385,9 +385,9 @@ def main(argv: Sequence[str]) -> int:
     accelerators.prepare_gpu(os.environ)  # before JAX opens one
     if not flags.gin_file:
         parser.error("give at least one gin file, for example gin/recipes/quickstart.gin")
-    if flags.log_every is not None:
-        flags.gin_bindings.append(f"limba.train.train.log_every = {flags.log_every}")
     configured = gin_files.configurable(train, module="limba.train")
+    if flags.log_every is not None:
+        flags.gin_bindings.append(f"{gin_files.registered_name(train)}.log_every = {flags.log_every}")
     gin_files.parse_gin_flags(flags.gin_file, flags.gin_bindings, flags.gin_search_paths)
     gin_files.require_training_bindings()
     gin_files.require_a_run(

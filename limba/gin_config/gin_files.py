@@ -214,6 +214,11 @@ def configurable(function: Callable[..., Any], module: str) -> Callable[..., Any
         return gin.external_configurable(function, module=module)
 
 
+def registered_name(function: Callable[..., Any]) -> str:
+    """The whole name under which gin knows a configurable function, such as `limba.train.train`."""
+    return gin_config._INVERSE_REGISTRY[function].selector
+
+
 # --------------------------------------------------------- checks -----------------------------------------------------
 
 
