@@ -139,7 +139,8 @@ def _open(
 def training_step(path: Path, report: Mapping[str, Any]) -> tuple[int, str]:
     """The step of training that a folder's weights are of, and what says it; 0 and "" where nothing does.
 
-    A Hugging Face Trainer writes into folders that Limba exported too, after it, so its file comes first.
+    A Hugging Face Trainer writes into folders that Limba exported too, after it, so its file comes first. Only where
+    the best checkpoint of its training is what was exported, as `limba run` leaves it, the report has the step.
 
     Args:
       report: `conversion_report.json`.
@@ -150,14 +151,16 @@ def training_step(path: Path, report: Mapping[str, Any]) -> tuple[int, str]:
     file = path / TRAINER_STATE
     if file.is_file():
         try:
-            step = untrusted_json.read_object(file).get("global_step")
+            state = untrusted_json.read_object(file)
         except ValueError as error:
             raise ValueError(f"{error} Repair it, or remove it for step 0.") from error
+        step = state.get("global_step")
         if type(step) is not int or not 0 <= step < 2**31:
             raise ValueError(
                 f"{file}: global_step is {shown(step)}; it is a whole number of at least 0, and below 2**31."
             )
-        return step, TRAINER_STATE
+        if state.get("best_global_step") != report.get("step", -1):
+            return step, TRAINER_STATE
     if "step" in report:
         return report["step"], REPORT
     named = _CHECKPOINT_NAME.fullmatch(path.name)
