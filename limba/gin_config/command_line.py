@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from limba import tasks_door
-from limba.gin_config import macros
+from limba.gin_config import macros, messages
 from limba.gin_config.gin_files import GinError, get_gin_config_str
 from limba.machine import interrupts, library_patches, os_errors, out_of_memory, redaction, storage
 from limba.users_modules import import_errors
@@ -37,10 +37,8 @@ class _Parser(argparse.ArgumentParser):
             value = sys.argv[sys.argv.index(flag) + 1]
         near = difflib.get_close_matches(flag, self._option_string_actions, n=1, cutoff=0.75)
         macro = flag.lstrip("-").replace("-", "_").upper()
-        near += [
-            f"--gin.{name}={'…' if value.startswith('-') else value or '…'}"
-            for name in difflib.get_close_matches(macro, macros.names_of_limba(), n=2, cutoff=0.6)
-        ]
+        shown = "…" if value.startswith("-") or not value else messages.as_value(value)
+        near += [f"--gin.{name}={shown}" for name in difflib.get_close_matches(macro, macros.names_of_limba(), 2, 0.6)]
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         binding = "Values of gin files are overridden as --gin.NAME=VALUE."
         self.exit(2, f"error: {self.prog} has no flag {words}.{hint} {binding} `{self.prog} --help` lists the flags.\n")

@@ -6,6 +6,7 @@ import inspect
 import re
 import sys
 import tokenize
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,6 +28,8 @@ _MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
 # Of a file on Linux; the system refuses to look for a longer one.
 _LONGEST_NAME = 255
 _MISSING_FILE = re.compile(r"Unable to open file: (\S+)\. ")
+_NAME = re.compile(r"[a-z_]\w*(?:[./][a-z_]\w*)*", re.ASCII | re.IGNORECASE)
+_TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
 _UNKNOWN_ALIASED_NAME = re.compile(r"<module '(t5x?[\w.]*)'.*has no attribute '?(\w+)")
 
 
@@ -87,11 +90,28 @@ def explanation(error: BaseException) -> str:
     return message
 
 
+def as_value(text: str) -> str:
+    """A word of the command line as a value of gin for a shell: a text gets quotes, and quotes around them."""
+    try:
+        ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text if text.startswith(("@", "%")) else f"\"'{text}'\""
+    return text
+
+
 def _remedy_of_value(line: str) -> str:
-    """What to write in place of a value that gin cannot read."""
-    value = line.partition("=")[2].strip()
-    if "=" in line and not value:
+    """What to write in place of a line that gin cannot read."""
+    name, equals, value = (part.strip() for part in line.partition("="))
+    if foreign := next((c for c in _TEXT.sub("", line.partition("#")[0]) if not c.isascii()), None):
+        known_as = unicodedata.name(foreign, "without a name")
+        remedy = "names have ASCII letters, and texts stand between ' or \"."
+        return f"{foreign!r} ({known_as}) is no letter of a name and no quote: {remedy}"
+    if equals and not _NAME.fullmatch(name):
+        return f"{name!r} is not a name: a macro is NAME, a parameter module.Class.parameter."
+    if equals and not value:
         return "No value stands behind `=`: write one, such as 10000, 'text' or None."
+    if value.endswith((";", ",")):
+        return f"Leave out the {value[-1]!r} at its end."
     with contextlib.suppress(SyntaxError, ValueError):
         tree = ast.parse(value, mode="eval").body
         names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]

@@ -39,10 +39,20 @@ def of_json(file: BinaryIO, columns: Sequence[str], names: dict[str, None], batc
             block = _lines(block + rows.read()) if block.startswith(b"[") else block + rows.readline()
             if not block:  # an empty list
                 return
-            table = pa.json.read_json(io.BytesIO(block), pa.json.ReadOptions(block_size=len(block) + 1))
+            table = _parsed(block)
             schema = schema or table.schema
             table = table if table.schema == schema else table.select(schema.names).cast(schema)
             yield from (table.slice(row, batch_size) for row in range(0, table.num_rows, batch_size))
+
+
+def _parsed(block: bytes) -> pa.Table:
+    """The rows of some lines. Arrow takes texts that are all dates for times; they stay texts."""
+    options = pa.json.ReadOptions(block_size=len(block) + 1)
+    table = pa.json.read_json(io.BytesIO(block), options)
+    if times := [field.name for field in table.schema if pa.types.is_timestamp(field.type)]:
+        texts = pa.json.ParseOptions(explicit_schema=pa.schema([(name, pa.string()) for name in times]))
+        table = pa.json.read_json(io.BytesIO(block), options, texts).select(table.column_names)
+    return table
 
 
 def _lines(content: bytes) -> bytes:

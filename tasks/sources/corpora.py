@@ -123,11 +123,14 @@ class HuggingFaceSource(ShardedSource):
         if pattern in self._remote:
             return self._remote[pattern]
         pattern = storage.mounted(pattern)
-        found = sorted(glob.glob(str(pathlib.Path(pattern).expanduser()), recursive=True))  # noqa: PTH207, also absolute patterns
+        path = pathlib.Path(pattern).expanduser()
+        # A file may be called `a [1].jsonl`.
+        found = [str(path)] if path.is_file() else sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207, also absolute
         if not found:
             problem = "No file matches the pattern" if glob.has_magic(pattern) else "There is no file"
             where = f"split {split!r}, working directory {str(pathlib.Path.cwd())!r}"
-            raise FileNotFoundError(f"{problem} {pattern!r} ({where}). {self._hint}".rstrip())
+            brackets = " [1] is a pattern, for the character 1: write [[]1] for the name [1]." if "[" in pattern else ""
+            raise FileNotFoundError(f"{problem} {pattern!r} ({where}).{brackets} {self._hint}".rstrip())
         files = [pathlib.Path(file).absolute() for file in found if not pathlib.Path(file).is_dir()]
         if not files:
             example = f"{found[0].rstrip(os.sep)}/*.jsonl"

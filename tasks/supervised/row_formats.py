@@ -8,6 +8,7 @@ import dataclasses
 import json
 import re
 import string
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
@@ -169,7 +170,12 @@ class Template:
         if label not in self._texts:
             known = ", ".join(map(repr, self._texts))
             value = f"the label {label!r}" if label else "no label"
-            raise ValueError(f"column {self.label_column!r} has {value}; the known labels are {known}")
+            composed = unicodedata.normalize("NFC", label)
+            is_there = any(unicodedata.normalize("NFC", text) == composed for text in self._texts)
+            form = (
+                ". One looks the same and has other code points: write both in Unicode's form NFC" if is_there else ""
+            )
+            raise ValueError(f"column {self.label_column!r} has {value}; the known labels are {known}{form}")
         target = self._texts[label]
         return [Example(inputs, target, self.choices, tuple(choice == target for choice in self.choices))]
 

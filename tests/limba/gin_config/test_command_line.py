@@ -21,6 +21,7 @@ from tasks.vocabularies import build_command
     [
         (["--train_steps", "10"], "has no flag --train_steps. Did you mean --gin.TRAIN_STEPS=10"),
         (["--train_steps=10"], "has no flag --train_steps=10. Did you mean --gin.TRAIN_STEPS=10"),
+        (["--MODEL_DIR=a/b"], "has no flag --MODEL_DIR=a/b. Did you mean --gin.MODEL_DIR=\"'a/b'\" or --gin.MODEL="),
         (["--gin_flie=x.gin"], "has no flag --gin_flie=x.gin. Did you mean --gin_file?"),
         (["--qqq"], "has no flag --qqq. Values of gin files are overridden as --gin.NAME=VALUE."),
     ],

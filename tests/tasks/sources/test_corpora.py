@@ -125,6 +125,15 @@ def test_errors(data_files, tmp_path, make_document, write_jsonl):
         read(corpora.HuggingFaceSource({"train": few}), num_readers=4, reader=3)
 
 
+def test_a_file_with_the_name_of_a_pattern_and_texts_that_are_dates(tmp_path, write_jsonl):
+    """Browsers call a second download `a [1].jsonl`; Arrow takes texts that are all dates for times."""
+    file = write_jsonl(tmp_path / "a [1].jsonl", [{"text": "2023-04-01"}, {"text": "2023-04-02"}])
+    (documents,) = corpora.HuggingFaceSource({"train": file}).documents("train")
+    assert documents == [{"text": "2023-04-01"}, {"text": "2023-04-02"}]
+    with pytest.raises(FileNotFoundError, match=r"No file matches .* \[1\] is a pattern, .*: write \[\[\]1\] for"):
+        corpora.HuggingFaceSource({"train": str(tmp_path / "a [1]" / "*.jsonl")}).check("train")
+
+
 def test_a_file_unlike_the_others_is_named_before_training(corpus, data_files, write_jsonl):
     write_jsonl(corpus / "train-5.jsonl", [{"txt": "no such column here"}])
     with pytest.raises(ValueError, match=r"train-5\.jsonl cannot be read with the columns \['text'\]"):

@@ -191,6 +191,9 @@ def test_templates():
     assert formats.Template("{t}", "y")({"t": "x", "y": None})[0].targets == ""
     with pytest.raises(ValueError, match="column 'y' has no label; the known labels are 'a', 'b'"):
         formats.Template("{t}", "y", ["a", "b"])({"t": "", "y": float("nan")})
+    composed, decomposed = "\u0439", "\u0438\u0306"
+    with pytest.raises(ValueError, match=r"has the label .*\. One looks the same and has other code points: .* NFC$"):
+        formats.Template("{t}", "y", [composed, "b"])({"t": "", "y": decomposed})
     for inputs, message in (
         ("text", "no column"),
         ("{}", "name of a column only"),
