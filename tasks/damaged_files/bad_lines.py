@@ -109,7 +109,7 @@ def _of_csv(file: BinaryIO, delimiter: str) -> str | None:
             yield text
 
     rows = csv.reader(texts(), delimiter=delimiter)
-    begin, fields = 1, 0
+    begin, header = 1, list[str]()
     while True:
         try:
             row = next(rows, None)
@@ -119,8 +119,10 @@ def _of_csv(file: BinaryIO, delimiter: str) -> str | None:
             return wrong_bytes[0] if wrong_bytes else None
         if _is_open(raw, delimiter):
             return f"line {begin} opens a quote that is not closed"
-        fields = fields or len(row)
-        if len(row) > fields:
+        header = header or row
+        if len(row) > (fields := len(header)):
+            if other := next((mark for mark in (";", "\t", "|") if fields == 1 and mark in header[0]), None):
+                return f"its header {header[0]!r} is separated by {other!r}, and fields by {delimiter!r}"
             lines = f"line {begin}" if rows.line_num == begin else f"the row of lines {begin} to {rows.line_num}"
             return f"{lines} has {len(row)} fields, and the header {fields}"
         begin = rows.line_num + 1

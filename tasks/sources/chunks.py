@@ -49,6 +49,7 @@ def what_is_wrong(shard: arrow_tables.Shard, columns: Sequence[str]) -> str | No
     if wrong := bad_lines.find(shard, builder, columns):
         remedies = {
             "UTF-8": "Save it as UTF-8.",
+            "is separated by": "Save it with commas, or with tabs as .tsv.",
             "fields": "Put texts that hold the delimiter into double quotes.",
             "a quote": "Close it, or write a quote inside of a text twice.",
             " as '": "The values of a column are of one type: repair the line.",

@@ -33,6 +33,7 @@ from tasks.sources import corpora
         ("a.csv", b'text,mood\neins,sad\n"zwei,sad\ndrei,sad\n', "line 3 opens a quote that is not closed. Close it"),
         ("a.csv", b'text,mood\n"' + b"zwei," * 30_000, "line 2 opens a quote that is not closed, or only far behind"),
         ("a.tsv", b"text\tmood\nja, ja, ja\tsad\ndrei\tsad\tglad\n", "line 3 has 3 fields, and the header 2. Put"),
+        ("a.csv", b"text;mood\nja, ja;sad\n", "its header 'text;mood' is separated by ';', and fields by ','. Save it"),
         ("a.txt", "ä\n".encode() + b"\xe4\n", "line 2 is not UTF-8: byte 0xe4 at column 1"),
     ],
 )
