@@ -143,9 +143,8 @@ def test_other_labels_are_another_model(t5, tmp_path):
 
 
 def test_what_cannot_be_is_refused(t5, tmp_path):
-    with pytest.raises(
-        ValueError, match=r"is a TokenClassifier of the labels O, B-PER, I-PER, and `limba run` trains T5s"
-    ):
+    words = r"is a TokenClassifier of the labels O, B-PER, I-PER, and a new network, or a T5, begins without labels"
+    with pytest.raises(ValueError, match=words):
         starting_model.open_model(str(t5), None, None)
     with pytest.raises(ValueError, match=r"is a TokenClassifier of the labels"):
         starting_model.open_model(None, str(t5 / "config.json"), None)

@@ -6,13 +6,15 @@ import sys
 import threading
 import types
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from limba import embed
 from limba.checkpoints import checkpointing
-from limba.hf_script import outcome
+from limba.hf_keys import row_answers
+from limba.hf_script import outcome, script_data
 from limba.inference import answering, infer_text
 from limba.machine import storage, written_files
 from limba.sweep import sweep_report
@@ -61,7 +63,10 @@ def _answers_of_script(path, folder):
     (folder / "out").mkdir(exist_ok=True)
     (folder / "out" / "generated_predictions.txt").unlink(missing_ok=True)
     (folder / "out" / "generated_predictions.txt").symlink_to(path)
-    outcome.write_answers(folder / "answers", folder / "out")
+    of_texts = row_answers.ANSWERS[row_answers.TEXT]
+    arguments = types.SimpleNamespace(row_answers=of_texts, per_device_eval_batch_size=8)
+    with mock.patch.object(script_data, "measure_answers", lambda arguments, lines: {}):
+        outcome.write_answers(folder / "answers", folder / "out", arguments, None)
 
 
 def _sweep_table(path, folder):

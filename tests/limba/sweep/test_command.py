@@ -97,7 +97,10 @@ def test_six_trials_survive_two_kills(tmp_path):
     assert [t["value"] for t in trials] == [4, 1, 0, 1, 4, 9] and {t["step"] for t in trials} == {8}
     for number in range(6):
         calls = _calls(folder, number)
-        assert [line for line in calls if "step" in line] == [f"step {step}" for step in range(1, 11)]
+        steps = [line for line in calls if "step" in line]
+        if number == 1:  # The kill may have come after a step was written down and before it was saved.
+            steps = [*dict.fromkeys(steps)]
+        assert steps == [f"step {step}" for step in range(1, 11)]
         begins = [line for line in calls if "begins" in line]
         # It went on where it was killed, and what the second kill left behind was waited for.
         assert len(begins) == (2 if number == 1 else 1)
