@@ -95,6 +95,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     **dict.fromkeys(("eval_accumulation_steps", "eval_do_concat_batches", "eval_use_gather_object"), _SUMS),
     **dict.fromkeys(("batch_eval_metrics", "prediction_loss_only", "use_legacy_prediction_loop"), _SUMS),
     **dict.fromkeys(("include_for_metrics", "include_inputs_for_metrics"), "metric_names says what is measured"),
+    "doc_stride": "a longer context is cut at max_seq_length, as run_seq2seq_qa.py cuts those that it trains on",
     "eval_on_start": "step 0 is evaluated in any case",
     "dataloader_drop_last": "batches cross the ends of epochs, and no row is dropped",
     "dataloader_pin_memory": "JAX moves the batches",
@@ -174,11 +175,6 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "config_overrides": ((), "write the values into a config.json, and name it as config_name"),
     "ray_scope": (("last",), "`limba sweep` searches (docs/sweeps.md)"),
     **dict.fromkeys(("lang", "forced_bos_token"), ((), _LANGUAGES)),
-    "doc_stride": (
-        (128,),
-        "a context is not split into windows but cut at max_seq_length, in one row, as run_seq2seq_qa.py cuts those "
-        "that it trains on; raise max_seq_length, or make several rows of a long context",
-    ),
     "label_all_tokens": ((), "words are labelled at their first piece, as without this key; leave it out"),
     **{
         f"{split}_split_name": ((split,), "splits have this name: write train_file, validation_file and test_file")

@@ -38,6 +38,8 @@ def measured(arguments: RunArguments) -> tuple[str, str]:
     name = arguments.metric_for_best_model.removeprefix("eval_")
     if name in ("loss", "perplexity"):  # The second rises and falls with the first.
         return "training_eval", arguments.row_answers.loss
+    if arguments.return_entity_level_metrics and name in ("precision", "recall", "f1", "accuracy"):
+        name = f"overall_{name}"
     name = arguments.row_answers.names.get(name, name)
     if name == "exact_match" and _is_of_questions(arguments):
         name = "em"

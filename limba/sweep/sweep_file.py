@@ -148,6 +148,7 @@ class Sweep:
       trials: of a search that does not say how many, 20; W&B's agents then go on until they are stopped.
       program: "train", "run" or "run CONFIG.json"; another program needs `command`.
       command: of a trial, with W&B's macros; empty for the program's usual one.
+      script_flags: of every trial of "run": what a command gave to a script that is not here, beside the parameters.
       gin_files, gin_bindings: of every trial.
       project: on W&B.
       parallel: trials that run at the same time.
@@ -166,6 +167,7 @@ class Sweep:
     trials: int
     program: str
     command: tuple[str, ...]
+    script_flags: tuple[str, ...]
     gin_files: tuple[str, ...]
     gin_bindings: tuple[str, ...]
     project: str | None
@@ -196,6 +198,8 @@ class Sweep:
         """The settings, as JSON, that must stay the same when a sweep resumes."""
         changeable = ("trials", "parallel", "devices", "slurm", "file")
         fields = {name: value for name, value in dataclasses.asdict(self).items() if name not in changeable}
+        if not self.script_flags:  # as sweeps were recorded before these were kept
+            del fields["script_flags"]
         return json.loads(json_text.dumps(fields))
 
 
@@ -240,10 +244,11 @@ def load(file: Path, fixed: Mapping[str, Any] | None = None) -> tuple[Sweep, lis
             raise ValueError(f"{sweep_yaml.place(file, *keys)}: {error}") from error
     program = str(content.get("program", "train")).removeprefix("limba ").strip()
     command = _words(content, "command", file)
+    script_flags: tuple[str, ...] = ()
     warnings = [f"{key} is ignored because {_IGNORED[key]}." for key in content if key in _IGNORED]
     if _is_absent_script(program, command, file):
         warnings.append(f"program {program} is not here: each trial is `limba run` with the parameters as its keys.")
-        program, command = "run", ()
+        program, command, script_flags = "run", (), _flags_of_script(command)
         _check_keys(given, file)
     if not command and program.split()[:1] == ["run"]:
         places = [name for name in given if is_place(name)]
@@ -264,6 +269,7 @@ def load(file: Path, fixed: Mapping[str, Any] | None = None) -> tuple[Sweep, lis
         trials=_trials(content, parameters, file),
         program=program,
         command=command,
+        script_flags=script_flags,
         gin_files=_words(content, "gin_files", file),
         gin_bindings=_words(content, "gin_bindings", file),
         project=content.get("project"),
@@ -281,6 +287,22 @@ def _is_absent_script(program: str, command: Sequence[str], file: Path) -> bool:
     is_called = not command or "${program}" in command
     is_here = any((folder / program).is_file() for folder in (Path(), file.parent))
     return is_called and program.endswith(".py") and not is_here
+
+
+def _flags_of_script(command: Sequence[str]) -> tuple[str, ...]:
+    """The words of a command behind its script, without W&B's macros and without the folder of a run."""
+    kept: list[str] = []
+    is_place_given = False  # whose name was the word before
+    for word in command[command.index("${program}") + 1 :] if "${program}" in command else ():
+        if is_place_given and not word.startswith("--"):
+            is_place_given = False
+            continue
+        name, equals, _ = word.removeprefix("--").partition("=")
+        is_folder = word.startswith("--") and is_place(name)
+        is_place_given = is_folder and not equals
+        if not is_folder and not (word.startswith("${") and word.endswith("}")):
+            kept.append(word)
+    return tuple(kept)
 
 
 def _check_keys(given: Mapping[str, tuple[tuple, Any]], file: Path) -> None:

@@ -22,7 +22,7 @@ def trial_command(sweep: Sweep, parameters: Mapping[str, Any], folder: Path, *, 
         given = {key_of_run(name): value for name, value in parameters.items() if not is_place(name)}
         flags = [f"--{name}={_flag(value)}" for name, value in given.items()]
         tracker = ["--report_to=wandb"] if on_wandb else []
-        return [*_LIMBA, "run", *config, f"--output_dir={folder}", *flags, *tracker]
+        return [*_LIMBA, "run", *config, *sweep.script_flags, f"--output_dir={folder}", *flags, *tracker]
     recipe, *options = train_flags(sweep, parameters, folder, on_wandb=on_wandb)
     if sweep.slurm is None:
         return [*_LIMBA, "train", recipe, *options]

@@ -80,10 +80,11 @@ def rouge(
 ) -> Metrics:
     """ROUGE F by rouge-score: the median that its bootstrap aggregator reports, in percent.
 
-    A blank, a full stop and a blank end a sentence, as T5's summaries are written.
+    A blank, a full stop and a blank end a sentence, as T5's summaries are written. T5 has no rougeL, which takes a text
+    as one sentence; run_summarization.py has it.
     """
     _check_texts(targets, predictions)
-    keys = list(score_keys or ("rouge1", "rouge2", "rougeLsum"))
+    keys = list(score_keys or ("rouge1", "rouge2", "rougeL", "rougeLsum"))
     scorer = _optional("rouge_score.rouge_scorer").RougeScorer(keys, tokenizer=tokenizer)
     aggregator = _optional("rouge_score.scoring").BootstrapAggregator()
     for target, prediction in zip(targets, predictions, strict=True):

@@ -363,6 +363,16 @@ def test_a_file_of_a_script_that_is_not_here(tmp_path, capsys):
     flags = ["--learning_rate=0.0001", "--benchmark=glue", "--dataset_name=sst2", "--model_name_or_path=exports/mine"]
     assert command == [sys.executable, "-m", "limba", "run", "--output_dir=/t", *flags]
 
+    # What the command gives beside the parameters stays, except the folder of a run.
+    beside = (
+        "  - ${program}\n  - --do_train\n  - --output_dir\n  - out/x\n  - --train_file=a.csv\n  - --seed\n  - '3'\n"
+    )
+    (tmp_path / "f.yaml").write_text(SEED.replace("  - ${program}\n", beside))
+    loaded, _ = sweep_file.load(tmp_path / "f.yaml")
+    command = trial_command.trial_command(loaded, {"learning_rate": 1e-4}, Path("/t"))
+    fixed = ["--do_train", "--train_file=a.csv", "--seed", "3"]
+    assert command == [sys.executable, "-m", "limba", "run", *fixed, "--output_dir=/t", "--learning_rate=0.0001"]
+
     # Scripts need an output_dir, and each trial has its own.
     loaded, warnings = sweep_file.load(tmp_path / "s.yaml", {"output_dir": "out"})
     assert warnings[1] == "output_dir is ignored because each trial has a folder of its own."
