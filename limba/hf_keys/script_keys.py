@@ -5,6 +5,7 @@
 
 import dataclasses
 import difflib
+import importlib.util
 import json
 import re
 import types
@@ -113,6 +114,7 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
             used |= {"benchmark": "glue", "dataset_name": used["task_name"]}
     notes += t5_experiments.complete(values, used)
     notes += _complete_questions(used)
+    notes += _complete_summaries(values, used)
     if not {"do_train", "do_eval", "do_predict"} & used.keys():
         used |= {"do_train": True, "do_eval": True}
     if used.get("benchmark") and not used.get("model_name_or_path") and not used.get("config_name"):
@@ -129,6 +131,16 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
         of_answers = [name for name in values if ALIASES.get(name, name) in lengths]
         notes += [f"Without effect: {name} (targets are as long as the masked spans need)." for name in of_answers]
     return arguments, notes
+
+
+def _complete_summaries(values: Mapping[str, Any], used: dict[str, Any]) -> list[str]:
+    """ROUGE, which run_summarization.py measures, for a `summary_column`; notes."""
+    if "summary_column" not in values or used.get("metric_names") or used.get("benchmark"):
+        return []
+    if importlib.util.find_spec("rouge_score") is None:
+        return ["ROUGE of the summaries is not measured without its package: pip install 'limba[metrics]'."]
+    used["metric_names"] = "rouge"
+    return []
 
 
 def _complete_questions(used: dict[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from limba.hf_keys.row_answers import WORD_LABELS
+from limba.hf_keys.row_answers import LABEL, NUMBER, WORD_LABELS
 from limba.hf_keys.run_arguments import RunArguments
 from limba.hf_script import gin_best
 from limba.machine import redaction
@@ -220,7 +220,7 @@ def _count_rows(arguments: RunArguments, corpus: Corpus) -> int | None:
     from tasks.supervised import script_task
 
     form = row_form(arguments)
-    _check_metrics(arguments, form.metrics)
+    _check_metrics(arguments, form)
     source = script_task.open_source(form, corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits)
     for split in used_splits(arguments):
         source.check(split)
@@ -236,20 +236,29 @@ def _counts(arguments: RunArguments, source: Any) -> bool:
     return arguments.max_steps < 0 or (arguments.has_period_of_epochs and not source.is_remote("train"))
 
 
-def _check_metrics(arguments: RunArguments, metric_fns: Sequence[Callable[..., Mapping[str, Any]]]) -> None:
+def _check_metrics(arguments: RunArguments, form: Any) -> None:
     """Raises if a metric of texts lacks its package, or none is `metric_for_best_model`: both would stop a training."""
     from tasks.metrics import text_metrics
 
     of_texts: list[Callable[..., Mapping[str, Any]]] = [text_metrics.accuracy, text_metrics.bleu, text_metrics.rouge]
     of_texts += [text_metrics.squad, text_metrics.squad_v2, text_metrics.trivia_qa]
-    known = [name for metric in metric_fns if metric in of_texts for name in metric(["a"], ["a"])]
+    # Answers of every kind, so that the metrics of encoders give all their names; those of texts need a text.
+    answers: dict[str, Callable[[], list[Any]]] = {
+        LABEL: lambda: [form.format.prediction(choice) for choice in form.format.choices],
+        NUMBER: lambda: [0.0, 1.0],
+        WORD_LABELS: lambda: [[*(arguments.labels or ())]],
+    }
+    given = answers.get(arguments.answers, lambda: ["a"])()
+    taken = [metric for metric in form.metrics if arguments.answers in answers or metric in of_texts]
+    known = [name for metric in taken for name in metric(given, given)]
     looks = arguments.load_best_model_at_end or arguments.early_stopping_patience or arguments.use_lr_drop
     folder, name = gin_best.measured(arguments)
     name = name.removeprefix("eval/")
-    if looks and folder == "inference_eval" and name not in known and all(metric in of_texts for metric in metric_fns):
+    if looks and folder == "inference_eval" and name not in known and len(taken) == len(form.metrics):
+        names = gin_best.OF_SCRIPTS | {ours: name for name, ours in arguments.row_answers.names.items()}
         raise ValueError(
             f"metric_for_best_model is {arguments.metric_for_best_model!r}, and the evaluations have loss, "
-            f"{', '.join(gin_best.OF_SCRIPTS.get(name, name) for name in known)}: write one of these, or metric_names."
+            f"{', '.join(names.get(name, name) for name in known)}: write one of these, or metric_names."
         )
 
 

@@ -347,3 +347,11 @@ def test_fine_tuning_keys():
     arguments, _ = from_command_line([*flags, "--test_file=b.csv"])
     assert arguments.labels == ["glad", "sad"] and arguments.metrics == ("accuracy", "f1")
     assert arguments.do_predict and not arguments.do_train and arguments.label_column_name == "mood"
+
+
+def test_summaries_are_measured_by_rouge_as_their_script_does():
+    keys = {"model_name_or_path": "m", "output_dir": "o", "train_file": "a.csv", "text_column": "text"}
+    assert script_keys.from_values(keys | {"summary_column": "summary"})[0].metrics == ("rouge",)
+    assert script_keys.from_values(keys | {"label_column": "summary"})[0].metrics is None
+    own = {"summary_column": "summary", "metric_names": "bleu"}
+    assert script_keys.from_values(keys | own)[0].metrics == ("bleu",)

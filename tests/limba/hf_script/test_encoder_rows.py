@@ -163,6 +163,7 @@ def rows(tmp_path):
 
 TEXT = {"text": "w5 w6", "label": "a"}
 WORDS = {"tokens": ["w5", "w6"], "ner_tags": ["O", "B-X"]}
+BEST = {"do_eval": True, "eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
 
 
 @pytest.mark.parametrize(
@@ -194,6 +195,16 @@ WORDS = {"tokens": ["w5", "w6"], "ner_tags": ["O", "B-X"]}
             "translates nothing; name a T5",
         ),
         ([TEXT | {"label": 1.5}], {"metric_name": "accuracy"}, "has accuracy, and the rows have numbers: write mse"),
+        (
+            [TEXT | {"label": x} for x in "ab"],
+            {"label_column_name": "label", **BEST, "metric_for_best_model": "combined_score"},
+            "metric_for_best_model is 'combined_score', and the evaluations have loss, accuracy, majority_accuracy, a_",
+        ),
+        (
+            [WORDS],
+            {"return_entity_level_metrics": True, **BEST, "metric_for_best_model": "X_f2"},
+            "metric_for_best_model is 'X_f2', and the evaluations have loss, X_precision, X_recall, X_f1, X_number, ",
+        ),
         ([WORDS], {"label_all_tokens": True}, "label_all_tokens is 'True': words are labelled at their first piece"),
         ([WORDS], {"metric_name": "accuracy"}, "metric_names is 'accuracy': labels of words have run_ner.py's"),
         ([WORDS | {"ner_tags": ["a", "b"]}], {"return_entity_level_metrics": True}, "a, b name no entities"),

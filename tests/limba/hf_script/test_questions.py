@@ -4,6 +4,7 @@ import ast
 import csv
 import dataclasses
 import json
+import types
 
 import pytest
 
@@ -121,6 +122,7 @@ def test_the_best_exact_match_has_the_name_of_the_script():
     assert "  metric = ('t', 'em')" in gin_best.actions(arguments, "t") and "  atol = 0.5" in gin_best.actions(
         arguments, "t"
     )
-    script_data._check_metrics(arguments, [text_metrics.squad])
+    form = types.SimpleNamespace(metrics=[text_metrics.squad])
+    script_data._check_metrics(arguments, form)
     with pytest.raises(ValueError, match="the evaluations have loss, exact_match, f1"):
-        script_data._check_metrics(dataclasses.replace(arguments, metric_for_best_model="em2"), [text_metrics.squad])
+        script_data._check_metrics(dataclasses.replace(arguments, metric_for_best_model="em2"), form)
