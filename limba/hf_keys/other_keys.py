@@ -28,7 +28,7 @@ ALIASES: Mapping[str, str] = {
     "clip_grad_norm": "max_grad_norm",
     "activation_checkpointing": "gradient_checkpointing",
     "torch_dtype": "dtype",
-    **dict.fromkeys(("input_seq_len", "input_seq_length", "max_source_length"), "max_seq_length"),
+    **dict.fromkeys(("input_seq_len", "input_seq_length", "max_source_length", "max_length"), "max_seq_length"),
     **dict.fromkeys(("target_seq_len", "target_seq_length", "max_answer_length"), "max_target_length"),
     "val_max_answer_length": "val_max_target_length",
     "num_beams": "generation_num_beams",

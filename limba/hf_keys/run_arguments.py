@@ -9,8 +9,8 @@ from limba.hf_keys import number_limits
 from limba.hf_keys.row_answers import ANSWERS, TEXT, WORD_TASKS, RowAnswers
 
 _NO_FP16 = (
-    "{}: float16 overflows in T5's feed-forward layers, and the loss becomes NaN. Write {} in its place: bf16 has "
-    "float32's range."
+    "{}: float16 overflows, in T5's feed-forward layers first, and the loss becomes NaN. Write {} in its place: bf16 "
+    "has float32's range."
 )
 # Schedules of transformers, with what `lr_scheduler_kwargs` may give them.
 SCHEDULES: Mapping[str, Sequence[str]] = {

@@ -69,7 +69,9 @@ def from_command_line(argv: Sequence[str]) -> tuple[RunArguments, list[str]]:
                 words.append(rest.pop(0))
             values[name] = words[0] if len(words) == 1 else words
         else:
-            values[name] = True
+            of_switch = name.removeprefix("no_")  # transformers' parser has `--no_X` beside each switch that is on
+            is_off = name not in _known() and of_switch in _known()
+            values[of_switch if is_off else name] = not is_off
     return from_values(values)
 
 

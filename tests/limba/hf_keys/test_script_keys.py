@@ -48,6 +48,7 @@ def test_a_file_and_flags_beside_it(tmp_path):
     assert notes == []
     assert (arguments.learning_rate, arguments.do_eval, arguments.push_to_hub) == (1e-4, False, True)
     assert (arguments.num_train_epochs, arguments.max_seq_length, arguments.weight_decay) == (0.5, 512, 0.0)
+    assert from_command_line([str(file), "--no_remove_unused_columns", "--no_do_eval"])[0].do_eval is False
     flags = [f"--{name}={value}" for name, value in EXAMPLE.items()]
     assert from_command_line(flags)[0] == from_values(EXAMPLE)[0]
 
