@@ -1,6 +1,6 @@
 """Files of JSON, and of text with a document in each line, as Arrow tables.
 
-As the loaders of Hugging Face's `datasets` read them, whose import takes a second and whose options no file here has.
+They are read as the loaders of Hugging Face's `datasets` read them without options; its import takes a second.
 """
 
 import codecs
