@@ -17,7 +17,7 @@ import numpy as np
 
 from limba.checkpoints import checkpointing, run_configuration
 from limba.gin_config import command_line, gin_files
-from limba.inference import embedding, infer_text
+from limba.inference import embedding, input_files
 from limba.inference.embedding import Embedder
 from limba.machine import written_files
 from limba.machine.local_paths import local_path
@@ -64,8 +64,11 @@ def main(argv: Sequence[str]) -> int:
     """Parses flags and the run's gin, and embeds."""
     parser = command_line.argument_parser("embed", __doc__ or "", takes_run=True)
     parser.add_argument("--input", action="append", default=[], metavar="TEXT", help="a text; repeatable")
-    parser.add_argument("--input_file", metavar="FILE", help="one text a line; - reads standard input")
+    parser.add_argument("--input_file", metavar="FILE", help="one text a line, or a table; - reads standard input")
+    column = "of a table (csv, JSON, Parquet), with the texts (text)"
+    parser.add_argument("--text_column", metavar="NAME", help=column)
     parser.add_argument("--output_file", metavar="FILE", help=".npy; .npz with --pooling none")
+    parser.add_argument("--overwrite", action="store_true", help="replace the file of --output_file")
     parser.add_argument(
         "--pooling", default="mean", help=f"of the tokens' vectors: {', '.join(embedding.POOLINGS)} (mean)"
     )
@@ -82,7 +85,10 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"--output_file {flags.output_file}: with --pooling {flags.pooling} its name ends in {ending}")
     if output_file.is_dir():
         parser.error(f"--output_file {flags.output_file} is a folder; name a file")
-    inputs = flags.input + (infer_text.read_lines(flags.input_file) if flags.input_file else [])
+    written_files.refuse_existing(output_file, "--output_file", flags.overwrite)
+    if flags.text_column is None and input_files.is_table(flags.input_file or "-"):
+        flags.text_column = "text"
+    inputs = flags.input + input_files.read_texts(flags.input_file, flags.text_column)
     if not inputs:
         parser.error("nothing to embed: give --input TEXT, or --input_file FILE with one text a line")
     bindings = []
@@ -92,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
     gin_files.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"")
     configured = gin_files.configurable(embed, module="limba.embed")
     given: dict[str, Any] = {"inputs": inputs, "output_file": output_file, "pooling": flags.pooling}
-    given["name_line"] = infer_text.line_names(len(flags.input), flags.input_file)
+    given["name_line"] = input_files.line_names(len(flags.input), flags.input_file)
     command_line.start(configured, flags, **given)
     return 0
 

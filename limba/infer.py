@@ -14,7 +14,6 @@ word that was left out (`limba.inference.likeliest`). The last runs over a task 
 
 import argparse
 import functools
-import logging
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -33,15 +32,13 @@ from limba.checkpoints import checkpointing, run_configuration
 from limba.checkpoints.parameters import checkpoint_step, load_model_params, refuse_train_state_initializer
 from limba.data.contract import Batch, DatasetConfig
 from limba.gin_config import command_line, gin_files
-from limba.inference import batch_inference, blanks, decoding_flags, infer_text, likeliest
+from limba.inference import batch_inference, blanks, decoding_flags, infer_text, input_files, likeliest
 from limba.inference.shard_files import MergeFn, ShardFiles, local_folder, merge_chunks_to_file
 from limba.machine import native_logs, redaction, storage
 from limba.machine.storage import AnyPath
 from limba.models import BaseTransformerModel
 from limba.partitioning.meshes import PjitPartitioner
 from limba.workers import distributed
-
-logger = logging.getLogger(__name__)
 
 # `(path, (results, auxiliary values), task examples as a tf.data.Dataset, mode, vocabulary)`: predictions or scores,
 # one an example, and lists or arrays with an entry an example.
@@ -216,8 +213,11 @@ def main(argv: Sequence[str]) -> int:
     """Parses flags and gin, and infers."""
     parser = command_line.argument_parser("infer", __doc__ or "", takes_run=True)
     parser.add_argument("--input", action="append", default=[], metavar="TEXT", help="a line to answer; repeatable")
-    parser.add_argument("--input_file", metavar="FILE", help="one input a line; - reads standard input")
+    parser.add_argument("--input_file", metavar="FILE", help="one input a line, or a table; - reads standard input")
+    column = "of a table (csv, JSON, Parquet), with the texts; if not given, rows are read as the run's task reads them"
+    parser.add_argument("--text_column", metavar="NAME", help=column)
     parser.add_argument("--output_file", metavar="FILE", help="JSON lines; printed if not given")
+    parser.add_argument("--overwrite", action="store_true", help="replace the file of --output_file")
     parser.add_argument(
         "--validation", type=int, metavar="N",
         help="N sentences of the run's validation split with a word left out: the word, and the likeliest ones",
@@ -236,30 +236,56 @@ def main(argv: Sequence[str]) -> int:
 
     if flags.validation is not None:
         return _show_likeliest(flags, parser)
+    return _answer_texts(flags)
+
+
+def _answer_texts(flags: argparse.Namespace) -> int:
+    """`--input` and `--input_file`."""
     files = (flags.input_file, flags.output_file)
     if all(files) and Path(files[0]).resolve() == Path(files[1]).expanduser().resolve():
         raise ValueError(f"--output_file {flags.output_file} is the input file, which the answers would replace.")
-    lines = infer_text.read_lines(flags.input_file) if flags.input_file else []
-    inputs = [blanks.typed(line) for line in flags.input] + lines
-    if flags.input_file and not inputs:
-        raise ValueError(f"--input_file {flags.input_file} is empty; write one input a line.")
-    if with_blanks := sum(blanks.BLANK in line for line in lines):
-        logger.warning(
-            "%d of %d lines of %s have %s, which is text there; a blank in a file is <extra_id_0>, <extra_id_1> "
-            "…, or [MASK] for an encoder.",
-            *(with_blanks, len(lines), flags.input_file, blanks.BLANK),
-        )
+    if flags.output_file:
+        infer_text.check_output(flags.output_file, flags.overwrite)
+    if flags.input_file:
+        input_files.check_input(flags.input_file)
+    by_task = input_files.is_table(flags.input_file or "-") and flags.text_column is None
+    # What cannot be read is said before the run is.
+    texts = [] if by_task else input_files.read_texts(flags.input_file, flags.text_column)
+    if texts:
+        input_files.warn_of_blanks(flags.input_file, texts)
     decoding = decoding_flags.from_flags(flags)
     bindings = []
     if flags.run_dir:
         bindings = [f"CHECKPOINT_PATH = {run_configuration.newest_checkpoint(flags.run_dir)!r}"]
-    run_configuration.parse(flags, "gin/runs/infer_text.gin", bindings, needs_tasks=False)
+    if by_task:
+        texts = _read_as_task(flags, bindings)
+    else:
+        run_configuration.parse(flags, "gin/runs/infer_text.gin", bindings, needs_tasks=False)
+    inputs = [blanks.typed(line) for line in flags.input] + texts
     gin_files.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"")
     configured = gin_files.configurable(infer_text.infer_text, module="limba.inference.infer_text")
     given: dict[str, Any] = {"output_file": flags.output_file} if flags.output_file else {}
-    names = infer_text.line_names(len(flags.input), flags.input_file)
-    command_line.start(configured, flags, inputs=inputs, decoding=decoding, name_line=names, **given)
+    names = input_files.line_names(len(flags.input), flags.input_file)
+    given |= {"name_line": names, "overwrite": flags.overwrite}
+    command_line.start(configured, flags, inputs=inputs, decoding=decoding, **given)
     return 0
+
+
+def _read_as_task(flags: argparse.Namespace, bindings: Sequence[str]) -> list[str]:
+    """The texts of a table, as the run's task reads it; parses the run's gin, with its modules of tasks."""
+    try:
+        run_configuration.parse(flags, "gin/runs/infer_text.gin", bindings)
+    except gin_files.GinError as error:
+        raise gin_files.GinError(f"{error} Or name the column with the texts: --text_column NAME.") from error
+    checkpoint = gin_files.value_of("%CHECKPOINT_PATH")
+    return input_files.read_as_task(flags.input_file, *_task_of(checkpoint))
+
+
+def _task_of(checkpoint: str) -> tuple[Any, str | None]:
+    """The run's task, and the module that registers it."""
+    recorded = run_folder.load_run_info(storage.as_path(checkpoint))["task"]
+    name, module = (gin_files.value_of(f"%MIXTURE_OR_TASK_{x}") for x in ("NAME", "MODULE"))
+    return name or recorded, module
 
 
 def _show_likeliest(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
@@ -271,9 +297,7 @@ def _show_likeliest(flags: argparse.Namespace, parser: argparse.ArgumentParser) 
     decoding = decoding_flags.from_flags(flags)
     checkpoint = run_configuration.newest_checkpoint(flags.run_dir)
     run_configuration.parse(flags, "gin/runs/infer_text.gin", [f"CHECKPOINT_PATH = {checkpoint!r}"])
-    recorded = run_folder.load_run_info(storage.as_path(checkpoint))["task"]
-    name, module = (gin_files.value_of(f"%MIXTURE_OR_TASK_{x}") for x in ("NAME", "MODULE"))
-    sentences = tasks_door.sentences_with_blanks(name or recorded, module, "validation", flags.validation)
+    sentences = tasks_door.sentences_with_blanks(*_task_of(checkpoint), "validation", flags.validation)
     configured = gin_files.configurable(likeliest.show_likeliest, module="limba.inference.likeliest")
     command_line.start(configured, flags, sentences=sentences, decoding=decoding)
     return 0

@@ -144,6 +144,13 @@ def predictions() -> ModuleType:
     return predictions
 
 
+def input_rows() -> ModuleType:
+    """`tasks.input_rows`: texts to answer from csv, JSON and Parquet."""
+    from tasks import input_rows
+
+    return input_rows
+
+
 def sentences_with_blanks(name: str, module: str | None, split: str, count: int) -> list[tuple[str, str]]:
     """`tasks.blank_sentences.of_task`: sentences of a task's documents with one word left out, and these words."""
     from tasks import blank_sentences

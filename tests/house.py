@@ -37,7 +37,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("tasks.supervised",),
     ("tasks.diacritics", "tasks.pipeline", "tasks.python_docs"),
     ("tasks.seqio", "tasks.t5"),
-    ("tasks.task_batches", "tasks.predictions", "tasks.lint_letters"),
+    ("tasks.task_batches", "tasks.predictions", "tasks.input_rows", "tasks.lint_letters"),
     ("tasks.blank_sentences", "tasks.cached", "tasks.lint_tasks", "tasks.romanian_sentences"),
     ("tasks.diacritics_table", "tasks.diacritics_demo", "tasks.encoder_demo", "tasks.moods", "tasks.quickstart"),
     ("tasks.romanian",),

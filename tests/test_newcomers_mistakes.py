@@ -12,7 +12,7 @@ from limba.checkpoints import restore
 from limba.data import contract
 from limba.gin_config import gin_files
 from limba.hf_script import command as run
-from limba.inference import infer_text
+from limba.inference import input_files
 from limba.partitioning import meshes
 from limba.plan import command as plan
 from limba.sweep import sweep_file
@@ -145,7 +145,7 @@ def test_eval_of_nothing(capsys):
 
 def test_a_folder_of_inputs(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"--input_file .* is a folder; give a file with one input a line"):
-        infer_text.read_lines(str(tmp_path))
+        input_files.read_lines(str(tmp_path))
 
 
 def test_a_readme_of_ones_own_is_not_replaced(tmp_path):

@@ -5,7 +5,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -32,6 +31,7 @@ def infer_text(
     output_file: str | None = None,
     decoding: Decoding = AS_BOUND,
     name_line: Callable[[int], str] = "line {}".format,
+    overwrite: bool = False,
 ) -> list[Answer]:
     """Answers lines of text.
 
@@ -43,17 +43,19 @@ def infer_text(
       output_file: JSON lines with the fields of `limba.inference.answering.Answer`; None prints them.
       decoding: the values that replace the run's.
       name_line: the name of an input for messages, by its number from 1.
+      overwrite: replace an output file that is there.
 
     Returns:
       The answers that were printed or added to the file.
 
     Raises:
+      FileExistsError: if the output file is there, without `overwrite`.
       ValueError: without inputs or a checkpoint; or if the interrupted call had other inputs or settings.
     """
     if not inputs:
         raise ValueError("Nothing to answer: give --input TEXT or --input_file FILE.")
     if output_file:
-        _check_output(Path(output_file).expanduser())
+        check_output(output_file, overwrite)
     checkpoint = distributed.from_first("checkpoint", lambda: restore_checkpoint_cfg.checkpoint)
     is_writer = jax.process_index() == 0
     path = local_path(output_file) if output_file else None
@@ -79,12 +81,14 @@ def infer_text(
     return answers
 
 
-def _check_output(path: Path) -> None:
-    """Raises ValueError if answers cannot be written there."""
+def check_output(output_file: str, overwrite: bool) -> None:
+    """Raises ValueError if answers cannot be written there, and FileExistsError for a file without `overwrite`."""
+    path = Path(output_file).expanduser()
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if path.is_dir() or not folder.is_dir():
         problem = f"{path} is a folder" if path.is_dir() else f"{folder} is a file"
         raise ValueError(f"--output_file {path}: {problem}; name a file, such as answers.jsonl.")
+    written_files.refuse_existing(path, "--output_file", overwrite)
 
 
 def _print(answer: Answer) -> None:
@@ -158,29 +162,3 @@ class _AnswersFile:
 
 def _line(values: dict[str, Any]) -> str:
     return json_text.dumps(values, ensure_ascii=False) + "\n"
-
-
-def line_names(num_inputs: int, file: str | None) -> Callable[[int], str]:
-    """Names the values of `--input`, of which there are `num_inputs`, and the lines of a file after them, from 1."""
-    return lambda number: f"--input {number}" if number <= num_inputs else f"line {number - num_inputs} of {file}"
-
-
-def read_lines(file: str) -> list[str]:
-    """Lines of a file, or of standard input for "-"; only \\n and \\r\\n end a line, not Unicode's other separators.
-
-    Raises:
-      FileNotFoundError: if it is not there.
-      ValueError: if it is not UTF-8.
-    """
-    path = Path(file)
-    if file != "-" and not path.is_file():
-        found = "is a folder" if path.is_dir() else "does not exist"
-        raise FileNotFoundError(f"--input_file {file} {found}; give a file with one input a line, or - for stdin.")
-    content = sys.stdin.buffer.read() if file == "-" else path.read_bytes()
-    try:
-        text = content.decode("utf-8-sig")  # Some editors put a mark before the text.
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise ValueError(f"--input_file {file} is not UTF-8 in line {line} ({error}); save it as UTF-8.") from error
-    lines = text.replace("\r\n", "\n").split("\n")
-    return lines if lines[-1] else lines[:-1]

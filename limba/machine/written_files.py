@@ -54,6 +54,12 @@ def move(file: Path, path: Path) -> None:
     file.unlink()
 
 
+def refuse_existing(path: Path, flag: str, overwrite: bool) -> None:
+    """Raises FileExistsError for a file that is there, without `overwrite`; `flag` names it for the message."""
+    if path.exists() and not overwrite and not is_stream(path):
+        raise FileExistsError(f"{flag} {path} exists. Choose another name, or give --overwrite to replace it.")
+
+
 def is_stream(path: Path) -> bool:
     """Whether the path is of a device, a pipe or an open descriptor: it has no content to replace."""
     if _descriptor(path) is not None:

@@ -3,9 +3,12 @@ import json
 
 import pytest
 
-from limba import infer
+from limba import embed, infer
 from limba.checkpoints import checkpointing
-from limba.inference import answering, infer_text
+from limba.gin_config.gin_files import GinError
+from limba.inference import answering, infer_text, input_files
+from tasks.supervised import SupervisedDataset, register_supervised_task
+from tasks.vocabularies import ByteVocabulary
 
 
 class _Counter:
@@ -25,12 +28,13 @@ class _Counter:
             yield answering.Answer(line, f"{len(line)} ă", f"{len(line)} ă", -1.0)
 
 
-def _infer(path, inputs, output_file, stop=False):
+def _infer(path, inputs, output_file, stop=False, overwrite=False):
     return infer_text.infer_text(
         answerer_cls=functools.partial(_Counter, stop=stop),
         restore_checkpoint_cfg=checkpointing.RestoreCheckpointConfig(path=path),
         inputs=inputs,
         output_file=output_file and str(output_file),
+        overwrite=overwrite,
     )
 
 
@@ -72,7 +76,7 @@ def test_nothing_to_answer(checkpoint):
     with pytest.raises(ValueError, match="--input"):
         _infer(checkpoint, [], None)
     with pytest.raises(FileNotFoundError, match="one input a line"):
-        infer_text.read_lines("/nowhere.txt")
+        input_files.read_lines("/nowhere.txt")
 
 
 def test_answers_that_could_not_be_written_are_not_made(checkpoint, tmp_path):
@@ -89,10 +93,10 @@ def test_answers_that_could_not_be_written_are_not_made(checkpoint, tmp_path):
 def test_a_line_of_a_file_is_one_input(tmp_path):
     file = tmp_path / "lines.txt"
     file.write_bytes("\ufeffa\u2028b\r\nc\x85d\x0c\n\ne".encode())
-    assert infer_text.read_lines(str(file)) == ["a\u2028b", "c\x85d\x0c", "", "e"]
+    assert input_files.read_lines(str(file)) == ["a\u2028b", "c\x85d\x0c", "", "e"]
     file.write_bytes("a\ncafé\n".encode("latin-1"))
     with pytest.raises(ValueError, match=r"lines.txt is not UTF-8 in line 2 .*; save it as UTF-8"):
-        infer_text.read_lines(str(file))
+        input_files.read_lines(str(file))
     with pytest.raises(ValueError, match=r"is the input file, which the answers would replace"):
         infer.main(["--run_dir", str(tmp_path), "--input_file", str(file), "--output_file", f"{file}"])
 
@@ -102,7 +106,7 @@ def test_a_blank_of_the_screen_in_a_file_is_named(tmp_path, caplog):
     file.write_text("the ___ of\nthe <extra_id_0>\n")
     with pytest.raises(FileNotFoundError):
         infer.main([str(tmp_path / "run"), "--input", "a ___", "--input_file", str(file)])
-    assert [record.getMessage() for record in caplog.records] == [
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("limba")] == [
         f"1 of 2 lines of {file} have ___, which is text there; a blank in a file is <extra_id_0>, <extra_id_1> "
         "…, or [MASK] for an encoder."
     ]
@@ -115,3 +119,80 @@ def test_the_command_says_what_is_empty_or_no_number(tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         infer.main(["--run_dir=runs/mine", "--validation=0"])
     assert capsys.readouterr().err == "error: --validation 0: it is a number of sentences, at least 1.\n"
+
+
+def test_an_older_file_is_replaced_only_on_request(checkpoint, tmp_path, capsys):
+    """Nothing is loaded before the refusal; a device is no older file."""
+    out = tmp_path / "out.jsonl"
+    out.write_text("old")
+    message = f"--output_file {out} exists. Choose another name, or give --overwrite to replace it."
+    for command in (infer, embed):
+        file = out if command is infer else out.with_suffix(".npy")
+        file.write_text("old")
+        with pytest.raises(FileExistsError, match=rf"--output_file {file} exists\. .*--overwrite"):
+            command.main([str(tmp_path / "no_run"), "--input", "a", "--output_file", str(file)])
+    with pytest.raises(FileExistsError) as error:
+        _infer(checkpoint, ["a"], out)
+    assert str(error.value) == message and out.read_text() == "old"
+    _infer(checkpoint, ["a"], out, overwrite=True)
+    assert json.loads(out.read_text())["input"] == "a"
+    _infer(checkpoint, ["a"], "/dev/stdout")
+    assert capsys.readouterr().err == "1 answers in /dev/stdout\n"
+
+
+@pytest.fixture
+def table(tmp_path):
+    (tmp_path / "new.csv").write_text("story,mood\nAna ___ lost,\nBen won,\n")
+    data = {"train": "x.csv"}
+    entry = SupervisedDataset("{story} mood:", "mood", ["glad", "sad"])
+    register_supervised_task("table_moods", entry, data_files=data, vocabulary=ByteVocabulary(100))
+    return str(tmp_path / "new.csv")
+
+
+def _given(monkeypatch, *flags, parse=lambda *_, **__: None):
+    """The arguments that `limba infer RUN` calls its function with."""
+    given = {}
+    monkeypatch.setattr(infer.run_configuration, "newest_checkpoint", lambda run: "run/checkpoint_1")
+    monkeypatch.setattr(infer.run_configuration, "parse", parse)
+    monkeypatch.setattr(infer.gin_files, "require_bindings", lambda **_: None)
+    monkeypatch.setattr(infer, "_task_of", lambda checkpoint: ("table_moods", None))
+    monkeypatch.setattr(infer.command_line, "start", lambda _, flags, **arguments: given.update(arguments))
+    assert infer.main(["run", *flags]) == 0
+    return given
+
+
+def test_rows_of_a_table_are_read_as_the_task_reads_them(table, monkeypatch, caplog):
+    needs_tasks = []
+    parse = lambda flags, file, bindings, needs_tasks=True, seen=needs_tasks: seen.append(needs_tasks)  # noqa: E731
+    with caplog.at_level("INFO", "limba"):
+        given = _given(monkeypatch, "--input", "a ___", "--input_file", table, parse=parse)
+    assert given["inputs"] == ["a <extra_id_0>", "Ana ___ lost mood:", "Ben won mood:"]
+    assert [given["name_line"](i) for i in (1, 2)] == ["--input 1", f"row 1 of {table}"]
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("limba")] == [
+        f"1 of 2 rows of {table} have ___, which is text there; a blank in a file is <extra_id_0>, <extra_id_1> …, or "
+        "[MASK] for an encoder.",
+        f"{table}: 2 rows, read as task 'table_moods' reads them: '{{story}} mood:'.",
+    ]
+    given = _given(monkeypatch, "--input_file", table, "--text_column", "story", parse=parse)
+    assert given["inputs"] == ["Ana ___ lost", "Ben won"] and needs_tasks == [True, False]
+
+
+def test_what_to_give_where_the_column_of_a_table_is_not_known(table, tmp_path, monkeypatch):
+    def fails(*_, **__):
+        raise GinError("There is no module 'my_tasks'.")
+
+    with pytest.raises(GinError, match=r"no module 'my_tasks'\. Or name the column with the texts: --text_column NAME"):
+        _given(monkeypatch, "--input_file", table, parse=fails)
+    with pytest.raises(ValueError) as error:
+        input_files.read_as_task(table, "table_modes", None)
+    assert str(error.value).startswith(
+        f"--input_file {table} is a table with the columns 'story', 'mood', and the run's task does not read it: There "
+        "is no task or mixture 'table_modes'."
+    )
+    assert str(error.value).endswith("Name the column with the texts: --text_column NAME.")
+    (tmp_path / "a.txt").write_text("a\n")
+    for file in (str(tmp_path / "a.txt"), "-", None):
+        with pytest.raises(ValueError, match=rf"--text_column story is for a table, .*--input_file is {file}"):
+            input_files.read_texts(file, "story")
+    with pytest.raises(ValueError, match=r"There is no column 'text' in .*The columns are 'story', 'mood'"):
+        embed.main(["run", "--input_file", table, "--output_file", str(tmp_path / "new.npy")])

@@ -41,7 +41,11 @@ def _infer(path, folder):
     (folder / "checkpoint_3" / "checkpoint").write_bytes(b"x")
     checkpoint = checkpointing.RestoreCheckpointConfig(path=str(folder / "checkpoint_3"))
     infer_text.infer_text(
-        answerer_cls=_Answers, restore_checkpoint_cfg=checkpoint, inputs=["a", "b"], output_file=str(path)
+        answerer_cls=_Answers,
+        restore_checkpoint_cfg=checkpoint,
+        inputs=["a", "b"],
+        output_file=str(path),
+        overwrite=True,
     )
 
 
