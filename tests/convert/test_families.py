@@ -20,6 +20,7 @@ from limba.checkpoint_files import saved_tensors
 from limba.checkpoints import checkpointing
 from limba.gin_config import gin_files
 from limba.inference import embedding
+from tests.convert import recorded
 from tests.convert.conftest import CHECKED
 
 # Two float32 implementations of these small models differ by about 2e-6.
@@ -154,3 +155,8 @@ def test_the_gin_file_of_an_import_is_the_network(all_exported, tmp_path):
         assert gin.query_parameter("network.T5Config.logits_via_embedding") == (family == "t5")
         assert (gin.query_parameter("network.T5Config.mlp_activations") == ["relu"]) == (family == "t5")
         gin.clear_config()
+
+
+def test_as_recorded(exported, tmp_path):
+    checkpoint = from_hf(exported.folder, tmp_path / "run", verify=False)
+    recorded.compare(exported.kind, exported.folder, exported.report, checkpoint)

@@ -20,6 +20,7 @@ from limba.gin_config import gin_files
 from limba.inference import answering
 from tasks import supervised
 from tasks.registry import TaskRegistry
+from tests.convert import recorded
 from tests.limba import small
 from tests.limba.encoders import short_training
 
@@ -37,12 +38,12 @@ def _save(name, path, spiece_model):
     import torch
     import transformers
 
-    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
     named = {"id2label": dict(enumerate(LABELS)), "label2id": {label: i for i, label in enumerate(LABELS)}}
     config = getattr(transformers, f"{name}Config")(**SIZES, **named, tie_word_embeddings=False)
     classifier = getattr(transformers, f"{name}ForTokenClassification")(config)
     for parameter in classifier.parameters():
-        parameter.data.normal_(0, 0.5)
+        parameter.data = torch.from_numpy(rng.normal(0, 0.5, tuple(parameter.shape)).astype(np.float32))
     classifier.save_pretrained(path)
     shutil.copy(spiece_model, path / "spiece.model")
     return path
@@ -72,6 +73,7 @@ def test_both_ways(folder, tmp_path):
     assert theirs.keys() == ours.keys()
     for name, tensor in theirs.items():
         np.testing.assert_array_equal(ours[name], tensor)
+    recorded.compare(f"{content['model_type']} tokens", tmp_path / "hf", report, checkpoint)
 
 
 def test_it_trains_on_and_answers_as_transformers(t5, tmp_path):

@@ -19,6 +19,7 @@ from convert.tensors import weight_files
 from limba.encoders import encoder
 from limba.gin_config import gin_files
 from tasks.vocabularies import TokenizerVocabulary
+from tests.convert import recorded
 from tests.convert.encoders import conftest
 
 EXPORTED = conftest.VARIANTS
@@ -160,3 +161,9 @@ def test_check_compares_a_checkpoint_with_its_export(exported, capsys):
     assert "ok    parameters that differ  0" in capsys.readouterr().out
     assert convert_main(["check", str(folder.parent / "run_bert"), str(folder)]) == 1
     assert "is a BERT and B" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", conftest.VARIANTS)
+def test_as_recorded(name, exported, tmp_path):
+    folder, report = exported[name]
+    recorded.compare(name, folder, report, from_hf(folder, tmp_path / "run", verify=False))

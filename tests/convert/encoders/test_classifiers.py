@@ -21,6 +21,7 @@ from limba.checkpoint_files import run_folder
 from limba.checkpoints import checkpointing
 from limba.encoders.config import EncoderConfig
 from limba.gin_config import gin_files
+from tests.convert import recorded
 from tests.convert.encoders import conftest
 from tests.convert.encoders.test_both_ways import SIZES
 
@@ -211,3 +212,9 @@ def test_labels_that_limba_does_not_have_are_refused(content, words):
         heads.of_config({"architectures": ["BertForTokenClassification"], "id2label": {"0": "a"}})
     assert heads.of_config({"architectures": ["BertForMaskedLM"]} | content) == heads.OF_MASKED_LM
     assert heads.of_config({"architectures": ["BertForTokenClassification"]}).labels == ("LABEL_0", "LABEL_1")
+
+
+@pytest.mark.parametrize("name", conftest.CLASSIFIERS)
+def test_as_recorded(name, exported, tmp_path):
+    folder, report = exported[name]
+    recorded.compare(name, folder, report, from_hf(folder, tmp_path / "run", verify=False))

@@ -17,6 +17,7 @@ from convert.to_hf import to_hf
 from limba import models
 from limba.encoders.sentence_pairs import MaskedLanguageModelWithPairs
 from limba.gin_config import gin_files
+from tests.convert import recorded
 from tests.convert.encoders import conftest
 from tests.convert.encoders.test_both_ways import SIZES
 
@@ -56,6 +57,11 @@ def test_an_export_has_both_logits_of_transformers_5_and_fills_a_mask(exported, 
     assert back.head == heads.OF_PAIRS and back.tensors.keys() == model.tensors.keys()
     for path, tensor in model.tensors.items():
         np.testing.assert_array_equal(np.asarray(tensor), np.asarray(back.tensors[path]), err_msg=path)
+
+
+def test_as_recorded(exported, tmp_path):
+    folder, report = exported["bert pairs"]
+    recorded.compare("bert pairs", folder, report, from_hf(folder, tmp_path / "run", verify=False))
 
 
 def test_what_transformers_makes_becomes_a_checkpoint_with_both_heads(tmp_path, checks_in_forks):
