@@ -80,8 +80,9 @@ def train(
     watchdog_cfg: watchdog.WatchdogConfig | None = _WATCHDOG,
     metric_writers: Sequence[MakeWriter] = (),
     log_every: int | None = None,
+    eval_delay: int = 0,
 ) -> tuple[int, TrainState]:
-    """Trains until `total_steps`, or until an action ends it. T5X's arguments, but for `epochs` and the last three.
+    """Trains until `total_steps`, or until an action ends it. T5X's arguments, but for `epochs` and the last four.
 
     A `model_dir` with checkpoints is resumed from the newest whole one: same parameters, same optimizer state, same
     position in the data. Otherwise training starts from `checkpoint_cfg.restore`, or from scratch.
@@ -123,6 +124,7 @@ def train(
       metric_writers: besides TensorBoard and `metrics.jsonl`, such as `wandb_writer.WandbWriter`: called in process 0
         with the run's directory and the step that it resumes from, -1 for a new run.
       log_every: steps between plain lines; None is a bar in a terminal, and a line about every 15 s in a log file.
+      eval_delay: no evaluation comes before this step; one is made at the end in any case.
 
     Returns:
       The last step and state.
@@ -218,7 +220,7 @@ def train(
             writers=opened_writers,
             run_files=run_description.run_files(model, train_dataset_cfg, seeds, save, **dataclasses.asdict(length)),
             model_dir=directory.home,
-            periods=loop.Periods(length.total_steps, eval_period, stats_period, save, gc_period),
+            periods=loop.Periods(length.total_steps, eval_period, stats_period, save, gc_period, eval_delay),
             goodput=Goodput(directory.local, first_step, began, resumed, writes=trains and jax.process_index() == 0),
             log_every=log_every,
             watchdog=watchdog_cfg,

@@ -5,25 +5,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from limba.hf_keys import number_limits
+from limba.hf_keys import number_limits, period_keys, schedule_keys
 from limba.hf_keys.row_answers import ANSWERS, TEXT, WORD_TASKS, RowAnswers
 
 _NO_FP16 = (
     "{}: float16 overflows, in T5's feed-forward layers first, and the loss becomes NaN. Write {} in its place: bf16 "
     "has float32's range."
 )
-# Schedules of transformers, with what `lr_scheduler_kwargs` may give them.
-SCHEDULES: Mapping[str, Sequence[str]] = {
-    "linear": (),
-    "cosine": (),
-    "cosine_with_restarts": ("num_cycles",),
-    "polynomial": ("power", "lr_end"),
-    "constant": (),
-    "constant_with_warmup": (),
-    "inverse_sqrt": (),
-}
-# Of periods in steps or epochs.
-STRATEGIES = ("eval_strategy", "save_strategy", "logging_strategy")
 # Of run_seq2seq_qa.py.
 QUESTION_COLUMNS = ("question_column", "context_column", "answer_column")
 METRICS_OF_QUESTIONS = ("squad", "squad_v2", "trivia_qa")
@@ -115,9 +103,9 @@ class RunArguments:
     per_device_eval_batch_size: int = _key("rows a device", 8)
     gradient_accumulation_steps: int = _key("forward passes an update", 1)
     learning_rate: float = _key("the highest of the schedule", 5e-5)
-    lr_scheduler_type: str = _key(", ".join(SCHEDULES), "linear")
-    lr_scheduler_kwargs: Mapping[str, float] | None = _key(
-        """numbers of a schedule: '{"num_cycles": 2}', power, lr_end"""
+    lr_scheduler_type: str = _key(", ".join((*schedule_keys.SCHEDULES, schedule_keys.PLATEAU)), "linear")
+    lr_scheduler_kwargs: Mapping[str, Any] | None = _key(
+        """numbers of a schedule: '{"num_cycles": 2}', power, lr_end, min_lr, min_lr_rate …"""
     )
     warmup_steps: int = _key("steps until learning_rate is reached", 0)
     warmup_ratio: float = _key("the same, as a share of all steps", 0.0)
@@ -138,11 +126,14 @@ class RunArguments:
     max_steps: int = _key("updates, in place of epochs; -1 goes by num_train_epochs", -1)
     num_training_steps: int | None = _key("updates until the schedule has ended, where they are not all of them")
     logging_strategy: str = _key("steps, epoch, or no: one line of training metrics, at the end", "steps")
-    logging_steps: int = _key("steps between lines of training metrics", 500)
-    save_strategy: str = _key("steps, epoch, or no: one checkpoint, at the end", "steps")
-    save_steps: int = _key("steps between checkpoints", 500)
+    logging_steps: float | None = _key(
+        "steps between lines of training metrics, 500 if it is not given; below 1 a share of all steps, as below"
+    )
+    save_strategy: str = _key("steps, epoch, no: one checkpoint, at the end; or best: where metric_… improves", "steps")
+    save_steps: float = _key("steps between checkpoints", 500)
     eval_strategy: str | None = _key("steps, epoch, or no: one evaluation, at the end; of do_eval, steps")
-    eval_steps: int | None = _key("steps between evaluations; save_steps if it is not given")
+    eval_steps: float | None = _key("steps between evaluations; save_steps if it is not given")
+    eval_delay: float = _key("no evaluation before this step, or this epoch of eval_strategy epoch", 0.0)
     save_total_limit: int | None = _key("newest checkpoints that are kept; all if it is not given")
     load_best_model_at_end: bool = _key("keep the best checkpoint by metric_for_best_model, and export it", False)
     metric_for_best_model: str = _key("loss, or a metric of the evaluations such as accuracy", "loss")
@@ -183,7 +174,7 @@ class RunArguments:
                 raise ValueError(f"{name} is empty; leave it out, or give a value.")
         self._check_numbers()
         self._check_optimizer()
-        self._check_best()
+        period_keys.check(self)
         for name in self.trackers:
             if name not in ("tensorboard", "wandb", "none", "all"):
                 raise ValueError(f"report_to is {name!r}; use none, tensorboard or wandb.")
@@ -249,16 +240,7 @@ class RunArguments:
             )
 
     def _check_optimizer(self) -> None:
-        if self.lr_scheduler_type not in SCHEDULES:
-            raise ValueError(f"lr_scheduler_type is {self.lr_scheduler_type!r}; use one of {', '.join(SCHEDULES)}.")
-        known = SCHEDULES[self.lr_scheduler_type]
-        given = self.lr_scheduler_kwargs or {}
-        for name, value in given.items() if isinstance(given, Mapping) else [(given, None)]:
-            if name not in known or isinstance(value, bool) or not isinstance(value, int | float):
-                numbers = f"has the numbers {', '.join(known)}" if known else "has no numbers"
-                raise ValueError(
-                    f"lr_scheduler_kwargs is {given!r}; {self.lr_scheduler_type} {numbers}, as {{NAME: NUMBER}}."
-                )
+        schedule_keys.check(self.lr_scheduler_type, self.lr_scheduler_kwargs, self.learning_rate)
         if not (self.optim.startswith("adamw") or self.optim == "adafactor"):
             raise ValueError(f"optim is {self.optim!r}; AdamW (adamw_torch …) and adafactor are here.")
         for name in ("scale_parameter", "relative_step", "warmup_init"):
@@ -271,39 +253,6 @@ class RunArguments:
             )
         if self.warmup_init and not self.relative_step:
             raise ValueError("warmup_init is true, and needs relative_step, whose warm-up it is.")
-
-    def _check_best(self) -> None:
-        """Of what looks at the evaluations: the best checkpoint, early stopping, drops of the rate."""
-        wanted = {
-            "load_best_model_at_end": self.load_best_model_at_end,
-            "early_stopping_patience": self.early_stopping_patience,
-            "use_lr_drop": self.use_lr_drop,
-        }
-        for name, value in wanted.items():
-            if value and not (self.do_train and self.do_eval):
-                raise ValueError(f"{name} is {value}, and looks at evaluations during a training: set do_eval.")
-        eval_steps = self.eval_steps or self.save_steps
-        for name in STRATEGIES:
-            if (strategy := getattr(self, name)) not in (None, "steps", "epoch", "no"):
-                raise ValueError(f"{name} is {strategy!r}; use steps, epoch or no.")
-        if self.load_best_model_at_end and self.save_strategy != (self.eval_strategy or "steps"):
-            raise ValueError(
-                "load_best_model_at_end needs an evaluation of each checkpoint; save_strategy is "
-                f"{self.save_strategy!r} and eval_strategy {self.eval_strategy!r}."
-            )
-        if self.load_best_model_at_end and self.save_strategy == "steps" and self.save_steps % eval_steps:
-            raise ValueError(
-                f"load_best_model_at_end needs an evaluation of each checkpoint; save_steps is {self.save_steps}, and "
-                f"must be a multiple of eval_steps, {eval_steps}."
-            )
-        if self.lr_drop_threshold_mode not in ("rel", "abs"):
-            raise ValueError(f"lr_drop_threshold_mode is {self.lr_drop_threshold_mode!r}; use rel or abs.")
-        if not 0 < self.lr_drop_factor < 1:
-            raise ValueError(f"lr_drop_factor is {self.lr_drop_factor}; it must be between 0 and 1.")
-        if self.use_lr_drop and not self.lr_drop_min_lr < self.learning_rate:
-            raise ValueError(
-                f"lr_drop_min_lr is {self.lr_drop_min_lr}; it must be below learning_rate, {self.learning_rate}."
-            )
 
     def _check_precision(self) -> None:
         for name, refused, line in (
@@ -436,7 +385,7 @@ class RunArguments:
     @property
     def has_period_of_epochs(self) -> bool:
         """Whether something is done every epoch, so that the examples of an epoch are counted."""
-        return any(getattr(self, name) == "epoch" for name in STRATEGIES)
+        return any(getattr(self, name) == "epoch" for name in period_keys.STRATEGIES)
 
     @property
     def pushes(self) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from limba.hf_keys import t5_experiments
+from limba.hf_keys import period_keys, schedule_keys, t5_experiments
 from limba.hf_keys.other_keys import ALIASES, REFUSED, WITHOUT_EFFECT
 from limba.hf_keys.row_answers import WORD_TASKS
 from limba.hf_keys.run_arguments import BENCHMARK_MODEL, QUESTION_COLUMNS, RunArguments
@@ -115,6 +115,7 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
         if used["task_name"] not in WORD_TASKS:
             used |= {"benchmark": "glue", "dataset_name": used["task_name"]}
     notes += t5_experiments.complete(values, used)
+    notes += schedule_keys.complete_plateau(used)
     notes += _complete_questions(used)
     notes += _complete_summaries(values, used)
     if not {"do_train", "do_eval", "do_predict"} & used.keys():
@@ -280,7 +281,7 @@ def _typed(name: str, value: Any) -> Any:
     elif choices[0] in (int, float) and not isinstance(value, bool):
         try:
             number = float(value)
-            if choices[0] is float:
+            if choices[0] is float and (name not in period_keys.STEPS or not number.is_integer()):
                 return number
             if number == int(number):
                 return int(number)

@@ -36,6 +36,8 @@ def measured(arguments: RunArguments) -> tuple[str, str]:
     The loss is that of given targets; other metrics of a fine-tuning are those of answers.
     """
     name = arguments.metric_for_best_model.removeprefix("eval_")
+    if name == "gen_len":
+        return "inference_eval", "tokens_per_prediction"
     if name in ("loss", "perplexity"):  # The second rises and falls with the first.
         return "training_eval", arguments.row_answers.loss
     if arguments.return_entity_level_metrics and name in ("precision", "recall", "f1", "accuracy"):
@@ -48,13 +50,15 @@ def measured(arguments: RunArguments) -> tuple[str, str]:
 
 def best_checkpoints(arguments: RunArguments, task: str) -> list[str]:
     """Which checkpoints are kept; nothing where the newest are."""
-    if not arguments.load_best_model_at_end:
+    if not arguments.load_best_model_at_end and arguments.save_strategy != "best":
         return []
     folder, name = measured(arguments)
     return [
         "checkpoints.SaveCheckpointConfig.checkpointer_cls = @checkpoints.SaveBestCheckpointer",
         "checkpoints.SaveBestCheckpointer:",
         *bindings(metric_name_to_monitor=f"{folder}/{task}/{name}", metric_mode=arguments.best_mode),
+        # Before the first evaluation there is no best.
+        *bindings(keep_checkpoints_without_metrics=False if arguments.save_strategy == "best" else None),
     ]
 
 

@@ -10,13 +10,18 @@ _FUNCTIONS = {
     "linear": "warmup_linear",
     "cosine": "warmup_cosine",
     "cosine_with_restarts": "warmup_cosine_restarts",
+    "cosine_with_min_lr": "warmup_cosine",
+    "cosine_warmup_with_min_lr": "early_cosine",
     "polynomial": "warmup_polynomial",
     "constant": "warmup_constant",
     "constant_with_warmup": "warmup_constant",
     "inverse_sqrt": "warmup_inverse_sqrt",
+    "warmup_stable_decay": "stages",
 }
 # Schedules without an end.
 _ENDLESS = ("warmup_constant", "warmup_inverse_sqrt")
+# transformers' names of the numbers of schedules.
+_NUMBERS = {"lr_end": "final_learning_rate", "min_lr": "final_learning_rate", "warmup_lr_rate": "warmup_rate"}
 
 
 def bindings(**values: Any) -> list[str]:
@@ -71,15 +76,22 @@ def schedule(arguments: RunArguments, steps: int) -> list[str]:
     else:
         name = _FUNCTIONS[arguments.lr_scheduler_type]
         warmup = arguments.warmup_steps or math.ceil(arguments.warmup_ratio * steps)
+        # A warm-up longer than the training ends with it, below its peak: its decay would begin later.
+        total = max(arguments.num_training_steps or steps, warmup + 1)
         given = dict(arguments.lr_scheduler_kwargs or {})
+        for share in ("min_lr_rate", "min_lr_ratio"):
+            if share in given:
+                given["min_lr"] = given.pop(share) * arguments.learning_rate
         values = {
             "base_learning_rate": arguments.learning_rate,
             "warmup_steps": 0 if arguments.lr_scheduler_type == "constant" else warmup,
-            # A warm-up longer than the training ends with it, below its peak: its decay would begin later.
-            "total_steps": None if name in _ENDLESS else max(arguments.num_training_steps or steps, warmup + 1),
-            "final_learning_rate": given.pop("lr_end", None),
-            **given,
+            "total_steps": None if name in (*_ENDLESS, "stages") else total,
         }
+        if name == "stages":
+            decay, stable = int(given.pop("num_decay_steps")), given.pop("num_stable_steps", None)
+            values |= {"stable_steps": max(total - warmup - decay, 0) if stable is None else int(stable)}
+            values |= {"decay_steps": decay}
+        values |= {_NUMBERS.get(key, key): value for key, value in given.items()}
     return [
         *begin,
         f"trainer.Trainer.learning_rate_fn = @schedules.{name}()",

@@ -8,6 +8,7 @@ from typing import Any
 
 from limba.encoders.config import EncoderConfig
 from limba.gin_config import gin_names
+from limba.hf_keys import period_keys
 from limba.hf_keys.row_answers import TEXT
 from limba.hf_keys.run_arguments import RunArguments
 from limba.hf_script import gin_best, gin_optimizer, script_data
@@ -240,13 +241,19 @@ def _periods(arguments: RunArguments, plan: Plan) -> list[str]:
             lengths = feature_lengths(arguments, targets)
             evaluation.append(f"{role}_eval/data.DatasetConfig.task_feature_lengths = {lengths}")
     none = [f"train_script.train.{role}_eval_dataset_cfg = None" for role in roles]
+    logging, keep = _period("logging", arguments, plan), arguments.save_total_limit
+    shows = arguments.logging_strategy == "steps" and arguments.logging_steps is not None
+    if arguments.save_strategy == "best":
+        keep = keep or 1
     return [
         "# periods",
-        f"train_script.train.stats_period = {_period('logging', arguments, plan)}",
+        f"train_script.train.stats_period = {logging}",
+        *([f"train_script.train.log_every = {logging}"] if shows else []),
+        *_delay(arguments, plan),
         f"EVAL_PERIOD = {_period('eval', arguments, plan)}",
         "EVAL_STEPS = None  # the whole validation split",
         "checkpoints.SaveCheckpointConfig:",
-        *bindings(period=_period("save", arguments, plan), keep=arguments.save_total_limit),
+        *bindings(period=_period("save", arguments, plan), keep=keep),
         *gin_best.best_checkpoints(arguments, plan.corpus.name),
         *gin_best.actions(arguments, plan.corpus.name),
         *(evaluation if arguments.do_eval and arguments.do_train else none),
@@ -258,8 +265,15 @@ def _period(what: str, arguments: RunArguments, plan: Plan) -> int:
     strategy = getattr(arguments, f"{what}_strategy")
     if strategy == "no" or not arguments.do_train:  # The last step has all three in any case.
         return max(plan.steps, 1)
+    if strategy == "best":  # The checkpointer keeps those of the best evaluations.
+        return _period("eval", arguments, plan)
     if strategy != "epoch":
-        return getattr(arguments, f"{what}_steps") or arguments.save_steps
+        return period_keys.steps_of(arguments, what, plan.steps)
+    return _steps_of_one_epoch(what, arguments, plan)
+
+
+def _steps_of_one_epoch(what: str, arguments: RunArguments, plan: Plan) -> int:
+    """Raises ValueError if the examples of an epoch are not known."""
     if plan.num_examples is None:
         raise ValueError(
             f"{what}_strategy is 'epoch', and the examples of an epoch are not known: with max_steps only files on "
@@ -267,6 +281,18 @@ def _period(what: str, arguments: RunArguments, plan: Plan) -> int:
             "num_train_epochs in place of max_steps."
         )
     return steps_of_epochs(dataclasses.replace(arguments, num_train_epochs=1.0), plan.num_examples, plan.devices)
+
+
+def _delay(arguments: RunArguments, plan: Plan) -> list[str]:
+    """The lines of `eval_delay`, which counts epochs where evaluations do."""
+    if not arguments.eval_delay or not arguments.do_train:
+        return []
+    epoch = _steps_of_one_epoch("eval", arguments, plan) if arguments.eval_strategy == "epoch" else 1
+    first = math.ceil(arguments.eval_delay * epoch)
+    return [
+        f"train_script.train.eval_delay = {first}",
+        "train_script.train.run_eval_before_training = False",
+    ]
 
 
 def _smoothing(arguments: RunArguments, plan: Plan) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from limba.checkpoint_files.directories import checkpoint_steps
+from limba.hf_keys import period_keys
 from limba.hf_keys.row_answers import ANSWERS, TEXT, RowAnswers
 from limba.hf_keys.run_arguments import RunArguments
 from limba.hf_script import outcome
@@ -116,16 +117,16 @@ def write_state(
     state = {
         **best,
         **plan.epoch(last),
-        "eval_steps": arguments.eval_steps or arguments.save_steps,
+        "eval_steps": period_keys.steps_of(arguments, "eval", plan.steps),
         "global_step": last,
         "is_hyper_param_search": False,
         "is_local_process_zero": True,
         "is_world_process_zero": True,
         "log_history": history,
-        "logging_steps": arguments.logging_steps,
+        "logging_steps": period_keys.steps_of(arguments, "logging", plan.steps),
         "max_steps": plan.steps,
         **epochs,
-        "save_steps": arguments.save_steps,
+        "save_steps": period_keys.steps_of(arguments, "save", plan.steps),
         "stateful_callbacks": {},
         "train_batch_size": arguments.per_device_train_batch_size,
         "trial_name": None,

@@ -251,7 +251,9 @@ def _check_metrics(arguments: RunArguments, form: Any) -> None:
     given = answers.get(arguments.answers, lambda: ["a"])()
     taken = [metric for metric in form.metrics if arguments.answers in answers or metric in of_texts]
     known = [name for metric in taken for name in metric(given, given)]
+    known += [] if arguments.answers in answers else ["tokens_per_prediction"]
     looks = arguments.load_best_model_at_end or arguments.early_stopping_patience or arguments.use_lr_drop
+    looks = looks or arguments.save_strategy == "best"
     folder, name = gin_best.measured(arguments)
     name = name.removeprefix("eval/")
     if looks and folder == "inference_eval" and name not in known and len(taken) == len(form.metrics):

@@ -152,18 +152,54 @@ def warmup_cosine(
     total_steps: int,
     warmup_steps: int = 0,
     final_learning_rate: float = 0.0,
+    num_cycles: float = 0.5,
     step_offset: int = 0,
 ) -> LearningRateFn:
-    """After the warm-up along half a cosine to `final_learning_rate` at `total_steps`, and constant from there."""
+    """After the warm-up along half a cosine to `final_learning_rate` at `total_steps`, and constant from there.
+
+    Args:
+      num_cycles: whole waves of the cosine; 0.5 only falls.
+    """
     numbers = {"base_learning_rate": base_learning_rate, "total_steps": total_steps, "warmup_steps": warmup_steps}
-    _check_numbers("warmup_cosine", **numbers, final_learning_rate=final_learning_rate)
+    _check_numbers("warmup_cosine", **numbers, final_learning_rate=final_learning_rate, num_cycles=num_cycles)
     _check_room("warmup_cosine", total_steps, warmup_steps, total_steps - warmup_steps)
     final = final_learning_rate / base_learning_rate
 
     def decay(step: Array) -> Array:
-        return final + (1.0 - final) * 0.5 * (1.0 + jnp.cos(jnp.pi * _progress(step, warmup_steps, total_steps)))
+        return final + (1.0 - final) * _cosine(_progress(step, warmup_steps, total_steps), num_cycles)
 
     return _warmed_up(base_learning_rate, warmup_steps, step_offset, decay)
+
+
+def early_cosine(
+    base_learning_rate: float,
+    total_steps: int,
+    warmup_steps: int = 0,
+    final_learning_rate: float = 0.0,
+    warmup_rate: float | None = None,
+    num_cycles: float = 0.5,
+    step_offset: int = 0,
+) -> LearningRateFn:
+    """`warmup_cosine` a step earlier, as transformers' `cosine_warmup_with_min_lr`: the first step has a rate.
+
+    Args:
+      warmup_rate: of the first step, as a share of the base; None is `1 / warmup_steps`.
+    """
+    numbers = {"base_learning_rate": base_learning_rate, "total_steps": total_steps, "warmup_steps": warmup_steps}
+    numbers |= {"final_learning_rate": final_learning_rate, "num_cycles": num_cycles}
+    _check_numbers("early_cosine", **numbers, **({} if warmup_rate is None else {"warmup_rate": warmup_rate}))
+    _check_room("early_cosine", total_steps, warmup_steps, total_steps - warmup_steps)
+    final = final_learning_rate / base_learning_rate
+
+    def decay(step: Array) -> Array:
+        if warmup_rate is None:
+            warmth = (step + 1.0) / max(warmup_steps, 1)
+        else:
+            warmth = warmup_rate + (1.0 - warmup_rate) * step / max(warmup_steps - 1, 1)
+        after = final + (1.0 - final) * _cosine(_progress(step + 1.0, warmup_steps, total_steps), num_cycles)
+        return jnp.where(step < warmup_steps, warmth, after)
+
+    return _warmed_up(base_learning_rate, 0, step_offset, decay)
 
 
 def warmup_cosine_restarts(
@@ -267,6 +303,50 @@ def warmup_stable_decay(
         return 1.0 - (1.0 - final) * jnp.sqrt(_progress(step, total_steps - decay_steps, total_steps))
 
     return _warmed_up(base_learning_rate, warmup_steps, step_offset, decay)
+
+
+def stages(
+    base_learning_rate: float,
+    warmup_steps: int,
+    stable_steps: int,
+    decay_steps: int,
+    final_learning_rate: float = 0.0,
+    warmup_type: str = "linear",
+    decay_type: str = "cosine",
+    num_cycles: float = 0.5,
+    step_offset: int = 0,
+) -> LearningRateFn:
+    """From the final rate up, a constant rate, and down again: transformers' `warmup_stable_decay`.
+
+    Args:
+      warmup_type, decay_type: "linear", "cosine" or "1-sqrt".
+      num_cycles: whole waves of a decay along a cosine.
+
+    Raises:
+      ValueError: for another type.
+    """
+    numbers = {"base_learning_rate": base_learning_rate, "warmup_steps": warmup_steps, "num_cycles": num_cycles}
+    numbers |= {"stable_steps": stable_steps, "decay_steps": decay_steps}
+    _check_numbers("stages", **numbers, final_learning_rate=final_learning_rate)
+    falls = {"linear": lambda p: 1.0 - p, "cosine": _cosine, "1-sqrt": lambda p: 1.0 - jnp.sqrt(p)}
+    rises = {"linear": lambda p: p, "cosine": lambda p: 1.0 - _cosine(p), "1-sqrt": lambda p: 1.0 - jnp.sqrt(1.0 - p)}
+    for name, kind in (("warmup_type", warmup_type), ("decay_type", decay_type)):
+        if kind not in falls:
+            raise ValueError(f"schedules.stages: {name} is {kind!r}; use {', '.join(falls)}.")
+    final, begin = final_learning_rate / base_learning_rate, warmup_steps + stable_steps
+    waves = (num_cycles,) if decay_type == "cosine" else ()
+
+    def decay(step: Array) -> Array:
+        up = rises[warmup_type](_progress(step, 0, max(warmup_steps, 1)))
+        down = falls[decay_type](_progress(step, begin, begin + max(decay_steps, 1)), *waves)
+        shape = jnp.where(step < warmup_steps, up, jnp.where(step < begin + decay_steps, down, 0.0))
+        return final + (1.0 - final) * shape
+
+    return _warmed_up(base_learning_rate, 0, step_offset, decay)
+
+
+def _cosine(progress: Array, num_cycles: float = 0.5) -> Array:
+    return 0.5 * (1.0 + jnp.cos(2.0 * jnp.pi * num_cycles * progress))
 
 
 def _check_numbers(name: str, **numbers: Any) -> None:

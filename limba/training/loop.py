@@ -53,6 +53,7 @@ class Periods:
       evaluation, statistics: steps between them.
       save: says when checkpoints are due; None saves nothing, not even at the end.
       garbage_collection: Python's collector runs at these steps only; 0 leaves it to Python.
+      evaluation_delay: no evaluation comes before this step.
     """
 
     total_steps: int
@@ -60,12 +61,14 @@ class Periods:
     statistics: int
     save: checkpointing.SaveCheckpointConfig | None
     garbage_collection: int
+    evaluation_delay: int = 0
 
     def saves(self, step: int) -> bool:
         return self.save is not None and (self.save.is_due(step) or step == self.total_steps)
 
     def evaluates(self, step: int) -> bool:
-        return step % self.evaluation == 0 or step == self.total_steps
+        is_due = step % self.evaluation == 0 and step >= self.evaluation_delay
+        return is_due or step == self.total_steps
 
     def summarizes(self, step: int) -> bool:
         return step % self.statistics == 0 or step == self.total_steps

@@ -137,7 +137,7 @@ class TrainingEvaluation:
         for task, metrics in results.items():
             shown = [f"{name} {results_table.shown(x)}" for name, x in metrics.items()]
             say(f"step {step}: {task} (inference_eval): {', '.join(shown)}")
-        return results
+        return {task: {**evaluator.counts.get(task, {}), **metrics} for task, metrics in results.items()}
 
 
 def _is_number(x: Any) -> bool:

@@ -39,7 +39,7 @@ def print_validation_losses(model_dir: Path) -> None:
             continue  # An average over tasks, or a model with metrics of its own.
         change = 1 - last["nats_per_target_token"] / first["nats_per_target_token"]
         began = f"{first['nats_per_target_token']:.4f} at step {first['step']}, " if len(lines) > 1 else ""
-        lower = f" ({change:.1%} lower)" if len(lines) > 1 else ""
+        lower = f" ({abs(change):.1%} {'lower' if change >= 0 else 'higher'})" if len(lines) > 1 else ""
         print(
             f"validation loss of {task}, nats per target token: {began}{last['nats_per_target_token']:.4f} at step "
             f"{last['step']}{lower}; best constant (unigram) predictor on the same targets: "

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from limba.data import contract
-from limba.hf_keys.run_arguments import SCHEDULES, RunArguments
+from limba.hf_keys.run_arguments import RunArguments
+from limba.hf_keys.schedule_keys import SCHEDULES
 from limba.hf_script import command, gin_best, gin_optimizer, gin_recipe, script_data
 from limba.hf_script.script_data import Corpus
 from limba.models import losses
@@ -124,6 +125,30 @@ def test_periods(keys, save, evaluate):
             gin_recipe._periods(arguments, PLAN)
 
 
+def test_lines_come_every_logging_steps_only_where_they_are_given():
+    lines = gin_recipe._periods(dataclasses.replace(ARGUMENTS, logging_steps=0.1), PLAN)
+    assert _value(lines, "train_script.train.log_every") == _value(lines, "train_script.train.stats_period") == "5"
+    assert not [line for line in gin_recipe._periods(ARGUMENTS, PLAN) if "log_every" in line]
+
+
+def test_evaluations_are_delayed_by_steps_or_epochs():
+    given = {"do_eval": True, "eval_delay": 1.5, "eval_steps": 1}
+    plan = dataclasses.replace(PLAN, num_examples=800)  # 25 steps an epoch
+    for strategy, first in (("steps", "2"), ("epoch", "38")):
+        lines = gin_recipe._periods(dataclasses.replace(ARGUMENTS, eval_strategy=strategy, **given), plan)
+        assert _value(lines, "train_script.train.eval_delay") == first
+        assert _value(lines, "train_script.train.run_eval_before_training") == "False"
+
+
+def test_the_best_strategy_keeps_the_checkpoint_of_the_best_evaluation():
+    keys = {"save_strategy": "best", "do_eval": True, "eval_steps": 4, "label_column_name": "answer"}
+    arguments = dataclasses.replace(ARGUMENTS, metric_for_best_model="gen_len", **keys)
+    lines = gin_recipe._periods(arguments, PLAN)
+    assert (_value(lines, "period"), _value(lines, "keep = ")) == ("4", "1")
+    assert _value(lines, "metric_name_to_monitor") == "'inference_eval/t/tokens_per_prediction'"
+    assert _value(lines, "metric_mode") == "'max'" and _value(lines, "keep_checkpoints_without_metrics") == "False"
+
+
 @pytest.mark.parametrize(
     ("keys", "atol"),
     [
@@ -171,6 +196,15 @@ def _learning_rates(arguments):
 _NUMBERS = {
     "cosine_with_restarts": [{}, {"num_cycles": 3}],
     "polynomial": [{}, {"power": 2.0, "lr_end": 1e-5}],
+    "cosine": [{}, {"num_cycles": 1.25}],
+    "cosine_with_min_lr": [{"min_lr": 1e-5}, {"min_lr_rate": 0.2, "num_cycles": 1.5}],
+    "cosine_warmup_with_min_lr": [{"min_lr_rate": 0.1}, {"min_lr": 1e-5, "warmup_lr_rate": 0.3, "num_cycles": 1}],
+    "warmup_stable_decay": [
+        {"num_decay_steps": 15},
+        {"num_decay_steps": 9, "num_stable_steps": 20, "min_lr_ratio": 0.1, "decay_type": "1-sqrt"},
+        {"num_decay_steps": 20, "warmup_type": "cosine", "decay_type": "linear"},
+        {"num_decay_steps": 20, "warmup_type": "1-sqrt", "min_lr_ratio": 0.3, "num_cycles": 1.5},
+    ],
 }
 
 

@@ -236,6 +236,13 @@ def test_skipped_nan_updates_do_not_end_a_run(tmp_path, caplog):
 # --------------------------------------------------- steps and periods ------------------------------------------------
 
 
+def test_evaluations_begin_after_their_delay_and_the_end_has_one():
+    periods = loop.Periods(10, 2, 5, None, 0, evaluation_delay=5)
+    assert [step for step in range(1, 11) if periods.evaluates(step)] == [6, 8, 10]
+    late = loop.Periods(3, 2, 5, None, 0, evaluation_delay=5)
+    assert [step for step in range(1, 4) if late.evaluates(step)] == [3]
+
+
 def test_relative_steps_count_from_the_initial_checkpoint_and_survive_a_restart(tmp_path):
     _train(tmp_path / "first", 3)
     restore = checkpointing.RestoreCheckpointConfig(path=str(tmp_path / "first" / "checkpoint_3"), mode="specific")

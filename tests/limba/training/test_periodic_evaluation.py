@@ -3,6 +3,7 @@
 import types
 
 from limba.reports import writers
+from limba.training.actions import ActionMode
 from limba.training.periodic_evaluation import TrainingEvaluation
 
 
@@ -28,7 +29,8 @@ def test_all_writers_but_tensorboard_get_the_metrics_of_predictions():
     own, tensorboard = _Writer(), _TensorBoard()
     averages = {"mean/f1": ("a", "b")}
     evaluation = TrainingEvaluation(None, {}, None, evaluator, {}, averages, [own, tensorboard])
-    evaluation.run(types.SimpleNamespace(params=None), 7, lambda line: None, lambda: None)
+    results = evaluation.run(types.SimpleNamespace(params=None), 7, lambda line: None, lambda: None)
+    assert results[ActionMode.INFER_EVAL]["a"] == {"f1": 50.0, "num_examples": 3}  # actions may look at counts too
     assert own.written == [
         (7, "inference_eval/a", {"eval/f1": 50.0, "num_examples": 3}),
         (7, "inference_eval/b", {"eval/f1": 100.0}),
