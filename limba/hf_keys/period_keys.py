@@ -37,9 +37,9 @@ def check(arguments: Any) -> None:
         raise ValueError(f"eval_delay is {arguments.eval_delay}; it must be at least 0.")
     for name in STRATEGIES:
         strategy = getattr(arguments, name)
-        known = (None, "steps", "epoch", "no", *(["best"] if name == "save_strategy" else []))
-        if strategy not in known:
-            raise ValueError(f"{name} is {strategy!r}; use {', '.join(known[1:-1])} or {known[-1]}.")
+        known = ["steps", "epoch", "no", *(["best"] if name == "save_strategy" else [])]
+        if strategy not in (None, *known):
+            raise ValueError(f"{name} is {strategy!r}; use {', '.join(known[:-1])} or {known[-1]}.")
     wanted = {
         "load_best_model_at_end": arguments.load_best_model_at_end,
         "early_stopping_patience": arguments.early_stopping_patience,

@@ -12,6 +12,8 @@ _NO_FP16 = (
     "{}: float16 overflows, in T5's feed-forward layers first, and the loss becomes NaN. Write {} in its place: bf16 "
     "has float32's range."
 )
+# The column of documents.
+DOCUMENTS = "text"
 # Of run_seq2seq_qa.py.
 QUESTION_COLUMNS = ("question_column", "context_column", "answer_column")
 METRICS_OF_QUESTIONS = ("squad", "squad_v2", "trivia_qa")
@@ -33,6 +35,7 @@ class RunArguments:
       ValueError: for a value that cannot be, keys that contradict each other, or a missing one.
     """
 
+    script: str | None = _key("whose command it is, also as its first word: run_summarization, run_glue, run_ner …")
     # ----------------------------------------------------- model -----------------------------------------------------
     model_name_or_path: str | None = _key("where to start: a folder of transformers', a name on the hub, a run, a .pth")
     config_name: str | None = _key("a config.json, its folder or a name: the network from scratch, or that of a .pth")
@@ -51,8 +54,8 @@ class RunArguments:
     dataset_config_name: str | None = _key("its configuration")
     train_file: str | None = _key("a file or pattern: txt, csv, json, jsonl or parquet")
     validation_file: str | None = _key("the same, for evaluation")
-    text_column_name: str = _key(
-        "the column with the text; in fine-tuning also a template: '{question} {context}'", "text"
+    text_column_name: str | None = _key(
+        "the column with the text; in fine-tuning also a template: '{question} {context}'; text if it is not given"
     )
     validation_split_percentage: int = _key("of the training documents, where there is no validation split", 5)
     test_file: str | None = _key("the same, for do_predict")
@@ -333,6 +336,11 @@ class RunArguments:
             *("max_predict_samples", "do_regression", "return_entity_level_metrics"),
         )
         return tuple(name for name in names if getattr(self, name))
+
+    @property
+    def text_column(self) -> str:
+        """`text_column_name`, or its default."""
+        return self.text_column_name or DOCUMENTS
 
     @property
     def inputs_length(self) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from limba.hf_keys import period_keys, schedule_keys, t5_experiments
+from limba.hf_keys import period_keys, schedule_keys, script_names, t5_experiments
 from limba.hf_keys.other_keys import ALIASES, REFUSED, WITHOUT_EFFECT
 from limba.hf_keys.row_answers import WORD_TASKS
 from limba.hf_keys.run_arguments import BENCHMARK_MODEL, QUESTION_COLUMNS, RunArguments
@@ -40,7 +40,7 @@ _NEAR = 0.8
 
 
 def from_command_line(argv: Sequence[str]) -> tuple[RunArguments, list[str]]:
-    """Reads `[CONFIG.json] [--key value | --key=value | --switch] …`; flags override the file.
+    """Reads `[SCRIPT] [CONFIG.json] [--key value | --key=value | --switch] …`; flags override the file.
 
     Returns:
       The arguments, and a note for each key that is ignored.
@@ -51,6 +51,7 @@ def from_command_line(argv: Sequence[str]) -> tuple[RunArguments, list[str]]:
     """
     values: dict[str, Any] = {}
     rest = list(argv)
+    script = rest.pop(0) if rest and not rest[0].startswith("--") and script_names.is_script(rest[0]) else None
     if rest and not rest[0].startswith("--"):
         _check_dashes(rest[0], rest[1:])
         values |= untrusted_json.read_object(Path(rest.pop(0)).expanduser())
@@ -72,7 +73,7 @@ def from_command_line(argv: Sequence[str]) -> tuple[RunArguments, list[str]]:
             of_switch = name.removeprefix("no_")  # transformers' parser has `--no_X` beside each switch that is on
             is_off = name not in _known() and of_switch in _known()
             values[of_switch if is_off else name] = not is_off
-    return from_values(values)
+    return from_values(({} if script is None else {"script": script}) | values)
 
 
 def _check_dashes(word: str, rest: Sequence[str]) -> None:
@@ -116,6 +117,7 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
             used |= {"benchmark": "glue", "dataset_name": used["task_name"]}
     notes += t5_experiments.complete(values, used)
     notes += schedule_keys.complete_plateau(used)
+    notes += script_names.complete(values, used)
     notes += _complete_questions(used)
     notes += _complete_summaries(values, used)
     if not {"do_train", "do_eval", "do_predict"} & used.keys():
@@ -138,12 +140,19 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
 
 def _complete_summaries(values: Mapping[str, Any], used: dict[str, Any]) -> list[str]:
     """ROUGE, which run_summarization.py measures, for a `summary_column`; notes."""
-    if "summary_column" not in values or used.get("metric_names") or used.get("benchmark"):
+    is_of_summaries = "summary_column" in values or used.get("script") == script_names.SUMMARIES
+    if not is_of_summaries or used.get("metric_names") or used.get("benchmark"):
         return []
-    if importlib.util.find_spec("rouge_score") is None:
+    if not has_rouge():
         return ["ROUGE of the summaries is not measured without its package: pip install 'limba[metrics]'."]
-    used["metric_names"] = "rouge"
+    if used.get("label_column_name"):  # Else the data say whether there are summaries.
+        used["metric_names"] = "rouge"
     return []
+
+
+def has_rouge() -> bool:
+    """Whether the package that measures ROUGE is installed."""
+    return importlib.util.find_spec("rouge_score") is not None
 
 
 def _complete_questions(used: dict[str, Any]) -> list[str]:

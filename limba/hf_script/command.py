@@ -2,6 +2,7 @@ r"""`limba run`: pre-training and fine-tuning with the keys of a Hugging Face sc
 
     limba run config.json
     limba run config.json --learning_rate 1e-4 --do_eval
+    limba run run_summarization.py --model_name_or_path google/t5-v1_1-small --train_file a.csv --output_dir runs/mine
     limba run --model_name_or_path google/t5-v1_1-small --train_file corpus.jsonl --output_dir runs/mine --do_train
     limba run --benchmark glue --dataset_name sst2 --model_name_or_path exports/mine --output_dir runs/sst2
 
@@ -45,7 +46,7 @@ from limba.gin_config import command_line, gin_files
 from limba.hf_keys import script_keys
 from limba.hf_keys.row_answers import TEXT, WORD_TASKS
 from limba.hf_keys.run_arguments import RunArguments
-from limba.hf_script import encoder_rows, gin_recipe, outcome, result_files, script_data
+from limba.hf_script import encoder_rows, gin_recipe, outcome, result_files, script_data, text_rows
 from limba.machine import json_text, native_logs, redaction, storage
 from limba.machine.local_paths import local_path
 from limba.machine.storage import AnyPath
@@ -73,7 +74,7 @@ _OF_ENCODERS = {
 def main(argv: Sequence[str]) -> int:
     """Composes the configuration, trains, evaluates, predicts, exports and uploads, as the keys say."""
     if not argv or any(flag in ("-h", "--help") for flag in argv):
-        print(f"usage: limba run [CONFIG.json] [--key value …]\n\n{__doc__}\nkeys:\n{script_keys.help_text()}")
+        print(f"usage: limba run [SCRIPT] [CONFIG.json] [--key value …]\n\n{__doc__}\nkeys:\n{script_keys.help_text()}")
         return 0 if argv else 2
     overrides = [flag for flag in argv if flag.startswith("--gin.")]
     flags, keys = _flags().parse_known_args([flag for flag in argv if flag not in overrides])
@@ -150,11 +151,16 @@ def _prepare(
 
     from convert import starting_model
 
+    found: dict[str, Any] = {}
     if not starting_model.is_encoder(*_names(arguments)[:2]):
+        with native_logs.filtered():
+            found = text_rows.found(arguments)
+        arguments = dataclasses.replace(arguments, **found)
         arguments.check_documents()
     model = starting_model.open_model(*_names(arguments), ignored=arguments.ignored_config_keys)
-    with native_logs.filtered():
-        found = {} if model.encoder is None else encoder_rows.found(arguments, model)
+    if model.encoder is not None:
+        with native_logs.filtered():
+            found = encoder_rows.found(arguments, model)
     arguments = dataclasses.replace(arguments, **found)
     _check_network(arguments, model)
     if arguments.row_answers.network == "SequenceClassifier":

@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from limba.hf_keys import script_names
 from limba.hf_keys.row_answers import LABEL, NUMBER, TEXT, WORD_LABELS
-from limba.hf_keys.run_arguments import RunArguments
+from limba.hf_keys.run_arguments import DOCUMENTS, RunArguments
 from limba.hf_script import script_data
 from limba.hf_script.script_data import Corpus
 
@@ -17,7 +18,6 @@ logger = logging.getLogger(__name__)
 
 _PAIR = ("sentence1", "sentence2")
 _LABEL, _SENTENCE, _WORDS, _TAGS = "label", "sentence", "tokens", "tags"
-_DOCUMENTS = RunArguments.text_column_name
 _WHOLE = re.compile(r"[+-]?\d+")
 # Beyond that a column has texts and no labels.
 _MOST_LABELS = 1000
@@ -35,11 +35,16 @@ def found(arguments: RunArguments, model: Any) -> dict[str, Any]:
         raise ValueError(f"source_lang is {arguments.source_lang!r}: an encoder translates nothing; name a T5.")
     if arguments.questions is not None:
         raise ValueError(f"question_column is {arguments.questions[0]!r}: an encoder writes no answers; name a T5.")
+    if arguments.script == script_names.SUMMARIES and arguments.entry is None:
+        raise ValueError(
+            "The command is one of run_summarization (source_prefix, predict_with_generate and max_source_length are "
+            "keys of it): an encoder writes no texts. Name a T5, or leave these keys out."
+        )
     keys: dict[str, Any] = {}
     if arguments.entry is not None:
         kind = _of_entry(arguments.entry)
         _check_has_labels(arguments, model)
-    elif (arguments.task or arguments.use_nsp or arguments.whole_word_mask) and not _asks(arguments):
+    elif _learns_masks(arguments) and not _asks(arguments):
         return {}
     else:
         corpus = script_data.find(
@@ -62,6 +67,12 @@ def found(arguments: RunArguments, model: Any) -> dict[str, Any]:
     if arguments.max_seq_length is not None and length > most:
         logger.warning("max_seq_length is %d, and the encoder reads %d tokens: rows are cut there.", length, most)
     return {**keys, "answers": kind, "max_seq_length": min(length, most)}
+
+
+def _learns_masks(arguments: RunArguments) -> bool:
+    """Whether a key says that documents are learned."""
+    of_documents = arguments.task or arguments.use_nsp or arguments.whole_word_mask
+    return bool(of_documents or arguments.script == script_names.MASKS)
 
 
 def label_names(arguments: RunArguments) -> tuple[str, ...]:
@@ -97,20 +108,20 @@ def _columns(arguments: RunArguments, corpus: Corpus, split: str) -> tuple[str, 
     Raises:
       ValueError: if it is not clear which.
     """
-    names = _open(corpus, (), ()).column_names(split)
-    given, text = arguments.label_column_name, arguments.text_column_name
+    names = column_names(corpus, split)
+    given, text, named_text = arguments.label_column_name, arguments.text_column, arguments.text_column_name
     named = given or next((x for x in (f"{arguments.task_name or 'ner'}_tags", _TAGS) if x in names), None)
-    words = text if text != _DOCUMENTS else _WORDS if _WORDS in names else next((x for x in names if x != named), text)
+    words = named_text or (_WORDS if _WORDS in names else next((x for x in names if x != named), text))
     tags = named or next((x for x in names if x != words), _TAGS)
     are_lists = _have_lists(corpus, split, {words, tags}, names)
     if not _asks(arguments) and not are_lists:
         if _LABEL not in names:
             return None
         if text in names:
-            raise ValueError(
-                f"{corpus.name!r} has the columns {text!r} and {_LABEL!r}, and no key says what is learned: write "
-                f"label_column_name {_LABEL} for a classifier, or task masked_lm for masked language modelling of the "
-                "texts."
+            logger.warning(
+                "%r has the columns %r and %r: a classifier is trained, as run_glue.py does it. For masked language "
+                "modelling of the texts write task masked_lm.",
+                *(corpus.name, text, _LABEL),
             )
     is_of_words = arguments.answers == WORD_LABELS or arguments.has_word_task or arguments.return_entity_level_metrics
     if is_of_words or (arguments.answers == TEXT and are_lists and (given or _LABEL not in names)):
@@ -122,7 +133,12 @@ def _columns(arguments: RunArguments, corpus: Corpus, split: str) -> tuple[str, 
             "its own, with a column that says whether it is right."
         )
     kind = arguments.answers if arguments.answers != TEXT else NUMBER if arguments.do_regression else LABEL
-    return (text if text != _DOCUMENTS else _text_of(names, label)), label, kind
+    return named_text or text_of(names, label), label, kind
+
+
+def column_names(corpus: Corpus, split: str) -> list[str]:
+    """Of all columns of a split."""
+    return _open(corpus, (), ()).column_names(split)
 
 
 def _asks(arguments: RunArguments) -> bool:
@@ -131,19 +147,20 @@ def _asks(arguments: RunArguments) -> bool:
         arguments.label_column_name
         or arguments.keys_of_rows
         or arguments.has_word_task
+        or arguments.script in script_names.OF_LABELS
         or arguments.answers != TEXT
         or arguments.do_regression is not None
     )
 
 
-def _text_of(names: Sequence[str], label: str) -> str:
+def text_of(names: Sequence[str], label: str) -> str:
     """The text as run_glue.py and run_classification.py find it: of two columns a pair."""
     others = [name for name in names if name != label]
     if {*_PAIR} <= {*others}:
         others = list(_PAIR)
-    elif alone := [name for name in (_SENTENCE, _DOCUMENTS) if name in others]:
+    elif alone := [name for name in (_SENTENCE, DOCUMENTS) if name in others]:
         others = alone[:1]
-    return " [SEP] ".join("{" + name + "}" for name in others[:2]) or _DOCUMENTS
+    return " [SEP] ".join("{" + name + "}" for name in others[:2]) or DOCUMENTS
 
 
 def _have_lists(corpus: Corpus, split: str, columns: set[str], names: Sequence[str]) -> bool:

@@ -12,7 +12,7 @@ _OF_QUESTIONS = {"squad", "span_squad", "trivia_qa", "super_glue_record"}
 # SQuAD's F1, and that of SQuAD 2, which comes with `exact`.
 _F1 = ("f1", "HasAns_f1", "NoAns_f1")
 # Names of the scripts for metrics that have T5's here.
-OF_SCRIPTS = {"em": "exact_match"}
+OF_SCRIPTS = {"em": "exact_match", "tokens_per_prediction": "gen_len"}
 
 
 def is_share(name: str, others: Collection[str]) -> bool:

@@ -141,7 +141,7 @@ def _documents(arguments: RunArguments, plan: Plan) -> list[str]:
             dataset=plan.corpus.dataset,
             dataset_config=plan.corpus.dataset_config,
             splits=_plain(plan.corpus.splits),
-            text_column=arguments.text_column_name,
+            text_column=arguments.text_column,
             shuffle_buffer_size=_buffer(plan),
         ),
         *of_task,

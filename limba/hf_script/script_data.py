@@ -115,7 +115,7 @@ def _find(arguments: RunArguments) -> tuple[Corpus, list[str]]:
         assert entry.splits is not None
         return Corpus(arguments.entry, splits=entry.splits), list(entry.splits)
     dataset, config = arguments.dataset_name, arguments.dataset_config_name
-    source = masked_text.open_source(None, dataset, config, None, arguments.text_column_name)
+    source = masked_text.open_source(None, dataset, config, None, arguments.text_column)
     splits = list(source.own_splits)  # type: ignore[attr-defined]  # of a data set on the hub
     return Corpus(task_name(f"{dataset}_{config or ''}"), None, dataset, config), splits
 
@@ -130,7 +130,7 @@ def row_template(arguments: RunArguments) -> str | None:
         return None
     if arguments.languages is not None or arguments.questions is not None:
         return arguments.source_prefix
-    columns = arguments.text_column_name
+    columns = arguments.text_column
     prefix, between = (
         text.replace("{", "{{").replace("}", "}}")
         for text in (arguments.source_prefix, arguments.text_column_delimiter)
@@ -155,7 +155,7 @@ def row_values(arguments: RunArguments) -> tuple[Any, ...]:
 def word_values(arguments: RunArguments) -> tuple[Any, ...]:
     """The arguments of `script_task.word_dataset`."""
     labels = list(arguments.labels or ())
-    return arguments.text_column_name, arguments.label_column_name, labels, arguments.return_entity_level_metrics
+    return arguments.text_column, arguments.label_column_name, labels, arguments.return_entity_level_metrics
 
 
 def count_examples(
@@ -170,7 +170,7 @@ def count_examples(
     from tasks import objectives
     from tasks.pretraining import masked_text
 
-    column = arguments.text_column_name
+    column = arguments.text_column
     source = masked_text.open_source(corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits, column)
     for split in used_splits(arguments):
         source.check(split)

@@ -169,7 +169,8 @@ BEST = {"do_eval": True, "eval_strategy": "epoch", "save_strategy": "epoch", "lo
 @pytest.mark.parametrize(
     ("found", "keys", "words"),
     [
-        ([TEXT], {}, r"columns 'text' and 'label', .* write label_column_name label .* or task masked_lm"),
+        ([TEXT], {}, r"labels are \['a'\]; give at least two"),
+        ([TEXT], {"source_prefix": "sum: "}, "one of run_summarization .*: an encoder writes no texts. Name a T5"),
         ([TEXT], {"label_column_name": "label"}, r"labels are \['a'\]; give at least two"),
         ([{"text": "w5", "tags": ["a"]}], {"do_predict": True, "test_file": "t.json"}, "no column 'label'"),
         ([TEXT], {"do_regression": True}, "'label' has 'a', which is not a number, and do_regression is true"),
@@ -235,5 +236,20 @@ def test_which_columns_and_labels_are_read(here, rows, capsys):
     assert "entry = 'glue_mrpc'" in text and "LABELS = ['not_equivalent', 'equivalent']" in text
     assert "tags = 'labels'" in composed({"tokens": ["w5"], "labels": ["O"]}, {"tokens": ["w5"], "labels": ["B-X"]})
     documents = {"text": "w5 w6 " * 40, "tags": ["a"]}  # not of its words
-    for row, keys in ((documents, {}), (documents | {"label": "a"}, {"task": "masked_lm"})):
+    labelled = documents | {"label": "a"}
+    for row, keys in (
+        (documents, {}),
+        *((labelled, keys) for keys in ({"task": "masked_lm"}, {"mlm_probability": 0.15}, {"script": "run_mlm.py"})),
+    ):
         assert "gin/runs/pretrain.gin" in composed(*[row] * 9, **keys)
+
+
+def test_texts_and_labels_are_a_classifier_s_as_in_run_glue(here, rows, capsys, caplog):
+    file = rows(TEXT, TEXT | {"label": "b"})
+    for first in ([], ["--script=run_glue"], ["--script=examples/run_classification.py"]):
+        caplog.clear()
+        _run(here, "--dry_run", *first, do_train=True, train_file=file, output_dir=here / "no")
+        assert "gin/runs/classify.gin" in capsys.readouterr().out
+        assert ("a classifier is trained, as run_glue.py does it" in caplog.text) == (not first)
+    _run(here, "--dry_run", "--script=run_ner", do_train=True, train_file=rows(WORDS), output_dir=here / "no")
+    assert "tags = 'ner_tags'" in capsys.readouterr().out

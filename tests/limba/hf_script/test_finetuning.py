@@ -190,8 +190,8 @@ def test_data_that_are_not_enough_are_refused_before_any_work(here, tmp_path):
     for changes, words in (
         (["--label_column_name", "sizes"], "did you mean 'size'"),
         (["--metric_names", "acuracy"], "no metric 'acuracy' .*accuracy"),
-        ([*best, "f1"], "'f1', and the evaluations have loss, accuracy:"),
-        ([*best, "rouge3"], "'rouge3', and the evaluations have loss, rouge1, rouge2, rougeL, rougeLsum:"),
+        ([*best, "f1"], "'f1', and the evaluations have loss, accuracy, gen_len:"),
+        ([*best, "rouge3"], "'rouge3', and the evaluations have loss, rouge1, rouge2, rougeL, rougeLsum, gen_len:"),
         (["--test_file", "None"], "do_predict answers the split 'test', and .* has 'train', 'validation'"),
         (["--do_train", "false", "--validation_file", "None"], "no split 'validation' to evaluate"),
         (["--validation_file", "None", "--max_train_samples", "9"], "already a part, train.5%:.: name a valid"),

@@ -1,0 +1,69 @@
+"""Which script of Hugging Face a command is written for: its first word, the key `script`, or its other keys say it."""
+
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+SUMMARIES, TRANSLATIONS, QUESTIONS, MASKS, WORDS = (
+    *("run_summarization", "run_translation", "run_seq2seq_qa", "run_mlm", "run_ner"),
+)
+OF_LABELS = ("run_glue", "run_classification")
+# Other names of scripts that do the same.
+_SAME = {
+    "run_qa": QUESTIONS,
+    "run_text_classification": "run_glue",
+    **dict.fromkeys(("run_t5_mlm", "run_t5_pretraining", "run_bert_pretraining", "run_mlm_wwm"), MASKS),
+}
+_SCRIPTS = (SUMMARIES, TRANSLATIONS, QUESTIONS, MASKS, WORDS, *OF_LABELS)
+# Keys that one kind of script alone has.
+_OF_MASKS = ("mlm_probability", "mlm_prob", "mean_noise_span_length", "line_by_line", "whole_word_mask", "iters")
+_OF_SUMMARIES = ("summary_column", "source_prefix", "predict_with_generate", "max_source_length")
+# Keys that say what is learned, whichever script has them.
+_DECIDE = (
+    *("benchmark", "label_column_name", "source_lang", "target_lang", "question_column", "context_column"),
+    *("answer_column", "task", "task_name", "use_nsp"),
+)
+
+
+def is_script(word: str) -> bool:
+    """Whether a word of a command line is the name of a script, as `run_glue.py` or `run_glue`."""
+    return PurePath(word).suffix == ".py" or _plain(word) is not None
+
+
+def _plain(word: str) -> str | None:
+    """The script that does what the one of this name does; None for an unknown one."""
+    stem = PurePath(word).name.removesuffix(".py")
+    for ending in ("_no_trainer", "_flax"):
+        stem = stem.removesuffix(ending)
+    stem = _SAME.get(stem, stem)
+    return stem if stem in _SCRIPTS else None
+
+
+def complete(values: Mapping[str, Any], used: dict[str, Any]) -> list[str]:
+    """Adds `script`, and what it means without other keys, to the arguments `used`; returns notes.
+
+    Raises:
+      ValueError: for a translation without its languages.
+    """
+    notes: list[str] = []
+    if (given := used.pop("script", None)) is not None:
+        used["script"] = _plain(given)
+        if used["script"] is None:
+            notes = [f"Without effect: {given} (of a script that is not known here the keys say what is learned)."]
+    decided = any(used.get(name) for name in _DECIDE)
+    if used.get("script") is None and not decided:
+        # A default that is written out, such as mlm_probability 0.15, names its script as well.
+        asks = {name for name, value in values.items() if value not in (None, False, "", "false", "False")}
+        if asks & {*_OF_MASKS}:
+            used["script"] = MASKS
+        elif asks & {*_OF_SUMMARIES}:
+            used["script"] = SUMMARIES
+    script = used.get("script")
+    has_languages = used.get("source_lang") and used.get("target_lang")
+    if script == TRANSLATIONS and not used.get("benchmark") and not has_languages:
+        raise ValueError("run_translation needs the languages: write source_lang and target_lang, such as en and ro.")
+    if script == QUESTIONS and not decided:
+        used["question_column"] = "question"
+    if script == WORDS:
+        used.setdefault("task_name", "ner")
+    return notes

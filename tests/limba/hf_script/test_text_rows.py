@@ -1,0 +1,53 @@
+"""Columns of a T5's rows that no key names."""
+
+import json
+import logging
+
+import pytest
+
+from limba.hf_keys.script_keys import from_values
+from limba.hf_script import text_rows
+
+
+def _found(tmp_path, columns, **keys):
+    file = tmp_path / f"rows_{len(list(tmp_path.iterdir()))}.json"
+    file.write_text(json.dumps(dict.fromkeys(columns, "a")) + "\n")
+    given = {"model_name_or_path": "m", "output_dir": "o", "train_file": str(file), "do_train": True}
+    return text_rows.found(from_values(given | keys)[0])
+
+
+@pytest.mark.parametrize(
+    ("columns", "keys", "text", "summary"),
+    [
+        (["body", "title", "id"], {"source_prefix": "summarize: "}, "body", "title"),
+        (["body", "title", "id"], {"predict_with_generate": True, "text_column": "id"}, "id", "title"),
+        (["id", "body", "title"], {"script": "run_summarization", "text_column": "body"}, "body", "id"),
+        (["text", "summary"], {"script": "run_summarization.py"}, "text", "summary"),
+    ],
+)
+def test_of_summaries_the_first_two_columns_are_read(tmp_path, caplog, columns, keys, text, summary):
+    caplog.set_level(logging.INFO)
+    found = _found(tmp_path, columns, **keys)
+    assert found == {"text_column_name": text, "label_column_name": summary, "metric_names": "rouge"}
+    assert f"As run_summarization has it, {text!r} is read and the answer is {summary!r}" in caplog.text
+
+
+def test_the_columns_of_a_known_data_set(tmp_path):
+    (tmp_path / "xsum").mkdir()
+    (tmp_path / "xsum" / "train.json").write_text(json.dumps({"id": "1", "document": "a", "summary": "b"}) + "\n")
+    given = {"model_name_or_path": "m", "output_dir": "o", "dataset_name": str(tmp_path / "xsum"), "do_train": True}
+    found = text_rows.found(from_values(given | {"source_prefix": "s: "})[0])
+    assert (found["text_column_name"], found["label_column_name"]) == ("document", "summary")
+
+
+def test_a_t5_takes_the_columns_of_run_glue(tmp_path):
+    found = _found(tmp_path, ["idx", "sentence1", "sentence2", "label"], script="run_glue")
+    assert found == {"text_column_name": "{sentence1} {sentence2}", "label_column_name": "label"}
+
+
+def test_documents_stay_documents(tmp_path):
+    assert _found(tmp_path, ["text"], max_source_length=64) == {}
+    assert _found(tmp_path, ["text", "title"]) == {}
+    assert _found(tmp_path, ["text", "mood"], source_prefix="x: ", label_column_name="mood") == {}
+    with pytest.raises(ValueError, match="only the column text: run_summarization learns from two"):
+        _found(tmp_path, ["text"], source_prefix="x: ")
