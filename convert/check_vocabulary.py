@@ -22,6 +22,7 @@ from convert.compare.tokenizer_readers import Encode, Outcome
 from convert.hf import hf_folder, hf_tokenizer
 from convert.model_files import any_format
 from limba.checkpoint_files import run_folder
+from limba.data.sentinels import counts_down
 from limba.machine import native_logs
 
 _SPECIAL_IDS = {token: id_ for id_, token in enumerate(hf_tokenizer.SPECIAL_TOKENS)}
@@ -159,11 +160,13 @@ def _seqio(vocabulary: Mapping[str, Any]) -> Implementation:
         size = opened.vocab_size
     except RuntimeError as error:
         return Implementation(_SEQIO, note=f"does not open it with extra_ids={extra_ids}: {error}", is_compared=False)
-    count = sentencepiece_models.num_sentinels(opened)
+    sentinels = sentencepiece_models.sentinel_ids(opened)
     ids: dict[str, Any] = {"<pad>": opened.pad_id, "</s>": opened.eos_id, "<unk>": opened.unk_id, _SIZE: size}
-    # What span corruption takes: the last ids, downward.
-    ids |= {f"<extra_id_{i}>": size - 1 - i for i in _SENTINELS if i < count}
-    name = "training" if vocabulary["class"] == run_folder.T5_TOKENIZERS else f"{_SEQIO}, extra_ids={extra_ids}"
+    # What span corruption takes.
+    ids |= {f"<extra_id_{i}>": sentinels[i] for i in _SENTINELS if i < len(sentinels)}
+    # SeqIO knows only sentinels that count down from the last id.
+    is_seqio = vocabulary["class"] != run_folder.T5_TOKENIZERS and counts_down(sentinels, size)
+    name = f"{_SEQIO}, extra_ids={extra_ids}" if is_seqio else "training"
     return Implementation(name, ids, tokenizer_texts.encoder_of(opened))
 
 
@@ -208,6 +211,7 @@ def compare(found: Sequence[Implementation], checked: ModelVocabulary) -> Iterat
         yield f"{_SEQIO} {seqio_reader.note}. {remedy}"
         return
     again = _again(checked)
+    ours = seqio_reader.name.partition(",")[0]
     for token, needed in _SPECIAL_IDS.items():
         for reader in found:
             if not reader.note and reader.ids.get(token) != needed:
@@ -220,16 +224,15 @@ def compare(found: Sequence[Implementation], checked: ModelVocabulary) -> Iterat
         if token in plain.ids and plain.ids[token] != seqio_reader.ids.get(token):
             yield (
                 f"{token} is {plain.ids[token]} in SentencePiece, and {_shown(seqio_reader, token)} in SeqIO with "
-                f"extra_ids={checked.vocabulary['extra_ids']}. Its own are not its last pieces in T5's order, "
-                "<extra_id_0> last: train it without any, `limba vocab build`."
+                f"extra_ids={checked.vocabulary['extra_ids']}. It has sentinels of its own: open it with extra_ids=0."
             )
         for reader in hugging_face:
             if not reader.note and reader.ids.get(token) != seqio_reader.ids.get(token):
                 expected_id = _shown(seqio_reader, token)
-                yield f"{token} is {_shown(reader, token)} in {reader.name}, and {expected_id} in SeqIO. {again}"
+                yield f"{token} is {_shown(reader, token)} in {reader.name}, and {expected_id} in {ours}. {again}"
     for reader in hugging_face:
         if not reader.note and reader.ids[_SIZE] != seqio_reader.ids[_SIZE]:
-            yield f"{reader.name} has {reader.ids[_SIZE]} ids, and SeqIO {seqio_reader.ids[_SIZE]}. {again}"
+            yield f"{reader.name} has {reader.ids[_SIZE]} ids, and {ours} {seqio_reader.ids[_SIZE]}. {again}"
     size, rows = seqio_reader.ids[_SIZE], checked.embedding_rows
     if rows is not None and rows < size:
         yield (

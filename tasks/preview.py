@@ -28,12 +28,11 @@ _PAIRS = {sentence_pairs.FOLLOWS: "B follows A", sentence_pairs.DOES_NOT_FOLLOW:
 
 def to_text(vocabulary: Any, tokens: np.ndarray) -> str:
     """Decodes tokens, up to padding; sentinels become `___`, and EOS `</s>`."""
-    num_sentinels = sentencepiece_models.num_sentinels(vocabulary)
-    first_sentinel = vocabulary.vocab_size - 1
+    sentinels = {*sentencepiece_models.sentinel_ids(vocabulary)}
     parts: list[str] = []
     span: list[int] = []
     for token in [*tokens[tokens != 0].tolist(), None]:
-        is_sentinel = token is not None and first_sentinel - num_sentinels < token <= first_sentinel
+        is_sentinel = token in sentinels
         if token is not None and not is_sentinel and token != vocabulary.eos_id:
             span.append(token)
             continue

@@ -101,7 +101,7 @@ def _spiece():
 
 def _make_tokenizer(folder):
     (folder / "spiece.model").write_bytes(_spiece())
-    hf_tokenizer.write(hf_tokenizer._from_file(folder / "spiece.model", 100), folder)
+    hf_tokenizer.write(hf_tokenizer.from_file(folder / "spiece.model", 100), folder)
     (folder / "spiece.model").unlink()
 
 

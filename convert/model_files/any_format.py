@@ -17,7 +17,7 @@ from convert.families import config_keys, heads, tokenizer_keys
 from convert.families.family import Family
 from convert.families.heads import Head
 from convert.families.table import all_families, find_family
-from convert.hf import hf_folder, hf_tokenizer
+from convert.hf import folder_tokenizer, hf_folder, hf_tokenizer
 from convert.model_files import gin_facts, lora_merge, network_of_tensors
 from convert.tensors import names, tensor_parts, torch_files
 from limba.checkpoint_files import layer_layouts, run_folder, saved_tensors
@@ -354,7 +354,7 @@ def vocabulary_of_folder(path: Path, hints: ModelHints) -> Mapping[str, Any] | N
     if not any((path / name).is_file() for name in ("tokenizer_config.json", "tokenizer.json", hf_tokenizer.SPIECE)):
         return None
     tokenizer_keys.read(path, tokenizer_keys.T5, hints.ignore_config_keys)
-    found = hf_tokenizer.read(path)
+    found = folder_tokenizer.read(path)
     if hints.extra_ids not in (None, found["extra_ids"]):
         raise ValueError(f"--extra_ids {hints.extra_ids}: the tokenizer in {path} has {found['extra_ids']}.")
     return found

@@ -1,16 +1,32 @@
-"""T5's sentinels in a vocabulary that has them among its own pieces, as mT5's has."""
+"""T5's sentinels in a vocabulary that has them among its own pieces, found by their names."""
 
-from collections.abc import Iterable
+import itertools
+import re
+from collections.abc import Callable, Sequence
+
+# SentencePiece begins a sentinel that is a piece with "▁".
+NAME = re.compile(r"▁?<extra_id_(\d+)>")
 
 
-def count_sentinels(pieces_from_the_end: Iterable[str]) -> int:
-    """How many of the last pieces are sentinels: `<extra_id_0>` is the last, `<extra_id_1>` the one before it.
+def find_sentinels(id_of: Callable[[str], int | None], vocab_size: int) -> tuple[int, ...]:
+    """The ids of `<extra_id_0>`, `<extra_id_1>` …, up to the first that the vocabulary does not have.
 
-    SentencePiece begins a sentinel that is a piece with "▁".
+    mT5's are its last pieces, `<extra_id_0>` last. Trainers of tokenizers set them behind the special tokens or behind
+    the pieces, `<extra_id_0>` first; tokens that were added one by one have any ids.
+
+    Args:
+      id_of: the id of a piece; None, or the id of another piece, if there is none.
+      vocab_size: ids above it are none.
     """
-    count = 0
-    for piece in pieces_from_the_end:
-        if piece not in (f"<extra_id_{count}>", f"▁<extra_id_{count}>"):
-            break
-        count += 1
-    return count
+
+    def find(number: int) -> int | None:
+        name = f"<extra_id_{number}>"
+        found = (id_of(piece) for piece in (name, f"▁{name}"))
+        return next((id_ for id_ in found if id_ is not None and 0 <= id_ < vocab_size), None)
+
+    return tuple(itertools.takewhile(lambda id_: id_ is not None, map(find, itertools.count())))  # type: ignore[arg-type]
+
+
+def counts_down(sentinels: Sequence[int], vocab_size: int) -> bool:
+    """Whether sentinels are the last ids and `<extra_id_0>` is the last of all, as SeqIO has them; also for none."""
+    return list(sentinels) == [vocab_size - 1 - i for i in range(len(sentinels))]

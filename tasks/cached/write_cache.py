@@ -183,7 +183,8 @@ def _describe(task: Any, stream: streams.Stream, seed: int, denoise: denoising.D
         "lengths": dict(config.task_feature_lengths or {}),
         "objective": cached_data.describe_objective(denoise.objective) if denoise else None,
         "mode": denoise.mode_tokens(task.output_features) if denoise else [],
-        "vocabulary": {name: getattr(ids, name) for name in ("vocab_size", "num_sentinels", "eos_id")},
+        "vocabulary": {name: getattr(ids, name) for name in ("vocab_size", "num_sentinels", "eos_id")}
+        | ({} if ids.sentinel_ids is None else {"sentinel_ids": list(ids.sentinel_ids)}),
         "files": cached_data.describe_files(list(dict.fromkeys(files))),
         "fingerprint": json.loads(json_text.dumps(stream.fingerprint(seed, 1))),
     }

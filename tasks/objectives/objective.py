@@ -1,7 +1,7 @@
 """What an objective is, and randomness that is a function of a seed."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -14,11 +14,13 @@ class VocabularyIds:
     """The facts about a vocabulary that objectives need.
 
     Attributes:
-      vocab_size: with its sentinels, which are the last `num_sentinels` ids and count down.
+      vocab_size: with its sentinels.
+      num_sentinels: how many there are.
       eos_id: the id at the end of features.
       cls_id, sep_id, mask_id: BERT's, where the vocabulary has them.
       special_ids: ids that are no text.
       continues_word: bool `[vocab_size]`, whether a piece continues the word before it; None if that is not known.
+      sentinel_ids: those of `<extra_id_0>`, `<extra_id_1>` …; None for the last ids, which count down.
     """
 
     vocab_size: int
@@ -29,10 +31,17 @@ class VocabularyIds:
     mask_id: int | None = None
     special_ids: tuple[int, ...] = (0,)
     continues_word: np.ndarray | None = dataclasses.field(default=None, compare=False)
+    sentinel_ids: Sequence[int] | None = None
 
     @property
     def first_sentinel(self) -> int:
-        return self.vocab_size - 1
+        return self.vocab_size - 1 if self.sentinel_ids is None else self.sentinel_ids[0]
+
+    def sentinels(self, count: int) -> np.ndarray:
+        """The ids of the first sentinels, `<extra_id_0>` first, int32 `[count]`."""
+        if self.sentinel_ids is None:
+            return self.vocab_size - 1 - np.arange(count, dtype=np.int32)
+        return np.asarray(self.sentinel_ids[:count], np.int32)
 
 
 class CorruptedBatch(NamedTuple):

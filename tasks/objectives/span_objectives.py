@@ -18,7 +18,7 @@ class SpanCorruption:
 
     Lengths, noise masks and sentinels follow `t5.data.preprocessors` (`random_spans_helper`,
     `random_spans_noise_mask`, `noise_span_to_unique_sentinel`, `nonnoise_span_to_unique_sentinel`): a window begins
-    with text and ends with a masked span, sentinels count down from the last id of the vocabulary, no sentinel closes
+    with text and ends with a masked span, sentinels are taken in their order, `<extra_id_0>` first, no sentinel closes
     the targets, and both features end with EOS. (T5 rounds the masked tokens in float32 when it masks and in float64
     when it computes lengths, which differ at some exact halves; this class always uses the latter, so nothing is cut.)
 
@@ -132,7 +132,7 @@ class SpanCorruption:
         steps[row, text_starts[:, 1:]] = -1
         is_noise = np.cumsum(steps, axis=1, dtype=np.int8).astype(bool)
 
-        sentinels = ids.first_sentinel - np.arange(num_spans, dtype=tokens.dtype)
+        sentinels = ids.sentinels(num_spans)
         inputs, targets = tokens.copy(), tokens.copy()
         inputs[row, noise_starts] = sentinels
         targets[row, text_starts] = sentinels
@@ -251,9 +251,12 @@ def _starts(spans: np.ndarray) -> np.ndarray:
 def _spans_to_sentinels(
     tokens: np.ndarray, spans: np.ndarray, text: np.ndarray, ids: VocabularyIds
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Each run of `spans` becomes one sentinel, counting down: T5's `noise_span_to_unique_sentinel`, and EOS."""
+    """Each run of `spans` becomes the next sentinel: T5's `noise_span_to_unique_sentinel`, and EOS."""
     starts = _starts(spans)
-    with_sentinels = np.where(starts, ids.first_sentinel + 1 - np.cumsum(starts, axis=1), tokens)
+    numbers = np.cumsum(starts, axis=1)
+    # Row 0 stands before the first span, where the token stays.
+    sentinels = np.concatenate([[0], ids.sentinels(int(numbers.max(initial=0)))])
+    with_sentinels = np.where(starts, sentinels[numbers], tokens)
     return keep_tokens(with_sentinels, text & (~spans | starts), tokens.shape[1] + 1, ids.eos_id)
 
 

@@ -16,7 +16,7 @@ import seqio
 import tensorflow as tf
 
 from tasks import objectives
-from tasks.vocabularies import sentencepiece_models
+from tasks.vocabularies import SentencePieceVocabulary, sentencepiece_models, without_tensorflow
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +97,8 @@ def _corrupt(
     vocabulary = output_features["targets"].vocabulary
     raw_length = objective.raw_length(inputs_length)
     ids = sentencepiece_models.ids_of(vocabulary)
+    if ids.sentinel_ids is not None and isinstance(without_tensorflow(vocabulary), SentencePieceVocabulary):
+        ids = dataclasses.replace(ids, num_sentinels=0, sentinel_ids=None)  # T5 knows only those that count down.
     try:
         objective.check_sentinels(inputs_length, ids.num_sentinels)
     except ValueError as error:
@@ -105,7 +107,7 @@ def _corrupt(
             "%s As T5 does, this task takes the last pieces of the vocabulary for sentinels, %r first.",
             *(error, vocabulary.decode([ids.first_sentinel])),
         )
-        ids = dataclasses.replace(ids, num_sentinels=ids.vocab_size)
+        ids = dataclasses.replace(ids, num_sentinels=ids.vocab_size, sentinel_ids=None)
 
     def corrupt_row(tokens, seed_high, seed_low):
         seed = (int(seed_high) << 32) ^ int(seed_low)

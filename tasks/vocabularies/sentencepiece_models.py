@@ -13,7 +13,7 @@ import numpy as np
 import sentencepiece
 from google.protobuf.message import DecodeError
 
-from limba.data.sentinels import count_sentinels
+from limba.data.sentinels import counts_down, find_sentinels
 from limba.machine import written_files
 from tasks import objectives
 from tasks.sources import corpora
@@ -51,26 +51,41 @@ def open_vocabulary(vocabulary: Any) -> Any:
 
 
 def num_sentinels(vocabulary: Vocabulary) -> int:
-    """How many of the last ids are sentinels: `extra_ids`, or those that the vocabulary's file itself contains."""
+    """How many sentinels there are: `extra_ids`, or those that the vocabulary's file itself contains."""
+    return len(sentinel_ids(vocabulary))
+
+
+def sentinel_ids(vocabulary: Vocabulary) -> tuple[int, ...]:
+    """The ids of `<extra_id_0>`, `<extra_id_1>` …: the last `extra_ids`, which count down, or those of the file."""
     vocabulary = without_tensorflow(vocabulary)
-    if vocabulary.extra_ids or not isinstance(vocabulary, SentencePieceVocabulary | T5TokenizerVocabulary):
-        return vocabulary.extra_ids
+    if vocabulary.extra_ids:
+        return tuple(vocabulary.vocab_size - 1 - i for i in range(vocabulary.extra_ids))
+    if isinstance(vocabulary, T5TokenizerVocabulary):
+        return find_sentinels(vocabulary.tokenizer.token_to_id, vocabulary.vocab_size)
+    if not isinstance(vocabulary, SentencePieceVocabulary):
+        return ()
     model = vocabulary.tokenizer
-    name = model.id_to_piece if isinstance(vocabulary, SentencePieceVocabulary) else model.id_to_token
-    return count_sentinels(map(name, reversed(range(vocabulary.vocab_size))))
+
+    def id_of(piece: str) -> int | None:
+        id_ = model.piece_to_id(piece)
+        return id_ if model.id_to_piece(id_) == piece else None
+
+    return find_sentinels(id_of, vocabulary.vocab_size)
 
 
 def ids_of(vocabulary: Any) -> objectives.VocabularyIds:
     """The facts about a vocabulary that objectives need."""
+    sentinels = sentinel_ids(vocabulary)
     return objectives.VocabularyIds(
         vocabulary.vocab_size,
-        num_sentinels(vocabulary),
+        len(sentinels),
         vocabulary.eos_id,
         cls_id=getattr(vocabulary, "cls_id", None),
         sep_id=getattr(vocabulary, "sep_id", None),
         mask_id=getattr(vocabulary, "mask_id", None),
         special_ids=getattr(vocabulary, "special_ids", (0,)),
         continues_word=_continues_word(vocabulary),
+        sentinel_ids=None if counts_down(sentinels, vocabulary.vocab_size) else sentinels,
     )
 
 
@@ -95,6 +110,12 @@ def check_vocabulary(vocabulary: Vocabulary) -> None:
             f"{_title(vocabulary)} is a TokenizerVocabulary, which has no sentinels for masked spans: it serves masked "
             "language models. Use a SentencePieceVocabulary (`limba vocab build --kind sentencepiece`), a "
             f"ByteVocabulary with extra_ids={NUM_SENTINELS}, or a T5TokenizerVocabulary if the file is a T5's."
+        )
+    if isinstance(vocabulary, T5TokenizerVocabulary) and not num_sentinels(vocabulary):
+        raise ValueError(
+            f"{_title(vocabulary)} has no token <extra_id_0>, and masked spans need sentinels. Add {NUM_SENTINELS} "
+            "with the library tokenizers, add_special_tokens(['<extra_id_0>', '<extra_id_1>', …]), and give the "
+            "embedding as many rows more."
         )
     if not num_sentinels(vocabulary):
         raise ValueError(

@@ -93,10 +93,14 @@ def test_sentinels_in_another_order(spiece, tmp_path, capsys):
         model.pieces.add(piece=f"<extra_id_{i}>", score=0.0, type=kind)
     file = tmp_path / "upward.model"
     file.write_bytes(model.SerializeToString())
-    code, _, problems = _check(capsys, file)
+    code, _, problems = _check(capsys, file, "--extra_ids=100")
     assert code == 1
-    assert problems[0].startswith("<extra_id_0> is 412 in SentencePiece, and 611 in SeqIO with extra_ids=100. Its own ")
-    assert "train it without any" in problems[0]
+    assert problems[0] == (
+        "<extra_id_0> is 412 in SentencePiece, and 611 in SeqIO with extra_ids=100. It has sentinels of its own: open "
+        "it with extra_ids=0."
+    )
+    code, table, _ = _check(capsys, file)
+    assert table[""][:2] == ["SentencePiece", "training"] and table["<extra_id_0>"][:3] == ["412"] * 3
 
 
 def test_a_hugging_face_folder(folder, capsys):

@@ -7,7 +7,7 @@ import pytest
 import tokenizers
 
 from convert.from_hf import from_hf
-from convert.hf import hf_tokenizer
+from convert.hf import folder_tokenizer, hf_tokenizer
 from convert.model_files import any_format
 from convert.model_files.any_format import ModelHints
 from convert.to_hf import to_hf
@@ -85,7 +85,7 @@ def change_json(folder, change):
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_the_run_tokenizes_as_tokenizer_json_does(folder, name, capsys):
     reference = change_json(folder, DIFFERENT[name])
-    record = hf_tokenizer.read(folder)
+    record = folder_tokenizer.read(folder)
     said = capsys.readouterr().err
     assert f"warning: {folder} has two tokenizers: " in said
     assert "texts have other tokens in tokenizer.json than in spiece.model: '" in said
@@ -101,7 +101,7 @@ def test_the_run_tokenizes_as_tokenizer_json_does(folder, name, capsys):
         assert vocabulary.encode(text) == reference.encode(text, add_special_tokens=False).ids, text
     # Alone, without spiece.model, it is the same; nothing is said, because nothing differs.
     (folder / "spiece.model").unlink()
-    alone = masked_text.open_vocabulary(hf_tokenizer.read(folder))
+    alone = masked_text.open_vocabulary(folder_tokenizer.read(folder))
     assert same_vocabulary(alone, vocabulary) and not capsys.readouterr().err
     # And goes back as it came.
     out = folder / "again"
@@ -115,7 +115,7 @@ def test_the_run_tokenizes_as_tokenizer_json_does(folder, name, capsys):
 @pytest.mark.parametrize("name", EQUAL)
 def test_equal_files_are_taken_as_the_sentencepiece_model(folder, name, capsys):
     change_json(folder, EQUAL[name])
-    record = hf_tokenizer.read(folder)
+    record = folder_tokenizer.read(folder)
     assert record["sentencepiece_model_file"] == str(folder / "spiece.model") and not capsys.readouterr().err
 
 
@@ -123,7 +123,7 @@ def test_what_was_exported_is_what_was_trained(tmp_path, capsys):
     """Where no tokenizer.json can be equal; the export has warned of it."""
     model = vocabularies.train(tmp_path / "x.model", remove_extra_whitespaces=False)
     hf_tokenizer.write(hf_tokenizer.from_vocabulary(hf_tokenizer.describe(model)), tmp_path)
-    record = hf_tokenizer.read(tmp_path)
+    record = folder_tokenizer.read(tmp_path)
     assert record["sentencepiece_model_file"] == str(tmp_path / "spiece.model") and not capsys.readouterr().err
 
 
@@ -132,7 +132,7 @@ def test_tokenizer_json_alone_is_the_same_vocabulary(options, tmp_path):
     model = vocabularies.train(tmp_path / "x.model", **options)
     hf_tokenizer.write(hf_tokenizer.from_vocabulary(hf_tokenizer.describe(model)), tmp_path)
     (tmp_path / "spiece.model").unlink()
-    alone = masked_text.open_vocabulary(hf_tokenizer.read(tmp_path))
+    alone = masked_text.open_vocabulary(folder_tokenizer.read(tmp_path))
     assert same_vocabulary(alone, SentencePieceVocabulary(str(model), 100))
 
 
