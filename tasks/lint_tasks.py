@@ -16,6 +16,7 @@ from tasks.registry.providers import find_provider, tasks_with_split
 from tasks.registry.tasks import is_mixture
 from tasks.sources.corpora import HuggingFaceSource
 from tasks.sources.sharded import ShardedSource
+from tasks.supervised import row_preprocessor
 from tasks.vocabularies import ByteVocabulary, sentencepiece_models, without_tensorflow
 
 # Findings after which there are no examples to look at: of every task, and of those that check their sentinels.
@@ -81,6 +82,8 @@ def check(config: contract.DatasetConfig, feature_converter: Any, purpose: Purpo
         found = list(_check_source(task, config, purpose))
         if purpose.role == "train":
             found += _check_vocabulary(task, config, purpose)
+        if not any(finding.name in _UNUSABLE for finding in found):
+            found += _check_rows(task, config)
         yield from found
         if purpose.role == "train" and not any(finding.name in _UNUSABLE for finding in found):
             yield from lint_letters.check(task, config.split)
@@ -245,9 +248,26 @@ def _check_source(task: Any, config: contract.DatasetConfig, purpose: Purpose) -
         yield refused("source", f"Task {task.name!r}, split {config.split!r}: {error}")
 
 
+def _check_rows(task: Any, config: contract.DatasetConfig) -> Iterator[Finding]:
+    """What training says of the first rows before it begins, in its words."""
+    try:
+        for feature in task.output_features.values():
+            sentencepiece_models.check_file(feature.vocabulary)
+    except (ValueError, OSError):  # It is a finding of the training's own vocabulary.
+        return
+    try:
+        yield from row_preprocessor.find_in_rows(task, config.split, config.task_feature_lengths)
+    except (ValueError, OSError, RuntimeError) as error:
+        yield refused("source", str(error))
+
+
 def _check_held_out(task: Any, split: str) -> Iterator[Finding]:
-    """Whether the training split reads files of an evaluation's."""
-    if shared := task.source.shared_files("train", split):
+    """Whether the training split reads files of an evaluation's; if it cannot be read, the training says so."""
+    try:
+        shared = task.source.shared_files("train", split)
+    except (ValueError, OSError, RuntimeError):
+        return
+    if shared:
         yield Finding(
             "seen_in_training",
             "warning",

@@ -6,10 +6,12 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
+from limba.data.lint_findings import Finding
 from tasks import objectives
 from tasks.registry import Feature
 from tasks.registry.rows import TOKENS, Columns, ColumnType, Rows, Tokens, rebatch, texts
 from tasks.registry.steps import Step
+from tasks.sources import blank_texts
 from tasks.sources.sharded import ShardedSource
 from tasks.vocabularies import sentencepiece_models
 from tasks.vocabularies.vocabulary import encode_batch
@@ -87,8 +89,8 @@ class Denoise(Step):
         split: str,
         features: Mapping[str, Feature],
         lengths: Mapping[str, int] | None = None,
-    ) -> None:
-        """Looks for the tokens of a first example, without which training would read for ever.
+    ) -> list[Finding]:
+        """Looks for the tokens of a first example, without which training would read for ever, and for blank texts.
 
         Raises:
           ValueError: if the documents of a split have too few.
@@ -101,12 +103,17 @@ class Denoise(Step):
             num_documents += 1
             num_tokens += len(encode_batch(vocabulary, texts(document, self.text_column))[0])
             if num_tokens >= _FEWEST_TOKENS:
-                return
+                return self._blank_texts(source, split)
         have = f"{num_documents} documents have" if num_documents > 1 else "document has"
         raise ValueError(
             f"No example can be made of split {split!r} of {source!r}: its {have} {num_tokens} tokens in the column "
             f"{self.text_column!r}, and an example takes {_FEWEST_TOKENS}. Give it text."
         )
+
+    def _blank_texts(self, source: ShardedSource, split: str) -> list[Finding]:
+        found = blank_texts.find(source, split, self.text_column).describe(split, self.text_column)
+        remedy = "Remove these rows, or give them text."
+        return [Finding("blank_texts", "warning", found, "less text than the files seem to have", remedy)] * bool(found)
 
     def mode_tokens(self, output_features: Mapping[str, Feature]) -> list[int]:
         return output_features["inputs"].vocabulary.encode(self.mode) if self.mode else []

@@ -242,13 +242,18 @@ class ShardedSource(abc.ABC):
 
     def numbered_documents(self, split: str, batch_size: int = 1024) -> Iterator[tuple[str, int, dict[str, Any]]]:
         """The documents of a split in the order of its files, each with its file and its row in there, from 0."""
+        for file, numbers, table in self.numbered_tables(split, batch_size):
+            for number, document in zip(numbers.tolist(), table.to_pylist(), strict=True):
+                yield file, number, document
+
+    def numbered_tables(self, split: str, batch_size: int = 1024) -> Iterator[tuple[str, np.ndarray, pa.Table]]:
+        """As `numbered_documents`, some at a time: their file, their rows in there and a table of them."""
         self.check(split)
         tables, rows = self._open(split)
         for shard, where in enumerate(rows):
             cursor = self._cursor(split, [chunks.Piece(shard, 0, 1)], batch_size)
             for table, numbers in self._chunks(cursor, 0):
-                for number, document in zip(numbers.tolist(), table.to_pylist(), strict=True):
-                    yield tables.shards[where.shard].name, number, document
+                yield tables.shards[where.shard].name, numbers, table
 
     def count_documents(self, split: str, most: int | None = None) -> int:
         """The documents of a split, or `most` if it has more."""

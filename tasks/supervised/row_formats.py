@@ -179,6 +179,10 @@ class Template:
         target = self._texts[label]
         return [Example(inputs, target, self.choices, tuple(choice == target for choice in self.choices))]
 
+    def has_text(self, row: Row) -> bool:
+        """Whether a column of the inputs, in a row, is not blank."""
+        return any(as_text(row[name]).strip() for name in self._fields)
+
     def prediction(self, answer: str) -> Any:
         """The number of the label, -1 if it is none; without labels the text."""
         if self.labels is None:

@@ -1,13 +1,16 @@
 """The preprocessor of supervised tasks: rows become tokens of a text and of its answer, a batch of rows at a time."""
 
+import collections
 import dataclasses
 import itertools
 import logging
+import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from limba.data.lint_findings import Finding
 from limba.machine import json_text
 from tasks.registry import Feature
 from tasks.registry.rows import TEXT, TOKENS, Columns, ColumnType, Rows, Tokens
@@ -23,8 +26,11 @@ _ROWS_PER_GROUP = 128
 # Rows whose labels are looked at before a run: of a file here, and of one that is far away.
 ROWS_TO_CHECK = {False: 100_000, True: 256}
 
-# Tasks and labels of warnings that were given.
-_warned: set[tuple[str, ...]] = set()
+# Rows whose tokens are counted before a run.
+ROWS_TO_TOKENIZE = 1000
+
+# Warnings that were given: an evaluation may have the rows of another.
+_warned: set[Finding] = set()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,41 +60,76 @@ class Supervise(Step):
         split: str,
         features: Mapping[str, Feature],
         lengths: Mapping[str, int] | None = None,
-    ) -> None:
+    ) -> list[Finding]:
         """Makes examples of the first rows of a split, which finds wrong labels before anything expensive.
+
+        Returns:
+          Warnings of rows without an answer, a label or a text, and of texts that are longer than the model reads.
 
         Raises:
           ValueError: for a row that makes no example, which it names; for labels whose tokens are the same.
         """
-        self._check_labels(features["targets"], (lengths or {}).get("targets"))
+        found = self._check_labels(features["targets"], (lengths or {}).get("targets"))
         limit = ROWS_TO_CHECK[source.is_remote(split)]
-        num_rows = num_empty = num_unknown = 0
+        counts: collections.Counter[str] = collections.Counter()
+        first: list[Example] = []
+        blank: tuple[str, int] | None = None
         for file, row, document in itertools.islice(source.numbered_documents(split), limit):
-            num_rows += 1
+            counts["rows"] += 1
             try:
                 examples = self.format(document)
             except (ValueError, KeyError, TypeError, IndexError) as error:
                 raise ValueError(bad_row(self.task, f"row {row} (the first is 0) of {file}", error)) from error
-            num_empty += any(not example.targets.strip() for example in examples)
-            num_unknown += any(example.targets == UNKNOWN for example in examples)
-        if num_unknown:
-            logger.warning(
-                "%s: %d of the first %d rows of split %r have no label: predict them; loss and metrics mean nothing.",
-                *(self.task, num_unknown, num_rows, split),
-            )
-        if num_empty:
-            logger.warning(
-                "%s: %d of the first %d rows of split %r have no answer: the model learns to answer nothing.",
-                *(self.task, num_empty, num_rows, split),
-            )
+            counts["empty"] += any(not example.targets.strip() for example in examples)
+            counts["unknown"] += any(example.targets == UNKNOWN for example in examples)
+            if isinstance(self.format, Template) and not self.format.has_text(document):
+                counts["blank"] += 1
+                blank = blank or (file, row)
+            if counts["rows"] <= ROWS_TO_TOKENIZE:
+                first += self._of_row(examples)
+        rows = f"of the first {counts['rows']:,} rows of split {split!r}"
+        for name, what, remedy in (
+            ("unknown", "no label", "Predict them; loss and metrics mean nothing."),
+            ("empty", "no answer", "The model learns to answer nothing."),
+            ("blank", "no text in the columns of the inputs", "The model reads the words of the template alone."),
+        ):
+            if counts[name]:
+                place = (
+                    f"; the first is row {blank[1]} (the first is 0) of {blank[0]}" if name == "blank" and blank else ""
+                )
+                problem = f"{self.task}: {counts[name]:,} {rows} have {what}{place}."
+                found.append(Finding("empty_rows", "warning", problem, "such rows teach and measure nothing", remedy))
+        return found + self._cut_texts(first, split, features, lengths)
 
-    def _check_labels(self, feature: Feature, most: int | None) -> None:
-        """Warns of labels that the vocabulary does not give back; raises ValueError for two that have the same tokens.
+    def _cut_texts(
+        self,
+        examples: Sequence[Example],
+        split: str,
+        features: Mapping[str, Feature],
+        lengths: Mapping[str, int] | None,
+    ) -> list[Finding]:
+        encoder = _Cutter(self.task, features, None)
+        found = []
+        for name, most in (lengths or {}).items():
+            if name in ("inputs", "targets") and examples:
+                tokens = encoder.encode(name, [getattr(example, name) for example in examples])
+                found += cut_texts(self.task, split, name, tokens.lengths, most)
+        return found
+
+    def _of_row(self, examples: Sequence[Example]) -> list[Example]:
+        """The examples of a row, with `ranks` one for each choice."""
+        if not self.ranks:
+            return list(examples)
+        # The first example knows all right answers of its row.
+        return [dataclasses.replace(examples[0], targets=text) for text in (examples[0].choices if examples else ())]
+
+    def _check_labels(self, feature: Feature, most: int | None) -> list[Finding]:
+        """Finds labels that the vocabulary does not give back; raises ValueError for two that have the same tokens.
 
         `most` is the tokens of the targets, EOS included; None cuts nothing.
         """
         if not isinstance(self.format, Template):
-            return
+            return []
         of_tokens: dict[tuple[int, ...], str] = {}
         changed = []
         for label in self.format.choices:
@@ -105,12 +146,12 @@ class Supervise(Step):
                     "longer targets in TASK_FEATURE_LENGTHS."
                 )
             of_tokens[key] = label
-        if changed and (self.task, *changed) not in _warned:
-            _warned.add((self.task, *changed))
-            logger.warning(
-                "%s: the vocabulary does not give the labels %s back: no generated answer will be one of them.",
-                *(self.task, ", ".join(map(repr, changed))),
-            )
+        if not changed:
+            return []
+        labels = ", ".join(map(repr, changed))
+        problem = f"{self.task}: the vocabulary does not give the labels {labels} back."
+        remedy = "Give them other texts, or a vocabulary with their characters."
+        return [Finding("unwritten_labels", "warning", problem, "no generated answer will be one of them", remedy)]
 
     @property
     def rows_per_group(self) -> int:
@@ -150,22 +191,29 @@ class Supervise(Step):
                 examples = self.format({name: _plain(values[i]) for name, values in rows.columns.items()})
             except (ValueError, KeyError, TypeError, IndexError) as error:
                 raise ValueError(bad_row(self.task, rows.place(i), error)) from error
-            if not self.ranks:
-                yield from ((i, (number, 0), example) for example in examples)
-            # The first example knows all right answers of its row.
-            for choice, text in enumerate(examples[0].choices if self.ranks else ()):
-                yield i, (number, choice), dataclasses.replace(examples[0], targets=text)
+            for choice, example in enumerate(self._of_row(examples)):
+                yield i, (number, choice if self.ranks else 0), example
 
 
 def check_task(task: Any, split: str, lengths: Mapping[str, int] | None) -> None:
-    """Checks the rows of a task whose preprocessor knows how; of others nothing.
+    """Checks the rows of a task whose preprocessor knows how, and logs warnings; of others nothing.
 
     Raises:
       ValueError: see `Supervise.check_rows` and `RemoveDiacritics.check_rows`.
     """
-    for step in task.preprocessors:
-        if hasattr(step, "check_rows") and isinstance(task.source, ShardedSource):
-            step.check_rows(task.source, split, task.output_features, lengths)
+    for finding in find_in_rows(task, split, lengths):
+        if finding not in _warned:
+            _warned.add(finding)
+            logger.warning("%s %s", finding.what, finding.remedy)
+
+
+def find_in_rows(task: Any, split: str, lengths: Mapping[str, int] | None) -> list[Finding]:
+    """The warnings of `check_task`, which `limba lint` reports. Raises ValueError as it does."""
+    steps = [step for step in task.preprocessors if hasattr(step, "check_rows")]
+    if not isinstance(task.source, ShardedSource):
+        return []
+    found = (step.check_rows(task.source, split, task.output_features, lengths) for step in steps)
+    return [finding for of_step in found for finding in of_step or ()]
 
 
 def bad_row(task: str, where: str, error: Exception) -> str:
@@ -204,20 +252,34 @@ class _Cutter:
         return Tokens.of(tokens)
 
 
-# What `warn_of_cut` has warned of.
-_warned_of_cut: set[tuple[str, str, int]] = set()
+# Texts of which `cut_texts` or `warn_of_cut` has warned: task, feature and length.
+_told_of_cut: set[tuple[str, str, int]] = set()
+
+
+def cut_texts(task: str, split: str, name: str, lengths: np.ndarray, most: int) -> list[Finding]:
+    """The finding that some of the first texts of a feature have more than the `most` tokens that are read."""
+    cut = int(np.count_nonzero(lengths > most))
+    if not cut:
+        return []
+    _told_of_cut.add((task, name, most))
+    problem = (
+        f"{task}: {cut:,} of the first {len(lengths):,} examples of split {split!r} have {name} longer than {most} "
+        f"tokens (the longest: {int(lengths.max())}) and are cut."
+    )
+    remedy = "Raise TASK_FEATURE_LENGTHS, or shorten them."
+    return [Finding("cut_texts", "warning", problem, f"the model does not see the ends of these {name}", remedy)]
 
 
 def warn_of_cut(task: str, name: str, lengths: np.ndarray, most: int) -> None:
-    """Warns of texts of a feature that have more than the `most` tokens that are read: once, not once a reader."""
+    """Warns of texts that are cut where the first ones were not: once, not once a reader or a process of readers."""
     cut = int(np.count_nonzero(lengths > most))
-    if not cut or (task, name, most) in _warned_of_cut:
+    if not cut or (task, name, most) in _told_of_cut or multiprocessing.parent_process() is not None:
         return
-    _warned_of_cut.add((task, name, most))
+    _told_of_cut.add((task, name, most))
     logger.warning(
-        "%s: %d of the first %d examples have %s longer than %d tokens (the longest: %d) and are cut. Raise "
+        "%s: some examples, not among the first, have %s longer than %d tokens, one %d, and are cut. Raise "
         "TASK_FEATURE_LENGTHS, or shorten them.",
-        *(task, cut, len(lengths), name, most, int(lengths.max())),
+        *(task, name, most, int(lengths.max())),
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from limba.data.lint_findings import Finding
 from tasks.metrics import tagging_metrics
 from tasks.metrics.text_metrics import MetricFn
 from tasks.registry import Feature, Task, TaskRegistry, registering
@@ -217,15 +218,28 @@ class LabelTokens(Step):
         split: str,
         features: Mapping[str, Feature],
         lengths: Mapping[str, int] | None = None,
-    ) -> None:
+    ) -> list[Finding]:
         """Looks at the first rows of a split, which finds wrong labels before anything expensive.
+
+        Returns:
+          A warning of rows that are longer than the model reads.
 
         Raises:
           ValueError: for a row whose words and labels cannot be read, which it names.
         """
         limit = row_preprocessor.ROWS_TO_CHECK[source.is_remote(split)]
-        for file, row, document in itertools.islice(source.numbered_documents(split), limit):
-            self._words(document, f"row {row} (the first is 0) of {file}")
+        first: list[list[str]] = []
+        for number, (file, row, document) in enumerate(itertools.islice(source.numbered_documents(split), limit)):
+            words, _ = self._words(document, f"row {row} (the first is 0) of {file}")
+            if number < row_preprocessor.ROWS_TO_TOKENIZE:
+                first.append(words)
+        most = (lengths or {}).get("inputs")
+        if most is None:
+            return []
+        vocabulary = features["inputs"].vocabulary
+        num_special = 1 + (getattr(vocabulary, "cls_id", None) is not None)
+        num_tokens = np.array([num_special + len(encoded.ids) for encoded in vocabulary.encode_words(first)])
+        return row_preprocessor.cut_texts(self.task, split, "inputs", num_tokens, most)
 
     def _all_words(self, rows: Rows) -> Iterator[tuple[list[str], list[str]]]:
         columns = {name: rows.columns[name] for name in (self.dataset.tokens, self.dataset.tags)}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import logging
 import math
 import os
 import pathlib
@@ -12,8 +13,10 @@ import numpy as np
 from tqdm import tqdm
 
 from limba.machine import local_paths, written_files
-from tasks.sources import corpora
+from tasks.sources import blank_texts, corpora
 from tasks.vocabularies import alphabets
+
+logger = logging.getLogger(__name__)
 
 # Embedding tables are cut into tiles of 128 rows on a TPU.
 MULTIPLE = 128
@@ -58,16 +61,34 @@ class TrainingText:
           OSError: if the corpus cannot be read.
         """
         self.source.check(self.split)
-        lines = sample(sentences(self, *characters), self.num_sentences, self.sample_seed)
+        counted = _Documents()
+        lines = sample(sentences(self, counted, *characters), self.num_sentences, self.sample_seed)
         if not lines:
             raise ValueError(
                 f"Split {self.split!r} has documents, and no text in the column {self.text_column!r}: all lines are "
                 "blank."
             )
+        if counted.blank:
+            first = blank_texts.first(self.source, self.split, self.text_column)
+            is_all = counted.count != self.max_documents
+            found = blank_texts.BlankTexts(counted.blank, counted.count, is_all, *first)
+            logger.warning("%s", found.describe(self.split, self.text_column))
         return lines
 
 
-def sentences(text: TrainingText, *characters: alphabets.Characters) -> Iterator[str]:
+@dataclasses.dataclass
+class _Documents:
+    """Counts documents, and those without a text."""
+
+    count: int = 0
+    blank: int = 0
+
+    def add(self, text: str) -> None:
+        self.count += 1
+        self.blank += not text.strip()
+
+
+def sentences(text: TrainingText, *characters: alphabets.Characters | _Documents) -> Iterator[str]:
     """Lines of the corpus, from all shards in turn, long ones cut between words; counts their characters on the way."""
     most, count = text.max_documents, 0  # a hidden bar does not count
     with tqdm(desc="reading", unit=" documents", unit_scale=True, total=most, disable=None) as progress:

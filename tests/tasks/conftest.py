@@ -12,6 +12,7 @@ from tasks.pretraining import denoising
 from tasks.registry import Feature, MixtureRegistry, TaskRegistry
 from tasks.registry import tasks as registered_tasks
 from tasks.sources import corpora
+from tasks.supervised import row_preprocessor
 from tasks.vocabularies import ByteVocabulary
 
 # 7 uneven shards; the smallest has 3 documents.
@@ -32,6 +33,8 @@ def _make_document(shard, row):
 @pytest.fixture(autouse=True)
 def _clean_registry():
     before = set(registered_tasks.all_names())
+    row_preprocessor._warned.clear()  # What is said once in a process.
+    row_preprocessor._told_of_cut.clear()
     yield
     for registry in registered_tasks.registries():  # SeqIO's too, where a test has imported it.
         for name in set(registry.names()) - before:

@@ -30,7 +30,7 @@ def test_a_split_to_predict_needs_no_labels(tmp_path, labels, caplog):
     )
     try:
         check_task(task, "test", LENGTHS)
-        assert "2 of the first 2 rows of split 'test' have no label: predict them" in caplog.text
+        assert "2 of the first 2 rows of split 'test' have no label. Predict them" in caplog.text
         rows = [row for group in task.source.documents("test") for row in group]
         assert [row["text"] for row in rows] == ["I sing", "You sang"]
         assert [example.targets for row in rows for example in task.preprocessors[0].format(row)] == ["<unk>"] * 2

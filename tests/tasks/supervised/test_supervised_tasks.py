@@ -205,7 +205,8 @@ def test_what_is_too_long_or_empty_is_counted(tmp_path, caplog):
         for _ in range(2):  # as two readers do
             examples = _examples(task, lengths={"inputs": 11, "targets": 4})
         task_batches.get_eval_batches(contract.DatasetConfig("long", LENGTHS, "validation", 2))
-    assert "20 of the first 30 examples have inputs longer than 11 tokens (the longest: 31) and are cut" in caplog.text
+    cut = "20 of the first 30 examples of split 'validation' have inputs longer than 11 tokens (the longest: 31)"
+    assert f"{cut} and are cut" in caplog.text
     assert caplog.text.count(" are cut") == 1
     assert "15 of the first 30 rows of split 'validation' have no answer" in caplog.text
     assert max(len(x["inputs"]) for x in examples) == 11 and examples[-1]["inputs"][-1] == 1

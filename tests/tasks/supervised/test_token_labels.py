@@ -100,7 +100,7 @@ def test_a_cut_row_keeps_the_labels_of_whole_places(task, caplog):
     assert first["inputs"].tolist() == [2, 5, 6, 7, 3] and first["targets"].tolist() == [0, 2, 3, 0, 0]
     assert first["targets_pretokenized"] == b"B-PER I-PER"
     assert len(second["inputs"]) == 5
-    assert "1 of the first 2 examples have inputs longer than 5 tokens (the longest: 8)" in caplog.text
+    assert "1 of the first 2 examples of split 'train' have inputs longer than 5 tokens (the longest: 8)" in caplog.text
 
 
 def test_words_of_byte_level_pieces(tmp_path):
