@@ -1,5 +1,6 @@
 """Evaluation: by teacher forcing over batches that end, and by a task's own metrics over predictions."""
 
+import contextlib
 import inspect
 import itertools
 import logging
@@ -154,7 +155,9 @@ class InferenceEvaluator:
             verify_matching_vocabs_fn(config, model)
         log_dir = None if log_dir is None else Path(log_dir) / "inference_eval"
         converter = model.FEATURE_CONVERTER_CLS
-        self._evaluator = _open_evaluator(config, inference_evaluator_cls, converter, log_dir)
+        with _kept_if_used(log_dir):
+            self._evaluator = _open_evaluator(config, inference_evaluator_cls, converter, log_dir)
+            self._log_dir = log_dir if log_dir is not None and log_dir.exists() else None
         self.eval_tasks: Sequence[Any] = self._evaluator.eval_tasks
         self._infer_fns = {
             mode: batch_inference.make_mode_fn(model, mode, config.batch_size, partitioner)
@@ -174,6 +177,8 @@ class InferenceEvaluator:
         """
         if not self.eval_tasks:
             return {}
+        if self._log_dir is not None:
+            self._log_dir.mkdir(parents=True, exist_ok=True)
         rng = jax.random.PRNGKey(0)
 
         def model_fn(mode: str) -> task_metrics.ModelFn:
@@ -195,6 +200,20 @@ class InferenceEvaluator:
     def close(self) -> None:
         """Returns when metrics and events are written."""
         self._evaluator.close()
+
+
+@contextlib.contextmanager
+def _kept_if_used(folder: Path | None) -> Iterator[None]:
+    """Removes the folders that the context makes for `folder` and leaves empty: a start that fails leaves nothing."""
+    # Another process may be about to use the folder that process 0 has made.
+    is_remover = folder is not None and jax.process_index() == 0
+    new = [path for path in (folder, *folder.parents) if not path.exists()] if folder and is_remover else []
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            for path in new:
+                path.rmdir()
 
 
 def _checked(batches: Iterable[Any], check: Callable[[], None]) -> Iterator[Any]:

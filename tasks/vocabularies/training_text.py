@@ -187,7 +187,9 @@ def choose_file(out: str | os.PathLike[str], name: str, overwrite: bool) -> path
 def too_small(split: str, vocab_size: int, possible: int) -> ValueError:
     """The error for a corpus that gives only `possible` ids."""
     largest = possible // MULTIPLE * MULTIPLE
-    remedy = f"the largest possible vocab_size is {largest}" if largest > MULTIPLE else "give it more text"
+    remedy = f"the largest possible vocab_size is {largest}"
+    if largest <= MULTIPLE:
+        remedy = f"it makes {possible} ids, and the smallest vocab_size is {2 * MULTIPLE}: give it more text"
     return ValueError(f"The corpus (split {split!r}) is too small for a vocabulary of {vocab_size}; {remedy}.")
 
 

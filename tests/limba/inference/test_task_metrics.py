@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from limba.data import contract
-from limba.inference import metric_loggers, task_metrics
+from limba.inference import evaluation, metric_loggers, task_metrics
 from tasks import supervised, vocabularies
 from tasks.metrics import text_metrics
 from tasks.registry import TaskRegistry
@@ -179,3 +179,38 @@ def test_what_is_not_measured_is_said_as_it_is(task, tmp_path, caplog):
         config = contract.DatasetConfig(name, {"inputs": 40, "targets": 5}, split, 4, shuffle=False, seed=1)
         task_metrics.Evaluator(config, "EncDecFeatureConverter").open()
         assert caplog.messages == [words]
+
+
+def test_a_start_that_fails_leaves_no_folder_and_an_evaluation_makes_it(task, tmp_path):
+    """Whether the examples cannot be made, or something after the evaluator fails before a first evaluation."""
+    model = types.SimpleNamespace(FEATURE_CONVERTER_CLS="EncDecFeatureConverter", predict_batch=None)
+    partitioner = types.SimpleNamespace(check_batch_size=None)
+    home = tmp_path / "runs" / "mine"
+    file = tmp_path / "moods.jsonl"
+
+    class WithLogger(task_metrics.Evaluator):
+        def __init__(self, **arguments):
+            super().__init__(**arguments, logger_cls=[metric_loggers.JSONLogger])
+
+    def open_evaluator():
+        config = contract.DatasetConfig(task, {"inputs": 40, "targets": 8}, "validation", 4, seed=1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(evaluation.batch_inference, "make_mode_fn", lambda *_: None)
+            return evaluation.InferenceEvaluator(
+                config, WithLogger, model, partitioner, home, verify_matching_vocabs_fn=None
+            )
+
+    whole = file.read_text()
+    file.write_text(whole + '{"text": "story", "mood": "gald"}\n')
+    with pytest.raises(ValueError, match="the label 'gald'"):
+        open_evaluator()
+    assert not home.parent.exists()
+
+    file.write_text(whole)
+    opened = open_evaluator()
+    assert not home.parent.exists()
+    opened._evaluator.evaluate = lambda *_: {"seen": (home / "inference_eval").is_dir()}
+    assert opened.evaluate(None, 1) == {"seen": True}
+    (home / "own").mkdir()
+    open_evaluator()  # What was there stays.
+    assert (home / "inference_eval").is_dir()

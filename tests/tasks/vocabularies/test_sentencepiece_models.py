@@ -73,7 +73,10 @@ def test_too_small_a_corpus_names_the_largest_size(source, tmp_path, write_jsonl
     assert largest % 128 == 0
     sentencepiece_models.train_vocabulary(source, tmp_path / "spiece.model", vocab_size=largest)
     tiny = corpora.HuggingFaceSource({"train": write_jsonl(tmp_path / "tiny.jsonl", [{"text": "a b c"}] * 5)})
-    with pytest.raises(ValueError, match="too small for a vocabulary of 8192; give it more text"):
+    with pytest.raises(
+        ValueError,
+        match=r"too small for a vocabulary of 8192; it makes 1\d\d ids, and the smallest vocab_size is 256: give it",
+    ):
         sentencepiece_models.train_vocabulary(tiny, tmp_path / "tiny.model", vocab_size=8192)
     assert not (tmp_path / "tiny.model").exists()
 
