@@ -56,3 +56,47 @@ def test_recipes_of_encoders(tmp_path, monkeypatch):
         gin_files.parse_gin_flags(["recipe.gin"], [])
         gin_files.require_training_bindings()
     gin.clear_config()
+
+
+def _read_recipe(block, tmp_path, monkeypatch, *bindings):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "my_tasks.py").touch()
+    (tmp_path / "my_recipe.gin").write_text(textwrap.dedent(block))
+    gin.clear_config()
+    gin_files.parse_gin_flags(["my_recipe.gin"], list(bindings))
+
+
+def test_the_recipe_of_the_readme_takes_sizes_and_changes_none(tmp_path, monkeypatch):
+    text = (gin_files.REPOSITORY / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^   ```\n(   from __gin__.*?)^   ```$", text, re.M | re.S)
+    _read_recipe(block, tmp_path, monkeypatch)
+    gin_files.require_training_bindings()
+    assert gin_files.value_of("network.T5Config.emb_dim") == 256
+    _read_recipe(re.sub("^.*T5Config.*\n", "", block, flags=re.M), tmp_path, monkeypatch)
+    assert gin_files.value_of("network.T5Config.emb_dim") == 256
+    _read_recipe(block + "network.T5Config.num_decoder_layers = 2\n", tmp_path, monkeypatch)
+    assert gin_files.value_of("network.T5Config.num_decoder_layers") == 2
+    gin.clear_config()
+
+
+def test_the_names_of_the_page_about_gin_have_their_imports_and_values(tmp_path, monkeypatch):
+    """Each name with a module of its table can stand in the recipe below it; sizes are those of T5 1.1 base."""
+    text = (gin_files.REPOSITORY / "docs/gin.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```\n(from __gin__.*?)^```$", text, re.M | re.S)
+    rows = dict(re.findall(r"^\| `(\w+\.\w+\.[\w{},*]+)` \| ([^|]*) \|", text, re.M))
+    modules = {name.partition(".")[0] for name in rows}
+    assert modules == {"trainer", "partitioning", "network", "checkpoints", "schedules"}
+    for module in modules:
+        assert gin_names.import_line(module) in block
+    _read_recipe(block, tmp_path, monkeypatch, "TRAIN_STEPS = 1")
+    assert gin_files.value_of("network.T5Config.num_encoder_layers") == 6
+    gin.clear_config()
+    gin_files.parse_gin_flags(["gin/models/t5_1_1/base.gin"], ["DROPOUT_RATE = 0.0"])
+    sizes = {name: value for name, value in rows.items() if value.startswith("base: ")}
+    assert len(sizes) == 3
+    for names, values in sizes.items():
+        of, _, inside = names.partition("{")
+        for name, value in zip(inside.rstrip("}").split(","), values.removeprefix("base: ").split(", "), strict=True):
+            assert gin_files.value_of(f"{of}{name}") == int(value)
+    gin.clear_config()

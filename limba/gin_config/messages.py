@@ -77,7 +77,8 @@ def explanation(error: BaseException) -> str:
     if aliased := _UNKNOWN_ALIASED_NAME.search(message):
         return t5x_names.missing_name(*aliased.groups())
     if unimported := _UNIMPORTED.match(message):
-        line = gin_names.imports_for(unimported[1])
+        ours = "" if _imports_t5x(error) else gin_names.import_line(unimported[1])
+        line = ours or gin_names.imports_for(unimported[1])
         return f"{unimported[1]!r} is not imported in this file." + (f" Add `{line}`." if line else "")
     if unknown := _UNKNOWN_NAME.search(message):
         name = next(filter(None, unknown.groups())).strip("@()").rpartition("/")[2].rpartition(".")[2]
@@ -88,6 +89,14 @@ def explanation(error: BaseException) -> str:
     elif isinstance(error, SyntaxError):
         message = f"cannot read `{cut((error.text or '').strip())}`. {_remedy_of_value(error.text or '')}"
     return message
+
+
+def _imports_t5x(error: BaseException) -> bool:
+    """Whether the file of an error has T5X's modules, which names of its other lines then mean."""
+    for file, _ in places(error)[:1]:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            return re.search(r"^(?:from|import) t5x\b", Path(file).read_text(encoding="utf-8"), re.M) is not None
+    return False
 
 
 def as_value(text: str) -> str:

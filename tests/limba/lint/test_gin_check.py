@@ -82,6 +82,14 @@ HEAD = "from __gin__ import dynamic_registration\nfrom t5x import utils\n"
             HEAD + "trainer.Trainer.num_microbatches = 2\n",
             "{}:3: 'trainer' is not imported in this file. Add `from t5x import t",
         ),
+        (
+            "from __gin__ import dynamic_registration\nnetwork.T5Config.emb_dim = 8\n",
+            "{}:2: 'network' is not imported in this file. Add `from limba.network import t5 as network`.",
+        ),
+        (
+            "from __gin__ import dynamic_registration\nutils.DatasetConfig.seed = 8\n",
+            "{}:2: 'utils' is not imported in this file. Add `from t5x import utils`.",
+        ),
         ("from t5x import export_lib\n", "{}:1: Limba does not provide t5x.export_lib. Limba writes no TensorFlow"),
         ("import no_such_module\n", "{}:1: No module named 'no_such_module'"),
         (

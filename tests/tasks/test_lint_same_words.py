@@ -6,7 +6,8 @@ from limba.data import contract
 from tasks import pretraining, preview, task_batches
 from tasks.lint_tasks import Purpose, check
 from tasks.supervised import SupervisedDataset, register_supervised_task, row_preprocessor
-from tasks.vocabularies import ByteVocabulary
+from tasks.vocabularies import ByteVocabulary, SentencePieceVocabulary
+from tests.convert import vocabularies
 
 LENGTHS = {"inputs": 11, "targets": 8}
 
@@ -69,7 +70,31 @@ def test_of_rows_without_text_or_answer(tmp_path, caplog):
         f"row 1 (the first is 0) of {tmp_path / 't.csv'}.",
     ]
     assert [record.getMessage().rpartition(". ")[0] + "." for record in caplog.records] == expected
-    assert [what for _, _, what in _linted("same_empty")][:2] == expected
+    assert _linted("same_empty")[:2] == [("empty_rows", "warning", what) for what in expected]
+
+
+def test_of_documents_without_text_and_labels_that_cannot_be_written(tmp_path, caplog):
+    (tmp_path / "t.jsonl").write_text('{"text": "some text of the training"}\n{"text": ""}\n')
+    files = {"train": str(tmp_path / "t.jsonl")}
+    pretraining.register_pretraining_task(
+        "same_blank", data_files=files, vocabulary=ByteVocabulary(100), mean_noise_span_length=20.0
+    )
+    task_batches.get_train_batches(
+        contract.DatasetConfig("same_blank", {"inputs": 64, "targets": 13}, "train", 2, seed=0)
+    )
+    (logged,) = (record.getMessage() for record in caplog.records)
+    found = {name: what for name, _, what in _linted("same_blank")}
+    assert logged == f"{found['blank_texts']} Remove these rows, or give them text." and "blank_texts" in found
+
+    caplog.clear()
+    (tmp_path / "t.csv").write_text("text,mood\na,快乐\n")
+    vocabulary = SentencePieceVocabulary(str(vocabularies.train(tmp_path / "spiece.model")), extra_ids=0)
+    entry = SupervisedDataset("{text}", "mood", labels={"快乐": "快乐", "悲伤": "sad"})
+    register_supervised_task("same_labels", entry, data_files={"train": str(tmp_path / "t.csv")}, vocabulary=vocabulary)
+    task_batches.get_train_batches(contract.DatasetConfig("same_labels", LENGTHS, "train", 2, seed=0))
+    (what,) = (what for name, _, what in _linted("same_labels") if name in ("unwritten_labels",))
+    assert what == "same_labels: the vocabulary does not give the labels '快乐' back."
+    assert [record.getMessage().partition(" Give")[0] for record in caplog.records] == [what]
 
 
 def test_a_wrong_pattern_of_the_training_is_no_problem_of_the_validation(tmp_path):
