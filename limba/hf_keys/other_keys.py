@@ -49,7 +49,7 @@ ALIASES: Mapping[str, str] = {
 }
 
 _STREAMED = "text is tokenized and masked while it is read, and there is no cache"
-_RESUMES = "a run always resumes from its newest checkpoint; for a new one name another output_dir"
+_RESUMES = "a run resumes at its exact place in the data, with all that it had"
 _SHARDED = "JAX splits the batch over all devices, and gradients are summed by XLA"
 _COMPILED = "everything is compiled by XLA"
 _LOGS = "the log and metrics.jsonl have loss, rate and tokens a second"
@@ -68,8 +68,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     ),
     **dict.fromkeys(("dataloader_in_order", "dataloader_multiprocessing_context", "streaming"), _STREAMED),
     **dict.fromkeys(("data_impl", "data_name", "data_n_workers", "data_skip_warmup"), _STREAMED),
-    **dict.fromkeys(("overwrite_output_dir", "ignore_data_skip"), _RESUMES),
-    "resume_from_checkpoint": f"{_RESUMES}. A folder that is missing, or not in output_dir, is an error",
+    "ignore_data_skip": _RESUMES,
     **dict.fromkeys(("restore_callback_states_from_checkpoint", "enable_jit_checkpoint"), _RESUMES),
     **dict.fromkeys(("ddp_backend", "ddp_broadcast_buffers", "ddp_bucket_cap_mb", "ddp_timeout"), _SHARDED),
     **dict.fromkeys(("ddp_find_unused_parameters", "ddp_static_graph", "fp16_allreduce", "fp32"), _SHARDED),

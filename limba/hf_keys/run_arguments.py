@@ -99,6 +99,12 @@ class RunArguments:
     max_predict_samples: int | None = _key("only the first rows of the test split")
     # --------------------------------------------------- training ----------------------------------------------------
     output_dir: str = _key("where everything goes", "")
+    overwrite_output_dir: bool = _key(
+        "a run of other values in output_dir is moved into its folder before_1, and a new one begins", False
+    )
+    resume_from_checkpoint: str | None = _key(
+        "a checkpoint of output_dir: later ones are moved into run/later_1; true is the newest, as without it"
+    )
     do_train: bool = _key("train; without any do_… both this and do_eval", False)
     do_eval: bool = _key("evaluate every eval_steps and at the end; alone: the model as it is", False)
     do_predict: bool = _key("answer the test split, after the training if there is one", False)
@@ -394,6 +400,12 @@ class RunArguments:
     def has_period_of_epochs(self) -> bool:
         """Whether something is done every epoch, so that the examples of an epoch are counted."""
         return any(getattr(self, name) == "epoch" for name in period_keys.STRATEGIES)
+
+    @property
+    def overwrites(self) -> bool:
+        """Whether a run of other values makes room; a checkpoint to resume from comes first, as in the scripts."""
+        resumes = self.resume_from_checkpoint is not None and self.resume_from_checkpoint.lower() != "false"
+        return self.overwrite_output_dir and self.do_train and not resumes
 
     @property
     def pushes(self) -> bool:

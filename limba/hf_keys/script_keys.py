@@ -19,7 +19,6 @@ from limba.hf_keys.other_keys import ALIASES, REFUSED, WITHOUT_EFFECT
 from limba.hf_keys.row_answers import WORD_TASKS
 from limba.hf_keys.run_arguments import BENCHMARK_MODEL, QUESTION_COLUMNS, RunArguments
 from limba.machine import untrusted_json
-from limba.machine.local_paths import local_path
 from limba.machine.untrusted_files import shown
 
 FIELDS = {field.name: field for field in dataclasses.fields(RunArguments)}
@@ -130,7 +129,6 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
     if "optim" in used:
         used["optim"] = used["optim"].lower()
     arguments = RunArguments(**used)
-    _check_resume(values.get("resume_from_checkpoint"), local_path(arguments.output_dir))
     if not arguments.is_finetuning:
         lengths = ("max_target_length", "val_max_target_length", "generation_max_length")
         of_answers = [name for name in values if ALIASES.get(name, name) in lengths]
@@ -163,21 +161,6 @@ def _complete_questions(used: dict[str, Any]) -> list[str]:
     used |= added
     listed = ", ".join(f"{name} {value}" for name, value in added.items())
     return [f"Columns of questions are keys of run_seq2seq_qa.py: as there, {listed}."] if added else []
-
-
-def _check_resume(given: Any, out: Path) -> None:
-    """Raises for a checkpoint that a run in `out` does not resume from: the Trainer takes true, false or a folder."""
-    if given is None or isinstance(_plain(given), bool) or str(given).lower() in ("true", "false"):
-        return
-    path = local_path(str(given))
-    own = f"A run resumes from the newest checkpoint in its output_dir, {out}: leave resume_from_checkpoint out"
-    if not path.exists():
-        raise FileNotFoundError(f"resume_from_checkpoint is {path}, and there is no such folder. {own}.")
-    if out != path and out not in path.parents:
-        raise ValueError(
-            f"resume_from_checkpoint is {path}, which is no checkpoint of this run. {own}, or write "
-            "model_name_or_path to begin with the weights of another one."
-        )
 
 
 def _without_what_asks_for_nothing(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -299,6 +282,8 @@ def _typed(name: str, value: Any) -> Any:
     elif choices[0] is str:
         if isinstance(value, str):
             return value
+        if name == "resume_from_checkpoint" and isinstance(value, bool):
+            return str(value).lower()
         if len(choices) > 1 and isinstance(value, list) and all(isinstance(word, str) for word in value):
             return tuple(value)
     wanted = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}[choices[0]]

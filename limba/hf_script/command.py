@@ -25,8 +25,6 @@ OUTPUT_DIR at the end:
 
 import argparse
 import dataclasses
-import difflib
-import json
 import logging
 import os
 import shutil
@@ -46,7 +44,7 @@ from limba.gin_config import command_line, gin_files
 from limba.hf_keys import script_keys
 from limba.hf_keys.row_answers import TEXT, WORD_TASKS
 from limba.hf_keys.run_arguments import RunArguments
-from limba.hf_script import encoder_rows, gin_recipe, outcome, result_files, script_data, text_rows
+from limba.hf_script import earlier_run, encoder_rows, gin_recipe, outcome, result_files, script_data, text_rows
 from limba.machine import json_text, native_logs, redaction, storage
 from limba.machine.local_paths import local_path
 from limba.machine.storage import AnyPath
@@ -176,6 +174,8 @@ def _prepare(
         return None
     out.mkdir(parents=True, exist_ok=True)
     gin_file = local_path(flags.write_gin) if flags.write_gin else out / "run.gin"
+    if not flags.write_gin:
+        earlier_run.make_room(arguments, out, text)
     if _warn_of_changes(gin_file, text) and not flags.write_gin:
         shutil.rmtree(out / _PREDICTIONS, ignore_errors=True)  # Answers under other settings would be taken for these.
     keys = json_text.dumps(arguments.without_secrets(), indent=2, ensure_ascii=False)
@@ -275,14 +275,8 @@ def _check(arguments: RunArguments, out: Path) -> None:
     """Raises ValueError for what would fail after the training has begun."""
     if out.is_file():
         raise ValueError(f"output_dir is {out}, which is a file; name a folder.")
-    if (out / "run.json").is_file():
-        before = json.loads((out / "run.json").read_text("utf-8"))
-        for name in ("model_name_or_path", "config_name", "tokenizer_name", "initialize_from_scratch"):
-            if before.get(name, script_keys.FIELDS[name].default) != (value := getattr(arguments, name)):
-                raise ValueError(
-                    f"{out} holds a run with {name} {before.get(name)!r}, and this one has {value!r}: choose another "
-                    "output_dir."
-                )
+    earlier_run.check(arguments, out)
+    earlier_run.resumed_step(arguments, out)
     source = arguments.model_name_or_path or arguments.config_name
     if source and local_path(source) in (out, out / "config.json"):
         raise ValueError(f"output_dir is {out}, the model to begin with, which the trained one would replace.")
@@ -372,8 +366,11 @@ def _check_push(repo: str, is_dry: bool) -> None:
 
 def _warn_of_changes(gin_file: Path, text: str) -> bool:
     """Warns of the lines that differ where a run is resumed with other values; whether there are any."""
-    before = gin_file.read_text("utf-8").splitlines() if gin_file.is_file() else text.splitlines()
-    changes = [line for line in difflib.ndiff(before, text.splitlines()) if line.startswith(("- ", "+ "))]
+    changes = earlier_run.changes(gin_file, text)
     if changes:
-        logger.warning("The run resumes with other values than before:\n%s", "\n".join(changes))
+        logger.warning(
+            "The run resumes with other values than before, which are refused where they change its data; "
+            "overwrite_output_dir begins a new run:\n%s",
+            "\n".join(changes),
+        )
     return bool(changes)

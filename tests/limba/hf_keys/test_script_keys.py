@@ -279,17 +279,6 @@ def test_a_key_without_its_dashes_is_written_as_it_should_be(tmp_path):
             assert f"{words[0]!r} is a key without its dashes: {right}" in str(error.value)
 
 
-def test_a_checkpoint_to_resume_from_is_one_of_the_run(tmp_path):
-    out = {"output_dir": str(tmp_path / "out")}
-    (tmp_path / "out" / "run" / "checkpoint_5").mkdir(parents=True)
-    for value in (True, False, "true", "False", "None", str(tmp_path / "out" / "run" / "checkpoint_5")):
-        from_values(EXAMPLE | out | {"resume_from_checkpoint": value})
-    with pytest.raises(FileNotFoundError, match=r"resume_from_checkpoint is .*_9, and there is no such folder.*newest"):
-        from_values(EXAMPLE | out | {"resume_from_checkpoint": str(tmp_path / "out" / "checkpoint_9")})
-    with pytest.raises(ValueError, match=r"no checkpoint of this run.*model_name_or_path"):
-        from_values(EXAMPLE | out | {"resume_from_checkpoint": str(tmp_path)})
-
-
 def test_bf16_by_any_of_its_names():
     for change in ({"bf16": True}, {"mixed_precision": "bf16"}, {"dtype": "bfloat16"}):
         assert from_values(EXAMPLE | change)[0].compute_dtype == "bfloat16"

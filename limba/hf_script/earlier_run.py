@@ -1,0 +1,138 @@
+"""A run that is in OUTPUT_DIR already: it is resumed, goes back to one of its checkpoints, or makes room for a new one.
+
+OUTPUT_DIR/before_1/             a run that `overwrite_output_dir` moved away
+OUTPUT_DIR/run/later_1/          checkpoints after the one of `resume_from_checkpoint`
+"""
+
+import difflib
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+from limba.checkpoint_files.directories import checkpoint_path, checkpoint_steps
+from limba.hf_keys import script_keys
+from limba.hf_keys.run_arguments import RunArguments
+from limba.machine.local_paths import local_path
+from limba.reports import run_lock
+
+logger = logging.getLogger(__name__)
+
+_OF_MODEL = ("model_name_or_path", "config_name", "tokenizer_name", "initialize_from_scratch")
+# What a run leaves in OUTPUT_DIR.
+_FILES = (
+    *("run", "initial", "eval", "predictions", "run.gin", "run.json", "*_results.json", "trainer_state.json"),
+    *("generated_predictions.txt", "predict_results.txt", "predictions.txt", "config.json", "generation_config.json"),
+    *("model*.safetensors*", "spiece.model", "tokenizer*.json", "special_tokens_map.json", "vocab.txt", "merges.txt"),
+    *("README.md", "conversion_report.json"),
+)
+# A checkpoint as Limba and as transformers name it.
+_CHECKPOINT = re.compile(r"checkpoint[-_](\d+)")
+
+
+def check(arguments: RunArguments, out: Path) -> None:
+    """Raises ValueError if the run in `out` has another model or order of the data, and is not to be replaced."""
+    for name in (*_OF_MODEL, "train_file"):
+        value = getattr(arguments, name)
+        if arguments.overwrites and isinstance(value, str) and _is_moved(local_path(value), out):
+            raise ValueError(
+                f"overwrite_output_dir moves the run in {out} away, and {name} {value!r} is a part of it: choose "
+                "another output_dir."
+            )
+    if arguments.overwrites or not (out / "run.json").is_file():
+        return
+    before = json.loads((out / "run.json").read_text("utf-8"))
+
+    def of_before(name: str) -> Any:
+        return before.get(name, script_keys.FIELDS[name].default)
+
+    differing = [(name, of_before(name), getattr(arguments, name)) for name in _OF_MODEL]
+    if arguments.do_train and checkpoint_steps(out / "run"):
+        seeds = of_before("data_seed"), of_before("seed")
+        name = "data_seed" if arguments.data_seed is not None else "seed"
+        differing.append((name, next(x for x in seeds if x is not None), getattr(arguments, name)))
+    for name, old, new in differing:
+        if old != new:
+            raise ValueError(
+                f"{out} holds a run with {name} {old!r}, and this one has {new!r}: choose another output_dir, or write "
+                "overwrite_output_dir, which keeps the old run in a folder of its own and begins a new one."
+            )
+
+
+def _is_moved(path: Path, out: Path) -> bool:
+    return out in path.parents and any(Path(path.relative_to(out).parts[0]).match(pattern) for pattern in _FILES)
+
+
+def changes(gin_file: Path, text: str) -> list[str]:
+    """The lines that differ from those of the gin file of an earlier run; none without one."""
+    before = gin_file.read_text("utf-8").splitlines() if gin_file.is_file() else text.splitlines()
+    return [line for line in difflib.ndiff(before, text.splitlines()) if line.startswith(("- ", "+ "))]
+
+
+def make_room(arguments: RunArguments, out: Path, text: str) -> None:
+    """Does with the run in `out` what `overwrite_output_dir` and `resume_from_checkpoint` say; `text` is the gin file.
+
+    A run of the same values is resumed in any case: its end is the same, and a second start loses no work.
+
+    Raises:
+      RunLockedError: if another process trains there.
+    """
+    if not (out / "run.gin").is_file():
+        return
+    if arguments.overwrites:
+        if not changes(out / "run.gin", text):
+            logger.info("overwrite_output_dir: the run in %s has the same values, and is resumed.", out)
+            return
+        with run_lock.held(out / "run"):
+            folder = _move(out, [path for pattern in _FILES for path in out.glob(pattern)], "before")
+        logger.warning("overwrite_output_dir: a new run begins in %s; the old one is kept in %s.", out, folder)
+    elif (step := resumed_step(arguments, out)) is not None:
+        model_dir = out / "run"
+        later = [Path(checkpoint_path(model_dir, x)) for x in checkpoint_steps(model_dir) if x > step]
+        if later:
+            with run_lock.held(model_dir):
+                folder = _move(model_dir, later, "later")
+            logger.warning(
+                "resume_from_checkpoint: the run resumes from step %d. Its later checkpoints (%d) are kept in %s, and "
+                "its metrics after that step are written again.",
+                *(step, len(later), folder),
+            )
+
+
+def _move(out: Path, paths: list[Path], name: str) -> Path:
+    """Moves files and folders into a new folder beside them."""
+    number = 1
+    while (folder := out / f"{name}_{number}").exists():
+        number += 1
+    folder.mkdir()
+    for path in dict.fromkeys(paths):
+        path.rename(folder / path.name)
+    return folder
+
+
+def resumed_step(arguments: RunArguments, out: Path) -> int | None:
+    """The step of `resume_from_checkpoint`; None for the newest.
+
+    Raises:
+      FileNotFoundError, ValueError: if there is no such checkpoint, or it is not of the run in `out`.
+    """
+    given = arguments.resume_from_checkpoint
+    if given is None or given.lower() in ("true", "false"):
+        return None
+    path = local_path(given)
+    steps = checkpoint_steps(out / "run") if (out / "run").is_dir() else []
+    there = f"the run in {out} has {', '.join(f'checkpoint_{step}' for step in steps) or 'none'}"
+    if out != path and out not in path.parents:
+        if not path.exists():
+            raise FileNotFoundError(f"resume_from_checkpoint is {path}, and there is no such folder; {there}.")
+        raise ValueError(
+            f"resume_from_checkpoint is {path}, which is no checkpoint of this run; {there}. Leave it out to resume "
+            "from the newest, or write model_name_or_path to begin with the weights of another run."
+        )
+    if path in (out, out / "run"):
+        return None
+    match = _CHECKPOINT.fullmatch(path.name)
+    if match is None or path.parent not in (out, out / "run") or int(match[1]) not in steps:
+        raise FileNotFoundError(f"resume_from_checkpoint is {path}, and there is no such checkpoint; {there}.")
+    return int(match[1])

@@ -1,0 +1,101 @@
+"""What becomes of a run that is in OUTPUT_DIR already."""
+
+import json
+import logging
+
+import pytest
+
+from limba.hf_keys.script_keys import from_values
+from limba.hf_script import earlier_run
+
+KEYS = {"model_name_or_path": "m", "train_file": "t.csv", "do_train": True, "label_column_name": "l"}
+GIN = "RANDOM_SEED = 42\nTRAIN_STEPS = 9\n"
+
+
+@pytest.fixture
+def out(tmp_path):
+    """A run with checkpoints, its gin file and its results, and a file of the user's."""
+    out = tmp_path / "out"
+    for step in (3, 6, 9):
+        (out / "run" / f"checkpoint_{step}").mkdir(parents=True)
+    (out / "run.gin").write_text(GIN)
+    (out / "run.json").write_text(json.dumps(_arguments(out).without_secrets()))
+    for name in ("eval_results.json", "config.json", "mine.txt"):
+        (out / name).write_text("{}")
+    return out
+
+
+def _arguments(out, **keys):
+    return from_values(KEYS | {"output_dir": str(out)} | keys)[0]
+
+
+def _steps(folder):
+    return sorted(path.name for path in folder.glob("checkpoint_*"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        (
+            {"seed": 7},
+            "holds a run with seed 42, and this one has 7: choose another output_dir, or write over",
+        ),
+        ({"data_seed": 7}, "holds a run with data_seed 42, and this one has 7"),
+        ({"model_name_or_path": "n"}, "holds a run with model_name_or_path 'm', and this one has 'n'"),
+        ({"model_name_or_path": "{}/run/checkpoint_3", "overwrite_output_dir": True}, "away, and model_name_or_path '"),
+    ],
+)
+def test_another_run_is_refused_by_the_names_of_keys(out, keys, words):
+    keys = {name: value.replace("{}", str(out)) if isinstance(value, str) else value for name, value in keys.items()}
+    with pytest.raises(ValueError, match=words):
+        earlier_run.check(_arguments(out, **keys), out)
+
+
+def test_overwriting_keeps_the_old_run_in_a_folder(out, caplog):
+    arguments = _arguments(out, overwrite_output_dir=True, seed=7, model_name_or_path="n")
+    earlier_run.check(arguments, out)
+    for number in (1, 2):
+        earlier_run.make_room(arguments, out, GIN.replace("42", "7"))
+        kept = out / f"before_{number}"
+        assert sorted(path.name for path in out.iterdir() if path.name[:6] != "before") == ["mine.txt"]
+        assert _steps(kept / "run") == ["checkpoint_3", "checkpoint_6", "checkpoint_9"]
+        assert {"run.gin", "run.json", "eval_results.json", "config.json"} <= {path.name for path in kept.iterdir()}
+        assert f"a new run begins in {out}; the old one is kept in {kept}" in caplog.text
+        for path in kept.iterdir():  # as if the second run were there
+            path.rename(out / path.name)
+        (kept / "held").touch()
+
+
+def test_overwriting_with_the_same_values_resumes(out, caplog):
+    caplog.set_level(logging.INFO)
+    earlier_run.make_room(_arguments(out, overwrite_output_dir=True), out, GIN)
+    assert _steps(out / "run") == ["checkpoint_3", "checkpoint_6", "checkpoint_9"]
+    assert "has the same values, and is resumed" in caplog.text
+    # A checkpoint to resume from comes before the flag, as in the scripts.
+    given = {"overwrite_output_dir": True, "resume_from_checkpoint": True}
+    earlier_run.make_room(_arguments(out, **given), out, GIN + "A = 1\n")
+    assert len(_steps(out / "run")) == 3 and not list(out.glob("before_*"))
+
+
+@pytest.mark.parametrize("name", ["run/checkpoint_6", "checkpoint-6"])
+def test_a_run_goes_back_to_a_checkpoint_that_is_named(out, caplog, name):
+    earlier_run.make_room(_arguments(out, resume_from_checkpoint=str(out / name)), out, GIN)
+    assert _steps(out / "run") == ["checkpoint_3", "checkpoint_6"]
+    assert _steps(out / "run" / "later_1") == ["checkpoint_9"]
+    assert f"resumes from step 6. Its later checkpoints (1) are kept in {out}/run/later_1" in caplog.text
+
+
+def test_the_newest_checkpoint_needs_no_name(out):
+    for value in (True, False, "true", "False", "None", str(out), str(out / "run" / "checkpoint_9")):
+        earlier_run.make_room(_arguments(out, resume_from_checkpoint=value), out, GIN)
+    assert len(_steps(out / "run")) == 3
+
+
+def test_a_checkpoint_that_is_not_there_or_of_another_run(out, tmp_path):
+    for name in ("run/checkpoint_5", "checkpoint-5", "run.gin"):
+        with pytest.raises(FileNotFoundError, match=r"no such checkpoint; the run in .* has checkpoint_3, "):
+            earlier_run.resumed_step(_arguments(out, resume_from_checkpoint=str(out / name)), out)
+    with pytest.raises(FileNotFoundError, match="there is no such folder; the run in"):
+        earlier_run.resumed_step(_arguments(out, resume_from_checkpoint=str(tmp_path / "absent")), out)
+    with pytest.raises(ValueError, match=r"no checkpoint of this run.*model_name_or_path"):
+        earlier_run.resumed_step(_arguments(out, resume_from_checkpoint=str(tmp_path)), out)
