@@ -174,7 +174,6 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "config_overrides": ((), "write the values into a config.json, and name it as config_name"),
     "ray_scope": (("last",), "`limba sweep` searches (docs/sweeps.md)"),
     **dict.fromkeys(("lang", "forced_bos_token"), ((), _LANGUAGES)),
-    "label_all_tokens": ((), "words are labelled at their first piece, as without this key; leave it out"),
     **{
         f"{split}_split_name": ((split,), "splits have this name: write train_file, validation_file and test_file")
         for split in ("train", "validation", "test")

@@ -77,6 +77,7 @@ class RunArguments:
     )
     do_regression: bool | None = _key("an encoder's answers are numbers; false: labels, also where they look so")
     return_entity_level_metrics: bool = _key("of labels of words: the scores of each kind of entity too", False)
+    label_all_tokens: bool = _key("of labels of words: all pieces of a word have its label, not only the first", False)
     text_column_delimiter: str = _key("between the texts of several columns, text_column_names: a,b", " ")
     source_prefix: str = _key("text before each input", "")
     label_column_name: str | None = _key("the column with the answer: fine-tuning in place of masked spans")
@@ -339,7 +340,7 @@ class RunArguments:
         """The given keys that only rows with answers have a use for, beside those of `is_finetuning`."""
         names = (
             *("source_prefix", "labels", "metric_names", "test_file", "do_predict", "generation_num_beams"),
-            *("max_predict_samples", "do_regression", "return_entity_level_metrics"),
+            *("max_predict_samples", "do_regression", "return_entity_level_metrics", "label_all_tokens"),
         )
         return tuple(name for name in names if getattr(self, name))
 

@@ -65,7 +65,9 @@ _OF_ENCODERS = {
     "task_name": "a T5 answers with texts, not with a label for each word",
     "answers": "a T5 answers with texts",
     "do_regression": "a T5 writes numbers as texts: write metric_names pearson_corrcoef",
-    "return_entity_level_metrics": "a T5 answers with texts, not with a label for each word",
+    **dict.fromkeys(
+        ("return_entity_level_metrics", "label_all_tokens"), "a T5 answers with texts, not with a label for each word"
+    ),
 }
 
 

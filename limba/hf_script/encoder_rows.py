@@ -123,7 +123,8 @@ def _columns(arguments: RunArguments, corpus: Corpus, split: str) -> tuple[str, 
                 "modelling of the texts write task masked_lm.",
                 *(corpus.name, text, _LABEL),
             )
-    is_of_words = arguments.answers == WORD_LABELS or arguments.has_word_task or arguments.return_entity_level_metrics
+    asks_for_words = arguments.has_word_task or arguments.return_entity_level_metrics or arguments.label_all_tokens
+    is_of_words = arguments.answers == WORD_LABELS or asks_for_words
     if is_of_words or (arguments.answers == TEXT and are_lists and (given or _LABEL not in names)):
         return words, tags, WORD_LABELS
     label = given or _LABEL
@@ -260,7 +261,8 @@ def _check(arguments: RunArguments, kind: str) -> None:
     ):
         if remedy and (value := getattr(arguments, name)):
             raise ValueError(f"{name} is {value!r}: {remedy}.")
-    for name, of in (("return_entity_level_metrics", WORD_LABELS), ("do_regression", NUMBER)):
+    of_words = [(name, WORD_LABELS) for name in ("return_entity_level_metrics", "label_all_tokens")]
+    for name, of in (*of_words, ("do_regression", NUMBER)):
         if getattr(arguments, name) and kind != of:
             raise ValueError(f"{name} is true, and the rows are learned with {kind}: leave it out, or answers {kind}.")
 

@@ -157,7 +157,7 @@ def _rows(arguments: RunArguments, plan: Plan) -> list[str]:
     names: Sequence[str]
     values: Sequence[Any]
     if answers.targets == "inputs":
-        names, values = ("tokens", "tags", "labels", "by_kind"), script_data.word_values(arguments)
+        names, values = ("tokens", "tags", "labels", "by_kind", "all_pieces"), script_data.word_values(arguments)
     else:
         names = ("entry", "inputs", "label_column", "labels", "languages", "metric_names", "questions", "answers")
         values = script_data.row_values(arguments)

@@ -155,7 +155,8 @@ def row_values(arguments: RunArguments) -> tuple[Any, ...]:
 def word_values(arguments: RunArguments) -> tuple[Any, ...]:
     """The arguments of `script_task.word_dataset`."""
     labels = list(arguments.labels or ())
-    return arguments.text_column, arguments.label_column_name, labels, arguments.return_entity_level_metrics
+    by_kind, all_pieces = arguments.return_entity_level_metrics, arguments.label_all_tokens
+    return arguments.text_column, arguments.label_column_name, labels, by_kind, all_pieces
 
 
 def count_examples(

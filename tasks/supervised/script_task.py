@@ -21,7 +21,7 @@ from tasks.supervised import dataset_table, supervised_tasks, token_labels
 from tasks.supervised.dataset import SupervisedDataset
 from tasks.supervised.question_formats import Questions
 from tasks.supervised.row_formats import UNKNOWN, Number, Translation
-from tasks.supervised.token_labels import TokenDataset
+from tasks.supervised.token_labels import PieceDataset, TokenDataset
 from tasks.vocabularies import Vocabulary
 
 # One source for each data set: it is opened once, and a task registered again is the same task.
@@ -76,14 +76,15 @@ def word_task(
     tags: str,
     labels: Sequence[str],
     by_kind: bool = False,
+    all_pieces: bool = False,
     files: Mapping[str, Sequence[str]] | None = None,
     dataset: str | None = None,
     dataset_config: str | None = None,
     splits: Mapping[str, str] | None = None,
     shuffle_buffer_size: int = 4096,
 ) -> str:
-    """`task` of rows of words with labels, for encoders; `by_kind` is that of `tagging_metrics.ner_scores`."""
-    form = word_dataset(tokens, tags, labels, by_kind)
+    """`task` of rows of words with labels, for encoders; the arguments are those of `word_dataset`."""
+    form = word_dataset(tokens, tags, labels, by_kind, all_pieces)
     registered = token_labels.register_token_task(
         name,
         form,
@@ -94,20 +95,27 @@ def word_task(
     return registered.name
 
 
-def word_dataset(tokens: str, tags: str, labels: Sequence[str], by_kind: bool = False) -> TokenDataset:
+def word_dataset(
+    tokens: str, tags: str, labels: Sequence[str], by_kind: bool = False, all_pieces: bool = False
+) -> TokenDataset:
     """How rows of words become examples. Labels that are no BIO's have the metrics of single words.
+
+    Args:
+      by_kind: that of `tagging_metrics.ner_scores`.
+      all_pieces: all pieces of a word have its label, not only the first.
 
     Raises:
       ValueError: for `by_kind` with labels that are no BIO's.
     """
+    make = PieceDataset if all_pieces else TokenDataset
     if tagging_metrics.are_bio(labels):
-        return TokenDataset(labels, tokens, tags, (tagging_metrics.ner_scores(by_kind),))
+        return make(labels, tokens, tags, (tagging_metrics.ner_scores(by_kind),))
     if by_kind:
         raise ValueError(
             f"return_entity_level_metrics is true, and the labels {', '.join(labels)} name no entities: these are O, "
             "B-KIND and I-KIND. Leave it out: the scores of each label are there in any case."
         )
-    return TokenDataset(labels, tokens, tags)
+    return make(labels, tokens, tags)
 
 
 def row_dataset(

@@ -79,12 +79,38 @@ class TokenDataset:
             raise ValueError(f"there are {len(words)} words and {len(tags)} tags; each word has one")
         return words, [self._label(tag) for tag in tags]
 
+    def placed(self, places: Sequence[int], labels: Sequence[str], count: int) -> list[tuple[int, str]]:
+        """The labelled ones of `count` pieces, with their labels: the first of each word, which is at its place."""
+        return [(place, label) for place, label in zip(places, labels, strict=True) if 0 <= place < count]
+
     def _label(self, tag: Any) -> str:
         if tag in self.labels:
             return str(tag)
         if isinstance(tag, int) and not isinstance(tag, bool) and 0 <= tag < len(self.labels):
             return self.labels[tag]
         raise ValueError(f"column {self.tags!r} has the tag {tag!r}; the known labels are {', '.join(self.labels)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class PieceDataset(TokenDataset):
+    """A data set whose words have their label at each of their pieces: run_ner.py's `label_all_tokens`.
+
+    The label of a piece behind the first is that of the inside, I-PER for B-PER, where there is one. Predictions and
+    metrics have one label a piece.
+    """
+
+    def placed(self, places: Sequence[int], labels: Sequence[str], count: int) -> list[tuple[int, str]]:
+        begins = super().placed(places, labels, count)
+        ends = [*(place for place, _ in begins[1:]), count]
+        return [
+            (piece, label if piece == place else self._inside(label))
+            for (place, label), end in zip(begins, ends, strict=True)
+            for piece in range(place, end)
+        ]
+
+    def _inside(self, label: str) -> str:
+        inside = f"I-{label.removeprefix('B-')}"
+        return inside if label.startswith("B-") and inside in self.labels else label
 
 
 @registering.once(TaskRegistry)
@@ -183,13 +209,12 @@ class LabelTokens(Step):
             for (_, of_row), encoded in zip(found, vocabulary.encode_words([words for words, _ in found]), strict=True):
                 ids = [*begin, *encoded.ids][: None if most is None else most - 1]
                 placed = np.zeros(len(ids) + 1, np.int32)
-                of_words = [(place, label) for place, label in zip(encoded.places, of_row, strict=True)
-                            if 0 <= place < len(ids) - len(begin)]  # fmt: skip
-                for place, label in of_words:
+                labelled = self.dataset.placed(encoded.places, of_row, len(ids) - len(begin))
+                for place, label in labelled:
                     placed[len(begin) + place] = labels.encode(label)[0]
                 inputs.append([*ids, end])
                 targets.append(placed)
-                kept.append(" ".join(label for _, label in of_words).encode())
+                kept.append(" ".join(label for _, label in labelled).encode())
                 lengths.append(len(begin) + len(encoded.ids) + 1)
             if most is not None:
                 row_preprocessor.warn_of_cut(self.task, "inputs", np.array(lengths), most)

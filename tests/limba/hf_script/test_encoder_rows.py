@@ -206,7 +206,7 @@ BEST = {"do_eval": True, "eval_strategy": "epoch", "save_strategy": "epoch", "lo
             {"return_entity_level_metrics": True, **BEST, "metric_for_best_model": "X_f2"},
             "metric_for_best_model is 'X_f2', and the evaluations have loss, X_precision, X_recall, X_f1, X_number, ",
         ),
-        ([WORDS], {"label_all_tokens": True}, "label_all_tokens is 'True': words are labelled at their first piece"),
+        ([TEXT], {"label_all_tokens": True}, "'label' has 'a', which is no list of labels"),
         ([WORDS], {"metric_name": "accuracy"}, "metric_names is 'accuracy': labels of words have run_ner.py's"),
         ([WORDS | {"ner_tags": ["a", "b"]}], {"return_entity_level_metrics": True}, "a, b name no entities"),
         ([TEXT], {"benchmark": "squad"}, "squad has texts as answers, which a T5 writes"),
@@ -234,6 +234,8 @@ def test_which_columns_and_labels_are_read(here, rows, capsys):
     assert "tokens = 'text'" in text and "tags = 'pos_tags'" in text and "LABELS = ['0', '1', '2']" in text
     text = composed({"sentence1": "w5", "sentence2": "w6", "label": 1}, task_name="mrpc")
     assert "entry = 'glue_mrpc'" in text and "LABELS = ['not_equivalent', 'equivalent']" in text
+    text = composed(WORDS, label_all_tokens=True)
+    assert "all_pieces = True" in text and "tags = 'ner_tags'" in text
     assert "tags = 'labels'" in composed({"tokens": ["w5"], "labels": ["O"]}, {"tokens": ["w5"], "labels": ["B-X"]})
     documents = {"text": "w5 w6 " * 40, "tags": ["a"]}  # not of its words
     labelled = documents | {"label": "a"}

@@ -11,7 +11,7 @@ from limba.data.contract import DatasetConfig
 from tasks import predictions, supervised
 from tasks.metrics import tagging_metrics
 from tasks.registry import TaskRegistry
-from tasks.supervised import token_labels
+from tasks.supervised import script_task, token_labels
 from tasks.vocabularies import (
     ByteVocabulary,
     LabelVocabulary,
@@ -79,6 +79,29 @@ def test_the_first_piece_of_a_word_has_its_label(task):
     assert supervised.TokenDataset(LABELS).words({"tokens": ["a", "b"], "tags": [0, 2]})[1] == ["O", "I-PER"]
     of_words, of_labels = token_labels.TokenDataset(["NOUN", "VERB"]).metrics
     assert of_words is tagging_metrics.token_accuracy and "NOUN_f1" in of_labels([["NOUN"]], [["VERB"]])
+
+
+def test_all_pieces_of_a_word_may_have_its_label(task, tmp_path):
+    """As run_ner.py's label_all_tokens: behind the first piece of B-PER is I-PER, and a cut takes the rest away."""
+    file = tmp_path / "more.jsonl"
+    rows = [*ROWS, {"tokens": ["blandiana", "Ana"], "tags": ["B-PER", "O"]}]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    form = script_task.word_dataset("tokens", "tags", LABELS, all_pieces=True)
+    vocabulary = task.output_features["inputs"].vocabulary
+    pieces = supervised.register_token_task("test_pieces", form, data_files={"train": str(file)}, vocabulary=vocabulary)
+    try:
+        first, second, third = _examples(pieces, 12)
+        assert first["targets"].tolist() == [0, 2, 3, 3, 1, 1, 1, 0]
+        assert first["targets_pretokenized"] == b"B-PER I-PER I-PER O O O"
+        assert second["targets"].tolist() == [0, 1, 1, 3, 0]  # the second word has no piece
+        assert third["targets"].tolist() == [0, 2, 3, 1, 0]
+        assert _examples(pieces, 4)[0]["targets"].tolist() == [0, 2, 3, 0]
+    finally:
+        TaskRegistry.remove("test_pieces")
+    assert token_labels.PieceDataset(["O", "B-X"]).placed([0, 2], ["B-X", "O"], 4) == [
+        *((0, "B-X"), (1, "B-X")),
+        *((2, "O"), (3, "O")),
+    ]
 
 
 def test_a_table_has_numbers_of_labels(task, tmp_path):
