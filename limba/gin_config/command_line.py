@@ -219,7 +219,9 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
             if out_of_memory.is_cause(error):
                 given = sys.argv[1:] if argv is None else argv
                 message = out_of_memory.describe(error, main.__module__, given)
-            print(f"error: {message}", file=sys.stderr)
+            # Before the processes of a launcher have joined, they all have the same error.
+            if distributed.store() is not None or not launchers.is_beside_another(os.environ):
+                print(f"error: {message}", file=sys.stderr)
             heartbeats.tell_failure(error, redaction.redact(message))
             code = getattr(error, "exit_code", 1)
         except KeyboardInterrupt:
@@ -242,10 +244,15 @@ def _show_error(*error: Any) -> None:
 
 
 def _set_up_logging() -> None:
-    """Shows Limba's messages from INFO on, and the errors of other libraries."""
+    """Shows Limba's messages from INFO on, and the errors of other libraries.
+
+    Of several processes that share a terminal the first shows messages, and the others only errors.
+    """
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(message)s", stream=sys.stderr, force=True)
     for handler in logging.getLogger().handlers:
         handler.addFilter(_is_news)
+        if launchers.is_beside_another(os.environ):
+            handler.setLevel(logging.ERROR)
     for ours in ("limba", "tasks", "convert"):
         logging.getLogger(ours).setLevel(logging.INFO)
     for noisy in ("absl", "jax", "orbax"):

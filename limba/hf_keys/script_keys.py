@@ -129,7 +129,7 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
     if "optim" in used:
         used["optim"] = used["optim"].lower()
     arguments = RunArguments(**used)
-    if not arguments.is_finetuning:
+    if not arguments.is_finetuning and arguments.script in (None, script_names.MASKS):
         lengths = ("max_target_length", "val_max_target_length", "generation_max_length")
         of_answers = [name for name in values if ALIASES.get(name, name) in lengths]
         notes += [f"Without effect: {name} (targets are as long as the masked spans need)." for name in of_answers]

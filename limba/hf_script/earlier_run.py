@@ -25,7 +25,7 @@ _FILES = (
     *("run", "initial", "eval", "predictions", "run.gin", "run.json", "*_results.json", "trainer_state.json"),
     *("generated_predictions.txt", "predict_results.txt", "predictions.txt", "config.json", "generation_config.json"),
     *("model*.safetensors*", "spiece.model", "tokenizer*.json", "special_tokens_map.json", "vocab.txt", "merges.txt"),
-    *("README.md", "conversion_report.json"),
+    *("README.md", "conversion_report.json", "loss.png"),
 )
 # A checkpoint as Limba and as transformers name it.
 _CHECKPOINT = re.compile(r"checkpoint[-_](\d+)")

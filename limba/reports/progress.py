@@ -2,12 +2,15 @@
 
 import contextlib
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from tqdm import tqdm
+
+from limba.workers import launchers
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +49,7 @@ def show(total_steps: int, first_step: int, tokens_per_step: int, log_every: int
       tokens_per_step: input and target positions of the global batch.
       log_every: steps between lines; None is a bar in a terminal, and lines about 15 s apart in a log.
     """
-    if log_every is None and sys.stderr.isatty():
+    if log_every is None and sys.stderr.isatty() and not launchers.is_beside_another(os.environ):
         return ProgressBar(total_steps, first_step, tokens_per_step)
     return StepLines(total_steps, first_step, tokens_per_step, log_every)
 

@@ -59,7 +59,7 @@ def find(environ: Mapping[str, str]) -> tuple[Launcher, dict[str, Any]] | None:
       ValueError: if only some of the variables are set, or one is not a number.
     """
     for launcher in LAUNCHERS:
-        if (environ.get(launcher.count) or "1") == "1":
+        if not _has_several(launcher, environ):
             continue
         count, index = _number(launcher.count, environ), _number(launcher.index, environ)
         if not index < count:
@@ -78,6 +78,17 @@ def find(environ: Mapping[str, str]) -> tuple[Launcher, dict[str, Any]] | None:
             "local_device_ids": None if local[0] is None or local[1] == 1 else [local[0]],
         }
     return None
+
+
+def is_beside_another(environ: Mapping[str, str]) -> bool:
+    """Whether a launcher started this process beside the first one of its host, whose terminal or log it shares."""
+    indices = (environ.get(launcher.local_index, "") for launcher in LAUNCHERS if _has_several(launcher, environ))
+    index = next(indices, "")
+    return index.isdecimal() and int(index) > 0
+
+
+def _has_several(launcher: Launcher, environ: Mapping[str, str]) -> bool:
+    return (environ.get(launcher.count) or "1") != "1"
 
 
 def without_local_rank(argv: Sequence[str]) -> list[str]:

@@ -1,6 +1,7 @@
 """What the commands have in common, and `limba` itself."""
 
 import logging
+import os
 import subprocess
 import sys
 from unittest import mock
@@ -14,6 +15,24 @@ from limba.gin_config import command_line, gin_files
 from limba.workers import distributed, heartbeats
 from tasks.cached import write_cache
 from tasks.vocabularies import build_command
+
+
+def test_of_the_processes_of_a_launcher_the_first_prints():
+    """Messages once, and an error that all have before they join too."""
+    code = (
+        "import logging\nfrom limba.gin_config import command_line\n"
+        "def main(argv):\n"
+        "    logging.getLogger('limba.x').warning('a message')\n"
+        "    raise ValueError('wrong key')\n"
+        "command_line.run_command(main, [])\n"
+    )
+    said = []
+    for rank in ("0", "1"):
+        torchrun = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | torchrun)
+        assert done.returncode == 1
+        said.append(done.stdout + done.stderr)
+    assert said == ["WARNING a message\nerror: wrong key\n", ""]
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,13 @@ def test_the_script_is_named_or_its_keys_name_it(keys, script):
     assert from_values(BASE | keys)[0].script == script
 
 
+def test_lengths_of_answers_have_their_effect_on_summaries():
+    notes = {
+        prefix: from_values(BASE | {"source_prefix": prefix, "max_target_length": 20})[1] for prefix in ("", "sum: ")
+    }
+    assert notes["sum: "] == [] and notes[""] and notes[""][0].startswith("Without effect: max_target_length")
+
+
 def test_the_script_is_the_first_word(tmp_path):
     (tmp_path / "c.json").write_text(json.dumps(BASE))
     arguments, notes = from_command_line(["run_seq2seq_qa.py", str(tmp_path / "c.json"), "--max_steps", "5"])

@@ -40,6 +40,22 @@ def test_the_place_of_a_process(environ, settings, caplog):
     assert f"this is process {index} of {count}" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("environ", "is_beside"),
+    [
+        ({}, False),
+        (TORCHRUN, True),
+        (TORCHRUN | {"LOCAL_RANK": "0"}, False),  # the first of its host, which has a terminal or log of its own
+        (TORCHRUN | {"WORLD_SIZE": "1"}, False),
+        (OPEN_MPI, True),
+        (HOROVOD, False),
+        (TORCHRUN | {"LOCAL_RANK": "x"}, False),  # which is named elsewhere
+    ],
+)
+def test_which_processes_share_the_terminal_of_another(environ, is_beside):
+    assert launchers.is_beside_another(environ) is is_beside
+
+
 def test_what_accelerate_asks_for_in_vain():
     quiet = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_USE_FSDP": "false", "ACCELERATE_DYNAMO_BACKEND": "NO"}
     assert launchers.without_effect(quiet) == launchers.without_effect({}) == []
