@@ -205,6 +205,8 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
     interrupts.catch()
     with redaction.redacted_stderr(), heartbeats.membership():
         _set_up_logging()
+        if launchers.is_beside_another(os.environ):  # C++ libraries print there too.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         try:
             code = main(launchers.without_local_rank(sys.argv[1:] if argv is None else argv))
             sys.stdout.flush()

@@ -20,9 +20,10 @@ from tasks.vocabularies import build_command
 def test_of_the_processes_of_a_launcher_the_first_prints():
     """Messages once, and an error that all have before they join too."""
     code = (
-        "import logging\nfrom limba.gin_config import command_line\n"
+        "import logging, os\nfrom limba.gin_config import command_line\n"
         "def main(argv):\n"
         "    logging.getLogger('limba.x').warning('a message')\n"
+        "    os.write(1, b'of C++, ')\n"
         "    raise ValueError('wrong key')\n"
         "command_line.run_command(main, [])\n"
     )
@@ -32,7 +33,7 @@ def test_of_the_processes_of_a_launcher_the_first_prints():
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | torchrun)
         assert done.returncode == 1
         said.append(done.stdout + done.stderr)
-    assert said == ["WARNING a message\nerror: wrong key\n", ""]
+    assert said == ["of C++, WARNING a message\nerror: wrong key\n", ""]
 
 
 @pytest.mark.parametrize(
