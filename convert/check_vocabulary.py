@@ -341,10 +341,10 @@ def main(argv: Sequence[str]) -> int:
     return _report(outcome, unknown)
 
 
-def _measure(vocabulary: Mapping[str, Any], args: argparse.Namespace) -> int:
-    """Prints how much of the user's text is unknown; returns the number of unknown tokens."""
+def _measure(vocabulary: Mapping[str, Any], args: argparse.Namespace) -> str:
+    """Prints how much of the user's text is unknown; returns it in words, "" if nothing is."""
     if args.data_files is None:
-        return 0
+        return ""
     from tasks.pretraining import masked_text
     from tasks.vocabularies import known_text
 
@@ -352,14 +352,17 @@ def _measure(vocabulary: Mapping[str, Any], args: argparse.Namespace) -> int:
     measure = known_text.measure(masked_text.open_vocabulary(vocabulary), texts)
     for line in measure.describe():
         print(line)
-    return measure.unknown_tokens
+    if not measure.unknown_tokens:
+        return ""
+    count, what = (measure.unknown_characters, "character") if measure.unknown else (measure.unknown_tokens, "token")
+    return f"1 {what} of your text is unknown" if count == 1 else f"{count:,} {what}s of your text are unknown"
 
 
-def _report(outcome: Outcome, unknown: int, config: str = "T5Config") -> int:
+def _report(outcome: Outcome, unknown: str, config: str = "T5Config") -> int:
     """Prints the result; the exit code.
 
     Args:
-      unknown: tokens of the user's text.
+      unknown: what is unknown of the user's text.
       config: the network's, for which the vocabulary is.
     """
     print(outcome.table)
@@ -373,8 +376,7 @@ def _report(outcome: Outcome, unknown: int, config: str = "T5Config") -> int:
         return 1
     agree = "what was compared agrees" if outcome.not_compared or outcome.notes else "all agree"
     rows = f"; {config}.vocab_size = {_rows(outcome.size)} has a row for each" if outcome.size else ""
-    tokens = "1 token of your text is" if unknown == 1 else f"{unknown:,} tokens of your text are"
-    warning = f"; but {tokens} unknown, see above" if unknown else ""
+    warning = f"; but {unknown}, see above" if unknown else ""
     print(f"{agree}{rows}{warning}")
     sys.stdout.flush()
     return 0

@@ -151,6 +151,13 @@ def input_rows() -> ModuleType:
     return input_rows
 
 
+def describe_unknown(vocabulary: Any, texts: Sequence[str]) -> str:
+    """`tasks.vocabularies.known_text.describe_inputs`: texts with characters that a vocabulary does not know."""
+    from tasks.vocabularies import known_text
+
+    return known_text.describe_inputs(vocabulary, texts)
+
+
 def sentences_with_blanks(name: str, module: str | None, split: str, count: int) -> list[tuple[str, str]]:
     """`tasks.blank_sentences.of_task`: sentences of a task's documents with one word left out, and these words."""
     from tasks import blank_sentences

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import jax
 import numpy as np
 
+from limba import tasks_door
 from limba.checkpoints import checkpointing
 from limba.checkpoints.parameters import load_model_params
 from limba.data.contract import Batch
@@ -106,6 +107,11 @@ class Answerer:
           NotFiniteError: for a line whose score is not finite.
         """
         return (self._answer(line, rows, scores) for line, rows, scores in self._decoded(lines, done))
+
+    def find_unknown(self, lines: Sequence[str]) -> str:
+        """A sentence about lines with characters that the vocabulary does not know; "" if it knows all."""
+        texts = [text_batches.without_blanks(line) for line in lines]
+        return tasks_door.describe_unknown(self._model.input_vocabulary, texts)
 
     def decodes(self, lines: Sequence[str]) -> Iterator[list[tuple[str, float]]]:
         """All decodes of each line with their scores, the best first."""

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,8 @@ from limba.inference.decoding_flags import AS_BOUND, Decoding
 from limba.machine import json_text, written_files
 from limba.machine.local_paths import local_path
 from limba.workers import distributed
+
+logger = logging.getLogger(__name__)
 
 
 def infer_text(
@@ -65,6 +68,8 @@ def infer_text(
     if done < len(inputs):
         answerer = answerer_cls(restore_checkpoint_cfg=restore_checkpoint_cfg, **decoding.arguments())
         answerer.name_line = name_line
+        if is_writer and (unknown := answerer.find_unknown(inputs)):
+            logger.warning("%s", unknown)
         done -= done % answerer.lines_at_once
         hidden = not is_writer or len(inputs) <= answerer.batch_size or None
         writing = file.writing(done) if file and is_writer else contextlib.nullcontext(_print)

@@ -25,6 +25,11 @@ def _between_special_tokens(vocabulary: Any, ids: list[int]) -> list[int]:
     return [vocabulary.cls_id, *ids, vocabulary.sep_id]
 
 
+def without_blanks(line: str) -> str:
+    """A line with a space for each blank."""
+    return _BLANK.sub(" ", line)
+
+
 class TextBatches(Protocol):
     """How a kind of model reads lines."""
 

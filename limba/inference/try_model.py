@@ -68,6 +68,8 @@ def reply(answerer: Answerer, text: str, prefix: str = "", mark: Callable[[str],
     ]
     if any(blanks.has_blanks(x.prediction) and not blanks.has_blanks(x.input) for x in answers):
         shown.append("(This model fills blanks: write ___ where words are missing.)")
+    if lines and (unknown := answerer.find_unknown(lines)):
+        shown.append(f"({unknown})")
     return "\n".join(shown)
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ from tasks.vocabularies import alphabets
 from tasks.vocabularies.vocabulary import encode_batch
 
 _BATCH = 512
+# Characters in a sentence about the inputs of a model.
+_MOST_SHOWN = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,10 +32,18 @@ class Measure:
     characters: alphabets.Characters
     unknown: tuple[str, ...]
 
+    @property
+    def unknown_characters(self) -> int:
+        """How often the texts have one that the vocabulary does not know."""
+        counts = self.characters.counts
+        return sum(counts[character] for character in self.unknown)
+
     def describe(self) -> Iterator[str]:
-        """Lines with the share of unknown tokens, and the characters that they stand for."""
+        """Lines with the unknown tokens, of which one may stand for many characters, and with these characters."""
         share = f"{self.unknown_tokens / max(self.tokens, 1):.3%}"
-        yield f"{self.texts:,} texts have {self.tokens:,} tokens, {self.unknown_tokens:,} of them unknown ({share})"
+        characters = f"{self.unknown_characters:,} unknown characters" if self.unknown else "no unknown characters"
+        tokens = f"{self.tokens:,} tokens, {self.unknown_tokens:,} of them unknown ({share})"
+        yield f"{self.texts:,} texts have {characters}, and {tokens}"
         if self.unknown:
             yield f"unknown: {alphabets.describe(self.unknown, self.characters)}"
 
@@ -52,6 +62,29 @@ def measure(vocabulary: Any, texts: Iterable[tuple[str, str]]) -> Measure:
     encode = lambda texts: [vocabulary.encode(text) for text in texts]  # noqa: E731
     found = alphabets.unknown(encode, unk_id, characters.counts) if num_unknown else []
     return Measure(num_texts, num_tokens, num_unknown, characters, tuple(found))
+
+
+def describe_inputs(vocabulary: Any, texts: Sequence[str]) -> str:
+    """A sentence about inputs of a model with characters that its vocabulary does not know; "" if it knows all."""
+    unk_id = getattr(vocabulary, "unk_id", None)
+    if unk_id is None or not texts:
+        return ""
+    ids, lengths = encode_batch(vocabulary, [text.encode("utf-8", "replace") for text in texts])
+    pieces = np.split(ids, np.cumsum(lengths)[:-1])
+    concerned = [text for text, of_text in zip(texts, pieces, strict=True) if (of_text == unk_id).any()]
+    if not concerned:
+        return ""
+    found = measure(vocabulary, ((text, "") for text in concerned))
+    counts = found.characters.counts
+    ordered = sorted(found.unknown, key=lambda c: (-counts[c], c))
+    shown = ", ".join(f"{c!r} {counts[c]:,} time{'s' * (counts[c] != 1)}" for c in ordered[:_MOST_SHOWN])
+    more = " …" if len(ordered) > _MOST_SHOWN else ""
+    what = (
+        f"characters that the vocabulary does not know ({shown}{more})"
+        if ordered
+        else "words that are unknown as wholes"
+    )
+    return f"{len(concerned):,} of {len(texts):,} inputs have {what}; the model reads each as unknown."
 
 
 def texts_of_files(files: list[str], text_column: str, most: int) -> Iterator[tuple[str, str]]:

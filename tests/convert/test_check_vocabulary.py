@@ -49,11 +49,14 @@ def test_a_new_model_agrees_everywhere(spiece, capsys):
     assert "all agree; T5Config.vocab_size = 512 has a row for each" in table
 
 
-def test_the_last_line_says_that_a_text_has_unknown_tokens(spiece, tmp_path, capsys):
-    (tmp_path / "a.txt").write_text("a line\nԱ Բ\n", "utf-8")
+def test_the_first_and_the_last_line_count_unknown_characters(spiece, tmp_path, capsys):
+    """A token may stand for many of them."""
+    (tmp_path / "a.txt").write_text("a line\nԱԲԱԲԱ ԲԱ\n", "utf-8")
     code, table, _ = _check(capsys, spiece, "--data_files", tmp_path / "a.txt")
     (last,) = (line for line in table if line.startswith("all agree"))
-    assert code == 0 and last.endswith("has a row for each; but 2 tokens of your text are unknown, see above")
+    (first,) = (line for line in table if line.startswith("2 texts"))
+    assert first.startswith("2 texts have 7 unknown characters, and ") and ", 2 of them unknown (" in first
+    assert code == 0 and last.endswith("has a row for each; but 7 characters of your text are unknown, see above")
 
 
 def test_a_model_with_sentinels_of_its_own(mt5, capsys):

@@ -1,4 +1,5 @@
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,8 @@ import pytest
 from limba.checkpoints import checkpointing, train_state
 from limba.inference import answering, blanks
 from limba.models import decoding
+from tasks.vocabularies import SentencePieceVocabulary
+from tests.convert import vocabularies
 from tests.limba import small
 
 
@@ -121,3 +124,13 @@ def test_without_a_checkpoint(greedy):
             restore_checkpoint_cfg=checkpointing.RestoreCheckpointConfig(),
             partitioner=small.partitioner(),
         )
+
+
+def test_blanks_are_no_unknown_characters(greedy, tmp_path):
+    """Whose letters and brackets the vocabulary may lack."""
+    model, _, restore = greedy
+    answerer = answering.Answerer(model=model, restore_checkpoint_cfg=restore, partitioner=small.partitioner())
+    file = vocabularies.train(tmp_path / "spiece.model")
+    answerer._model = types.SimpleNamespace(input_vocabulary=SentencePieceVocabulary(str(file), extra_ids=100))
+    assert answerer.find_unknown(["a <extra_id_0> line", "the [MASK] line"]) == ""
+    assert answerer.find_unknown(["a <extra_id_0> Ա", "a"]).startswith("1 of 2 inputs have characters")

@@ -20,6 +20,9 @@ class _Counter:
     def __init__(self, restore_checkpoint_cfg, stop=True):
         self._stop = stop
 
+    def find_unknown(self, lines):
+        return ""
+
     def answer(self, lines, done=0):
         self.begun.append(done)
         for line in lines[done:]:
@@ -51,6 +54,12 @@ def test_printed(checkpoint, capsys):
     assert capsys.readouterr().out == "ab\n  -> 2 ă\nc\n  -> 1 ă\n"
     infer_text._print(answering.Answer("a", "", "", -1.0, (" ", "b")))
     assert capsys.readouterr().out == "a\n  -> (an empty answer)\n  or (an empty answer)\n  or b\n"
+
+
+def test_what_the_vocabulary_does_not_know_is_one_warning(checkpoint, monkeypatch, caplog):
+    monkeypatch.setattr(_Counter, "find_unknown", lambda self, lines: f"{len(lines)} inputs have ș.")
+    _infer(checkpoint, ["ab", "c"], None)
+    assert [record.getMessage() for record in caplog.records] == ["2 inputs have ș."]
 
 
 def test_an_interrupted_file_goes_on(checkpoint, tmp_path, capsys):

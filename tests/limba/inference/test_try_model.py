@@ -10,7 +10,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from unittest import mock
 
 import pytest
 
@@ -25,6 +24,9 @@ class _Upper:
 
     def __init__(self, restore_checkpoint_cfg=None):
         pass
+
+    def find_unknown(self, lines):
+        return ""
 
     def answer(self, lines):
         for line in lines:
@@ -51,8 +53,15 @@ def test_reply():
     assert try_model.reply(_Upper(), " \n") == ""
 
 
+def test_what_the_vocabulary_does_not_know_is_said_behind_the_answers():
+    answerer = _Upper()
+    answerer.find_unknown = lambda lines: f"{len(lines)} inputs have ș."
+    assert try_model.reply(answerer, "one\ntwo").splitlines()[-1] == "(2 inputs have ș.)"
+
+
 def test_an_empty_answer_is_shown_as_one():
-    answerer = mock.Mock(answer=lambda lines: [answering.Answer(line, "", "", -1.0) for line in lines])
+    answerer = _Upper()
+    answerer.answer = lambda lines: [answering.Answer(line, "", "", -1.0) for line in lines]
     assert try_model.reply(answerer, "a\nb") == "(an empty answer)\n(an empty answer)"
 
 
@@ -61,6 +70,9 @@ class _Fills:
 
     def __init__(self, restore_checkpoint_cfg=None):
         pass
+
+    def find_unknown(self, lines):
+        return ""
 
     def answer(self, lines):
         spans = "<extra_id_0> so <extra_id_1> be it"
@@ -249,6 +261,9 @@ def test_somebody_asks_in_a_browser(page_url, browser):
 
 
 class _NotFinite(_Upper):
+    def find_unknown(self, lines):
+        return ""
+
     def answer(self, lines):
         raise finite_layers.NotFiniteError(f"The output for line 1, {lines[0]!r}, is not finite.")
 
