@@ -151,8 +151,8 @@ def to_hf(
         report["files"] = sorted({REPORT, *(file.name for file in folder.iterdir() if not file.name.startswith("."))})
         _write_json(folder / REPORT, report)
     print(f"{model.path.name} is exported to {out} ({', '.join(formats)}, {dtype}).")
-    for format_, rows in comparisons.items():
-        print(f"{format_}:\n{comparison_rows.table(rows)}")
+    if comparisons:
+        print(comparison_rows.tables(comparisons))
     if not verify:
         print("The export was not checked (--no-check).")
     return report

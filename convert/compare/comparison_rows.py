@@ -48,6 +48,20 @@ def table(rows: list[Comparison]) -> str:
     return "\n".join(lines)
 
 
+def tables(rows_by_format: Mapping[str, list[Comparison]]) -> str:
+    """The tables of the files of a model; of the second format on without the lines that the first has too."""
+    first: list[Comparison] = []
+    parts = []
+    for format_, rows in rows_by_format.items():
+        others = [row for row in rows if row not in first]
+        same = len(rows) - len(others)
+        as_first = f" {same} line{'s' * (same != 1)} as of {next(iter(rows_by_format))}" if same else ""
+        parts.append(f"{format_}:{as_first}")
+        parts += [table(others)] * bool(others)
+        first = first or rows
+    return "\n".join(parts)
+
+
 def require(rows: list[Comparison], otherwise: str) -> None:
     """Raises ValueError, beginning with `otherwise`, if a comparison does not hold."""
     wrong = [f"{row.what}: {row.value:.3g}, allowed {row.allowed:.0e}" for row in rows if not row.holds]

@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 # Seconds after a request to stop that a worker waits for a batch with which all workers could stop together.
 _PATIENCE_SECONDS = 10.0
+_RESUMES = "; the same command resumes the run"
 
 
 class NanLossError(NotFiniteError):
@@ -125,7 +126,7 @@ def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, Train
     step = loop.step
     where = f"saved as {_path(run, step)}" if periods.save is not None else "not saved, as configured"
     if stopped and step < periods.total_steps and not loop.ended_early:
-        logger.warning("Stopped on request at step %d; %s.", step, where)
+        logger.warning("Stopped on request at step %d; %s%s.", step, where, _RESUMES * (periods.save is not None))
         raise SystemExit(PREEMPTED_EXIT_CODE)
     if loop.ended_early:
         logger.info("An action ended training at step %d of %d; %s.", step, periods.total_steps, where)
@@ -331,7 +332,7 @@ class _Loop:
         if self.step > self.last_saved:
             self._begin_checkpoint()
             run.checkpointer.wait()
-        logger.warning("Stopped on request at step %d, while it waited (%s).", self.step, run.goodput.kind)
+        logger.warning("Stopped on request at step %d, while it waited (%s)%s.", self.step, run.goodput.kind, _RESUMES)
         heartbeats.leave_at_once(PREEMPTED_EXIT_CODE)
 
     def _leave_the_others(self) -> None:

@@ -19,6 +19,9 @@ from limba.training.trainer import BaseTrainer
 
 Averages = Mapping[str, Sequence[str]]
 Results = dict[str, dict[str, float]]
+# Metrics in a line of text, and those of which a task with labels has three for each.
+_MOST_SHOWN = 6
+_OF_LABELS = ("_precision", "_recall", "_f1")
 
 
 @dataclasses.dataclass
@@ -135,9 +138,18 @@ class TrainingEvaluation:
                 elif task in averaged:  # The evaluator's own loggers write the event files of the tasks.
                     writer.write_scalars(step, f"inference_eval/{task}", scalars)
         for task, metrics in results.items():
-            shown = [f"{name} {results_table.shown(x)}" for name, x in metrics.items()]
-            say(f"step {step}: {task} (inference_eval): {', '.join(shown)}")
+            say(f"step {step}: {task} (inference_eval): {', '.join(_shown(metrics))}")
         return {task: {**evaluator.counts.get(task, {}), **metrics} for task, metrics in results.items()}
+
+
+def _shown(metrics: Mapping[str, float]) -> list[str]:
+    """The metrics that a line of text has: of many not those of single labels, nor the shares that F1 is made of."""
+    names = list(metrics)
+    if len(names) > _MOST_SHOWN:
+        names = [x for x in names if not x.endswith(_OF_LABELS) or x == "macro_f1"][:_MOST_SHOWN]
+    left_out = len(metrics) - len(names)
+    shown = [f"{name} {results_table.shown(metrics[name])}" for name in names]
+    return [*shown, f"{left_out} more in {writers.METRICS_FILE}"] if left_out else shown
 
 
 def _is_number(x: Any) -> bool:

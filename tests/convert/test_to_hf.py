@@ -45,6 +45,10 @@ def test_command_line_writes_every_file(run, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "ok    parameters that differ " in out
     assert "ok    logits, B in NumPy " in out
+    # What holds of both files stands there once, and what is another line of Flax's behind it.
+    head = next(line for line in out.splitlines() if line.startswith("flax:"))
+    assert head.endswith(" lines as of safetensors") and "the weights are Flax's" in out.partition(head)[2]
+    assert out.count("ok    settings that differ ") == out.count("ok    parameters that differ ") == 1
 
 
 def test_bfloat16_is_rounded_once_and_checked(run, tmp_path):

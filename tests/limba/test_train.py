@@ -253,11 +253,13 @@ class _StallsAt(small.Stream):
 
 
 @pytest.mark.parametrize("at", [0, 3])
-def test_sigterm_while_a_batch_is_awaited_saves_the_last_step(tmp_path, at):
+def test_sigterm_while_a_batch_is_awaited_saves_the_last_step(tmp_path, at, caplog):
     with pytest.raises(SystemExit) as error:
         _train(tmp_path / "run", 6, stream=_StallsAt(at))
     assert error.value.code == PREEMPTED_EXIT_CODE
     assert checkpointing.checkpoint_steps(tmp_path / "run") == ([2, 3] if at else [])
+    stopped = f"Stopped on request at step 3; saved as {tmp_path}/run/checkpoint_3; the same command resumes the run."
+    assert not at or stopped in caplog.messages
     _train(tmp_path / "run", 6)
     _train(tmp_path / "whole", 6)
     assert _train_losses(tmp_path / "run") == _train_losses(tmp_path / "whole")
@@ -275,7 +277,7 @@ class _StallsInC(_StallsAt):
         raise KeyboardInterrupt("the process would have ended before")
 
 
-def test_sigterm_while_a_library_waits_saves_the_last_step(tmp_path, monkeypatch):
+def test_sigterm_while_a_library_waits_saves_the_last_step(tmp_path, monkeypatch, caplog):
     ended = []
     monkeypatch.setattr(loop, "StopRequest", functools.partial(loop.StopRequest, grace_seconds=0.3))
     monkeypatch.setattr(
@@ -284,6 +286,8 @@ def test_sigterm_while_a_library_waits_saves_the_last_step(tmp_path, monkeypatch
     with pytest.raises(KeyboardInterrupt, match="would have ended before"):
         _train(tmp_path, 6, stream=_StallsInC(3))
     assert ended == [(PREEMPTED_EXIT_CODE, [2, 3])]
+    waited = "Stopped on request at step 3, while it waited (input); the same command resumes the run."
+    assert waited in caplog.messages
 
 
 class _BadTokens(small.Stream):

@@ -38,3 +38,23 @@ def test_all_writers_but_tensorboard_get_the_metrics_of_predictions():
     ]
     of_means = [line for line in tensorboard.written if line[1] != "train"]  # which has the time
     assert of_means == [(7, "inference_eval/mean", {"eval/f1": 75.0})]
+
+
+def _said(metrics):
+    evaluator = types.SimpleNamespace(eval_tasks=("a",), counts={}, evaluate=lambda *_: {"a": metrics})
+    lines = []
+    evaluation = TrainingEvaluation(None, {}, None, evaluator, {}, {}, [])
+    evaluation.run(types.SimpleNamespace(params=None), 7, lines.append, lambda: None)
+    return lines
+
+
+def test_a_line_has_the_metrics_that_matter_and_counts_the_others():
+    of_labels = {f"{label}_{x}": 1.0 for label in ("glad", "sad", "macro") for x in ("precision", "recall", "f1")}
+    assert _said({"accuracy": 59.2, "majority_accuracy": 41.0, **of_labels}) == [
+        "step 7: a (inference_eval): accuracy 59.2, majority_accuracy 41, macro_f1 1, 8 more in metrics.jsonl"
+    ]
+    many = {f"metric_{i}": float(i) for i in range(20)}
+    shown = ", ".join(f"metric_{i} {i}" for i in range(6))
+    assert _said(many) == [f"step 7: a (inference_eval): {shown}, 14 more in metrics.jsonl"]
+    few = {"precision": 1.0, "recall": 2.0, "f1": 3.0, "glad_f1": 4.0}
+    assert _said(few) == ["step 7: a (inference_eval): precision 1, recall 2, f1 3, glad_f1 4"]
