@@ -18,7 +18,7 @@ class RowAnswers:
       loss: its name in the evaluations of given targets.
       targets: the length of the targets where it is always the same; "inputs" is that of the inputs, None that of keys.
       file: of the answers to the test split.
-      names: of metrics, those of Limba by those of the scripts.
+      names: of metrics, those of the scripts by those of `tasks.metrics`, as in `tasks.supervised.script_metrics`.
     """
 
     what: str
@@ -48,10 +48,10 @@ class RowAnswers:
 TEXT, LABEL, NUMBER, WORD_LABELS = "text", "label", "number", "word_labels"
 _OF_ROWS, _OF_TOKENS = "SequenceClassifier", "TokenClassifier"
 _NATS, _RESULTS = "nats_per_target_token", "predict_results.txt"
-_CORRELATIONS = {"pearson": "pearson_corrcoef", "spearmanr": "spearman_corrcoef"}
-_OF_LABELS = {"matthews_correlation": "matthews_corrcoef"}
+_OF_TEXTS, _OF_LABELS = {"em": "exact_match"}, {"matthews_corrcoef": "matthews_correlation"}
+_CORRELATIONS = {"pearson_corrcoef": "pearson", "spearman_corrcoef": "spearmanr"}
 ANSWERS: Mapping[str, RowAnswers] = {
-    TEXT: RowAnswers("texts", "finetune", "task", "", 512, _NATS, None, "generated_predictions.txt"),
+    TEXT: RowAnswers("texts", "finetune", "task", "", 512, _NATS, None, "generated_predictions.txt", _OF_TEXTS),
     LABEL: RowAnswers("labels", "classify", "task", _OF_ROWS, 128, _NATS, 1, _RESULTS, _OF_LABELS),
     NUMBER: RowAnswers("numbers", "regress", "task", _OF_ROWS, 128, "loss", 1, _RESULTS, _CORRELATIONS),
     WORD_LABELS: RowAnswers(

@@ -103,12 +103,11 @@ def main(argv: Sequence[str]) -> int:
     results: dict[str, Any] = {}
     checkpoint: AnyPath = out / "initial"
     if arguments.do_train:
-        first_step, began = result_files.last_step(out / "run"), time.monotonic()
+        first_step = result_files.last_step(out / "run")
         train.main([f"--gin_file={plan.gin_file}", *overrides])
-        seconds = time.monotonic() - began
         trained = distributed.from_first("trained", lambda: str(outcome.trained(out / "run", arguments)))
         checkpoint = storage.as_path(trained)
-        results |= result_files.of_training(out, checkpoint, plan, first_step, seconds)
+        results |= result_files.of_training(out, checkpoint, plan, first_step)
     elif arguments.do_eval:
         evaluation.main(_with_bindings(plan.gin_file, *_evaluation(out, arguments), overrides))
         if jax.process_index() == 0:

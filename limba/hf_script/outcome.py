@@ -56,7 +56,7 @@ def of_lines(lines: list[dict[str, Any]], eval_rows: int, answers: RowAnswers) -
             steps_per_second = line.get("timing/steps_per_second")
         else:
             found = {name.removeprefix("eval/"): x for name, x in line.items() if name[:5] == "eval/"}
-            results |= _of_answers(found, answers)
+            results |= _of_answers(found)
             samples, steps_per_second = line.get("num_examples"), None
             results |= {} if answers.network else _gen_len("eval", line)
     if samples is not None:
@@ -92,14 +92,9 @@ def of_evaluation(directory: Path, eval_rows: int = 1, answers: RowAnswers = _TE
     return {"step": row["step"], **of_lines([*loss, {"dataset": "inference_eval/", **metrics}], eval_rows, answers)}
 
 
-def _of_answers(metrics: dict[str, Any], answers: RowAnswers, kind: str = "eval") -> dict[str, Any]:
-    """Metrics of answers under the names and in the numbers of the scripts: shares are from 0 to 1."""
-    names = gin_best.OF_SCRIPTS | {ours: name for name, ours in answers.names.items()}
-    found = {}
-    for name, value in metrics.items():
-        is_percent = isinstance(value, int | float) and gin_best.is_share(name, metrics)
-        found[f"{kind}_{names.get(name, name)}".replace("/", "_")] = value / 100 if is_percent else value
-    return found
+def _of_answers(metrics: dict[str, Any], kind: str = "eval") -> dict[str, Any]:
+    """Metrics of answers, which are in the numbers of the scripts, under the scripts' names."""
+    return {f"{kind}_{name}".replace("/", "_"): value for name, value in metrics.items()}
 
 
 def _of_loss(scalars: dict[str, Any], answers: RowAnswers) -> dict[str, Any]:
@@ -135,7 +130,7 @@ def write_answers(directory: Path, out: Path, arguments: RunArguments, seconds: 
     results = speed("predict", math.nan if seconds is None else seconds, len(lines), steps) | _gen_len(
         "predict", counts
     )
-    return results | _of_answers(script_data.measure_answers(arguments, lines), answers, "predict")
+    return results | _of_answers(script_data.measure_answers(arguments, lines), "predict")
 
 
 def export(out: Path, checkpoint: AnyPath, arguments: RunArguments) -> None:

@@ -19,7 +19,7 @@ from limba.hf_keys.run_arguments import RunArguments
 from limba.hf_script import outcome
 from limba.machine import json_text, storage
 from limba.machine.storage import AnyPath
-from limba.reports import writers
+from limba.reports import goodput, writers
 
 # Which results are of a part; `step` and `epoch` are of all.
 _PARTS = {"train": ("train_",), "eval": ("eval_", "perplexity"), "predict": ("predict_",)}
@@ -61,18 +61,27 @@ def last_step(model_dir: Path) -> int:
     return max(checkpoint_steps(model_dir), default=0) if model_dir.is_dir() else 0
 
 
-def of_training(out: Path, checkpoint: AnyPath, plan: Plan, first_step: int, seconds: float) -> dict[str, Any]:
-    """The results of a training that went on from `first_step` and took `seconds`, evaluations among them."""
+def of_training(out: Path, checkpoint: AnyPath, plan: Plan, first_step: int) -> dict[str, Any]:
+    """The results of a training that went on from `first_step`."""
     results = outcome.of_training(checkpoint, plan.eval_rows, plan.answers)
     if plan.train_samples is not None:
         results["train_samples"] = plan.train_samples
     last = last_step(out / "run")
-    if (steps := last - first_step) > 0:
+    seconds = _seconds_of_loop(out / "run")
+    if (steps := last - first_step) > 0 and seconds > 0:
         results |= outcome.speed("train", seconds, steps * plan.rows, steps / seconds)
     elif (out / "train_results.json").is_file():
         before = json.loads((out / "train_results.json").read_text("utf-8"))
         results |= {name: before[name] for name in _OF_TIME if name in before}
     return plan.epoch(last) | results
+
+
+def _seconds_of_loop(model_dir: Path) -> float:
+    """Those of the last start, as the Trainer counts them: steps, evaluations and checkpoints, and not what is before
+    them, the opening of data and the compilation.
+    """
+    attempts = goodput.read_attempts(model_dir)
+    return sum(x for kind, x in attempts[-1].seconds.items() if kind not in ("start", "compile")) if attempts else 0.0
 
 
 def write(out: Path, results: Mapping[str, Any], arguments: RunArguments) -> None:

@@ -250,18 +250,19 @@ def _check_metrics(arguments: RunArguments, form: Any) -> None:
         WORD_LABELS: lambda: [[*(arguments.labels or ())]],
     }
     given = answers.get(arguments.answers, lambda: ["a"])()
-    taken = [metric for metric in form.metrics if arguments.answers in answers or metric in of_texts]
+    of_form = {metric: getattr(metric, "__wrapped__", metric) for metric in form.metrics}
+    taken = [metric for metric, inner in of_form.items() if arguments.answers in answers or inner in of_texts]
     known = [name for metric in taken for name in metric(given, given)]
-    known += [] if arguments.answers in answers else ["tokens_per_prediction"]
+    writes = arguments.answers not in answers
+    known += ["tokens_per_prediction"] if writes else []
     looks = arguments.load_best_model_at_end or arguments.early_stopping_patience or arguments.use_lr_drop
     looks = looks or arguments.save_strategy == "best"
     folder, name = gin_best.measured(arguments)
     name = name.removeprefix("eval/")
     if looks and folder == "inference_eval" and name not in known and len(taken) == len(form.metrics):
-        names = gin_best.OF_SCRIPTS | {ours: name for name, ours in arguments.row_answers.names.items()}
         raise ValueError(
             f"metric_for_best_model is {arguments.metric_for_best_model!r}, and the evaluations have loss, "
-            f"{', '.join(names.get(name, name) for name in known)}: write one of these, or metric_names."
+            f"{', '.join([*known[:-1], 'gen_len'] if writes else known)}: write one of these, or metric_names."
         )
 
 

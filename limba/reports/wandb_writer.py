@@ -126,8 +126,11 @@ def _names_of_trainer(dataset: str, scalars: Scalars) -> dict[str, float]:
     if dataset.startswith("inference_eval/"):
         found = {name: x for name, x in scalars.items() if name.startswith("eval/")}
         return ({"eval/exact_match": found["eval/em"]} if "eval/em" in found else {}) | found
-    loss = scalars.get("nats_per_target_token") if dataset.startswith("training_eval/") else None
-    return {} if loss is None else {"eval/loss": loss}
+    if not dataset.startswith("training_eval/"):
+        return {}
+    # A task's own accuracy comes later, and replaces that of given targets.
+    ours = {"eval/loss": "nats_per_target_token", "eval/accuracy": "accuracy"}
+    return {name: scalars[of_limba] for name, of_limba in ours.items() if of_limba in scalars}
 
 
 class _AsText(config_parser.ParserDelegate):

@@ -13,17 +13,19 @@ script_task.task:
 import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from tasks.metrics import tagging_metrics, text_metrics
 from tasks.sources import corpora
 from tasks.sources.sharded import ShardedSource
-from tasks.supervised import dataset_table, supervised_tasks, token_labels
+from tasks.supervised import dataset_table, script_metrics, supervised_tasks, token_labels
 from tasks.supervised.dataset import SupervisedDataset
 from tasks.supervised.question_formats import Questions
 from tasks.supervised.row_formats import UNKNOWN, Number, Translation
 from tasks.supervised.token_labels import PieceDataset, TokenDataset
 from tasks.vocabularies import Vocabulary
 
+_Form = TypeVar("_Form", SupervisedDataset, TokenDataset)
 # One source for each data set: it is opened once, and a task registered again is the same task.
 _sources: dict[str, ShardedSource] = {}
 _OF_NUMBERS = (text_metrics.mse, text_metrics.pearson_corrcoef, text_metrics.spearman_corrcoef)
@@ -109,13 +111,13 @@ def word_dataset(
     """
     make = PieceDataset if all_pieces else TokenDataset
     if tagging_metrics.are_bio(labels):
-        return make(labels, tokens, tags, (tagging_metrics.ner_scores(by_kind),))
+        return _as_scripts(make(labels, tokens, tags, (tagging_metrics.ner_scores(by_kind),)), "word_labels")
     if by_kind:
         raise ValueError(
             f"return_entity_level_metrics is true, and the labels {', '.join(labels)} name no entities: these are O, "
             "B-KIND and I-KIND. Leave it out: the scores of each label are there in any case."
         )
-    return make(labels, tokens, tags)
+    return _as_scripts(make(labels, tokens, tags), "word_labels")
 
 
 def row_dataset(
@@ -128,7 +130,7 @@ def row_dataset(
     questions: Sequence[str] | None = None,
     answers: str = "text",
 ) -> SupervisedDataset:
-    """How rows become examples.
+    """How rows become examples; metrics have the names and numbers of the scripts (`script_metrics`).
 
     Args:
       entry: of the table of data sets, such as "glue_sst2"; None takes the others.
@@ -159,9 +161,15 @@ def row_dataset(
         # GLUE's files have it where the label is kept secret.
         hidden = -1 if answers == "label" and "-1" not in (labels or ()) else None
         form = SupervisedDataset(inputs or "", label_column, labels, hidden)
-    if metric_names is None:
-        return form
-    return dataclasses.replace(form, metric_fns=tuple(map(_metric, metric_names)))
+    if metric_names is not None:
+        form = dataclasses.replace(form, metric_fns=tuple(map(_metric, metric_names)))
+    return _as_scripts(form, answers)
+
+
+def _as_scripts(form: _Form, answers: str) -> _Form:
+    """A data set with the metrics of the scripts."""
+    metrics = tuple(script_metrics.of_script(metric, answers) for metric in form.metrics)
+    return dataclasses.replace(form, metric_fns=metrics)
 
 
 def open_source(

@@ -209,17 +209,20 @@ def test_the_files_of_results_are_those_of_transformers(tmp_path):
         (run / f"checkpoint_{step}").mkdir(parents=True)
     counts = {"num_examples": 9, "tokens_per_prediction": 2.25, "timing/evaluate_seconds": 1.0}
     lines = []
-    for step, loss, accuracy in ((10, 3.0, 75.0), (20, 2.0, 50.0)):
+    for step, loss, accuracy in ((10, 3.0, 0.75), (20, 2.0, 0.5)):
         lines.append({"step": step, "dataset": "train", "loss": loss, "learning_rate/current": loss / 1000})
         evaluation = {"nats_per_target_token": 0.0, "accuracy": 0.5, "timing/seconds": 0.5}
         lines.append({"step": step, "dataset": "training_eval/t", **evaluation})
         lines.append({"step": step, "dataset": "inference_eval/t", "eval/accuracy": accuracy, **counts})
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    spent = {"start": 30.0, "compile": 20.0, "input": 0.5, "step": 1.5, "evaluation": 1.5, "checkpoint": 0.5}
+    goodput = {"began": 1.0, "time": 60.0, "step": 20, "seconds": spent}
+    (run / "goodput.jsonl").write_text(json.dumps(goodput) + "\n")
     keys = {"config_name": "c", "train_file": "t", "output_dir": str(tmp_path), "label_column_name": "a"}
     keys |= {"do_train": True, "do_eval": True, "load_best_model_at_end": True, "metric_for_best_model": "accuracy"}
     arguments = RunArguments(**keys, num_train_epochs=1.5)
     plan = result_files.Plan("run.gin", 32, 8, 20, 10, 320)
-    results = result_files.of_training(tmp_path, run / "checkpoint_10", plan, first_step=10, seconds=4.0)
+    results = result_files.of_training(tmp_path, run / "checkpoint_10", plan, first_step=10)
     result_files.write_state(tmp_path, run / "checkpoint_10", arguments, plan, results)
     result_files.write(tmp_path, results, arguments)
 
@@ -244,7 +247,7 @@ def test_the_files_of_results_are_those_of_transformers(tmp_path):
     ]
     assert not (tmp_path / "predict_results.json").exists()
     # The same command once more trains nothing, and the time is that of the training.
-    again = result_files.of_training(tmp_path, run / "checkpoint_10", plan, first_step=20, seconds=0.1)
+    again = result_files.of_training(tmp_path, run / "checkpoint_10", plan, first_step=20)
     assert again == results
     # Prediction alone adds to what is there.
     alone = dataclasses.replace(arguments, do_train=False, load_best_model_at_end=False)
@@ -256,7 +259,7 @@ def test_the_results_keep_the_names_of_the_scripts(tmp_path):
     lines = [
         {"step": 5, "dataset": "train", "loss": 1.5},
         {"step": 5, "dataset": "training_eval/t", "nats_per_target_token": 0.0, "accuracy": 0.5},
-        {"step": 5, "dataset": "inference_eval/t", "eval/accuracy": 75.0, "eval/f1": 50.0, "eval/bleu": 20.0},
+        {"step": 5, "dataset": "inference_eval/t", "eval/accuracy": 0.75, "eval/f1": 0.5, "eval/bleu": 20.0},
         {"step": 9, "dataset": "training_eval/t", "nats_per_target_token": 2.0, "accuracy": 0.1},
         # What follows the checkpoint is of another model.
         {"step": 9, "dataset": "inference_eval/t", "eval/accuracy": 0.0, "eval/f1": 0.0, "eval/bleu": 0.0},
@@ -272,7 +275,7 @@ def test_the_results_keep_the_names_of_the_scripts(tmp_path):
         "eval_bleu": 20.0,
     }
     row = {"task": "t", "split": "validation", "checkpoint": "c", "step": 5, "loss": {}}
-    # SQuAD's script writes percents.
-    results_table.add(tmp_path, [row | {"metrics": {"em": 40.0, "f1": 50.0, "sad_f1": 50.0, "pearson_corrcoef": None}}])
+    of_task = {"exact_match": 40.0, "f1": 50.0, "sad_f1": 0.5, "pearson_corrcoef": None}
+    results_table.add(tmp_path, [row | {"metrics": of_task}])
     expected = {"step": 5, "eval_exact_match": 40.0, "eval_f1": 50.0, "eval_sad_f1": 0.5, "eval_pearson_corrcoef": None}
     assert outcome.of_evaluation(tmp_path) == expected

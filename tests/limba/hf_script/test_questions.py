@@ -12,7 +12,7 @@ from limba.hf_keys.script_keys import from_command_line, from_values
 from limba.hf_script import gin_best, gin_recipe, script_data
 from tasks.metrics import text_metrics
 from tasks.registry import TaskRegistry
-from tasks.supervised import script_task
+from tasks.supervised import script_metrics, script_task
 from tasks.supervised.question_formats import Questions
 from tasks.vocabularies import ByteVocabulary
 
@@ -32,7 +32,9 @@ def _examples(arguments):
     for split in ("train", "validation"):
         for rows in task.source.documents(split):
             found += [example for row in rows for example in task.preprocessors[0].format(row)]
-    return [(example.inputs, example.targets, example.reference) for example in found], task.metric_fns
+    return [(example.inputs, example.targets, example.reference) for example in found], [
+        x.__wrapped__ for x in task.metric_fns
+    ]
 
 
 def test_files_of_the_form_of_squad(tmp_path):
@@ -53,7 +55,7 @@ def test_files_of_the_form_of_squad(tmp_path):
         ("question: Why? context: C", "", [""]),
         ("question: Why? context: C", "", [""]),
     ]
-    assert metrics == (text_metrics.squad,)
+    assert metrics == [text_metrics.squad]
 
 
 def test_columns_of_csv_and_names_of_ones_own(tmp_path):
@@ -73,7 +75,7 @@ def test_columns_of_csv_and_names_of_ones_own(tmp_path):
     expected = [("answer: question: Q context: T", '[1] "x"', ['[1] "x"'])]
     expected += [("answer: question: Q context: T", "u", ["u", "v"])]
     expected += [("answer: question: Q context: T", "007", ["007"])]
-    assert found == 2 * expected and metrics == (text_metrics.squad_v2,)
+    assert found == 2 * expected and metrics == [text_metrics.squad_v2]
 
 
 def test_answers_that_are_no_answers_are_named():
@@ -112,17 +114,18 @@ def test_the_scores_of_squad_2():
         "NoAns_f1": 50.0,
     }
     assert scores == expected
-    assert not any(gin_best.is_share(name, scores) for name in scores)
+    of_script = script_metrics.of_script(text_metrics.squad_v2, "text")
+    assert of_script(targets, ["Cat.", "red house", "", "something"]) == expected
 
 
 def test_the_best_exact_match_has_the_name_of_the_script():
     columns = {"question_column": "question", "train_file": "q.json", "metric_for_best_model": "exact_match"}
     arguments, _ = from_values(KEYS | columns | {"early_stopping_patience": 1, "early_stopping_threshold": 0.5})
-    assert gin_best.measured(arguments) == ("inference_eval", "eval/em")
-    assert "  metric = ('t', 'em')" in gin_best.actions(arguments, "t") and "  atol = 0.5" in gin_best.actions(
+    assert gin_best.measured(arguments) == ("inference_eval", "eval/exact_match")
+    assert "  metric = ('t', 'exact_match')" in gin_best.actions(arguments, "t") and "  atol = 0.5" in gin_best.actions(
         arguments, "t"
     )
-    form = types.SimpleNamespace(metrics=[text_metrics.squad])
+    form = types.SimpleNamespace(metrics=[script_metrics.of_script(text_metrics.squad, "text")])
     script_data._check_metrics(arguments, form)
     with pytest.raises(ValueError, match="the evaluations have loss, exact_match, f1"):
         script_data._check_metrics(dataclasses.replace(arguments, metric_for_best_model="em2"), form)

@@ -1,0 +1,40 @@
+"""Metrics in the numbers of Hugging Face's scripts."""
+
+import inspect
+
+import pytest
+
+from limba.hf_keys.row_answers import ANSWERS
+from tasks.metrics import text_metrics
+from tasks.supervised import script_metrics, script_task
+
+
+def _measured(metric, answers, *given):
+    return script_metrics.of_script(metric, answers)(*given)
+
+
+def test_shares_are_from_0_to_1_and_what_scripts_have_in_percent_stays():
+    assert _measured(text_metrics.accuracy, "text", ["a", "b", "c"], ["a", "b", "x"]) == pytest.approx(
+        {"accuracy": 2 / 3}
+    )
+    answers = [["the cat"], ["red car"]]
+    assert _measured(text_metrics.squad, "text", answers, ["Cat.", "red house"]) == {"exact_match": 50.0, "f1": 75.0}
+    found = _measured(text_metrics.pearson_corrcoef, "number", [0.0, 1.0], [0.0, 2.0])
+    assert found == pytest.approx({"pearson": 1.0})
+    assert _measured(lambda targets, predictions: {"bleu": 20.0, "X_f1": 50.0}, "text", [], []) == {
+        "bleu": 20.0,
+        "X_f1": 0.5,
+    }
+
+
+def test_a_metric_keeps_its_signature_and_is_the_same_for_a_task_of_the_same_name():
+    once, again = (script_metrics.of_script(text_metrics.squad, "text") for _ in range(2))
+    assert once is again and inspect.signature(once) == inspect.signature(text_metrics.squad)
+    of_words = script_task.word_dataset("tokens", "tags", ["O", "B-X"]).metrics
+    assert of_words == script_task.word_dataset("tokens", "tags", ["O", "B-X"]).metrics
+    assert of_words[0]([["O", "B-X"]], [["O", "O"]])["accuracy"] == 0.5
+
+
+def test_the_names_are_those_of_the_keys():
+    for kind, answers in ANSWERS.items():
+        assert answers.names == script_metrics.names(kind)
