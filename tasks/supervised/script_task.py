@@ -13,7 +13,7 @@ script_task.task:
 import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tasks.metrics import tagging_metrics, text_metrics
 from tasks.sources import corpora
@@ -28,6 +28,7 @@ from tasks.vocabularies import Vocabulary
 _Form = TypeVar("_Form", SupervisedDataset, TokenDataset)
 # One source for each data set: it is opened once, and a task registered again is the same task.
 _sources: dict[str, ShardedSource] = {}
+_forms: dict[str, Any] = {}
 _OF_NUMBERS = (text_metrics.mse, text_metrics.pearson_corrcoef, text_metrics.spearman_corrcoef)
 # Functions of `text_metrics` that are not metrics of targets and predictions.
 _NOT_METRICS = (
@@ -167,9 +168,12 @@ def row_dataset(
 
 
 def _as_scripts(form: _Form, answers: str) -> _Form:
-    """A data set with the metrics of the scripts."""
-    metrics = tuple(script_metrics.of_script(metric, answers) for metric in form.metrics)
-    return dataclasses.replace(form, metric_fns=metrics)
+    """A data set with the metrics of the scripts: the same for the same data set, as some metrics are made anew."""
+    key = f"{answers} {form!r}"
+    if key not in _forms:
+        metrics = tuple(script_metrics.of_script(metric, answers) for metric in form.metrics)
+        _forms[key] = dataclasses.replace(form, metric_fns=metrics)
+    return _forms[key]
 
 
 def open_source(

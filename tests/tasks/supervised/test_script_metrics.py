@@ -32,6 +32,8 @@ def test_a_metric_keeps_its_signature_and_is_the_same_for_a_task_of_the_same_nam
     assert once is again and inspect.signature(once) == inspect.signature(text_metrics.squad)
     of_words = script_task.word_dataset("tokens", "tags", ["O", "B-X"]).metrics
     assert of_words == script_task.word_dataset("tokens", "tags", ["O", "B-X"]).metrics
+    of_labels = [script_task.row_dataset(None, "{text}", "label", ["a", "b"], None, None) for _ in range(2)]
+    assert of_labels[0] == of_labels[1] and len(of_labels[0].metrics) == 3  # one of which is made for these labels
     assert of_words[0]([["O", "B-X"]], [["O", "O"]])["accuracy"] == 0.5
 
 
