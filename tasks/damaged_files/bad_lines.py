@@ -4,7 +4,7 @@ import codecs
 import csv
 import json
 from collections.abc import Iterator, Sequence
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from limba.machine import json_text, untrusted_json
 from tasks.damaged_files import shards
@@ -60,18 +60,19 @@ def _of_json(file: BinaryIO, columns: Sequence[str]) -> str | None:
         if not text.strip():
             continue
         if number == 1 and text.lstrip()[0] == "[" and not _is_list_of_others(text):
-            return None  # One list of all rows: its lines mean nothing.
+            return _of_list(text.encode() + file.read(), columns)
         try:
-            untrusted_json.NestingGuard().feed(text.encode())
-            value = json.loads(text)
+            value = _load(text)
         except json.JSONDecodeError as error:
             return f"line {number} is not JSON: {error.msg}, column {error.colno}"
         except untrusted_json.TooDeepError:
             return f"line {number} has more than {untrusted_json.MOST_DEPTH} brackets inside of each other"
         except ValueError:  # Python reads numbers of 4300 digits at most.
             return f"line {number} has a number of too many digits"
-        if not isinstance(value, dict):
+        if not isinstance(value, _Object):
             return f'line {number} is {_kind(value)}, and a row is an object: {{"text": …}}'
+        if refused := _in_row(value, columns):
+            return f"line {number} has {refused}"
         for name, field in value.items():
             if field is None or name not in columns:
                 continue
@@ -82,18 +83,64 @@ def _of_json(file: BinaryIO, columns: Sequence[str]) -> str | None:
     return mixed
 
 
+class _Object(dict):
+    """An object of JSON, with the first of its keys that it has twice."""
+
+    doubled: str | None = None
+
+
+def _load(text: str) -> Any:
+    """Raises ValueError for what is no JSON, or has too many brackets or digits."""
+    untrusted_json.NestingGuard().feed(text.encode())
+    return json.loads(text, object_pairs_hook=_object)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> _Object:
+    made = _Object(pairs)
+    if len(made) < len(pairs):
+        made.doubled = next(name for i, (name, _) in enumerate(pairs) if any(name == x for x, _ in pairs[:i]))
+    return made
+
+
+def _in_row(row: _Object, columns: Sequence[str]) -> str | None:
+    """What Arrow refuses in the columns of a row: a key that is there twice, or half of a character."""
+    if row.doubled in columns:
+        return f"the key {row.doubled!r} twice"
+    waiting = [(name, row[name]) for name in columns if name in row]
+    while waiting:
+        name, value = waiting.pop()
+        if isinstance(value, _Object):
+            if value.doubled is not None:
+                return f"the key {value.doubled!r} twice, in {name!r}"
+            waiting += [(name, part) for pair in value.items() for part in pair]
+        elif isinstance(value, list):
+            waiting += [(name, part) for part in value]
+        elif isinstance(value, str) and (half := next((c for c in value if "\ud800" <= c <= "\udfff"), None)):
+            return f"half of a character, \\u{ord(half):x}, in {name!r}"
+    return None
+
+
+def _of_list(content: bytes, columns: Sequence[str]) -> str | None:
+    """The first row of one list of all rows that Arrow refuses; None if the list is no JSON."""
+    try:
+        rows = _load(content.decode())
+    except ValueError:
+        return None
+    found = ((number, _in_row(row, columns)) for number, row in enumerate(rows, 1) if isinstance(row, _Object))
+    return next((f"row {number} of its list has {wrong}" for number, wrong in found if wrong), None)
+
+
 def _is_list_of_others(line: str) -> bool:
     """Whether a line is a whole list of what are not rows."""
     try:
-        untrusted_json.NestingGuard().feed(line.encode())
-        value = json.loads(line)
+        value = _load(line)
     except ValueError:
         return False
     return bool(value) and not any(isinstance(row, dict) for row in value)
 
 
 def _kind(value: object) -> str:
-    return _KINDS.get(type(value), "a number")
+    return _KINDS.get(dict if isinstance(value, dict) else type(value), "a number")
 
 
 def _of_csv(file: BinaryIO, delimiter: str) -> str | None:

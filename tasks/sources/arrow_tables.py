@@ -118,7 +118,7 @@ class Tables:
       fill: the values of columns that a file of csv may lack.
 
     Raises:
-      ValueError: if the format is not clear from the name.
+      ValueError: if the format is not clear from the name, or files have several.
     """
 
     def __init__(
@@ -135,6 +135,8 @@ class Tables:
         # Of all columns of each shard, as they are found.
         self._names: Sequence[dict[str, None]] = [{} for _ in files]
         self.builder = builder or builder_of(files[0].path)
+        if builder is None:
+            _check_one_format(files)
         self._load_args = dict(load_args)
         if ".tsv" in files[0].path.suffixes:
             self._load_args.setdefault("delimiter", "\t")
@@ -260,6 +262,23 @@ class Tables:
             )
             assert self._dataset.num_shards == len(files), (self._dataset.num_shards, files)
         return self._dataset
+
+
+def _check_one_format(files: Sequence[Shard]) -> None:
+    """Raises ValueError for files whose names say that they have another format than the first."""
+    first: tuple[str, Shard] | None = None
+    for file in files:
+        suffix = next((s.lower() for s in reversed(file.path.suffixes) if s.lower() in _BUILDER_OF_SUFFIX), None)
+        if suffix is None:
+            continue
+        # Rows of csv and of tsv are separated by other characters.
+        kind = "tsv" if suffix == ".tsv" else _BUILDER_OF_SUFFIX[suffix]
+        first = first or (kind, file)
+        if kind != first[0]:
+            raise ValueError(
+                f"The files of a split have one format, and {first[1].name} is {first[0]} and {file.name} {kind}. Name "
+                f"files of one format, such as '*{first[1].path.suffix}', or write the others in it."
+            )
 
 
 def _read_parquet(

@@ -52,6 +52,8 @@ def what_is_wrong(shard: arrow_tables.Shard, columns: Sequence[str]) -> str | No
             "is separated by": "Save it with commas, or with tabs as .tsv.",
             "fields": "Put texts that hold the delimiter into double quotes.",
             "a quote": "Close it, or write a quote inside of a text twice.",
+            " twice": "Leave one of them out.",
+            "half of a character": "Write the character whole, or leave it out.",
             " as '": "The values of a column are of one type: repair the line.",
         }
         return f"{wrong}. {next((remedy for word, remedy in remedies.items() if word in wrong), 'Repair the line.')}"
