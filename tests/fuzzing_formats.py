@@ -17,7 +17,7 @@ import numpy as np
 from convert import from_hf, to_t5x
 from convert.families import hf_config
 from convert.families.table import all_families
-from convert.hf import hf_folder, hf_tokenizer
+from convert.hf import folder_tokenizer, hf_folder, hf_tokenizer
 from convert.model_files import any_format, gin_facts
 from convert.tensors import flax_files, names, safetensors_files, torch_files, weight_files
 from limba.checkpoint_files import run_folder, saved_tensors, small_files
@@ -299,7 +299,7 @@ FORMATS = {
     "pickle-legacy": Format(_make_torch_legacy, _read_torch, "*.bin"),
     "hf-json": Format(_make_folder, _read_folder, "[cm]*.json", JSON_WORDS),
     "hf-folder": Format(_make_folder, _read_folder, "*"),
-    "tokenizer": Format(_make_tokenizer, hf_tokenizer.read, "*.json", JSON_WORDS),
+    "tokenizer": Format(_make_tokenizer, folder_tokenizer.read, "*.json", JSON_WORDS),
     "sentencepiece": Format(_make_spiece, _read_spiece, "*.model"),
     "gin": Format(_make_gin, _read_gin, "*.gin", GIN_WORDS, names_file=False),
     "run-json": Format(_make_run_json, _read_run_json, "*.json", JSON_WORDS, names_file=False),
