@@ -22,7 +22,7 @@ import numpy as np
 from convert.encoders import encoder_model, new_network
 from convert.encoders.encoder_model import EncoderModel
 from convert.families import heads, hf_config, other_models
-from convert.hf import hf_folder, hf_tokenizer, hub_models
+from convert.hf import hf_folder, hf_tokenizer, hub_models, tokenizer_settings
 from convert.model_files import any_format
 from convert.model_files.any_format import NO_HINTS, Model, ModelHints
 from convert.t5x import encoder_run, limba_run
@@ -251,6 +251,7 @@ def _write_gin(config_file: Path, out: Path, hints: ModelHints, overwrite: bool)
     if vocabulary is not None and (vocabulary_file := run_folder.vocabulary_file(vocabulary)) is not None:
         copied = out / run_folder.vocabulary_name(vocabulary)
         copied.write_bytes(Path(vocabulary_file).read_bytes())
+        _write_settings(config_file.parent, out, hints)
         vocabulary = run_folder.with_vocabulary_file(vocabulary, str(copied))
     if config.relative_bias_per_layer:
         config = dataclasses.replace(config, scan_layers=True, joined_attention_kernels=False)
@@ -267,11 +268,19 @@ def _write_encoder_gin(config_file: Path, out: Path, hints: ModelHints, overwrit
     file = _new_gin(out, overwrite)
     if tokenizer is not None:
         (out / run_folder.TOKENIZER).write_bytes(tokenizer.read_bytes())
+        _write_settings(config_file.parent, out, hints)
     vocabulary = None if tokenizer is None else str(out / run_folder.TOKENIZER)
     of = f"{config_file} ({network.name})"
     file.write_text(encoder_run.model_gin(network.config, network.head, vocabulary, of), "utf-8")
     print(f"{config_file} has no weights beside it. The network is in {file}.")
     return file
+
+
+def _write_settings(folder: Path, out: Path, hints: ModelHints) -> None:
+    """Writes what the folder says of its tokenizer beside the copy of its vocabulary."""
+    content = tokenizer_settings.of_folder(folder).content() if hints.vocab is None else None
+    if content is not None:
+        (out / run_folder.TOKENIZER_SETTINGS).write_bytes(content)
 
 
 def _new_gin(out: Path, overwrite: bool) -> Path:

@@ -14,7 +14,8 @@ from convert.encoders.table import find_family, of_model_type
 from convert.encoders.tensors import Tensor
 from convert.families import config_keys, heads
 from convert.families.heads import Head
-from convert.hf import hf_folder, hf_tokenizer
+from convert.hf import hf_folder, hf_tokenizer, tokenizer_settings
+from convert.hf.tokenizer_settings import Settings
 from convert.model_files import any_format, lora_merge
 from convert.model_files.any_format import NO_HINTS, ModelHints
 from convert.tensors import names, tensor_parts, torch_files, weight_files
@@ -69,6 +70,7 @@ class EncoderModel:
       info: the content of `run.json`; empty for a folder.
       not_held: tensors of a checkpoint that no class of the family has a place for.
       ignored_config_keys: of the hints.
+      tokenizer_settings: what its folder says of the tokenizer beside tokenizer.json, or said when it was converted.
     """
 
     path: AnyPath
@@ -84,6 +86,7 @@ class EncoderModel:
     folder: Folder | None = None
     not_held: tuple[str, ...] = ()
     ignored_config_keys: tuple[str, ...] = ()
+    tokenizer_settings: Settings = tokenizer_settings.NONE
 
     @property
     def dtype(self) -> np.dtype:
@@ -215,6 +218,7 @@ def open_checkpoint(path: str | AnyPath, hints: ModelHints = NO_HINTS) -> Encode
         step=int(np.asarray(saved["state/step"])) if "state/step" in saved else 0,
         info=info,
         not_held=tuple(name for name in whole if name not in wanted),
+        tokenizer_settings=tokenizer_settings.of_checkpoint(path),
     )
 
 
@@ -333,6 +337,7 @@ def _open(
         step_from=step[1],
         ignored_config_keys=hints.ignore_config_keys,
         folder=Folder(explicit, stored, pad_id, format_, is_headless, left_out),
+        tokenizer_settings=tokenizer_settings.of_folder(path) if hints.vocab is None else tokenizer_settings.NONE,
     )
 
 

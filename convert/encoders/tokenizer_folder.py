@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from convert.families import tokenizer_keys
+from convert.hf import tokenizer_settings
+from convert.hf.tokenizer_settings import Settings
 from limba.checkpoint_files import run_folder
 from limba.machine import json_text, untrusted_json
 from limba.machine.untrusted_files import shown
@@ -179,7 +181,14 @@ def _check_exchanged(before: Mapping[str, Any], after: Mapping[str, Any], other:
         )
 
 
-def write(file: str | Path, folder: Path, pad_id: int, most_tokens: int, has_pairs: bool) -> dict[str, int]:
+def write(
+    file: str | Path,
+    folder: Path,
+    pad_id: int,
+    most_tokens: int,
+    has_pairs: bool,
+    settings: Settings = tokenizer_settings.NONE,
+) -> dict[str, int]:
     """Writes tokenizer.json, tokenizer_config.json and special_tokens_map.json; returns the ids by role.
 
     Args:
@@ -187,6 +196,7 @@ def write(file: str | Path, folder: Path, pad_id: int, most_tokens: int, has_pai
       pad_id: of the folder; the token that has this id gets the one of padding.
       most_tokens: the longest row.
       has_pairs: whether the network tells the segments of a pair apart.
+      settings: what the folder had from which the model came.
 
     Raises:
       ValueError: as `describe` and `with_exchanged_ids`.
@@ -198,19 +208,20 @@ def write(file: str | Path, folder: Path, pad_id: int, most_tokens: int, has_pai
         content = {**content, "post_processor": _frame(tokens, ids)}
     content = with_exchanged_ids(content, ids["pad"], pad_id, str(file))
     named = {f"{role}_token": token for role, token in tokens.items()}
+    named = {key: x for key, x in settings.others.items() if key.endswith("_token") and x} | named
+    special = {**named, **({"additional_special_tokens": settings.special_tokens} if settings.special_tokens else {})}
     config = {
-        # The classes of the families have normalizers of their own; this one takes all from tokenizer.json.
-        "tokenizer_class": "PreTrainedTokenizerFast",
+        # The classes of the families have normalizers of their own, which agree where the folder names one
+        # (`check_settings`); the general class takes all from tokenizer.json.
+        "tokenizer_class": settings.tokenizer_class or "PreTrainedTokenizerFast",
         "model_input_names": ["input_ids", *(["token_type_ids"] if has_pairs else []), "attention_mask"],
-        "model_max_length": most_tokens,
-        "clean_up_tokenization_spaces": False,
-        **named,
+        "model_max_length": settings.others.get("model_max_length", most_tokens),
+        "clean_up_tokenization_spaces": settings.others.get("clean_up_tokenization_spaces", False),
+        "added_tokens_decoder": tokenizer_settings.added_tokens_decoder(content.get("added_tokens") or ()),
+        **special,
     }
     (folder / FILE).write_text(json_text.dumps(content, ensure_ascii=False), "utf-8")
-    (folder / "tokenizer_config.json").write_text(json_text.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    (folder / "special_tokens_map.json").write_text(
-        json_text.dumps(named, indent=2, ensure_ascii=False) + "\n", "utf-8"
-    )
+    tokenizer_settings.write(folder, config, special, settings)
     other = {ids["pad"]: pad_id, pad_id: ids["pad"]}
     return {role: other.get(id_, id_) for role, id_ in ids.items()}
 

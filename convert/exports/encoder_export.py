@@ -67,7 +67,12 @@ class EncoderExport:
         model, config = self.model, self.model.config
         assert self.vocabulary_file is not None
         ids = tokenizer_folder.write(
-            self.vocabulary_file, folder, model.pad_id, config.max_positions, has_pairs=config.num_token_types > 1
+            self.vocabulary_file,
+            folder,
+            model.pad_id,
+            config.max_positions,
+            config.num_token_types > 1,
+            model.tokenizer_settings,
         )
         special_ids = {key: ids[role] for key, role in model.family.special_ids.items()}
         content = {

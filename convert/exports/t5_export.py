@@ -52,8 +52,14 @@ class T5Export:
         """Any text will do."""
 
     def write_beside(self, folder: Path, dtype: str) -> dict[str, dict[str, Any]]:
-        hf_tokenizer.write(self.tokenizer, folder)
         model, lengths = self.model, self.model.info.get("feature_lengths", {})
+        hf_tokenizer.write(
+            self.tokenizer,
+            folder,
+            model.tokenizer_settings,
+            model_type=model.family.model_type,
+            inputs_length=lengths.get("inputs"),
+        )
         if model.head:
             return {"config.json": hf_config.classifier_config(model.config, model.family, model.head, dtype)}
         return {

@@ -20,7 +20,8 @@ from typing import Any
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 
-from convert.hf import tokenizer_json
+from convert.hf import tokenizer_json, tokenizer_settings
+from convert.hf.tokenizer_settings import Settings
 from limba.checkpoint_files import run_folder
 from limba.data.sentinels import find_sentinels
 from limba.machine import json_text, untrusted_json
@@ -32,6 +33,8 @@ SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>")
 NUM_BYTE_IDS = 3 + 256
 # What transformers and T5's own tasks take where nothing is said.
 _DEFAULT_EXTRA_IDS = 100
+_T5_CLASSES = ("T5Tokenizer", "T5TokenizerFast", "MT5Tokenizer", "MT5TokenizerFast")
+_GENERAL_CLASS = "PreTrainedTokenizerFast"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,41 +216,84 @@ def _unusual(proto: sentencepiece_pb2.ModelProto, sentinels: Sequence[int]) -> I
 # -------------------------------------------------------- writing -----------------------------------------------------
 
 
-def write(tokenizer: Tokenizer, folder: Path) -> None:
-    """Writes tokenizer_config.json, special_tokens_map.json and, unless of bytes, `spiece.model` and tokenizer.json."""
+def write(
+    tokenizer: Tokenizer,
+    folder: Path,
+    settings: Settings = tokenizer_settings.NONE,
+    *,
+    model_type: str = "t5",
+    inputs_length: int | None = None,
+) -> None:
+    """Writes tokenizer_config.json, special_tokens_map.json and, unless of bytes, `spiece.model` and tokenizer.json.
+
+    Args:
+      settings: what the folder had from which the model came.
+      model_type: of the config.json beside it.
+      inputs_length: of the run; None takes the `model_max_length` of the settings.
+    """
+    content = _write_vocabulary(tokenizer, folder)
     named = dict(zip(("pad_token", "eos_token", "unk_token"), SPECIAL_TOKENS, strict=True))
-    special_tokens = tokenizer.special_tokens
-    sentinels = [special_tokens[id_] for id_ in sorted(special_tokens, reverse=True) if id_ > 2]
-    tokenizer_class = "ByT5Tokenizer"
-    if tokenizer.is_json:
-        assert tokenizer.model_file is not None
-        tokenizer_class = "PreTrainedTokenizerFast"
-        (folder / "tokenizer.json").write_bytes(tokenizer.model_file.read_bytes())
-    if tokenizer.model is not None:
-        (folder / SPIECE).write_bytes(tokenizer.model)
-        proto = sentencepiece_pb2.ModelProto.FromString(tokenizer.model)
-        tokenizer_class = "T5Tokenizer"
-        if proto.trainer_spec.model_type == sentencepiece_pb2.TrainerSpec.UNIGRAM:
-            # Version 5 takes the pieces only from tokenizer.json for a T5Tokenizer, but all of it for this class.
-            tokenizer_class = "PreTrainedTokenizerFast"
-            content = json_text.dumps(json_of(tokenizer), ensure_ascii=False)
-            (folder / "tokenizer.json").write_text(content, "utf-8")
+    sentinels = [f"<extra_id_{i}>" for i in range(len(tokenizer.sentinels))]
+    in_bytes = tokenizer.model_file is None
+    others = () if in_bytes else [token for token in settings.special_tokens if token not in SPECIAL_TOKENS]
+    # The names of roles that a T5 does not have, such as a cls_token, are kept as they are.
+    roles = {key: x for key, x in settings.others.items() if key.endswith("_token") and x}
+    special = {**roles, **named, "additional_special_tokens": list(dict.fromkeys([*sentinels, *others]))}
+    added = {
+        id_: {"id": id_, "content": token, **tokenizer_json.FLAGS} for id_, token in tokenizer.special_tokens.items()
+    }
+    added |= {token["id"]: token for token in content.get("added_tokens", ())}
     config = {
-        "tokenizer_class": tokenizer_class,
+        "tokenizer_class": "ByT5Tokenizer" if in_bytes else _class_of(tokenizer, content, settings, model_type),
         "legacy": False,
-        "extra_ids": tokenizer.extra_ids,
+        "extra_ids": len(sentinels) if tokenizer.is_json else tokenizer.extra_ids,
         # The general class would add token_type_ids, which T5's generate refuses.
         "model_input_names": ["input_ids", "attention_mask"],
-        "additional_special_tokens": sentinels,
-        "added_tokens_decoder": {
-            str(id_): {"content": special_tokens[id_], **tokenizer_json.FLAGS} for id_ in sorted(special_tokens)
-        },
-        "clean_up_tokenization_spaces": False,
-        **named,
+        "added_tokens_decoder": tokenizer_settings.added_tokens_decoder(list(added.values())),
+        "clean_up_tokenization_spaces": settings.others.get("clean_up_tokenization_spaces", False),
+        **({} if inputs_length is None else {"model_max_length": inputs_length}),
+        **special,
     }
-    special_tokens_map = {**named, "additional_special_tokens": sentinels}
-    (folder / "tokenizer_config.json").write_text(json_text.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    (folder / "special_tokens_map.json").write_text(json_text.dumps(special_tokens_map, indent=2) + "\n", "utf-8")
+    tokenizer_settings.write(folder, config, special, settings)
+
+
+def _write_vocabulary(tokenizer: Tokenizer, folder: Path) -> Mapping[str, Any]:
+    """Writes the files of the pieces; returns the content of tokenizer.json, empty without one."""
+    if tokenizer.is_json:
+        assert tokenizer.model_file is not None
+        (folder / "tokenizer.json").write_bytes(tokenizer.model_file.read_bytes())
+        return untrusted_json.read_object(folder / "tokenizer.json")
+    if tokenizer.model is None:
+        return {}
+    (folder / SPIECE).write_bytes(tokenizer.model)
+    proto = sentencepiece_pb2.ModelProto.FromString(tokenizer.model)
+    if proto.trainer_spec.model_type != sentencepiece_pb2.TrainerSpec.UNIGRAM:
+        return {}
+    content = json_of(tokenizer)
+    (folder / "tokenizer.json").write_text(json_text.dumps(content, ensure_ascii=False), "utf-8")
+    return content
+
+
+def _class_of(tokenizer: Tokenizer, content: Mapping[str, Any], settings: Settings, model_type: str) -> str:
+    """T5's class, or that of the settings, if it gives a text without sentinels the tokens of tokenizer.json.
+
+    In version 4 it always does. Version 5 takes the pieces alone from tokenizer.json for T5's class, but all of it for
+    the general class, and for that of umT5.
+    """
+    if not content:
+        return "T5Tokenizer"
+    wanted = settings.tokenizer_class or (_GENERAL_CLASS if tokenizer.is_json else "T5TokenizerFast")
+    if wanted not in _T5_CLASSES:
+        return _GENERAL_CLASS
+    if tokenizer.model is not None:
+        model = sentencepiece_pb2.ModelProto.FromString(tokenizer.model)
+    else:
+        try:
+            model = tokenizer_json.to_model(content, 0, str(tokenizer.model_file))
+        except tokenizer_json.OtherThanSentencePiece:
+            return _GENERAL_CLASS
+    is_alike = model_type == "umt5" or tokenizer_json.is_as_t5s(model, tokenizer.sentinels)
+    return wanted if is_alike else _GENERAL_CLASS
 
 
 def json_of(tokenizer: Tokenizer) -> dict[str, Any]:

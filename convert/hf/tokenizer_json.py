@@ -7,7 +7,7 @@ what follows a sentinel. The rules here were found by comparing ids.
 
 import base64
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import sentencepiece
@@ -83,6 +83,24 @@ def _composes(model: sentencepiece_pb2.ModelProto) -> bool:
     letters = filter(unicodedata.decomposition, map(chr, range(0xC0, 0x3100)))
     composed = {unicodedata.normalize("NFC", letter) for letter in (*letters, *"가각힣")}
     return all(normalize(unicodedata.normalize("NFD", letter)) == normalize(letter) for letter in composed)
+
+
+def is_as_t5s(model: sentencepiece_pb2.ModelProto, sentinels: Collection[int]) -> bool:
+    """Whether a model splits and normalizes as T5's does: at every white space, with a space before the text.
+
+    That is what version 5 of transformers builds for T5's class, whatever tokenizer.json says: each word begins with a
+    space, and there are no bytes for unknown characters.
+    """
+    spec = model.normalizer_spec
+    pieces = [piece for id_, piece in enumerate(model.pieces) if id_ > 2 and id_ not in sentinels]
+    if not (spec.precompiled_charsmap and spec.remove_extra_whitespaces and spec.add_dummy_prefix):
+        return False
+    if any(piece.type != Piece.NORMAL or _SPACE in piece.piece[1:] for piece in pieces):
+        return False
+    normalize = sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString()).normalize
+    # No normalization that people train with changes U+0085, and no text has it.
+    spaces = (character for character in map(chr, range(1, 0x3001)) if character.isspace() and character != "\x85")
+    return not any(character.isspace() and character != " " for character in normalize("a".join(spaces)))
 
 
 def _append(token: str, id_: int) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from convert.families import config_keys, heads, tokenizer_keys
 from convert.families.family import Family
 from convert.families.heads import Head
 from convert.families.table import all_families, find_family
-from convert.hf import folder_tokenizer, hf_folder, hf_tokenizer
+from convert.hf import folder_tokenizer, hf_folder, hf_tokenizer, tokenizer_settings
+from convert.hf.tokenizer_settings import Settings
 from convert.model_files import gin_facts, lora_merge, network_of_tensors
 from convert.tensors import names, tensor_parts, torch_files
 from limba.checkpoint_files import layer_layouts, run_folder, saved_tensors
@@ -76,6 +77,7 @@ class Model:
       folder: the files of a Hugging Face folder; None for checkpoints.
       ignored_config_keys: of the hints.
       head: of a classifier of tokens on the encoder, which has no decoder; None of a T5.
+      tokenizer_settings: what its folder says of the tokenizer beside the vocabulary, or said when it was converted.
     """
 
     path: AnyPath
@@ -91,6 +93,7 @@ class Model:
     ignored_config_keys: tuple[str, ...] = ()
     assumed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     head: Head | None = None
+    tokenizer_settings: Settings = tokenizer_settings.NONE
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -159,7 +162,13 @@ def _open_folder(path: Path, hints: ModelHints, format_: str | None) -> Model:
     folder = hf_folder.open_folder(path, format_, ignored=hints.ignore_config_keys)
     _check_hints(folder.config, hints, f"{path}/config.json")
     step, step_from = hf_folder.training_step(path, folder.report)
-    return _model_of_folder(path, folder, vocabulary_of_folder(path, hints), hints, step, step_from)
+    model = _model_of_folder(path, folder, vocabulary_of_folder(path, hints), hints, step, step_from)
+    return dataclasses.replace(model, tokenizer_settings=_settings_of(path, hints))
+
+
+def _settings_of(folder: Path, hints: ModelHints) -> Settings:
+    """Of the folder's own tokenizer; none where the user gives another vocabulary."""
+    return tokenizer_settings.of_folder(folder) if hints.vocab is None else tokenizer_settings.NONE
 
 
 def open_weights(file: Path, config_file: Path, hints: ModelHints = NO_HINTS) -> Model:
@@ -258,6 +267,7 @@ def open_checkpoint(path: str | AnyPath, hints: ModelHints = NO_HINTS) -> Model:
         info=info,
         assumed=assumed,
         head=head,
+        tokenizer_settings=tokenizer_settings.of_checkpoint(path),
     )
 
 

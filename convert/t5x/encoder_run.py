@@ -53,7 +53,8 @@ def write_run(model: EncoderModel, out: Path, verify: bool, overwrite: bool) -> 
     source = SourceCheckpoint(model.path, dict(sorted(tensors.items())), model.step)
     gin_file = model_gin(model.config, model.head, vocabulary["tokenizer_file"], f"{model.path} ({model.family.name})")
     more = {"ignored_config_keys": list(model.ignored_config_keys)} if model.ignored_config_keys else {}
-    files = RunFiles(network_fields(model.config), vocabulary, gin_file, content, model.head.record | more)
+    settings = model.tokenizer_settings.content()
+    files = RunFiles(network_fields(model.config), vocabulary, gin_file, content, model.head.record | more, settings)
 
     def compare(path: Path, saved: Mapping[str, Any]) -> list[comparison.Comparison]:
         return encoder_comparison.compare(model, encoder_model.open_checkpoint(path), comparison.TEXT)

@@ -2,7 +2,7 @@
 
 OUT/checkpoint_0/     what INITIAL_CHECKPOINT_PATH = OUT restores
 OUT/model.gin         the network and the vocabulary; the first --gin_file of a training
-OUT/spiece.model      or tokenizer.json
+OUT/spiece.model      or tokenizer.json; beside it tokenizer_settings.json, if a folder of Hugging Face says any
 """
 
 import argparse
@@ -81,6 +81,7 @@ class RunFiles:
       gin: the content of model.gin.
       vocabulary_content: of the vocabulary's file; None if it has none.
       more: further keys of `run.json`.
+      tokenizer_settings: the content of their file; None if there are none.
     """
 
     network: Mapping[str, Any]
@@ -88,6 +89,7 @@ class RunFiles:
     gin: str
     vocabulary_content: bytes | None
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    tokenizer_settings: bytes | None = None
 
     def info(self, source: SourceCheckpoint) -> dict[str, Any]:
         """The content of `run.json`."""
@@ -101,7 +103,13 @@ class RunFiles:
 
     def of_checkpoint(self, source: SourceCheckpoint) -> dict[str, bytes]:
         """The content of a checkpoint's `run/`."""
-        return run_folder.files(self.info(source), self.gin, self.vocabulary_content)
+        return run_folder.files(self.info(source), self.gin, self.vocabulary_content) | self.settings_files
+
+    @property
+    def settings_files(self) -> dict[str, bytes]:
+        """The file of the tokenizer's settings, if there is one."""
+        content = self.tokenizer_settings
+        return {} if content is None else {run_folder.TOKENIZER_SETTINGS: content}
 
 
 def files_of_run(
@@ -116,7 +124,7 @@ def files_of_run(
     if model.assumed:
         more[any_format.ASSUMED] = dict(model.assumed)
     network = network_fields(config) | {"dropout_rate": config.dropout_rate}  # config.json has it
-    return RunFiles(network, vocabulary, gin_file, content, more)
+    return RunFiles(network, vocabulary, gin_file, content, more, model.tokenizer_settings.content())
 
 
 def write_files_of_run(
@@ -129,7 +137,7 @@ def write_files_of_run(
         write_files(folder / "dataset", {})  # Another's place in the data means nothing to our readers.
         write_files(folder / run_folder.FOLDER, files.of_checkpoint(source))
 
-    beside = {MODEL_GIN: files.gin.encode()}
+    beside = {MODEL_GIN: files.gin.encode(), **files.settings_files}
     if content is not None:
         beside[run_folder.vocabulary_name(files.vocabulary)] = content
     for name, file_content in beside.items():
@@ -137,6 +145,8 @@ def write_files_of_run(
             raise ValueError(f"{out / name} is another model's; choose another OUT or give --overwrite.")
     digest = hashlib.sha256(json_text.dumps(files.info(source)).encode()).hexdigest()
     path = write_checkpoint(source, out, "orbax", "float32", compare, verify, overwrite, add_files, digest)
+    if run_folder.TOKENIZER_SETTINGS not in beside:  # Of what was there before.
+        (out / run_folder.TOKENIZER_SETTINGS).unlink(missing_ok=True)
     for name, file_content in beside.items():
         (out / name).write_bytes(file_content)
     return path

@@ -3,6 +3,7 @@
 run/run.json       the record: network, vocabulary, seeds, lengths, versions
 run/config.gin     the operative configuration
 run/spiece.model   the SentencePiece model, or tokenizer.json; none if the vocabulary is bytes
+run/tokenizer_settings.json   what the folder of Hugging Face said of its tokenizer, if the model came from one
 run/state_checksums.json   of the tensors (`limba.checkpoints.state_checksums`)
 """
 
@@ -16,6 +17,8 @@ from limba.machine.storage import AnyPath
 
 FOLDER = "run"
 RECORD, GIN, VOCABULARY, TOKENIZER = "run.json", "config.gin", "spiece.model", "tokenizer.json"
+# Beside a vocabulary and in the folder (`convert.hf.tokenizer_settings`).
+TOKENIZER_SETTINGS = "tokenizer_settings.json"
 BYTES, SENTENCEPIECE = "ByteVocabulary", "SentencePieceVocabulary"
 # tokenizer.json of encoders, and of T5s.
 TOKENIZERS, T5_TOKENIZERS = "TokenizerVocabulary", "T5TokenizerVocabulary"

@@ -117,9 +117,12 @@ def run_files(
         "commits": code_versions.commits(),
         "modules": code_versions.folders_of([*gin_files.imported_modules(), *filter(None, [dataset_config.module])]),
     }
-    file = run_folder.vocabulary_file(info["vocabulary"])
-    vocabulary = Path(file).read_bytes() if file and Path(file).is_file() else None
-    return run_folder.files(info, gin_files.operative_config(), vocabulary)
+    file = Path(run_folder.vocabulary_file(info["vocabulary"]) or "")
+    vocabulary = file.read_bytes() if file.is_file() else None
+    content = run_folder.files(info, gin_files.operative_config(), vocabulary)
+    if vocabulary is not None and (settings := file.with_name(run_folder.TOKENIZER_SETTINGS)).is_file():
+        content[run_folder.TOKENIZER_SETTINGS] = settings.read_bytes()
+    return content
 
 
 def with_kernels(files: Mapping[str, bytes]) -> dict[str, bytes]:

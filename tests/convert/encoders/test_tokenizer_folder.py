@@ -57,3 +57,34 @@ def test_special_tokens_are_put_around_texts(tmp_path):
     assert (pair.ids, pair.type_ids) == ([2, 7, 3, 8, 0, 3], [0, 0, 0, 1, 1, 1])
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert config["mask_token"] == "[MASK]" and "token_type_ids" in config["model_input_names"]
+
+
+@pytest.mark.parametrize("tokenizer_class", ["BertTokenizer", "PreTrainedTokenizerFast"])
+def test_what_a_folder_says_of_its_tokenizer_comes_back(new_encoder, tokenizer_class, tmp_path):
+    """A run of ours, whose folder somebody changes; every key that the round trip changes has a name here."""
+    from convert.from_hf import from_hf
+    from convert.to_hf import to_hf
+
+    to_hf(new_encoder(tmp_path / "run", num_layers=1), tmp_path / "hf", verify=False)
+    file = tmp_path / "hf/tokenizer_config.json"
+    first = json.loads(file.read_text())
+    assert (first["model_max_length"], first["tokenizer_class"]) == (48, "PreTrainedTokenizerFast")
+    assert {x["content"] for x in first["added_tokens_decoder"].values()} >= {"[PAD]", "[CLS]", "[SEP]", "[MASK]"}
+    own = {
+        "tokenizer_class": tokenizer_class,
+        "model_max_length": 40,
+        "padding_side": "left",
+        "extra_special_tokens": ["w5", "w6"],
+        "chat_template": "{{ messages }}",
+        "name_or_path": "somewhere",
+    }
+    file.write_text(json.dumps(first | own))
+    (tmp_path / "hf/chat_template.jinja").write_text("{{ messages }}")
+    checkpoint = from_hf(tmp_path / "hf", tmp_path / "back", verify=False)
+    to_hf(checkpoint, tmp_path / "again", verify=False)
+    again = json.loads((tmp_path / "again/tokenizer_config.json").read_text())
+    before = first | own
+    changed = {key for key in {*before, *again} if before.get(key) != again.get(key)}
+    assert changed == {"name_or_path", "extra_special_tokens", "additional_special_tokens"}
+    assert again["additional_special_tokens"] == ["w5", "w6"]
+    assert (tmp_path / "again/chat_template.jinja").read_text() == "{{ messages }}"

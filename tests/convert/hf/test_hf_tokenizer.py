@@ -25,6 +25,7 @@ SENTINELS_AND_PUNCTUATION = [
 # With 256 bytes.
 NUM_PIECES_AND_BYTES = 640
 KINDS = ["t5", "mt5", "umt5", "one", "none", "identity", "byt5", "byt5_125", "byt5_0"]
+INPUTS_LENGTH = 96
 BYTE_KINDS = ["byt5", "byt5_125", "byt5_0"]
 
 
@@ -89,8 +90,9 @@ def kinds(models, tmp_path_factory) -> dict[str, Kind]:
     ):
         folder = tmp_path_factory.mktemp(name)
         described = vocabulary(models[model], extra_ids) if model else byte_vocabulary(extra_ids)
-        hf_tokenizer.write(hf_tokenizer.from_vocabulary(described), folder)
         family = name if name in ("mt5", "umt5") else "t5"
+        tokenizer = hf_tokenizer.from_vocabulary(described)
+        hf_tokenizer.write(tokenizer, folder, model_type=family, inputs_length=INPUTS_LENGTH)
         (folder / "config.json").write_text(json.dumps({"model_type": family}))
         if model:
             proto = vocabularies.with_sentinels(models[model], extra_ids)
@@ -181,8 +183,45 @@ def test_transformers_5_gives_the_same_ids(kind, all_texts, in_transformers5):
     assert result["size"] == size
     if kind.sentinels:
         assert result["sentinel"] == size - 1
+    assert result["class"] == CLASSES.get(kind.name, ("", "ByT5Tokenizer"))[1]
     for text, ids in zip(texts_for(kind, all_texts), result["ids"], strict=True):
+        if result["class"] == "T5Tokenizer":  # It sets a space behind a sentinel, as for every T5 in version 5.
+            known = "|".join(f"<extra_id_{i}>" for i in range(kind.sentinels)) or "$."
+            text = re.sub(rf"({known})(?=\S)(?!<)", r"\1 ", text)
         assert ids == [*kind.encode(text), 1], text
+
+
+# Of versions 4 and 5: T5's own where it gives a text the tokens of tokenizer.json, else the general ones.
+CLASSES = {
+    **dict.fromkeys(("t5", "one", "none"), ("T5TokenizerFast", "T5Tokenizer")),
+    "umt5": ("T5TokenizerFast", "TokenizersBackend"),
+    **dict.fromkeys(("mt5", "identity"), ("PreTrainedTokenizerFast", "TokenizersBackend")),
+}
+
+
+@pytest.mark.slow
+def test_transformers_5_knows_the_special_tokens(kind, in_transformers5):
+    result = in_transformers5[str(kind.folder)]
+    assert {"<pad>", "</s>", "<unk>"} | {f"<extra_id_{i}>" for i in range(kind.sentinels)} == {*result["special"]}
+    if kind.sentinels:
+        assert result["decoded"].split() == ["ba", "ce"] or kind.name in BYTE_KINDS
+    assert result["most"] == INPUTS_LENGTH
+
+
+def test_transformers_4_knows_the_special_tokens(kind):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(kind.folder)
+    assert type(tokenizer).__name__ == CLASSES.get(kind.name, ("ByT5Tokenizer",))[0]
+    assert tokenizer.model_max_length == INPUTS_LENGTH
+    sentinels = [f"<extra_id_{i}>" for i in range(kind.sentinels)]
+    assert tokenizer.additional_special_tokens == sentinels
+    config = json.loads((kind.folder / "tokenizer_config.json").read_text())
+    assert config["extra_ids"] == kind.vocabulary["extra_ids"]
+    for sentinel in sentinels[:2]:
+        ids = tokenizer(f"ba {sentinel} ce").input_ids
+        assert sentinel in tokenizer.decode(ids)
+        assert tokenizer.decode(ids, skip_special_tokens=True).split() == ["ba", "ce"]
 
 
 def test_an_unusual_model_gets_a_warning(tmp_path):

@@ -20,6 +20,10 @@ def main(request_file: str, out: str) -> None:
             "ids": [tokenizer(text).input_ids for text in texts],
             "sentinel": tokenizer.convert_tokens_to_ids("<extra_id_0>"),
             "size": len(tokenizer),
+            "class": type(tokenizer).__name__,
+            "special": sorted(tokenizer.all_special_tokens),
+            "decoded": tokenizer.decode(tokenizer("ba <extra_id_0> ce").input_ids, skip_special_tokens=True),
+            "most": tokenizer.model_max_length,
         }
         tokenizer.save_pretrained(f"{folder}/saved_by_5")
     Path(out).write_text(json.dumps(results))

@@ -1,0 +1,119 @@
+"""What a tokenizer's folder says beside its vocabulary: lengths, sides, special tokens, templates of chats.
+
+`from-hf` keeps them in one file, which lies beside the vocabulary and in the checkpoint's `run/`; trainings copy it
+into their checkpoints, and `to-hf` writes them again.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from limba.checkpoint_files import run_folder
+from limba.machine import json_text, storage, untrusted_files, untrusted_json
+from limba.machine.storage import AnyPath
+
+CONFIG, SPECIAL_TOKENS_MAP = "tokenizer_config.json", "special_tokens_map.json"
+# Further files that transformers keeps beside a tokenizer.
+_FILES = ("chat_template.jinja", "additional_chat_templates/*.jinja")
+# Keys that say where a folder came from or how it was loaded, and those that are written from the vocabulary.
+_NOT_KEPT = (
+    *("name_or_path", "special_tokens_map_file", "tokenizer_file", "vocab_file", "merges_file", "init_inputs"),
+    *("full_tokenizer_file", "is_local", "local_files_only", "backend", "cache_dir", "device_map", "torch_dtype"),
+    *("transformers_version", "processor_class", "use_fast", "from_slow", "trust_remote_code", "auto_map", "verbose"),
+    *("added_tokens_decoder", "extra_ids", "legacy", "legacy_behaviour", "model_input_names"),
+)
+# Version 5's name for the general class, which version 4 does not know.
+_GENERAL = {"TokenizersBackend": "PreTrainedTokenizerFast", "PreTrainedTokenizer": "PreTrainedTokenizerFast"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What is kept of a folder.
+
+    Attributes:
+      config: keys of tokenizer_config.json, and of special_tokens_map.json what the former lacks.
+      files: texts of further files by name.
+    """
+
+    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def tokenizer_class(self) -> str | None:
+        """The class of both versions of transformers; None if the folder names none."""
+        name = self.config.get("tokenizer_class")
+        return None if name is None else _GENERAL.get(str(name), str(name))
+
+    @property
+    def special_tokens(self) -> list[str]:
+        """Those without a role, of version 4's key and of version 5's list."""
+        extra = self.config.get("extra_special_tokens")
+        found = [*(self.config.get("additional_special_tokens") or ()), *(extra if isinstance(extra, list) else ())]
+        return list(dict.fromkeys(token["content"] if isinstance(token, Mapping) else str(token) for token in found))
+
+    @property
+    def others(self) -> dict[str, Any]:
+        """The keys that a new folder takes over as they are."""
+        own = {"tokenizer_class", "additional_special_tokens"}
+        if isinstance(self.config.get("extra_special_tokens"), list):  # Version 4 knows a dictionary of names.
+            own.add("extra_special_tokens")
+        return {key: x for key, x in self.config.items() if key not in own}
+
+    def content(self) -> bytes | None:
+        """Of the file; None if there is nothing to keep."""
+        if not self.config and not self.files:
+            return None
+        return json_text.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False).encode()
+
+
+NONE = Settings()
+
+
+def of_folder(folder: Path) -> Settings:
+    """Those of a Hugging Face folder. Raises ValueError if a file is damaged."""
+    both = (folder / SPECIAL_TOKENS_MAP, folder / CONFIG)
+    of_map, config = (untrusted_json.read_object(file) if file.is_file() else {} for file in both)
+    kept = {key: x for key, x in (of_map | config).items() if key not in _NOT_KEPT}
+    files = [file for pattern in _FILES for file in sorted(folder.glob(pattern)) if file.is_file()]
+    texts = {file: untrusted_files.decode(untrusted_files.read_bytes(file), str(file)) for file in files}
+    return Settings(kept, {file.relative_to(folder).as_posix(): text for file, text in texts.items()})
+
+
+def of_checkpoint(checkpoint: AnyPath) -> Settings:
+    """Those that travel with a checkpoint; none without the file. Raises ValueError if it is damaged."""
+    file = checkpoint / run_folder.FOLDER / run_folder.TOKENIZER_SETTINGS
+    if not storage.is_file(file):
+        return NONE
+    found = untrusted_json.parse_object(storage.read_bytes(file), str(file))
+    config, files = found.get("config"), found.get("files")
+    if (
+        not isinstance(config, dict)
+        or not isinstance(files, dict)
+        or any(".." in Path(name).parts or Path(name).is_absolute() for name in files)
+    ):
+        raise ValueError(f"{file} is damaged: it has no `config` and `files` of a tokenizer. Remove it.")
+    return Settings(config, {name: str(text) for name, text in files.items()})
+
+
+def write(folder: Path, config: Mapping[str, Any], named: Mapping[str, Any], settings: Settings) -> None:
+    """Writes tokenizer_config.json, special_tokens_map.json and the further files.
+
+    Args:
+      config: what the vocabulary says, which wins over the settings.
+      named: of it, the special tokens.
+    """
+    text = json_text.dumps({**settings.others, **config}, indent=2, ensure_ascii=False)
+    (folder / CONFIG).write_text(f"{text}\n", "utf-8")
+    (folder / SPECIAL_TOKENS_MAP).write_text(json_text.dumps(named, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    for name, content in settings.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content, "utf-8")
+
+
+def added_tokens_decoder(tokens: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The key of tokenizer_config.json for the `added_tokens` of a tokenizer.json."""
+    return {
+        str(token["id"]): {key: x for key, x in token.items() if key != "id"}
+        for token in sorted(tokens, key=lambda token: token["id"])
+    }
