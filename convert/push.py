@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import limba
-from convert.hf import hub_models
+from convert.hf import hub_models, tokenizer_settings
 from convert.tensors import weight_files
 from limba.machine.output_folder import REPORT
 
@@ -29,7 +29,7 @@ _WEIGHTS = [
 # What `to-hf` may write, for folders whose report does not list it.
 _NAMES = [
     *("README.md", "loss.png", REPORT, "config.json", "generation_config.json", "spiece.model", "tokenizer.json"),
-    *("tokenizer_config.json", "special_tokens_map.json", *_WEIGHTS),
+    *("tokenizer_config.json", "special_tokens_map.json", *tokenizer_settings.FILES, *_WEIGHTS),
 ]
 _GB, _MB = 10**9, 10**6
 

@@ -15,7 +15,7 @@ from limba.machine.storage import AnyPath
 
 CONFIG, SPECIAL_TOKENS_MAP = "tokenizer_config.json", "special_tokens_map.json"
 # Further files that transformers keeps beside a tokenizer.
-_FILES = ("chat_template.jinja", "additional_chat_templates/*.jinja")
+FILES = ("chat_template.jinja",)
 # Keys that say where a folder came from or how it was loaded, and those that are written from the vocabulary.
 _NOT_KEPT = (
     *("name_or_path", "special_tokens_map_file", "tokenizer_file", "vocab_file", "merges_file", "init_inputs"),
@@ -75,9 +75,10 @@ def of_folder(folder: Path) -> Settings:
     both = (folder / SPECIAL_TOKENS_MAP, folder / CONFIG)
     of_map, config = (untrusted_json.read_object(file) if file.is_file() else {} for file in both)
     kept = {key: x for key, x in (of_map | config).items() if key not in _NOT_KEPT}
-    files = [file for pattern in _FILES for file in sorted(folder.glob(pattern)) if file.is_file()]
-    texts = {file: untrusted_files.decode(untrusted_files.read_bytes(file), str(file)) for file in files}
-    return Settings(kept, {file.relative_to(folder).as_posix(): text for file, text in texts.items()})
+    files = [folder / name for name in FILES if (folder / name).is_file()]
+    return Settings(
+        kept, {file.name: untrusted_files.decode(untrusted_files.read_bytes(file), str(file)) for file in files}
+    )
 
 
 def of_checkpoint(checkpoint: AnyPath) -> Settings:
@@ -87,11 +88,7 @@ def of_checkpoint(checkpoint: AnyPath) -> Settings:
         return NONE
     found = untrusted_json.parse_object(storage.read_bytes(file), str(file))
     config, files = found.get("config"), found.get("files")
-    if (
-        not isinstance(config, dict)
-        or not isinstance(files, dict)
-        or any(".." in Path(name).parts or Path(name).is_absolute() for name in files)
-    ):
+    if not isinstance(config, dict) or not isinstance(files, dict) or not {*files} <= {*FILES}:
         raise ValueError(f"{file} is damaged: it has no `config` and `files` of a tokenizer. Remove it.")
     return Settings(config, {name: str(text) for name, text in files.items()})
 
@@ -107,7 +104,6 @@ def write(folder: Path, config: Mapping[str, Any], named: Mapping[str, Any], set
     (folder / CONFIG).write_text(f"{text}\n", "utf-8")
     (folder / SPECIAL_TOKENS_MAP).write_text(json_text.dumps(named, indent=2, ensure_ascii=False) + "\n", "utf-8")
     for name, content in settings.files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content, "utf-8")
 
 

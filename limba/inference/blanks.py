@@ -28,6 +28,11 @@ def decode_row(vocabulary: Any, row: np.ndarray) -> str:
     return vocabulary.decode(list(itertools.takewhile(lambda token: token not in ends, row.tolist())))
 
 
+def set_apart(line: str) -> str:
+    """A text with a space before each sentinel, without which SentencePiece knows none."""
+    return re.sub(r"(?<=\S)(?=<extra_id_\d+>)", " ", line)
+
+
 def has_blanks(text: str) -> bool:
     """Whether a text has one of T5's sentinels."""
     return SENTINEL.search(text) is not None

@@ -64,7 +64,8 @@ class _Sequences:
         self._model, self._max_decode_length = model, max_decode_length
 
     def encode(self, line: str) -> list[int]:
-        return tokens_of(self._model.input_vocabulary, line)
+        vocabulary = self._model.input_vocabulary
+        return tokens_of(vocabulary, blanks.set_apart(line) if hasattr(vocabulary, "sp_model") else line)
 
     def features(self, tokens: np.ndarray) -> Batch:
         answers = np.zeros((len(tokens), self._max_decode_length), np.int32)  # its length limits the answers

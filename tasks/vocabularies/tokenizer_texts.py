@@ -27,7 +27,11 @@ _FIXED = (
     *("日本語", "中文字", "🦊", "a🦊b", "👩\u200d👩\u200d👧", "👍🏽", "🇷🇴", "𝒜𝓑", "x" * 200, "word" * 60, "a1" * 50),
 )
 _SENTINEL = re.compile(r"▁?<extra_id_\d+>")
-_WITH_SENTINELS = ("a <extra_id_0> of <extra_id_1>", "<extra_id_0>.", "a <extra_id_0>, b")
+# SentencePiece knows a sentinel only behind a space; transformers' slow tokenizer drops a line break behind one.
+_WITH_SENTINELS = (
+    *("a <extra_id_0> of <extra_id_1>", "<extra_id_0>.", "a <extra_id_0>, b"),
+    *("a (<extra_id_0>) b", "a <extra_id_0>\nb"),
+)
 # Control symbols are no text for SentencePiece, and tokens for transformers; bytes are no text for either.
 _NO_TEXT = re.compile(r"<(pad|unk|/?s|mask|0x[0-9A-F]{2})>|\[(PAD|UNK|CLS|SEP|MASK)\]|\[?unused\d+\]?")
 

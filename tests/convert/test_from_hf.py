@@ -73,7 +73,8 @@ def test_the_command_checks_it_and_says_how_to_go_on(saved, tmp_path, capsys):
     assert f"limba train --gin_file={tmp_path}/run/model.gin" in out
     report = json.loads((tmp_path / "run/checkpoint_0/conversion_report.json").read_text())
     assert report["checked"] and all(row["holds"] for rows in report["comparisons"].values() for row in rows)
-    assert {path.name for path in (tmp_path / "run").iterdir()} == {"checkpoint_0", "model.gin", "spiece.model"}
+    written = {"checkpoint_0", "model.gin", "spiece.model", "tokenizer_settings.json"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == written
 
 
 def test_a_config_alone_becomes_a_gin_file(saved, tmp_path, capsys):
