@@ -21,6 +21,8 @@ from typing import Any
 
 from limba.machine import json_text, redaction
 from limba.machine.untrusted_files import shown
+from limba.sweep import own_command
+from limba.sweep.own_command import is_place, key_of_run, without_places
 
 METHODS = ("grid", "random", "bayes")
 # Distribution: the keys that it needs.
@@ -65,10 +67,6 @@ _IGNORED = {
     "early_terminate": "every trial runs to its end; EarlyStoppingAction stops a trial that does not improve",
     "description": "nothing shows it",
 }
-
-
-# Keys of `limba run` for its folder.
-_PLACES = ("output_dir", "model_path")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,6 +251,8 @@ def load(file: Path, fixed: Mapping[str, Any] | None = None) -> tuple[Sweep, lis
     if not command and program.split()[:1] == ["run"]:
         places = [name for name in given if is_place(name)]
         warnings += [f"{name} is ignored because each trial has a folder of its own." for name in places]
+    elif command:
+        warnings += own_command.warnings(program, command, [*given])
     if content["method"] != "grid" and content.get("trials", content.get("run_cap")) is None:
         warnings.append(f"trials is not given: {_TRIALS} are run; trials, W&B's run_cap or --trials say how many.")
     if not command and program not in ("train", "run") and not re.fullmatch(r"run \S+", program):
@@ -291,18 +291,8 @@ def _is_absent_script(program: str, command: Sequence[str], file: Path) -> bool:
 
 def _flags_of_script(command: Sequence[str]) -> tuple[str, ...]:
     """The words of a command behind its script, without W&B's macros and without the folder of a run."""
-    kept: list[str] = []
-    is_place_given = False  # whose name was the word before
-    for word in command[command.index("${program}") + 1 :] if "${program}" in command else ():
-        if is_place_given and not word.startswith("--"):
-            is_place_given = False
-            continue
-        name, equals, _ = word.removeprefix("--").partition("=")
-        is_folder = word.startswith("--") and is_place(name)
-        is_place_given = is_folder and not equals
-        if not is_folder and not (word.startswith("${") and word.endswith("}")):
-            kept.append(word)
-    return tuple(kept)
+    words = command[command.index("${program}") + 1 :] if "${program}" in command else ()
+    return tuple(word for word in without_places(words) if not (word.startswith("${") and word.endswith("}")))
 
 
 def _check_keys(given: Mapping[str, tuple[tuple, Any]], file: Path) -> None:
@@ -315,16 +305,6 @@ def _check_keys(given: Mapping[str, tuple[tuple, Any]], file: Path) -> None:
             script_keys.check_key(key_of_run(str(name)))
         except ValueError as error:
             raise ValueError(f"{sweep_yaml.place(file, *keys)}: parameters.{name}: {error}") from None
-
-
-def key_of_run(name: str) -> str:
-    """The key of `limba run` that a parameter is, without the group that it may stand in."""
-    return name if name.startswith("gin.") else name.rpartition(".")[2]
-
-
-def is_place(name: str) -> bool:
-    """Whether a parameter names the folder of a run of `limba run`, which a trial has already."""
-    return key_of_run(name) in _PLACES
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from limba.gin_config import command_line, gin_files
-from limba.sweep import trial_command
+from limba.sweep import own_command, trial_command
 from limba.sweep.sweep_file import Sweep
 
 _EVALUATIONS = ("training_eval", "inference_eval")
@@ -29,7 +29,7 @@ def check(sweep: Sweep, parameters: Mapping[str, Any]) -> None:
     if sweep.command or sweep.program != "train":
         return
     listed = [
-        f"--gin.{parameter.name}={trial_command.gin_literal(value)}"
+        f"--gin.{parameter.name}={own_command.gin_literal(value)}"
         for parameter in sweep.parameters
         for value in parameter.values
     ]

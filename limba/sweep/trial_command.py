@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from limba.gin_config.gin_files import REPOSITORY
-from limba.machine import json_text
-from limba.sweep.sweep_file import Sweep, is_place, key_of_run
+from limba.sweep import own_command
+from limba.sweep.sweep_file import Sweep
 
 _LIMBA = [sys.executable, "-m", "limba"]
 
@@ -16,11 +16,13 @@ _LIMBA = [sys.executable, "-m", "limba"]
 def trial_command(sweep: Sweep, parameters: Mapping[str, Any], folder: Path, *, on_wandb: bool = False) -> list[str]:
     """The command line of a trial. Its MODEL_DIR is `folder/run`; `on_wandb`, it also writes to W&B."""
     if sweep.command:
-        return _custom_command(sweep, parameters, folder)
+        return own_command.words_of(sweep.program, sweep.command, parameters, folder)
     program, *config = sweep.program.split(maxsplit=1)
     if program == "run":
-        given = {key_of_run(name): value for name, value in parameters.items() if not is_place(name)}
-        flags = [f"--{name}={_flag(value)}" for name, value in given.items()]
+        given = {
+            own_command.key_of_run(name): value for name, value in parameters.items() if not own_command.is_place(name)
+        }
+        flags = [f"--{name}={own_command.flag(value)}" for name, value in given.items()]
         tracker = ["--report_to=wandb"] if on_wandb else []
         return [*_LIMBA, "run", *config, *sweep.script_flags, f"--output_dir={folder}", *flags, *tracker]
     recipe, *options = train_flags(sweep, parameters, folder, on_wandb=on_wandb)
@@ -37,7 +39,7 @@ def train_flags(sweep: Sweep, parameters: Mapping[str, Any], folder: Path, *, on
     return [
         *(f"--gin_file={file}" for file in [*sweep.gin_files, *(["gin/runs/wandb.gin"] if on_wandb else [])]),
         *(f"--gin_bindings={binding}" for binding in sweep.gin_bindings),
-        *(f"--gin.{name}={gin_literal(value)}" for name, value in parameters.items()),
+        *(f"--gin.{name}={own_command.gin_literal(value)}" for name, value in parameters.items()),
         f"--gin.MODEL_DIR={str(folder / 'run')!r}",
     ]
 
@@ -55,29 +57,3 @@ def environment(sweep: Sweep, device: str | None) -> dict[str, str]:
     if device is not None:
         env["CUDA_VISIBLE_DEVICES"] = device
     return env
-
-
-def gin_literal(value: Any) -> str:
-    """A value in gin's syntax. Strings are quoted, except references (`@…`) and macros (`%…`)."""
-    return value if isinstance(value, str) and value.startswith(("@", "%")) else repr(value)
-
-
-def _flag(value: Any) -> str:
-    return value if isinstance(value, str) else json_text.dumps(value)
-
-
-def _custom_command(sweep: Sweep, parameters: Mapping[str, Any], folder: Path) -> list[str]:
-    """The file's `command`, with W&B's macros and two of Limba's: `${gin_args}` and `${trial_dir}`."""
-    macros = {
-        "${env}": [],
-        "${interpreter}": [sys.executable],
-        "${program}": [sweep.program],
-        "${args}": [f"--{name}={_flag(value)}" for name, value in parameters.items()],
-        "${args_no_hyphens}": [f"{name}={_flag(value)}" for name, value in parameters.items()],
-        "${args_json}": [json_text.dumps(dict(parameters))],
-        "${gin_args}": [f"--gin.{name}={gin_literal(value)}" for name, value in parameters.items()],
-    }
-    words: list[str] = []
-    for word in sweep.command:
-        words += macros.get(word, [word.replace("${trial_dir}", str(folder))])
-    return words

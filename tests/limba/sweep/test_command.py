@@ -340,8 +340,8 @@ command:
 def test_a_file_of_wandb_as_it_is(tmp_path):
     (tmp_path / "s.yaml").write_text(SEED)
     (tmp_path / "fine_tune_t5.py").write_text("")
-    loaded, warnings = sweep_file.load(tmp_path / "s.yaml")
-    assert warnings == []
+    loaded, (warning,) = sweep_file.load(tmp_path / "s.yaml")
+    assert warning.startswith("command has no ${trial_dir}: what the trials write goes into one folder, and the ")
     rate, kind, dataset = loaded.parameters
     assert (rate.low, rate.high, rate.distribution) == (1e-5, 1e-3, "uniform")
     assert kind.values == ("constant_with_warmup", "linear", "cosine") and dataset.values == ("sst2",)
