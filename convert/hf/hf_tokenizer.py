@@ -285,14 +285,11 @@ def _class_of(tokenizer: Tokenizer, content: Mapping[str, Any], settings: Settin
     wanted = settings.tokenizer_class or (_GENERAL_CLASS if tokenizer.is_json else "T5TokenizerFast")
     if wanted not in _T5_CLASSES:
         return _GENERAL_CLASS
-    if tokenizer.model is not None:
-        model = sentencepiece_pb2.ModelProto.FromString(tokenizer.model)
+    if tokenizer.model is None:
+        is_alike = tokenizer_json.is_of_t5s_class(content, tokenizer.sentinels)
     else:
-        try:
-            model = tokenizer_json.to_model(content, 0, str(tokenizer.model_file))
-        except tokenizer_json.OtherThanSentencePiece:
-            return _GENERAL_CLASS
-    is_alike = model_type == "umt5" or tokenizer_json.is_as_t5s(model, tokenizer.sentinels)
+        model = sentencepiece_pb2.ModelProto.FromString(tokenizer.model)
+        is_alike = model_type == "umt5" or tokenizer_json.is_as_t5s(model, tokenizer.sentinels)
     return wanted if is_alike else _GENERAL_CLASS
 
 

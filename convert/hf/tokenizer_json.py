@@ -103,6 +103,26 @@ def is_as_t5s(model: sentencepiece_pb2.ModelProto, sentinels: Collection[int]) -
     return not any(character.isspace() and character != " " for character in normalize("a".join(spaces)))
 
 
+def is_of_t5s_class(content: Mapping[str, Any], sentinels: Collection[int]) -> bool:
+    """Whether a tokenizer.json splits and normalizes as `is_as_t5s` says, or as T5's class itself writes it."""
+    unigram = content["model"]
+    steps = _flat(content.get("normalizer"), "normalizers")
+    splits = _flat(content.get("pre_tokenizer"), "pretokenizers")
+    is_its_own = (
+        unigram.get("type") == "Unigram"
+        and not unigram.get("byte_fallback")
+        and all(step.get("type") in ("Precompiled", "Strip") or step == _REPEATED_SPACES for step in steps)
+        and [step.get("type") for step in splits] == ["WhitespaceSplit", "Metaspace"]
+        and [splits[1].get(key) for key in ("replacement", "prepend_scheme", "split")] == [_SPACE, "always", True]
+    )
+    if is_its_own:
+        return True
+    try:
+        return is_as_t5s(to_model(content, 0, "tokenizer.json"), sentinels)
+    except OtherThanSentencePiece:
+        return False
+
+
 def _append(token: str, id_: int) -> dict[str, Any]:
     """The post-processor that ends each text with a token."""
     text, pair = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")

@@ -9,7 +9,7 @@ import pytest
 import tokenizers
 
 from convert.check_vocabulary import main as check_main
-from convert.hf import folder_tokenizer, hf_tokenizer, tokenizer_json
+from convert.hf import folder_tokenizer, hf_tokenizer, tokenizer_json, tokenizer_settings
 from limba.inference import blanks
 from tasks import objectives, preview
 from tasks.pretraining import masked_text
@@ -205,6 +205,35 @@ def test_a_file_s_sentinels_go_back_as_special_tokens(without, order, tmp_path):
     ids = exported("ba <extra_id_0> ce <extra_id_99>").input_ids
     assert "<extra" in exported.decode(ids) and "<extra" not in exported.decode(ids, skip_special_tokens=True)
     assert folder_tokenizer.read(tmp_path / "out")["vocab_size"] == record["vocab_size"]
+
+
+def test_t5s_class_stays_for_a_file_that_it_wrote_itself(without, tmp_path):
+    """Its sentinels count up, as the class adds those that tokenizer.json lacks."""
+    from transformers import AutoTokenizer, T5TokenizerFast
+
+    tokenizer = tokenizers.Tokenizer.from_str(without.to_str())
+    tokenizer.normalizer = None
+    pre = tokenizers.pre_tokenizers
+    tokenizer.pre_tokenizer = pre.Sequence([pre.WhitespaceSplit(), pre.Metaspace()])
+    T5TokenizerFast(tokenizer_object=tokenizer, model_max_length=88).save_pretrained(tmp_path)
+    record = folder_tokenizer.read(tmp_path)
+    assert_sentinels_by_name(record, tmp_path)
+    assert sentencepiece_models.sentinel_ids(masked_text.open_vocabulary(record))[:2] == (300, 301)
+    (tmp_path / "out").mkdir()
+    settings = tokenizer_settings.of_folder(tmp_path)
+    hf_tokenizer.write(hf_tokenizer.from_vocabulary(record), tmp_path / "out", settings)
+    exported = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert type(exported).__name__ == "T5TokenizerFast" and exported.model_max_length == 88
+    assert exported.convert_tokens_to_ids(["<extra_id_0>", "<extra_id_99>"]) == [300, 399]
+    # Version 5's class would not make small letters.
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content | {"normalizer": {"type": "Lowercase"}}))
+    other = tmp_path / "other"
+    other.mkdir()
+    (tmp_path / "tokenizer.json").rename(other / "tokenizer.json")
+    (other / "out").mkdir()
+    hf_tokenizer.write(hf_tokenizer.from_json(other / "tokenizer.json"), other / "out", settings)
+    assert json.loads((other / "out/tokenizer_config.json").read_text())["tokenizer_class"] == "PreTrainedTokenizerFast"
 
 
 def test_the_cache_keeps_the_order():
