@@ -24,9 +24,10 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from convert.families import hf_config, t5_1_1
+from convert.config_files import t5_config
+from convert.families import heads, networks, t5_1_1
 from convert.t5x import t5x_state
-from convert.tensors import names, tensor_parts
+from convert.tensors import tensor_parts
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor
 from limba.network.t5 import T5Config
 
@@ -78,7 +79,8 @@ def random_tensor(shape: tuple[int, ...], seed: int) -> SavedTensor:
 def make_checkpoint(config: T5Config, folder: Path) -> None:
     """A checkpoint in T5X's classic format, of random parameters and without an optimizer's state."""
     tensors = {
-        f"target/{name}": random_tensor(shape, seed) for seed, (name, shape) in enumerate(names.shapes(config).items())
+        f"target/{name}": random_tensor(shape, seed)
+        for seed, (name, shape) in enumerate(networks.shapes(config, heads.OF_T5).items())
     }
     step = np.int32(1000)
     tensors["state/step"] = SavedTensor((), step.dtype, lambda index: np.asarray(step))
@@ -145,7 +147,7 @@ def main() -> None:
             bos_id=-1,
             minloglevel=2,
         )
-    shapes = names.shapes(config)
+    shapes = networks.shapes(config, heads.OF_T5)
     num_bytes = sum(
         tensor_parts.num_bytes(SavedTensor(s, np.dtype(np.float32), lambda i: np.zeros(0))) for s in shapes.values()
     )
@@ -176,7 +178,7 @@ def main() -> None:
     }
     if args.against:
         config_file = folder / "config.json"
-        config_file.write_text(json.dumps(hf_config.model_config(config, t5_1_1.FAMILY, "float32", None)), "utf-8")
+        config_file.write_text(json.dumps(t5_config.model_config(config, t5_1_1.FAMILY, "float32", None)), "utf-8")
         python = os.environ.get("T5X_PYTHON", sys.executable)
         command = [
             python,

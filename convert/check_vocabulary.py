@@ -20,7 +20,8 @@ import sentencepiece
 from convert.compare import tokenizer_readers, transformers_library
 from convert.compare.tokenizer_readers import Encode, Outcome
 from convert.hf import hf_folder, hf_tokenizer
-from convert.model_files import any_format
+from convert.model_files import any_format, t5_vocabularies
+from convert.model_files.model import ModelHints
 from limba.checkpoint_files import run_folder
 from limba.data.sentinels import counts_down
 from limba.machine import native_logs
@@ -78,7 +79,7 @@ def open_vocabulary(model: str, vocab: str | None = None, extra_ids: int | None 
         if path.suffix == ".json":
             return ModelVocabulary(hf_tokenizer.describe(path))
         return ModelVocabulary(hf_tokenizer.open_model(path, extra_ids).vocabulary)
-    hints = any_format.ModelHints(vocab=vocab, extra_ids=extra_ids)
+    hints = ModelHints(vocab=vocab, extra_ids=extra_ids)
     if path.is_dir() and (hf_folder.is_folder(path) or (path / "tokenizer_config.json").is_file()):
         return _open_folder(path, hints)
     if "://" not in model and not path.exists():
@@ -92,13 +93,13 @@ def open_vocabulary(model: str, vocab: str | None = None, extra_ids: int | None 
     return ModelVocabulary(opened.vocabulary, opened.config.vocab_size)
 
 
-def _open_folder(path: Path, hints: any_format.ModelHints) -> ModelVocabulary:
+def _open_folder(path: Path, hints: ModelHints) -> ModelVocabulary:
     from tasks.vocabularies import tokenizer_texts
 
     config = hf_tokenizer.read_json(path / "config.json")
     problems: tuple[str, ...] = ()
     try:
-        vocabulary = any_format.vocabulary_of_folder(path, hints)
+        vocabulary = t5_vocabularies.of_folder(path, hints)
     except ValueError as error:
         if not (path / hf_tokenizer.SPIECE).is_file():
             raise

@@ -14,18 +14,20 @@ import argparse
 import dataclasses
 import shlex
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from convert.encoders import encoder_model, new_network
-from convert.encoders.encoder_model import EncoderModel
-from convert.families import heads, hf_config, other_models
+from convert.config_files import encoder_config, new_network, other_models, t5_config
+from convert.families import heads
+from convert.families.heads import Head
+from convert.families.networks import Network
 from convert.hf import hf_folder, hf_tokenizer, hub_models, tokenizer_settings
-from convert.model_files import any_format
-from convert.model_files.any_format import NO_HINTS, Model, ModelHints
-from convert.t5x import encoder_run, limba_run
+from convert.model_files import any_format, encoder_files, encoder_vocabularies, t5_vocabularies
+from convert.model_files.model import NO_HINTS, Model, ModelHints
+from convert.t5x import limba_run, model_gin
 from convert.tensors import weight_files
 from limba.checkpoint_files import directories, run_folder, saved_tensors
 from limba.checkpoint_files.saved_tensors import SavedTensor
@@ -57,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
     else:
         initial = f"--gin.INITIAL_CHECKPOINT_PATH=\"'{out}'\""
         has_labels = "labels" in run_folder.load_run_info(written)
-        recipe = "pretrain" if encoder_model.is_encoder(written) and not has_labels else "finetune"
+        recipe = "finetune" if has_labels or any_format.has_decoder(written) else "pretrain"
         rows = "--gin.PACK=False " if has_labels else ""
         print(f"Train on with:\n  limba train {gin_file} --gin_file=gin/runs/{recipe}.gin {rows}{initial} …")
 
@@ -94,16 +96,12 @@ def from_hf(
     if config is not None and not is_weights:
         raise ValueError(f"--config {config}: {path} has its own config.json; leave it out.")
     config_file = _config_of(path, config) if is_weights else path if path.is_file() else path / "config.json"
-    is_encoder = encoder_model.is_encoder(config_file)
-    if is_encoder and network is not None:
+    has_decoder = any_format.has_decoder(config_file)
+    if not has_decoder and network is not None:
         raise ValueError(f"--network {network}: T5X has no encoders; leave it out.")
     if not is_weights and not has_weights(path):
-        return (_write_encoder_gin if is_encoder else _write_gin)(config_file, out, hints, overwrite)
-    opened: Model | EncoderModel
-    if is_weights:
-        opened = (encoder_model if is_encoder else any_format).open_weights(path, config_file, hints)
-    else:
-        opened = (encoder_model if is_encoder else any_format).open_model(path, hints)
+        return (_write_t5_gin if has_decoder else _write_encoder_gin)(config_file, out, hints, overwrite)
+    opened = any_format.open_weights(path, config_file, hints) if is_weights else any_format.open_model(path, hints)
     say_notes(config_file, hints.ignore_config_keys)
     if step is not None:
         opened = dataclasses.replace(opened, step=step, step_from="--step")
@@ -111,54 +109,45 @@ def from_hf(
 
 
 def write(
-    opened: Model | EncoderModel,
-    out: Path,
-    *,
-    network: str | None = None,
-    verify: bool = True,
-    overwrite: bool = False,
+    opened: Model, out: Path, *, network: str | None = None, verify: bool = True, overwrite: bool = False
 ) -> Path:
     """Writes a run's directory from a model that is opened; see `from_hf`."""
-    if isinstance(opened, EncoderModel):
-        return _write_encoder(opened, out, verify, overwrite)
+    _say_folder(opened)
     tensors: dict[str, SavedTensor] = {f"target/{name}": t for name, t in opened.tensors.items()}
     tensors["state/step"] = saved_tensors.from_array(np.int32(opened.step))
-    layout = network or ("scalable_t5" if opened.config.relative_bias_per_layer else "t5")
+    layout = network
+    if layout is None and opened.family.has_decoder:
+        layout = "scalable_t5" if opened.config.relative_bias_per_layer else "t5"
     checkpoint = limba_run.write_run(opened, tensors, layout, out, verify, overwrite)
-    _say_written(opened, checkpoint)
+    said = f"step {opened.step}, from {opened.step_from}" if opened.step_from else "step 0: the source does not say one"
+    what = f"{opened.family.name}, {opened.num_parameters:,} parameters, {said}"
+    print(f"{opened.path} is converted to {checkpoint} ({what}).")
     return checkpoint
 
 
 def say_notes(config_file: Path, ignored: Collection[str]) -> None:
     """Prints what of a config.json that was read does not travel."""
-    of_kind = encoder_model if encoder_model.is_encoder(config_file) else hf_config
+    of_kind = t5_config if any_format.has_decoder(config_file) else encoder_config
     for note in of_kind.notes(config_file, ignored):
         print(f"note: {note}", file=sys.stderr)
 
 
-def _say_written(opened: Model | EncoderModel, checkpoint: Path) -> None:
-    said = f"step {opened.step}, from {opened.step_from}" if opened.step_from else "step 0: the source does not say one"
-    what = f"{opened.family.name}, {opened.num_parameters:,} parameters, {said}"
-    print(f"{opened.path} is converted to {checkpoint} ({what}).")
-
-
-def _write_encoder(opened: EncoderModel, out: Path, verify: bool, overwrite: bool) -> Path:
+def _say_folder(opened: Model) -> None:
+    """Prints what a folder has and lacks that the checkpoint will not show."""
     folder = opened.folder
-    if folder and folder.left_out:
+    if folder is None:
+        return
+    if folder.left_out:
         names = ", ".join(folder.left_out)
         print(f"Not converted, because a {opened.head.class_name} has no use for them: {names}.")
-    if folder and folder.is_headless:
+    if folder.is_headless:
         warning = "has no masked language model's head. It gets a new one: train it."
         if opened.head == heads.OF_PAIRS:
             warning = "has BERT's pooler and not all of the heads of pre-training, which a classifier does without."
         print(f"warning: {opened.path} {warning}", file=sys.stderr)
-    if folder and folder.pad_id != opened.config.pad_id:
-        print(
-            f"Ids {opened.config.pad_id} and {opened.pad_id} are exchanged: padding is {opened.config.pad_id} in Limba."
-        )
-    checkpoint = encoder_run.write_run(opened, out, verify, overwrite)
-    _say_written(opened, checkpoint)
-    return checkpoint
+    if folder.pad_id != encoder_config.PAD_ID:
+        exchanged = f"Ids {encoder_config.PAD_ID} and {folder.pad_id} are exchanged"
+        print(f"{exchanged}: padding is {encoder_config.PAD_ID} in Limba.")
 
 
 def _config_of(weights: Path, config: str | Path | None) -> Path:
@@ -242,51 +231,48 @@ def _first_module(path: Path) -> Path | None:
     return path / names[0]
 
 
-def _write_gin(config_file: Path, out: Path, hints: ModelHints, overwrite: bool) -> Path:
-    given = hf_config.read(config_file, hints.ignore_config_keys)
-    config, head = hf_config.network_config(config_file, given), hf_config.head_of(config_file, given)
+def _write_t5_gin(config_file: Path, out: Path, hints: ModelHints, overwrite: bool) -> Path:
+    given = t5_config.read(config_file, hints.ignore_config_keys)
+    config, head = t5_config.network_config(config_file, given), t5_config.head_of(config_file, given)
     say_notes(config_file, hints.ignore_config_keys)
-    vocabulary = any_format.vocabulary_of_folder(config_file.parent, hints)
-    file = _new_gin(out, overwrite)
-    if vocabulary is not None and (vocabulary_file := run_folder.vocabulary_file(vocabulary)) is not None:
-        copied = out / run_folder.vocabulary_name(vocabulary)
-        copied.write_bytes(Path(vocabulary_file).read_bytes())
-        _write_settings(config_file.parent, out, hints)
-        vocabulary = run_folder.with_vocabulary_file(vocabulary, str(copied))
+    vocabulary = t5_vocabularies.of_folder(config_file.parent, hints)
     if config.relative_bias_per_layer:
         config = dataclasses.replace(config, scan_layers=True, joined_attention_kernels=False)
-    file.write_text(limba_run.model_gin(config, vocabulary, str(config_file), head), "utf-8")
-    print(f"{config_file} has no weights beside it. The network is in {file}.")
+    file = _write_gin(config, head, vocabulary, str(config_file), out, overwrite)
+    _write_settings(config_file.parent, out, hints)
     return file
 
 
 def _write_encoder_gin(config_file: Path, out: Path, hints: ModelHints, overwrite: bool) -> Path:
-    encoder_model.check_hints(hints)
+    encoder_files.check_hints(hints)
     network = new_network.read_network(config_file, hints.ignore_config_keys)
     say_notes(config_file, hints.ignore_config_keys)
-    tokenizer = new_network.tokenizer_beside(config_file, hints)
-    file = _new_gin(out, overwrite)
-    if tokenizer is not None:
-        (out / run_folder.TOKENIZER).write_bytes(tokenizer.read_bytes())
-        _write_settings(config_file.parent, out, hints)
-    vocabulary = None if tokenizer is None else str(out / run_folder.TOKENIZER)
+    tokenizer = encoder_vocabularies.of_new_network(config_file, hints)
+    vocabulary = None if tokenizer is None else encoder_vocabularies.record(tokenizer)
     of = f"{config_file} ({network.name})"
-    file.write_text(encoder_run.model_gin(network.config, network.head, vocabulary, of), "utf-8")
-    print(f"{config_file} has no weights beside it. The network is in {file}.")
+    file = _write_gin(network.config, network.head, vocabulary, of, out, overwrite)
+    _write_settings(config_file.parent, out, hints)
     return file
 
 
 def _write_settings(folder: Path, out: Path, hints: ModelHints) -> None:
     """Writes what the folder says of its tokenizer beside the copy of its vocabulary."""
-    content = tokenizer_settings.of_folder(folder).content() if hints.vocab is None else None
-    if content is not None:
+    if (content := tokenizer_settings.beside(folder, hints.vocab).content()) is not None:
         (out / run_folder.TOKENIZER_SETTINGS).write_bytes(content)
 
 
-def _new_gin(out: Path, overwrite: bool) -> Path:
-    """OUT/model.gin, which is still to be written."""
+def _write_gin(
+    network: Network, head: Head, vocabulary: Mapping[str, Any] | None, of: str, out: Path, overwrite: bool
+) -> Path:
+    """Writes OUT/model.gin, and the vocabulary's file beside it."""
     file = out / limba_run.MODEL_GIN
     if file.exists() and not overwrite:
         raise ValueError(f"{file} exists; choose another OUT or give --overwrite.")
     out.mkdir(parents=True, exist_ok=True)
+    if vocabulary is not None and (vocabulary_file := run_folder.vocabulary_file(vocabulary)) is not None:
+        copied = out / run_folder.vocabulary_name(vocabulary)
+        copied.write_bytes(Path(vocabulary_file).read_bytes())
+        vocabulary = run_folder.with_vocabulary_file(vocabulary, str(copied))
+    file.write_text(model_gin.write(network, head, vocabulary, of), "utf-8")
+    print(f"{of.partition(' (')[0]} has no weights beside it. The network is in {file}.")
     return file

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from convert.model_files import any_format, lora_merge
-from convert.model_files.any_format import NO_HINTS, ModelHints
+from convert.model_files.model import NO_HINTS, ModelHints
 from convert.t5x import limba_run
 from convert.t5x.t5x_checkpoint import without_optimizer
 from limba.checkpoint_files import saved_tensors

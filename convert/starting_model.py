@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from convert import from_hf
-from convert.encoders import encoder_model, new_network, tensors, tokenizer_folder
-from convert.encoders.encoder_model import EncoderModel
-from convert.encoders.table import find_family
-from convert.families import byt5, heads, hf_config
-from convert.families.heads import OF_MASKED_LM, Head
-from convert.hf import hf_folder, hub_models
-from convert.model_files import any_format
-from convert.model_files.any_format import Model, ModelHints
-from convert.t5x import encoder_run, limba_run
+from convert.config_files import new_network, t5_config
+from convert.families import byt5, heads, networks
+from convert.families.heads import Head
+from convert.families.networks import Network
+from convert.families.table import find_encoder
+from convert.hf import hf_folder, hub_models, tokenizer_folder
+from convert.model_files import any_format, encoder_files, encoder_vocabularies, t5_vocabularies
+from convert.model_files.model import Model, ModelHints
+from convert.t5x import limba_run, model_gin
 from limba.checkpoint_files import run_folder
 from limba.encoders.config import EncoderConfig
 from limba.machine import json_text
@@ -42,10 +42,10 @@ class StartingModel:
     """
 
     path: Path
-    opened: Model | EncoderModel | None
+    opened: Model | None
     hints: ModelHints
     vocabulary: Mapping[str, Any]
-    network: T5Config | EncoderConfig
+    network: Network
     content: Mapping[str, Any] | None = None
 
     @property
@@ -59,8 +59,10 @@ class StartingModel:
 
     @property
     def head(self) -> Head:
-        """What stands on an encoder."""
-        return self.opened.head if isinstance(self.opened, EncoderModel) else OF_MASKED_LM
+        """What stands on the network."""
+        if self.opened is not None:
+            return self.opened.head
+        return heads.OF_T5 if self.encoder is None else heads.OF_MASKED_LM
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -76,16 +78,15 @@ class StartingModel:
         kind = heads.kind_of(network)
         if self.no_export:  # as BERT's
             return Head(kind, activation="tanh" if kind == heads.SEQUENCE else None).fields
-        opened = self.opened if isinstance(self.opened, EncoderModel) else None
-        content = opened.folder.content if opened is not None and opened.folder is not None else {}
-        of_class = find_family(self.encoder).heads[kind].fields(content, self.encoder)
+        folder = self.opened.folder if self.opened is not None else None
+        of_class = find_encoder(self.encoder).heads[kind].fields(folder.content if folder else {}, self.encoder)
         return dataclasses.replace(Head(kind), **of_class).fields
 
     def for_rows_with_labels(self) -> "StartingModel":
         """The model with the pooler of a BERT's files, which a classifier of rows begins with, as in transformers."""
-        if not isinstance(self.opened, EncoderModel) or self.opened.folder is None or not self.path.is_dir():
+        if self.encoder is None or self.opened is None or self.opened.folder is None or not self.path.is_dir():
             return self
-        found = encoder_model.open_folder(self.path, self.hints, keeps_pooler=True)
+        found = encoder_files.open_folder(self.path, self.hints, keeps_pooler=True)
         return dataclasses.replace(self, opened=found)
 
     @functools.cached_property
@@ -96,9 +97,10 @@ class StartingModel:
     @property
     def gin(self) -> str:
         """The text of OUT/model.gin that `write` will write; its vocabulary lies elsewhere."""
-        if isinstance(self.network, T5Config):
-            return limba_run.model_gin(self.network, self.vocabulary, str(self.path))
-        return encoder_run.model_gin(self.network, self.head, run_folder.TOKENIZER, str(self.path))
+        vocabulary = self.vocabulary
+        if self.encoder is not None:
+            vocabulary = run_folder.with_vocabulary_file(vocabulary, run_folder.TOKENIZER)
+        return model_gin.write(self.network, self.head, vocabulary, str(self.path))
 
     def write(self, out: Path) -> Path:
         """Writes OUT/model.gin, which is returned, and OUT/checkpoint_<step> if there are weights; see `from_hf`.
@@ -120,11 +122,11 @@ class StartingModel:
         return gin_file
 
 
-def is_encoder(model: str | None, config: str | None) -> bool:
-    """Whether `model` and `config`, as of `open_model`, name an encoder; of the hub no weights are downloaded."""
+def has_decoder(model: str | None, config: str | None) -> bool:
+    """Whether `model` and `config`, as of `open_model`, name a T5 or an encoder; no weights are downloaded."""
     path = from_hf.find(model, with_runs=True, with_weights=False) if model is not None else _config_file(config or "")
     is_weights = model is not None and path.is_file()
-    return encoder_model.is_encoder(_config_file(config) if is_weights and config is not None else path)
+    return any_format.has_decoder(_config_file(config) if is_weights and config is not None else path)
 
 
 def open_model(
@@ -151,34 +153,33 @@ def open_model(
         raise ValueError(
             f"model_name_or_path {model!r} is a file of weights; give its network as config_name (model_cfg)."
         )
-    is_encoder = encoder_model.is_encoder(config_file if is_weights and config_file else path)
-    if is_encoder:
-        hints = ModelHints(vocab=tokenizer and str(_local_tokenizer(tokenizer)))
-    else:
+    has_decoder = any_format.has_decoder(config_file if is_weights and config_file else path)
+    if has_decoder:
         hints = _hints(tokenizer, ignored)
+    else:
+        hints = ModelHints(vocab=tokenizer and str(_local_tokenizer(tokenizer)))
     hints = dataclasses.replace(hints, ignore_config_keys=ignored)
     if model is None:
-        return _new_encoder(path, hints) if is_encoder else _new_t5(path, hints, has_tokenizer=tokenizer is not None)
-    opened: Model | EncoderModel
+        return _new_t5(path, hints, has_tokenizer=tokenizer is not None) if has_decoder else _new_encoder(path, hints)
     if is_weights and config_file is not None:
-        opened = (encoder_model if is_encoder else any_format).open_weights(path, config_file, hints)
+        opened = any_format.open_weights(path, config_file, hints)
     elif hf_folder.is_folder(path) and not from_hf.has_weights(path):
         raise FileNotFoundError(
             f"model_name_or_path {model!r} has no weights ({path}); to train from scratch add initialize_from_scratch."
         )
     else:
-        opened = (encoder_model if is_encoder else any_format).open_model(path, hints)
+        opened = any_format.open_model(path, hints)
         if config_file is not None:
             _check_same_network(opened, config_file, ignored)
-    if isinstance(opened, Model):
+    if has_decoder:
         _check_head(path, opened.head)
-    if isinstance(opened, Model) and opened.vocabulary is None:
-        raise _no_vocabulary(path)
+        if opened.vocabulary is None:
+            raise _no_vocabulary(path)
     if opened.folder is not None:
         from_hf.say_notes(config_file if is_weights and config_file else path / "config.json", ignored)
     else:
         opened = dataclasses.replace(opened, step_from="the checkpoint")
-    return StartingModel(path, opened, hints, opened.known_vocabulary(), opened.config)
+    return StartingModel(path, opened, hints, any_format.known_vocabulary(opened), opened.config)
 
 
 def _config_file(config: str) -> Path:
@@ -187,10 +188,10 @@ def _config_file(config: str) -> Path:
 
 
 def _new_t5(file: Path, hints: ModelHints, has_tokenizer: bool) -> StartingModel:
-    content = _SIZES | hf_config.read(file, hints.ignore_config_keys)
-    _check_head(file, hf_config.head_of(file, content))
-    network = hf_config.network_config(file, content)
-    vocabulary = any_format.vocabulary_of_folder(file.parent, hints)
+    content = _SIZES | t5_config.read(file, hints.ignore_config_keys)
+    _check_head(file, t5_config.head_of(file, content))
+    network = t5_config.network_config(file, content)
+    vocabulary = t5_vocabularies.of_folder(file.parent, hints)
     if vocabulary is None:
         raise _no_vocabulary(file)
     if not has_tokenizer and not run_folder.is_bytes(vocabulary):
@@ -204,45 +205,45 @@ def _new_t5(file: Path, hints: ModelHints, has_tokenizer: bool) -> StartingModel
 def _new_encoder(file: Path, hints: ModelHints) -> StartingModel:
     network, head, _ = new_network.read_network(file, hints.ignore_config_keys)
     _check_head(file, head)
-    tokenizer = new_network.tokenizer_beside(file, hints)
+    tokenizer = encoder_vocabularies.of_new_network(file, hints)
     if tokenizer is None:
         raise _no_vocabulary(file)
     hints = dataclasses.replace(hints, vocab=str(tokenizer))
     return StartingModel(file, None, hints, tokenizer_folder.describe(tokenizer), network)
 
 
-def _check_head(path: Path, head: Head | None) -> None:
-    if head is not None and head.labels:
+def _check_head(path: Path, head: Head) -> None:
+    if head.labels:
         raise ValueError(
             f"{path} is a {head.class_name} of the labels {', '.join(head.labels)}, and a new network, or a T5, begins "
             "without labels in `limba run`; docs/encoders.md shows a classifier."
         )
 
 
-def _check_same_network(opened: Model | EncoderModel, config_file: Path, ignored: tuple[str, ...]) -> None:
+def _check_same_network(opened: Model, config_file: Path, ignored: tuple[str, ...]) -> None:
     """Raises ValueError if a config.json is of another network than a model, whose own files say which it has."""
-    if isinstance(opened, EncoderModel):
-        fields = vars(tensors.plain(opened.config))
-        others = vars(tensors.plain(new_network.read_network(config_file, ignored).config))
+    given: Network
+    if opened.family.has_decoder:
+        given = t5_config.network_config(config_file, _SIZES | t5_config.read(config_file, ignored))
     else:
-        fields = limba_run.network_fields(opened.config)
-        content = _SIZES | hf_config.read(config_file, ignored)
-        others = limba_run.network_fields(hf_config.network_config(config_file, content))
+        given = new_network.read_network(config_file, ignored).config
+    fields, others = (vars(networks.plain(network)) for network in (opened.config, given))
     for name in dict.fromkeys((*fields, *others)):
-        own, given = fields.get(name), others.get(name)
-        if own != given:
+        own, other = fields.get(name), others.get(name)
+        if own != other:
+            own, other = ([*x] if isinstance(x, tuple) else x for x in (own, other))
             raise ValueError(
-                f"{name} is {own!r} in {opened.path}, and {given!r} by config_name, {config_file}. A model has its own "
+                f"{name} is {own!r} in {opened.path}, and {other!r} by config_name, {config_file}. A model has its own "
                 "network: leave config_name out."
             )
 
 
-def _no_class(network: T5Config | EncoderConfig) -> str:
+def _no_class(network: Network) -> str:
     if isinstance(network, T5Config):
         own = own_layers.of(network)
         return f"No class of Hugging Face holds this T5: it has {', '.join(own)}." if own else ""
     try:
-        find_family(network)
+        find_encoder(network)
     except ValueError as error:
         return str(error)
     return ""
@@ -251,7 +252,7 @@ def _no_class(network: T5Config | EncoderConfig) -> str:
 def no_class_of_run(checkpoint: AnyPath) -> str:
     """Why no class of Hugging Face holds a checkpoint of Limba; "" if one does."""
     fields = run_folder.load_run_info(checkpoint)["network"]
-    return _no_class(EncoderConfig.from_json(fields) if encoder_model.is_encoder(checkpoint) else T5Config(**fields))
+    return _no_class(T5Config(**fields) if any_format.has_decoder(checkpoint) else EncoderConfig.from_json(fields))
 
 
 def _no_vocabulary(path: Path) -> FileNotFoundError:
@@ -278,7 +279,7 @@ def _hints(tokenizer: str | None, ignored: tuple[str, ...]) -> ModelHints:
     path = _local_tokenizer(tokenizer)
     if path.is_file():
         return ModelHints(vocab=str(path))
-    vocabulary = any_format.vocabulary_of_folder(path, ModelHints(ignore_config_keys=ignored))
+    vocabulary = t5_vocabularies.of_folder(path, ModelHints(ignore_config_keys=ignored))
     if vocabulary is None:
         raise FileNotFoundError(f"tokenizer_name {tokenizer!r}: {path} has no tokenizer.")
     if run_folder.is_bytes(vocabulary):

@@ -18,14 +18,13 @@ from tqdm import tqdm
 
 import limba
 from convert.compare import comparison_rows
-from convert.encoders import encoder_model
 from convert.exports.encoder_export import EncoderExport
 from convert.exports.export import Export
 from convert.exports.t5_export import T5Export
 from convert.hf import card_metadata, model_card
 from convert.hf.card_metadata import NO_METADATA, Metadata
 from convert.model_files import any_format
-from convert.model_files.any_format import NO_HINTS, ModelHints
+from convert.model_files.model import NO_HINTS, ModelHints
 from convert.tensors import flax_files, safetensors_files
 from limba.checkpoints.best import best_checkpoint
 from limba.machine import json_text
@@ -159,8 +158,8 @@ def to_hf(
 
 
 def _open(checkpoint: str | Path, hints: ModelHints) -> Export:
-    kind = EncoderExport if encoder_model.is_encoder(checkpoint) else T5Export
-    return kind(checkpoint, hints)
+    model = any_format.open_checkpoint(checkpoint, hints)
+    return T5Export(model) if model.family.has_decoder else EncoderExport(model)
 
 
 def _formats(asked: Sequence[str] | None, export: Export) -> Sequence[str]:

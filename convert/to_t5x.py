@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from convert.compare import comparison
-from convert.model_files import any_format
-from convert.model_files.any_format import Model
+from convert.model_files import any_format, t5_files
+from convert.model_files.model import Model
 from convert.t5x import limba_run, t5x_state
 from convert.t5x.t5x_checkpoint import NETWORKS, Compare, open_source, write_checkpoint
 from limba.checkpoint_files import run_folder
@@ -67,7 +67,7 @@ def to_t5x(
     source = open_source(checkpoint, network, with_optimizer)
     compare: Compare | None = None
     record: dict[str, bytes] = {}
-    if any_format.is_encoder_decoder(source.tensors):
+    if t5_files.is_encoder_decoder(source.tensors):
         model = any_format.open_checkpoint(source.path)
         if start := model.config.decoder_start_token_id:
             raise ValueError(

@@ -133,7 +133,7 @@ def checks_in_forks(tmp_path_factory):
     Only those of this process: commands that tests start have a new process for each, as a user's. The value is what
     runs such a process: `[python, "-m", module, *arguments]`.
     """
-    from convert.compare import encoder_process, transformers_process
+    from convert.compare import transformers_process
     from tests import forked
 
     families = ("t5", "umt5", "modernbert")  # which import what the others do
@@ -147,8 +147,7 @@ def checks_in_forks(tmp_path_factory):
         return servers[0].run(["tests.convert.transformers_fork", *command[2:]], env)
 
     with pytest.MonkeyPatch.context() as patch:
-        for process in (encoder_process, transformers_process):
-            patch.setattr(process, "subprocess", types.SimpleNamespace(run=run))
+        patch.setattr(transformers_process, "subprocess", types.SimpleNamespace(run=run))
         yield run
     for server in servers:
         server.close()

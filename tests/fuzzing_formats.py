@@ -15,11 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from convert import from_hf, to_t5x
-from convert.families import hf_config
-from convert.families.table import all_families
+from convert.config_files import t5_config
+from convert.families import heads
+from convert.families.table import t5_families
 from convert.hf import folder_tokenizer, hf_folder, hf_tokenizer
-from convert.model_files import any_format, gin_facts
-from convert.tensors import flax_files, names, safetensors_files, torch_files, weight_files
+from convert.model_files import any_format, gin_facts, t5_files
+from convert.model_files.model import ModelHints
+from convert.tensors import flax_files, safetensors_files, torch_files, weight_files
 from limba.checkpoint_files import run_folder, saved_tensors, small_files
 from limba.checkpoint_files.saved_tensors import from_array
 from limba.machine import output_folder
@@ -106,12 +108,13 @@ def _make_tokenizer(folder):
 
 
 def _make_folder(folder):
-    family = all_families()["t5_1_1"]
+    family = t5_families()["t5_1_1"]
     config = T5Config(**{field: getattr(CONFIG, field) for field in _sizes()}, mlp_activations=("gelu", "linear"))
     rng = np.random.default_rng(0)
-    tensors = {t.torch.name: from_array(rng.normal(size=t.torch.shape).astype(np.float32)) for t in names.table(config)}
+    table = family.table(config, heads.OF_T5)
+    tensors = {t.name: from_array(rng.normal(size=t.shape).astype(np.float32)) for t in table}
     safetensors_files.write(folder, tensors, lambda _: None, _SHARD_BYTES)
-    (folder / "config.json").write_text(json.dumps(hf_config.model_config(config, family, "float32", 64)))
+    (folder / "config.json").write_text(json.dumps(t5_config.model_config(config, family, "float32", 64)))
     (folder / "trainer_state.json").write_text(json.dumps({"global_step": 7, "log_history": [{"loss": 1.5}]}))
     (folder / "conversion_report.json").write_text(json.dumps({"step": 7, "checked": True}))
     _make_tokenizer(folder)
@@ -122,7 +125,7 @@ def _sizes():
 
 
 def _read_folder(folder):
-    opened = hf_folder.open_folder(folder)
+    opened = t5_files.read_files(folder, folder / "config.json")
     _whole(opened.tensors)
     hf_folder.training_step(folder, output_folder.read_report(folder))
     weight_files.find(folder)
@@ -178,7 +181,7 @@ def _make_classic(folder):
 
 def _read_checkpoint(folder):
     _whole(saved_tensors.open_tensors(folder))
-    any_format.open_checkpoint(folder, any_format.ModelHints(mlp_activations=("gelu", "linear")))
+    any_format.open_checkpoint(folder, ModelHints(mlp_activations=("gelu", "linear")))
 
 
 def _read_record(folder):

@@ -48,10 +48,11 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("limba.gin_config", "limba.reports"),
     ("limba.checkpoints",),
     # The converters.
-    ("convert.families", "convert.tensors"),
+    ("convert.tensors", "convert.config_keys"),
+    ("convert.families",),
+    ("convert.config_files",),
     ("convert.hf",),
     ("convert.model_files",),
-    ("convert.encoders",),
     ("convert.compare",),
     ("convert.t5x", "convert.exports", "convert.push"),
     ("convert.to_hf",),

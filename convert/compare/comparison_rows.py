@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from convert.tensors import names, tensor_parts
+from convert.tensors import tensor_parts
+from convert.tensors.table import verify
 from limba.checkpoint_files.saved_tensors import SavedTensor
 
 
@@ -80,7 +81,7 @@ def compare_states(a: Mapping[str, SavedTensor], b: Mapping[str, SavedTensor]) -
     Raises:
       ValueError: if one has others than the other.
     """
-    names.verify("What was written", {n: t.shape for n, t in b.items()}, {n: t.shape for n, t in a.items()})
+    verify("What was written", {n: t.shape for n, t in b.items()}, {n: t.shape for n, t in a.items()})
     num_bytes = sum(tensor_parts.num_bytes(t) for t in a.values())
     differ = []
     with tqdm(total=num_bytes, desc="reading back", unit="B", unit_scale=True, disable=None) as bar:

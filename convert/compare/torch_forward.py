@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 
 from convert.compare import transformers_library
-from convert.families import other_models
-from convert.families.family import Family
-from convert.families.table import all_families
-from convert.tensors import names, tensor_parts
+from convert.config_files import other_models
+from convert.families.t5_family import T5Family
+from convert.families.table import t5_families
+from convert.tensors import table, tensor_parts
 from limba.checkpoint_files.saved_tensors import SavedTensor
 
 # There are two copies of a part: as read, and in torch.
 _BLOCK_BYTES = 32 * 2**20
 
 
-def possible(family: Family) -> str | None:
+def possible(family: T5Family) -> str | None:
     """Why a family's class cannot be used here; None if it can."""
     if not family.in_transformers:
         return f"transformers has no {family.model_class}"
@@ -92,7 +92,7 @@ def _model(folder: Path, tensors: Mapping[str, SavedTensor]) -> Any:
 
     transformers = transformers_library.load()
     config = transformers.AutoConfig.from_pretrained(folder)
-    known = dict.fromkeys(family.model_type for family in all_families().values() if family.in_transformers)
+    known = dict.fromkeys(family.model_type for family in t5_families().values() if family.in_transformers)
     if config.model_type not in known:
         raise ValueError(f"{folder}/config.json is of a {config.model_type!r}; it must be one of {', '.join(known)}.")
     is_classifier = other_models.is_token_classifier(config.to_dict())
@@ -144,7 +144,7 @@ def _parameters(
         for name, tensor in tensors.items()
         if name in wanted or not (name in aliases or any(re.search(pattern, name) for pattern in ignored))
     }
-    names.verify(f"{folder} in {type(model).__name__} of transformers", found, wanted)
+    table.verify(f"{folder} in {type(model).__name__} of transformers", found, wanted)
     return [(module, {leaf: tensors[name] for leaf, name in parameters.items()}) for module, parameters in owners]
 
 

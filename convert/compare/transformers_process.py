@@ -2,9 +2,10 @@
 
 Their imports take 0.4 GB, which the process frees at its end, and cannot disturb a training or conversion beside it.
 
-    python -m convert.compare.transformers_process FOLDER FORMAT DTYPE DIRECTORY    (with config.json and batch.npz)
+    python -m convert.compare.transformers_process DIRECTORY    (with request.json, config.json and batch.npz)
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -16,67 +17,111 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from convert.compare import memory, torch_forward
-from convert.hf import hf_folder
+from convert.compare import memory, torch_forward, transformers_library
+from convert.compare.outputs import Batch
+from convert.model_files import t5_files
 from convert.tensors import tensor_parts
 from limba.machine import json_text
 
-_BATCH, _ANSWER = "batch.npz", "answer.npz"
-_NUM_TOKENS = "num_tokens"
+_REQUEST, _BATCH, _ANSWER = "request.json", "batch.npz", "answer.npz"
 
 
-def logits_and_tokens(
-    folder: Path,
-    config: Mapping[str, Any],
-    format_: str,
-    dtype: np.dtype,
-    batch: Mapping[str, np.ndarray],
-    num_tokens: int,
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Float32 logits `[batch, targets_length, vocab]` and greedy tokens `[batch, num_tokens]` of a folder's model.
+def run_t5(
+    path: Path, config: Mapping[str, Any], dtype: np.dtype, batch: Batch, request: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """Float32 "logits" `[batch, targets_length, vocab]` and greedy "tokens" `[batch, num_tokens]` of a T5.
 
-    Those of a classifier of tokens are `[batch, inputs_length, labels]`; it has no greedy tokens, and 0 asks for none.
+    Logits of a classifier of tokens are `[batch, inputs_length, labels]`; it has no greedy tokens, and 0 asks for none.
 
     Args:
-      folder: of Hugging Face; or a file that a PyTorch training script saved.
+      path: a folder of Hugging Face, or a file that a PyTorch training script saved.
       config: the content of its config.json, with what it leaves to defaults: those differ between versions.
-      format_, dtype: of the weights to read, "safetensors" or "torch", and to which they are rounded first.
-      batch, num_tokens: as of `convert.compare.forward`.
+      dtype: to which the weights are rounded first.
+      batch: as of `convert.compare.forward`.
+      request: "format", "safetensors" or "torch", and "num_tokens".
 
     Raises:
       ValueError: with the last line of what the process said, if it failed.
     """
+    return _run(path, dtype, batch, {**request, "has_decoder": True}, config)
+
+
+def run_encoder(path: Path, dtype: np.dtype, batch: Batch, request: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Float32 logits of the encoder in a folder, which the process loads whole.
+
+    "logits" are `[batch, length, vocab]`, of a classifier `[batch, labels]` or `[batch, length, labels]`. A head for
+    sentence pairs has "pair logits" `[batch, 2]`.
+
+    Args:
+      path, dtype: as of `run_t5`.
+      batch: the arguments of the class, int32 `[batch, length]`.
+      request: "head", the ending of the class, "MaskedLM".
+
+    Raises:
+      ValueError: as `run_t5`.
+    """
+    return _run(path, dtype, batch, {**request, "has_decoder": False}, {})
+
+
+def _run(
+    path: Path, dtype: np.dtype, batch: Batch, request: Mapping[str, Any], config: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
     with tempfile.TemporaryDirectory(prefix="limba-check-") as directory:
-        np.savez(Path(directory, _BATCH), **batch, **{_NUM_TOKENS: np.int32(num_tokens)})  # type: ignore[arg-type]
+        whole = {**request, "path": str(path), "dtype": dtype.name}
+        Path(directory, _REQUEST).write_text(json_text.dumps(whole), "utf-8")
         Path(directory, "config.json").write_text(json_text.dumps(dict(config)), "utf-8")
+        np.savez(Path(directory, _BATCH), **batch)  # type: ignore[arg-type]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "JAX_PLATFORMS": "cpu"}
-        command = [sys.executable, "-m", "convert.compare.transformers_process"]
-        arguments = [str(folder), format_, dtype.name, directory]
-        done = subprocess.run([*command, *arguments], capture_output=True, text=True, env=environment)
+        command = [sys.executable, "-m", "convert.compare.transformers_process", directory]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
         if done.returncode:
             said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-            raise ValueError(f"{folder} does not run in transformers: {said[-1]}")
+            raise ValueError(f"{path} does not run in transformers: {said[-1]}")
         with np.load(Path(directory, _ANSWER)) as computed:
-            return computed["logits"], computed.get("tokens")
+            return dict(computed)
 
 
-def main(folder: str, format_: str, dtype: str, directory: str) -> None:
+def main(directory: str) -> None:
     """Runs in the new process."""
-    memory.return_freed_memory()
-    path = Path(folder)
-    config_file = Path(directory, "config.json")
-    if path.is_file():
-        stored = hf_folder.open_weights(path, config_file).stored
-    else:
-        stored = hf_folder.open_folder(path, format_, config_file).stored
-    tensors = {name: tensor_parts.cast(t, jnp.dtype(dtype), f"{path}: {name}") for name, t in stored.items()}
+    request = json.loads(Path(directory, _REQUEST).read_text("utf-8"))
     with np.load(Path(directory, _BATCH)) as content:
         batch = dict(content)
-    num_tokens = int(batch.pop(_NUM_TOKENS))
-    answer = {"logits": torch_forward.logits(Path(directory), tensors, batch)}
-    if num_tokens:
-        answer["tokens"] = torch_forward.greedy(Path(directory), tensors, batch["encoder_input_tokens"], num_tokens)
+    answer = (_t5 if request["has_decoder"] else _encoder)(Path(directory), request, batch)
     np.savez(Path(directory, _ANSWER), **answer)  # type: ignore[arg-type]
+
+
+def _t5(directory: Path, request: Mapping[str, Any], batch: Batch) -> dict[str, np.ndarray]:
+    memory.return_freed_memory()
+    path = Path(request["path"])
+    stored = t5_files.read_files(path, directory / "config.json", format_=request["format"]).folder.stored
+    dtype = jnp.dtype(request["dtype"])
+    tensors = {name: tensor_parts.cast(t, dtype, f"{path}: {name}") for name, t in stored.items()}
+    answer = {"logits": torch_forward.logits(directory, tensors, batch)}
+    if num_tokens := request["num_tokens"]:
+        answer["tokens"] = torch_forward.greedy(directory, tensors, batch["encoder_input_tokens"], num_tokens)
+    return answer
+
+
+def _encoder(directory: Path, request: Mapping[str, Any], batch: Batch) -> dict[str, np.ndarray]:
+    import torch
+
+    transformers = transformers_library.load()
+    model, loading = getattr(transformers, f"AutoModelFor{request['head']}").from_pretrained(
+        request["path"], dtype=torch.float32, output_loading_info=True, attn_implementation="eager"
+    )
+    lost = {kind: sorted(map(str, loading.get(kind) or ())) for kind in ("missing_keys", "mismatched_keys")}
+    # RoFormer computes its sines itself.
+    lost["missing_keys"] = [name for name in lost["missing_keys"] if "embed_positions" not in name]
+    if any(lost.values()):
+        raise ValueError(f"{type(model).__name__} does not find its tensors: {json_text.dumps(lost)[:300]}")
+    with torch.inference_mode():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.copy_(parameter.to(getattr(torch, request["dtype"])))
+        found = model.eval()(**{name: torch.tensor(array, dtype=torch.long) for name, array in batch.items()})
+        if request["head"] != "PreTraining":
+            return {"logits": found.logits.numpy()}
+        return {"logits": found.prediction_logits.numpy(), "pair logits": found.seq_relationship_logits.numpy()}
 
 
 if __name__ == "__main__":

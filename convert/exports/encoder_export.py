@@ -4,19 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
-
-from convert.compare import comparison, encoder_comparison
-from convert.compare.comparison_rows import Comparison
-from convert.encoders import encoder_model, tokenizer_folder
-from convert.encoders.encoder_model import EncoderModel
+from convert.config_files import encoder_config
 from convert.exports import filled_example
+from convert.exports.export import Export
 from convert.families import heads
-from convert.hf import markdown
+from convert.families.encoder_family import EncoderFamily
+from convert.hf import markdown, tokenizer_folder
 from convert.hf.model_card import Description
-from convert.model_files.any_format import ModelHints
-from convert.tensors import tensor_parts
-from limba.checkpoint_files.saved_tensors import SavedTensor
+from convert.model_files.model import EncoderModel
+from limba.encoders.config import EncoderConfig
 
 # What the hub calls the use of a kind of head.
 _PIPELINES = {
@@ -28,24 +24,20 @@ _PIPELINES = {
 _NOUNS = {"regression": "regressor", "single_label_classification": "classifier"}
 
 
-class EncoderExport:
-    """See `convert.exports.export.Export`."""
+class EncoderExport(Export[EncoderFamily, EncoderConfig]):
+    """See `Export`."""
 
-    # transformers never had Flax classes for all of the families.
-    formats = ("safetensors",)
-
-    def __init__(self, checkpoint: str | Path, hints: ModelHints):
-        self.model: EncoderModel = encoder_model.open_checkpoint(checkpoint, hints)
-        self.vocabulary = self.model.known_vocabulary()
-        self.vocabulary_file: Path | None = Path(self.vocabulary["tokenizer_file"])
+    def __init__(self, model: EncoderModel):
+        # transformers never had Flax classes for all of the families.
+        super().__init__(model, ("safetensors",))
 
     @property
-    def model_class(self) -> str:
-        return self.model.family.model_class
+    def vocabulary_file(self) -> Path:
+        return Path(self.vocabulary["tokenizer_file"])
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        found = []
+        found = [*self.model.warnings]
         if self.model.config.has_relative_keys:
             kind = self.model.config.position_embedding_type
             found.append(
@@ -65,7 +57,6 @@ class EncoderExport:
 
     def write_beside(self, folder: Path, dtype: str) -> dict[str, dict[str, Any]]:
         model, config = self.model, self.model.config
-        assert self.vocabulary_file is not None
         ids = tokenizer_folder.write(
             self.vocabulary_file,
             folder,
@@ -76,35 +67,23 @@ class EncoderExport:
         )
         special_ids = {key: ids[role] for key, role in model.family.special_ids.items()}
         content = {
-            "architectures": [model.family.class_of(model.head.kind)],
+            "architectures": [self.model_class],
             "model_type": model.family.model_type,
-            **model.family.settings(config, model.pad_id),
-            **model.family.heads[model.head.kind].settings(config, model.head),
+            **encoder_config.settings(model.family, config, model.head, model.pad_id),
             **model.head.settings(),
             **special_ids,
             "torch_dtype": dtype,
         }
         return {"config.json": content}
 
-    def stored(self, format_: str, dtype: str) -> dict[str, SavedTensor]:
-        model = self.model.cast(jnp.dtype(dtype))
-        return {name: tensor_parts.cast(t, jnp.dtype(dtype), name) for name, t in model.stored().items()}
-
-    def compare(self, folder: Path, format_: str) -> list[Comparison]:
-        return encoder_comparison.compare(
-            self.model, encoder_model.open_folder(folder, format_=format_), comparison.TEXT
-        )
-
     @property
     def _mask(self) -> str:
-        assert self.vocabulary_file is not None
         return tokenizer_folder.special_tokens(self.vocabulary_file)["mask"]
 
     def describe(self, text: str, gin: str, formats: Sequence[str], dtype: str) -> Description:
         config, family, head = self.model.config, self.model.family, self.model.head
         parts = ["## Use", *self.warnings]
         if not head.labels:
-            assert self.vocabulary_file is not None
             example = filled_example.find(self.model, gin, text, self._mask)
             text = example.text
             parts.insert(1, filled_example.sentence(self.model, self.vocabulary_file, example, self._mask))

@@ -1,52 +1,71 @@
-"""What an export needs to know of a model, of whatever kind it is."""
+"""A checkpoint on its way into a Hugging Face folder, of whatever kind its model is."""
 
+import abc
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic
 
+import jax.numpy as jnp
+
+from convert.compare import comparison
 from convert.compare.comparison_rows import Comparison
-from convert.encoders.encoder_model import EncoderModel
 from convert.hf.model_card import Description
-from convert.model_files.any_format import Model
+from convert.model_files import any_format
+from convert.model_files.model import AFamily, ANetwork, Model
+from convert.tensors import tensor_parts
 from limba.checkpoint_files.saved_tensors import SavedTensor
 
 
-class Export(Protocol):
-    """A checkpoint on its way into a Hugging Face folder.
+class Export(abc.ABC, Generic[AFamily, ANetwork]):
+    """An export.
 
     Attributes:
-      model_class: of Hugging Face; of an encoder that of masked language models.
-      formats: of the weights that its class has.
-      vocabulary_file: None for bytes.
-      warnings: what a user of the folder should know, in whole sentences.
+      model: the checkpoint's.
+      vocabulary: as `run.json` describes it.
+      formats: of the weights that the model's class has.
     """
 
-    @property
-    def model(self) -> Model | EncoderModel: ...
+    def __init__(self, model: Model[AFamily, ANetwork], formats: tuple[str, ...]):
+        self.model = model
+        self.vocabulary = any_format.known_vocabulary(model)
+        self.formats = formats
 
     @property
-    def model_class(self) -> str: ...
+    def model_class(self) -> str:
+        """Of Hugging Face."""
+        return self.model.family.class_of(self.model.head.kind)
 
     @property
-    def formats(self) -> tuple[str, ...]: ...
+    @abc.abstractmethod
+    def vocabulary_file(self) -> Path | None:
+        """None for bytes."""
 
     @property
-    def vocabulary_file(self) -> Path | None: ...
+    def warnings(self) -> tuple[str, ...]:
+        """What a user of the folder should know, in whole sentences."""
+        return self.model.warnings
 
-    @property
-    def warnings(self) -> tuple[str, ...]: ...
-
+    @abc.abstractmethod
     def check_example(self, text: str) -> None:
         """Raises ValueError for a text of `--example` that the model card cannot show."""
 
+    @abc.abstractmethod
     def write_beside(self, folder: Path, dtype: str) -> dict[str, dict[str, Any]]:
         """Writes the tokenizer; returns the JSON files by name, for weights of this dtype."""
 
     def stored(self, format_: str, dtype: str) -> dict[str, SavedTensor]:
         """The tensors as the files of a format have them."""
+        kind, family = jnp.dtype(dtype), self.model.family
+        stored = {}
+        for name, tensor in self.model.cast(kind).stored(as_flax=format_ == "flax").items():
+            # What the network has no parameter for is float32.
+            stored[family.tensor_name(name)] = tensor if tensor.dtype == kind else tensor_parts.cast(tensor, kind, name)
+        return stored
 
     def compare(self, folder: Path, format_: str) -> list[Comparison]:
         """Compares the weights of a format in the folder with the checkpoint."""
+        return comparison.compare(self.model, any_format.open_model(folder, format_=format_))
 
+    @abc.abstractmethod
     def describe(self, text: str, gin: str, formats: Sequence[str], dtype: str) -> Description:
         """For the model card, with the text of `--example`."""

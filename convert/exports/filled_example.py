@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from convert.compare import encoder_comparison
-from convert.encoders import tokenizer_folder
-from convert.encoders.encoder_model import EncoderModel
-from convert.hf import run_example
+from convert.compare import encoder_outputs
+from convert.hf import run_example, tokenizer_folder
 from convert.hf.card_example import BLANK
+from convert.model_files.model import EncoderModel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +49,7 @@ def sentence(model: EncoderModel, file: str | Path, example: FilledExample, mask
     if mask_id not in ids:  # The text is too long.
         return example.source
     tokens = np.asarray([ids], np.int32)
-    logits = encoder_comparison.limba_logits(model, {"tokens": tokens, "token_types": np.zeros_like(tokens)})[
+    logits = encoder_outputs.limba_logits(model, {"tokens": tokens, "token_types": np.zeros_like(tokens)})[
         0, ids.index(mask_id)
     ]
     shares = np.exp(logits - logits.max())

@@ -6,39 +6,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
-
-from convert.compare import comparison
-from convert.compare.comparison_rows import Comparison
-from convert.families import hf_config
+from convert.config_files import t5_config
+from convert.exports.export import Export
+from convert.families.t5_family import T5Family
 from convert.hf import card_example, hf_tokenizer, run_example, t5_card
 from convert.hf.model_card import Description
-from convert.model_files import any_format
-from convert.model_files.any_format import Model, ModelHints
-from convert.tensors import names, tensor_parts
-from limba.checkpoint_files.saved_tensors import SavedTensor
+from convert.model_files.model import T5Model
+from limba.network.t5 import T5Config
 
 
-class T5Export:
-    """See `convert.exports.export.Export`."""
+class T5Export(Export[T5Family, T5Config]):
+    """See `Export`."""
 
-    def __init__(self, checkpoint: str | Path, hints: ModelHints):
-        self.model: Model = any_format.open_checkpoint(checkpoint, hints)
-        family = self.model.family
-        if self.model.head and not family.in_transformers:
+    def __init__(self, model: T5Model):
+        if model.head.labels and not model.family.in_transformers:
             raise ValueError(
-                f"{self.model.path} is a classifier of tokens, and transformers has none of {family.title}; `limba "
+                f"{model.path} is a classifier of tokens, and transformers has none of {model.family.title}; `limba "
                 "infer` answers with it."
             )
-        self.tokenizer = hf_tokenizer.from_vocabulary(self.model.known_vocabulary())
-
-    @property
-    def model_class(self) -> str:
-        return self.model.family.classifier_class if self.model.head else self.model.family.model_class
-
-    @property
-    def formats(self) -> tuple[str, ...]:
-        return ("safetensors",) if self.model.head else ("safetensors", "flax")
+        super().__init__(model, ("safetensors",) if model.head.labels else ("safetensors", "flax"))
+        self.tokenizer = hf_tokenizer.from_vocabulary(self.vocabulary)
 
     @property
     def vocabulary_file(self) -> Path | None:
@@ -60,30 +47,18 @@ class T5Export:
             model_type=model.family.model_type,
             inputs_length=lengths.get("inputs"),
         )
-        if model.head:
-            return {"config.json": hf_config.classifier_config(model.config, model.family, model.head, dtype)}
+        if model.head.labels:
+            return {"config.json": t5_config.classifier_config(model.config, model.family, model.head, dtype)}
         return {
-            "config.json": hf_config.model_config(model.config, model.family, dtype, lengths.get("inputs")),
-            "generation_config.json": hf_config.generation_config(model.config, model.family, lengths.get("targets")),
+            "config.json": t5_config.model_config(model.config, model.family, dtype, lengths.get("inputs")),
+            "generation_config.json": t5_config.generation_config(model.config, model.family, lengths.get("targets")),
         }
-
-    def stored(self, format_: str, dtype: str) -> dict[str, SavedTensor]:
-        result = {}
-        for row in names.tensors(self.model.config, len(self.model.labels)):
-            stored = row.flax if format_ == "flax" else row.torch
-            where = f"The checkpoint's {row.limba}"
-            tensor = tensor_parts.cast(self.model.tensors[row.limba], jnp.dtype(dtype), where)
-            result[self.model.family.tensor_name(stored.name)] = stored.orient(tensor)
-        return result
-
-    def compare(self, folder: Path, format_: str) -> list[Comparison]:
-        return comparison.compare(self.model, any_format.open_model(folder, format_=format_))
 
     def describe(self, text: str, gin: str, formats: Sequence[str], dtype: str) -> Description:
         model = self.model
-        if model.head:
+        if model.head.labels:
             return t5_card.describe_classifier(
-                model.family, model.config, model.labels, self.tokenizer.vocabulary, dtype, text, model.assumed
+                model.family, model.config, model.head.labels, self.tokenizer.vocabulary, dtype, text, model.assumed
             )
         example = _example(model, gin, text)
         return t5_card.describe(
@@ -91,7 +66,7 @@ class T5Export:
         )
 
 
-def _example(model: Model, gin: str, text: str) -> card_example.Example | None:
+def _example(model: T5Model, gin: str, text: str) -> card_example.Example | None:
     """For the card: the run's own, with the user's text if there is one; None if the run names no task."""
     found = None
     if model.info.get("task") and run_example.modules(gin):

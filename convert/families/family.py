@@ -1,80 +1,59 @@
-"""What a conversion needs to know of a family of T5s."""
+"""What a conversion needs to know of a family of models of Hugging Face."""
 
+import abc
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-from convert.families import t5_keys
-from convert.families.config_keys import Table
-from limba.checkpoint_files import run_folder
-from limba.network.t5 import T5Config
+from convert.config_keys.keys import Table
+from convert.families import networks
+from convert.families.heads import Head
+from convert.families.networks import Network
+from convert.tensors.table import Shape, Tensor
 
 
-@dataclasses.dataclass(frozen=True)
-class Family:
-    """A kind of T5: what its Hugging Face folders have in common. Its network is `limba.network.t5`'s.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Family(abc.ABC):
+    """A kind of model: what its Hugging Face folders have in common.
 
-    A new family is one such object and one row: in `convert.families.table` or, from a package of your own, an entry
-    point of the group `limba.families`. `--family NAME` then converts checkpoints to it, and folders whose config.json
-    has its `model_type` are read as it. Start from a family that exists, with `dataclasses.replace`.
+    A new family is one such object in a file of this room and one row: in `convert.families.table` or, from a package
+    of your own, an entry point of the group `limba.families`. Start from one that exists, with `dataclasses.replace`.
+    T5s are of the class `T5Family`, encoders alone of `EncoderFamily`.
 
     Attributes:
-      name: of `--family`.
+      name: in messages and reports, and of `--family`.
       title: in model cards.
       model_type: of config.json. The first family of the table that has it says how a config.json is read.
-      model_class: that generates; `architectures` of config.json.
-      network: fields of `T5Config` that every model of the family has.
-      in_bytes: whether the vocabulary is bytes; None if either will do.
-      recognized_by: a clause for messages, "its vocabulary is bytes".
-      defaults: what transformers takes for `feed_forward_proj` and `tie_word_embeddings` where config.json has none.
-      in_transformers: whether transformers has the class; conversions are then compared with it where it is installed.
-      hides_output: whether version 5 of transformers writes `tie_word_embeddings: true` for untied models as well.
-      scales_untied: whether version 5 of transformers divides the logits of untied models by sqrt(d_model) as well.
-      config_keys: keys of config.json that have other names, by T5's: `{"d_model": "hidden_size"}`.
-      activations: further values of `feed_forward_proj`, with the `mlp_activations` that they mean.
-      modules: modules that have other names, or parts of the names, by T5's: `{"lm_head": "output"}`.
-      generation: keys of generation_config.json, beside the special ids.
-      keys: what happens to each key of config.json, by T5's names; for further ones,
-        `t5_keys.KEYS | config_keys.table(…)`.
+      model_class: Hugging Face's, of the models that are pre-trained: `architectures` of config.json.
+      keys: what happens to each key of config.json.
+      usual_head: that of `model_class`.
+      has_decoder: whether it is a T5; else an encoder alone.
     """
 
     name: str
     title: str
     model_type: str
     model_class: str
-    network: Mapping[str, Any]
-    recognized_by: str
-    in_bytes: bool | None = False
-    defaults: Mapping[str, Any] = dataclasses.field(
-        default_factory=lambda: {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": True}
-    )
-    in_transformers: bool = False
-    hides_output: bool = False
-    scales_untied: bool = False
-    config_keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    activations: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    modules: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    generation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    keys: Table = dataclasses.field(default_factory=lambda: t5_keys.KEYS)
+    keys: Table
+    usual_head: ClassVar[Head]
+    has_decoder: ClassVar[bool]
 
-    @property
-    def classifier_class(self) -> str:
-        """The class of an encoder of the family with labels of tokens."""
-        return self.model_class.replace("ForConditionalGeneration", "ForTokenClassification")
+    def class_of(self, kind: str) -> str:
+        """The class of a kind of head."""
+        return self.model_class.replace(f"For{self.usual_head.kind}", f"For{kind}")
 
-    def fits(self, network: T5Config, vocabulary: Mapping[str, Any] | None) -> bool:
-        """Whether a network with this vocabulary, as `run.json` records it, can be of the family."""
-        return self.in_bytes in (None, run_folder.is_bytes(vocabulary)) and all(
-            getattr(network, field) == value for field, value in self.network.items()
-        )
+    @abc.abstractmethod
+    def table(self, network: Any, head: Head, pad_id: int = 0) -> list[Tensor]:
+        """Every tensor of a folder with the padding `pad_id`."""
 
-    def own_keys(self) -> Table:
-        """`keys`, by the family's names."""
-        return {self.config_keys.get(name, name): key for name, key in self.keys.items()}
+    def shapes(self, network: Network, head: Head) -> Mapping[str, Shape]:
+        """The shapes of a network's parameters, by Limba's names."""
+        return networks.shapes(network, head)
 
     def tensor_name(self, name: str) -> str:
-        """The family's name of a tensor of T5's, PyTorch's (`lm_head.weight`) or Flax's (`lm_head/kernel`)."""
-        separator = "/" if "/" in name else "."
-        for part, own in self.modules.items():
-            name = name.replace(part.replace(".", separator), own.replace(".", separator))
+        """The family's name of a tensor of `table`."""
         return name
+
+    def stored_pad_id(self, network: Any) -> int:
+        """The id of padding in an export of a network."""
+        return 0

@@ -1,5 +1,5 @@
-"""What stands on an encoder: the head of a masked language model, perhaps with one for sentence pairs, or one with
-labels."""
+"""What a network gives: the texts of a T5's decoder, or what stands on an encoder: the head of a masked language model,
+perhaps with one for sentence pairs, or one with labels."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,11 +12,17 @@ from limba.encoders.config import EncoderConfig
 from limba.encoders.encoder import MaskedLanguageModel
 from limba.encoders.sentence_pairs import MaskedLanguageModelWithPairs
 from limba.machine.untrusted_files import shown
+from limba.network.t5 import T5Config, Transformer
 
 # The endings of Hugging Face's classes.
+GENERATION = "ConditionalGeneration"
 MASKED_LM, PAIRS = "MaskedLM", "PreTraining"
 SEQUENCE, TOKENS = "SequenceClassification", "TokenClassification"
-_WITHOUT_LABELS = {MASKED_LM: MaskedLanguageModel, PAIRS: MaskedLanguageModelWithPairs}
+_WITHOUT_LABELS = {
+    GENERATION: Transformer,
+    MASKED_LM: MaskedLanguageModel,
+    PAIRS: MaskedLanguageModelWithPairs,
+}
 _NETWORKS = {SEQUENCE: classifier.SequenceClassifier, TOKENS: classifier.TokenClassifier}
 
 
@@ -26,7 +32,7 @@ class Head:
 
     Attributes:
       kind: the ending of Hugging Face's class.
-      labels: of the logits, or the name of a number; a masked language model has none.
+      labels: of the logits, or the name of a number; a T5 and a masked language model have none.
       activation, use_norm, dense_bias, drop_inputs, pooling: of a head with labels; see `limba.encoders.classifier`.
     """
 
@@ -38,10 +44,10 @@ class Head:
     drop_inputs: bool = False
     pooling: str = "first"
 
-    def network(self, config: EncoderConfig) -> nn.Module:
-        """The encoder with this head."""
+    def network(self, config: EncoderConfig | T5Config) -> nn.Module:
+        """The encoder with this head, or the T5."""
         if self.kind in _WITHOUT_LABELS:
-            return _WITHOUT_LABELS[self.kind](config)
+            return _WITHOUT_LABELS[self.kind](config)  # type: ignore[arg-type]
         return _NETWORKS[self.kind](config, self.labels, **self.fields)
 
     @property
@@ -52,8 +58,8 @@ class Head:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What `run.json` says of it; nothing of a masked language model's alone."""
-        if self.kind == MASKED_LM:
+        """What `run.json` says of it; nothing of a T5's and of a masked language model's alone."""
+        if self.kind in (GENERATION, MASKED_LM):
             return {}
         if not self.labels:
             return {"head": {"class": self.class_name}}
@@ -85,7 +91,7 @@ class Head:
         return (_WITHOUT_LABELS | _NETWORKS)[self.kind].__name__
 
 
-OF_MASKED_LM, OF_PAIRS = Head(), Head(PAIRS)
+OF_T5, OF_MASKED_LM, OF_PAIRS = Head(GENERATION), Head(), Head(PAIRS)
 
 
 def kind_of(network: str) -> str:
@@ -118,11 +124,13 @@ def of_run(info: Mapping[str, Any], path: Any) -> Head:
 
 
 def on_t5(info: Mapping[str, Any], path: Any) -> Head:
-    """The head of a classifier on the encoder of a T5, which `run.json` describes.
+    """The head of a T5, or of a classifier on its encoder, which `run.json` describes.
 
     Raises:
       ValueError: as `of_run`, and if no class of Hugging Face holds it.
     """
+    if "labels" not in info:
+        return OF_T5
     head = of_run(info, path)
     if head.kind == TOKENS and head.activation is None:
         return head

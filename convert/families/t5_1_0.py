@@ -1,8 +1,8 @@
 """T5 1.0 (arXiv:1910.10683): the embedding is the output too."""
 
-from convert.families.family import Family
+from convert.families.t5_family import T5Family
 
-FAMILY = Family(
+FAMILY = T5Family(
     name="t5",
     title="T5",
     model_type="t5",

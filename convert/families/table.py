@@ -3,15 +3,35 @@
 import functools
 import importlib.metadata
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
-from convert.families import byt5, mt5, t5_1_0, t5_1_1, umt5
+from convert.families import (
+    bert,
+    byt5,
+    heads,
+    modernbert,
+    mpnet,
+    mt5,
+    roberta_prelayernorm,
+    roformer,
+    t5_1_0,
+    t5_1_1,
+    umt5,
+)
+from convert.families.encoder_family import EncoderFamily
 from convert.families.family import Family
+from convert.families.heads import Head
+from convert.families.t5_family import T5Family
+from limba.encoders.config import EncoderConfig
+from limba.machine import untrusted_json
 from limba.network.t5 import T5Config
 
-# The order counts: a network is of the first family that it fits, and others must be named. mT5 is never the first.
-_ROWS = (t5_1_0, t5_1_1, mt5, umt5, byt5)
+# The order counts: a T5 is of the first family that it fits, and others must be named. mT5 is never the first.
+_ROWS = (t5_1_0, t5_1_1, mt5, umt5, byt5, bert, roberta_prelayernorm, mpnet, roformer, modernbert)
 _GROUP = "limba.families"
+
+Kind = TypeVar("Kind", bound=Family)
 
 
 @functools.cache
@@ -21,7 +41,7 @@ def all_families() -> Mapping[str, Family]:
     Raises:
       ValueError: if a package's entry point is not a `Family`, or its name is taken.
     """
-    families = {row.FAMILY.name: row.FAMILY for row in _ROWS}
+    families: dict[str, Family] = {row.FAMILY.name: row.FAMILY for row in _ROWS}
     for point in importlib.metadata.entry_points(group=_GROUP):
         family = point.load()
         if not isinstance(family, Family) or family.name in families:
@@ -33,22 +53,66 @@ def all_families() -> Mapping[str, Family]:
     return families
 
 
-def find_family(network: T5Config, vocabulary: Mapping[str, Any] | None, name: str | None = None) -> Family:
-    """The family of a network with this vocabulary: the one that the user names, or the first that fits.
+def _of_class(kind: type[Kind]) -> dict[str, Kind]:
+    return {name: family for name, family in all_families().items() if isinstance(family, kind)}
 
-    Raises:
-      ValueError: if the network cannot be of that family.
-    """
-    found = next(family for family in all_families().values() if family.fits(network, vocabulary))
-    if name is None:
-        return found
-    if name not in all_families():
-        raise ValueError(f"--family {name}: it is none of {', '.join(all_families())}.")
-    if all_families()[name].fits(network, vocabulary):
-        return all_families()[name]
-    raise ValueError(f"--family {name}: the network is {found.name}: {found.recognized_by}.")
+
+def t5_families() -> dict[str, T5Family]:
+    """By name."""
+    return _of_class(T5Family)
+
+
+def encoder_families() -> dict[str, EncoderFamily]:
+    """By name."""
+    return _of_class(EncoderFamily)
 
 
 def of_model_type(model_type: Any) -> Family | None:
     """The first family that has the `model_type` of a config.json; None if no family has it."""
     return next((family for family in all_families().values() if family.model_type == model_type), None)
+
+
+def of_file(file: Path) -> Family | None:
+    """The first family that has the `model_type` of this config.json. Raises ValueError if the file is damaged."""
+    return of_model_type(untrusted_json.read_object(file).get("model_type"))
+
+
+def find_t5(network: T5Config, vocabulary: Mapping[str, Any] | None, name: str | None = None) -> T5Family:
+    """The family of a network with this vocabulary: the one that the user names, or the first that fits.
+
+    Raises:
+      ValueError: if the network cannot be of that family.
+    """
+    families = t5_families()
+    found = next(family for family in families.values() if family.fits(network, vocabulary))
+    if name is None:
+        return found
+    if name not in families:
+        raise ValueError(f"--family {name}: it is none of {', '.join(families)}.")
+    if families[name].fits(network, vocabulary):
+        return families[name]
+    raise ValueError(f"--family {name}: the network is {found.name}: {found.recognized_by}.")
+
+
+def find_encoder(config: EncoderConfig, head: Head = heads.OF_MASKED_LM) -> EncoderFamily:
+    """The family with the class that holds a network and its head exactly; see `EncoderFamily.held`.
+
+    Raises:
+      ValueError: if none does, with what would have to be another for the nearest one.
+    """
+    families = encoder_families()
+    problems = {name: family.problems(config, head) for name, family in families.items()}
+    nearest = min(problems, key=lambda name: (not _has_positions_of(families[name], config), len(problems[name])))
+    family = families[nearest]
+    if not problems[nearest]:
+        return family
+    configured = f"its EncoderConfig or {head.class_name}" if head.labels else "its EncoderConfig"
+    raise ValueError(
+        f"No class of Hugging Face holds this encoder. For the nearest, {family.class_of(family.held(head).kind)}, "
+        f"{configured} would have to be another: {'; '.join(problems[nearest])}. It trains and evaluates in Limba as "
+        "it is."
+    )
+
+
+def _has_positions_of(family: EncoderFamily, config: EncoderConfig) -> bool:
+    return config.position_embedding_type in family.required["position_embedding_type"]

@@ -1,8 +1,8 @@
 """umT5 (arXiv:2304.09151): every layer has its table of relative positions."""
 
-from convert.families.family import Family
+from convert.families.t5_family import T5Family
 
-FAMILY = Family(
+FAMILY = T5Family(
     name="umt5",
     title="umT5",
     model_type="umt5",

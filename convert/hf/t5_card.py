@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from convert.families.family import Family
+from convert.families.t5_family import T5Family
 from convert.hf import markdown
 from convert.hf.card_example import Example, neutral, section
 from convert.hf.model_card import Description
@@ -12,7 +12,7 @@ from limba.network.t5 import T5Config
 
 
 def describe(
-    family: Family,
+    family: T5Family,
     network: T5Config,
     vocabulary: Mapping[str, Any],
     formats: Sequence[str],
@@ -63,7 +63,7 @@ _OF_BYTES = {
 
 
 def describe_classifier(
-    family: Family,
+    family: T5Family,
     network: T5Config,
     labels: Sequence[str],
     vocabulary: Mapping[str, Any],

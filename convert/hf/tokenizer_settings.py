@@ -81,6 +81,11 @@ def of_folder(folder: Path) -> Settings:
     )
 
 
+def beside(folder: Path, vocab: str | None) -> Settings:
+    """Those of a folder's own tokenizer; none where the user gives another vocabulary."""
+    return of_folder(folder) if vocab is None else NONE
+
+
 def of_checkpoint(checkpoint: AnyPath) -> Settings:
     """Those that travel with a checkpoint; none without the file. Raises ValueError if it is damaged."""
     file = checkpoint / run_folder.FOLDER / run_folder.TOKENIZER_SETTINGS

@@ -14,16 +14,15 @@ from typing import Any
 
 import limba
 from convert.compare import comparison
-from convert.families.heads import Head
-from convert.model_files import any_format
-from convert.model_files.any_format import Model
+from convert.model_files import any_format, t5_files
+from convert.model_files.model import Model
+from convert.t5x import model_gin
 from convert.t5x.t5x_checkpoint import NETWORKS, Compare, SourceCheckpoint, in_layout, write_checkpoint
 from limba.checkpoint_files import run_folder
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.checkpoint_files.small_files import write_files
 from limba.machine import json_text
 from limba.machine.output_folder import choose_out
-from limba.network import own_layers
 from limba.network.t5 import T5Config
 
 MODEL_GIN = "model.gin"
@@ -54,14 +53,14 @@ def write_run(
 
     Args:
       model, tensors: what is converted, and its train state by name, `target/…` and perhaps `state/…`.
-      network: whose layout the layers get, "t5" or "scalable_t5"; None is as they are.
+      network: whose layout the layers of a T5 get, "t5" or "scalable_t5"; None is as they are.
       out, verify, overwrite: as of `t5x_checkpoint.write_checkpoint`.
 
     Raises:
       FileNotFoundError: if the vocabulary is not known.
       ValueError: if it is not the model's, the layout is impossible, or OUT has the checkpoint already.
     """
-    vocabulary = dict(model.known_vocabulary())
+    vocabulary = dict(any_format.known_vocabulary(model))
     out = choose_out(out, model.path)
     source = SourceCheckpoint(model.path, in_layout(tensors, network, model.path), model.step)
     content = None
@@ -77,13 +76,14 @@ class RunFiles:
     """What a run's directory has beside the tensors.
 
     Attributes:
-      network, vocabulary: as `run.json` has them.
+      network_class, network, vocabulary: as `run.json` has them.
       gin: the content of model.gin.
       vocabulary_content: of the vocabulary's file; None if it has none.
       more: further keys of `run.json`.
       tokenizer_settings: the content of their file; None if there are none.
     """
 
+    network_class: str
     network: Mapping[str, Any]
     vocabulary: Mapping[str, Any]
     gin: str
@@ -95,6 +95,7 @@ class RunFiles:
         """The content of `run.json`."""
         return {
             "limba_version": limba.__version__,
+            "network_class": self.network_class,
             "network": dict(self.network),
             "vocabulary": dict(self.vocabulary),
             **self.more,
@@ -116,15 +117,20 @@ def files_of_run(
     model: Model, source: SourceCheckpoint, vocabulary: Mapping[str, Any], content: bytes | None
 ) -> RunFiles:
     """What a checkpoint says of a model, whose tensors it has in the layout of the source."""
-    config = layout_of(model.config, source.tensors)
-    gin_file = model_gin(config, vocabulary or None, f"{model.path} ({model.format}, {model.family.name})", model.head)
-    more: dict[str, Any] = {any_format.FAMILY: model.family.name, **(model.head.record if model.head else {})}
+    config = model.config
+    more: dict[str, Any] = {t5_files.FAMILY: model.family.name, **model.head.record}
+    of, network = f"{model.path} ({model.family.name})", model_gin.network_fields(config)
+    if isinstance(config, T5Config):
+        of = f"{model.path} ({model.format}, {model.family.name})"
+        config = layout_of(config, source.tensors)
+        network = model_gin.network_fields(config) | {"dropout_rate": config.dropout_rate}  # config.json has it
     if model.ignored_config_keys:
         more["ignored_config_keys"] = list(model.ignored_config_keys)
     if model.assumed:
-        more[any_format.ASSUMED] = dict(model.assumed)
-    network = network_fields(config) | {"dropout_rate": config.dropout_rate}  # config.json has it
-    return RunFiles(network, vocabulary, gin_file, content, more, model.tokenizer_settings.content())
+        more[t5_files.ASSUMED] = dict(model.assumed)
+    gin_file = model_gin.write(config, model.head, vocabulary or None, of)
+    settings = model.tokenizer_settings.content()
+    return RunFiles(type(config).__name__, network, vocabulary, gin_file, content, more, settings)
 
 
 def write_files_of_run(
@@ -157,79 +163,3 @@ def layout_of(config: T5Config, tensors: Mapping[str, SavedTensor]) -> T5Config:
     scanned = "target/encoder/encoder/mlp/wo/kernel" in tensors
     query = tensors[f"target/encoder/{'encoder' if scanned else 'layers_0'}/attention/query/kernel"]
     return dataclasses.replace(config, scan_layers=scanned, joined_attention_kernels=query.ndim - scanned == 2)
-
-
-def network_fields(config: T5Config) -> dict[str, Any]:
-    """The fields of a network that make it what it is, as JSON has them; the rest belongs to the run."""
-    of_runs = (
-        *("dtype", "dropout_rate", "float32_attention_logits", "one_hot_embedding", "remat_policy", "param_scan_axis"),
-        "kernels",
-    )
-    names = [field.name for field in dataclasses.fields(T5Config) if field.name not in (*of_runs, *own_layers.FIELDS)]
-    fields = {name: getattr(config, name) for name in names}
-    own = {name: layer for name in own_layers.FIELDS if (layer := getattr(config, name)) is not None}
-    if own:  # The fused kernels have T5's attention only.
-        own["kernels"] = config.kernels
-    return fields | {"mlp_activations": list(config.mlp_activations)} | own
-
-
-def model_gin(config: T5Config, vocabulary: Mapping[str, Any] | None, of: str, head: Head | None = None) -> str:
-    """The gin file of a model: what a training or `limba infer --run_dir` reads first.
-
-    Args:
-      config: the network.
-      vocabulary: as `run.json` describes it; None leaves it to the reader.
-      of: what it is made from, for the first line.
-      head: of a classifier on the encoder.
-    """
-    fields = network_fields(config)
-    del fields["vocab_size"]
-    after = AFTER_LABELS if head else "pretrain.gin, finetune.gin, eval.gin, infer.gin"
-    if vocabulary is None:
-        vocabulary_lines = "# Set VOCABULARY_FILE to the SentencePiece model.\n"
-    elif run_folder.is_bytes(vocabulary):
-        vocabulary_lines = (
-            "VOCABULARY = @vocabularies.ByteVocabulary()\n"
-            f"vocabularies.ByteVocabulary.extra_ids = {vocabulary['extra_ids']}\n"
-        )
-    elif vocabulary["class"] == run_folder.T5_TOKENIZERS:
-        vocabulary_lines = (
-            f"VOCABULARY_FILE = {vocabulary['tokenizer_file']!r}\n"
-            "VOCABULARY = @vocabularies.T5TokenizerVocabulary()\n"
-            "vocabularies.T5TokenizerVocabulary.tokenizer_file = %VOCABULARY_FILE\n"
-        )
-    else:
-        vocabulary_lines = (
-            f"VOCABULARY_FILE = {vocabulary['sentencepiece_model_file']!r}\n"
-            f"vocabularies.SentencePieceVocabulary.extra_ids = {vocabulary['extra_ids']}\n"
-        )
-    return (
-        f"# The network and the vocabulary of {of}.\n"
-        f"# Include a file of gin/runs/ after it: {after}.\n"
-        "from __gin__ import dynamic_registration\n\n"
-        "from tasks import vocabularies\nfrom limba.network import t5 as network\n"
-        f"{IMPORTS_OF_LABELS if head else ''}\n"
-        "include 'gin/models/encoder_decoder.gin'\n"
-        f"{_INCLUDES_OF_LABELS if head else ''}\nDROPOUT_RATE = 0.0  # a run's file says its own\n"
-        f"{vocabulary_lines}VOCAB_SIZE = {config.vocab_size}\n\n"
-        "network.Transformer.config = @network.T5Config()\nnetwork.T5Config:\n"
-        f"  vocab_size = %VOCAB_SIZE\n  dtype = 'bfloat16'\n  dropout_rate = %DROPOUT_RATE\n{bindings(fields)}"
-        f"{labels_gin(head) if head else ''}"
-    )
-
-
-AFTER_LABELS = "finetune.gin, and then PACK = False"
-IMPORTS_OF_LABELS = "from limba.encoders import classifier\nfrom limba import models\n"
-_INCLUDES_OF_LABELS = "include 'gin/models/encoder_classifier.gin'\ninclude 'gin/models/t5_encoder.gin'\n"
-
-
-def labels_gin(head: Head) -> str:
-    """What a model's file says of a head with labels."""
-    network = f"classifier.{head.class_name}"
-    model = "models.EncoderRegressor" if head.is_number else "models.EncoderClassifier"
-    return f"\nLABELS = {list(head.labels)!r}\n{model}.module = @{network}()\n{network}:\n{bindings(head.fields)}"
-
-
-def bindings(fields: Mapping[str, Any]) -> str:
-    """The lines of a block of a gin file."""
-    return "".join(f"  {name} = {given!r}\n" for name, given in fields.items())

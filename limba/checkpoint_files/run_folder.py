@@ -89,6 +89,12 @@ def load_run_info(path: str | AnyPath) -> dict[str, Any]:
     return untrusted_json.parse_object(record, f"{path}/{FOLDER}/{RECORD}")
 
 
+def network_class(record: Mapping[str, Any]) -> str:
+    """The class of a run's network: "T5Config" or "EncoderConfig". Records of earlier versions do not name it."""
+    of_encoder = "position_embedding_type" in record["network"]
+    return record.get("network_class", "EncoderConfig" if of_encoder else "T5Config")
+
+
 def find_gin(checkpoint: AnyPath) -> AnyPath | None:
     """The operative configuration: the checkpoint's own, else that of MODEL_DIR, as T5X writes it; None without one."""
     places = (checkpoint / FOLDER / GIN, checkpoint.parent / GIN)

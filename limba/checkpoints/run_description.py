@@ -69,6 +69,7 @@ def run_info(
     head = getattr(model.module, "head_record", None)
     return {
         "limba_version": limba.__version__,
+        "network_class": type(network).__name__,
         "network": fields,
         **({"lora": model.module.description} if isinstance(model.module, LoRA) else {}),
         "vocabulary": _vocabulary_record(model.output_vocabulary if labels is None else model.input_vocabulary),

@@ -151,7 +151,7 @@ def _prepare(
     from convert import starting_model
 
     found: dict[str, Any] = {}
-    if not starting_model.is_encoder(*_names(arguments)[:2]):
+    if starting_model.has_decoder(*_names(arguments)[:2]):
         with native_logs.filtered():
             found = text_rows.found(arguments)
         arguments = dataclasses.replace(arguments, **found)

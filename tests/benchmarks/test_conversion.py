@@ -5,7 +5,7 @@ import sys
 import numpy as np
 
 from benchmarks import conversion
-from convert.tensors import names
+from convert.families import heads, networks
 
 
 def test_a_random_tensor_is_the_same_however_it_is_read():
@@ -17,7 +17,7 @@ def test_a_random_tensor_is_the_same_however_it_is_read():
 
 
 def test_xl_is_xl():
-    shapes = names.shapes(conversion.config_of("xl"))
+    shapes = networks.shapes(conversion.config_of("xl"), heads.OF_T5)
     assert sum(int(np.prod(shape)) for shape in shapes.values()) == 2_849_757_184
 
 

@@ -3,17 +3,16 @@
 import json
 from pathlib import Path
 
-from convert.encoders.table import FAMILIES
-from convert.families import encoder_keys, t5_keys, tokenizer_keys
-from convert.families.config_keys import Key, Table
-from convert.families.table import all_families
+from convert.config_keys import encoder_keys, t5_keys, tokenizer_keys
+from convert.config_keys.keys import Key, Table
+from convert.families.table import encoder_families, t5_families
 
 FILE = Path(__file__).parents[2] / "docs/config_keys.md"
 
 _BEGIN = """# Keys of Hugging Face's files
 
 What `limba convert from-hf` and `limba run` do with each key of a model's `config.json`, `generation_config.json` and
-`tokenizer_config.json`. This page is written from the tables in `convert/families/` (`config_keys.py`, `t5_keys.py`,
+`tokenizer_config.json`. This page is written from the tables in `convert/config_keys/` (`keys.py`, `t5_keys.py`,
 `encoder_keys.py`, `tokenizer_keys.py`), by `python -m tests.convert.config_keys_page`.
 
 - **Carried**: the key becomes the named field of Limba's network, or decides how the files are read.
@@ -37,11 +36,11 @@ refuses another one than 0, which T5X's networks do not have.
 
 
 def page() -> str:
-    encoders = {family.title: family.keys for family in FAMILIES.values()}
+    encoders = {family.title: family.keys for family in encoder_families().values()}
     shared = {
         name: key for name, key in encoder_keys.BERT.items() if all(keys.get(name) == key for keys in encoders.values())
     }
-    t5s = ", ".join(dict.fromkeys(family.title for family in all_families().values()))
+    t5s = ", ".join(dict.fromkeys(family.title for family in t5_families().values()))
     parts = [
         _BEGIN,
         f"## config.json of {t5s}\n\n{_table(t5_keys.KEYS)}",

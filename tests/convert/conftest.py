@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from convert.model_files.any_format import ModelHints
+from convert.model_files.model import ModelHints
 from convert.to_hf import to_hf
 from convert.to_t5x import to_t5x
 from limba.checkpoints import checkpointing, run_description

@@ -66,7 +66,7 @@ def _content(folder: Path, report: Mapping[str, Any], checkpoint: Path) -> dict[
 def _tensors(tensors: Mapping[str, SavedTensor]) -> str:
     """One number for names in their order, shapes, dtypes and bytes, behind how many there are."""
     digest = 0
-    for name, tensor in tensors.items():
+    for name, tensor in sorted(tensors.items()):
         values = np.ascontiguousarray(np.asarray(tensor))
         digest = zlib.crc32(f"{name} {values.shape} {values.dtype} {zlib.crc32(values.tobytes())}".encode(), digest)
     return f"{len(tensors)} tensors, {digest:08x}"

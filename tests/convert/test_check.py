@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from convert import __main__
-from convert.compare import comparison, encoder_comparison, torch_forward
-from convert.encoders import encoder_model
+from convert.compare import encoder_outputs, forward, t5_outputs, torch_forward
 from convert.model_files import any_format
+from convert.model_files.model import ModelHints
 from convert.tensors import safetensors_files
 from convert.to_hf import to_hf
 from limba.checkpoint_files.saved_tensors import from_array
@@ -104,7 +104,7 @@ def pairs(new_run, new_encoder, spiece_model, tmp_path_factory) -> dict[str, tup
     for name, fields in FAMILIES.items():
         vocab = None if name == "byt5" else spiece_model
         new_run(home / f"{name}-run", vocab_file=vocab, **(SMALL | fields))
-        hints = any_format.ModelHints(family=name)
+        hints = ModelHints(family=name)
         to_hf(home / f"{name}-run", home / name, hints=hints, formats=["safetensors"], verify=False)
     for name in ENCODERS:
         new_encoder(home / f"{name}-run", **(VARIANTS[name] | {"num_layers": 1, "norm_epsilon": 1e-12}))
@@ -116,7 +116,7 @@ def pairs(new_run, new_encoder, spiece_model, tmp_path_factory) -> dict[str, tup
 def without_pytorch(monkeypatch):
     """Whatever finds a wrong model here is there for every user."""
     monkeypatch.setattr(torch_forward, "possible", lambda family: "left out here")
-    monkeypatch.setattr(encoder_comparison, "_impossible", lambda model: "left out here")
+    monkeypatch.setattr(encoder_outputs, "_impossible", lambda model: "left out here")
 
 
 def _copy(folder: Path, out: Path, change: Callable[[Tensors], Tensors] | dict[str, Any]) -> Path:
@@ -167,14 +167,14 @@ def _numbers_hold(model: Any, run: Any, change: dict[str, Any]) -> bool:
     """Whether the numbers alone take a folder, with a config.json that was changed after reading it, for the run."""
     content = model.folder.content | change
     model = dataclasses.replace(model, folder=dataclasses.replace(model.folder, content=content))
-    if isinstance(run, any_format.Model):
-        batch = comparison.check_batch(run.config.vocab_size, np.zeros(0, np.int32))
-        logits = comparison.forward.logits(run.config, run.tensors, batch)
-        measure = comparison._measure(model, batch)
+    if run.family.has_decoder:
+        batch = t5_outputs.check_batch(run.config, np.zeros(0, np.int32))
+        logits = forward.logits(run.config, run.tensors, batch)
+        measure = t5_outputs.measures(model, batch)["logits"]
     else:
-        batch = encoder_comparison.check_batch(run.config, np.zeros(0, np.int32))
-        logits = encoder_comparison.limba_logits(run, batch)
-        measure = encoder_comparison._measures(model, batch)["logits"]
+        batch = encoder_outputs.check_batch(run.config, np.zeros(0, np.int32))
+        logits = encoder_outputs.limba_logits(run, batch)
+        measure = encoder_outputs.measures(model, batch)["logits"]
     return measure.compare("logits", logits).holds
 
 
@@ -193,7 +193,7 @@ def test_what_the_numbers_find_without_the_settings(pairs):
         else:
             assert not _numbers_hold(folder, run, {"tie_word_embeddings": True})
     for kind in ENCODERS:
-        run, folder = (encoder_model.open_model(path) for path in pairs[kind])
+        run, folder = (any_format.open_model(path) for path in pairs[kind])
         assert _numbers_hold(folder, run, {})
         assert not _numbers_hold(folder, run, {"hidden_act": "gelu_new"})
         assert not _numbers_hold(folder, run, {"layer_norm_eps": 1e-5})

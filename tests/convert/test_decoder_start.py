@@ -6,12 +6,12 @@ import shutil
 import numpy as np
 import pytest
 
-from convert.compare import comparison, forward
-from convert.families import hf_config
-from convert.families.table import all_families
+from convert.compare import comparison, forward, t5_outputs
+from convert.config_files import t5_config
+from convert.families.table import t5_families
 from convert.from_hf import from_hf
 from convert.model_files import any_format
-from convert.model_files.any_format import ModelHints
+from convert.model_files.model import ModelHints
 from convert.to_hf import to_hf
 from convert.to_t5x import to_t5x
 from limba.checkpoints import checkpointing
@@ -77,11 +77,11 @@ def test_t5x_has_no_such_network(folder, tmp_path):
 )
 def test_generation_config_counts(tmp_path, of_config, of_generation, start, note):
     file = tmp_path / "config.json"
-    content = hf_config.model_config(T5Config(vocab_size=8), all_families()["t5_1_1"], "float32", None)
+    content = t5_config.model_config(T5Config(vocab_size=8), t5_families()["t5_1_1"], "float32", None)
     file.write_text(json.dumps(content | {"decoder_start_token_id": of_config}))
     (tmp_path / "generation_config.json").write_text(json.dumps({"decoder_start_token_id": of_generation}))
-    assert hf_config.network_config(file, hf_config.read(file)).decoder_start_token_id == start
-    notes = [*hf_config.notes(file)]
+    assert t5_config.network_config(file, t5_config.read(file)).decoder_start_token_id == start
+    notes = [*t5_config.notes(file)]
     assert len(notes) == bool(note) and note in "".join(notes)
 
 
@@ -102,6 +102,8 @@ def test_other_special_ids_of_generation_are_refused(folder, tmp_path, ids, word
 def test_the_numpy_t5_sees_the_start(folder):
     """The check's logits depend on it: one that both sides left out would not be noticed."""
     model = any_format.open_model(folder, IGNORED)
-    batch = comparison.check_batch(model.config.vocab_size, np.zeros(0, np.int32))
+    batch = t5_outputs.check_batch(model.config, np.zeros(0, np.int32))
+    assert set(batch["decoder_input_tokens"][:, 0]) == {model.config.decoder_start_token_id}
+    batch["decoder_input_tokens"][:, 0] = 0
     zero = forward.logits(T5Config(**{**vars(model.config), "decoder_start_token_id": 0}), model.tensors, batch)
     assert np.abs(zero - forward.logits(model.config, model.tensors, batch)).max() > 0.1

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from convert.compare import comparison
+from convert.compare import t5_outputs
 from convert.from_hf import from_hf
 from convert.model_files import any_format
 from convert.tensors import safetensors_files
@@ -113,7 +113,7 @@ def test_a_resave_in_pytorch_is_the_same_model(exported, tmp_path):
     for name in written:
         np.testing.assert_array_equal(np.asarray(resaved[name]), np.asarray(written[name]))
     again = any_format.open_model(tmp_path)
-    assert comparison.compare_parameters(any_format.open_model(exported.run), again).value == 0
+    assert t5_outputs.compare_parameters(any_format.open_model(exported.run), again).value == 0
     assert again.config.logits_via_embedding == exported.config.logits_via_embedding
 
 
@@ -139,7 +139,7 @@ def test_transformers_5_gives_the_same_logits_and_tokens(all_exported, python5, 
         np.testing.assert_allclose(theirs["logits"], model.logits() * scale, rtol=0, atol=TOLERANCE)
         _assert_same_tokens(theirs["tokens"], model.greedy_tokens())
         again = any_format.open_model(tmp_path / kind)
-        assert comparison.compare_parameters(any_format.open_model(model.run), again).value == 0
+        assert t5_outputs.compare_parameters(any_format.open_model(model.run), again).value == 0
         assert again.config.logits_via_embedding == model.config.logits_via_embedding
 
 

@@ -12,8 +12,7 @@ import pytest
 from convert import __main__
 from convert.compare import forward
 from convert.from_hf import from_hf
-from convert.hf import hf_folder
-from convert.model_files import any_format
+from convert.model_files import any_format, t5_files
 from convert.tensors import weight_files
 from limba.checkpoints import checkpointing
 from limba.gin_config import gin_files
@@ -156,7 +155,7 @@ def test_a_new_t5_of_transformers_5(all_exported, tmp_path, python5):
     )
     command = [python5, "-c", program, str(all_exported["t5_1_1-t5"].folder), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    folder = hf_folder.open_folder(tmp_path)
+    folder = t5_files.read_files(tmp_path, tmp_path / "config.json")
     ids = np.array([[5, 6, 7, 1]], np.int32)
     batch = dict.fromkeys(("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens"), ids)
     found = forward.logits(folder.config, folder.tensors, batch)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from convert import __main__
-from convert.model_files.any_format import ModelHints
+from convert.model_files.model import ModelHints
 from convert.tensors import tensor_parts
 from convert.to_hf import to_hf
 from convert.to_t5x import to_t5x
@@ -41,7 +41,7 @@ class Interrupting:
 def test_an_export_keeps_the_shards_that_are_whole(run, tmp_path, monkeypatch):
     options = {"formats": ("safetensors",), "shard_bytes": 30_000, "verify": False}
     whole = to_hf(run, tmp_path / "whole", **options)
-    first = Interrupting(monkeypatch, last=20)
+    first = Interrupting(monkeypatch, last=30)
     with pytest.raises(KeyboardInterrupt):
         to_hf(run, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
@@ -78,7 +78,7 @@ def test_a_checkpoint_goes_on_behind_the_last_tensor(run, tmp_path, monkeypatch,
 
 
 def test_another_request_begins_anew(run, tmp_path, monkeypatch, spiece_model):
-    first = Interrupting(monkeypatch, last=20)
+    first = Interrupting(monkeypatch, last=30)
     with pytest.raises(KeyboardInterrupt):
         to_hf(run, tmp_path / "out", formats=("safetensors",), shard_bytes=30_000, verify=False)
     first.last = -1

@@ -1,5 +1,6 @@
 """The folder of an export: what is in it, when it is written anew, what is refused. Its models: test_families.py."""
 
+import dataclasses
 import json
 import shutil
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from convert import __main__
+from convert.families import t5_family
 from convert.tensors import safetensors_files
 from convert.to_hf import to_hf
 from limba.checkpoint_files import run_folder
@@ -167,7 +169,7 @@ def test_missing_sentencepiece_file(new_run, tmp_path, capsys, spiece_model):
 
 def test_nan_names_the_tensor(new_run, tmp_path, capsys):
     new_run(tmp_path / "run", poison="layers_1/mlp/wo")
-    assert_error(capsys, tmp_path, [tmp_path / "run"], "encoder/layers_1/mlp/wo/kernel holds NaN or infinite values")
+    assert_error(capsys, tmp_path, [tmp_path / "run"], "decoder/layers_1/mlp/wo/kernel holds NaN or infinite values")
 
 
 def test_tensors_of_another_network_are_named(new_run, tmp_path, capsys, monkeypatch):
@@ -177,7 +179,7 @@ def test_tensors_of_another_network_are_named(new_run, tmp_path, capsys, monkeyp
     monkeypatch.setattr(run_folder, "load_run_info", lambda _: info)
     assert __main__.main(["to-hf", str(tmp_path / "run"), str(tmp_path / "out")]) == 1
     error = capsys.readouterr().err
-    assert "decoder/layers_2/pre_self_attention_layer_norm/scale is missing" in error
+    assert "decoder/layers_2/pre_mlp_layer_norm/scale is missing" in error
     assert "more" in error
     assert not (tmp_path / "out").exists()
 
@@ -191,18 +193,9 @@ def test_a_run_description_edited_by_hand_is_refused(new_run, tmp_path, capsys):
 
 def test_a_wrong_export_is_not_kept(run, tmp_path, monkeypatch):
     """Two norms exchanged in the table of names: the round trip is right, the independent forward is not."""
-    from convert.tensors import names
-
-    table = names.table
-
-    def wrong_table(config):
-        tensors = {t.limba: t for t in table(config)}
-        a, b = tensors["encoder/encoder_norm/scale"], tensors["decoder/decoder_norm/scale"]
-        tensors[a.limba] = names.Tensor(a.limba, a.shape, b.torch, b.flax)
-        tensors[b.limba] = names.Tensor(b.limba, b.shape, a.torch, a.flax)
-        return list(tensors.values())
-
-    monkeypatch.setattr(names, "table", wrong_table)
+    other = {"encoder/encoder_norm": "decoder/decoder_norm", "decoder/decoder_norm": "encoder/encoder_norm"}
+    wrong = tuple(dataclasses.replace(row, limba=other.get(row.limba, row.limba)) for row in t5_family._ROWS)
+    monkeypatch.setattr(t5_family, "_ROWS", wrong)
     with pytest.raises(ValueError, match=r"are not the checkpoint's model, nothing was kept: .*logits, B in NumPy"):
         to_hf(run, tmp_path / "out")
     assert names_in(tmp_path) == set()

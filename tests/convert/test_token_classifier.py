@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from convert import check, starting_model
+from convert import starting_model
+from convert.compare import comparison
 from convert.families import heads
 from convert.from_hf import from_hf
 from convert.model_files.any_format import open_model
@@ -137,7 +138,7 @@ def test_other_labels_are_another_model(t5, tmp_path):
     (tmp_path / "other/config.json").write_text(json.dumps(content))
     message = f"A ({t5}) is a classifier of ['O', 'B-PER', 'I-PER'] and B ({tmp_path}/other) is a classifier of ['a', "
     with pytest.raises(ValueError, match=re.escape(message)):
-        check._compare(open_model(t5), open_model(tmp_path / "other"), "a")
+        comparison.compare(open_model(t5), open_model(tmp_path / "other"))
     content["id2label"] |= {"3": "d"}
     (tmp_path / "other/config.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"classifier\.weight has shape \(3, 16\) instead of \(4, 16\)"):

@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 
-from convert.encoders import tokenizer_folder
-from convert.families import tokenizer_keys
-from convert.model_files import any_format
-from convert.model_files.any_format import ModelHints
+from convert.config_keys import tokenizer_keys
+from convert.hf import tokenizer_folder
+from convert.model_files import t5_vocabularies
+from convert.model_files.model import ModelHints
 
 # What transformers 4.57 and 5.23 write for a T5 and a BERT, and what files on the hub have beside it.
 T5 = {"add_prefix_space": None, "backend": "tokenizers", "eos_token": "</s>", "extra_ids": 100, "legacy": True} | {
@@ -68,7 +68,7 @@ def bert_folder(tmp_path):
 
 
 def test_what_transformers_writes_passes(t5_folder, bert_folder):
-    vocabulary = any_format.vocabulary_of_folder(t5_folder(), ModelHints())
+    vocabulary = t5_vocabularies.of_folder(t5_folder(), ModelHints())
     assert vocabulary is not None and vocabulary["extra_ids"] == 100
     tokenizer_folder.check_settings(bert_folder(), ())
 
@@ -94,10 +94,10 @@ def test_what_transformers_writes_passes(t5_folder, bert_folder):
 def test_another_tokenizer_of_a_t5_is_refused(t5_folder, keys, words):
     folder = t5_folder(**keys)
     with pytest.raises(ValueError, match=words) as error:
-        any_format.vocabulary_of_folder(folder, ModelHints())
+        t5_vocabularies.of_folder(folder, ModelHints())
     assert str(error.value).startswith(f"{folder}/tokenizer_config.json: ")
-    assert any_format.vocabulary_of_folder(folder, ModelHints(ignore_config_keys=tuple(keys))) is not None
-    assert any_format.vocabulary_of_folder(folder, ModelHints(vocab=str(folder / "spiece.model"))) is not None
+    assert t5_vocabularies.of_folder(folder, ModelHints(ignore_config_keys=tuple(keys))) is not None
+    assert t5_vocabularies.of_folder(folder, ModelHints(vocab=str(folder / "spiece.model"))) is not None
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from convert import __main__
-from convert.compare import comparison, comparison_rows
+from convert.compare import comparison, comparison_rows, forward, t5_outputs
 from convert.model_files import any_format
 from convert.to_hf import to_hf
 from limba.checkpoint_files.saved_tensors import from_array
+from limba.network.t5 import T5Config
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +90,8 @@ def test_tokens_of_a_tie_are_not_a_difference(run, tmp_path):
     """Two rows of the output matrix are the same, so either token is the greedy one."""
     to_hf(run, tmp_path / "out", formats=["safetensors"], verify=False)
     folder = any_format.open_model(tmp_path / "out")
-    batch = comparison.check_batch(folder.config.vocab_size, np.zeros(0, np.int32))
-    ours = comparison.forward.greedy(folder.config, folder.tensors, batch["encoder_input_tokens"], 2)
+    batch = t5_outputs.check_batch(folder.config, np.zeros(0, np.int32))
+    ours = forward.greedy(folder.config, folder.tensors, batch["encoder_input_tokens"], 2)
     first = int(ours[0, 0])
     kernel = np.asarray(folder.folder.stored["lm_head.weight"]).copy()
     kernel[7] = kernel[first]
@@ -98,14 +99,14 @@ def test_tokens_of_a_tie_are_not_a_difference(run, tmp_path):
     tied = dataclasses.replace(folder, folder=dataclasses.replace(folder.folder, stored=stored))
     theirs = ours.copy()
     theirs[0, 0] = 7
-    assert comparison._different_rows(tied, batch, ours, theirs) == 0
-    assert comparison._different_rows(folder, batch, ours, theirs) == 1
+    assert t5_outputs._different_rows(tied, batch, ours, theirs) == 0
+    assert t5_outputs._different_rows(folder, batch, ours, theirs) == 1
 
 
 def test_the_batch_draws_from_the_whole_vocabulary_and_has_the_text():
     text = np.arange(5, 15, dtype=np.int32)
-    batch = comparison.check_batch(1000, text)
+    batch = t5_outputs.check_batch(T5Config(vocab_size=1000), text)
     np.testing.assert_array_equal(batch["encoder_input_tokens"][1, :10], text)
     assert not batch["encoder_input_tokens"][1, 24:].any()
     assert batch["encoder_input_tokens"][0].max() > 900
-    assert comparison.check_batch(10, text)["encoder_input_tokens"].max() < 10
+    assert t5_outputs.check_batch(T5Config(vocab_size=10), text)["encoder_input_tokens"].max() < 10

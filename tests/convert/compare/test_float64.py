@@ -12,13 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convert.compare import comparison, encoder_comparison, float64, forward, numpy_t5, torch_forward
-from convert.encoders import encoder_model, tensors
-from convert.encoders.encoder_model import EncoderModel
-from convert.encoders.table import find_family
-from convert.families import hf_config
-from convert.families.table import all_families
-from convert.tensors import names
+from convert.compare import encoder_outputs, float64, forward, numpy_t5, t5_outputs, torch_forward
+from convert.config_files import encoder_config, t5_config
+from convert.families import heads, networks
+from convert.families.table import find_encoder, t5_families
+from convert.model_files.model import EncoderModel, Folder
 from limba.checkpoint_files.saved_tensors import SavedTensor, from_array
 from limba.encoders.config import EncoderConfig
 from limba.network.t5 import T5Config
@@ -49,17 +47,18 @@ def _random_t5(seed: int):
     fields = {**FAMILIES[name], "vocab_size": 384, **({} if name == "t5" else {"mlp_activations": activation})}
     config = T5Config(**(fields | width | depths))
     scale, only = _scale(seed, rng), ("", "scale", "kernel")[int(rng.integers(3))]
-    stored, by_limba = {}, {}
-    for row in names.table(config):
-        array = _array(row.limba, row.shape, scale if row.limba.endswith(only) else 1.0, rng)
-        by_limba[row.limba] = from_array(array.astype(DTYPES[seed % 7 % 3]))
-        stored[row.torch.name] = row.torch.orient(by_limba[row.limba])
-    content = hf_config.explicit(hf_config.model_config(config, all_families()[name], "float32", None), config)
+    by_limba = {}
+    family = t5_families()[name]
+    for limba, shape in family.shapes(config, heads.OF_T5).items():
+        array = _array(limba, shape, scale if limba.endswith(only) else 1.0, rng)
+        by_limba[limba] = from_array(array.astype(DTYPES[seed % 7 % 3]))
+    stored = {t.name: t.stored(by_limba) for t in family.table(config, heads.OF_T5)}
+    content = t5_config.explicit(t5_config.model_config(config, family, "float32", None), config)
     return config, by_limba, stored, content
 
 
 def _outputs(seed: int, folder, stored, content, config, by_limba):
-    batch = comparison.check_batch(config.vocab_size, np.arange(5, 60, dtype=np.int32))
+    batch = t5_outputs.check_batch(config, np.arange(5, 60, dtype=np.int32))
     run = functools.partial(numpy_t5.logits, numpy_t5.TorchWeights(stored), content)
     measure = float64.measure(run, batch["encoder_input_tokens"], batch["decoder_input_tokens"])
     (folder / "config.json").write_text(json.dumps(content))
@@ -83,18 +82,17 @@ def _random_encoder(seed: int, variant: str) -> EncoderModel:
     rng = np.random.default_rng(seed)
     fields = SIZES | VARIANTS[variant] | {"num_layers": int(rng.integers(1, 9)), "max_positions": 48}
     config = EncoderConfig(**(fields | {"scan_layers": False}))
-    family, scale, dtype = find_family(config), _scale(seed, rng), DTYPES[seed % 3]
-    shapes = tensors.shapes(config, encoder_model.heads.OF_MASKED_LM)
+    family, scale, dtype = find_encoder(config), _scale(seed, rng), DTYPES[seed % 3]
+    shapes = networks.shapes(config, heads.OF_MASKED_LM)
     by_limba: dict[str, SavedTensor] = {
         name: from_array(_array(name, shape, scale, rng).astype(dtype)) for name, shape in shapes.items()
     }
-    model = EncoderModel("random", "Limba", family, config, encoder_model.heads.OF_MASKED_LM, by_limba, None, 0)
+    model = EncoderModel("random", "Limba", family, config, heads.OF_MASKED_LM, by_limba, None, 0)
     content = {
         "model_type": family.model_type,
-        **family.settings(config, model.pad_id),
-        **family.heads[model.head.kind].settings(config, model.head),
+        **encoder_config.settings(family, config, model.head, model.pad_id),
     }
-    folder = encoder_model.Folder(content, model.stored(), model.pad_id, "safetensors", False, ())
+    folder = Folder(content, model.stored(), "safetensors", model.pad_id)
     return dataclasses.replace(model, folder=folder)
 
 
@@ -102,9 +100,9 @@ def test_right_encoders_are_within_the_bound(request):
     ratios = []
     for seed in range(50 if request.config.getoption("--exhaustive") else 5):
         model = _random_encoder(seed, [*VARIANTS][seed % len(VARIANTS)])
-        batch = encoder_comparison.check_batch(model.config, np.zeros(0, np.int32))
-        measure = encoder_comparison._measures(model, batch)["logits"]
-        logits = encoder_comparison.limba_logits(model, batch)
+        batch = encoder_outputs.check_batch(model.config, np.zeros(0, np.int32))
+        measure = encoder_outputs.measures(model, batch)["logits"]
+        logits = encoder_outputs.limba_logits(model, batch)
         row = measure.compare("logits", logits)
         assert row.holds, (seed, model.config)
         ratios += [] if row.value is None else [row.value / row.allowed]

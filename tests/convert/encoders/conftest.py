@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
-from convert.compare import encoder_comparison
-from convert.encoders import encoder_model
+from convert.compare import encoder_outputs
 from convert.families import heads
 from convert.families.heads import Head
+from convert.model_files import any_format
+from convert.model_files.model import EncoderModel
 from convert.to_hf import to_hf
 from limba.checkpoints import checkpointing, run_description
 from limba.checkpoints.train_state import TrainState
@@ -147,10 +148,10 @@ def exported(request, new_encoder, tmp_path_factory, checks_in_forks) -> dict[st
     return found
 
 
-def batch(name: str, folder: Path) -> tuple[dict[str, np.ndarray], encoder_model.EncoderModel]:
+def batch(name: str, folder: Path) -> tuple[dict[str, np.ndarray], EncoderModel]:
     """Tokens with the folder's ids and padding, and the run that the folder is of."""
-    model = encoder_model.open_model(folder.parent / f"run_{name}")
-    made = encoder_comparison.check_batch(model.config, np.arange(5, 40))
+    model = any_format.open_model(folder.parent / f"run_{name}")
+    made = encoder_outputs.check_batch(model.config, np.arange(5, 40))
     order = exchange(model.pad_id)
     inputs = {"input_ids": order[made["tokens"]], "attention_mask": (made["tokens"] != 0).astype(np.int32)}
     if model.config.num_token_types > 1:

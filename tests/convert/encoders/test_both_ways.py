@@ -11,10 +11,10 @@ import pytest
 
 from convert import starting_model
 from convert.__main__ import main as convert_main
-from convert.compare import encoder_comparison
-from convert.encoders import encoder_model, tensors
-from convert.families import heads
+from convert.compare import encoder_outputs
+from convert.families import heads, networks
 from convert.from_hf import from_hf
+from convert.model_files import any_format
 from convert.tensors import weight_files
 from limba.encoders import encoder
 from limba.gin_config import gin_files
@@ -56,7 +56,7 @@ def test_exports_give_the_logits_of_transformers_5_and_fill_a_mask(name, exporte
     order = conftest.exchange(model.pad_id)
     tokens = order[inputs["input_ids"]]
     types = inputs.get("token_type_ids", np.zeros_like(tokens))
-    ours = encoder_comparison.limba_logits(model, {"tokens": tokens, "token_types": types})
+    ours = encoder_outputs.limba_logits(model, {"tokens": tokens, "token_types": types})
     theirs = in_5[name]["logits"][..., order]
     assert np.abs(ours).max() > 1
     assert np.abs(ours - theirs)[tokens != 0].max() < 1e-5
@@ -67,7 +67,7 @@ def test_exports_give_the_logits_of_transformers_5_and_fill_a_mask(name, exporte
     assert found["tokens"] == [2, 7, 9, 4, 6, 3] and found["pair"] == [2, 7, 3, 8, 3]
     row = np.zeros_like(tokens)
     row[0, :6] = found["tokens"]
-    mine = encoder_comparison.limba_logits(model, {"tokens": row, "token_types": np.zeros_like(row)})
+    mine = encoder_outputs.limba_logits(model, {"tokens": row, "token_types": np.zeros_like(row)})
     assert order[int(found["answers"][0]["token"])] == mine[0, 3].argmax()
 
 
@@ -75,7 +75,7 @@ def test_exports_give_the_logits_of_transformers_5_and_fill_a_mask(name, exporte
 def test_what_transformers_5_saves_again_comes_back(name, exported, in_5, tmp_path):
     folder, _ = exported[name]
     checkpoint = from_hf(f"{folder}_again", tmp_path / "back", verify=False)
-    original, back = encoder_model.open_model(folder), encoder_model.open_model(checkpoint)
+    original, back = any_format.open_model(folder), any_format.open_model(checkpoint)
     assert original.tensors.keys() == back.tensors.keys()
     for path, tensor in original.tensors.items():
         np.testing.assert_array_equal(np.asarray(tensor), np.asarray(back.tensors[path]), err_msg=path)
@@ -113,19 +113,17 @@ def test_models_of_transformers_become_checkpoints_with_their_logits(name, new_f
     gin.clear_config()
     gin_files.parse_gin_flags([str(out / "model.gin")], [])
     module = gin.get_configurable(encoder.MaskedLanguageModel)()
-    opened = encoder_model.open_model(checkpoint)
+    opened = any_format.open_model(checkpoint)
     assert module.config.dropout_rate == 0 and module.config.num_layers == 2
     same = dataclasses.replace(module.config, dtype="float32", dropout_rate=0.1, attention_dropout_rate=0.1)
-    assert tensors.shapes(same, opened.head) == {path: t.shape for path, t in opened.tensors.items()}
+    assert networks.shapes(same, opened.head) == {path: t.shape for path, t in opened.tensors.items()}
     # Padding has its place, and its row, at 0.
     padding = PADDINGS.get(name, 0)
     ids = TokenizerVocabulary(str(out / "tokenizer.json")).tokenizer.get_vocab(with_added_tokens=True)
     other = {0: "[PAD]", 1: "[UNK]", 5: "[X]"}[padding]
     assert [ids[token] for token in ("[PAD]", "[CLS]", "[MASK]", "w7", other)] == [0, 2, 4, 7, padding]
     theirs = next(
-        t
-        for n, t in encoder_model.open_model(new_folders / name).folder.stored.items()
-        if "word_em" in n or "tok_em" in n
+        t for n, t in any_format.open_model(new_folders / name).folder.stored.items() if "word_em" in n or "tok_em" in n
     )
     assert np.array_equal(opened.tensors["token_embedder/embedding"], np.asarray(theirs)[conftest.exchange(padding)])
 
@@ -134,7 +132,7 @@ def test_an_encoder_without_its_head_gets_a_new_one(new_folders, tmp_path, capsy
     checkpoint = from_hf(new_folders / "headless", tmp_path / "run")
     said = capsys.readouterr()
     assert "has no masked language model's head" in said.err and "bert.pooler.dense.weight" in said.out
-    opened = encoder_model.open_model(checkpoint)
+    opened = any_format.open_model(checkpoint)
     assert np.asarray(opened.tensors["mlm_head/layer_norm/scale"]).tolist() == [1.0] * 24
     assert np.asarray(opened.tensors["mlm_head/dense/kernel"]).std() == pytest.approx(0.02, rel=0.2)
     assert not np.asarray(opened.tensors["mlm_head/bias"]).any()

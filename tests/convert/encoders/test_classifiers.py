@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from convert.__main__ import main as convert_main
-from convert.compare import encoder_comparison
-from convert.encoders import encoder_model
-from convert.encoders.table import find_family
+from convert.compare import encoder_outputs
 from convert.families import heads
+from convert.families.table import find_encoder
 from convert.from_hf import from_hf
+from convert.model_files import any_format
 from limba import models
 from limba.checkpoint_files import run_folder
 from limba.checkpoints import checkpointing
@@ -50,7 +50,7 @@ def test_exports_give_the_logits_and_labels_of_transformers_5(name, exported, in
     folder, _ = exported[name]
     inputs, model = conftest.batch(name, folder)
     tokens = conftest.exchange(model.pad_id)[inputs["input_ids"]]
-    ours = encoder_comparison.limba_logits(
+    ours = encoder_outputs.limba_logits(
         model, {"tokens": tokens, "token_types": inputs.get("token_type_ids", np.zeros_like(tokens))}
     )
     theirs = in_5[name]["logits"].reshape(ours.shape)
@@ -62,7 +62,7 @@ def test_exports_give_the_logits_and_labels_of_transformers_5(name, exported, in
     assert not found["lost"] and not found["extra"]
     row = np.zeros_like(tokens)
     row[0, :6] = [2, 7, 9, 4, 6, 3]  # the pipeline's text
-    logits = encoder_comparison.limba_logits(model, {"tokens": row, "token_types": np.zeros_like(row)})[0]
+    logits = encoder_outputs.limba_logits(model, {"tokens": row, "token_types": np.zeros_like(row)})[0]
     shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     if name == "bert number":
         (answer,) = found["answers"]
@@ -83,11 +83,11 @@ def test_exports_give_the_logits_and_labels_of_transformers_5(name, exported, in
 def test_what_transformers_5_saves_again_comes_back(name, exported, in_5, tmp_path):
     folder, _ = exported[name]
     checkpoint = from_hf(f"{folder}_again", tmp_path / "back", verify=False)
-    original, back = encoder_model.open_model(folder.parent / f"run_{name}"), encoder_model.open_model(checkpoint)
+    original, back = any_format.open_model(folder.parent / f"run_{name}"), any_format.open_model(checkpoint)
     # Dropout is the class's, and where nothing is computed with a field, its default.
     assert dataclasses.replace(back.head, drop_inputs=False) == original.head
     assert original.tensors.keys() == back.tensors.keys()
-    for path, tensor in encoder_model.open_model(folder).tensors.items():
+    for path, tensor in any_format.open_model(folder).tensors.items():
         np.testing.assert_array_equal(np.asarray(tensor), np.asarray(back.tensors[path]), err_msg=path)
 
 
@@ -137,7 +137,7 @@ def test_classifiers_of_transformers_become_checkpoints_with_their_logits(name, 
     assert type(model) is (models.EncoderRegressor if name == "number" else models.EncoderClassifier)
     labels = ["much"] if name == "number" else ["no", "yes", "don't know"]
     assert list(model.output_vocabulary.labels) == record["labels"] == labels
-    assert model.module.head_record == record["head"] == encoder_model.open_model(checkpoint).head.record["head"]
+    assert model.module.head_record == record["head"] == any_format.open_model(checkpoint).head.record["head"]
     assert record["head"]["activation"] == {"rows": "tanh", "number": "tanh", "tokens": "silu"}[name]
 
 
@@ -173,14 +173,14 @@ _GATED = dataclasses.replace(_ROW, use_norm=True)
 def test_a_head_that_no_class_has_is_refused_by_field(variant, head, words):
     config = EncoderConfig(**(conftest.SIZES | {"num_layers": 2} | conftest.VARIANTS[variant]))
     with pytest.raises(ValueError, match=re.escape(words)):
-        find_family(config, dataclasses.replace(_ROW, **head))
+        find_encoder(config, dataclasses.replace(_ROW, **head))
 
 
 def test_a_masked_language_model_s_fields_do_not_matter_to_a_classifier():
     config = EncoderConfig(**conftest.SIZES, num_layers=2, head_activation=None, logits_bias=False)
-    assert find_family(config, _ROW).name == "bert"
+    assert find_encoder(config, _ROW).name == "bert"
     with pytest.raises(ValueError, match="logits_bias is False, and must be True"):
-        find_family(config)
+        find_encoder(config)
 
 
 def test_a_run_that_does_not_say_its_head_is_refused(exported):

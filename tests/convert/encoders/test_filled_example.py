@@ -6,9 +6,10 @@ import types
 
 import numpy as np
 
-from convert.compare import encoder_comparison
-from convert.encoders import encoder_model, tokenizer_folder
+from convert.compare import encoder_outputs
 from convert.exports import filled_example
+from convert.hf import tokenizer_folder
+from convert.model_files import encoder_files
 from convert.to_hf import to_hf
 
 MODULE = """
@@ -39,9 +40,9 @@ def test_the_card_has_the_model_s_answer(new_encoder, tmp_path):
     run = new_encoder(tmp_path / "run")
     to_hf(run, tmp_path / "hf", verify=False)
     card = (tmp_path / "hf/README.md").read_text("utf-8")
-    model, file = encoder_model.open_folder(tmp_path / "hf"), tmp_path / "hf/tokenizer.json"
+    model, file = encoder_files.open_folder(tmp_path / "hf"), tmp_path / "hf/tokenizer.json"
     ids = np.asarray([tokenizer_folder.encode(file, "1, 2, 3, [MASK], 5, 6.")], np.int32)
-    logits = encoder_comparison.limba_logits(model, {"tokens": ids, "token_types": np.zeros_like(ids)})[0]
+    logits = encoder_outputs.limba_logits(model, {"tokens": ids, "token_types": np.zeros_like(ids)})[0]
     of_mask = logits[list(ids[0]).index(tokenizer_folder.special_ids(file)["mask"])]
     word = tokenizer_folder.decode(file, [int(of_mask.argmax())])
     assert re.search(rf"\nThe model fills `\[MASK\]` with “{re.escape(word)}” \(\d+\.\d%\)\.\n", card)

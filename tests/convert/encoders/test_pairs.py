@@ -9,10 +9,10 @@ import gin
 import numpy as np
 import pytest
 
-from convert.compare import encoder_comparison
-from convert.encoders import encoder_model
+from convert.compare import encoder_outputs
 from convert.families import heads
 from convert.from_hf import from_hf
+from convert.model_files import any_format
 from convert.to_hf import to_hf
 from limba import models
 from limba.encoders.sentence_pairs import MaskedLanguageModelWithPairs
@@ -43,7 +43,7 @@ def test_an_export_has_both_logits_of_transformers_4_and_of_numpy(exported):
 def test_an_export_has_both_logits_of_transformers_5_and_fills_a_mask(exported, in_5, tmp_path):
     folder, _ = exported["bert pairs"]
     inputs, model = conftest.batch("bert pairs", folder)
-    ours = encoder_comparison.limba_outputs(
+    ours = encoder_outputs.limba_outputs(
         model, {"tokens": inputs["input_ids"], "token_types": inputs["token_type_ids"]}
     )
     assert np.abs(ours["pair logits"]).max() > 0.1 and np.ptp(ours["pair logits"], axis=0).max() > 0.01
@@ -53,7 +53,7 @@ def test_an_export_has_both_logits_of_transformers_5_and_fills_a_mask(exported, 
     assert np.abs(ours["logits"] - in_5["bert pairs"]["logits"])[real].max() < 1e-5
     assert len(json.loads(str(in_5["bert pairs"]["found"]))["answers"]) == 5
 
-    back = encoder_model.open_model(from_hf(f"{folder}_again", tmp_path / "back", verify=False))
+    back = any_format.open_model(from_hf(f"{folder}_again", tmp_path / "back", verify=False))
     assert back.head == heads.OF_PAIRS and back.tensors.keys() == model.tensors.keys()
     for path, tensor in model.tensors.items():
         np.testing.assert_array_equal(np.asarray(tensor), np.asarray(back.tensors[path]), err_msg=path)
@@ -76,7 +76,7 @@ def test_what_transformers_makes_becomes_a_checkpoint_with_both_heads(tmp_path, 
     checkpoint = from_hf(tmp_path / "new", tmp_path / "run")
     found = _differences(json.loads((checkpoint / "conversion_report.json").read_text()), "orbax")
     assert len(found) == 4 and max(found.values()) < 1e-5
-    opened = encoder_model.open_model(checkpoint)
+    opened = any_format.open_model(checkpoint)
     assert opened.head == heads.OF_PAIRS and opened.tensors["pair_head/kernel"].shape == (24, 2)
     gin.clear_config()
     gin_files.parse_gin_flags([str(tmp_path / "run" / "model.gin")], ["OPTIMIZER = None"])
@@ -97,7 +97,7 @@ def test_a_family_without_such_a_class_leaves_the_head_out_and_says_so(name, new
     report = to_hf(run, tmp_path / "out", verify=False)
     said = "Hugging Face has no RoFormerForPreTraining: the head for sentence pairs is left out (classifier_head/dense/"
     assert said in (capsys.readouterr().err + json.dumps(report)).replace("\n", " ")
-    back = encoder_model.open_model(tmp_path / "out")
+    back = any_format.open_model(tmp_path / "out")
     assert back.head == heads.OF_MASKED_LM and json.loads((tmp_path / "out" / "config.json").read_text())[
         "architectures"
     ] == ["RoFormerForMaskedLM"]

@@ -8,7 +8,7 @@ import safetensors.torch
 import torch
 
 from convert import __main__, starting_model
-from convert.encoders import encoder_model
+from convert.model_files import any_format
 from convert.to_hf import to_hf
 from tests.convert.encoders.conftest import VARIANTS
 
@@ -27,7 +27,7 @@ def saved(new_encoder, tmp_path_factory):
 
 
 def same_tensors(checkpoint, source):
-    ours, theirs = (encoder_model.open_model(path).tensors for path in (checkpoint, source))
+    ours, theirs = (any_format.open_model(path).tensors for path in (checkpoint, source))
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
         np.testing.assert_array_equal(np.asarray(tensor), np.asarray(theirs[name]), err_msg=name)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from convert.encoders.encoder_model import read_config
-from convert.encoders.table import find_family
+from convert.config_files import encoder_config
+from convert.families.table import find_encoder
 from convert.from_hf import from_hf
 from convert.to_hf import to_hf
 from limba.encoders.block_layout import BigBirdSparsityConfig
@@ -18,7 +18,7 @@ CLASSES = {"relative_key_query": "bert", "t5_buckets": "mpnet"}
 @pytest.mark.parametrize("name", VARIANTS)
 def test_each_variant_has_its_class(name):
     config = EncoderConfig(**SIZES, num_layers=2, **{k: v for k, v in VARIANTS[name].items() if k != "num_layers"})
-    assert find_family(config).name == CLASSES.get(name, name)
+    assert find_encoder(config).name == CLASSES.get(name, name)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_each_variant_has_its_class(name):
 )
 def test_a_network_that_no_class_holds_is_refused_by_name(fields, words):
     with pytest.raises(ValueError, match="No class of Hugging Face holds this encoder") as error:
-        find_family(EncoderConfig(**(SIZES | fields), num_layers=2))
+        find_encoder(EncoderConfig(**(SIZES | fields), num_layers=2))
     assert not [word for word in words if word not in str(error.value)], error.value
 
 
@@ -105,7 +105,7 @@ def test_a_config_that_limba_does_not_have_is_refused_by_name(content, words, tm
     file = tmp_path / "config.json"
     file.write_text(json.dumps(BERT | content))
     with pytest.raises(ValueError, match=f"config.json: {words}"):
-        read_config(file)
+        encoder_config.read(file)
 
 
 def test_a_config_alone_becomes_a_gin_file(tmp_path):

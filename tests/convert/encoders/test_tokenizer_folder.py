@@ -5,7 +5,7 @@ import json
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, processors
 
-from convert.encoders import tokenizer_folder
+from convert.hf import tokenizer_folder
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
 
 

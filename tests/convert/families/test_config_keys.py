@@ -6,12 +6,11 @@ import subprocess
 import pytest
 
 from convert import starting_model
-from convert.encoders import encoder_model, new_network
-from convert.encoders.table import FAMILIES
-from convert.families import config_keys, hf_config, t5_keys
-from convert.families.table import all_families
+from convert.config_files import encoder_config, new_network, t5_config
+from convert.config_keys import keys, t5_keys
+from convert.families.table import encoder_families, of_model_type
 from convert.from_hf import from_hf
-from convert.model_files.any_format import ModelHints
+from convert.model_files.model import ModelHints
 from tests.convert import config_keys_page
 
 T5 = {"model_type": "t5", "vocab_size": 384, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_heads": 2, "num_layers": 1}
@@ -31,8 +30,8 @@ def read(tmp_path):
         if generation is not None:
             (tmp_path / "generation_config.json").write_text(json.dumps(generation))
         if content["model_type"] in ("t5", "mt5", "umt5"):
-            return hf_config.network_config(file, hf_config.read(file, ignored))
-        return encoder_model.read_config(file, ignored)[2]
+            return t5_config.network_config(file, t5_config.read(file, ignored))
+        return encoder_config.read(file, ignored).network
 
     return read_
 
@@ -63,15 +62,11 @@ def test_what_transformers_writes_passes(version, python5):
     written = json.loads(done.stdout.splitlines()[-1])
     for name, content in written.items():
         if name == "Generation":
-            assert [*config_keys.left_out("", content, t5_keys.GENERATION_KEYS, ())] == []
+            assert [*keys.left_out("", content, t5_keys.GENERATION_KEYS, ())] == []
             continue
-        t5, encoder = (
-            next((f for f in table.values() if f.model_type == content["model_type"]), None)
-            for table in (all_families(), FAMILIES)
-        )
-        keys = t5.keys if t5 else encoder.keys
-        config_keys.check(name, content, keys)
-        assert len(content) > 25 and [*config_keys.left_out(name, content, keys, ())] == []
+        known = of_model_type(content["model_type"]).keys
+        keys.check(name, content, known)
+        assert len(content) > 25 and [*keys.left_out(name, content, known, ())] == []
 
 
 # Keys of files on the hub, as older versions of transformers and other programs wrote them.
@@ -138,7 +133,9 @@ def test_a_key_that_makes_another_network_is_refused_by_name(read, tmp_path, con
     assert str(error.value).startswith(f"{tmp_path / 'config.json'}: ")
 
 
-@pytest.mark.parametrize("model_type", ["t5", "mt5", "umt5", *(family.model_type for family in FAMILIES.values())])
+@pytest.mark.parametrize(
+    "model_type", ["t5", "mt5", "umt5", *(family.model_type for family in encoder_families().values())]
+)
 def test_an_unknown_key_is_named_with_its_value_and_the_remedy(read, tmp_path, model_type):
     of_t5 = model_type in ("t5", "mt5", "umt5")
     content = (T5 if of_t5 else BERT) | {"model_type": model_type, "num_experts": 8, "layerdrop": 0.5, "nothing": None}

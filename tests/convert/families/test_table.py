@@ -5,7 +5,7 @@ import importlib.metadata
 import pytest
 
 from convert.families import table
-from convert.families.table import all_families, find_family, of_model_type
+from convert.families.table import all_families, find_t5, of_model_type
 from limba.network.t5 import T5Config
 
 BYTES, PIECES = {"class": "ByteVocabulary"}, {"class": "SentencePieceVocabulary"}
@@ -23,7 +23,7 @@ BYTES, PIECES = {"class": "ByteVocabulary"}, {"class": "SentencePieceVocabulary"
 )
 def test_families(fields, vocabulary, named, family, model_type):
     config = T5Config(vocab_size=8, **fields)
-    found = find_family(config, vocabulary, named)
+    found = find_t5(config, vocabulary, named)
     assert (found.name, found.model_type) == (family, model_type)
 
 
@@ -38,7 +38,7 @@ def test_families(fields, vocabulary, named, family, model_type):
 )
 def test_a_family_that_the_shapes_contradict_is_refused(fields, named, why):
     with pytest.raises(ValueError, match=f"--family {named}: .*{why}"):
-        find_family(T5Config(vocab_size=8, **fields), PIECES, named)
+        find_t5(T5Config(vocab_size=8, **fields), PIECES, named)
 
 
 def test_the_first_family_of_a_model_type_says_how_it_is_read():

@@ -9,7 +9,7 @@ import tokenizers
 from convert.from_hf import from_hf
 from convert.hf import folder_tokenizer, hf_tokenizer
 from convert.model_files import any_format
-from convert.model_files.any_format import ModelHints
+from convert.model_files.model import ModelHints
 from convert.to_hf import to_hf
 from limba.checkpoint_files import run_folder
 from tasks.pretraining import masked_text

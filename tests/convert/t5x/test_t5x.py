@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from convert import __main__ as convert_command
-from convert.compare import comparison, torch_forward
+from convert.compare import comparison, t5_outputs, torch_forward
 from convert.from_hf import from_hf
 from convert.from_t5x import from_t5x
 from convert.model_files import any_format
-from convert.model_files.any_format import ModelHints
-from convert.t5x import limba_run
+from convert.model_files.model import ModelHints
+from convert.t5x import model_gin
 from convert.to_hf import to_hf
 from convert.to_t5x import to_t5x
 from limba.checkpoint_files import classic_format, saved_tensors
@@ -124,7 +124,7 @@ def test_from_limba_to_t5x_and_on_to_hugging_face(new_run, spiece_model, tmp_pat
     from_t5x(tmp_path / "t5x", tmp_path / "back", hints=ModelHints(vocab=str(spiece_model)))
     assert _same(_tensors(run), _tensors(tmp_path / "back"))
     to_hf(tmp_path / "back", tmp_path / "hf", formats=("safetensors",), verify=False)
-    assert comparison.compare_parameters(any_format.open_model(run), any_format.open_model(tmp_path / "hf")).value == 0
+    assert t5_outputs.compare_parameters(any_format.open_model(run), any_format.open_model(tmp_path / "hf")).value == 0
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_the_network_comes_back_from_t5x(new_run, tmp_path, kind, capsys):
     assert "warning" not in error and "assumed" not in out
     assert "ok    settings that differ" in out and "ok    texts with other ids" in out
     before, after = any_format.open_model(run), any_format.open_model(written)
-    assert limba_run.network_fields(before.config) == limba_run.network_fields(after.config)
+    assert model_gin.network_fields(before.config) == model_gin.network_fields(after.config)
     assert before.config.dropout_rate == after.config.dropout_rate
     assert (before.family, after.assumed) == (after.family, {})
     # What `limba infer --run_dir` reads of T5X's directory.

@@ -8,7 +8,7 @@ import gin
 import numpy as np
 import pytest
 
-from convert.encoders import encoder_model
+from convert.model_files import any_format
 from limba.hf_script import command
 from tasks import registry
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
@@ -127,7 +127,7 @@ def test_numbers_are_learned(here):
     assert results["eval_mse"] == pytest.approx(np.mean((given - wanted) ** 2), abs=1e-3)
     assert results["eval_loss"] == pytest.approx(results["eval_mse"], rel=1e-4) and results["eval_mse"] < 0.2
     assert results["eval_pearson"] == pytest.approx(np.corrcoef(given, wanted)[0, 1], abs=1e-2)
-    assert encoder_model.open_model(out).head.labels == ("label",)
+    assert any_format.open_model(out).head.labels == ("label",)
 
 
 @pytest.mark.slow

@@ -6,9 +6,10 @@ import gin
 import numpy as np
 import pytest
 
-from convert.encoders import encoder_model, new_network
+from convert.config_files import new_network
 from convert.families import heads
-from convert.model_files.any_format import ModelHints
+from convert.model_files import any_format, encoder_vocabularies
+from convert.model_files.model import ModelHints
 from limba.encoders.block_layout import BigBirdSparsityConfig
 from limba.hf_keys import script_keys
 from limba.hf_script import command, gin_best
@@ -89,11 +90,11 @@ def test_what_limba_does_not_have_is_refused_by_its_key(tmp_path, changes, words
 def test_a_new_network_needs_a_tokenizer_whose_padding_is_0(tmp_path):
     other = write_tokenizer(tmp_path / "tokenizer.json", [*SPECIAL_TOKENS[1:], SPECIAL_TOKENS[0]])
     with pytest.raises(ValueError, match=r"padding .* is 4"):
-        new_network.tokenizer_beside(tmp_path / "config.json", ModelHints())
+        encoder_vocabularies.of_new_network(tmp_path / "config.json", ModelHints())
     with pytest.raises(FileNotFoundError, match="limba vocab build --kind wordpiece"):
-        new_network.tokenizer_beside(tmp_path / "config.json", ModelHints(vocab=str(tmp_path / "none")))
+        encoder_vocabularies.of_new_network(tmp_path / "config.json", ModelHints(vocab=str(tmp_path / "none")))
     other.unlink()
-    assert new_network.tokenizer_beside(tmp_path / "config.json", ModelHints()) is None
+    assert encoder_vocabularies.of_new_network(tmp_path / "config.json", ModelHints()) is None
 
 
 SEED = {
@@ -197,9 +198,9 @@ def test_a_bert_is_trained_and_its_best_checkpoint_exported(here, capsys):
     losses = {x["step"]: x["nats_per_target_token"] for x in writers.read_metrics(out / "run", "training_eval/")}
     assert losses[2] > losses[4] > losses[6]
     assert json.loads((out / "all_results.json").read_text())["step"] == 2
-    exported = encoder_model.open_model(out)
+    exported = any_format.open_model(out)
     assert exported.step == 2
-    saved = encoder_model.open_model(out / "run" / "checkpoint_2")
+    saved = any_format.open_model(out / "run" / "checkpoint_2")
     name = "encoder/layers_0/mlp/wi/kernel"
     np.testing.assert_array_equal(exported.tensors[name].read(...), saved.tensors[name].read(...))
     assert "BertForMaskedLM.from_pretrained" in capsys.readouterr().out
@@ -260,7 +261,7 @@ def test_next_sentences_are_predicted_from_scratch_and_from_weights_without_thei
     # The head of pairs in the file is then none of the class.
     (out / "config.json").write_text(json.dumps(config | {"architectures": ["BertForMaskedLM"]}))
     assert _run(here, "--model_path", again, "--init_checkpoint", out, *flags, corpus="same_corpus") == 0
-    assert encoder_model.open_model(again).head == heads.OF_PAIRS
+    assert any_format.open_model(again).head == heads.OF_PAIRS
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convert.families import hf_config
-from convert.t5x import limba_run
+from convert.config_files import t5_config
+from convert.families import heads
+from convert.t5x import model_gin
 from limba.network import layers
 from limba.network.t5 import T5Config, Transformer
 from tests.limba.network.gated_attention import GatedAttention
@@ -98,16 +99,16 @@ def test_the_configurations_of_t5_experiments(tmp_path):
     file = tmp_path / "config.json"
     layers = {"encoder_self_attention_layer": OWN, "decoder_self_attention_layer": "modeling_t5:T5Attention"}
     file.write_text(json.dumps(content | layers))
-    config = hf_config.network_config(file, hf_config.read(file))
+    config = t5_config.network_config(file, t5_config.read(file))
     assert (config.encoder_self_attention_layer, config.decoder_self_attention_layer) == (OWN, None)
     assert config.kernels == "xla"
-    gin_file = limba_run.model_gin(config, None, "x")
+    gin_file = model_gin.write(config, heads.OF_T5, None, "x")
     assert f"  encoder_self_attention_layer = {OWN!r}\n" in gin_file and "  kernels = 'xla'\n" in gin_file
     with pytest.raises(ValueError, match="GatedAttention, which Hugging Face's T5 does not"):
-        hf_config.model_config(config, hf_config.family_of(content), "float32", None)
+        t5_config.model_config(config, t5_config.family_of(content), "float32", None)
     file.write_text(json.dumps(content | {"encoder_self_attention_layer": 3}))
     with pytest.raises(ValueError, match="encoder_self_attention_layer is 3; write MODULE:CLASS"):
-        hf_config.network_config(file, hf_config.read(file))
+        t5_config.network_config(file, t5_config.read(file))
 
 
 def test_two_dims_with_one_logical_axis_are_named():

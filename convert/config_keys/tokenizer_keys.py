@@ -4,7 +4,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from convert.families.config_keys import Table, carried, check, only, table, without_effect
+from convert.config_keys.keys import Table, carried, check, only, table, without_effect
 from limba.machine import untrusted_json
 
 FILE = "tokenizer_config.json"

@@ -1,14 +1,19 @@
-"""What a conversion needs to know of a class of Hugging Face that is an encoder."""
+"""What a conversion needs to know of a family of encoders."""
 
 import dataclasses
+import functools
+import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from convert.families import heads
-from convert.families.config_keys import Table
+from convert.families.family import Family
 from convert.families.heads import Head
+from convert.tensors import table
+from convert.tensors.table import Row, Shape, Tensor
 from limba.encoders.config import EncoderConfig
 from limba.machine.untrusted_files import shown
 
@@ -22,17 +27,6 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """A module of Limba's and the one of Hugging Face that holds its parameters; `{i}` is the number of the layer.
-
-    Several of Limba's with one of Hugging Face's lie in it one after the other, in the order of the rows.
-    """
-
-    limba: str
-    theirs: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,18 +54,13 @@ class HeadClass:
                 yield f"{field} is {found!r}, and must be {' or '.join(map(repr, values))}"
 
 
-@dataclasses.dataclass(frozen=True)
-class Family:
-    """An encoder of Hugging Face and its classes, one for each kind of head.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncoderFamily(Family):
+    """A kind of encoder, with a class for each kind of head. Its network is `limba.encoders`'; see `Family`.
 
     Attributes:
-      name: in messages and reports.
-      title: in model cards.
-      model_type: of config.json.
-      stem: what its classes begin with: "Bert".
       prefix: of the names of its tensors that are not the head's.
       required: fields of `EncoderConfig` and the values that the classes have.
-      keys: what happens to each key of config.json.
       rows: of modules; the first that names a module of Limba's counts.
       heads: by kind.
       settings: gives the content of config.json for a network, without what all families have.
@@ -87,13 +76,8 @@ class Family:
       ignored: a pattern of names of tensors that a network may do without.
     """
 
-    name: str
-    title: str
-    model_type: str
-    stem: str
     prefix: str
     required: Mapping[str, tuple[Any, ...]]
-    keys: Table
     rows: tuple[Row, ...]
     heads: Mapping[str, HeadClass]
     settings: Callable[[EncoderConfig, int], dict[str, Any]]
@@ -107,19 +91,12 @@ class Family:
     special_ids: Mapping[str, str] = dataclasses.field(default_factory=dict)
     buffers: str = r"(^|\.)embeddings\.(position_ids|token_type_ids)$"
     ignored: str = "$^"
-
-    @property
-    def model_class(self) -> str:
-        """The class of masked language models."""
-        return self.class_of(heads.MASKED_LM)
+    usual_head = Head()
+    has_decoder = False
 
     def held(self, head: Head) -> Head:
         """The head, or the masked language model's alone where no class of the family has one for sentence pairs."""
         return heads.OF_MASKED_LM if head.kind == heads.PAIRS and heads.PAIRS not in self.heads else head
-
-    def class_of(self, kind: str) -> str:
-        """The class of a kind of head: `architectures` of config.json."""
-        return f"{self.stem}For{kind}"
 
     def problems(self, config: EncoderConfig, head: Head) -> list[str]:
         """Why no class holds a network with its head, in clauses; empty if one does."""
@@ -132,9 +109,38 @@ class Family:
         head = self.held(head)
         return [*found, *self.limits(config), *self.heads[head.kind].problems(config, head)]
 
-    def stored_pad_id(self, config: EncoderConfig) -> int:
-        """The id of padding in an export of a network."""
-        return config.pad_id if self.fixed_pad_id is None else self.fixed_pad_id
+    def stored_pad_id(self, network: EncoderConfig) -> int:
+        return network.pad_id if self.fixed_pad_id is None else self.fixed_pad_id
+
+    def table(self, network: EncoderConfig, head: Head, pad_id: int = 0) -> list[Tensor]:
+        """See `Family`; ids are exchanged if `pad_id` is another one than the network's."""
+        return table.table(
+            self.shapes(network, head),
+            (*self.rows, *self.heads[head.kind].rows),
+            chosen_rows=functools.partial(self._chosen_rows, network, pad_id),
+            constants=self.constants(network, pad_id),
+        )
+
+    def _chosen_rows(self, config: EncoderConfig, pad_id: int, name: str, shape: Shape) -> np.ndarray | None:
+        if name in ("token_embedder/embedding", "mlm_head/bias") and pad_id != config.pad_id:
+            return table.exchanged(shape[0], config.pad_id, pad_id)
+        if name == "encoder/position_embedder/embedding" and (first := self.first_position(pad_id)):
+            return np.concatenate([np.full(first, -1), np.arange(shape[0])])
+        if (
+            config.position_embedding_type == "rotary"
+            and config.rotary_pairs != self.rotary_pairs
+            and re.search(r"/(query|key)/", name)
+        ):
+            return _other_pairs(config)
+        return None
+
+
+def _other_pairs(config: EncoderConfig) -> np.ndarray:
+    """Outputs of query or key in the order that the other value of `rotary_pairs` has."""
+    pairs = config.head_dim // 2
+    inner = (2, pairs) if config.rotary_pairs == "halves" else (pairs, 2)
+    size = config.num_heads * math.prod(inner)
+    return np.arange(size).reshape(config.num_heads, *inner).swapaxes(1, 2).reshape(size)
 
 
 def known_activations() -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from convert.families import tokenizer_keys
+from convert.config_keys import tokenizer_keys
 from convert.hf import tokenizer_settings
 from convert.hf.tokenizer_settings import Settings
 from limba.checkpoint_files import run_folder

@@ -10,10 +10,12 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from convert.families import config_keys, heads, other_models, t5_keys
-from convert.families.family import Family
+from convert.config_files import other_models
+from convert.config_keys import keys, t5_keys
+from convert.families import heads
 from convert.families.heads import Head
-from convert.families.table import all_families, of_model_type
+from convert.families.t5_family import T5Family
+from convert.families.table import of_model_type, t5_families
 from limba.machine import untrusted_json
 from limba.machine.untrusted_files import shown
 from limba.network import own_layers
@@ -42,7 +44,7 @@ _OTHER_NAMES = {
 }
 
 
-def model_config(config: T5Config, family: Family, dtype: str, inputs_length: int | None) -> dict[str, Any]:
+def model_config(config: T5Config, family: T5Family, dtype: str, inputs_length: int | None) -> dict[str, Any]:
     """The content of config.json.
 
     Args:
@@ -56,7 +58,7 @@ def model_config(config: T5Config, family: Family, dtype: str, inputs_length: in
     return {family.config_keys.get(key, key): value for key, value in content.items()}
 
 
-def _t5_config(config: T5Config, family: Family, dtype: str, inputs_length: int | None) -> dict[str, Any]:
+def _t5_config(config: T5Config, family: T5Family, dtype: str, inputs_length: int | None) -> dict[str, Any]:
     """As `model_config`, with T5's keys."""
     activations = tuple(config.mlp_activations)
     feed_forward = _FEED_FORWARD | {own: name for name, own in family.activations.items()}
@@ -106,12 +108,12 @@ def _special_ids(config: T5Config) -> dict[str, int]:
     return {"pad_token_id": 0, "eos_token_id": 1, _START: config.decoder_start_token_id}
 
 
-def classifier_config(config: T5Config, family: Family, head: Head, dtype: str) -> dict[str, Any]:
+def classifier_config(config: T5Config, family: T5Family, head: Head, dtype: str) -> dict[str, Any]:
     """The content of config.json of a classifier of tokens on the encoder; see `model_config`."""
     content = model_config(config, family, dtype, None)
     # One rate of dropout for network and head, in Limba.
     return content | {
-        "architectures": [family.classifier_class],
+        "architectures": [family.class_of(head.kind)],
         "is_encoder_decoder": False,
         "use_cache": False,
         "classifier_dropout": config.dropout_rate,
@@ -119,7 +121,7 @@ def classifier_config(config: T5Config, family: Family, head: Head, dtype: str) 
     }
 
 
-def generation_config(config: T5Config, family: Family, targets_length: int | None = None) -> dict[str, Any]:
+def generation_config(config: T5Config, family: T5Family, targets_length: int | None = None) -> dict[str, Any]:
     """The content of generation_config.json.
 
     Args:
@@ -150,7 +152,7 @@ def read(file: Path, ignored: Collection[str] = ()) -> dict[str, Any]:
     if other_models.is_encoder_alone(content) or other_models.is_token_classifier(content):
         # It gets a decoder (`convert.tensors.new_decoder`), or needs none.
         content["is_encoder_decoder"] = True
-    config_keys.check(file, content, family.own_keys(), ignored)
+    keys.check(file, content, family.own_keys(), ignored)
     t5_keys_by_own = {own: key for key, own in family.config_keys.items()}
     named = {t5_keys_by_own.get(key, key): value for key, value in content.items() if key not in ignored}
     for other, key in _OTHER_NAMES.items():
@@ -159,7 +161,7 @@ def read(file: Path, ignored: Collection[str] = ()) -> dict[str, Any]:
             raise ValueError(f"{file}: {other} is {shown(value)} and {key} {shown(named[key])}; they mean the same.")
     generation_file, generation = _generation_beside(file)
     known = {key: value for key, value in generation.items() if key in t5_keys.GENERATION_KEYS}
-    config_keys.check(generation_file, known, t5_keys.GENERATION_KEYS, ignored)
+    keys.check(generation_file, known, t5_keys.GENERATION_KEYS, ignored)
     if generation.get(_START) is not None:
         named[_START] = generation[_START]
     return named
@@ -174,9 +176,9 @@ def notes(file: Path, ignored: Collection[str] = ()) -> Iterator[str]:
             f"{file.parent} is the encoder of a T5 alone, and gets a new decoder. `limba embed` and the classifiers of "
             "docs/encoders.md take the encoder as it is; for texts, train it."
         )
-    yield from config_keys.left_out(file, content, family.own_keys(), ignored)
+    yield from keys.left_out(file, content, family.own_keys(), ignored)
     generation_file, generation = _generation_beside(file)
-    yield from config_keys.left_out(generation_file, generation, t5_keys.GENERATION_KEYS, ignored)
+    yield from keys.left_out(generation_file, generation, t5_keys.GENERATION_KEYS, ignored)
     first, second = content.get(_START), generation.get(_START)
     if None not in (first, second) and first != second:
         yield (
@@ -191,30 +193,31 @@ def _generation_beside(file: Path) -> tuple[Path, dict[str, Any]]:
     return generation_file, untrusted_json.read_object(generation_file) if is_there else {}
 
 
-def _read(file: Path) -> tuple[dict[str, Any], Family]:
+def _read(file: Path) -> tuple[dict[str, Any], T5Family]:
     content = untrusted_json.read_object(file)
     found = content.get("model_type")
-    if not isinstance(found, str) or (family := of_model_type(found)) is None:
-        known = dict.fromkeys(family.model_type for family in all_families().values())
+    family = of_model_type(found) if isinstance(found, str) else None
+    if not isinstance(family, T5Family):
+        known = dict.fromkeys(family.model_type for family in t5_families().values())
         raise other_models.refuse_type(file, found, [*known])
     return content, family
 
 
-def family_of(content: Mapping[str, Any]) -> Family:
+def family_of(content: Mapping[str, Any]) -> T5Family:
     """The first family with the `model_type` of a config.json that was read: its reading is that of all of them."""
     family = of_model_type(content["model_type"])
-    assert family is not None, content["model_type"]
+    assert isinstance(family, T5Family), content["model_type"]
     return family
 
 
-def head_of(file: Path, content: Mapping[str, Any]) -> Head | None:
-    """The head with labels of tokens that a config.json says; None of a T5.
+def head_of(file: Path, content: Mapping[str, Any]) -> Head:
+    """The head that a config.json says: a T5's, or one with labels of tokens.
 
     Raises:
       ValueError: if its labels are not the texts of 0, 1, 2 …
     """
     if not other_models.is_token_classifier(content):
-        return None
+        return heads.OF_T5
     try:
         return heads.of_config(content)
     except ValueError as error:

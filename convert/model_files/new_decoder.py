@@ -5,7 +5,8 @@ import zlib
 
 import numpy as np
 
-from convert.tensors import names
+from convert.families import heads, networks
+from convert.tensors.table import Shape
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor
 from limba.network.t5 import T5Config
 
@@ -13,14 +14,13 @@ from limba.network.t5 import T5Config
 def tensors(config: T5Config, dtype: np.dtype) -> dict[str, SavedTensor]:
     """By Limba's names, with the variances of `limba.network.t5`; each tensor's name is its seed."""
     found = {}
-    for tensor in names.table(config):
-        if tensor.limba.startswith("decoder/"):
-            read = functools.partial(_read, tensor.limba, tensor.shape, config.head_dim, dtype)
-            found[tensor.limba] = SavedTensor(tensor.shape, dtype, read)
+    for name, shape in networks.shapes(config, heads.OF_T5).items():
+        if name.startswith("decoder/"):
+            found[name] = SavedTensor(shape, dtype, functools.partial(_read, name, shape, config.head_dim, dtype))
     return found
 
 
-def _read(name: str, shape: names.Shape, head_dim: int, dtype: np.dtype, index: Index) -> np.ndarray:
+def _read(name: str, shape: Shape, head_dim: int, dtype: np.dtype, index: Index) -> np.ndarray:
     if name.endswith("/scale"):
         return np.ones(shape, dtype)[index]
     variance = 2 / sum(shape) if name.endswith("/rel_embedding") else 1 / shape[0]

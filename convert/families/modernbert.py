@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from convert.encoders.family import (
-    Family,
+from convert.config_keys import encoder_keys
+from convert.families import heads
+from convert.families.encoder_family import (
+    EncoderFamily,
     HeadClass,
-    Row,
     activation,
     activation_name,
     common_limits,
@@ -14,8 +15,8 @@ from convert.encoders.family import (
     refuse_unless,
     value,
 )
-from convert.families import encoder_keys, heads
 from convert.families.heads import Head
+from convert.tensors.table import Row
 from limba.encoders.config import EncoderConfig
 from limba.machine.untrusted_files import shown
 
@@ -158,11 +159,11 @@ def _with_labels(required: Mapping[str, tuple[Any, ...]]) -> HeadClass:
     )
 
 
-MODERNBERT = Family(
+FAMILY = EncoderFamily(
     name="modernbert",
     title="ModernBERT",
     model_type="modernbert",
-    stem="ModernBert",
+    model_class="ModernBertForMaskedLM",
     prefix="model",
     required={
         "norm": ("layer_norm", "layer_norm_without_bias"),

@@ -4,14 +4,15 @@ import json
 
 import pytest
 
-from convert.families import hf_config, t5_1_0, t5_1_1
-from convert.families.table import all_families
+from convert.config_files import t5_config
+from convert.families import t5_1_0, t5_1_1
+from convert.families.table import t5_families
 from limba.network.t5 import T5Config
 
 
 def test_sizes_and_special_ids():
     config = T5Config(vocab_size=512, emb_dim=32, num_heads=3, head_dim=8, mlp_dim=48, num_decoder_layers=2)
-    written = hf_config.model_config(config, t5_1_0.FAMILY, "float32", 160)
+    written = t5_config.model_config(config, t5_1_0.FAMILY, "float32", 160)
     expected = {
         "model_type": "t5",
         "vocab_size": 512,
@@ -36,7 +37,7 @@ def test_sizes_and_special_ids():
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_only_tied_logits_are_scaled(tied):
-    written = hf_config.model_config(T5Config(vocab_size=8, logits_via_embedding=tied), t5_1_1.FAMILY, "float32", None)
+    written = t5_config.model_config(T5Config(vocab_size=8, logits_via_embedding=tied), t5_1_1.FAMILY, "float32", None)
     assert written["tie_word_embeddings"] is tied
     assert written["scale_decoder_outputs"] is tied
     assert "n_positions" not in written
@@ -44,12 +45,12 @@ def test_only_tied_logits_are_scaled(tied):
 
 def test_a_decoder_without_layers_is_refused():
     with pytest.raises(ValueError, match="6 encoder and 0 decoder layers"):
-        hf_config.model_config(T5Config(vocab_size=8, num_decoder_layers=0), t5_1_1.FAMILY, "float32", None)
+        t5_config.model_config(T5Config(vocab_size=8, num_decoder_layers=0), t5_1_1.FAMILY, "float32", None)
 
 
 def test_queries_that_are_scaled_are_refused():
     with pytest.raises(ValueError, match="scale_attn_logits"):
-        hf_config.model_config(T5Config(vocab_size=8, scale_attn_logits=True), t5_1_1.FAMILY, "float32", None)
+        t5_config.model_config(T5Config(vocab_size=8, scale_attn_logits=True), t5_1_1.FAMILY, "float32", None)
 
 
 # ------------------------------------------------------- reading -----------------------------------------------------
@@ -69,8 +70,8 @@ def test_what_is_written_is_read(tmp_path, family):
         relative_bias_per_layer=family == "umt5",
     )
     file = tmp_path / "config.json"
-    file.write_text(json.dumps(hf_config.model_config(config, all_families()[family], "float32", 160)))
-    assert hf_config.network_config(file, hf_config.read(file)) == config
+    file.write_text(json.dumps(t5_config.model_config(config, t5_families()[family], "float32", 160)))
+    assert t5_config.network_config(file, t5_config.read(file)) == config
 
 
 # What transformers writes of a T5 and of an mT5, and what is not there.
@@ -105,7 +106,7 @@ OLD = {
     ],
 )
 def test_keys_that_are_missing_mean_what_transformers_takes_them_for(tmp_path, keys, tied, activations):
-    config = hf_config.network_config(tmp_path, OLD | keys)
+    config = t5_config.network_config(tmp_path, OLD | keys)
     assert (config.logits_via_embedding, config.mlp_activations) == (tied, activations)
     assert config.num_decoder_layers == 6
 
@@ -133,7 +134,7 @@ def test_a_network_that_limba_does_not_have_is_named(tmp_path, keys, words):
     file = tmp_path / "config.json"
     file.write_text(json.dumps(OLD | keys))
     with pytest.raises(ValueError, match=words):
-        hf_config.network_config(file, hf_config.read(file))
+        t5_config.network_config(file, t5_config.read(file))
 
 
 @pytest.mark.parametrize(
@@ -143,4 +144,4 @@ def test_a_network_that_limba_does_not_have_is_named(tmp_path, keys, words):
 def test_another_file_is_named(tmp_path, text, words):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(ValueError, match=words):
-        hf_config.read(tmp_path / "config.json")
+        t5_config.read(tmp_path / "config.json")

@@ -10,11 +10,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from convert.encoders import bert_relatives, encoder_model, tokenizer_folder
-from convert.encoders.family import value
-from convert.families import config_keys, encoder_keys, heads
+from convert.config_files import encoder_config
+from convert.config_keys import encoder_keys, keys
+from convert.families import bert, heads
+from convert.families.encoder_family import value
 from convert.families.heads import Head
-from convert.model_files.any_format import ModelHints
 from limba.encoders.block_layout import BigBirdSparsityConfig
 from limba.encoders.config import EncoderConfig
 from limba.machine import untrusted_json
@@ -43,13 +43,13 @@ def read_network(file: Path, ignored: Collection[str] = ()) -> NewNetwork:
     content = untrusted_json.read_object(file)
     own = [key for key in encoder_keys.T5_EXPERIMENTS if key in content]
     if content.get("model_type") != "bert" or not (own or content.get("position_embedding_type") in _OWN_POSITIONS):
-        content, family, config, _ = encoder_model.read_config(file, ignored)
-        return NewNetwork(config, encoder_model.read_head(file, content, family, config), family.name)
-    config_keys.check(file, content, encoder_keys.NEW_BERT, ignored)
+        read = encoder_config.read(file, ignored)
+        return NewNetwork(read.network, read.head, read.family.name)
+    keys.check(file, content, encoder_keys.NEW_BERT, ignored)
     try:
         pad_id = value(content, "pad_token_id", 0, int)
-        if pad_id != encoder_model.PAD_ID:
-            raise ValueError(f"pad_token_id is {pad_id}; a new network's is {encoder_model.PAD_ID}")
+        if pad_id != encoder_config.PAD_ID:
+            raise ValueError(f"pad_token_id is {pad_id}; a new network's is {encoder_config.PAD_ID}")
         return NewNetwork(EncoderConfig(**_fields(content)), heads.OF_MASKED_LM, "t5-experiments")
     except ValueError as error:
         raise ValueError(f"{file}: {str(error).removesuffix('.')}.") from error
@@ -59,7 +59,7 @@ def _fields(content: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of `EncoderConfig` for a config.json of t5-experiments."""
     positions = content.get("position_embedding_type") or "absolute"
     of_bert = {**content, "position_embedding_type": None if positions in _OWN_POSITIONS else positions}
-    fields = bert_relatives.BERT.fields(of_bert, encoder_model.PAD_ID)
+    fields = bert.FAMILY.fields(of_bert, encoder_config.PAD_ID)
     fields["position_embedding_type"] = _OWN_POSITIONS.get(positions, positions)
     if positions == "relative_attention_bias":
         fields["num_buckets"] = value(content, "relative_attention_num_buckets", 32, int)
@@ -89,27 +89,3 @@ def _sparse_attention(content: Mapping[str, Any]) -> BigBirdSparsityConfig | Non
     if unknown := sorted(given.keys() - known):
         raise ValueError(f"sparse_attention has {shown(unknown[0])}; {BigBirdSparsityConfig.__name__} has none")
     return BigBirdSparsityConfig(**given)
-
-
-def tokenizer_beside(file: Path, hints: ModelHints) -> Path | None:
-    """The tokenizer.json for a config.json: the hints' `vocab`, or the one in its folder; None if there is none.
-
-    Raises:
-      FileNotFoundError: if the given one is not there.
-      ValueError: if its padding is not 0.
-    """
-    place = file.parent if hints.vocab is None else Path(hints.vocab)
-    found = place / tokenizer_folder.FILE if place.is_dir() else place
-    if not found.is_file():
-        if hints.vocab is None:
-            return None
-        raise FileNotFoundError(
-            f"{place} has no {tokenizer_folder.FILE}. `limba vocab build --kind wordpiece` makes one of your texts; "
-            "transformers writes one for an older tokenizer: AutoTokenizer.from_pretrained(IN).save_pretrained(OUT)."
-        )
-    if place.is_dir():
-        tokenizer_folder.check_settings(place, hints.ignore_config_keys)
-    pad_id = tokenizer_folder.special_ids(found).get("pad")
-    if pad_id != encoder_model.PAD_ID:
-        raise ValueError(f"The padding of {found} is {pad_id}; for a new network it must be {encoder_model.PAD_ID}.")
-    return found

@@ -1,0 +1,206 @@
+"""BERT (arXiv:1810.04805), and what the classes share that were made from it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from convert.config_keys import encoder_keys
+from convert.families import heads
+from convert.families.encoder_family import (
+    EncoderFamily,
+    HeadClass,
+    activation,
+    activation_name,
+    common_limits,
+    refuse_unless,
+    value,
+)
+from convert.tensors.table import Row
+from limba.encoders.config import EncoderConfig
+
+_SIZES = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "emb_dim",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "intermediate_size": "mlp_dim",
+}
+_RATES = {
+    "hidden_dropout_prob": ("dropout_rate", 0.1),
+    "attention_probs_dropout_prob": ("attention_dropout_rate", 0.1),
+    "initializer_range": ("initializer_range", 0.02),
+    "layer_norm_eps": ("norm_epsilon", 1e-12),
+}
+REQUIRED: dict[str, tuple[Any, ...]] = {
+    "norm": ("layer_norm",),
+    "norm_position": ("post",),
+    "embedding_norm": (True,),
+    "first_attention_norm": (True,),
+    "attention_bias": (True,),
+    "mlp_bias": (True,),
+    "global_attention_every": (1,),
+}
+
+
+def rows(prefix: str) -> tuple[Row, ...]:
+    """Those of the encoder, whose tensors begin with the prefix."""
+    layer, theirs = "encoder/layers_{i}", f"{prefix}.encoder.layer.{{i}}"
+    return (
+        Row("token_embedder", f"{prefix}.embeddings.word_embeddings"),
+        Row("encoder/position_embedder", f"{prefix}.embeddings.position_embeddings"),
+        Row("encoder/token_type_embedder", f"{prefix}.embeddings.token_type_embeddings"),
+        Row("encoder/embedding_layer_norm", f"{prefix}.embeddings.LayerNorm"),
+        *(Row(f"{layer}/attention/{name}", f"{theirs}.attention.self.{name}") for name in ("query", "key", "value")),
+        Row(f"{layer}/attention/relative_key", f"{theirs}.attention.self.distance_embedding"),
+        Row(f"{layer}/attention/out", f"{theirs}.attention.output.dense"),
+        Row(f"{layer}/mlp/wi", f"{theirs}.intermediate.dense"),
+        Row(f"{layer}/mlp/wo", f"{theirs}.output.dense"),
+        Row(f"{layer}/post_attention_layer_norm", f"{theirs}.attention.output.LayerNorm"),
+        Row(f"{layer}/post_mlp_layer_norm", f"{theirs}.output.LayerNorm"),
+    )
+
+
+# ------------------------------------------------------ heads ------------------------------------------------------
+
+BIASES_OF_MASKED_LM = {"head_bias": (True,), "logits_bias": (True,)}
+MASKED_LM = HeadClass(
+    rows=(
+        Row("mlm_head", "cls.predictions"),
+        Row("mlm_head/dense", "cls.predictions.transform.dense"),
+        Row("mlm_head/layer_norm", "cls.predictions.transform.LayerNorm"),
+    ),
+    required=lambda config: BIASES_OF_MASKED_LM | {"head_activation": tuple(config.mlp_activations[:1])},
+)
+_HEADS_OF_PAIRS = HeadClass(
+    rows=(
+        *MASKED_LM.rows,
+        Row("classifier_head/dense", "bert.pooler.dense"),
+        Row("pair_head", "cls.seq_relationship"),
+    ),
+    required=MASKED_LM.required,
+)
+_OF_TOKENS = HeadClass(
+    rows=(Row("classifier_head/logits", "classifier"),), required=lambda config: {"activation": (None,)}
+)
+ROWS_OF_SEQUENCES = (
+    Row("classifier_head/dense", "classifier.dense"),
+    Row("classifier_head/logits", "classifier.out_proj"),
+)
+
+
+def of_sequences(rows: tuple[Row, ...], drops_inputs: bool, activation: str | None) -> HeadClass:
+    """The class for sequences; `activation` None is that of the MLP."""
+
+    def required(config: EncoderConfig) -> dict[str, tuple[Any, ...]]:
+        of_class = activation or config.mlp_activations[0]
+        return {"pooling": ("first",), "activation": (of_class,), "use_norm": (False,), "dense_bias": (True,)}
+
+    def fields(content: Mapping[str, Any], config: EncoderConfig) -> dict[str, Any]:
+        return {name: values[0] for name, values in required(config).items()} | {"drop_inputs": drops_inputs}
+
+    return HeadClass(rows, required, fields=fields)
+
+
+def heads_of(masked_lm: HeadClass, of_sequences: HeadClass) -> dict[str, HeadClass]:
+    """By kind, with BERT's class of tokens."""
+    return {heads.MASKED_LM: masked_lm, heads.SEQUENCE: of_sequences, heads.TOKENS: _OF_TOKENS}
+
+
+# -------------------------------------------------- configurations --------------------------------------------------
+
+
+def settings(config: EncoderConfig, pad_id: int) -> dict[str, Any]:
+    """See `EncoderFamily.settings`."""
+    content = {key: getattr(config, field) for key, field in _SIZES.items()}
+    content |= {key: getattr(config, field) for key, (field, _) in _RATES.items()}
+    types = {"type_vocab_size": max(config.num_token_types, 1)}
+    act = {"hidden_act": activation_name(config.mlp_activations[0])}
+    return content | act | types | {"max_position_embeddings": config.max_positions, "pad_token_id": pad_id}
+
+
+def fields(content: Mapping[str, Any], pad_id: int) -> dict[str, Any]:
+    """See `EncoderFamily.fields`."""
+    found = {field: value(content, key, None, int) for key, field in _SIZES.items()}
+    found |= {field: value(content, key, default, (int, float)) for key, (field, default) in _RATES.items()}
+    if found["num_heads"] < 1 or found["emb_dim"] % found["num_heads"]:
+        raise ValueError(
+            f"hidden_size is {found['emb_dim']}, which is not a multiple of num_attention_heads, {found['num_heads']}"
+        )
+    act = activation(content, "hidden_act")
+    return found | {
+        "head_dim": found["emb_dim"] // found["num_heads"],
+        "max_positions": value(content, "max_position_embeddings", 512, int),
+        "num_token_types": value(content, "type_vocab_size", 2, int),
+        "mlp_activations": (act,),
+        "head_activation": act,
+    }
+
+
+def limits(config: EncoderConfig) -> Iterator[str]:
+    """See `EncoderFamily.limits`."""
+    yield from common_limits(config)
+    if len(config.mlp_activations) > 1:
+        yield f"mlp_activations is {tuple(config.mlp_activations)!r}, and must be one activation, without a gate"
+
+
+def zeros(name: str, rows: int, config: EncoderConfig) -> dict[str, np.ndarray]:
+    """A table that adds nothing, by its name in Hugging Face."""
+    return {name: np.zeros((rows, config.emb_dim), np.float32)}
+
+
+def no_token_types(prefix: str, config: EncoderConfig) -> dict[str, np.ndarray]:
+    """A table of one row that adds nothing, for a network without token types."""
+    return {} if config.num_token_types else zeros(f"{prefix}.embeddings.token_type_embeddings.weight", 1, config)
+
+
+# ------------------------------------------------------- BERT -------------------------------------------------------
+
+_RELATIVE_KEYS = ("relative_key", "relative_key_query")
+
+
+def _settings_of_bert(config: EncoderConfig, pad_id: int) -> dict[str, Any]:
+    relative = config.position_embedding_type in _RELATIVE_KEYS
+    # Only where it is not the default: version 5 of transformers no longer has the key.
+    return settings(config, pad_id) | ({"position_embedding_type": config.position_embedding_type} if relative else {})
+
+
+def _fields_of_bert(content: Mapping[str, Any], pad_id: int) -> dict[str, Any]:
+    refuse_unless(content, {"position_embedding_type": ("absolute", *_RELATIVE_KEYS)})
+    return fields(content, pad_id) | {"position_embedding_type": content.get("position_embedding_type") or "absolute"}
+
+
+def _constants_of_bert(config: EncoderConfig, pad_id: int) -> dict[str, np.ndarray]:
+    # BERT has the table with relative keys too, and does not read it.
+    unread = (
+        {}
+        if config.has_absolute_positions
+        else zeros("bert.embeddings.position_embeddings.weight", config.max_positions, config)
+    )
+    return no_token_types("bert", config) | unread
+
+
+FAMILY = EncoderFamily(
+    name="bert",
+    title="BERT",
+    model_type="bert",
+    model_class="BertForMaskedLM",
+    prefix="bert",
+    required=REQUIRED | {"position_embedding_type": ("absolute", *_RELATIVE_KEYS)},
+    keys=encoder_keys.BERT,
+    rows=rows("bert"),
+    heads=heads_of(
+        MASKED_LM,
+        of_sequences(
+            (Row("classifier_head/dense", "bert.pooler.dense"), Row("classifier_head/logits", "classifier")),
+            drops_inputs=False,
+            activation="tanh",
+        ),
+    )
+    | {heads.PAIRS: _HEADS_OF_PAIRS},
+    settings=_settings_of_bert,
+    fields=_fields_of_bert,
+    limits=limits,
+    constants=_constants_of_bert,
+    ignored=r"^bert\.pooler\.|^cls\.seq_relationship\.",
+)

@@ -1,0 +1,47 @@
+"""RoFormer (arXiv:2104.09864): BERT with rotary positions."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from convert.config_keys import encoder_keys
+from convert.families import bert
+from convert.families.encoder_family import refuse_unless, value
+from limba.encoders.config import EncoderConfig
+
+
+def _fields(content: Mapping[str, Any], pad_id: int) -> dict[str, Any]:
+    refuse_unless(content, {"rotary_value": (False,), "embedding_size": (content.get("hidden_size"),)})
+    own = {"position_embedding_type": "rotary", "rotary_pairs": "interleaved"}
+    return bert.fields(content, pad_id) | {"max_positions": value(content, "max_position_embeddings", 1536, int)} | own
+
+
+def _settings(config: EncoderConfig, pad_id: int) -> dict[str, Any]:
+    return bert.settings(config, pad_id) | {"embedding_size": config.emb_dim, "rotary_value": False}
+
+
+def _limits(config: EncoderConfig) -> Iterator[str]:
+    yield from bert.limits(config)
+    if config.rotary_dim not in (None, config.head_dim):
+        yield f"rotary_dim is {config.rotary_dim}, and must be head_dim, {config.head_dim}"
+
+
+FAMILY = dataclasses.replace(
+    bert.FAMILY,
+    name="roformer",
+    title="RoFormer",
+    model_type="roformer",
+    model_class="RoFormerForMaskedLM",
+    prefix="roformer",
+    required=bert.REQUIRED | {"position_embedding_type": ("rotary",), "rotary_base": (10_000.0,)},
+    keys=encoder_keys.ROFORMER,
+    rows=bert.rows("roformer"),
+    heads=bert.heads_of(bert.MASKED_LM, bert.of_sequences(bert.ROWS_OF_SEQUENCES, drops_inputs=True, activation=None)),
+    settings=_settings,
+    fields=_fields,
+    limits=_limits,
+    constants=lambda config, pad_id: bert.no_token_types("roformer", config),
+    rotary_pairs="interleaved",
+    # The class computes its sines itself.
+    ignored=r"^roformer\.pooler\.|^cls\.seq_relationship\.|\.embed_positions\.",
+)

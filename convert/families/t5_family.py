@@ -1,0 +1,111 @@
+"""What a conversion needs to know of a family of T5s, and which of their modules hold which of Limba's."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from convert.config_keys import t5_keys
+from convert.config_keys.keys import Table
+from convert.families import heads
+from convert.families.family import Family
+from convert.families.heads import Head
+from convert.tensors import table
+from convert.tensors.table import Row, Tensor
+from limba.checkpoint_files import run_folder
+from limba.network.t5 import T5Config
+
+
+def _rows() -> Iterator[Row]:
+    yield Row("token_embedder", "shared")
+    yield Row("decoder/logits_dense", "lm_head")
+    for stack, last in (("encoder", 1), ("decoder", 2)):
+        own, layer = f"{stack}/layers_{{i}}", f"{stack}.block.{{i}}.layer"
+        biases = "SelfAttention.relative_attention_bias"
+        # One table a stack, or in umT5 one a layer.
+        yield Row(f"{stack}/relpos_bias", f"{stack}.block.0.layer.0.{biases}")
+        yield Row(f"{own}/relpos_bias", f"{layer}.0.{biases}")
+        yield Row(f"{stack}/{stack}_norm", f"{stack}.final_layer_norm")
+        attention = "attention" if stack == "encoder" else "self_attention"
+        yield from _rows_of_attention(own, attention, f"{layer}.0", "SelfAttention")
+        if stack == "decoder":
+            yield from _rows_of_attention(own, "encoder_decoder_attention", f"{layer}.1", "EncDecAttention")
+        yield Row(f"{own}/pre_mlp_layer_norm", f"{layer}.{last}.layer_norm")
+        for name in ("wi", "wi_0", "wi_1", "wo"):
+            yield Row(f"{own}/mlp/{name}", f"{layer}.{last}.DenseReluDense.{name}")
+
+
+def _rows_of_attention(own: str, name: str, layer: str, theirs: str) -> Iterator[Row]:
+    norm = {"encoder_decoder_attention": "pre_cross_attention"}.get(name, f"pre_{name}")
+    yield Row(f"{own}/{norm}_layer_norm", f"{layer}.layer_norm")
+    for kernel in ("query", "key", "value", "out"):
+        yield Row(f"{own}/{name}/{kernel}", f"{layer}.{theirs}.{kernel[0]}")
+
+
+_ROWS = tuple(_rows())
+# In the class of a classifier of tokens the T5 is a module.
+TRANSFORMER = "transformer"
+_ROWS_OF_CLASSIFIER = (
+    *(Row(row.limba, f"{TRANSFORMER}.{row.theirs}") for row in _ROWS),
+    Row("classifier_head/logits", "classifier"),
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class T5Family(Family):
+    """A kind of T5. Its network is `limba.network.t5`'s; see `Family`.
+
+    `--family NAME` converts checkpoints to it, and folders whose config.json has its `model_type` are read as it.
+
+    Attributes:
+      network: fields of `T5Config` that every model of the family has.
+      in_bytes: whether the vocabulary is bytes; None if either will do.
+      recognized_by: a clause for messages, "its vocabulary is bytes".
+      defaults: what transformers takes for `feed_forward_proj` and `tie_word_embeddings` where config.json has none.
+      in_transformers: whether transformers has the class; conversions are then compared with it where it is installed.
+      hides_output: whether version 5 of transformers writes `tie_word_embeddings: true` for untied models as well.
+      scales_untied: whether version 5 of transformers divides the logits of untied models by sqrt(d_model) as well.
+      config_keys: keys of config.json that have other names, by T5's: `{"d_model": "hidden_size"}`.
+      activations: further values of `feed_forward_proj`, with the `mlp_activations` that they mean.
+      modules: modules that have other names, or parts of the names, by T5's: `{"lm_head": "output"}`.
+      generation: keys of generation_config.json, beside the special ids.
+      keys: by T5's names; for further ones, `t5_keys.KEYS | config_keys.table(…)`.
+    """
+
+    network: Mapping[str, Any]
+    recognized_by: str
+    in_bytes: bool | None = False
+    defaults: Mapping[str, Any] = dataclasses.field(
+        default_factory=lambda: {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": True}
+    )
+    in_transformers: bool = False
+    hides_output: bool = False
+    scales_untied: bool = False
+    config_keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    activations: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    modules: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    generation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    keys: Table = dataclasses.field(default_factory=lambda: t5_keys.KEYS)
+    usual_head = heads.OF_T5
+    has_decoder = True
+
+    def table(self, network: T5Config, head: Head, pad_id: int = 0) -> list[Tensor]:
+        """Every tensor by T5's names of them; see `tensor_name`."""
+        assert pad_id == 0, "a T5 has no other"
+        return table.table(self.shapes(network, head), _ROWS if head.kind == heads.GENERATION else _ROWS_OF_CLASSIFIER)
+
+    def fits(self, network: T5Config, vocabulary: Mapping[str, Any] | None) -> bool:
+        """Whether a network with this vocabulary, as `run.json` records it, can be of the family."""
+        return self.in_bytes in (None, run_folder.is_bytes(vocabulary)) and all(
+            getattr(network, field) == value for field, value in self.network.items()
+        )
+
+    def own_keys(self) -> Table:
+        """`keys`, by the family's names."""
+        return {self.config_keys.get(name, name): key for name, key in self.keys.items()}
+
+    def tensor_name(self, name: str) -> str:
+        """The family's name of a tensor of T5's, PyTorch's (`lm_head.weight`) or Flax's (`lm_head/kernel`)."""
+        separator = "/" if "/" in name else "."
+        for part, own in self.modules.items():
+            name = name.replace(part.replace(".", separator), own.replace(".", separator))
+        return name

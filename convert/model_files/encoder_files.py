@@ -1,0 +1,205 @@
+"""Encoders on disk: a checkpoint of Limba, a Hugging Face folder, or a file of a PyTorch training script."""
+
+import dataclasses
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from convert.config_files import encoder_config
+from convert.families import heads, networks
+from convert.families.encoder_family import EncoderFamily
+from convert.families.table import find_encoder
+from convert.hf import hf_folder, tokenizer_settings
+from convert.hf.tokenizer_folder import FILE
+from convert.model_files import encoder_vocabularies, lora_merge, new_heads
+from convert.model_files.model import NO_HINTS, EncoderModel, Folder, ModelHints
+from convert.tensors import table, tensor_parts, torch_files, weight_files
+from limba.checkpoint_files import run_folder, saved_tensors
+from limba.checkpoint_files.saved_tensors import Index, SavedTensor, from_array
+from limba.encoders.config import EncoderConfig
+from limba.encoders.encoder import num_unscanned_layers
+from limba.machine.output_folder import read_report
+from limba.machine.storage import AnyPath
+
+_PARAMETERS = "target/"
+
+
+def check_hints(hints: ModelHints) -> None:
+    """Raises ValueError for what only T5s are asked."""
+    for field in ("family", "mlp_activations", "extra_ids"):
+        if (given := getattr(hints, field)) is not None:
+            raise ValueError(f"--{field} {given}: this is an encoder, whose files say all of it; leave it out.")
+
+
+# ----------------------------------------------------- a checkpoint --------------------------------------------------
+
+
+def open_checkpoint(path: AnyPath, hints: ModelHints = NO_HINTS) -> EncoderModel:
+    """Opens a checkpoint of Limba; see `any_format.open_model`. The hints' `vocab` is a tokenizer.json."""
+    check_hints(hints)
+    info = run_folder.load_run_info(path)
+    head = heads.of_run(info, path)
+    try:
+        config = EncoderConfig.from_json(info["network"])
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path}/run/run.json does not describe an EncoderConfig of this version ({error})."
+        ) from error
+    family = find_encoder(config, head)
+    saved = lora_merge.merged(saved_tensors.open_tensors(path), path)
+    parameters = {n.removeprefix(_PARAMETERS): t for n, t in saved.items() if n.startswith(_PARAMETERS)}
+    found = _unrolled(parameters, config)
+    config = dataclasses.replace(config, scan_layers=False, remat_policy="none")
+    whole = networks.shapes(config, head)
+    table.verify(f"The checkpoint {path}", {n: t.shape for n, t in found.items()}, whole)
+    head = family.held(head)
+    wanted = networks.shapes(config, head)
+    return EncoderModel(
+        path=path,
+        format="Limba",
+        family=family,
+        config=config,
+        head=head,
+        tensors={name: found[name] for name in wanted},
+        vocabulary=encoder_vocabularies.of_checkpoint(path, info["vocabulary"], hints),
+        step=int(np.asarray(saved["state/step"])) if "state/step" in saved else 0,
+        info=info,
+        not_held=tuple(name for name in whole if name not in wanted),
+        tokenizer_settings=tokenizer_settings.of_checkpoint(path),
+    )
+
+
+def _unrolled(saved: Mapping[str, SavedTensor], config: EncoderConfig) -> dict[str, SavedTensor]:
+    """The parameters by the names of unrolled layers; see `limba.encoders.encoder` for the scanned ones."""
+    first, period = num_unscanned_layers(config), config.global_attention_every
+    found = {}
+    for name, tensor in saved.items():
+        inside = re.fullmatch(r"encoder/encoder/(?:layers_(\d+)/)?(.*)", name)
+        if inside is None:
+            found[name] = tensor
+            continue
+        axis = min(config.param_scan_axis, tensor.ndim - 1)
+        for number in range(tensor.shape[axis]):
+            layer = first + number * period + int(inside[1] or 0)
+            found[f"encoder/layers_{layer}/{inside[2]}"] = _layer(tensor, axis, number)
+    return found
+
+
+def _layer(tensor: SavedTensor, axis: int, number: int) -> SavedTensor:
+    def read(index: Index) -> np.ndarray:
+        return np.squeeze(tensor.read((*index[:axis], slice(number, number + 1), *index[axis:])), axis)
+
+    return SavedTensor(tensor.shape[:axis] + tensor.shape[axis + 1 :], tensor.dtype, read)
+
+
+# ------------------------------------------------------- a folder ----------------------------------------------------
+
+
+def open_folder(
+    path: Path, hints: ModelHints = NO_HINTS, format_: str | None = None, keeps_pooler: bool = False
+) -> EncoderModel:
+    """Opens a Hugging Face folder; see `any_format.open_model`. The hints' `vocab` is a tokenizer.json with its ids.
+
+    A folder of the encoder alone, such as a BertModel, gets a new head. `keeps_pooler` takes a masked language model
+    whose files have BERT's pooler too, as most have, with the head of sentence pairs, which a classifier begins with.
+
+    Raises:
+      FileNotFoundError: if it has no weights.
+      ValueError: if it is damaged, or Limba does not have its network.
+    """
+    check_hints(hints)
+    found, _ = weight_files.find(path, format_)
+    if found == "flax":
+        raise ValueError(
+            f"{path} has weights of Flax alone: load it in transformers 4 with from_flax=True, and save it."
+        )
+    step = hf_folder.training_step(path, read_report(path))
+    return _open(path, path / "config.json", found, step, hints, keeps_pooler)
+
+
+def open_weights(file: Path, config_file: Path, hints: ModelHints = NO_HINTS) -> EncoderModel:
+    """Opens a file that a PyTorch training script saved; see `any_format.open_weights`."""
+    check_hints(hints)
+    places = [place for place in (config_file.parent, file.parent) if (place / FILE).is_file()]
+    if hints.vocab is None and places:
+        hints = dataclasses.replace(hints, vocab=str(places[0]))
+    return _open(file, config_file, "torch", hf_folder.step_of_weights(file), hints)
+
+
+def _open(
+    path: Path, config_file: Path, format_: str, step: tuple[int, str], hints: ModelHints, keeps_pooler: bool = False
+) -> EncoderModel:
+    read = encoder_config.read(config_file, hints.ignore_config_keys)
+    family, config, head, pad_id = read.family, read.network, read.head, read.pad_id
+    if path.is_dir():
+        weights = weight_files.open_tensors(path, format_, family.buffers)
+    else:
+        weights = torch_files.open_tensors([path], family.buffers)
+    if keeps_pooler and head == heads.OF_MASKED_LM and new_heads.has_pooler(weights, family):
+        head = heads.OF_PAIRS
+    wanted = family.table(config, head, pad_id)
+    is_tied = read.content.get("tie_word_embeddings") is not False
+    given, left_out = _named(weights, {t.name for t in wanted}, family, path, is_tied)
+    if config.num_layers > len(given):
+        raise ValueError(
+            f"{config_file}: num_hidden_layers is {config.num_layers}, and {path} has {len(given)} tensors; they "
+            "do not belong together."
+        )
+    of_head = [t for t in wanted if not t.name.startswith(f"{family.prefix}.")]
+    is_headless = head.kind == heads.MASKED_LM and not any(t.name in given for t in of_head)
+    if keeps_pooler and head == heads.OF_PAIRS:
+        is_headless = any(t.name not in given and t.constant is None for t in of_head)
+    if is_headless:
+        given = new_heads.new_head(config, family, pad_id, head) | given
+    stored = {
+        t.name: given.pop(t.name, from_array(t.constant)) for t in wanted if t.name in given or t.constant is not None
+    }
+    table.verify(str(path), {n: t.shape for n, t in (stored | given).items()}, {t.name: t.shape for t in wanted})
+    return EncoderModel(
+        path=path,
+        format="Hugging Face",
+        family=family,
+        config=config,
+        head=head,
+        tensors={name: t for tensor in wanted for name, t in tensor.limbas(stored[tensor.name]).items()},
+        vocabulary=encoder_vocabularies.of_folder(config_file.parent, pad_id, hints),
+        step=step[0],
+        step_from=step[1],
+        folder=Folder(read._replace(head=head).explicit, stored, format_, pad_id, is_headless, left_out),
+        ignored_config_keys=hints.ignore_config_keys,
+        tokenizer_settings=tokenizer_settings.beside(path, hints.vocab),
+    )
+
+
+def _named(
+    found: Mapping[str, SavedTensor], wanted: Collection[str], family: EncoderFamily, path: Path, is_tied: bool
+) -> tuple[dict[str, SavedTensor], tuple[str, ...]]:
+    """The tensors by the names that the class has now, without copies, and the names of those that it does not need.
+
+    Raises:
+      ValueError: if the output is not the embedding.
+    """
+    own = any(name.startswith(f"{family.prefix}.") for name in found)
+    named = {}
+    for name, tensor in found.items():
+        name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
+        named[name if own else f"{family.prefix}.{name}"] = tensor
+    embedding = next(row.theirs for row in family.rows if row.limba == "token_embedder")
+    bias = next(row.theirs for row in family.heads[heads.MASKED_LM].rows if row.limba == "mlm_head")
+    output = "decoder" if bias == "decoder" else f"{bias}.decoder"
+    if not is_tied and f"{bias}.bias" in named and f"{output}.weight" not in named:
+        raise ValueError(
+            f"{path}/config.json says that the output has its own matrix (tie_word_embeddings: false), but there is no "
+            f"{output}.weight."
+        )
+    for copy, of in ((f"{output}.weight", f"{embedding}.weight"), (f"{output}.bias", f"{bias}.bias")):
+        if copy == of or copy not in named:
+            continue
+        if of in named and not tensor_parts.equal(named[copy], named[of]):
+            raise ValueError(f"{path}: {copy} is not {of}; the output of Limba's encoders is their embedding.")
+        named.setdefault(of, named.pop(copy))
+    ignored = re.compile(family.ignored)
+    useless = [name for name in named if ignored.search(name) and name not in wanted]
+    return {name: t for name, t in named.items() if name not in useless}, tuple(useless)

@@ -1,0 +1,102 @@
+"""The tokenizer.json of an encoder on disk: the user's, the one kept beside a checkpoint, or that of a folder."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from convert.config_files import encoder_config
+from convert.hf import hf_tokenizer, tokenizer_folder
+from convert.model_files.model import Model, ModelHints
+from limba.checkpoint_files import run_folder
+from limba.machine import json_text, storage, untrusted_json
+from limba.machine.storage import AnyPath
+
+
+def known(model: Model) -> Mapping[str, Any]:
+    """A model's vocabulary, as `run.json` describes it.
+
+    Raises:
+      FileNotFoundError: if it is not known.
+      ValueError: if it lacks special tokens, has another padding than the network, or more ids than the embedding has
+        rows.
+    """
+    if (file := model.vocabulary_file) is None:
+        raise FileNotFoundError(
+            f"{model.path} has no {tokenizer_folder.FILE}; give one with --vocab FILE. transformers writes it: "
+            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(OTHER)."
+        )
+    vocabulary = tokenizer_folder.describe(file)
+    hf_tokenizer.check_sizes({**vocabulary, "sentencepiece_model_file": file}, model.config.vocab_size, str(model.path))
+    pad_id = tokenizer_folder.special_ids(file)["pad"]
+    if pad_id != encoder_config.PAD_ID:
+        raise ValueError(
+            f"The padding of {file} is {pad_id}, and that of the network in {model.path} is {encoder_config.PAD_ID}; "
+            "they do not belong together."
+        )
+    return vocabulary
+
+
+def of_checkpoint(path: AnyPath, recorded: Mapping[str, Any], hints: ModelHints) -> Mapping[str, Any] | None:
+    """A checkpoint's vocabulary: the user's, kept beside it, or where the run had it."""
+    kept = run_folder.find_vocabulary(path)
+    if hints.vocab is not None:
+        given = _in(Path(hints.vocab))
+        if kept is not None and not tokenizer_folder.same(given, str(kept)):
+            raise ValueError(
+                f"--vocab {hints.vocab} is another vocabulary than in training, which is {kept}; leave it out."
+            )
+        return record(given)
+    if kept is not None:
+        content = storage.read_bytes(kept) if storage.is_remote(kept) else None
+        return record(Path(kept) if content is None else tokenizer_folder.temporary_file(content))
+    file = run_folder.vocabulary_file(recorded)
+    return record(Path(file)) if file and Path(file).is_file() else None
+
+
+def of_folder(path: Path, pad_id: int, hints: ModelHints) -> Mapping[str, Any] | None:
+    """The folder's tokenizer.json, or the user's for it, with the ids that Limba has for its tokens."""
+    place = path if hints.vocab is None else Path(hints.vocab)
+    file = _in(place)
+    if hints.vocab is None and not file.is_file():
+        return None
+    if place.is_dir():
+        tokenizer_folder.check_settings(place, hints.ignore_config_keys)
+    own = encoder_config.PAD_ID
+    if pad_id == own or tokenizer_folder.special_ids(file).get("pad") == own:
+        return record(file)
+    content = tokenizer_folder.with_exchanged_ids(untrusted_json.read_object(file), own, pad_id, str(file))
+    return record(tokenizer_folder.temporary_file(json_text.dumps(content, ensure_ascii=False).encode()))
+
+
+def of_new_network(config_file: Path, hints: ModelHints) -> Path | None:
+    """The tokenizer.json for a config.json: the hints' `vocab`, or the one in its folder; None if there is none.
+
+    Raises:
+      FileNotFoundError: if the given one is not there.
+      ValueError: if its padding is not 0.
+    """
+    place = config_file.parent if hints.vocab is None else Path(hints.vocab)
+    found = _in(place)
+    if not found.is_file():
+        if hints.vocab is None:
+            return None
+        raise FileNotFoundError(
+            f"{place} has no {tokenizer_folder.FILE}. `limba vocab build --kind wordpiece` makes one of your texts; "
+            "transformers writes one for an older tokenizer: AutoTokenizer.from_pretrained(IN).save_pretrained(OUT)."
+        )
+    if place.is_dir():
+        tokenizer_folder.check_settings(place, hints.ignore_config_keys)
+    pad_id = tokenizer_folder.special_ids(found).get("pad")
+    if pad_id != encoder_config.PAD_ID:
+        raise ValueError(f"The padding of {found} is {pad_id}; for a new network it must be {encoder_config.PAD_ID}.")
+    return found
+
+
+def _in(place: Path) -> Path:
+    return place / tokenizer_folder.FILE if place.is_dir() else place
+
+
+def record(file: Path) -> dict[str, Any]:
+    """What `run.json` says of a tokenizer.json, without its size: the file is not opened before it is used."""
+    whole = run_folder.tokenizer_record(str(file), 0)
+    return {key: value for key, value in whole.items() if key != "vocab_size"}

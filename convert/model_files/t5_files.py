@@ -1,0 +1,288 @@
+"""T5s on disk: a checkpoint of Limba or T5X, a Hugging Face folder, or a file of a PyTorch training script."""
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from convert.config_files import other_models, t5_config
+from convert.families import heads
+from convert.families.heads import Head
+from convert.families.t5_family import TRANSFORMER, T5Family
+from convert.families.table import find_t5
+from convert.hf import hf_folder, tokenizer_settings
+from convert.model_files import gin_facts, lora_merge, network_of_tensors, new_decoder, t5_vocabularies
+from convert.model_files.model import NO_HINTS, Folder, ModelHints, T5Model
+from convert.tensors import table, tensor_parts, torch_files, weight_files
+from convert.tensors.table import Tensor
+from limba.checkpoint_files import layer_layouts, run_folder, saved_tensors
+from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.machine import storage, untrusted_files
+from limba.machine.output_folder import read_report
+from limba.machine.storage import AnyPath
+from limba.machine.untrusted_files import shown
+from limba.network.t5 import T5Config
+
+_PARAMETERS = "target/"
+_STEP = "state/step"
+# Keys of the run.json of a checkpoint that was converted.
+FAMILY, ASSUMED = "family", "assumed"
+# Tensors that a T5 with encoder and decoder has.
+_OF_BOTH = ("token_embedder/embedding", "encoder/encoder_norm/scale", "decoder/decoder_norm/scale")
+
+
+# ----------------------------------------------------- a checkpoint --------------------------------------------------
+
+
+def open_checkpoint(path: AnyPath, hints: ModelHints = NO_HINTS) -> T5Model:
+    """Opens a checkpoint of Limba or T5X; see `any_format.open_model`."""
+    saved = lora_merge.merged(saved_tensors.open_tensors(path), path)
+    info: Mapping[str, Any] = {}
+    family: str | None = None
+    assumed: Mapping[str, str] = {}
+    head = heads.OF_T5
+    if run_folder.has_run_info(path):
+        info = run_folder.load_run_info(path)
+        head = heads.on_t5(info, path)
+        config, where = _config_of_run(path, info["network"]), f"{path}/run/run.json"
+        family, assumed = info.get(FAMILY), info.get(ASSUMED, {})
+        if not isinstance(family, str | None) or not isinstance(assumed, dict):
+            raise ValueError(f"{where}: {FAMILY} is {shown(family)} and {ASSUMED} {shown(assumed)}; it is damaged.")
+        if "mlp_activations" in assumed and hints.mlp_activations is not None:
+            config = dataclasses.replace(config, mlp_activations=tuple(hints.mlp_activations))
+            assumed = {}
+        tensors = _unrolled(path, saved, config.relative_bias_per_layer, head == heads.OF_T5)
+        bound = gin_facts.GinFacts({}, info["vocabulary"])
+    else:
+        tensors = _unrolled(path, saved, None)
+        gin_file = run_folder.find_gin(path)
+        where, bound = str(gin_file or path), gin_facts.GinFacts({}, {})
+        if gin_file is not None:
+            bound = gin_facts.read(untrusted_files.decode(storage.read_bytes(gin_file), where), where)
+        config, assumed = network_of_tensors.read(path, tensors, bound.network, hints.mlp_activations)
+    _check_hints(config, hints, where)
+    vocabulary = t5_vocabularies.of_checkpoint(path, bound.vocabulary, hints)
+    found = find_t5(config, vocabulary, hints.family or family)
+    table.verify(f"The checkpoint {path}", {n: t.shape for n, t in tensors.items()}, found.shapes(config, head))
+    return T5Model(
+        path=path,
+        format="Limba" if info else "T5X",
+        family=found,
+        config=config,
+        head=head,
+        tensors=tensors,
+        vocabulary=vocabulary,
+        step=int(np.asarray(saved[_STEP])) if _STEP in saved else 0,
+        info=info,
+        assumed=assumed,
+        tokenizer_settings=tokenizer_settings.of_checkpoint(path),
+    )
+
+
+def is_encoder_decoder(tensors: Mapping[str, SavedTensor]) -> bool:
+    """Whether a train state is of a network that can be opened as a `Model`."""
+    return all(f"{_PARAMETERS}{name}" in tensors for name in _OF_BOTH)
+
+
+def _unrolled(
+    path: AnyPath, saved: Mapping[str, SavedTensor], per_layer: bool | None, has_decoder: bool = True
+) -> dict[str, SavedTensor]:
+    """The parameters by Limba's names.
+
+    `per_layer` says whether each layer has its own table of relative positions; None finds out. A T5 in the layout of
+    scalable_t5 has the same table in all layers.
+    """
+    parameters = {name: t for name, t in saved.items() if name.startswith(_PARAMETERS)}
+    if has_decoder and not is_encoder_decoder(parameters):
+        raise ValueError(f"{path} is not of a T5 with encoder and decoder: it lacks one of {', '.join(_OF_BOTH)}.")
+    for network in ("unrolled",) if per_layer else ("t5", "unrolled"):
+        try:
+            shapes = layer_layouts.shapes_for(parameters, network)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+        converted, _ = layer_layouts.convert(parameters, shapes)
+        if all(name in converted for name in shapes):
+            break
+    return {name.removeprefix(_PARAMETERS): converted[name] for name in shapes}
+
+
+def _config_of_run(path: AnyPath, fields: Mapping[str, Any]) -> T5Config:
+    try:
+        config = T5Config(**fields)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path}/run/run.json does not describe a limba.network.t5.T5Config of this version ({error}); only that "
+            "network can be converted."
+        ) from error
+    return dataclasses.replace(config, scan_layers=False, joined_attention_kernels=True, remat_policy="none")
+
+
+def _check_hints(config: T5Config, hints: ModelHints, where: str) -> None:
+    """Raises ValueError if what the user says of the network is wrong."""
+    if hints.mlp_activations is not None and tuple(hints.mlp_activations) != tuple(config.mlp_activations):
+        given, found = " ".join(hints.mlp_activations), " ".join(config.mlp_activations)
+        raise ValueError(f"--mlp_activations {given}: {where} says {found}.")
+
+
+# ------------------------------------------------------- a folder ----------------------------------------------------
+
+# Other names of the embedding, and that of the output. Files may have one of them or all.
+_ALIASES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+_OUTPUT = "lm_head.weight"
+# The first T5s have it in their files; no version of the network reads it.
+_UNUSED = "EncDecAttention.relative_attention_bias"
+
+
+def open_folder(path: Path, hints: ModelHints = NO_HINTS, format_: str | None = None) -> T5Model:
+    """Opens a Hugging Face folder; see `any_format.open_model`."""
+    files = read_files(path, path / "config.json", hints.ignore_config_keys, format_)
+    _check_hints(files.config, hints, f"{path}/config.json")
+    step = hf_folder.training_step(path, read_report(path))
+    model = _model(path, files, t5_vocabularies.of_folder(path, hints), hints, *step)
+    return dataclasses.replace(model, tokenizer_settings=tokenizer_settings.beside(path, hints.vocab))
+
+
+def open_weights(file: Path, config_file: Path, hints: ModelHints = NO_HINTS) -> T5Model:
+    """Opens a file that a PyTorch training script saved; see `any_format.open_weights`."""
+    files = read_files(file, config_file, hints.ignore_config_keys)
+    _check_hints(files.config, hints, str(config_file))
+    if hints.vocab is not None and Path(hints.vocab).is_dir():
+        vocabulary = t5_vocabularies.of_folder(Path(hints.vocab), dataclasses.replace(hints, vocab=None))
+    else:
+        beside = (t5_vocabularies.of_folder(place, hints) for place in (config_file.parent, file.parent))
+        vocabulary = next((found for found in beside if found is not None), None)
+    return _model(file, files, vocabulary, hints, *hf_folder.step_of_weights(file))
+
+
+class Files(NamedTuple):
+    """What config.json and the weights beside it say; the family is the first with the `model_type`."""
+
+    family: T5Family
+    config: T5Config
+    head: Head
+    tensors: Mapping[str, SavedTensor]
+    folder: Folder
+
+
+def _model(
+    path: Path, files: Files, vocabulary: Mapping[str, Any] | None, hints: ModelHints, step: int, step_from: str
+) -> T5Model:
+    own = hints.family is None and files.family.fits(files.config, vocabulary)
+    return T5Model(
+        path=path,
+        format="Hugging Face",
+        family=files.family if own else find_t5(files.config, vocabulary, hints.family),
+        config=files.config,
+        head=files.head,
+        tensors=files.tensors,
+        vocabulary=vocabulary,
+        step=step,
+        step_from=step_from,
+        folder=files.folder,
+        ignored_config_keys=hints.ignore_config_keys,
+    )
+
+
+def read_files(path: Path, config_file: Path, ignored: Collection[str] = (), format_: str | None = None) -> Files:
+    """Reads config.json, and opens the weights of a folder or those in a file.
+
+    Args:
+      path: the folder; or a file that a PyTorch training script saved, its model under T5's names.
+      ignored: keys of config.json that the user says have no effect.
+      format_: of the weights, where there are several: "safetensors", "torch" or "flax".
+
+    Raises:
+      FileNotFoundError: if there are no weights.
+      ValueError: if something is damaged, contradicts itself, or is not a T5 that Limba has.
+    """
+    content = t5_config.read(config_file, ignored)
+    if path.is_dir():
+        found, _ = weight_files.find(path, format_)
+        saved = weight_files.open_tensors(path, found)
+    else:
+        found, saved = "torch", torch_files.open_tensors([path])
+    family = t5_config.family_of(content)
+    is_flax = found == "flax"
+    output = _in_format(_OUTPUT, is_flax)
+    if t5_config.hides_its_output(content) and family.tensor_name(output) in saved:
+        # An output that is the embedding is not written twice.
+        content = content | {"scale_decoder_outputs": False}
+    config = t5_config.network_config(config_file, content)
+    if config.num_encoder_layers + config.num_decoder_layers > len(saved):
+        raise ValueError(
+            f"{config_file}: num_layers is {config.num_encoder_layers} and num_decoder_layers "
+            f"{config.num_decoder_layers}, and {path} has {len(saved)} tensors; they do not belong together."
+        )
+    content = t5_config.explicit(content, config)
+    head = t5_config.head_of(config_file, content)
+    rows = [t.as_flax() if is_flax else t for t in family.table(config, head)]
+    prefix = "" if head == heads.OF_T5 else f"{TRANSFORMER}."
+    aliases = [_in_format(f"{prefix}{name}", is_flax) for name in _ALIASES]
+    t5_names = {family.tensor_name(name): name for name in (*aliases, *(row.name for row in rows))}
+    named = {t5_names.get(name, name): t for name, t in saved.items()}
+    if other_models.is_encoder_alone(content) and named:
+        named = _of_new_decoder(rows, config, named) | named
+    stored = _without_copies(path, aliases, named, _in_format(_UNUSED, is_flax))
+    if not config.logits_via_embedding and t5_config.ties_output(path / "config.json"):
+        stored.setdefault(_OUTPUT, stored[aliases[0]])
+    if head == heads.OF_T5:
+        _check_output(path, config_file, is_flax, config, stored)
+    table.verify(str(path), {n: t.shape for n, t in stored.items()}, {row.name: row.shape for row in rows})
+    tensors = {name: t for row in rows for name, t in row.limbas(stored[row.name]).items()}
+    return Files(family, config, head, tensors, Folder(content, stored, found))
+
+
+def _in_format(name: str, is_flax: bool) -> str:
+    """A name of PyTorch's, or the one that Flax has for it."""
+    if not is_flax:
+        return name
+    module, _, leaf = name.rpartition(".")
+    if leaf != "weight":
+        return name.replace(".", "/")
+    return f"{module.replace('.', '/')}/{'kernel' if name == _OUTPUT else 'embedding'}"
+
+
+def _of_new_decoder(
+    rows: Sequence[Tensor], config: T5Config, named: Mapping[str, SavedTensor]
+) -> dict[str, SavedTensor]:
+    new = new_decoder.tensors(config, np.dtype(next(iter(named.values())).dtype))
+    return {row.name: row.stored(new) for row in rows if row.parts[0].limba in new}
+
+
+def _without_copies(
+    path: Path, aliases: Sequence[str], stored: Mapping[str, SavedTensor], unused: str
+) -> dict[str, SavedTensor]:
+    """The tensors without other names of the embedding, and with its own, the first of `aliases`.
+
+    Raises:
+      ValueError: if they differ.
+    """
+    kept = {name: t for name, t in stored.items() if name not in aliases and unused not in name}
+    present = [name for name in aliases if name in stored]
+    if not present:
+        raise ValueError(f"{path} has no {aliases[0]}, the embedding.")
+    shared = stored[present[0]]
+    for name in present[1:]:
+        if not tensor_parts.equal(shared, stored[name]):
+            raise ValueError(f"{path}: {present[0]} and {name} differ; a T5 has one embedding.")
+    return kept | {aliases[0]: shared}
+
+
+def _check_output(path: Path, config_file: Path, is_flax: bool, config: T5Config, kept: dict[str, SavedTensor]) -> None:
+    """Removes an output that is the embedding. Raises ValueError if it is not what config.json says of it."""
+    shared, output = kept[_in_format(_ALIASES[0], is_flax)], _in_format(_OUTPUT, is_flax)
+    if config.logits_via_embedding and output in kept:
+        same = tensor_parts.transposed(kept[output]) if is_flax else kept[output]
+        if not tensor_parts.equal(shared, same):
+            raise ValueError(
+                f"{config_file} says that the embedding is the output too (tie_word_embeddings), but {output} is "
+                "another matrix. If it is the output, set tie_word_embeddings and scale_decoder_outputs to false."
+            )
+        del kept[output]
+    if not config.logits_via_embedding and output not in kept:
+        raise ValueError(
+            f"{config_file} says that the output has its own matrix (tie_word_embeddings: false), but there is "
+            f"no {output}."
+        )
