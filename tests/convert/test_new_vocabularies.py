@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from convert.encoders import tokenizer_folder
-from convert.hf import hf_tokenizer
+from convert.hf import hf_tokenizer, tokenizer_folder
 from limba.machine import json_text
 from tasks.vocabularies import (
     SentencePieceVocabulary,
