@@ -24,6 +24,7 @@ from convert.config_files import encoder_config, new_network, other_models, t5_c
 from convert.families import heads
 from convert.families.heads import Head
 from convert.families.networks import Network
+from convert.families.table import find_t5
 from convert.hf import hf_folder, hf_tokenizer, hub_models, tokenizer_settings
 from convert.model_files import any_format, encoder_files, encoder_vocabularies, t5_vocabularies
 from convert.model_files.model import NO_HINTS, Model, ModelHints
@@ -236,6 +237,7 @@ def _write_t5_gin(config_file: Path, out: Path, hints: ModelHints, overwrite: bo
     config, head = t5_config.network_config(config_file, given), t5_config.head_of(config_file, given)
     say_notes(config_file, hints.ignore_config_keys)
     vocabulary = t5_vocabularies.of_folder(config_file.parent, hints)
+    config = dataclasses.replace(config, family=find_t5(config, vocabulary, hints.family).name)
     if config.relative_bias_per_layer:
         config = dataclasses.replace(config, scan_layers=True, joined_attention_kernels=False)
     file = _write_gin(config, head, vocabulary, str(config_file), out, overwrite)

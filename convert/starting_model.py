@@ -11,7 +11,7 @@ from convert.config_files import new_network, t5_config
 from convert.families import byt5, heads, networks
 from convert.families.heads import Head
 from convert.families.networks import Network
-from convert.families.table import find_encoder
+from convert.families.table import find_encoder, find_t5
 from convert.hf import hf_folder, hub_models, tokenizer_folder
 from convert.model_files import any_format, encoder_files, encoder_vocabularies, t5_vocabularies
 from convert.model_files.model import Model, ModelHints
@@ -194,6 +194,7 @@ def _new_t5(file: Path, hints: ModelHints, has_tokenizer: bool) -> StartingModel
     vocabulary = t5_vocabularies.of_folder(file.parent, hints)
     if vocabulary is None:
         raise _no_vocabulary(file)
+    network = dataclasses.replace(network, family=find_t5(network, vocabulary, hints.family).name)
     if not has_tokenizer and not run_folder.is_bytes(vocabulary):
         # The completed config.json lies elsewhere.
         hints = dataclasses.replace(

@@ -19,8 +19,10 @@ from limba.checkpoint_files.saved_tensors import SavedTensor
 Array = np.ndarray
 Config = Mapping[str, Any]
 
-_ROBERTA, _MPNET, _ROFORMER, _MODERNBERT = "roberta-prelayernorm", "mpnet", "roformer", "modernbert"
-_PREFIXES = {"bert": "bert", _ROBERTA: "roberta_prelayernorm", _MPNET: "mpnet", _ROFORMER: "roformer"}
+_MPNET, _ROFORMER, _MODERNBERT = "mpnet", "roformer", "modernbert"
+_EMBEDDING = ".embeddings.word_embeddings.weight"
+# Of their tables of positions, the first token takes the row after padding's id.
+_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "roberta-prelayernorm", _MPNET)
 
 
 class Weights:
@@ -29,6 +31,11 @@ class Weights:
     def __init__(self, tensors: Mapping[str, SavedTensor], rounding: Rounding):
         self._tensors = tensors
         self.rounding = rounding
+
+    @property
+    def prefix(self) -> str:
+        """What the names of the tensors of BERT or a relative begin with."""
+        return next(name.removesuffix(_EMBEDDING) for name in self._tensors if name.endswith(_EMBEDDING))
 
     def __getitem__(self, name: str) -> Array:
         return np.asarray(self._tensors[name]).astype(np.float64)
@@ -74,7 +81,7 @@ def logits(
         return _logits_of_rows(weights, config, x, is_token)
     if config["model_type"] == _MODERNBERT:
         return weights.attend(embedding, _head_of_modernbert(weights, config, x)) + weights.bias("decoder")
-    if config["model_type"] in (_ROBERTA, _MPNET):
+    if config["model_type"] in _AFTER_PADDING:
         head, dense, norm, activation = "lm_head", "lm_head.dense", "lm_head.layer_norm", "gelu"
     else:
         head, activation = "cls.predictions", config["hidden_act"]
@@ -115,13 +122,13 @@ def _logits_of_rows(weights: Weights, config: Config, x: Array, is_token: Array)
 def _bert(weights: Weights, config: Config, input_ids: Array, types: Array, visible: Array) -> tuple[Array, str]:
     """What the encoder gives, and the name of the embedding."""
     kind, epsilon = config["model_type"], config["layer_norm_eps"]
-    prefix, is_pre = _PREFIXES[kind], kind == _ROBERTA
+    prefix, is_pre = weights.prefix, kind == "roberta-prelayernorm"
     tables = f"{prefix}.embeddings"
     embedding = f"{tables}.word_embeddings.weight"
     x = weights.rows(embedding, input_ids)
     length = input_ids.shape[1]
     positions = np.arange(length)[None]
-    if kind in (_ROBERTA, _MPNET):
+    if kind in _AFTER_PADDING:
         real = input_ids != config["pad_token_id"]
         positions = np.cumsum(real, axis=1) * real + config["pad_token_id"]
     relative = config.get("position_embedding_type", "absolute")

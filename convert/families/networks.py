@@ -18,7 +18,7 @@ from limba.network.t5 import T5Config
 Network = T5Config | EncoderConfig
 Config = TypeVar("Config", bound=Network)
 
-# Fields that belong to a run: they change how a network is trained or computed, and not what it is.
+# Fields that belong to a run, which change how a network is trained or computed, and not what it is; and its name.
 OF_RUNS: dict[str, Any] = {
     "dtype": jnp.float32,
     "dropout_rate": 0.0,
@@ -31,6 +31,7 @@ OF_RUNS: dict[str, Any] = {
     "joined_attention_kernels": True,
     "remat_policy": "none",
     "kernels": "xla",
+    "family": None,
 }
 
 

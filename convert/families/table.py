@@ -28,7 +28,10 @@ from limba.machine import untrusted_json
 from limba.network.t5 import T5Config
 
 # The order counts: a T5 is of the first family that it fits, and others must be named. mT5 is never the first.
-_ROWS = (t5_1_0, t5_1_1, mt5, umt5, byt5, bert, roberta_prelayernorm, mpnet, roformer, modernbert)
+_ROWS: tuple[Family, ...] = (
+    *(t5_1_0.FAMILY, t5_1_1.FAMILY, mt5.FAMILY, umt5.FAMILY, byt5.FAMILY),
+    *(bert.FAMILY, roberta_prelayernorm.FAMILY, mpnet.FAMILY, roformer.FAMILY, modernbert.FAMILY),
+)
 _GROUP = "limba.families"
 
 Kind = TypeVar("Kind", bound=Family)
@@ -41,7 +44,7 @@ def all_families() -> Mapping[str, Family]:
     Raises:
       ValueError: if a package's entry point is not a `Family`, or its name is taken.
     """
-    families: dict[str, Family] = {row.FAMILY.name: row.FAMILY for row in _ROWS}
+    families = {family.name: family for family in _ROWS}
     for point in importlib.metadata.entry_points(group=_GROUP):
         family = point.load()
         if not isinstance(family, Family) or family.name in families:
@@ -78,13 +81,14 @@ def of_file(file: Path) -> Family | None:
 
 
 def find_t5(network: T5Config, vocabulary: Mapping[str, Any] | None, name: str | None = None) -> T5Family:
-    """The family of a network with this vocabulary: the one that the user names, or the first that fits.
+    """The family of a network with this vocabulary: the one that the user names, its own, or the first that fits.
 
     Raises:
       ValueError: if the network cannot be of that family.
     """
     families = t5_families()
-    found = next(family for family in families.values() if family.fits(network, vocabulary))
+    fitting = [family for family in families.values() if family.fits(network, vocabulary)]
+    found = next((family for family in fitting if family.name == network.family), fitting[0])
     if name is None:
         return found
     if name not in families:
@@ -95,14 +99,18 @@ def find_t5(network: T5Config, vocabulary: Mapping[str, Any] | None, name: str |
 
 
 def find_encoder(config: EncoderConfig, head: Head = heads.OF_MASKED_LM) -> EncoderFamily:
-    """The family with the class that holds a network and its head exactly; see `EncoderFamily.held`.
+    """The family with the class that holds a network and its head exactly: its own, or the first; see `held`.
 
     Raises:
       ValueError: if none does, with what would have to be another for the nearest one.
     """
     families = encoder_families()
     problems = {name: family.problems(config, head) for name, family in families.items()}
-    nearest = min(problems, key=lambda name: (not _has_positions_of(families[name], config), len(problems[name])))
+
+    def distance(name: str) -> tuple[bool, int, bool]:
+        return not _has_positions_of(families[name], config), len(problems[name]), name != config.family
+
+    nearest = min(problems, key=distance)
     family = families[nearest]
     if not problems[nearest]:
         return family

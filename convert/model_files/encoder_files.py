@@ -51,7 +51,7 @@ def open_checkpoint(path: AnyPath, hints: ModelHints = NO_HINTS) -> EncoderModel
     saved = lora_merge.merged(saved_tensors.open_tensors(path), path)
     parameters = {n.removeprefix(_PARAMETERS): t for n, t in saved.items() if n.startswith(_PARAMETERS)}
     found = _unrolled(parameters, config)
-    config = dataclasses.replace(config, scan_layers=False, remat_policy="none")
+    config = dataclasses.replace(config, scan_layers=False, remat_policy="none", family=family.name)
     whole = networks.shapes(config, head)
     table.verify(f"The checkpoint {path}", {n: t.shape for n, t in found.items()}, whole)
     head = family.held(head)

@@ -27,7 +27,7 @@ from limba.network.t5 import T5Config
 
 _PARAMETERS = "target/"
 _STEP = "state/step"
-# Keys of the run.json of a checkpoint that was converted.
+# Keys of the run.json of a checkpoint that was converted; an earlier version's has the family there.
 FAMILY, ASSUMED = "family", "assumed"
 # Tensors that a T5 with encoder and decoder has.
 _OF_BOTH = ("token_embedder/embedding", "encoder/encoder_norm/scale", "decoder/decoder_norm/scale")
@@ -65,6 +65,7 @@ def open_checkpoint(path: AnyPath, hints: ModelHints = NO_HINTS) -> T5Model:
     _check_hints(config, hints, where)
     vocabulary = t5_vocabularies.of_checkpoint(path, bound.vocabulary, hints)
     found = find_t5(config, vocabulary, hints.family or family)
+    config = dataclasses.replace(config, family=found.name)
     table.verify(f"The checkpoint {path}", {n: t.shape for n, t in tensors.items()}, found.shapes(config, head))
     return T5Model(
         path=path,
@@ -170,11 +171,12 @@ def _model(
     path: Path, files: Files, vocabulary: Mapping[str, Any] | None, hints: ModelHints, step: int, step_from: str
 ) -> T5Model:
     own = hints.family is None and files.family.fits(files.config, vocabulary)
+    family = files.family if own else find_t5(files.config, vocabulary, hints.family)
     return T5Model(
         path=path,
         format="Hugging Face",
-        family=files.family if own else find_t5(files.config, vocabulary, hints.family),
-        config=files.config,
+        family=family,
+        config=dataclasses.replace(files.config, family=family.name),
         head=files.head,
         tensors=files.tensors,
         vocabulary=vocabulary,

@@ -118,7 +118,7 @@ def files_of_run(
 ) -> RunFiles:
     """What a checkpoint says of a model, whose tensors it has in the layout of the source."""
     config = model.config
-    more: dict[str, Any] = {t5_files.FAMILY: model.family.name, **model.head.record}
+    more: dict[str, Any] = dict(model.head.record)
     of, network = f"{model.path} ({model.family.name})", model_gin.network_fields(config)
     if isinstance(config, T5Config):
         of = f"{model.path} ({model.format}, {model.family.name})"

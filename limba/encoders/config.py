@@ -63,6 +63,8 @@ class EncoderConfig:
       param_scan_axis: where the layers stand in the parameters of a scanned stack.
       kernels: "auto" is the fastest that the device has, the others are as in T5Config; attention to a window or
         with relative_key is XLA's in any case.
+      family: of `convert.families`, which says what class of Hugging Face an export becomes where several hold the
+        network: 'mt5', 'roberta'. None takes the first that does. Nothing is computed with it.
 
     Raises:
       ValueError: for a value outside of what its field can be, or two fields that exclude each other.
@@ -107,6 +109,7 @@ class EncoderConfig:
     remat_policy: str | None = "none"
     param_scan_axis: int = 1
     kernels: str = "auto"
+    family: str | None = None
 
     def __post_init__(self):
         owner = "EncoderConfig"

@@ -29,8 +29,7 @@ class T5Config:
     Attributes:
       vocab_size: rows of the embedding; at least the vocabulary, a multiple of 128 runs fastest.
       dtype: of activations; parameters are always float32.
-      emb_dim, num_heads, head_dim, mlp_dim: widths. `num_heads * head_dim` need not equal `emb_dim`.
-      num_encoder_layers, num_decoder_layers: depths.
+      emb_dim, num_heads, head_dim, mlp_dim, num_encoder_layers, num_decoder_layers: widths and depths.
       mlp_activations: ("relu",) is T5 1.0, ("gelu", "linear") is T5 1.1.
       dropout_rate: everywhere; 0 for pre-training of 1.1.
       logits_via_embedding: tie the output to the embedding (T5 1.0).
@@ -40,10 +39,10 @@ class T5Config:
       scan_layers: compile one layer instead of all; much shorter compilation of deep stacks.
       remat_policy: "none", "minimal" or "full": what is recomputed in the backward pass to save memory.
       param_scan_axis: where the layers stand in the parameters of a scanned stack.
+      family: of `convert.families`, for exports: 'mt5'. None is the first that fits.
       relative_bias_per_layer: a table of relative positions in every layer (scalable_t5, umT5) instead of one a stack.
       joined_attention_kernels: `[embed, heads * kv]` (T5X's t5); False is `[embed, heads, kv]` (its scalable_t5).
-      decoder_start_token_id: what the decoder begins with, in place of the 0 that batches have there; some T5s that
-        were fine-tuned elsewhere have another.
+      decoder_start_token_id: what the decoder begins with, in place of the 0 that batches have there.
       kernels: "auto" is the fastest that the device has, "cudnn" the same with cuDNN's attention on GPUs; "xla" writes
         attention's logits (queries x keys) and the output's (tokens x vocabulary) to memory, "fused" never does, and is
         very slow on CPUs.
@@ -79,6 +78,7 @@ class T5Config:
     encoder_self_attention_layer: str | None = None
     decoder_self_attention_layer: str | None = None
     decoder_cross_attention_layer: str | None = None
+    family: str | None = None
 
     def __post_init__(self):
         for field in ("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim", *_LAYER_COUNTS):

@@ -17,6 +17,10 @@ BYTES, PIECES = {"class": "ByteVocabulary"}, {"class": "SentencePieceVocabulary"
         ({"logits_via_embedding": True}, PIECES, None, "t5", "t5"),
         ({}, PIECES, None, "t5_1_1", "t5"),
         ({}, PIECES, "mt5", "mt5", "mt5"),
+        ({"family": "mt5"}, PIECES, None, "mt5", "mt5"),
+        # One that it was, and no longer can be.
+        ({"family": "mt5", "logits_via_embedding": True}, PIECES, None, "t5", "t5"),
+        ({"family": "mt5"}, PIECES, "t5_1_1", "t5_1_1", "t5"),
         ({}, BYTES, None, "byt5", "t5"),
         ({"relative_bias_per_layer": True}, PIECES, None, "umt5", "umt5"),
     ],
