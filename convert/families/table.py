@@ -13,6 +13,7 @@ from convert.families import (
     modernbert,
     mpnet,
     mt5,
+    roberta,
     roberta_prelayernorm,
     roformer,
     t5_1_0,
@@ -31,6 +32,7 @@ from limba.network.t5 import T5Config
 _ROWS: tuple[Family, ...] = (
     *(t5_1_0.FAMILY, t5_1_1.FAMILY, mt5.FAMILY, umt5.FAMILY, byt5.FAMILY),
     *(bert.FAMILY, roberta_prelayernorm.FAMILY, mpnet.FAMILY, roformer.FAMILY, modernbert.FAMILY),
+    *roberta.FAMILIES,
 )
 _GROUP = "limba.families"
 

@@ -1,4 +1,4 @@
-"""Five classes of encoders, both ways: logits are those of transformers 4 and 5, whose pipeline fills a mask."""
+"""Eight classes of encoders, both ways: logits are those of transformers 4 and 5, whose pipeline fills a mask."""
 
 import dataclasses
 import json
@@ -28,6 +28,9 @@ SIZES = {"vocab_size": 64, "hidden_size": 24, "num_attention_heads": 3, "interme
 NEW = {
     "bert": ("BertForMaskedLM", {"max_position_embeddings": 48, "layer_norm_eps": 0.01}),
     "roberta_prelayernorm": ("RobertaPreLayerNormForMaskedLM", {"max_position_embeddings": 50, "layer_norm_eps": 0.01}),
+    "roberta": ("RobertaForMaskedLM", {"max_position_embeddings": 50, "layer_norm_eps": 0.01, "type_vocab_size": 1}),
+    "xlm_roberta": ("XLMRobertaForMaskedLM", {"max_position_embeddings": 50, "layer_norm_eps": 0.01}),
+    "camembert": ("CamembertForMaskedLM", {"max_position_embeddings": 50, "layer_norm_eps": 0.01}),
     "mpnet": ("MPNetForMaskedLM", {"max_position_embeddings": 50, "layer_norm_eps": 0.01}),
     "roformer": ("RoFormerForMaskedLM", {"max_position_embeddings": 48, "layer_norm_eps": 0.01}),
     "modernbert": (
@@ -37,7 +40,7 @@ NEW = {
     ),
     "headless": ("BertModel", {"max_position_embeddings": 48, "layer_norm_eps": 0.01}),
 }
-PADDINGS = {"roberta_prelayernorm": 1, "mpnet": 1, "modernbert": 5}
+PADDINGS = {"roberta_prelayernorm": 1, "roberta": 1, "xlm_roberta": 1, "camembert": 1, "mpnet": 1, "modernbert": 5}
 
 
 @pytest.mark.parametrize("name", conftest.VARIANTS)

@@ -11,7 +11,7 @@ import pytest
 from limba.encoders import encoder
 from limba.gin_config import gin_files
 
-FAMILIES = ("bert", "roberta_prelayernorm", "mpnet", "roformer", "modernbert")
+FAMILIES = ("bert", "roberta", "roberta_prelayernorm", "mpnet", "roformer", "modernbert")
 # By hand, for 30,592 rows of the embedding. BERT base has 109,514,298 as Hugging Face counts it, with 30,522 rows.
 PARAMETERS = {
     "bert/base": 109_568_128,
@@ -20,6 +20,10 @@ PARAMETERS = {
     "bert/tiny": 4_425_728,
     "bert/sparse_base": 112_320_640,  # 4,096 positions
     "bert/sparse_tiny": 4_884_480,
+    "roberta/base": 109_567_360,
+    "roberta/large": 335_245_184,
+    "roberta/small": 28_830_592,
+    "roberta/tiny": 4_425_600,
     "roberta_prelayernorm/base": 109_568_896,
     "roberta_prelayernorm/large": 335_247_232,
     "roberta_prelayernorm/small": 28_831_616,
