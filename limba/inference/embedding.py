@@ -1,5 +1,7 @@
 """The vectors that an encoder gives for lines of text: of a T5's encoder, or of a BERT, without its head."""
 
+import copy
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -39,6 +41,17 @@ def encode(model: BaseTransformerModel, params: Any, batch: Mapping[str, Array])
     return module.apply(variables, tokens, method=lambda network, x: network.encoder(x, enable_dropout=False))
 
 
+def _in_dtype(model: BaseTransformerModel, dtype: str | None) -> BaseTransformerModel:
+    """The model with its network in another dtype, where its configuration says the dtype."""
+    module: Any = model.module
+    config: Any = getattr(module, "config", None)
+    if dtype is None or not hasattr(config, "dtype"):
+        return model
+    other = copy.copy(model)
+    other.module = module.clone(config=dataclasses.replace(config, dtype=jnp.dtype(dtype)))
+    return other
+
+
 class Embedder:
     """A checkpoint whose encoder reads lines of text.
 
@@ -59,12 +72,14 @@ class Embedder:
         max_inputs_length: int = 512,
         batch_size: int = 8,
         pooling: str = "mean",
+        dtype: str | None = "float32",
     ):
         """
         Args:
           max_inputs_length: longer lines are cut; `num_cut` counts them.
           batch_size: lines at a time; rounded up to a multiple that the mesh divides.
           pooling: "mean", "max" or "first" of a line's vectors; "none" keeps one for each token.
+          dtype: of activations; None is the training's, often bfloat16, in which accelerators are faster.
 
         Raises:
           ValueError: without a checkpoint or an encoder; for another pooling, or a number below 1.
@@ -76,7 +91,7 @@ class Embedder:
                 raise ValueError(f"Embedder.{name} is {value!r}; it is a whole number of at least 1.")
         if not isinstance(model, EncoderDecoderModel | EncoderOnlyModel):
             raise ValueError(f"{type(model).__name__} has no encoder, and no vectors of texts.")
-        self._model, self._pool = model, _POOLINGS.get(pooling)
+        self._model, self._pool = _in_dtype(model, dtype), _POOLINGS.get(pooling)
         longest = getattr(getattr(model.module, "config", None), "longest_row", None)
         self._longest = max_inputs_length if longest is None else min(max_inputs_length, longest)
         self._batch_size = -(-batch_size // partitioner.num_data_shards) * partitioner.num_data_shards

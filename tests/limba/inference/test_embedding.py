@@ -1,5 +1,7 @@
 """Vectors of texts, and the command that writes them."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -49,6 +51,19 @@ def test_each_line_has_the_vectors_that_it_has_alone(bert):
     for pooling, pooled in {"mean": np.mean, "max": np.max, "first": lambda x, axis: x[0]}.items():
         vectors = _embedder(*bert, batch_size=3, pooling=pooling).embed(LINES)
         np.testing.assert_allclose(vectors, [pooled(row, axis=0) for row in rows], atol=1e-5)
+
+
+def test_vectors_are_float32_s_of_a_network_that_was_trained_in_bfloat16(bert):
+    model, params, folder = bert
+    expected = np.array(_embedder(*bert).embed(LINES))
+    trained = models.EncoderOnlyModel(
+        encoder.MaskedLanguageModel(dataclasses.replace(model.module.config, dtype=jnp.bfloat16)),
+        model.input_vocabulary,
+        definitions.adamw(),
+    )
+    np.testing.assert_allclose(_embedder(trained, params, folder).embed(LINES), expected, atol=1e-6)
+    faster = np.array(_embedder(trained, params, folder, dtype=None).embed(LINES))
+    assert 1e-4 < np.abs(faster - expected).max() < 0.1
 
 
 def test_long_lines_are_cut_and_counted(bert):
