@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from tasks.metrics import rouge_words
+
 Metrics = dict[str, float]
 MetricFn = Callable[[Sequence[Any], Sequence[Any]], Metrics]
 
@@ -81,9 +83,11 @@ def rouge(
     """ROUGE F by rouge-score: the median that its bootstrap aggregator reports, in percent.
 
     A blank, a full stop and a blank end a sentence, as T5's summaries are written. T5 has no rougeL, which takes a text
-    as one sentence; run_summarization.py has it.
+    as one sentence; run_summarization.py has it. Where most letters of the targets are not Latin, the default tokenizer
+    is `rouge_words.UnicodeWords`: rouge-score's own drops them, and every score would be 0.
     """
     _check_texts(targets, predictions)
+    tokenizer = tokenizer or rouge_words.tokenizer_for(targets)
     keys = list(score_keys or ("rouge1", "rouge2", "rougeL", "rougeLsum"))
     scorer = _optional("rouge_score.rouge_scorer").RougeScorer(keys, tokenizer=tokenizer)
     aggregator = _optional("rouge_score.scoring").BootstrapAggregator()

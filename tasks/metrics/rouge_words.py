@@ -1,0 +1,71 @@
+"""Words of texts in other alphabets than the Latin one, for ROUGE; rouge-score keeps a-z and 0-9 alone."""
+
+import collections
+import functools
+import itertools
+import logging
+import re
+import unicodedata
+from collections.abc import Sequence
+
+logger = logging.getLogger(__name__)
+
+# Thai and Lao, Myanmar, Khmer, kana, Chinese characters: scripts whose words have no blanks between them.
+_WITHOUT_BLANKS = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+
+
+class UnicodeWords:
+    """A tokenizer of rouge-score's kind: words of any alphabet, in lower case; a character where words have no blanks.
+
+    Letters, their marks and digits are words, and all else separates them, an apostrophe too, as in rouge-score's own.
+    Texts are normalized (NFKC), as T5's vocabularies do: a prediction is, and its reference may not be.
+    """
+
+    def tokenize(self, text: str) -> list[str]:
+        words: list[str] = []
+        for is_word, characters in itertools.groupby(unicodedata.normalize("NFKC", text.lower()), _is_of_word):
+            if is_word:
+                words += _units("".join(characters))
+        return words
+
+
+def tokenizer_for(references: Sequence[str]) -> UnicodeWords | None:
+    """The tokenizer for these references: None, which is rouge-score's own, unless most letters are not Latin."""
+    counts = collections.Counter(itertools.chain.from_iterable(references))
+    letters = {character: count for character, count in counts.items() if character.isalpha()}
+    num_latin = sum(count for character, count in letters.items() if "LATIN" in unicodedata.name(character, ""))
+    if 2 * num_latin >= sum(letters.values()):
+        return None
+    _log_once()
+    return UnicodeWords()
+
+
+def _is_of_word(character: str) -> bool:
+    return unicodedata.category(character)[0] in "LMN"
+
+
+def _units(word: str) -> list[str]:
+    """The word, or its characters, each with the marks on it, and the words of other scripts between them."""
+    if not _WITHOUT_BLANKS.search(word):
+        return [word]
+    units: list[str] = []
+    is_single = True
+    for character in word:
+        is_mark = unicodedata.category(character)[0] == "M"
+        was_single, is_single = is_single, is_single if is_mark else bool(_WITHOUT_BLANKS.match(character))
+        if units and (is_mark or not (is_single or was_single)):
+            units[-1] += character
+        else:
+            units.append(character)
+    return units
+
+
+@functools.cache
+def _log_once() -> None:
+    logger.info(
+        "Most letters of the references are not Latin, and rouge-score's tokenizer would drop them: "
+        "ROUGE takes Unicode words, and characters in scripts without blanks (Chinese, Japanese, Thai)."
+    )
