@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from limba.data import contract
 from limba.data.lint_findings import Finding, refused, unreadable
-from tasks import lint_letters, objectives, task_batches
+from tasks import lint_letters, objectives, predictions, task_batches
 from tasks.diacritics import diacritics_tasks
 from tasks.pipeline import streams
 from tasks.pretraining import denoising
@@ -78,6 +78,11 @@ def check(config: contract.DatasetConfig, feature_converter: Any, purpose: Purpo
     found = [] if purpose.role == "infer_eval" else list(_check_lengths(tasks, config, purpose))
     yield from found
     whole = not any(finding.severity == "error" for finding in found)
+    if purpose.role == "infer_eval":
+        try:
+            predictions.check_metrics(config)
+        except ValueError as error:
+            yield refused("metrics_package", str(error))
     for task in tasks:
         found = list(_check_source(task, config, purpose))
         if purpose.role == "train":

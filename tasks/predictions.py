@@ -14,6 +14,7 @@ from etils import epath
 
 from limba.data import contract
 from limba.machine import json_text
+from tasks.metrics import metric_packages
 from tasks.pipeline import blocks, converters
 from tasks.registry import Task, rows
 from tasks.registry.providers import find_provider
@@ -38,6 +39,13 @@ def subtasks(config: contract.DatasetConfig) -> list[Any]:
       ValueError: if there is none of that name.
     """
     return get_subtasks(find_provider(config.mixture_or_task_name, config.module))
+
+
+def check_metrics(config: contract.DatasetConfig) -> None:
+    """Raises ValueError if a metric of a task that has the split needs a package that is not installed."""
+    for task in subtasks(config):
+        if config.split in task.splits:
+            metric_packages.check(task.name, task.metric_fns)
 
 
 def needs_seqio(task: Any, feature_converter: Any) -> bool:

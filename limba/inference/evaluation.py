@@ -227,6 +227,7 @@ def _open_evaluator(
 ) -> Any:
     """Our evaluator, unless a task, the feature converter or `evaluator_cls` is SeqIO's."""
     predictions = tasks_door.predictions()
+    predictions.check_metrics(config)
     needs_seqio = config.use_cached or any(predictions.needs_seqio(x, converter) for x in predictions.subtasks(config))
     kind = None if evaluator_cls is None else inspect.unwrap(evaluator_cls)
     if kind is not None and not (isinstance(kind, type) and issubclass(kind, task_metrics.Evaluator)):

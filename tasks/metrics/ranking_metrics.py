@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from tasks.metrics import metric_packages
 from tasks.metrics.text_metrics import MetricFn, Metrics, are_finite, auc, check_lengths, class_f1
 
 logger = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ def rank_classification(
 def of_best_choice(rank_fn: Callable[..., Metrics], metric_fns: Sequence[MetricFn]) -> Callable[..., Metrics]:
     """A metric of scores: that of `rank_fn`, and others of the number of the best choice and of the right one."""
 
+    @metric_packages.like(rank_fn, *metric_fns)
     def metric(targets: Sequence[Choice], scores: Sequence[float]) -> Metrics:
         result = dict(rank_fn(targets, scores))
         if not result:  # `rank_fn` has logged the reason

@@ -6,7 +6,6 @@ NaN: an undefined one is 0 as in scikit-learn, or left out, with a warning that 
 """
 
 import collections
-import importlib
 import logging
 import re
 import string
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.metrics import rouge_words
+from tasks.metrics import metric_packages, rouge_words
 
 Metrics = dict[str, float]
 MetricFn = Callable[[Sequence[Any], Sequence[Any]], Metrics]
@@ -24,13 +23,6 @@ logger = logging.getLogger(__name__)
 
 # Labels whose scores are given one by one.
 _MOST_LABELS = 20
-
-
-def _optional(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"This metric needs {module}: pip install 'limba[metrics]'.", name=module) from error
 
 
 def check_lengths(targets: Sequence[Any], predictions: Sequence[Any]) -> None:
@@ -61,6 +53,7 @@ def _check_texts(targets: Sequence[Any], predictions: Sequence[str]) -> None:
 # ------------------------------------------------------- generated text -----------------------------------------------
 
 
+@metric_packages.needs("sacrebleu")
 def bleu(targets: Sequence[str | Sequence[str]], predictions: Sequence[str], tokenizer: str = "intl") -> Metrics:
     """Corpus BLEU by sacrebleu, smoothed exponentially.
 
@@ -71,12 +64,13 @@ def bleu(targets: Sequence[str | Sequence[str]], predictions: Sequence[str], tok
     references = [list(targets)] if isinstance(targets[0], str) else [list(reference) for reference in targets]
     for reference in references:
         _check_texts(reference, predictions)
-    score = _optional("sacrebleu").corpus_bleu(
+    score = metric_packages.optional("sacrebleu").corpus_bleu(
         list(predictions), references, smooth_method="exp", smooth_value=0.0, force=False, tokenize=tokenizer
     )
     return {"bleu": score.score}
 
 
+@metric_packages.needs("rouge_score")
 def rouge(
     targets: Sequence[str], predictions: Sequence[str], score_keys: Sequence[str] | None = None, tokenizer: Any = None
 ) -> Metrics:
@@ -89,8 +83,8 @@ def rouge(
     _check_texts(targets, predictions)
     tokenizer = tokenizer or rouge_words.tokenizer_for(targets)
     keys = list(score_keys or ("rouge1", "rouge2", "rougeL", "rougeLsum"))
-    scorer = _optional("rouge_score.rouge_scorer").RougeScorer(keys, tokenizer=tokenizer)
-    aggregator = _optional("rouge_score.scoring").BootstrapAggregator()
+    scorer = metric_packages.optional("rouge_score.rouge_scorer").RougeScorer(keys, tokenizer=tokenizer)
+    aggregator = metric_packages.optional("rouge_score.scoring").BootstrapAggregator()
     for target, prediction in zip(targets, predictions, strict=True):
         sentences = [text.replace(" . ", " .\n") for text in (target, prediction)]
         aggregator.add_scores(scorer.score(*sentences))
@@ -389,9 +383,12 @@ def sklearn_metrics_wrapper(
 ) -> MetricFn:
     """A metric that is a function of `sklearn.metrics`, under its own name or `metric_dict_str`."""
 
+    @metric_packages.needs("sklearn")
     def metric(targets: Sequence[Any], predictions: Sequence[Any]) -> Metrics:
         check_lengths(targets, predictions)
-        value = getattr(_optional("sklearn.metrics"), metric_str)(targets, predictions, **metric_fn_kwargs)
+        value = getattr(metric_packages.optional("sklearn.metrics"), metric_str)(
+            targets, predictions, **metric_fn_kwargs
+        )
         if np.size(value) == 1 and np.isnan(value):
             logger.warning("%s of these targets and predictions is undefined and left out.", metric_str)
             return {}
@@ -403,6 +400,7 @@ def sklearn_metrics_wrapper(
 def deduplicate_metric(metric_fn: MetricFn, group_key: str = "group", value_key: str = "value") -> MetricFn:
     """A metric over the first example of each group; targets and predictions are mappings with these keys."""
 
+    @metric_packages.like(metric_fn)
     def metric(targets: Sequence[Mapping], predictions: Sequence[Mapping]) -> Metrics:
         check_lengths(targets, predictions)
         first: dict[Any, tuple[Any, Any]] = {}
@@ -418,6 +416,7 @@ def mean_group_metric(
 ) -> MetricFn:
     """A metric that is the mean over groups of another; with the scores of each group as `<group>-<name>` if asked."""
 
+    @metric_packages.like(metric_fn)
     def metric(targets: Sequence[Mapping], predictions: Sequence[Mapping]) -> Metrics:
         check_lengths(targets, predictions)
         groups: dict[Any, list[tuple[Any, Any]]] = collections.defaultdict(list)

@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from tasks.metrics import text_metrics
+from tasks.metrics import metric_packages, text_metrics
 
 
 def test_accuracies():
@@ -182,7 +182,7 @@ def test_what_is_not_installed_says_how_to_get_it(monkeypatch):
     def absent(module):
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
-    monkeypatch.setattr(text_metrics.importlib, "import_module", absent)
+    monkeypatch.setattr(metric_packages.importlib, "import_module", absent)
     with pytest.raises(ModuleNotFoundError, match=r"needs sacrebleu: pip install 'limba\[metrics\]'"):
         text_metrics.bleu(["a"], ["a"])
     with pytest.raises(ModuleNotFoundError, match=r"needs sklearn\.metrics"):
