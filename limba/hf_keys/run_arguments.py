@@ -9,8 +9,8 @@ from limba.hf_keys import number_limits, period_keys, schedule_keys
 from limba.hf_keys.row_answers import ANSWERS, TEXT, WORD_TASKS, RowAnswers
 
 _NO_FP16 = (
-    "{}: float16 overflows, in T5's feed-forward layers first, and the loss becomes NaN. Write {} in its place: bf16 "
-    "has float32's range."
+    "{}: float16 has a small range. It needs a scaled loss, which is not here, and a T5 overflows even with one. "
+    "Write {} in its place: bf16 has float32's range."
 )
 # The column of documents.
 DOCUMENTS = "text"
@@ -47,7 +47,7 @@ class RunArguments:
     dtype: str = _key("of the computation: float32 or bfloat16; parameters are float32", "float32")
     mixed_precision: str = _key("no or bf16", "no")
     bf16: bool = _key("the same as mixed_precision: bf16", False)
-    fp16: bool = _key("refused: T5 overflows in it; write bf16", False)
+    fp16: bool = _key("refused: it needs a scaled loss, and a T5 overflows in it; write bf16", False)
     gradient_checkpointing: bool = _key("recompute activations to save memory", False)
     # ----------------------------------------------------- data ------------------------------------------------------
     dataset_name: str | None = _key("a data set on the hub, or a folder with train* and validation* files")
@@ -251,7 +251,7 @@ class RunArguments:
 
     def _check_optimizer(self) -> None:
         schedule_keys.check(self.lr_scheduler_type, self.lr_scheduler_kwargs, self.learning_rate)
-        if not (self.optim.startswith("adamw") or self.optim == "adafactor"):
+        if not (self.optim.startswith(("adamw", "paged_adamw")) or self.optim == "adafactor"):
             raise ValueError(f"optim is {self.optim!r}; AdamW (adamw_torch …) and adafactor are here.")
         for name in ("scale_parameter", "relative_step", "warmup_init"):
             if getattr(self, name) and not self.uses_adafactor:

@@ -14,6 +14,8 @@ _SAME = {
     "run_text_classification": "run_glue",
     **dict.fromkeys(("run_t5_mlm", "run_t5_pretraining", "run_bert_pretraining", "run_mlm_wwm"), MASKS),
 }
+# Scripts of networks that only decode.
+_REFUSED = ("run_clm", "run_plm", "run_fim")
 _SCRIPTS = (SUMMARIES, TRANSLATIONS, QUESTIONS, MASKS, WORDS, *OF_LABELS)
 # Keys that one kind of script alone has.
 _OF_MASKS = ("mlm_probability", "mlm_prob", "mean_noise_span_length", "line_by_line", "whole_word_mask", "iters")
@@ -27,15 +29,24 @@ _DECIDE = (
 
 def is_script(word: str) -> bool:
     """Whether a word of a command line is the name of a script, as `run_glue.py` or `run_glue`."""
-    return PurePath(word).suffix == ".py" or _plain(word) is not None
+    return PurePath(word).suffix == ".py" or is_known(word)
+
+
+def is_known(word: str) -> bool:
+    """Whether the name says what a script does, also one whose task is not here."""
+    return _plain(word) is not None or _stem(word) in _REFUSED
+
+
+def _stem(word: str) -> str:
+    stem = PurePath(word).name.removesuffix(".py")
+    for ending in ("_no_trainer", "_flax"):
+        stem = stem.removesuffix(ending)
+    return stem
 
 
 def _plain(word: str) -> str | None:
     """The script that does what the one of this name does; None for an unknown one."""
-    stem = PurePath(word).name.removesuffix(".py")
-    for ending in ("_no_trainer", "_flax"):
-        stem = stem.removesuffix(ending)
-    stem = _SAME.get(stem, stem)
+    stem = _SAME.get(_stem(word), _stem(word))
     return stem if stem in _SCRIPTS else None
 
 
@@ -43,10 +54,16 @@ def complete(values: Mapping[str, Any], used: dict[str, Any]) -> list[str]:
     """Adds `script`, and what it means without other keys, to the arguments `used`; returns notes.
 
     Raises:
-      ValueError: for a translation without its languages.
+      ValueError: for a translation without its languages, or a script whose task is not here.
     """
     notes: list[str] = []
     if (given := used.pop("script", None)) is not None:
+        if _stem(given) in _REFUSED:
+            raise ValueError(
+                f"{given} trains a network that only decodes, such as GPT-2, and `limba run` trains T5s and encoders. "
+                "Leave the script's name out: a T5 learns to continue texts with task prefix_lm, and masked spans "
+                "without it; an encoder learns masked words."
+            )
         used["script"] = _plain(given)
         if used["script"] is None:
             notes = [f"Without effect: {given} (of a script that is not known here the keys say what is learned)."]

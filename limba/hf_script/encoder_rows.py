@@ -110,9 +110,12 @@ def _columns(arguments: RunArguments, corpus: Corpus, split: str) -> tuple[str, 
     """
     names = column_names(corpus, split)
     given, text, named_text = arguments.label_column_name, arguments.text_column, arguments.text_column_name
-    named = given or next((x for x in (f"{arguments.task_name or 'ner'}_tags", _TAGS) if x in names), None)
-    words = named_text or (_WORDS if _WORDS in names else next((x for x in names if x != named), text))
-    tags = named or next((x for x in names if x != words), _TAGS)
+    of_task = f"{arguments.task_name or 'ner'}_tags"
+    named = given or next((x for x in (of_task, "ner_tags", _TAGS) if x in names), None)
+    # A number of the row is neither words nor tags.
+    unnamed = [x for x in names if x not in (named, "id")]
+    words = named_text or (_WORDS if _WORDS in names else next(iter(unnamed), text))
+    tags = named or next((x for x in unnamed if x != words), _TAGS)
     are_lists = _have_lists(corpus, split, {words, tags}, names)
     if not _asks(arguments) and not are_lists:
         if _LABEL not in names:
@@ -126,6 +129,8 @@ def _columns(arguments: RunArguments, corpus: Corpus, split: str) -> tuple[str, 
     asks_for_words = arguments.has_word_task or arguments.return_entity_level_metrics or arguments.label_all_tokens
     is_of_words = arguments.answers == WORD_LABELS or asks_for_words
     if is_of_words or (arguments.answers == TEXT and are_lists and (given or _LABEL not in names)):
+        if arguments.has_word_task and not given and tags != of_task:
+            logger.warning("%r has no column %r: the tags are those of %r.", corpus.name, of_task, tags)
         return words, tags, WORD_LABELS
     label = given or _LABEL
     if _have_lists(corpus, split, {label}, names):

@@ -246,7 +246,7 @@ def load(file: Path, fixed: Mapping[str, Any] | None = None) -> tuple[Sweep, lis
     warnings = [f"{key} is ignored because {_IGNORED[key]}." for key in content if key in _IGNORED]
     if _is_absent_script(program, command, file):
         warnings.append(f"program {program} is not here: each trial is `limba run` with the parameters as its keys.")
-        program, command, script_flags = "run", (), _flags_of_script(command)
+        program, command, script_flags = _run_of_script(program), (), _flags_of_script(command)
         _check_keys(given, file)
     if not command and program.split()[:1] == ["run"]:
         places = [name for name in given if is_place(name)]
@@ -287,6 +287,14 @@ def _is_absent_script(program: str, command: Sequence[str], file: Path) -> bool:
     is_called = not command or "${program}" in command
     is_here = any((folder / program).is_file() for folder in (Path(), file.parent))
     return is_called and program.endswith(".py") and not is_here
+
+
+def _run_of_script(program: str) -> str:
+    """`limba run` with the script's name, which says what is learned; one that is not known has no say."""
+    from limba.hf_keys import script_names
+
+    name = Path(program).name
+    return f"run {name}" if script_names.is_known(name) else "run"
 
 
 def _flags_of_script(command: Sequence[str]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import pytest
 
 from limba.hf_keys import other_keys, run_arguments, script_keys
 from limba.hf_keys.script_keys import RunArguments, from_command_line, from_values
+from limba.hf_script import gin_optimizer
 from tests.limba.hf_keys import run_keys_page
 
 # The script's own example of a configuration.
@@ -212,7 +213,7 @@ def test_a_token_is_written_nowhere():
         ({"learning_rat": 1}, ["'learning_rat'", "nearest is 'learning_rate'"]),
         ({"per_device_batch_size": 1}, ["nearest is 'per_device_train_batch_size'"]),
         ({"eval_step": 1}, ["nearest is 'eval_steps'"]),
-        ({"fp16": True}, ["fp16: true", "overflows", 'Write "bf16": true in its place']),
+        ({"fp16": True}, ["fp16: true", "needs a scaled loss", 'Write "bf16": true in its place']),
         ({"mixed_precision": "fp16"}, ["mixed_precision: fp16", "overflows", '"mixed_precision": "bf16"']),
         ({"dtype": "float16"}, ["dtype: float16", "overflows", '"dtype": "bfloat16"']),
         ({"mixed_precision": "fp8"}, ["'fp8'", "no or bf16"]),
@@ -277,6 +278,12 @@ def test_a_key_without_its_dashes_is_written_as_it_should_be(tmp_path):
             with pytest.raises(ValueError) as error:
                 from_command_line([*before, *words])
             assert f"{words[0]!r} is a key without its dashes: {right}" in str(error.value)
+
+
+@pytest.mark.parametrize("optim", ["paged_adamw", "paged_adamw_8bit", "paged_adamw_32bit", "adamw_bnb_8bit"])
+def test_all_names_of_adamw_mean_the_same(optim):
+    lines = gin_optimizer.optimizer(from_values(EXAMPLE | {"optim": optim})[0])
+    assert "optimizers.chain.transformations = [@optax.clip_by_global_norm(), @optimizers.adamw()]" in lines
 
 
 def test_bf16_by_any_of_its_names():

@@ -47,3 +47,10 @@ def test_the_script_is_the_first_word(tmp_path):
     assert notes == ["Without effect: my_train.py (of a script that is not known here the keys say what is learned)."]
     with pytest.raises(ValueError, match="run_translation needs the languages: write source_lang"):
         from_command_line(["run_translation.py", str(tmp_path / "c.json")])
+
+
+@pytest.mark.parametrize("script", ["run_clm.py", "examples/run_clm_flax.py", "run_plm", "run_clm_no_trainer"])
+def test_a_script_of_another_task_is_refused(tmp_path, script):
+    (tmp_path / "c.json").write_text(json.dumps(BASE))
+    with pytest.raises(ValueError, match=f"{script} trains a network that only decodes, .* with task prefix_lm"):
+        from_command_line([script, str(tmp_path / "c.json")])

@@ -232,6 +232,9 @@ def test_which_columns_and_labels_are_read(here, rows, capsys):
     assert "inputs = '{a} {b}'" in text and "gin/runs/regress.gin" in text and "'inputs': 8" in text
     text = composed({"text": ["w5"], "pos_tags": [2]}, task_name="pos")
     assert "tokens = 'text'" in text and "tags = 'pos_tags'" in text and "LABELS = ['0', '1', '2']" in text
+    for tags in ("ner_tags", "tagged"):  # never the column of the row's number
+        text = composed({"id": "0", "tokens": ["w5", "w6"], tags: ["O", "B-X"]}, task_name="pos")
+        assert "tokens = 'tokens'" in text and f"tags = '{tags}'" in text and "LABELS = ['B-X', 'O']" in text
     text = composed({"sentence1": "w5", "sentence2": "w6", "label": 1}, task_name="mrpc")
     assert "entry = 'glue_mrpc'" in text and "LABELS = ['not_equivalent', 'equivalent']" in text
     text = composed(WORDS, label_all_tokens=True)

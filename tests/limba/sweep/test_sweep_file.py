@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from limba.sweep import command, sweep_file
+from limba.sweep import command, sweep_file, trial_command
 
 FILE = """program: fine_tune_t5.py
 method: random
@@ -68,3 +68,18 @@ def test_a_mistake_has_its_line(file, before, after, words):
     file.write_text(changed)
     with pytest.raises(ValueError, match=rf"sweep\.yaml, ({words})"):
         sweep_file.load(file)
+
+
+@pytest.mark.parametrize("command_", [[], ["limba", "run", "${program}", "${args}"], ["python", "${program}"]])
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [("x/run_summarization.py", ["run", "run_summarization.py"]), ("my_train.py", ["run"])],
+)
+def test_a_script_that_is_not_here_keeps_its_name(tmp_path, program, words, command_):
+    file = tmp_path / "s.yaml"
+    content = {"method": "grid", "metric": {"name": "eval/loss", "goal": "minimize"}, "program": program}
+    content |= {"parameters": {"seed": {"values": [1]}}}
+    file.write_text(yaml.safe_dump(content | ({"command": command_} if command_ else {})))
+    loaded, _ = sweep_file.load(file)
+    trial = trial_command.trial_command(loaded, {"seed": 1}, tmp_path / "t")
+    assert trial[3:] == [*words, f"--output_dir={tmp_path / 't'}", "--seed=1"]
