@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import limba
 from convert.hf import hub_models, tokenizer_settings
 from convert.tensors import weight_files
 from limba.machine.output_folder import REPORT
+from limba.machine.version import VERSION
 
 # The weights that `to-hf` writes, under all the names that they can have.
 _WEIGHTS = [
@@ -71,7 +71,7 @@ def push(out: str | Path, repo: str, *, public: bool = False, check: bool = True
     if left_out := _others(folder, files):
         print(f"Left out, because to-hf did not write them: {', '.join(left_out)}.")
 
-    api = hf.HfApi(library_name="limba", library_version=limba.__version__)
+    api = hf.HfApi(library_name="limba", library_version=VERSION)
     with hub_models.plain_errors(hf, repo, writes=True):
         repo = api.create_repo(repo, private=not public, exist_ok=True).repo_id
         if bool(api.model_info(repo).private) == public:
@@ -84,7 +84,7 @@ def push(out: str | Path, repo: str, *, public: bool = False, check: bool = True
                 repo_id=repo,
                 folder_path=folder,
                 allow_patterns=[glob.escape(name) for name in files],
-                commit_message=f"{report.get('checkpoint', 'A model')}, converted by Limba {limba.__version__}",
+                commit_message=f"{report.get('checkpoint', 'A model')}, converted by Limba {VERSION}",
                 delete_patterns=_WEIGHTS,
             )
         except RuntimeError as error:  # The library's word for a file that was not taken.

@@ -16,7 +16,6 @@ from typing import Any
 import jax.numpy as jnp
 from tqdm import tqdm
 
-import limba
 from convert.compare import comparison_rows
 from convert.exports.encoder_export import EncoderExport
 from convert.exports.export import Export
@@ -29,6 +28,7 @@ from convert.tensors import flax_files, safetensors_files
 from limba.checkpoints.best import best_checkpoint
 from limba.machine import json_text
 from limba.machine.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, previous
+from limba.machine.version import VERSION
 
 _WRITERS: Mapping[str, Callable[..., None]] = {"safetensors": safetensors_files.write, "flax": flax_files.write}
 FORMATS = tuple(_WRITERS)
@@ -141,7 +141,7 @@ def to_hf(
         comparisons = {format_: _check(export, folder, format_) for format_ in (formats if verify else ())}
         report = {
             **request,
-            "limba_version": limba.__version__,
+            "limba_version": VERSION,
             "step": model.step,
             "parameters": model.num_parameters,
             "comparisons": {format_: comparison_rows.as_json(rows) for format_, rows in comparisons.items()},

@@ -4,7 +4,6 @@ Nothing in this package imports TensorFlow or SeqIO; data arrives through the co
 """
 
 from limba.machine import repository
-
-__version__ = "0.1.0"
+from limba.machine.version import VERSION as __version__  # noqa: F401
 
 repository.claim()

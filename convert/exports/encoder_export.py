@@ -83,14 +83,19 @@ class EncoderExport(Export[EncoderFamily, EncoderConfig]):
     def describe(self, text: str, gin: str, formats: Sequence[str], dtype: str) -> Description:
         config, family, head = self.model.config, self.model.family, self.model.head
         parts = ["## Use", *self.warnings]
-        if not head.labels:
-            example = filled_example.find(self.model, gin, text, self._mask)
-            text = example.text
-            parts.insert(1, filled_example.sentence(self.model, self.vocabulary_file, example, self._mask))
-        parts.insert(1, markdown.python_block(self._program(text)))
+        of_run = None if text or head.kind == heads.TOKENS else self.run_example(gin)
         if head.labels:
             what = "The score is a number" if head.is_number else "Labels"
             parts.append(f"{what}: {', '.join(map(markdown.code, head.labels))}.")
+            if of_run is not None and of_run.kind == "row":
+                text = of_run.inputs
+                answer = f", which says {markdown.code(of_run.targets)}" if of_run.targets else ""
+                parts.append(f"The text is a row of the {of_run.data}{answer}.")
+        else:
+            example = filled_example.find(of_run, text, self._mask)
+            text = example.text
+            parts.insert(1, filled_example.sentence(self.model, self.vocabulary_file, example, self._mask))
+        parts.insert(1, markdown.python_block(self._program(text)))
         positions = config.position_embedding_type.replace("_", " ")
         return Description(
             title=f"A {family.title} {_NOUNS[head.problem_type] if head.labels else 'encoder'}",

@@ -1,6 +1,7 @@
 """A checkpoint on its way into a Hugging Face folder, of whatever kind its model is."""
 
 import abc
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Generic
@@ -9,6 +10,8 @@ import jax.numpy as jnp
 
 from convert.compare import comparison
 from convert.compare.comparison_rows import Comparison
+from convert.hf import run_example
+from convert.hf.card_example import Example
 from convert.hf.model_card import Description
 from convert.model_files import any_format
 from convert.model_files.model import AFamily, ANetwork, Model
@@ -65,6 +68,22 @@ class Export(abc.ABC, Generic[AFamily, ANetwork]):
     def compare(self, folder: Path, format_: str) -> list[Comparison]:
         """Compares the weights of a format in the folder with the checkpoint."""
         return comparison.compare(self.model, any_format.open_model(folder, format_=format_))
+
+    def run_example(self, gin: str, has_other: bool = False) -> Example | None:
+        """The example of the run's own task; None if it names none, or its data cannot be read, which is warned of.
+
+        Args:
+          gin: the run's operative configuration.
+          has_other: whether the user gives another text.
+        """
+        if not (self.model.info.get("task") and run_example.modules(gin)):
+            return None
+        try:
+            return run_example.of_run(self.model.info, gin)
+        except ValueError as error:
+            remedy = "" if has_other else " The card's example is a neutral one; --example TEXT gives another."
+            print(f"warning: the data of the run cannot be read: {str(error).rstrip('.')}.{remedy}", file=sys.stderr)
+            return None
 
     @abc.abstractmethod
     def describe(self, text: str, gin: str, formats: Sequence[str], dtype: str) -> Description:

@@ -1,14 +1,13 @@
 """What an encoder fills into the example of its model card."""
 
 import dataclasses
-import sys
 from pathlib import Path
 
 import numpy as np
 
 from convert.compare import encoder_outputs
-from convert.hf import run_example, tokenizer_folder
-from convert.hf.card_example import BLANK
+from convert.hf import tokenizer_folder
+from convert.hf.card_example import BLANK, Example
 from convert.model_files.model import EncoderModel
 
 
@@ -25,20 +24,13 @@ class FilledExample:
     source: str = ""
 
 
-def find(model: EncoderModel, gin: str, text: str, mask: str) -> FilledExample:
-    """The user's text; else a sentence of the run's data; else one in no language."""
+def find(found: Example | None, text: str, mask: str) -> FilledExample:
+    """The user's text; else that of the run's data, if it is a sentence; else one in no language."""
     if text:
         return FilledExample(text)
-    if model.info.get("task") and run_example.modules(gin):
-        try:
-            found = run_example.of_run(model.info, gin)
-            if found.kind == "blank":
-                data = "training data" if found.split == "train" else "validation data"
-                source = f"A sentence of the {data} without its word “{found.targets}”. "
-                return FilledExample(found.inputs.replace(BLANK, mask), source)
-        except ValueError as error:
-            remedy = "The example of the model card is a neutral one; --example TEXT gives another."
-            print(f"warning: the data of the run cannot be read: {str(error).rstrip('.')}. {remedy}", file=sys.stderr)
+    if found is not None and found.kind == "blank":
+        source = f"A sentence of the {found.data} without its word “{found.targets}”. "
+        return FilledExample(found.inputs.replace(BLANK, mask), source)
     return FilledExample(f"1, 2, 3, {mask}, 5, 6.")
 
 

@@ -1,7 +1,6 @@
 """The export of a T5."""
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 from convert.config_files import t5_config
 from convert.exports.export import Export
 from convert.families.t5_family import T5Family
-from convert.hf import card_example, hf_tokenizer, run_example, t5_card
+from convert.hf import card_example, hf_tokenizer, t5_card
 from convert.hf.model_card import Description
 from convert.model_files.model import T5Model
 from limba.network.t5 import T5Config
@@ -60,21 +59,10 @@ class T5Export(Export[T5Family, T5Config]):
             return t5_card.describe_classifier(
                 model.family, model.config, model.head.labels, self.tokenizer.vocabulary, dtype, text, model.assumed
             )
-        example = _example(model, gin, text)
+        example = self.run_example(gin, bool(text))
+        if text:
+            example = example or card_example.Example("text", text)
+            example = dataclasses.replace(example, kind="text", inputs=text, targets="")
         return t5_card.describe(
             model.family, model.config, self.tokenizer.vocabulary, formats, dtype, example, model.assumed
         )
-
-
-def _example(model: T5Model, gin: str, text: str) -> card_example.Example | None:
-    """For the card: the run's own, with the user's text if there is one; None if the run names no task."""
-    found = None
-    if model.info.get("task") and run_example.modules(gin):
-        try:
-            found = run_example.of_run(model.info, gin)
-        except ValueError as error:
-            remedy = "" if text else " The example of the model card is a neutral one; --example TEXT gives another."
-            print(f"warning: the data of the run cannot be read: {str(error).rstrip('.')}.{remedy}", file=sys.stderr)
-    if not text:
-        return found
-    return dataclasses.replace(found or card_example.Example("text", text), kind="text", inputs=text, targets="")

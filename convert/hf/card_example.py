@@ -48,6 +48,11 @@ class Example:
     split: str = "validation"
     datasets: tuple[str, ...] = ()
 
+    @property
+    def data(self) -> str:
+        """What the split is called in a sentence."""
+        return "training data" if self.split == "train" else "validation data"
+
 
 def neutral(vocabulary: Mapping[str, Any]) -> Example:
     """An example in no language, for a model of which no data are known; `vocabulary` is as in `run.json`."""

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import limba
 from convert.compare import comparison
 from convert.model_files import any_format, t5_files
 from convert.model_files.model import Model
@@ -23,6 +22,7 @@ from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.checkpoint_files.small_files import write_files
 from limba.machine import json_text
 from limba.machine.output_folder import choose_out
+from limba.machine.version import VERSION
 from limba.network.t5 import T5Config
 
 MODEL_GIN = "model.gin"
@@ -94,7 +94,7 @@ class RunFiles:
     def info(self, source: SourceCheckpoint) -> dict[str, Any]:
         """The content of `run.json`."""
         return {
-            "limba_version": limba.__version__,
+            "limba_version": VERSION,
             "network_class": self.network_class,
             "network": dict(self.network),
             "vocabulary": dict(self.vocabulary),

@@ -10,7 +10,6 @@ from typing import Any
 
 import jax.numpy as jnp
 
-import limba
 from limba.checkpoint_files import run_folder
 from limba.checkpoints import checkpointing
 from limba.data.contract import DatasetConfig
@@ -19,6 +18,7 @@ from limba.kernels import device_check
 from limba.machine import code_versions
 from limba.machine.local_paths import local_path
 from limba.machine.storage import AnyPath
+from limba.machine.version import VERSION
 from limba.models import EncoderDecoderModel
 from limba.models.lora import LoRA
 from limba.workers import distributed
@@ -68,7 +68,7 @@ def run_info(
     labels = getattr(model.output_vocabulary, "labels", None)
     head = getattr(model.module, "head_record", None)
     return {
-        "limba_version": limba.__version__,
+        "limba_version": VERSION,
         "network_class": type(network).__name__,
         "network": fields,
         **({"lora": model.module.description} if isinstance(model.module, LoRA) else {}),

@@ -259,7 +259,14 @@ def require_bindings(**examples: str) -> None:
 
 
 def require_training_bindings() -> None:
-    """`require_bindings` with example values for the macros of a training run."""
+    """`require_bindings` with example values for the macros of a training run.
+
+    The last step need not be bound where the steps or epochs after the initial checkpoint are, which win over it.
+    """
+    if value_of("%TRAIN_STEPS") is gin.REQUIRED and any(
+        value_of(f"%{name}") not in (None, gin.REQUIRED) for name in ("TRAIN_STEPS_RELATIVE", "TRAIN_EPOCHS")
+    ):
+        gin.bind_parameter("%TRAIN_STEPS", 0)
     require_bindings(
         MODEL_DIR="\"'runs/my_run'\"",
         MIXTURE_OR_TASK_NAME="\"'my_task'\"",

@@ -8,7 +8,8 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-import limba
+from limba.machine.repository import REPOSITORY
+from limba.machine.version import VERSION
 
 # Packages whose versions can change the numbers of a run, or the messages between its workers.
 _PACKAGES = (
@@ -22,7 +23,7 @@ def commits() -> dict[str, str]:
 
     "limba" if Limba runs from its own checkout, "project" if the working directory is in another checkout.
     """
-    limba_folder = Path(limba.__file__).resolve().parents[1]
+    limba_folder = REPOSITORY
     folders = {}
     # An installed Limba may lie inside the checkout of another project.
     if _git(limba_folder, "rev-parse", "--show-toplevel") == str(limba_folder):
@@ -44,7 +45,7 @@ def _git(folder: Path, *command: str) -> str | None:
 
 def packages(*others: str) -> dict[str, str]:
     """The versions of Python, Limba, the installed packages that can change the numbers of a run, and others."""
-    versions = {"Python": sys.version.split()[0], "limba": limba.__version__}
+    versions = {"Python": sys.version.split()[0], "limba": VERSION}
     for name in (*_PACKAGES, *others):
         try:
             versions[name] = importlib.metadata.version(name)
@@ -59,7 +60,7 @@ def folders_of(modules: Iterable[str]) -> dict[str, str]:
     Limba's modules, installed packages and Python's own are left out.
     """
     installed = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")]
-    apart = [Path(limba.__file__).resolve().parents[1] / name for name in ("limba", "tasks", "convert")] + installed
+    apart = [REPOSITORY / name for name in ("limba", "tasks", "convert")] + installed
     folders = {}
     for name in sorted({name.partition(".")[0] for name in modules}):
         file = getattr(sys.modules.get(name), "__file__", None)
@@ -74,6 +75,6 @@ def sources() -> str:
     """The CRC-32 of Limba's source files: it also shows changes that are not committed."""
     checksum = 0
     for folder in ("limba", "tasks"):
-        for path in sorted((Path(limba.__file__).resolve().parents[1] / folder).rglob("*.py")):
+        for path in sorted((REPOSITORY / folder).rglob("*.py")):
             checksum = zlib.crc32(path.read_bytes(), checksum)
     return f"{checksum:08x}"

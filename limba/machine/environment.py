@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import limba
 from limba.machine import code_versions, json_text
+from limba.machine.repository import REPOSITORY
 
 # Beginnings of the names of variables that change what Limba, JAX, TensorFlow and the launchers do.
 _PREFIXES = (
@@ -54,7 +54,7 @@ def machine_facts() -> dict[str, Any]:
         "limba": {
             "commits": code_versions.commits(),
             "sources": code_versions.sources(),
-            "folder": str(Path(limba.__file__).resolve().parents[1]),
+            "folder": str(REPOSITORY),
         },
         "python": sys.executable,
         "system": platform.platform(),

@@ -33,8 +33,8 @@ _RESERVED = re.compile(r"<(pad|unk|/?s|extra_id_\d+|0x[0-9A-F]{2})>")
 
 
 def open_vocabulary(vocabulary: Any) -> Any:
-    """The SentencePiece model at a path, with 100 sentinels, or the tokenizer.json there; a vocabulary is itself, one
-    of SeqIO's is ours (`without_tensorflow`). The file is read when it is used.
+    """The SentencePiece model at a path, with 100 sentinels, or the tokenizer.json there, a T5's if it has sentinels; a
+    vocabulary is itself, one of SeqIO's is ours (`without_tensorflow`). The file is opened when it is used.
 
     Raises:
       ValueError: if it is neither a vocabulary nor a path.
@@ -45,9 +45,15 @@ def open_vocabulary(vocabulary: Any) -> Any:
         raise ValueError(
             f"The vocabulary is {vocabulary!r}; give the path of a spiece.model or tokenizer.json, or a vocabulary."
         )
-    if os.fspath(vocabulary).endswith(".json"):
-        return TokenizerVocabulary(os.fspath(vocabulary))
+    if (file := os.fspath(vocabulary)).endswith(".json"):
+        return T5TokenizerVocabulary(file) if _has_sentinels(file) else TokenizerVocabulary(file)
     return SentencePieceVocabulary(os.fspath(vocabulary), extra_ids=NUM_SENTINELS)
+
+
+def _has_sentinels(file: str) -> bool:
+    """Whether a tokenizer.json on this machine names the first sentinel; it is not parsed."""
+    path = pathlib.Path(file)
+    return path.is_file() and b'"<extra_id_0>"' in path.read_bytes()
 
 
 def num_sentinels(vocabulary: Vocabulary) -> int:

@@ -2,13 +2,16 @@
 
 import json
 import re
-import types
 
 import numpy as np
 
 from convert.compare import encoder_outputs
 from convert.exports import filled_example
-from convert.hf import tokenizer_folder
+from convert.exports.encoder_export import EncoderExport
+from convert.families import heads
+from convert.families.heads import Head
+from convert.hf import run_example, tokenizer_folder
+from convert.hf.card_example import Example
 from convert.model_files import encoder_files
 from convert.to_hf import to_hf
 
@@ -30,8 +33,8 @@ def test_a_sentence_of_the_run(tokenizer_file, tmp_path, monkeypatch):
         MODULE.format(data=str(tmp_path / "data.jsonl"), tokenizer=str(tokenizer_file))
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    model = types.SimpleNamespace(info={"task": "small"})
-    found = filled_example.find(model, "from __gin__ import dynamic_registration\nimport masked_cats\n", "", "[MASK]")
+    of_run = run_example.of_run({"task": "small"}, "from __gin__ import dynamic_registration\nimport masked_cats\n")
+    found = filled_example.find(of_run, "", "[MASK]")
     assert found.text == "The old cat [MASK] under a tree."
     assert found.source == "A sentence of the validation data without its word “sleeps”. "
 
@@ -46,3 +49,13 @@ def test_the_card_has_the_model_s_answer(new_encoder, tmp_path):
     of_mask = logits[list(ids[0]).index(tokenizer_folder.special_ids(file)["mask"])]
     word = tokenizer_folder.decode(file, [int(of_mask.argmax())])
     assert re.search(rf"\nThe model fills `\[MASK\]` with “{re.escape(word)}” \(\d+\.\d%\)\.\n", card)
+
+
+def test_the_card_of_a_classifier_has_a_row_of_the_run(new_encoder, tmp_path, monkeypatch):
+    run = new_encoder(tmp_path / "run", Head(heads.SEQUENCE, ("glad", "sad"), "tanh"), num_layers=1)
+    row = Example("row", "Кіт радіє.", "glad", split="train")
+    monkeypatch.setattr(EncoderExport, "run_example", lambda self, gin, has_other=False: row)
+    to_hf(run, tmp_path / "hf", verify=False)
+    card = (tmp_path / "hf/README.md").read_text("utf-8")
+    assert "print(model('Кіт радіє.'))" in card
+    assert "The text is a row of the training data, which says `glad`." in card

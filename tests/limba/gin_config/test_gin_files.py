@@ -238,6 +238,20 @@ def test_a_model_dir_that_is_no_folder_is_named(gin_file, value, shown):
         gin_files.require_training_bindings()
 
 
+@pytest.mark.parametrize("binding", ["TRAIN_STEPS_RELATIVE = 20", "TRAIN_EPOCHS = 0.5"])
+def test_the_last_step_is_not_required_beside_what_wins_over_it(gin_file, binding):
+    file = gin_file(
+        "MODEL_DIR = '/tmp/run'\nTRAIN_STEPS = %gin.REQUIRED\nTRAIN_STEPS_RELATIVE = None\nTRAIN_EPOCHS = None\n"
+        "network.T5Config.emb_dim = %TRAIN_STEPS\n"
+    )
+    gin_files.parse_gin_flags([file], [])
+    with pytest.raises(gin_files.GinError, match=r"TRAIN_STEPS is required: add --gin\.TRAIN_STEPS=100000"):
+        gin_files.require_training_bindings()
+    gin_files.parse_gin_flags([file], [binding])
+    gin_files.require_training_bindings()
+    assert gin_files.value_of("%TRAIN_STEPS") == 0
+
+
 def test_macros_that_stand_for_each_other_on_the_command_line(gin_file):
     file = gin_file("A = 1\nB = %A\n")
     with pytest.raises(gin_files.GinError, match=r"--gin\.A = %B: the macros A = %B = %A stand for each other"):

@@ -3,7 +3,6 @@
 import subprocess
 from pathlib import Path
 
-import limba
 from limba.machine import code_versions
 
 
@@ -18,7 +17,7 @@ def test_commits_of_limba_and_of_the_project(tmp_path, monkeypatch):
     (tmp_path / "train.gin").write_text("a = 1")
     (tmp_path / "venv/limba").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "venv")
-    monkeypatch.setattr(limba, "__file__", str(tmp_path / "venv/limba/__init__.py"))
+    monkeypatch.setattr(code_versions, "REPOSITORY", tmp_path / "venv")
     assert code_versions.commits() == {}  # nothing is committed yet
     _git(tmp_path, "add", "-A")
     _git(tmp_path, "commit", "-qm", "first")
@@ -28,7 +27,7 @@ def test_commits_of_limba_and_of_the_project(tmp_path, monkeypatch):
     (tmp_path / "train.gin").write_text("a = 2")
     assert code_versions.commits() == {"project": f"{commit}-dirty"}
     (tmp_path / "limba").mkdir()
-    monkeypatch.setattr(limba, "__file__", str(tmp_path / "limba/__init__.py"))
+    monkeypatch.setattr(code_versions, "REPOSITORY", tmp_path)
     assert code_versions.commits() == {"limba": f"{commit}-dirty"}
 
 

@@ -26,3 +26,16 @@ def test_what_is_hidden_is_named(tmp_path, monkeypatch, caplog):
         f"{tmp_path}/tasks.py is hidden by Limba's own package 'tasks': rename it, to my_tasks for example, and "
         "name that instead (--module my_tasks)."
     ]
+
+
+def test_beside_a_clone_of_its_name(tmp_path):
+    """Python takes the folder `limba` for a namespace package, before an editable install's finder is asked."""
+    (tmp_path / "limba").symlink_to(repository.REPOSITORY)
+    code = "import limba; print(limba.__file__); import limba.checkpoints.run_description, convert.t5x.limba_run"
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    for arguments in (["-c", code], ["-m", "limba", "env"]):
+        done = subprocess.run(
+            [sys.executable, *arguments], capture_output=True, text=True, cwd=tmp_path, env=environment
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("None\n" if "-c" in arguments else "Limba    0.1.0"), done.stdout

@@ -20,7 +20,13 @@ from tasks.pipeline import fingerprints
 from tasks.pretraining import denoising, pretraining_tasks
 from tasks.registry import Feature, task_vocabularies
 from tasks.sources import corpora
-from tasks.vocabularies import ByteVocabulary, TokenizerVocabulary, sentencepiece_models, tokenizer_training
+from tasks.vocabularies import (
+    ByteVocabulary,
+    T5TokenizerVocabulary,
+    TokenizerVocabulary,
+    sentencepiece_models,
+    tokenizer_training,
+)
 from tasks.vocabularies.training_text import TrainingText
 from tests import house
 from tests.convert import vocabularies
@@ -299,6 +305,11 @@ def test_forks_print_nothing(file):
 def test_the_rest_of_the_house(vocabulary, file, tmp_path, text):
     """Paths, fingerprints and equality; span corruption refuses it by name."""
     assert sentencepiece_models.open_vocabulary(str(file)) == vocabulary == sentencepiece_models.open_vocabulary(file)
+    of_t5 = file.with_name("of_t5.json")
+    content = json.loads(file.read_text())
+    content["model"]["vocab"] |= {"<extra_id_0>": len(content["model"]["vocab"])}
+    of_t5.write_text(json.dumps(content))
+    assert type(sentencepiece_models.open_vocabulary(of_t5)) is T5TokenizerVocabulary
     assert sentencepiece_models.num_sentinels(vocabulary) == 0
     sentencepiece_models.check_file(vocabulary)
     with pytest.raises(ValueError, match=r"is a TokenizerVocabulary, which has no sentinels .* --kind sentencepiece"):
