@@ -69,7 +69,7 @@ if python -c "import importlib.util as u, sys; sys.exit(not (u.find_spec('torch'
   eval "$tell_mood"
   where="In transformers, as above"
 else
-  where="In transformers, after $(printf %q "$VENV/bin/pip") install transformers torch"
+  where="In transformers, after $(printf %q "$VENV/bin/pip") install transformers==4.57.6 torch"
 fi
 
 cat <<DONE
