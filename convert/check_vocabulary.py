@@ -84,8 +84,8 @@ def open_vocabulary(model: str, vocab: str | None = None, extra_ids: int | None 
         return _open_folder(path, hints)
     if "://" not in model and not path.exists():
         raise FileNotFoundError(
-            f"{model} does not exist (working directory {Path.cwd()}). Give a SentencePiece model, a checkpoint, a "
-            "run's directory, or a Hugging Face folder."
+            f"{model} does not exist (working directory {Path.cwd()}). Give a SentencePiece model, a "
+            "tokenizer.json, a checkpoint, a run's directory, or a Hugging Face folder."
         )
     opened = any_format.open_model(model, hints)
     if opened.vocabulary is None:
@@ -175,6 +175,9 @@ def _transformers(folder: Path, is_bytes: bool) -> Iterator[Implementation]:
     transformers = transformers_library.load()
     transformers.logging.set_verbosity_error()
     for name, wants_fast in zip(_HUGGING_FACE, (True, False), strict=True):
+        if not (wants_fast or is_bytes or (folder / hf_tokenizer.SPIECE).is_file()):
+            yield Implementation(name, note=f"has none, as there is no {hf_tokenizer.SPIECE}")
+            continue
         try:
             if wants_fast:
                 tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), use_fast=True)
@@ -355,7 +358,9 @@ def _measure(vocabulary: Mapping[str, Any], args: argparse.Namespace) -> str:
         print(line)
     if not measure.unknown_tokens:
         return ""
-    count, what = (measure.unknown_characters, "character") if measure.unknown else (measure.unknown_tokens, "token")
+    count, what = measure.unknown_characters, "character"
+    if not count:
+        count, what = measure.unknown_tokens, "token"
     return f"1 {what} of your text is unknown" if count == 1 else f"{count:,} {what}s of your text are unknown"
 
 

@@ -90,8 +90,16 @@ class Supervise(Step):
         rows = f"of the first {counts['rows']:,} rows of split {split!r}"
         for name, what, remedy in (
             ("unknown", "no label", "Predict them; loss and metrics mean nothing."),
-            ("empty", "no answer", "The model learns to answer nothing."),
-            ("blank", "no text in the columns of the inputs", "The model reads the words of the template alone."),
+            (
+                "empty",
+                "no answer",
+                "Leave these rows out of the file, or fill the answers: they teach to answer nothing.",
+            ),
+            (
+                "blank",
+                "no text in the columns of the inputs",
+                "Leave these rows out of the file, or fill these columns: the model reads the template alone.",
+            ),
         ):
             if counts[name]:
                 place = (

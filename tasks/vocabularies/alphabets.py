@@ -21,6 +21,8 @@ _RAREST = 1e-8
 _SMALL_SCRIPT, _LARGE_SCRIPT, _OWN_SHARE = 500, 4000, 0.01
 _CHUNK = 1 << 20
 _MARGIN = 20
+# Half of a pair, which is no character, so that a line break between two texts is none of theirs.
+_BETWEEN_TEXTS = "\ud800"
 
 
 class Characters:
@@ -47,9 +49,17 @@ class Characters:
     @property
     def counts(self) -> dict[str, int]:
         """The number of each character, of white space and control characters none."""
+        return {c: n for c, n in self._all_counts().items() if not _is_other(c)}
+
+    @property
+    def other_counts(self) -> dict[str, int]:
+        """The number of each character of white space, control character and character of private use."""
+        return {c: n for c, n in self._all_counts().items() if _is_other(c)}
+
+    def _all_counts(self) -> dict[str, int]:
         self._count()
         found = {chr(code): int(self._counts[code]) for code in np.flatnonzero(self._counts)}
-        return {c: n for c, n in found.items() if not c.isspace() and unicodedata.category(c) not in ("Cc", "Cs", "Co")}
+        return {c: n for c, n in found.items() if unicodedata.category(c) != "Cs"}
 
     def example(self, character: str) -> str:
         """The place where it was first, and what is around it."""
@@ -57,7 +67,7 @@ class Characters:
 
     def _count(self) -> None:
         texts = [self._normalize(text) for text, _ in self._waiting]
-        joined = "\n".join(texts)
+        joined = _BETWEEN_TEXTS.join(texts)
         codes = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), np.uint32)
         counts = np.bincount(codes, minlength=len(self._counts))
         begins = list(itertools.accumulate((len(text) + 1 for text in texts), initial=0))
@@ -70,6 +80,10 @@ class Characters:
             self._examples[chr(code)] = f"{place}: {around!r}" if place else repr(around)
         self._counts += counts
         self._waiting, self._size = [], 0
+
+
+def _is_other(character: str) -> bool:
+    return character.isspace() or unicodedata.category(character) in ("Cc", "Co")
 
 
 def alphabet(counts: Mapping[str, int], coverage: float | None) -> list[str]:
@@ -136,10 +150,21 @@ def describe(found: Iterable[str], characters: Characters, most: int = 5) -> str
     counts = characters.counts
     ordered = sorted(found, key=lambda c: (-counts[c], c))
     number, total = sum(counts[c] for c in ordered), sum(counts.values())
-    shown = "; ".join(f"{c!r} {counts[c]:,} times, first in {characters.example(c)}" for c in ordered[:most])
-    more = "; …" if len(ordered) > most else ""
+    shown = _shown(ordered, counts, characters, most)
     kinds = f"{len(ordered):,} character{'s' if len(ordered) > 1 else ''}"
-    return f"{kinds}, {number:,} of {total:,} ({number / total:.2g} of all): {shown}{more}"
+    return f"{kinds}, {number:,} of {total:,} ({number / total:.2g} of all): {shown}"
+
+
+def describe_others(found: Iterable[str], characters: Characters, most: int = 5) -> str:
+    """White space and control characters as "'\\x80' 3 times, first in 'Югосла\\x80вія'; …", frequent ones first."""
+    counts = characters.other_counts
+    return _shown(sorted(found, key=lambda c: (-counts[c], c)), counts, characters, most)
+
+
+def _shown(ordered: Sequence[str], counts: Mapping[str, int], characters: Characters, most: int) -> str:
+    times = [f"{counts[c]:,} time{'s' * (counts[c] != 1)}" for c in ordered[:most]]
+    shown = [f"{c!r} {n}, first in {characters.example(c)}" for c, n in zip(ordered, times, strict=False)]
+    return "; ".join([*shown, "…"] if len(ordered) > most else shown)
 
 
 def say_left_out(encode: Encode, unk_id: int | None, characters: Characters, remedy: str) -> None:

@@ -24,6 +24,7 @@ class Measure:
       texts, tokens, unknown_tokens: how many there are.
       characters: of the texts.
       unknown: the characters that the vocabulary does not know.
+      unknown_others: of white space, control characters and those of private use, such as U+0080 of broken UTF-8.
     """
 
     texts: int
@@ -31,21 +32,32 @@ class Measure:
     unknown_tokens: int
     characters: alphabets.Characters
     unknown: tuple[str, ...]
+    unknown_others: tuple[str, ...]
+
+    @property
+    def unknown_counts(self) -> dict[str, int]:
+        """How often the texts have each character that the vocabulary does not know."""
+        counts, others = self.characters.counts, self.characters.other_counts
+        return {c: counts[c] for c in self.unknown} | {c: others[c] for c in self.unknown_others}
 
     @property
     def unknown_characters(self) -> int:
         """How often the texts have one that the vocabulary does not know."""
-        counts = self.characters.counts
-        return sum(counts[character] for character in self.unknown)
+        return sum(self.unknown_counts.values())
 
     def describe(self) -> Iterator[str]:
         """Lines with the unknown tokens, of which one may stand for many characters, and with these characters."""
         share = f"{self.unknown_tokens / max(self.tokens, 1):.3%}"
-        characters = f"{self.unknown_characters:,} unknown characters" if self.unknown else "no unknown characters"
+        count = self.unknown_characters
+        characters = f"{count:,} unknown character{'s' * (count != 1)}" if count else "no unknown characters"
         tokens = f"{self.tokens:,} tokens, {self.unknown_tokens:,} of them unknown ({share})"
         yield f"{self.texts:,} texts have {characters}, and {tokens}"
         if self.unknown:
             yield f"unknown: {alphabets.describe(self.unknown, self.characters)}"
+        if self.unknown_others:
+            yield f"other unknown characters: {alphabets.describe_others(self.unknown_others, self.characters)}"
+        if self.unknown_tokens and not count:
+            yield "unknown: words as wholes, of known characters"
 
 
 def measure(vocabulary: Any, texts: Iterable[tuple[str, str]]) -> Measure:
@@ -60,8 +72,11 @@ def measure(vocabulary: Any, texts: Iterable[tuple[str, str]]) -> Measure:
         for text, place in batch:
             characters.add(text, place)
     encode = lambda texts: [vocabulary.encode(text) for text in texts]  # noqa: E731
-    found = alphabets.unknown(encode, unk_id, characters.counts) if num_unknown else []
-    return Measure(num_texts, num_tokens, num_unknown, characters, tuple(found))
+    found, others = (
+        tuple(alphabets.unknown(encode, unk_id, counts)) if num_unknown else ()
+        for counts in (characters.counts, characters.other_counts)
+    )
+    return Measure(num_texts, num_tokens, num_unknown, characters, found, others)
 
 
 def describe_inputs(vocabulary: Any, texts: Sequence[str]) -> str:
@@ -75,8 +90,8 @@ def describe_inputs(vocabulary: Any, texts: Sequence[str]) -> str:
     if not concerned:
         return ""
     found = measure(vocabulary, ((text, "") for text in concerned))
-    counts = found.characters.counts
-    ordered = sorted(found.unknown, key=lambda c: (-counts[c], c))
+    counts = found.unknown_counts
+    ordered = sorted(counts, key=lambda c: (-counts[c], c))
     shown = ", ".join(f"{c!r} {counts[c]:,} time{'s' * (counts[c] != 1)}" for c in ordered[:_MOST_SHOWN])
     more = " …" if len(ordered) > _MOST_SHOWN else ""
     what = (

@@ -67,6 +67,27 @@ def test_the_first_and_the_last_line_count_unknown_characters(spiece, tmp_path, 
     assert code == 0 and last.endswith("has a row for each; but 7 characters of your text are unknown, see above")
 
 
+def test_unknown_control_characters_are_named_with_their_place(spiece, tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("a line\nbadu \x80\x80 lu\x85\nma\x80 lu\n", "utf-8")
+    code, table, _ = _check(capsys, spiece, "--data_files", tmp_path / "a.txt")
+    (first,) = (line for line in table if line.startswith("3 texts"))
+    assert first.startswith("3 texts have 4 unknown characters, and ") and ", 3 of them unknown (" in first
+    (named,) = (line for line in table if line.startswith("other unknown"))
+    place = rf"first in {tmp_path / 'a.txt'}, row 1: 'badu \x80\x80 lu'"
+    assert named == rf"other unknown characters: '\x80' 3 times, {place}; '\x85' 1 time, {place}"
+    assert not any(line.startswith("unknown: ") for line in table)
+    (last,) = (line for line in table if line.startswith("what was compared agrees"))
+    assert code == 0 and last.endswith("; but 4 characters of your text are unknown, see above")
+
+
+def test_a_t5_with_a_tokenizer_json_alone_has_no_slow_tokenizer(folder, capsys):
+    (folder / "spiece.model").unlink()
+    code, table, problems = _check(capsys, folder)
+    assert (code, problems) == (0, []) and table[""][-2:] == ["HF fast", "embedding"]
+    assert "HF slow: has none, as there is no spiece.model" in table
+    assert not any("does not load" in line or line.startswith("not compared") for line in table)
+
+
 def test_a_model_with_sentinels_of_its_own(mt5, capsys):
     code, table, problems = _check(capsys, mt5)
     assert (code, problems) == (0, [])
@@ -164,7 +185,7 @@ def test_bytes_of_a_folder(tmp_path, capsys):
 
 
 def test_what_is_no_vocabulary(tmp_path):
-    with pytest.raises(FileNotFoundError, match="Give a SentencePiece model"):
+    with pytest.raises(FileNotFoundError, match=r"Give a SentencePiece model, a tokenizer\.json, a checkpoint, "):
         check_vocabulary.open_vocabulary(str(tmp_path / "gone"))
     (tmp_path / "text.model").write_text("words")
     (tmp_path / "nothing.model").touch()

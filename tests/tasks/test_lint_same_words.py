@@ -70,6 +70,11 @@ def test_of_rows_without_text_or_answer(tmp_path, caplog):
         f"row 1 (the first is 0) of {tmp_path / 't.csv'}.",
     ]
     assert [record.getMessage().rpartition(". ")[0] + "." for record in caplog.records] == expected
+    remedies = [x.remedy for x in check(config, "EncDecFeatureConverter", Purpose("train")) if x.name == "empty_rows"]
+    assert remedies == [
+        "Leave these rows out of the file, or fill the answers: they teach to answer nothing.",
+        "Leave these rows out of the file, or fill these columns: the model reads the template alone.",
+    ]
     assert _linted("same_empty")[:2] == [("empty_rows", "warning", what) for what in expected]
 
 

@@ -38,7 +38,7 @@ def test_sentencepiece_keeps_rare_letters(corpus, sample, tmp_path, capsys):
     assert model.get_piece_size() == 412
     assert not [c for c in RARE + UKRAINIAN + "日" if model.unk_id() in model.encode(c)]
     said = capsys.readouterr().err
-    assert "left out: 1 character, 1 of 1" in said and "'🦊' 1 times, first in 'одна 日 і 🦊'." in said
+    assert "left out: 1 character, 1 of 1" in said and "'🦊' 1 time, first in 'одна 日 і 🦊'." in said
     assert "--character_coverage 1.0 keeps all. --byte_fallback spells them as bytes." in said
 
 
@@ -66,7 +66,7 @@ def test_wordpiece_keeps_rare_letters_everywhere_in_a_word(corpus, tmp_path, cap
     for word in ("ЮЇҐ", "аЮа", "ґґ", "м’ята", "мЩ"):
         assert vocabulary.unk_id not in vocabulary.encode(word), word
     said = capsys.readouterr().err
-    assert "'🦊' 1 times" in said and "A word with one is [UNK]; --kind bpe spells every text as bytes." in said
+    assert "'🦊' 1 time" in said and "A word with one is [UNK]; --kind bpe spells every text as bytes." in said
     # й and ї are letters, unless it is said that they are not; then it is said what that does.
     assert vocabulary.encode("ї") != vocabulary.encode("і")
     tokenizer_training.train_wordpiece(
