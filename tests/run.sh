@@ -7,7 +7,7 @@ HF5_VENV=${HF5_VENV:-$REPOSITORY/.venv-hf5} # a second environment: transformers
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   cat <<HELP
-usage: bash tests/run.sh [pytest options, such as -k checkpoints or -m "not slow"]
+usage: bash tests/run.sh [pytest options, such as -m smoke (a minute), -m "not slow" or -k checkpoints]
 
 Installs exact versions into .venv and $HF5_VENV, then runs ruff, mypy, shellcheck (if installed) and pytest.
 HELP

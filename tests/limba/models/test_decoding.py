@@ -12,7 +12,7 @@ from limba.models import decoding
 from tests.limba import small
 
 # Compiled as users' programs are: numbers of fused code are others.
-pytestmark = pytest.mark.usefixtures("as_users")
+pytestmark = [pytest.mark.usefixtures("as_users"), pytest.mark.smoke]
 
 # What T5X's decoders return for the same tables, prompts and keys.
 GOLDEN = Path(__file__).parents[1] / "golden" / "decoding_t5x.npz"

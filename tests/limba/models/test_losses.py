@@ -6,7 +6,7 @@ import pytest
 from limba.models import losses
 
 # Compiled as users' programs are: numbers of fused code are others.
-pytestmark = pytest.mark.usefixtures("as_users")
+pytestmark = [pytest.mark.usefixtures("as_users"), pytest.mark.smoke]
 
 
 def _naive(logits, targets, smoothing, z_loss):

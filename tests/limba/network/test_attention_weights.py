@@ -12,7 +12,7 @@ from limba.encoders.block_layout import BigBirdSparsityConfig
 from limba.encoders.config import EncoderConfig
 from limba.network import attention, attention_by_rows
 
-pytestmark = pytest.mark.usefixtures("as_users")
+pytestmark = [pytest.mark.usefixtures("as_users"), pytest.mark.smoke]
 
 KV = 16
 # Shapes at which XLA fuses the softmax with both products, one that is too small for it, and one without a choice.
