@@ -49,6 +49,7 @@ def _commands(page: str) -> list[list[str]]:
                 del command[0]
             if "-m" in command[:4] and command[0] != "bash":
                 command = ["python", *command[command.index("-m") :]]
+                command = command[2:] if command[2:3] == ["limba"] else command
             if command and command[0] in ("limba", "bash", "python", "sbatch"):
                 commands.append(command)
     return commands

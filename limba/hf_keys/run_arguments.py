@@ -96,7 +96,7 @@ class RunArguments:
     max_target_length: int = _key("tokens of the answers", 128)
     val_max_target_length: int | None = _key("the same, in evaluations; max_target_length if it is not given")
     generation_max_length: int | None = _key("tokens of a generated answer; val_max_target_length if it is not given")
-    generation_num_beams: int | None = _key("beams of generated answers; 1 if it is not given")
+    generation_num_beams: int | None = _key("beams of generated answers; without it, or with 1, greedy")
     max_predict_samples: int | None = _key("only the first rows of the test split")
     # --------------------------------------------------- training ----------------------------------------------------
     output_dir: str = _key("where everything goes", "")

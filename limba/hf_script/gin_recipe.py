@@ -79,9 +79,8 @@ def compose(arguments: RunArguments, plan: Plan) -> str:
         gin_optimizer.schedule(arguments, plan.steps),
         _periods(arguments, plan),
     ]
-    if arguments.generation_num_beams:
-        params = "models.EncoderDecoderModel.default_decoder_params = @models.DecoderParams()"
-        chapters.append([params, f"models.DecoderParams.num_decodes = {arguments.generation_num_beams}"])
+    if _writes(arguments):
+        chapters.append(_decoding(arguments))
     if wandb:
         chapters.append(["train_script.train.metric_writers = [@wandb_writer.WandbWriter]"])
         chapters[-1] += [f"wandb_writer.WandbWriter.name = {arguments.run_name!r}"] if arguments.run_name else []
@@ -93,7 +92,8 @@ def _header(arguments: RunArguments, plan: Plan, wandb: bool) -> list[str]:
     modules = ["actions", "checkpoints", "data", "encoder" if plan.encoder else "network", "schedules", "trainer"]
     modules += ["adafactor"] if arguments.uses_adafactor else ["optimizers"]
     modules += [] if arguments.uses_adafactor or arguments.decay_all_parameters else ["weight_decay"]
-    modules += ["models"] if arguments.generation_num_beams else []
+    modules += ["models"] if _writes(arguments) else []
+    modules += ["decoding"] if _writes(arguments) and not _searches(arguments) else []
     modules += ["classifier"] if plan.labels else []
     modules += ["wandb_writer"] if wandb else []
     tuning = arguments.is_finetuning
@@ -113,6 +113,27 @@ def _header(arguments: RunArguments, plan: Plan, wandb: bool) -> list[str]:
         f"include {str(out / 'initial' / 'model.gin')!r}",
         *(["include 'gin/models/encoder_pairs.gin'"] if arguments.use_nsp else []),
         f"include 'gin/runs/{arguments.row_answers.recipe if tuning else 'pretrain'}.gin'",
+    ]
+
+
+def _writes(arguments: RunArguments) -> bool:
+    """Whether answers are generated."""
+    return arguments.is_finetuning and arguments.answers == TEXT
+
+
+def _searches(arguments: RunArguments) -> bool:
+    return (arguments.generation_num_beams or 1) > 1
+
+
+def _decoding(arguments: RunArguments) -> list[str]:
+    """One beam is greedy in the scripts; T5X's search would end a long answer early for its length penalty."""
+    if _searches(arguments):
+        params = "models.EncoderDecoderModel.default_decoder_params = @models.DecoderParams()"
+        return [params, f"models.DecoderParams.num_decodes = {arguments.generation_num_beams}"]
+    return [
+        "models.EncoderDecoderModel.decode_fn = @decoding.temperature_sample  # greedy, as the scripts' one beam",
+        "decoding.temperature_sample:",
+        *bindings(temperature=0.0, rescale_log_probs=False),
     ]
 
 

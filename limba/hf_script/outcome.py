@@ -120,7 +120,7 @@ def write_answers(directory: Path, out: Path, arguments: RunArguments, seconds: 
     for file in sorted(directory.glob(_PREDICTIONS)):
         lines += [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     answers = arguments.row_answers
-    texts = answers.lines([line["prediction"] for line in lines])
+    texts = answers.lines(script_data.written(arguments, [line["prediction"] for line in lines]))
     storage.replace_text(out / answers.file, "".join(f"{text}\n" for text in texts))
     print(f"answers to the test split: {out / answers.file}")
     tokens = [len(line["prediction_tokens"]) for line in lines if "prediction_tokens" in line]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from limba.hf_keys.row_answers import LABEL, NUMBER, WORD_LABELS
+from limba.hf_keys.row_answers import LABEL, NUMBER, TEXT, WORD_LABELS
 from limba.hf_keys.run_arguments import RunArguments
 from limba.hf_script import gin_best
 from limba.machine import redaction
@@ -215,6 +215,15 @@ def measure_answers(arguments: RunArguments, lines: Sequence[Mapping[str, Any]])
     ]
     predictions = [form.format.prediction(line["prediction"]) for line in lines]
     return {name: value for metric in form.metrics for name, value in metric(targets, predictions).items()}
+
+
+def written(arguments: RunArguments, predictions: Sequence[Any]) -> list[Any]:
+    """Predictions as the scripts write them: a T5's texts without special tokens."""
+    from tasks.supervised import script_metrics
+
+    if arguments.answers != TEXT:
+        return list(predictions)
+    return [script_metrics.without_special_tokens(text) if isinstance(text, str) else text for text in predictions]
 
 
 def _count_rows(arguments: RunArguments, corpus: Corpus) -> int | None:

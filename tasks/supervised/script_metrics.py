@@ -4,11 +4,15 @@ Their shares are from 0 to 1, as `eval_accuracy`. Those of `tasks.metrics` are i
 """
 
 import functools
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from tasks.metrics.text_metrics import MetricFn, Metrics
 
+# Sentinels, and the unknown token as tokenizer.json and SentencePiece write it. A vocabulary of a T5 reads the same
+# texts as these tokens, so an answer cannot have them otherwise.
+_SPECIAL = re.compile(r"<extra_id_\d+>|<unk>| \u2047 ")
 # Ends of names of metrics that are shares.
 _SHARES = ("accuracy", "precision", "recall", "f1", "exact_match", "corrcoef")
 # SQuAD's F1, and that of SQuAD 2, which comes with `exact`.
@@ -35,13 +39,28 @@ def is_share(name: str, others: Collection[str]) -> bool:
     return name.endswith(_SHARES) and not (name in _F1 and {"em", "exact"} & {*others})
 
 
+def without_special_tokens(answer: str) -> str:
+    """A generated text as the scripts decode it, with `skip_special_tokens`."""
+    return _SPECIAL.sub("", answer)
+
+
+def _as_decoded(values: Any) -> Any:
+    """Generated texts without special tokens; scores and answers that are no texts as they are."""
+    if not isinstance(values, list):
+        return values
+    return [without_special_tokens(value) if isinstance(value, str) else value for value in values]
+
+
 @functools.cache  # A task that is registered again has the same metric.
 def of_script(metric: MetricFn, answers: str) -> MetricFn:
     """A metric as the scripts have it: its signature stays, and it is its `__wrapped__`."""
 
     @functools.wraps(metric)
-    def measured(*targets: Any, **predictions: Any) -> Metrics:
-        found = metric(*targets, **predictions)
+    def measured(*given: Any, **named: Any) -> Metrics:
+        if answers == "text":
+            given = (*given[:1], *map(_as_decoded, given[1:]))
+            named = {name: x if name == "targets" else _as_decoded(x) for name, x in named.items()}
+        found = metric(*given, **named)
         return {
             names(answers).get(name, name): x / 100 if isinstance(x, int | float) and is_share(name, found) else x
             for name, x in found.items()

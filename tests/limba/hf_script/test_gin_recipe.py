@@ -27,6 +27,7 @@ from tasks.vocabularies import ByteVocabulary
 ARGUMENTS = RunArguments(
     config_name="config.json", train_file="t.txt", output_dir="/nowhere", do_train=True, learning_rate=3e-4
 )
+DECODING = "decoding.temperature_sample"
 OUT = pathlib.Path("/nowhere")
 PLAN = gin_recipe.Plan(Corpus("t", files={"train": ["t.txt"]}), OUT, None, 4, 50, "max_steps", 0.1, False)
 
@@ -275,6 +276,24 @@ def test_what_the_text_binds():
     assert "clip_by_global_norm" not in no_clipping
     adafactor = gin_recipe.compose(dataclasses.replace(arguments, adafactor=True), PLAN)
     assert "OPTIMIZER = @adafactor.Adafactor()" in adafactor and "adamw" not in adafactor and "optax" not in adafactor
+
+
+@pytest.mark.parametrize(("beams", "is_greedy"), [(None, True), (1, True), (4, False)])
+def test_without_beams_answers_are_greedy(beams, is_greedy):
+    arguments = dataclasses.replace(ARGUMENTS, label_column_name="answer", generation_num_beams=beams)
+    lines = gin_recipe.compose(arguments, PLAN).splitlines()
+    imports = "from limba.models import decoding\nfrom limba import models\n"
+    at = next(i for i, line in enumerate(lines) if line.startswith("models.EncoderDecoderModel."))
+    assert ("from limba.models import decoding" in lines) == is_greedy and "from limba import models" in lines
+    gin.clear_config()
+    gin.parse_config("from __gin__ import dynamic_registration\n" + imports + "\n".join(lines[at : at + 4]))
+    if is_greedy:
+        decode = gin.query_parameter("models.EncoderDecoderModel.decode_fn").scoped_configurable_fn
+        assert decode.__name__ == "temperature_sample" and gin.query_parameter(f"{DECODING}.temperature") == 0.0
+    else:
+        assert gin.query_parameter("models.DecoderParams.num_decodes") == 4
+    gin.clear_config()
+    assert "models." not in gin_recipe.compose(ARGUMENTS, PLAN)  # of documents
 
 
 def test_weight_decay_spares_norms_and_position_biases():

@@ -40,3 +40,14 @@ def test_a_metric_keeps_its_signature_and_is_the_same_for_a_task_of_the_same_nam
 def test_the_names_are_those_of_the_keys():
     for kind, answers in ANSWERS.items():
         assert answers.names == script_metrics.names(kind)
+
+
+def test_texts_are_measured_without_special_tokens():
+    """As the scripts decode them: sentinels and the unknown token of an answer are no words of it."""
+    right, written = ["a red car", "b"], ["a<extra_id_34> red car<extra_id_0>", "b \u2047 <unk>"]
+    assert text_metrics.accuracy(right, written) == {"accuracy": 0.0}
+    assert _measured(text_metrics.accuracy, "text", right, written) == {"accuracy": 1.0}
+    named = script_metrics.of_script(text_metrics.bleu, "text")(
+        targets=["a b c d"], predictions=["a b<extra_id_1> c d"]
+    )
+    assert named["bleu"] == pytest.approx(100.0)

@@ -1,0 +1,26 @@
+"""The files that `limba run` leaves."""
+
+import json
+
+import pytest
+
+from limba.hf_keys.script_keys import from_values
+from limba.hf_script import outcome
+
+KEYS = {"config_name": "c.json", "train_file": "t.csv", "label_column_name": "summary", "metric_names": "accuracy"}
+
+
+def test_predictions_are_written_and_measured_without_special_tokens(tmp_path):
+    lines = [
+        {
+            "inputs": {"targets_pretokenized": right, "reference": "null"},
+            "prediction": text,
+            "prediction_tokens": [5, 6],
+        }
+        for right, text in (("a red car", "a<extra_id_34> red car"), ("two", "<extra_id_0> two\nwords"))
+    ]
+    (tmp_path / "t-predict.jsonl-00000-of-00001").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    arguments = from_values(KEYS | {"output_dir": str(tmp_path), "do_predict": True, "test_file": "t.csv"})[0]
+    results = outcome.write_answers(tmp_path, tmp_path, arguments, 2.0)
+    assert (tmp_path / "generated_predictions.txt").read_text() == "a red car\ntwo words\n"
+    assert (results["predict_accuracy"], results["predict_gen_len"]) == (pytest.approx(0.5), 2.0)
