@@ -49,9 +49,9 @@ def _random_t5(seed: int):
     scale, only = _scale(seed, rng), ("", "scale", "kernel")[int(rng.integers(3))]
     by_limba = {}
     family = t5_families()[name]
-    for limba, shape in family.shapes(config, heads.OF_T5).items():
-        array = _array(limba, shape, scale if limba.endswith(only) else 1.0, rng)
-        by_limba[limba] = from_array(array.astype(DTYPES[seed % 7 % 3]))
+    for parameter, shape in family.shapes(config, heads.OF_T5).items():
+        array = _array(parameter, shape, scale if parameter.endswith(only) else 1.0, rng)
+        by_limba[parameter] = from_array(array.astype(DTYPES[seed % 7 % 3]))
     stored = {t.name: t.stored(by_limba) for t in family.table(config, heads.OF_T5)}
     content = t5_config.explicit(t5_config.model_config(config, family, "float32", None), config)
     return config, by_limba, stored, content
