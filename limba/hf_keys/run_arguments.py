@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from limba.hf_keys import number_limits, period_keys, schedule_keys
+from limba.hf_keys import number_limits, period_keys, schedule_keys, script_names
 from limba.hf_keys.row_answers import ANSWERS, TEXT, WORD_TASKS, RowAnswers
 
 _NO_FP16 = (
@@ -119,7 +119,10 @@ class RunArguments:
     )
     warmup_steps: int = _key("steps until learning_rate is reached", 0)
     warmup_ratio: float = _key("the same, as a share of all steps", 0.0)
-    optim: str = _key("adamw_torch (all names of AdamW mean the same) or adafactor", "adamw_torch")
+    optim: str = _key(
+        "adamw_torch (all names of AdamW mean the same), adafactor, or adafactor_optax, that of Flax scripts",
+        "adamw_torch",
+    )
     adafactor: bool = _key("the same as optim: adafactor", False)
     scale_parameter: bool = _key("Adafactor's steps are relative to each parameter", False)
     relative_step: bool = _key("Adafactor's own rate, in place of learning_rate and lr_scheduler_type", False)
@@ -251,7 +254,7 @@ class RunArguments:
 
     def _check_optimizer(self) -> None:
         schedule_keys.check(self.lr_scheduler_type, self.lr_scheduler_kwargs, self.learning_rate)
-        if not (self.optim.startswith(("adamw", "paged_adamw")) or self.optim == "adafactor"):
+        if not (self.optim.startswith(("adamw", "paged_adamw")) or self.uses_adafactor):
             raise ValueError(f"optim is {self.optim!r}; AdamW (adamw_torch …) and adafactor are here.")
         for name in ("scale_parameter", "relative_step", "warmup_init"):
             if getattr(self, name) and not self.uses_adafactor:
@@ -395,7 +398,7 @@ class RunArguments:
 
     @property
     def uses_adafactor(self) -> bool:
-        return self.adafactor or self.optim == "adafactor"
+        return self.adafactor or self.optim in ("adafactor", script_names.OPTAX_ADAFACTOR)
 
     @property
     def has_period_of_epochs(self) -> bool:

@@ -20,6 +20,8 @@ _SCRIPTS = (SUMMARIES, TRANSLATIONS, QUESTIONS, MASKS, WORDS, *OF_LABELS)
 # Keys that one kind of script alone has.
 _OF_MASKS = ("mlm_probability", "mlm_prob", "mean_noise_span_length", "line_by_line", "whole_word_mask", "iters")
 _OF_SUMMARIES = ("summary_column", "source_prefix", "predict_with_generate", "max_source_length")
+# The optimizer of the Flax scripts' `adafactor`.
+OPTAX_ADAFACTOR = "adafactor_optax"
 # Keys that say what is learned, whichever script has them.
 _DECIDE = (
     *("benchmark", "label_column_name", "source_lang", "target_lang", "question_column", "context_column"),
@@ -56,7 +58,7 @@ def complete(values: Mapping[str, Any], used: dict[str, Any]) -> list[str]:
     Raises:
       ValueError: for a translation without its languages, or a script whose task is not here.
     """
-    notes: list[str] = []
+    notes = _complete_flax(values, used)
     if (given := used.pop("script", None)) is not None:
         if _stem(given) in _REFUSED:
             raise ValueError(
@@ -66,7 +68,7 @@ def complete(values: Mapping[str, Any], used: dict[str, Any]) -> list[str]:
             )
         used["script"] = _plain(given)
         if used["script"] is None:
-            notes = [f"Without effect: {given} (of a script that is not known here the keys say what is learned)."]
+            notes += [f"Without effect: {given} (of a script that is not known here the keys say what is learned)."]
     decided = any(used.get(name) for name in _DECIDE)
     if used.get("script") is None and not decided:
         # A default that is written out, such as mlm_probability 0.15, names its script as well.
@@ -84,3 +86,21 @@ def complete(values: Mapping[str, Any], used: dict[str, Any]) -> list[str]:
     if script == WORDS:
         used.setdefault("task_name", "ner")
     return notes
+
+
+def _complete_flax(values: Mapping[str, Any], used: dict[str, Any]) -> list[str]:
+    """The Adafactor of a Flax script, which is `optax.adafactor(learning_rate)` and nothing else, for `adafactor`.
+
+    Of run_t5_mlm_flax there are two keys that no other script has together.
+    """
+    script = used.get("script")
+    named = script is not None and PurePath(script).name.removesuffix(".py").endswith("_flax")
+    is_flax = named or (script is None and "mean_noise_span_length" in values)
+    own = {"scale_parameter", "relative_step", "warmup_init", "optim", "iters"} & {*values}
+    if not (is_flax and used.get("adafactor")) or own:
+        return []
+    del used["adafactor"]
+    removed = [name for name in ("weight_decay", "max_grad_norm") if used.get(name)]
+    used |= {"optim": OPTAX_ADAFACTOR, "weight_decay": 0.0, "max_grad_norm": 0.0}
+    notes = ["adafactor is that of the Flax scripts: steps relative to each parameter, no clipping of gradients."]
+    return notes + [f"Without effect: {name} (the Flax scripts' Adafactor has none)." for name in removed]

@@ -145,6 +145,10 @@ def _prepare(
     if flags.num_devices is not None and (flags.num_devices < 1 or not flags.write_gin):
         raise ValueError(f"--num_devices is {flags.num_devices}; it is the number of a pod's devices, for --write_gin.")
     _check(arguments, out)
+    if {"wandb", "all"} & {*arguments.trackers}:
+        wandb_writer.WandbWriter.check()
+        if not any("WandbWriter.mode" in binding for binding in overrides):
+            wandb_writer.WandbWriter.check_key()
     if arguments.pushes:
         _check_push(arguments.hub_model_id or out.name, flags.dry_run)
 
@@ -290,8 +294,6 @@ def _check(arguments: RunArguments, out: Path) -> None:
     above = next(folder for folder in out.parents if folder.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         raise ValueError(f"output_dir is {out}, and nothing can be written in {above}; name another folder.")
-    if {"wandb", "all"} & {*arguments.trackers}:
-        wandb_writer.WandbWriter.check()
 
 
 def _compose(arguments: RunArguments, model: Any, out: Path, devices: int) -> tuple[str, dict[str, Any]]:

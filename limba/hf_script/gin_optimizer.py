@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from limba.hf_keys import script_names
 from limba.hf_keys.run_arguments import RunArguments
 
 # transformers' name of a schedule: the function of `limba.optimizers.schedules`.
@@ -50,15 +51,19 @@ def optimizer(arguments: RunArguments) -> list[str]:
 
 
 def _adafactor(arguments: RunArguments) -> list[str]:
-    """As the Trainer makes it: steps are not relative to the parameters, and every matrix is factored."""
+    """As the Trainer makes it: steps are not relative to the parameters, and every matrix is factored.
+
+    That of the Flax scripts, optax's, has the defaults of T5X.
+    """
+    is_optax = arguments.optim == script_names.OPTAX_ADAFACTOR
     decay = arguments.weight_decay
     exempt = "" if arguments.decay_all_parameters else "('scale|bias|rel_embedding', 0.0), "
     return [
         "OPTIMIZER = @adafactor.Adafactor()",
         "adafactor.Adafactor:",
         *bindings(
-            multiply_by_parameter_scale=arguments.scale_parameter,
-            min_dim_size_to_factor=1,
+            multiply_by_parameter_scale=arguments.scale_parameter or is_optax,
+            min_dim_size_to_factor=None if is_optax else 1,
             global_norm_clip_threshold=arguments.max_grad_norm or None,
             weight_decay_rate_lr_exponent=1.0 if decay else None,
         ),

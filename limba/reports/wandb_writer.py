@@ -6,12 +6,14 @@ Needs `pip install wandb` (the extra `wandb`). WANDB_MODE=offline needs no netwo
 
 import importlib.util
 import math
+import netrc
 import os
 import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from gin import config_parser
 
@@ -100,6 +102,16 @@ class WandbWriter:
                 "train.metric_writers."
             )
 
+    @staticmethod
+    def check_key() -> None:
+        """Raises ValueError if wandb would find no key: `wandb.init` says it after minutes, when all is compiled."""
+        host = os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai"
+        if not (_is_quiet() or _has_key(urlsplit(host).netloc)):
+            raise ValueError(
+                f"Weights & Biases has no key for {redaction.redact(host)}. Set WANDB_API_KEY or run `wandb login`; "
+                "WANDB_MODE=offline needs neither."
+            )
+
     def _save_record(self) -> None:
         storage.replace_text(self._record, json_text.dumps({"id": self._id, "last_step": self._last_step}) + "\n")
 
@@ -119,6 +131,27 @@ class WandbWriter:
 
     def close(self) -> None:
         self._run.finish()
+
+
+def _is_quiet() -> bool:
+    """Whether wandb needs no key, or its own settings may say so, or name another server."""
+    folders = [Path(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb").expanduser()]
+    folders += [Path(os.environ.get("WANDB_DIR") or ".") / name for name in ("wandb", ".wandb")]
+    settings = any((folder / "settings").is_file() for folder in folders)
+    return settings or os.environ.get("WANDB_MODE") in ("offline", "dryrun", "disabled")
+
+
+def _has_key(server: str) -> bool:
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    given = os.environ.get("NETRC")
+    for file in [given] if given else ["~/.netrc", "~/_netrc"]:
+        try:
+            if netrc.netrc(Path(file).expanduser()).authenticators(server):
+                return True
+        except (OSError, netrc.NetrcParseError):
+            continue  # wandb does not read it either.
+    return False
 
 
 def _names_of_trainer(dataset: str, scalars: Scalars) -> dict[str, float]:

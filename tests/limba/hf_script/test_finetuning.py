@@ -97,6 +97,18 @@ def test_epochs_are_counted_beside_max_steps(here, capsys, monkeypatch):
         _run(here / "run.json", "--max_steps", "12", *periods, "--dry_run")
 
 
+def test_a_dry_run_without_a_key_of_wandb_is_refused(here, tmp_path, monkeypatch, capsys):
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_IDENTITY_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("WANDB_CONFIG_DIR", "WANDB_DIR", "NETRC"):
+        monkeypatch.setenv(name, str(tmp_path / "absent"))
+    given = [here / "run.json", "--max_steps", "1", "--report_to", "wandb", "--dry_run"]
+    with pytest.raises(ValueError, match=r"Weights & Biases has no key for https://api\.wandb\.ai\."):
+        _run(*given)
+    _run(*given, "--gin.wandb_writer.WandbWriter.mode='offline'")
+    assert "@wandb_writer.WandbWriter" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_it_learns_evaluates_and_answers(here, capsys):
     out = here / "out"

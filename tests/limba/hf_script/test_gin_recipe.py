@@ -7,10 +7,13 @@ import pathlib
 
 import gin
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from limba.data import contract
+from limba.hf_keys import script_keys
 from limba.hf_keys.run_arguments import RunArguments
 from limba.hf_keys.schedule_keys import SCHEDULES
 from limba.hf_script import command, gin_best, gin_optimizer, gin_recipe, script_data
@@ -294,6 +297,44 @@ def test_without_beams_answers_are_greedy(beams, is_greedy):
         assert gin.query_parameter("models.DecoderParams.num_decodes") == 4
     gin.clear_config()
     assert "models." not in gin_recipe.compose(ARGUMENTS, PLAN)  # of documents
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_optax"),
+    [
+        ({"script": "run_t5_mlm_flax.py", "weight_decay": 0.1}, True),
+        ({"script": "run_summarization_flax", "label_column_name": "x"}, True),
+        ({"mean_noise_span_length": 3.0}, True),
+        ({"mean_noise_span_length": 3.0, "scale_parameter": False}, False),
+        ({"script": "run_mlm.py", "mean_noise_span_length": 3.0}, False),
+    ],
+)
+def test_adafactor_of_the_flax_scripts_is_optax_s(keys, is_optax):
+    given = {
+        "config_name": "c.json",
+        "train_file": "t.txt",
+        "output_dir": "o",
+        "adafactor": True,
+        "learning_rate": 0.005,
+    }
+    arguments, notes = script_keys.from_values(given | keys)
+    lines = gin_optimizer.optimizer(arguments)
+    assert ("Without effect: weight_decay (the Flax scripts' Adafactor has none)." in notes) == ("weight_decay" in keys)
+    gin.clear_config()
+    header = "from __gin__ import dynamic_registration\nfrom limba.optimizers import adafactor\n"
+    gin.parse_config(header + "\n".join(lines))
+    ours = gin.query_parameter("%OPTIMIZER").scoped_configurable_fn()
+    gin.clear_config()
+    params = {"wide": jnp.linspace(-2.0, 3.0, 128 * 130).reshape(128, 130), "small": jnp.linspace(0.1, 3.0, 4)}
+    theirs = optax.adafactor(0.005)
+    states = [ours.init(params), theirs.init(params)]
+    for step in range(3):
+        grads = {name: (step + 1) * jnp.cos(17 * x) for name, x in params.items()}
+        first, states[0] = ours.update(grads, states[0], params, learning_rate=0.005, step=step)
+        second, states[1] = theirs.update(grads, states[1], params)
+        same = all(np.allclose(first[name], second[name], rtol=1e-4, atol=1e-9) for name in params)
+        assert same == is_optax
+        params = optax.apply_updates(params, second)
 
 
 def test_weight_decay_spares_norms_and_position_biases():

@@ -120,3 +120,26 @@ def test_what_is_missing_is_said(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ValueError, match=r"pip install wandb"):
         WandbWriter(tmp_path)
+
+
+def test_a_missing_key_is_found_without_wandb(tmp_path, monkeypatch):
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "netrc").write_text("machine api.wandb.example login user password 1234\n")
+    with pytest.raises(
+        ValueError, match=r"no key for https://api\.wandb\.ai\. Set WANDB_API_KEY .* WANDB_MODE=offline"
+    ):
+        WandbWriter.check_key()
+    for name, value in (
+        *(("WANDB_MODE", mode) for mode in ("offline", "disabled")),
+        *(("WANDB_API_KEY", "1234"), ("WANDB_BASE_URL", "https://api.wandb.example")),
+    ):
+        with monkeypatch.context() as changed:
+            changed.setenv(name, value)
+            WandbWriter.check_key()
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "settings").write_text("[default]\nmode = offline\n")
+    WandbWriter.check_key()
