@@ -11,14 +11,14 @@ def tables(
     open_file: Callable[[], BinaryIO],
     columns: Sequence[str],
     load_args: Mapping[str, Any],
-    names: dict[str, None],
+    names: dict[str, Any],
     fill: Mapping[str, str],
 ) -> Iterator[pa.Table]:
     """The rows as that loader reads them, 10,000 at a time; a column that is missing is empty.
 
     Args:
       load_args: the options of `datasets`.
-      names: gets the names of all columns.
+      names: gets the names of all columns, with the values of those that are filled.
       fill: the values of columns that the file may lack.
 
     Raises:
@@ -42,6 +42,6 @@ def tables(
                     f"{', '.join(map(repr, names))}; put texts that hold the delimiter into double quotes"
                 )
             lacking = {name: text for name, text in fill.items() if name not in rows.columns}
-            names.update(dict.fromkeys(lacking))
+            names.update(lacking)
             wanted = rows.assign(**lacking).reindex(columns=list(columns))
             yield pa.Table.from_pandas(wanted, preserve_index=False)

@@ -99,7 +99,7 @@ class Beginning:
     """What the first rows of a shard have.
 
     Attributes:
-      names: of all their columns.
+      names: of all their columns, without those that are filled.
       schema: of those that are read, as far as they are there.
     """
 
@@ -133,7 +133,7 @@ class Tables:
         self._columns = tuple(columns)
         self._fill = fill
         # Of all columns of each shard, as they are found.
-        self._names: Sequence[dict[str, None]] = [{} for _ in files]
+        self._names: Sequence[dict[str, Any]] = [{} for _ in files]
         self.builder = builder or builder_of(files[0].path)
         if builder is None:
             _check_one_format(files)
@@ -209,7 +209,8 @@ class Tables:
             names = list(self._names[shard] or schema.names)
         # A loader may give a shard the columns of another.
         there = [schema.field(name) for name in self._columns if name in schema.names and name in names]
-        return Beginning(names, pa.schema(there)) if num_rows else None
+        in_file = [name for name in names if self._names[shard].get(name) is None]
+        return Beginning(in_file, pa.schema(there)) if num_rows else None
 
     def names(self, shard: int) -> list[str]:
         """Of all columns of a shard, also of those that are not read."""

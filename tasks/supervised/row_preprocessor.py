@@ -151,7 +151,7 @@ class Supervise(Step):
                 raise ValueError(
                     f"Task {self.task!r}: the labels {of_tokens[key]!r} and {label!r} have the same tokens{cut}, and "
                     "no answer tells them apart. Give them other texts, a vocabulary with their characters, or "
-                    "longer targets in TASK_FEATURE_LENGTHS."
+                    "longer targets in TASK_FEATURE_LENGTHS (of `limba run` max_target_length)."
                 )
             of_tokens[key] = label
         if not changed:
@@ -264,6 +264,12 @@ class _Cutter:
 _told_of_cut: set[tuple[str, str, int]] = set()
 
 
+def _where(name: str) -> str:
+    """What says the length of a feature: of gin, and of `limba run`."""
+    keys = {"inputs": "max_seq_length or max_source_length", "targets": "max_target_length"}
+    return "TASK_FEATURE_LENGTHS" + (f" (of `limba run` {keys[name]})" if name in keys else "")
+
+
 def cut_texts(task: str, split: str, name: str, lengths: np.ndarray, most: int) -> list[Finding]:
     """The finding that some of the first texts of a feature have more than the `most` tokens that are read."""
     cut = int(np.count_nonzero(lengths > most))
@@ -274,7 +280,7 @@ def cut_texts(task: str, split: str, name: str, lengths: np.ndarray, most: int) 
         f"{task}: {cut:,} of the first {len(lengths):,} examples of split {split!r} have {name} longer than {most} "
         f"tokens (the longest: {int(lengths.max())}) and are cut."
     )
-    remedy = "Raise TASK_FEATURE_LENGTHS, or shorten them."
+    remedy = f"Raise {_where(name)}, or shorten them."
     return [Finding("cut_texts", "warning", problem, f"the model does not see the ends of these {name}", remedy)]
 
 
@@ -286,8 +292,8 @@ def warn_of_cut(task: str, name: str, lengths: np.ndarray, most: int) -> None:
     _told_of_cut.add((task, name, most))
     logger.warning(
         "%s: some examples, not among the first, have %s longer than %d tokens, one %d, and are cut. Raise "
-        "TASK_FEATURE_LENGTHS, or shorten them.",
-        *(task, name, most, int(lengths.max())),
+        "%s, or shorten them.",
+        *(task, name, most, int(lengths.max()), _where(name)),
     )
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from tasks.registry import TaskRegistry
+from tasks.sources import corpora
 from tasks.supervised import SupervisedDataset, register_supervised_task, row_formats
 from tasks.supervised.row_preprocessor import check_task
 from tasks.vocabularies import ByteVocabulary
@@ -40,3 +41,13 @@ def test_a_split_to_predict_needs_no_labels(tmp_path, labels, caplog):
         for name in TaskRegistry.names():
             if name.startswith("test_unlabelled"):
                 TaskRegistry.remove(name)
+
+
+def test_a_label_that_is_filled_is_no_column_of_the_file(tmp_path):
+    (tmp_path / "train.csv").write_text("text,mood\na,b\n")
+    (tmp_path / "test.csv").write_text("number,story\n1,b\n")
+    files = {split: str(tmp_path / f"{split}.csv") for split in ("train", "test")}
+    source = corpora.HuggingFaceSource(files, ("body", "mood"), fill={"mood": "?"})
+    with pytest.raises(ValueError, match=r"no column 'body' in split 'test'.* The columns are 'number', 'story'\."):
+        source.check("test")
+    corpora.HuggingFaceSource(files, ("story", "mood"), fill={"mood": "?"}).check("test")
