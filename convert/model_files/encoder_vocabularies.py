@@ -61,19 +61,18 @@ def of_folder(path: Path, pad_id: int, hints: ModelHints) -> Mapping[str, Any] |
         return None
     if place.is_dir():
         tokenizer_folder.check_settings(place, hints.ignore_config_keys)
-    own = encoder_config.PAD_ID
-    if pad_id == own or tokenizer_folder.special_ids(file).get("pad") == own:
-        return record(file)
-    content = tokenizer_folder.with_exchanged_ids(untrusted_json.read_object(file), own, pad_id, str(file))
-    return record(tokenizer_folder.temporary_file(json_text.dumps(content, ensure_ascii=False).encode()))
+    is_ours = tokenizer_folder.special_ids(file).get("pad") == encoder_config.PAD_ID
+    return record(file if is_ours else _with_padding_first(file, pad_id))
 
 
 def of_new_network(config_file: Path, hints: ModelHints) -> Path | None:
     """The tokenizer.json for a config.json: the hints' `vocab`, or the one in its folder; None if there is none.
 
+    Padding gets the id 0, in exchange with the token that has it.
+
     Raises:
       FileNotFoundError: if the given one is not there.
-      ValueError: if its padding is not 0.
+      ValueError: if it has no padding.
     """
     place = config_file.parent if hints.vocab is None else Path(hints.vocab)
     found = _in(place)
@@ -87,9 +86,18 @@ def of_new_network(config_file: Path, hints: ModelHints) -> Path | None:
     if place.is_dir():
         tokenizer_folder.check_settings(place, hints.ignore_config_keys)
     pad_id = tokenizer_folder.special_ids(found).get("pad")
-    if pad_id != encoder_config.PAD_ID:
-        raise ValueError(f"The padding of {found} is {pad_id}; for a new network it must be {encoder_config.PAD_ID}.")
-    return found
+    if pad_id is None:
+        raise ValueError(f"{found} has no token of padding, such as [PAD]; a network needs one.")
+    return _with_padding_first(found, pad_id)
+
+
+def _with_padding_first(file: Path, pad_id: int) -> Path:
+    """A tokenizer.json in which the token `pad_id` has Limba's id of padding, and that one its."""
+    if pad_id == encoder_config.PAD_ID:
+        return file
+    content = untrusted_json.read_object(file)
+    content = tokenizer_folder.with_exchanged_ids(content, encoder_config.PAD_ID, pad_id, str(file))
+    return tokenizer_folder.temporary_file(json_text.dumps(content, ensure_ascii=False).encode())
 
 
 def _in(place: Path) -> Path:

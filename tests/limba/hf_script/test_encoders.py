@@ -8,6 +8,7 @@ import pytest
 
 from convert.config_files import new_network
 from convert.families import heads
+from convert.hf import tokenizer_folder
 from convert.model_files import any_format, encoder_vocabularies
 from convert.model_files.model import ModelHints
 from limba.encoders.block_layout import BigBirdSparsityConfig
@@ -87,10 +88,11 @@ def test_what_limba_does_not_have_is_refused_by_its_key(tmp_path, changes, words
         _network(tmp_path, **changes)
 
 
-def test_a_new_network_needs_a_tokenizer_whose_padding_is_0(tmp_path):
+def test_the_padding_of_a_new_network_becomes_0(tmp_path):
     other = write_tokenizer(tmp_path / "tokenizer.json", [*SPECIAL_TOKENS[1:], SPECIAL_TOKENS[0]])
-    with pytest.raises(ValueError, match=r"padding .* is 4"):
-        encoder_vocabularies.of_new_network(tmp_path / "config.json", ModelHints())
+    found = encoder_vocabularies.of_new_network(tmp_path / "config.json", ModelHints())
+    assert tokenizer_folder.special_ids(other) == {"unk": 0, "cls": 1, "sep": 2, "mask": 3, "pad": 4}
+    assert tokenizer_folder.special_ids(found) == {"unk": 4, "cls": 1, "sep": 2, "mask": 3, "pad": 0}
     with pytest.raises(FileNotFoundError, match="limba vocab build --kind wordpiece"):
         encoder_vocabularies.of_new_network(tmp_path / "config.json", ModelHints(vocab=str(tmp_path / "none")))
     other.unlink()
