@@ -47,14 +47,14 @@ def _random_t5(seed: int):
     fields = {**FAMILIES[name], "vocab_size": 384, **({} if name == "t5" else {"mlp_activations": activation})}
     config = T5Config(**(fields | width | depths))
     scale, only = _scale(seed, rng), ("", "scale", "kernel")[int(rng.integers(3))]
-    by_limba = {}
+    drawn = {}
     family = t5_families()[name]
     for parameter, shape in family.shapes(config, heads.OF_T5).items():
         array = _array(parameter, shape, scale if parameter.endswith(only) else 1.0, rng)
-        by_limba[parameter] = from_array(array.astype(DTYPES[seed % 7 % 3]))
-    stored = {t.name: t.stored(by_limba) for t in family.table(config, heads.OF_T5)}
+        drawn[parameter] = from_array(array.astype(DTYPES[seed % 7 % 3]))
+    stored = {t.name: t.stored(drawn) for t in family.table(config, heads.OF_T5)}
     content = t5_config.explicit(t5_config.model_config(config, family, "float32", None), config)
-    return config, by_limba, stored, content
+    return config, drawn, stored, content
 
 
 def _outputs(seed: int, folder, stored, content, config, by_limba):

@@ -79,6 +79,7 @@ def test_from_t5x_says_which_network_it_is(t5x_run, tmp_path, small_vocabulary):
     )
     info = checkpointing.load_run_info(tmp_path)
     assert info["network"] == {
+        "family": "t5_1_1",
         "vocab_size": 32,
         "emb_dim": 8,
         "num_heads": 4,

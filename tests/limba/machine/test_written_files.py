@@ -71,7 +71,7 @@ def _answers_of_script(path, folder):
     (folder / "out" / "generated_predictions.txt").unlink(missing_ok=True)
     (folder / "out" / "generated_predictions.txt").symlink_to(path)
     of_texts = row_answers.ANSWERS[row_answers.TEXT]
-    arguments = types.SimpleNamespace(row_answers=of_texts, per_device_eval_batch_size=8)
+    arguments = types.SimpleNamespace(answers=row_answers.TEXT, row_answers=of_texts, per_device_eval_batch_size=8)
     with mock.patch.object(script_data, "measure_answers", lambda arguments, lines: {}):
         outcome.write_answers(folder / "answers", folder / "out", arguments, None)
 

@@ -14,6 +14,7 @@ import pytest
 
 from tasks import objectives, pretraining, sources, task_batches, vocabularies
 from tasks.registry import MixtureRegistry, TaskRegistry
+from tasks.sources import blank_texts
 from tests.house import ROOT
 from tests.tasks.pipeline import batches_of_before
 
@@ -83,7 +84,8 @@ def _read_lines(file):
         yield {"text": line.decode()}
 
 
-def test_an_error_of_a_reader_arrives(folder):
+def test_an_error_of_a_reader_arrives(folder, monkeypatch):
+    monkeypatch.setattr(blank_texts, "_MOST_DOCUMENTS", 1)  # Else what is looked at before a training finds it.
     file = folder / "broken-0.txt"
     file.write_text("".join(f"document number {i} of a file with an end\n" for i in range(3000)), encoding="utf-8")
     pretraining.register_pretraining_task(
