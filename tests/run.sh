@@ -62,6 +62,9 @@ fi
 [[ -z $installing ]] || wait "$installing"
 
 echo "== pytest"
+# Collecting all tests takes longer than these.
+# shellcheck disable=SC2046
+[[ $* != "-m smoke" ]] || set -- -m smoke $(grep -rl --include='test_*.py' 'mark\.smoke' tests)
 # Processes share the test files, each with up to 3 GB. Some tests wait, so there is a process more than cores.
 processes=$(($(getconf _NPROCESSORS_ONLN) + 1))
 python -m pytest --numprocesses=$((processes < 4 ? processes : 4)) --dist=loadfile --no-loadscope-reorder "$@"

@@ -12,7 +12,7 @@ from limba.models import decoding
 from tests.limba import small
 
 # Compiled as users' programs are: numbers of fused code are others.
-pytestmark = [pytest.mark.usefixtures("as_users"), pytest.mark.smoke]
+pytestmark = pytest.mark.usefixtures("as_users")
 
 # What T5X's decoders return for the same tables, prompts and keys.
 GOLDEN = Path(__file__).parents[1] / "golden" / "decoding_t5x.npz"
@@ -206,6 +206,7 @@ def params(model):
     return small.random_params(model)
 
 
+@pytest.mark.smoke
 def test_greedy_equals_argmax_over_growing_prefixes(model, params):
     batch = small.batch(4, rows=3, targets=6)
     tokens, aux = jax.jit(model.predict_batch_with_aux)(params, batch)
