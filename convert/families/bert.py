@@ -13,19 +13,14 @@ from convert.families.encoder_family import (
     activation,
     activation_name,
     common_limits,
+    numbers,
+    read_numbers,
     refuse_unless,
     value,
 )
 from convert.tensors.table import Row
 from limba.encoders.config import EncoderConfig
 
-_SIZES = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "emb_dim",
-    "num_hidden_layers": "num_layers",
-    "num_attention_heads": "num_heads",
-    "intermediate_size": "mlp_dim",
-}
 _RATES = {
     "hidden_dropout_prob": ("dropout_rate", 0.1),
     "attention_probs_dropout_prob": ("attention_dropout_rate", 0.1),
@@ -112,8 +107,7 @@ def heads_of(masked_lm: HeadClass, of_sequences: HeadClass) -> dict[str, HeadCla
 
 def settings(config: EncoderConfig, pad_id: int) -> dict[str, Any]:
     """See `EncoderFamily.settings`."""
-    content = {key: getattr(config, field) for key, field in _SIZES.items()}
-    content |= {key: getattr(config, field) for key, (field, _) in _RATES.items()}
+    content = numbers(config, _RATES)
     types = {"type_vocab_size": max(config.num_token_types, 1)}
     act = {"hidden_act": activation_name(config.mlp_activations[0])}
     return content | act | types | {"max_position_embeddings": config.max_positions, "pad_token_id": pad_id}
@@ -121,15 +115,9 @@ def settings(config: EncoderConfig, pad_id: int) -> dict[str, Any]:
 
 def fields(content: Mapping[str, Any], pad_id: int) -> dict[str, Any]:
     """See `EncoderFamily.fields`."""
-    found = {field: value(content, key, None, int) for key, field in _SIZES.items()}
-    found |= {field: value(content, key, default, (int, float)) for key, (field, default) in _RATES.items()}
-    if found["num_heads"] < 1 or found["emb_dim"] % found["num_heads"]:
-        raise ValueError(
-            f"hidden_size is {found['emb_dim']}, which is not a multiple of num_attention_heads, {found['num_heads']}"
-        )
+    found = read_numbers(content, _RATES)
     act = activation(content, "hidden_act")
     return found | {
-        "head_dim": found["emb_dim"] // found["num_heads"],
         "max_positions": value(content, "max_position_embeddings", 512, int),
         "num_token_types": value(content, "type_vocab_size", 2, int),
         "mlp_activations": (act,),

@@ -178,6 +178,38 @@ def value(content: Mapping[str, Any], key: str, default: Any, kinds: type | tupl
     return found
 
 
+# Keys of config.json that all families have under these names.
+_SIZES = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "emb_dim",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "intermediate_size": "mlp_dim",
+}
+# A family's own keys: the field of each, and what transformers takes where config.json has none.
+Rates = Mapping[str, tuple[str, Any]]
+
+
+def numbers(config: EncoderConfig, rates: Rates) -> dict[str, Any]:
+    """What config.json says of sizes and of these."""
+    fields = _SIZES | {key: field for key, (field, _) in rates.items()}
+    return {key: getattr(config, field) for key, field in fields.items()}
+
+
+def read_numbers(content: Mapping[str, Any], rates: Rates) -> dict[str, Any]:
+    """The fields for sizes and these.
+
+    Raises:
+      ValueError: if one is missing or of another type, or heads do not divide the width.
+    """
+    found = {field: value(content, key, None, int) for key, field in _SIZES.items()}
+    found |= {field: value(content, key, default, (int, float)) for key, (field, default) in rates.items()}
+    width, heads_of_layer = found["emb_dim"], found["num_heads"]
+    if heads_of_layer < 1 or width % heads_of_layer:
+        raise ValueError(f"hidden_size is {width}, which is not a multiple of num_attention_heads, {heads_of_layer}")
+    return found | {"head_dim": width // heads_of_layer}
+
+
 def activation(content: Mapping[str, Any], key: str) -> str:
     """Limba's name of an activation of config.json. Raises ValueError for one that Limba does not have."""
     name = value(content, key, "gelu", str)

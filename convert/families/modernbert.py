@@ -12,6 +12,8 @@ from convert.families.encoder_family import (
     activation_name,
     common_limits,
     known_activations,
+    numbers,
+    read_numbers,
     refuse_unless,
     value,
 )
@@ -21,13 +23,6 @@ from limba.encoders.config import EncoderConfig
 from limba.machine.untrusted_files import shown
 
 _LAYER = "encoder/layers_{i}"
-_SIZES = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "emb_dim",
-    "num_hidden_layers": "num_layers",
-    "num_attention_heads": "num_heads",
-    "intermediate_size": "mlp_dim",
-}
 _RATES = {
     "embedding_dropout": ("dropout_rate", 0.0),
     "attention_dropout": ("attention_dropout_rate", 0.0),
@@ -44,8 +39,7 @@ _THETAS = {"full_attention": ("global_rope_theta", 160_000.0), "sliding_attentio
 
 
 def _settings(config: EncoderConfig, pad_id: int) -> dict[str, Any]:
-    content = {key: getattr(config, field) for key, field in _SIZES.items()}
-    content |= {key: getattr(config, field) for key, (field, _) in (_RATES | _BIASES).items()}
+    content = numbers(config, _RATES | _BIASES)
     return content | {
         "hidden_activation": activation_name(config.mlp_activations[0]),
         "max_position_embeddings": config.max_positions,
@@ -61,17 +55,11 @@ def _settings(config: EncoderConfig, pad_id: int) -> dict[str, Any]:
 
 
 def _fields(content: Mapping[str, Any], pad_id: int) -> dict[str, Any]:
-    fields = {field: value(content, key, None, int) for key, field in _SIZES.items()}
-    fields |= {field: value(content, key, default, (int, float)) for key, (field, default) in _RATES.items()}
+    fields = read_numbers(content, _RATES)
     biases = _BIASES | _BIASES_OF_MASKED_LM
     fields |= {field: value(content, key, default, bool) for key, (field, default) in biases.items()}
-    if fields["num_heads"] < 1 or fields["emb_dim"] % fields["num_heads"]:
-        raise ValueError(
-            f"hidden_size is {fields['emb_dim']}, which is not a multiple of num_attention_heads, {fields['num_heads']}"
-        )
     whole, window = (_theta(content, kind) for kind in _THETAS)
     return fields | {
-        "head_dim": fields["emb_dim"] // fields["num_heads"],
         "max_positions": value(content, "max_position_embeddings", 8192, int),
         "norm": "layer_norm" if value(content, "norm_bias", False, bool) else "layer_norm_without_bias",
         "mlp_activations": (activation(content, "hidden_activation"), "linear"),
