@@ -132,7 +132,9 @@ def commands(work: Path, checkout: Path = HERE) -> dict[str, Command]:
 
 def environment(side: Side, work: Path, cache: Path) -> dict[str, str]:
     """For a command of a side: offline, on the CPU, with this compilation cache."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "LIMBA_"))}
+    # Without bytecode, modules that are imported from sources are compiled each time; users' are not.
+    others = ("JAX_", "LIMBA_", "PYTHONDONTWRITEBYTECODE")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     return kept | {
         "PYTHONPATH": side.python_path,
         "LIMBA_QUICKSTART_DIR": str(work),

@@ -34,6 +34,7 @@ from limba.training import actions as actions_lib
 from limba.training import configured_trainer, inputs, loop, run_report, training_length
 from limba.training.loop import NanLossError as NanLossError
 from limba.training.periodic_evaluation import TrainingEvaluation
+from limba.training.step_ahead import StepAhead
 from limba.training.trainer import BaseTrainer, Trainer
 from limba.workers import distributed, handshake, watchdog
 
@@ -179,9 +180,14 @@ def train(
     with run_lock.held(directory.home) as lock:
         save = checkpoint_cfg.save
         checkpointer = (save or checkpointing.SaveCheckpointConfig()).make_checkpointer(directory.home, use_orbax)
-        first_batch = inputs.FirstBatch(batches)
+        first_batch, step_ahead = inputs.FirstBatch(batches), StepAhead(trainer, train_dataset_cfg, batches)
+
+        def prepare() -> None:
+            first_batch.begin()
+            step_ahead.begin()
+
         state, resumed = _restore_or_initialize(
-            checkpointer, checkpoint_cfg.restore, initializer, init_rng, trainer, batches, first_batch.begin
+            checkpointer, checkpoint_cfg.restore, initializer, init_rng, trainer, batches, prepare
         )
         first_step = int(state.step)
         count_rows = functools.partial(
@@ -195,7 +201,7 @@ def train(
         if save is not None:
             _warn_of_full_disk(directory, save, state, first_step, length.total_steps)
         if trains:
-            first_batch.begin()
+            prepare()
 
         # -------------------------------------------------- loop -----------------------------------------------------
         opened_writers = _open_writers(directory, first_step, resumed, metric_writers)
@@ -213,6 +219,7 @@ def train(
             dataset=train_dataset_cfg,
             batches=batches,
             first_batch=first_batch,
+            step_ahead=step_ahead,
             evaluation=evaluation,
             actions=prepared_actions,
             checkpointer=checkpointer,
@@ -261,13 +268,13 @@ def _restore_or_initialize(
     init_rng: jax.Array,
     trainer: BaseTrainer,
     batches: BatchIterator,
-    begin_to_read: Callable[[], None],
+    prepare: Callable[[], None],
 ) -> tuple[TrainState, bool]:
     """The state to begin with, and whether it is from a checkpoint of this run.
 
     Args:
       batches: are set to the position of the checkpoint.
-      begin_to_read: called before a state is made from scratch, which compiles: the batches stay at their beginning.
+      prepare: the first step; called before a state is made from scratch, and the batches stay at their beginning.
     """
     shapes = trainer.sharded_state_shapes()
     if (own := checkpointer.restore_latest(shapes, restore)) is not None:
@@ -278,7 +285,7 @@ def _restore_or_initialize(
         return state, True
     path = distributed.from_first("initial checkpoint", lambda: restore.checkpoint) if restore is not None else None
     if restore is None or path is None:
-        begin_to_read()
+        prepare()
         return initializer.from_scratch(init_rng), False
     if restore.dtype not in (None, "float32"):
         raise ValueError(f"RestoreCheckpointConfig.dtype is {restore.dtype!r}; training is in float32.")

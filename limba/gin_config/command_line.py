@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from limba import tasks_door
 from limba.gin_config import macros, messages
 from limba.gin_config.gin_files import GinError, get_gin_config_str
-from limba.machine import interrupts, library_patches, os_errors, out_of_memory, redaction, storage
+from limba.machine import compiling, interrupts, library_patches, os_errors, out_of_memory, redaction, storage
 from limba.users_modules import import_errors
 from limba.workers import distributed, handshake, heartbeats, launchers
 
@@ -229,6 +229,8 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
         except KeyboardInterrupt:
             print("\ninterrupted", file=sys.stderr)
             code = 130
+        if code != 0 and compiling.is_running():  # Nobody waits for a program that will not run.
+            heartbeats.leave_at_once(code)
         sys.exit(code)
 
 

@@ -111,17 +111,18 @@ def _transposed(x: Array, dims: str, order: str) -> Array:
 @functools.cache
 def _cpu_multiplies_bf16() -> bool:
     """Whether this CPU's XLA runs bf16 products into float32; some builds refuse, and only when they run."""
-    shape = jax.ShapeDtypeStruct((2, 3, 4, 5), jnp.bfloat16)
-    logits = jax.ShapeDtypeStruct((2, 4, 3, 3), jnp.bfloat16)
+    states, weights = np.zeros((2, 3, 4, 5), jnp.bfloat16), np.zeros((2, 4, 3, 3), jnp.bfloat16)
+
+    def products(states: Array, weights: Array) -> tuple[Array, ...]:  # those of attention
+        product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+        return (
+            product("bqhd,bkhd->bhqk", states, states),
+            product("bhqk,bkhd->bqhd", weights, states),
+            product("bhqk,bqhd->bkhd", weights, states),
+        )
+
     try:
-        for equation, a, b in (
-            ("bqhd,bkhd->bhqk", shape, shape),
-            ("bhqk,bkhd->bqhd", logits, shape),
-            ("bhqk,bqhd->bkhd", logits, shape),
-        ):
-            product = functools.partial(jnp.einsum, equation, preferred_element_type=jnp.float32)
-            compiled = jax.jit(product).lower(a, b).compile()
-            compiled(*(np.zeros(x.shape, x.dtype) for x in (a, b))).block_until_ready()
+        jax.block_until_ready(jax.jit(products).lower(states, weights).compile()(states, weights))
     except jax.errors.JaxRuntimeError:
         return False
     return True

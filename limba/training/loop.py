@@ -28,9 +28,9 @@ from limba.reports.goodput import Goodput
 from limba.reports.statistics import TrainStatistics
 from limba.training import not_finite
 from limba.training.actions import TRAIN_METRIC_KEY, ActionMode, Actions
-from limba.training.configured_trainer import batch_to_compile
 from limba.training.inputs import FirstBatch
 from limba.training.periodic_evaluation import TrainingEvaluation
+from limba.training.step_ahead import StepAhead
 from limba.training.trainer import BaseTrainer
 from limba.workers import distributed, heartbeats, watchdog
 
@@ -82,6 +82,7 @@ class Run:
     Attributes:
       dataset: of the training stream.
       first_batch: of `batches`.
+      step_ahead: compiles the trainer's step.
       run_files: are saved in each checkpoint, with the kernels that steps have compared until then.
       log_every: steps between lines of a log; see `progress.show`.
       watchdog: when a step that hangs is reported, and ends the run; None watches nothing.
@@ -91,6 +92,7 @@ class Run:
     dataset: DatasetConfig
     batches: BatchIterator
     first_batch: FirstBatch
+    step_ahead: StepAhead
     evaluation: TrainingEvaluation
     actions: Actions
     checkpointer: checkpointing.Checkpointer
@@ -202,10 +204,8 @@ class _Loop:
         compiling = time.monotonic()
         if previous is None:
             bar.message("compiling the training step")
-            # Several processes compile the same programs, whichever of them has its batch already.
-            if jax.process_count() > 1 or not run.first_batch.is_there:
-                with run.goodput.spending("compile"):
-                    _compile_ahead(run, self.state)
+            with run.goodput.spending("compile"):
+                run.step_ahead.wait()
         began = time.monotonic()
         with watch.first_wait() if previous is None else contextlib.nullcontext():
             batch = self._next_batch()
@@ -368,22 +368,6 @@ def _raise_if_requested(stop: StopRequest) -> Callable[[], None]:
             raise ReadingStoppedError
 
     return check
-
-
-def _compile_ahead(run: Run, state: TrainState) -> None:
-    """Compiles the step for the shapes of the configuration, while the first batch is read; the step then finds it.
-
-    The first step compiles as it always can where the shapes are not known, as of a user's own stream, and where a
-    trainer's step is not a jitted function.
-    """
-    step = run.trainer.train_step
-    if hasattr(step, "lower") and isinstance(run.batches, TaskBatches):
-        try:
-            batch = batch_to_compile(run.trainer, run.dataset)
-        except ValueError as error:
-            logger.debug("The step is not compiled ahead: %s", error)
-        else:
-            step.lower(state, batch).compile()
 
 
 def evaluate(

@@ -264,3 +264,19 @@ def test_convert_takes_a_run_with_its_flag(tmp_path, capsys):
     with pytest.raises(SystemExit):
         convert_command.main([str(tmp_path), "out"])
     assert f"Did you mean: limba convert to-hf {tmp_path} OUT" in capsys.readouterr().err
+
+
+def test_a_command_that_fails_does_not_wait_for_what_it_compiles():
+    code = """
+import threading
+from limba.gin_config.command_line import run_command
+from limba.machine import compiling
+
+def main(argv):
+    compiling.begin(threading.Event().wait)
+    raise ValueError("step_8 is damaged")
+
+run_command(main, [])
+"""
+    ended = subprocess.run([sys.executable, "-c", code], timeout=120, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (1, "error: step_8 is damaged\n")

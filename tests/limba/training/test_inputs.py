@@ -12,7 +12,8 @@ from limba.checkpoints import checkpointing
 from limba.data.contract import DatasetConfig
 from limba.optimizers.schedules import create_learning_rate_scheduler
 from limba.train import train
-from limba.training import inputs, loop, trainer
+from limba.training import inputs, trainer
+from limba.training.step_ahead import StepAhead
 from tests import house
 from tests.limba import small
 
@@ -56,34 +57,59 @@ def _train(model_dir, stream, total_steps=2):
 
 @pytest.fixture
 def step_compilations():
-    """The seconds of each compilation of the training step."""
+    """The threads of the compilations of the training step."""
     compiled = []
 
     def listen(name, seconds, **of):
         if name.endswith("backend_compile_duration") and of.get("fun_name") == "jit(step)":
-            compiled.append(seconds)
+            compiled.append(threading.current_thread().name)
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     yield compiled
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
-def test_the_step_is_compiled_once_while_the_first_batch_is_read(tmp_path, monkeypatch, step_compilations):
+def test_the_step_is_compiled_once_in_a_thread_while_the_first_batch_is_read(tmp_path, monkeypatch, step_compilations):
     _, expected = _train(tmp_path / "quick", small.Stream())
+    assert step_compilations == ["MainThread"]  # only the data tell the shapes of a stream of a user's own
     step_compilations.clear()
-    ahead, done = loop._compile_ahead, threading.Event()
+    wait, done = StepAhead.wait, threading.Event()
 
-    def compile_ahead(run, state):
-        ahead(run, state)
-        assert len(step_compilations) == 1
+    def wait_and_tell(ahead):
+        wait(ahead)
+        assert step_compilations == ["compiling"]
         done.set()
 
-    monkeypatch.setattr(loop, "_compile_ahead", compile_ahead)
+    monkeypatch.setattr(StepAhead, "wait", wait_and_tell)
     stream = _TaskStream(wait=done)
     _, state = _train(tmp_path / "slow", stream)
-    assert len(step_compilations) == 1
+    assert step_compilations == ["compiling"]
     assert stream.threads == ["first batch", "MainThread"]
     jax.tree.map(lambda a, b: (a == b).all() or pytest.fail("other parameters"), expected.params, state.params)
+
+
+def test_a_step_whose_rate_was_scaled_is_compiled_anew(step_compilations):
+    small_trainer = small.make_trainer(small.model(**small.TINY), small.partitioner())
+    ahead = StepAhead(small_trainer, DatasetConfig("counter", LENGTHS, "train", 8, seed=0), _TaskStream())
+    ahead.begin()
+    ahead.begin()
+    ahead.wait()
+    assert step_compilations == ["compiling"]
+    small_trainer.scale_rate(0.5)
+    ahead.wait()
+    assert step_compilations == ["compiling", "MainThread"]
+
+
+def test_an_error_of_compiling_is_raised_to_who_waits(monkeypatch):
+    def fail(self):
+        raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+    small_trainer = small.make_trainer(small.model(**small.TINY), small.partitioner())
+    ahead = StepAhead(small_trainer, DatasetConfig("counter", LENGTHS, "train", 8, seed=0), _TaskStream())
+    monkeypatch.setattr(jax.stages.Lowered, "compile", fail)
+    ahead.begin()
+    with pytest.raises(RuntimeError, match=r"^RESOURCE_EXHAUSTED: out of memory$"):
+        ahead.wait()
 
 
 def test_a_resumed_run_reads_from_its_position(tmp_path):
