@@ -23,7 +23,7 @@ PRETRAIN = ("gin/runs/pretrain.gin", "--gin.MODEL_DIR='OUT'", "--gin.TRAIN_STEPS
 # Damage to these changes nothing of what a command does: they are there for others, or tell where something comes from.
 OPTIONAL = re.compile(
     r".*(_CHECKPOINT_METADATA|conversion_report.json|dataset/.*|run/run.json|README.md|generation_config.json"
-    r"|special_tokens_map.json|tokenizer(_config)?.json)|model.gin|spiece.model"
+    r"|special_tokens_map.json|tokenizer(_config|_settings)?.json)|model.gin|spiece.model"
 )
 TASKS = """
 from tasks import pretraining, vocabularies
