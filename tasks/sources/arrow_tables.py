@@ -200,7 +200,7 @@ class Tables:
         else:
             try:
                 # `datasets` lets a StopIteration of its own escape for JSON without documents.
-                table = next(self.open(shard, 1)[1], None)
+                table = next(self._open(shard, 1)[1], None)
             except StopIteration:
                 return None
             if table is None:
