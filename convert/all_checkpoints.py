@@ -14,7 +14,7 @@ from typing import Any
 
 from convert import to_hf
 from convert.model_files import any_format
-from limba.checkpoint_files.directories import all_checkpoints, checkpoint_path, checkpoint_steps
+from limba.checkpoint_files.directories import all_checkpoints, checkpoint_path, checkpoint_steps, run_directory
 from limba.checkpoint_files.run_folder import has_run_info, load_run_info
 from limba.machine import storage
 from limba.machine.local_paths import local_path
@@ -69,13 +69,13 @@ def convert_all(
       FileNotFoundError: if there is no checkpoint, and none is waited for.
       ValueError: if one could not be converted.
     """
-    directory = storage.as_path(run_dir)
     if watch_seconds is None:
-        all_checkpoints(directory)
+        all_checkpoints(run_dir)
     converted: list[int] = []
     failed: list[int] = []
     last_news = time.monotonic()
     while True:
+        directory = run_directory(run_dir)  # Its first checkpoint may not be there at first.
         waiting = [step for step in checkpoint_steps(directory) if step not in (*converted, *failed)]
         for step in waiting:
             path = checkpoint_path(directory, step)

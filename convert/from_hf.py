@@ -182,9 +182,9 @@ def find(model: str, *, with_runs: bool = False, with_weights: bool = True) -> P
         return path
     if (module := _first_module(path)) is not None or hf_folder.is_folder(path):
         return module or path
-    if path.is_dir() and not (directories.checkpoint_steps(path) or (path / "state").is_dir()):
+    if path.is_dir() and not (directories.has_checkpoint(path) or (path / "state").is_dir()):
         _check_kind(path)
-    if path.is_dir() and (directories.is_checkpoint(path) or directories.checkpoint_steps(path)):
+    if path.is_dir() and directories.has_checkpoint(path):
         if with_runs:
             return path
         if run_folder.has_run_info(directories.find_checkpoint(path)):

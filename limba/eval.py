@@ -275,7 +275,7 @@ def run_bindings(flags: argparse.Namespace) -> list[str]:
 
     Raises ValueError for steps that are not numbers, FileNotFoundError for a checkpoint that is not there.
     """
-    run_dir, which = storage.as_path(flags.run_dir), flags.checkpoints or "latest"
+    run_dir, which = directories.run_directory(flags.run_dir), flags.checkpoints or "latest"
     path: Any = str(run_dir)
     if which not in ("latest", "all"):
         if not all(step.isdigit() for step in which.split(",")):

@@ -65,7 +65,7 @@ def has_decoder(path: str | AnyPath) -> bool:
     if "://" not in str(path) and file.suffix == ".json" and file.is_file():
         family = of_file(file)
         return family is None or family.has_decoder
-    if not directories.is_checkpoint(path) and not directories.checkpoint_steps(path):
+    if not directories.has_checkpoint(path):
         return True
     path = directories.find_checkpoint(path)
     return not run_folder.has_run_info(path) or run_folder.network_class(run_folder.load_run_info(path)) == "T5Config"

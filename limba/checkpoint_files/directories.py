@@ -9,6 +9,8 @@ from limba.machine.storage import AnyPath
 PREFIX = "checkpoint"
 # T5X's marker file of a checkpoint that is never removed.
 PINNED = "PINNED"
+# The folder of the checkpoints in an output folder of `limba run`.
+_OF_LIMBA_RUN = "run"
 # As Limba and T5X write it: no leading zeros, digits of ASCII only, not more of them than a step can have.
 _NAME = re.compile(rf"{PREFIX}_(0|[1-9][0-9]{{0,17}})")
 # Orbax's last file. It marks a finished checkpoint in a bucket, where files cannot be renamed.
@@ -37,8 +39,25 @@ def is_checkpoint(path: AnyPath) -> bool:
     return storage.is_dir(path / "state") or classic_format.is_classic(path)
 
 
+def run_directory(path: str | AnyPath) -> AnyPath:
+    """The directory with the checkpoints of the run at a path: the path itself, or its `run/`.
+
+    An output folder of `limba run` has them there; it is a Hugging Face folder too.
+    """
+    path = storage.as_path(path)
+    if is_checkpoint(path) or checkpoint_steps(path) or not checkpoint_steps(path / _OF_LIMBA_RUN):
+        return path
+    return path / _OF_LIMBA_RUN
+
+
+def has_checkpoint(path: str | AnyPath) -> bool:
+    """Whether `find_checkpoint` finds one."""
+    path = run_directory(path)
+    return is_checkpoint(path) or bool(checkpoint_steps(path))
+
+
 def find_checkpoint(path: str | AnyPath) -> AnyPath:
-    """The checkpoint at a path: the path itself, or the newest one of a run's directory.
+    """The checkpoint at a path: the path itself, or the newest one of a run's directory or output folder.
 
     Raises:
       FileNotFoundError: if there is none.
@@ -48,12 +67,12 @@ def find_checkpoint(path: str | AnyPath) -> AnyPath:
 
 
 def all_checkpoints(path: str | AnyPath) -> list[AnyPath]:
-    """Every finished checkpoint of a run's directory, ascending.
+    """Every finished checkpoint of a run's directory or output folder, ascending.
 
     Raises:
       FileNotFoundError: if there is none.
     """
-    path = storage.as_path(path)
+    path = run_directory(path)
     found = [checkpoint_path(path, step) for step in checkpoint_steps(path)]
     if not found:
         if storage.is_file(path / "config.json") and not storage.is_dir(path / "run"):

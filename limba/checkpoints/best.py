@@ -2,8 +2,7 @@
 
 import difflib
 
-from limba.checkpoint_files.directories import all_checkpoints
-from limba.machine import storage
+from limba.checkpoint_files.directories import all_checkpoints, run_directory
 from limba.machine.storage import AnyPath
 from limba.reports import writers
 
@@ -66,7 +65,7 @@ def best_checkpoint(model_dir: str | AnyPath, choice: str) -> AnyPath:
             f"--best {choice}: write max:METRIC or min:METRIC, with a metric of metrics.jsonl, such as "
             "max:inference_eval/my_task/eval/accuracy or min:training_eval/my_task/loss."
         )
-    directory = storage.as_path(model_dir)
+    directory = run_directory(model_dir)
     checkpoints = {int(path.name.rpartition("_")[2]): path for path in all_checkpoints(directory)}
     values = metric_values(directory, name)
     measured = {step: value for step, value in values.items() if step in checkpoints}

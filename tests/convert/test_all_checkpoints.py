@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from convert import __main__
+from convert import __main__, from_hf, to_hf
 from convert.all_checkpoints import convert_all
+from convert.model_files import any_format
 
 OPTIONS = {"formats": ("safetensors",), "verify": False}
 
@@ -33,6 +34,25 @@ def test_each_into_its_own_folder_and_none_twice(run, tmp_path, capsys):
     assert __main__.main(["all", str(run), str(out), "--format", "safetensors", "--no-check"]) == 0
     assert capsys.readouterr().out.count("already") == 2
     assert written == [(out / name / "model.safetensors").stat().st_mtime_ns for name in _folders(out)]
+
+
+def test_an_output_folder_of_limba_run(run, tmp_path, capsys):
+    """Its checkpoints are converted; as a model of Hugging Face, which it is too, it is the exported one."""
+    export = tmp_path / "first"
+    to_hf.to_hf(run / "checkpoint_10", export, **OPTIONS)
+    folder = run.parent  # with `run/` in it
+    shutil.copytree(export, folder, dirs_exist_ok=True)
+    out = tmp_path / "out"
+    assert __main__.main(["to-hf", str(folder), str(out), "--format", "safetensors", "--no-check"]) == 0
+    assert "checkpoint_20 is exported to" in capsys.readouterr().out
+    assert __main__.main(["all", str(folder), str(tmp_path / "every"), "--no-check"]) == 0
+    assert _folders(tmp_path / "every") == ["checkpoint_10", "checkpoint_20"]
+    assert any_format.open_model(folder).folder is not None
+    assert from_hf.find(str(folder), with_runs=True) == folder
+    (folder / "config.json").unlink()
+    with pytest.raises(FileNotFoundError, match="is a run of Limba's; export it with"):
+        from_hf.find(str(folder))
+    assert any_format.open_model(folder).path.name == "checkpoint_20"
 
 
 @pytest.mark.parametrize("keep", [False, True])

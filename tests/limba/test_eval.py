@@ -3,6 +3,8 @@ import functools
 import json
 import logging
 import re
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -139,7 +141,7 @@ def test_nothing_to_evaluate(run_dir, tmp_path):
         _evaluate(run_dir, tmp_path, evaluator_cls, train_state_initializer_cls=object)
 
 
-def test_flags_of_a_run(run_dir):
+def test_flags_of_a_run(run_dir, tmp_path):
     parse = argparse.Namespace
     flags = {
         "run_dir": str(run_dir),
@@ -163,6 +165,12 @@ def test_flags_of_a_run(run_dir):
         "eval/data.DatasetConfig.split = 'test'",
         "eval_script.evaluate.eval_steps = 5",
     ]
+    output_dir = Path(shutil.copytree(run_dir, tmp_path / "sum/run")).parent  # of `limba run`
+    flags |= {"run_dir": str(output_dir)}
+    chosen = eval.run_bindings(parse(**flags, checkpoints="3"))[0]
+    assert chosen == f"CHECKPOINT_PATH = ['{output_dir}/run/checkpoint_3']"
+    assert eval.run_bindings(parse(**flags, checkpoints=None))[2] == f"EVAL_OUTPUT_DIR = '{output_dir}/run/eval'"
+    flags |= {"run_dir": f"{run_dir}/checkpoint_10"}
     with pytest.raises(ValueError, match="--checkpoints is 'best'; give latest, all, or steps"):
         eval.run_bindings(parse(**flags, checkpoints="best"))
     with pytest.raises(ValueError, match="checkpoint_10 is one checkpoint, so --checkpoints 10 has nothing"):

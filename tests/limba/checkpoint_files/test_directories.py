@@ -14,3 +14,24 @@ def test_an_export_is_called_so(tmp_path):
     (tmp_path / "config.json").unlink()
     with pytest.raises(FileNotFoundError, match="holds no checkpoint_<step> directory"):
         directories.find_checkpoint(tmp_path)
+
+
+def test_an_output_folder_of_limba_run_means_its_run(tmp_path):
+    (tmp_path / "config.json").write_text("{}")  # It is an export too.
+    for step in (3, 12):
+        (tmp_path / f"run/checkpoint_{step}/state").mkdir(parents=True)
+    (tmp_path / "initial/checkpoint_0/state").mkdir(parents=True)
+    assert directories.run_directory(tmp_path) == tmp_path / "run"
+    assert directories.find_checkpoint(tmp_path) == tmp_path / "run/checkpoint_12"
+    assert [path.name for path in directories.all_checkpoints(tmp_path)] == ["checkpoint_3", "checkpoint_12"]
+    # A run's own directory and one checkpoint, which has a folder `run` too, are what they were.
+    (tmp_path / "run/checkpoint_3/run").mkdir()
+    for path in (tmp_path / "run", tmp_path / "run/checkpoint_3"):
+        assert directories.run_directory(path) == path
+    assert not directories.has_checkpoint(tmp_path / "run/checkpoint_3/run")
+
+
+def test_a_run_with_checkpoints_of_its_own_is_not_left_for_a_folder_in_it(tmp_path):
+    for folder in ("checkpoint_5", "run/checkpoint_7"):
+        (tmp_path / folder / "state").mkdir(parents=True)
+    assert directories.find_checkpoint(tmp_path).name == "checkpoint_5"
