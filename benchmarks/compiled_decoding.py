@@ -88,7 +88,7 @@ def compile_for(device: Any, workload: decoding.Workload) -> Any:
     import jax.numpy as jnp
     from jax.sharding import SingleDeviceSharding
 
-    from limba.kernels import target
+    from limba.devices import target
 
     def like(x: Any) -> Any:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=SingleDeviceSharding(device))

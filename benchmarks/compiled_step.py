@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from limba.gin_config import command_line
+from limba import command_line
 from limba.plan import command as plan_command
 from limba.plan import topologies
 

@@ -38,7 +38,7 @@ class Workload:
     """What every side trains on.
 
     Attributes:
-      sizes: fields of `limba.encoders.encoder.EncoderConfig`, without `dtype`.
+      sizes: fields of `limba.network.encoders.encoder.EncoderConfig`, without `dtype`.
       dtype: of activations; parameters are float32.
       batch_size, length: rows, and tokens of each.
     """
@@ -75,7 +75,7 @@ def _limba(workload: Workload) -> sides.Side:
     import optax
 
     from limba import models
-    from limba.encoders import encoder
+    from limba.network.encoders import encoder
     from limba.optimizers import definitions, schedules
     from limba.partitioning import meshes
     from limba.training import trainer

@@ -28,15 +28,15 @@ import numpy as np
 
 from benchmarks import parity
 from convert.to_t5x import to_t5x
+from limba import command_line
 from limba.checkpoint_files import assignment_maps
 from limba.checkpoints.checkpointing import SaveCheckpointConfig
 from limba.checkpoints.restore import load_state
 from limba.checkpoints.train_state import TrainState
-from limba.gin_config import command_line, gin_files
-from limba.machine import native_logs
+from limba.devices import native_logs
+from limba.gin_config import gin_files, t5x_names
 from limba.partitioning.meshes import PjitPartitioner
 from limba.training.trainer import Trainer
-from limba.users_modules import t5x_names
 
 # Relative, of any step's loss. `benchmarks.parity` has the bound of the tensors.
 LOSS_TOLERANCE = 1e-5

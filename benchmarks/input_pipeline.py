@@ -30,7 +30,7 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from limba.data import contract
-from limba.machine import library_patches
+from limba.devices import library_patches
 from tasks import objectives, pretraining, sources
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -77,7 +77,7 @@ def open_side(side: str, folder: pathlib.Path, batch_size: int) -> Iterator[Any]
 
         write_cache.write_cache(providers.find_provider("benchmark_ours"), "train", LENGTHS, folder / "cached")
         return iter(cached_data.get_dataset(config, 0, 1, "EncDecFeatureConverter", str(folder / "cached")))
-    from limba import tasks_door
+    from limba.inference import tasks_door
 
     return iter(tasks_door.get_dataset(config, 0, 1, "EncDecFeatureConverter"))
 

@@ -22,13 +22,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
+from limba import command_line
 from limba.checkpoints.train_state import TrainState
-from limba.gin_config import command_line, gin_files
-from limba.machine import native_logs
+from limba.devices import native_logs
+from limba.gin_config import gin_files, t5x_names
 from limba.models import metrics as metrics_lib
 from limba.partitioning.meshes import PjitPartitioner
 from limba.training.trainer import Trainer
-from limba.users_modules import t5x_names
 
 # Relative, float32: the loss of every step, and each tensor's L2 distance over its norm. A kit in lower precision binds
 # TOLERANCE in kit.gin, which is then both.

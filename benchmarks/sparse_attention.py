@@ -49,8 +49,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _config(gin_file: str) -> Any:
     import gin
 
-    from limba.encoders import encoder
     from limba.gin_config import gin_files
+    from limba.network.encoders import encoder
 
     gin_files.parse_gin_flags([gin_file], ["DROPOUT_RATE = 0.0", "VOCABULARY_FILE = 'none'"])
     return gin.get_configurable(encoder.MaskedLanguageModel)().config
@@ -75,8 +75,8 @@ def _cost(config: Any, length: int, device: Any, chip: Any) -> list[str]:
     import jax.numpy as jnp
     from jax.sharding import SingleDeviceSharding
 
-    from limba.encoders import attention
-    from limba.kernels import target
+    from limba.devices import target
+    from limba.network.encoders import attention
     from limba.plan import program_cost
 
     module = attention.SelfAttention(config)

@@ -25,8 +25,8 @@ from typing import Any
 FUNCTIONS = {
     ("limba.gin_config.gin_files", "parse_gin_flags"): "gin",
     ("limba.gin_config.gin_files", "parse_files"): "gin",
-    ("limba.tasks_door", "facts"): "data",
-    ("limba.tasks_door", "verify_matching_vocabs"): "data",
+    ("limba.inference.tasks_door", "facts"): "data",
+    ("limba.inference.tasks_door", "verify_matching_vocabs"): "data",
     ("limba.training.inputs", "open_stream"): "data",
     ("limba.training.inputs", "open_eval_batches"): "data",
     ("limba.training.inputs", "open_evaluator"): "data",

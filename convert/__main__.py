@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 from convert.compare import memory
-from limba.machine import os_errors
+from limba.files import os_errors
 
 # The module of a command has `add_arguments(parser)` and `run(args)`. It is imported when its command is given.
 _COMMANDS = {

@@ -16,8 +16,8 @@ from convert import to_hf
 from convert.model_files import any_format
 from limba.checkpoint_files.directories import all_checkpoints, checkpoint_path, checkpoint_steps, run_directory
 from limba.checkpoint_files.run_folder import has_run_info, load_run_info
-from limba.machine import storage
-from limba.machine.local_paths import local_path
+from limba.files import storage
+from limba.files.local_paths import local_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -24,7 +24,7 @@ from convert.model_files import any_format, t5_vocabularies
 from convert.model_files.model import ModelHints
 from limba.checkpoint_files import run_folder
 from limba.data.sentinels import counts_down
-from limba.machine import native_logs
+from limba.devices import native_logs
 
 _SPECIAL_IDS = {token: id_ for id_, token in enumerate(hf_tokenizer.SPECIAL_TOKENS)}
 _SENTINELS = (0, 1, 99)

@@ -32,8 +32,8 @@ from convert.t5x import limba_run, model_gin
 from convert.tensors import weight_files
 from limba.checkpoint_files import directories, run_folder, saved_tensors
 from limba.checkpoint_files.saved_tensors import SavedTensor
-from limba.machine import untrusted_json
-from limba.machine.local_paths import local_path
+from limba.files import untrusted_json
+from limba.files.local_paths import local_path
 
 # Checkpoints keep the step as an int32.
 _MOST_STEPS = 2**31

@@ -16,7 +16,7 @@ from convert.model_files.model import NO_HINTS, ModelHints
 from convert.t5x import limba_run
 from convert.t5x.t5x_checkpoint import without_optimizer
 from limba.checkpoint_files import saved_tensors
-from limba.machine.local_paths import local_path
+from limba.files.local_paths import local_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

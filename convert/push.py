@@ -17,8 +17,8 @@ from typing import Any
 
 from convert.hf import hub_models, tokenizer_settings
 from convert.tensors import weight_files
-from limba.machine.output_folder import REPORT
-from limba.machine.version import VERSION
+from limba.files.output_folder import REPORT
+from limba.files.version import VERSION
 
 # The weights that `to-hf` writes, under all the names that they can have.
 _WEIGHTS = [

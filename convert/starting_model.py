@@ -17,11 +17,11 @@ from convert.model_files import any_format, encoder_files, encoder_vocabularies,
 from convert.model_files.model import Model, ModelHints
 from convert.t5x import limba_run, model_gin
 from limba.checkpoint_files import run_folder
-from limba.encoders.config import EncoderConfig
-from limba.machine import json_text
-from limba.machine.local_paths import local_path
-from limba.machine.storage import AnyPath
+from limba.files import json_text
+from limba.files.local_paths import local_path
+from limba.files.storage import AnyPath
 from limba.network import own_layers
+from limba.network.encoders.config import EncoderConfig
 from limba.network.t5 import T5Config
 
 # What transformers' T5Config takes where a config.json says nothing.
@@ -70,8 +70,8 @@ class StartingModel:
         return self.head.labels
 
     def head_fields(self, network: str) -> dict[str, Any]:
-        """The fields of a network of `limba.encoders.classifier`, with this encoder: those of its head, or of a new one
-        as the class of Hugging Face has it."""
+        """The fields of a network of `limba.network.encoders.classifier`, with this encoder: those of its head, or of a
+        new one as the class of Hugging Face has it."""
         if self.labels:
             return self.head.fields
         assert self.encoder is not None

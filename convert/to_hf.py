@@ -26,9 +26,9 @@ from convert.model_files import any_format
 from convert.model_files.model import NO_HINTS, ModelHints
 from convert.tensors import flax_files, safetensors_files
 from limba.checkpoints.best import best_checkpoint
-from limba.machine import json_text
-from limba.machine.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, previous
-from limba.machine.version import VERSION
+from limba.files import json_text
+from limba.files.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, previous
+from limba.files.version import VERSION
 
 _WRITERS: Mapping[str, Callable[..., None]] = {"safetensors": safetensors_files.write, "flax": flax_files.write}
 FORMATS = tuple(_WRITERS)

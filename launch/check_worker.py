@@ -10,7 +10,8 @@ import os
 import socket
 import sys
 
-from limba.machine import environment, storage
+from limba import environment
+from limba.files import storage
 
 
 def main(folder: str | None = None) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 # Alone: the package needs more than this machine's Python may have.
 _spec = importlib.util.spec_from_file_location(
-    "redaction", Path(__file__).resolve().parent.parent / "limba/machine/redaction.py"
+    "redaction", Path(__file__).resolve().parent.parent / "limba/files/redaction.py"
 )
 assert _spec is not None and _spec.loader is not None
 _redaction = importlib.util.module_from_spec(_spec)

@@ -1,7 +1,7 @@
 """`python -m limba` is `limba`."""
 
 from limba.cli import main
-from limba.machine import repository
+from limba.files import repository
 
 # In a folder that holds a clone of this name, `import limba` has found that folder and not run what the package begins
 # with.

@@ -27,18 +27,18 @@ COMMANDS = {
     "eval": ("limba.eval", "loss and metrics of one, several or all checkpoints of a run, as a table"),
     "infer": ("limba.infer", "let a checkpoint fill blanks or answer"),
     "embed": ("limba.embed", "vectors of texts from a checkpoint's encoder, in a file"),
-    "try": ("limba.inference.try_model", "a prompt in the terminal, or a page in the browser, for trying a model"),
-    "lint": ("limba.lint.command", "find what would hurt in a training, before any accelerator is touched"),
+    "try": ("limba.try_model", "a prompt in the terminal, or a page in the browser, for trying a model"),
+    "lint": ("limba.plan.lint.command", "find what would hurt in a training, before any accelerator is touched"),
     "plan": ("limba.plan.command", "whether a training fits a TPU slice or GPU box, how fast, with which layout"),
-    "profile": ("limba.profile.command", "run some steps of a training, and show where their time goes"),
+    "profile": ("limba.plan.profile.command", "run some steps of a training, and show where their time goes"),
     "precompile": ("limba.precompile", "compile the training step without data, and show what it takes"),
-    "gin-check": ("limba.lint.gin_check", "parse gin files and resolve every name in them"),
+    "gin-check": ("limba.plan.lint.gin_check", "parse gin files and resolve every name in them"),
     "convert": ("convert.__main__", "between Limba, T5X and Hugging Face, both ways"),
     "vocab build": ("tasks.vocabularies.build_command", "train SentencePiece, WordPiece or byte-level BPE on a corpus"),
     "vocab check": ("convert.check_vocabulary", "prove that all tokenizers of a model give the same ids"),
     "cache": ("tasks.cached.write_cache", "tokenize a task once, into files that are read without TensorFlow"),
     "preview": ("tasks.preview", "show examples of a task as text"),
-    "env": ("limba.machine.environment", "versions, devices and settings without secrets, for a bug report"),
+    "env": ("limba.environment", "versions, devices and settings without secrets, for a bug report"),
 }
 
 
@@ -164,14 +164,14 @@ def main() -> None:
     # takes a tenth and more of the time to the first step or answer.
     gc.set_threshold(20_000, 10, 10)
     with _ended_by_interrupt():
-        from limba.machine import accelerators, native_logs
+        from limba.devices import accelerators, native_logs
 
         command = _find_command()
         accelerators.forget_absent_tpu(os.environ)
         sys.path.insert(0, str(Path.cwd()))  # Task modules of the user's own, as `python -m` finds them.
         with native_logs.filtered():
             module = _load(command)
-        from limba.gin_config.command_line import run_command
+        from limba.command_line import run_command
 
     run_command(module.main, sys.argv[1 + len(command.split()) :])
 

@@ -15,12 +15,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from limba import command_line
 from limba.checkpoints import checkpointing, run_configuration
-from limba.gin_config import command_line, gin_files
+from limba.files import written_files
+from limba.files.local_paths import local_path
+from limba.gin_config import gin_files
 from limba.inference import embedding, input_files
 from limba.inference.embedding import Embedder
-from limba.machine import written_files
-from limba.machine.local_paths import local_path
 
 _ENDINGS = {True: ".npy", False: ".npz"}
 

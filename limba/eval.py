@@ -20,7 +20,7 @@ from typing import Any
 import jax
 from tqdm import tqdm
 
-from limba import tasks_door
+from limba import command_line
 from limba.checkpoint_files import directories
 from limba.checkpoints import checkpointing, run_configuration
 from limba.checkpoints.parameters import (
@@ -31,13 +31,14 @@ from limba.checkpoints.parameters import (
 )
 from limba.data import contract
 from limba.data.contract import DatasetConfig, GetEvalDatasetFn
-from limba.finite_numbers import outputs as finite_outputs
-from limba.gin_config import command_line, gin_files
-from limba.inference import evaluation, kept_batches
+from limba.devices import native_logs
+from limba.files import json_text, storage
+from limba.files.local_paths import local_path
+from limba.gin_config import gin_files
+from limba.inference import evaluation, kept_batches, tasks_door
 from limba.inference.evaluation import InferenceEvaluator
-from limba.machine import json_text, native_logs, storage
-from limba.machine.local_paths import local_path
 from limba.models import BaseTransformerModel
+from limba.network.finite_numbers import outputs as finite_outputs
 from limba.partitioning.meshes import PjitPartitioner
 from limba.reports import results_table, writers
 from limba.workers import distributed

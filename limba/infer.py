@@ -26,16 +26,17 @@ import numpy as np
 from jax.experimental import multihost_utils
 from tqdm import tqdm
 
-from limba import tasks_door
+from limba import command_line
 from limba.checkpoint_files import run_folder
 from limba.checkpoints import checkpointing, run_configuration
 from limba.checkpoints.parameters import checkpoint_step, load_model_params, refuse_train_state_initializer
 from limba.data.contract import Batch, DatasetConfig
-from limba.gin_config import command_line, gin_files
-from limba.inference import batch_inference, blanks, decoding_flags, infer_text, input_files, likeliest
+from limba.devices import native_logs
+from limba.files import redaction, storage
+from limba.files.storage import AnyPath
+from limba.gin_config import gin_files
+from limba.inference import batch_inference, blanks, decoding_flags, infer_text, input_files, likeliest, tasks_door
 from limba.inference.shard_files import MergeFn, ShardFiles, local_folder, merge_chunks_to_file
-from limba.machine import native_logs, redaction, storage
-from limba.machine.storage import AnyPath
 from limba.models import BaseTransformerModel
 from limba.partitioning.meshes import PjitPartitioner
 from limba.workers import distributed

@@ -4,7 +4,7 @@
         --gin.MIXTURE_OR_TASK_NAME="'my_task'" --gin.TASK_FEATURE_LENGTHS="{'inputs': 512, 'targets': 114}" \\
         --gin.MODEL_DIR="'runs/a'" --gin.DROPOUT_RATE=0.0
 
-It writes no file but the compiled step (`limba.machine.compilation_cache`), which the run that follows finds.
+It writes no file but the compiled step (`limba.devices.compilation_cache`), which the run that follows finds.
 """
 
 import functools
@@ -14,9 +14,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from limba import command_line
 from limba.data.contract import DatasetConfig
-from limba.gin_config import command_line, gin_files
-from limba.machine import json_text
+from limba.files import json_text
+from limba.gin_config import gin_files
 from limba.models import EncoderDecoderModel
 from limba.partitioning.meshes import PjitPartitioner
 from limba.training.configured_trainer import batch_to_compile, make_trainer

@@ -15,16 +15,18 @@ from typing import Any
 
 import jax
 
-from limba import tasks_door
+from limba import command_line
 from limba.checkpoint_files import run_folder
 from limba.checkpoint_files.directories import checkpoint_path
 from limba.checkpoints import checkpointing, disk_space, run_description
 from limba.checkpoints.train_state import TrainState, TrainStateInitializer
 from limba.data import contract
 from limba.data.contract import BatchIterator, DatasetConfig, GetDatasetFn, GetEvalDatasetFn
-from limba.gin_config import command_line, gin_files, model_file
-from limba.machine import accelerators, disk, native_logs, storage
-from limba.machine.storage import AnyPath
+from limba.devices import accelerators, native_logs
+from limba.files import disk, storage
+from limba.files.storage import AnyPath
+from limba.gin_config import gin_files, model_file
+from limba.inference import tasks_door
 from limba.models import EncoderDecoderModel
 from limba.partitioning.meshes import PjitPartitioner
 from limba.reports import run_lock, writers

@@ -2,7 +2,7 @@
 
 import importlib
 
-from limba.machine import library_patches
+from limba.devices import library_patches
 
 # Among them: `datasets` does not import PyTorch.
 library_patches.install()

@@ -19,7 +19,7 @@ import pathlib
 import random
 import re
 
-from limba.machine import json_text
+from limba.files import json_text
 from tasks import pretraining, sources, supervised
 
 _MOODS = {"glad": 60, "calm": 25, "sad": 15}

@@ -13,7 +13,7 @@ import numpy as np
 from etils import epath
 
 from limba.data import contract
-from limba.machine import json_text
+from limba.files import json_text
 from tasks.metrics import metric_packages
 from tasks.pipeline import blocks, converters
 from tasks.registry import Task, rows

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from limba.data import contract
+from limba.files import os_errors, storage
 from limba.inference import blanks
-from limba.machine import os_errors, storage
 from tasks import task_batches
 from tasks.objectives import sentence_pairs
 from tasks.pretraining import denoising
@@ -101,7 +101,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _add_gin_flags(parser: argparse.ArgumentParser, words: list[str]) -> list[str]:
-    from limba.gin_config import command_line  # imports JAX
+    from limba import command_line  # imports JAX
 
     command_line.add_gin_flags(parser.add_argument_group("gin and files"))
     return command_line.rewrite_gin_flags(words)

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.parquet
 
-from limba.machine import json_text, storage, written_files
+from limba.files import json_text, storage, written_files
 
 # One document in so many is for validation.
 _VALIDATION_SHARE = 20

@@ -14,7 +14,7 @@ import pathlib
 import random
 from collections.abc import Mapping, Sequence
 
-from limba.machine import json_text, storage
+from limba.files import json_text, storage
 from tasks.diacritics import marks, scores
 
 _DOCUMENTS = {"train": 9000, "validation": 160}

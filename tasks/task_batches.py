@@ -10,7 +10,7 @@ import secrets
 from typing import Any
 
 from limba.data import contract
-from limba.machine import json_text
+from limba.files import json_text
 from tasks.pipeline import converters
 from tasks.pipeline.evaluation_sets import evaluation_sets
 from tasks.pipeline.readers import CountedReader, OpenBatches, TrainBatches
@@ -115,7 +115,7 @@ def kind_of_stream(config: contract.DatasetConfig, provider: Any, feature_conver
 
 
 def data_facts(config: contract.DatasetConfig) -> dict[str, str]:
-    """The facts that all hosts must agree on before they read: `limba.tasks_door.facts`.
+    """The facts that all hosts must agree on before they read: `limba.inference.tasks_door.facts`.
 
     Only the hub is asked, once in a process.
     """

@@ -189,7 +189,7 @@ def _run(request: dict[str, Any], stdout: int, stderr: int) -> None:
         if name == "limba":
             importlib.import_module("limba.cli").main()
         else:
-            from limba.gin_config import command_line
+            from limba import command_line
 
             command_line.run_command(importlib.import_module(name).main, arguments)
         code = 0

@@ -24,7 +24,7 @@ from convert.model_files.model import ModelHints
 from convert.tensors import flax_files, safetensors_files, torch_files, weight_files
 from limba.checkpoint_files import run_folder, saved_tensors, small_files
 from limba.checkpoint_files.saved_tensors import from_array
-from limba.machine import output_folder
+from limba.files import output_folder
 from limba.network.t5 import T5Config
 from tests.convert import vocabularies
 from tests.fuzzing import GIN_WORDS, JSON_WORDS, YAML_WORDS, Format
@@ -224,7 +224,7 @@ def _make_run_json(folder):
 
 
 def _read_run_json(folder):
-    from limba.hf_keys import script_keys
+    from limba.gin_config.hf_keys import script_keys
 
     script_keys.from_command_line([str(folder / "run.json")])
 

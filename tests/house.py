@@ -15,24 +15,20 @@ PACKAGES = ("limba", "tasks", "convert")
 
 # Lowest first.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    # The machine, and the contract between data and engine.
-    ("limba.machine", "tasks.metrics", "tasks.objectives"),
+    ("limba.files", "limba.data", "tasks.metrics", "tasks.objectives"),
+    ("limba.devices", "limba.checkpoint_files"),
     (
-        "limba.data",
-        "limba.finite_numbers",
-        "limba.users_modules",
-        "limba.web_guard",
+        "limba.workers",
+        "limba.gin_config",
+        "limba.optimizers",
+        "limba.partitioning",
         "tasks.damaged_files",
         "tasks.read_columns",
         "tasks.remote_files",
     ),
-    ("limba.workers",),
-    ("limba.kernels",),
-    ("limba.block_kernels",),
-    ("limba.checkpoint_files", "limba.network", "limba.optimizers", "tasks.sources"),
-    # Data, from sources to batches.
-    ("limba.encoders", "tasks.vocabularies"),
-    ("tasks.registry",),
+    ("limba.network", "limba.reports", "tasks.sources"),
+    ("limba.models", "tasks.vocabularies"),
+    ("limba.checkpoints", "tasks.registry", "convert.tensors", "convert.config_keys"),
     ("tasks.pretraining",),
     ("tasks.supervised",),
     ("tasks.diacritics", "tasks.pipeline", "tasks.python_docs"),
@@ -41,14 +37,6 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("tasks.blank_sentences", "tasks.cached", "tasks.lint_tasks", "tasks.romanian_sentences"),
     ("tasks.diacritics_table", "tasks.diacritics_demo", "tasks.encoder_demo", "tasks.moods", "tasks.quickstart"),
     ("tasks.romanian",),
-    ("limba.tasks_door",),
-    # The engine.
-    ("limba.partitioning",),
-    ("limba.models",),
-    ("limba.gin_config", "limba.reports"),
-    ("limba.checkpoints",),
-    # The converters.
-    ("convert.tensors", "convert.config_keys"),
     ("convert.families",),
     ("convert.config_files",),
     ("convert.hf",),
@@ -60,17 +48,10 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("convert.check",),
     ("convert.starting_model",),
     ("convert.__main__",),
-    # What runs a model.
     ("limba.inference",),
     ("limba.training",),
-    # The commands.
-    ("limba.train", "limba.eval", "limba.infer", "limba.embed", "limba.precompile"),
-    ("limba.plan", "limba.hf_keys"),
-    ("limba.hf_script",),
-    ("limba.sweep", "limba.profile"),
-    ("limba.lint", "tasks.preview"),
-    ("limba.cli",),
-    ("limba.__main__",),
+    ("limba",),
+    ("limba.plan", "limba.hf_script", "limba.sweep", "tasks.preview"),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
@@ -98,8 +79,11 @@ def modules() -> dict[str, Path]:
 
 
 def room_of(module: str) -> str:
-    """`limba.network` of `limba.network.attention`; a module beside the rooms is one of its own."""
-    return ".".join(module.split(".")[:2])
+    """`limba.network` of `limba.network.attention`; `limba` of `limba.train`: modules beside the rooms are one room."""
+    package, _, rest = module.partition(".")
+    name = rest.partition(".")[0]
+    is_beside = package == "limba" and "." not in rest and (ROOT / package / f"{name}.py").is_file()
+    return package if is_beside else f"{package}.{name}"
 
 
 def imports(module: str, file: Path, known: dict[str, Path]) -> Iterator[Import]:
@@ -160,9 +144,17 @@ def circle(found: list[Import]) -> list[str]:
 
 
 def lines_of(room: str) -> tuple[int, int]:
-    """Files and lines of a room."""
+    """Files and lines of a room, its folders included."""
     files = [file for module, file in modules().items() if room_of(module) == room]
     return len(files), sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+
+
+def folders() -> dict[str, tuple[int, int]]:
+    """Folders with modules: `limba/network/kernels`, its files and their lines."""
+    found: dict[str, list[int]] = collections.defaultdict(list)
+    for file in modules().values():
+        found[str(file.parent.relative_to(ROOT))].append(len(file.read_text(encoding="utf-8").splitlines()))
+    return {folder: (len(lines), sum(lines)) for folder, lines in found.items()}
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from limba import cli
 from limba.gin_config import macros
-from limba.hf_keys import script_keys
+from limba.gin_config.hf_keys import script_keys
 from limba.hf_script import command as run
 
 

@@ -168,7 +168,7 @@ os.environ["TENSORSTORE_GCS_HTTP_URL"] = gcs.url
 import jax, jax.numpy as jnp, numpy as np
 from limba.checkpoints import checkpointing
 from limba.checkpoints.train_state import TrainState
-from limba.machine import storage
+from limba.files import storage
 from tests.test_faults import Schedule
 
 faults = 0

@@ -14,8 +14,8 @@ IMPORTS = house.all_imports()
 
 # The rooms of the engine that import `tasks`: inside functions, because TensorFlow comes in with it.
 DOORS = {
-    "limba.tasks_door": "what opens, checks and evaluates tasks, for all rooms above it",
-    "limba.lint.command": "runs the checks of tasks beside its own",
+    "limba.inference.tasks_door": "what opens, checks and evaluates tasks, for all rooms above it",
+    "limba.plan.lint.command": "runs the checks of tasks beside its own",
     "limba.hf_script.encoder_rows": "looks which labels the rows of a script have",
     "limba.hf_script.script_data": "makes a task of the data set that a script's keys name",
 }
@@ -28,7 +28,7 @@ NEVER = {
 # Where SeqIO's tasks are read, or ours are given to SeqIO: all else of `tasks` runs without TensorFlow.
 OF_SEQIO = ("tasks.seqio", "tasks.t5", "tasks.registry.tf_steps", "tasks.sources.tf_documents")
 NEVER_AT_THE_TOP = {"convert": ("tensorflow", "seqio", "datasets", "torch", "transformers", "tasks")}
-MOST_LINES_OF_A_ROOM, MOST_LINES_OF_A_FILE, MOST_LINES_OF_A_FUNCTION = 2600, 450, 80
+MOST_FILES_OF_A_FOLDER, MOST_LINES_OF_A_FOLDER, MOST_LINES_OF_A_FILE, MOST_LINES_OF_A_FUNCTION = 20, 2800, 450, 80
 # Longer functions, and why.
 LONG_FUNCTIONS = {("limba.train", "train"): "T5X's gin files bind its 32 arguments, which the docstring describes"}
 
@@ -89,18 +89,18 @@ def test_only_what_is_for_seqio_imports_tensorflow():
 
 def test_a_new_file_an_arrow_up_and_a_circle_are_found():
     """The checks above can fail."""
-    assert house.room_of("limba.new_file") not in house.FLOOR
-    up = [*IMPORTS, house.Import("limba.machine.storage", "limba.training.loop", lazy=True)]
-    assert ("limba.machine", "limba.training") in house.arrows(up)
-    assert "limba.machine.storage" in house.circle(up)
+    assert house.room_of("limba.new_room.file") not in house.FLOOR
+    up = [*IMPORTS, house.Import("limba.files.storage", "limba.training.loop", lazy=True)]
+    assert ("limba.files", "limba.training") in house.arrows(up)
+    assert "limba.files.storage" in house.circle(up)
 
 
-@pytest.mark.parametrize("room", [room for room in house.FLOOR if (house.ROOT / room.replace(".", "/")).is_dir()])
-def test_rooms_say_what_they_are_and_are_neither_alone_nor_too_large(room):
-    files, lines = house.lines_of(room)
-    assert files > 2, "a file alone in a room (its face does not count)"
-    assert lines <= MOST_LINES_OF_A_ROOM
-    face = ast.parse((house.ROOT / room.replace(".", "/") / "__init__.py").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("folder", [folder for folder in house.folders() if folder not in house.PACKAGES])
+def test_folders_say_what_they_are_and_are_neither_alone_nor_too_large(folder):
+    files, lines = house.folders()[folder]
+    assert files > 2, "a file alone in a folder (its face does not count)"
+    assert files <= MOST_FILES_OF_A_FOLDER and lines <= MOST_LINES_OF_A_FOLDER
+    face = ast.parse((house.ROOT / folder / "__init__.py").read_text(encoding="utf-8"))
     assert re.search("may import it|imports it", ast.get_docstring(face) or "")
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from limba import cli
-from tests import house
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")], key=str)
@@ -60,22 +59,12 @@ def test_the_two_commands_of_the_readme_and_ci():
     assert "bash tests/run.sh" in (ROOT / ".ci" / "run").read_text()
 
 
-def test_the_file_tree_has_every_room_and_nothing_else():
+def test_the_file_tree_has_every_folder_and_nothing_else():
     tree = _page(ROOT / "README.md").removesuffix("\n```\n").rpartition("\n```\n")[2]
-    rows = [line.split(maxsplit=1) for line in tree.splitlines() if line]
-    listed = [path for row in rows for path in _without_braces(row[0])]
+    rows = [line.split(maxsplit=1) for line in tree.splitlines()]
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    folders = {f"{path.partition('/')[0]}/" for path in tracked.splitlines() if "/" in path}
-    rooms = [room.replace(".", "/") for room in house.FLOOR]
-    assert sorted(listed) == sorted(folders.union(f"{r}/" if (ROOT / r).is_dir() else f"{r}.py" for r in rooms))
+    assert {row[0] for row in rows} == {f"{path.partition('/')[0]}/" for path in tracked.splitlines() if "/" in path}
     assert not [row for row in rows if len(row) < 2], "each row says what is there"
-
-
-def _without_braces(path):
-    """`x/a.py` and `x/b.py` for `x/{a,b}.py`."""
-    before, _, rest = path.partition("{")
-    names, _, after = rest.rpartition("}")
-    return [f"{before}{name}{after}" for name in names.split(",")]
 
 
 def test_commands_in_the_table_exist():

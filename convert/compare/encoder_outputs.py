@@ -21,8 +21,8 @@ from convert.families.heads import Head
 from convert.hf import tokenizer_folder
 from convert.model_files.model import EncoderModel
 from convert.tensors import table
-from limba.encoders.config import EncoderConfig
-from limba.machine import untrusted_files
+from limba.files import untrusted_files
+from limba.network.encoders.config import EncoderConfig
 
 _LENGTH = 48
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from limba.finite_numbers import layers as finite_layers
+from limba.network.finite_numbers import layers as finite_layers
 
 
 def require(path: str, logits: np.ndarray, run: Callable[[], Any]) -> None:

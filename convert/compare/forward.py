@@ -18,9 +18,9 @@ import numpy as np
 
 from convert.tensors import tensor_parts
 from limba.checkpoint_files.saved_tensors import SavedTensor
-from limba.encoders.classifier import TokenClassifier
-from limba.finite_numbers import interceptors
 from limba.network.attention import RelativePositionBiases
+from limba.network.encoders.classifier import TokenClassifier
+from limba.network.finite_numbers import interceptors
 from limba.network.layers import DenseGeneral, Embed, ResidualLayerNorm
 from limba.network.t5 import T5Config, Transformer
 

@@ -22,7 +22,7 @@ from convert.families import networks
 from convert.model_files.model import T5Model
 from convert.tensors import table
 from limba.checkpoint_files import run_folder
-from limba.machine.untrusted_files import shown_list
+from limba.files.untrusted_files import shown_list
 from limba.network import own_layers
 from limba.network.t5 import T5Config
 

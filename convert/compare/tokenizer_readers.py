@@ -7,7 +7,7 @@ from typing import Any
 
 from convert.compare import transformers_library
 from convert.hf import hf_tokenizer
-from limba.machine import untrusted_files
+from limba.files import untrusted_files
 
 _FILE = "tokenizer.json"
 _ROLES = ("pad", "unk", "cls", "sep", "mask")

@@ -21,7 +21,7 @@ from convert.compare import memory, torch_forward, transformers_library
 from convert.compare.outputs import Batch
 from convert.model_files import t5_files
 from convert.tensors import tensor_parts
-from limba.machine import json_text
+from limba.files import json_text
 
 _REQUEST, _BATCH, _ANSWER = "request.json", "batch.npz", "answer.npz"
 

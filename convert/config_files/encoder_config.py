@@ -10,8 +10,8 @@ from convert.families import heads
 from convert.families.encoder_family import EncoderFamily, value
 from convert.families.heads import Head
 from convert.families.table import of_model_type
-from limba.encoders.config import EncoderConfig
-from limba.machine import untrusted_json
+from limba.files import untrusted_json
+from limba.network.encoders.config import EncoderConfig
 
 # The engine pads rows with it.
 PAD_ID = 0

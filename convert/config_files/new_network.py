@@ -15,10 +15,10 @@ from convert.config_keys import encoder_keys, keys
 from convert.families import bert, heads
 from convert.families.encoder_family import value
 from convert.families.heads import Head
-from limba.encoders.block_layout import BigBirdSparsityConfig
-from limba.encoders.config import EncoderConfig
-from limba.machine import untrusted_json
-from limba.machine.untrusted_files import shown
+from limba.files import untrusted_json
+from limba.files.untrusted_files import shown
+from limba.network.encoders.block_layout import BigBirdSparsityConfig
+from limba.network.encoders.config import EncoderConfig
 
 _OWN_POSITIONS = {"relative_attention_bias": "t5_buckets", "rotary": "rotary"}
 

@@ -16,8 +16,8 @@ from convert.families import heads
 from convert.families.heads import Head
 from convert.families.t5_family import T5Family
 from convert.families.table import of_model_type, t5_families
-from limba.machine import untrusted_json
-from limba.machine.untrusted_files import shown
+from limba.files import untrusted_json
+from limba.files.untrusted_files import shown
 from limba.network import own_layers
 from limba.network.config_checks import MOST_LAYERS
 from limba.network.layers import LayerNorm

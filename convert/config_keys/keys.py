@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from limba.machine.untrusted_files import cut, shown
+from limba.files.untrusted_files import cut, shown
 
 FLAG = "--ignore_config_keys"
 

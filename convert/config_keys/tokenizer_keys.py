@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from convert.config_keys.keys import Table, carried, check, only, table, without_effect
-from limba.machine import untrusted_json
+from limba.files import untrusted_json
 
 FILE = "tokenizer_config.json"
 

@@ -12,7 +12,7 @@ from convert.families.encoder_family import EncoderFamily
 from convert.hf import markdown, tokenizer_folder
 from convert.hf.model_card import Description
 from convert.model_files.model import EncoderModel
-from limba.encoders.config import EncoderConfig
+from limba.network.encoders.config import EncoderConfig
 
 # What the hub calls the use of a kind of head.
 _PIPELINES = {

@@ -19,7 +19,7 @@ from convert.families.encoder_family import (
     value,
 )
 from convert.tensors.table import Row
-from limba.encoders.config import EncoderConfig
+from limba.network.encoders.config import EncoderConfig
 
 _RATES = {
     "hidden_dropout_prob": ("dropout_rate", 0.1),

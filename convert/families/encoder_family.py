@@ -14,8 +14,8 @@ from convert.families.family import Family
 from convert.families.heads import Head
 from convert.tensors import table
 from convert.tensors.table import Row, Shape, Tensor
-from limba.encoders.config import EncoderConfig
-from limba.machine.untrusted_files import shown
+from limba.files.untrusted_files import shown
+from limba.network.encoders.config import EncoderConfig
 
 # Hugging Face's names of activations. Its "gelu" is exact; Flax's, which is ours, is the approximation by tanh.
 ACTIVATIONS = {
@@ -56,7 +56,7 @@ class HeadClass:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderFamily(Family):
-    """A kind of encoder, with a class for each kind of head. Its network is `limba.encoders`'; see `Family`.
+    """A kind of encoder, with a class for each kind of head. Its network is `limba.network.encoders`'; see `Family`.
 
     Attributes:
       prefix: of the names of its tensors that are not the head's.

@@ -7,11 +7,11 @@ from typing import Any
 
 import flax.linen as nn
 
-from limba.encoders import classifier
-from limba.encoders.config import EncoderConfig
-from limba.encoders.encoder import MaskedLanguageModel
-from limba.encoders.sentence_pairs import MaskedLanguageModelWithPairs
-from limba.machine.untrusted_files import shown
+from limba.files.untrusted_files import shown
+from limba.network.encoders import classifier
+from limba.network.encoders.config import EncoderConfig
+from limba.network.encoders.encoder import MaskedLanguageModel
+from limba.network.encoders.sentence_pairs import MaskedLanguageModelWithPairs
 from limba.network.t5 import T5Config, Transformer
 
 # The endings of Hugging Face's classes.
@@ -33,7 +33,8 @@ class Head:
     Attributes:
       kind: the ending of Hugging Face's class.
       labels: of the logits, or the name of a number; a T5 and a masked language model have none.
-      activation, use_norm, dense_bias, drop_inputs, pooling: of a head with labels; see `limba.encoders.classifier`.
+      activation, use_norm, dense_bias, drop_inputs, pooling: of a head with labels; see
+        `limba.network.encoders.classifier`.
     """
 
     kind: str = MASKED_LM
@@ -95,7 +96,7 @@ OF_T5, OF_MASKED_LM, OF_PAIRS = Head(GENERATION), Head(), Head(PAIRS)
 
 
 def kind_of(network: str) -> str:
-    """The kind of head that a network of `limba.encoders.classifier` has."""
+    """The kind of head that a network of `limba.network.encoders.classifier` has."""
     return next(kind for kind, found in _NETWORKS.items() if found.__name__ == network)
 
 

@@ -19,8 +19,8 @@ from convert.families.encoder_family import (
 )
 from convert.families.heads import Head
 from convert.tensors.table import Row
-from limba.encoders.config import EncoderConfig
-from limba.machine.untrusted_files import shown
+from limba.files.untrusted_files import shown
+from limba.network.encoders.config import EncoderConfig
 
 _LAYER = "encoder/layers_{i}"
 _RATES = {

@@ -10,7 +10,7 @@ from convert.config_keys import encoder_keys
 from convert.families import bert, roberta_prelayernorm
 from convert.families.encoder_family import refuse_unless
 from convert.tensors.table import Row
-from limba.encoders.config import EncoderConfig
+from limba.network.encoders.config import EncoderConfig
 
 # The class takes id 1 for padding and begins its positions after it.
 _PAD_ID = 1

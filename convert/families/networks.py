@@ -11,8 +11,8 @@ from flax import traverse_util
 from convert.families import heads
 from convert.families.heads import Head
 from convert.tensors.table import Shape
-from limba.encoders.config import EncoderConfig
 from limba.network import own_layers
+from limba.network.encoders.config import EncoderConfig
 from limba.network.t5 import T5Config
 
 Network = T5Config | EncoderConfig

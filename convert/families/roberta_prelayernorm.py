@@ -8,7 +8,7 @@ from convert.config_keys import encoder_keys
 from convert.families import bert
 from convert.families.encoder_family import HeadClass, refuse_unless
 from convert.tensors.table import Row
-from limba.encoders.config import EncoderConfig
+from limba.network.encoders.config import EncoderConfig
 
 PREFIX = "roberta_prelayernorm"
 

@@ -7,7 +7,7 @@ from typing import Any
 from convert.config_keys import encoder_keys
 from convert.families import bert
 from convert.families.encoder_family import refuse_unless, value
-from limba.encoders.config import EncoderConfig
+from limba.network.encoders.config import EncoderConfig
 
 
 def _fields(content: Mapping[str, Any], pad_id: int) -> dict[str, Any]:

@@ -24,8 +24,8 @@ from convert.families.encoder_family import EncoderFamily
 from convert.families.family import Family
 from convert.families.heads import Head
 from convert.families.t5_family import T5Family
-from limba.encoders.config import EncoderConfig
-from limba.machine import untrusted_json
+from limba.files import untrusted_json
+from limba.network.encoders.config import EncoderConfig
 from limba.network.t5 import T5Config
 
 # The order counts: a T5 is of the first family that it fits, and others must be named. mT5 is never the first.

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from convert.hf import markdown
-from limba.machine import json_text
+from limba.files import json_text
 
 BLANK = "<extra_id_0>"
 # Tokens of an answer to a blank: a model that was only pre-trained fills all sentinels, one after the other.

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from convert.hf import hub_models
-from limba.machine import json_text
+from limba.files import json_text
 
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")

@@ -12,7 +12,7 @@ from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 from convert.hf import hf_tokenizer, tokenizer_json
 from convert.hf.hf_tokenizer import NUM_BYTE_IDS, SPIECE, Tokenizer, read_json
 from limba.data.sentinels import NAME, counts_down
-from limba.machine import json_text
+from limba.files import json_text
 
 
 def read(folder: Path) -> dict[str, Any]:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from convert.tensors import torch_files
-from limba.machine import untrusted_json
-from limba.machine.output_folder import REPORT
-from limba.machine.storage import AnyPath
-from limba.machine.untrusted_files import shown
+from limba.files import untrusted_json
+from limba.files.output_folder import REPORT
+from limba.files.storage import AnyPath
+from limba.files.untrusted_files import shown
 
 TRAINER_STATE = "trainer_state.json"
 # What training scripts call the folders of their checkpoints: `checkpoint-500` and, in nanoT5, `checkpoint-pt-500`.

@@ -24,7 +24,7 @@ from convert.hf import tokenizer_json, tokenizer_settings
 from convert.hf.tokenizer_settings import Settings
 from limba.checkpoint_files import run_folder
 from limba.data.sentinels import find_sentinels
-from limba.machine import json_text, untrusted_json
+from limba.files import json_text, untrusted_json
 
 # Hugging Face's name of the SentencePiece model.
 SPIECE = "spiece.model"

@@ -16,9 +16,9 @@ from convert.hf import card_metadata, loss_picture
 from convert.hf.card_metadata import NO_METADATA, Metadata
 from convert.hf.markdown import code, plain, table
 from limba.checkpoint_files import run_folder
-from limba.machine import redaction, storage
-from limba.machine.output_folder import REPORT
-from limba.machine.storage import AnyPath
+from limba.files import redaction, storage
+from limba.files.output_folder import REPORT
+from limba.files.storage import AnyPath
 from limba.reports import writers
 
 PICTURE = "loss.png"

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from convert.hf.card_example import Example
-from limba.machine import json_text, repository
-from limba.users_modules import import_errors, importing, t5x_names
+from limba.files import json_text, repository
+from limba.gin_config import import_errors, importing, t5x_names
 
 _SECONDS = 120
 # Documents in which a sentence is looked for.

@@ -13,8 +13,8 @@ from convert.config_keys import tokenizer_keys
 from convert.hf import tokenizer_settings
 from convert.hf.tokenizer_settings import Settings
 from limba.checkpoint_files import run_folder
-from limba.machine import json_text, untrusted_json
-from limba.machine.untrusted_files import shown
+from limba.files import json_text, untrusted_json
+from limba.files.untrusted_files import shown
 
 FILE = run_folder.TOKENIZER
 ROLES = ("pad", "unk", "cls", "sep", "mask")

@@ -13,7 +13,7 @@ from typing import Any
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 
-from limba.machine.untrusted_files import cut
+from limba.files.untrusted_files import cut
 
 
 class OtherThanSentencePiece(ValueError):

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from limba.checkpoint_files import run_folder
-from limba.machine import json_text, storage, untrusted_files, untrusted_json
-from limba.machine.storage import AnyPath
+from limba.files import json_text, storage, untrusted_files, untrusted_json
+from limba.files.storage import AnyPath
 
 CONFIG, SPECIAL_TOKENS_MAP = "tokenizer_config.json", "special_tokens_map.json"
 # Further files that transformers keeps beside a tokenizer.

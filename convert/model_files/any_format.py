@@ -16,8 +16,8 @@ from convert.hf import hf_folder
 from convert.model_files import encoder_files, encoder_vocabularies, t5_files, t5_vocabularies
 from convert.model_files.model import NO_HINTS, Model, ModelHints
 from limba.checkpoint_files import directories, run_folder
-from limba.machine import storage
-from limba.machine.storage import AnyPath
+from limba.files import storage
+from limba.files.storage import AnyPath
 
 
 def open_model(path: str | AnyPath, hints: ModelHints = NO_HINTS, format_: str | None = None) -> Model:

@@ -18,10 +18,10 @@ from convert.model_files.model import NO_HINTS, EncoderModel, Folder, ModelHints
 from convert.tensors import table, tensor_parts, torch_files, weight_files
 from limba.checkpoint_files import run_folder, saved_tensors
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor, from_array
-from limba.encoders.config import EncoderConfig
-from limba.encoders.encoder import num_unscanned_layers
-from limba.machine.output_folder import read_report
-from limba.machine.storage import AnyPath
+from limba.files.output_folder import read_report
+from limba.files.storage import AnyPath
+from limba.network.encoders.config import EncoderConfig
+from limba.network.encoders.encoder import num_unscanned_layers
 
 _PARAMETERS = "target/"
 
@@ -72,7 +72,7 @@ def open_checkpoint(path: AnyPath, hints: ModelHints = NO_HINTS) -> EncoderModel
 
 
 def _unrolled(saved: Mapping[str, SavedTensor], config: EncoderConfig) -> dict[str, SavedTensor]:
-    """The parameters by the names of unrolled layers; see `limba.encoders.encoder` for the scanned ones."""
+    """The parameters by the names of unrolled layers; see `limba.network.encoders.encoder` for the scanned ones."""
     first, period = num_unscanned_layers(config), config.global_attention_every
     found = {}
     for name, tensor in saved.items():

@@ -8,8 +8,8 @@ from convert.config_files import encoder_config
 from convert.hf import hf_tokenizer, tokenizer_folder
 from convert.model_files.model import Model, ModelHints
 from limba.checkpoint_files import run_folder
-from limba.machine import json_text, storage, untrusted_json
-from limba.machine.storage import AnyPath
+from limba.files import json_text, storage, untrusted_json
+from limba.files.storage import AnyPath
 
 
 def known(model: Model) -> Mapping[str, Any]:

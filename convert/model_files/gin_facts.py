@@ -12,7 +12,7 @@ from typing import Any
 from gin import config_parser
 
 from limba.checkpoint_files.run_folder import BYTES, SENTENCEPIECE
-from limba.machine.untrusted_files import cut
+from limba.files.untrusted_files import cut
 
 
 @dataclasses.dataclass(frozen=True)

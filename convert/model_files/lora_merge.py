@@ -8,7 +8,7 @@ import numpy as np
 
 from limba.checkpoint_files.run_folder import load_run_info
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor
-from limba.machine.storage import AnyPath
+from limba.files.storage import AnyPath
 from limba.models import lora
 
 

@@ -17,8 +17,8 @@ from convert.hf.tokenizer_settings import Settings
 from convert.tensors import tensor_parts
 from limba.checkpoint_files import run_folder
 from limba.checkpoint_files.saved_tensors import SavedTensor
-from limba.encoders.config import EncoderConfig
-from limba.machine.storage import AnyPath
+from limba.files.storage import AnyPath
+from limba.network.encoders.config import EncoderConfig
 from limba.network.layers import LayerNorm
 from limba.network.t5 import MAX_DISTANCE, T5Config
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from limba.checkpoint_files import run_folder
 from limba.checkpoint_files.saved_tensors import SavedTensor
-from limba.machine.storage import AnyPath
+from limba.files.storage import AnyPath
 from limba.network.t5 import T5Config
 
 

@@ -8,7 +8,7 @@ from convert.families import heads, networks
 from convert.families.encoder_family import EncoderFamily
 from convert.families.heads import Head
 from limba.checkpoint_files.saved_tensors import SavedTensor, from_array
-from limba.encoders.config import EncoderConfig
+from limba.network.encoders.config import EncoderConfig
 
 _HEAD_SEED = 0
 

@@ -19,10 +19,10 @@ from convert.tensors import table, tensor_parts, torch_files, weight_files
 from convert.tensors.table import Tensor
 from limba.checkpoint_files import layer_layouts, run_folder, saved_tensors
 from limba.checkpoint_files.saved_tensors import SavedTensor
-from limba.machine import storage, untrusted_files
-from limba.machine.output_folder import read_report
-from limba.machine.storage import AnyPath
-from limba.machine.untrusted_files import shown
+from limba.files import storage, untrusted_files
+from limba.files.output_folder import read_report
+from limba.files.storage import AnyPath
+from limba.files.untrusted_files import shown
 from limba.network.t5 import T5Config
 
 _PARAMETERS = "target/"

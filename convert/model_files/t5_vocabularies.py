@@ -8,8 +8,8 @@ from convert.config_keys import tokenizer_keys
 from convert.hf import folder_tokenizer, hf_tokenizer
 from convert.model_files.model import Model, ModelHints
 from limba.checkpoint_files import run_folder
-from limba.machine import storage
-from limba.machine.storage import AnyPath
+from limba.files import storage
+from limba.files.storage import AnyPath
 
 
 def known(model: Model) -> Mapping[str, Any]:

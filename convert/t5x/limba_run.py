@@ -20,9 +20,9 @@ from convert.t5x.t5x_checkpoint import NETWORKS, Compare, SourceCheckpoint, in_l
 from limba.checkpoint_files import run_folder
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.checkpoint_files.small_files import write_files
-from limba.machine import json_text
-from limba.machine.output_folder import choose_out
-from limba.machine.version import VERSION
+from limba.files import json_text
+from limba.files.output_folder import choose_out
+from limba.files.version import VERSION
 from limba.network.t5 import T5Config
 
 MODEL_GIN = "model.gin"

@@ -8,8 +8,8 @@ from convert.families import heads
 from convert.families.heads import Head
 from convert.families.networks import Network
 from limba.checkpoint_files import run_folder
-from limba.encoders.config import EncoderConfig
 from limba.network import own_layers
+from limba.network.encoders.config import EncoderConfig
 from limba.network.t5 import T5Config
 
 # Fields that belong to a run, not to the network.
@@ -67,7 +67,7 @@ def write(config: Network, head: Head, vocabulary: Mapping[str, Any] | None, of:
     )
 
 
-_IMPORTS_OF_LABELS = "from limba.encoders import classifier\nfrom limba import models\n"
+_IMPORTS_OF_LABELS = "from limba.network.encoders import classifier\nfrom limba import models\n"
 
 
 def _t5_model(config: T5Config, has_labels: bool, vocabulary: Mapping[str, Any] | None) -> str:
@@ -115,7 +115,7 @@ def _encoder_model(config: EncoderConfig, head: Head, vocabulary: Mapping[str, A
     if head.labels:
         of_head = f"include 'gin/models/encoder_{'regressor' if head.is_number else 'classifier'}.gin'\n"
     return (
-        f"{_IMPORT_OF_BLOCKS if sparse else ''}from limba.encoders import encoder\n"
+        f"{_IMPORT_OF_BLOCKS if sparse else ''}from limba.network.encoders import encoder\n"
         f"{_IMPORTS_OF_LABELS if head.labels else ''}\n"
         f"include 'gin/models/encoder_only.gin'\n{of_head}\n"
         "DROPOUT_RATE = 0.0  # a run's file says its own\n"
@@ -124,7 +124,7 @@ def _encoder_model(config: EncoderConfig, head: Head, vocabulary: Mapping[str, A
     )
 
 
-_IMPORT_OF_BLOCKS = "from limba.encoders import block_layout\n"
+_IMPORT_OF_BLOCKS = "from limba.network.encoders import block_layout\n"
 
 
 def _blocks(fields: Mapping[str, Any]) -> str:

@@ -19,9 +19,9 @@ from convert.tensors import tensor_parts
 from limba.checkpoint_files import layer_layouts, saved_tensors
 from limba.checkpoint_files.directories import checkpoint_path, find_checkpoint
 from limba.checkpoint_files.saved_tensors import SavedTensor
-from limba.machine import json_text
-from limba.machine.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, previous
-from limba.machine.storage import AnyPath
+from limba.files import json_text
+from limba.files.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, previous
+from limba.files.storage import AnyPath
 
 NETWORKS = ("t5", "scalable_t5")
 

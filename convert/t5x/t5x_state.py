@@ -19,7 +19,7 @@ from convert.tensors import tensor_parts
 from limba.checkpoint_files import classic_format
 from limba.checkpoint_files.assignment_maps import unflatten_state_dict
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor
-from limba.machine import json_text, storage
+from limba.files import json_text, storage
 
 FORMATS = ("orbax", "classic")
 _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor
-from limba.machine import untrusted_files
-from limba.machine.untrusted_files import cut, shown_list
+from limba.files import untrusted_files
+from limba.files.untrusted_files import cut, shown_list
 
 # Rows of which only a part is wanted are read whole, this many bytes of them at a time.
 GROUP_BYTES = 64 * 2**20

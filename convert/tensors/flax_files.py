@@ -21,7 +21,7 @@ from limba.checkpoint_files import msgpack_arrays
 from limba.checkpoint_files.assignment_maps import unflatten_state_dict
 from limba.checkpoint_files.msgpack_arrays import Array
 from limba.checkpoint_files.saved_tensors import SavedTensor
-from limba.machine.untrusted_files import cut, shown
+from limba.files.untrusted_files import cut, shown
 
 FILE = "flax_model.msgpack"
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from convert.tensors import array_files, tensor_parts, weight_shards
 from limba.checkpoint_files.saved_tensors import SavedTensor
-from limba.machine import json_text, untrusted_files, untrusted_json
-from limba.machine.untrusted_files import cut, shown, shown_list
+from limba.files import json_text, untrusted_files, untrusted_json
+from limba.files.untrusted_files import cut, shown, shown_list
 
 FILE = "model.safetensors"
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from convert.tensors.tensor_parts import transposed
 from limba.checkpoint_files.saved_tensors import SavedTensor, from_array
-from limba.machine.untrusted_files import cut
+from limba.files.untrusted_files import cut
 
 Shape = tuple[int, ...]
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pickle import UnpicklingError
 from typing import Any, BinaryIO, NamedTuple
 
-from limba.machine import untrusted_files
-from limba.machine.untrusted_files import cut, shown
+from limba.files import untrusted_files
+from limba.files.untrusted_files import cut, shown
 
 # Bytes of an element, by the name of a storage's class.
 ITEM_SIZES = {

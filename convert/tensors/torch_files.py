@@ -23,8 +23,8 @@ from convert.tensors import array_files, tensor_pickles
 from convert.tensors.array_files import Extent
 from convert.tensors.tensor_pickles import ITEM_SIZES, Tensor
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor
-from limba.machine import untrusted_files
-from limba.machine.untrusted_files import cut, shown, shown_list
+from limba.files import untrusted_files
+from limba.files.untrusted_files import cut, shown, shown_list
 
 # By the name of a storage's class. Other kinds are passed over by their size, and refused when they are the model's.
 _DTYPES = {

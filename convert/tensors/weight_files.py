@@ -12,8 +12,8 @@ from typing import Any
 
 from convert.tensors import array_files, flax_files, safetensors_files, torch_files
 from limba.checkpoint_files.saved_tensors import SavedTensor
-from limba.machine import untrusted_files, untrusted_json
-from limba.machine.untrusted_files import cut
+from limba.files import untrusted_files, untrusted_json
+from limba.files.untrusted_files import cut
 
 # In the order of preference: safetensors are read fastest and without a pickle.
 FILES = {"safetensors": safetensors_files.FILE, "torch": torch_files.FILE, "flax": flax_files.FILE}

@@ -15,7 +15,7 @@ import numpy as np
 
 from convert.tensors import tensor_parts
 from limba.checkpoint_files.saved_tensors import SavedTensor
-from limba.machine import json_text
+from limba.files import json_text
 
 
 @dataclasses.dataclass(frozen=True)

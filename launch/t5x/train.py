@@ -6,7 +6,7 @@ import sys
 # Python puts the folder of a script first, which has nothing to import.
 sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
-from limba.gin_config import command_line  # noqa: E402
+from limba import command_line  # noqa: E402
 
 # T5X's gin files bind `train` of the script that runs: `import __main__ as train_script`.
 from limba.train import main, train  # noqa: E402

@@ -22,9 +22,9 @@ from jax.experimental import multihost_utils
 from limba.checkpoint_files import msgpack_arrays
 from limba.checkpoint_files.assignment_maps import flatten_state_dict, unflatten_state_dict
 from limba.checkpoint_files.msgpack_arrays import Array
-from limba.machine import storage
-from limba.machine.storage import AnyPath
-from limba.machine.untrusted_files import shown
+from limba.files import storage
+from limba.files.storage import AnyPath
+from limba.files.untrusted_files import shown
 
 INDEX = "checkpoint"
 VERSION = 3

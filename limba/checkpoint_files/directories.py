@@ -3,8 +3,8 @@
 import re
 
 from limba.checkpoint_files import classic_format
-from limba.machine import storage
-from limba.machine.storage import AnyPath
+from limba.files import storage
+from limba.files.storage import AnyPath
 
 PREFIX = "checkpoint"
 # T5X's marker file of a checkpoint that is never removed.

@@ -12,8 +12,8 @@ import struct
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from limba.machine import untrusted_files
-from limba.machine.untrusted_files import cut, shown
+from limba.files import untrusted_files
+from limba.files.untrusted_files import cut, shown
 
 CHUNKED = "__msgpack_chunked_array__"
 

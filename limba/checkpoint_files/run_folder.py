@@ -12,8 +12,8 @@ from typing import Any
 
 from limba.checkpoint_files.directories import find_checkpoint
 from limba.checkpoint_files.small_files import load_files
-from limba.machine import json_text, storage, untrusted_json
-from limba.machine.storage import AnyPath
+from limba.files import json_text, storage, untrusted_json
+from limba.files.storage import AnyPath
 
 FOLDER = "run"
 RECORD, GIN, VOCABULARY, TOKENIZER = "run.json", "config.gin", "spiece.model", "tokenizer.json"

@@ -17,9 +17,9 @@ import numpy as np
 import tensorstore as ts
 
 from limba.checkpoint_files import classic_format
-from limba.machine import storage, untrusted_json
-from limba.machine.storage import AnyPath
-from limba.machine.untrusted_files import cut
+from limba.files import storage, untrusted_json
+from limba.files.storage import AnyPath
+from limba.files.untrusted_files import cut
 
 logger = logging.getLogger(__name__)
 

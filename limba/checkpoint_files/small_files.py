@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import jax
 
-from limba.machine import json_text, storage, untrusted_json
-from limba.machine.storage import AnyPath
+from limba.files import json_text, storage, untrusted_json
+from limba.files.storage import AnyPath
 
 _CHECKSUMS = "checksums-"
 

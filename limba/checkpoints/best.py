@@ -3,7 +3,7 @@
 import difflib
 
 from limba.checkpoint_files.directories import all_checkpoints, run_directory
-from limba.machine.storage import AnyPath
+from limba.files.storage import AnyPath
 from limba.reports import writers
 
 # Names of Hugging Face's Trainer for metrics of another name here.

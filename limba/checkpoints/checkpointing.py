@@ -35,8 +35,8 @@ from limba.checkpoints.restore import (
     load_state,
 )
 from limba.checkpoints.train_state import TrainState
-from limba.machine import disk, storage
-from limba.machine.storage import AnyPath
+from limba.files import disk, storage
+from limba.files.storage import AnyPath
 from limba.workers import distributed
 
 if TYPE_CHECKING:

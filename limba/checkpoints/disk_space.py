@@ -10,8 +10,8 @@ import jax
 from limba.checkpoint_files.directories import checkpoint_steps
 from limba.checkpoints.checkpointing import SaveCheckpointConfig
 from limba.checkpoints.train_state import TrainState
-from limba.machine import disk
-from limba.machine.storage import AnyPath, is_remote
+from limba.files import disk
+from limba.files.storage import AnyPath, is_remote
 
 
 @dataclasses.dataclass(frozen=True)

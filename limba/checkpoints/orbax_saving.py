@@ -10,8 +10,8 @@ from etils import epath
 
 from limba.checkpoint_files import run_folder
 from limba.checkpoint_files.small_files import read_files, write_files
-from limba.machine import storage
-from limba.machine.storage import AnyPath
+from limba.files import storage
+from limba.files.storage import AnyPath
 
 
 class FilesHandler(ocp.CheckpointHandler):

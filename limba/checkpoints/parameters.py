@@ -10,7 +10,7 @@ import numpy as np
 from limba.checkpoint_files import saved_tensors
 from limba.checkpoints import checkpointing, restore
 from limba.checkpoints.train_state import TrainState
-from limba.machine import storage
+from limba.files import storage
 from limba.models import BaseTransformerModel
 from limba.partitioning.meshes import PjitPartitioner
 from limba.workers import distributed

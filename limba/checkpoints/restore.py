@@ -18,8 +18,8 @@ from limba.checkpoint_files.directories import all_checkpoints, find_checkpoint,
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.checkpoints import initial_values, state_checksums
 from limba.checkpoints.train_state import TrainState
-from limba.machine import storage
-from limba.machine.storage import AnyPath
+from limba.files import storage
+from limba.files.storage import AnyPath
 
 logger = logging.getLogger(__name__)
 PyTree = Any

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 
 from limba.checkpoint_files import run_folder
 from limba.checkpoints import checkpointing
-from limba.gin_config import gin_files
-from limba.machine import storage
-from limba.machine.storage import AnyPath
-from limba.users_modules import import_errors
+from limba.files import storage
+from limba.files.storage import AnyPath
+from limba.gin_config import gin_files, import_errors
 from limba.workers import distributed
 
 

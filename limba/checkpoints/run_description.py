@@ -13,15 +13,14 @@ import jax.numpy as jnp
 from limba.checkpoint_files import run_folder
 from limba.checkpoints import checkpointing
 from limba.data.contract import DatasetConfig
+from limba.files.local_paths import local_path
+from limba.files.storage import AnyPath
+from limba.files.version import VERSION
 from limba.gin_config import gin_files
-from limba.kernels import device_check
-from limba.machine import code_versions
-from limba.machine.local_paths import local_path
-from limba.machine.storage import AnyPath
-from limba.machine.version import VERSION
 from limba.models import EncoderDecoderModel
 from limba.models.lora import LoRA
-from limba.workers import distributed
+from limba.network.kernels import device_check
+from limba.workers import code_versions, distributed
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from limba.checkpoint_files import assignment_maps, small_files
 from limba.checkpoint_files.run_folder import FOLDER
-from limba.machine import json_text, storage, untrusted_json
-from limba.machine.storage import AnyPath
+from limba.files import json_text, storage, untrusted_json
+from limba.files.storage import AnyPath
 
 FILE_NAME = "state_checksums.json"
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32}

@@ -2,7 +2,7 @@
 
 The engine asks for batches by a `DatasetConfig` and receives NumPy arrays under SeqIO's feature names. Whoever produces
 them (the `tasks` package, a benchmark, a test) needs nothing from the engine but this module. The functions that open
-SeqIO tasks are in `limba.tasks_door`.
+SeqIO tasks are in `limba.inference.tasks_door`.
 
 Feature names of an encoder-decoder batch, all int32 `[batch, length]`:
 

@@ -1,6 +1,6 @@
 """Finds, reads and checks gin files; and T5X's functions of `gin_utils`, which gin files bind.
 
-The commands' flags for gin files are in `limba/gin_config/command_line.py`.
+The commands' flags for gin files are in `limba/command_line.py`.
 """
 
 import copy
@@ -20,11 +20,21 @@ except ImportError as error:
     # This repository's own folder gin/ imports as an empty namespace package.
     raise ImportError("gin-config is not installed; run `pip install -e .` or launch/quickstart.sh first.") from error
 
-from limba.gin_config import gin_names, macro_scopes, macros, messages, t5x_files, unused_imports
+from limba.devices import native_logs
+from limba.files import redaction, repository, storage, untrusted_files
+from limba.files.repository import REPOSITORY
+from limba.gin_config import (
+    gin_names,
+    import_errors,
+    importing,
+    macro_scopes,
+    macros,
+    messages,
+    t5x_files,
+    t5x_names,
+    unused_imports,
+)
 from limba.gin_config.messages import GinError
-from limba.machine import native_logs, redaction, repository, storage, untrusted_files
-from limba.machine.repository import REPOSITORY
-from limba.users_modules import import_errors, importing, t5x_names
 
 logger = logging.getLogger(__name__)
 
@@ -298,7 +308,7 @@ def require_a_run(configured: Callable[..., Any], files: Sequence[str], remedy: 
 
 
 def operative_config() -> str:
-    """The bindings that the run used, as a gin file without credentials; see `limba.machine.redaction`."""
+    """The bindings that the run used, as a gin file without credentials; see `limba.files.redaction`."""
     return redaction.redact(gin.operative_config_str())
 
 

@@ -6,8 +6,8 @@ A module has the name of its file, except those of `MODULES`, most of which have
 import re
 from collections.abc import Mapping
 
-from limba.machine.repository import REPOSITORY
-from limba.users_modules import t5x_names
+from limba.files.repository import REPOSITORY
+from limba.gin_config import t5x_names
 
 _T5X_MODULES = ("t5x.checkpoints", "t5x.examples.t5.network", "t5x.gin_utils", "t5x.optimizers", "t5x.partitioning")
 MODULES: Mapping[str, str] = {
@@ -19,7 +19,7 @@ MODULES: Mapping[str, str] = {
 }
 
 # Of classes that gin files import from another module than their own.
-_BY_MODULE = {"limba.encoders.config": "encoder"}
+_BY_MODULE = {"limba.network.encoders.config": "encoder"}
 
 # In the value of a binding; scopes may come before the module.
 _REFERENCE = re.compile(r"@([\w/]+\.\w+)")
@@ -30,7 +30,7 @@ def import_line(name: str) -> str:
     if module := MODULES.get(name):
         package, _, file = module.rpartition(".")
         return f"from {package} import {file}" + ("" if file == name else f" as {name}")
-    files = [*(REPOSITORY / "limba").glob(f"{name}.py"), *(REPOSITORY / "limba").glob(f"*/{name}.py")]
+    files = sorted((REPOSITORY / "limba").rglob(f"{name}.py"), key=lambda file: len(file.parts))
     if not files:
         return ""
     package = ".".join(files[0].parent.relative_to(REPOSITORY).parts)

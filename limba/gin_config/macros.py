@@ -19,10 +19,9 @@ import gin
 from gin import config as gin_config
 from gin import config_parser
 
-from limba.gin_config import t5x_files
+from limba.files.repository import REPOSITORY
+from limba.gin_config import t5x_files, t5x_names
 from limba.gin_config.messages import GinError
-from limba.machine.repository import REPOSITORY
-from limba.users_modules import t5x_names
 
 logger = logging.getLogger(__name__)
 

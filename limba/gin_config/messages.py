@@ -12,10 +12,9 @@ from pathlib import Path
 
 import gin
 
-from limba.gin_config import gin_names, t5x_files
-from limba.machine.repository import REPOSITORY
-from limba.machine.untrusted_files import cut
-from limba.users_modules import import_errors, t5x_names
+from limba.files.repository import REPOSITORY
+from limba.files.untrusted_files import cut
+from limba.gin_config import gin_names, import_errors, t5x_files, t5x_names
 
 _LOCATION = re.compile(r'\n\s*In (?:file "(?P<file>[^"]*)",|bindings string) line (?P<line>\d+)\n')
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from gin import config as gin_config
 
+from limba.files import redaction
 from limba.gin_config import macros, unused_imports
-from limba.machine import redaction
 
 NAME = "model.gin"
 _HEAD = """\

@@ -37,17 +37,18 @@ from typing import Any
 import gin
 import jax
 
+from limba import command_line, infer, train
 from limba import eval as evaluation
-from limba import infer, train
 from limba.checkpoint_files import run_folder
-from limba.gin_config import command_line, gin_files
-from limba.hf_keys import script_keys
-from limba.hf_keys.row_answers import TEXT, WORD_TASKS
-from limba.hf_keys.run_arguments import RunArguments
+from limba.devices import native_logs
+from limba.files import json_text, redaction, storage
+from limba.files.local_paths import local_path
+from limba.files.storage import AnyPath
+from limba.gin_config import gin_files
+from limba.gin_config.hf_keys import script_keys
+from limba.gin_config.hf_keys.row_answers import TEXT, WORD_TASKS
+from limba.gin_config.hf_keys.run_arguments import RunArguments
 from limba.hf_script import earlier_run, encoder_rows, gin_recipe, outcome, result_files, script_data, text_rows
-from limba.machine import json_text, native_logs, redaction, storage
-from limba.machine.local_paths import local_path
-from limba.machine.storage import AnyPath
 from limba.network import own_layers
 from limba.reports import wandb_writer
 from limba.workers import distributed, launchers

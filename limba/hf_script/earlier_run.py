@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from limba.checkpoint_files.directories import checkpoint_path, checkpoint_steps
-from limba.hf_keys import script_keys
-from limba.hf_keys.run_arguments import RunArguments
-from limba.machine.local_paths import local_path
+from limba.files.local_paths import local_path
+from limba.gin_config.hf_keys import script_keys
+from limba.gin_config.hf_keys.run_arguments import RunArguments
 from limba.reports import run_lock
 
 logger = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from limba.hf_keys import script_names
-from limba.hf_keys.row_answers import LABEL, NUMBER, TEXT, WORD_LABELS
-from limba.hf_keys.run_arguments import DOCUMENTS, RunArguments
+from limba.gin_config.hf_keys import script_names
+from limba.gin_config.hf_keys.row_answers import LABEL, NUMBER, TEXT, WORD_LABELS
+from limba.gin_config.hf_keys.run_arguments import DOCUMENTS, RunArguments
 from limba.hf_script import script_data
 from limba.hf_script.script_data import Corpus
 

@@ -1,6 +1,6 @@
 """The gin lines of `limba run` for what follows evaluations: the best checkpoint, early stopping, drops of the rate."""
 
-from limba.hf_keys.run_arguments import RunArguments
+from limba.gin_config.hf_keys.run_arguments import RunArguments
 from limba.hf_script.gin_optimizer import bindings
 
 

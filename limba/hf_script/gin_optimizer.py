@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from limba.hf_keys import script_names
-from limba.hf_keys.run_arguments import RunArguments
+from limba.gin_config.hf_keys import script_names
+from limba.gin_config.hf_keys.run_arguments import RunArguments
 
 # transformers' name of a schedule: the function of `limba.optimizers.schedules`.
 _FUNCTIONS = {

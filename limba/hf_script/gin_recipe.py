@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from limba.encoders.config import EncoderConfig
 from limba.gin_config import gin_names
-from limba.hf_keys import period_keys
-from limba.hf_keys.row_answers import TEXT
-from limba.hf_keys.run_arguments import RunArguments
+from limba.gin_config.hf_keys import period_keys
+from limba.gin_config.hf_keys.row_answers import TEXT
+from limba.gin_config.hf_keys.run_arguments import RunArguments
 from limba.hf_script import gin_best, gin_optimizer, script_data
 from limba.hf_script.gin_optimizer import bindings
 from limba.hf_script.script_data import Corpus
+from limba.network.encoders.config import EncoderConfig
 
 # Examples in the shuffle buffers of a task, where there are as many.
 _BUFFER = 4096

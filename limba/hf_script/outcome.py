@@ -8,11 +8,11 @@ from typing import Any
 import jax
 
 from limba.checkpoints import best, checkpointing
-from limba.hf_keys.row_answers import ANSWERS, TEXT, RowAnswers
-from limba.hf_keys.run_arguments import RunArguments
+from limba.files import storage, written_files
+from limba.files.storage import AnyPath
+from limba.gin_config.hf_keys.row_answers import ANSWERS, TEXT, RowAnswers
+from limba.gin_config.hf_keys.run_arguments import RunArguments
 from limba.hf_script import gin_best, script_data
-from limba.machine import storage, written_files
-from limba.machine.storage import AnyPath
 from limba.reports import results_table, writers
 
 _TEXTS = ANSWERS[TEXT]

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from limba.checkpoint_files.directories import checkpoint_steps
-from limba.hf_keys import period_keys
-from limba.hf_keys.row_answers import ANSWERS, TEXT, RowAnswers
-from limba.hf_keys.run_arguments import RunArguments
+from limba.files import json_text, storage
+from limba.files.storage import AnyPath
+from limba.gin_config.hf_keys import period_keys
+from limba.gin_config.hf_keys.row_answers import ANSWERS, TEXT, RowAnswers
+from limba.gin_config.hf_keys.run_arguments import RunArguments
 from limba.hf_script import outcome
-from limba.machine import json_text, storage
-from limba.machine.storage import AnyPath
 from limba.reports import goodput, writers
 
 # Which results are of a part; `step` and `epoch` are of all.

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from limba.hf_keys.row_answers import LABEL, NUMBER, TEXT, WORD_LABELS
-from limba.hf_keys.run_arguments import RunArguments
+from limba.files import redaction
+from limba.files.local_paths import local_path
+from limba.gin_config.hf_keys.row_answers import LABEL, NUMBER, TEXT, WORD_LABELS
+from limba.gin_config.hf_keys.run_arguments import RunArguments
 from limba.hf_script import gin_best
-from limba.machine import redaction
-from limba.machine.local_paths import local_path
 
 logger = logging.getLogger(__name__)
 

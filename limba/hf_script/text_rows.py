@@ -4,8 +4,8 @@ import dataclasses
 import logging
 from typing import Any
 
-from limba.hf_keys import script_keys, script_names
-from limba.hf_keys.run_arguments import RunArguments
+from limba.gin_config.hf_keys import script_keys, script_names
+from limba.gin_config.hf_keys.run_arguments import RunArguments
 from limba.hf_script import encoder_rows, script_data
 
 logger = logging.getLogger(__name__)

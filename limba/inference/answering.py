@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 import jax
 import numpy as np
 
-from limba import tasks_door
 from limba.checkpoints import checkpointing
 from limba.checkpoints.parameters import load_model_params
 from limba.data.contract import Batch
-from limba.inference import batch_inference, text_batches
-from limba.machine import untrusted_files
+from limba.files import untrusted_files
+from limba.inference import batch_inference, tasks_door, text_batches
 from limba.models import EncoderDecoderModel, EncoderOnlyModel
 from limba.partitioning.meshes import PjitPartitioner
 

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from limba.data.contract import Batch
-from limba.finite_numbers import outputs as finite_outputs
 from limba.models import BaseTransformerModel
+from limba.network.finite_numbers import outputs as finite_outputs
 from limba.partitioning.meshes import PjitPartitioner
 
 PyTree = Any

@@ -12,9 +12,9 @@ from tqdm import tqdm
 
 from limba.checkpoints import checkpointing
 from limba.checkpoints.parameters import load_model_params
+from limba.files import untrusted_files
 from limba.inference import batch_inference
 from limba.inference.text_batches import tokens_of
-from limba.machine import untrusted_files
 from limba.models import BaseTransformerModel, EncoderDecoderModel, EncoderOnlyModel, lora
 from limba.partitioning.meshes import PjitPartitioner
 

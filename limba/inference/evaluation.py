@@ -14,9 +14,8 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from limba import tasks_door
 from limba.data.contract import Batch, DatasetConfig
-from limba.inference import batch_inference, task_metrics
+from limba.inference import batch_inference, task_metrics, tasks_door
 from limba.inference.kept_batches import KeptBatch
 from limba.inference.metric_loggers import TensorBoardLogger
 from limba.models import BaseTransformerModel

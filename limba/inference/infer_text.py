@@ -15,12 +15,12 @@ import jax
 from tqdm import tqdm
 
 from limba.checkpoints import checkpointing
+from limba.files import json_text, written_files
+from limba.files.local_paths import local_path
 from limba.gin_config import gin_files
 from limba.inference import answering, blanks
 from limba.inference.answering import Answer, Answerer
 from limba.inference.decoding_flags import AS_BOUND, Decoding
-from limba.machine import json_text, written_files
-from limba.machine.local_paths import local_path
 from limba.workers import distributed
 
 logger = logging.getLogger(__name__)

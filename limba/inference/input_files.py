@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from limba import tasks_door
-from limba.inference import blanks
+from limba.inference import blanks, tasks_door
 
 logger = logging.getLogger(__name__)
 

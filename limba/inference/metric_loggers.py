@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from limba.machine import json_text, storage
+from limba.files import json_text, storage
 from limba.reports import writers
 
 logger = logging.getLogger(__name__)

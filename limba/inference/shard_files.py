@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from limba.machine import json_text, storage
-from limba.machine.storage import AnyPath
+from limba.files import json_text, storage
+from limba.files.storage import AnyPath
 
 logger = logging.getLogger(__name__)
 

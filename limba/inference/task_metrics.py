@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from limba import tasks_door
 from limba.data.contract import Batch, DatasetConfig
-from limba.finite_numbers.layers import NotFiniteError
+from limba.inference import tasks_door
 from limba.inference.metric_loggers import Scalar
+from limba.network.finite_numbers.layers import NotFiniteError
 
 logger = logging.getLogger(__name__)
 

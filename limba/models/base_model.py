@@ -17,11 +17,11 @@ import optax
 from flax.linen import partitioning as nn_partitioning
 
 from limba.data.contract import Batch
-from limba.kernels import target
-from limba.kernels.linear_cross_entropy import LinearLogits
+from limba.devices import target
 from limba.models import decoding, losses
 from limba.models import metrics as metrics_lib
 from limba.models.lora import LoRA
+from limba.network.kernels.linear_cross_entropy import LinearLogits
 from limba.optimizers.definitions import OptimizerDef, as_optimizer_def
 
 Array = jax.Array

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import optax
 
 from limba.data.contract import Batch
-from limba.encoders.classifier import SequenceClassifier, TokenClassifier
 from limba.models import losses
 from limba.models import metrics as metrics_lib
 from limba.models.base_model import Vocabulary
 from limba.models.encoder_only_model import EncoderOnlyModel
 from limba.models.lora import LoRA
+from limba.network.encoders.classifier import SequenceClassifier, TokenClassifier
 from limba.optimizers.definitions import OptimizerDef
 
 Array = jax.Array
@@ -43,7 +43,7 @@ class EncoderClassifier(EncoderOnlyModel):
     ):
         """Args that `EncoderOnlyModel` does not have:
 
-        module: `limba.encoders.classifier.SequenceClassifier` or `TokenClassifier`.
+        module: `limba.network.encoders.classifier.SequenceClassifier` or `TokenClassifier`.
         labels: a LabelVocabulary of the labels, in the order of the logits.
 
         Raises:

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import optax
 
 from limba.data.contract import Batch
-from limba.encoders import sentence_pairs
 from limba.models import losses
 from limba.models import metrics as metrics_lib
 from limba.models.base_model import BaseTransformerModel, Vocabulary
 from limba.models.lora import LoRA
+from limba.network.encoders import sentence_pairs
 from limba.optimizers.definitions import OptimizerDef
 
 Array = jax.Array
@@ -41,8 +41,8 @@ class EncoderOnlyModel(BaseTransformerModel):
     ):
         """Args that `BaseTransformerModel` does not have:
 
-        module: with the call of `limba.encoders.encoder.MaskedLanguageModel`, or for pairs of
-          `limba.encoders.sentence_pairs.MaskedLanguageModelWithPairs`.
+        module: with the call of `limba.network.encoders.encoder.MaskedLanguageModel`, or for pairs of
+          `limba.network.encoders.sentence_pairs.MaskedLanguageModelWithPairs`.
         feature_converter_cls: instead of Limba's MaskedLanguageModelFeatureConverter.
         """
         super().__init__(

@@ -48,7 +48,7 @@ class EncoderRegressor(EncoderClassifier):
     ):
         """Args that `EncoderClassifier` does not have:
 
-        module: `limba.encoders.classifier.SequenceClassifier` with one label, the name of the number.
+        module: `limba.network.encoders.classifier.SequenceClassifier` with one label, the name of the number.
         labels: a NumberVocabulary of that name.
 
         Raises:

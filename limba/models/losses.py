@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from limba.data.contract import Batch
-from limba.kernels import linear_cross_entropy
-from limba.kernels.linear_cross_entropy import LinearLogits, target_distribution
+from limba.network.kernels import linear_cross_entropy
+from limba.network.kernels.linear_cross_entropy import LinearLogits, target_distribution
 
 Array = jax.Array
 

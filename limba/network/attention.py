@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from limba.kernels import attention as fused
-from limba.kernels import target
+from limba.devices import target
 from limba.network import attention_by_rows
 from limba.network.attention_weights import attention_weights
+from limba.network.kernels import attention as fused
 from limba.network.layers import DenseGeneral, Initializer, param_with_axes, with_sharding_constraint
 from limba.network.products import einsum, with_gradient_apart
 

@@ -8,8 +8,8 @@ import dataclasses
 import flax.linen as nn
 import jax
 
-from limba.kernels.linear_cross_entropy import LinearLogits
 from limba.network import t5
+from limba.network.kernels.linear_cross_entropy import LinearLogits
 
 Array = jax.Array
 

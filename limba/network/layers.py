@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax.linen import partitioning as nn_partitioning
 from jax.ad_checkpoint import checkpoint_name
 
-from limba.kernels import target
+from limba.devices import target
 from limba.network import products
 
 Array = jax.Array
@@ -191,7 +191,7 @@ class ResidualLayerNorm(_RootMeanSquareNorm):
         """
         scale = self._scale(x.shape[-1])
         if x.dtype == self.dtype and _has_norm_kernel(self.kernels, x):
-            from limba.kernels import layer_norm_gpu  # Pallas takes 0.2 s, and CPUs do without.
+            from limba.network.kernels import layer_norm_gpu  # Pallas takes 0.2 s, and CPUs do without.
 
             if layer_norm_gpu.is_right(x, update is not None, self.epsilon):
                 is_cpu = target.platform() == "cpu"

@@ -2,8 +2,8 @@
 
 import re
 
+from limba.gin_config import importing
 from limba.network.attention import MultiHeadDotProductAttention
-from limba.users_modules import importing
 
 FIELDS = ("encoder_self_attention_layer", "decoder_self_attention_layer", "decoder_cross_attention_layer")
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
-from limba.kernels import target
+from limba.devices import target
 
 Array = jax.Array
 DType = Any

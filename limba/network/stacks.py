@@ -7,8 +7,8 @@ import flax.linen as nn
 import jax
 from flax.linen import partitioning as nn_partitioning
 
-from limba.finite_numbers import interceptors
 from limba.network import own_layers, products
+from limba.network.finite_numbers import interceptors
 
 Array = jax.Array
 

@@ -12,10 +12,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from limba.kernels import attention as fused
-from limba.kernels import linear_cross_entropy, target
-from limba.kernels.linear_cross_entropy import LinearLogits
+from limba.devices import target
 from limba.network import attention, config_checks, layers, own_layers, stacks
+from limba.network.kernels import attention as fused
+from limba.network.kernels import linear_cross_entropy
 
 Array = jax.Array
 
@@ -296,7 +296,7 @@ class Decoder(nn.Module):
         prefill: bool = False,
         prefill_lengths: Array | None = None,
         linear_logits: bool = False,
-    ) -> Array | LinearLogits:
+    ) -> Array | linear_cross_entropy.LinearLogits:
         """`[batch, length] -> float32 logits [batch, length, vocab]`; without `encoded`, a decoder on its own.
 
         With `linear_logits` it may return what the logits are made of, for a loss that does without them.
@@ -324,10 +324,10 @@ class Decoder(nn.Module):
         in_parts = linear_logits and target.wants_kernels(cfg.kernels) and linear_cross_entropy.is_chunked()
         if cfg.logits_via_embedding:
             if in_parts:
-                return LinearLogits(y, embedding.embedding, vocab_axis=0, scale=cfg.emb_dim**-0.5)
+                return linear_cross_entropy.LinearLogits(y, embedding.embedding, vocab_axis=0, scale=cfg.emb_dim**-0.5)
             return embedding.attend(y) / jnp.sqrt(jnp.float32(cfg.emb_dim))
         dense = layers.DenseGeneral(cfg.vocab_size, kernel_axes=("embed", "vocab"), name="logits_dense")
-        return LinearLogits(y, dense(y, only_kernel=True)) if in_parts else dense(y)
+        return linear_cross_entropy.LinearLogits(y, dense(y, only_kernel=True)) if in_parts else dense(y)
 
 
 class Transformer(nn.Module):
@@ -370,7 +370,7 @@ class Transformer(nn.Module):
         max_decode_length: int | None = None,
         keep_encoded_keys: bool = False,
         linear_logits: bool = False,
-    ) -> Array | LinearLogits:
+    ) -> Array | linear_cross_entropy.LinearLogits:
         """Float32 logits `[batch, targets_length, vocab]`, or with `linear_logits` perhaps what they are made of.
 
         Args:
@@ -426,7 +426,7 @@ class Transformer(nn.Module):
         enable_dropout: bool = True,
         decode: bool = False,
         linear_logits: bool = False,
-    ) -> Array | LinearLogits:
+    ) -> Array | linear_cross_entropy.LinearLogits:
         """Float32 logits `[batch, targets_length, vocab]`, see `decode`; every feature is int32 `[batch, length]`.
 
         Positions are part of packed batches; T5's relative positions do not need them.

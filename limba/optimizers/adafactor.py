@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
-from limba.kernels import target
+from limba.devices import target
 from limba.optimizers import like_parameters
 from limba.optimizers.factor_dims import FactorDim, dims_of, factor_name_to_factordim
 

@@ -18,7 +18,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from limba.data.contract import Batch
-from limba.kernels import target
+from limba.devices import target
 from limba.partitioning.host_groups import DataLayout, HostGroups
 
 logger = logging.getLogger(__name__)

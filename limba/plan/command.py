@@ -21,7 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from limba.gin_config import command_line, gin_files
+from limba import command_line
+from limba.gin_config import gin_files
 from limba.plan import gpu_targets, topologies
 
 if TYPE_CHECKING:  # They import JAX, which `prepare_environment` must precede.
@@ -195,7 +196,7 @@ def _has_compiler(topology: topologies.Topology) -> bool:
 def _planner(flags: argparse.Namespace) -> "Planner":
     import gin
 
-    from limba.machine import native_logs
+    from limba.devices import native_logs
     from limba.plan.plan_report import Planner, Prices
 
     with native_logs.filtered():

@@ -18,7 +18,7 @@ from jax.experimental import topologies as jax_topologies
 from jax.sharding import PartitionSpec
 
 from limba.data.contract import DatasetConfig
-from limba.encoders.config import EncoderConfig
+from limba.network.encoders.config import EncoderConfig
 from limba.network.t5 import T5Config
 from limba.partitioning import meshes
 from limba.partitioning.meshes import PjitPartitioner

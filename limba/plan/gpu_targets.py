@@ -8,7 +8,7 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING
 
-from limba.machine import accelerators
+from limba.devices import accelerators
 from limba.plan.topologies import Topology
 
 if TYPE_CHECKING:  # `prepare_environment` must precede it.

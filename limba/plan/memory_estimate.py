@@ -6,7 +6,8 @@ docs/plan.md has its errors.
 
 import math
 
-from limba.kernels import attention, linear_cross_entropy, target
+from limba.devices import target
+from limba.network.kernels import attention, linear_cross_entropy
 from limba.plan.mesh_layouts import MeshLayout, Work
 from limba.plan.topologies import Topology
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import jax
 
+from limba.files import json_text
 from limba.gin_config import gin_names
-from limba.machine import json_text
 from limba.plan import compiled_step, layout_choice, topologies
 from limba.plan.compiled_step import Memory, Training
 from limba.plan.layout_choice import CompiledCost, LayoutCost

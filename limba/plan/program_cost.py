@@ -33,9 +33,9 @@ _FREE = {
     *("opt-barrier", "iota"),
 }
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-# Products of queries x keys x head_dim in our kernels for attention (limba.kernels), whose first operands are the
-# queries and the keys, `[batch, length, heads, head_dim]`. Of causal ones about half is computed, all is counted. Those
-# of limba.block_kernels compute the pairs of tiles for which they have bits, `[groups, pairs, tile]`.
+# Products of queries x keys x head_dim in our kernels for attention (limba/network/kernels/), whose first operands are
+# the queries and the keys, `[batch, length, heads, head_dim]`. Of causal ones about half is computed, all is counted.
+# Those of block_attention compute the pairs of tiles for which they have bits, `[groups, pairs, tile]`.
 _ATTENTION_PRODUCTS = {
     "attention_forward": 2,
     "attention_query_gradients": 3,

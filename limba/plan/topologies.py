@@ -9,7 +9,7 @@ import difflib
 import math
 import os
 
-from limba.machine import accelerators
+from limba.devices import accelerators
 
 GIB = 2**30
 

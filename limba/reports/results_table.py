@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from limba.machine import json_text, storage
+from limba.files import json_text, storage
 from limba.reports import json_lines
 
 NAME = "results.jsonl"

@@ -9,8 +9,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from limba.machine import storage
-from limba.machine.storage import AnyPath
+from limba.files import storage
+from limba.files.storage import AnyPath
 from limba.reports import run_lock
 from limba.reports.writers import Scalars
 

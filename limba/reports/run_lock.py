@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from limba.machine import json_text, storage
-from limba.machine.storage import AnyPath
+from limba.files import json_text, storage
+from limba.files.storage import AnyPath
 from limba.workers import distributed
 
 logger = logging.getLogger(__name__)

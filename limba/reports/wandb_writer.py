@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from gin import config_parser
 
-from limba.machine import json_text, redaction, storage
+from limba.files import json_text, redaction, storage
 from limba.reports import json_lines
 from limba.reports.writers import Scalars
 

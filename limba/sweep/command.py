@@ -21,14 +21,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from limba.gin_config import command_line
-from limba.machine import shell_words
-from limba.machine.local_paths import local_path
-from limba.machine.preemption import PREEMPTED_EXIT_CODE
+from limba import command_line
+from limba.files import shell_words
+from limba.files.local_paths import local_path
 from limba.sweep import proposals, sweep_file, sweep_report, trial_check, trial_command
 from limba.sweep.proposals import propose
 from limba.sweep.sweep_file import Sweep
 from limba.sweep.trial_folders import Process, SweepFolder, Trial, conclude
+from limba.workers.preemption import PREEMPTED_EXIT_CODE
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from limba.machine import json_text
+from limba.files import json_text
 
 TRIAL_DIR = "${trial_dir}"
 # Keys of `limba run` for its folder.

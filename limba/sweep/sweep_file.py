@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from limba.machine import json_text, redaction
-from limba.machine.untrusted_files import shown
+from limba.files import json_text, redaction
+from limba.files.untrusted_files import shown
 from limba.sweep import own_command
 from limba.sweep.own_command import is_place, key_of_run, without_places
 
@@ -291,7 +291,7 @@ def _is_absent_script(program: str, command: Sequence[str], file: Path) -> bool:
 
 def _run_of_script(program: str) -> str:
     """`limba run` with the script's name, which says what is learned; one that is not known has no say."""
-    from limba.hf_keys import script_names
+    from limba.gin_config.hf_keys import script_names
 
     name = Path(program).name
     return f"run {name}" if script_names.is_known(name) else "run"
@@ -305,7 +305,7 @@ def _flags_of_script(command: Sequence[str]) -> tuple[str, ...]:
 
 def _check_keys(given: Mapping[str, tuple[tuple, Any]], file: Path) -> None:
     """Raises ValueError for a parameter that is not a key of `limba run`."""
-    from limba.hf_keys import script_keys
+    from limba.gin_config.hf_keys import script_keys
     from limba.sweep import sweep_yaml
 
     for name, (keys, _) in given.items():

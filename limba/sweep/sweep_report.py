@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from limba.checkpoint_files.directories import PINNED, checkpoint_path
-from limba.machine import storage, written_files
+from limba.files import storage, written_files
 from limba.sweep.sweep_file import Sweep
 from limba.sweep.trial_folders import Trial
 

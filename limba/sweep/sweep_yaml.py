@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from limba.machine import untrusted_files, untrusted_json
-from limba.machine.untrusted_files import cut, shown
+from limba.files import untrusted_files, untrusted_json
+from limba.files.untrusted_files import cut, shown
 
 # PyYAML takes up to a second for 10 kB.
 _MOST_BYTES = 64 * 1024

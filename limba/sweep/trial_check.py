@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from limba.gin_config import command_line, gin_files
+from limba import command_line
+from limba.gin_config import gin_files
 from limba.sweep import own_command, trial_command
 from limba.sweep.sweep_file import Sweep
 
@@ -64,7 +65,8 @@ def check_metric(metric: str, names: Sequence[str]) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Reads the gin files and bindings as `limba train` does, and checks the metric."""
-    from limba import tasks_door, train
+    from limba import train
+    from limba.inference import tasks_door
 
     metric, *flags = argv
     with contextlib.redirect_stdout(io.StringIO()):  # the configuration, which --dry_run prints

@@ -27,8 +27,8 @@ from typing import IO, Any
 
 from limba.checkpoint_files.directories import checkpoint_steps
 from limba.checkpoints.best import metric_values, nearest_metrics
-from limba.machine import json_text, storage
-from limba.machine.preemption import PREEMPTED_EXIT_CODE
+from limba.files import json_text, storage
+from limba.workers.preemption import PREEMPTED_EXIT_CODE
 
 logger = logging.getLogger(__name__)
 

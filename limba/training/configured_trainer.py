@@ -12,9 +12,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from limba import tasks_door
 from limba.checkpoints.train_state import TrainStateInitializer
 from limba.data import contract
+from limba.inference import tasks_door
 from limba.models import BaseTransformerModel
 from limba.partitioning.meshes import PjitPartitioner
 from limba.training.trainer import BaseTrainer

@@ -8,11 +8,10 @@ from concurrent.futures import Future, InvalidStateError
 from pathlib import Path
 from typing import Any
 
-from limba import tasks_door
 from limba.checkpoints.checkpointing import CheckpointConfig
 from limba.data import contract
 from limba.data.contract import Batch, BatchIterator, DatasetConfig, GetDatasetFn, GetEvalDatasetFn
-from limba.inference import evaluation, kept_batches
+from limba.inference import evaluation, kept_batches, tasks_door
 from limba.inference.kept_batches import KeptBatches
 from limba.models import BaseTransformerModel
 from limba.partitioning.meshes import PjitPartitioner

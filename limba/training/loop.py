@@ -18,21 +18,21 @@ import jax
 from limba.checkpoints import checkpointing, run_description
 from limba.checkpoints.train_state import TrainState
 from limba.data.contract import Batch, BatchIterator, DatasetConfig, ReadingStoppedError, TaskBatches
-from limba.finite_numbers.layers import NotFiniteError, which_are_finite
-from limba.machine import awaited
-from limba.machine.preemption import PREEMPTED_EXIT_CODE, StopRequest
-from limba.machine.storage import AnyPath
+from limba.files import awaited
+from limba.files.storage import AnyPath
 from limba.models import metrics as metrics_lib
+from limba.network.finite_numbers.layers import NotFiniteError, which_are_finite
 from limba.reports import progress, run_lock, writers
 from limba.reports.goodput import Goodput
-from limba.reports.statistics import TrainStatistics
 from limba.training import not_finite
 from limba.training.actions import TRAIN_METRIC_KEY, ActionMode, Actions
 from limba.training.inputs import FirstBatch
 from limba.training.periodic_evaluation import TrainingEvaluation
+from limba.training.statistics import TrainStatistics
 from limba.training.step_ahead import StepAhead
 from limba.training.trainer import BaseTrainer
 from limba.workers import distributed, heartbeats, watchdog
+from limba.workers.preemption import PREEMPTED_EXIT_CODE, StopRequest
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from limba.checkpoints.train_state import TrainState
 from limba.data.contract import Batch
-from limba.finite_numbers import layers as finite_layers
+from limba.network.finite_numbers import layers as finite_layers
 from limba.training import trainer as trainer_lib
 from limba.training.trainer import BaseTrainer
 

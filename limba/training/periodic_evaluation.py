@@ -10,10 +10,11 @@ import jax
 import numpy as np
 
 from limba.checkpoints.train_state import TrainState
-from limba.finite_numbers import outputs as finite_outputs
 from limba.inference import evaluation
 from limba.inference.kept_batches import KeptBatch, KeptBatches
-from limba.reports import results_table, statistics, writers
+from limba.network.finite_numbers import outputs as finite_outputs
+from limba.reports import results_table, writers
+from limba.training import statistics
 from limba.training.actions import TRAIN_METRIC_KEY, ActionMode
 from limba.training.trainer import BaseTrainer
 

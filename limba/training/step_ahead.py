@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from limba.data.contract import BatchIterator, DatasetConfig, TaskBatches
-from limba.machine import compiling
+from limba.devices import compiling
 from limba.training.configured_trainer import batch_to_compile
 from limba.training.trainer import BaseTrainer
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from limba import tasks_door
 from limba.data.contract import DatasetConfig, GetEvalDatasetFn
+from limba.inference import tasks_door
 from limba.workers import distributed
 
 logger = logging.getLogger(__name__)

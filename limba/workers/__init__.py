@@ -1,1 +1,4 @@
-"""The processes of a run: they join, compare, watch each other. The engine above and the commands may import it."""
+"""The processes of a run: they join, compare their code, watch each other, and stop when they are asked to.
+
+The engine above and the commands may import it.
+"""

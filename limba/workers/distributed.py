@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from limba.machine import json_text
+from limba.files import json_text
 from limba.workers import launchers
 from limba.workers.launchers import Launcher
 
@@ -181,7 +181,7 @@ def join(settings: ClusterSettings, timeout: int = TIMEOUT_SECONDS) -> None:
     logger.info("Worker %d of %d joins the others at %s.", index, count, address)
     hosts = _call_roll(settings, timeout) if index == 0 else _answer_roll_call(settings, timeout)
     # JAX's SIGTERM handler would keep SIGTERM from ending a process outside the training loop; see
-    # `limba.machine.preemption`.
+    # `limba.workers.preemption`.
     jax.config.update("jax_enable_preemption_service", False)
     jax.distributed.initialize(
         address,

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from limba.data import contract
-from limba.machine import code_versions, json_text
-from limba.machine.storage import AnyPath
-from limba.workers import distributed
+from limba.files import json_text
+from limba.files.storage import AnyPath
+from limba.workers import code_versions, distributed
 
 # Longer texts are compared by their hash, and sent only if they differ.
 _LONGEST = 100

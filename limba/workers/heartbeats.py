@@ -25,9 +25,10 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from limba.machine import json_text, out_of_memory
-from limba.machine.preemption import PREEMPTED_EXIT_CODE
+from limba.devices import out_of_memory
+from limba.files import json_text
 from limba.workers import distributed
+from limba.workers.preemption import PREEMPTED_EXIT_CODE
 
 logger = logging.getLogger(__name__)
 

@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from limba.data import contract
-from limba.machine import json_text
-from limba.machine.local_paths import local_path
-from limba.users_modules import importing
+from limba.files import json_text
+from limba.files.local_paths import local_path
+from limba.gin_config import importing
 from tasks import objectives
 from tasks.objectives.hashing import mix
 

@@ -17,8 +17,8 @@ import numpy as np
 import tqdm
 
 from limba.data import contract
-from limba.machine import json_text, os_errors
-from limba.machine.local_paths import local_path
+from limba.files import json_text, os_errors
+from limba.files.local_paths import local_path
 from tasks import objectives, task_batches
 from tasks.cached import cached_data
 from tasks.pipeline import blocks, fingerprints, readers, streams

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
-from limba.machine import json_text, untrusted_json
+from limba.files import json_text, untrusted_json
 from tasks.damaged_files import shards
 
 _KINDS = {list: "a list", dict: "an object", str: "a text", bool: "true or false", type(None): "null"}

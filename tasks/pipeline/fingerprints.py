@@ -6,8 +6,8 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from limba.machine import redaction
-from limba.machine.untrusted_files import cut
+from limba.files import redaction
+from limba.files.untrusted_files import cut
 from tasks.vocabularies import SentencePieceVocabulary, T5TokenizerVocabulary, TokenizerVocabulary, without_tensorflow
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from limba.machine import untrusted_json
+from limba.files import untrusted_json
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from limba.data.contract import ReadingStoppedError
-from limba.users_modules import importing
+from limba.gin_config import importing
 from tasks.pipeline.open_iterators import close_at_exit
 from tasks.pipeline.readers import Batches, ReadingError
 from tasks.pipeline.streams import ReadPlan, Stream

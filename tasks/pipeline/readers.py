@@ -9,8 +9,8 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from limba.data import contract
-from limba.machine import json_text
-from limba.machine.untrusted_files import shown
+from limba.files import json_text
+from limba.files.untrusted_files import shown
 from tasks.pipeline import fingerprints
 from tasks.pipeline.epoch_counts import EpochCounter
 from tasks.pipeline.positions import POSITION_SIZE, Position, TaskPosition, load_state

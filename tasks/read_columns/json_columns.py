@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
-from limba.machine import json_text
+from limba.files import json_text
 
 _BLANKS = re.compile(r"[ \t\r\n]*")
 # Numbers are not made, only their ends are found.

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.json
 
-from limba.machine import json_text, untrusted_json
+from limba.files import json_text, untrusted_json
 from tasks.read_columns import json_columns
 
 # Bytes that are parsed at a time. The first block of a file decides on the types of its columns.

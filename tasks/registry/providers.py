@@ -3,8 +3,8 @@
 import sys
 from typing import Any
 
-from limba.machine import repository
-from limba.users_modules import import_errors, importing
+from limba.files import repository
+from limba.gin_config import import_errors, importing
 from tasks.registry import tasks
 
 # Names in a message, where none is near.

@@ -10,7 +10,7 @@ from typing import Any
 
 import fsspec
 
-from limba.machine import awaited, redaction
+from limba.files import awaited, redaction
 from tasks.remote_files import http_retries
 
 # Reading again does not help.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import requests
 import urllib3
 
-from limba.machine import awaited, redaction
+from limba.files import awaited, redaction
 from tasks.remote_files import http_retries
 from tasks.remote_files.http_retries import BrokenFileError as BrokenFileError
 

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Mapping
 
-from limba.machine import redaction
+from limba.files import redaction
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from limba.data import contract
-from limba.machine import json_text
+from limba.files import json_text
 from tasks.pipeline import readers
 from tasks.pipeline.epoch_counts import EpochCounter
 from tasks.pipeline.open_iterators import close_at_exit

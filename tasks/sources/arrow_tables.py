@@ -25,7 +25,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet
 
-from limba.machine import untrusted_json
+from limba.files import untrusted_json
 from tasks.read_columns import csv_columns, json_columns, line_tables
 from tasks.remote_files import bucket_files, http_files
 

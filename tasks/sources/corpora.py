@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from limba.machine import redaction, storage
+from limba.files import redaction, storage
 from tasks.remote_files import bucket_files, http_files
 from tasks.sources import arrow_tables, hub_datasets
 from tasks.sources import splits as splits_lib

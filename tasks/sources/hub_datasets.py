@@ -17,7 +17,7 @@ import fsspec.utils
 from huggingface_hub import constants
 from huggingface_hub.utils import build_hf_headers
 
-from limba.machine import redaction
+from limba.files import redaction
 from tasks.remote_files import http_files
 from tasks.sources import arrow_tables
 

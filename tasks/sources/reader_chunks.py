@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from limba.machine import json_text
+from limba.files import json_text
 from tasks.sources.chunks import Piece
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from limba.machine import os_errors
+from limba.files import os_errors
 from tasks.damaged_files import bad_lines, missing_columns
 from tasks.remote_files import http_files
 from tasks.sources import arrow_tables, chunks, reader_chunks

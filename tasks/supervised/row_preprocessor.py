@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from limba.data.lint_findings import Finding
-from limba.machine import json_text
+from limba.files import json_text
 from tasks.registry import Feature
 from tasks.registry.rows import TEXT, TOKENS, Columns, ColumnType, Rows, Tokens
 from tasks.registry.steps import Step

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from limba.machine import os_errors, written_files
+from limba.files import os_errors, written_files
 from tasks.sources import corpora
 from tasks.vocabularies import sentencepiece_models, tokenizer_training
 from tasks.vocabularies.training_text import TrainingText

@@ -14,7 +14,7 @@ import sentencepiece
 from google.protobuf.message import DecodeError
 
 from limba.data.sentinels import counts_down, find_sentinels
-from limba.machine import written_files
+from limba.files import written_files
 from tasks import objectives
 from tasks.sources import corpora
 from tasks.vocabularies import alphabets, training_text

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from limba.machine import json_text, storage, untrusted_files, untrusted_json
+from limba.files import json_text, storage, untrusted_files, untrusted_json
 from tasks.vocabularies import words as of_words
 from tasks.vocabularies.vocabulary import Vocabulary, flatten
 from tasks.vocabularies.words import Words

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from limba.machine import untrusted_json
-from limba.machine.untrusted_files import cut
+from limba.files import untrusted_json
+from limba.files.untrusted_files import cut
 from tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary
 from tasks.vocabularies.vocabulary import SentencePieceVocabulary
 

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from limba.machine import json_text, local_paths, storage
+from limba.files import json_text, local_paths, storage
 from tasks.vocabularies import alphabets, tokenizer_files, training_text
 
 # In the order of their ids, from 0.

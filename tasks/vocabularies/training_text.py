@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 from tqdm import tqdm
 
-from limba.machine import local_paths, written_files
+from limba.files import local_paths, written_files
 from tasks.sources import blank_texts, corpora
 from tasks.vocabularies import alphabets
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from limba.machine import storage
+from limba.files import storage
 from tasks.vocabularies import words as of_words
 from tasks.vocabularies.words import Words
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from convert.hf import hf_tokenizer, tokenizer_folder
-from limba.machine import json_text
+from limba.files import json_text
 from tasks.vocabularies import (
     SentencePieceVocabulary,
     TokenizerVocabulary,

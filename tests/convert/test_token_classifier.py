@@ -23,7 +23,7 @@ from tasks import supervised
 from tasks.registry import TaskRegistry
 from tests.convert import recorded
 from tests.limba import small
-from tests.limba.encoders import short_training
+from tests.limba.network.encoders import short_training
 
 LABELS = ["O", "B-PER", "I-PER"]
 SIZES = {"vocab_size": 512, "d_model": 16, "d_kv": 4, "d_ff": 20, "num_layers": 2, "num_heads": 3}

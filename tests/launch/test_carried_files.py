@@ -29,7 +29,7 @@ def clone(tmp_path):
         "gin/recipes/committed.gin": RECIPE + "VOCABULARY_FILE = 'vocab/spiece.model'\n",
         "vocab/spiece.model": "pieces",
         "my_tasks.py": TASKS,
-        "limba/machine/redaction.py": (launching.ROOT / "limba/machine/redaction.py").read_text(),
+        "limba/files/redaction.py": (launching.ROOT / "limba/files/redaction.py").read_text(),
     }.items():
         (repository / name).parent.mkdir(parents=True, exist_ok=True)
         (repository / name).write_text(text)

@@ -10,8 +10,8 @@ import pytest
 from limba import infer
 from limba.checkpoints import checkpointing
 from limba.data import contract
-from limba.finite_numbers import layers as finite_layers
 from limba.inference import batch_inference
+from limba.network.finite_numbers import layers as finite_layers
 from tests.limba import small
 
 inferring = pytest.importorskip("tests.limba.inferring", reason="needs SeqIO", exc_type=ImportError)

@@ -21,14 +21,14 @@ import pytest
 from limba.checkpoint_files import classic_format, saved_tensors
 from limba.checkpoints import checkpointing
 from limba.data.contract import ChangedVocabularyError, DatasetConfig, ReadingStoppedError
-from limba.machine import code_versions, disk
-from limba.machine.local_paths import local_path
-from limba.machine.preemption import PREEMPTED_EXIT_CODE
+from limba.files import disk
+from limba.files.local_paths import local_path
 from limba.optimizers.schedules import create_learning_rate_scheduler
 from limba.reports import run_lock, wandb_writer, writers
 from limba.train import NanLossError, train
 from limba.training import loop, trainer
-from limba.workers import heartbeats
+from limba.workers import code_versions, heartbeats
+from limba.workers.preemption import PREEMPTED_EXIT_CODE
 from tests.limba import small
 
 LENGTHS = {"inputs": 16, "targets": 8}

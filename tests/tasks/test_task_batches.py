@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from limba import tasks_door
 from limba.data import contract
+from limba.inference import tasks_door
 from tasks import objectives, pretraining, task_batches
 from tasks.registry import get_mixture_or_task, task_vocabularies
 from tasks.vocabularies import ByteVocabulary, PassThroughVocabulary

@@ -18,7 +18,7 @@ from convert.families import heads, networks
 from convert.families.table import find_encoder, t5_families
 from convert.model_files.model import EncoderModel, Folder
 from limba.checkpoint_files.saved_tensors import SavedTensor, from_array
-from limba.encoders.config import EncoderConfig
+from limba.network.encoders.config import EncoderConfig
 from limba.network.t5 import T5Config
 from tests.convert.conftest import FAMILIES
 from tests.convert.encoders.conftest import SIZES, VARIANTS

@@ -21,8 +21,8 @@ from convert.model_files.model import EncoderModel
 from convert.to_hf import to_hf
 from limba.checkpoints import checkpointing, run_description
 from limba.checkpoints.train_state import TrainState
-from limba.encoders.encoder import EncoderConfig
 from limba.models import EncoderClassifier, EncoderOnlyModel, EncoderRegressor
+from limba.network.encoders.encoder import EncoderConfig
 from tasks.vocabularies import LabelVocabulary, NumberVocabulary, TokenizerVocabulary
 from tests.convert.encoders import run_in_transformers
 

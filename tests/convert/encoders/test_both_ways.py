@@ -16,8 +16,8 @@ from convert.families import heads, networks
 from convert.from_hf import from_hf
 from convert.model_files import any_format
 from convert.tensors import weight_files
-from limba.encoders import encoder
 from limba.gin_config import gin_files
+from limba.network.encoders import encoder
 from tasks.vocabularies import TokenizerVocabulary
 from tests.convert import recorded
 from tests.convert.encoders import conftest

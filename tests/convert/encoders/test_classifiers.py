@@ -19,8 +19,8 @@ from convert.model_files import any_format
 from limba import models
 from limba.checkpoint_files import run_folder
 from limba.checkpoints import checkpointing
-from limba.encoders.config import EncoderConfig
 from limba.gin_config import gin_files
+from limba.network.encoders.config import EncoderConfig
 from tests.convert import recorded
 from tests.convert.encoders import conftest
 from tests.convert.encoders.test_both_ways import SIZES

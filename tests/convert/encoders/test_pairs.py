@@ -15,8 +15,8 @@ from convert.from_hf import from_hf
 from convert.model_files import any_format
 from convert.to_hf import to_hf
 from limba import models
-from limba.encoders.sentence_pairs import MaskedLanguageModelWithPairs
 from limba.gin_config import gin_files
+from limba.network.encoders.sentence_pairs import MaskedLanguageModelWithPairs
 from tests.convert import recorded
 from tests.convert.encoders import conftest
 from tests.convert.encoders.test_both_ways import SIZES

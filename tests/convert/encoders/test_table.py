@@ -8,8 +8,8 @@ from convert.config_files import encoder_config
 from convert.families.table import find_encoder
 from convert.from_hf import from_hf
 from convert.to_hf import to_hf
-from limba.encoders.block_layout import BigBirdSparsityConfig
-from limba.encoders.config import EncoderConfig
+from limba.network.encoders.block_layout import BigBirdSparsityConfig
+from limba.network.encoders.config import EncoderConfig
 from tests.convert.encoders.conftest import MODERN, ROTARY, SIZES, VARIANTS
 
 CLASSES = {"relative_key_query": "bert", "t5_buckets": "mpnet"}

@@ -12,9 +12,9 @@ from convert.from_hf import from_hf
 from convert.to_hf import to_hf
 from limba.checkpoints import checkpointing
 from limba.data.contract import DatasetConfig
-from limba.encoders import encoder
 from limba.gin_config import gin_files
 from limba.models import EncoderOnlyModel
+from limba.network.encoders import encoder
 from limba.optimizers import adafactor, schedules
 from limba.train import train
 from limba.training import trainer

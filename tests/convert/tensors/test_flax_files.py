@@ -10,7 +10,7 @@ from flax import serialization, traverse_util
 from convert.tensors import array_files, flax_files
 from limba.checkpoint_files import msgpack_arrays
 from limba.checkpoint_files.saved_tensors import from_array
-from limba.machine.untrusted_files import shown
+from limba.files.untrusted_files import shown
 
 RNG = np.random.default_rng(0)
 ARRAYS = {

@@ -3,8 +3,8 @@ import jax
 import optax
 import pytest
 
-from limba import models, train
-from limba.gin_config import command_line, gin_files
+from limba import command_line, models, train
+from limba.gin_config import gin_files
 from limba.network import t5
 from tests.limba import small
 

@@ -15,7 +15,7 @@ from limba.checkpoints import checkpointing
 from limba.hf_script import command
 from limba.reports import writers
 from tests.convert import vocabularies
-from tests.limba.hf_keys.test_script_keys import EXAMPLE
+from tests.limba.gin_config.hf_keys.test_script_keys import EXAMPLE
 
 pytestmark = pytest.mark.usefixtures("checks_in_forks")
 

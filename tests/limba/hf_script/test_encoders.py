@@ -11,9 +11,9 @@ from convert.families import heads
 from convert.hf import tokenizer_folder
 from convert.model_files import any_format, encoder_vocabularies
 from convert.model_files.model import ModelHints
-from limba.encoders.block_layout import BigBirdSparsityConfig
-from limba.hf_keys import script_keys
+from limba.gin_config.hf_keys import script_keys
 from limba.hf_script import command, gin_best
+from limba.network.encoders.block_layout import BigBirdSparsityConfig
 from limba.reports import writers
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import gin
 import pytest
 
-from limba.hf_keys.run_arguments import RunArguments
+from limba.gin_config.hf_keys.run_arguments import RunArguments
 from limba.hf_script import command, outcome, result_files
 from limba.reports import results_table
 from tasks import registry

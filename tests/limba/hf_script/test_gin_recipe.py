@@ -13,9 +13,9 @@ import optax
 import pytest
 
 from limba.data import contract
-from limba.hf_keys import script_keys
-from limba.hf_keys.run_arguments import RunArguments
-from limba.hf_keys.schedule_keys import SCHEDULES
+from limba.gin_config.hf_keys import script_keys
+from limba.gin_config.hf_keys.run_arguments import RunArguments
+from limba.gin_config.hf_keys.schedule_keys import SCHEDULES
 from limba.hf_script import command, gin_best, gin_optimizer, gin_recipe, script_data
 from limba.hf_script.script_data import Corpus
 from limba.models import losses

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from limba.hf_keys.script_keys import from_values
+from limba.gin_config.hf_keys.script_keys import from_values
 from limba.hf_script import outcome
 
 KEYS = {"config_name": "c.json", "train_file": "t.csv", "label_column_name": "summary", "metric_names": "accuracy"}

@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from limba.hf_keys.script_keys import from_command_line, from_values
+from limba.gin_config.hf_keys.script_keys import from_command_line, from_values
 from limba.hf_script import gin_best, gin_recipe, script_data
 from tasks.metrics import text_metrics
 from tasks.registry import TaskRegistry

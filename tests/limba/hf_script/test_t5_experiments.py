@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from limba.gin_config import gin_names
-from limba.hf_keys import script_keys
+from limba.gin_config.hf_keys import script_keys
 from limba.hf_script import gin_optimizer, script_data
 
 GIVEN = {"iters": 40, "model_path": "out", "model_cfg": "t5-small.json", "lr": 1e-2, "weight_decay": 0.5}

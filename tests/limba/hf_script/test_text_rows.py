@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from limba.hf_keys.script_keys import from_values
+from limba.gin_config.hf_keys.script_keys import from_values
 from limba.hf_script import text_rows
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from limba import embed, models
 from limba.checkpoints import checkpointing, train_state
-from limba.encoders import encoder
 from limba.inference import embedding
+from limba.network.encoders import encoder
 from limba.optimizers import definitions
 from tasks.vocabularies import TokenizerVocabulary
 from tests.convert import vocabularies

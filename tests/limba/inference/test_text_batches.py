@@ -6,11 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba import models
+from limba import models, try_model
 from limba.checkpoints import checkpointing, train_state
-from limba.encoders import classifier, encoder
-from limba.inference import answering, likeliest, text_batches, try_model
+from limba.inference import answering, likeliest, text_batches
 from limba.network import t5
+from limba.network.encoders import classifier, encoder
 from limba.optimizers import definitions
 from tasks.vocabularies import ByteVocabulary, LabelVocabulary, TokenizerVocabulary
 from tests.convert import vocabularies

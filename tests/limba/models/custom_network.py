@@ -3,7 +3,7 @@
 import flax.linen as nn
 import jax.numpy as jnp
 
-from limba.users_modules import t5x_names
+from limba.gin_config import t5x_names
 
 t5x_names.install()
 

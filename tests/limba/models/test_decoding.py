@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba.finite_numbers import outputs as finite_outputs
 from limba.models import decoding
+from limba.network.finite_numbers import outputs as finite_outputs
 from tests.limba import small
 
 # Compiled as users' programs are: numbers of fused code are others.

@@ -11,7 +11,7 @@ import pytest
 from limba import models
 from limba.checkpoints import checkpointing
 from limba.data.contract import DatasetConfig
-from limba.encoders import encoder
+from limba.network.encoders import encoder
 from limba.optimizers import adafactor, schedules
 from limba.reports import writers
 from limba.train import train

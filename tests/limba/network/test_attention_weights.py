@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba.encoders import sparse_attention
-from limba.encoders.block_layout import BigBirdSparsityConfig
-from limba.encoders.config import EncoderConfig
 from limba.network import attention, attention_by_rows
+from limba.network.encoders import sparse_attention
+from limba.network.encoders.block_layout import BigBirdSparsityConfig
+from limba.network.encoders.config import EncoderConfig
 
 pytestmark = [pytest.mark.usefixtures("as_users"), pytest.mark.smoke]
 

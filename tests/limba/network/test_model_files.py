@@ -73,7 +73,7 @@ def _network(file: str):
 def test_the_table_has_every_file():
     models = gin_files.REPOSITORY / "gin" / "models"
     files = {path.relative_to(gin_files.REPOSITORY).as_posix() for path in models.glob("*/*.gin")}
-    # tests/limba/encoders/test_model_files.py has the others.
+    # tests/limba/network/encoders/test_model_files.py has the others.
     assert {file for file in files if file.split("/")[2] not in ENCODERS} == set(PARAMETERS)
 
 

@@ -9,8 +9,8 @@ import pytest
 from flax import traverse_util
 from flax.linen import partitioning as nn_partitioning
 
-from limba.finite_numbers import interceptors
 from limba.network import attention, attention_by_rows, layers, products, scalable_t5, t5
+from limba.network.finite_numbers import interceptors
 from tests.limba import small
 
 

@@ -5,7 +5,7 @@ import optax
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from limba.kernels import target
+from limba.devices import target
 from limba.optimizers import adafactor
 
 RULES = adafactor.standard_logical_factor_rules()

@@ -14,8 +14,8 @@ import pytest
 
 from limba import models
 from limba.data import contract
-from limba.encoders import block_layout, encoder
 from limba.gin_config import gin_names
+from limba.network.encoders import block_layout, encoder
 from limba.optimizers import definitions, schedules
 from limba.plan import (
     command,

@@ -51,7 +51,7 @@ def test_the_clock_may_be_set_back(tmp_path, monkeypatch):
 
 # Where the time of day is read, and why it may be wrong there; what waits or measures takes `time.monotonic`.
 _WALL_CLOCK = {
-    "limba/machine/compilation_cache.py": "compares with the times of files; decides only when to make room",
+    "limba/devices/compilation_cache.py": "compares with the times of files; decides only when to make room",
     "limba/reports/goodput.py": "the time between two processes, which have no other clock in common",
     "limba/reports/run_lock.py": "shown to people",
     "tasks/remote_files/http_retries.py": "of a date that a server asks to wait for; at most 5 minutes",

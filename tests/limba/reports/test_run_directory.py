@@ -2,12 +2,12 @@
 
 import types
 
-from limba.machine import storage
+from limba.files import storage
 from limba.reports import run_directory, run_lock
 
 
 def test_a_resumed_run_continues_the_files_of_its_bucket(tmp_path, monkeypatch):
-    # A folder stands for the bucket; tests/limba/machine/test_storage.py has a server of buckets.
+    # A folder stands for the bucket; tests/limba/files/test_storage.py has a server of buckets.
     as_bucket = types.SimpleNamespace(**{**vars(storage), "is_remote": lambda path: True})
     monkeypatch.setattr(run_directory, "storage", as_bucket)
     home = tmp_path / "bucket"

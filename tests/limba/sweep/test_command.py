@@ -16,9 +16,9 @@ import pytest
 import yaml
 
 from convert import to_hf
-from limba.hf_keys import script_keys
+from limba.files import shell_words
+from limba.gin_config.hf_keys import script_keys
 from limba.hf_script import command as hf_script
-from limba.machine import shell_words
 from limba.sweep import command as sweep
 from limba.sweep import sweep_file, sweep_report, trial_check, trial_command, trial_folders
 from tasks.supervised import dataset_table

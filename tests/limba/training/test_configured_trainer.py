@@ -1,8 +1,8 @@
 import jax
 import pytest
 
-from limba import tasks_door
 from limba.data import contract
+from limba.inference import tasks_door
 from limba.network.t5 import T5Config
 from limba.training import configured_trainer, trainer
 from tests.limba import small

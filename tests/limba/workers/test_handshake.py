@@ -4,11 +4,10 @@ import json
 
 import pytest
 
-from limba import tasks_door
+from limba import command_line
 from limba.data.contract import DatasetConfig
-from limba.gin_config import command_line
-from limba.machine import code_versions
-from limba.workers import distributed, handshake
+from limba.inference import tasks_door
+from limba.workers import code_versions, distributed, handshake
 from limba.workers.handshake import DifferentWorkersError
 from tests.limba import small
 

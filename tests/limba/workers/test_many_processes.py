@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from limba import tasks_door, train
+from limba import train
 from limba.checkpoints import checkpointing
-from limba.machine.preemption import PREEMPTED_EXIT_CODE
+from limba.inference import tasks_door
 from limba.partitioning import meshes
 from limba.reports import writers
 from limba.workers import heartbeats
+from limba.workers.preemption import PREEMPTED_EXIT_CODE
 from tests import compilation
 from tests.limba import small
 from tests.limba.workers import worker

@@ -21,8 +21,8 @@ import numpy as np
 from flax import traverse_util
 from jax.experimental import multihost_utils
 
-from limba import tasks_door, train
-from limba.gin_config import command_line
+from limba import command_line, train
+from limba.inference import tasks_door
 from limba.network import layers
 from limba.workers import distributed
 from tests.limba import small
@@ -68,7 +68,7 @@ def open_eval_rows(config, shard_id, num_shards, eval_steps, feature_converter_c
 
 
 def facts(config):
-    """In place of `limba.tasks_door.facts`, which knows tasks of SeqIO."""
+    """In place of `limba.inference.tasks_door.facts`, which knows tasks of SeqIO."""
     return {"revision of counter": os.environ.get("REVISION", "r1")}
 
 

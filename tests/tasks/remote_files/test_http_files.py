@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from limba.machine import awaited
+from limba.files import awaited
 from tasks.remote_files import http_files, http_retries
 
 CONTENT = random.Random(0).randbytes(300_000)

@@ -7,8 +7,8 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from limba import tasks_door
 from limba.data import contract
+from limba.inference import tasks_door
 from tasks import task_batches
 from tasks.seqio import foreign_readers
 from tests.tasks.seqio.test_seqio_streams import assert_equal, take

@@ -6,7 +6,7 @@ import fsspec
 import pytest
 from fsspec.implementations import memory
 
-from limba.machine import storage
+from limba.files import storage
 from tasks.remote_files import http_retries
 from tasks.sources import corpora
 from tests.loopback_hub import LoopbackHub

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from limba import tasks_door
 from limba.data import contract
+from limba.inference import tasks_door
 from tasks import preview, task_batches
 from tasks.cached import write_cache
 from tasks.pretraining import pretraining_tasks

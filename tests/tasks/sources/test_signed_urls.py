@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from limba.data import contract
-from limba.machine import redaction
+from limba.files import redaction
 from tasks import pretraining, task_batches
 from tasks.registry import TaskRegistry
 from tasks.remote_files import http_files, http_retries

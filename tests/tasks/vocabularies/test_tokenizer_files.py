@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tokenizers
 
-from limba.machine import storage
+from limba.files import storage
 from tasks import objectives
 from tasks.pipeline import fingerprints
 from tasks.pretraining import denoising, pretraining_tasks

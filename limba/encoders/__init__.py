@@ -1,4 +1,0 @@
-"""Encoders in Flax Linen: BERT, RoBERTa, MPNet, RoFormer and ModernBERT.
-
-Models, plan, lint and the converters may import it.
-"""

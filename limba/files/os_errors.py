@@ -1,0 +1,51 @@
+"""Errors of the operating system, of TensorStore and of the hub as one sentence with the file and what helps."""
+
+import errno
+import re
+import resource
+
+from limba.files import hub_access
+
+# What a command found, and what to do.
+_WORDS = {
+    errno.ENOENT: "does not exist.",
+    errno.EISDIR: "is a folder, and a file belongs there.",
+    errno.EEXIST: "is a file, where a folder belongs: choose another place.",
+    errno.ENOTDIR: "lies below a file, where a folder belongs.",
+    errno.EACCES: "may not be read or written by this user: give the user the right, or choose another place.",
+    errno.EPERM: "may not be changed by this user: give the user the right, or choose another place.",
+    errno.EROFS: "is on a file system that can only be read: choose another place.",
+    errno.ENOSPC: "cannot be written: the disk is full. Make room, or choose another place.",
+    errno.EDQUOT: "cannot be written: this user's share of the disk is full. Make room, or choose another place.",
+}
+# TensorStore's word for what is wrong, and the rest of its message, without its settings.
+_TENSORSTORE = re.compile(
+    r"(NOT_FOUND|OUT_OF_RANGE|DATA_LOSS|FAILED_PRECONDITION|INVALID_ARGUMENT): (Error .*?)(?: \[\w+=.*)?", re.DOTALL
+)
+# Python's own words, as other messages quote them.
+_QUOTED = re.compile(r"\[Errno (\d+)\] [^:\[\]]+: '([^']+)'\.?")
+_FILE = re.compile(r'local file "([^"]+)"')
+
+
+def describe(error: BaseException, text: str | None = None) -> str | None:
+    """The sentence for an error; None for one that has a message of its own. `text` is the error's, if shorter."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return (
+            f"This process may not open more files: its limit is {soft}, at most {hard}. Raise it: "
+            f"ulimit -n {min(4096, hard) if hard > 0 else 4096}."
+        )
+    if isinstance(error, OSError) and error.filename is not None and error.errno in _WORDS:
+        return f"{error.filename} {_WORDS[error.errno]}"
+    text = str(error) if text is None else text
+    if "Too many open files" in text:
+        return describe(OSError(errno.EMFILE, ""))
+    if (quoted := _QUOTED.search(text)) and int(quoted[1]) in _WORDS:
+        return text.replace(quoted[0], f"{quoted[2]} {_WORDS[int(quoted[1])]}")
+    if isinstance(error, ValueError | OSError) and (found := _TENSORSTORE.fullmatch(text)):
+        file = _FILE.search(found[2])
+        name = file[1] if file else "A checkpoint"
+        return f"{name} is damaged or not whole ({found[2]}). Take another checkpoint, or a copy of this one."
+    if remedy := hub_access.remedy(error, text):
+        return f"{text.strip().removesuffix('.')}. {remedy}"
+    return None

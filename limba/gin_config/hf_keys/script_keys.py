@@ -1,0 +1,302 @@
+"""The keys of Hugging Face's scripts that pre-train and fine-tune a T5: what `limba run` takes, as JSON and as flags.
+
+`RunArguments` has the keys that are carried out, `other_keys` all others that are known. Any other key is an error.
+"""
+
+import dataclasses
+import difflib
+import importlib.util
+import json
+import re
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from limba.files import untrusted_json
+from limba.files.untrusted_files import shown
+from limba.gin_config.hf_keys import period_keys, schedule_keys, script_names, t5_experiments
+from limba.gin_config.hf_keys.other_keys import ALIASES, REFUSED, WITHOUT_EFFECT
+from limba.gin_config.hf_keys.row_answers import WORD_TASKS
+from limba.gin_config.hf_keys.run_arguments import BENCHMARK_MODEL, QUESTION_COLUMNS, RunArguments
+
+FIELDS = {field.name: field for field in dataclasses.fields(RunArguments)}
+_TYPES = typing.get_type_hints(RunArguments)
+
+# Keys that are read in a way of their own.
+_OF_OWN_FORM = ("optimize_mode", "optimizer_parameters", "data_n_epochs")
+# Keys whose values are lists or objects, and those that take several words of the command line.
+_JSON = ("labels", "lr_scheduler_kwargs")
+_LISTS = ("report_to", "metric_names", "ignore_config_keys")
+# Values that ask for nothing.
+_NOTHING: tuple[Any, ...] = (False, "", [], {})
+_HIDDEN_TOKEN = re.compile(r"<\w*TOKEN>")
+# Lengths of run_seq2seq_qa.py.
+_OF_QUESTIONS = {"max_seq_length": 384, "max_target_length": 30}
+# Keys less alike than that are no misspellings of each other.
+_NEAR = 0.8
+
+
+def from_command_line(argv: Sequence[str]) -> tuple[RunArguments, list[str]]:
+    """Reads `[SCRIPT] [CONFIG.json] [--key value | --key=value | --switch] …`; flags override the file.
+
+    Returns:
+      The arguments, and a note for each key that is ignored.
+
+    Raises:
+      FileNotFoundError: if the file does not exist.
+      ValueError: for an unknown key, with the nearest known one, or a value of the wrong type.
+    """
+    values: dict[str, Any] = {}
+    rest = list(argv)
+    script = rest.pop(0) if rest and not rest[0].startswith("--") and script_names.is_script(rest[0]) else None
+    if rest and not rest[0].startswith("--"):
+        _check_dashes(rest[0], rest[1:])
+        values |= untrusted_json.read_object(Path(rest.pop(0)).expanduser())
+    while rest:
+        flag = rest.pop(0)
+        if not flag.startswith("--"):
+            _check_dashes(flag, rest)
+            raise ValueError(f"{flag!r} belongs to no flag; write CONFIG.json first, and then --key value.")
+        name, equals, value = flag.removeprefix("--").partition("=")
+        name = name.replace("-", "_")
+        if equals:
+            values[name] = value
+        elif rest and not rest[0].startswith("--"):
+            words = [rest.pop(0)]
+            while name in _LISTS and rest and not rest[0].startswith("--"):
+                words.append(rest.pop(0))
+            values[name] = words[0] if len(words) == 1 else words
+        else:
+            of_switch = name.removeprefix("no_")  # transformers' parser has `--no_X` beside each switch that is on
+            is_off = name not in _known() and of_switch in _known()
+            values[of_switch if is_off else name] = not is_off
+    return from_values(({} if script is None else {"script": script}) | values)
+
+
+def _check_dashes(word: str, rest: Sequence[str]) -> None:
+    """Raises ValueError for a key that is written without its dashes, with `rest` behind it."""
+    name, equals, value = word.lstrip("-").partition("=")
+    key = name.replace("-", "_")
+    if key not in _known():
+        return
+    if not equals and rest and not rest[0].startswith("--"):
+        value = rest[0]
+    raise ValueError(f"{word!r} is a key without its dashes: write {f'--{key} {value}'.rstrip()}.")
+
+
+def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
+    """`from_command_line` of keys and values."""
+    for name in values:
+        check_key(name)
+    values = _without_what_asks_for_nothing(_flat(values))
+    without_effect: dict[str, list[str]] = {}
+    for name in values:
+        if name in WITHOUT_EFFECT:
+            without_effect.setdefault(WITHOUT_EFFECT[name], []).append(name)
+    notes = [f"Without effect: {', '.join(names)} ({reason})." for reason, names in without_effect.items()]
+    used: dict[str, Any] = {}
+    for name, value in values.items():
+        key = ALIASES.get(name, name)
+        if key not in FIELDS:
+            continue
+        if key == "warmup_steps" and (share := _share(value)) is not None:
+            key, value = "warmup_ratio", share
+        typed = _typed(key, value)
+        if used.setdefault(key, typed) != typed:
+            other = next(other for other in values if ALIASES.get(other, other) == key)
+            raise ValueError(
+                f"{other} is {shown(values[other])} and {name} is {shown(value)}: they are names of one key, "
+                f"{key}; give one value."
+            )
+    if "task_name" in used:
+        used["task_name"] = used["task_name"].lower()
+        if used["task_name"] not in WORD_TASKS:
+            used |= {"benchmark": "glue", "dataset_name": used["task_name"]}
+    notes += t5_experiments.complete(values, used)
+    notes += schedule_keys.complete_plateau(used)
+    notes += script_names.complete(values, used)
+    notes += _complete_questions(used)
+    notes += _complete_summaries(values, used)
+    if not {"do_train", "do_eval", "do_predict"} & used.keys():
+        used |= {"do_train": True, "do_eval": True}
+    if used.get("benchmark") and not used.get("model_name_or_path") and not used.get("config_name"):
+        used["model_name_or_path"] = BENCHMARK_MODEL
+        notes.append(f"model_name_or_path is not given; {BENCHMARK_MODEL} is trained.")
+    if "optimize_mode" in values:
+        used["greater_is_better"] = _is_max(values["optimize_mode"])
+    if "optim" in used:
+        used["optim"] = used["optim"].lower()
+    arguments = RunArguments(**used)
+    if not arguments.is_finetuning and arguments.script in (None, script_names.MASKS):
+        lengths = ("max_target_length", "val_max_target_length", "generation_max_length")
+        of_answers = [name for name in values if ALIASES.get(name, name) in lengths]
+        notes += [f"Without effect: {name} (targets are as long as the masked spans need)." for name in of_answers]
+    return arguments, notes
+
+
+def _complete_summaries(values: Mapping[str, Any], used: dict[str, Any]) -> list[str]:
+    """ROUGE, which run_summarization.py measures, for a `summary_column`; notes."""
+    is_of_summaries = "summary_column" in values or used.get("script") == script_names.SUMMARIES
+    if not is_of_summaries or used.get("metric_names") or used.get("benchmark"):
+        return []
+    if not has_rouge():
+        return ["ROUGE of the summaries is not measured without its package: pip install 'limba[metrics]'."]
+    if used.get("label_column_name"):  # Else the data say whether there are summaries.
+        used["metric_names"] = "rouge"
+    return []
+
+
+def has_rouge() -> bool:
+    """Whether the package that measures ROUGE is installed."""
+    return importlib.util.find_spec("rouge_score") is not None
+
+
+def _complete_questions(used: dict[str, Any]) -> list[str]:
+    """Adds the defaults of run_seq2seq_qa.py to the arguments `used`, where it is that script; returns a note of it."""
+    if not any(used.get(name) for name in QUESTION_COLUMNS) or used.get("benchmark"):
+        return []
+    added = {name: value for name, value in _OF_QUESTIONS.items() if name not in used}
+    used |= added
+    listed = ", ".join(f"{name} {value}" for name, value in added.items())
+    return [f"Columns of questions are keys of run_seq2seq_qa.py: as there, {listed}."] if added else []
+
+
+def _without_what_asks_for_nothing(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that ask for something: without null, which counts as missing, and without the defaults of the scripts'
+    keys that are not here.
+
+    Raises:
+      ValueError: for a key that is not here.
+    """
+    asked = {}
+    for name, value in values.items():
+        plain = _plain(value)
+        is_of_other = name in WITHOUT_EFFECT or name in REFUSED
+        if plain is None or (is_of_other and plain in _NOTHING):
+            continue
+        if ALIASES.get(name, name) == "hub_token" and (plain in (True, False) or _HIDDEN_TOKEN.fullmatch(str(plain))):
+            continue  # Which token is said elsewhere: transformers writes <HUB_TOKEN> into its own files.
+        if ALIASES.get(name, name) == "dtype" and plain == "auto":
+            continue
+        if name in REFUSED:
+            harmless, remedy = REFUSED[name]
+            if plain in harmless:
+                continue
+            raise ValueError(f"{name} is {shown(value)}: {remedy}.")
+        asked[name] = value
+    return asked
+
+
+def _plain(value: Any) -> Any:
+    """A value of the command line as JSON has it, where it is JSON."""
+    if value in ("None", "True", "False"):
+        return {"None": None, "True": True, "False": False}[value]
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def _share(value: Any) -> float | None:
+    """A number between 0 and 1, which transformers 5 takes as a share of all steps."""
+    plain = _plain(value)
+    return plain if isinstance(plain, float) and 0 < plain < 1 else None
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys and values without objects of keys.
+
+    Raises:
+      ValueError: for a key that is given twice.
+    """
+    inner = values.get("optimizer_parameters") or {}
+    if not isinstance(inner, Mapping):
+        raise ValueError(f'optimizer_parameters is {shown(inner)}; it is an object such as {{"lr": 1e-3}}.')
+    for name in inner:
+        check_key(name)
+    flat = {name: value for name, value in values.items() if name != "optimizer_parameters"}
+    for name, value in inner.items():
+        if name in flat:
+            raise ValueError(f"{name} is given twice: once in optimizer_parameters.")
+        flat[name] = value
+    if "data_n_epochs" in flat:
+        epochs = flat.pop("data_n_epochs")
+        if "max_steps" not in flat and "iters" not in flat:
+            flat["num_train_epochs"] = epochs
+    return flat
+
+
+def _is_max(mode: Any) -> bool:
+    if mode not in ("min", "max"):
+        raise ValueError(f"optimize_mode is {shown(mode)}; use min or max.")
+    return mode == "max"
+
+
+def check_key(name: str) -> None:
+    """Raises ValueError, with a key that is almost the same, if there is no such key."""
+    known = _known()
+    if name not in known:
+        # Of two alike, the one of training.
+        of_training = [key for key in known if not key.startswith(("eval", "per_device_eval"))]
+        near = [difflib.get_close_matches(name[:100].lower(), keys, n=1, cutoff=_NEAR) for keys in (of_training, known)]
+        nearest = next((f"; the nearest is {keys[0]!r}" for keys in near if keys), "")
+        raise ValueError(
+            f"`limba run` has no key {shown(name)}{nearest}. `limba run --help` lists all. "
+            "What belongs to gin is given as --gin.NAME=VALUE."
+        )
+
+
+def _known() -> tuple[str, ...]:
+    return (*FIELDS, *ALIASES, *WITHOUT_EFFECT, *REFUSED, *_OF_OWN_FORM)
+
+
+def _typed(name: str, value: Any) -> Any:
+    """A value of JSON or of the command line as the type of its key."""
+    if name in _JSON:
+        try:
+            return untrusted_json.parse(value, name) if isinstance(value, str) else value
+        except ValueError as error:
+            raise ValueError(
+                f'{name} is {shown(value)}; it must be JSON, such as \'["bad", "good"]\' ({error}).'
+            ) from error
+    kind = _TYPES[name]
+    kinds = kind.__args__ if isinstance(kind, types.UnionType) else (kind,)
+    if type(None) in kinds and value in (None, "None", "null"):
+        return None
+    choices = [k for k in kinds if k is not type(None)]
+    if choices[0] is bool:
+        words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+        if isinstance(value, bool) or str(value).lower() in words:
+            return value if isinstance(value, bool) else words[str(value).lower()]
+    elif choices[0] in (int, float) and not isinstance(value, bool):
+        try:
+            number = float(value)
+            if choices[0] is float and (name not in period_keys.STEPS or not number.is_integer()):
+                return number
+            if number == int(number):
+                return int(number)
+        except (TypeError, ValueError, OverflowError):
+            pass
+    elif choices[0] is str:
+        if isinstance(value, str):
+            return value
+        if name == "resume_from_checkpoint" and isinstance(value, bool):
+            return str(value).lower()
+        if len(choices) > 1 and isinstance(value, list) and all(isinstance(word, str) for word in value):
+            return tuple(value)
+    wanted = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}[choices[0]]
+    raise ValueError(f"{name} is {shown(value)}; it must be {wanted}.")
+
+
+def help_text() -> str:
+    """A line for every key."""
+    lines = []
+    for name, field in FIELDS.items():
+        default = "" if field.default in (None, "", False) else f" ({field.default})"
+        lines.append(f"  --{name:30} {field.metadata['help']}{default}")
+    lines += ["", "other names of the same: " + ", ".join(f"--{name} ({key})" for name, key in ALIASES.items())]
+    lines += ["", "without effect, with a warning: " + ", ".join(f"--{name}" for name in WITHOUT_EFFECT)]
+    lines += ["", "refused but for their defaults, with the remedy: " + ", ".join(f"--{name}" for name in REFUSED)]
+    return "\n".join(lines)

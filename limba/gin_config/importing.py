@@ -1,0 +1,23 @@
+"""The user's own Python modules: the one place that makes ready what they import, and imports them.
+
+Tasks, networks and attention layers that were written for T5X import `t5x`, `t5`, `seqio` and `datasets`. Every command
+that imports such a module comes here first: `load` for a module's name, `prepare` where gin or pickle imports it.
+"""
+
+import importlib
+import types
+
+from limba.devices import library_patches
+from limba.gin_config import t5x_names
+
+
+def prepare() -> None:
+    """Gives the process T5X's and T5's names, and Limba's changes to other libraries. Does nothing the second time."""
+    t5x_names.install()
+    library_patches.install()
+
+
+def load(name: str) -> types.ModuleType:
+    """The module of that name, imported. Raises whatever the module raises."""
+    prepare()
+    return importlib.import_module(name)

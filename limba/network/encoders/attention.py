@@ -1,0 +1,112 @@
+"""Self-attention of an encoder, and what all its layers share: masks, rotary angles and T5's biases."""
+
+import functools
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from limba.devices import target
+from limba.network import attention, attention_by_rows, layers
+from limba.network.encoders import relative_keys, rotary, sparse_attention
+from limba.network.encoders.config import EncoderConfig
+from limba.network.encoders.sparse_attention import ByDistance, VisibleBlocks
+from limba.network.kernels import attention as fused
+
+Array = jax.Array
+
+
+@flax.struct.dataclass
+class AttentionInputs:
+    """What layers of one reach, global or local, attend with beside their hidden states.
+
+    Attributes:
+      mask: bool `[batch, 1, length, length]`, True where a query may look; a `Visible` asks for the fused kernels,
+        `VisibleBlocks` for sparse attention.
+      bias: T5's, `[1, heads, length, length]`; with a `Visible` or `VisibleBlocks` it is a `DistanceBias`.
+      rotation: of rotary positions.
+    """
+
+    mask: Array | fused.Visible | VisibleBlocks
+    bias: Array | fused.DistanceBias | None = None
+    rotation: rotary.Rotation | None = None
+
+
+def dense_mask(config: EncoderConfig, tokens: Array, segment_ids: Array | None) -> Array:
+    """Bool `[batch, 1, length, length]`: no padding, and only the query's own segment."""
+    real = tokens != config.pad_id
+    mask = attention.make_attention_mask(real, real, jnp.logical_and, dtype=bool)
+    segments = attention.segment_mask(segment_ids, segment_ids)
+    return mask if segments is None else mask & segments
+
+
+def visible(config: EncoderConfig, tokens: Array, segment_ids: Array | None) -> fused.Visible | None:
+    """The same for the fused kernels; None where they are not used."""
+    if config.has_relative_keys:
+        return None
+    real = (tokens != config.pad_id).astype(jnp.int32)
+    return fused.visible(config, real, real, segment_ids, segment_ids, has_bias=config.has_buckets)
+
+
+def visible_blocks(config: EncoderConfig, tokens: Array, segment_ids: Array | None) -> VisibleBlocks | None:
+    """The same for sparse attention; None where attention is not sparse."""
+    if config.block_layout is None:
+        return None
+    real = (tokens != config.pad_id).astype(jnp.int32)
+    return VisibleBlocks(real if segment_ids is None else real * segment_ids, config.block_layout)
+
+
+def local_mask(length: int, window: int) -> Array:
+    """Bool `[1, 1, length, length]`: True up to half a window to each side. A segment is contiguous."""
+    places = jnp.arange(length)
+    return (jnp.abs(places[:, None] - places) <= window // 2)[None, None]
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention of an encoder, with queries divided by sqrt(head_dim)."""
+
+    config: EncoderConfig
+
+    @nn.compact
+    def __call__(self, x: Array, inputs: AttentionInputs, deterministic: bool) -> Array:
+        """`[batch, length, embed] -> [batch, length, embed]`."""
+        cfg = self.config
+        query, key, value = (self._project(name, x) for name in ("query", "key", "value"))
+        if inputs.rotation is not None:
+            query, key = inputs.rotation(query), inputs.rotation(key)
+        query = query / jnp.sqrt(cfg.head_dim).astype(cfg.dtype)
+        rng = self.make_rng("dropout") if cfg.attention_dropout_rate > 0.0 and not deterministic else None
+        mask, bias, table = inputs.mask, inputs.bias, None
+        if cfg.has_relative_keys:
+            table = relative_keys.RelativeKeyTable(cfg, name="relative_key")(x.shape[1])
+        value = value if rng is None else fused.drop_values(value, rng, cfg.attention_dropout_rate)
+        if not isinstance(mask, Array):
+            assert not isinstance(bias, Array)
+            if isinstance(mask, VisibleBlocks):
+                by_distance = ByDistance(None if bias is None else bias.table, table)
+                attended = sparse_attention.attend(cfg, query, key, value, mask, by_distance)
+            else:
+                attended = fused.attend(query, key, value, mask, bias)
+        else:
+            assert not isinstance(bias, fused.DistanceBias)
+            bias = bias if table is None else relative_keys.relative_key_logits(cfg, query, key, table)
+            types = {"dtype": cfg.dtype, "float32_logits": cfg.float32_attention_logits}
+            attend = functools.partial(attention.dot_product_attention, **types)
+            if cfg.kernels != "xla" and target.platform() == "cpu":
+                attend = functools.partial(attention_by_rows.attend, attend)
+            attended = attend(query=query, key=key, value=value, bias=bias, mask=mask)
+        return self._dense(cfg.emb_dim, (-2, -1), ("joined_kv", "embed"), "out")(attended)
+
+    def _project(self, name: str, x: Array) -> Array:
+        """`[batch, length, embed] -> [batch, length, heads, kv]`."""
+        cfg = self.config
+        projected = self._dense((cfg.num_heads, cfg.head_dim), -1, ("embed", "joined_kv"), name)(x)
+        return layers.with_sharding_constraint(projected, ("batch", "length", "heads", "kv"))
+
+    def _dense(
+        self, features: int | tuple[int, ...], axis: int | tuple[int, ...], axes: tuple[str, str], name: str
+    ) -> layers.DenseGeneral:
+        cfg = self.config
+        init = nn.initializers.normal(cfg.initializer_range)
+        return layers.DenseGeneral(features, axis, cfg.dtype, init, axes, cfg.attention_bias, name=name)

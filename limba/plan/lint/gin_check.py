@@ -1,0 +1,141 @@
+"""`limba gin-check FILE…`: parses gin files and resolves every name in them, without building or compiling anything.
+
+    limba gin-check my_run.gin
+    limba gin-check --gin_search_paths=~/t5x ~/t5x/t5x/examples
+    limba gin-check --gin_file=gin/models/t5_1_1/base.gin my_vocabulary.gin
+
+One line a file, `ok FILE` or `FAIL FILE:LINE: what is missing`; the exit code is 1 if any failed. A folder stands for
+all the gin files below it. Each file is read by itself, after the files of --gin_file and before bindings, if there are
+any. A file that binds no model to a program is meant for inclusion: its macros may be unbound or %gin.REQUIRED, and
+only a macro that is almost a known name fails.
+"""
+
+import argparse
+import contextlib
+import importlib
+import os
+import re
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from limba import command_line
+from limba.devices import native_logs
+from limba.files import storage
+from limba.gin_config import gin_files as gin_utils
+from limba.gin_config import importing, t5x_names
+
+# The imports of a file; and the packages that are slow to import, which is done once for all files.
+_IMPORT = re.compile(r"^\s*(?:from (?P<package>[\w.]+) )?import (?P<module>[\w.]+)", re.MULTILINE)
+_WARM = ("limba", "optax", "seqio", "t5", "t5x", "tasks")
+
+
+def check(
+    file: str, before: Sequence[str], bindings: Sequence[str], search_paths: str, beside: Sequence[str] = ()
+) -> str | None:
+    """The first mistake in a file, as `FILE:LINE: message`, or None. Leaves gin's configuration changed.
+
+    What files `beside` it read counts as read: it may be meant for inclusion in one of them.
+    """
+    try:
+        gin_utils.parse_files([*before, file], search_paths)
+        gin_utils.parse_bindings(bindings)
+        gin_utils.check_names(bindings, beside, is_part=not gin_utils.binds_a_run())
+    except gin_utils.GinError as error:
+        # The file itself comes first, then the one it includes in which it went wrong.
+        places = [f"{name}:{line}" for name, line in error.places]
+        if not places or error.places[-1][0] != file:
+            places.append(file)
+        return ": ".join([places[-1], *places[:1][: len(places) - 1], error.what])
+    return None
+
+
+def check_apart(
+    file: str, before: Sequence[str], bindings: Sequence[str], search_paths: str, beside: Sequence[str] = ()
+) -> str | None:
+    """`check` in a process forked from this one: it has the imports of this process, and changes nothing here."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # JAX warns of forks; the child computes nothing.
+        child = os.fork()
+    if child == 0:
+        os.close(reading)
+        answer = "the check was cut short"
+        try:
+            # Task modules may print; that is not an answer.
+            with contextlib.redirect_stdout(sys.stderr):
+                answer = check(file, before, bindings, search_paths, beside) or "ok"
+        except SystemExit as stop:
+            answer = f"{file}: a module that it imports ends the process ({stop})"
+        except Exception as error:  # A module that a file imports may raise anything.
+            answer = f"{file}: {type(error).__name__}: {error}"
+        finally:
+            os.write(writing, answer.encode())
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8") as pipe:
+        answer = pipe.read()
+    os.waitpid(child, 0)
+    return None if answer == "ok" else answer or f"{file}: the process that read it died"
+
+
+def gin_files(paths: Sequence[str]) -> list[str]:
+    """The files, and those below the folders.
+
+    Raises:
+      FileNotFoundError: for a folder without gin files.
+    """
+    files: list[str] = []
+    for path in paths:
+        if Path(path).is_dir():
+            below = sorted(str(file) for file in Path(path).rglob("*.gin"))
+            if not below:
+                raise FileNotFoundError(f"There is no gin file below {path}.")
+            files += below
+        else:
+            files.append(path)
+    return files
+
+
+def _warm_up(files: Sequence[str]) -> None:
+    """Imports the modules of the files before the children are forked. Children report the imports that fail."""
+    modules = set(t5x_names.SCRIPTS.values())
+    for file in filter(os.path.isfile, files):
+        for line in _IMPORT.finditer(Path(file).read_text(encoding="utf-8", errors="replace")):
+            module = ".".join(filter(None, line.groups()))
+            # The files of T5X's that a file includes use SeqIO.
+            modules |= {module, *t5x_names.MODULES.get(module, ()), *(["seqio"] if module.startswith("t5") else [])}
+    importing.prepare()
+    with native_logs.filtered():
+        for name in sorted(modules):
+            if name.partition(".")[0] in _WARM:
+                with contextlib.suppress(ImportError):
+                    importlib.import_module(name)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Checks the files and prints a line for each."""
+    parser = argparse.ArgumentParser(
+        prog="limba gin-check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a gin file, or a folder of them")
+    command_line.add_gin_flags(parser)
+    flags = parser.parse_args(command_line.rewrite_gin_flags(argv))
+    if flags.buckets:
+        storage.mount_buckets(flags.buckets)
+    files = gin_files(flags.files)
+    if len(files) > 1:  # For one file, its process imports what that file needs: mostly no TensorFlow.
+        _warm_up([*flags.gin_file, *files])
+    failed = 0
+    for file in files:
+        wrong = check_apart(file, flags.gin_file, flags.gin_bindings, flags.gin_search_paths, files)
+        print(f"FAIL {wrong}" if wrong else f"ok {file}", flush=True)
+        failed += wrong is not None
+    if failed:
+        print(f"{failed} of {len(files)} files failed.", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    command_line.run_command(main)

@@ -1,0 +1,26 @@
+import pytest
+
+from limba.files.local_paths import local_path
+
+
+def test_paths_without_dots_and_tilde(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "far" / "deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "deep")
+    assert local_path("a/b") == tmp_path / "a" / "b"
+    assert local_path("a/../b/") == tmp_path / "b"
+    assert local_path("~/x") == tmp_path / "home" / "x"
+    assert local_path("link/x") == tmp_path / "link" / "x", "as it was given"
+    assert local_path("link/../x") == tmp_path / "far" / "x", "as the shell reads it"
+
+
+@pytest.mark.parametrize("name", ["~", "a..b", "..."])
+def test_names_that_only_look_alike(name, tmp_path):
+    assert local_path(tmp_path / name / "x") == tmp_path / name / "x"
+
+
+@pytest.mark.parametrize(("path", "shown"), [(None, "None"), (5, "5"), (["a"], "a list of 1"), ("a\0b", r"'a\\x00b'")])
+def test_what_is_no_path_is_named(path, shown):
+    with pytest.raises(ValueError, match=rf"A path is {shown}; give the name of a file or folder as a text"):
+        local_path(path)

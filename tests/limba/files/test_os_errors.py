@@ -1,0 +1,59 @@
+"""Errors of the system and of TensorStore, as people read them."""
+
+import errno
+import re
+
+import pytest
+
+from limba.files import os_errors
+
+SPEC = """ [tensorstore_spec='{"driver":"zarr"}'] [source locations='a.cc:1']"""
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (FileNotFoundError(errno.ENOENT, "No such file", "/r/x"), r"/r/x does not exist\."),
+        (IsADirectoryError(errno.EISDIR, "Is a directory", "/r/x"), r"/r/x is a folder, and a file belongs there\."),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "/r/x"),
+            r"/r/x may not be read or written by this user: .*",
+        ),
+        (
+            OSError(errno.EMFILE, "Too many open files", "/r/x"),
+            r"This process may not .* limit is \d+.*: ulimit -n \d+\.",
+        ),
+        (ValueError("INTERNAL: Too many open files [x]"), r"This process may not open more files: .*"),
+        (
+            ValueError(f'DATA_LOSS: Error decoding local file "/r/manifest.ocdbt": too short{SPEC}'),
+            r'/r/manifest.ocdbt is damaged or not whole \(Error decoding local file "\S+": too short\)\. Take .*',
+        ),
+        (ValueError("The cache x: [Errno 21] Is a directory: '/r/x'"), r"The cache x: /r/x is a folder, and a file .*"),
+        (ValueError("BATCH_SIZE is 7"), None),
+        (OSError("the hub does not answer"), None),
+        (FileNotFoundError("There is no split 'x'"), None),
+    ],
+)
+def test_one_sentence_with_the_file(error, words):
+    said = os_errors.describe(error)
+    assert said is None if words is None else re.fullmatch(words, said), said
+
+
+@pytest.mark.parametrize(
+    ("token", "remedy"), [(None, "There is no token, .* set HF_TOKEN, or run"), ("hf_x", "The token may not")]
+)
+@pytest.mark.parametrize(
+    "error",
+    [
+        # What TensorFlow keeps of an error in a generator, and what the hub says of a file.
+        RuntimeError(
+            "Reading 't' failed after 0 batches: DatasetNotFoundError: Dataset 'a/b' doesn't exist on the Hub."
+        ),
+        RuntimeError("t.jsonl cannot be read: HTTP status 401 Access to dataset a/b is restricted. Please log in."),
+        OSError("a/b is a gated dataset on the Hub"),
+    ],
+)
+def test_without_access_to_a_data_set_the_token_is_named(monkeypatch, error, token, remedy):
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: token)
+    assert re.search(rf"{remedy}", os_errors.describe(error))
+    assert os_errors.describe(ValueError("it is private: set HF_TOKEN (GatedRepoError)")) is None

@@ -1,0 +1,56 @@
+"""A folder is there complete or not at all."""
+
+import os
+
+import pytest
+
+from limba.files.output_folder import complete_or_absent, fingerprint
+
+
+def test_appears_at_the_end(tmp_path):
+    out = tmp_path / "a/b/out"
+    with complete_or_absent(out, {}) as folder:
+        (folder / "file").write_text("new")
+        assert not out.exists()
+    assert [p.name for p in out.iterdir()] == ["file"]
+    assert (out / "file").read_text() == "new"
+    assert [p.name for p in out.parent.iterdir()] == ["out"]
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/file").write_text("old")
+    with pytest.raises(OSError, match="No space left"), complete_or_absent(tmp_path / "out", {}) as folder:
+        (folder / "file").write_text("half")
+        raise OSError(28, "No space left on device")
+    assert (tmp_path / "out/file").read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_two_writers_do_not_mix(tmp_path):
+    with complete_or_absent(tmp_path / "out", {}) as folder:
+        (folder / "file").write_text("first")
+        with pytest.raises(ValueError, match="Another process is writing"), complete_or_absent(tmp_path / "out", {}):
+            pass
+    assert (tmp_path / "out/file").read_text() == "first"
+
+
+@pytest.mark.parametrize(("request_", "there"), [({"dtype": "float32"}, True), ({"dtype": "bfloat16"}, False)])
+def test_what_was_interrupted_is_gone_on_with_if_it_is_the_same(tmp_path, request_, there):
+    with pytest.raises(KeyboardInterrupt), complete_or_absent(tmp_path / "out", {"dtype": "float32"}) as folder:
+        (folder / "first").write_text("done")
+        raise KeyboardInterrupt
+    assert not (tmp_path / "out").exists()
+    with complete_or_absent(tmp_path / "out", request_) as folder:
+        assert (folder / "first").exists() == there
+    assert (tmp_path / "out/first").exists() == there
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_fingerprint_notices_a_file_that_was_touched(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/b").write_text("1")
+    before = fingerprint(tmp_path / "a")
+    assert fingerprint(tmp_path / "a", None) == before
+    os.utime(tmp_path / "a/b", ns=(1, 1))
+    assert fingerprint(tmp_path / "a") != before

@@ -1,0 +1,108 @@
+"""Checkpoints in a bucket, against a loopback server."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# TensorStore reads the server's address once in a process, so this runs in one of its own.
+_SCRIPT = """
+import os, sys, tarfile
+from pathlib import Path
+from tests.limba.fake_gcs import FakeGcs
+
+gcs = FakeGcs()
+os.environ["TENSORSTORE_GCS_HTTP_URL"] = gcs.url
+import jax, jax.numpy as jnp, numpy as np
+from limba.checkpoints import checkpointing as checkpoints
+from limba.checkpoint_files import saved_tensors
+from limba.files import storage
+from limba.checkpoints.train_state import TrainState
+
+local = Path(sys.argv[1])
+for name in ("classic", "orbax_scanned"):
+    with tarfile.open(f"tests/limba/golden/t5x_{name}.tar.xz") as archive:
+        archive.extractall(local / name)
+    gcs.upload("my-bucket", f"runs/{name}", local / name)
+    url = f"gs://my-bucket/runs/{name}"
+    assert checkpoints.RestoreCheckpointConfig(path=url).checkpoint == f"{url}/checkpoint_2"
+    ours = saved_tensors.open_tensors(checkpoints.find_checkpoint(url))
+    files = saved_tensors.open_tensors(local / name / "checkpoint_2")
+    assert ours.keys() == files.keys()
+    assert all(np.array_equal(np.asarray(ours[n]), np.asarray(files[n])) for n in files)
+print("read")
+
+state = TrainState(step=jnp.int32(0), params={"w": jnp.arange(6.0).reshape(2, 3)}, opt_state={})
+run = "gs://my-bucket/runs/mine"
+checkpointer = checkpoints.SaveCheckpointConfig(keep=2).make_checkpointer(run)
+for step in (1, 2, 3):
+    checkpointer.save(state.replace(step=jnp.int32(step)), {"reader-0": b"%d" % step}, {"run.json": b'{"a": 1}'})
+gcs.put("my-bucket", "runs/mine/checkpoint_4/target.w/.zarray", b"half written")
+checkpointer.close()
+assert checkpoints.checkpoint_steps(run) == [2, 3], checkpoints.checkpoint_steps(run)
+shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
+restored, dataset_state = checkpointer.restore_latest(shapes)
+assert int(restored.step) == 3 and dataset_state == {"reader-0": b"3"}
+np.testing.assert_array_equal(restored.params["w"], state.params["w"])
+assert checkpoints.load_run_info(run) == {"a": 1}
+print("written")
+
+try:
+    checkpoints.find_checkpoint("gs://my-bucket/nowhere")
+except FileNotFoundError as error:
+    print(error)
+
+from limba.reports import writers
+from tests.limba import test_train
+
+whole, parts = "gs://my-bucket/runs/whole", "gs://my-bucket/runs/parts"
+_, there = test_train._train(whole, 4)
+_, here = test_train._train(local / "run", 4)
+test_train._train(parts, 2)
+_, again = test_train._train(parts, 4)
+same = lambda a, b: jax.tree.all(jax.tree.map(lambda x, y: np.array_equal(jax.device_get(x), jax.device_get(y)), a, b))
+assert same(there, here) and same(again, here)
+assert checkpoints.checkpoint_steps(parts) == [2, 4]
+losses = [test_train._train_losses(storage.as_path(d)) for d in (whole, parts, str(local / "run"))]
+assert losses[0] == losses[1] == losses[2] and len(losses[0]) == 4
+files = [name for name in storage.list_files(storage.as_path(parts)) if "checkpoint" not in name]
+names = {name.partition("events.out")[0] for name in files}
+assert {"metrics.jsonl", "config.gin", "train/", "training_eval/counter/"} <= names, names
+print("trained")
+"""
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory):
+    root = Path(__file__).parents[3]
+    folder = tmp_path_factory.mktemp("gcs")
+    done = subprocess.run([sys.executable, "-c", _SCRIPT, str(folder)], capture_output=True, text=True, cwd=root)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_t5x_checkpoints_are_read_from_a_bucket(output):
+    assert output[0] == "read"
+
+
+def test_a_run_saves_to_a_bucket_and_goes_on_from_there(output):
+    assert output[1] == "written"
+
+
+def test_what_is_not_there_is_named(output):
+    assert output[2].startswith("No checkpoint at gs://my-bucket/nowhere: it does not exist")
+
+
+def test_a_run_lives_in_a_bucket_and_is_resumed_there_to_the_last_bit(output):
+    assert output[-1] == "trained"
+
+
+def test_a_bucket_out_of_reach_is_named_with_the_remedy():
+    script = "from limba.files import storage; storage.list_names(storage.as_path('gs://no-bucket/run'))"
+    closed = os.environ | {"TENSORSTORE_GCS_HTTP_URL": "http://127.0.0.1:1"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=closed, timeout=120)
+    assert done.returncode == 1
+    assert "ValueError: gs://no-bucket/run cannot be reached" in done.stderr
+    assert "--buckets=DIR" in done.stderr

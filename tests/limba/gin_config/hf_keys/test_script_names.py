@@ -1,0 +1,56 @@
+"""Which script a command is written for."""
+
+import json
+
+import pytest
+
+from limba.gin_config.hf_keys.script_keys import from_command_line, from_values
+
+BASE = {"model_name_or_path": "m", "train_file": "t.csv", "output_dir": "o"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "script"),
+    [
+        ({}, None),
+        ({"source_prefix": "summarize: "}, "run_summarization"),
+        ({"predict_with_generate": True}, "run_summarization"),
+        ({"predict_with_generate": "False"}, None),
+        ({"max_source_length": 64}, "run_summarization"),
+        ({"mlm_probability": 0.15, "max_source_length": 64}, "run_mlm"),
+        ({"iters": 10}, "run_mlm"),
+        ({"source_prefix": "x: ", "source_lang": "en", "target_lang": "ro"}, None),
+        ({"predict_with_generate": True, "label_column_name": "mood"}, None),
+        ({"script": "run_qa.py", "predict_with_generate": True}, "run_seq2seq_qa"),
+        ({"script": "examples/flax/run_summarization_flax.py"}, "run_summarization"),
+        ({"script": "run_glue_no_trainer"}, "run_glue"),
+    ],
+)
+def test_the_script_is_named_or_its_keys_name_it(keys, script):
+    assert from_values(BASE | keys)[0].script == script
+
+
+def test_lengths_of_answers_have_their_effect_on_summaries():
+    notes = {
+        prefix: from_values(BASE | {"source_prefix": prefix, "max_target_length": 20})[1] for prefix in ("", "sum: ")
+    }
+    assert notes["sum: "] == [] and notes[""] and notes[""][0].startswith("Without effect: max_target_length")
+
+
+def test_the_script_is_the_first_word(tmp_path):
+    (tmp_path / "c.json").write_text(json.dumps(BASE))
+    arguments, notes = from_command_line(["run_seq2seq_qa.py", str(tmp_path / "c.json"), "--max_steps", "5"])
+    assert arguments.questions == ("question", "context", "answers") and arguments.max_steps == 5
+    assert from_command_line(["run_ner", str(tmp_path / "c.json")])[0].has_word_task
+    arguments, notes = from_command_line(["my_train.py", str(tmp_path / "c.json")])
+    assert arguments.script is None
+    assert notes == ["Without effect: my_train.py (of a script that is not known here the keys say what is learned)."]
+    with pytest.raises(ValueError, match="run_translation needs the languages: write source_lang"):
+        from_command_line(["run_translation.py", str(tmp_path / "c.json")])
+
+
+@pytest.mark.parametrize("script", ["run_clm.py", "examples/run_clm_flax.py", "run_plm", "run_clm_no_trainer"])
+def test_a_script_of_another_task_is_refused(tmp_path, script):
+    (tmp_path / "c.json").write_text(json.dumps(BASE))
+    with pytest.raises(ValueError, match=f"{script} trains a network that only decodes, .* with task prefix_lm"):
+        from_command_line([script, str(tmp_path / "c.json")])

@@ -1,0 +1,171 @@
+"""Classifiers and regressors on the encoder of a T5: its hidden states, and labels that it learns."""
+
+import csv
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from convert.model_files import any_format
+from limba import models
+from limba.checkpoints import checkpointing
+from limba.data.contract import DatasetConfig
+from limba.inference import answering, embedding
+from limba.network import t5
+from limba.network.encoders import classifier
+from limba.optimizers import definitions
+from tasks import predictions, supervised
+from tasks.metrics import text_metrics
+from tasks.registry import TaskRegistry, task_vocabularies
+from tasks.vocabularies import ByteVocabulary, LabelVocabulary, NumberVocabulary
+from tests.limba import small
+from tests.limba.network.encoders import short_training
+
+LABELS = ("no", "yes")
+VOCABULARY = ByteVocabulary(0)
+SIZES = {"emb_dim": 32, "num_heads": 2, "head_dim": 16, "mlp_dim": 64}
+
+
+def _config(**fields):
+    return t5.T5Config(vocab_size=384, num_encoder_layers=2, num_decoder_layers=1, dropout_rate=0.0, **(SIZES | fields))
+
+
+def _classifier(config, labels=LABELS, **fields):
+    return classifier.SequenceClassifier(config, labels, pooling="mean", activation=None, **fields)
+
+
+def _model(config):
+    return models.EncoderClassifier(
+        _classifier(config),
+        VOCABULARY,
+        LabelVocabulary(LABELS),
+        definitions.adamw(),
+        loss_normalizing_factor="NUM_REAL_TARGET_TOKENS",
+    )
+
+
+@pytest.mark.parametrize("fields", [{}, {"scan_layers": True}, {"relative_bias_per_layer": True}], ids=str)
+def test_hidden_states_are_those_of_the_t5(fields):
+    config = _config(**fields)
+    tokens = np.random.default_rng(0).integers(3, 250, (3, 7)).astype(np.int32)
+    tokens[1, 4:] = tokens[2, 1:] = 0
+    whole = t5.Transformer(config)
+    init = functools.partial(whole.init, enable_dropout=False)
+    params = jax.jit(init)(jax.random.key(0), tokens, tokens, tokens)["params"]
+    encoded = np.asarray(jax.jit(functools.partial(whole.apply, method=whole.encode, enable_dropout=False))(
+        {"params": params}, tokens
+    ))  # fmt: skip
+    kernel, bias = np.random.default_rng(1).normal(size=(32, 2)).astype(np.float32), np.array([0.5, -2], np.float32)
+    head = {"logits": {"kernel": kernel, "bias": bias}}
+    params = {"token_embedder": params["token_embedder"], "encoder": params["encoder"], "classifier_head": head}
+
+    module = _classifier(config)
+    logits = jax.jit(functools.partial(module.apply, enable_dropout=False))({"params": params}, tokens)
+    means = np.stack([row[: np.count_nonzero(x)].mean(0) for row, x in zip(encoded, tokens, strict=True)])
+    np.testing.assert_allclose(logits[:, 0], means @ kernel + bias, atol=1e-5)
+    of_tokens = classifier.TokenClassifier(config, LABELS)
+    logits = jax.jit(functools.partial(of_tokens.apply, enable_dropout=False))({"params": params}, tokens)
+    np.testing.assert_allclose(logits, encoded @ kernel + bias, atol=1e-5)
+
+
+def test_a_head_can_have_a_transform_and_a_norm():
+    module = _classifier(_config()).clone(activation="gelu", use_norm=True)
+    tokens = np.ones((1, 4), np.int32)
+    shapes = jax.eval_shape(functools.partial(module.init, enable_dropout=False), jax.random.key(0), tokens)
+    head = shapes["params"]["classifier_head"]
+    assert {name: sorted(x) for name, x in head.items()} == {
+        "dense": ["bias", "kernel"],
+        "layer_norm": ["scale"],
+        "logits": ["bias", "kernel"],
+    }
+
+
+# ------------------------------------------------------- a task ------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    """Is there an a?"""
+    folder = tmp_path_factory.mktemp("letters")
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 600), ("validation", 100)):
+        with (folder / f"{split}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["text", "label"])
+            for _ in range(count):
+                text = "".join(rng.choice(list("aabcdefg"), int(rng.integers(1, 5))))
+                writer.writerow([text, "yes" if "a" in text else "no"])
+    supervised.register_supervised_task(
+        "test_letters",
+        supervised.SupervisedDataset("letters: {text}", "label", labels=LABELS),
+        data_files={split: str(folder / f"{split}.csv") for split in ("train", "validation")},
+        vocabulary=VOCABULARY,
+    )
+    yield TaskRegistry.get("test_letters_label")
+    for name in ("test_letters", "test_letters_rank", "test_letters_label"):
+        TaskRegistry.remove(name)
+
+
+def test_the_task_has_t5_s_inputs_and_labels_as_targets(task):
+    lengths = {"inputs": 16}
+    first, of_text = (
+        next(predictions.examples(x, DatasetConfig(x.name, lengths, "validation", 1)))
+        for x in (task, TaskRegistry.get("test_letters"))
+    )
+    np.testing.assert_array_equal(first["inputs"], of_text["inputs"])
+    assert first["inputs"][-1] == VOCABULARY.eos_id
+    assert list(first["targets"]) == [1 + (first["targets_pretokenized"] == b"yes")]
+    assert set(task.splits) == {"train", "validation"}
+
+
+def test_other_labels_are_named_with_the_binding_that_mends_them(task):
+    config = DatasetConfig(task.name, {"inputs": 16, "targets": 1}, "train", 1)
+    message = (
+        r"makes targets with the labels 'no', 'yes', and the model has the labels 'yes', 'no': bind LABELS = \['no'"
+    )
+    with pytest.raises(ValueError, match=message):
+        task_vocabularies.check_task_vocabularies(config, VOCABULARY, LabelVocabulary(["yes", "no"]))
+
+
+def test_similarities_have_numbers_as_targets():
+    supervised.register_supervised_task("glue_stsb", vocabulary=VOCABULARY)
+    task = TaskRegistry.get("glue_stsb_label")
+    try:
+        assert task.output_features["targets"].vocabulary == NumberVocabulary()
+        (example,) = task.preprocessors[0].format({"sentence1": "a", "sentence2": "b", "label": 2.7})
+        assert (example.inputs, example.targets) == ("stsb sentence1: a sentence2: b", "2.7")
+        assert task.metric_fns == (text_metrics.pearson_corrcoef, text_metrics.spearman_corrcoef)
+        assert "glue_stsb_rank" not in TaskRegistry.names()
+    finally:
+        TaskRegistry.remove("glue_stsb")
+        TaskRegistry.remove("glue_stsb_label")
+
+
+@pytest.mark.slow
+def test_a_t5_learns_labels(task, tmp_path):
+    config = _config()
+    whole = models.EncoderDecoderModel(t5.Transformer(config), VOCABULARY, VOCABULARY, definitions.adamw())
+    text_lengths = {"inputs": 16, "targets": 4}
+    short_training.metrics_of_training(whole, "test_letters", text_lengths, tmp_path / "t5", steps=2)
+    model = _model(config)
+    restore = checkpointing.RestoreCheckpointConfig(
+        path=str(tmp_path / "t5"), strict=False, initialize=[".*classifier_head.*"], reset=["step", "optimizer"]
+    )
+    lines = short_training.metrics_of_training(
+        model, task.name, {"inputs": 16, "targets": 1}, tmp_path / "labels", restore=restore
+    )
+    (evaluated,) = (x for x in lines if x["dataset"] == f"inference_eval/{task.name}")
+    assert evaluated["eval/majority_accuracy"] < 60 and evaluated["eval/accuracy"] == 100
+
+    arguments = {
+        "model": model,
+        "restore_checkpoint_cfg": checkpointing.RestoreCheckpointConfig(path=str(tmp_path / "labels")),
+        "partitioner": small.partitioner(),
+    }
+    answers = answering.Answerer(**arguments, max_inputs_length=16).answer(["letters: cba", "letters: cbe"])
+    assert [answer.prediction for answer in answers] == ["yes", "no"]
+    with pytest.raises(ValueError, match="is a classifier on the encoder of a T5, and no class of Hugging Face holds"):
+        any_format.open_checkpoint(str(tmp_path / "labels"))
+    (vector,) = embedding.Embedder(**arguments).embed(["letters: cba"])
+    assert vector.shape == (32,) and np.isfinite(vector).all()
