@@ -6,12 +6,13 @@ Prints one JSON line. All sides read the same JSON-lines shards through the same
 SentencePiece vocabulary, concatenate, corrupt spans (512 inputs, 114 targets), shuffle and batch. "ours" is
 `tasks.pipeline` as it trains, position saved once per round, in threads; "processes" is the same with `num_workers` 2;
 "cached" reads the same task from `limba cache`. The reference is made of SeqIO's own preprocessors and feature
-converter, an example per graph call, with T5's span corruption written in TensorFlow, as T5's mixtures do. "before" is
-"ours" in the other checkout. Each side has a process of its own, whose children's time counts; rounds alternate, so
-that all see the same machine.
+converter, an example per graph call, with T5's span corruption written in TensorFlow, as T5's mixtures do. "grain", if
+that is installed, is `benchmarks/grain_pipeline.py`. "before" is "ours" in the other checkout. Each side has a process
+of its own, whose children's time counts; rounds alternate, so that all see the same machine.
 """
 
 import argparse
+import importlib.util
 import itertools
 import json
 import logging
@@ -65,6 +66,10 @@ def open_side(side: str, folder: pathlib.Path, batch_size: int) -> Iterator[Any]
     data_files, vocabulary = str(folder / "corpus" / "train-*.jsonl"), str(folder / "spiece.model")
     if side == "reference":
         return reference_batches(data_files, vocabulary, batch_size, 2000)
+    if side == "grain":
+        from benchmarks import grain_pipeline
+
+        return grain_pipeline.batches(data_files, vocabulary, batch_size, 2000)
     pretraining.register_pretraining_task(
         "benchmark_ours", data_files={"train": data_files}, vocabulary=vocabulary, shuffle_buffer_size=2000
     )
@@ -128,6 +133,7 @@ def main() -> None:
         vocabulary = ["--data_files", str(folder / "corpus" / "train-*.jsonl"), "--vocab_size", "8192"]
         _run(ROOT, "limba", "vocab", "build", *vocabulary, "--out", str(folder / "spiece.model"))
         sides = ["ours", "processes", "reference", "cached", *(["before"] if args.against else [])]
+        sides += ["grain"] if importlib.util.find_spec("grain") else []
         options = ["--folder", name, "--seconds", str(args.seconds / args.rounds), "--batch_size", str(args.batch_size)]
         found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
         for _, side in itertools.product(range(args.rounds), sides):
