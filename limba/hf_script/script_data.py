@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from limba.checkpoint_files import run_folder
 from limba.files import redaction
 from limba.files.local_paths import local_path
 from limba.gin_config.hf_keys.row_answers import LABEL, NUMBER, TEXT, WORD_LABELS
@@ -199,7 +200,7 @@ def row_form(arguments: RunArguments) -> Any:
 
 def measure_answers(arguments: RunArguments, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The task's metrics of the lines that `limba infer` writes; {} where the right answers are not all there."""
-    from tasks.supervised import row_formats, supervised_tasks
+    from tasks.supervised import compared_answers, row_formats
 
     form = row_form(arguments)
     texts = [line["inputs"].get("targets_pretokenized", "") for line in lines]
@@ -209,12 +210,19 @@ def measure_answers(arguments: RunArguments, lines: Sequence[Mapping[str, Any]])
     has_references = all("reference" in line["inputs"] for line in lines)
     if not has_references or row_formats.UNKNOWN in texts or not any(text.strip() for text in texts):
         return {}
-    targets = [
-        supervised_tasks.postprocess(text, form.format, line["inputs"], is_target=True)
-        for text, line in zip(texts, lines, strict=True)
-    ]
-    predictions = [form.format.prediction(line["prediction"]) for line in lines]
+    compared = compared_answers.ComparedAnswers(form.format, _answers_vocabulary(arguments))
+    targets = [compared(text, line["inputs"], is_target=True) for text, line in zip(texts, lines, strict=True)]
+    predictions = [compared(line["prediction"]) for line in lines]
     return {name: value for metric in form.metrics for name, value in metric(targets, predictions).items()}
+
+
+def _answers_vocabulary(arguments: RunArguments) -> Any:
+    """The vocabulary that a T5's texts are decoded with; None for labels and numbers, and for ByT5's bytes."""
+    from tasks.vocabularies import sentencepiece_models
+
+    folder = local_path(arguments.output_dir) / "initial"
+    found = [folder / name for name in (run_folder.VOCABULARY, run_folder.TOKENIZER) if (folder / name).is_file()]
+    return sentencepiece_models.open_vocabulary(found[0]) if found and arguments.answers == TEXT else None
 
 
 def written(arguments: RunArguments, predictions: Sequence[Any]) -> list[Any]:

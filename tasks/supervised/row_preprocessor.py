@@ -17,7 +17,7 @@ from tasks.registry.rows import TEXT, TOKENS, Columns, ColumnType, Rows, Tokens
 from tasks.registry.steps import Step
 from tasks.sources.sharded import ShardedSource
 from tasks.supervised.row_formats import SEPARATOR, UNKNOWN, Example, Format, Template
-from tasks.vocabularies import TokenizerVocabulary
+from tasks.vocabularies import TokenizerVocabulary, normalization
 from tasks.vocabularies.vocabulary import encode_batch
 
 logger = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ class Supervise(Step):
         changed = []
         for label in self.format.choices:
             tokens = feature.vocabulary.encode(label)
-            if feature.vocabulary.decode(tokens).split() != label.split():
+            if feature.vocabulary.decode(tokens).split() != normalization.normalized(feature.vocabulary, label).split():
                 changed.append(label)
             room = None if most is None else most - feature.add_eos
             key = tuple(tokens[:room])

@@ -13,7 +13,6 @@ for a classifier on T5's encoder. The entries of GLUE, SuperGLUE and others are 
 
 import dataclasses
 import functools
-import json
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from tasks.metrics import ranking_metrics
 from tasks.registry import Feature, Mixture, Task, TaskRegistry, mixtures, registering
 from tasks.sources import arrow_tables, corpora
 from tasks.supervised import dataset_table, postprocessors
+from tasks.supervised.compared_answers import ComparedAnswers
 from tasks.supervised.dataset import SupervisedDataset
 from tasks.supervised.row_formats import UNKNOWN, Format, Number, Similarity, Template
 from tasks.supervised.row_preprocessor import Supervise
@@ -80,7 +80,7 @@ def register_supervised_task(
             source=source,
             preprocessors=[Supervise(name, form)],
             output_features=features,
-            postprocess_fn=functools.partial(postprocess, form=form),
+            postprocess_fn=ComparedAnswers(form, features["targets"].vocabulary),
             metric_fns=dataset.metrics,
         )
 
@@ -127,13 +127,6 @@ def _with_label(form: Format) -> Template | Number | None:
 
 def _label_feature(form: Template | Number) -> Feature:
     return Feature(NumberVocabulary() if isinstance(form, Number) else LabelVocabulary(form.choices), add_eos=False)
-
-
-def postprocess(answer: str, form: Format, example: Mapping[str, Any] | None = None, is_target: bool = False) -> Any:
-    """The value that metrics take for a decoded answer, or for the target of an example, which has a `reference`."""
-    if is_target and example is not None and (reference := json.loads(example["reference"])) is not None:
-        return reference
-    return form.prediction(answer)
 
 
 def _source(name: str, dataset: SupervisedDataset, data_files: Mapping[str, corpora.DataFiles] | Any) -> Any:
