@@ -1,16 +1,16 @@
 """The whole line as a user types it: corpus, vocabulary, training, kill -9, export, filling blanks, and bad input."""
 
+import contextlib
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from convert import to_hf
 from tests import line
 
 STEPS = 120
@@ -18,11 +18,12 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory):
+def directory(tmp_path_factory, forks):
     """With `corpus/` and `vocab/spiece.model`."""
     made = tmp_path_factory.mktemp("line")
     line.write_corpus(made / "corpus")
-    built = line.command(
+    built = line.forked(
+        forks,
         made,
         "limba",
         *("vocab", "build"),
@@ -35,10 +36,10 @@ def directory(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(directory):
+def uninterrupted(directory, forks):
     """The model directory of a run from beginning to end."""
     model_dir = directory / "whole"
-    result = line.command(directory, *line.train_arguments(directory, model_dir, STEPS))
+    result = line.forked(forks, directory, *line.train_arguments(directory, model_dir, STEPS))
     assert result.returncode == 0, result.stderr
     return model_dir
 
@@ -73,23 +74,29 @@ def _unfinished(model_dir):
     return list(model_dir.glob("checkpoint_*.orbax-checkpoint-tmp*"))
 
 
+def _wait_until_it_stands_still(pid):
+    """Or has ended; each thread: the file system is asked by others than the first."""
+    for task in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            while task.read_text().rpartition(")")[2].split()[0] not in "TXZ":
+                time.sleep(0.0005)
+
+
 def test_sigkill_at_random_steps_and_inside_a_save_changes_nothing(directory, uninterrupted, forks):
     model_dir = directory / "killed"
-    arguments = [sys.executable, "-m", *line.train_arguments(directory, model_dir, STEPS)]
+    arguments = line.train_arguments(directory, model_dir, STEPS)
     rng = random.Random(time.time_ns())
-    kills = sorted(rng.randint(5, STEPS - 20) for _ in range(3))
+    kills = sorted(rng.randint(5, STEPS - 20) for _ in range(2))
     # The second life ends inside the first save that follows its step.
     in_a_save = 1
     for life, kill_at in enumerate(kills):
         with (directory / "killed.log").open("a") as log:
-            process = subprocess.Popen(
-                arguments, cwd=line.ROOT, env=line.environment(directory), stdout=log, stderr=log
-            )
+            process = forks.start(arguments, line.environment(directory), log, log)
             reached = _Reached(model_dir, kill_at)
             while process.poll() is None:
                 if reached and (life != in_a_save or _unfinished(model_dir)):
                     process.send_signal(signal.SIGSTOP)
-                    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+                    _wait_until_it_stands_still(process.pid)
                     # It may have renamed the folder before it stood still.
                     is_inside = life != in_a_save or _unfinished(model_dir)
                     process.send_signal(signal.SIGKILL if is_inside else signal.SIGCONT)
@@ -112,9 +119,13 @@ def test_it_learns(uninterrupted):
     assert evaluations[-1]["nats_per_target_token"] < 0.8 * evaluations[0]["nats_per_target_token"]
 
 
-def test_export_eval_and_infer(directory, uninterrupted):
-    exported = line.command(directory, "convert", "to-hf", str(uninterrupted), str(directory / "hf"))
-    assert exported.returncode == 0, exported.stderr
+def test_export_eval_and_infer(directory, uninterrupted, forks, checks_in_forks):
+    def run(*arguments):
+        done = line.forked(forks, directory, *map(str, arguments))
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    to_hf.to_hf(uninterrupted, directory / "hf")
     report = json.loads((directory / "hf" / "conversion_report.json").read_text())
     rows = [row for rows in report["comparisons"].values() for row in rows]
     differences = [row["value"] for row in rows if row["what"].startswith("logits") and row["value"] is not None]
@@ -130,29 +141,22 @@ def test_export_eval_and_infer(directory, uninterrupted):
         "special_tokens_map.json",
     }
 
-    filled = line.command(
-        directory, "limba.infer", "--run_dir", str(uninterrupted), "--input", "the list <extra_id_0> names"
-    )
-    assert filled.returncode == 0, filled.stderr
-    assert filled.stdout.splitlines()[0] == "the list ___ names"
-    assert "  -> the list" in filled.stdout
+    filled = run("limba.infer", "--run_dir", uninterrupted, "--input", "the list <extra_id_0> names")
+    assert filled.splitlines()[0] == "the list ___ names"
+    assert "  -> the list" in filled
 
     file = directory / "vectors.npy"
-    flags = ["--run_dir", str(uninterrupted), "--input", "the list", "--input", "a name", "--output_file", str(file)]
-    embedded = line.command(directory, "limba.embed", *flags)
-    assert embedded.returncode == 0, embedded.stderr
+    run("limba.embed", "--run_dir", uninterrupted, "--input", "the list", "--input", "a name", "--output_file", file)
     vectors = np.load(file)
     assert vectors.shape == (2, 16) and np.abs(vectors[0] - vectors[1]).max() > 1e-3
 
-    evaluated = line.command(
-        directory,
+    run(
         "limba.eval",
         f"--gin_file={uninterrupted}/config.gin",
         "--gin_file=gin/runs/eval.gin",
         f"--gin.CHECKPOINT_PATH='{uninterrupted}'",
         f"--gin.EVAL_OUTPUT_DIR='{directory}/eval'",
     )
-    assert evaluated.returncode == 0, evaluated.stderr
     report = json.loads((directory / "eval" / "quickstart_span_corruption-metrics.json").read_text())
     lines = [json.loads(text) for text in (uninterrupted / "metrics.jsonl").read_text().splitlines()]
     trained = [x for x in lines if x["dataset"].startswith("training_eval/")][-1]
@@ -198,7 +202,7 @@ def test_missing_and_empty_corpora(directory, forks, tmp_path):
             for split in ("train", "validation"):
                 (place / "corpus" / f"{split}-0.jsonl").write_text(content + "\n" if content else "")
         arguments = line.train_arguments(place, place / "model", 5)
-        result = line.command(place, *arguments) if name == "missing" else line.forked(forks, place, *arguments)
+        result = line.forked(forks, place, *arguments)
         assert result.returncode == 1, name
         errors = [text for text in result.stderr.splitlines() if text.startswith("error:")]
         assert len(errors) == 1 and word in errors[0], result.stderr

@@ -41,11 +41,9 @@ def _environment(directory):
     return launching.environment(directory, **own)
 
 
-def _arguments(directory, name, steps=STEPS):
+def _arguments(directory, name):
     """Of launch/worker.sh."""
-    arguments = line.train_arguments(directory, directory / name, steps)
-    readers = "--gin.train/data.DatasetConfig.num_readers=4"  # one for each of four workers
-    return ["quickstart", "--initialization_timeout=300", *arguments[2:], readers]
+    return ["quickstart", "--initialization_timeout=300", *line.train_arguments(directory, directory / name, STEPS)[2:]]
 
 
 def _losses(model_dir):
@@ -64,10 +62,9 @@ def _assert_same(losses, expected):
 
 
 @pytest.fixture(scope="module")
-def whole(directory):
+def whole(directory, forks):
     """The losses of one process from beginning to end."""
-    env = _environment(directory) | {"LIMBA_LOGS": str(directory / "logs")}
-    result = launching.call("worker.sh", *_arguments(directory, "whole"), env=env)
+    result = line.forked(forks, directory, *line.train_arguments(directory, directory / "whole", STEPS))
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr
     return _losses(directory / "whole")
 
@@ -104,16 +101,3 @@ def test_two_workers_one_is_killed_and_the_supervisor_resumes(directory, whole, 
 
     assert sorted(whole) == list(range(1, STEPS + 1))
     _assert_same(_losses(directory / "pod"), whole)
-
-
-def test_four_workers(directory, whole, repository):
-    env = _environment(directory) | {"POD_NAME": "four", "POD_TYPE": "v4-32"}
-    for verb in ("create", "setup"):
-        done = launching.call("pod.sh", verb, env=env, repository=repository)
-        assert done.returncode == 0, done.stdout + done.stderr
-    arguments = ("--pod", "--limit", "0", *_arguments(directory, "four", 20))
-    supervised = launching.call("supervise.sh", *arguments, env=env, repository=repository)
-    logs = launching.call("pod.sh", "logs", "200", env=env, repository=repository).stdout
-    assert supervised.returncode == 0, supervised.stderr + logs
-    assert {found[0] for found in re.findall(r"\[([0-3])\].* step 20/20: ", logs)} == set("0123"), logs
-    _assert_same(_losses(directory / "four"), {step: loss for step, loss in whole.items() if step <= 20})
