@@ -1,7 +1,7 @@
 """A stream is the same however often its processes are killed, and however many there are.
 
-Of tasks of ours without TensorFlow, whose readers are threads or processes, and of SeqIO's. The last two take long to
-start: the suite kills fewer of them, `pytest --exhaustive` as many as of the first.
+Of tasks of ours without TensorFlow, whose readers are threads or processes, and of SeqIO's. These take long to start:
+the suite kills few of them, `pytest --exhaustive` each 20 times.
 """
 
 import itertools
@@ -38,21 +38,39 @@ def engine(request):
 
 
 @pytest.fixture
-def takes_a_sample(engine, request):
-    return engine != "ours" and not request.config.getoption("--exhaustive")
+def is_exhaustive(request):
+    return request.config.getoption("--exhaustive")
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    """Of each engine a process of `stream_process.py`, which forks others; importing takes longest."""
+    stderr = (tmp_path_factory.mktemp("servers") / "stderr").open("w")
+    started = {}
+
+    def find(name):
+        if name not in started:
+            started[name] = subprocess.Popen(
+                [sys.executable, Path(__file__).with_name("stream_process.py"), name],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "JAX_PLATFORMS": "cpu"},
+            )
+        return started[name]
+
+    find.stderr = Path(stderr.name)
+    yield find
+    for server in started.values():
+        server.stdin.close()
+        server.wait(60)
 
 
 @pytest.fixture
-def start(tmp_path, engine):
+def start(servers, engine):
     """Starts a process of `stream_process.py`; all have ended after the test."""
-    server = subprocess.Popen(
-        [sys.executable, Path(__file__).with_name("stream_process.py"), "seqio" if engine == "seqio" else "ours"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=(tmp_path / "stderr").open("w"),
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "JAX_PLATFORMS": "cpu"},
-    )
+    server = servers("seqio" if engine == "seqio" else "ours")
     started = []
 
     def start_process(**arguments):
@@ -63,11 +81,10 @@ def start(tmp_path, engine):
         started.append(int(server.stdout.readline()))
         return started[-1]
 
+    start_process.stderr = servers.stderr
     yield start_process
     for process in started:
         kill(process)
-    server.stdin.close()
-    server.wait(60)
 
 
 def kill(process):
@@ -106,7 +123,7 @@ def read_uninterrupted(start, directory, steps, **arguments):
     process = start(directory=str(directory), index=0, count=1, steps=steps, seconds_per_step=0, **arguments)
     wait_for(lambda: not is_alive(process), 300)
     log = log_of(directory, process)
-    assert len(log) == steps, (directory.parent / "stderr").read_text()[-2000:]
+    assert len(log) == steps, start.stderr.read_text()[-2000:]
     return log
 
 
@@ -121,12 +138,13 @@ def epochs(directory):
 
 
 @pytest.mark.slow
-def test_killed_20_times(start, takes_a_sample, corpus, tmp_path):
+@pytest.mark.parametrize("engine", ["ours", "seqio"], indirect=True)  # the other test kills readers in processes
+def test_killed_again_and_again(start, engine, is_exhaustive, corpus, tmp_path):
     """Mixed, shuffled with a buffer larger than a shard, over more than two epochs of all three sources.
 
     Neither packed nor read by several, which the other test does: it would double what each life takes to start.
     """
-    steps, kills = 260, 3 if takes_a_sample else 20
+    steps, kills = 260, 20 if is_exhaustive else 8 if engine == "ours" else 3
     config = {**CONFIG, "pack": False, "num_readers": 1}
     expected = read_uninterrupted(start, tmp_path / "whole", steps, corpus=str(corpus), config=config)
     assert min(epochs(tmp_path / "whole")) >= 2
@@ -143,7 +161,7 @@ def test_killed_20_times(start, takes_a_sample, corpus, tmp_path):
             time.sleep(moments.uniform(0, 0.02))
         else:
             time.sleep(moments.uniform(0, 0.25))
-        assert kill(process), (tmp_path / "stderr").read_text()[-2000:]
+        assert kill(process), start.stderr.read_text()[-2000:]
         log = log_of(directory, process)
         assert log == {step: expected[step] for step in log}
         seen |= log
@@ -154,7 +172,7 @@ def test_killed_20_times(start, takes_a_sample, corpus, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_same_on_4_2_1_and_4_processes(start, takes_a_sample, corpus, tmp_path):
+def test_the_same_on_4_2_1_and_4_processes(start, engine, is_exhaustive, corpus, tmp_path):
     """Every process is killed before their number changes. Packed. A sample has 1 and 2 processes."""
     config = {**CONFIG, "pack": True, "num_readers": 4}
     steps = 400  # None comes so far before the slowest has begun.
@@ -164,7 +182,7 @@ def test_the_same_on_4_2_1_and_4_processes(start, takes_a_sample, corpus, tmp_pa
     directory.mkdir()
     arguments = {"directory": str(directory), "corpus": str(corpus), "config": config, "steps": steps}
     seen = set()
-    phases = ((1, 20), (2, 50)) if takes_a_sample else ((4, 20), (2, 50), (1, 80), (4, 110))
+    phases = ((4, 20), (2, 50), (1, 80), (4, 110)) if engine == "ours" or is_exhaustive else ((1, 20), (2, 50))
     for count, until in phases:
         processes = [start(index=i, count=count, seconds_per_step=0.02, **arguments) for i in range(count)]
         wait_for(lambda: all(max(log_of(directory, p), default=0) >= until for p in processes), 300)  # noqa: B023

@@ -48,17 +48,16 @@ def mixtures(our_task, seqio_task, task_of_our_steps, register_with_seqio, text_
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
+    ("name", "kind", "pack"),
     [
-        ("test_ours", Stream),
-        ("test_our_steps", Stream),
-        ("test_seqio", seqio_streams.DocumentStream),
-        ("counted", seqio_streams.DocumentStream),
-        ("test_lines", seqio_streams.ForeignStream),
-        ("foreign", seqio_streams.ForeignStream),
+        ("test_ours", Stream, False),
+        ("test_our_steps", Stream, True),
+        ("test_seqio", seqio_streams.DocumentStream, False),
+        ("counted", seqio_streams.DocumentStream, True),
+        ("test_lines", seqio_streams.ForeignStream, True),
+        ("foreign", seqio_streams.ForeignStream, False),
     ],
 )
-@pytest.mark.parametrize("pack", [False, True])
 def test_a_restored_stream_is_the_uninterrupted_one(mixtures, name, kind, pack):
     config = config_for(name, pack=pack)
     assert type(task_batches.open_stream(config, "EncDecFeatureConverter")) is kind
@@ -79,7 +78,7 @@ def test_a_restored_stream_is_the_uninterrupted_one(mixtures, name, kind, pack):
 
 
 def test_asking_whether_a_stream_can_be_saved_takes_nothing_from_it(mixtures, monkeypatch):
-    config = config_for("foreign", pack=True)
+    config = config_for("foreign")
     expected = take(task_batches.get_train_batches(config), 10)
     monkeypatch.setattr(foreign_readers.ForeignReader, "probe", lambda reader: True)
     assert_equal(take(task_batches.get_train_batches(config), 10), expected)
@@ -148,24 +147,23 @@ class DoubledConverter(seqio.PrefixLMFeatureConverter):
         return converted.map(lambda x: {**x, "decoder_target_tokens": 2 * x["decoder_target_tokens"]})
 
 
-@pytest.mark.parametrize("pack", [False, True])
-def test_a_converter_of_a_users_own(mixtures, our_task, pack):
+@pytest.mark.parametrize(("name", "pack"), [("test_ours", False), ("counted", True)])
+def test_a_converter_of_a_users_own(mixtures, our_task, name, pack):
     """Of tasks of ours and of SeqIO's; the position stays counted."""
-    for name in ("test_ours", "counted"):
-        config = config_for(name, pack=pack, shuffle=False, num_readers=1)
-        assert type(task_batches.open_stream(config, DoubledConverter)) is seqio_streams.DocumentStream
-        batches = task_batches.get_train_batches(config, DoubledConverter)
-        known = task_batches.get_train_batches(config, "PrefixLMFeatureConverter")
-        state = {}
-        for _ in range(6):
-            batch, expected = next(batches), next(known)
-            np.testing.assert_array_equal(batch["decoder_target_tokens"], 2 * expected["decoder_target_tokens"])
-            assert batch.keys() == expected.keys()
-            state = state or batches.save_state()
-        restored = task_batches.get_train_batches(config, DoubledConverter)
-        restored.restore_state(state)
-        take(restored, 5)
-        assert_equal([next(restored)], [next(batches)])
+    config = config_for(name, pack=pack, shuffle=False, num_readers=1)
+    assert type(task_batches.open_stream(config, DoubledConverter)) is seqio_streams.DocumentStream
+    batches = task_batches.get_train_batches(config, DoubledConverter)
+    known = task_batches.get_train_batches(config, "PrefixLMFeatureConverter")
+    state = {}
+    for _ in range(6):
+        batch, expected = next(batches), next(known)
+        np.testing.assert_array_equal(batch["decoder_target_tokens"], 2 * expected["decoder_target_tokens"])
+        assert batch.keys() == expected.keys()
+        state = state or batches.save_state()
+    restored = task_batches.get_train_batches(config, DoubledConverter)
+    restored.restore_state(state)
+    take(restored, 5)
+    assert_equal([next(restored)], [next(batches)])
 
 
 def test_inputs_that_a_task_makes_and_does_not_declare(data_files):
