@@ -13,19 +13,14 @@ pytestmark = pytest.mark.slow
 
 # Python runs `sitecustomize` at its start; this one writes down at the end what was imported.
 _RECORDER = """
-import atexit, json, os, sys
+import atexit, sys
+from tests import recorded_imports
 
-def _record():
-    names = ("tensorflow", "tensorflow_text", "seqio", "torch", "datasets", "pandas")
-    heavy = [name for name in names if name in sys.modules]
-    with open(os.environ["IMPORTED"], "a", encoding="utf-8") as file:
-        file.write(json.dumps({"argv": sys.argv[1:], "heavy": heavy, "modules": len(sys.modules)}) + "\\n")
-
-atexit.register(_record)
+atexit.register(lambda: recorded_imports.record(sys.argv[1:]))
 """
 
 
-def test_no_command_imports_tensorflow(tmp_path):
+def test_no_command_imports_tensorflow(tmp_path, forks):
     line.write_corpus(tmp_path / "corpus")
     line.write_vocabulary(tmp_path / "corpus", tmp_path / "vocab" / "spiece.model")
     (tmp_path / "recorder").mkdir()
@@ -52,7 +47,12 @@ def test_no_command_imports_tensorflow(tmp_path):
         "convert": ["limba", "convert", "to-hf", str(run), str(tmp_path / "export"), "--no-check"],
     }
     typed = {"try": "the list <extra_id_0> names\n"}
-    codes = {name: line.command(tmp_path, *x, typed=typed.get(name), **environment) for name, x in commands.items()}
+    codes = {
+        name: line.command(tmp_path, *words, typed=typed[name], **environment)
+        if name in typed
+        else line.forked(forks, tmp_path, "tests.recorded_imports", *words[1:], **environment)
+        for name, words in commands.items()
+    }
     # What lint finds in so small a run does not matter here.
     failed = {name: done.stderr[-1500:] for name, done in codes.items() if done.returncode > (name == "lint")}
     assert not failed, failed
@@ -68,7 +68,7 @@ def test_no_command_imports_tensorflow(tmp_path):
 def test_the_recorder_sees_tensorflow(tmp_path):
     """The test above can fail."""
     (tmp_path / "sitecustomize.py").write_text(_RECORDER, encoding="utf-8")
-    environment = {"PYTHONPATH": str(tmp_path), "IMPORTED": str(tmp_path / "imported.jsonl")}
+    environment = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{line.ROOT}", "IMPORTED": str(tmp_path / "imported.jsonl")}
     program = tmp_path / "program.py"
     program.write_text("import sys, types\nsys.modules['seqio'] = types.ModuleType('seqio')\n", encoding="utf-8")
     subprocess.run([sys.executable, str(program), "x"], env={**os.environ, **environment}, check=True)
