@@ -94,7 +94,7 @@ class Server:
         )
 
     def start(self, arguments: list[str], env: dict[str, str], stdout: IO, stderr: IO, cwd: Path = ROOT) -> Process:
-        """Begins `python -m` with these arguments; `limba` or a module with `main(argv)` is first."""
+        """Begins `python -m` with these arguments; `limba`, a module with `main(argv)`, or `-c` and code is first."""
         until = time.monotonic() + 300
         while not self._path.exists():
             assert self._process.poll() is None and time.monotonic() < until, Path(self._log.name).read_text()
@@ -188,6 +188,9 @@ def _run(request: dict[str, Any], stdout: int, stderr: int) -> None:
         sys.argv = [name, *arguments]
         if name == "limba":
             importlib.import_module("limba.cli").main()
+        elif name == "-c":
+            sys.argv = [name, *arguments[1:]]
+            exec(compile(arguments[0], "<code of a test>", "exec"), {"__name__": "__main__"})
         else:
             from limba import command_line
 

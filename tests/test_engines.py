@@ -49,18 +49,10 @@ def _launch(*arguments, **environment):
     )
 
 
-def test_limba_trains_the_recipe(directory):
+def test_limba_trains_the_recipe(directory, forks):
     model_dir = directory / "limba"
     recipe = "--gin_file=gin/recipes/ro_t5_base.gin"
-    result = subprocess.run(
-        [sys.executable, "-m", "limba.train", recipe, *_small(model_dir)],
-        cwd=line.ROOT,
-        env=_environment(directory),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    result = forks.run(["limba.train", recipe, *_small(model_dir)], _environment(directory))
     assert result.returncode == 0, result.stderr
     steps = [json.loads(text) for text in (model_dir / "metrics.jsonl").read_text().splitlines()]
     last = [x for x in steps if x["dataset"] == "train"][-1]

@@ -12,8 +12,6 @@ import random
 import re
 import socket
 import struct
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -27,7 +25,6 @@ from tasks.registry import TaskRegistry
 from tasks.remote_files import http_retries
 from tasks.sources import corpora
 from tasks.vocabularies import ByteVocabulary
-from tests import house
 
 SHORT, LONG = 3, 200
 BATCHES = 24
@@ -198,13 +195,9 @@ print(faults)
 
 
 @pytest.mark.slow
-def test_checkpoints_in_a_bucket_that_fails(request):
+def test_checkpoints_in_a_bucket_that_fails(request, forks):
     schedules = LONG if request.config.getoption("--exhaustive") else 1
-    done = subprocess.run(
-        [sys.executable, "-c", _BUCKET, str(schedules)],
-        capture_output=True, text=True, check=False, cwd=house.ROOT, env=os.environ | {"PYTHONPATH": str(house.ROOT)},
-        timeout=60 * max(schedules, 5),
-    )  # fmt: skip
+    done = forks.run(["-c", _BUCKET, str(schedules)], dict(os.environ), timeout=60 * max(schedules, 5))
     assert done.returncode == 0, done.stderr[-5000:]
     print(f"{done.stdout.split()[-1]} faults")
     assert int(done.stdout.split()[-1]) > 0

@@ -1,8 +1,6 @@
 """A project as T5X's users have it, in a folder of its own, trains as it is."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -20,10 +18,10 @@ def test_it_trains_evaluates_and_goes_on_unedited(tmp_path, forks):
     t5x_project.write(project, {split: str(tmp_path / "corpus" / f"{split}-0.jsonl") for split in splits})
     (project / "tasks.py").write_text("raise RuntimeError('nothing imports this')", encoding="utf-8")
 
-    def train(steps, run):
+    def train(steps):
         sizes = {"vocab_size": 256, "emb_dim": 16, "num_heads": 2, "head_dim": 8, "mlp_dim": 32}
         layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
-        return run(
+        return forks.run(
             [
                 "limba.train",
                 f"--gin_search_paths={project}",
@@ -39,17 +37,13 @@ def test_it_trains_evaluates_and_goes_on_unedited(tmp_path, forks):
             ],
             cwd=project,
             env=line.environment(tmp_path, PYTHONPATH=f"{project}:{line.ROOT}"),
-            timeout=300,
         )
 
-    def start_python(arguments, **options):
-        return subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, **options)
-
-    first = train(3, start_python)
+    first = train(3)
     assert first.returncode == 0, first.stderr
     assert "tasks.py is hidden by Limba's own package" in first.stderr
     assert "takes the last pieces of the vocabulary for sentinels" in first.stderr
-    second = train(4, forks.run)
+    second = train(4)
     assert second.returncode == 0, second.stderr
     assert "Resuming from step 3" in second.stderr
     lines = [json.loads(text) for text in (tmp_path / "model" / "metrics.jsonl").read_text().splitlines()]

@@ -1,13 +1,10 @@
 """Checkpoints in a bucket, against a loopback server."""
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-# TensorStore reads the server's address once in a process, so this runs in one of its own.
+# TensorStore reads the server's address once in a process, so this runs in a fork of its own.
 _SCRIPT = """
 import os, sys, tarfile
 from pathlib import Path
@@ -75,10 +72,8 @@ print("trained")
 
 
 @pytest.fixture(scope="module")
-def output(tmp_path_factory):
-    root = Path(__file__).parents[3]
-    folder = tmp_path_factory.mktemp("gcs")
-    done = subprocess.run([sys.executable, "-c", _SCRIPT, str(folder)], capture_output=True, text=True, cwd=root)
+def output(tmp_path_factory, forks):
+    done = forks.run(["-c", _SCRIPT, str(tmp_path_factory.mktemp("gcs"))], dict(os.environ))
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -99,10 +94,10 @@ def test_a_run_lives_in_a_bucket_and_is_resumed_there_to_the_last_bit(output):
     assert output[-1] == "trained"
 
 
-def test_a_bucket_out_of_reach_is_named_with_the_remedy():
+def test_a_bucket_out_of_reach_is_named_with_the_remedy(forks):
     script = "from limba.files import storage; storage.list_names(storage.as_path('gs://no-bucket/run'))"
     closed = os.environ | {"TENSORSTORE_GCS_HTTP_URL": "http://127.0.0.1:1"}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=closed, timeout=120)
+    done = forks.run(["-c", script], closed)
     assert done.returncode == 1
     assert "ValueError: gs://no-bucket/run cannot be reached" in done.stderr
     assert "--buckets=DIR" in done.stderr
