@@ -14,7 +14,8 @@ from tests.limba.network.encoders import test_encoder, test_sparse_attention
 
 
 def _config(**fields):
-    return test_encoder._config(max_positions=24, num_layers=2, **{"attention_dropout_rate": 0.0} | fields)
+    layers = 2 if "global_attention_every" in fields else 1
+    return test_encoder._config(max_positions=24, num_layers=layers, **{"attention_dropout_rate": 0.0} | fields)
 
 
 def _gradients(config, seed):

@@ -102,9 +102,7 @@ def _stacked(config, params):
     return traverse_util.unflatten_dict(stacked, sep="/")
 
 
-@pytest.mark.parametrize(
-    ("fields", "remat_policy"), [({}, "minimal"), (MODERN | {"num_layers": 5}, "full"), (SPARSE, "minimal")]
-)
+@pytest.mark.parametrize(("fields", "remat_policy"), [(MODERN | {"num_layers": 5}, "full"), (SPARSE, "minimal")])
 def test_scanned_layers_give_the_loss_and_gradients_of_unrolled_ones(fields, remat_policy):
     unrolled = _config(**fields)
     scanned = dataclasses.replace(unrolled, scan_layers=True, remat_policy=remat_policy)

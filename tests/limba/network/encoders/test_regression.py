@@ -74,7 +74,7 @@ def test_the_loss_is_the_squared_error_and_answers_are_numbers(vocabulary):
     )
     assert shapes == {name: x.shape for name, x in batch.items()}
 
-    loss, metrics = model.loss_fn(params, batch, None)
+    loss, metrics = small.loss(model, params, batch)
     types = model._token_types(inputs)
     logits = np.asarray(model.module.apply({"params": params}, inputs, types, enable_dropout=False))[:, 0, 0]
     expected = np.mean(np.square(logits[:3] - [0, 2.5, -1]))
