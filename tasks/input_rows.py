@@ -8,7 +8,8 @@ from tasks.pretraining.denoising import Denoise
 from tasks.registry import get_subtasks, providers
 from tasks.sources import arrow_tables, corpora
 from tasks.supervised import supervised_tasks
-from tasks.supervised.row_formats import UNKNOWN, Number, Row, Template, as_text
+from tasks.supervised.cell_texts import as_text
+from tasks.supervised.row_formats import UNKNOWN, Number, Row, Template
 from tasks.supervised.row_preprocessor import Supervise
 
 _SPLIT = "input"

@@ -191,11 +191,15 @@ def _labels(arguments: RunArguments, of_model: Sequence[str], corpus: Corpus, co
         return {**numbers, **{label: label for label in of_model}} if numbers else list(of_model)
     if not arguments.do_train:  # It is a model of numbers.
         return None
+    from tasks.supervised import cell_texts
+
     seen: dict[Any, None] = {}
     for value in _values(corpus, "train", column, nested=kind == WORD_LABELS):
         if kind == WORD_LABELS and not isinstance(value, list):
             raise ValueError(f"The column {column!r} has {value!r}, which is no list of labels, one for each word.")
         seen |= dict.fromkeys(value if isinstance(value, list) else [value])
+    if kind != WORD_LABELS and any(not cell_texts.as_text(value).strip() for value in seen):
+        raise _empty_cells(corpus, column)
     if kind == NUMBER and (wrong := next((value for value in seen if not _is_number(value)), None)) is not None:
         raise ValueError(f"The column {column!r} has {wrong!r}, which is not a number, and do_regression is true.")
     if kind == NUMBER or (kind == LABEL and arguments.do_regression is None and _are_numbers(list(seen))):
@@ -203,6 +207,19 @@ def _labels(arguments: RunArguments, of_model: Sequence[str], corpus: Corpus, co
     if kind == WORD_LABELS and all(isinstance(value, int) for value in seen):
         return [str(number) for number in range(max(seen, default=0) + 1)]
     return _sorted_labels(list(seen), column)
+
+
+def _empty_cells(corpus: Corpus, column: str) -> ValueError:
+    """That cells of the training split, of which there are some, have no label."""
+    from tasks.supervised import cell_texts
+
+    rows = _open(corpus, (column,), ()).numbered_documents("train")
+    empty = [(file, row) for file, row, document in rows if not cell_texts.as_text(document[column]).strip()]
+    file, row = empty[0]
+    return ValueError(
+        f"The column {column!r} is empty in {len(empty):,} rows of the training split; the first is row {row} (the "
+        f"first is 0) of {file}. Fill in their labels, or leave these rows out of the file."
+    )
 
 
 def _is_number(value: Any) -> bool:
@@ -220,9 +237,10 @@ def _are_numbers(values: Sequence[Any]) -> bool:
 
 
 def _sorted_labels(values: Sequence[Any], column: str) -> list[str]:
-    from tasks.supervised import row_formats
+    from tasks.supervised import cell_texts
 
-    texts = list(dict.fromkeys(map(row_formats.as_text, values)))
+    # Those that differ by blanks alone are one; the check of the rows says where there are such.
+    texts = list(dict.fromkeys(cell_texts.plain_text(cell_texts.as_text(value)) for value in values))
     if len(texts) > _MOST_LABELS:
         raise ValueError(
             f"The column {column!r} has {len(texts):,} different values, such as {texts[0][:50]!r}; an encoder learns "
@@ -283,7 +301,11 @@ def _check_has_labels(arguments: RunArguments, model: Any) -> None:
 
 def _check_head(arguments: RunArguments, model: Any) -> None:
     """Raises ValueError if a model has another head than the answers need, or other labels."""
+    from tasks.vocabularies import LabelVocabulary
+
     names, answers = label_names(arguments), arguments.row_answers
+    if arguments.answers == LABEL:
+        LabelVocabulary(names)  # refuses what cannot be one
     if model.labels and (model.head.class_name, model.head.is_number) != (answers.network, arguments.answers == NUMBER):
         raise ValueError(
             f"{model.path} is a {model.head.class_name} of {', '.join(model.labels)}, and the rows have "

@@ -242,9 +242,24 @@ def _count_rows(arguments: RunArguments, corpus: Corpus) -> int | None:
     source = script_task.open_source(form, corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits)
     for split in used_splits(arguments):
         source.check(split)
+        _check_rows(arguments, corpus, form, source, split)
     if not _counts(arguments, source):
         return None
     return sum(map(len, source.documents("train")))
+
+
+def _check_rows(arguments: RunArguments, corpus: Corpus, form: Any, source: Any, split: str) -> None:
+    """Makes examples of the first rows, as the training does before its first step, and warns of what it finds.
+
+    Raises ValueError for a row that makes none, such as one with an unknown label.
+    """
+    from tasks.supervised import row_preprocessor, token_labels
+
+    name = corpus.name
+    is_of_words = arguments.answers == WORD_LABELS
+    step = token_labels.LabelTokens(name, form) if is_of_words else row_preprocessor.Supervise(name, form.format)
+    found = step.check_examples(source, split)
+    row_preprocessor.warn(x for x in found if split != "test" or x.name != "empty_rows")  # These get their answers.
 
 
 def _counts(arguments: RunArguments, source: Any) -> bool:

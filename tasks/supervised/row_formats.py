@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from tasks.supervised.cell_texts import as_text, plain_text
 from tasks.supervised.postprocessors import string_to_float
 
 Row = Mapping[str, Any]
@@ -112,8 +113,11 @@ class Template:
                 f"labels are {self.labels!r}, and the answer {wrong[0]!r} is not text; give {{value: text}}, such as "
                 "{0: 'negative', 1: 'positive'}."
             )
-        if wrong := [text for text in texts if text != " ".join(text.split())]:
-            raise ValueError(f"labels have the text {wrong[0]!r}; no text may begin or end with blanks, or have two.")
+        if wrong := [text for text in texts if text != plain_text(text)]:
+            raise ValueError(
+                f"labels have the text {wrong[0]!r}; no text may begin or end with blanks, or have two. Write "
+                f"{plain_text(wrong[0])!r}: rows with such blanks are read as this."
+            )
         if len({*texts}) < 2:
             raise ValueError(f"labels are {self.labels!r}, which all have the text {texts[0]!r}; give different texts.")
 
@@ -165,6 +169,8 @@ class Template:
         label = as_text(row[self.label_column])
         if self.labels is None:
             return [Example(inputs, label)]
+        if label not in self._texts:  # A label that differs from another by blanks alone is meant as that one.
+            label = plain_text(label)
         if label in (UNKNOWN, self.unlabelled if self.unlabelled is None else as_text(self.unlabelled)):
             return [Example(inputs, UNKNOWN, self.choices, (False,) * len(self.choices))]
         if label not in self._texts:
@@ -179,6 +185,12 @@ class Template:
         target = self._texts[label]
         return [Example(inputs, target, self.choices, tuple(choice == target for choice in self.choices))]
 
+    def spaced_label(self, row: Row) -> str | None:
+        """The label of a row, if it is a known one but for its blanks."""
+        label = as_text(row[self.label_column])
+        is_spaced = label != plain_text(label) and self.labels is not None and label not in self._texts
+        return label if is_spaced and plain_text(label) in self._texts else None
+
     def has_text(self, row: Row) -> bool:
         """Whether a column of the inputs, in a row, is not blank."""
         return any(as_text(row[name]).strip() for name in self._fields)
@@ -187,17 +199,8 @@ class Template:
         """The number of the label, -1 if it is none; without labels the text."""
         if self.labels is None:
             return answer
-        answer = " ".join(answer.split())
+        answer = plain_text(answer)
         return self.choices.index(answer) if answer in self.choices else -1
-
-
-def as_text(value: Any) -> str:
-    """A value as files of text have it: whole numbers without a point, nothing for a missing value."""
-    if value is None or (isinstance(value, float | np.floating) and np.isnan(value)):
-        return ""
-    if isinstance(value, float | np.floating) and float(value).is_integer():
-        return str(int(value))
-    return str(value)
 
 
 # ------------------------------------------------------- one number --------------------------------------------------

@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 import logging
 import multiprocessing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,44 +70,40 @@ class Supervise(Step):
           ValueError: for a row that makes no example, which it names; for labels whose tokens are the same.
         """
         found = self._check_labels(features["targets"], (lengths or {}).get("targets"))
+        of_rows, first = self._read_first(source, split)
+        return found + of_rows + self._cut_texts(first, split, features, lengths)
+
+    def check_examples(self, source: ShardedSource, split: str) -> list[Finding]:
+        """What `check_rows` finds without a vocabulary. Raises ValueError as it does."""
+        return self._read_first(source, split)[0]
+
+    def _read_first(self, source: ShardedSource, split: str) -> tuple[list[Finding], list[Example]]:
+        """Findings about the first rows of a split, and the examples of the very first."""
         limit = ROWS_TO_CHECK[source.is_remote(split)]
         counts: collections.Counter[str] = collections.Counter()
         first: list[Example] = []
-        blank: tuple[str, int] | None = None
+        places: dict[str, str] = {}
+        spaced = ""
         for file, row, document in itertools.islice(source.numbered_documents(split), limit):
             counts["rows"] += 1
+            place = f"row {row} (the first is 0) of {file}"
             try:
                 examples = self.format(document)
             except (ValueError, KeyError, TypeError, IndexError) as error:
-                raise ValueError(bad_row(self.task, f"row {row} (the first is 0) of {file}", error)) from error
+                raise ValueError(bad_row(self.task, place, error)) from error
             counts["empty"] += any(not example.targets.strip() for example in examples)
             counts["unknown"] += any(example.targets == UNKNOWN for example in examples)
-            if isinstance(self.format, Template) and not self.format.has_text(document):
-                counts["blank"] += 1
-                blank = blank or (file, row)
+            if isinstance(self.format, Template):
+                if not self.format.has_text(document):
+                    counts["blank"] += 1
+                    places.setdefault("blank", place)
+                if (label := self.format.spaced_label(document)) is not None:
+                    counts["spaced"] += 1
+                    spaced = spaced or label
+                    places.setdefault("spaced", place)
             if counts["rows"] <= ROWS_TO_TOKENIZE:
                 first += self._of_row(examples)
-        rows = f"of the first {counts['rows']:,} rows of split {split!r}"
-        for name, what, remedy in (
-            ("unknown", "no label", "Predict them; loss and metrics mean nothing."),
-            (
-                "empty",
-                "no answer",
-                "Leave these rows out of the file, or fill the answers: they teach to answer nothing.",
-            ),
-            (
-                "blank",
-                "no text in the columns of the inputs",
-                "Leave these rows out of the file, or fill these columns: the model reads the template alone.",
-            ),
-        ):
-            if counts[name]:
-                place = (
-                    f"; the first is row {blank[1]} (the first is 0) of {blank[0]}" if name == "blank" and blank else ""
-                )
-                problem = f"{self.task}: {counts[name]:,} {rows} have {what}{place}."
-                found.append(Finding("empty_rows", "warning", problem, "such rows teach and measure nothing", remedy))
-        return found + self._cut_texts(first, split, features, lengths)
+        return _about_rows(self.task, split, counts, places, spaced), first
 
     def _cut_texts(
         self,
@@ -203,13 +199,47 @@ class Supervise(Step):
                 yield i, (number, choice if self.ranks else 0), example
 
 
+def _about_rows(
+    task: str, split: str, counts: Mapping[str, int], places: Mapping[str, str], spaced: str
+) -> list[Finding]:
+    """Findings about the first rows of a split, of `counts`; `places` have the first, `spaced` is the first label."""
+    rows = f"of the first {counts['rows']:,} rows of split {split!r}"
+    costs = "such rows teach and measure nothing"
+    found = []
+    for kind, name, what, cost, remedy in (
+        ("unknown", "empty_rows", "no label", costs, "Predict them; loss and metrics mean nothing."),
+        (
+            *("empty", "empty_rows", "no answer", costs),
+            "Leave these rows out of the file, or fill the answers: they teach to answer nothing.",
+        ),
+        (
+            *("blank", "empty_rows", "no text in the columns of the inputs", costs),
+            "Leave these rows out of the file, or fill these columns: the model reads the template alone.",
+        ),
+        (
+            *("spaced", "spaced_labels", f"blanks too many in their label, such as {spaced!r}"),
+            "another program takes them for labels of their own",
+            "They are read as labels without these blanks.",
+        ),
+    ):
+        if counts[kind]:
+            place = f"; the first is {places[kind]}" if kind in places else ""
+            found.append(Finding(name, "warning", f"{task}: {counts[kind]:,} {rows} have {what}{place}.", cost, remedy))
+    return found
+
+
 def check_task(task: Any, split: str, lengths: Mapping[str, int] | None) -> None:
     """Checks the rows of a task whose preprocessor knows how, and logs warnings; of others nothing.
 
     Raises:
       ValueError: see `Supervise.check_rows` and `RemoveDiacritics.check_rows`.
     """
-    for finding in find_in_rows(task, split, lengths):
+    warn(find_in_rows(task, split, lengths))
+
+
+def warn(findings: Iterable[Finding]) -> None:
+    """Logs each warning once."""
+    for finding in findings:
         if finding not in _warned:
             _warned.add(finding)
             logger.warning("%s %s", finding.what, finding.remedy)

@@ -5,7 +5,7 @@ Their shares are from 0 to 1, as `eval_accuracy`. Those of `tasks.metrics` are i
 
 import functools
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from tasks.metrics.text_metrics import MetricFn, Metrics
@@ -46,9 +46,13 @@ def without_special_tokens(answer: str) -> str:
 
 def _as_decoded(values: Any) -> Any:
     """Generated texts without special tokens; scores and answers that are no texts as they are."""
+    return _of_texts(values, lambda text: without_special_tokens(text).strip())
+
+
+def _of_texts(values: Any, function: Callable[[str], str]) -> Any:
     if not isinstance(values, list):
         return values
-    return [without_special_tokens(value) if isinstance(value, str) else value for value in values]
+    return [function(value) if isinstance(value, str) else value for value in values]
 
 
 @functools.cache  # A task that is registered again has the same metric.
@@ -58,8 +62,9 @@ def of_script(metric: MetricFn, answers: str) -> MetricFn:
     @functools.wraps(metric)
     def measured(*given: Any, **named: Any) -> Metrics:
         if answers == "text":
-            given = (*given[:1], *map(_as_decoded, given[1:]))
-            named = {name: x if name == "targets" else _as_decoded(x) for name, x in named.items()}
+            # Without the blanks at their ends, as the scripts compare them: most vocabularies have none for these.
+            given = (*(_of_texts(x, str.strip) for x in given[:1]), *map(_as_decoded, given[1:]))
+            named = {n: _of_texts(x, str.strip) if n == "targets" else _as_decoded(x) for n, x in named.items()}
         found = metric(*given, **named)
         return {
             names(answers).get(name, name): x / 100 if isinstance(x, int | float) and is_share(name, found) else x

@@ -252,12 +252,7 @@ class LabelTokens(Step):
         Raises:
           ValueError: for a row whose words and labels cannot be read, which it names.
         """
-        limit = row_preprocessor.ROWS_TO_CHECK[source.is_remote(split)]
-        first: list[list[str]] = []
-        for number, (file, row, document) in enumerate(itertools.islice(source.numbered_documents(split), limit)):
-            words, _ = self._words(document, f"row {row} (the first is 0) of {file}")
-            if number < row_preprocessor.ROWS_TO_TOKENIZE:
-                first.append(words)
+        first = self._first_words(source, split)
         most = (lengths or {}).get("inputs")
         if most is None:
             return []
@@ -265,6 +260,21 @@ class LabelTokens(Step):
         num_special = 1 + (getattr(vocabulary, "cls_id", None) is not None)
         num_tokens = np.array([num_special + len(encoded.ids) for encoded in vocabulary.encode_words(first)])
         return row_preprocessor.cut_texts(self.task, split, "inputs", num_tokens, most)
+
+    def check_examples(self, source: ShardedSource, split: str) -> list[Finding]:
+        """What `check_rows` finds without a vocabulary: nothing but its errors."""
+        self._first_words(source, split)
+        return []
+
+    def _first_words(self, source: ShardedSource, split: str) -> list[list[str]]:
+        """The words of the very first of the rows that are checked."""
+        limit = row_preprocessor.ROWS_TO_CHECK[source.is_remote(split)]
+        first: list[list[str]] = []
+        for number, (file, row, document) in enumerate(itertools.islice(source.numbered_documents(split), limit)):
+            words, _ = self._words(document, f"row {row} (the first is 0) of {file}")
+            if number < row_preprocessor.ROWS_TO_TOKENIZE:
+                first.append(words)
+        return first
 
     def _all_words(self, rows: Rows) -> Iterator[tuple[list[str], list[str]]]:
         columns = {name: rows.columns[name] for name in (self.dataset.tokens, self.dataset.tags)}

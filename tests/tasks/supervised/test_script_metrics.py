@@ -27,6 +27,12 @@ def test_shares_are_from_0_to_1_and_what_scripts_have_in_percent_stays():
     }
 
 
+def test_blanks_at_the_ends_of_a_text_are_no_difference():
+    """A vocabulary has none for those of a csv, so no answer could ever be `tell `."""
+    targets, predictions = ["tell ", "\task", "a b"], ["tell", "ask ", "a  b"]
+    assert _measured(text_metrics.accuracy, "text", targets, predictions) == pytest.approx({"accuracy": 2 / 3})
+
+
 def test_a_metric_keeps_its_signature_and_is_the_same_for_a_task_of_the_same_name():
     once, again = (script_metrics.of_script(text_metrics.squad, "text") for _ in range(2))
     assert once is again and inspect.signature(once) == inspect.signature(text_metrics.squad)
