@@ -32,6 +32,7 @@ FUNCTIONS = {
     ("limba.training.inputs", "open_evaluator"): "data",
     ("limba.training.loop", "_Loop._next_batch"): "data",
     ("limba.training.loop", "evaluate"): "evaluation",
+    ("limba.training.loop", "_Loop._make_first_step"): "steps",
     ("limba.training.loop", "_Loop._make_step"): "steps",
     ("limba.checkpoints.train_state", "TrainStateInitializer.from_scratch"): "initial state",
     ("limba.checkpoints.checkpointing", "Checkpointer.__init__"): "checkpoint",

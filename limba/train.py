@@ -23,7 +23,7 @@ from limba.checkpoints.train_state import TrainState, TrainStateInitializer
 from limba.data import contract
 from limba.data.contract import BatchIterator, DatasetConfig, GetDatasetFn, GetEvalDatasetFn
 from limba.devices import accelerators, native_logs
-from limba.files import disk, storage
+from limba.files import storage
 from limba.files.storage import AnyPath
 from limba.gin_config import gin_files, model_file
 from limba.inference import tasks_door
@@ -33,9 +33,10 @@ from limba.reports import run_lock, writers
 from limba.reports.goodput import Goodput
 from limba.reports.run_directory import BucketWriter, RunDirectory
 from limba.training import actions as actions_lib
-from limba.training import configured_trainer, inputs, loop, run_report, training_length
+from limba.training import configured_trainer, inputs, loop, rescue, run_report, training_length
 from limba.training.loop import NanLossError as NanLossError
 from limba.training.periodic_evaluation import TrainingEvaluation
+from limba.training.run import Periods, Run
 from limba.training.step_ahead import StepAhead
 from limba.training.trainer import BaseTrainer, Trainer
 from limba.workers import distributed, handshake, watchdog
@@ -179,9 +180,12 @@ def train(
         )
 
     # ---------------------------------------------------- state -------------------------------------------------------
-    with run_lock.held(directory.home) as lock:
+    with contextlib.ExitStack() as opened:  # the lock is released last
+        lock = opened.enter_context(run_lock.held(directory.home))
         save = checkpoint_cfg.save
         checkpointer = (save or checkpointing.SaveCheckpointConfig()).make_checkpointer(directory.home, use_orbax)
+        opened.enter_context(rescue.explaining_full_disks(checkpointer))
+        opened.enter_context(rescue.closing(checkpointer))
         first_batch, step_ahead = inputs.FirstBatch(batches), StepAhead(trainer, train_dataset_cfg, batches)
 
         def prepare() -> None:
@@ -198,25 +202,25 @@ def train(
         length = training_length.find_length(
             total_steps, relative_steps, epochs, first_step, resumed, record, train_dataset_cfg.batch_size, count_rows
         )
-
         trains = first_step < length.total_steps
-        if save is not None:
-            _warn_of_full_disk(directory, save, state, first_step, length.total_steps)
         if trains:
+            if save is not None:
+                _warn_of_full_disk(directory, save, state, first_step, length.total_steps)
             prepare()
 
         # -------------------------------------------------- loop -----------------------------------------------------
-        opened_writers = _open_writers(directory, first_step, resumed, metric_writers)
+        opened_writers = _open_writers(opened, directory, first_step, resumed, metric_writers)
         evaluation = TrainingEvaluation(
             *(trainer, eval_batches, eval_steps, evaluator),
             *(training_eval_average_metrics or {}, infer_eval_average_metrics or {}, opened_writers),
         )
+        opened.enter_context(rescue.closing(evaluation))
         prepared_actions = actions_lib.Actions(actions, evaluation.measured_tasks)
         if resumed:
             prepared_actions.resume(directory.local, first_step)
         periods = (eval_period, save.period if save is not None else None, gc_period, length.total_steps)
         stats_period = stats_period or min(filter(None, periods))
-        run = loop.Run(
+        run = Run(
             trainer=trainer,
             dataset=train_dataset_cfg,
             batches=batches,
@@ -229,7 +233,7 @@ def train(
             writers=opened_writers,
             run_files=run_description.run_files(model, train_dataset_cfg, seeds, save, **dataclasses.asdict(length)),
             model_dir=directory.home,
-            periods=loop.Periods(length.total_steps, eval_period, stats_period, save, gc_period, eval_delay),
+            periods=Periods(length.total_steps, eval_period, stats_period, save, gc_period, eval_delay),
             goodput=Goodput(directory.local, first_step, began, resumed, writes=trains and jax.process_index() == 0),
             log_every=log_every,
             watchdog=watchdog_cfg,
@@ -239,11 +243,10 @@ def train(
             if model_gin := model_file.text():
                 storage.replace_text(directory.local / model_file.NAME, model_gin)
         writers.write_timing(opened_writers, first_step, "init_or_restore_seconds", time.monotonic() - began)
-        last_step, state = _run_to_the_end(run, state, resumed, run_eval_before_training)
+        run_report.log_start(run, first_step)
+        last_step, state = loop.train_loop(run, state, resumed, run_eval_before_training)
         if jax.process_index() == 0:
-            if trains:
-                logger.info("%s", run.goodput.table())
-            run_report.print_validation_losses(directory.local)
+            run_report.show_end(run.goodput if trains else None, directory.local)
         return last_step, state
 
 
@@ -321,7 +324,7 @@ def _warn_of_full_disk(
     total_steps: int,
 ) -> None:
     need = disk_space.need(directory.home, save, state, first_step, total_steps)
-    if need.is_short and first_step < total_steps:
+    if need.is_short:
         logger.warning(
             "The disk will be full before the end: %s, need %s, and %s has %s free. SaveCheckpointConfig.keep, a "
             "longer period or dtype = 'bfloat16' need less.",
@@ -330,57 +333,16 @@ def _warn_of_full_disk(
 
 
 def _open_writers(
-    directory: RunDirectory, first_step: int, resumed: bool, more: Sequence[MakeWriter]
+    opened: contextlib.ExitStack, directory: RunDirectory, first_step: int, resumed: bool, more: Sequence[MakeWriter]
 ) -> list[writers.MetricWriter]:
     if jax.process_index() != 0:
         return []
     # An interrupted run writes again what it wrote after its last checkpoint, all of it if it had none.
     keep_until = first_step if resumed else -1
     makers: list[MakeWriter] = [writers.TensorBoardWriter, writers.JsonLinesWriter, *more]
-    opened = [make(directory.local, keep_until) for make in makers]
-    return [*opened, BucketWriter(directory)] if directory.is_remote else opened
-
-
-def _run_to_the_end(
-    run: loop.Run, state: TrainState, resumed: bool, run_eval_before_training: bool
-) -> tuple[int, TrainState]:
-    """Trains, and closes what the run has open whatever happens."""
-    try:
-        return _train_and_close(run, state, resumed, run_eval_before_training)
-    except OSError as error:  # Metrics and events fill a disk too.
-        if isinstance(error, checkpointing.SaveError) or not disk.is_full(error):
-            raise
-        raise run.checkpointer.save_error(error) from error
-
-
-def _train_and_close(
-    run: loop.Run, state: TrainState, resumed: bool, run_eval_before_training: bool
-) -> tuple[int, TrainState]:
-    first_step = int(state.step)
-    run_report.log_start(run, first_step)
-    try:
-        loop.follow_rate(run)  # the rate at which an earlier start of this run ended
-        evaluates = loop.evaluation_is_due(run, first_step, resumed, run_eval_before_training)
-        if evaluates and loop.evaluate(run, state, first_step, logger.info):
-            logger.info("An action ended training before its first step, at step %d.", first_step)
-            result = first_step, state
-        else:
-            result = loop.train_loop(run, state, first_step)
-    except BaseException:
-        with contextlib.suppress(OSError):  # A disk that is full fails again here; the first error says more.
-            _close(run)
-        raise
-    _close(run)
-    return result
-
-
-def _close(run: loop.Run) -> None:
-    with contextlib.ExitStack() as stack:  # all of them, whichever fails
-        for writer in run.writers:
-            stack.callback(writer.close)
-        if run.evaluation.inference_evaluator is not None:
-            stack.callback(run.evaluation.inference_evaluator.close)
-        stack.callback(run.checkpointer.close)
+    if directory.is_remote:
+        makers.append(lambda *_: BucketWriter(directory))
+    return [opened.enter_context(rescue.closing(make(directory.local, keep_until))) for make in makers]
 
 
 def main(argv: Sequence[str]) -> int:

@@ -1,15 +1,16 @@
-"""The loop of `limba train`: steps, statistics, evaluations, actions and checkpoints, until the end or a stop."""
+"""The loop of `limba train`: batch, step, metrics, evaluation, checkpoint, until the end or a stop.
+
+What rescues a run that is asked to stop, waits or hangs is in `limba/training/rescue.py`.
+"""
 
 import contextlib
-import dataclasses
 import functools
 import gc
 import itertools
 import logging
 import math
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,103 +18,32 @@ import jax
 
 from limba.checkpoints import checkpointing, run_description
 from limba.checkpoints.train_state import TrainState
-from limba.data.contract import Batch, BatchIterator, DatasetConfig, ReadingStoppedError, TaskBatches
-from limba.files import awaited
-from limba.files.storage import AnyPath
+from limba.data.contract import Batch, ReadingStoppedError, TaskBatches
 from limba.models import metrics as metrics_lib
 from limba.network.finite_numbers.layers import NotFiniteError, which_are_finite
-from limba.reports import progress, run_lock, writers
-from limba.reports.goodput import Goodput
-from limba.training import not_finite
-from limba.training.actions import TRAIN_METRIC_KEY, ActionMode, Actions
-from limba.training.inputs import FirstBatch
-from limba.training.periodic_evaluation import TrainingEvaluation
+from limba.reports import progress, writers
+from limba.training import not_finite, rescue
+from limba.training.actions import TRAIN_METRIC_KEY, ActionMode
+from limba.training.run import Run
 from limba.training.statistics import TrainStatistics
-from limba.training.step_ahead import StepAhead
-from limba.training.trainer import BaseTrainer
-from limba.workers import distributed, heartbeats, watchdog
-from limba.workers.preemption import PREEMPTED_EXIT_CODE, StopRequest
+from limba.workers import distributed
+from limba.workers.preemption import PREEMPTED_EXIT_CODE
 
 logger = logging.getLogger(__name__)
-
-# Seconds after a request to stop that a worker waits for a batch with which all workers could stop together.
-_PATIENCE_SECONDS = 10.0
-_RESUMES = "; the same command resumes the run"
 
 
 class NanLossError(NotFiniteError):
     """The loss, the parameters or the optimizer state are not finite; more steps would only spread it."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Periods:
-    """Which steps are followed by statistics, an evaluation or a checkpoint; the last step is followed by all of them.
-
-    Attributes:
-      total_steps: the step to end at.
-      evaluation, statistics: steps between them.
-      save: says when checkpoints are due; None saves nothing, not even at the end.
-      garbage_collection: Python's collector runs at these steps only; 0 leaves it to Python.
-      evaluation_delay: no evaluation comes before this step.
-    """
-
-    total_steps: int
-    evaluation: int
-    statistics: int
-    save: checkpointing.SaveCheckpointConfig | None
-    garbage_collection: int
-    evaluation_delay: int = 0
-
-    def saves(self, step: int) -> bool:
-        return self.save is not None and (self.save.is_due(step) or step == self.total_steps)
-
-    def evaluates(self, step: int) -> bool:
-        is_due = step % self.evaluation == 0 and step >= self.evaluation_delay
-        return is_due or step == self.total_steps
-
-    def summarizes(self, step: int) -> bool:
-        return step % self.statistics == 0 or step == self.total_steps
-
-
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """Everything that the loop needs; `train()` makes it.
-
-    Attributes:
-      dataset: of the training stream.
-      first_batch: of `batches`.
-      step_ahead: compiles the trainer's step.
-      run_files: are saved in each checkpoint, with the kernels that steps have compared until then.
-      log_every: steps between lines of a log; see `progress.show`.
-      watchdog: when a step that hangs is reported, and ends the run; None watches nothing.
-    """
-
-    trainer: BaseTrainer
-    dataset: DatasetConfig
-    batches: BatchIterator
-    first_batch: FirstBatch
-    step_ahead: StepAhead
-    evaluation: TrainingEvaluation
-    actions: Actions
-    checkpointer: checkpointing.Checkpointer
-    lock: run_lock.RunLock
-    writers: Sequence[writers.MetricWriter]
-    run_files: Mapping[str, bytes]
-    model_dir: AnyPath
-    periods: Periods
-    goodput: Goodput
-    log_every: int | None
-    watchdog: watchdog.WatchdogConfig | None
-
-    @property
-    def tokens_per_step(self) -> int:
-        """Positions of inputs and targets in the global batch."""
-        return self.dataset.batch_size * sum((self.dataset.task_feature_lengths or {}).values())
-
-
-def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, TrainState]:
-    """Steps from `first_step` to the end, with statistics, evaluations and checkpoints in between."""
-    periods = run.periods
+def train_loop(run: Run, state: TrainState, resumed: bool, run_eval_before_training: bool) -> tuple[int, TrainState]:
+    """Steps from that of the state to the end, with statistics, evaluations and checkpoints in between."""
+    periods, first_step = run.periods, int(state.step)
+    follow_rate(run)  # the rate at which an earlier start of this run ended
+    evaluates = evaluation_is_due(run, first_step, resumed, run_eval_before_training)
+    if evaluates and evaluate(run, state, first_step, logger.info):
+        logger.info("An action ended training before its first step, at step %d.", first_step)
+        return first_step, state
     if first_step >= periods.total_steps:
         logger.info(
             "%s is already at step %d of %d: nothing is trained. To go on, give more steps (--gin.TRAIN_STEPS=…; "
@@ -128,7 +58,8 @@ def train_loop(run: Run, state: TrainState, first_step: int) -> tuple[int, Train
     step = loop.step
     where = f"saved as {_path(run, step)}" if periods.save is not None else "not saved, as configured"
     if stopped and step < periods.total_steps and not loop.ended_early:
-        logger.warning("Stopped on request at step %d; %s%s.", step, where, _RESUMES * (periods.save is not None))
+        resumes = rescue.RESUMES if periods.save is not None else ""
+        logger.warning("Stopped on request at step %d; %s%s.", step, where, resumes)
         raise SystemExit(PREEMPTED_EXIT_CODE)
     if loop.ended_early:
         logger.info("An action ended training at step %d of %d; %s.", step, periods.total_steps, where)
@@ -150,144 +81,112 @@ class _Loop:
     def __init__(self, run: Run, state: TrainState, first_step: int):
         self.run, self.state, self.step = run, state, first_step
         self.last_saved, self.ended_early = first_step, False
-        self._checked = first_step  # the last step whose loss was looked at
         self.metrics: metrics_lib.Metrics | None = None
         self.batch: dict[str, jax.Array] = {}
-        # Who changes the state or saves it. A rescue keeps it until the process ends.
-        self._in_hands = threading.Lock()
-        self._input_since: float | None = None  # of `_leave_the_others`
-        # Seconds of waits for a batch that are no news. Of the first, which fills shuffle buffers, the watchdog tells.
-        self._usual_wait = math.inf
+        self._checked = first_step  # the last step whose loss was looked at
         self._batches = itertools.chain(run.first_batch, run.batches)
         # A stream of a user's own need not know its tasks.
         by_task = (run.batches.task_groups, run.batches.epochs) if isinstance(run.batches, TaskBatches) else ()
         self._statistics = TrainStatistics(
             run.writers, run.dataset.batch_size, run.tokens_per_step, run.goodput.scalars, *by_task
         )
+        self._rescue = rescue.Rescue(self)
+        self._bar: progress.Progress
 
     def train(self) -> bool:
         """Makes the steps; whether a request to stop came, in which case the last step is saved too."""
         run, last_step = self.run, self.run.periods.total_steps
-        heartbeat = heartbeats.of_this_process()
-        if heartbeat is not None:
-            heartbeat.activity = lambda: run.goodput.kind
-        describe_others = heartbeat.describe_others if heartbeat is not None else lambda: ""
         with (
-            StopRequest(heartbeat, self._stop_waiting, self._leave_if_blocked) as stop,
-            progress.show(last_step, self.step, run.tokens_per_step, run.log_every) as bar,
+            self._rescue,
+            progress.show(last_step, self.step, run.tokens_per_step, run.log_every) as self._bar,
             _garbage_collection(run.periods.garbage_collection) as collect,
-            watchdog.Watchdog(
-                run.watchdog, stop.request, self._save_while_reading, describe_others, heartbeats.leave
-            ) as watch,
         ):
             run.goodput.begin_steps()
-            while self.step < last_step and not stop.is_due(self.step) and not self.ended_early:
+            while self.step < last_step and not self._rescue.stop_is_due() and not self.ended_early:
                 run.checkpointer.check()
                 run.lock.check()
                 try:
-                    self._make_step(bar, watch)
-                    self._do_what_is_due(stop, bar, watch)
+                    if self.metrics is None:
+                        self._make_first_step()
+                    else:
+                        self._make_step()
+                    self._write_statistics_if_due()
+                    # Evaluation comes before the checkpoint: a run killed in between makes it again.
+                    self._evaluate_if_due()
+                    self._save_if_due()
                 except ReadingStoppedError:
                     logger.info("Asked to stop while waiting: step %d is the last.", self.step)
                     break
                 collect(self.step)
                 run.goodput.step_done(self.step)
-                watch.beat(self.step)
-            stopped = stop.is_due(self.step)
+                self._rescue.step_done()
+            stopped = self._rescue.stop_is_due()
             if self.step > self.last_saved:  # Asked to stop.
-                self._save()
+                self.save()
         return stopped
 
-    def _make_step(self, bar: progress.Progress, watch: watchdog.Watchdog) -> None:
-        """Reads a batch and updates the state. The metrics that are shown are those of the step before."""
-        run, previous, previous_batch = self.run, self.metrics, self.batch
-        compiling = time.monotonic()
-        if previous is None:
-            bar.message("compiling the training step")
-            with run.goodput.spending("compile"):
-                run.step_ahead.wait()
-        began = time.monotonic()
-        with watch.first_wait() if previous is None else contextlib.nullcontext():
-            batch = self._next_batch()
-        read = time.monotonic()
-        with run.goodput.spending("compile" if previous is None else "step"), self._in_hands:
-            self.state, metrics = run.trainer.train_step(self.state, batch)
-            if previous is None:  # The first call compiles.
-                jax.block_until_ready(metrics)
-            self.step, self.metrics, self.batch = self.step + 1, metrics, batch
-        if previous is None:
-            seconds = time.monotonic() - read + began - compiling
-            self._statistics.add_first(metrics, seconds, read - began, batch["decoder_target_tokens"].size)
-            bar.message(f"compiled and made the first step in {seconds:.1f} s")
-            bar.step(lambda: shown_figures(metrics), None)
-        else:
-            # One step stays in flight. The one before is done: reading it delays nothing and finds a NaN early.
-            self._check_loss(previous, self.step - 1, previous_batch)
-            self._statistics.add(metrics)
-            bar.step(*(functools.partial(shown_figures, x) for x in (metrics, previous)))
+    # ------------------------------------------------------- batch ---------------------------------------------------
 
     def _next_batch(self) -> dict[str, jax.Array]:
         """The next batch on the devices. If it cannot be read, the last step is saved first."""
-        run = self.run
-        began = time.monotonic()
+        run, began = self.run, time.monotonic()
         with run.goodput.spending("input"):
-            try:
-                with awaited.named(f"a batch of {run.dataset.name!r} for step {self.step + 1}", self._usual_wait):
-                    batch: Batch = next(self._batches)
-            except ReadingStoppedError:
-                raise
-            except Exception:  # Whatever it is, the caller gets it.
-                self._save_while_reading()
-                raise
-            self._usual_wait = 0.0 if self.metrics is None else max(self._usual_wait, 2 * (time.monotonic() - began))
+            with self._rescue.waiting():
+                batch: Batch = next(self._batches)
             sharded = run.trainer.partitioner.shard_batch(batch)
         # While the devices were still at the step before, reading cost nothing.
         if self.metrics is not None and not all(leaf.is_ready() for leaf in jax.tree.leaves(self.metrics)):
             run.goodput.move(time.monotonic() - began, "input", "step")
         return sharded
 
-    def _do_what_is_due(self, stop: StopRequest, bar: progress.Progress, watch: watchdog.Watchdog) -> None:
-        """Statistics, evaluation and checkpoint of the step that was just made."""
-        run, step, statistics = self.run, self.step, self._statistics
+    # ------------------------------------------------------- step ----------------------------------------------------
+
+    def _make_first_step(self) -> None:
+        """The first step of this process, which compiles; nothing is in flight after it."""
+        began = time.monotonic()
+        self._bar.message("compiling the training step")
+        with self.run.goodput.spending("compile"):
+            self.run.step_ahead.wait()
+        asked = time.monotonic()
+        with self._rescue.first_wait():
+            batch = self._next_batch()
+        waited = time.monotonic() - asked
+        metrics = self._update(batch, "compile")
+        seconds = time.monotonic() - began - waited
+        self._statistics.add_first(metrics, seconds, waited, batch["decoder_target_tokens"].size)
+        self._bar.message(f"compiled and made the first step in {seconds:.1f} s")
+        self._bar.step(lambda: shown_figures(metrics), None)
+
+    def _make_step(self) -> None:
+        """Reads a batch and updates the state. The metrics that are shown are those of the step before."""
+        previous, previous_batch = self.metrics, self.batch
+        assert previous is not None
+        metrics = self._update(self._next_batch(), "step")
+        # One step stays in flight. The one before is done: reading it delays nothing and finds a NaN early.
+        self._check_loss(previous, self.step - 1, previous_batch)
+        self._statistics.add(metrics)
+        self._bar.step(*(functools.partial(shown_figures, x) for x in (metrics, previous)))
+
+    def _update(self, batch: dict[str, jax.Array], kind: str) -> metrics_lib.Metrics:
+        """The one jitted call of a step. `kind` is what its time counts as; a call that compiles is waited for."""
+        with self.run.goodput.spending(kind), self._rescue.in_hands:
+            self.state, metrics = self.run.trainer.train_step(self.state, batch)
+            if kind == "compile":
+                jax.block_until_ready(metrics)
+            self.step, self.metrics, self.batch = self.step + 1, metrics, batch
+        return metrics
+
+    # ------------------------------------------------------ metrics --------------------------------------------------
+
+    def _write_statistics_if_due(self) -> None:
+        """Writes what the steps since the last line have summed up, and runs the actions that look at it."""
+        run, step = self.run, self.step
         if run.periods.evaluates(step):  # which waits for the step, and would find what the step has done
             self._check_loss(self.metrics, step, self.batch)
-        if run.periods.summarizes(step) or stop.is_due(step):
-            scalars = statistics.write(step)
+        if run.periods.summarizes(step) or self._rescue.stop_is_due():
+            scalars = self._statistics.write(step)
             self.ended_early |= run.actions.run(ActionMode.TRAIN, self.state, {TRAIN_METRIC_KEY: scalars})
             follow_rate(run)
-        # Evaluation comes before the checkpoint: a run killed in between makes it again.
-        if run.periods.evaluates(step) and not stop.is_due(step):
-            # Workers evaluate together, so one of them alone cannot leave.
-            check = _raise_if_requested(stop) if jax.process_count() == 1 else None
-            with statistics.paused(), bar.paused(), watch.paused():
-                self.ended_early |= evaluate(run, self.state, step, bar.message, check)
-        if run.periods.saves(step) or self.ended_early:
-            with statistics.paused(), bar.paused(), watch.paused():
-                self._save()
-
-    def _save(self) -> None:
-        with self._in_hands:
-            self._begin_checkpoint()
-        self.last_saved = self.step
-
-    def _begin_checkpoint(self) -> None:
-        """Begins a checkpoint if the state is finite. The loss cannot show that: it is from before the update."""
-        run, step, save = self.run, self.step, self.run.periods.save
-        self._check_loss(self.metrics, step, self.batch)
-        if save is None:
-            return
-        began = time.monotonic()
-        if not all(which_are_finite(jax.tree.leaves((self.state.params, self.state.opt_state)))):
-            what = f"The update of step {step} made parameters or optimizer state infinite or NaN."
-            raise self._not_finite(what, step, self.batch)
-        layout = run.trainer.partitioner.get_data_layout(run.dataset.batch_size)
-        keeps_position = save.save_dataset and layout.is_first_host_in_replica_set
-        with run.goodput.spending("checkpoint"):
-            position = run.batches.save_state() if keeps_position else None
-            run.checkpointer.save(self.state, position, run_description.with_kernels(run.run_files))
-        # From here a restart loses nothing.
-        run.goodput.write()
-        writers.write_timing(run.writers, step, "checkpoint_seconds", time.monotonic() - began)
 
     def _check_loss(self, metrics: metrics_lib.Metrics | None, step: int, batch: Batch) -> None:
         """Raises NanLossError if the loss of a step and its batch is not finite."""
@@ -308,70 +207,56 @@ class _Loop:
         where = not_finite.describe(run.trainer, self.state, step, batch)
         return NanLossError(f"{what} {good} Nothing was saved after it. {where}")
 
-    def _stop_waiting(self) -> None:
-        """Ends a wait for a batch, after a signal; workers that train together still need theirs to stop together."""
-        if jax.process_count() == 1:
-            for source in (self.run.first_batch, self.run.batches):
-                getattr(source, "stop_waiting", lambda: None)()
+    @contextlib.contextmanager
+    def _paused(self) -> Iterator[None]:
+        """A context whose time is not that of a step, for the rates, the bar and the watchdog."""
+        with self._statistics.paused(), self._bar.paused(), self._rescue.paused():
+            yield
 
-    def _leave_if_blocked(self) -> None:
-        """Ends the process if the main thread still waits some seconds after a signal; a single one saves first.
+    # ----------------------------------------------------- evaluation ------------------------------------------------
 
-        It may compile, or wait in a library for a batch or an evaluation.
-        """
-        run = self.run
-        if jax.process_count() > 1:
-            self._leave_the_others()
+    def _evaluate_if_due(self) -> None:
+        if self.run.periods.evaluates(self.step) and not self._rescue.stop_is_due():
+            with self._paused():
+                self.ended_early |= evaluate(
+                    self.run, self.state, self.step, self._bar.message, self._rescue.check_evaluation
+                )
+
+    # ----------------------------------------------------- checkpoint ------------------------------------------------
+
+    def _save_if_due(self) -> None:
+        if self.run.periods.saves(self.step) or self.ended_early:
+            with self._paused():
+                self.save()
+
+    def save(self) -> None:
+        """Begins a checkpoint of the last step."""
+        with self._rescue.in_hands:
+            self.begin_checkpoint()
+        self.last_saved = self.step
+
+    def begin_checkpoint(self) -> None:
+        """Begins a checkpoint if the state is finite. The loss cannot show that: it is from before the update."""
+        run, step, save = self.run, self.step, self.run.periods.save
+        self._check_loss(self.metrics, step, self.batch)
+        if save is None:
             return
-        if run.goodput.kind not in ("input", "compile", "evaluation"):
-            return
-        # The first step, with which compiling counts, holds the state; there is nothing of it to save.
-        nothing_made = run.goodput.kind == "compile" and self.metrics is None
-        if not nothing_made and not self._in_hands.acquire(blocking=False):
-            return
-        if self.step > self.last_saved:
-            self._begin_checkpoint()
-            run.checkpointer.wait()
-        logger.warning("Stopped on request at step %d, while it waited (%s)%s.", self.step, run.goodput.kind, _RESUMES)
-        heartbeats.leave_at_once(PREEMPTED_EXIT_CODE)
-
-    def _leave_the_others(self) -> None:
-        """Ends all workers if this one waits for a batch: without it the others cannot end their step, nor save."""
-        if self.run.goodput.kind != "input":
-            self._input_since = None
-            return
-        self._input_since = self._input_since or time.monotonic()
-        heartbeat = heartbeats.of_this_process()
-        if heartbeat is not None and time.monotonic() - self._input_since > _PATIENCE_SECONDS:
-            message = (
-                f"it was asked to stop while it waited for a batch, which did not come; steps after the newest "
-                f"checkpoint of {self.run.model_dir} are lost"
-            )
-            logger.error("This worker ends: %s.", message)
-            heartbeat.fail(message, PREEMPTED_EXIT_CODE)
-            heartbeats.leave_at_once(PREEMPTED_EXIT_CODE)
-
-    def _save_while_reading(self) -> None:
-        """Saves the last step while no batch comes; hosts that train together could only save together."""
-        run, step = self.run, self.step
-        if run.goodput.kind == "input" and jax.process_count() == 1 and step > self.last_saved:
-            self._save()
-            run.checkpointer.wait()
-            logger.error("No batch came for step %d; step %d is saved.", step + 1, step)
-
-
-def _raise_if_requested(stop: StopRequest) -> Callable[[], None]:
-    """A function that raises `ReadingStoppedError` once a stop is requested."""
-
-    def check() -> None:
-        if stop.is_requested:
-            raise ReadingStoppedError
-
-    return check
+        began = time.monotonic()
+        if not all(which_are_finite(jax.tree.leaves((self.state.params, self.state.opt_state)))):
+            what = f"The update of step {step} made parameters or optimizer state infinite or NaN."
+            raise self._not_finite(what, step, self.batch)
+        layout = run.trainer.partitioner.get_data_layout(run.dataset.batch_size)
+        keeps_position = save.save_dataset and layout.is_first_host_in_replica_set
+        with run.goodput.spending("checkpoint"):
+            position = run.batches.save_state() if keeps_position else None
+            run.checkpointer.save(self.state, position, run_description.with_kernels(run.run_files))
+        # From here a restart loses nothing.
+        run.goodput.write()
+        writers.write_timing(run.writers, step, "checkpoint_seconds", time.monotonic() - began)
 
 
 def evaluate(
-    run: Run, state: TrainState, step: int, say: Callable[[str], None], check: Callable[[], None] | None = None
+    run: Run, state: TrainState, step: int, say: Callable[[str], None], check: Callable[[], None] = lambda: None
 ) -> bool:
     """Makes the evaluations of a step and runs their actions; whether one of them ends training.
 
@@ -379,7 +264,7 @@ def evaluate(
       check: called before each batch; it may raise.
     """
     with run.goodput.spending("evaluation"):
-        results = run.evaluation.run(state, step, say, check or (lambda: None))
+        results = run.evaluation.run(state, step, say, check)
     # All of them run, even if the first ends training.
     stops = [run.actions.run(mode, state, tasks) for mode, tasks in results.items()]
     follow_rate(run)

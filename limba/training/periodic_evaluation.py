@@ -90,6 +90,11 @@ class TrainingEvaluation:
         self._is_first = False
         return results
 
+    def close(self) -> None:
+        """Returns when the metrics of the tasks are written."""
+        if self.inference_evaluator is not None:
+            self.inference_evaluator.close()
+
     def _evaluate_batches(
         self, state: TrainState, step: int, say: Callable[[str], None], check: Callable[[], None]
     ) -> Results:

@@ -7,7 +7,8 @@ import jax
 
 from limba.optimizers import freezing
 from limba.reports import writers
-from limba.training.loop import Run
+from limba.reports.goodput import Goodput
+from limba.training.run import Run
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +27,13 @@ def log_start(run: Run, first_step: int) -> None:
             jax.devices()[0].platform,
         ),
     )
+
+
+def show_end(goodput: Goodput | None, model_dir: Path) -> None:
+    """Logs where the time went, None of a run that trained nothing, and prints the validation losses."""
+    if goodput is not None:
+        logger.info("%s", goodput.table())
+    print_validation_losses(model_dir)
 
 
 def print_validation_losses(model_dir: Path) -> None:

@@ -26,7 +26,7 @@ from limba.files.local_paths import local_path
 from limba.optimizers.schedules import create_learning_rate_scheduler
 from limba.reports import run_lock, wandb_writer, writers
 from limba.train import NanLossError, train
-from limba.training import loop, trainer
+from limba.training import rescue, trainer
 from limba.workers import code_versions, heartbeats
 from limba.workers.preemption import PREEMPTED_EXIT_CODE
 from tests.limba import small
@@ -279,7 +279,7 @@ class _StallsInC(_StallsAt):
 
 def test_sigterm_while_a_library_waits_saves_the_last_step(tmp_path, monkeypatch, caplog):
     ended = []
-    monkeypatch.setattr(loop, "StopRequest", functools.partial(loop.StopRequest, grace_seconds=0.3))
+    monkeypatch.setattr(rescue, "StopRequest", functools.partial(rescue.StopRequest, grace_seconds=0.3))
     monkeypatch.setattr(
         heartbeats, "leave_at_once", lambda code: ended.append((code, checkpointing.checkpoint_steps(tmp_path)))
     )

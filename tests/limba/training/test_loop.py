@@ -25,6 +25,7 @@ from limba.optimizers.schedules import create_learning_rate_scheduler
 from limba.reports import goodput, progress, writers
 from limba.train import train
 from limba.training import actions, loop, periodic_evaluation, trainer
+from limba.training.run import Periods
 from limba.training.weight_metrics import WeightMetricsComputer
 from limba.workers import watchdog
 from tests.limba import event_files, small
@@ -237,9 +238,9 @@ def test_skipped_nan_updates_do_not_end_a_run(tmp_path, caplog):
 
 
 def test_evaluations_begin_after_their_delay_and_the_end_has_one():
-    periods = loop.Periods(10, 2, 5, None, 0, evaluation_delay=5)
+    periods = Periods(10, 2, 5, None, 0, evaluation_delay=5)
     assert [step for step in range(1, 11) if periods.evaluates(step)] == [6, 8, 10]
-    late = loop.Periods(3, 2, 5, None, 0, evaluation_delay=5)
+    late = Periods(3, 2, 5, None, 0, evaluation_delay=5)
     assert [step for step in range(1, 4) if late.evaluates(step)] == [3]
 
 
@@ -419,6 +420,19 @@ def test_what_cannot_work_is_refused(tmp_path, options, words):
         _train(tmp_path, **options)
     for word in words:
         assert word in str(error.value)
+
+
+def test_a_start_that_fails_closes_the_writers(tmp_path):
+    closed = []
+
+    class Writer(writers.JsonLinesWriter):
+        def close(self):
+            closed.append(self._file.name)
+            super().close()
+
+    with pytest.raises(ValueError, match="INFER_EVAL"):
+        _train(tmp_path, metric_writers=[Writer], actions={"INFER_EVAL": [_StopAt(1)]})
+    assert closed == [str(tmp_path / "metrics.jsonl")]
 
 
 def test_the_folder_of_an_exported_model_is_no_model_dir(tmp_path):

@@ -1,0 +1,82 @@
+"""A run of `train()`: everything that its loop works with, and when what is due."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from limba.checkpoints import checkpointing
+from limba.data.contract import BatchIterator, DatasetConfig
+from limba.files.storage import AnyPath
+from limba.reports import run_lock, writers
+from limba.reports.goodput import Goodput
+from limba.training.actions import Actions
+from limba.training.inputs import FirstBatch
+from limba.training.periodic_evaluation import TrainingEvaluation
+from limba.training.step_ahead import StepAhead
+from limba.training.trainer import BaseTrainer
+from limba.workers.watchdog import WatchdogConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Periods:
+    """Which steps are followed by statistics, an evaluation or a checkpoint; the last step is followed by all of them.
+
+    Attributes:
+      total_steps: the step to end at.
+      evaluation, statistics: steps between them.
+      save: says when checkpoints are due; None saves nothing, not even at the end.
+      garbage_collection: Python's collector runs at these steps only; 0 leaves it to Python.
+      evaluation_delay: no evaluation comes before this step.
+    """
+
+    total_steps: int
+    evaluation: int
+    statistics: int
+    save: checkpointing.SaveCheckpointConfig | None
+    garbage_collection: int
+    evaluation_delay: int = 0
+
+    def saves(self, step: int) -> bool:
+        return self.save is not None and (self.save.is_due(step) or step == self.total_steps)
+
+    def evaluates(self, step: int) -> bool:
+        is_due = step % self.evaluation == 0 and step >= self.evaluation_delay
+        return is_due or step == self.total_steps
+
+    def summarizes(self, step: int) -> bool:
+        return step % self.statistics == 0 or step == self.total_steps
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Everything that the loop needs; `train()` makes it.
+
+    Attributes:
+      dataset: of the training stream.
+      first_batch: of `batches`.
+      step_ahead: compiles the trainer's step.
+      run_files: are saved in each checkpoint, with the kernels that steps have compared until then.
+      log_every: steps between lines of a log; see `progress.show`.
+      watchdog: when a step that hangs is reported, and ends the run; None watches nothing.
+    """
+
+    trainer: BaseTrainer
+    dataset: DatasetConfig
+    batches: BatchIterator
+    first_batch: FirstBatch
+    step_ahead: StepAhead
+    evaluation: TrainingEvaluation
+    actions: Actions
+    checkpointer: checkpointing.Checkpointer
+    lock: run_lock.RunLock
+    writers: Sequence[writers.MetricWriter]
+    run_files: Mapping[str, bytes]
+    model_dir: AnyPath
+    periods: Periods
+    goodput: Goodput
+    log_every: int | None
+    watchdog: WatchdogConfig | None
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Positions of inputs and targets in the global batch."""
+        return self.dataset.batch_size * sum((self.dataset.task_feature_lengths or {}).values())
