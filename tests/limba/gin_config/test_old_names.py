@@ -94,7 +94,6 @@ def test_old_names_are_the_modules_of_new_ones(old):
 
 def test_whatever_is_in_an_old_room_is_found():
     from limba.encoders.encoder import EncoderConfig
-
     from limba.machine import redaction, storage
     from limba.users_modules import importing as before
 
