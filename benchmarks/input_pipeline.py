@@ -77,7 +77,7 @@ def open_side(side: str, folder: pathlib.Path, batch_size: int) -> Iterator[Any]
         "benchmark_ours", LENGTHS, "train", batch_size, seed=0, num_workers=2 if side == "processes" else 0
     )
     if side == "cached":
-        from tasks.cached import cached_data, write_cache
+        from tasks.pipeline.cached import cached_data, write_cache
         from tasks.registry import providers
 
         write_cache.write_cache(providers.find_provider("benchmark_ours"), "train", LENGTHS, folder / "cached")
@@ -129,7 +129,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        _run(ROOT, "tasks.python_docs", "--out", str(folder / "corpus"))
+        _run(ROOT, "tasks.examples.python_docs", "--out", str(folder / "corpus"))
         vocabulary = ["--data_files", str(folder / "corpus" / "train-*.jsonl"), "--vocab_size", "8192"]
         _run(ROOT, "limba", "vocab", "build", *vocabulary, "--out", str(folder / "spiece.model"))
         sides = ["ours", "processes", "reference", "cached", *(["before"] if args.against else [])]

@@ -119,7 +119,7 @@ def commands(work: Path, checkout: Path = HERE) -> dict[str, Command]:
         "gin-check": Command(["gin-check", "gin/recipes/quickstart.gin"]),
         "lint": Command(["lint", *checked]),
         "plan": Command(["plan", "--estimate_only", "--topology=v4-8", *checked]),
-        "preview": Command(["preview", task, "--module=tasks.quickstart"]),
+        "preview": Command(["preview", task, "--module=tasks.examples.quickstart"]),
         "infer": Command(["infer", f"--run_dir={run}", f"--input={_PROMPT}"]),
         "infer cold": Command(["infer", f"--run_dir={run}", f"--input={_PROMPT}"], cold=True),
         "try": Command(["try", run], text=_PROMPT + "\n"),
@@ -180,7 +180,9 @@ def prepare(work: Path, checkouts: Sequence[Path]) -> None:
     """Makes what WORK lacks: corpus, vocabulary, a run of each checkout."""
     vocabulary = work / "vocab" / "spiece.model"
     if not list((work / "corpus").glob("train-*.jsonl")):
-        subprocess.run([sys.executable, "-m", "tasks.python_docs", "--out", work / "corpus"], cwd=HERE, check=True)
+        subprocess.run(
+            [sys.executable, "-m", "tasks.examples.python_docs", "--out", work / "corpus"], cwd=HERE, check=True
+        )
     if not vocabulary.is_file():
         files = [
             "--data_files",

@@ -80,7 +80,7 @@ def infer(
       mode: "predict" (decoded targets), "predict_with_aux" (and scores) or "score" (log likelihood of given targets).
       output_dir, file_extension: of the files; the directory is made if needed, and may be in a bucket.
       shard_id, num_shards: which part of the dataset this call works on, and how many parts there are.
-      write_fn: writes one chunk; None is `tasks.predictions.write_inferences_to_file`.
+      write_fn: writes one chunk; None is `tasks.pipeline.predictions.write_inferences_to_file`.
       train_state_initializer_cls: must be None: parameters are restored without one.
       fallback_init_rng: seed of what `RestoreCheckpointConfig.fallback_to_scratch` initializes.
       merge_fn: joins the chunks; with `merge_chunked_results` False they are left where they are.

@@ -7,4 +7,4 @@ from limba.devices import library_patches
 # Among them: `datasets` does not import PyTorch.
 library_patches.install()
 # Everything in there needs TensorFlow, which comes with SeqIO.
-library_patches.when_imported("seqio", lambda _: importlib.import_module("tasks.seqio.registry_copies"))
+library_patches.when_imported("seqio", lambda _: importlib.import_module("tasks.pipeline.seqio.registry_copies"))

@@ -1,7 +1,7 @@
 """Shows what a task feeds to a model: a few examples as text, and how full the rows are.
 
 limba preview my_recipe.gin                    # the recipe's task, with its lengths
-limba preview quickstart_span_corruption --module tasks.quickstart
+limba preview quickstart_span_corruption --module tasks.examples.quickstart
 """
 
 import argparse
@@ -15,8 +15,8 @@ import numpy as np
 from limba.data import contract
 from limba.files import os_errors, storage
 from limba.inference import blanks
-from tasks import task_batches
 from tasks.objectives import sentence_pairs
+from tasks.pipeline import task_batches
 from tasks.pretraining import denoising
 from tasks.registry import get_subtasks, providers
 from tasks.supervised.token_labels import LabelTokens
@@ -76,7 +76,7 @@ def converter_of(task: Any) -> str:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="limba preview", description=__doc__.partition("\n")[0])
     parser.add_argument("task", nargs="+", metavar="TASK", help="a registered task or mixture, or gin files of a run")
-    parser.add_argument("--module", help="the module that registers it, such as tasks.quickstart")
+    parser.add_argument("--module", help="the module that registers it, such as tasks.examples.quickstart")
     parser.add_argument("--split", default="train")
     parser.add_argument("--num", type=int, default=3, help="examples to show (3)")
     parser.add_argument("--inputs_length", type=int, help="that of the gin files, else 512")

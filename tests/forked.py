@@ -36,7 +36,7 @@ _WARM = (
     "limba.infer",
     "limba.checkpoints.orbax_saving",
     "tasks.pretraining.pretraining_tasks",
-    "tasks.task_batches",
+    "tasks.pipeline.task_batches",
     "tests.limba.workers.worker",
 )
 

@@ -264,7 +264,8 @@ def _read_data(folder):
 @functools.cache
 def _batches(corpus):
     from limba.data import contract
-    from tasks import pretraining, task_batches
+    from tasks import pretraining
+    from tasks.pipeline import task_batches
     from tasks.vocabularies import ByteVocabulary
 
     pretraining.register_pretraining_task("fuzzed", data_files={"train": corpus}, vocabulary=ByteVocabulary(100))

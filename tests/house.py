@@ -16,27 +16,14 @@ PACKAGES = ("limba", "tasks", "convert")
 # Lowest first.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("limba.files", "limba.data", "tasks.metrics", "tasks.objectives"),
-    ("limba.devices", "limba.checkpoint_files"),
-    (
-        "limba.workers",
-        "limba.gin_config",
-        "limba.optimizers",
-        "limba.partitioning",
-        "tasks.damaged_files",
-        "tasks.read_columns",
-        "tasks.remote_files",
-    ),
-    ("limba.network", "limba.reports", "tasks.sources"),
-    ("limba.models", "tasks.vocabularies"),
-    ("limba.checkpoints", "tasks.registry", "convert.tensors", "convert.config_keys"),
-    ("tasks.pretraining",),
-    ("tasks.supervised",),
-    ("tasks.diacritics", "tasks.pipeline", "tasks.python_docs"),
-    ("tasks.seqio", "tasks.t5"),
-    ("tasks.task_batches", "tasks.predictions", "tasks.input_rows", "tasks.lint_letters"),
-    ("tasks.blank_sentences", "tasks.cached", "tasks.lint_tasks", "tasks.romanian_sentences"),
-    ("tasks.diacritics_table", "tasks.diacritics_demo", "tasks.encoder_demo", "tasks.moods", "tasks.quickstart"),
-    ("tasks.romanian",),
+    ("limba.devices", "limba.checkpoint_files", "tasks.sources"),
+    ("limba.workers", "limba.gin_config", "limba.optimizers", "limba.partitioning", "tasks.vocabularies"),
+    ("limba.network", "limba.reports", "tasks.registry"),
+    ("limba.models", "tasks.pretraining", "tasks.supervised", "tasks.diacritics", "tasks.t5"),
+    ("limba.checkpoints", "tasks.pipeline", "tasks.examples"),
+    ("limba.inference", "tasks.lint"),
+    ("limba.training",),
+    ("limba", "convert.tensors", "convert.config_keys"),
     ("convert.families",),
     ("convert.config_files",),
     ("convert.hf",),
@@ -48,10 +35,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("convert.check",),
     ("convert.starting_model",),
     ("convert.__main__",),
-    ("limba.inference",),
-    ("limba.training",),
-    ("limba",),
-    ("limba.plan", "limba.hf_script", "limba.sweep", "tasks.preview"),
+    ("limba.plan", "limba.hf_script", "limba.sweep", "tasks"),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
@@ -82,7 +66,7 @@ def room_of(module: str) -> str:
     """`limba.network` of `limba.network.attention`; `limba` of `limba.train`: modules beside the rooms are one room."""
     package, _, rest = module.partition(".")
     name = rest.partition(".")[0]
-    is_beside = package == "limba" and "." not in rest and (ROOT / package / f"{name}.py").is_file()
+    is_beside = package != "convert" and "." not in rest and (ROOT / package / f"{name}.py").is_file()
     return package if is_beside else f"{package}.{name}"
 
 

@@ -20,10 +20,11 @@ import pyarrow.parquet
 import pytest
 
 from limba.data import contract
-from tasks import pretraining, task_batches
+from tasks import pretraining
+from tasks.pipeline import task_batches
 from tasks.registry import TaskRegistry
-from tasks.remote_files import http_retries
 from tasks.sources import corpora
+from tasks.sources.remote_files import http_retries
 from tasks.vocabularies import ByteVocabulary
 
 SHORT, LONG = 3, 200

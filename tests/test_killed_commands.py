@@ -72,7 +72,13 @@ def place(tmp_path_factory, new_run, spiece_model):  # noqa: F811
     trial = Path(__file__).parent / "limba/sweep/sweep_trial.py"
     (root / "sweep.yaml").write_text(SWEEP.replace("TRIAL", str(trial)))
     (root / "outputs").mkdir()
-    warm = ["convert.to_hf", "convert.from_hf", "convert.from_t5x", "convert.to_t5x", "tasks.cached.write_cache"]
+    warm = [
+        "convert.to_hf",
+        "convert.from_hf",
+        "convert.from_t5x",
+        "convert.to_t5x",
+        "tasks.pipeline.cached.write_cache",
+    ]
     hub = loopback_hub.LoopbackHub()
     with pytest.MonkeyPatch.context() as patched:  # huggingface_hub reads its address when it is imported.
         for name, value in hub.environment(root / "home").items():

@@ -17,11 +17,11 @@ from limba.partitioning import meshes
 from limba.plan import command as plan
 from limba.sweep import sweep_file
 from tasks import objectives
-from tasks.cached import write_cache
-from tasks.damaged_files import bad_lines
+from tasks.pipeline.cached import write_cache
 from tasks.pretraining import pretraining_tasks
 from tasks.registry import rows, tasks
 from tasks.sources import arrow_tables, chunks, corpora
+from tasks.sources.damaged_files import bad_lines
 from tasks.vocabularies import sentencepiece_models
 
 RECIPE = "gin/recipes/quickstart.gin"

@@ -161,7 +161,7 @@ def _split(task: Any) -> str:
 
 
 def _blank(task: Any, step: Any) -> Example:
-    from tasks import blank_sentences
+    from tasks.examples import blank_sentences
 
     mode = f"{step.mode} " if step.mode else ""
     for document in _documents(task):
@@ -192,7 +192,7 @@ def _row(task: Any, step: Any) -> Example:
 def _any_example(task: Any, lengths: Mapping[str, int]) -> Example:
     """The first example as the model gets it, decoded: a short one of tasks that fill whole windows."""
     from limba.data.contract import DatasetConfig
-    from tasks import predictions
+    from tasks.pipeline import predictions
 
     short = {name: min(length, _MOST_INPUTS) if name == "inputs" else length for name, length in lengths.items()}
     if predictions.needs_seqio(task, "EncDecFeatureConverter"):

@@ -24,6 +24,11 @@ ROOMS: Mapping[str, str] = {
     "limba.machine": "limba.files",
     "limba.profile": "limba.plan.profile",
     "limba.users_modules": "limba.gin_config",
+    "tasks.cached": "tasks.pipeline.cached",
+    "tasks.damaged_files": "tasks.sources.damaged_files",
+    "tasks.read_columns": "tasks.sources.read_columns",
+    "tasks.remote_files": "tasks.sources.remote_files",
+    "tasks.seqio": "tasks.pipeline.seqio",
 }
 # Modules that did not go with their room, or had none. These come first.
 MODULES: Mapping[str, str] = {
@@ -42,6 +47,20 @@ MODULES: Mapping[str, str] = {
     "limba.machine.preemption": "limba.workers.preemption",
     "limba.reports.statistics": "limba.training.statistics",
     "limba.tasks_door": "limba.inference.tasks_door",
+    "tasks.blank_sentences": "tasks.examples.blank_sentences",
+    "tasks.diacritics_demo": "tasks.examples.diacritics_small",
+    "tasks.diacritics_table": "tasks.examples.diacritics_table",
+    "tasks.encoder_demo": "tasks.examples.encoder",
+    "tasks.input_rows": "tasks.pipeline.input_rows",
+    "tasks.lint_letters": "tasks.lint.lint_letters",
+    "tasks.lint_tasks": "tasks.lint.lint_tasks",
+    "tasks.moods": "tasks.examples.moods",
+    "tasks.predictions": "tasks.pipeline.predictions",
+    "tasks.python_docs": "tasks.examples.python_docs",
+    "tasks.quickstart": "tasks.examples.quickstart",
+    "tasks.romanian": "tasks.examples.romanian",
+    "tasks.romanian_sentences": "tasks.examples.romanian_sentences",
+    "tasks.task_batches": "tasks.pipeline.task_batches",
 }
 
 

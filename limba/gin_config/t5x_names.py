@@ -31,7 +31,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "t5x.decoding": ("limba.models.decoding", "limba.models.beam_search", "limba.network.decoding_state"),
     "t5x.eval": ("limba.eval", "limba.inference.evaluation"),
     "t5x.gin_utils": ("limba.gin_config.gin_files",),
-    "t5x.infer": ("limba.infer", "limba.inference.shard_files", "tasks.predictions", "tasks.t5.tfexample"),
+    "t5x.infer": ("limba.infer", "limba.inference.shard_files", "tasks.pipeline.predictions", "tasks.t5.tfexample"),
     "t5x.losses": ("limba.models.losses",),
     "t5x.metrics": ("limba.models.metrics",),
     "t5x.models": (
@@ -113,7 +113,7 @@ SCRIPTS: Mapping[str, str] = {
     "evaluate": "limba.eval",
     "infer": "limba.infer",
     "precompile": "limba.precompile",
-    "write_inferences_to_file": "tasks.predictions",
+    "write_inferences_to_file": "tasks.pipeline.predictions",
     "merge_chunks_to_file": "limba.inference.shard_files",
     "create_task_from_tfexample_file": "tasks.t5.tfexample",
 }

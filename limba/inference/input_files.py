@@ -27,7 +27,8 @@ def read_texts(file: str | None, column: str | None) -> list[str]:
 
     Raises:
       FileNotFoundError: if it is not there.
-      ValueError: if it is empty, for a column of a file without columns; see `read_lines` and `tasks.input_rows`.
+      ValueError: if it is empty, for a column of a file without columns; see `read_lines` and
+        `tasks.pipeline.input_rows`.
     """
     if column is not None and (file is None or not is_table(file)):
         raise ValueError(f"--text_column {column} is for a table, such as a csv, and --input_file is {file}.")

@@ -34,7 +34,7 @@ def get_dataset(
             "get_dataset makes the endless stream of training, whose position train() saves and restores; use "
             "seqio.get_dataset for a number of epochs."
         )
-    from tasks import task_batches
+    from tasks.pipeline import task_batches
 
     return task_batches.get_train_batches(cfg, feature_converter_cls, shard_id, num_shards)
 
@@ -56,7 +56,7 @@ def get_training_eval_datasets(
     del eval_steps  # Batches are made when they are asked for.
     if deterministic:
         raise ValueError("get_training_eval_datasets.deterministic needs data that T5X does not publish; leave it out.")
-    from tasks import task_batches
+    from tasks.pipeline import task_batches
 
     return task_batches.get_eval_batches(cfg, feature_converter_cls, shard_id, num_shards)
 
@@ -77,7 +77,7 @@ def facts(cfg: contract.DatasetConfig) -> dict[str, str]:
     Raises:
       ValueError, FileNotFoundError: if the task or its corpus is not there.
     """
-    from tasks import task_batches
+    from tasks.pipeline import task_batches
 
     return task_batches.data_facts(cfg)
 
@@ -108,7 +108,7 @@ def get_vocabulary(cfg: contract.DatasetConfig) -> tuple[Any, Any]:
 
 def resumable(batches: Any, cfg: contract.DatasetConfig, shard_id: int, num_shards: int) -> contract.BatchIterator:
     """A user's `tf.data.Dataset` of this host's rows as a stream whose position can be saved."""
-    from tasks.seqio import foreign_readers
+    from tasks.pipeline.seqio import foreign_readers
 
     return foreign_readers.DatasetBatches(batches, cfg, shard_id, num_shards)
 
@@ -138,15 +138,15 @@ def evaluation_names(name: str, module: str | None) -> list[str]:
 
 
 def predictions() -> ModuleType:
-    """`tasks.predictions`: a task's examples, and files of predictions."""
-    from tasks import predictions
+    """`tasks.pipeline.predictions`: a task's examples, and files of predictions."""
+    from tasks.pipeline import predictions
 
     return predictions
 
 
 def input_rows() -> ModuleType:
-    """`tasks.input_rows`: texts to answer from csv, JSON and Parquet."""
-    from tasks import input_rows
+    """`tasks.pipeline.input_rows`: texts to answer from csv, JSON and Parquet."""
+    from tasks.pipeline import input_rows
 
     return input_rows
 
@@ -159,8 +159,8 @@ def describe_unknown(vocabulary: Any, texts: Sequence[str]) -> str:
 
 
 def sentences_with_blanks(name: str, module: str | None, split: str, count: int) -> list[tuple[str, str]]:
-    """`tasks.blank_sentences.of_task`: sentences of a task's documents with one word left out, and these words."""
-    from tasks import blank_sentences
+    """Sentences of a task's documents with one word left out, and these words: `tasks.examples.blank_sentences`."""
+    from tasks.examples import blank_sentences
 
     return blank_sentences.of_task(name, module, split, count)
 
@@ -173,8 +173,8 @@ def seqio_evaluator(
     tensorboard_logger: Callable[[str], Any],
     settings: Mapping[str, Any],
 ) -> Any:
-    """`tasks.seqio.seqio_predictions.make_evaluator`: SeqIO's evaluator of a task's metrics."""
-    from tasks.seqio import seqio_predictions
+    """`tasks.pipeline.seqio.seqio_predictions.make_evaluator`: SeqIO's evaluator of a task's metrics."""
+    from tasks.pipeline.seqio import seqio_predictions
 
     return seqio_predictions.make_evaluator(
         config, evaluator_cls, feature_converter, log_dir, tensorboard_logger, settings
@@ -183,6 +183,6 @@ def seqio_evaluator(
 
 def set_folders(tfds_data_dir: str | None, cache_dirs: Sequence[str]) -> None:
     """Where TensorFlow Datasets and SeqIO's offline caches are looked for."""
-    from tasks.seqio import seqio_predictions
+    from tasks.pipeline.seqio import seqio_predictions
 
     seqio_predictions.set_folders(tfds_data_dir, cache_dirs)

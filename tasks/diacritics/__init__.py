@@ -1,6 +1,6 @@
 """Restoring diacritics: the marks of languages, tasks made of plain text, and scores.
 
-Task modules and `tasks.lint_tasks` may import it.
+Task modules, `tasks.examples` and `tasks.lint` may import it.
 """
 
 from tasks.diacritics.diacritics_tasks import register_diacritics_task

@@ -51,7 +51,7 @@ class Stream:
     """A checked configuration: which tasks are read, and how their examples become batches.
 
     Here all sources can begin anywhere, all preprocessors are steps and the feature converter is one of ours;
-    `tasks.seqio.seqio_streams` has the others.
+    `tasks.pipeline.seqio.seqio_streams` has the others.
     """
 
     config: contract.DatasetConfig

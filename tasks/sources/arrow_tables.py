@@ -26,8 +26,8 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from limba.files import untrusted_json
-from tasks.read_columns import csv_columns, json_columns, line_tables
-from tasks.remote_files import bucket_files, http_files
+from tasks.sources.read_columns import csv_columns, json_columns, line_tables
+from tasks.sources.remote_files import bucket_files, http_files
 
 BUILDERS = ("json", "parquet", "text", "csv")
 _BUILDER_OF_SUFFIX = {

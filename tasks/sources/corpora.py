@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from limba.files import redaction, storage
-from tasks.remote_files import bucket_files, http_files
 from tasks.sources import arrow_tables, hub_datasets
 from tasks.sources import splits as splits_lib
+from tasks.sources.remote_files import bucket_files, http_files
 from tasks.sources.sharded import ShardedSource, Splits
 
 logger = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ from huggingface_hub import constants
 from huggingface_hub.utils import build_hf_headers
 
 from limba.files import redaction
-from tasks.remote_files import http_files
 from tasks.sources import arrow_tables
+from tasks.sources.remote_files import http_files
 
 logger = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from limba.files import os_errors
-from tasks.damaged_files import bad_lines, missing_columns
-from tasks.remote_files import http_files
 from tasks.sources import arrow_tables, chunks, reader_chunks
 from tasks.sources import splits as splits_lib
+from tasks.sources.damaged_files import bad_lines, missing_columns
+from tasks.sources.remote_files import http_files
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from limba.checkpoints import checkpointing, train_state
 from limba.models import metrics
-from tasks import predictions as task_inference
+from tasks.pipeline import predictions as task_inference
 
 __all__ = ["FormulaModel", "register_task", "save_checkpoint", "task_inference"]
 

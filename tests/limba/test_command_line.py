@@ -13,7 +13,7 @@ from convert import __main__ as convert_command
 from limba import cli, command_line
 from limba.gin_config import gin_files
 from limba.workers import distributed, heartbeats
-from tasks.cached import write_cache
+from tasks.pipeline.cached import write_cache
 from tasks.vocabularies import build_command
 
 

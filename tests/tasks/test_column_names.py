@@ -14,8 +14,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import tasks
 from limba.data.contract import DatasetConfig
-from tasks import objectives, predictions, task_batches
+from tasks import objectives
 from tasks.diacritics import register_diacritics_task
+from tasks.pipeline import predictions, task_batches
 from tasks.pretraining import register_pretraining_task
 from tasks.supervised import SupervisedDataset, TokenDataset, register_supervised_task, register_token_task
 from tasks.vocabularies import ByteVocabulary, TokenizerVocabulary

@@ -171,7 +171,7 @@ def _check_training(
 def _check_data(
     arguments: Mapping[str, Any], model: Any, config: Any, rows: int | None, steps: int | None
 ) -> Iterator[Finding]:
-    from tasks import lint_tasks
+    from tasks.lint import lint_tasks
 
     flops = functools.partial(forward_flops, dataclasses.asdict(config)) if isinstance(config, T5Config) else None
     uses = {

@@ -9,7 +9,10 @@ from convert.hf import run_example
 from convert.hf.card_example import BLANK
 from tests.convert import vocabularies
 
-GIN = "from __gin__ import dynamic_registration\nimport {module}\nimport tasks.romanian\nfrom limba.network import t5\n"
+GIN = (
+    "from __gin__ import dynamic_registration\nimport {module}\nimport tasks.examples.romanian\n"
+    "from limba.network import t5\n"
+)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from limba.files import json_text
 from limba.inference import metric_loggers
 from limba.reports import json_lines, results_table, writers
-from tasks import predictions
+from tasks.pipeline import predictions
 from tests.house import ROOT
 
 NAN, INFINITE = float("nan"), float("inf")

@@ -18,7 +18,7 @@ from limba.gin_config.hf_keys import row_answers
 from limba.hf_script import outcome, script_data
 from limba.inference import answering, infer_text
 from limba.sweep import sweep_report
-from tasks import python_docs, romanian_sentences
+from tasks.examples import python_docs, romanian_sentences
 from tasks.sources import corpora
 from tasks.vocabularies import sentencepiece_models
 
@@ -171,7 +171,7 @@ def test_no_other_code_replaces_files():
         "limba/checkpoints/checkpointing.py": 2,
         "limba/sweep/trial_folders.py": 1,
         "limba/hf_script/earlier_run.py": 1,  # into a folder that is new
-        "tasks/cached/write_cache.py": 1,
+        "tasks/pipeline/cached/write_cache.py": 1,
         "convert/tensors/weight_shards.py": 2,  # inside a folder that is not complete
     }
     calls: dict[str, int] = {}

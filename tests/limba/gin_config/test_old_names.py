@@ -1,6 +1,8 @@
 """Names that modules had before: files of old runs and of users are read, and mean the modules of today."""
 
 import importlib
+import re
+import subprocess
 import sys
 
 import gin
@@ -66,7 +68,7 @@ def test_the_gin_file_of_an_old_run_is_read(old_run, more):
     config = gin.get_configurable(encoder.EncoderConfig)(dtype="float32", num_heads=4, head_dim=32, mlp_dim=8)
     assert type(config).__module__ == "limba.network.encoders.config"
     assert (config.emb_dim, config.max_positions, config.vocab_size) == (128, 32, 384)
-    assert "tasks.encoder_demo" in sys.modules
+    assert "tasks.examples.encoder" in sys.modules
 
 
 def test_a_binding_counts_for_both_names(tmp_path):
@@ -103,6 +105,25 @@ def test_whatever_is_in_an_old_room_is_found():
         importlib.import_module("limba.machine.nothing")
 
 
+def test_python_runs_modules_by_their_old_names(tmp_path):
+    command = [sys.executable, "-m", "tasks.moods", "--out", str(tmp_path)]
+    out = subprocess.run(command, capture_output=True, text=True, check=True, cwd=house.ROOT)
+    assert not out.stderr and (tmp_path / "train.csv").is_file()
+
+
+_DOTTED = re.compile(r"(?<![\w./-])(?:limba|tasks|convert)(?:\.\w+)+")
+_FROM = re.compile(r"\bfrom ((?:limba|tasks|convert)(?:\.\w+)*) import \(?([\w, \n]+)")
+
+
 def test_our_own_files_use_new_names():
-    old = [one for one in house.all_imports() if old_names.new_name(one.imported)]
-    assert not old
+    tracked = subprocess.run(["git", "ls-files"], cwd=house.ROOT, capture_output=True, text=True, check=True).stdout
+    own = ("limba/gin_config/old_names.py", "tests/limba/gin_config/test_old_names.py")
+    for file in tracked.split():
+        if file in own or not file.endswith((".py", ".gin", ".sh", ".md")) or not (house.ROOT / file).is_file():
+            continue
+        text = (house.ROOT / file).read_text(encoding="utf-8")
+        named = set(_DOTTED.findall(text))
+        for module, names in _FROM.findall(text):
+            named |= {f"{module}.{name.split()[0]}" for name in names.split(",") if name.strip()}
+        old = {name: new for name in named if (new := old_names.new_name(name))}
+        assert not old, f"{file} has old names, which are for users only"

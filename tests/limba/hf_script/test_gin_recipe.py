@@ -20,8 +20,8 @@ from limba.hf_script import command, gin_best, gin_optimizer, gin_recipe, script
 from limba.hf_script.script_data import Corpus
 from limba.models import losses
 from limba.optimizers import weight_decay
-from tasks import predictions
 from tasks.metrics import text_metrics
+from tasks.pipeline import predictions
 from tasks.registry import TaskRegistry
 from tasks.sources import corpora
 from tasks.supervised import script_task

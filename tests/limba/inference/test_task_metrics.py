@@ -152,7 +152,7 @@ def test_text_arrays_and_bytes_in_json(tmp_path):
     log = metric_loggers.JSONLogger(str(tmp_path), write_n_results=1)
     example = {"inputs": np.arange(40), "text": "ță".encode(), "raw": b"\xff", "flag": np.bool_(True)}
     metrics = {"a": metric_loggers.Scalar(np.float32(0.5)), "b": Text("words")}
-    from tasks.predictions import Examples
+    from tasks.pipeline.predictions import Examples
 
     log("t", 3, metrics, Examples([example, example]), {"prediction": ["x", "y"]}, ["p", "q"])
     assert json.loads((tmp_path / "t-metrics.jsonl").read_text("utf-8")) == {"step": 3, "a": 0.5, "b": "words"}

@@ -16,8 +16,8 @@ from limba.optimizers import adafactor, schedules
 from limba.reports import writers
 from limba.train import train
 from limba.training import configured_trainer, trainer
-from tasks import objectives, pretraining, task_batches
-from tasks.pipeline import converters
+from tasks import objectives, pretraining
+from tasks.pipeline import converters, task_batches
 from tasks.registry import TaskRegistry
 from tasks.vocabularies import Vocabulary
 from tests.limba import small

@@ -54,7 +54,7 @@ _WALL_CLOCK = {
     "limba/devices/compilation_cache.py": "compares with the times of files; decides only when to make room",
     "limba/reports/goodput.py": "the time between two processes, which have no other clock in common",
     "limba/reports/run_lock.py": "shown to people",
-    "tasks/remote_files/http_retries.py": "of a date that a server asks to wait for; at most 5 minutes",
+    "tasks/sources/remote_files/http_retries.py": "of a date that a server asks to wait for; at most 5 minutes",
     "launch/stamp_lines.py": "shown to people",
 }
 

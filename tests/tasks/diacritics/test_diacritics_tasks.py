@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from limba.data import contract
-from tasks import lint_tasks, predictions, task_batches
 from tasks.diacritics import diacritics_tasks, marks
+from tasks.lint import lint_tasks
+from tasks.pipeline import predictions, task_batches
 from tasks.vocabularies import ByteVocabulary
 from tests.convert import vocabularies
 

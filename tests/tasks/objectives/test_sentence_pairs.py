@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from limba.data.contract import DatasetConfig
-from tasks import objectives, pretraining, preview, task_batches
+from tasks import objectives, pretraining, preview
 from tasks.objectives import sentence_pairs
+from tasks.pipeline import task_batches
 from tasks.registry import TaskRegistry
 from tests.limba.models.test_encoder_only_model import WORDS, Words
 

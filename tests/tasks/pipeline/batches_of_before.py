@@ -131,7 +131,7 @@ def checksum(batch: contract.Batch) -> int:
 
 def checksums(name: str) -> Iterator[tuple[str, list[int]]]:
     """Of the training stream and of each evaluation set."""
-    from tasks import task_batches
+    from tasks.pipeline import task_batches
 
     converter = STREAMS[name][1]
     train = task_batches.get_train_batches(config_of(name, "train"), converter)

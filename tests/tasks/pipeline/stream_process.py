@@ -24,7 +24,8 @@ import datasets  # noqa: F401, the source imports it when it is first read
 
 from limba.checkpoint_files import small_files
 from limba.data import contract
-from tasks import diacritics, objectives, task_batches
+from tasks import diacritics, objectives
+from tasks.pipeline import task_batches
 from tasks.pretraining import denoising
 from tasks.registry import Feature, MixtureRegistry, TaskRegistry
 from tasks.sources import corpora
@@ -133,7 +134,7 @@ def newest(directory: Path) -> tuple[int, list[Path]]:
 
 def main(engine: str) -> None:
     if engine == "seqio":
-        from tasks.seqio import seqio_streams  # noqa: F401, TensorFlow
+        from tasks.pipeline.seqio import seqio_streams  # noqa: F401, TensorFlow
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
         child = os.fork()

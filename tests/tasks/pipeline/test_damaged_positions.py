@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from limba.data.contract import DatasetConfig
-from tasks import pretraining, task_batches
+from tasks import pretraining
+from tasks.pipeline import task_batches
 from tasks.vocabularies import ByteVocabulary
 
 

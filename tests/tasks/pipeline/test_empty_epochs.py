@@ -5,7 +5,8 @@ import pyarrow as pa
 import pytest
 
 from limba.data import contract
-from tasks import objectives, preview, task_batches
+from tasks import objectives, preview
+from tasks.pipeline import task_batches
 from tasks.pretraining import denoising
 from tasks.registry import Feature, TaskRegistry
 from tasks.sources import corpora

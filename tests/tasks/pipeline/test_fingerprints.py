@@ -5,7 +5,8 @@ import random
 import pytest
 
 from limba.data import contract
-from tasks import pretraining, task_batches
+from tasks import pretraining
+from tasks.pipeline import task_batches
 from tasks.registry import tasks as registered_tasks
 from tasks.sources import corpora
 from tasks.vocabularies import ByteVocabulary, sentencepiece_models

@@ -12,7 +12,8 @@ import textwrap
 import numpy as np
 import pytest
 
-from tasks import objectives, pretraining, sources, task_batches, vocabularies
+from tasks import objectives, pretraining, sources, vocabularies
+from tasks.pipeline import task_batches
 from tasks.registry import MixtureRegistry, TaskRegistry
 from tasks.sources import blank_texts
 from tests.house import ROOT
@@ -138,7 +139,8 @@ def test_a_process_that_ends_takes_its_readers_along(folder):
     the readers before it."""
     script = f"""
         import dataclasses, os, pathlib, signal, multiprocessing
-        from tasks import task_batches, vocabularies
+        from tasks.pipeline import task_batches
+        from tasks import vocabularies
         from tests.tasks.pipeline import batches_of_before
 
         def read_and_forget():

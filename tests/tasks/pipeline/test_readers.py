@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from limba.data import contract
-from tasks import objectives, task_batches
-from tasks.pipeline import fingerprints, streams
+from tasks import objectives
+from tasks.pipeline import fingerprints, streams, task_batches
 from tasks.pretraining import denoising
 from tasks.registry import Feature, TaskRegistry, steps
 from tasks.registry import tasks as registered_tasks

@@ -7,7 +7,8 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from limba.data import contract
-from tasks import objectives, task_batches
+from tasks import objectives
+from tasks.pipeline import task_batches
 from tasks.pretraining import register_pretraining_task
 from tasks.sources import corpora, sharded, splits
 from tasks.supervised import SupervisedDataset, register_supervised_task

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from limba.data import contract
-from tasks import objectives, predictions
+from tasks import objectives
+from tasks.pipeline import predictions
 from tasks.pretraining import denoising
 from tasks.registry import Feature, rows, steps
 from tasks.vocabularies import ByteVocabulary

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from limba.data import contract
-from tasks import objectives, predictions, task_batches
+from tasks import objectives
+from tasks.pipeline import predictions, task_batches
 from tasks.pretraining import pretraining_tasks
 from tasks.registry import TaskRegistry
 from tasks.sources import corpora
@@ -36,10 +37,10 @@ def test_missing_vocabulary_is_said_when_used(data_files, lengths):
 def test_quickstart_registers_without_files(monkeypatch, tmp_path, lengths):
     monkeypatch.setenv("LIMBA_QUICKSTART_DIR", str(tmp_path))
     # Other tests may have imported it with the directory that this checkout has.
-    monkeypatch.delitem(sys.modules, "tasks.quickstart", raising=False)
+    monkeypatch.delitem(sys.modules, "tasks.examples.quickstart", raising=False)
     if "quickstart_span_corruption" in TaskRegistry.names():
         TaskRegistry.remove("quickstart_span_corruption")
-    quickstart = importlib.import_module("tasks.quickstart")
+    quickstart = importlib.import_module("tasks.examples.quickstart")
 
     task = TaskRegistry.get("quickstart_span_corruption")
     assert sorted(task.splits) == ["train", "validation"]

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from limba.data import contract
-from tasks import objectives, task_batches
+from tasks import objectives
+from tasks.pipeline import task_batches
 from tasks.pretraining import pretraining_tasks
 from tasks.registry import mixtures
 from tasks.sources import corpora

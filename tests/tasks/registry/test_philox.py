@@ -7,8 +7,8 @@ import pytest
 import seqio
 import tensorflow as tf
 
+from tasks.pipeline.seqio import tf_iterators
 from tasks.registry import philox
-from tasks.seqio import tf_iterators
 
 # TensorFlow takes the larger ones modulo 2^31 - 1.
 SEEDS = [0, 1, 7, 2**30 - 1, 123456789, 2**31 - 4, 2**31 - 1, 2**31 + 5, 2**40 + 3]

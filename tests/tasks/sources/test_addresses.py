@@ -7,8 +7,8 @@ import pytest
 from fsspec.implementations import memory
 
 from limba.files import storage
-from tasks.remote_files import http_retries
 from tasks.sources import corpora
+from tasks.sources.remote_files import http_retries
 from tests.loopback_hub import LoopbackHub
 
 

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from tasks.remote_files import http_files
 from tasks.sources import chunks, corpora
+from tasks.sources.remote_files import http_files
 
 
 def read(source, split="train", num_readers=1, reader=0, shuffle=True, seed=None, num_epochs=1):

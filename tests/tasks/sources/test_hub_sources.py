@@ -15,12 +15,13 @@ import pytest
 
 from limba.data import contract
 from limba.inference import tasks_door
-from tasks import preview, task_batches
-from tasks.cached import write_cache
+from tasks import preview
+from tasks.pipeline import task_batches
+from tasks.pipeline.cached import write_cache
 from tasks.pretraining import pretraining_tasks
 from tasks.registry import TaskRegistry
-from tasks.remote_files import http_files, http_retries
 from tasks.sources import corpora, splits
+from tasks.sources.remote_files import http_files, http_retries
 from tasks.vocabularies import ByteVocabulary
 from tests.loopback_hub import TOKEN, LoopbackHub
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from limba.data import contract
-from tasks import task_batches
+from tasks.pipeline import task_batches
 from tasks.pretraining import pretraining_tasks
 from tasks.sources import HuggingFaceSource
 from tasks.vocabularies import ByteVocabulary

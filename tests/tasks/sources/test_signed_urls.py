@@ -10,10 +10,11 @@ import pytest
 
 from limba.data import contract
 from limba.files import redaction
-from tasks import pretraining, task_batches
+from tasks import pretraining
+from tasks.pipeline import task_batches
 from tasks.registry import TaskRegistry
-from tasks.remote_files import http_files, http_retries
 from tasks.sources import corpora, hub_datasets
+from tasks.sources.remote_files import http_files, http_retries
 from tasks.vocabularies import ByteVocabulary
 
 SECRET = "pl4nted"

@@ -7,7 +7,7 @@ import pyarrow.parquet
 import pytest
 
 from limba.data import contract
-from tasks import task_batches
+from tasks.pipeline import task_batches
 from tasks.pretraining import pretraining_tasks
 from tasks.sources import corpora, splits
 from tasks.vocabularies import ByteVocabulary

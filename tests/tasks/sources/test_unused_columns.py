@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from tasks.remote_files import http_files
 from tasks.sources import corpora
+from tasks.sources.remote_files import http_files
 from tests.loopback_hub import LoopbackHub
 
 MISSING = object()

@@ -12,8 +12,8 @@ from limba.data import contract
 from limba.gin_config.hf_keys import run_arguments
 from limba.hf_script import script_data
 from limba.inference import metric_loggers, task_metrics
-from tasks import task_batches
 from tasks.metrics import text_metrics
+from tasks.pipeline import task_batches
 from tasks.registry import TaskRegistry
 from tasks.supervised import question_formats
 from tasks.supervised.compared_answers import ComparedAnswers

@@ -9,11 +9,11 @@ import pytest
 
 from limba.data import contract
 from limba.inference import task_metrics
-from tasks import predictions, task_batches
 from tasks.metrics import text_metrics
+from tasks.pipeline import predictions, task_batches
 from tasks.registry import TaskRegistry
-from tasks.remote_files import http_files
 from tasks.sources import arrow_tables, corpora
+from tasks.sources.remote_files import http_files
 from tasks.supervised import row_formats, supervised_tasks
 from tasks.supervised.supervised_tasks import SupervisedDataset, register_supervised_task
 from tasks.vocabularies import ByteVocabulary, SentencePieceVocabulary

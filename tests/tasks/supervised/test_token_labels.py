@@ -8,8 +8,9 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from limba.data.contract import DatasetConfig
-from tasks import predictions, supervised
+from tasks import supervised
 from tasks.metrics import tagging_metrics
+from tasks.pipeline import predictions
 from tasks.registry import TaskRegistry
 from tasks.supervised import script_task, token_labels
 from tasks.vocabularies import (

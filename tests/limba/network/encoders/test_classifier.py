@@ -17,8 +17,8 @@ from limba.network.encoders import classifier, encoder
 from limba.optimizers import definitions, schedules
 from limba.train import train
 from limba.training import configured_trainer, trainer
-from tasks import objectives, predictions, pretraining, supervised
-from tasks.pipeline import converters
+from tasks import objectives, pretraining, supervised
+from tasks.pipeline import converters, predictions
 from tasks.registry import TaskRegistry
 from tasks.vocabularies import ByteVocabulary, LabelVocabulary, TokenizerVocabulary
 from tests.convert import vocabularies

@@ -13,9 +13,9 @@ from limba.inference.answering import Answerer
 from limba.network.encoders import classifier, encoder
 from limba.optimizers import definitions
 from limba.training import configured_trainer
-from tasks import predictions, supervised
+from tasks import supervised
 from tasks.metrics import text_metrics
-from tasks.pipeline import converters
+from tasks.pipeline import converters, predictions
 from tasks.registry import TaskRegistry
 from tasks.supervised import row_formats
 from tasks.vocabularies import ByteVocabulary, NumberVocabulary, TokenizerVocabulary

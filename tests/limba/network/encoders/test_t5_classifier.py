@@ -15,8 +15,9 @@ from limba.inference import answering, embedding
 from limba.network import t5
 from limba.network.encoders import classifier
 from limba.optimizers import definitions
-from tasks import predictions, supervised
+from tasks import supervised
 from tasks.metrics import text_metrics
+from tasks.pipeline import predictions
 from tasks.registry import TaskRegistry, task_vocabularies
 from tasks.vocabularies import ByteVocabulary, LabelVocabulary, NumberVocabulary
 from tests.limba import small

@@ -20,7 +20,8 @@ from limba import command_line
 from limba import train as train_command
 from limba.gin_config import importing
 from limba.plan.lint import command
-from tasks import lint_tasks, objectives
+from tasks import objectives
+from tasks.lint import lint_tasks
 from tasks.pretraining import pretraining_tasks
 
 # `train` is not a name here: T5X's gin files take `train` from the script that is run, which is this one.

@@ -10,7 +10,7 @@ import pytest
 
 from limba.gin_config import gin_files
 from limba.plan.lint import command
-from tasks import romanian_sentences
+from tasks.examples import romanian_sentences
 from tests import line, t5x_project
 from tests.convert import vocabularies
 
@@ -22,7 +22,10 @@ RECIPES = sorted(path.stem for path in (gin_files.REPOSITORY / "gin" / "recipes"
 # What a recipe leaves to its user. Buckets have room, and nothing is asked of them.
 _MODEL_DIR = "--gin.MODEL_DIR='gs://some-bucket/run'"
 _OF_A_USER = [
-    *("--gin.MIXTURE_OR_TASK_NAME='quickstart_span_corruption'", "--gin.MIXTURE_OR_TASK_MODULE='tasks.quickstart'"),
+    *(
+        "--gin.MIXTURE_OR_TASK_NAME='quickstart_span_corruption'",
+        "--gin.MIXTURE_OR_TASK_MODULE='tasks.examples.quickstart'",
+    ),
     "--gin.VOCABULARY_FILE='vocab/spiece.model'",
 ]
 _OVERRIDES = {

@@ -1,0 +1,140 @@
+"""Opens tasks and mixtures as the batches that the engine trains and evaluates on (`limba.data.contract`).
+
+Those that need SeqIO are given to `tasks.pipeline.seqio`, which TensorFlow comes with.
+"""
+
+import dataclasses
+import hashlib
+import logging
+import secrets
+from typing import Any
+
+from limba.data import contract
+from limba.files import json_text
+from tasks.pipeline import converters
+from tasks.pipeline.evaluation_sets import evaluation_sets
+from tasks.pipeline.readers import CountedReader, OpenBatches, TrainBatches
+from tasks.pipeline.streams import Stream
+from tasks.registry.providers import find_provider, tasks_with_split
+from tasks.registry.tasks import Task, get_subtasks
+from tasks.sources.sharded import ShardedSource
+
+logger = logging.getLogger(__name__)
+
+
+def get_train_batches(
+    config: contract.DatasetConfig,
+    feature_converter: Any = "EncDecFeatureConverter",
+    process_index: int = 0,
+    process_count: int = 1,
+    shuffle_buffer_size: int | None = None,
+) -> contract.BatchIterator:
+    """Opens the training stream of this host, positioned at its beginning.
+
+    `shuffle_buffer_size` is that of all readers together; None takes the task's own.
+
+    Raises:
+      ValueError, FileNotFoundError: for whatever is wrong with the task, the corpus, the vocabulary or the lengths.
+    """
+    stream = open_stream(config, feature_converter, shuffle_buffer_size)
+    num_readers = config.num_readers or stream.default_num_readers(process_count)
+    layout = contract.ReaderRows(num_readers, config.batch_size, process_index, process_count)
+    seed = config.seed
+    if seed is None:
+        seed = secrets.randbits(31)
+        logger.warning("No seed is set for %s: this run draws %d.", config.name, seed)
+    if stream.is_counted:
+        open_batches = _open_processes(stream, layout)
+        readers = [CountedReader(stream, reader, layout, seed, open_batches) for reader in layout.readers]
+        return TrainBatches(readers, stream)
+    from tasks.pipeline.seqio import foreign_readers, seqio_streams
+
+    assert isinstance(stream, seqio_streams.ForeignStream)
+    return TrainBatches(foreign_readers.open_readers(stream, layout, seed), stream)
+
+
+def _open_processes(stream: Stream, layout: contract.ReaderRows) -> OpenBatches | None:
+    """What opens the readers' batches in processes, if the configuration asks for some."""
+    num_workers = min(stream.config.num_workers or 0, len(layout.readers))
+    if not num_workers:
+        return None
+    if type(stream) is not Stream:
+        raise ValueError(
+            f"DatasetConfig.num_workers is {stream.config.num_workers}, and {stream.config.name!r} has parts of "
+            "SeqIO's, which are read in this process: set num_workers to 0."
+        )
+    from tasks.pipeline.reader_processes import ReaderProcesses  # what they need is seldom needed
+
+    return ReaderProcesses(stream, layout.rows_per_reader, num_workers).open
+
+
+def get_eval_batches(
+    config: contract.DatasetConfig,
+    feature_converter: Any = "EncDecFeatureConverter",
+    process_index: int = 0,
+    process_count: int = 1,
+) -> contract.EvalBatches:
+    """The evaluation sets of a task; or of each task of a mixture, and of the mixture itself: one pass.
+
+    A task comes in the order of its files. A mixture draws from its tasks at their rates until one of them has ended.
+    Every host reads everything and keeps its rows of each batch, so all hosts have equally many batches. A seed of None
+    means 0: the same corruption in every evaluation.
+
+    Raises:
+      ValueError, FileNotFoundError: as `get_train_batches`.
+    """
+    if config.batch_size % process_count:
+        raise ValueError(f"An evaluation batch of {config.batch_size} does not divide by {process_count} hosts.")
+    rows_per_host = config.batch_size // process_count
+    rows = slice(process_index * rows_per_host, (process_index + 1) * rows_per_host)
+    ordered = dataclasses.replace(config, shuffle=False, seed=config.seed or 0)
+    return evaluation_sets(open_stream(ordered, feature_converter), rows)
+
+
+def open_stream(
+    config: contract.DatasetConfig, feature_converter: Any, shuffle_buffer_size: int | None = None
+) -> Stream:
+    """A checked configuration.
+
+    Raises:
+      ValueError, FileNotFoundError: as `get_train_batches`.
+    """
+    provider = find_provider(config.mixture_or_task_name, config.module)
+    kind = kind_of_stream(config, provider, feature_converter)
+    return kind.open(config, provider, feature_converter, shuffle_buffer_size)
+
+
+def kind_of_stream(config: contract.DatasetConfig, provider: Any, feature_converter: Any) -> type[Stream]:
+    """What reads a task or mixture; raises ValueError if there is no such feature converter."""
+    ours = all(isinstance(x, Task) and isinstance(x.source, ShardedSource) for x in get_subtasks(provider))
+    if ours and converters.is_known(feature_converter):
+        return Stream
+    from tasks.pipeline.seqio import seqio_streams
+
+    return seqio_streams.kind_of(config, provider, feature_converter)
+
+
+def data_facts(config: contract.DatasetConfig) -> dict[str, str]:
+    """The facts that all hosts must agree on before they read: `limba.inference.tasks_door.facts`.
+
+    Only the hub is asked, once in a process.
+    """
+    provider = find_provider(config.mixture_or_task_name, config.module)
+    kind = kind_of_stream(config, provider, "EncDecFeatureConverter")
+    stream = kind(config, provider, tasks_with_split(provider, config.split), "EncDecFeatureConverter", None)
+    fingerprint = stream.fingerprint(config.seed, config.num_readers)
+    facts = {"task": config.name, "split": config.split, "seed": str(config.seed)}
+    for name, task in fingerprint["tasks"].items():
+        source = task["source"]
+        if isinstance(source, str):  # Another class than ours: only its name is known.
+            facts[f"source of {name}"] = source
+        elif "commit" in source:
+            facts[f"source of {name}"] = f"{source['hub']} at commit {source['commit']}"
+        else:
+            facts[f"source of {name}"] = f"{len(source['files'])} files of {sum(source['files'].values())} bytes"
+        # Hosts may have other files of it.
+        size, checksum = task["vocabulary"] = [task["vocabulary"][0], task["vocabulary"][-1]]
+        facts[f"vocabulary of {name}"] = f"{size} ids, checksum {checksum:08x}"
+    # The rest of the fingerprint: names of files, preprocessors, rates, lengths.
+    text = json_text.dumps(fingerprint, sort_keys=True)
+    return facts | {"data order": hashlib.sha256(text.encode()).hexdigest()[:16]}

@@ -1,0 +1,70 @@
+"""Files of JSON, and of text with a document in each line, as Arrow tables.
+
+They are read as the loaders of Hugging Face's `datasets` read them without options; its import takes a second.
+"""
+
+import codecs
+import io
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.json
+
+from limba.files import json_text, untrusted_json
+from tasks.sources.read_columns import json_columns
+
+# Bytes that are parsed at a time. The first block of a file decides on the types of its columns.
+_BLOCK = 10 << 20
+
+
+def of_json(file: BinaryIO, columns: Sequence[str], names: dict[str, None], batch_size: int) -> Iterator[pa.Table]:
+    """Tables of at most `batch_size` rows of a file with a row in each line, or with one list of rows.
+
+    A list of texts has them in the column `text`.
+
+    Args:
+      columns: that are read; a row that lacks one has null there.
+      names: gets the names of all columns.
+
+    Raises:
+      ValueError: for what is neither, and for a column with values of several types.
+    """
+    schema: pa.Schema | None = None
+    with json_columns.only_columns(untrusted_json.guarded(file), columns, names) as rows:
+        while block := rows.read(_BLOCK):
+            block = block.removeprefix(codecs.BOM_UTF8) if schema is None else block
+            block = _lines(block + rows.read()) if block.startswith(b"[") else block + rows.readline()
+            if not block:  # an empty list
+                return
+            table = _parsed(block)
+            schema = schema or table.schema
+            table = table if table.schema == schema else table.select(schema.names).cast(schema)
+            yield from (table.slice(row, batch_size) for row in range(0, table.num_rows, batch_size))
+
+
+def _parsed(block: bytes) -> pa.Table:
+    """The rows of some lines. Arrow takes texts that are all dates for times; they stay texts."""
+    options = pa.json.ReadOptions(block_size=len(block) + 1)
+    table = pa.json.read_json(io.BytesIO(block), options)
+    if times := [field.name for field in table.schema if pa.types.is_timestamp(field.type)]:
+        texts = pa.json.ParseOptions(explicit_schema=pa.schema([(name, pa.string()) for name in times]))
+        table = pa.json.read_json(io.BytesIO(block), options, texts).select(table.column_names)
+    return table
+
+
+def _lines(content: bytes) -> bytes:
+    """A list of rows or of texts as lines."""
+    rows: list[Any] = json.loads(content)
+    if len({isinstance(row, dict) for row in rows}) > 1:
+        raise ValueError("in its list are rows and what are not rows")
+    return "".join(json_text.dumps(row if isinstance(row, dict) else {"text": row}) + "\n" for row in rows).encode()
+
+
+def of_text(file: BinaryIO, batch_size: int) -> Iterator[pa.Table]:
+    """Tables of at most `batch_size` lines, in the column `text`."""
+    with io.TextIOWrapper(file, "utf-8-sig") as lines:
+        while batch := [line.removesuffix("\n") for line in itertools.islice(lines, batch_size)]:
+            yield pa.table({"text": pa.array(batch, pa.string())})
