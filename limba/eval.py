@@ -11,8 +11,10 @@ third is T5X's way: gin/runs/eval.gin gives the loss, t5x/configs/runs/eval.gin 
 """
 
 import argparse
+import dataclasses
 import functools
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,8 @@ PyTree = Any
 logger = logging.getLogger(__name__)
 
 Results = dict[str, dict[str, Any]]
+# Of `evaluate.prediction_lengths`: predictions have the lengths of the loss.
+OF_DATASET_CFG = "dataset_cfg"
 
 
 def evaluate(
@@ -64,6 +68,7 @@ def evaluate(
     fallback_init_rng: int | None = None,
     use_orbax: bool = True,
     eval_steps: int | None = None,
+    prediction_lengths: Mapping[str, int] | str | None = OF_DATASET_CFG,
     steps_if_endless: int | None = None,
 ) -> Results:
     """Evaluates one checkpoint or several on every task of a mixture: T5X's `eval_script.evaluate`.
@@ -84,6 +89,7 @@ def evaluate(
       train_eval_get_dataset_fn: opens the batches of teacher forcing; None is `data.get_training_eval_datasets`.
       fallback_init_rng: seed of what `RestoreCheckpointConfig.fallback_to_scratch` initializes.
       use_orbax: accepted; the format is seen in the checkpoint.
+      prediction_lengths: of predicted examples, where they are not `dataset_cfg`'s; None cuts nothing.
       eval_steps: batches of teacher forcing per task; None takes the whole split, or
       steps_if_endless: of one that is not known to end.
 
@@ -103,7 +109,8 @@ def evaluate(
     with native_logs.filtered():
         evaluator = None
         if inference_evaluator_cls is not None:
-            evaluator = InferenceEvaluator(dataset_cfg, inference_evaluator_cls, model, partitioner, directory)
+            predicted = _predicted(dataset_cfg, prediction_lengths)
+            evaluator = InferenceEvaluator(predicted, inference_evaluator_cls, model, partitioner, directory)
             _check_measures(dataset_cfg, evaluator, with_loss)
         open_fn = train_eval_get_dataset_fn or tasks_door.get_training_eval_datasets
         batches = _open_batches(open_fn, dataset_cfg, model, partitioner, eval_steps) if with_loss else {}
@@ -122,10 +129,7 @@ def evaluate(
             _write(directory, dataset_cfg.split, path, step, losses, metrics, evaluator.counts if evaluator else {})
             _add_line(done_file, path)
         results = {task: losses.get(task, {}) | metrics.get(task, {}) for task in [*losses, *metrics]}
-    if evaluator is not None:
-        evaluator.close()
-    if is_writer:
-        _print_table(directory)
+    _end(evaluator, directory if is_writer else None)
     return results
 
 
@@ -140,6 +144,12 @@ def _make_folder(output_dir: str) -> Path:
         raise ValueError(f"EVAL_OUTPUT_DIR (--output_dir) {directory} is a file; name a folder.")
     directory.mkdir(parents=True, exist_ok=True)
     return directory
+
+
+def _predicted(dataset_cfg: DatasetConfig, lengths: Any) -> DatasetConfig:
+    """The examples that are predicted, of the lengths of `evaluate.prediction_lengths`."""
+    is_other = lengths != OF_DATASET_CFG
+    return dataclasses.replace(dataset_cfg, task_feature_lengths=lengths) if is_other else dataset_cfg
 
 
 def _open_batches(
@@ -246,13 +256,16 @@ def _write(
     results_table.add(directory, [row | _counted(counts.get(str(row["task"]))) for row in rows])
 
 
+def _end(evaluator: InferenceEvaluator | None, directory: Path | None) -> None:
+    """Closes the loggers, and prints the table of a folder."""
+    if evaluator is not None:
+        evaluator.close()
+    if directory is not None and (rows := results_table.read(directory)):
+        print(f"\n{results_table.table(rows)}\n(all of it in {directory / results_table.NAME})")
+
+
 def _counted(counts: Mapping[str, float] | None) -> dict[str, Any]:
     return {"counts": counts} if counts else {}
-
-
-def _print_table(directory: Path) -> None:
-    if rows := results_table.read(directory):
-        print(f"\n{results_table.table(rows)}\n(all of it in {directory / results_table.NAME})")
 
 
 def _write_losses(directory: Path, checkpoint: str, step: int, split: str, losses: Results) -> None:
@@ -305,6 +318,16 @@ def run_bindings(flags: argparse.Namespace) -> list[str]:
     return [f"{name} = {value!r}" for name, value in values.items() if value is not None]
 
 
+def run_prediction_lengths(bindings: Sequence[str]) -> Mapping[str, int] | str | None:
+    """The lengths that a run predicts with in training, whose gin is parsed, unless bindings of the user's set others.
+
+    T5X's runs have None there: predictions of whole examples.
+    """
+    name = "infer_eval/DatasetConfig.task_feature_lengths"
+    given = any(re.match(r"(TASK_FEATURE_LENGTHS|eval/\S+\.task_feature_lengths)\s*=", text) for text in bindings)
+    return OF_DATASET_CFG if given or not gin_files.is_bound(name) else gin_files.value_of(name)
+
+
 def main(argv: Sequence[str]) -> int:
     """Parses flags and gin, and evaluates."""
     parser = command_line.argument_parser("eval", __doc__ or "", takes_run=True)
@@ -331,7 +354,10 @@ def main(argv: Sequence[str]) -> int:
     gin_files.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"", EVAL_OUTPUT_DIR="\"'runs/my_run/eval'\"")
     # Validation data that never end are evaluated as the run did it in training.
     limit = gin_files.value_of("train.eval_steps") if flags.run_dir else None
-    command_line.start(configured, flags, **({} if limit is None else {"steps_if_endless": limit}))
+    of_run: dict[str, Any] = {} if limit is None else {"steps_if_endless": limit}
+    if flags.run_dir:
+        of_run["prediction_lengths"] = run_prediction_lengths(flags.gin_bindings)
+    command_line.start(configured, flags, **of_run)
     return 0
 
 

@@ -321,6 +321,15 @@ def value_of(name: str) -> Any:
     return copy.deepcopy(bound)  # Gin builds a reference when it is copied, which may raise what its function raises.
 
 
+def is_bound(name: str) -> bool:
+    """Whether something, None too, is bound to a parameter such as `train.eval_steps`."""
+    try:
+        gin.query_parameter(name)
+    except ValueError:
+        return False
+    return True
+
+
 def imported_modules() -> list[str]:
     """The Python modules that the gin files import."""
     return [statement.module for statement in gin.config._IMPORTS]

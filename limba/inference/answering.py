@@ -158,6 +158,8 @@ class Answerer:
             tokens = np.zeros((len(rows), length), np.int32)
             for row, ids in zip(tokens, rows, strict=True):
                 row[: len(ids)] = ids[:length]
+                if len(ids) > length:  # As tasks cut: the end stays.
+                    row[-1] = ids[-1]
             yield np.arange(start, start + len(rows)), self._texts.features(tokens)
 
     def _answer(self, line: str, rows: np.ndarray, scores: np.ndarray) -> Answer:

@@ -88,14 +88,21 @@ class Evaluator:
         }
 
     def _lengths(self) -> dict[str, int]:
-        """Those that are given; the longest of all tasks of the others."""
+        """Those that are given; the longest of all tasks of the others.
+
+        Inputs of an encoder-decoder are padded no further than the longest. Targets keep a given length, as it limits
+        what is decoded.
+        """
         longest: dict[str, int] = {}
         for task in self.eval_tasks:
             for name in task.output_features:
                 found = [len(example[name]) for example in self._examples[task.name]]
                 longest[name] = max([longest.get(name, 0), *found])
         given = self._config.task_feature_lengths or {}
-        return {name: given.get(name, length) for name, length in longest.items()}
+        lengths = {name: given.get(name, length) for name, length in longest.items()}
+        if "inputs" in lengths and tasks_door.predictions().pads_inputs_alone(self._feature_converter):
+            lengths["inputs"] = min(lengths["inputs"], longest["inputs"])
+        return lengths
 
     def evaluate(self, model_fns: Mapping[str, ModelFn], step: int, computes: bool) -> dict[str, dict[str, Any]]:
         """Runs the model as the metrics of each task need, logs the metrics and returns them, by task.

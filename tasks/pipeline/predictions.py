@@ -103,6 +103,11 @@ def _value(column: rows.Column, i: int) -> Any:
     return column.padded[i, : column.lengths[i]] if isinstance(column, Tokens) else column[i]
 
 
+def pads_inputs_alone(feature_converter: Any) -> bool:
+    """Whether the model's inputs may have another length than its targets, with the same results."""
+    return converters.name_of(feature_converter) == "EncDecFeatureConverter"
+
+
 def model_features(
     found: Sequence[Example], lengths: Mapping[str, int] | None, feature_converter: Any
 ) -> dict[str, np.ndarray]:
