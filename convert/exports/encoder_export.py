@@ -61,7 +61,7 @@ class EncoderExport(Export[EncoderFamily, EncoderConfig]):
             self.vocabulary_file,
             folder,
             model.pad_id,
-            config.max_positions,
+            row_length(model),
             config.num_token_types > 1,
             model.tokenizer_settings,
         )
@@ -132,3 +132,18 @@ class EncoderExport(Export[EncoderFamily, EncoderConfig]):
         if kind == heads.SEQUENCE and separator:
             asked = f'{{"text": {asked}, "text_pair": {second.strip()!r}}}'
         return f"{begin}print(model({asked}))"
+
+
+def row_length(model: EncoderModel) -> int:
+    """The tokens of the longest row that transformers makes, `model_max_length`.
+
+    A model with labels is for rows as long as those of its run. Other runs and conversions keep what the folder said
+    from which they came, where a run reads at least so many positions; it may be endless, for a table of positions.
+    """
+    config = model.config
+    kept = model.tokenizer_settings.others.get("model_max_length", config.max_positions)
+    of_run = model.info.get("feature_lengths", {}).get("inputs")
+    if of_run is None:
+        return kept
+    wanted = of_run if model.head.labels else kept
+    return wanted if config.longest_row is None else min(wanted, config.longest_row)

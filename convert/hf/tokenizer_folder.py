@@ -194,9 +194,9 @@ def write(
     Args:
       file: the run's tokenizer.json.
       pad_id: of the folder; the token that has this id gets the one of padding.
-      most_tokens: the longest row.
+      most_tokens: the longest row that transformers makes, with `truncation=True`.
       has_pairs: whether the network tells the segments of a pair apart.
-      settings: what the folder had from which the model came.
+      settings: what else the folder had from which the model came.
 
     Raises:
       ValueError: as `describe` and `with_exchanged_ids`.
@@ -215,7 +215,7 @@ def write(
         # (`check_settings`); the general class takes all from tokenizer.json.
         "tokenizer_class": settings.tokenizer_class or "PreTrainedTokenizerFast",
         "model_input_names": ["input_ids", *(["token_type_ids"] if has_pairs else []), "attention_mask"],
-        "model_max_length": settings.others.get("model_max_length", most_tokens),
+        "model_max_length": most_tokens,
         "clean_up_tokenization_spaces": settings.others.get("clean_up_tokenization_spaces", False),
         "added_tokens_decoder": tokenizer_settings.added_tokens_decoder(content.get("added_tokens") or ()),
         **special,

@@ -1,11 +1,15 @@
 """A tokenizer with two ids exchanged gives the same tokens, of every kind of model."""
 
+import dataclasses
 import json
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, processors
 
-from convert.hf import tokenizer_folder
+from convert.exports import encoder_export
+from convert.families import heads
+from convert.hf import tokenizer_folder, tokenizer_settings
+from convert.model_files import any_format
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
 
 
@@ -88,3 +92,29 @@ def test_what_a_folder_says_of_its_tokenizer_comes_back(new_encoder, tokenizer_c
     assert changed == {"name_or_path", "extra_special_tokens", "additional_special_tokens"}
     assert again["additional_special_tokens"] == ["w5", "w6"]
     assert (tmp_path / "again/chat_template.jinja").read_text() == "{{ messages }}"
+
+
+@pytest.mark.parametrize(
+    ("kept", "of_run", "of_labels", "of_masks"),
+    [
+        (10**30, 24, 24, 48),  # A table of 48 positions: transformers looks beyond its end.
+        (10**30, 96, 48, 48),
+        (None, 24, 24, 48),
+        (40, 24, 24, 40),
+        (40, None, 40, 40),
+        (10**30, None, 10**30, 10**30),  # A conversion alone brings back what was there.
+    ],
+)
+def test_a_row_is_as_long_as_those_of_the_run_and_never_longer_than_the_positions(
+    new_encoder, tmp_path, kept, of_run, of_labels, of_masks
+):
+    model = any_format.open_checkpoint(new_encoder(tmp_path / "run", num_layers=1))
+    settings = tokenizer_settings.Settings({} if kept is None else {"model_max_length": kept})
+    info = {} if of_run is None else {"feature_lengths": {"inputs": of_run, "targets": 1}}
+    model = dataclasses.replace(model, info=info, tokenizer_settings=settings)
+    assert encoder_export.row_length(model) == of_masks
+    with_labels = dataclasses.replace(model, head=heads.Head(heads.SEQUENCE, ("a", "b"), "tanh"))
+    assert encoder_export.row_length(with_labels) == of_labels
+    if of_run is not None:
+        rotary = dataclasses.replace(model.config, position_embedding_type="rotary")  # which has no table
+        assert encoder_export.row_length(dataclasses.replace(with_labels, config=rotary)) == of_run
