@@ -43,8 +43,11 @@ def without_places(words: Sequence[str]) -> list[str]:
 
 def command_of_limba(program: str, command: Sequence[str]) -> str | None:
     """ "run" or "train" for a command that starts one of Limba's without saying where a trial writes, else None."""
-    if any(TRIAL_DIR in word for word in command):
-        return None
+    return None if any(TRIAL_DIR in word for word in command) else _started(program, command)
+
+
+def _started(program: str, command: Sequence[str]) -> str | None:
+    """ "run" or "train" for a command that starts one of Limba's, else None."""
     words = [part for word in command for part in (_words_of_program(program) if word == "${program}" else [word])]
     for name, following in itertools.pairwise(words):
         if Path(name).name == "limba" and following in ("run", "train"):
@@ -86,6 +89,8 @@ def words_of(program: str, command: Sequence[str], parameters: Mapping[str, Any]
     if of_limba is not None:
         command = without_places(command)
         parameters = {name: value for name, value in parameters.items() if not is_place(name) and name != "MODEL_DIR"}
+    if _started(program, command) == "run":
+        parameters = {key_of_run(name): value for name, value in parameters.items()}
     macros = {
         "${env}": [],
         "${interpreter}": [sys.executable],

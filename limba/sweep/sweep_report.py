@@ -18,17 +18,28 @@ def best_trial(sweep: Sweep, trials: Sequence[Trial]) -> Trial | None:
 
 
 def table(sweep: Sweep, trials: Sequence[Trial]) -> str:
-    """One line for each trial: the best first, those without a result last."""
-    rows = [["trial", *(p.name for p in sweep.parameters), sweep.metric, "step", "seconds", "status"]]
+    """One line for each trial: the best first, those without a result last. Of the parameters it has what varies."""
+    varying, _ = _parameter_names(sweep, trials)
+    rows = [["trial", *varying, sweep.metric, "step", "seconds", "status"]]
     for trial in _ranked(sweep, trials):
         value = "" if trial.value is None else f"{trial.value:.6g}"
         step = "" if trial.step is None else str(trial.step)
-        shown = [_shown(trial.parameters.get(p.name)) for p in sweep.parameters]
+        shown = [_shown(trial.parameters.get(name)) for name in varying]
         status = f"failed ({trial.error})" if trial.status == "failed" else trial.status
         rows.append([str(trial.number), *shown, value, step, f"{trial.seconds:.0f}", status])
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
     padded = [[*map(str.ljust, row[:-1], widths), row[-1]] for row in rows]
     return "\n".join("  ".join(row).rstrip() for row in padded)
+
+
+def _parameter_names(sweep: Sweep, trials: Sequence[Trial]) -> tuple[list[str], list[str]]:
+    """The parameters with several values, and those with one."""
+    varying, fixed = [], []
+    for parameter in sweep.parameters:
+        values = [*parameter.values, *(trial.parameters.get(parameter.name) for trial in trials)]
+        is_fixed = bool(parameter.values) and all(value == values[0] for value in values)
+        (fixed if is_fixed else varying).append(parameter.name)
+    return varying, fixed
 
 
 def _ranked(sweep: Sweep, trials: Sequence[Trial]) -> list[Trial]:
@@ -44,13 +55,14 @@ def write(sweep: Sweep, trials: Sequence[Trial], folder: Path) -> list[Path]:
     """Writes results.txt, results.csv, and, of more than one result, results.png; returns them."""
     written = [folder / "results.txt", folder / "results.csv"]
     storage.replace_text(written[0], table(sweep, trials) + "\n")
-    names = [p.name for p in sweep.parameters]
+    varying, fixed = _parameter_names(sweep, trials)
+    names = [*varying, *fixed]
     content = io.StringIO()
     rows = csv.writer(content)
-    rows.writerow(["trial", *names, sweep.metric, "step", "seconds", "status", "error"])
+    rows.writerow(["trial", sweep.metric, *names, "step", "seconds", "status", "error"])
     for t in trials:
         values = [t.parameters.get(name) for name in names]
-        rows.writerow([t.number, *values, t.value, t.step, round(t.seconds, 1), t.status, t.error])
+        rows.writerow([t.number, t.value, *values, t.step, round(t.seconds, 1), t.status, t.error])
     storage.replace_text(written[1], content.getvalue())
     points = [(float(t.number), t.value) for t in trials if t.status == "done" and t.value is not None]
     if len(points) > 1:

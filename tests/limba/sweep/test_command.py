@@ -106,9 +106,9 @@ def test_six_trials_survive_two_kills(tmp_path):
         assert len(begins) == (2 if number == 1 else 1)
     assert [line for line in _calls(folder, 1) if "begins" in line][1] >= "begins 4"
     assert "best: trial 2, training_eval/t/loss 0 at step 8; it has no checkpoint." in said
-    assert said.splitlines()[1].split()[:3] == ["2", "3", "0.15"]
+    assert said.splitlines()[1].split()[:3] == ["2", "3", "0"]  # without the seconds, which are fixed
     assert (folder / "results.png").read_bytes().startswith(b"\x89PNG")
-    assert (folder / "results.csv").read_text().splitlines()[0].startswith("trial,x,seconds,training_eval/t/loss")
+    assert (folder / "results.csv").read_text().splitlines()[0].startswith("trial,training_eval/t/loss,x,seconds,")
 
 
 def test_several_at_once_with_a_device_each_and_a_random_search(tmp_path):
@@ -517,6 +517,30 @@ def test_ranks_in_the_table(tmp_path):
     lines = sweep_report.table(loaded, trials).splitlines()
     assert [line.split()[0] for line in lines] == ["trial", "2", "3", "0", "1"]
     assert sweep_report.best_trial(loaded, trials).number == 2
+
+
+def test_the_table_has_what_varies_and_then_the_metric(tmp_path):
+    file = tmp_path / "s.yaml"
+    fixed = {name: {"value": 1} for name in "abc"} | {"d": {"values": [2]}}
+    varying = {"rate": {"values": [0.1, 0.2]}, "x": {"distribution": "uniform", "min": 0, "max": 1}}
+    content = TRAIN | {"method": "random", "trials": 2, "parameters": fixed | varying}
+    file.write_text(yaml.safe_dump(content, sort_keys=False))
+    loaded, _ = sweep_file.load(file)
+    values = dict.fromkeys("abc", 1) | {"d": 2, "x": 0.5}
+    trials = [
+        trial_folders.Trial(n, values | {"rate": rate}, tmp_path, "done", 1, value, 5)
+        for n, rate, value in ((0, 0.1, 2.0), (1, 0.2, 1.0))
+    ]
+    lines = [line.split() for line in sweep_report.table(loaded, trials).splitlines()]
+    metric = TRAIN["metric"]["name"]
+    assert lines[0][:4] == ["trial", "rate", "x", metric] and lines[1][:4] == ["1", "0.2", "0.5", "1"]
+    sweep_report.write(loaded, trials, tmp_path)
+    first, *rows = [line.split(",") for line in (tmp_path / "results.csv").read_text().splitlines()]
+    assert first[:8] == ["trial", metric, "rate", "x", "a", "b", "c", "d"]
+    assert rows[0][:8] == ["0", "2.0", "0.1", "0.5", "1", "1", "1", "2"]
+    # A value that the file had before, and an earlier trial used.
+    trials[0].parameters["a"] = 3
+    assert sweep_report.table(loaded, trials).split()[:3] == ["trial", "a", "rate"]
 
 
 TINY = """

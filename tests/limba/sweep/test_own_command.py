@@ -59,6 +59,24 @@ def test_a_folder_for_all_trials_is_left_out_and_named(tmp_path, given):
     assert words == ["limba", "run", "--seed", "3", "--learning_rate=0.0001", "--output_dir=/s/0001"]
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["python3", "-m", "limba", "run", "job.json", "${args}"], ["--learning_rate=0.1", "--output_dir=/s/1"]),
+        (["limba", "run", "--output_dir=${trial_dir}", "${args}"], ["--output_dir=/s/1", "--learning_rate=0.1"]),
+        (
+            ["limba", "train", "a.gin", "${gin_args}"],
+            ["--gin.optimizer.learning_rate=0.1", "--gin.MODEL_DIR='/s/1/run'"],
+        ),
+        (["python3", "own.py", "--to=${trial_dir}", "${args}"], ["--to=/s/1", "--optimizer.learning_rate=0.1"]),
+    ],
+)
+def test_limba_run_gets_a_key_without_its_group(tmp_path, command, words):
+    nested = {"optimizer": {"parameters": {"learning_rate": {"values": [0.1]}}}}
+    loaded, _ = load(tmp_path, command=["${env}", *command], parameters=nested)
+    assert trial_command.trial_command(loaded, {"optimizer.learning_rate": 0.1}, Path("/s/1"))[-2:] == words
+
+
 def test_a_command_that_says_where_it_writes_stays_as_it_is(tmp_path):
     command = ["limba", "run", "--output_dir=${trial_dir}", "--logging_dir", "${trial_dir}/log", "${args}"]
     loaded, warnings = load(tmp_path, command=command)
