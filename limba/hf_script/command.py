@@ -80,6 +80,7 @@ def main(argv: Sequence[str]) -> int:
     overrides = [flag for flag in argv if flag.startswith("--gin.")]
     flags, keys = _flags().parse_known_args([flag for flag in argv if flag not in overrides])
     arguments, notes = script_keys.from_command_line(keys)
+    arguments = _without_disabled_wandb(arguments)
     for note in [*notes, *launchers.without_effect(os.environ, arguments.compute_dtype == "bfloat16")]:
         logger.warning("%s", note)
     if arguments.hub_token:
@@ -121,6 +122,13 @@ def main(argv: Sequence[str]) -> int:
     # The others wait: a run whose processes end before the first one's export is finished would be taken for broken.
     distributed.from_first("export", lambda: _finish(out, checkpoint, arguments, plan, results, seconds_of_answers))
     return 0
+
+
+def _without_disabled_wandb(arguments: RunArguments) -> RunArguments:
+    if not ({"wandb", "all"} & {*arguments.trackers} and wandb_writer.is_disabled()):
+        return arguments
+    logger.warning("WANDB_DISABLED is set: nothing is sent to Weights & Biases, as in transformers.")
+    return dataclasses.replace(arguments, report_to="tensorboard")
 
 
 def _flags() -> argparse.ArgumentParser:

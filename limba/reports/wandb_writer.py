@@ -22,6 +22,13 @@ from limba.reports import json_lines
 from limba.reports.writers import Scalars
 
 _RECORD = "wandb.json"
+# As transformers reads WANDB_DISABLED.
+_TRUE = ("1", "ON", "YES", "TRUE")
+
+
+def is_disabled() -> bool:
+    """Whether the environment forbids W&B in transformers' words, WANDB_DISABLED=true."""
+    return os.environ.get("WANDB_DISABLED", "").upper() in _TRUE
 
 
 class WandbWriter:

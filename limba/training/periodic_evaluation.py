@@ -22,7 +22,9 @@ Averages = Mapping[str, Sequence[str]]
 Results = dict[str, dict[str, float]]
 # Metrics in a line of text, and those of which a task with labels has three for each.
 _MOST_SHOWN = 6
-_OF_LABELS = ("_precision", "_recall", "_f1")
+_OF_LABELS = ("_precision", "_recall", "_f1", "_number")
+_OF_ENTITIES = "overall_f1"
+_OF_ALL_LABELS = ("macro_f1", _OF_ENTITIES)
 
 
 @dataclasses.dataclass
@@ -149,10 +151,14 @@ class TrainingEvaluation:
 
 
 def _shown(metrics: Mapping[str, float]) -> list[str]:
-    """The metrics that a line of text has: of many not those of single labels, nor the shares that F1 is made of."""
+    """The metrics that a line of text has: of many not those of single labels, nor the shares that F1 is made of.
+
+    Those of whole entities begin with their F1.
+    """
     names = list(metrics)
     if len(names) > _MOST_SHOWN:
-        names = [x for x in names if not x.endswith(_OF_LABELS) or x == "macro_f1"][:_MOST_SHOWN]
+        names = [x for x in names if not x.endswith(_OF_LABELS) or x in _OF_ALL_LABELS]
+        names = sorted(names, key=lambda name: name != _OF_ENTITIES)[:_MOST_SHOWN]
     left_out = len(metrics) - len(names)
     shown = [f"{name} {results_table.shown(metrics[name])}" for name in names]
     return [*shown, f"{left_out} more in {writers.METRICS_FILE}"] if left_out else shown

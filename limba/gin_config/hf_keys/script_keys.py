@@ -16,7 +16,7 @@ from typing import Any
 
 from limba.files import untrusted_json
 from limba.files.untrusted_files import shown
-from limba.gin_config.hf_keys import period_keys, schedule_keys, script_names, t5_experiments
+from limba.gin_config.hf_keys import first_word, period_keys, schedule_keys, script_names, t5_experiments
 from limba.gin_config.hf_keys.other_keys import ALIASES, REFUSED, WITHOUT_EFFECT
 from limba.gin_config.hf_keys.row_answers import WORD_TASKS
 from limba.gin_config.hf_keys.run_arguments import BENCHMARK_MODEL, QUESTION_COLUMNS, RunArguments
@@ -29,6 +29,9 @@ _OF_OWN_FORM = ("optimize_mode", "optimizer_parameters", "data_n_epochs")
 # Keys whose values are lists or objects, and those that take several words of the command line.
 _JSON = ("labels", "lr_scheduler_kwargs")
 _LISTS = ("report_to", "metric_names", "ignore_config_keys")
+# Texts that are also given without a value.
+_ALSO_SWITCHES = ("resume_from_checkpoint", "hub_token")
+_WANTED = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 # Values that ask for nothing.
 _NOTHING: tuple[Any, ...] = (False, "", [], {})
 _HIDDEN_TOKEN = re.compile(r"<\w*TOKEN>")
@@ -50,6 +53,8 @@ def from_command_line(argv: Sequence[str]) -> tuple[RunArguments, list[str]]:
     """
     values: dict[str, Any] = {}
     rest = list(argv)
+    if rest and not rest[0].startswith("--"):
+        first_word.check(rest[0], rest[1:])
     script = rest.pop(0) if rest and not rest[0].startswith("--") and script_names.is_script(rest[0]) else None
     if rest and not rest[0].startswith("--"):
         _check_dashes(rest[0], rest[1:])
@@ -71,8 +76,19 @@ def from_command_line(argv: Sequence[str]) -> tuple[RunArguments, list[str]]:
         else:
             of_switch = name.removeprefix("no_")  # transformers' parser has `--no_X` beside each switch that is on
             is_off = name not in _known() and of_switch in _known()
+            if not is_off:
+                _check_switch(name)
             values[of_switch if is_off else name] = not is_off
     return from_values(({} if script is None else {"script": script}) | values)
+
+
+def _check_switch(name: str) -> None:
+    """Raises ValueError for a flag that needs a value and has none."""
+    key = ALIASES.get(name, name)
+    if key in FIELDS and key not in _ALSO_SWITCHES and bool not in _kinds(key):
+        raise ValueError(
+            f"--{name} has no value behind it: write --{name} VALUE, {_WANTED.get(_kinds(key)[0], 'JSON')}."
+        )
 
 
 def _check_dashes(word: str, rest: Sequence[str]) -> None:
@@ -261,11 +277,9 @@ def _typed(name: str, value: Any) -> Any:
             raise ValueError(
                 f'{name} is {shown(value)}; it must be JSON, such as \'["bad", "good"]\' ({error}).'
             ) from error
-    kind = _TYPES[name]
-    kinds = kind.__args__ if isinstance(kind, types.UnionType) else (kind,)
-    if type(None) in kinds and value in (None, "None", "null"):
+    choices = _kinds(name)
+    if value in (None, "None", "null") and type(None) in typing.get_args(_TYPES[name]):
         return None
-    choices = [k for k in kinds if k is not type(None)]
     if choices[0] is bool:
         words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
         if isinstance(value, bool) or str(value).lower() in words:
@@ -286,8 +300,13 @@ def _typed(name: str, value: Any) -> Any:
             return str(value).lower()
         if len(choices) > 1 and isinstance(value, list) and all(isinstance(word, str) for word in value):
             return tuple(value)
-    wanted = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}[choices[0]]
-    raise ValueError(f"{name} is {shown(value)}; it must be {wanted}.")
+    raise ValueError(f"{name} is {shown(value)}; it must be {_WANTED[choices[0]]}.")
+
+
+def _kinds(name: str) -> list[Any]:
+    """The types of a key's values but None, the first of which is the usual one."""
+    kind = _TYPES[name]
+    return [k for k in (kind.__args__ if isinstance(kind, types.UnionType) else (kind,)) if k is not type(None)]
 
 
 def help_text() -> str:

@@ -17,6 +17,7 @@ _SAME = {
 # Scripts of networks that only decode.
 _REFUSED = ("run_clm", "run_plm", "run_fim")
 _SCRIPTS = (SUMMARIES, TRANSLATIONS, QUESTIONS, MASKS, WORDS, *OF_LABELS)
+NAMES = (*_SCRIPTS, *_SAME, *_REFUSED)
 # Keys that one kind of script alone has.
 _OF_MASKS = ("mlm_probability", "mlm_prob", "mean_noise_span_length", "line_by_line", "whole_word_mask", "iters")
 _OF_SUMMARIES = ("summary_column", "source_prefix", "predict_with_generate", "max_source_length")

@@ -97,7 +97,7 @@ def test_epochs_are_counted_beside_max_steps(here, capsys, monkeypatch):
         _run(here / "run.json", "--max_steps", "12", *periods, "--dry_run")
 
 
-def test_a_dry_run_without_a_key_of_wandb_is_refused(here, tmp_path, monkeypatch, capsys):
+def test_a_dry_run_without_a_key_of_wandb_is_refused(here, tmp_path, monkeypatch, capsys, caplog):
     for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_IDENTITY_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
     for name in ("WANDB_CONFIG_DIR", "WANDB_DIR", "NETRC"):
@@ -107,6 +107,12 @@ def test_a_dry_run_without_a_key_of_wandb_is_refused(here, tmp_path, monkeypatch
         _run(*given)
     _run(*given, "--gin.wandb_writer.WandbWriter.mode='offline'")
     assert "@wandb_writer.WandbWriter" in capsys.readouterr().out
+    monkeypatch.setenv("WANDB_DISABLED", "true")
+    for tracker in ("wandb", "all"):
+        caplog.clear()
+        _run(*given, "--report_to", tracker)
+        assert "wandb" not in capsys.readouterr().out
+        assert caplog.text.count("WANDB_DISABLED is set: nothing is sent to Weights & Biases") == 1
 
 
 @pytest.mark.slow

@@ -53,6 +53,12 @@ def test_a_line_has_the_metrics_that_matter_and_counts_the_others():
     assert _said({"accuracy": 59.2, "majority_accuracy": 41.0, **of_labels}) == [
         "step 7: a (inference_eval): accuracy 59.2, majority_accuracy 41, macro_f1 1, 8 more in metrics.jsonl"
     ]
+    kinds = ("ARG", "VERB", "TIME")
+    of_kinds = {f"{kind}_{x}": 1.0 for kind in kinds for x in ("precision", "recall", "f1", "number")}
+    of_all = {f"overall_{x}": float(i) for i, x in enumerate(("precision", "recall", "f1", "accuracy"))}
+    assert _said(of_kinds | of_all) == [
+        "step 7: a (inference_eval): overall_f1 2, overall_accuracy 3, 14 more in metrics.jsonl"
+    ]
     many = {f"metric_{i}": float(i) for i in range(20)}
     shown = ", ".join(f"metric_{i} {i}" for i in range(6))
     assert _said(many) == [f"step 7: a (inference_eval): {shown}, 14 more in metrics.jsonl"]

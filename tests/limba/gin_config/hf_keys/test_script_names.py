@@ -1,6 +1,7 @@
 """Which script a command is written for."""
 
 import json
+import re
 
 import pytest
 
@@ -54,3 +55,58 @@ def test_a_script_of_another_task_is_refused(tmp_path, script):
     (tmp_path / "c.json").write_text(json.dumps(BASE))
     with pytest.raises(ValueError, match=f"{script} trains a network that only decodes, .* with task prefix_lm"):
         from_command_line([script, str(tmp_path / "c.json")])
+
+
+@pytest.mark.parametrize(
+    ("word", "nearest"),
+    [
+        ("run_summarisation", "run_summarization"),
+        ("run_sumarization.py", "run_summarization.py"),
+        ("rung_glue", "run_g"),
+    ],
+)
+def test_a_misspelled_script_is_named(word, nearest):
+    with pytest.raises(FileNotFoundError, match=f"no script and no file {word}. Did you mean {nearest}"):
+        from_command_line([word, "--output_dir", "o"])
+
+
+OF_PYTHON = """
+from transformers import Seq2SeqTrainingArguments
+args = Seq2SeqTrainingArguments(
+    output_dir="o", learning_rate=1e-4)
+"""
+SCRIPT = """
+class MyTrainingArguments(TrainingArguments):
+    more: int = 1
+args = HfArgumentParser((ModelArguments, MyTrainingArguments)).parse_args_into_dataclasses()
+"""
+
+
+def test_arguments_in_python_are_not_read_and_their_json_is(tmp_path):
+    for name, content in (("ta.py", OF_PYTHON), ("mine.py", SCRIPT)):
+        (tmp_path / name).write_text(content)
+    for rest in ([], ["--do_train"]):
+        with pytest.raises(ValueError, match=r"ta\.py is a file of Python, .* not read.*args\.to_json_string\(\)"):
+            from_command_line([str(tmp_path / "ta.py"), *rest])
+    keys = [f"--{name}={value}" for name, value in BASE.items()]
+    assert from_command_line([str(tmp_path / "mine.py"), *keys])[0].output_dir == "o"
+    (tmp_path / "training_args.bin").write_bytes(b"PK\x03\x04more")
+    with pytest.raises(ValueError, match=r"training_args\.bin keeps objects of Python.*torch\.load\(.*to_json_string"):
+        from_command_line([str(tmp_path / "training_args.bin")])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--output_dir"], "--output_dir has no value behind it: write --output_dir VALUE, a text."),
+        (
+            ["--max_steps", "--output_dir", "o"],
+            "--max_steps has no value behind it: write --max_steps VALUE, a whole nu",
+        ),
+        (["--lr"], "--lr has no value behind it: write --lr VALUE, a number."),
+    ],
+)
+def test_a_flag_without_its_value(words, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        from_command_line(words)
+    assert from_command_line([*(f"--{name}={x}" for name, x in BASE.items()), "--do_train"])[0].do_train
