@@ -34,7 +34,8 @@ def table(sweep: Sweep, trials: Sequence[Trial]) -> str:
 
 def _parameter_names(sweep: Sweep, trials: Sequence[Trial]) -> tuple[list[str], list[str]]:
     """The parameters with several values, and those with one."""
-    varying, fixed = [], []
+    varying: list[str] = []
+    fixed: list[str] = []
     for parameter in sweep.parameters:
         values = [*parameter.values, *(trial.parameters.get(parameter.name) for trial in trials)]
         is_fixed = bool(parameter.values) and all(value == values[0] for value in values)
