@@ -88,7 +88,7 @@ def test_a_fine_tuning_becomes_lora_by_one_include(tmp_path, tasks, caplog, caps
     capsys.readouterr()
     answers = infer.main(["--run_dir", str(tmp_path / "run"), "--input", "number 3"])
     assert answers == 0 and "number 3\n  -> " in capsys.readouterr().out
-    to_hf(tmp_path / "run", tmp_path / "export")
+    to_hf(tmp_path / "run", tmp_path / "export", verify=False)
     exported = any_format.open_model(tmp_path / "export")
     assert set(exported.tensors) == {n.removeprefix("target/") for n in before if n.startswith("target/")}
     bindings = ["TRAIN_STEPS = 1", "MODEL_DIR = ''", "INITIAL_CHECKPOINT_PATH = ''"]

@@ -14,10 +14,10 @@ pytestmark = pytest.mark.slow
 
 _SMALL = [
     *(f"--gin.T5Config.{name}={value}" for name, value in {"emb_dim": 64, "mlp_dim": 128, "head_dim": 16}.items()),
-    *(f"--gin.T5Config.num_{stack}_layers=2" for stack in ("encoder", "decoder")),
+    *(f"--gin.T5Config.num_{stack}_layers=1" for stack in ("encoder", "decoder")),
     "--gin.T5Config.dtype='float32'",
 ]
-_STEPS = 250
+_STEPS = 280
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_masked_label_is_learned_far_beyond_the_most_frequent_one(tmp_path, mo
     (measured,) = [x for x in writers.read_metrics(model_dir) if x["dataset"] == "inference_eval/moods"]
     accuracy, majority = measured["eval/accuracy"], measured["eval/majority_accuracy"]
     assert 50 < majority < 70
-    assert accuracy > majority + 20, measured  # 23 when this was written
+    assert accuracy > majority + 20, measured  # 24 when this was written
     arguments = [f"--gin_file={model_dir}/config.gin", "--gin_file=gin/runs/eval.gin"]
     arguments += [f"--gin.CHECKPOINT_PATH='{model_dir}'", f"--gin.EVAL_OUTPUT_DIR='{tmp_path}/rank'"]
     arguments += [
@@ -72,5 +72,5 @@ def test_a_masked_label_is_learned_far_beyond_the_most_frequent_one(tmp_path, mo
     ]
     shown = run("limba.eval", *arguments)
     # What is generated is nearly always a label, so the likeliest label is as good.
-    ranked = float(shown.split("moods_rank (validation), step 250: accuracy ")[1].split(",")[0])
+    ranked = float(shown.split("moods_rank (validation), step 280: accuracy ")[1].split(",")[0])
     assert ranked >= accuracy - 2

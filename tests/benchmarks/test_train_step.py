@@ -1,8 +1,7 @@
 """The train step benchmark at tiny sizes: its report, its FLOPs, its sizes."""
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import jax
@@ -78,21 +77,17 @@ def test_table_agrees_with_the_gin_files(size):
     assert (train_step.T5_1_1 | train_step.SIZES[size]).items() <= from_gin.items()
 
 
-def test_report(tmp_path, monkeypatch):
+def test_report(tmp_path, monkeypatch, forks):
     (tmp_path / "tiny.gin").write_text(
         "from limba.network import t5 as network\n"
         "VOCAB = 64\nnetwork.T5Config:\n  vocab_size = %VOCAB\n  emb_dim = 16\n"
         "  num_heads = 2\n  head_dim = 8\n  mlp_dim = 32\n  num_encoder_layers = 1\n  num_decoder_layers = 1\n"
     )
     monkeypatch.delenv("T5X_DIR", raising=False)
-    result = subprocess.run(
-        [
-            sys.executable, "-m", "benchmarks.train_step", "--gin_file", str(tmp_path / "tiny.gin"),
-            "--batch_size=2", "--inputs=8", "--targets=8", "--steps=1", "--rounds=2", "--dtype=float32",
-            "--against=t5x",
-        ],
-        cwd=REPOSITORY, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    code = "from benchmarks import train_step; train_step.main()"
+    flags = ["--batch_size=2", "--inputs=8", "--targets=8", "--steps=1", "--rounds=2", "--dtype=float32"]
+    command = ["-c", code, f"--gin_file={tmp_path}/tiny.gin", *flags, "--against=t5x"]
+    result = forks.run(command, dict(os.environ))
     assert result.returncode == 0, result.stderr
     report = json.loads(result.stdout)
     assert report["sizes"]["vocab_size"] == 64

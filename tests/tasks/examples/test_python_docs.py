@@ -1,5 +1,7 @@
 import hashlib
 import json
+import shutil
+from pathlib import Path
 
 import pyarrow.parquet
 import pytest
@@ -22,8 +24,18 @@ def test_clean():
     assert python_docs.clean(text) == "Return the first item of list, see mod.f.\nUses x as the default value"
 
 
-@pytest.mark.slow
-def test_corpus(tmp_path):
+@pytest.fixture
+def part_of_the_library(tmp_path_factory, monkeypatch):
+    """Modules without packages, and three of those: a fifth of the bytes."""
+    library, part = Path(python_docs.sysconfig.get_path("stdlib")), tmp_path_factory.mktemp("library")
+    for folder in (".", "asyncio", "email", "pydoc_data"):
+        (part / folder).mkdir(exist_ok=True)
+        for file in (library / folder).glob("*.py"):
+            shutil.copy(file, part / folder)
+    monkeypatch.setattr(python_docs.sysconfig, "get_path", lambda name: str(part))
+
+
+def test_corpus(tmp_path, part_of_the_library):
     counts = python_docs.write_corpus(tmp_path)
     texts = {}
     for split in ("train", "validation"):
@@ -34,8 +46,8 @@ def test_corpus(tmp_path):
         assert len(lines) == len(set(lines)) == counts[split]
         texts[split] = set(lines)
     assert not texts["train"] & texts["validation"]
-    # Distributions leave parts of the library out: Debian's 3.11 has 2.2 million characters, python.org's 3 million.
-    assert sum(len(text) for text in texts["train"]) > 2_000_000
+    # 1.3 million of 3.11; the whole library has 3 million, and Debian's 2.2.
+    assert sum(len(text) for text in texts["train"]) > 1_000_000
     assert all(int(hashlib.sha256(text.encode()).hexdigest(), 16) % 20 == 0 for text in texts["validation"])
     sizes = [shard.stat().st_size for shard in tmp_path.glob("train-*.jsonl")]
     assert len(sizes) == 8 and max(sizes) < 1.05 * min(sizes)

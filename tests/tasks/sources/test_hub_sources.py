@@ -89,9 +89,6 @@ def loopback(monkeypatch, tmp_path, folder):
     hub.close()
 
 
-in_threads_and_processes = pytest.mark.parametrize("num_workers", [0, 2])
-
-
 def register(name, source):
     return pretraining_tasks.register_pretraining_task(
         name, data_files=source, vocabulary=ByteVocabulary(extra_ids=100), shuffle_buffer_size=100
@@ -230,7 +227,7 @@ def breaks(part):
     return lambda asked: 503 if part in asked and asked.startswith("GET /datasets/") else None
 
 
-@in_threads_and_processes
+@pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_shard_that_stays_broken_stops_with_its_name(loopback, lengths, num_workers):
     task = register("test_broken", HurriedSource(CORPUS, "gz", chunk_documents=8))
     batches = open_batches(task, lengths, num_workers=num_workers)
@@ -293,12 +290,11 @@ def change(loopback):
     loopback.repos[CORPUS].commits.append(files | changed)
 
 
-@in_threads_and_processes
-def test_a_run_keeps_its_commit_when_the_branch_moves(loopback, lengths, caplog, num_workers):
+def test_a_run_keeps_its_commit_when_the_branch_moves(loopback, lengths, caplog):
     commit = loopback.repos[CORPUS].sha()
     task = register("test_moving", HurriedSource(CORPUS, "gz", chunk_documents=8))
     expected = take(open_batches(task, lengths), 50)
-    batches = open_batches(task, lengths, num_workers=num_workers)
+    batches = open_batches(task, lengths, num_workers=2)
     take(batches, 10)
     change(loopback)
     assert_equal(take(batches, 40), expected[10:])
@@ -311,7 +307,7 @@ def test_a_run_keeps_its_commit_when_the_branch_moves(loopback, lengths, caplog,
     newer, config = loopback.repos[CORPUS].sha(), contract.DatasetConfig(task.name, lengths, "train", 8, seed=3)
     assert again.source.fingerprint("train")["commit"] == newer != commit
     assert tasks_door.facts(config)["source of test_moving"] == f"{CORPUS} at commit {newer}"
-    batches = open_batches(again, lengths, num_workers=num_workers)
+    batches = open_batches(again, lengths, num_workers=2)
     batches.restore_state(state)
     assert tasks_door.facts(config)["source of test_moving"] == f"{CORPUS} at commit {commit}"
     assert f"revision main has moved to commit {loopback.repos[CORPUS].sha()}; the run keeps {commit}" in caplog.text
