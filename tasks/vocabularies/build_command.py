@@ -13,12 +13,14 @@ from typing import Any
 from limba.files import os_errors, written_files
 from tasks.sources import corpora
 from tasks.vocabularies import sentencepiece_models, tokenizer_training
+from tasks.vocabularies.normalization import NORMALIZATIONS
 from tasks.vocabularies.training_text import TrainingText
 
 # Flags that not all kinds have; None is a flag that was not given.
 _KINDS_OF_FLAGS = {
     "byte_fallback": ("sentencepiece",),
     "user_symbols": ("sentencepiece",),
+    "normalization": ("sentencepiece",),
     "character_coverage": ("sentencepiece", "wordpiece"),
     "lowercase": ("wordpiece",),
     "keep_accents": ("wordpiece",),
@@ -74,6 +76,8 @@ def _parser() -> argparse.ArgumentParser:
     only = parser.add_argument_group("of --kind sentencepiece")
     only.add_argument("--byte_fallback", action="store_true", default=None, help="spell unknown characters as bytes")
     only.add_argument("--user_symbols", nargs="+", action="extend", metavar="S", help="pieces that are never split")
+    normalization = "nfkc as T5 and mT5, which reads full-width forms as ASCII (the default); none keeps all characters"
+    only.add_argument("--normalization", choices=tuple(NORMALIZATIONS), help=normalization)
     only = parser.add_argument_group("of --kind wordpiece")
     only.add_argument("--lowercase", action="store_true", default=None, help="read all text in lower case")
     accents = "whether ș and s are two letters (they are)"

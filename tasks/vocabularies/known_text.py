@@ -1,14 +1,15 @@
 """How much of a text a vocabulary knows."""
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tasks.sources import corpora
-from tasks.vocabularies import alphabets
+from tasks.vocabularies import alphabets, normalization
 from tasks.vocabularies.vocabulary import encode_batch
 
 _BATCH = 512
@@ -25,6 +26,7 @@ class Measure:
       characters: of the texts.
       unknown: the characters that the vocabulary does not know.
       unknown_others: of white space, control characters and those of private use, such as U+0080 of broken UTF-8.
+      changed: characters that the vocabulary reads as others, and these.
     """
 
     texts: int
@@ -33,6 +35,7 @@ class Measure:
     characters: alphabets.Characters
     unknown: tuple[str, ...]
     unknown_others: tuple[str, ...]
+    changed: Mapping[str, str]
 
     @property
     def unknown_counts(self) -> dict[str, int]:
@@ -52,6 +55,8 @@ class Measure:
         characters = f"{count:,} unknown character{'s' * (count != 1)}" if count else "no unknown characters"
         tokens = f"{self.tokens:,} tokens, {self.unknown_tokens:,} of them unknown ({share})"
         yield f"{self.texts:,} texts have {characters}, and {tokens}"
+        if normalized := normalization.describe(self.changed, self.characters.counts):
+            yield f"normalized: {normalized}"
         if self.unknown:
             yield f"unknown: {alphabets.describe(self.unknown, self.characters)}"
         if self.unknown_others:
@@ -76,7 +81,8 @@ def measure(vocabulary: Any, texts: Iterable[tuple[str, str]]) -> Measure:
         tuple(alphabets.unknown(encode, unk_id, counts)) if num_unknown else ()
         for counts in (characters.counts, characters.other_counts)
     )
-    return Measure(num_texts, num_tokens, num_unknown, characters, found, others)
+    changed = normalization.changed(functools.partial(normalization.normalized, vocabulary), characters.counts)
+    return Measure(num_texts, num_tokens, num_unknown, characters, found, others, changed)
 
 
 def describe_inputs(vocabulary: Any, texts: Sequence[str]) -> str:

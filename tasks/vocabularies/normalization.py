@@ -1,11 +1,24 @@
 """The text in which a vocabulary looks for its pieces: SentencePiece's `normalize`, a tokenizer.json's normalizer."""
 
+import contextlib
+import pathlib
+import tempfile
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary, TokenizerVocabulary
 from tasks.vocabularies.vocabulary import SentencePieceVocabulary, without_tensorflow
 
 _SPACE = "▁"
+# What a trained vocabulary may do: as T5's and mT5's, or nothing but make all white space a space.
+NORMALIZATIONS: Mapping[str, Callable[[str], str]] = {
+    "nfkc": lambda text: unicodedata.normalize("NFKC", text),
+    "none": lambda text: text,
+}
+# Below this share of a text its changes are a trace, such as the dots of an ellipsis.
+_TRACE = 1e-4
+_MOST_SHOWN = 5
 
 
 def normalized(vocabulary: Any, text: str) -> str:
@@ -15,12 +28,70 @@ def normalized(vocabulary: Any, text: str) -> str:
     """
     vocabulary = without_tensorflow(vocabulary)
     if isinstance(vocabulary, SentencePieceVocabulary):
-        changed = vocabulary.tokenizer.normalize(text)
-    elif isinstance(vocabulary, T5TokenizerVocabulary | TokenizerVocabulary):
+        return by_sentencepiece(vocabulary.tokenizer, text)
+    if isinstance(vocabulary, T5TokenizerVocabulary | TokenizerVocabulary):
         normalizer = vocabulary.tokenizer.normalizer
-        if normalizer is None:
-            return text
-        changed = normalizer.normalize_str(text)
-    else:
-        return text
-    return changed.replace(_SPACE, " ").strip(" ")
+        return text if normalizer is None else _without_marks(normalizer.normalize_str(text))
+    return text
+
+
+def by_sentencepiece(model: Any, text: str) -> str:
+    """The text as a `SentencePieceProcessor` reads it."""
+    return _without_marks(model.normalize(text))
+
+
+def _without_marks(text: str) -> str:
+    return text.replace(_SPACE, " ").strip(" ")
+
+
+def check(name: str) -> None:
+    """Raises ValueError for a name that is not one of `NORMALIZATIONS`."""
+    if name not in NORMALIZATIONS:
+        raise ValueError(f"normalization is {name!r}; give {' or '.join(map(repr, NORMALIZATIONS))}.")
+
+
+@contextlib.contextmanager
+def rule(name: str) -> Iterator[dict[str, Any]]:
+    """The options of SentencePiece's trainer for one of `NORMALIZATIONS`.
+
+    SentencePiece's own "identity" keeps `▁`, which transformers' slow tokenizer sets before a text, and line
+    breaks, which its class of T5 drops. So "none" has a table of white space.
+    """
+    if name == "nfkc":
+        yield {"normalization_rule_name": "nmt_nfkc"}
+        return
+    with tempfile.TemporaryDirectory(prefix="limba-vocabulary-") as folder:
+        table = pathlib.Path(folder) / "white_space.tsv"
+        spaces = [c for c in map(chr, range(1, 0x3001)) if c.isspace() and c != " "]
+        table.write_text("".join(f"{ord(c):X}\t20\n" for c in (*spaces, _SPACE)), "utf-8")
+        yield {"normalization_rule_tsv": str(table)}
+
+
+def without_path(model: bytes) -> bytes:
+    """A trained model without the path of the table, which differs by machine; the same bytes if it has none."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    opened = sentencepiece_model_pb2.ModelProto.FromString(model)
+    if not opened.normalizer_spec.normalization_rule_tsv:
+        return model
+    opened.normalizer_spec.normalization_rule_tsv = ""
+    return opened.SerializeToString(deterministic=True)
+
+
+def changed(normalize: Callable[[str], str], characters: Iterable[str]) -> dict[str, str]:
+    """The characters that are read as others, and these."""
+    read_as = {character: normalize(character) for character in characters}
+    return {character: others for character, others in read_as.items() if others != character}
+
+
+def describe(found: Mapping[str, str], counts: Mapping[str, int]) -> str:
+    """As "3,000 of 90,000 characters (3.3%) are read as others: '，' as ',' 2,000 times, …"; "" for a trace."""
+    number, total = sum(counts[c] for c in found), sum(counts.values())
+    if number <= _TRACE * total:
+        return ""
+    ordered = sorted(found, key=lambda c: (-counts[c], c))
+    shown = [f"{c!r} as {found[c]!r} {counts[c]:,} time{'s' * (counts[c] != 1)}" for c in ordered[:_MOST_SHOWN]]
+    more = ["…"] if len(ordered) > _MOST_SHOWN else []
+    are = "is" if number == 1 else "are"
+    share = f"{number:,} of {total:,} characters ({number / total:.2g} of all)"
+    return f"{share} {are} read as others: {', '.join([*shown, *more])}"

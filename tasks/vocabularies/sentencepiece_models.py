@@ -1,11 +1,11 @@
 """SentencePiece vocabularies with T5's special tokens: training them, and checking that they fit a model."""
 
+import functools
 import io
 import os
 import pathlib
 import re
 import sys
-import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +18,7 @@ from limba.files import written_files
 from tasks import objectives
 from tasks.sources import corpora
 from tasks.vocabularies import alphabets, training_text
+from tasks.vocabularies import normalization as normalizations
 from tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary, TokenizerVocabulary
 from tasks.vocabularies.vocabulary import (
     LabelVocabulary,
@@ -211,6 +212,7 @@ def train_vocabulary(
     byte_fallback: bool = False,
     user_symbols: Sequence[str] = (),
     character_coverage: float | None = None,
+    normalization: str = "nfkc",
     overwrite: bool = False,
 ) -> pathlib.Path:
     """Trains a unigram SentencePiece model with T5's ids: padding 0, EOS 1, unknown 2, no BOS.
@@ -229,6 +231,7 @@ def train_vocabulary(
       user_symbols: pieces that are never split, such as mode tokens; they get the ids from 3 on.
       character_coverage: share of characters that get a piece of their own; None gives one to all letters, accents,
         numbers and punctuation, and of large scripts, emoji and symbols to the frequent ones.
+      normalization: "nfkc", as T5's and mT5's, which reads full-width `，` as `,`; or "none", which keeps characters.
       overwrite: replace a file that is there; runs that were trained with it cannot resume without it.
 
     Raises:
@@ -239,11 +242,13 @@ def train_vocabulary(
     """
     training_text.check_size(vocab_size, "sentinels")
     training_text.check_coverage(character_coverage)
+    normalizations.check(normalization)
     _check_symbols(user_symbols)
     text = training_text.TrainingText(source, split, text_column, num_sentences, max_documents, sample_seed)
     out = training_text.choose_file(out, "spiece.model", overwrite)
-    characters = alphabets.Characters(lambda text: unicodedata.normalize("NFKC", text))
-    lines = text.lines(characters)
+    characters = alphabets.Characters(normalizations.NORMALIZATIONS[normalization])
+    before = alphabets.Characters(normalizations.NORMALIZATIONS["none"])
+    lines = text.lines(characters, before)
     print(f"training SentencePiece on {len(lines):,} lines", file=sys.stderr)
     letters: dict[str, Any] = {"character_coverage": character_coverage}
     if character_coverage is None:
@@ -255,6 +260,7 @@ def train_vocabulary(
             vocab_size - NUM_SENTINELS,
             byte_fallback=byte_fallback,
             user_defined_symbols=list(user_symbols),
+            normalization=normalization,
             **letters,
         )
     except RuntimeError as error:
@@ -262,27 +268,38 @@ def train_vocabulary(
     with written_files.writing(out) as temporary:
         temporary.write_bytes(model)
     opened = sentencepiece.SentencePieceProcessor(model_proto=model)
+    _say_normalized(opened, before)
     alphabets.say_left_out(opened.encode, opened.unk_id(), characters, "--byte_fallback spells them as bytes.")
     return out
 
 
-def _train(lines: Sequence[str], num_pieces: int, **options: Any) -> bytes:
+def _say_normalized(opened: Any, characters: alphabets.Characters) -> None:
+    """Prints how many characters of its training text a vocabulary reads as others."""
+    counts = characters.counts
+    changed = normalizations.changed(functools.partial(normalizations.by_sentencepiece, opened), counts)
+    if said := normalizations.describe(changed, counts):
+        print(f"normalized: {said}; T5's and mT5's do so too (--normalization none keeps all)", file=sys.stderr)
+
+
+def _train(lines: Sequence[str], num_pieces: int, normalization: str, **options: Any) -> bytes:
     """The SentencePiece model of these lines; RuntimeError if they do not suffice for the number of pieces."""
     model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines),
-        model_writer=model,
-        model_type="unigram",
-        vocab_size=num_pieces,
-        pad_id=0,
-        eos_id=1,
-        unk_id=2,
-        bos_id=-1,
-        max_sentence_length=training_text.MAX_SENTENCE_BYTES,
-        minloglevel=2,
-        **options,
-    )
-    return model.getvalue()
+    with normalizations.rule(normalization) as rule:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=num_pieces,
+            pad_id=0,
+            eos_id=1,
+            unk_id=2,
+            bos_id=-1,
+            max_sentence_length=training_text.MAX_SENTENCE_BYTES,
+            minloglevel=2,
+            **rule,
+            **options,
+        )
+    return normalizations.without_path(model.getvalue())
 
 
 def _explain(error: RuntimeError, vocab_size: int, split: str) -> Exception:
