@@ -106,13 +106,20 @@ def test_unigram_baseline_is_the_entropy_of_the_targets(tmp_path):
     assert line["num_target_tokens"] == np.sum(targets > 0)
 
 
-def test_resuming_repeats_the_uninterrupted_run_to_the_last_bit(tmp_path):
-    _, whole = _train(tmp_path / "whole", 6)
-    _train(tmp_path / "parts", 2)
-    _train(tmp_path / "parts", 4)
-    _, parts = _train(tmp_path / "parts", 6)
-    assert _train_losses(tmp_path / "whole") == _train_losses(tmp_path / "parts")
-    assert jax.tree.all(jax.tree.map(lambda a, b: np.array_equal(jax.device_get(a), jax.device_get(b)), whole, parts))
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The losses and the last state of six steps without a stop."""
+    folder = tmp_path_factory.mktemp("whole")
+    _, state = _train(folder, 6)
+    return _train_losses(folder), jax.device_get(state)
+
+
+def test_resuming_repeats_the_uninterrupted_run_to_the_last_bit(tmp_path, whole):
+    losses, state = whole
+    for steps in (2, 4, 6):
+        _, parts = _train(tmp_path, steps)
+    assert _train_losses(tmp_path) == losses
+    assert jax.tree.all(jax.tree.map(lambda a, b: np.array_equal(a, jax.device_get(b)), state, parts))
 
 
 def test_a_checkpoint_that_does_not_say_where_the_data_stood(tmp_path, caplog):
@@ -159,15 +166,14 @@ def test_a_half_written_line_of_metrics_is_left_out(tmp_path):
     assert [line["loss"] for line in writers.read_metrics(tmp_path)] == [2.5]
 
 
-def test_work_after_the_last_checkpoint_is_done_again_and_written_once(tmp_path):
-    _train(tmp_path / "whole", 6)
+def test_work_after_the_last_checkpoint_is_done_again_and_written_once(tmp_path, whole):
     _train(tmp_path / "cut", 5)  # saves at 2, 4 and, as the last step, 5
     for step in (4, 5):
         checkpointing.checkpoint_path(tmp_path / "cut", step).rename(tmp_path / f"lost_{step}")
     with (tmp_path / "cut" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 5, "dataset": "tr')  # what a kill in the middle of a line leaves
     _train(tmp_path / "cut", 6)
-    assert _train_losses(tmp_path / "cut") == _train_losses(tmp_path / "whole")
+    assert _train_losses(tmp_path / "cut") == whole[0]
 
 
 class _StopAt(small.Stream):
@@ -183,18 +189,17 @@ class _StopAt(small.Stream):
         return super().__next__()
 
 
-def test_sigterm_saves_and_exits_with_its_own_code(tmp_path):
+def test_sigterm_saves_and_exits_with_its_own_code(tmp_path, whole):
     with pytest.raises(SystemExit) as error:
         _train(tmp_path / "run", 6, stream=_StopAt(2))
     assert error.value.code == PREEMPTED_EXIT_CODE
     assert checkpointing.checkpoint_steps(tmp_path / "run") == [2, 3]
     _train(tmp_path / "run", 6)
-    _train(tmp_path / "whole", 6)
-    assert _train_losses(tmp_path / "run") == _train_losses(tmp_path / "whole")
+    assert _train_losses(tmp_path / "run") == whole[0]
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def test_damaged_side_files_and_strange_folders_do_not_keep_a_run_from_resuming(tmp_path):
+def test_damaged_side_files_and_strange_folders_do_not_keep_a_run_from_resuming(tmp_path, whole):
     _train(tmp_path / "run", 2)
     with (tmp_path / "run" / "metrics.jsonl").open("ab") as file:
         file.write('{"step": 2, "dataset": "проба'.encode()[:-1])
@@ -206,8 +211,7 @@ def test_damaged_side_files_and_strange_folders_do_not_keep_a_run_from_resuming(
     assert checkpointing.checkpoint_steps(tmp_path / "run") == [2]
     (tmp_path / "run" / "checkpoint_4").unlink()
     _train(tmp_path / "run", 4)
-    _train(tmp_path / "whole", 4)
-    assert _train_losses(tmp_path / "run") == _train_losses(tmp_path / "whole")
+    assert _train_losses(tmp_path / "run") == whole[0][:4]
     for name in ("metrics.jsonl.damaged", "goodput.jsonl.damaged", "checkpoint_030"):
         assert (tmp_path / "run" / name).exists()
 
@@ -253,7 +257,7 @@ class _StallsAt(small.Stream):
 
 
 @pytest.mark.parametrize("at", [0, 3])
-def test_sigterm_while_a_batch_is_awaited_saves_the_last_step(tmp_path, at, caplog):
+def test_sigterm_while_a_batch_is_awaited_saves_the_last_step(tmp_path, at, caplog, whole):
     with pytest.raises(SystemExit) as error:
         _train(tmp_path / "run", 6, stream=_StallsAt(at))
     assert error.value.code == PREEMPTED_EXIT_CODE
@@ -261,8 +265,7 @@ def test_sigterm_while_a_batch_is_awaited_saves_the_last_step(tmp_path, at, capl
     stopped = f"Stopped on request at step 3; saved as {tmp_path}/run/checkpoint_3; the same command resumes the run."
     assert not at or stopped in caplog.messages
     _train(tmp_path / "run", 6)
-    _train(tmp_path / "whole", 6)
-    assert _train_losses(tmp_path / "run") == _train_losses(tmp_path / "whole")
+    assert _train_losses(tmp_path / "run") == whole[0]
 
 
 class _StallsInC(_StallsAt):
@@ -602,7 +605,7 @@ def test_a_disk_that_will_be_full_is_said_before_the_first_step(tmp_path, monkey
 # ------------------------------------------------------ where it lies ------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["../up/x", "~/x", "link/x", "x/", "two words/é/東", "link/../x"])
+@pytest.mark.parametrize("name", ["../up/two words/é/東/", "~/x", "link/../x"])
 def test_a_run_is_resumed_wherever_it_lies(name, tmp_path, monkeypatch):
     """And found under every way to write its folder."""
     (tmp_path / "work").mkdir()

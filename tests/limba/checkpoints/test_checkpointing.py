@@ -83,6 +83,13 @@ def test_keep_and_dtype(tmp_path, trainer):
     assert restored.params["token_embedder"]["embedding"].dtype == jnp.float32
 
 
+@pytest.fixture(scope="module")
+def two_steps(trainer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved")
+    _save_steps(folder, trainer, [1, 2])
+    return folder
+
+
 def _flip_bytes(directory):
     for file in directory.rglob("*"):
         if file.is_file() and file.parent.name == "d":
@@ -103,8 +110,8 @@ def _flip_bytes(directory):
         lambda c: (c / "dataset" / "reader-0").write_bytes(b"at"),
     ],
 )
-def test_a_damaged_checkpoint_is_passed_over_and_that_is_said(tmp_path, trainer, damage, caplog):
-    _save_steps(tmp_path, trainer, [1, 2])
+def test_a_damaged_checkpoint_is_passed_over_and_that_is_said(tmp_path, trainer, two_steps, damage, caplog):
+    shutil.copytree(two_steps, tmp_path, dirs_exist_ok=True)
     damage(tmp_path / "checkpoint_2")
     checkpointer = Checkpointer(tmp_path, SaveCheckpointConfig())
     with caplog.at_level(logging.WARNING):
@@ -117,8 +124,8 @@ def test_a_damaged_checkpoint_is_passed_over_and_that_is_said(tmp_path, trainer,
     assert checkpointing.checkpoint_steps(tmp_path) == [1, 2]
 
 
-def test_a_checkpoint_that_another_worker_cannot_read_is_passed_over(tmp_path, trainer, monkeypatch, caplog):
-    _save_steps(tmp_path, trainer, [1, 2])
+def test_a_checkpoint_that_another_worker_cannot_read_is_passed_over(tmp_path, trainer, two_steps, monkeypatch, caplog):
+    shutil.copytree(two_steps, tmp_path, dirs_exist_ok=True)
     problems = iter([(3, "ValueError: damaged"), None])
     monkeypatch.setattr(distributed, "first_problem", lambda subject, problem: next(problems))
     monkeypatch.setattr(distributed, "process_count", lambda: 4)

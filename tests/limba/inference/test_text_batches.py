@@ -50,7 +50,7 @@ def test_masks_are_filled_with_the_likeliest_words(vocabulary, tmp_path):
     lines = ["red [MASK] cat", "<extra_id_0> dog [MASK] red", "[MASK]"]
     tokens = np.zeros((3, 32), np.int32)
     tokens[0, :5], tokens[1, :6], tokens[2, :3] = [2, 5, 4, 8, 3], [2, 4, 9, 4, 5, 3], [2, 4, 3]
-    logits = model.module.apply({"params": params}, tokens, enable_dropout=False)
+    logits = small.call(model.module, params, tokens)
     best = np.asarray(logits).argmax(-1)
     words = [vocabulary.decode([best[place]]) for place in ((0, 2), (1, 1), (1, 3), (2, 1))]
     answers = list(answerer.answer(lines))
@@ -68,7 +68,7 @@ def test_the_likeliest_words_of_a_mask_stand_beside_the_truth(vocabulary, tmp_pa
     _, params = _answerer(model, tmp_path)
     tokens = np.zeros((1, 32), np.int32)
     tokens[0, :5] = [2, 5, 4, 8, 3]
-    logits = np.asarray(model.module.apply({"params": params}, tokens, enable_dropout=False)[0, 2], np.float64)
+    logits = np.asarray(small.call(model.module, params, tokens)[0, 2], np.float64)
     shares = np.exp(logits) / np.exp(logits).sum()
     likeliest.show_likeliest(
         model=model,
@@ -96,7 +96,7 @@ def test_texts_and_pairs_get_labels(vocabulary, tmp_path):
     tokens[0, :4], tokens[1, :5] = [2, 5, 8, 3], [2, 5, 3, 8, 3]
     types = np.zeros((2, 32), np.int32)
     types[1, 3:5] = 1
-    logits = model.module.apply({"params": params}, tokens, types, enable_dropout=False)[:, 0]
+    logits = small.call(model.module, params, tokens, types)[:, 0]
     answers = list(answerer.answer(["red cat", "red [SEP] cat"]))
     assert [x.filled for x in answers] == [LABELS[i] for i in np.asarray(logits).argmax(-1)]
     probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
@@ -110,7 +110,7 @@ def test_lines_are_cut_to_the_table_of_positions(vocabulary, tmp_path, caplog):
     answerer, params = _answerer(model, tmp_path)
     (answer,) = answerer.answer(["red " * 100])
     tokens = np.array([[2, *[5] * 63]], np.int32)
-    logits = model.module.apply({"params": params}, tokens, np.zeros_like(tokens), enable_dropout=False)
+    logits = small.call(model.module, params, tokens, np.zeros_like(tokens))
     assert answer.filled == LABELS[int(np.asarray(logits)[0, 0].argmax())]
     assert "1 of 1 inputs are longer than 64 tokens and were cut" in caplog.text
 
@@ -129,7 +129,7 @@ def test_each_word_gets_the_label_of_its_first_piece(vocabulary, tmp_path):
     tokens = np.zeros((1, 32), np.int32)
     # The vocabulary divides "cat-dog" into cat, an unknown one and dog.
     tokens[0, :7] = [2, 5, 8, 1, 9, 6, 3]
-    logits = model.module.apply({"params": params}, tokens, np.zeros_like(tokens), enable_dropout=False)[0]
+    logits = small.call(model.module, params, tokens, np.zeros_like(tokens))[0]
     best = [LABELS[np.asarray(logits)[place].argmax()] for place in (1, 2, 5)]
     (answer,) = answerer.answer(["red  cat-dog blue "])
     assert answer.prediction == " ".join(best)

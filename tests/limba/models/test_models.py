@@ -78,7 +78,7 @@ def test_a_network_written_for_t5x_decodes_as_it_was_trained(custom):
     expected = _greedy_by_prefixes(
         lambda p, row, fed: logits(p, batch["encoder_input_tokens"][row : row + 1], fed), params, [[]] * 4, 8
     )
-    tokens, aux = model.predict_batch_with_aux(params, batch)
+    tokens, aux = small.predictions(model, params, batch)
     assert tokens.tolist() == expected.tolist()
     assert aux["scores"].shape == (4,)
 
@@ -86,7 +86,7 @@ def test_a_network_written_for_t5x_decodes_as_it_was_trained(custom):
 def test_intermediates_of_a_score(custom):
     model, params, batch, _ = custom
     scores, intermediates = model.score_batch(params, batch, return_intermediates=True)
-    np.testing.assert_allclose(scores, model.score_batch(params, batch), rtol=1e-6)
+    np.testing.assert_allclose(scores, jax.jit(model.score_batch)(params, batch), rtol=1e-6)
     assert intermediates["last"][0].shape == (4, 8, 16)
     np.testing.assert_allclose(intermediates["decoder"]["token_scores"][0].sum(-1), scores, rtol=1e-6)
     assert intermediates["decoder"]["target_tokens"][0] is batch["decoder_target_tokens"]
@@ -103,7 +103,7 @@ def tiny():
 
 def test_several_decodes_of_an_input_come_best_last(tiny):
     model, params, batch = tiny
-    predict = functools.partial(model.predict_batch_with_aux, params, batch, num_decodes=3)
+    predict = functools.partial(small.predictions, model, params, batch, num_decodes=3)
     tokens, aux = predict(return_all_decodes=True)
     assert tokens.shape == (3, 3, 8)
     assert np.all(np.diff(aux["scores"], axis=1) >= 0)
@@ -111,7 +111,7 @@ def test_several_decodes_of_an_input_come_best_last(tiny):
     assert best.tolist() == tokens[:, -1].tolist()
     np.testing.assert_array_equal(best_aux["scores"], aux["scores"][:, -1])
     model._default_decoder_params = models.DecoderParams(return_all_decodes=True, num_decodes=3)
-    assert model.predict_batch(params, batch).tolist() == tokens.tolist()
+    assert jax.jit(model.predict_batch)(params, batch).tolist() == tokens.tolist()
     model._default_decoder_params = models.DecoderParams()
 
 
@@ -131,8 +131,8 @@ def test_a_cache_made_as_t5x_makes_it_decodes_the_same(tiny):
             return variables["cache"], None
 
     as_t5x = AsT5X(model.module, model.input_vocabulary, model.output_vocabulary, model.optimizer_def)
-    expected = model.predict_batch_with_aux(params, batch, num_decodes=2)
-    actual = as_t5x.predict_batch_with_aux(params, batch, num_decodes=2)
+    expected = small.predictions(model, params, batch, num_decodes=2)
+    actual = small.predictions(as_t5x, params, batch, num_decodes=2)
     assert actual[0].tolist() == expected[0].tolist()
     np.testing.assert_allclose(actual[1]["scores"], expected[1]["scores"], rtol=1e-5)
 
@@ -140,9 +140,9 @@ def test_a_cache_made_as_t5x_makes_it_decodes_the_same(tiny):
 def test_prompts_are_continued(tiny):
     model, params, batch = tiny
     prompt = {**batch, "decoder_input_tokens": np.array([[0, 7, 8, 9, 1, 0, 0, 0]] * 3, np.int32)}
-    assert model.predict_batch(params, prompt)[:, :3].tolist() != [[7, 8, 9]] * 3
+    assert jax.jit(model.predict_batch)(params, prompt)[:, :3].tolist() != [[7, 8, 9]] * 3
     sampler = small.model(**TINY, decode_fn=decoding.temperature_sample)
-    tokens = sampler.predict_batch(params, prompt, prompt_with_targets=True)
+    tokens = jax.jit(functools.partial(sampler.predict_batch, prompt_with_targets=True))(params, prompt)
     assert tokens[:, :3].tolist() == [[7, 8, 9]] * 3
     with pytest.raises(ValueError, match="decode_rng"):
         sampler.predict_batch(params, prompt, jax.random.key(0), decoder_params={"decode_rng": jax.random.key(0)})
@@ -220,7 +220,7 @@ def test_prompts_in_the_cache_are_continued_as_without_a_cache(bidirectional, sc
 
     prompts = [row[:length] for row, length in zip(batch["decoder_target_tokens"], lengths, strict=True)]
     expected = _greedy_by_prefixes(logits_of, params, prompts, 9)
-    tokens, aux = model.predict_batch_with_aux(params, batch)
+    tokens, aux = small.predictions(model, params, batch)
     for row, length in enumerate(lengths):
         assert tokens[row].tolist() == [*expected[row, length:].tolist(), *[0] * length]
     assert aux["scores"].shape == (3,)

@@ -104,7 +104,7 @@ def _masks(real):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize(
     ("attend", "shape"),
-    [*((_plain, shape) for shape in SHAPES), (_float32_logits, "eight_rows"), (_by_rows, "long")],
+    [*((_plain, shape) for shape in SHAPES if shape != "long"), (_float32_logits, "eight_rows"), (_by_rows, "long")],
 )
 def test_dense_attention_is_right_for_any_mask_and_any_logits(monkeypatch, attend, shape, dtype):
     monkeypatch.setattr(attention_by_rows, "_HEADS_OF_A_CORE", 0)
@@ -130,7 +130,7 @@ def test_a_query_that_may_look_nowhere_weighs_all_keys_alike(shape):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize(("shape", "block"), [((8, 64, 8), 16), ((1, 512, 12), 64), ((2, 45, 2), 4)])
+@pytest.mark.parametrize(("shape", "block"), [((8, 64, 8), 16), ((2, 45, 2), 4)])
 def test_sparse_attention_is_right_for_any_logits(shape, block, dtype):
     length, heads = shape[1:]
     config = EncoderConfig(

@@ -578,8 +578,10 @@ def test_goodput_is_written_and_goes_on_after_a_restart(tmp_path, caplog):
     assert last["goodput/fraction"] == pytest.approx(seconds["step"] / sum(seconds.values()))
 
 
-@pytest.mark.parametrize("num_microbatches", [1, 2])
-@pytest.mark.parametrize("factor", [None, 100.0, "NUM_REAL_TARGET_TOKENS"])
+@pytest.mark.parametrize(
+    ("factor", "num_microbatches"),
+    [(None, 1), (100.0, 2), ("NUM_REAL_TARGET_TOKENS", 1), ("NUM_REAL_TARGET_TOKENS", 2)],
+)
 def test_the_loss_is_that_of_a_target_token(factor, num_microbatches):
     model = small.model(loss_normalizing_factor=factor, **small.TINY)
     trainer = small.make_trainer(model, num_microbatches=num_microbatches)

@@ -33,7 +33,6 @@ def _seqio_s(converter, examples, lengths):
 
 
 @pytest.mark.parametrize("pack", [False, True])
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     ("name", "lengths"),
     [
@@ -44,9 +43,9 @@ def _seqio_s(converter, examples, lengths):
         ("DecoderFeatureConverter", {"targets": 30}),
     ],
 )
-def test_converters_are_seqio_s(name, lengths, seed, pack):
-    examples = _examples(seed, lengths)
-    assert any(not len(tokens) for example in examples for tokens in example.values()) or seed == 2
+def test_converters_are_seqio_s(name, lengths, pack):
+    examples = _examples(0, lengths)
+    assert any(not len(tokens) for example in examples for tokens in example.values())
     expected = _seqio_s(getattr(seqio, name)(pack=pack), examples, lengths)
     actual = converters.CONVERTERS[name](_padded(examples, lengths), pack)
     assert actual.keys() == expected.keys()
@@ -59,7 +58,7 @@ def test_converters_are_seqio_s(name, lengths, seed, pack):
         assert all(np.array_equal(again[key], expected[key]) for key in expected)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_packing_is_seqio_s(seed):
     """Of short and of long examples: more than one group of as many as the longest row has tokens."""
     rng = np.random.default_rng(100 + seed)

@@ -71,8 +71,8 @@ def test_bf16_is_as_exact_as_bf16(kernels):
         return jnp.sum(function(*arrays, table, segments).astype(jnp.float32) * cotangent)
 
     exact = [x.astype(jnp.float32) for x in (query, key, value)]
-    ours = jax.grad(functools.partial(loss, _fused(kernels)), (0, 1, 2))(query, key, value)
-    plain = jax.grad(functools.partial(loss, networks.plain_attention), (0, 1, 2))(*exact)
+    ours = jax.jit(jax.grad(functools.partial(loss, _fused(kernels)), (0, 1, 2)))(query, key, value)
+    plain = jax.jit(jax.grad(functools.partial(loss, networks.plain_attention), (0, 1, 2)))(*exact)
     for x, y in zip(ours, plain, strict=True):
         error = jnp.max(jnp.abs(x.astype(jnp.float32) - y)) / jnp.max(jnp.abs(y))
         assert 1e-5 < float(error) < 2e-2  # 2^-8 is bf16's own
