@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from convert.config_files import t5_config
 from convert.families import heads, networks, t5_1_1
+from convert.families.config_files import t5_config
 from convert.t5x import t5x_state
 from convert.tensors import tensor_parts
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor

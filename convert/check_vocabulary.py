@@ -19,8 +19,8 @@ import sentencepiece
 
 from convert.compare import tokenizer_readers, transformers_library
 from convert.compare.tokenizer_readers import Encode, Outcome
-from convert.hf import hf_folder, hf_tokenizer
 from convert.model_files import any_format, t5_vocabularies
+from convert.model_files.hf import hf_folder, hf_tokenizer
 from convert.model_files.model import ModelHints
 from limba.checkpoint_files import run_folder
 from limba.data.sentinels import counts_down

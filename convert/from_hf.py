@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from convert.config_files import encoder_config, new_network, other_models, t5_config
 from convert.families import heads
+from convert.families.config_files import encoder_config, new_network, other_models, t5_config
 from convert.families.heads import Head
 from convert.families.networks import Network
 from convert.families.table import find_t5
-from convert.hf import hf_folder, hf_tokenizer, hub_models, tokenizer_settings
 from convert.model_files import any_format, encoder_files, encoder_vocabularies, t5_vocabularies
+from convert.model_files.hf import hf_folder, hf_tokenizer, hub_models, tokenizer_settings
 from convert.model_files.model import NO_HINTS, Model, ModelHints
 from convert.t5x import limba_run, model_gin
 from convert.tensors import weight_files

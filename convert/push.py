@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from convert.hf import hub_models, tokenizer_settings
+from convert.model_files.hf import hub_models, tokenizer_settings
 from convert.tensors import weight_files
 from limba.files.output_folder import REPORT
 from limba.files.version import VERSION

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from convert import from_hf
-from convert.config_files import new_network, t5_config
 from convert.families import byt5, heads, networks
+from convert.families.config_files import new_network, t5_config
 from convert.families.heads import Head
 from convert.families.networks import Network
 from convert.families.table import find_encoder, find_t5
-from convert.hf import hf_folder, hub_models, tokenizer_folder
 from convert.model_files import any_format, encoder_files, encoder_vocabularies, t5_vocabularies
+from convert.model_files.hf import hf_folder, hub_models, tokenizer_folder
 from convert.model_files.model import Model, ModelHints
 from convert.t5x import limba_run, model_gin
 from limba.checkpoint_files import run_folder

@@ -17,11 +17,11 @@ import jax.numpy as jnp
 from tqdm import tqdm
 
 from convert.compare import comparison_rows
+from convert.exports.cards import card_metadata, model_card
+from convert.exports.cards.card_metadata import NO_METADATA, Metadata
 from convert.exports.encoder_export import EncoderExport
 from convert.exports.export import Export
 from convert.exports.t5_export import T5Export
-from convert.hf import card_metadata, model_card
-from convert.hf.card_metadata import NO_METADATA, Metadata
 from convert.model_files import any_format
 from convert.model_files.model import NO_HINTS, ModelHints
 from convert.tensors import flax_files, safetensors_files

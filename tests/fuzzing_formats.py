@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from convert import from_hf, to_t5x
-from convert.config_files import t5_config
 from convert.families import heads
+from convert.families.config_files import t5_config
 from convert.families.table import t5_families
-from convert.hf import folder_tokenizer, hf_folder, hf_tokenizer
 from convert.model_files import any_format, gin_facts, t5_files
+from convert.model_files.hf import folder_tokenizer, hf_folder, hf_tokenizer
 from convert.model_files.model import ModelHints
 from convert.tensors import flax_files, safetensors_files, torch_files, weight_files
 from limba.checkpoint_files import run_folder, saved_tensors, small_files

@@ -17,24 +17,20 @@ PACKAGES = ("limba", "tasks", "convert")
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("limba.files", "limba.data", "tasks.metrics", "tasks.objectives"),
     ("limba.devices", "limba.checkpoint_files", "tasks.sources"),
-    ("limba.workers", "limba.gin_config", "limba.optimizers", "limba.partitioning", "tasks.vocabularies"),
+    (
+        "limba.workers",
+        "limba.gin_config",
+        "limba.optimizers",
+        "limba.partitioning",
+        "tasks.vocabularies",
+        "convert.tensors",
+    ),
     ("limba.network", "limba.reports", "tasks.registry"),
-    ("limba.models", "tasks.pretraining", "tasks.supervised", "tasks.diacritics", "tasks.t5"),
-    ("limba.checkpoints", "tasks.pipeline", "tasks.examples"),
-    ("limba.inference", "tasks.lint"),
-    ("limba.training",),
-    ("limba", "convert.tensors", "convert.config_keys"),
-    ("convert.families",),
-    ("convert.config_files",),
-    ("convert.hf",),
-    ("convert.model_files",),
-    ("convert.compare",),
-    ("convert.t5x", "convert.exports", "convert.push"),
-    ("convert.to_hf",),
-    ("convert.from_hf", "convert.from_t5x", "convert.to_t5x", "convert.all_checkpoints", "convert.check_vocabulary"),
-    ("convert.check",),
-    ("convert.starting_model",),
-    ("convert.__main__",),
+    ("limba.models", "tasks.pretraining", "tasks.supervised", "tasks.diacritics", "tasks.t5", "convert.families"),
+    ("limba.checkpoints", "tasks.pipeline", "tasks.examples", "convert.model_files"),
+    ("limba.inference", "tasks.lint", "convert.compare"),
+    ("limba.training", "convert.exports", "convert.t5x"),
+    ("limba", "convert"),
     ("limba.plan", "limba.hf_script", "limba.sweep", "tasks"),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
@@ -64,9 +60,8 @@ def modules() -> dict[str, Path]:
 
 def room_of(module: str) -> str:
     """`limba.network` of `limba.network.attention`; `limba` of `limba.train`: modules beside the rooms are one room."""
-    package, _, rest = module.partition(".")
-    name = rest.partition(".")[0]
-    is_beside = package != "convert" and "." not in rest and (ROOT / package / f"{name}.py").is_file()
+    package, name, *inside = module.split(".")
+    is_beside = not inside and (ROOT / package / f"{name}.py").is_file()
     return package if is_beside else f"{package}.{name}"
 
 
@@ -97,10 +92,9 @@ def arrows(found: list[Import]) -> dict[tuple[str, str], list[Import]]:
     """Imports between rooms of the house, by the two rooms."""
     between: dict[tuple[str, str], list[Import]] = collections.defaultdict(list)
     for one in found:
-        a, b = room_of(one.module), room_of(one.imported)
-        if a != b and one.imported.partition(".")[0] in PACKAGES:
-            between[a, b].append(one)
-    return between
+        if one.imported.partition(".")[0] in PACKAGES:
+            between[room_of(one.module), room_of(one.imported)].append(one)
+    return {rooms: group for rooms, group in between.items() if len(set(rooms)) == 2}
 
 
 def circle(found: list[Import]) -> list[str]:

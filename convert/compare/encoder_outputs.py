@@ -14,11 +14,11 @@ from flax import traverse_util
 from convert.compare import finite_logits, float64, numpy_encoders, transformers_library, transformers_process
 from convert.compare.comparison_rows import Comparison, compare_tensors
 from convert.compare.outputs import Batch, Logits, Measures, Output
-from convert.config_files import encoder_config
 from convert.families import heads, networks
+from convert.families.config_files import encoder_config
 from convert.families.encoder_family import EncoderFamily
 from convert.families.heads import Head
-from convert.hf import tokenizer_folder
+from convert.model_files.hf import tokenizer_folder
 from convert.model_files.model import EncoderModel
 from convert.tensors import table
 from limba.files import untrusted_files

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from convert.compare import transformers_library
-from convert.hf import hf_tokenizer
+from convert.model_files.hf import hf_tokenizer
 from limba.files import untrusted_files
 
 _FILE = "tokenizer.json"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from convert.compare import transformers_library
-from convert.config_files import other_models
+from convert.families.config_files import other_models
 from convert.families.t5_family import T5Family
 from convert.families.table import t5_families
 from convert.tensors import table, tensor_parts

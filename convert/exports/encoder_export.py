@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from convert.config_files import encoder_config
 from convert.exports import filled_example
+from convert.exports.cards import markdown
+from convert.exports.cards.model_card import Description
 from convert.exports.export import Export
 from convert.families import heads
+from convert.families.config_files import encoder_config
 from convert.families.encoder_family import EncoderFamily
-from convert.hf import markdown, tokenizer_folder
-from convert.hf.model_card import Description
+from convert.model_files.hf import tokenizer_folder
 from convert.model_files.model import EncoderModel
 from limba.network.encoders.config import EncoderConfig
 

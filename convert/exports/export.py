@@ -10,9 +10,9 @@ import jax.numpy as jnp
 
 from convert.compare import comparison
 from convert.compare.comparison_rows import Comparison
-from convert.hf import run_example
-from convert.hf.card_example import Example
-from convert.hf.model_card import Description
+from convert.exports.cards import run_example
+from convert.exports.cards.card_example import Example
+from convert.exports.cards.model_card import Description
 from convert.model_files import any_format
 from convert.model_files.model import AFamily, ANetwork, Model
 from convert.tensors import tensor_parts

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from convert.compare import encoder_outputs
-from convert.hf import tokenizer_folder
-from convert.hf.card_example import BLANK, Example
+from convert.exports.cards.card_example import BLANK, Example
+from convert.model_files.hf import tokenizer_folder
 from convert.model_files.model import EncoderModel
 
 

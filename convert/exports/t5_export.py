@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from convert.config_files import t5_config
+from convert.exports.cards import card_example, t5_card
+from convert.exports.cards.model_card import Description
 from convert.exports.export import Export
+from convert.families.config_files import t5_config
 from convert.families.t5_family import T5Family
-from convert.hf import card_example, hf_tokenizer, t5_card
-from convert.hf.model_card import Description
+from convert.model_files.hf import hf_tokenizer
 from convert.model_files.model import T5Model
 from limba.network.t5 import T5Config
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from convert.config_keys import encoder_keys
 from convert.families import heads
+from convert.families.config_keys import encoder_keys
 from convert.families.encoder_family import (
     EncoderFamily,
     HeadClass,

@@ -5,8 +5,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from convert.config_keys.keys import Table
 from convert.families import networks
+from convert.families.config_keys.keys import Table
 from convert.families.heads import Head
 from convert.families.networks import Network
 from convert.tensors.table import Shape, Tensor

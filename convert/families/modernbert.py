@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from convert.config_keys import encoder_keys
 from convert.families import heads
+from convert.families.config_keys import encoder_keys
 from convert.families.encoder_family import (
     EncoderFamily,
     HeadClass,

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from convert.config_keys import encoder_keys
 from convert.families import bert, roberta_prelayernorm
+from convert.families.config_keys import encoder_keys
 from convert.families.encoder_family import refuse_unless
 from convert.tensors.table import Row
 from limba.network.encoders.config import EncoderConfig

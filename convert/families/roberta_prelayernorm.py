@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from convert.config_keys import encoder_keys
 from convert.families import bert
+from convert.families.config_keys import encoder_keys
 from convert.families.encoder_family import HeadClass, refuse_unless
 from convert.tensors.table import Row
 from limba.network.encoders.config import EncoderConfig

@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from convert.config_keys import t5_keys
-from convert.config_keys.keys import Table
 from convert.families import heads
+from convert.families.config_keys import t5_keys
+from convert.families.config_keys.keys import Table
 from convert.families.family import Family
 from convert.families.heads import Head
 from convert.tensors import table

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from convert.config_files import encoder_config
 from convert.families import heads, networks
+from convert.families.config_files import encoder_config
 from convert.families.encoder_family import EncoderFamily
 from convert.families.table import find_encoder
-from convert.hf import hf_folder, tokenizer_settings
-from convert.hf.tokenizer_folder import FILE
 from convert.model_files import encoder_vocabularies, lora_merge, new_heads
+from convert.model_files.hf import hf_folder, tokenizer_settings
+from convert.model_files.hf.tokenizer_folder import FILE
 from convert.model_files.model import NO_HINTS, EncoderModel, Folder, ModelHints
 from convert.tensors import table, tensor_parts, torch_files, weight_files
 from limba.checkpoint_files import run_folder, saved_tensors

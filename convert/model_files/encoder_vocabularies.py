@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from convert.config_files import encoder_config
-from convert.hf import hf_tokenizer, tokenizer_folder
+from convert.families.config_files import encoder_config
+from convert.model_files.hf import hf_tokenizer, tokenizer_folder
 from convert.model_files.model import Model, ModelHints
 from limba.checkpoint_files import run_folder
 from limba.files import json_text, storage, untrusted_json

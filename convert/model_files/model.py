@@ -12,8 +12,8 @@ from convert.families.heads import Head
 from convert.families.networks import Network
 from convert.families.t5_family import T5Family
 from convert.families.table import t5_families
-from convert.hf import tokenizer_settings
-from convert.hf.tokenizer_settings import Settings
+from convert.model_files.hf import tokenizer_settings
+from convert.model_files.hf.tokenizer_settings import Settings
 from convert.tensors import tensor_parts
 from limba.checkpoint_files import run_folder
 from limba.checkpoint_files.saved_tensors import SavedTensor

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convert.config_files import other_models, t5_config
 from convert.families import heads
+from convert.families.config_files import other_models, t5_config
 from convert.families.heads import Head
 from convert.families.t5_family import TRANSFORMER, T5Family
 from convert.families.table import find_t5
-from convert.hf import hf_folder, tokenizer_settings
 from convert.model_files import gin_facts, lora_merge, network_of_tensors, new_decoder, t5_vocabularies
+from convert.model_files.hf import hf_folder, tokenizer_settings
 from convert.model_files.model import NO_HINTS, Folder, ModelHints, T5Model
 from convert.tensors import table, tensor_parts, torch_files, weight_files
 from convert.tensors.table import Tensor

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from convert.config_keys import tokenizer_keys
-from convert.hf import folder_tokenizer, hf_tokenizer
+from convert.families.config_keys import tokenizer_keys
+from convert.model_files.hf import folder_tokenizer, hf_tokenizer
 from convert.model_files.model import Model, ModelHints
 from limba.checkpoint_files import run_folder
 from limba.files import storage

@@ -17,7 +17,7 @@ from limba.files.storage import AnyPath
 
 FOLDER = "run"
 RECORD, GIN, VOCABULARY, TOKENIZER = "run.json", "config.gin", "spiece.model", "tokenizer.json"
-# Beside a vocabulary and in the folder (`convert.hf.tokenizer_settings`).
+# Beside a vocabulary and in the folder (`convert.model_files.hf.tokenizer_settings`).
 TOKENIZER_SETTINGS = "tokenizer_settings.json"
 BYTES, SENTENCEPIECE = "ByteVocabulary", "SentencePieceVocabulary"
 # tokenizer.json of encoders, and of T5s.

@@ -15,6 +15,9 @@ from collections.abc import Mapping, Sequence
 
 # Rooms, with all that is in them: old name and new one.
 ROOMS: Mapping[str, str] = {
+    "convert.config_files": "convert.families.config_files",
+    "convert.config_keys": "convert.families.config_keys",
+    "convert.hf": "convert.model_files.hf",
     "limba.block_kernels": "limba.network.kernels",
     "limba.encoders": "limba.network.encoders",
     "limba.finite_numbers": "limba.network.finite_numbers",
@@ -32,6 +35,13 @@ ROOMS: Mapping[str, str] = {
 }
 # Modules that did not go with their room, or had none. These come first.
 MODULES: Mapping[str, str] = {
+    "convert.hf.card_example": "convert.exports.cards.card_example",
+    "convert.hf.card_metadata": "convert.exports.cards.card_metadata",
+    "convert.hf.loss_picture": "convert.exports.cards.loss_picture",
+    "convert.hf.markdown": "convert.exports.cards.markdown",
+    "convert.hf.model_card": "convert.exports.cards.model_card",
+    "convert.hf.run_example": "convert.exports.cards.run_example",
+    "convert.hf.t5_card": "convert.exports.cards.t5_card",
     "limba.gin_config.command_line": "limba.command_line",
     "limba.inference.try_model": "limba.try_model",
     "limba.kernels.target": "limba.devices.target",

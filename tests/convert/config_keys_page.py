@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from convert.config_keys import encoder_keys, t5_keys, tokenizer_keys
-from convert.config_keys.keys import Key, Table
+from convert.families.config_keys import encoder_keys, t5_keys, tokenizer_keys
+from convert.families.config_keys.keys import Key, Table
 from convert.families.table import encoder_families, t5_families
 
 FILE = Path(__file__).parents[2] / "docs/config_keys.md"
@@ -12,8 +12,8 @@ FILE = Path(__file__).parents[2] / "docs/config_keys.md"
 _BEGIN = """# Keys of Hugging Face's files
 
 What `limba convert from-hf` and `limba run` do with each key of a model's `config.json`, `generation_config.json` and
-`tokenizer_config.json`. This page is written from the tables in `convert/config_keys/` (`keys.py`, `t5_keys.py`,
-`encoder_keys.py`, `tokenizer_keys.py`), by `python -m tests.convert.config_keys_page`.
+`tokenizer_config.json`. This page is written from the tables in `convert/families/config_keys/` (`keys.py`,
+`t5_keys.py`, `encoder_keys.py`, `tokenizer_keys.py`), by `python -m tests.convert.config_keys_page`.
 
 - **Carried**: the key becomes the named field of Limba's network, or decides how the files are read.
 - **Without effect**: nothing of the network depends on it.

@@ -5,7 +5,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from convert import check_vocabulary
 from convert.compare import transformers_library
-from convert.hf import hf_tokenizer
+from convert.model_files.hf import hf_tokenizer
 from tests.convert import vocabularies
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from convert.compare import comparison, forward, t5_outputs
-from convert.config_files import t5_config
+from convert.families.config_files import t5_config
 from convert.families.table import t5_families
 from convert.from_hf import from_hf
 from convert.model_files import any_format

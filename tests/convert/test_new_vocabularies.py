@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from convert.hf import hf_tokenizer, tokenizer_folder
+from convert.model_files.hf import hf_tokenizer, tokenizer_folder
 from limba.files import json_text
 from tasks.vocabularies import (
     SentencePieceVocabulary,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from convert.__main__ import main
-from convert.hf import hub_models
+from convert.model_files.hf import hub_models
 from convert.push import push
 from convert.tensors import flax_files, safetensors_files, weight_files
 from limba.checkpoint_files.saved_tensors import from_array
@@ -298,7 +298,7 @@ def test_a_newer_huggingface_hub(loopback, folder, tmp_path):
     if not Path(python).exists():
         pytest.fail(f"There is no {python}. tests/run.sh makes that environment; LIMBA_HF5_PYTHON may name another.")
     begin = f"import sys; sys.path += {site.getsitepackages()!r}; "
-    begin += "from convert import push; from convert.hf import hub_models; "
+    begin += "from convert import push; from convert.model_files.hf import hub_models; "
     code = "push.push(sys.argv[1], 'org/model'); print(hub_models.download('org/model'))"
     done = run(python, begin + code, loopback, tmp_path, folder)
     assert done.returncode == 0, done.stderr

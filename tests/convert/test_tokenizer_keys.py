@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-from convert.config_keys import tokenizer_keys
-from convert.hf import tokenizer_folder
+from convert.families.config_keys import tokenizer_keys
 from convert.model_files import t5_vocabularies
+from convert.model_files.hf import tokenizer_folder
 from convert.model_files.model import ModelHints
 
 # What transformers 4.57 and 5.23 write for a T5 and a BERT, and what files on the hub have beside it.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from convert.from_hf import from_hf
-from convert.hf import folder_tokenizer, hf_tokenizer, tokenizer_settings
+from convert.model_files.hf import folder_tokenizer, hf_tokenizer, tokenizer_settings
 from convert.to_hf import to_hf
 from limba.checkpoint_files import run_folder
 from limba.checkpoints import run_description

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from convert.compare import encoder_outputs, float64, forward, numpy_t5, t5_outputs, torch_forward
-from convert.config_files import encoder_config, t5_config
 from convert.families import heads, networks
+from convert.families.config_files import encoder_config, t5_config
 from convert.families.table import find_encoder, t5_families
 from convert.model_files.model import EncoderModel, Folder
 from limba.checkpoint_files.saved_tensors import SavedTensor, from_array

@@ -7,12 +7,13 @@ import numpy as np
 
 from convert.compare import encoder_outputs
 from convert.exports import filled_example
+from convert.exports.cards import run_example
+from convert.exports.cards.card_example import Example
 from convert.exports.encoder_export import EncoderExport
 from convert.families import heads
 from convert.families.heads import Head
-from convert.hf import run_example, tokenizer_folder
-from convert.hf.card_example import Example
 from convert.model_files import encoder_files
+from convert.model_files.hf import tokenizer_folder
 from convert.to_hf import to_hf
 
 MODULE = """

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from convert.config_files import encoder_config
+from convert.families.config_files import encoder_config
 from convert.families.table import find_encoder
 from convert.from_hf import from_hf
 from convert.to_hf import to_hf

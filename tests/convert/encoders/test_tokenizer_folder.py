@@ -8,8 +8,8 @@ from tokenizers import AddedToken, Tokenizer, models, processors
 
 from convert.exports import encoder_export
 from convert.families import heads
-from convert.hf import tokenizer_folder, tokenizer_settings
 from convert.model_files import any_format
+from convert.model_files.hf import tokenizer_folder, tokenizer_settings
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
 
 

@@ -6,8 +6,8 @@ import subprocess
 import pytest
 
 from convert import starting_model
-from convert.config_files import encoder_config, new_network, t5_config
-from convert.config_keys import keys, t5_keys
+from convert.families.config_files import encoder_config, new_network, t5_config
+from convert.families.config_keys import keys, t5_keys
 from convert.families.table import encoder_families, of_model_type
 from convert.from_hf import from_hf
 from convert.model_files.model import ModelHints

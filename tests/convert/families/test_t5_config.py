@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from convert.config_files import t5_config
 from convert.families import t5_1_0, t5_1_1
+from convert.families.config_files import t5_config
 from convert.families.table import t5_families
 from limba.network.t5 import T5Config
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from convert.hf import run_example
+from convert.exports.cards import run_example
 from tasks.pipeline import reader_processes
 from tests import line
 from tests.convert import vocabularies

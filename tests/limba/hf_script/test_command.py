@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from convert import from_hf, push, to_hf
-from convert.hf import hub_models
+from convert.model_files.hf import hub_models
 from limba import train
 from limba.checkpoints import checkpointing
 from limba.hf_script import command

@@ -6,10 +6,10 @@ import gin
 import numpy as np
 import pytest
 
-from convert.config_files import new_network
 from convert.families import heads
-from convert.hf import tokenizer_folder
+from convert.families.config_files import new_network
 from convert.model_files import any_format, encoder_vocabularies
+from convert.model_files.hf import tokenizer_folder
 from convert.model_files.model import ModelHints
 from limba.gin_config.hf_keys import script_keys
 from limba.hf_script import command, gin_best

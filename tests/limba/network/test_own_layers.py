@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convert.config_files import t5_config
 from convert.families import heads
+from convert.families.config_files import t5_config
 from convert.t5x import model_gin
 from limba.network import layers
 from limba.network.t5 import T5Config, Transformer

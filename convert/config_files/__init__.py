@@ -1,4 +1,0 @@
-"""config.json of T5s and encoders, read and written without transformers; and what is none that is converted.
-
-The rooms and commands of `convert` above `families` may import it.
-"""

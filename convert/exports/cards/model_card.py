@@ -1,0 +1,286 @@
+"""The model card of an export: README.md with the metadata that the hub reads, and what is known of the run.
+
+Nothing is said that is not known: a bare checkpoint of T5X has a short card. Losses are nats per target token without
+the z-loss, as the training prints them.
+"""
+
+import ast
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from convert.exports.cards import card_metadata, loss_picture
+from convert.exports.cards.card_metadata import NO_METADATA, Metadata
+from convert.exports.cards.markdown import code, plain, table
+from limba.checkpoint_files import run_folder
+from limba.files import redaction, storage
+from limba.files.output_folder import REPORT
+from limba.files.storage import AnyPath
+from limba.reports import writers
+
+PICTURE = "loss.png"
+
+# T5X's metric of the training, which has the z-loss in it, and the metrics of an evaluation.
+_LOSS = "loss_per_nonpadding_target_token"
+_NATS, _UNIGRAM = "nats_per_target_token", "unigram_nats_per_target_token"
+_ONE_LINE = re.compile(r"^([A-Z_0-9]+) = (?!\\$)(.+)$", re.MULTILINE)
+
+Line = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """What a card says of a kind of model.
+
+    Attributes:
+      title: "A T5 1.1 encoder-decoder".
+      tag: the family's name.
+      pipeline: the hub's name of what the model does.
+      use: the section on the use.
+      network: rows of the table.
+      accuracy: what the metric of that name measures.
+      datasets: of the example, on the hub.
+    """
+
+    title: str
+    tag: str
+    pipeline: str
+    use: str
+    network: tuple[tuple[str, str], ...]
+    accuracy: str
+    datasets: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What is known of an exported model; empty values are unknown and not mentioned.
+
+    Attributes:
+      name: of the model, the card's title.
+      run: `run.json`.
+      gin: the run's operative config.gin.
+      metrics: lines of the run's metrics.jsonl.
+      comparisons: what the check found, by the weights it read: `what`, `value`, `allowed`, `note` and `holds` of each.
+      metadata: what the user says for the card.
+    """
+
+    name: str
+    description: Description
+    num_parameters: int
+    step: int
+    run: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    gin: str = ""
+    metrics: Sequence[Line] = ()
+    comparisons: Mapping[str, Sequence[Line]] = dataclasses.field(default_factory=dict)
+    metadata: Metadata = NO_METADATA
+
+
+def run_record(checkpoint: AnyPath) -> tuple[str, list[dict]]:
+    """The config.gin and the lines of metrics.jsonl of `MODEL_DIR/checkpoint_<step>`, empty where there are none.
+
+    A checkpoint that was copied elsewhere has its own config.gin and no metrics.
+    """
+    file = run_folder.find_gin(checkpoint)
+    gin = "" if file is None else storage.read_bytes(file).decode()
+    return gin, writers.read_metrics(checkpoint.parent)
+
+
+def write(folder: Path, facts: Facts) -> None:
+    """Writes README.md into an export, and `loss.png` if the losses are known and can be drawn."""
+    metrics = [line for line in facts.metrics if line["step"] <= facts.step]
+    curves = list(_curves(metrics, _macros(facts.gin).get("LOSS_NORMALIZING_FACTOR")))
+    picture = None
+    if len({step for _, curve in curves for step, _ in curve}) > 1:
+        picture = loss_picture.draw(curves, "steps", "nats per target token")
+    if picture is not None:
+        (folder / PICTURE).write_bytes(picture)
+    trained = "trained and converted" if "seeds" in facts.run else "converted"
+    sections = [
+        _front_matter(facts, metrics),
+        f"# {plain(facts.name)}",
+        f"{facts.description.title} of {facts.num_parameters:,} parameters, {trained} with Limba.",
+        facts.description.use,
+    ]
+    if results := list(_results(metrics, facts.description.accuracy)):
+        sections.append(f"## Results\n\n{table(results, ('data', 'metric', 'value', 'step'))}")
+    if picture is not None:
+        sections.append(f"![Nats per target token against steps]({PICTURE})")
+    if training := list(_training(facts, metrics)):
+        sections.append(f"## Training\n\n{table(training)}")
+    sections += [f"## Network\n\n{table(facts.description.network)}", f"## Check\n\n{_check(facts)}"]
+    (folder / "README.md").write_text(redaction.redact("\n\n".join(sections)) + "\n", "utf-8")
+
+
+def _front_matter(facts: Facts, metrics: Sequence[Line]) -> str:
+    described = facts.description
+    datasets = tuple(dict.fromkeys([*described.datasets, *facts.metadata.datasets]))
+    by_task: dict[str, list[dict[str, Any]]] = {}
+    for dataset, line in _last_evaluations(metrics).items():
+        for name, title, type_ in _measures(dataset, line, described.accuracy):
+            rounded = float(f"{line[name]:.6g}")
+            by_task.setdefault(dataset.partition("/")[2], []).append({"type": type_, "value": rounded, "name": title})
+    # The hub's name of the data, where it is clear which data set a task is of.
+    known = datasets[0] if len(by_task) == len(datasets) == 1 else ""
+    results = [
+        card_metadata.result(task, known or task, measured, described.pipeline) for task, measured in by_task.items()
+    ]
+    tags = [described.tag, "limba", *(["lora"] if "lora" in facts.run else [])]
+    metadata = dataclasses.replace(facts.metadata, datasets=datasets)
+    return card_metadata.front_matter(metadata, tags, results, facts.name, described.pipeline)
+
+
+# ------------------------------------------------------- facts -------------------------------------------------------
+
+
+def _training(facts: Facts, metrics: Sequence[Line]) -> Iterator[tuple[str, str]]:
+    run, macros = facts.run, _macros(facts.gin)
+    initial = run.get("initial_step")
+    total = run.get("total_steps")
+    if facts.step:
+        began = f", begun at {initial:,}" if initial else ""
+        yield "step", f"{facts.step:,}" + (f" of {total:,}" if total else "") + began
+    batch_size = run.get("batch_size", macros.get("BATCH_SIZE"))
+    lengths = run.get("feature_lengths") or macros.get("TASK_FEATURE_LENGTHS") or {}
+    if batch_size and lengths and initial is not None and facts.step > initial:
+        seen = (facts.step - initial) * batch_size * sum(lengths.values())
+        name = "non_padding_fraction/overall"
+        filled = [line[name] for line in metrics if line["dataset"] == "train" and _is_number(line, name)]
+        share = f", {sum(filled) / len(filled):.1%} of them not padding" if filled else ""
+        since = f" since step {initial:,}" if initial else ""
+        yield f"tokens seen{since}", f"{seen:,} positions of inputs and targets{share}"
+    if task := run.get("task", macros.get("MIXTURE_OR_TASK_NAME")):
+        yield "task or mixture", code(str(task))
+    if batch_size:
+        yield "batch", f"{batch_size:,} sequences"
+    if lengths:
+        yield "lengths", ", ".join(f"{plain(name)} {length:,}" for name, length in lengths.items())
+    if lora := run.get("lora"):
+        merged = f"rank {lora['rank']}, alpha {lora['alpha']:g}; merged into the kernels of these weights"
+        yield "LoRA", merged
+    if optimizer := _optimizer(facts.gin):
+        yield "optimizer", code(optimizer)
+    if (dropout := run.get("network", {}).get("dropout_rate")) is not None:
+        yield "dropout", f"{dropout:g}"
+    if initial_checkpoint := macros.get("INITIAL_CHECKPOINT_PATH"):
+        yield "began from", code(_place(str(initial_checkpoint)))
+    if converted_from := run.get("converted_from"):
+        yield "converted from", code(_place(str(converted_from)))
+    if ignored := run.get("ignored_config_keys"):
+        yield "keys of its files taken for without effect", ", ".join(map(code, ignored))
+    if seeds := run.get("seeds"):
+        yield "seeds", ", ".join(f"{plain(name)} {seed}" for name, seed in seeds.items())
+    if version := run.get("limba_version"):
+        commit = run.get("commits", {}).get("limba")
+        yield "Limba", plain(version) + (f", commit {code(commit)}" if commit else "")
+    if commit := run.get("commits", {}).get("project"):
+        yield "project", f"commit {code(commit)}"
+
+
+def _optimizer(gin: str) -> str:
+    """The name of the run's optimizer; of those inside, where it is a chain or trains a part of the parameters."""
+    names = _references(_macros(gin).get("OPTIMIZER", ""))
+    if not names:
+        return ""
+    inner = re.search(rf"^\S*\b{names[0]}\.(?:optimizer|transformations) = (.*(?:\n[ \t]+.*)*)", gin, re.MULTILINE)
+    return ", ".join(_references(inner[1]) if inner else names)
+
+
+def _references(value: Any) -> list[str]:
+    """`adamw` of `@optimizers.adamw()`."""
+    return [name.rpartition(".")[2] for name in re.findall(r"@([\w./]+)", str(value))]
+
+
+def _place(path: str) -> str:
+    """A bucket's path, or the end of one on the machine that wrote it, which says little and may say too much."""
+    return "/".join(Path(path).parts[-2:]) if path.startswith(("/", "~")) else path
+
+
+def _macros(gin: str) -> dict[str, Any]:
+    """Values of the macros that fit on a line; a reference is its text."""
+    macros: dict[str, Any] = {}
+    for name, text in _ONE_LINE.findall(gin):
+        try:
+            macros[name] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            macros[name] = text
+    return macros
+
+
+def _curves(metrics: Sequence[Line], factor: Any) -> Iterator[tuple[str, list[tuple[float, float]]]]:
+    """Training, and validation as the mean over tasks where each was measured."""
+    training = [(line["step"], nats) for line in metrics if (nats := _training_nats(line, factor)) is not None]
+    if training:
+        yield "training", training
+    by_task: dict[str, dict[int, float]] = {}
+    for line in metrics:
+        folder, _, task = line["dataset"].partition("/")
+        if folder == "training_eval" and _is_number(line, _NATS):
+            by_task.setdefault(task, {})[line["step"]] = line[_NATS]
+    if by_task:
+        steps = sorted(set.intersection(*(set(losses) for losses in by_task.values())))
+        label = "validation" if len(by_task) == 1 else f"validation, mean of {len(by_task)} tasks"
+        if steps:
+            yield label, [(step, sum(losses[step] for losses in by_task.values()) / len(by_task)) for step in steps]
+
+
+def _training_nats(line: Line, factor: Any) -> float | None:
+    """The loss of a line of the training in nats per target token, without its z-loss; None where it is not known.
+
+    `factor` is LOSS_NORMALIZING_FACTOR, by which the run divided its losses: a number, None, or how many there are.
+    """
+    names = ("z_loss", "cross_ent_loss", _LOSS)
+    if line["dataset"] != "train" or not all(_is_number(line, name) for name in names) or not line["cross_ent_loss"]:
+        return None
+    if isinstance(factor, str):
+        return line["cross_ent_loss"] if factor.endswith("NUM_REAL_TARGET_TOKENS") else None
+    return line[_LOSS] * (factor or 1) * line["cross_ent_loss"] / (line["cross_ent_loss"] + line["z_loss"])
+
+
+def _last_evaluations(metrics: Sequence[Line]) -> dict[str, Line]:
+    """The last line of each evaluation, by `training_eval/<task>` and `inference_eval/<task>`."""
+    return {line["dataset"]: line for line in metrics if line["dataset"] != "train"}
+
+
+def _measures(dataset: str, line: Line, accuracy: str) -> Iterator[tuple[str, str, str]]:
+    """Of a line of an evaluation the metrics of the model: the name in it, a title, and the hub's type."""
+    if dataset.startswith("training_eval/"):
+        shown = [(_NATS, "loss, nats per target token", "loss"), ("accuracy", accuracy, "accuracy")]
+    else:
+        names = [name for name in line if name not in ("step", "dataset") and not name.startswith("timing/")]
+        shown = [(name, name.removeprefix("eval/"), name.rpartition("/")[2]) for name in names]
+    yield from ((name, title, type_) for name, title, type_ in shown if _is_number(line, name))
+
+
+def _results(metrics: Sequence[Line], accuracy: str) -> Iterator[tuple[str, str, str, str]]:
+    """The last validation loss with its baseline, and whatever else was measured on validation data."""
+    for dataset, line in _last_evaluations(metrics).items():
+        for name, title, _ in _measures(dataset, line, accuracy):
+            value = f"{line[name]:.4f}" if name == _NATS else f"{line[name]:.4g}"
+            if name == _NATS and _is_number(line, _UNIGRAM):
+                value += f"; the best constant (unigram) predictor has {line[_UNIGRAM]:.4f}"
+            yield code(dataset.partition("/")[2]), plain(title), value, f"{line['step']:,}"
+
+
+def _is_number(line: Line, name: str) -> bool:
+    value = line.get(name)
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _check(facts: Facts) -> str:
+    """One line: what was compared with the checkpoint, and the file that has all of it."""
+    if not facts.comparisons:
+        return "This export was not checked."
+    rows = [row for rows in facts.comparisons.values() for row in rows]
+    # "of 52 tensors, in float32"; an export with a difference is not kept.
+    note = next((row["note"] for row in rows if row["what"] == "parameters that differ"), "")
+    tensors = re.match(r"of (\d+) tensors, in (\w+)$", note)
+    found = [f"all {int(tensors[1]):,} tensors are equal in {tensors[2]}"] if tensors else []
+    logits = [row for row in rows if row["what"].startswith("logits, B in ") and row["value"] is not None]
+    if logits:
+        libraries = dict.fromkeys(row["what"].removeprefix("logits, B in ") for row in logits)
+        largest = max(row["value"] for row in logits)
+        found.append(f"logits differ by at most {largest:.1e} in {' and '.join(map(plain, libraries))}")
+    return f"Read back and compared with the checkpoint: {'; '.join(found)} ([{REPORT}]({REPORT}))."

@@ -1,0 +1,232 @@
+"""An example of a run's own task for the model card, read in a process of its own.
+
+Reading a task imports the user's modules and libraries of data, and may ask the hub. In another process it takes no
+memory from the conversion, cannot stop it, and ends after a time.
+
+    python -m convert.exports.cards.run_example
+
+reads a JSON object from standard input, and writes an `Example` as JSON to standard output.
+"""
+
+import dataclasses
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from convert.exports.cards.card_example import Example
+from limba.files import json_text, repository
+from limba.gin_config import import_errors, importing, t5x_names
+
+_SECONDS = 120
+# Documents in which a sentence is looked for.
+_MOST_DOCUMENTS = 200
+_MOST_CHARACTERS = 200
+# Where an example is a whole window of text, a short one is enough for a card.
+_MOST_INPUTS = 64
+# The modules that a gin file imports and that register no task of the user's, or need TensorFlow.
+_NO_TASKS = ("limba", "gin", "__gin__", "seqio", "tensorflow", "jax", "flax", "optax")
+_IMPORT = re.compile(r"^(?:import ([\w.]+)|from ([\w.]+) import (\w+))", re.MULTILINE)
+# A function that registers the task when gin calls it, as in the files of `limba run`.
+_TASK_OF_GIN = re.compile(r"^MIXTURE_OR_TASK_NAME = @", re.MULTILINE)
+_EXCEPTION = re.compile(r"(error: |[\w.]*(Error|Exception|Exit|Interrupt): )")
+_TASK_MODULE = re.compile(r"^(?:MIXTURE_OR_TASK_MODULE|.*DatasetConfig\.module) = ['\"]([\w.]+)['\"]", re.MULTILINE)
+
+
+def of_run(info: Mapping[str, Any], gin: str) -> Example:
+    """The example of a run's task, from its validation split, else from its training split.
+
+    Args:
+      info: `run.json`.
+      gin: the run's operative configuration, whose imports register the task.
+
+    Raises:
+      ValueError: if the task or its data cannot be read, with the reason.
+    """
+    request = {name: info.get(name) for name in ("task", "feature_lengths", "modules")} | {"gin": gin}
+    # Messages may have names in any alphabet, whatever the locale is.
+    own = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "JAX_PLATFORMS": "cpu", "PYTHONUTF8": "1"}
+    command = [sys.executable, "-m", "convert.exports.cards.run_example"]
+    try:
+        done = subprocess.run(
+            command,
+            input=json_text.dumps(request),
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            env=os.environ | own,
+            timeout=_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"reading the first rows of task {info.get('task')!r} took more than {_SECONDS} s") from None
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        # Of a traceback the line of the exception: gin adds others after it.
+        exceptions = [line for line in said if _EXCEPTION.match(line)]
+        raise ValueError((exceptions or said)[-1].removeprefix("error: "))
+    # A module of the user's may print something before.
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    return Example(**found | {name: tuple(found[name]) for name in ("labels", "datasets")})
+
+
+def modules(gin: str) -> list[str]:
+    """The modules that a configuration imports and that may register tasks."""
+    found = [name or f"{package}.{member}" for name, package, member in _IMPORT.findall(gin)]
+    named = _TASK_MODULE.findall(gin)
+    names = dict.fromkeys([*found, *named])
+    return [name for name in names if name.partition(".")[0] not in _NO_TASKS and name not in t5x_names.MODULES]
+
+
+# -------------------------------------------------- in the new process -----------------------------------------------
+
+
+def _find(request: Mapping[str, Any]) -> Example:
+    """Raises ImportError, ValueError or OSError if there is no such task, or no row of it can be read."""
+    from tasks import objectives
+    from tasks.pretraining.denoising import Denoise
+    from tasks.registry import get_subtasks, providers
+    from tasks.sources import corpora
+    from tasks.supervised.row_preprocessor import Supervise
+
+    if _TASK_OF_GIN.search(request["gin"]):
+        _register_by_gin(request["gin"])
+    else:
+        for name in modules(request["gin"]):
+            _import(name, request.get("modules") or {})
+    tasks = get_subtasks(providers.find_provider(request["task"]))
+    datasets = tuple(dict.fromkeys(task.source.name for task in tasks if isinstance(task.source, corpora.HubSource)))
+    for task in tasks:
+        for step in task.preprocessors:
+            if isinstance(step, Supervise):
+                return dataclasses.replace(_row(task, step), datasets=datasets)
+            if isinstance(step, Denoise) and isinstance(
+                step.objective, objectives.SpanCorruption | objectives.IidDenoising | objectives.MaskedLM
+            ):
+                return dataclasses.replace(_blank(task, step), datasets=datasets)
+    return dataclasses.replace(_any_example(tasks[0], request.get("feature_lengths") or {}), datasets=datasets)
+
+
+def _register_by_gin(gin: str) -> None:
+    """Registers the task of a file of `limba run` from the plain values that are bound to its function.
+
+    Nothing of the configuration is evaluated: a checkpoint may come from a stranger, and gin calls what a file names.
+    """
+    from limba.reports import wandb_writer
+    from tasks.pretraining import masked_text
+    from tasks.supervised import script_task
+    from tasks.vocabularies import ByteVocabulary
+
+    values = wandb_writer.gin_values(gin)
+    selector = str(values["MIXTURE_OR_TASK_NAME"]).removeprefix("@").removesuffix("()")
+    functions: dict[str, Callable[..., str]] = {
+        "masked_text.task": masked_text.task,
+        "script_task.task": script_task.task,
+    }
+    function = functions.get(".".join(selector.split(".")[-2:]))
+    if function is None:
+        raise ValueError(f"the task is made by {selector}, and no function that a run's configuration names is called")
+    # The operative configuration has the function's arguments in the scope of the macro.
+    names = (selector, f"MIXTURE_OR_TASK_NAME/{selector}")
+    bound = {name.rpartition(".")[2]: value for name, value in values.items() if name.rpartition(".")[0] in names}
+    arguments = {name: value for name, value in bound.items() if not str(value).startswith(("@", "%"))}
+    function(**arguments | {"vocabulary": ByteVocabulary(100)})  # A text needs no vocabulary.
+
+
+def _import(name: str, folders: Mapping[str, str]) -> None:
+    """Imports `a.b`, or `a` where b is not a module but something in it."""
+    package = name.rpartition(".")[0]
+    try:
+        importing.load(name)
+    except ModuleNotFoundError as error:
+        if package and error.name == name:
+            importing.load(package)
+            return
+        import_errors.remember(folders)
+        raise ValueError(f"there is no module {error.name!r}.{import_errors.where_it_was(name)}") from error
+
+
+def _documents(task: Any) -> Iterator[Mapping[str, Any]]:
+    from tasks.sources.sharded import ShardedSource
+
+    if not isinstance(task.source, ShardedSource):
+        raise ValueError(f"the source of task {task.name!r} is SeqIO's, which needs TensorFlow")
+    documents = task.source.numbered_documents(_split(task), batch_size=_MOST_DOCUMENTS)
+    return (document for _, _, document in itertools.islice(documents, _MOST_DOCUMENTS))
+
+
+def _split(task: Any) -> str:
+    return "validation" if "validation" in task.splits else "train"
+
+
+def _blank(task: Any, step: Any) -> Example:
+    from tasks.examples import blank_sentences
+
+    mode = f"{step.mode} " if step.mode else ""
+    for document in _documents(task):
+        if (found := blank_sentences.with_blank(_text(document[step.text_column]))) is not None:
+            return Example("blank", mode + found[0], found[1], split=_split(task))
+    lengths = f"{blank_sentences.WORDS.start} to {blank_sentences.WORDS[-1]} words"
+    raise ValueError(f"no sentence of {lengths} in the first {_MOST_DOCUMENTS} documents of split {_split(task)!r}")
+
+
+def _row(task: Any, step: Any) -> Example:
+    from tasks.supervised.row_formats import UNKNOWN, Template
+
+    template = step.format.inputs if isinstance(step.format, Template) else ""
+    labels = step.format.choices if isinstance(step.format, Template) else ()
+    found = [
+        example
+        for document in _documents(task)
+        for example in step.format({name: _plain(value) for name, value in document.items()})
+    ]
+    if not found:
+        raise ValueError(f"split {_split(task)!r} of task {task.name!r} has no row")
+    first = next((x for x in found if len(x.inputs) <= _MOST_CHARACTERS), min(found, key=lambda x: len(x.inputs)))
+    return Example(
+        "row", first.inputs, "" if first.targets == UNKNOWN else first.targets, template, labels, _split(task)
+    )
+
+
+def _any_example(task: Any, lengths: Mapping[str, int]) -> Example:
+    """The first example as the model gets it, decoded: a short one of tasks that fill whole windows."""
+    from limba.data.contract import DatasetConfig
+    from tasks.pipeline import predictions
+
+    short = {name: min(length, _MOST_INPUTS) if name == "inputs" else length for name, length in lengths.items()}
+    if predictions.needs_seqio(task, "EncDecFeatureConverter"):
+        raise ValueError(f"task {task.name!r} needs SeqIO, which needs TensorFlow")
+    found = next(predictions.examples(task, DatasetConfig(task.name, short, _split(task), 1, seed=0)), None)
+    if found is None:
+        raise ValueError(f"split {_split(task)!r} of task {task.name!r} has no example")
+    texts = {
+        name: task.output_features[name].vocabulary.decode([int(x) for x in found[name] if x > 1])
+        for name in ("inputs", "targets")
+    }
+    return Example("row", texts["inputs"], texts["targets"], split=_split(task))
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _plain(value: Any) -> Any:
+    return _text(value) if isinstance(value, bytes) else value
+
+
+def main() -> int:
+    repository.claim()
+    try:
+        found = _find(json.load(sys.stdin))
+    except (ImportError, ValueError, OSError, RuntimeError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    print(json_text.dumps(dataclasses.asdict(found)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

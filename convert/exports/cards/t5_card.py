@@ -1,0 +1,105 @@
+"""What a model card says of a T5."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from convert.exports.cards import markdown
+from convert.exports.cards.card_example import Example, neutral, section
+from convert.exports.cards.model_card import Description
+from convert.families.t5_family import T5Family
+from limba.checkpoint_files import run_folder
+from limba.network.t5 import T5Config
+
+
+def describe(
+    family: T5Family,
+    network: T5Config,
+    vocabulary: Mapping[str, Any],
+    formats: Sequence[str],
+    dtype: str,
+    example: Example | None = None,
+    assumed: Collection[str] = (),
+) -> Description:
+    """Of a network whose vocabulary `run.json` describes so.
+
+    Args:
+      formats, dtype: of the weights, "safetensors" and "flax".
+      example: for the section on the use; None takes a neutral one.
+      assumed: fields of the network that the checkpoint did not say.
+    """
+    example = example or neutral(vocabulary)
+    return Description(
+        title=f"A {family.title} encoder-decoder",
+        tag=family.name,
+        pipeline="text2text-generation",
+        use=section(example, formats, network.num_decoder_layers <= network.num_encoder_layers),
+        network=tuple(_network(network, vocabulary, dtype, assumed)),
+        accuracy="accuracy of the next token",
+        datasets=example.datasets,
+    )
+
+
+# As in training: a word has the label of its first piece, which may be a blank. A pipeline takes that for another word.
+_LABEL_WORDS = """import torch
+from transformers import AutoModelForTokenClassification, AutoTokenizer
+
+folder = "."  # the folder of this file, or the name of its repository
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForTokenClassification.from_pretrained(folder)
+
+words = {text!r}.split()
+batch = tokenizer({words}, return_tensors="pt")
+with torch.no_grad():
+    labels = model(batch["input_ids"]).logits[0].argmax(-1).tolist()
+word_ids = {word_ids}
+for number, word in enumerate(words):
+    if number in word_ids:
+        print(word, model.config.id2label[labels[word_ids.index(number)]])"""
+_OF_PIECES = {"words": "words, is_split_into_words=True", "word_ids": "batch.word_ids()"}
+_OF_BYTES = {
+    "words": '" ".join(words)',
+    "word_ids": "[i for i, word in enumerate(words) for _ in word.encode() + b' ']",
+}
+
+
+def describe_classifier(
+    family: T5Family,
+    network: T5Config,
+    labels: Sequence[str],
+    vocabulary: Mapping[str, Any],
+    dtype: str,
+    text: str = "",
+    assumed: Collection[str] = (),
+) -> Description:
+    """Of a classifier of tokens on the encoder; see `describe`. The text is that of `--example`."""
+    fields = _OF_BYTES if run_folder.is_bytes(vocabulary) else _OF_PIECES
+    use = markdown.python_block(_LABEL_WORDS.format(text=text or "A text .", **fields))
+    rows = [row for row in _network(network, vocabulary, dtype, assumed) if row[0] != "output"]
+    return Description(
+        title=f"A {family.title} token classifier",
+        tag=family.name,
+        pipeline="token-classification",
+        use=f"## Use\n\n{use}\n\nLabels: {', '.join(map(markdown.code, labels))}.",
+        network=(("layers", str(network.num_encoder_layers)), *rows[1:]),
+        accuracy="accuracy of the labels",
+    )
+
+
+def _network(
+    config: T5Config, vocabulary: Mapping[str, Any], dtype: str, assumed: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    def note(field: str) -> str:
+        return " (assumed: the checkpoint did not say it)" if field in assumed else ""
+
+    yield "layers", f"{config.num_encoder_layers} encoder, {config.num_decoder_layers} decoder"
+    yield "width", f"{config.emb_dim}; {config.num_heads} heads of {config.head_dim}; feed-forward {config.mlp_dim}"
+    yield "activation", f"{' × '.join(config.mlp_activations)}{note('mlp_activations')}"
+    if "dropout_rate" in assumed:
+        yield "dropout", f"{config.dropout_rate:g}{note('dropout_rate')}"
+    yield "output", "the embedding (tied)" if config.logits_via_embedding else "a matrix of its own (untied)"
+    yield "stored as", dtype
+    sentinels = f", the last {vocabulary['extra_ids']} of them sentinels" if vocabulary["extra_ids"] else ""
+    ids = f"{vocabulary['vocab_size']:,} ids{sentinels}"
+    kinds = {run_folder.BYTES: "bytes", run_folder.T5_TOKENIZERS: "tokenizer.json"}
+    kind = kinds.get(vocabulary["class"], "SentencePiece")
+    yield "vocabulary", f"{kind}, {ids}; {config.vocab_size:,} rows of the embedding"

@@ -1,0 +1,128 @@
+"""The keys of an encoder's config.json; see `convert.families.config_keys.keys`."""
+
+from convert.families.config_keys.keys import COMMON, carried, only, settings, table, without_effect
+
+_FROM_SCRATCH = (
+    "No class of transformers has it. `limba run --model_cfg` and `limba convert from-hf` with the config.json alone "
+    "train such a network from scratch; for weights remove the key if they are of a plain BERT."
+)
+_SCALED = "Train such a model where it comes from; for the one without remove the key."
+
+_ENCODER = (
+    *COMMON,
+    only("is_encoder_decoder", (False,), "an encoder has no decoder", "Convert the encoder alone."),
+    *carried(
+        vocab_size="vocab_size",
+        hidden_size="emb_dim",
+        num_hidden_layers="num_layers",
+        num_attention_heads="num_heads",
+        intermediate_size="mlp_dim",
+        max_position_embeddings="max_positions",
+        initializer_range="initializer_range",
+        pad_token_id="pad_id, which is 0: from-hf exchanges the ids",
+        id2label="the labels of a classifier",
+        problem_type="a number or one of several labels, of a classifier",
+    ),
+    *without_effect("the output is the embedding; the tensors are compared with it", "tie_word_embeddings"),
+    *without_effect("id2label has them", "label2id", "num_labels", "_num_labels"),
+    *without_effect("a rate of training: a run's file says its own", "classifier_dropout"),
+    *without_effect(
+        "the tokenizer has it",
+        *("bos_token_id", "eos_token_id", "eos_token_ids", "cls_token_id", "sep_token_id", "mask_token_id"),
+        *("unk_token_id", "tokenizer_class"),
+    ),
+    *without_effect("an encoder has no decoder", "decoder_start_token_id"),
+)
+
+_BERT = (
+    *_ENCODER,
+    *carried(
+        hidden_act="mlp_activations",
+        hidden_dropout_prob="dropout_rate",
+        attention_probs_dropout_prob="attention_dropout_rate",
+        layer_norm_eps="norm_epsilon",
+        type_vocab_size="num_token_types",
+        position_embedding_type="position_embedding_type",
+    ),
+    *without_effect(
+        "Google's first BERTs have it, and no class reads it",
+        *("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers"),
+        *("pooler_size_per_head", "pooler_type"),
+    ),
+)
+# Keys of t5-experiments, which a network has that is trained from scratch (`new_network`).
+T5_EXPERIMENTS = (
+    "pre_layer_norm",
+    "last_layer_norm",
+    "relative_attention_num_buckets",
+    "relative_last_bucket_distance",
+    "rotary_dim",
+    "rotary_base",
+    "sparse_config_cls",
+    "sparse_attention",
+)
+
+BERT = table(
+    *_BERT,
+    *(
+        only(key, (False,) if key.endswith("norm") else (), "another network, of t5-experiments", _FROM_SCRATCH)
+        for key in T5_EXPERIMENTS
+    ),
+)
+NEW_BERT = BERT | table(
+    *carried(
+        pre_layer_norm="norm_position",
+        last_layer_norm="must be that of pre_layer_norm",
+        relative_attention_num_buckets="num_buckets",
+        relative_last_bucket_distance="max_distance",
+        rotary_dim="rotary_dim",
+        rotary_base="rotary_base",
+        sparse_config_cls="sparse_attention",
+        sparse_attention="sparse_attention",
+    )
+)
+ROBERTA_PRELAYERNORM = table(*_BERT)
+MPNET = table(
+    *_BERT,
+    *carried(relative_attention_num_buckets="num_buckets, 32"),
+    *without_effect("no class reads it: there are no segments", "type_vocab_size"),
+)
+ROFORMER = table(
+    *_BERT,
+    *carried(embedding_size="must be hidden_size", rotary_value="must be false"),
+    *without_effect("no class reads it: positions are rotary", "position_embedding_type"),
+)
+
+MODERNBERT = table(
+    *_ENCODER,
+    *carried(
+        hidden_activation="mlp_activations",
+        embedding_dropout="dropout_rate",
+        attention_dropout="attention_dropout_rate",
+        norm_eps="norm_epsilon",
+        norm_bias="norm",
+        attention_bias="attention_bias",
+        mlp_bias="mlp_bias",
+        classifier_bias="head_bias, dense_bias of a classifier",
+        classifier_activation="head_activation, activation of a classifier",
+        classifier_pooling="pooling of a classifier",
+        decoder_bias="logits_bias",
+        global_rope_theta="rotary_base",
+        local_rope_theta="local_rotary_base",
+        rope_parameters="rotary_base and local_rotary_base",
+        layer_types="global_attention_every",
+        global_attn_every_n_layers="global_attention_every, before version 5",
+        local_attention="local_attention_window",
+    ),
+    only("rope_theta", (), "one version of transformers takes it for global_rope_theta", "Write global_rope_theta."),
+    only("rope_scaling", ({"rope_type": "default"},), "other rotary positions than Limba's", _SCALED),
+    *without_effect("a rate of training: a run's file says its own", "mlp_dropout"),
+    *without_effect("no class reads it: positions are rotary", "position_embedding_type"),
+    *without_effect("no class reads it: norm_eps is read", "layer_norm_eps"),
+    *without_effect(
+        "another way to compute the same",
+        *("deterministic_flash_attn", "sparse_prediction", "sparse_pred_ignore_index", "reference_compile"),
+        "repad_logits_with_grad",
+    ),
+    *settings("of new weights, which Limba does not cut off", initializer_cutoff_factor=2.0),
+)

@@ -1,0 +1,320 @@
+"""The tokenizer files of a Hugging Face T5, mT5, umT5 or ByT5, written without transformers; `folder_tokenizer` reads.
+
+A vocabulary is SeqIO's: a SentencePiece model or bytes, and `extra_ids` sentinels behind them. `<extra_id_0>` is the
+last id, `<extra_id_1>` the one before. mT5's SentencePiece model holds its sentinels as its last pieces. If no
+SentencePiece model tokenizes like a tokenizer.json, or its sentinels stand elsewhere, that file is the vocabulary.
+
+What is written loads as a fast tokenizer, from tokenizer.json; `spiece.model` is for other readers.
+transformers' ByT5Tokenizer counts sentinels upward from 259 unless `added_tokens_decoder` says otherwise.
+"""
+
+import atexit
+import dataclasses
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
+
+from convert.model_files.hf import tokenizer_json, tokenizer_settings
+from convert.model_files.hf.tokenizer_settings import Settings
+from limba.checkpoint_files import run_folder
+from limba.data.sentinels import find_sentinels
+from limba.files import json_text, untrusted_json
+
+# Hugging Face's name of the SentencePiece model.
+SPIECE = "spiece.model"
+SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>")
+# Padding, EOS, unknown, and 256 bytes.
+NUM_BYTE_IDS = 3 + 256
+# What transformers and T5's own tasks take where nothing is said.
+_DEFAULT_EXTRA_IDS = 100
+_T5_CLASSES = ("T5Tokenizer", "T5TokenizerFast", "MT5Tokenizer", "MT5TokenizerFast")
+_GENERAL_CLASS = "PreTrainedTokenizerFast"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokenizer:
+    """A vocabulary in T5's layout: padding 0, EOS 1, unknown 2, and sentinels, usually at the end.
+
+    Attributes:
+      model: the SentencePiece model, serialized; None for `seqio.ByteVocabulary` and a tokenizer.json.
+      num_pieces: ids before the `extra_ids`.
+      extra_ids: sentinels behind them.
+      own_sentinels: the ids of the pieces that are sentinels, `<extra_id_0>` first.
+      model_file: where the model or tokenizer.json is; None for bytes.
+      warnings: what a user of an export should know, in whole sentences.
+    """
+
+    model: bytes | None
+    num_pieces: int
+    extra_ids: int
+    own_sentinels: tuple[int, ...] = ()
+    model_file: Path | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the vocabulary is a tokenizer.json."""
+        return self.model_file is not None and self.model is None
+
+    @property
+    def vocab_size(self) -> int:
+        return self.num_pieces + self.extra_ids
+
+    @property
+    def sentinels(self) -> tuple[int, ...]:
+        """The ids of `<extra_id_0>`, `<extra_id_1>` …"""
+        behind = tuple(self.vocab_size - 1 - i for i in range(self.extra_ids))
+        return behind or self.own_sentinels
+
+    @property
+    def special_tokens(self) -> dict[int, str]:
+        """Special tokens by id, sentinels included."""
+        sentinels = {id_: f"<extra_id_{i}>" for i, id_ in enumerate(self.sentinels)}
+        return dict(enumerate(SPECIAL_TOKENS)) | sentinels
+
+    @property
+    def vocabulary(self) -> dict[str, Any]:
+        """The description in `run.json`."""
+        if self.is_json:
+            return run_folder.tokenizer_record(str(self.model_file), self.vocab_size, run_folder.T5_TOKENIZERS)
+        kind = run_folder.SENTENCEPIECE if self.model_file else run_folder.BYTES
+        file = str(self.model_file.absolute()) if self.model_file else None
+        return run_folder.vocabulary_record(kind, file, self.extra_ids, self.vocab_size)
+
+
+def check_sizes(vocabulary: Mapping[str, Any], embedding_rows: int, where: str) -> None:
+    """Raises ValueError if the vocabulary, as `run.json` describes it, has more ids than the embedding has rows."""
+    if vocabulary["vocab_size"] > embedding_rows:
+        name = run_folder.vocabulary_file(vocabulary) or vocabulary["class"]
+        raise ValueError(
+            f"The vocabulary {name!r} has {vocabulary['vocab_size']} ids, sentinels included, and the embedding of "
+            f"{where} has only {embedding_rows} rows; they do not belong together."
+        )
+
+
+# ------------------------------------------------------- of a run -----------------------------------------------------
+
+
+def from_vocabulary(vocabulary: Mapping[str, Any], model_file: str | None = None) -> Tokenizer:
+    """The tokenizer of a run whose `run.json` has this vocabulary; `model_file` says where it is, if it was moved.
+
+    Raises:
+      FileNotFoundError: if the SentencePiece model is missing.
+      ValueError: for another kind of vocabulary, one without T5's special ids, or of another size than in the run.
+    """
+    kind = vocabulary["class"]
+    if kind == run_folder.BYTES:
+        tokenizer = Tokenizer(None, NUM_BYTE_IDS, vocabulary["extra_ids"])
+        what = f"A ByteVocabulary has {NUM_BYTE_IDS} ids"
+    elif kind == run_folder.SENTENCEPIECE:
+        tokenizer = from_file(model_file or vocabulary["sentencepiece_model_file"], vocabulary["extra_ids"])
+        what = f"The vocabulary {str(tokenizer.model_file)!r} has {tokenizer.num_pieces} pieces"
+    elif kind == run_folder.T5_TOKENIZERS:
+        tokenizer = from_json(model_file or vocabulary["tokenizer_file"])
+        what = f"The vocabulary {str(tokenizer.model_file)!r} has {tokenizer.num_pieces} tokens"
+    else:
+        raise ValueError(
+            f"The run's vocabulary is a {kind}; only a SentencePieceVocabulary, a ByteVocabulary or a "
+            "T5TokenizerVocabulary can be converted."
+        )
+    if tokenizer.vocab_size != vocabulary["vocab_size"]:
+        raise ValueError(
+            f"{what} and {tokenizer.extra_ids} sentinels, {tokenizer.vocab_size} ids; the run had "
+            f"{vocabulary['vocab_size']}. It is another vocabulary than in training."
+        )
+    return tokenizer
+
+
+def describe(model_file: str | Path, extra_ids: int | None = None) -> dict[str, Any]:
+    """What `run.json` would say of a SentencePiece model, or of the tokenizer.json of a T5.
+
+    `extra_ids` are the sentinels behind its pieces; None for 0 if it holds sentinels of its own, else 100. A
+    tokenizer.json holds its own.
+
+    Raises:
+      FileNotFoundError: if it is missing.
+      ValueError: if it is neither, or without T5's special ids.
+    """
+    if str(model_file).endswith(".json"):
+        return from_json(model_file).vocabulary
+    return from_file(model_file, extra_ids).vocabulary
+
+
+def from_json(file: str | Path) -> Tokenizer:
+    """A T5's tokenizer.json as a vocabulary; the errors are those of `describe`."""
+    from tasks.vocabularies import T5TokenizerVocabulary, sentencepiece_models
+
+    path = Path(file).expanduser()
+    opened = T5TokenizerVocabulary(str(path))
+    token = opened.tokenizer.id_to_token
+    if (names := tuple(map(token, range(3)))) != SPECIAL_TOKENS:
+        raise ValueError(f"The first tokens of {str(path)!r} are {names}; a T5 tokenizer has {SPECIAL_TOKENS}.")
+    return Tokenizer(None, opened.vocab_size, 0, sentencepiece_models.sentinel_ids(opened), path)
+
+
+def from_file(model_file: str | Path, extra_ids: int | None) -> Tokenizer:
+    """As `open_model`; raises ValueError for other special ids than T5's."""
+    tokenizer = open_model(model_file, extra_ids)
+    model = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+    where, ids = repr(str(tokenizer.model_file)), {"pad": model.pad_id(), "eos": model.eos_id(), "unk": model.unk_id()}
+    if ids != {"pad": 0, "eos": 1, "unk": 2}:
+        raise ValueError(f"The vocabulary {where} has the special ids {ids}; a T5 tokenizer needs pad 0, eos 1, unk 2.")
+    names = tuple(model.id_to_piece(id_) for id_ in range(3))
+    if names != SPECIAL_TOKENS:
+        raise ValueError(f"The vocabulary {where} calls its special tokens {names}; T5 calls them {SPECIAL_TOKENS}.")
+    return tokenizer
+
+
+def open_model(model_file: str | Path, extra_ids: int | None) -> Tokenizer:
+    """Any SentencePiece model, whatever its special ids are; the arguments and other errors are those of `describe`."""
+    path = Path(model_file).expanduser()
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"There is no SentencePiece model {str(path)!r} (working directory {str(Path.cwd())!r}); "
+            "say where it is with --vocab FILE."
+        )
+    serialized, where = path.read_bytes(), repr(str(path))
+    try:
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    except RuntimeError as error:
+        raise ValueError(f"{where} is not a SentencePiece model.") from error
+    proto = sentencepiece_pb2.ModelProto.FromString(serialized)
+    num_pieces = len(proto.pieces)
+    own = find_sentinels(lambda piece: _id_of(processor, piece), num_pieces)
+    if extra_ids is None:
+        extra_ids = 0 if own else _DEFAULT_EXTRA_IDS
+    unusual = " and ".join(_unusual(proto, own))
+    warning = f"The vocabulary {where} {unusual}: transformers' tokenizers give other ids for some texts."
+    return Tokenizer(serialized, num_pieces, extra_ids, own, path, (warning,) if unusual else ())
+
+
+def _id_of(model: sentencepiece.SentencePieceProcessor, piece: str) -> int | None:
+    id_ = model.piece_to_id(piece)
+    return id_ if model.id_to_piece(id_) == piece else None
+
+
+def _unusual(proto: sentencepiece_pb2.ModelProto, sentinels: Sequence[int]) -> Iterator[str]:
+    """What transformers does in another way."""
+    if proto.trainer_spec.model_type != sentencepiece_pb2.TrainerSpec.UNIGRAM:
+        yield "is not a unigram model"
+    if not proto.normalizer_spec.remove_extra_whitespaces:
+        yield "keeps repeated spaces"
+    if not proto.normalizer_spec.add_dummy_prefix:
+        yield "puts no space before a text"
+    others = [piece for id_, piece in enumerate(proto.pieces) if id_ > 2 and id_ not in sentinels]
+    user_defined = [piece.piece for piece in others if piece.type == tokenizer_json.Piece.USER_DEFINED]
+    if user_defined:
+        yield f"has symbols defined by its user ({', '.join(map(repr, user_defined[:3]))})"
+
+
+# -------------------------------------------------------- writing -----------------------------------------------------
+
+
+def write(
+    tokenizer: Tokenizer,
+    folder: Path,
+    settings: Settings = tokenizer_settings.NONE,
+    *,
+    model_type: str = "t5",
+    inputs_length: int | None = None,
+) -> None:
+    """Writes tokenizer_config.json, special_tokens_map.json and, unless of bytes, `spiece.model` and tokenizer.json.
+
+    Args:
+      settings: what the folder had from which the model came.
+      model_type: of the config.json beside it.
+      inputs_length: of the run; None takes the `model_max_length` of the settings.
+    """
+    content = _write_vocabulary(tokenizer, folder)
+    named = dict(zip(("pad_token", "eos_token", "unk_token"), SPECIAL_TOKENS, strict=True))
+    sentinels = [f"<extra_id_{i}>" for i in range(len(tokenizer.sentinels))]
+    in_bytes = tokenizer.model_file is None
+    others = () if in_bytes else [token for token in settings.special_tokens if token not in SPECIAL_TOKENS]
+    # The names of roles that a T5 does not have, such as a cls_token, are kept as they are.
+    roles = {key: x for key, x in settings.others.items() if key.endswith("_token") and x}
+    special = {**roles, **named, "additional_special_tokens": list(dict.fromkeys([*sentinels, *others]))}
+    added = {
+        id_: {"id": id_, "content": token, **tokenizer_json.FLAGS} for id_, token in tokenizer.special_tokens.items()
+    }
+    added |= {token["id"]: token for token in content.get("added_tokens", ())}
+    config = {
+        "tokenizer_class": "ByT5Tokenizer" if in_bytes else _class_of(tokenizer, content, settings, model_type),
+        "legacy": False,
+        "extra_ids": len(sentinels) if tokenizer.is_json else tokenizer.extra_ids,
+        # The general class would add token_type_ids, which T5's generate refuses.
+        "model_input_names": ["input_ids", "attention_mask"],
+        "added_tokens_decoder": tokenizer_settings.added_tokens_decoder(list(added.values())),
+        "clean_up_tokenization_spaces": settings.others.get("clean_up_tokenization_spaces", False),
+        **({} if inputs_length is None else {"model_max_length": inputs_length}),
+        **special,
+    }
+    tokenizer_settings.write(folder, config, special, settings)
+
+
+def _write_vocabulary(tokenizer: Tokenizer, folder: Path) -> Mapping[str, Any]:
+    """Writes the files of the pieces; returns the content of tokenizer.json, empty without one."""
+    if tokenizer.is_json:
+        assert tokenizer.model_file is not None
+        (folder / "tokenizer.json").write_bytes(tokenizer.model_file.read_bytes())
+        return untrusted_json.read_object(folder / "tokenizer.json")
+    if tokenizer.model is None:
+        return {}
+    (folder / SPIECE).write_bytes(tokenizer.model)
+    proto = sentencepiece_pb2.ModelProto.FromString(tokenizer.model)
+    if proto.trainer_spec.model_type != sentencepiece_pb2.TrainerSpec.UNIGRAM:
+        return {}
+    content = json_of(tokenizer)
+    (folder / "tokenizer.json").write_text(json_text.dumps(content, ensure_ascii=False), "utf-8")
+    return content
+
+
+def _class_of(tokenizer: Tokenizer, content: Mapping[str, Any], settings: Settings, model_type: str) -> str:
+    """T5's class, or that of the settings, if it gives a text without sentinels the tokens of tokenizer.json.
+
+    In version 4 it always does. Version 5 takes the pieces alone from tokenizer.json for T5's class, but all of it for
+    the general class, and for that of umT5.
+    """
+    if not content:
+        return "T5Tokenizer"
+    wanted = settings.tokenizer_class or (_GENERAL_CLASS if tokenizer.is_json else "T5TokenizerFast")
+    if wanted not in _T5_CLASSES:
+        return _GENERAL_CLASS
+    if tokenizer.model is None:
+        is_alike = tokenizer_json.is_of_t5s_class(content, tokenizer.sentinels)
+    else:
+        model = sentencepiece_pb2.ModelProto.FromString(tokenizer.model)
+        is_alike = model_type == "umt5" or tokenizer_json.is_as_t5s(model, tokenizer.sentinels)
+    return wanted if is_alike else _GENERAL_CLASS
+
+
+def json_of(tokenizer: Tokenizer) -> dict[str, Any]:
+    """The content of tokenizer.json for a SentencePiece model."""
+    assert tokenizer.model is not None
+    proto = sentencepiece_pb2.ModelProto.FromString(tokenizer.model)
+    return tokenizer_json.from_model(proto, tokenizer.extra_ids, tokenizer.special_tokens)
+
+
+# -------------------------------------------------------- files -------------------------------------------------------
+
+
+def temporary_file(content: bytes, name: str = SPIECE) -> Path:
+    """A vocabulary in a file of that name, for as long as the process lives."""
+    folder = Path(tempfile.mkdtemp(prefix="limba-vocabulary-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    (folder / name).write_bytes(content)
+    return folder / name
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The content, empty if there is no such file.
+
+    Raises:
+      ValueError: if it is damaged.
+    """
+    return untrusted_json.read_object(path) if os.path.lexists(path) else {}

@@ -1,0 +1,60 @@
+"""Curves as a PNG lie where their numbers are."""
+
+import io
+import sys
+
+import numpy as np
+import pytest
+from matplotlib import image
+
+from convert.exports.cards import loss_picture
+
+
+def pixels(curves, *labels) -> np.ndarray:
+    """`[height, width, 3]`, of 0 to 255."""
+    found = image.imread(io.BytesIO(loss_picture.draw(curves, *labels)))[..., :3]
+    return np.rint(255 * found).astype(int)
+
+
+def test_curves_lie_where_their_numbers_are():
+    """One falls from 10 to 2, one stays at 4, where the first is after three quarters of its way."""
+    falling, level = [(0, 10.0), (100, 2.0)], [(i, 4.0) for i in range(101)]
+    found = pixels([("training", falling), ("validation", level)], "steps", "loss")
+    assert found.shape == (loss_picture.HEIGHT, loss_picture.WIDTH, 3)
+    blue, orange = (np.abs(found - color).sum(-1) < 30 for color in loss_picture.COLORS)
+    # The level line spans all x; its row is the one with the most orange.
+    level_row = orange.sum(1).argmax()
+    columns = np.flatnonzero(orange[level_row])
+    left, right = columns.min(), columns.max()
+    top, bottom = (np.flatnonzero(blue[:, x]).mean() for x in (left + 2, right - 2))
+    assert right - left > 900 and bottom - top > 400
+    assert abs(level_row - (top + 0.75 * (bottom - top))) < 3
+    for share in (0.1, 0.3, 0.5, 0.9):
+        x = round(left + share * (right - left))
+        assert abs(np.flatnonzero(blue[:, x]).mean() - (top + share * (bottom - top))) < 3
+
+
+def test_dots_are_not_joined():
+    """Trials that were drawn at random have no order."""
+    curves = [("trials", [(0, 1.0), (10, 1.0)]), ("best", [(0, 2.0), (10, 3.0)])]
+    joined, apart = (
+        np.abs(np.rint(255 * image.imread(io.BytesIO(content))[..., :3]) - loss_picture.COLORS[0]).sum(-1) < 30
+        for content in (loss_picture.draw(curves, "trial", "loss", dots=dots) for dots in ((), ("trials",)))
+    )
+    assert joined.any(0).sum() > 900 and 5 < apart.any(0).sum() < 100
+
+
+@pytest.mark.parametrize(
+    "curve", [[(1, -2.5)], [(1_000_000, 2.5), (1_020_000, 2.50001)], [(i, 1e5 * i) for i in range(5000)]]
+)
+def test_every_range_can_be_drawn(curve):
+    found = pixels([("training", curve)], "steps", "loss")
+    assert found.shape == (loss_picture.HEIGHT, loss_picture.WIDTH, 3)
+
+
+def test_without_matplotlib_a_line_names_the_extra(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert loss_picture.draw([("training", [(0, 1.0), (1, 0.5)])], "steps", "loss") is None
+    assert [record.message for record in caplog.records] == [
+        "There is no picture of the curves without matplotlib: pip install 'limba[pictures]'"
+    ]
