@@ -1,12 +1,14 @@
 """The house: which rooms there are, on which floor, and what imports what. `python -m tests.house` prints it.
 
-A room is a package, or a module that lies beside the packages (a command, a ready task). It may import rooms on lower
-floors, and itself. Imports inside functions count like the others.
+A room is a folder of a package, with the folders in it; the modules beside the rooms (the commands) are one room, too.
+It may import rooms on lower floors, and itself. Imports inside functions count like the others.
 """
 
 import ast
 import collections
 import dataclasses
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +35,17 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("limba", "convert"),
     ("limba.plan", "limba.hf_script", "limba.sweep", "tasks"),
 )
+MOST_FLOORS = 10
+MOST_FILES_OF_A_FOLDER, MOST_LINES_OF_A_FOLDER, MOST_LINES_OF_A_FILE, MOST_LINES_OF_A_FUNCTION = 20, 2800, 450, 80
+# Longer functions, and why.
+LONG_FUNCTIONS = {("limba.train", "train"): "T5X's gin files bind its 32 arguments, which the docstring describes"}
+# Files that a reader opens on a walk of docs/architecture.md: the most that there may be, and the aim.
+WALKS = {
+    "A document, from its file to the loss": (22, 14),
+    "A gin binding, from its file to its use": (4, 4),
+    "A checkpoint, to a Hugging Face folder": (15, 15),
+    "The same with its check": (10, 10),
+}
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 
@@ -135,17 +148,58 @@ def folders() -> dict[str, tuple[int, int]]:
     return {folder: (len(lines), sum(lines)) for folder, lines in found.items()}
 
 
-def main() -> None:
+def walks() -> dict[str, list[str]]:
+    """The files of each walk, as docs/architecture.md lists them; `tests/walks.py` counts them."""
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    parts = re.split(r"^\*\*(.+?)\*\* \((\d+) files", page.partition("\n## Decisions")[0], flags=re.M)[1:]
+    found = {}
+    for name, number, text in zip(*[iter(parts)] * 3, strict=True):
+        found[name] = re.findall(r"^\d+\. `([\w./]+)`", text, flags=re.M)
+        assert len(found[name]) == int(number), f"docs/architecture.md says {number} files: {name}"
+    return found
+
+
+def problems() -> list[str]:
+    """What is larger than it may be."""
+    too_large = [f"{len(FLOORS)} floors"] if len(FLOORS) > MOST_FLOORS else []
+    for folder, (files, lines) in folders().items():
+        if files > MOST_FILES_OF_A_FOLDER or lines > MOST_LINES_OF_A_FOLDER:
+            too_large.append(f"the folder {folder}: {files} files, {lines} lines")
+    for module, file in modules().items():
+        text = file.read_text(encoding="utf-8")
+        if (lines := len(text.splitlines())) > MOST_LINES_OF_A_FILE:
+            too_large.append(f"the file of {module}: {lines} lines")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef) and (module, node.name) not in LONG_FUNCTIONS:
+                assert node.end_lineno is not None
+                if (lines := node.end_lineno - node.lineno) >= MOST_LINES_OF_A_FUNCTION:
+                    too_large.append(f"the function {module}.{node.name}: {lines} lines")
+    for walk, files in walks().items():
+        if len(files) > WALKS[walk][0]:
+            too_large.append(f"the walk {walk!r}: {len(files)} files")
+    return too_large
+
+
+def main() -> int:
     between = arrows(all_imports())
-    print("floor  room                       files   lines  imports")
+    print("floor  room                     files   lines  imports")
     for room, floor in FLOOR.items():
         files, lines = lines_of(room)
         below = ", ".join(sorted(b for a, b in between if a == room))
-        print(f"{floor:5}  {room:25} {files:6} {lines:7}  {below}")
+        print(f"{floor:5}  {room:23} {files:6} {lines:7}  {below}")
     for package in PACKAGES:
         total = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in (ROOT / package).rglob("*.py"))
-        print(f"{package}: {total:,} lines")
+        rooms = sum(room.startswith(f"{package}.") for room in FLOOR)
+        print(f"{package}: {rooms} rooms beside its commands, {total:,} lines")
+    largest = sorted(folders().items(), key=lambda folder: folder[1], reverse=True)[:3]
+    print("folders with most files:", ", ".join(f"{name} ({files} files, {n} lines)" for name, (files, n) in largest))
+    for walk, files in walks().items():
+        most, aim = WALKS[walk]
+        print(f"{walk}: {len(files)} files" + (f"; the aim is {aim}" if aim < most else ""))
+    for problem in problems():
+        print(f"too large: {problem}")
+    return len(problems())
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
