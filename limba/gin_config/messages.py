@@ -162,6 +162,9 @@ def missing_file(name: str) -> str:
         inside = sorted(str(path) for path in Path(name).glob("*.gin"))
         return f"{name} is a folder; name a gin file{f', such as {inside[0]}' if inside else ''}."
     folder = Path(name).parent
+    of_run = folder / "run" / Path(name).name  # in an output folder of `limba run`
+    if of_run.is_file():
+        return f"{message} Did you mean {of_run}?"
     beside = [str(folder / path.name) for path in folder.glob("*.gin")] if folder.is_dir() else []
     if nearest := t5x_names.did_you_mean(name, beside, cutoff=0.5):
         return message + nearest

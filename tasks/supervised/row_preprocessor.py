@@ -217,9 +217,9 @@ def _about_rows(
             "Leave these rows out of the file, or fill these columns: the model reads the template alone.",
         ),
         (
-            *("spaced", "spaced_labels", f"blanks too many in their label, such as {spaced!r}"),
+            *("spaced", "spaced_labels", f"a label with extra blanks, such as {spaced!r}"),
             "another program takes them for labels of their own",
-            "They are read as labels without these blanks.",
+            "The label is read without them.",
         ),
     ):
         if counts[kind]:

@@ -227,6 +227,11 @@ def test_a_file_that_is_not_there_is_answered_with_the_nearest_beside_it(tmp_pat
     with pytest.raises(gin_files.GinError) as error:
         gin_files.parse_gin_flags(["my_recip.gin"], [], search_paths=f".,{tmp_path}")
     assert str(error.value).startswith("There is no gin file my_recip.gin. Did you mean my_recipe.gin? ")
+    (tmp_path / "sum/run").mkdir(parents=True)  # as `limba run` leaves it
+    for file in ("sum/run.gin", "sum/run/model.gin"):
+        (tmp_path / file).write_text("A = 1")
+    with pytest.raises(gin_files.GinError, match=r"no gin file sum/model\.gin\. Did you mean sum/run/model\.gin\?"):
+        gin_files.parse_gin_flags(["sum/model.gin"], [])
     assert str(error.value).count(str(tmp_path)) == 1, "each folder once"
 
 

@@ -74,10 +74,10 @@ def test_blanks_at_a_label_make_no_class(here, write, caplog, capsys):
     train, validation = write("train", ["ask", "tell ", "ask", "tell"]), write("validation", ["ask", " tell", "ask "])
     _run(here, "--do_eval", "--dry_run", train_file=train, validation_file=validation)
     assert "LABELS = ['ask', 'tell']\n" in capsys.readouterr().out
-    of_blanks = [record.message for record in caplog.records if "blanks too many in their label" in record.message]
+    of_blanks = [record.message for record in caplog.records if "a label with extra blanks" in record.message]
     assert len(of_blanks) == 2  # one a file
     assert "1 of the first 4 rows of split 'train' have" in of_blanks[0]
-    assert f"such as 'tell '; the first is row 1 (the first is 0) of {train}. They are read as label" in of_blanks[0]
+    assert f"such as 'tell '; the first is row 1 (the first is 0) of {train}. The label is read with" in of_blanks[0]
     assert "2 of the first 3 rows of split 'validation'" in of_blanks[1] and "row 1 (the first is 0)" in of_blanks[1]
 
 
