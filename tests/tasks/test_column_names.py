@@ -116,7 +116,7 @@ def _batches(task, lengths, converter="EncDecFeatureConverter"):
 def test_texts_of_pre_training_and_of_diacritics(file, plain):
     """The batches are those of a corpus with one column, "text"."""
     lengths = {"inputs": 32, "targets": 32}
-    for number, name in enumerate(SOME[::2] if file.suffix == ".parquet" else SOME[:2]):
+    for number, name in enumerate(SOME[::4] if file.suffix == ".parquet" else SOME[:2]):
         for register, options in ((register_pretraining_task, {}), (register_diacritics_task, {"language": "ro"})):
             pair = [
                 register(f"test_{kind}_{number}_{len(options)}", data_files=files, text_column=column, vocabulary=BYTES,
@@ -154,7 +154,8 @@ def test_texts_of_encoders(file, plain, pieces):
         for batch, expected in zip(*(_batches(task, lengths, converter) for task in pair), strict=True):
             for key, value in batch.items():
                 np.testing.assert_array_equal(value, expected[key])
-    for number, (first, second, label) in enumerate(zip(SOME, SOME[1:], SOME[2:], strict=False)):
+    names = SOME if file.suffix == ".parquet" else SOME[:6]
+    for number, (first, second, label) in enumerate(zip(names, names[1:], names[2:], strict=False)):
         if ":" in first + second:
             continue
         labels = [_value(label, i) for i in range(12)]
