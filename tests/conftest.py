@@ -131,18 +131,21 @@ def checks_in_forks(tmp_path_factory):
     """Checks in transformers run in forks of a process that has imported it, which is most of what a check costs.
 
     Only those of this process: commands that tests start have a new process for each, as a user's. The value is what
-    runs such a process: `[python, "-m", module, *arguments]`.
+    runs such a process: `[python, "-m", module, *arguments]`, or `[python, "-c", code, *arguments]`.
     """
     from convert.compare import transformers_process
     from tests import forked
 
     families = ("t5", "umt5", "modernbert")  # which import what the others do
     warm = [f"transformers.models.{name}.modeling_{name}" for name in families]
+    warm += ["tests.convert.transformers_fork", "convert.compare.transformers_process"]
     servers = []
 
     def run(command, *, env, **_):
         if not servers:
-            servers.append(forked.Server(tmp_path_factory.mktemp("checks"), (*warm, "tests.convert.transformers_fork")))
+            servers.append(forked.Server(tmp_path_factory.mktemp("checks"), warm))
+        if command[1] == "-c":
+            return servers[0].run(command[1:], env)
         assert command[1] == "-m"
         return servers[0].run(["tests.convert.transformers_fork", *command[2:]], env)
 

@@ -26,7 +26,7 @@ from limba.checkpoints.train_state import TrainState
 from limba.models import EncoderDecoderModel, decoding
 from limba.models.lora import LoRA
 from limba.network.t5 import T5Config, Transformer
-from tests.convert import vocabularies
+from tests.convert import forked_scripts, vocabularies
 
 REPOSITORY = Path(__file__).parents[2]
 INPUTS_LENGTH, TARGETS_LENGTH = 160, 20
@@ -273,3 +273,11 @@ def python5() -> str:
             "with transformers 5 and torch."
         )
     return python
+
+
+@pytest.fixture(scope="session")
+def forks5(python5, tmp_path_factory):
+    """Runs scripts there, in forks of one process: `forked_scripts.Server.run`."""
+    server = forked_scripts.Server(python5, tmp_path_factory.mktemp("forks5"))
+    yield server
+    server.close()

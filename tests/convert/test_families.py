@@ -2,8 +2,6 @@
 
 import functools
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import gin
@@ -118,19 +116,15 @@ def test_a_resave_in_pytorch_is_the_same_model(exported, tmp_path):
 
 
 @pytest.mark.slow
-def test_transformers_5_gives_the_same_logits_and_tokens(all_exported, python5, tmp_path):
-    """And what it saves again is read as the same model. One process, as importing takes longest."""
+def test_transformers_5_gives_the_same_logits_and_tokens(all_exported, forks5, tmp_path):
+    """And what it saves again is read as the same model."""
     requests = []
     for kind in KINDS:
         model = all_exported[kind]
         np.savez(tmp_path / f"{kind}.npz", inputs=model.inputs, decoder_inputs=model.decoder_inputs)
         requests.append([str(model.folder), str(tmp_path / f"{kind}.npz"), str(tmp_path / kind)])
     (tmp_path / "requests.json").write_text(json.dumps(requests))
-    script = Path(__file__).with_name("load_in_transformers5.py")
-    # A PYTHONPATH would bring this environment's packages along.
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [python5, script, tmp_path / "requests.json"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = forks5.run(Path(__file__).with_name("load_in_transformers5.py"), tmp_path / "requests.json")
     assert done.returncode == 0, done.stderr[-3000:]
     for kind in KINDS:
         model = all_exported[kind]

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 
 import gin
 import jax
@@ -144,7 +143,7 @@ def test_what_a_configuration_leaves_out(all_exported, tmp_path, kind, config, w
 
 
 @pytest.mark.slow
-def test_a_new_t5_of_transformers_5(all_exported, tmp_path, python5):
+def test_a_new_t5_of_transformers_5(all_exported, tmp_path, forks5):
     """Its output is the embedding, unscaled, though its configuration was that of a T5 1.1."""
     program = (
         "import json, sys, torch, transformers as t; config = t.T5Config.from_pretrained(sys.argv[1]);"
@@ -153,8 +152,8 @@ def test_a_new_t5_of_transformers_5(all_exported, tmp_path, python5):
         "ids = torch.tensor([[5, 6, 7, 1]]);"
         "print(json.dumps(model(input_ids=ids, decoder_input_ids=ids).logits.tolist()))"
     )
-    command = [python5, "-c", program, str(all_exported["t5_1_1-t5"].folder), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = forks5.run("-c", program, all_exported["t5_1_1-t5"].folder, tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
     folder = t5_files.read_files(tmp_path, tmp_path / "config.json")
     ids = np.array([[5, 6, 7, 1]], np.int32)
     batch = dict.fromkeys(("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens"), ids)

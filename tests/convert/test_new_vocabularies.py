@@ -1,8 +1,6 @@
 """Exports with vocabularies of `limba vocab build`: both versions of transformers give training's ids and classes."""
 
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -67,13 +65,11 @@ def test_transformers_4(folders, kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_transformers_5(folders, kind, python5, tmp_path):
+def test_transformers_5(folders, kind, forks5, tmp_path):
     folder, texts, ids = folders[kind]
     (tmp_path / "request.json").write_text(json.dumps({str(folder): texts}))
     script = Path(__file__).with_name("hf") / "tokenize_in_transformers5.py"
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    arguments = [python5, script, tmp_path / "request.json", tmp_path / "out.json"]
-    done = subprocess.run(arguments, capture_output=True, text=True, env=environment)
+    done = forks5.run(script, tmp_path / "request.json", tmp_path / "out.json")
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads((tmp_path / "out.json").read_text())[str(folder)]
     assert (result["class"], result["most"]) == (CLASSES.get(kind, GENERAL)[1], LENGTH)

@@ -26,6 +26,10 @@ def train(folder: str, out: str) -> None:
     Path(out, "trainer_state.json").write_text(json.dumps({"global_step": 11}))
 
 
-if __name__ == "__main__":
-    for source, target in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
+def main(*folders: str) -> None:
+    for source, target in zip(folders[::2], folders[1::2], strict=True):
         train(source, target)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

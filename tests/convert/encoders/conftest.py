@@ -1,8 +1,6 @@
 """Small random encoders: checkpoints of Limba, and folders that transformers saved."""
 
 import json
-import os
-import subprocess
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -165,16 +163,14 @@ def batch(name: str, folder: Path) -> tuple[dict[str, np.ndarray], EncoderModel]
 
 
 @pytest.fixture(scope="module")
-def in_5(exported, python5, tmp_path_factory) -> dict[str, dict[str, np.ndarray]]:
-    """What transformers 5 computes; one process runs all."""
+def in_5(exported, forks5, tmp_path_factory) -> dict[str, dict[str, np.ndarray]]:
+    """What transformers 5 computes."""
     folders = {name: folder for name, (folder, _) in exported.items() if name not in OF_4_ALONE}
     for name, folder in folders.items():
         np.savez(folder / "tokens.npz", **batch(name, folder)[0])
     request = tmp_path_factory.mktemp("request") / "request.json"
     request.write_text(json.dumps({"version": "5", "folders": [str(folder) for folder in folders.values()]}))
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    command = [python5, run_in_transformers.__file__, request]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = forks5.run(run_in_transformers.__file__, request)
     assert done.returncode == 0, done.stderr[-3000:]
     return {name: dict(np.load(folder / "in_5.npz")) for name, folder in folders.items()}
 

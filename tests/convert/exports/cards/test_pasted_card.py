@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
 
 from convert import __main__
-from tests.convert import vocabularies
+from tests.convert import pasted_code, vocabularies
 
 TASKS = """
 from tasks import pretraining, supervised
@@ -38,32 +37,26 @@ def export(run, out, *options, weights="safetensors"):
     return (out / "README.md").read_text("utf-8")
 
 
-# Each code as if it was alone, but for its imports: these take most of the time.
-_SHELL = """
-import contextlib, io, json, os, sys
-printed = []
-for code, folder in json.load(sys.stdin):
-    os.chdir(folder)
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        exec(compile(code, "<card>", "exec"), {"__name__": "__main__"})
-    printed.append(out.getvalue())
-json.dump(printed, sys.stdout)
-"""
+@pytest.fixture
+def paste(checks_in_forks, forks5, tmp_path):
+    """A function: what each code prints, in the folder of its card, in a version of transformers."""
+
+    def run(version, *codes_and_folders):
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        environment |= {"HF_HUB_OFFLINE": "1", "USE_TF": "0", "CUDA_VISIBLE_DEVICES": ""}
+        request = tmp_path / "request.json"
+        request.write_text(json.dumps([(code, str(folder)) for code, folder in codes_and_folders]), "utf-8")
+        if version == 4:
+            done = checks_in_forks([sys.executable, "-m", pasted_code.__name__, str(request)], env=environment)
+        else:
+            done = forks5.run(pasted_code.__file__, request, env=environment)
+        assert done.returncode == 0, done.stderr
+        return json.loads((tmp_path / "printed.json").read_text("utf-8"))
+
+    return run
 
 
-def paste(python, *codes_and_folders):
-    """What each code prints, in the folder of its card."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    offline = {"HF_HUB_OFFLINE": "1", "USE_TF": "0", "CUDA_VISIBLE_DEVICES": ""}
-    pasted = json.dumps([(code, str(folder)) for code, folder in codes_and_folders])
-    done = subprocess.run(
-        [python, "-c", _SHELL], input=pasted, capture_output=True, text=True, env=environment | offline
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def test_the_code_runs_as_pasted(new_run, data, tmp_path, monkeypatch, python5):
+def test_the_code_runs_as_pasted(new_run, data, tmp_path, monkeypatch, paste):
     monkeypatch.syspath_prepend(str(data))
     # More decoder than encoder layers: transformers 4.57.6 fails with its cache.
     run = new_run(tmp_path / "run", num_encoder_layers=1, num_decoder_layers=2, logits_via_embedding=False)
@@ -82,12 +75,12 @@ def test_the_code_runs_as_pasted(new_run, data, tmp_path, monkeypatch, python5):
     assert "The word that belongs there is `" in cards["small"]
     assert "`mood of: {text}`" in cards["labels"] and "Its answers are `glad`, `sad`." in cards["labels"]
     pasted = [(code, tmp_path / task) for task, code in codes.items()]
-    printed = [paste(python, *pasted) for python in (sys.executable, python5)]
+    printed = [paste(version, *pasted) for version in (4, 5)]
     assert all(text.strip() for text in printed[0]) and len(printed[0]) == 3
     assert printed[0] == printed[1]
 
 
-def test_the_code_for_flax_runs_as_pasted_too(new_run, tmp_path):
+def test_the_code_for_flax_runs_as_pasted_too(new_run, tmp_path, paste):
     """In transformers 4.57, which is the last with Flax, on a current JAX."""
     run = new_run(tmp_path / "run", num_encoder_layers=1, num_decoder_layers=1, logits_via_embedding=False)
     pasted = []
@@ -96,7 +89,7 @@ def test_the_code_for_flax_runs_as_pasted_too(new_run, tmp_path):
         code = card.split("```python\n")[1].split("\n```")[0]
         assert ("FlaxAutoModelForSeq2SeqLM" in code) == (weights == "flax")
         pasted.append((code, tmp_path / weights))
-    printed = [text.replace("<pad>", "").strip() for text in paste(sys.executable, *pasted)]
+    printed = [text.replace("<pad>", "").strip() for text in paste(4, *pasted)]
     # The same words; Flax makes one token more of the same length, and fills rows with padding.
     assert printed[0].startswith(printed[1]) and len(printed[1]) > 100
 

@@ -2,10 +2,8 @@
 
 import dataclasses
 import json
-import os
 import re
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -162,16 +160,13 @@ def test_a_decoded_text_is_the_text(kind, sentences):
 
 
 @pytest.fixture(scope="module")
-def in_transformers5(kinds, all_texts, python5, tmp_path_factory) -> dict:
+def in_transformers5(kinds, all_texts, forks5, tmp_path_factory) -> dict:
     """What transformers 5 makes of every kind; it saves them as `saved_by_5` in their folders."""
     directory = tmp_path_factory.mktemp("transformers5")
     request = {str(kind.folder): texts_for(kind, all_texts) for kind in kinds.values()}
     (directory / "request.json").write_text(json.dumps(request))
     script = Path(__file__).with_name("tokenize_in_transformers5.py")
-    # A PYTHONPATH would bring this environment's packages along.
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    arguments = [python5, script, directory / "request.json", directory / "out.json"]
-    done = subprocess.run(arguments, capture_output=True, text=True, env=environment)
+    done = forks5.run(script, directory / "request.json", directory / "out.json")
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads((directory / "out.json").read_text())
 
