@@ -11,8 +11,8 @@ from limba.models import decoding
 from limba.network.finite_numbers import outputs as finite_outputs
 from tests.limba import small
 
-# Compiled as users' programs are: numbers of fused code are others.
-pytestmark = pytest.mark.usefixtures("as_users")
+# Numbers of fused code are others. What only asks for the right tokens is compiled fast.
+compiled_as_users = pytest.mark.usefixtures("as_users")
 
 # What T5X's decoders return for the same tables, prompts and keys.
 GOLDEN = Path(__file__).parents[1] / "golden" / "decoding_t5x.npz"
@@ -43,6 +43,7 @@ CASES = {
 }
 
 
+@compiled_as_users
 @pytest.mark.parametrize("name", CASES)
 def test_tokens_and_scores_are_t5x_s(name):
     decode, prompted, prefilled, axis, options = CASES[name]
@@ -96,6 +97,7 @@ def test_sampling_follows_the_distribution():
     np.testing.assert_allclose(_sampled(topk=0), [0.001, 0.001, 0.4, 0.3, 0.2, 0.098], atol=0.03)
 
 
+@compiled_as_users
 @pytest.mark.parametrize("traced", [False, True])
 def test_top_k_and_top_p_renormalize_over_what_they_keep(traced):
     expected = [0, 0, 4 / 7, 3 / 7, 0, 0]
@@ -206,6 +208,7 @@ def params(model):
     return small.random_params(model)
 
 
+@compiled_as_users
 @pytest.mark.smoke
 def test_greedy_equals_argmax_over_growing_prefixes(model, params):
     batch = small.batch(4, rows=3, targets=6)
@@ -259,6 +262,7 @@ def test_beams_that_change_places_keep_what_they_have_seen(fields):
     np.testing.assert_allclose(aux["scores"], scores, rtol=1e-4)
 
 
+@compiled_as_users
 def test_score_batch_is_the_log_probability_of_the_targets(model, params):
     batch = small.batch(5, rows=4)
     log_probs = jax.jit(lambda params, batch: jax.nn.log_softmax(model.logits(params, batch)))(params, batch)
@@ -267,6 +271,7 @@ def test_score_batch_is_the_log_probability_of_the_targets(model, params):
     np.testing.assert_allclose(jax.jit(model.score_batch)(params, batch), expected, rtol=1e-5)
 
 
+@compiled_as_users
 def test_scores_of_likely_tokens_keep_their_bits():
     """Of a trained model: logits of 30 and more, and a token whose probability is almost 1."""
     logits = np.random.default_rng(0).uniform(15, 25, size=(64, 500)).astype(np.float32)
@@ -289,6 +294,7 @@ def _nan_from(index, sign, num_tokens=4):
     return lambda state: (jnp.where(jnp.max(state.cur_index) >= index, bad, likely)[None], state.cache)
 
 
+@compiled_as_users
 @pytest.mark.parametrize("index", [0, 2])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_logits_that_are_nan_show_in_the_best_score(index, sign):
@@ -303,6 +309,7 @@ def test_logits_that_are_nan_show_in_the_best_score(index, sign):
     assert certain.tolist() == [[0.0]]
 
 
+@compiled_as_users
 def test_what_is_forbidden_has_no_probability_and_is_not_wrong(model, params):
     """Scores of -inf are of constrained decoding, or of a network that forbids padding, unless weights are bad."""
     forbidden = _fixed_logits([0.5, 0.0, 0.5, 0.0])

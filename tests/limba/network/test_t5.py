@@ -360,8 +360,9 @@ def test_the_decoder_begins_with_its_own_token(scan_layers):
     swapped = {**params, "token_embedder": {"embedding": table.at[0].set(table[start])}}
     batch = small.batch(3, 4)
 
+    @functools.partial(jax.jit, static_argnums=0)
     def loss(model, params):
-        value, gradients = jax.jit(jax.value_and_grad(lambda p: model.loss_fn(p, batch, None)[0]))(params)
+        value, gradients = jax.value_and_grad(lambda p: model.loss_fn(p, batch, None)[0])(params)
         return value, gradients["token_embedder"]["embedding"]
 
     (own_loss, own_gradient), (plain_loss, plain_gradient) = loss(own, params), loss(plain, swapped)
