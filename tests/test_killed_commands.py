@@ -1,6 +1,6 @@
 """SIGKILL in the middle of commands that write: nothing half-written passes for whole, and the same call completes it.
 
-The suite kills each at three places, `pytest --exhaustive` at all of them.
+The suite kills each at two places, `pytest --exhaustive` at all of them.
 """
 
 import json
@@ -109,8 +109,8 @@ def _content(folder):
 
 
 def _places(changes, is_exhaustive):
-    """The changes before which the command is killed: of a sample the first, one in the middle and the last."""
-    return range(1, changes + 1) if is_exhaustive else sorted({1, changes // 2 + 1, changes})
+    """The changes before which the command is killed: of a sample one in the middle and the last."""
+    return range(1, changes + 1) if is_exhaustive else sorted({changes // 2 + 1, changes})
 
 
 @pytest.mark.parametrize("command", COMMANDS)
