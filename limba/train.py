@@ -33,7 +33,7 @@ from limba.reports import run_lock, writers
 from limba.reports.goodput import Goodput
 from limba.reports.run_directory import BucketWriter, RunDirectory
 from limba.training import actions as actions_lib
-from limba.training import configured_trainer, inputs, loop, rescue, run_report, training_length
+from limba.training import configured_trainer, inputs, loop, rescue, run_report, start_checks, training_length
 from limba.training.loop import NanLossError as NanLossError
 from limba.training.periodic_evaluation import TrainingEvaluation
 from limba.training.run import Periods, Run
@@ -366,6 +366,9 @@ def main(argv: Sequence[str]) -> int:
     gin_files.require_a_run(
         configured, flags.gin_file, "give a recipe before it, such as gin/recipes/pretrain_laptop.gin"
     )
+    if flags.dry_run:
+        with native_logs.filtered():
+            start_checks.check(configured)
     command_line.start(configured, flags)
     return 0
 

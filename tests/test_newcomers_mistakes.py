@@ -23,6 +23,7 @@ from tasks.registry import rows, tasks
 from tasks.sources import arrow_tables, chunks, corpora
 from tasks.sources.damaged_files import bad_lines
 from tasks.vocabularies import sentencepiece_models
+from tests import quickstart_corpus
 
 RECIPE = "gin/recipes/quickstart.gin"
 
@@ -49,7 +50,9 @@ def test_bindings_of_a_wrong_kind(binding, words):
     assert words in str(error.value)
 
 
-def test_log_every_is_an_argument_of_train(capsys):
+def test_log_every_is_an_argument_of_train(capsys, monkeypatch, tmp_path):
+    quickstart_corpus.write(tmp_path)
+    monkeypatch.chdir(tmp_path)
     train.main([RECIPE, "--log_every", "25", "--dry_run"])
     assert "train.log_every = 25" in " ".join(capsys.readouterr().out.split())
 

@@ -88,6 +88,13 @@ def facts_of(get_dataset_fn: contract.GetDatasetFn | None, cfg: contract.Dataset
     return facts(cfg) if ours else {}
 
 
+def check_files(cfg: contract.DatasetConfig, needs_split: bool) -> None:
+    """Whether a task, its split and its files on this machine are there: `tasks.pipeline.task_batches.check_files`."""
+    from tasks.pipeline import task_batches
+
+    task_batches.check_files(cfg, needs_split)
+
+
 def verify_matching_vocabs(cfg: contract.DatasetConfig, model: Any) -> None:
     """Checks that a task makes the ids that the model knows: T5X's `utils.verify_matching_vocabs`.
 

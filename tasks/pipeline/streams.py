@@ -74,10 +74,7 @@ class Stream:
                 f"DatasetConfig.task_feature_lengths of {config.name!r} is None, which only inference evaluation "
                 "accepts: bind TASK_FEATURE_LENGTHS, such as {'inputs': 512, 'targets': 114}."
             )
-        found = tasks_with_split(provider, config.split)
-        if not found:
-            has = ", ".join(map(repr, sorted(provider.splits)))
-            raise ValueError(f"{config.name!r} has no split {config.split!r}; it has {has}.")
+        found = with_split(config, provider)
         for task in get_subtasks(provider):
             if task not in found:
                 logger.warning("Task %s has no split %r and is left out.", task.name, config.split)
@@ -285,6 +282,15 @@ class Stream:
             "preprocessors": [fingerprints.describe(step) for step in task.preprocessors],
             "vocabulary": fingerprints.of_vocabulary(task.output_features["targets"].vocabulary),
         }
+
+
+def with_split(config: contract.DatasetConfig, provider: Any) -> list[Any]:
+    """The tasks that have the split of a configuration; raises ValueError if there is none."""
+    found = tasks_with_split(provider, config.split)
+    if not found:
+        has = ", ".join(map(repr, sorted(provider.splits)))
+        raise ValueError(f"{config.name!r} has no split {config.split!r}; it has {has}.")
+    return found
 
 
 def _find_mixture(name: str) -> Any:

@@ -98,6 +98,10 @@ class HuggingFaceSource(ShardedSource):
         text = f"HuggingFaceSource({self._data_files}, columns={self._columns}, load_args={self._load_args})"
         return redaction.redact(text)
 
+    @property
+    def needs_network(self) -> bool:
+        return any("://" in file for files in self._data_files.values() for file in files)
+
     def _tables(self, split: str) -> arrow_tables.Tables:
         if split not in self._data_files:
             raise ValueError(f"There is no split {split!r}; this source has {', '.join(map(repr, self._data_files))}.")
@@ -218,6 +222,10 @@ class HubSource(ShardedSource):
                     *(self._name, 100 * _HELD_OUT, _HELD_OUT_AMONG),
                 )
         return self._splits
+
+    @property
+    def needs_network(self) -> bool:
+        return True
 
     def _resolve(self) -> tuple[hub_datasets.Repository, hub_datasets.SplitFiles]:
         if self._repository is None:

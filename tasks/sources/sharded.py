@@ -88,6 +88,11 @@ class ShardedSource(abc.ABC):
     def splits(self) -> Sequence[str]:
         return self._splits
 
+    @property
+    def needs_network(self) -> bool:
+        """Whether a split may not be on this machine; nothing is opened to find it out."""
+        return False
+
     @abc.abstractmethod
     def _tables(self, split: str) -> arrow_tables.Tables:
         """The shards of a split of the source's own."""

@@ -17,6 +17,7 @@ def test_a_launcher_of_t5x_runs_unedited(tmp_path):
         "--gin.MODEL_DIR=\"'${MODEL_DIR}'\" --dry_run\n"
     )
     environment = {**os.environ, "T5X_DIR": str(LAUNCH), "PROJECT_DIR": str(tmp_path), "MODEL_DIR": "gs://bucket/ro"}
+    environment["PYTHONPATH"] = str(tmp_path)
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
         ["bash", "ro_tiny.sh"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
@@ -25,6 +26,17 @@ def test_a_launcher_of_t5x_runs_unedited(tmp_path):
     assert done.returncode == 1 and "MIXTURE_OR_TASK_NAME" in done.stderr and "Traceback" not in done.stderr
     again = f"{(tmp_path / 'ro_tiny.sh').read_text().strip()} --gin.MIXTURE_OR_TASK_NAME=\"'x'\" --gin.TRAIN_STEPS=1"
     again += " --gin.TASK_FEATURE_LENGTHS=\"{'inputs': 8, 'targets': 8}\" --gin.DROPOUT_RATE=0.0"
+    done = subprocess.run(
+        ["bash", "-c", again], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and "There is no task or mixture 'x'." in done.stderr
+    again = again.replace("'x'", "'ours'")
+    (tmp_path / "ro_tiny.gin").write_text(f"{(tmp_path / 'ro_tiny.gin').read_text()}import our_task\n")
+    (tmp_path / "our_task.py").write_text(
+        "from tasks import pretraining, vocabularies\n"
+        "pretraining.register_pretraining_task('ours', data_files={'train': 'gs://bucket/train.jsonl'}, "
+        "vocabulary=vocabularies.ByteVocabulary(100))\n"
+    )
     done = subprocess.run(
         ["bash", "-c", again], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )

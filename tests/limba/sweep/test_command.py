@@ -22,7 +22,7 @@ from limba.hf_script import command as hf_script
 from limba.sweep import command as sweep
 from limba.sweep import sweep_file, sweep_report, trial_check, trial_command, trial_folders
 from tasks.supervised import dataset_table
-from tests import compilation
+from tests import compilation, quickstart_corpus
 from tests.convert import vocabularies
 
 ROOT = Path(__file__).parents[3]
@@ -211,7 +211,9 @@ def test_until_a_trial_has_a_result_the_file_may_change(tmp_path, caplog):
         run(parameters=parameters, seed=1)
 
 
-def test_a_binding_or_a_task_that_cannot_be_is_found_before_the_first_trial(tmp_path):
+def test_a_binding_or_a_task_that_cannot_be_is_found_before_the_first_trial(tmp_path, monkeypatch):
+    quickstart_corpus.write(tmp_path)
+    monkeypatch.chdir(tmp_path)
     task = "quickstart_span_corruption"
     given = {"method": "grid", "gin_files": ["gin/recipes/quickstart.gin"]}
     for name, values, metric, words in (

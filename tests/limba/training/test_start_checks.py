@@ -1,0 +1,98 @@
+"""`limba train --dry_run` refuses tasks, files and checkpoints that the run would refuse."""
+
+import sys
+
+import gin
+import pytest
+
+from limba import train
+from limba.files import storage
+
+MODULE = """
+from tasks import supervised, vocabularies
+
+MOODS = supervised.SupervisedDataset("{text}", "mood", labels=["glad", "sad"])
+supervised.register_supervised_task(
+    "dry_moods",
+    MOODS,
+    vocabulary=vocabularies.ByteVocabulary(100),
+    data_files={"train": "train.csv", "validation": "validation.csv"},
+)
+supervised.register_supervised_task(
+    "far_moods",
+    MOODS,
+    vocabulary=vocabularies.ByteVocabulary(100),
+    data_files={"train": "https://localhost:1/train.csv"},
+)
+"""
+
+
+@pytest.fixture
+def dry_run(tmp_path, monkeypatch, capsys):
+    """`limba train --dry_run` in a folder with a task; takes bindings and returns what is printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "dry_tasks.py").write_text(MODULE)
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.csv").write_text("text,mood\nsun,glad\n", encoding="utf-8")
+    checkpoint = tmp_path / "initial" / "checkpoint_3"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "checkpoint").write_bytes(b"x")  # T5X's classic format has this file
+
+    def run(**changed):
+        gin.clear_config()
+        values = {
+            "MODEL_DIR": str(tmp_path / "run"),
+            "INITIAL_CHECKPOINT_PATH": str(tmp_path / "initial"),
+            "MIXTURE_OR_TASK_NAME": "dry_moods",
+            "MIXTURE_OR_TASK_MODULE": "dry_tasks",
+            "TASK_FEATURE_LENGTHS": {"inputs": 8, "targets": 8},
+            "TRAIN_STEPS_RELATIVE": 3,
+        } | changed
+        bindings = [f"--gin.{name}={value!r}" for name, value in values.items()]
+        train.main(["gin/models/t5_1_1/tiny.gin", "gin/runs/finetune.gin", *bindings, "--dry_run"])
+        assert not (tmp_path / "run").exists()
+        return capsys.readouterr().out
+
+    yield run
+    gin.clear_config()
+    sys.modules.pop("dry_tasks", None)
+    from tasks.registry import tasks as registered
+
+    for registry in registered.registries():
+        for name in [name for name in registry.names() if name.startswith(("dry_moods", "far_moods"))]:
+            registry.remove(name)
+
+
+def test_what_the_run_refuses(dry_run, tmp_path):
+    assert "dry_moods" in dry_run()
+    with pytest.raises(ValueError, match="There is no task or mixture 'dry_mood'"):
+        dry_run(MIXTURE_OR_TASK_NAME="dry_mood")
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        dry_run(INITIAL_CHECKPOINT_PATH=str(tmp_path / "nowhere"))
+    with pytest.raises(ValueError, match="'dry_moods' has no split 'test'; it has 'train', 'validation'"):
+        dry_run(**{"train_eval/data.DatasetConfig.split": "test"})
+    # A run that is in the folder already is resumed, and needs no initial checkpoint; what is far away, nobody asks.
+    own = tmp_path / "resumed" / "checkpoint_5"
+    own.mkdir(parents=True)
+    (own / "checkpoint").write_bytes(b"x")
+    assert dry_run(MODEL_DIR=str(own.parent), INITIAL_CHECKPOINT_PATH=str(tmp_path / "nowhere"))
+    assert dry_run(INITIAL_CHECKPOINT_PATH="gs://bucket/base/checkpoint_1", MIXTURE_OR_TASK_NAME="far_moods")
+    assert storage.is_remote(storage.as_path("gs://bucket/base"))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "train.csv"),
+        ("text,mood\n太阳,glad\n".encode("gbk"), r"train\.csv.*not UTF-8"),
+        (b"text,moods\nsun,glad\n", "no column 'mood'"),
+    ],
+)
+def test_files_that_cannot_be_read(dry_run, tmp_path, content, words):
+    if content is None:
+        (tmp_path / "train.csv").unlink()
+    else:
+        (tmp_path / "train.csv").write_bytes(content)
+    with pytest.raises((ValueError, OSError, RuntimeError), match=words):
+        dry_run()
