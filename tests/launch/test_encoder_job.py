@@ -28,9 +28,9 @@ def test_the_whole_job_killed_and_begun_again(tmp_path):
         TRAIN_STEPS=str(STEPS),
         JAX_PLATFORMS="cpu",
     )
-    options = ["--gin.checkpoints.SaveCheckpointConfig.period=20", f"--gin.EVAL_PERIOD={STEPS}"]
-    options += ["--gin.BATCH_SIZE=16", "--gin.EVAL_STEPS=10"]  # seconds: two trainings make these steps
+    options = [f"--gin.EVAL_PERIOD={STEPS}", "--gin.BATCH_SIZE=16", "--gin.EVAL_STEPS=10"]
     model, moods = tmp_path / "job/model", tmp_path / "job/moods"
+    vocabulary = tmp_path / "job/vocab/tokenizer.json"
 
     with (tmp_path / "killed.log").open("w") as log:
         job = subprocess.Popen(
@@ -42,14 +42,15 @@ def test_the_whole_job_killed_and_begun_again(tmp_path):
             start_new_session=True,
         )
         try:
-            launching.wait_for(lambda: (model / "checkpoint_20").is_dir() or job.poll() is not None, "step 20", 300)
+            launching.wait_for(lambda: vocabulary.is_file() or job.poll() is not None, "vocabulary", 300)
         finally:
             os.killpg(job.pid, signal.SIGKILL)
     assert job.wait(60) == -signal.SIGKILL, (tmp_path / "killed.log").read_text()[-3000:]
     assert not (model / f"checkpoint_{STEPS}").exists()
+    built = vocabulary.stat().st_mtime_ns
     again = launching.call("encoder.sh", *options, env=environment)
     assert again.returncode == 0, again.stdout[-2000:] + again.stderr[-3000:]
-    assert (model / f"checkpoint_{STEPS}").is_dir()
+    assert (model / f"checkpoint_{STEPS}").is_dir() and vocabulary.stat().st_mtime_ns == built
 
     # Transformers, with torch, take both.
     shown = again.stdout.partition("== in transformers\n")[2].partition("\nDone.")[0]

@@ -294,7 +294,7 @@ def test_a_run_keeps_its_commit_when_the_branch_moves(loopback, lengths, caplog)
     commit = loopback.repos[CORPUS].sha()
     task = register("test_moving", HurriedSource(CORPUS, "gz", chunk_documents=8))
     expected = take(open_batches(task, lengths), 50)
-    batches = open_batches(task, lengths, num_workers=2)
+    batches = open_batches(task, lengths, num_workers=1)
     take(batches, 10)
     change(loopback)
     assert_equal(take(batches, 40), expected[10:])
@@ -307,7 +307,7 @@ def test_a_run_keeps_its_commit_when_the_branch_moves(loopback, lengths, caplog)
     newer, config = loopback.repos[CORPUS].sha(), contract.DatasetConfig(task.name, lengths, "train", 8, seed=3)
     assert again.source.fingerprint("train")["commit"] == newer != commit
     assert tasks_door.facts(config)["source of test_moving"] == f"{CORPUS} at commit {newer}"
-    batches = open_batches(again, lengths, num_workers=2)
+    batches = open_batches(again, lengths, num_workers=1)
     batches.restore_state(state)
     assert tasks_door.facts(config)["source of test_moving"] == f"{CORPUS} at commit {commit}"
     assert f"revision main has moved to commit {loopback.repos[CORPUS].sha()}; the run keeps {commit}" in caplog.text
