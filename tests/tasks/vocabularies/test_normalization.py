@@ -6,7 +6,7 @@ import random
 import pytest
 
 from convert import check_vocabulary
-from convert.hf import hf_tokenizer, tokenizer_json
+from convert.model_files.hf import hf_tokenizer, tokenizer_json
 from tasks.sources import corpora
 from tasks.vocabularies import SentencePieceVocabulary, build_command, sentencepiece_models, tokenizer_texts
 from tests.convert import vocabularies
