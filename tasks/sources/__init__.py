@@ -1,6 +1,7 @@
 """Where documents come from: local files, URLs, data sets on the Hugging Face hub; splits; rows by number.
 
-Of Limba it imports `limba.files` only; every room of `tasks` but `objectives` may import it. Task modules use these names.
+Of Limba it imports `limba.files` only; every room of `tasks` but `objectives` may import it. Task modules use these
+names.
 """
 
 from tasks.sources.corpora import HubSource, HuggingFaceSource
