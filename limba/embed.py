@@ -92,9 +92,7 @@ def main(argv: Sequence[str]) -> int:
     inputs = flags.input + input_files.read_texts(flags.input_file, flags.text_column)
     if not inputs:
         parser.error("nothing to embed: give --input TEXT, or --input_file FILE with one text a line")
-    bindings = []
-    if flags.run_dir:
-        bindings = [f"CHECKPOINT_PATH = {run_configuration.newest_checkpoint(flags.run_dir)!r}"]
+    bindings = {"CHECKPOINT_PATH": run_configuration.newest_checkpoint(flags.run_dir)} if flags.run_dir else {}
     run_configuration.parse(flags, "gin/runs/embed.gin", bindings, needs_tasks=False)
     gin_files.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"")
     configured = gin_files.configurable(embed, module="limba.embed")

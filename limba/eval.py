@@ -284,8 +284,8 @@ def _write_losses(directory: Path, checkpoint: str, step: int, split: str, losse
 # ------------------------------------------------------ command ------------------------------------------------------
 
 
-def run_bindings(flags: argparse.Namespace) -> list[str]:
-    """Bindings for the flags that go with `--run_dir`.
+def run_bindings(flags: argparse.Namespace) -> dict[str, Any]:
+    """Bindings for the flags that go with `--run_dir`, None for those that were not given.
 
     Raises ValueError for steps that are not numbers, FileNotFoundError for a checkpoint that is not there.
     """
@@ -306,7 +306,7 @@ def run_bindings(flags: argparse.Namespace) -> list[str]:
                 raise FileNotFoundError(f"--checkpoints {step}: {run_dir} has checkpoints of the steps {there}.")
         path = [str(checkpointing.checkpoint_path(run_dir, int(step))) for step in which.split(",")]
     home = run_dir.parent if directories.is_checkpoint(run_dir) else run_dir
-    values = {
+    return {
         "CHECKPOINT_PATH": path,
         "eval/checkpoints.RestoreCheckpointConfig.mode": "all" if which == "all" else "latest",
         "EVAL_OUTPUT_DIR": flags.output_dir or str(home / "eval"),
@@ -315,7 +315,6 @@ def run_bindings(flags: argparse.Namespace) -> list[str]:
         "eval/data.DatasetConfig.split": flags.split,
         "eval_script.evaluate.eval_steps": flags.eval_steps,
     }
-    return [f"{name} = {value!r}" for name, value in values.items() if value is not None]
 
 
 def run_prediction_lengths(bindings: Sequence[str]) -> Mapping[str, int] | str | None:
@@ -349,7 +348,7 @@ def main(argv: Sequence[str]) -> int:
         beside = f" with {of_a_run[0]}" if of_a_run else ""
         parser.error(f"give RUN{beside}, or --gin_file=RUN/config.gin …")
     configured = gin_files.configurable(evaluate, module="limba.eval")
-    bindings = run_bindings(flags) if flags.run_dir else []
+    bindings = run_bindings(flags) if flags.run_dir else {}
     run_configuration.parse(flags, "gin/runs/eval_run.gin", bindings)
     gin_files.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"", EVAL_OUTPUT_DIR="\"'runs/my_run/eval'\"")
     # Validation data that never end are evaluated as the run did it in training.

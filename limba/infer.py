@@ -16,7 +16,7 @@ import argparse
 import functools
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -255,9 +255,7 @@ def _answer_texts(flags: argparse.Namespace) -> int:
     if texts:
         input_files.warn_of_blanks(flags.input_file, texts)
     decoding = decoding_flags.from_flags(flags)
-    bindings = []
-    if flags.run_dir:
-        bindings = [f"CHECKPOINT_PATH = {run_configuration.newest_checkpoint(flags.run_dir)!r}"]
+    bindings = {"CHECKPOINT_PATH": run_configuration.newest_checkpoint(flags.run_dir)} if flags.run_dir else {}
     if by_task:
         texts = _read_as_task(flags, bindings)
     else:
@@ -272,7 +270,7 @@ def _answer_texts(flags: argparse.Namespace) -> int:
     return 0
 
 
-def _read_as_task(flags: argparse.Namespace, bindings: Sequence[str]) -> list[str]:
+def _read_as_task(flags: argparse.Namespace, bindings: Mapping[str, Any]) -> list[str]:
     """The texts of a table, as the run's task reads it; parses the run's gin, with its modules of tasks."""
     lengths = _lengths_of_run(flags.run_dir) if flags.run_dir else []
     try:
@@ -307,7 +305,7 @@ def _show_likeliest(flags: argparse.Namespace, parser: argparse.ArgumentParser) 
         parser.error("--validation N asks N sentences of the task of --run_dir RUN; leave --input and files out.")
     decoding = decoding_flags.from_flags(flags)
     checkpoint = run_configuration.newest_checkpoint(flags.run_dir)
-    run_configuration.parse(flags, "gin/runs/infer_text.gin", [f"CHECKPOINT_PATH = {checkpoint!r}"])
+    run_configuration.parse(flags, "gin/runs/infer_text.gin", {"CHECKPOINT_PATH": checkpoint})
     sentences = tasks_door.sentences_with_blanks(*_task_of(checkpoint), "validation", flags.validation)
     configured = gin_files.configurable(likeliest.show_likeliest, module="limba.inference.likeliest")
     command_line.start(configured, flags, sentences=sentences, decoding=decoding)

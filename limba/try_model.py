@@ -145,7 +145,7 @@ def main(argv: Sequence[str]) -> int:
         make_page(lambda text, before: text, "", name)  # Fails before the model is loaded, if it fails.
     decoding = decoding_flags.from_flags(flags)
     checkpoint = run_configuration.newest_checkpoint(flags.run_dir)
-    bindings = [f"CHECKPOINT_PATH = {checkpoint!r}", "answers.Answerer.batch_size = 1"]
+    bindings = {"CHECKPOINT_PATH": checkpoint, "answers.Answerer.batch_size": 1}
     configured = gin_files.configurable(try_model, module="limba.try_model")
     with native_logs.filtered():
         run_configuration.parse(flags, "gin/runs/infer_text.gin", bindings, needs_tasks=False)

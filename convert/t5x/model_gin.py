@@ -1,13 +1,15 @@
 """The gin file of a model: the network and the vocabulary, which a training or `limba infer --run_dir` reads first."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from convert.families import heads
 from convert.families.heads import Head
 from convert.families.networks import Network
 from limba.checkpoint_files import run_folder
+from limba.gin_config import gin_names
+from limba.gin_config.recipe import Binding, Block, Include, Recipe, Reference, Statement
 from limba.network import own_layers
 from limba.network.encoders.config import EncoderConfig
 from limba.network.t5 import T5Config
@@ -53,92 +55,94 @@ def write(config: Network, head: Head, vocabulary: Mapping[str, Any] | None, of:
       vocabulary: as `run.json` describes it; None leaves it to the reader.
       of: what it is made from, for the first line.
     """
-    has_labels = bool(head.labels)
-    if isinstance(config, T5Config):
-        runs = "pretrain.gin, finetune.gin, eval.gin, infer.gin"
-        model = _t5_model(config, has_labels, vocabulary)
-    else:
-        runs, model = "pretrain.gin", _encoder_model(config, head, vocabulary)
-    return (
-        f"# The network and the vocabulary of {of}.\n"
-        f"# Include a file of gin/runs/ after it: {'finetune.gin, and then PACK = False' if has_labels else runs}.\n"
-        "from __gin__ import dynamic_registration\n\n"
-        f"{model}{_labels(head) if has_labels else ''}"
-    )
+    model = _t5_model if isinstance(config, T5Config) else _encoder_model
+    runs = "pretrain.gin, finetune.gin, eval.gin, infer.gin" if model is _t5_model else "pretrain.gin"
+    begin = [
+        f"# The network and the vocabulary of {of}.",
+        f"# Include a file of gin/runs/ after it: {'finetune.gin, and then PACK = False' if head.labels else runs}.",
+        "from __gin__ import dynamic_registration",
+        "",
+    ]
+    return Recipe([*begin, *model(config, head, vocabulary), *(_labels(head) if head.labels else [])]).text()
 
 
-_IMPORTS_OF_LABELS = "from limba.network.encoders import classifier\nfrom limba import models\n"
+def _begin(modules: Sequence[str], files: Sequence[str]) -> list[Statement]:
+    """Imports, includes and the rate of dropout."""
+    return [
+        *map(gin_names.import_line, modules),
+        "",
+        *(Include(f"gin/models/{file}.gin") for file in files),
+        "",
+        Binding("DROPOUT_RATE", 0.0, "a run's file says its own"),
+    ]
 
 
-def _t5_model(config: T5Config, has_labels: bool, vocabulary: Mapping[str, Any] | None) -> str:
-    fields = network_fields(config)
-    del fields["vocab_size"]
+def _t5_model(config: T5Config, head: Head, vocabulary: Mapping[str, Any] | None) -> list[Statement]:
+    of_run = {"vocab_size": Reference("%VOCAB_SIZE"), "dtype": "bfloat16", "dropout_rate": Reference("%DROPOUT_RATE")}
+    fields = {name: value for name, value in network_fields(config).items() if name != "vocab_size"}
+    more = ["encoder_classifier", "t5_encoder"] if head.labels else []
+    return [
+        *_begin(["vocabularies", "network", *_modules_of(head)], ["encoder_decoder", *more]),
+        *_t5_vocabulary(vocabulary),
+        Binding("VOCAB_SIZE", config.vocab_size),
+        "",
+        Binding("network.Transformer.config", Reference("@network.T5Config()")),
+        Block("network.T5Config", of_run | fields),
+    ]
+
+
+def _t5_vocabulary(vocabulary: Mapping[str, Any] | None) -> list[Statement]:
     if vocabulary is None:
-        vocabulary_lines = "# Set VOCABULARY_FILE to the SentencePiece model.\n"
-    elif run_folder.is_bytes(vocabulary):
-        vocabulary_lines = (
-            "VOCABULARY = @vocabularies.ByteVocabulary()\n"
-            f"vocabularies.ByteVocabulary.extra_ids = {vocabulary['extra_ids']}\n"
-        )
-    elif vocabulary["class"] == run_folder.T5_TOKENIZERS:
-        vocabulary_lines = (
-            f"VOCABULARY_FILE = {vocabulary['tokenizer_file']!r}\n"
-            "VOCABULARY = @vocabularies.T5TokenizerVocabulary()\n"
-            "vocabularies.T5TokenizerVocabulary.tokenizer_file = %VOCABULARY_FILE\n"
-        )
-    else:
-        vocabulary_lines = (
-            f"VOCABULARY_FILE = {vocabulary['sentencepiece_model_file']!r}\n"
-            f"vocabularies.SentencePieceVocabulary.extra_ids = {vocabulary['extra_ids']}\n"
-        )
-    of_labels = "include 'gin/models/encoder_classifier.gin'\ninclude 'gin/models/t5_encoder.gin'\n"
-    return (
-        "from tasks import vocabularies\nfrom limba.network import t5 as network\n"
-        f"{_IMPORTS_OF_LABELS if has_labels else ''}\n"
-        f"include 'gin/models/encoder_decoder.gin'\n{of_labels if has_labels else ''}\n"
-        "DROPOUT_RATE = 0.0  # a run's file says its own\n"
-        f"{vocabulary_lines}VOCAB_SIZE = {config.vocab_size}\n\n"
-        "network.Transformer.config = @network.T5Config()\nnetwork.T5Config:\n"
-        f"  vocab_size = %VOCAB_SIZE\n  dtype = 'bfloat16'\n  dropout_rate = %DROPOUT_RATE\n{_bindings(fields)}"
-    )
+        return ["# Set VOCABULARY_FILE to the SentencePiece model."]
+    name = f"vocabularies.{vocabulary['class']}"
+    if run_folder.is_bytes(vocabulary):
+        return [Binding("VOCABULARY", Reference(f"@{name}()")), Binding(f"{name}.extra_ids", vocabulary["extra_ids"])]
+    if vocabulary["class"] == run_folder.T5_TOKENIZERS:
+        return [
+            Binding("VOCABULARY_FILE", vocabulary["tokenizer_file"]),
+            Binding("VOCABULARY", Reference(f"@{name}()")),
+            Binding(f"{name}.tokenizer_file", Reference("%VOCABULARY_FILE")),
+        ]
+    return [
+        Binding("VOCABULARY_FILE", vocabulary["sentencepiece_model_file"]),
+        Binding("vocabularies.SentencePieceVocabulary.extra_ids", vocabulary["extra_ids"]),
+    ]
 
 
-def _encoder_model(config: EncoderConfig, head: Head, vocabulary: Mapping[str, Any] | None) -> str:
-    fields = network_fields(config)
-    del fields["vocab_size"]
-    fields.pop("sparse_attention", None)
-    sparse = config.sparse_attention and dataclasses.asdict(config.sparse_attention)
-    file = "# Set VOCABULARY_FILE to the tokenizer.json.\n"
-    if vocabulary is not None:
-        file = f"VOCABULARY_FILE = {vocabulary['tokenizer_file']!r}\n"
-    of_head = "include 'gin/models/encoder_pairs.gin'\n" if head.kind == heads.PAIRS else ""
+def _encoder_model(config: EncoderConfig, head: Head, vocabulary: Mapping[str, Any] | None) -> list[Statement]:
+    fields = {name: value for name, value in network_fields(config).items() if name != "vocab_size"}
+    modules, more, blocks = ["encoder", *_modules_of(head)], [], []
+    if config.sparse_attention:
+        layout = "block_layout.BigBirdSparsityConfig"
+        del fields["sparse_attention"]
+        fields["sparse_attention"] = Reference(f"@{layout}()")
+        modules, blocks = ["block_layout", *modules], [Block(layout, dataclasses.asdict(config.sparse_attention))]
     if head.labels:
-        of_head = f"include 'gin/models/encoder_{'regressor' if head.is_number else 'classifier'}.gin'\n"
-    return (
-        f"{_IMPORT_OF_BLOCKS if sparse else ''}from limba.network.encoders import encoder\n"
-        f"{_IMPORTS_OF_LABELS if head.labels else ''}\n"
-        f"include 'gin/models/encoder_only.gin'\n{of_head}\n"
-        "DROPOUT_RATE = 0.0  # a run's file says its own\n"
-        f"{file}VOCAB_SIZE = {config.vocab_size}\n\n"
-        f"encoder.EncoderConfig:\n{_bindings(fields)}{_blocks(sparse) if sparse else ''}"
-    )
+        more = ["encoder_regressor" if head.is_number else "encoder_classifier"]
+    elif head.kind == heads.PAIRS:
+        more = ["encoder_pairs"]
+    file = "# Set VOCABULARY_FILE to the tokenizer.json."
+    return [
+        *_begin(modules, ["encoder_only", *more]),
+        file if vocabulary is None else Binding("VOCABULARY_FILE", vocabulary["tokenizer_file"]),
+        Binding("VOCAB_SIZE", config.vocab_size),
+        "",
+        Block("encoder.EncoderConfig", fields),
+        *blocks,
+    ]
 
 
-_IMPORT_OF_BLOCKS = "from limba.network.encoders import block_layout\n"
+def _modules_of(head: Head) -> list[str]:
+    return ["classifier", "models"] if head.labels else []
 
 
-def _blocks(fields: Mapping[str, Any]) -> str:
-    layout = "block_layout.BigBirdSparsityConfig"
-    return f"  sparse_attention = @{layout}()\n{layout}:\n{_bindings(fields)}"
-
-
-def _labels(head: Head) -> str:
+def _labels(head: Head) -> list[Statement]:
     """What the file says of a head with labels."""
     network = f"classifier.{head.class_name}"
     model = "models.EncoderRegressor" if head.is_number else "models.EncoderClassifier"
-    return f"\nLABELS = {list(head.labels)!r}\n{model}.module = @{network}()\n{network}:\n{_bindings(head.fields)}"
-
-
-def _bindings(fields: Mapping[str, Any]) -> str:
-    """The lines of a block of a gin file."""
-    return "".join(f"  {name} = {given!r}\n" for name, given in fields.items())
+    return [
+        "",
+        Binding("LABELS", list(head.labels)),
+        Binding(f"{model}.module", Reference(f"@{network}()")),
+        Block(network, head.fields),
+    ]

@@ -1,13 +1,14 @@
 """The configuration that a run's checkpoint carries, for commands that are given `--run_dir` in place of gin files."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import Any
 
 from limba.checkpoint_files import run_folder
 from limba.checkpoints import checkpointing
 from limba.files import storage
 from limba.files.storage import AnyPath
-from limba.gin_config import gin_files, import_errors
+from limba.gin_config import gin_files, import_errors, recipe
 from limba.workers import distributed
 
 
@@ -32,7 +33,9 @@ def gin_file_of(run_dir: str) -> str:
     return str(file)
 
 
-def parse(flags: argparse.Namespace, gin_file: str, bindings: Sequence[str] = (), needs_tasks: bool = True) -> None:
+def parse(
+    flags: argparse.Namespace, gin_file: str, bindings: Mapping[str, Any] | None = None, needs_tasks: bool = True
+) -> None:
     """Parses the gin of a run, then a command's gin file and bindings, then those of the flags.
 
     The vocabulary is the checkpoint's copy: the file that the run used may not be on this machine.
@@ -42,7 +45,7 @@ def parse(flags: argparse.Namespace, gin_file: str, bindings: Sequence[str] = ()
       gin_file, bindings: of the command, such as "gin/runs/infer_text.gin".
       needs_tasks: False leaves out the modules that the run imported for its tasks, which may not be on this machine.
     """
-    files, given, without_tasks = list(flags.gin_file), list(bindings), ""
+    files, given, without_tasks = list(flags.gin_file), dict(bindings or {}), ""
     if flags.run_dir:
         checkpoint = storage.as_path(newest_checkpoint(flags.run_dir))
         gin = checkpoint / run_folder.FOLDER / run_folder.GIN
@@ -52,9 +55,10 @@ def parse(flags: argparse.Namespace, gin_file: str, bindings: Sequence[str] = ()
         without_tasks = "" if needs_tasks else str(gin)
         if vocabulary := run_folder.find_vocabulary(checkpoint):
             # A run records its vocabulary in the scope of the macro, which wins over a binding without a scope.
-            file = f"{_parameter_of(vocabulary, gin)} = {str(vocabulary)!r}"
-            given += [f"VOCABULARY/{file}", file]
-    gin_files.parse_gin_flags(files, [*given, *flags.gin_bindings], flags.gin_search_paths, without_tasks)
+            name = _parameter_of(vocabulary, gin)
+            given |= {f"VOCABULARY/{name}": str(vocabulary), name: str(vocabulary)}
+    given_lines = [*recipe.lines(given), *flags.gin_bindings]
+    gin_files.parse_gin_flags(files, given_lines, flags.gin_search_paths, without_tasks)
 
 
 def _parameter_of(vocabulary: AnyPath, gin: AnyPath) -> str:

@@ -7,7 +7,6 @@ Limba's gin files, of T5X's, and of the gin files that lie beside the one that s
 """
 
 import contextlib
-import dataclasses
 import logging
 import re
 import sys
@@ -17,11 +16,11 @@ from typing import Any
 
 import gin
 from gin import config as gin_config
-from gin import config_parser
 
 from limba.files.repository import REPOSITORY
 from limba.gin_config import t5x_files, t5x_names
 from limba.gin_config.messages import GinError
+from limba.gin_config.recipe import Recipe
 
 logger = logging.getLogger(__name__)
 
@@ -32,27 +31,6 @@ _MISSPELLED = 0.82
 _MACRO = re.compile(r"%([A-Za-z_][\w/]*)")
 
 # ------------------------------------------------------ names in texts -----------------------------------------------
-
-
-@dataclasses.dataclass
-class _Names(config_parser.ParserDelegate):
-    """The macros that texts bind, with file and line of the last value, and those that they read."""
-
-    bound: dict[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
-    read: set[str] = dataclasses.field(default_factory=lambda: {_MENTIONS})
-
-    def add(self, text: str, file: str) -> None:
-        """Adds those of a text that gin has parsed."""
-        for statement in config_parser.ConfigParser(text, self):
-            if isinstance(statement, config_parser.BindingStatement) and not statement.arg_name:
-                name = "/".join(filter(None, (statement.scope, statement.selector)))
-                self.bound[name] = file, statement.location.line_num
-
-    def configurable_reference(self, scoped_name: str, evaluate: bool) -> None:
-        """A reference stands for nothing here."""
-
-    def macro(self, scoped_name: str) -> None:
-        self.read.add(scoped_name)
 
 
 def check_names(
@@ -69,14 +47,19 @@ def check_names(
     Raises:
       GinError: for a binding of a macro that no file has, or a macro of a file that nothing reads.
     """
-    names, given = _Names(), _Names()
+    bound: dict[str, tuple[str, int]] = {}  # with file and line of the last value
+    given: list[str] = []
+    read = {_MENTIONS}
     for file, text in texts.items():
-        names.add(text, file)
+        recipe = Recipe.parse(text, file)
+        bound |= {x.name: (file, x.line) for x in recipe.bindings if not x.function}
+        read |= recipe.macros_read
     for binding in bindings:
-        given.add(binding, "")
-    read = names.read | given.read
-    overridden = [name for name in given.bound if name not in read | names.bound.keys()]
-    unread = {name: place for name, place in names.bound.items() if name not in read}
+        recipe = Recipe.parse(binding, binding)
+        given += recipe.macros
+        read |= recipe.macros_read
+    overridden = [name for name in given if name not in read | bound.keys()]
+    unread = {name: place for name, place in bound.items() if name not in read}
     if unread:
         by_modules = _read_by_modules()
         unread = {name: place for name, place in unread.items() if name not in by_modules}
@@ -85,7 +68,7 @@ def check_names(
     elsewhere = _read_elsewhere([*beside, *texts])
     for name in overridden:
         if not (is_part and name in elsewhere):
-            known = read | names.bound.keys() | (elsewhere.keys() if is_part else set())
+            known = read | bound.keys() | (elsewhere.keys() if is_part else set())
             used = ", ".join(sorted(known - {"gin.REQUIRED", _MENTIONS}))
             hint = _did_you_mean(name, known, 0.6) or (f" The files use {used}." if used else " They use none.")
             raise GinError(f"--gin.{name} overrides a name that no gin file uses.{hint}")

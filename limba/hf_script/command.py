@@ -25,6 +25,7 @@ OUTPUT_DIR at the end:
 
 import argparse
 import dataclasses
+import itertools
 import logging
 import os
 import shutil
@@ -44,7 +45,7 @@ from limba.devices import native_logs
 from limba.files import json_text, redaction, storage
 from limba.files.local_paths import local_path
 from limba.files.storage import AnyPath
-from limba.gin_config import gin_files
+from limba.gin_config import gin_files, recipe
 from limba.gin_config.hf_keys import script_keys
 from limba.gin_config.hf_keys.row_answers import TEXT, WORD_TASKS
 from limba.gin_config.hf_keys.run_arguments import RunArguments
@@ -231,7 +232,7 @@ def _check_gin(arguments: RunArguments, out: Path, text: str, model: str, overri
         for more, values in commands:
             gin.clear_config()
             given = [binding.removeprefix("--gin_bindings=") for binding in command_line.rewrite_gin_flags(overrides)]
-            bindings = [*(f"{name} = {value!r}" for name, value in values.items()), *given]
+            bindings = [*recipe.lines(values), *given]
             gin_files.parse_gin_flags([f"{folder}/run.gin", *([more] if more else [])], bindings, folder)
     gin.clear_config()
 
@@ -261,7 +262,7 @@ def _of_dataset(role: str, arguments: RunArguments) -> dict[str, Any]:
 def _with_bindings(gin_file: str, more: str, values: dict[str, Any], overrides: Sequence[str]) -> list[str]:
     """The arguments of a command that follows in this process: gin forgets those of the one before."""
     gin.clear_config()
-    bindings = [f"--gin.{name}={value!r}" for name, value in values.items()]
+    bindings = itertools.starmap(recipe.flag, values.items())
     return [f"--gin_file={gin_file}", f"--gin_file={more}", *bindings, *overrides]
 
 

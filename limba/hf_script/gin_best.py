@@ -1,7 +1,7 @@
 """The gin lines of `limba run` for what follows evaluations: the best checkpoint, early stopping, drops of the rate."""
 
 from limba.gin_config.hf_keys.run_arguments import RunArguments
-from limba.hf_script.gin_optimizer import bindings
+from limba.gin_config.recipe import Binding, Block, Reference, Statement, given
 
 
 def measured(arguments: RunArguments) -> tuple[str, str]:
@@ -20,45 +20,39 @@ def measured(arguments: RunArguments) -> tuple[str, str]:
     return ("inference_eval", f"eval/{name}") if arguments.is_finetuning else ("training_eval", name)
 
 
-def best_checkpoints(arguments: RunArguments, task: str) -> list[str]:
+def best_checkpoints(arguments: RunArguments, task: str) -> list[Statement]:
     """Which checkpoints are kept; nothing where the newest are."""
     if not arguments.load_best_model_at_end and arguments.save_strategy != "best":
         return []
     folder, name = measured(arguments)
-    return [
-        "checkpoints.SaveCheckpointConfig.checkpointer_cls = @checkpoints.SaveBestCheckpointer",
-        "checkpoints.SaveBestCheckpointer:",
-        *bindings(metric_name_to_monitor=f"{folder}/{task}/{name}", metric_mode=arguments.best_mode),
+    values = given(
+        metric_name_to_monitor=f"{folder}/{task}/{name}",
+        metric_mode=arguments.best_mode,
         # Before the first evaluation there is no best.
-        *bindings(keep_checkpoints_without_metrics=False if arguments.save_strategy == "best" else None),
-    ]
+        keep_checkpoints_without_metrics=False if arguments.save_strategy == "best" else None,
+    )
+    best = "checkpoints.SaveBestCheckpointer"
+    return [Binding("checkpoints.SaveCheckpointConfig.checkpointer_cls", Reference(f"@{best}")), Block(best, values)]
 
 
-def actions(arguments: RunArguments, task: str) -> list[str]:
+def actions(arguments: RunArguments, task: str) -> list[Statement]:
     """What follows an evaluation."""
     folder, name = measured(arguments)
     name = name.removeprefix("eval/")
     of_both = {"metric": (task, name), "mode": arguments.best_mode}
-    classes, lines = [], []
+    blocks = []
     if arguments.early_stopping_patience is not None:
-        classes.append("@actions.StopOnPlateauAction()")
-        limits = {
-            "patience": arguments.early_stopping_patience,
-            "atol": arguments.early_stopping_threshold or None,
-        }
-        lines += ["actions.StopOnPlateauAction:", *bindings(**of_both, **limits)]
+        limits = {"patience": arguments.early_stopping_patience, "atol": arguments.early_stopping_threshold or None}
+        blocks.append(Block("actions.StopOnPlateauAction", given(**of_both, **limits)))
     if arguments.use_lr_drop:
-        classes.append("@actions.DropOnPlateauAction()")
         is_relative = arguments.lr_drop_threshold_mode == "rel"
         threshold = {"rtol" if is_relative else "atol": arguments.lr_drop_threshold}
         least = arguments.lr_drop_min_lr / arguments.learning_rate
-        lines += [
-            "actions.DropOnPlateauAction:",
-            *bindings(**of_both, factor=arguments.lr_drop_factor, **threshold),
-            # PyTorch's ReduceLROnPlateau lowers the rate at the evaluation after `patience` bad ones.
-            *bindings(patience=arguments.lr_drop_patience + 1, min_scale=least or 1e-8),
-        ]
-    if not classes:
+        # PyTorch's ReduceLROnPlateau lowers the rate at the evaluation after `patience` bad ones.
+        limits = {"patience": arguments.lr_drop_patience + 1, "min_scale": least or 1e-8}
+        values = given(**of_both, factor=arguments.lr_drop_factor, **threshold, **limits)
+        blocks.append(Block("actions.DropOnPlateauAction", values))
+    if not blocks:
         return []
     mode = "TRAIN_EVAL" if folder == "training_eval" else "INFER_EVAL"
-    return [f"train_script.train.actions = {{{mode!r}: [{', '.join(classes)}]}}", *lines]
+    return [Binding("train_script.train.actions", {mode: [Reference(f"@{x.name}()") for x in blocks]}), *blocks]

@@ -10,8 +10,8 @@ from limba.gin_config import gin_names
 from limba.gin_config.hf_keys import period_keys
 from limba.gin_config.hf_keys.row_answers import TEXT
 from limba.gin_config.hf_keys.run_arguments import RunArguments
+from limba.gin_config.recipe import Binding, Block, Include, Reference, Statement, as_text, given
 from limba.hf_script import gin_best, gin_optimizer, script_data
-from limba.hf_script.gin_optimizer import bindings
 from limba.hf_script.script_data import Corpus
 from limba.network.encoders.config import EncoderConfig
 
@@ -71,8 +71,8 @@ def compose(arguments: RunArguments, plan: Plan) -> str:
         _training(arguments, plan),
         [
             "# the mean loss of the batch's targets, and nothing else",
-            "Z_LOSS = 0.0",
-            "LOSS_NORMALIZING_FACTOR = 'NUM_REAL_TARGET_TOKENS'",
+            Binding("Z_LOSS", 0.0),
+            Binding("LOSS_NORMALIZING_FACTOR", "NUM_REAL_TARGET_TOKENS"),
             *_smoothing(arguments, plan),
         ],
         gin_optimizer.optimizer(arguments),
@@ -82,12 +82,13 @@ def compose(arguments: RunArguments, plan: Plan) -> str:
     if _writes(arguments):
         chapters.append(_decoding(arguments))
     if wandb:
-        chapters.append(["train_script.train.metric_writers = [@wandb_writer.WandbWriter]"])
-        chapters[-1] += [f"wandb_writer.WandbWriter.name = {arguments.run_name!r}"] if arguments.run_name else []
-    return "\n\n".join("\n".join(lines) for lines in chapters) + "\n"
+        writers = Binding("train_script.train.metric_writers", [Reference("@wandb_writer.WandbWriter")])
+        name = [Binding("wandb_writer.WandbWriter.name", arguments.run_name)] if arguments.run_name else []
+        chapters.append([writers, *name])
+    return "\n\n".join(map(as_text, chapters)) + "\n"
 
 
-def _header(arguments: RunArguments, plan: Plan, wandb: bool) -> list[str]:
+def _header(arguments: RunArguments, plan: Plan, wandb: bool) -> list[Statement]:
     out = plan.out
     modules = ["actions", "checkpoints", "data", "encoder" if plan.encoder else "network", "schedules", "trainer"]
     modules += ["adafactor"] if arguments.uses_adafactor else ["optimizers"]
@@ -110,9 +111,9 @@ def _header(arguments: RunArguments, plan: Plan, wandb: bool) -> list[str]:
         *task,
         *([] if arguments.uses_adafactor else ["import optax"]),
         "",
-        f"include {str(out / 'initial' / 'model.gin')!r}",
-        *(["include 'gin/models/encoder_pairs.gin'"] if arguments.use_nsp else []),
-        f"include 'gin/runs/{arguments.row_answers.recipe if tuning else 'pretrain'}.gin'",
+        Include(str(out / "initial" / "model.gin")),
+        *([Include("gin/models/encoder_pairs.gin")] if arguments.use_nsp else []),
+        Include(f"gin/runs/{arguments.row_answers.recipe if tuning else 'pretrain'}.gin"),
     ]
 
 
@@ -125,55 +126,62 @@ def _searches(arguments: RunArguments) -> bool:
     return (arguments.generation_num_beams or 1) > 1
 
 
-def _decoding(arguments: RunArguments) -> list[str]:
+def _decoding(arguments: RunArguments) -> list[Statement]:
     """One beam is greedy in the scripts; T5X's search would end a long answer early for its length penalty."""
     if _searches(arguments):
-        params = "models.EncoderDecoderModel.default_decoder_params = @models.DecoderParams()"
-        return [params, f"models.DecoderParams.num_decodes = {arguments.generation_num_beams}"]
+        params = Reference("@models.DecoderParams()")
+        return [
+            Binding("models.EncoderDecoderModel.default_decoder_params", params),
+            Binding("models.DecoderParams.num_decodes", arguments.generation_num_beams),
+        ]
+    sample, note = "decoding.temperature_sample", "greedy, as the scripts' one beam"
     return [
-        "models.EncoderDecoderModel.decode_fn = @decoding.temperature_sample  # greedy, as the scripts' one beam",
-        "decoding.temperature_sample:",
-        *bindings(temperature=0.0, rescale_log_probs=False),
+        Binding("models.EncoderDecoderModel.decode_fn", Reference(f"@{sample}"), note),
+        Block(sample, given(temperature=0.0, rescale_log_probs=False)),
     ]
 
 
-def _documents(arguments: RunArguments, plan: Plan) -> list[str]:
+def _documents(arguments: RunArguments, plan: Plan) -> list[Statement]:
     spans = {"noise_density": arguments.mlm_probability, "mean_noise_span_length": arguments.mean_noise_span_length}
-    length = arguments.inputs_length
+    length, column = arguments.inputs_length, {"text_column": arguments.text_column}
     if objective := "MaskedLM" if plan.encoder else {"prefix_lm": "PrefixLM"}.get(arguments.task or ""):
-        of_task = [f"  objective = @objectives.{objective}()"]
-        function, of_lengths = "lengths", [*of_task, *bindings(length=length)]
+        of_task: dict[str, Any] = {"objective": Reference(f"@objectives.{objective}()")}
+        function, of_lengths = "lengths", {**of_task, "length": length}
     else:
-        of_task = bindings(**spans)
-        function, of_lengths = "span_corruption_lengths", bindings(inputs_length=length, **spans)
-    masks = bindings(
+        of_task = spans
+        function, of_lengths = "span_corruption_lengths", {"inputs_length": length, **spans}
+    masks = given(
         noise_density=arguments.mlm_probability,
         whole_words=arguments.whole_word_mask or None,
         pairs="next_sentence" if arguments.use_nsp else None,
     )
     return [
         "# data",
-        "MIXTURE_OR_TASK_NAME = @masked_text.task()",
-        "masked_text.task:",
-        f"  name = {plan.corpus.name!r}",
-        "  vocabulary = %VOCABULARY",
-        *bindings(
-            files=_plain(plan.corpus.files),
-            dataset=plan.corpus.dataset,
-            dataset_config=plan.corpus.dataset_config,
-            splits=_plain(plan.corpus.splits),
-            text_column=arguments.text_column,
-            shuffle_buffer_size=_buffer(plan),
-        ),
-        *of_task,
-        *(["objectives.MaskedLM:", *masks] if plan.encoder else []),
-        f"TASK_FEATURE_LENGTHS = @objectives.{function}()",
-        f"objectives.{function}:",
-        *of_lengths,
+        *_task("masked_text.task", plan, **_data(plan), **column, shuffle_buffer_size=_buffer(plan), **of_task),
+        *([Block("objectives.MaskedLM", masks)] if plan.encoder else []),
+        Binding("TASK_FEATURE_LENGTHS", Reference(f"@objectives.{function}()")),
+        Block(f"objectives.{function}", given(**of_lengths)),
     ]
 
 
-def _rows(arguments: RunArguments, plan: Plan) -> list[str]:
+def _task(function: str, plan: Plan, **parameters: Any) -> list[Statement]:
+    """The function that registers the task."""
+    values = given(name=plan.corpus.name, vocabulary=Reference("%VOCABULARY"), **parameters)
+    return [Binding("MIXTURE_OR_TASK_NAME", Reference(f"@{function}()")), Block(function, values)]
+
+
+def _data(plan: Plan) -> dict[str, Any]:
+    corpus = plan.corpus
+    of_hub = {"dataset": corpus.dataset, "dataset_config": corpus.dataset_config}
+    return {"files": _plain(corpus.files), **of_hub, "splits": _plain(corpus.splits)}
+
+
+def _buffer(plan: Plan) -> int | None:
+    # A buffer of several epochs would mix them.
+    return min(_BUFFER, plan.num_examples) if plan.num_examples else None
+
+
+def _rows(arguments: RunArguments, plan: Plan) -> list[Statement]:
     answers = arguments.row_answers
     names: Sequence[str]
     values: Sequence[Any]
@@ -182,28 +190,16 @@ def _rows(arguments: RunArguments, plan: Plan) -> list[str]:
     else:
         names = ("entry", "inputs", "label_column", "labels", "languages", "metric_names", "questions", "answers")
         values = script_data.row_values(arguments)
-    given = zip(names, values, strict=True)
-    form = {name: value for name, value in given if value != "" and value is not False}
+    form = {name: x for name, x in zip(names, values, strict=True) if x != "" and x is not False}
     if arguments.answers == TEXT:
         del form["answers"]
-    network = f"classifier.{answers.network}:"
+    network = Block(f"classifier.{answers.network}", given(**plan.head or {}))
     return [
         "# data",
-        f"MIXTURE_OR_TASK_NAME = @script_task.{answers.task}()",
-        f"script_task.{answers.task}:",
-        f"  name = {plan.corpus.name!r}",
-        "  vocabulary = %VOCABULARY",
-        *bindings(
-            **form,
-            files=_plain(plan.corpus.files),
-            dataset=plan.corpus.dataset,
-            dataset_config=plan.corpus.dataset_config,
-            splits=_plain(plan.corpus.splits),
-            shuffle_buffer_size=_buffer(plan),
-        ),
-        f"TASK_FEATURE_LENGTHS = {feature_lengths(arguments, arguments.max_target_length)}",
-        "PACK = False  # one row of the batch for each example, as in the scripts",
-        *([f"LABELS = {list(plan.labels)!r}", network, *bindings(**plan.head or {})] if plan.labels else []),
+        *_task(f"script_task.{answers.task}", plan, **form, **_data(plan), shuffle_buffer_size=_buffer(plan)),
+        Binding("TASK_FEATURE_LENGTHS", feature_lengths(arguments, arguments.max_target_length)),
+        Binding("PACK", False, "one row of the batch for each example, as in the scripts"),
+        *([Binding("LABELS", list(plan.labels)), network] if plan.labels else []),
     ]
 
 
@@ -212,69 +208,67 @@ def feature_lengths(arguments: RunArguments, targets: int) -> dict[str, int]:
     return arguments.row_answers.feature_lengths(arguments.inputs_length, targets)
 
 
-def _buffer(plan: Plan) -> int | None:
-    # A buffer of several epochs would mix them.
-    return min(_BUFFER, plan.num_examples) if plan.num_examples else None
-
-
-def _training(arguments: RunArguments, plan: Plan) -> list[str]:
+def _training(arguments: RunArguments, plan: Plan) -> list[Statement]:
     # gin/runs/finetune.gin asks for an initial checkpoint.
-    from_scratch = ["INITIAL_CHECKPOINT_PATH = ''", "checkpoints.CheckpointConfig.restore = None  # from scratch"]
+    from_scratch = [
+        Binding("INITIAL_CHECKPOINT_PATH", ""),
+        Binding("checkpoints.CheckpointConfig.restore", None, "from scratch"),
+    ]
+    restore, note = "checkpoints.RestoreCheckpointConfig", "steps count from 0, as in the scripts"
     with_weights = [
-        f"INITIAL_CHECKPOINT_PATH = {str(plan.out / 'initial')!r}",
-        "checkpoints.RestoreCheckpointConfig.reset = ['step', 'optimizer']  # steps count from 0, as in the scripts",
+        Binding("INITIAL_CHECKPOINT_PATH", str(plan.out / "initial")),
+        Binding(f"{restore}.reset", ["step", "optimizer"], note),
     ]
     if arguments.use_nsp:  # which most published encoders have no head for
-        new = ["target/classifier_head/.*", "target/pair_head/.*"]
-        with_weights.append(f"checkpoints.RestoreCheckpointConfig.initialize = {new}")
+        with_weights.append(Binding(f"{restore}.initialize", ["target/classifier_head/.*", "target/pair_head/.*"]))
     no_weights = from_scratch if arguments.is_finetuning else []
     network = "encoder.EncoderConfig" if plan.encoder else "network.T5Config"
+    passes = arguments.gradient_accumulation_steps
+    rows = f"{arguments.per_device_train_batch_size} a device x {plan.devices} devices x {passes} forward passes"
     return [
         "# training",
-        f"TRAIN_STEPS = {plan.steps}  # {plan.how_many}",
-        f"BATCH_SIZE = {batch_size(arguments, plan.devices)}  # {arguments.per_device_train_batch_size} a device x "
-        f"{plan.devices} devices x {arguments.gradient_accumulation_steps} forward passes",
-        f"trainer.Trainer.num_microbatches = {arguments.gradient_accumulation_steps}",
-        f"MODEL_DIR = {str(plan.out / 'run')!r}",
+        Binding("TRAIN_STEPS", plan.steps, plan.how_many),
+        Binding("BATCH_SIZE", batch_size(arguments, plan.devices), rows),
+        Binding("trainer.Trainer.num_microbatches", passes),
+        Binding("MODEL_DIR", str(plan.out / "run")),
         *(with_weights if plan.has_weights else no_weights),
-        f"RANDOM_SEED = {arguments.seed}",
-        f"DATASET_SEED = {arguments.seed if arguments.data_seed is None else arguments.data_seed}",
-        f"DROPOUT_RATE = {plan.dropout_rate}  # config.json's",
+        Binding("RANDOM_SEED", arguments.seed),
+        Binding("DATASET_SEED", arguments.seed if arguments.data_seed is None else arguments.data_seed),
+        Binding("DROPOUT_RATE", plan.dropout_rate, "config.json's"),
         *_dropout_of_attention(plan),
-        f"{network}.dtype = {arguments.compute_dtype!r}",
-        *([f"{network}.remat_policy = 'full'"] if arguments.gradient_checkpointing else []),
+        Binding(f"{network}.dtype", arguments.compute_dtype),
+        *([Binding(f"{network}.remat_policy", "full")] if arguments.gradient_checkpointing else []),
     ]
 
 
-def _dropout_of_attention(plan: Plan) -> list[str]:
+def _dropout_of_attention(plan: Plan) -> list[Statement]:
     """Where an encoder has another one there."""
     if plan.encoder is None or plan.encoder.attention_dropout_rate == plan.dropout_rate:
         return []
-    return [f"encoder.EncoderConfig.attention_dropout_rate = {plan.encoder.attention_dropout_rate}"]
+    return [Binding("encoder.EncoderConfig.attention_dropout_rate", plan.encoder.attention_dropout_rate)]
 
 
-def _periods(arguments: RunArguments, plan: Plan) -> list[str]:
+def _periods(arguments: RunArguments, plan: Plan) -> list[Statement]:
     eval_rows = arguments.per_device_eval_batch_size * plan.devices
     roles = ["train", "infer"] if arguments.is_finetuning else ["train"]
-    evaluation = [f"{role}_eval/data.DatasetConfig.batch_size = {eval_rows}" for role in roles]
+    evaluation = [Binding(f"{role}_eval/data.DatasetConfig.batch_size", eval_rows) for role in roles]
     if arguments.is_finetuning:  # Questions are cut as in training.
         for role, targets in (("train", arguments.eval_target_length), ("infer", arguments.answer_length)):
             lengths = feature_lengths(arguments, targets)
-            evaluation.append(f"{role}_eval/data.DatasetConfig.task_feature_lengths = {lengths}")
-    none = [f"train_script.train.{role}_eval_dataset_cfg = None" for role in roles]
+            evaluation.append(Binding(f"{role}_eval/data.DatasetConfig.task_feature_lengths", lengths))
+    none = [Binding(f"train_script.train.{role}_eval_dataset_cfg", None) for role in roles]
     logging, keep = _period("logging", arguments, plan), arguments.save_total_limit
     shows = arguments.logging_strategy == "steps" and arguments.logging_steps is not None
     if arguments.save_strategy == "best":
         keep = keep or 1
     return [
         "# periods",
-        f"train_script.train.stats_period = {logging}",
-        *([f"train_script.train.log_every = {logging}"] if shows else []),
+        Binding("train_script.train.stats_period", logging),
+        *([Binding("train_script.train.log_every", logging)] if shows else []),
         *_delay(arguments, plan),
-        f"EVAL_PERIOD = {_period('eval', arguments, plan)}",
-        "EVAL_STEPS = None  # the whole validation split",
-        "checkpoints.SaveCheckpointConfig:",
-        *bindings(period=_period("save", arguments, plan), keep=keep),
+        Binding("EVAL_PERIOD", _period("eval", arguments, plan)),
+        Binding("EVAL_STEPS", None, "the whole validation split"),
+        Block("checkpoints.SaveCheckpointConfig", given(period=_period("save", arguments, plan), keep=keep)),
         *gin_best.best_checkpoints(arguments, plan.corpus.name),
         *gin_best.actions(arguments, plan.corpus.name),
         *(evaluation if arguments.do_eval and arguments.do_train else none),
@@ -304,26 +298,24 @@ def _steps_of_one_epoch(what: str, arguments: RunArguments, plan: Plan) -> int:
     return steps_of_epochs(dataclasses.replace(arguments, num_train_epochs=1.0), plan.num_examples, plan.devices)
 
 
-def _delay(arguments: RunArguments, plan: Plan) -> list[str]:
+def _delay(arguments: RunArguments, plan: Plan) -> list[Statement]:
     """The lines of `eval_delay`, which counts epochs where evaluations do."""
     if not arguments.eval_delay or not arguments.do_train:
         return []
     epoch = _steps_of_one_epoch("eval", arguments, plan) if arguments.eval_strategy == "epoch" else 1
     first = math.ceil(arguments.eval_delay * epoch)
     return [
-        f"train_script.train.eval_delay = {first}",
-        "train_script.train.run_eval_before_training = False",
+        Binding("train_script.train.eval_delay", first),
+        Binding("train_script.train.run_eval_before_training", False),
     ]
 
 
-def _smoothing(arguments: RunArguments, plan: Plan) -> list[str]:
+def _smoothing(arguments: RunArguments, plan: Plan) -> list[Statement]:
     """transformers gives the target a part of what is spread over all tokens, T5X gives it to the others alone."""
-    factor = arguments.label_smoothing_factor
-    return (
-        [f"LABEL_SMOOTHING = {factor * (1 - 1 / (len(plan.labels) or plan.vocab_size))}  # {factor} of transformers'"]
-        if factor
-        else []
-    )
+    if not (factor := arguments.label_smoothing_factor):
+        return []
+    others = factor * (1 - 1 / (len(plan.labels) or plan.vocab_size))
+    return [Binding("LABEL_SMOOTHING", others, f"{factor} of transformers'")]
 
 
 def _plain(mapping: Mapping[str, Any] | None) -> dict[str, Any] | None:

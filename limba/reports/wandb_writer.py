@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from gin import config_parser
-
 from limba.files import json_text, redaction, storage
+from limba.gin_config.recipe import Recipe
 from limba.reports import json_lines
 from limba.reports.writers import Scalars
 
@@ -134,7 +133,7 @@ class WandbWriter:
 
     def write_text(self, step: int, dataset: str, name: str, text: str) -> None:
         if name == "config":
-            self._run.config.update(gin_values(text), allow_val_change=True)
+            self._run.config.update(Recipe.parse(text, name).values, allow_val_change=True)
 
     def close(self) -> None:
         self._run.finish()
@@ -171,24 +170,3 @@ def _names_of_trainer(dataset: str, scalars: Scalars) -> dict[str, float]:
     # A task's own accuracy comes later, and replaces that of given targets.
     ours = {"eval/loss": "nats_per_target_token", "eval/accuracy": "accuracy"}
     return {name: scalars[of_limba] for name, of_limba in ours.items() if of_limba in scalars}
-
-
-class _AsText(config_parser.ParserDelegate):
-    """Leaves references and macros as they are in the text."""
-
-    def configurable_reference(self, scoped_name: str, evaluate: bool) -> str:
-        return f"@{scoped_name}{'()' if evaluate else ''}"
-
-    def macro(self, scoped_name: str) -> str:
-        return f"%{scoped_name}"
-
-
-def gin_values(text: str) -> dict[str, Any]:
-    """The bindings of a gin file, without its includes: `{"BATCH_SIZE": 8, "trainer.Trainer.num_microbatches": 1}`."""
-    values = {}
-    for statement in config_parser.ConfigParser(text, _AsText()):
-        if isinstance(statement, config_parser.BindingStatement):
-            scope = f"{statement.scope}/" if statement.scope else ""
-            name = f"{statement.selector}.{statement.arg_name}" if statement.arg_name else statement.selector
-            values[scope + name] = statement.value
-    return values

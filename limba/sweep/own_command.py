@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from limba.files import json_text
+from limba.gin_config import recipe
 
 TRIAL_DIR = "${trial_dir}"
 # Keys of `limba run` for its folder.
@@ -98,7 +99,7 @@ def words_of(program: str, command: Sequence[str], parameters: Mapping[str, Any]
         "${args}": [f"--{name}={flag(value)}" for name, value in parameters.items()],
         "${args_no_hyphens}": [f"{name}={flag(value)}" for name, value in parameters.items()],
         "${args_json}": [json_text.dumps(dict(parameters))],
-        "${gin_args}": [f"--gin.{name}={gin_literal(value)}" for name, value in parameters.items()],
+        "${gin_args}": [gin_flag(name, value) for name, value in parameters.items()],
     }
     words: list[str] = []
     for word in command:
@@ -106,13 +107,13 @@ def words_of(program: str, command: Sequence[str], parameters: Mapping[str, Any]
     if of_limba == "run":
         words.append(f"--output_dir={folder}")
     elif of_limba == "train":
-        words.append(f"--gin.MODEL_DIR={str(folder / 'run')!r}")
+        words.append(gin_flag("MODEL_DIR", str(folder / "run")))
     return words
 
 
-def gin_literal(value: Any) -> str:
-    """A value in gin's syntax. Strings are quoted, except references (`@…`) and macros (`%…`)."""
-    return value if isinstance(value, str) and value.startswith(("@", "%")) else repr(value)
+def gin_flag(name: str, value: Any) -> str:
+    """A binding of `limba train`. Strings are quoted, except references (`@…`) and macros (`%…`)."""
+    return recipe.flag(name, recipe.Reference(value) if str(value).startswith(("@", "%")) else value)
 
 
 def flag(value: Any) -> str:

@@ -30,9 +30,7 @@ def check(sweep: Sweep, parameters: Mapping[str, Any]) -> None:
     if sweep.command or sweep.program != "train":
         return
     listed = [
-        f"--gin.{parameter.name}={own_command.gin_literal(value)}"
-        for parameter in sweep.parameters
-        for value in parameter.values
+        own_command.gin_flag(parameter.name, value) for parameter in sweep.parameters for value in parameter.values
     ]
     flags = trial_command.train_flags(sweep, parameters, Path("trial"))
     result = subprocess.run(

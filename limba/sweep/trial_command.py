@@ -39,8 +39,8 @@ def train_flags(sweep: Sweep, parameters: Mapping[str, Any], folder: Path, *, on
     return [
         *(f"--gin_file={file}" for file in [*sweep.gin_files, *(["gin/runs/wandb.gin"] if on_wandb else [])]),
         *(f"--gin_bindings={binding}" for binding in sweep.gin_bindings),
-        *(f"--gin.{name}={own_command.gin_literal(value)}" for name, value in parameters.items()),
-        f"--gin.MODEL_DIR={str(folder / 'run')!r}",
+        *(own_command.gin_flag(name, value) for name, value in parameters.items()),
+        own_command.gin_flag("MODEL_DIR", str(folder / "run")),
     ]
 
 

@@ -12,6 +12,7 @@ import pytest
 from limba import eval
 from limba.checkpoints import checkpointing
 from limba.data import contract
+from limba.gin_config import recipe
 from limba.reports import results_table
 from tests.limba import small
 
@@ -151,13 +152,13 @@ def test_flags_of_a_run(run_dir, tmp_path):
         "output_dir": None,
         "eval_steps": None,
     }
-    assert eval.run_bindings(parse(**flags, checkpoints="3")) == [
+    assert recipe.lines(eval.run_bindings(parse(**flags, checkpoints="3"))) == [
         f"CHECKPOINT_PATH = ['{run_dir}/checkpoint_3']",
         "eval/checkpoints.RestoreCheckpointConfig.mode = 'latest'",
         f"EVAL_OUTPUT_DIR = '{run_dir}/eval'",
     ]
     flags |= {"run_dir": f"{run_dir}/checkpoint_10", "task": "t", "module": "m", "split": "test", "eval_steps": 5}
-    assert eval.run_bindings(parse(**flags, checkpoints="all"))[1:] == [
+    assert recipe.lines(eval.run_bindings(parse(**flags, checkpoints="all")))[1:] == [
         "eval/checkpoints.RestoreCheckpointConfig.mode = 'all'",
         f"EVAL_OUTPUT_DIR = '{run_dir}/eval'",
         "MIXTURE_OR_TASK_NAME = 't'",
@@ -167,9 +168,9 @@ def test_flags_of_a_run(run_dir, tmp_path):
     ]
     output_dir = Path(shutil.copytree(run_dir, tmp_path / "sum/run")).parent  # of `limba run`
     flags |= {"run_dir": str(output_dir)}
-    chosen = eval.run_bindings(parse(**flags, checkpoints="3"))[0]
-    assert chosen == f"CHECKPOINT_PATH = ['{output_dir}/run/checkpoint_3']"
-    assert eval.run_bindings(parse(**flags, checkpoints=None))[2] == f"EVAL_OUTPUT_DIR = '{output_dir}/run/eval'"
+    chosen = eval.run_bindings(parse(**flags, checkpoints="3"))
+    assert chosen["CHECKPOINT_PATH"] == [f"{output_dir}/run/checkpoint_3"]
+    assert eval.run_bindings(parse(**flags, checkpoints=None))["EVAL_OUTPUT_DIR"] == f"{output_dir}/run/eval"
     flags |= {"run_dir": f"{run_dir}/checkpoint_10"}
     with pytest.raises(ValueError, match="--checkpoints is 'best'; give latest, all, or steps"):
         eval.run_bindings(parse(**flags, checkpoints="best"))

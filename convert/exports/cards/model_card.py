@@ -4,10 +4,10 @@ Nothing is said that is not known: a bare checkpoint of T5X has a short card. Lo
 the z-loss, as the training prints them.
 """
 
-import ast
 import dataclasses
 import math
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from limba.checkpoint_files import run_folder
 from limba.files import redaction, storage
 from limba.files.output_folder import REPORT
 from limba.files.storage import AnyPath
+from limba.gin_config.recipe import Recipe
 from limba.reports import writers
 
 PICTURE = "loss.png"
@@ -26,7 +27,6 @@ PICTURE = "loss.png"
 # T5X's metric of the training, which has the z-loss in it, and the metrics of an evaluation.
 _LOSS = "loss_per_nonpadding_target_token"
 _NATS, _UNIGRAM = "nats_per_target_token", "unigram_nats_per_target_token"
-_ONE_LINE = re.compile(r"^([A-Z_0-9]+) = (?!\\$)(.+)$", re.MULTILINE)
 
 Line = Mapping[str, Any]
 
@@ -85,13 +85,18 @@ def run_record(checkpoint: AnyPath) -> tuple[str, list[dict]]:
     """
     file = run_folder.find_gin(checkpoint)
     gin = "" if file is None else storage.read_bytes(file).decode()
+    try:
+        Recipe.parse(gin, str(file))
+    except ValueError as error:
+        print(f"warning: {error}. The card says less of the training.", file=sys.stderr)
+        gin = ""
     return gin, writers.read_metrics(checkpoint.parent)
 
 
 def write(folder: Path, facts: Facts) -> None:
     """Writes README.md into an export, and `loss.png` if the losses are known and can be drawn."""
     metrics = [line for line in facts.metrics if line["step"] <= facts.step]
-    curves = list(_curves(metrics, _macros(facts.gin).get("LOSS_NORMALIZING_FACTOR")))
+    curves = list(_curves(metrics, Recipe.parse(facts.gin).macros.get("LOSS_NORMALIZING_FACTOR")))
     picture = None
     if len({step for _, curve in curves for step, _ in curve}) > 1:
         picture = loss_picture.draw(curves, "steps", "nats per target token")
@@ -136,7 +141,8 @@ def _front_matter(facts: Facts, metrics: Sequence[Line]) -> str:
 
 
 def _training(facts: Facts, metrics: Sequence[Line]) -> Iterator[tuple[str, str]]:
-    run, macros = facts.run, _macros(facts.gin)
+    run, recipe = facts.run, Recipe.parse(facts.gin)
+    macros = recipe.macros
     initial = run.get("initial_step")
     total = run.get("total_steps")
     if facts.step:
@@ -160,7 +166,7 @@ def _training(facts: Facts, metrics: Sequence[Line]) -> Iterator[tuple[str, str]
     if lora := run.get("lora"):
         merged = f"rank {lora['rank']}, alpha {lora['alpha']:g}; merged into the kernels of these weights"
         yield "LoRA", merged
-    if optimizer := _optimizer(facts.gin):
+    if optimizer := _optimizer(recipe):
         yield "optimizer", code(optimizer)
     if (dropout := run.get("network", {}).get("dropout_rate")) is not None:
         yield "dropout", f"{dropout:g}"
@@ -179,13 +185,11 @@ def _training(facts: Facts, metrics: Sequence[Line]) -> Iterator[tuple[str, str]
         yield "project", f"commit {code(commit)}"
 
 
-def _optimizer(gin: str) -> str:
+def _optimizer(recipe: Recipe) -> str:
     """The name of the run's optimizer; of those inside, where it is a chain or trains a part of the parameters."""
-    names = _references(_macros(gin).get("OPTIMIZER", ""))
-    if not names:
-        return ""
-    inner = re.search(rf"^\S*\b{names[0]}\.(?:optimizer|transformations) = (.*(?:\n[ \t]+.*)*)", gin, re.MULTILINE)
-    return ", ".join(_references(inner[1]) if inner else names)
+    names = _references(recipe.macros.get("OPTIMIZER", ""))
+    inner = recipe.parameters(names[0]) if names else {}
+    return ", ".join(_references(inner.get("optimizer") or inner.get("transformations") or "") or names)
 
 
 def _references(value: Any) -> list[str]:
@@ -196,17 +200,6 @@ def _references(value: Any) -> list[str]:
 def _place(path: str) -> str:
     """A bucket's path, or the end of one on the machine that wrote it, which says little and may say too much."""
     return "/".join(Path(path).parts[-2:]) if path.startswith(("/", "~")) else path
-
-
-def _macros(gin: str) -> dict[str, Any]:
-    """Values of the macros that fit on a line; a reference is its text."""
-    macros: dict[str, Any] = {}
-    for name, text in _ONE_LINE.findall(gin):
-        try:
-            macros[name] = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            macros[name] = text
-    return macros
 
 
 def _curves(metrics: Sequence[Line], factor: Any) -> Iterator[tuple[str, list[tuple[float, float]]]]:

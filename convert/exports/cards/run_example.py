@@ -21,6 +21,7 @@ from typing import Any
 from convert.exports.cards.card_example import Example
 from limba.files import json_text, repository
 from limba.gin_config import import_errors, importing, t5x_names
+from limba.gin_config.recipe import Recipe, Reference
 
 _SECONDS = 120
 # Documents in which a sentence is looked for.
@@ -30,11 +31,7 @@ _MOST_CHARACTERS = 200
 _MOST_INPUTS = 64
 # The modules that a gin file imports and that register no task of the user's, or need TensorFlow.
 _NO_TASKS = ("limba", "gin", "__gin__", "seqio", "tensorflow", "jax", "flax", "optax")
-_IMPORT = re.compile(r"^(?:import ([\w.]+)|from ([\w.]+) import (\w+))", re.MULTILINE)
-# A function that registers the task when gin calls it, as in the files of `limba run`.
-_TASK_OF_GIN = re.compile(r"^MIXTURE_OR_TASK_NAME = @", re.MULTILINE)
 _EXCEPTION = re.compile(r"(error: |[\w.]*(Error|Exception|Exit|Interrupt): )")
-_TASK_MODULE = re.compile(r"^(?:MIXTURE_OR_TASK_MODULE|.*DatasetConfig\.module) = ['\"]([\w.]+)['\"]", re.MULTILINE)
 
 
 def of_run(info: Mapping[str, Any], gin: str) -> Example:
@@ -75,9 +72,10 @@ def of_run(info: Mapping[str, Any], gin: str) -> Example:
 
 def modules(gin: str) -> list[str]:
     """The modules that a configuration imports and that may register tasks."""
-    found = [name or f"{package}.{member}" for name, package, member in _IMPORT.findall(gin)]
-    named = _TASK_MODULE.findall(gin)
-    names = dict.fromkeys([*found, *named])
+    recipe = Recipe.parse(gin)
+    named = [x.value for x in recipe.bindings if x.name.endswith(("MIXTURE_OR_TASK_MODULE", "DatasetConfig.module"))]
+    texts = [name for name in named if isinstance(name, str) and not isinstance(name, Reference)]
+    names = dict.fromkeys([*(x.module for x in recipe.imports), *texts])
     return [name for name in names if name.partition(".")[0] not in _NO_TASKS and name not in t5x_names.MODULES]
 
 
@@ -92,8 +90,10 @@ def _find(request: Mapping[str, Any]) -> Example:
     from tasks.sources import corpora
     from tasks.supervised.row_preprocessor import Supervise
 
-    if _TASK_OF_GIN.search(request["gin"]):
-        _register_by_gin(request["gin"])
+    recipe = Recipe.parse(request["gin"])
+    task_of_gin = recipe.macros.get("MIXTURE_OR_TASK_NAME")
+    if isinstance(task_of_gin, Reference):  # as in the files of `limba run`: a function that registers the task
+        _register_by_gin(recipe, task_of_gin.removeprefix("@").removesuffix("()"))
     else:
         for name in modules(request["gin"]):
             _import(name, request.get("modules") or {})
@@ -110,18 +110,15 @@ def _find(request: Mapping[str, Any]) -> Example:
     return dataclasses.replace(_any_example(tasks[0], request.get("feature_lengths") or {}), datasets=datasets)
 
 
-def _register_by_gin(gin: str) -> None:
+def _register_by_gin(recipe: Recipe, selector: str) -> None:
     """Registers the task of a file of `limba run` from the plain values that are bound to its function.
 
     Nothing of the configuration is evaluated: a checkpoint may come from a stranger, and gin calls what a file names.
     """
-    from limba.reports import wandb_writer
     from tasks.pretraining import masked_text
     from tasks.supervised import script_task
     from tasks.vocabularies import ByteVocabulary
 
-    values = wandb_writer.gin_values(gin)
-    selector = str(values["MIXTURE_OR_TASK_NAME"]).removeprefix("@").removesuffix("()")
     functions: dict[str, Callable[..., str]] = {
         "masked_text.task": masked_text.task,
         "script_task.task": script_task.task,
@@ -131,8 +128,8 @@ def _register_by_gin(gin: str) -> None:
         raise ValueError(f"the task is made by {selector}, and no function that a run's configuration names is called")
     # The operative configuration has the function's arguments in the scope of the macro.
     names = (selector, f"MIXTURE_OR_TASK_NAME/{selector}")
-    bound = {name.rpartition(".")[2]: value for name, value in values.items() if name.rpartition(".")[0] in names}
-    arguments = {name: value for name, value in bound.items() if not str(value).startswith(("@", "%"))}
+    bound = {x.parameter: x.value for x in recipe.bindings if x.name.rpartition(".")[0] in names}
+    arguments = {name: value for name, value in bound.items() if not isinstance(value, Reference)}
     function(**arguments | {"vocabulary": ByteVocabulary(100)})  # A text needs no vocabulary.
 
 

@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import importlib
 import os
-import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -25,9 +24,9 @@ from limba.devices import native_logs
 from limba.files import storage
 from limba.gin_config import gin_files as gin_utils
 from limba.gin_config import importing, t5x_names
+from limba.gin_config.recipe import Recipe
 
-# The imports of a file; and the packages that are slow to import, which is done once for all files.
-_IMPORT = re.compile(r"^\s*(?:from (?P<package>[\w.]+) )?import (?P<module>[\w.]+)", re.MULTILINE)
+# The packages that are slow to import, which is done once for all files.
 _WARM = ("limba", "optax", "seqio", "t5", "t5x", "tasks")
 
 
@@ -102,10 +101,10 @@ def _warm_up(files: Sequence[str]) -> None:
     """Imports the modules of the files before the children are forked. Children report the imports that fail."""
     modules = set(t5x_names.SCRIPTS.values())
     for file in filter(os.path.isfile, files):
-        for line in _IMPORT.finditer(Path(file).read_text(encoding="utf-8", errors="replace")):
-            module = ".".join(filter(None, line.groups()))
-            # The files of T5X's that a file includes use SeqIO.
-            modules |= {module, *t5x_names.MODULES.get(module, ()), *(["seqio"] if module.startswith("t5") else [])}
+        with contextlib.suppress(ValueError):  # Its child says what is wrong with it.
+            for module in [x.module for x in Recipe.parse(Path(file).read_text(encoding="utf-8")).imports]:
+                # The files of T5X's that a file includes use SeqIO.
+                modules |= {module, *t5x_names.MODULES.get(module, ()), *(["seqio"] if module.startswith("t5") else [])}
     importing.prepare()
     with native_logs.filtered():
         for name in sorted(modules):

@@ -7,6 +7,7 @@ import pytest
 from limba import cli
 from limba.gin_config import gin_files, macros
 from limba.gin_config.messages import GinError
+from limba.gin_config.recipe import Recipe
 from limba.plan.lint import gin_check
 
 RUN = "include 'gin/models/t5_1_1/tiny.gin'\ninclude 'gin/runs/pretrain.gin'\n"
@@ -139,9 +140,8 @@ def test_what_t5x_s_own_files_leave_unread_is_noted(write, tmp_path, caplog):
 def test_the_names_of_limba_s_own_files_are_read():
     bound, read = set(), {macros._MENTIONS}
     for file in macros._of_limba():
-        names = macros._Names()
-        names.add(file.read_text(encoding="utf-8"), str(file))
-        bound, read = bound | names.bound.keys(), read | names.read
+        recipe = Recipe.parse(file.read_text(encoding="utf-8"), str(file))
+        bound, read = bound | recipe.macros.keys(), read | recipe.macros_read
     assert bound <= read
 
 

@@ -16,6 +16,7 @@ from limba.hf_script import command, gin_best
 from limba.network.encoders.block_layout import BigBirdSparsityConfig
 from limba.reports import writers
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
+from tests.limba.gin_lines import lines_of
 
 pytestmark = pytest.mark.usefixtures("checks_in_forks")
 
@@ -128,12 +129,12 @@ def test_flags_of_t5_experiments():
     assert (arguments.max_steps, arguments.mlm_probability, arguments.weight_decay) == (100, 0.2, 0.5)
     assert (arguments.tokenizer_name, arguments.config_name, arguments.best_mode) == ("vocab", "bert.json", "max")
     assert gin_best.measured(arguments) == ("training_eval", "accuracy")
-    assert gin_best.best_checkpoints(arguments, "t")[1:] == [
+    assert lines_of(gin_best.best_checkpoints(arguments, "t"))[1:] == [
         "checkpoints.SaveBestCheckpointer:",
         "  metric_name_to_monitor = 'training_eval/t/accuracy'",
         "  metric_mode = 'max'",
     ]
-    assert gin_best.actions(arguments, "t") == [
+    assert lines_of(gin_best.actions(arguments, "t")) == [
         "train_script.train.actions = {'TRAIN_EVAL': [@actions.StopOnPlateauAction(), @actions.DropOnPlateauAction()]}",
         "actions.StopOnPlateauAction:",
         *("  metric = ('t', 'accuracy')", "  mode = 'max'", "  patience = 3"),

@@ -26,6 +26,7 @@ from tasks.registry import TaskRegistry
 from tasks.sources import corpora
 from tasks.supervised import script_task
 from tasks.vocabularies import ByteVocabulary
+from tests.limba.gin_lines import lines_of
 
 ARGUMENTS = RunArguments(
     config_name="config.json", train_file="t.txt", output_dir="/nowhere", do_train=True, learning_rate=3e-4
@@ -42,7 +43,9 @@ def test_a_signed_url_is_read_and_not_written():
     corpus = script_data.find(arguments)
     assert corpus.name == "corpus" and "pl4nted" not in repr(corpus)
     files = next(
-        line for line in gin_recipe._documents(arguments, dataclasses.replace(PLAN, corpus=corpus)) if "***" in line
+        line
+        for line in lines_of(gin_recipe._documents(arguments, dataclasses.replace(PLAN, corpus=corpus)))
+        if "***" in line
     )
     recorded = ast.literal_eval(files.partition("=")[2].strip())
     assert recorded == {"train": ["https://***@host/corpus.jsonl?part=2&X-Amz-Signature=***"]}
@@ -57,7 +60,7 @@ def test_a_translation_has_its_task(tmp_path):
     arguments = dataclasses.replace(ARGUMENTS, **given)
     corpus = script_data.find(arguments)
     assert script_data.count_examples(arguments, corpus, None) == (3, True)
-    lines = gin_recipe._rows(arguments, dataclasses.replace(PLAN, corpus=corpus))
+    lines = lines_of(gin_recipe._rows(arguments, dataclasses.replace(PLAN, corpus=corpus)))
     given = {name.strip(): value for name, _, value in (line.partition(" = ") for line in lines) if name[:1] == " "}
     values = {name: ast.literal_eval(value) for name, value in given.items() if value != "%VOCABULARY"}
     task = TaskRegistry.get(script_task.task(vocabulary=ByteVocabulary(extra_ids=100), **values))
@@ -69,7 +72,7 @@ def test_a_translation_has_its_task(tmp_path):
 
 
 def test_a_prefix_lm_has_its_lengths():
-    lines = gin_recipe._documents(dataclasses.replace(ARGUMENTS, task="prefix_lm", max_seq_length=64), PLAN)
+    lines = lines_of(gin_recipe._documents(dataclasses.replace(ARGUMENTS, task="prefix_lm", max_seq_length=64), PLAN))
     parsed = "from __gin__ import dynamic_registration\nfrom tasks import objectives\n" + "\n".join(lines[-4:])
     gin.clear_config()
     gin.parse_config(parsed)
@@ -93,7 +96,7 @@ def test_a_prefix_lm_has_its_lengths():
 def test_lengths_of_answers(keys, lengths):
     """In training, in the losses of evaluations, and of generated answers."""
     arguments = dataclasses.replace(ARGUMENTS, label_column_name="answer", do_eval=True, **keys)
-    lines = [*gin_recipe._rows(arguments, PLAN), *gin_recipe._periods(arguments, PLAN)]
+    lines = [*lines_of(gin_recipe._rows(arguments, PLAN)), *lines_of(gin_recipe._periods(arguments, PLAN))]
     targets = {
         name: ast.literal_eval(value)["targets"]
         for name, equals, value in (line.partition(" = ") for line in lines)
@@ -123,25 +126,25 @@ def _value(lines, name):
 def test_periods(keys, save, evaluate):
     """800 rows are 25 batches of 8 on 4 devices, and 50 steps two epochs."""
     arguments = dataclasses.replace(ARGUMENTS, label_column_name="answer", do_eval=True, **keys)
-    lines = gin_recipe._periods(arguments, dataclasses.replace(PLAN, num_examples=800))
+    lines = lines_of(gin_recipe._periods(arguments, dataclasses.replace(PLAN, num_examples=800)))
     assert int(_value(lines, "train_script.train.stats_period")) == (50 if "do_train" in keys else 500)
     assert (int(_value(lines, "period")), int(_value(lines, "EVAL_PERIOD"))) == (save, evaluate)
     if keys.get("save_strategy") == "epoch":
         with pytest.raises(ValueError, match=r"eval_strategy is 'epoch', .* with max_steps only files .* eval_steps"):
-            gin_recipe._periods(arguments, PLAN)
+            lines_of(gin_recipe._periods(arguments, PLAN))
 
 
 def test_lines_come_every_logging_steps_only_where_they_are_given():
-    lines = gin_recipe._periods(dataclasses.replace(ARGUMENTS, logging_steps=0.1), PLAN)
+    lines = lines_of(gin_recipe._periods(dataclasses.replace(ARGUMENTS, logging_steps=0.1), PLAN))
     assert _value(lines, "train_script.train.log_every") == _value(lines, "train_script.train.stats_period") == "5"
-    assert not [line for line in gin_recipe._periods(ARGUMENTS, PLAN) if "log_every" in line]
+    assert not [line for line in lines_of(gin_recipe._periods(ARGUMENTS, PLAN)) if "log_every" in line]
 
 
 def test_evaluations_are_delayed_by_steps_or_epochs():
     given = {"do_eval": True, "eval_delay": 1.5, "eval_steps": 1}
     plan = dataclasses.replace(PLAN, num_examples=800)  # 25 steps an epoch
     for strategy, first in (("steps", "2"), ("epoch", "38")):
-        lines = gin_recipe._periods(dataclasses.replace(ARGUMENTS, eval_strategy=strategy, **given), plan)
+        lines = lines_of(gin_recipe._periods(dataclasses.replace(ARGUMENTS, eval_strategy=strategy, **given), plan))
         assert _value(lines, "train_script.train.eval_delay") == first
         assert _value(lines, "train_script.train.run_eval_before_training") == "False"
 
@@ -149,7 +152,7 @@ def test_evaluations_are_delayed_by_steps_or_epochs():
 def test_the_best_strategy_keeps_the_checkpoint_of_the_best_evaluation():
     keys = {"save_strategy": "best", "do_eval": True, "eval_steps": 4, "label_column_name": "answer"}
     arguments = dataclasses.replace(ARGUMENTS, metric_for_best_model="gen_len", **keys)
-    lines = gin_recipe._periods(arguments, PLAN)
+    lines = lines_of(gin_recipe._periods(arguments, PLAN))
     assert (_value(lines, "period"), _value(lines, "keep = ")) == ("4", "1")
     assert _value(lines, "metric_name_to_monitor") == "'inference_eval/t/tokens_per_prediction'"
     assert _value(lines, "metric_mode") == "'max'" and _value(lines, "keep_checkpoints_without_metrics") == "False"
@@ -168,7 +171,7 @@ def test_the_best_strategy_keeps_the_checkpoint_of_the_best_evaluation():
 def test_thresholds_are_in_the_numbers_of_the_scripts(keys, atol):
     given = {"early_stopping_patience": 2, "early_stopping_threshold": 0.01}
     arguments = dataclasses.replace(ARGUMENTS, label_column_name="answer", do_eval=True, **given, **keys)
-    assert float(_value(gin_best.actions(arguments, "t"), "atol")) == atol
+    assert float(_value(lines_of(gin_best.actions(arguments, "t")), "atol")) == atol
 
 
 def test_smoothed_labels_are_those_of_transformers():
@@ -176,8 +179,10 @@ def test_smoothed_labels_are_those_of_transformers():
 
     torch = pytest.importorskip("torch")
     vocab, factor = 11, 0.3
-    (line,) = gin_recipe._smoothing(
-        dataclasses.replace(ARGUMENTS, label_smoothing_factor=factor), dataclasses.replace(PLAN, vocab_size=vocab)
+    (line,) = lines_of(
+        gin_recipe._smoothing(
+            dataclasses.replace(ARGUMENTS, label_smoothing_factor=factor), dataclasses.replace(PLAN, vocab_size=vocab)
+        )
     )
     smoothing = float(_value([line], "LABEL_SMOOTHING"))
     logits = np.random.default_rng(0).normal(size=(2, 3, vocab)).astype(np.float32)
@@ -193,7 +198,7 @@ def _learning_rates(arguments):
     gin.clear_config()
     imports = "from __gin__ import dynamic_registration\n"
     imports += "from limba.optimizers import schedules\nfrom limba.training import trainer\n"
-    gin.parse_config(imports + "\n".join(gin_optimizer.schedule(arguments, 50)))
+    gin.parse_config(imports + "\n".join(lines_of(gin_optimizer.schedule(arguments, 50))))
     function = gin.query_parameter("trainer.Trainer.learning_rate_fn").scoped_configurable_fn()
     gin.clear_config()
     return np.array([float(function(jax.numpy.int32(step))) for step in range(50)])
@@ -318,7 +323,7 @@ def test_adafactor_of_the_flax_scripts_is_optax_s(keys, is_optax):
         "learning_rate": 0.005,
     }
     arguments, notes = script_keys.from_values(given | keys)
-    lines = gin_optimizer.optimizer(arguments)
+    lines = lines_of(gin_optimizer.optimizer(arguments))
     assert ("Without effect: weight_decay (the Flax scripts' Adafactor has none)." in notes) == ("weight_decay" in keys)
     gin.clear_config()
     header = "from __gin__ import dynamic_registration\nfrom limba.optimizers import adafactor\n"
@@ -356,8 +361,8 @@ def _adafactor_by_gin(arguments):
     gin.clear_config()
     lines = ["from __gin__ import dynamic_registration", "from limba.optimizers import adafactor, schedules"]
     lines = [lines[0], "from limba.optimizers import adafactor", "from limba.optimizers import schedules"]
-    lines += ["from limba.training import trainer", *gin_optimizer.optimizer(arguments)]
-    gin.parse_config("\n".join([*lines, *gin_optimizer.schedule(arguments, 50)]))
+    lines += ["from limba.training import trainer", *lines_of(gin_optimizer.optimizer(arguments))]
+    gin.parse_config("\n".join([*lines, *lines_of(gin_optimizer.schedule(arguments, 50))]))
     made = gin.query_parameter("%OPTIMIZER").scoped_configurable_fn()
     rate = gin.query_parameter("trainer.Trainer.learning_rate_fn").scoped_configurable_fn()
     gin.clear_config()

@@ -15,6 +15,7 @@ from tasks.registry import TaskRegistry
 from tasks.supervised import script_metrics, script_task
 from tasks.supervised.question_formats import Questions
 from tasks.vocabularies import ByteVocabulary
+from tests.limba.gin_lines import lines_of
 
 KEYS = {"model_name_or_path": "t5-small", "output_dir": "out", "do_train": True, "do_eval": True}
 COLUMNS = ["--question_column", "question", "--context_column", "context", "--answer_column", "answers"]
@@ -24,7 +25,7 @@ README = [*COLUMNS, "--max_seq_length", "384", "--doc_stride", "128", "--num_bea
 def _examples(arguments):
     """Inputs, targets and references of the task that the gin file of the arguments binds."""
     plan = gin_recipe.Plan(script_data.find(arguments), None, None, 1, 1, "max_steps", 0.1, False)
-    text = "\n".join(gin_recipe._rows(arguments, plan)).partition("script_task.task:\n")[2]
+    text = "\n".join(lines_of(gin_recipe._rows(arguments, plan))).partition("script_task.task:\n")[2]
     lines = (line.partition(" = ") for line in text.splitlines() if line.startswith("  ") and "%" not in line)
     values = {name.strip(): ast.literal_eval(value) for name, _, value in lines}
     task = TaskRegistry.get(script_task.task(vocabulary=ByteVocabulary(extra_ids=100), **values))
@@ -122,9 +123,9 @@ def test_the_best_exact_match_has_the_name_of_the_script():
     columns = {"question_column": "question", "train_file": "q.json", "metric_for_best_model": "exact_match"}
     arguments, _ = from_values(KEYS | columns | {"early_stopping_patience": 1, "early_stopping_threshold": 0.5})
     assert gin_best.measured(arguments) == ("inference_eval", "eval/exact_match")
-    assert "  metric = ('t', 'exact_match')" in gin_best.actions(arguments, "t") and "  atol = 0.5" in gin_best.actions(
-        arguments, "t"
-    )
+    assert "  metric = ('t', 'exact_match')" in lines_of(
+        gin_best.actions(arguments, "t")
+    ) and "  atol = 0.5" in lines_of(gin_best.actions(arguments, "t"))
     form = types.SimpleNamespace(metrics=[script_metrics.of_script(text_metrics.squad, "text")])
     script_data._check_metrics(arguments, form)
     with pytest.raises(ValueError, match="the evaluations have loss, exact_match, f1"):

@@ -8,7 +8,7 @@ import pytest
 import wandb
 from wandb.proto import wandb_internal_pb2
 
-from limba.reports.wandb_writer import WandbWriter, gin_values
+from limba.reports.wandb_writer import WandbWriter
 
 GIN = """
 from __gin__ import dynamic_registration
@@ -102,15 +102,6 @@ def test_an_agent_chooses_the_id(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_RUN_ID", "chosen7")
     WandbWriter(tmp_path).close()
     assert json.loads((tmp_path / "wandb.json").read_text())["id"] == "chosen7"
-
-
-def test_gin_values():
-    assert gin_values(GIN) == {
-        "BATCH_SIZE": 8,
-        "MODEL": "@models.EncoderDecoderModel()",
-        "train/data.DatasetConfig.batch_size": "%BATCH_SIZE",
-        "trainer.Trainer.num_microbatches": None,
-    }
 
 
 def test_what_is_missing_is_said(tmp_path, monkeypatch):

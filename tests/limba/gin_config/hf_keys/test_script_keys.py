@@ -12,6 +12,7 @@ from limba.gin_config.hf_keys import other_keys, run_arguments, script_keys
 from limba.gin_config.hf_keys.script_keys import RunArguments, from_command_line, from_values
 from limba.hf_script import gin_optimizer
 from tests.limba.gin_config.hf_keys import run_keys_page
+from tests.limba.gin_lines import lines_of
 
 # The script's own example of a configuration.
 EXAMPLE = {
@@ -282,7 +283,7 @@ def test_a_key_without_its_dashes_is_written_as_it_should_be(tmp_path):
 
 @pytest.mark.parametrize("optim", ["paged_adamw", "paged_adamw_8bit", "paged_adamw_32bit", "adamw_bnb_8bit"])
 def test_all_names_of_adamw_mean_the_same(optim):
-    lines = gin_optimizer.optimizer(from_values(EXAMPLE | {"optim": optim})[0])
+    lines = lines_of(gin_optimizer.optimizer(from_values(EXAMPLE | {"optim": optim})[0]))
     assert "optimizers.chain.transformations = [@optax.clip_by_global_norm(), @optimizers.adamw()]" in lines
 
 

@@ -8,6 +8,7 @@ import pytest
 from limba.gin_config import gin_names
 from limba.gin_config.hf_keys import script_keys
 from limba.hf_script import gin_optimizer, script_data
+from tests.limba.gin_lines import lines_of
 
 GIVEN = {"iters": 40, "model_path": "out", "model_cfg": "t5-small.json", "lr": 1e-2, "weight_decay": 0.5}
 
@@ -85,7 +86,7 @@ def test_updates_are_those_of_its_trainer(optimizer):
     gin.clear_config()
     names = ("optimizers", "adafactor", "schedules", "trainer")
     lines = ["from __gin__ import dynamic_registration", *map(gin_names.import_line, names), "import optax"]
-    lines += [*gin_optimizer.optimizer(arguments), *gin_optimizer.schedule(arguments, 40)]
+    lines += [*lines_of(gin_optimizer.optimizer(arguments)), *lines_of(gin_optimizer.schedule(arguments, 40))]
     gin.parse_config("\n".join(lines))
     ours = gin.query_parameter("%OPTIMIZER").scoped_configurable_fn()
     rate = gin.query_parameter("trainer.Trainer.learning_rate_fn").scoped_configurable_fn()
