@@ -304,37 +304,17 @@ def sizes_from_gin(gin_file: str) -> dict[str, Any]:
 
     Reads the file's statements and imports none of its modules: its vocabulary would bring TensorFlow in.
     """
-    from gin import config_parser  # type: ignore[attr-defined]
-
+    from limba.gin_config.recipe import Include, Recipe, Statement
     from limba.network import t5
 
-    class Names(config_parser.ParserDelegate):
-        """Leaves `%MACRO` as its name in a tuple, and `@references`, which sizes do not hold, as None."""
-
-        def configurable_reference(self, scoped_configurable_name, evaluate):
-            return None
-
-        def macro(self, macro_name):
-            return ("macro", macro_name)
-
-    macros: dict[str, Any] = {}
-    fields: dict[str, Any] = {}
-
-    def read(file: str) -> None:
+    def read(file: str) -> list[Statement]:
         path = next((p for p in (Path(file), sides.REPOSITORY / file) if p.is_file()), None)
         if path is None:
             raise SystemExit(f"--gin_file: {file} exists neither here nor in {sides.REPOSITORY}.")
-        for statement in config_parser.ConfigParser(path.read_text(), Names()):
-            if isinstance(statement, config_parser.IncludeStatement):
-                read(statement.filename)
-            elif isinstance(statement, config_parser.BindingStatement):
-                if not statement.arg_name:
-                    macros[statement.selector] = statement.value
-                elif statement.selector.rpartition(".")[2] == "T5Config":
-                    fields[statement.arg_name] = statement.value
+        statements = Recipe.parse(path.read_text(), file).statements
+        return [y for x in statements for y in (read(x.file) if isinstance(x, Include) else [x])]
 
-    read(gin_file)
-    fields = {k: macros.get(v[1]) if isinstance(v, tuple) and v[:1] == ("macro",) else v for k, v in fields.items()}
+    fields = Recipe(read(gin_file)).parameters("T5Config")
     for chosen_here in ("dtype", "dropout_rate"):
         fields.pop(chosen_here, None)
     if "vocab_size" not in fields:

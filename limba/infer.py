@@ -272,22 +272,22 @@ def _answer_texts(flags: argparse.Namespace) -> int:
 
 def _read_as_task(flags: argparse.Namespace, bindings: Mapping[str, Any]) -> list[str]:
     """The texts of a table, as the run's task reads it; parses the run's gin, with its modules of tasks."""
-    lengths = _lengths_of_run(flags.run_dir) if flags.run_dir else []
+    lengths = _lengths_of_run(flags.run_dir) if flags.run_dir else {}
     try:
-        run_configuration.parse(flags, "gin/runs/infer_text.gin", [*bindings, *lengths])
+        run_configuration.parse(flags, "gin/runs/infer_text.gin", {**bindings, **lengths})
     except gin_files.GinError as error:
         raise gin_files.GinError(f"{error} Or name the column with the texts: --text_column NAME.") from error
     checkpoint = gin_files.value_of("%CHECKPOINT_PATH")
     return input_files.read_as_task(flags.input_file, *_task_of(checkpoint))
 
 
-def _lengths_of_run(run_dir: str) -> list[str]:
+def _lengths_of_run(run_dir: str) -> dict[str, Any]:
     """Bindings that cut rows, and limit their answers, as training and evaluations do."""
     checkpoint = storage.as_path(run_configuration.newest_checkpoint(run_dir))
     info = run_folder.load_run_info(checkpoint) if run_folder.has_run_info(checkpoint) else {}
     recorded = info.get("feature_lengths", {})
     names = {"inputs": "max_inputs_length", "targets": "max_decode_length"}
-    return [f"answers.Answerer.{name} = {recorded[x]}" for x, name in names.items() if x in recorded]
+    return {f"answers.Answerer.{name}": recorded[x] for x, name in names.items() if x in recorded}
 
 
 def _task_of(checkpoint: str) -> tuple[Any, str | None]:

@@ -4,24 +4,14 @@ T5X writes the operative configuration into MODEL_DIR. It may import modules of 
 neither has nor needs.
 """
 
-import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 from limba.checkpoint_files.run_folder import BYTES, SENTENCEPIECE
-from limba.gin_config.recipe import Recipe
+from limba.gin_config.recipe import Recipe, given
 
 
-@dataclasses.dataclass(frozen=True)
-class GinFacts:
-    """Parameters that a gin file binds, macros put in: `T5Config`'s, and of the vocabulary."""
-
-    network: Mapping[str, Any]
-    vocabulary: Mapping[str, Any]
-
-
-def read(text: str, where: str) -> GinFacts:
-    """Reads a gin file.
+def read(text: str, where: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The parameters of T5Config, and the vocabulary as `run.json` describes it, as far as a gin file binds them.
 
     Raises:
       ValueError: if it is not gin.
@@ -29,7 +19,5 @@ def read(text: str, where: str) -> GinFacts:
     recipe = Recipe.parse(text, where)
     chosen = str(recipe.macros.get("VOCABULARY", "")).removesuffix("()").rpartition(".")[2]
     kind = chosen if chosen in (SENTENCEPIECE, BYTES) else SENTENCEPIECE
-    network, vocabulary = (
-        {name: value for name, value in recipe.parameters(of).items() if value is not None} for of in ("T5Config", kind)
-    )
-    return GinFacts(network, {"class": kind, **vocabulary} if vocabulary or chosen else {})
+    vocabulary = given(**recipe.parameters(kind))
+    return given(**recipe.parameters("T5Config")), {"class": kind, **vocabulary} if vocabulary or chosen else {}

@@ -54,16 +54,16 @@ def open_checkpoint(path: AnyPath, hints: ModelHints = NO_HINTS) -> T5Model:
             config = dataclasses.replace(config, mlp_activations=tuple(hints.mlp_activations))
             assumed = {}
         tensors = _unrolled(path, saved, config.relative_bias_per_layer, head == heads.OF_T5)
-        bound = gin_facts.GinFacts({}, info["vocabulary"])
+        of_vocabulary = info["vocabulary"]
     else:
         tensors = _unrolled(path, saved, None)
         gin_file = run_folder.find_gin(path)
-        where, bound = str(gin_file or path), gin_facts.GinFacts({}, {})
-        if gin_file is not None:
-            bound = gin_facts.read(untrusted_files.decode(storage.read_bytes(gin_file), where), where)
-        config, assumed = network_of_tensors.read(path, tensors, bound.network, hints.mlp_activations)
+        where = str(gin_file or path)
+        gin = "" if gin_file is None else untrusted_files.decode(storage.read_bytes(gin_file), where)
+        fields, of_vocabulary = gin_facts.read(gin, where)
+        config, assumed = network_of_tensors.read(path, tensors, fields, hints.mlp_activations)
     _check_hints(config, hints, where)
-    vocabulary = t5_vocabularies.of_checkpoint(path, bound.vocabulary, hints)
+    vocabulary = t5_vocabularies.of_checkpoint(path, of_vocabulary, hints)
     found = find_t5(config, vocabulary, hints.family or family)
     config = dataclasses.replace(config, family=found.name)
     table.verify(f"The checkpoint {path}", {n: t.shape for n, t in tensors.items()}, found.shapes(config, head))

@@ -55,15 +55,19 @@ def write(config: Network, head: Head, vocabulary: Mapping[str, Any] | None, of:
       vocabulary: as `run.json` describes it; None leaves it to the reader.
       of: what it is made from, for the first line.
     """
-    model = _t5_model if isinstance(config, T5Config) else _encoder_model
-    runs = "pretrain.gin, finetune.gin, eval.gin, infer.gin" if model is _t5_model else "pretrain.gin"
+    if isinstance(config, T5Config):
+        runs, model = "pretrain.gin, finetune.gin, eval.gin, infer.gin", _t5_model(config, head, vocabulary)
+    else:
+        runs, model = "pretrain.gin", _encoder_model(config, head, vocabulary)
+    if head.labels:
+        runs, model = "finetune.gin, and then PACK = False", [*model, *_labels(head)]
     begin = [
         f"# The network and the vocabulary of {of}.",
-        f"# Include a file of gin/runs/ after it: {'finetune.gin, and then PACK = False' if head.labels else runs}.",
+        f"# Include a file of gin/runs/ after it: {runs}.",
         "from __gin__ import dynamic_registration",
         "",
     ]
-    return Recipe([*begin, *model(config, head, vocabulary), *(_labels(head) if head.labels else [])]).text()
+    return Recipe([*begin, *model]).text()
 
 
 def _begin(modules: Sequence[str], files: Sequence[str]) -> list[Statement]:
@@ -95,18 +99,13 @@ def _t5_vocabulary(vocabulary: Mapping[str, Any] | None) -> list[Statement]:
     if vocabulary is None:
         return ["# Set VOCABULARY_FILE to the SentencePiece model."]
     name = f"vocabularies.{vocabulary['class']}"
+    chosen = Binding("VOCABULARY", Reference(f"@{name}()"))
     if run_folder.is_bytes(vocabulary):
-        return [Binding("VOCABULARY", Reference(f"@{name}()")), Binding(f"{name}.extra_ids", vocabulary["extra_ids"])]
+        return [chosen, Binding(f"{name}.extra_ids", vocabulary["extra_ids"])]
+    file = Binding("VOCABULARY_FILE", run_folder.vocabulary_file(vocabulary))
     if vocabulary["class"] == run_folder.T5_TOKENIZERS:
-        return [
-            Binding("VOCABULARY_FILE", vocabulary["tokenizer_file"]),
-            Binding("VOCABULARY", Reference(f"@{name}()")),
-            Binding(f"{name}.tokenizer_file", Reference("%VOCABULARY_FILE")),
-        ]
-    return [
-        Binding("VOCABULARY_FILE", vocabulary["sentencepiece_model_file"]),
-        Binding("vocabularies.SentencePieceVocabulary.extra_ids", vocabulary["extra_ids"]),
-    ]
+        return [file, chosen, Binding(f"{name}.tokenizer_file", Reference("%VOCABULARY_FILE"))]
+    return [file, Binding("vocabularies.SentencePieceVocabulary.extra_ids", vocabulary["extra_ids"])]
 
 
 def _encoder_model(config: EncoderConfig, head: Head, vocabulary: Mapping[str, Any] | None) -> list[Statement]:
@@ -114,9 +113,9 @@ def _encoder_model(config: EncoderConfig, head: Head, vocabulary: Mapping[str, A
     modules, more, blocks = ["encoder", *_modules_of(head)], [], []
     if config.sparse_attention:
         layout = "block_layout.BigBirdSparsityConfig"
-        del fields["sparse_attention"]
-        fields["sparse_attention"] = Reference(f"@{layout}()")
         modules, blocks = ["block_layout", *modules], [Block(layout, dataclasses.asdict(config.sparse_attention))]
+        del fields["sparse_attention"]  # It is the last, as its block follows.
+        fields["sparse_attention"] = Reference(f"@{layout}()")
     if head.labels:
         more = ["encoder_regressor" if head.is_number else "encoder_classifier"]
     elif head.kind == heads.PAIRS:

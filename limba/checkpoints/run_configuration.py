@@ -33,9 +33,7 @@ def gin_file_of(run_dir: str) -> str:
     return str(file)
 
 
-def parse(
-    flags: argparse.Namespace, gin_file: str, bindings: Mapping[str, Any] | None = None, needs_tasks: bool = True
-) -> None:
+def parse(flags: argparse.Namespace, gin_file: str, bindings: Mapping[str, Any], needs_tasks: bool = True) -> None:
     """Parses the gin of a run, then a command's gin file and bindings, then those of the flags.
 
     The vocabulary is the checkpoint's copy: the file that the run used may not be on this machine.
@@ -45,7 +43,7 @@ def parse(
       gin_file, bindings: of the command, such as "gin/runs/infer_text.gin".
       needs_tasks: False leaves out the modules that the run imported for its tasks, which may not be on this machine.
     """
-    files, given, without_tasks = list(flags.gin_file), dict(bindings or {}), ""
+    files, given, without_tasks = list(flags.gin_file), dict(bindings), ""
     if flags.run_dir:
         checkpoint = storage.as_path(newest_checkpoint(flags.run_dir))
         gin = checkpoint / run_folder.FOLDER / run_folder.GIN
@@ -57,8 +55,8 @@ def parse(
             # A run records its vocabulary in the scope of the macro, which wins over a binding without a scope.
             name = _parameter_of(vocabulary, gin)
             given |= {f"VOCABULARY/{name}": str(vocabulary), name: str(vocabulary)}
-    given_lines = [*recipe.lines(given), *flags.gin_bindings]
-    gin_files.parse_gin_flags(files, given_lines, flags.gin_search_paths, without_tasks)
+    lines = [*recipe.lines(given), *flags.gin_bindings]
+    gin_files.parse_gin_flags(files, lines, flags.gin_search_paths, without_tasks)
 
 
 def _parameter_of(vocabulary: AnyPath, gin: AnyPath) -> str:

@@ -23,17 +23,7 @@ except ImportError as error:
 from limba.devices import native_logs
 from limba.files import redaction, repository, storage, untrusted_files
 from limba.files.repository import REPOSITORY
-from limba.gin_config import (
-    gin_names,
-    import_errors,
-    importing,
-    macro_scopes,
-    macros,
-    messages,
-    t5x_files,
-    t5x_names,
-    unused_imports,
-)
+from limba.gin_config import gin_names, import_errors, importing, macros, messages, operative_text, t5x_files, t5x_names
 from limba.gin_config.messages import GinError
 
 logger = logging.getLogger(__name__)
@@ -106,8 +96,8 @@ class _GinText(io.StringIO):
     texts: ClassVar[dict[str, str]] = {}
 
     def __init__(self, name: str, text: str):
-        used = unused_imports.without(text) if name == self.without_tasks else text
-        super().__init__(macro_scopes.without_macro_scopes(used))
+        used = operative_text.without_unused_imports(text) if name == self.without_tasks else text
+        super().__init__(operative_text.without_macro_scopes(used))
         self.name = name
         self.texts[name] = text
         if unreadable := _UNREADABLE.search(text):
@@ -259,13 +249,9 @@ def binds_a_run() -> bool:
 
 def require_bindings(**examples: str) -> None:
     """Raises GinError that names the macros in use that are still `%gin.REQUIRED`, with an example value for each."""
-    missing = []
-    for name in sorted(macros.bound() & macros.in_use()):
-        value = gin.query_parameter(f"%{name}")
-        if value is gin.REQUIRED or "gin.REQUIRED" in str(value):
-            missing.append(f"{name} is required: add --gin.{name}={examples.get(name, '…')} or bind it in a gin file.")
-    if missing:
-        raise GinError(" ".join(missing))
+    if missing := macros.required():
+        what = "{0} is required: add --gin.{0}={1} or bind it in a gin file."
+        raise GinError(" ".join(what.format(name, examples.get(name, "…")) for name in missing))
 
 
 def require_training_bindings() -> None:

@@ -48,17 +48,13 @@ def check_names(
       GinError: for a binding of a macro that no file has, or a macro of a file that nothing reads.
     """
     bound: dict[str, tuple[str, int]] = {}  # with file and line of the last value
-    given: list[str] = []
-    read = {_MENTIONS}
+    given = Recipe.parse("\n".join(bindings))
+    read = {_MENTIONS, *given.macros_read}
     for file, text in texts.items():
         recipe = Recipe.parse(text, file)
         bound |= {x.name: (file, x.line) for x in recipe.bindings if not x.function}
         read |= recipe.macros_read
-    for binding in bindings:
-        recipe = Recipe.parse(binding, binding)
-        given += recipe.macros
-        read |= recipe.macros_read
-    overridden = [name for name in given if name not in read | bound.keys()]
+    overridden = [name for name in given.macros if name not in read | bound.keys()]
     unread = {name: place for name, place in bound.items() if name not in read}
     if unread:
         by_modules = _read_by_modules()
@@ -139,6 +135,12 @@ def in_use() -> set[str]:
 def bound() -> set[str]:
     """The macros that the configuration binds."""
     return {scope for scope, kind in gin_config._CONFIG if kind == "gin.macro"}
+
+
+def required() -> list[str]:
+    """The macros in use that are still `%gin.REQUIRED`."""
+    values = {name: gin.query_parameter(f"%{name}") for name in sorted(bound() & in_use())}
+    return [name for name, value in values.items() if value is gin.REQUIRED or "gin.REQUIRED" in str(value)]
 
 
 def check_bound() -> None:

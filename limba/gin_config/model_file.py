@@ -6,7 +6,7 @@ from typing import Any
 from gin import config as gin_config
 
 from limba.files import redaction
-from limba.gin_config import macros, unused_imports
+from limba.gin_config import macros, operative_text
 
 NAME = "model.gin"
 _HEAD = """\
@@ -29,7 +29,7 @@ def text() -> str | None:
     chosen = {key: values for key, values in config.items() if key in reached or key[1].rpartition(".")[0] in modules}
     chosen.setdefault(("MODEL", "gin.macro"), {"value": model})  # which the files of gin/runs/ read
     written = gin_config._config_str(chosen)
-    return _HEAD + redaction.redact(unused_imports.without(written))
+    return _HEAD + redaction.redact(operative_text.without_unused_imports(written))
 
 
 def _reached(config: Mapping[tuple[str, str], Mapping[str, Any]], begin: list[Any]) -> set[tuple[str, str]]:

@@ -1,11 +1,9 @@
 """A gin file as an object: what it imports, includes and binds. Nothing of it is imported or called.
 
-`Recipe.parse` reads a text by gin's own parser, `Recipe.text` writes it. A statement of a recipe is one of the classes
-below, or a text for a comment or an empty line, which gin's parser leaves out.
+`Recipe.parse` reads a text by gin's own parser, `Recipe.text` writes it.
 """
 
 import dataclasses
-import itertools
 import tokenize
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -20,28 +18,6 @@ class Reference(str):
 
     def __repr__(self) -> str:
         return str(self)
-
-
-def flag(name: str, value: Any) -> str:
-    """`--gin.NAME=value`, for the command line of another command."""
-    return f"--gin.{name}={value!r}"
-
-
-def given(**values: Any) -> dict[str, Any]:
-    """The values that are not None."""
-    return {name: value for name, value in values.items() if value is not None}
-
-
-@dataclasses.dataclass(frozen=True)
-class Import:
-    """`import a.b`, `from a import b`, `from a import b as c`: `code` is the line, `module` is a.b."""
-
-    code: str
-    module: str
-    line: int = dataclasses.field(default=0, compare=False)
-
-    def __str__(self) -> str:
-        return self.code
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,17 +61,23 @@ class Block:
         return "\n".join([f"{self.name}:", *(f"  {Binding(name, value)}" for name, value in self.values.items())])
 
 
-Statement = Import | Include | Binding | Block | str
-
-
-def lines(values: Mapping[str, Any]) -> list[str]:
-    """`NAME = value` of each, for `gin_files.parse_gin_flags`; None is left out."""
-    return [str(Binding(name, value)) for name, value in values.items() if value is not None]
+# A text is the line of an import, a comment, which parsing leaves out, or empty.
+Statement = Include | Binding | Block | str
 
 
 def as_text(statements: Iterable[Statement]) -> str:
     """The lines of statements."""
     return "\n".join(map(str, statements))
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """The values that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def lines(values: Mapping[str, Any]) -> list[str]:
+    """`NAME = value` of those that are not None, for `gin_files.parse_gin_flags`."""
+    return [str(Binding(name, value)) for name, value in given(**values).items()]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,10 +86,12 @@ class Recipe:
 
     Attributes:
       statements: in the order of the file; parsed blocks are single bindings.
+      modules: that it imports.
       macros_read: the names of `%NAME` in its values.
     """
 
     statements: Sequence[Statement]
+    modules: Sequence[str] = ()
     macros_read: frozenset[str] = frozenset()
 
     @classmethod
@@ -118,36 +102,30 @@ class Recipe:
           ValueError: if it is not gin.
         """
         reader = _AsWritten()
+        statements: list[Statement] = []
+        modules: list[str] = []
         try:
-            parsed = [_statement(x) for x in config_parser.ConfigParser(text, reader)]
+            for parsed in config_parser.ConfigParser(text, reader):
+                if isinstance(parsed, config_parser.ImportStatement):
+                    modules.append(parsed.module)
+                    statements.append(parsed.format())
+                elif isinstance(parsed, config_parser.IncludeStatement):
+                    statements.append(Include(parsed.filename))
+                elif isinstance(parsed, config_parser.BindingStatement):
+                    name = ".".join(filter(None, (parsed.selector, parsed.arg_name)))
+                    name = "/".join(filter(None, (parsed.scope, name)))
+                    statements.append(Binding(name, parsed.value, line=parsed.location.line_num))
         except (SyntaxError, tokenize.TokenError, ValueError, RecursionError, MemoryError) as error:
             raise ValueError(f"{file} cannot be read as gin: {cut(str(error)) or type(error).__name__}") from error
-        return cls([x for x in parsed if x is not None], frozenset(reader.macros))
+        return cls(statements, modules, frozenset(reader.macros))
 
     def text(self) -> str:
         """The file."""
         return as_text(self.statements) + "\n"
 
     @property
-    def imports(self) -> list[Import]:
-        return [x for x in self.statements if isinstance(x, Import)]
-
-    @property
-    def includes(self) -> list[str]:
-        return [x.file for x in self.statements if isinstance(x, Include)]
-
-    @property
     def bindings(self) -> list[Binding]:
-        each = (
-            [Binding(f"{x.name}.{name}", value) for name, value in x.values.items()] if isinstance(x, Block) else [x]
-            for x in self.statements
-        )
-        return [x for x in itertools.chain.from_iterable(each) if isinstance(x, Binding)]
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """The last value of each name: `{"BATCH_SIZE": 8, "train/data.DatasetConfig.batch_size": %BATCH_SIZE}`."""
-        return {x.name: x.value for x in self.bindings}
+        return [x for x in self.statements if isinstance(x, Binding)]
 
     @property
     def macros(self) -> dict[str, Any]:
@@ -158,10 +136,7 @@ class Recipe:
         """What is bound of a class or function of this name, in any module and scope; values of macros are put in."""
         macros = self.macros
         bound = {x.parameter: x.value for x in self.bindings if x.function == function}
-        return {
-            name: macros.get(value[1:]) if isinstance(value, Reference) and value.startswith("%") else value
-            for name, value in bound.items()
-        }
+        return {k: macros.get(x[1:]) if isinstance(x, Reference) and x[0] == "%" else x for k, x in bound.items()}
 
 
 class _AsWritten(config_parser.ParserDelegate):
@@ -176,16 +151,3 @@ class _AsWritten(config_parser.ParserDelegate):
     def macro(self, scoped_name: str) -> Reference:
         self.macros.add(scoped_name)
         return Reference(f"%{scoped_name}")
-
-
-def _statement(parsed: Any) -> Statement | None:
-    """None of a block's first line, whose bindings follow it."""
-    match parsed:
-        case config_parser.ImportStatement():
-            return Import(parsed.format(), parsed.module, parsed.location.line_num)
-        case config_parser.IncludeStatement():
-            return Include(parsed.filename)
-        case config_parser.BindingStatement():
-            name = ".".join(filter(None, (parsed.selector, parsed.arg_name)))
-            return Binding("/".join(filter(None, (parsed.scope, name))), parsed.value, line=parsed.location.line_num)
-    return None

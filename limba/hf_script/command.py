@@ -25,7 +25,6 @@ OUTPUT_DIR at the end:
 
 import argparse
 import dataclasses
-import itertools
 import logging
 import os
 import shutil
@@ -262,7 +261,7 @@ def _of_dataset(role: str, arguments: RunArguments) -> dict[str, Any]:
 def _with_bindings(gin_file: str, more: str, values: dict[str, Any], overrides: Sequence[str]) -> list[str]:
     """The arguments of a command that follows in this process: gin forgets those of the one before."""
     gin.clear_config()
-    bindings = itertools.starmap(recipe.flag, values.items())
+    bindings = [f"--gin.{name}={value!r}" for name, value in values.items()]
     return [f"--gin_file={gin_file}", f"--gin_file={more}", *bindings, *overrides]
 
 

@@ -32,7 +32,9 @@ def optimizer(arguments: RunArguments) -> list[Statement]:
         return _adafactor(arguments)
     by_value = arguments.clip_grad_value or None
     clipped = arguments.max_grad_norm > 0 and by_value is None
-    clip = ["@optax.clip()"] if by_value else ["@optax.clip_by_global_norm()"] if clipped else []
+    clip = [Binding("optax.clip.max_delta", by_value)] if by_value else []
+    clip += [Binding("optax.clip_by_global_norm.max_norm", arguments.max_grad_norm)] if clipped else []
+    chain = [*(f"@optax.{x.function}()" for x in clip), "@optimizers.adamw()"]
     of_adamw = given(
         b1=arguments.adam_beta1,
         b2=arguments.adam_beta2,
@@ -42,9 +44,8 @@ def optimizer(arguments: RunArguments) -> list[Statement]:
     )
     return [
         Binding("OPTIMIZER", Reference("@optimizers.chain()")),
-        Binding("optimizers.chain.transformations", list(map(Reference, [*clip, "@optimizers.adamw()"]))),
-        *([Binding("optax.clip_by_global_norm.max_norm", arguments.max_grad_norm)] if clipped else []),
-        *([Binding("optax.clip.max_delta", by_value)] if by_value else []),
+        Binding("optimizers.chain.transformations", list(map(Reference, chain))),
+        *clip,
         Block("optimizers.adamw", of_adamw),
     ]
 

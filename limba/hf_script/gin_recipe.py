@@ -193,13 +193,14 @@ def _rows(arguments: RunArguments, plan: Plan) -> list[Statement]:
     form = {name: x for name, x in zip(names, values, strict=True) if x != "" and x is not False}
     if arguments.answers == TEXT:
         del form["answers"]
-    network = Block(f"classifier.{answers.network}", given(**plan.head or {}))
+    head = Block(f"classifier.{answers.network}", given(**plan.head or {}))
+    of_labels: list[Statement] = [Binding("LABELS", list(plan.labels)), head] if plan.labels else []
     return [
         "# data",
         *_task(f"script_task.{answers.task}", plan, **form, **_data(plan), shuffle_buffer_size=_buffer(plan)),
         Binding("TASK_FEATURE_LENGTHS", feature_lengths(arguments, arguments.max_target_length)),
         Binding("PACK", False, "one row of the batch for each example, as in the scripts"),
-        *([Binding("LABELS", list(plan.labels)), network] if plan.labels else []),
+        *of_labels,
     ]
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from limba import command_line
-from limba.gin_config import gin_files
+from limba.gin_config import gin_files, macros
 from limba.plan import gpu_targets, topologies
 
 if TYPE_CHECKING:  # They import JAX, which `prepare_environment` must precede.
@@ -106,13 +106,8 @@ def _training(configured: Any) -> tuple["Training", "MeshLayout", int]:
 def _bind_unused_macros() -> None:
     import gin
 
-    for name, value in _UNUSED_MACROS.items():
-        try:
-            bound = gin.query_parameter(f"%{name}")
-        except ValueError:
-            continue
-        if bound is gin.REQUIRED or "gin.REQUIRED" in str(bound):
-            gin.bind_parameter(f"%{name}", value)
+    for name in _UNUSED_MACROS.keys() & set(macros.required()):
+        gin.bind_parameter(f"%{name}", _UNUSED_MACROS[name])
 
 
 def _positive(text: str) -> float:

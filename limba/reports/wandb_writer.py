@@ -133,7 +133,7 @@ class WandbWriter:
 
     def write_text(self, step: int, dataset: str, name: str, text: str) -> None:
         if name == "config":
-            self._run.config.update(Recipe.parse(text, name).values, allow_val_change=True)
+            self._run.config.update({x.name: x.value for x in Recipe.parse(text).bindings}, allow_val_change=True)
 
     def close(self) -> None:
         self._run.finish()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from limba.files import json_text
-from limba.gin_config import recipe
+from limba.gin_config.recipe import Reference
 
 TRIAL_DIR = "${trial_dir}"
 # Keys of `limba run` for its folder.
@@ -107,13 +107,13 @@ def words_of(program: str, command: Sequence[str], parameters: Mapping[str, Any]
     if of_limba == "run":
         words.append(f"--output_dir={folder}")
     elif of_limba == "train":
-        words.append(gin_flag("MODEL_DIR", str(folder / "run")))
+        words.append(f"--gin.MODEL_DIR={str(folder / 'run')!r}")
     return words
 
 
 def gin_flag(name: str, value: Any) -> str:
     """A binding of `limba train`. Strings are quoted, except references (`@…`) and macros (`%…`)."""
-    return recipe.flag(name, recipe.Reference(value) if str(value).startswith(("@", "%")) else value)
+    return f"--gin.{name}={Reference(value) if str(value).startswith(('@', '%')) else value!r}"
 
 
 def flag(value: Any) -> str:

@@ -40,7 +40,7 @@ def train_flags(sweep: Sweep, parameters: Mapping[str, Any], folder: Path, *, on
         *(f"--gin_file={file}" for file in [*sweep.gin_files, *(["gin/runs/wandb.gin"] if on_wandb else [])]),
         *(f"--gin_bindings={binding}" for binding in sweep.gin_bindings),
         *(own_command.gin_flag(name, value) for name, value in parameters.items()),
-        own_command.gin_flag("MODEL_DIR", str(folder / "run")),
+        f"--gin.MODEL_DIR={str(folder / 'run')!r}",
     ]
 
 

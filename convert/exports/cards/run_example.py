@@ -73,9 +73,8 @@ def of_run(info: Mapping[str, Any], gin: str) -> Example:
 def modules(gin: str) -> list[str]:
     """The modules that a configuration imports and that may register tasks."""
     recipe = Recipe.parse(gin)
-    named = [x.value for x in recipe.bindings if x.name.endswith(("MIXTURE_OR_TASK_MODULE", "DatasetConfig.module"))]
-    texts = [name for name in named if isinstance(name, str) and not isinstance(name, Reference)]
-    names = dict.fromkeys([*(x.module for x in recipe.imports), *texts])
+    named = (recipe.macros.get("MIXTURE_OR_TASK_MODULE"), recipe.parameters("DatasetConfig").get("module"))
+    names = dict.fromkeys([*recipe.modules, *filter(None, named)])
     return [name for name in names if name.partition(".")[0] not in _NO_TASKS and name not in t5x_names.MODULES]
 
 

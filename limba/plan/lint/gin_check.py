@@ -102,7 +102,7 @@ def _warm_up(files: Sequence[str]) -> None:
     modules = set(t5x_names.SCRIPTS.values())
     for file in filter(os.path.isfile, files):
         with contextlib.suppress(ValueError):  # Its child says what is wrong with it.
-            for module in [x.module for x in Recipe.parse(Path(file).read_text(encoding="utf-8")).imports]:
+            for module in Recipe.parse(Path(file).read_text(encoding="utf-8")).modules:
                 # The files of T5X's that a file includes use SeqIO.
                 modules |= {module, *t5x_names.MODULES.get(module, ()), *(["seqio"] if module.startswith("t5") else [])}
     importing.prepare()

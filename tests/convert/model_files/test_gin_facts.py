@@ -26,9 +26,9 @@ trainer.Trainer.learning_rate_fn = @utils.create_learning_rate_scheduler()
 
 
 def test_network_and_vocabulary():
-    facts = gin_facts.read(CONFIG, "config.gin")
-    assert facts.network == {"emb_dim": 768, "mlp_activations": ("gelu", "linear")}
-    assert facts.vocabulary == {
+    network, vocabulary = gin_facts.read(CONFIG, "config.gin")
+    assert network == {"emb_dim": 768, "mlp_activations": ("gelu", "linear")}
+    assert vocabulary == {
         "class": "SentencePieceVocabulary",
         "sentencepiece_model_file": "gs://vocab/ro.model",
         "extra_ids": 100,
@@ -37,11 +37,11 @@ def test_network_and_vocabulary():
 
 def test_bytes():
     text = "VOCABULARY = @seqio.ByteVocabulary()\nseqio.ByteVocabulary.extra_ids = 125\n"
-    assert gin_facts.read(text, "").vocabulary == {"class": "ByteVocabulary", "extra_ids": 125}
+    assert gin_facts.read(text, "")[1] == {"class": "ByteVocabulary", "extra_ids": 125}
 
 
 def test_nothing_known():
-    assert gin_facts.read("x.y = 1\n", "") == gin_facts.GinFacts({}, {})
+    assert gin_facts.read("x.y = 1\n", "") == ({}, {})
 
 
 def test_what_is_not_gin_is_named():

@@ -4,7 +4,7 @@ import gin
 import pytest
 
 from limba.gin_config import gin_files, model_file
-from limba.gin_config.macro_scopes import without_macro_scopes
+from limba.gin_config.operative_text import without_macro_scopes
 from limba.models import lora
 from limba.models.encoder_classifier import EncoderClassifier
 
