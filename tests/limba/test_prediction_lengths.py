@@ -98,12 +98,12 @@ def test_rows_of_a_table_are_answered_at_the_lengths_of_the_run(tmp_path, monkey
     monkeypatch.setattr(infer.run_folder, "has_run_info", lambda checkpoint: True)
     monkeypatch.setattr(infer.run_folder, "load_run_info", lambda checkpoint: {"feature_lengths": LENGTHS, "task": "t"})
     parsed = []
-    monkeypatch.setattr(infer.run_configuration, "parse", lambda flags, file, bindings: parsed.extend(bindings))
+    monkeypatch.setattr(infer.run_configuration, "parse", lambda flags, file, bindings: parsed.append(bindings))
     monkeypatch.setattr(infer.input_files, "read_as_task", lambda *_: [])
     monkeypatch.setattr(infer, "_task_of", lambda checkpoint: ("t", None))
-    infer._read_as_task(types.SimpleNamespace(run_dir="runs/mine", input_file="new.csv"), ["A = 1"])
-    limits = ["answers.Answerer.max_inputs_length = 12", "answers.Answerer.max_decode_length = 4"]
-    assert parsed == ["A = 1", *limits]
+    infer._read_as_task(types.SimpleNamespace(run_dir="runs/mine", input_file="new.csv"), {"A": 1})
+    limits = {"answers.Answerer.max_inputs_length": 12, "answers.Answerer.max_decode_length": 4}
+    assert parsed == [{"A": 1, **limits}]
 
 
 def test_a_cut_line_ends_as_a_cut_example_does(tmp_path):

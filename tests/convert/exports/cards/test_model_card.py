@@ -294,9 +294,15 @@ def test_what_users_name_is_escaped(tmp_path):
     assert metadata_load(tmp_path / "README.md")["library_name"] == "transformers"
 
 
-def test_the_record_lies_with_the_checkpoint(new_run, tmp_path):
+def test_the_record_lies_with_the_checkpoint(new_run, tmp_path, capsys):
     checkpoint = checkpointing.find_checkpoint(new_run(tmp_path / "run"))
     assert model_card.run_record(checkpoint) == ("", [])
     (tmp_path / "run/config.gin").write_text("BATCH_SIZE = 4")
     (tmp_path / "run/metrics.jsonl").write_text(json.dumps(METRICS[0]) + '\n{"step": 2')
     assert model_card.run_record(checkpoint) == ("BATCH_SIZE = 4", [METRICS[0]])
+    assert capsys.readouterr().err == ""
+    (tmp_path / "run/config.gin").write_text("BATCH_SIZE = [4")
+    assert model_card.run_record(checkpoint) == ("", [METRICS[0]])
+    assert (
+        "warning: " in (said := capsys.readouterr().err) and f"{tmp_path}/run/config.gin cannot be read as gin" in said
+    )
