@@ -22,9 +22,10 @@ def _batch(seed=0):
 def test_losses_by_task_are_those_of_the_tasks_alone(num_microbatches, num_devices, factor):
     model = small.model(loss_normalizing_factor=factor, **small.TINY)
     trainer = small.make_trainer(model, small.partitioner(num_devices), num_microbatches)
-    params = trainer.new_state(jax.random.key(0)).params
-    # As users compile: the two programs are compared bit by bit below.
-    step = trainer.partitioner.jit(trainer.gradients, compiler_options=compilation.AS_USERS)
+    params = small.random_params(model)
+    # The two programs are compared bit by bit below: one pair compiled as users' are.
+    options = compilation.AS_USERS if num_microbatches else None
+    step = trainer.partitioner.jit(trainer.gradients, compiler_options=options)
     evaluate = jax.jit(model.eval_fn)
     grads, made = step(params, trainer.partitioner.shard_batch(_batch()), jax.random.key(0))
     scalars = metrics.compute(made, GROUPS)
