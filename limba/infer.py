@@ -260,7 +260,8 @@ def _answer_texts(flags: argparse.Namespace) -> int:
         texts = _read_as_task(flags, bindings)
     else:
         run_configuration.parse(flags, "gin/runs/infer_text.gin", bindings, needs_tasks=False)
-    inputs = [blanks.typed(line) for line in flags.input] + texts
+    has_blanks = not flags.run_dir or run_folder.has_blanks(_checkpoint(flags.run_dir))
+    inputs = [blanks.typed(line) if has_blanks else line for line in flags.input] + texts
     gin_files.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"")
     configured = gin_files.configurable(infer_text.infer_text, module="limba.inference.infer_text")
     given: dict[str, Any] = {"output_file": flags.output_file} if flags.output_file else {}
@@ -283,11 +284,15 @@ def _read_as_task(flags: argparse.Namespace, bindings: Mapping[str, Any]) -> lis
 
 def _lengths_of_run(run_dir: str) -> dict[str, Any]:
     """Bindings that cut rows, and limit their answers, as training and evaluations do."""
-    checkpoint = storage.as_path(run_configuration.newest_checkpoint(run_dir))
+    checkpoint = _checkpoint(run_dir)
     info = run_folder.load_run_info(checkpoint) if run_folder.has_run_info(checkpoint) else {}
     recorded = info.get("feature_lengths", {})
     names = {"inputs": "max_inputs_length", "targets": "max_decode_length"}
     return {f"answers.Answerer.{name}": recorded[x] for x, name in names.items() if x in recorded}
+
+
+def _checkpoint(run_dir: str) -> AnyPath:
+    return storage.as_path(run_configuration.newest_checkpoint(run_dir))
 
 
 def _task_of(checkpoint: str) -> tuple[Any, str | None]:

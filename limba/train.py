@@ -178,6 +178,7 @@ def train(
         evaluator = inputs.open_evaluator(
             model, infer_eval_dataset_cfg, inference_evaluator_cls, partitioner, directory.local
         )
+        has_blanks = tasks_door.has_blanks(get_dataset_fn, train_dataset_cfg)
 
     # ---------------------------------------------------- state -------------------------------------------------------
     with contextlib.ExitStack() as opened:  # the lock is released last
@@ -231,7 +232,9 @@ def train(
             checkpointer=checkpointer,
             lock=lock,
             writers=opened_writers,
-            run_files=run_description.run_files(model, train_dataset_cfg, seeds, save, **dataclasses.asdict(length)),
+            run_files=run_description.run_files(
+                model, train_dataset_cfg, seeds, save, has_blanks=has_blanks, **dataclasses.asdict(length)
+            ),
             model_dir=directory.home,
             periods=Periods(length.total_steps, eval_period, stats_period, save, gc_period, eval_delay),
             goodput=Goodput(directory.local, first_step, began, resumed, writes=trains and jax.process_index() == 0),

@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from limba import command_line, web_guard
+from limba.checkpoint_files import run_folder
 from limba.checkpoints import checkpointing, run_configuration
 from limba.checkpoints.parameters import checkpoint_step
 from limba.devices import native_logs
+from limba.files import storage
 from limba.gin_config import gin_files
 from limba.inference import answering, blanks, decoding_flags
 from limba.inference.answering import Answerer
@@ -40,6 +42,7 @@ def try_model(
     prefix: str,
     decoding: Decoding = AS_BOUND,
     mark: Callable[[str], str] = str,
+    has_blanks: bool = True,
 ) -> None:
     """Loads a model and serves its answers.
 
@@ -49,18 +52,22 @@ def try_model(
       prefix: put before each text.
       decoding: the values that replace the run's.
       mark: what becomes of the words in a blank.
+      has_blanks: whether `___` is a blank, which it is not for a task without them.
     """
     answerer = answerer_cls(restore_checkpoint_cfg=restore_checkpoint_cfg, **decoding.arguments())
-    serve(lambda text, before: reply(answerer, text, before, mark), prefix)
+    serve(lambda text, before: reply(answerer, text, before, mark, has_blanks), prefix)
 
 
-def reply(answerer: Answerer, text: str, prefix: str = "", mark: Callable[[str], str] = str) -> str:
+def reply(
+    answerer: Answerer, text: str, prefix: str = "", mark: Callable[[str], str] = str, has_blanks: bool = True
+) -> str:
     """The answers to the lines of a text, a line each; further decodes of a line below it, after a dash.
 
     Args:
       mark: what becomes of the words in a blank.
+      has_blanks: whether `___` is a blank.
     """
-    lines = [prefix + blanks.typed(line) for line in text.splitlines() if line.strip()]
+    lines = [prefix + (blanks.typed(line) if has_blanks else line) for line in text.splitlines() if line.strip()]
     answers = list(answerer.answer(lines)) if lines else []
     shown = [
         blanks.shown("\n  - ".join(map(answering.visible, [_filled(x, mark).removeprefix(prefix), *x.others])))
@@ -152,7 +159,8 @@ def main(argv: Sequence[str]) -> int:
     asked = f"{name}, step {checkpoint_step(checkpoint)}"
     serve = _web_server(flags, asked) if flags.web else functools.partial(serve_terminal, name=asked)
     mark = _bold if sys.stdout.isatty() and not flags.web else str
-    command_line.start(configured, flags, serve=serve, prefix=flags.prefix, decoding=decoding, mark=mark)
+    texts = {"prefix": flags.prefix, "has_blanks": run_folder.has_blanks(storage.as_path(checkpoint))}
+    command_line.start(configured, flags, serve=serve, decoding=decoding, mark=mark, **texts)
     return 0
 
 

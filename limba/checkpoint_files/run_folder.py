@@ -89,6 +89,11 @@ def load_run_info(path: str | AnyPath) -> dict[str, Any]:
     return untrusted_json.parse_object(record, f"{path}/{FOLDER}/{RECORD}")
 
 
+def has_blanks(checkpoint: AnyPath) -> bool:
+    """Whether the texts of a run's task may have blanks, which earlier versions did not record."""
+    return not has_run_info(checkpoint) or load_run_info(checkpoint).get("has_blanks", True)
+
+
 def network_class(record: Mapping[str, Any]) -> str:
     """The class of a run's network: "T5Config" or "EncoderConfig". Records of earlier versions do not name it."""
     of_encoder = "position_embedding_type" in record["network"]

@@ -108,12 +108,14 @@ def run_files(
     initial_step: int,
     total_steps: int,
     rows_per_epoch: int | None,
+    has_blanks: bool = True,
 ) -> dict[str, bytes]:
-    """The content of `run/`; see `limba.checkpoint_files.run_folder`."""
+    """The content of `run/`; see `limba.checkpoint_files.run_folder`. `has_blanks`: whether the task's texts may."""
     info = run_info(model, dataset_config, seeds, initial_step) | {
         "total_steps": total_steps,
         "position_saved": save is not None and save.save_dataset,
         "rows_per_epoch": rows_per_epoch,
+        "has_blanks": has_blanks,
         "commits": code_versions.commits(),
         "modules": code_versions.folders_of([*gin_files.imported_modules(), *filter(None, [dataset_config.module])]),
     }

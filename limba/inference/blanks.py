@@ -41,10 +41,11 @@ def has_blanks(text: str) -> bool:
 def fill_blanks(text: str, prediction: str, mark: Callable[[str], str] = str) -> str:
     """Puts the spans that follow each sentinel in `prediction`, marked, into the blanks of `text`.
 
-    A blank that the prediction does not mention stays as it is. Without blanks, the prediction itself is returned.
+    A blank that the prediction does not mention stays as it is. Without blanks, or where none is filled, the prediction
+    itself is returned: underscores may be no blanks for a task.
     """
-    if not has_blanks(text):
-        return prediction
     pieces = SENTINEL.split(prediction)
     spans = {number: mark(span.strip()) for number, span in zip(pieces[1::2], pieces[2::2], strict=True)}
+    if not spans.keys() & set(SENTINEL.findall(text)):
+        return prediction
     return SENTINEL.sub(lambda match: spans.get(match[1], match[0]), text)

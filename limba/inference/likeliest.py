@@ -75,7 +75,7 @@ def fills(decodes: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
     """
     shares: dict[str, float] = {}
     for text, score in decodes:
-        fill = blanks.fill_blanks("<extra_id_0>", text).strip()
+        fill = blanks.fill_blanks("<extra_id_0>", text).strip() if "<extra_id_0>" in text else ""
         if fill and not blanks.has_blanks(fill):
             shares[fill] = shares.get(fill, 0.0) + math.exp(score)
     return sorted(shares.items(), key=lambda item: -item[1])

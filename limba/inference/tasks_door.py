@@ -95,6 +95,12 @@ def check_files(cfg: contract.DatasetConfig, needs_split: bool) -> None:
     task_batches.check_files(cfg, needs_split)
 
 
+def has_blanks(get_dataset_fn: contract.GetDatasetFn | None, cfg: contract.DatasetConfig) -> bool:
+    """`tasks.pipeline.predictions.has_blanks`: whether texts of a task may have sentinels; True of foreign data."""
+    ours = get_dataset_fn is None or inspect.unwrap(get_dataset_fn) is get_dataset
+    return not ours or predictions().has_blanks(cfg)
+
+
 def verify_matching_vocabs(cfg: contract.DatasetConfig, model: Any) -> None:
     """Checks that a task makes the ids that the model knows: T5X's `utils.verify_matching_vocabs`.
 

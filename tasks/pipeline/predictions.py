@@ -29,6 +29,10 @@ from tasks.vocabularies import Vocabulary, without_tensorflow
 Inferences = tuple[Sequence[Any], Mapping[str, Any]]
 Example = dict[str, Any]
 
+# What tasks of rows make of a row, and how many examples are looked at before a run.
+_TEXTS = {"inputs_pretokenized", "targets_pretokenized"}
+_FIRST = 100
+
 MODES = ("predict", "predict_with_aux", "score")
 
 
@@ -63,6 +67,25 @@ def may_be_endless(task: Any, config: contract.DatasetConfig) -> bool:
     return seqio_streams.may_be_endless(task, config)
 
 
+def has_blanks(config: contract.DatasetConfig) -> bool:
+    """Whether the texts of a task may have T5's sentinels, the blanks that a model fills.
+
+    Tasks of rows show their texts, of which the first are looked at; others, such as span corruption, may have them.
+    """
+    for task in subtasks(config):
+        is_ours = isinstance(task, Task) and isinstance(task.source, ShardedSource)
+        if not is_ours or not task.preprocessors:
+            return True
+        last = bind(task.preprocessors[-1], task.output_features, config.task_feature_lengths)
+        if not {*last.columns()} >= _TEXTS:
+            return True
+        if config.split in task.splits:
+            first = itertools.islice(_examples(task, config, 0, 1), _FIRST)
+            if any(b"<extra_id_" in example[name] for example in first for name in _TEXTS):
+                return True
+    return False
+
+
 class Examples:
     """Some examples of a task, with the names of a `tf.data.Dataset` that writing functions use."""
 
@@ -87,8 +110,12 @@ def examples(task: Task, config: contract.DatasetConfig, shard_id: int = 0, num_
     Raises:
       ValueError, FileNotFoundError: if something is wrong with the task or its rows.
     """
+    row_preprocessor.check_task(task, config.split, config.task_feature_lengths)
+    return _examples(task, config, shard_id, num_shards)
+
+
+def _examples(task: Task, config: contract.DatasetConfig, shard_id: int, num_shards: int) -> Iterator[Example]:
     lengths = config.task_feature_lengths
-    row_preprocessor.check_task(task, config.split, lengths)
     seed = secrets.randbits(30) if config.seed is None else config.seed
     run = blocks.preprocessor([bind(step, task.output_features, lengths) for step in task.preprocessors])
     documents = task.source.chunks_of(config.split, False, seed, shard_id, num_shards).documents(num_epochs=1)

@@ -53,6 +53,10 @@ def test_reply():
     assert try_model.reply(_Upper(), " \n") == ""
 
 
+def test_underscores_are_text_where_a_task_has_no_blanks():
+    assert try_model.reply(_Upper(), "a ___ b", has_blanks=False) == "A ___ B"
+
+
 def test_what_the_vocabulary_does_not_know_is_said_behind_the_answers():
     answerer = _Upper()
     answerer.find_unknown = lambda lines: f"{len(lines)} inputs have ș."
@@ -116,9 +120,8 @@ def test_a_run_is_asked_with_the_prefix_of_the_command_line(tmp_path, monkeypatc
     monkeypatch.setattr(command_line, "start", lambda configured, flags, **arguments: started.append(arguments))
     parsed, started = [], []
     assert try_model.main([str(tmp_path / "mine"), "--prefix", "fill: "]) == 0
-    ((file, (checkpoint, batch_size)),) = parsed
-    assert file == "gin/runs/infer_text.gin" and batch_size == "answers.Answerer.batch_size = 1"
-    assert checkpoint == f"CHECKPOINT_PATH = '{tmp_path}/mine/checkpoint_500'"
+    checkpoint = f"{tmp_path}/mine/checkpoint_500"
+    assert parsed == [("gin/runs/infer_text.gin", {"CHECKPOINT_PATH": checkpoint, "answers.Answerer.batch_size": 1})]
     (arguments,) = started
     assert arguments["prefix"] == "fill: " and arguments["serve"].keywords == {"name": "mine, step 500"}
 

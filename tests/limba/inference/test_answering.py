@@ -1,4 +1,5 @@
 import functools
+import math
 import types
 
 import jax
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from limba.checkpoints import checkpointing, train_state
-from limba.inference import answering, blanks
+from limba.inference import answering, blanks, likeliest
 from limba.models import decoding
 from tasks.vocabularies import SentencePieceVocabulary
 from tests.convert import vocabularies
@@ -36,6 +37,14 @@ def save_model(directory, decode_fn):
     checkpointer.save(state, None, {})
     checkpointer.close()
     return model, params, checkpointing.RestoreCheckpointConfig(path=str(directory), mode="latest")
+
+
+def test_an_answer_that_fills_no_blank_is_shown():
+    """Underscores of a text are blanks for a model that answers with a label."""
+    assert blanks.fill_blanks("a <extra_id_0> 类别:", "体育") == "体育"
+    assert blanks.fill_blanks("a <extra_id_0> b", "<extra_id_3> c") == "<extra_id_3> c"
+    assert blanks.fill_blanks("a <extra_id_0> b", "<extra_id_0> c") == "a c b"
+    assert likeliest.fills([("体育", -1.0), ("<extra_id_0> c", -2.0)]) == [("c", pytest.approx(math.exp(-2)))]
 
 
 @pytest.fixture(scope="module")

@@ -186,6 +186,13 @@ def test_rows_of_a_table_are_read_as_the_task_reads_them(table, monkeypatch, cap
     assert given["inputs"] == ["Ana ___ lost", "Ben won"] and needs_tasks == [True, False]
 
 
+def test_underscores_are_text_where_a_task_has_no_blanks(monkeypatch):
+    for recorded, expected in ({}, "a <extra_id_0> b"), ({"has_blanks": False}, "a ___ b"):
+        monkeypatch.setattr(infer.run_folder, "has_run_info", lambda checkpoint: True)
+        monkeypatch.setattr(infer.run_folder, "load_run_info", lambda checkpoint, info=recorded: info)
+        assert _given(monkeypatch, "--input", "a ___ b")["inputs"] == [expected]
+
+
 def test_what_to_give_where_the_column_of_a_table_is_not_known(table, tmp_path, monkeypatch):
     def fails(*_, **__):
         raise GinError("There is no module 'my_tasks'.")
