@@ -108,6 +108,17 @@ def as_users():
         yield
 
 
+@pytest.fixture(scope="module")
+def one_device():
+    """`PjitPartitioner` takes one: eight compile and compute more, for trainings that ask nothing of them."""
+    import jax
+
+    devices = jax.devices
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax, "devices", lambda backend=None: devices(backend)[:1])
+        yield
+
+
 @pytest.fixture(autouse=True)
 def no_handler_of_a_command():
     """A command sends messages to the standard error that it finds, here a file that is closed after the test."""

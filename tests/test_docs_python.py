@@ -75,6 +75,7 @@ def test_python_of_the_docs(page, home, monkeypatch, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_device")
 def test_the_layer_of_ones_own_trains(home, monkeypatch):
     """The class and the binding of docs/networks.md, in the recipe of README."""
     monkeypatch.chdir(home)

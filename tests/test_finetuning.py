@@ -14,6 +14,8 @@ from limba.checkpoints import checkpointing
 from limba.reports import writers
 from tests.limba import event_files
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 TASKS = ("finetuning_a", "finetuning_b")
 MODEL = """
 from __gin__ import dynamic_registration

@@ -66,6 +66,7 @@ def _tensors(run):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_device")
 def test_a_fine_tuning_becomes_lora_by_one_include(tmp_path, tasks, caplog, capsys):  # noqa: F811
     _save_base(tmp_path, tmp_path / "base")
     initial = f"--gin.INITIAL_CHECKPOINT_PATH='{tmp_path}/base/checkpoint_1'"

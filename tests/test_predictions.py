@@ -13,7 +13,7 @@ from convert import to_hf
 from limba import eval, infer, train
 from limba.checkpoints import checkpointing
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_device")]
 
 TASK = "predictions_agree"
 INPUTS = [f"{n} and {n % 7}" for n in range(3, 60, 4)]
