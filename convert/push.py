@@ -58,10 +58,11 @@ def push(out: str | Path, repo: str, *, public: bool = False, check: bool = True
       OSError: if the hub cannot be reached or refuses.
       ValueError: if there is no token, or the folder is not checked, not whole, or damaged.
     """
-    hf = hub_models.client()
+    folder, hf = Path(out).expanduser(), hub_models.client()
+    if not folder.is_dir():
+        raise FileNotFoundError(f"There is no folder {folder}.")
     if not hf.get_token():
         raise ValueError(f"There is no token for {hf.constants.ENDPOINT}: {hub_models.TOKEN_REMEDY}.")
-    folder = Path(out).expanduser()
     report = _verified(folder, check)
     files = _files(folder, report)
     url = f"{hf.constants.ENDPOINT}/{repo}"
@@ -96,8 +97,6 @@ def push(out: str | Path, repo: str, *, public: bool = False, check: bool = True
 
 def _verified(folder: Path, check: bool) -> dict[str, Any]:
     """The folder's report, after looking whether its files are whole."""
-    if not folder.is_dir():
-        raise FileNotFoundError(f"There is no folder {folder}.")
     path = folder / REPORT
     if path.is_file():
         try:

@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--input_file", metavar="FILE", help="one text a line, or a table; - reads standard input")
     column = "of a table (csv, JSON, Parquet), with the texts (text)"
     parser.add_argument("--text_column", metavar="NAME", help=column)
-    parser.add_argument("--output_file", metavar="FILE", help=".npy; .npz with --pooling none")
+    parser.add_argument("--output_file", metavar="FILE", help=".npy; .npz with --pooling none; - for standard output")
     parser.add_argument("--overwrite", action="store_true", help="replace the file of --output_file")
     parser.add_argument(
         "--pooling", default="mean", help=f"of the tokens' vectors: {', '.join(embedding.POOLINGS)} (mean)"
@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"--pooling {flags.pooling}: use one of {', '.join(embedding.POOLINGS)}")
     if not flags.output_file:
         parser.error("give --output_file FILE: a vector has hundreds of numbers")
-    output_file = local_path(flags.output_file)
+    output_file = local_path(written_files.named_by_flag(flags.output_file))
     ending = _ENDINGS[flags.pooling != "none"]
     if output_file.suffix != ending and not written_files.is_stream(output_file):
         parser.error(f"--output_file {flags.output_file}: with --pooling {flags.pooling} its name ends in {ending}")

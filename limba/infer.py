@@ -32,7 +32,7 @@ from limba.checkpoints import checkpointing, run_configuration
 from limba.checkpoints.parameters import checkpoint_step, load_model_params, refuse_train_state_initializer
 from limba.data.contract import Batch, DatasetConfig
 from limba.devices import native_logs
-from limba.files import redaction, storage
+from limba.files import redaction, storage, written_files
 from limba.files.storage import AnyPath
 from limba.gin_config import gin_files
 from limba.inference import batch_inference, blanks, decoding_flags, infer_text, input_files, likeliest, tasks_door
@@ -217,7 +217,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--input_file", metavar="FILE", help="one input a line, or a table; - reads standard input")
     column = "of a table (csv, JSON, Parquet), with the texts; if not given, rows are read as the run's task reads them"
     parser.add_argument("--text_column", metavar="NAME", help=column)
-    parser.add_argument("--output_file", metavar="FILE", help="JSON lines; printed if not given")
+    parser.add_argument("--output_file", metavar="FILE", help="JSON lines, - for standard output; printed if not given")
     parser.add_argument("--overwrite", action="store_true", help="replace the file of --output_file")
     parser.add_argument(
         "--validation", type=int, metavar="N",
@@ -242,6 +242,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _answer_texts(flags: argparse.Namespace) -> int:
     """`--input` and `--input_file`."""
+    flags.output_file = flags.output_file and written_files.named_by_flag(flags.output_file)
     files = (flags.input_file, flags.output_file)
     if all(files) and Path(files[0]).resolve() == Path(files[1]).expanduser().resolve():
         raise ValueError(f"--output_file {flags.output_file} is the input file, which the answers would replace.")

@@ -60,6 +60,11 @@ def refuse_existing(path: Path, flag: str, overwrite: bool) -> None:
         raise FileExistsError(f"{flag} {path} exists. Choose another name, or give --overwrite to replace it.")
 
 
+def named_by_flag(name: str) -> str:
+    """The file of a flag such as --output_file; - is standard output."""
+    return "/dev/stdout" if name == "-" else name
+
+
 def is_stream(path: Path) -> bool:
     """Whether the path is of a device, a pipe or an open descriptor: it has no content to replace."""
     if _descriptor(path) is not None:

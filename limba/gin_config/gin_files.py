@@ -23,7 +23,17 @@ except ImportError as error:
 from limba.devices import native_logs
 from limba.files import redaction, repository, storage, untrusted_files
 from limba.files.repository import REPOSITORY
-from limba.gin_config import gin_names, import_errors, importing, macros, messages, operative_text, t5x_files, t5x_names
+from limba.gin_config import (
+    gin_names,
+    import_errors,
+    importing,
+    macros,
+    messages,
+    moved_files,
+    operative_text,
+    t5x_files,
+    t5x_names,
+)
 from limba.gin_config.messages import GinError
 
 logger = logging.getLogger(__name__)
@@ -140,6 +150,7 @@ def parse_gin_flags(
     _GinText.without_tasks = without_tasks
     parse_files(files, search_paths)
     parse_bindings(bindings)
+    moved_files.find_vocabulary(_GinText.texts)
     check_names(bindings)
     macros.check_bound()
 

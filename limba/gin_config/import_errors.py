@@ -3,8 +3,10 @@
 import difflib
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from limba.files.local_paths import local_path
 
 # What limba[seqio] brings. Modules that were written for T5X import it; Limba's own tasks do not need it.
 _OF_THE_EXTRA = ("seqio", "tensorflow", "tensorflow_text", "tensorflow_datasets", "clu")
@@ -26,9 +28,19 @@ def where_it_was(module: str) -> str:
     return f" The run imported it from {folder}: set PYTHONPATH={folder}, or work in that folder." if folder else ""
 
 
+def where_it_lies(module: str, folders: Iterable[str]) -> str:
+    """The end of the message that a module is missing; "" if it is in none of the folders."""
+    name = module.partition(".")[0]
+    for folder in map(local_path, folders):
+        if (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file():
+            return f" It lies in {folder}: set PYTHONPATH={folder}, or work in that folder."
+    return ""
+
+
 def did_you_mean(module: str) -> str:
     """The end of the message that a module is missing: the name without .py, the nearest file of this folder, or ""."""
-    near = difflib.get_close_matches(module.removesuffix(".py"), [file.stem for file in Path.cwd().glob("*.py")], n=1)
+    names = [file.stem for file in Path.cwd().glob("*.py") if file.stem != module]  # else its folder is not searched
+    near = difflib.get_close_matches(module.removesuffix(".py"), names, n=1)
     if module.endswith(".py"):
         near = near or [Path(module).stem]
         return f" A module is named without .py: {near[0]}."

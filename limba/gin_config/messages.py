@@ -69,7 +69,8 @@ def explanation(error: BaseException) -> str:
     if needed := import_errors.missing_extra(error):
         return needed
     if isinstance(error, ModuleNotFoundError) and (missing := _MISSING_MODULE.search(message)):
-        hint = import_errors.did_you_mean(missing[1])
+        folders = [*(str(Path(file).parent) for file, _ in places(error)), "."]
+        hint = import_errors.where_it_lies(missing[1], folders) or import_errors.did_you_mean(missing[1])
         return message + ("." + hint if hint else "") + import_errors.where_it_was(missing[1])
     if missing := _MISSING_FILE.match(message):
         return missing_file(missing[1])

@@ -120,15 +120,18 @@ def test_a_repository_that_others_see_or_not_is_not_taken_for_the_opposite(loopb
     assert not loopback.repos["org/model"].files
 
 
-def test_without_a_token_nothing_else_is_looked_at(loopback, monkeypatch, tmp_path):
+def test_without_a_token_no_file_of_the_folder_is_looked_at(loopback, monkeypatch, tmp_path):
     monkeypatch.delenv("HF_TOKEN")
-    with pytest.raises(ValueError, match=r"no token for http.*: set HF_TOKEN, or run `hf auth login`\.$"):
+    (empty := tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="There is no folder"):  # A typing error needs no token to be found.
         push(tmp_path / "no such folder", "org/model")
+    with pytest.raises(ValueError, match=r"no token for http.*: set HF_TOKEN, or run `hf auth login`\.$"):
+        push(empty, "org/model")
     # The file that `hf auth login` writes is enough.
     (tmp_path / "home").mkdir(exist_ok=True)
     (tmp_path / "home/token").write_text("hf_loopback", "utf-8")
-    with pytest.raises(FileNotFoundError, match="There is no folder"):
-        push(tmp_path / "no such folder", "org/model")
+    with pytest.raises(FileNotFoundError, match="is not what to-hf wrote"):
+        push(empty, "org/model")
     assert not loopback.requests
 
 

@@ -186,6 +186,10 @@ def test_rows_of_a_table_are_read_as_the_task_reads_them(table, monkeypatch, cap
     assert given["inputs"] == ["Ana ___ lost", "Ben won"] and needs_tasks == [True, False]
 
 
+def test_a_dash_is_standard_output(monkeypatch):
+    assert _given(monkeypatch, "--input", "a", "--output_file", "-")["output_file"] == "/dev/stdout"
+
+
 def test_underscores_are_text_where_a_task_has_no_blanks(monkeypatch):
     for recorded, expected in ({}, "a <extra_id_0> b"), ({"has_blanks": False}, "a ___ b"):
         monkeypatch.setattr(infer.run_folder, "has_run_info", lambda checkpoint: True)
