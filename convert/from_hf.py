@@ -182,7 +182,8 @@ def find(model: str, *, with_runs: bool = False, with_weights: bool = True) -> P
         return path
     if (module := _first_module(path)) is not None or hf_folder.is_folder(path):
         return module or path
-    if path.is_dir() and not (directories.has_checkpoint(path) or (path / "state").is_dir()):
+    runs_or_t5x = directories.checkpoint_steps(directories.run_directory(path)) or (path / "state").is_dir()
+    if path.is_dir() and not runs_or_t5x:  # TensorFlow's checkpoints have a file `checkpoint`, too.
         _check_kind(path)
     if path.is_dir() and directories.has_checkpoint(path):
         if with_runs:
