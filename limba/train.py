@@ -167,8 +167,7 @@ def train(
     # ---------------------------------------------------- data --------------------------------------------------------
     with native_logs.filtered():
         if verify_matching_vocabs_fn is not None and hasattr(model, "input_vocabulary"):
-            for config in filter(None, (train_dataset_cfg, train_eval_dataset_cfg, infer_eval_dataset_cfg)):
-                verify_matching_vocabs_fn(config, model)
+            _verify(verify_matching_vocabs_fn, model, train_dataset_cfg, train_eval_dataset_cfg, infer_eval_dataset_cfg)
         batches = inputs.open_stream(
             model, train_dataset_cfg, get_dataset_fn, prepare_train_iter_fn, partitioner, checkpoint_cfg
         )
@@ -188,11 +187,7 @@ def train(
         opened.enter_context(rescue.explaining_full_disks(checkpointer))
         opened.enter_context(rescue.closing(checkpointer))
         first_batch, step_ahead = inputs.FirstBatch(batches), StepAhead(trainer, train_dataset_cfg, batches)
-
-        def prepare() -> None:
-            first_batch.begin()
-            step_ahead.begin()
-
+        prepare = functools.partial(_begin, first_batch, step_ahead)
         state, resumed = _restore_or_initialize(
             checkpointer, checkpoint_cfg.restore, initializer, init_rng, trainer, batches, prepare
         )
@@ -205,8 +200,7 @@ def train(
         )
         trains = first_step < length.total_steps
         if trains:
-            if save is not None:
-                _warn_of_full_disk(directory, save, state, first_step, length.total_steps)
+            _warn_of_full_disk(directory, save, state, first_step, length.total_steps)
             prepare()
 
         # -------------------------------------------------- loop -----------------------------------------------------
@@ -219,8 +213,6 @@ def train(
         prepared_actions = actions_lib.Actions(actions, evaluation.measured_tasks)
         if resumed:
             prepared_actions.resume(directory.local, first_step)
-        periods = (eval_period, save.period if save is not None else None, gc_period, length.total_steps)
-        stats_period = stats_period or min(filter(None, periods))
         run = Run(
             trainer=trainer,
             dataset=train_dataset_cfg,
@@ -241,15 +233,11 @@ def train(
             log_every=log_every,
             watchdog=watchdog_cfg,
         )
-        if jax.process_index() == 0:
-            summarize_config_fn(str(directory.local), writers.SummaryWriter(opened_writers, "train"), first_step)
-            if model_gin := model_file.text():
-                storage.replace_text(directory.local / model_file.NAME, model_gin)
+        _write_configuration(directory, summarize_config_fn, opened_writers, first_step)
         writers.write_timing(opened_writers, first_step, "init_or_restore_seconds", time.monotonic() - began)
         run_report.log_start(run, first_step)
         last_step, state = loop.train_loop(run, state, resumed, run_eval_before_training)
-        if jax.process_index() == 0:
-            run_report.show_end(run.goodput if trains else None, directory.local)
+        run_report.show_end(run.goodput if trains else None, directory.local)
         return last_step, state
 
 
@@ -258,6 +246,18 @@ def _check_batch_sizes(partitioner: PjitPartitioner, *configs: DatasetConfig | N
     for name, config in zip(names, configs, strict=True):
         if config is not None:
             partitioner.check_batch_size(config.batch_size, name)
+
+
+def _verify(
+    verify_fn: Callable[[DatasetConfig, Any], None], model: EncoderDecoderModel, *configs: DatasetConfig | None
+) -> None:
+    for config in filter(None, configs):
+        verify_fn(config, model)
+
+
+def _begin(*ahead: inputs.FirstBatch | StepAhead) -> None:
+    for work in ahead:
+        work.begin()
 
 
 def _random_keys(seed: int, use_hardware_rng: bool) -> tuple[jax.Array, jax.Array]:
@@ -321,11 +321,13 @@ def _restore_position(batches: BatchIterator, dataset_state: Mapping[str, bytes]
 
 def _warn_of_full_disk(
     directory: RunDirectory,
-    save: checkpointing.SaveCheckpointConfig,
+    save: checkpointing.SaveCheckpointConfig | None,
     state: TrainState,
     first_step: int,
     total_steps: int,
 ) -> None:
+    if save is None:
+        return
     need = disk_space.need(directory.home, save, state, first_step, total_steps)
     if need.is_short:
         logger.warning(
@@ -333,6 +335,15 @@ def _warn_of_full_disk(
             "longer period or dtype = 'bfloat16' need less.",
             *(need, disk_space.gigabytes(need.needed), directory.home, disk_space.gigabytes(need.free or 0)),
         )
+
+
+def _write_configuration(
+    directory: RunDirectory, summarize_fn: ConfigSummary, to: Sequence[writers.MetricWriter], first_step: int
+) -> None:
+    if jax.process_index() == 0:
+        summarize_fn(str(directory.local), writers.SummaryWriter(to, "train"), first_step)
+        if model_gin := model_file.text():
+            storage.replace_text(directory.local / model_file.NAME, model_gin)
 
 
 def _open_writers(

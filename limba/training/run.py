@@ -22,7 +22,8 @@ class Periods:
 
     Attributes:
       total_steps: the step to end at.
-      evaluation, statistics: steps between them.
+      evaluation: steps between them.
+      statistics: likewise; None is the shortest of the other periods.
       save: says when checkpoints are due; None saves nothing, not even at the end.
       garbage_collection: Python's collector runs at these steps only; 0 leaves it to Python.
       evaluation_delay: no evaluation comes before this step.
@@ -30,7 +31,7 @@ class Periods:
 
     total_steps: int
     evaluation: int
-    statistics: int
+    statistics: int | None
     save: checkpointing.SaveCheckpointConfig | None
     garbage_collection: int
     evaluation_delay: int = 0
@@ -43,7 +44,12 @@ class Periods:
         return is_due or step == self.total_steps
 
     def summarizes(self, step: int) -> bool:
-        return step % self.statistics == 0 or step == self.total_steps
+        return step % (self.statistics or self._shortest) == 0 or step == self.total_steps
+
+    @property
+    def _shortest(self) -> int:
+        of_save = self.save.period if self.save is not None else None
+        return min(filter(None, (self.evaluation, of_save, self.garbage_collection, self.total_steps)))
 
 
 @dataclasses.dataclass(frozen=True)

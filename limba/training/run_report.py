@@ -31,9 +31,10 @@ def log_start(run: Run, first_step: int) -> None:
 
 def show_end(goodput: Goodput | None, model_dir: Path) -> None:
     """Logs where the time went, None of a run that trained nothing, and prints the validation losses."""
-    if goodput is not None:
-        logger.info("%s", goodput.table())
-    print_validation_losses(model_dir)
+    if jax.process_index() == 0:
+        if goodput is not None:
+            logger.info("%s", goodput.table())
+        print_validation_losses(model_dir)
 
 
 def print_validation_losses(model_dir: Path) -> None:
