@@ -56,7 +56,9 @@ def test_no_command_imports_tensorflow(tmp_path, forks):
     # What lint finds in so small a run does not matter here.
     failed = {name: done.stderr[-1500:] for name, done in codes.items() if done.returncode > (name == "lint")}
     assert not failed, failed
-    assert "remedy" in codes["lint"].stdout and "the list" in codes["try"].stdout
+    assert "remedy" in codes["lint"].stdout
+    asked, answered, _ = codes["try"].stdout.split("run, step 2> ")  # what so small a model answers does not matter
+    assert "___ is a blank" in asked and answered.strip()
     records = [json.loads(text) for text in imported.read_text(encoding="utf-8").splitlines()]
     assert len(records) >= len(commands)
     # The process that reads an example for the model card has no arguments.

@@ -68,7 +68,7 @@ def test_transformers_4(folders, kind):
 def test_transformers_5(folders, kind, forks5, tmp_path):
     folder, texts, ids = folders[kind]
     (tmp_path / "request.json").write_text(json.dumps({str(folder): texts}))
-    script = Path(__file__).with_name("hf") / "tokenize_in_transformers5.py"
+    script = Path(__file__).parent / "model_files/hf/tokenize_in_transformers5.py"
     done = forks5.run(script, tmp_path / "request.json", tmp_path / "out.json")
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads((tmp_path / "out.json").read_text())[str(folder)]
