@@ -43,6 +43,18 @@ def test_of_texts_that_are_cut(tmp_path, caplog, capsys):
     assert _linted("same_cut") == [("cut_texts", "warning", sentence)]
 
 
+def test_of_labels_with_blanks(tmp_path, caplog):
+    (tmp_path / "t.csv").write_text("text,mood\na,glad\nb, sad\nc,glad \n")
+    _register("same_blanks", train=str(tmp_path / "t.csv"))
+    (found,) = _linted("same_blanks")
+    assert found[:2] == ("spaced_labels", "warning")
+    assert found[2].startswith(
+        "same_blanks: 2 of the first 3 rows of split 'train' have a label with extra blanks, such"
+    )
+    next(task_batches.get_train_batches(contract.DatasetConfig("same_blanks", LENGTHS, "train", 2, seed=3)))
+    assert found[2] in caplog.text
+
+
 def test_of_a_wrong_label(tmp_path):
     (tmp_path / "t.csv").write_text("text,mood\na,glad\nb,gald\n")
     _register("same_label", train=str(tmp_path / "t.csv"), validation=str(tmp_path / "t.csv"))
