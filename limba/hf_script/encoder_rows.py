@@ -206,7 +206,37 @@ def _labels(arguments: RunArguments, of_model: Sequence[str], corpus: Corpus, co
         return None
     if kind == WORD_LABELS and all(isinstance(value, int) for value in seen):
         return [str(number) for number in range(max(seen, default=0) + 1)]
-    return _sorted_labels(list(seen), column)
+    if kind == LABEL and arguments.script == script_names.CLASSES:
+        seen |= _labels_of_other_splits(arguments, corpus, column, seen)
+    labels = _sorted_labels(list(seen), column)
+    if kind == LABEL and len(labels) < 2:
+        raise ValueError(
+            f"The column {column!r} of the training split has only one label, {labels[0]!r}; a classifier learns at "
+            "least two. Give rows of others, or name the column with the labels (label_column_name)."
+        )
+    return labels
+
+
+def _labels_of_other_splits(
+    arguments: RunArguments, corpus: Corpus, column: str, known: Mapping[Any, None]
+) -> dict[Any, None]:
+    """Labels that only rows of evaluation or prediction have, which run_classification.py adds to the others."""
+    from tasks.supervised import cell_texts
+
+    texts = {cell_texts.plain_text(cell_texts.as_text(value)) for value in known}
+    more: dict[Any, None] = {}
+    for split in script_data.used_splits(arguments):
+        if split != "train" and column in column_names(corpus, split):
+            values = dict.fromkeys(_values(corpus, split, column, nested=False))
+            new = [value for value in values if cell_texts.plain_text(cell_texts.as_text(value)) not in {*texts, ""}]
+            if new:
+                logger.warning(
+                    "Labels that only the split %r has are added, as run_classification.py adds them; no training row "
+                    "has them: %s.",
+                    *(split, ", ".join(map(repr, new[:10]))),
+                )
+            more |= dict.fromkeys(new)
+    return more
 
 
 def _empty_cells(corpus: Corpus, column: str) -> ValueError:

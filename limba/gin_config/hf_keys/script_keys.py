@@ -39,6 +39,8 @@ _HIDDEN_TOKEN = re.compile(r"<\w*TOKEN>")
 _OF_QUESTIONS = {"max_seq_length": 384, "max_target_length": 30}
 # Keys less alike than that are no misspellings of each other.
 _NEAR = 0.8
+# Keys without effect up to which each reason is a line.
+_MANY = 10
 
 
 def from_command_line(argv: Sequence[str]) -> tuple[RunArguments, list[str]]:
@@ -112,6 +114,11 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
         if name in WITHOUT_EFFECT:
             without_effect.setdefault(WITHOUT_EFFECT[name], []).append(name)
     notes = [f"Without effect: {', '.join(names)} ({reason})." for reason, names in without_effect.items()]
+    if len(all_names := [name for names in without_effect.values() for name in names]) > _MANY:  # of a dump of all keys
+        rest = len(all_names) - _MANY
+        notes = [
+            f"Without effect: {', '.join(all_names[:_MANY])} and {rest} more keys; docs/run_keys.md has the reasons."
+        ]
     used: dict[str, Any] = {}
     for name, value in values.items():
         key = ALIASES.get(name, name)

@@ -7,7 +7,8 @@ from typing import Any
 SUMMARIES, TRANSLATIONS, QUESTIONS, MASKS, WORDS = (
     *("run_summarization", "run_translation", "run_seq2seq_qa", "run_mlm", "run_ner"),
 )
-OF_LABELS = ("run_glue", "run_classification")
+CLASSES = "run_classification"
+OF_LABELS = ("run_glue", CLASSES)
 # Other names of scripts that do the same.
 _SAME = {
     "run_qa": QUESTIONS,

@@ -169,9 +169,9 @@ BEST = {"do_eval": True, "eval_strategy": "epoch", "save_strategy": "epoch", "lo
 @pytest.mark.parametrize(
     ("found", "keys", "words"),
     [
-        ([TEXT], {}, r"labels are \['a'\]; give at least two"),
+        ([TEXT], {}, "of the training split has only one label, 'a'; a classifier"),
         ([TEXT], {"source_prefix": "sum: "}, "one of run_summarization .*: an encoder writes no texts. Name a T5"),
-        ([TEXT], {"label_column_name": "label"}, r"labels are \['a'\]; give at least two"),
+        ([TEXT], {"label_column_name": "label"}, "of the training split has only one label, 'a'; a classifier"),
         ([{"text": "w5", "tags": ["a"]}], {"do_predict": True, "test_file": "t.json"}, "no column 'label'"),
         ([TEXT], {"do_regression": True}, "'label' has 'a', which is not a number, and do_regression is true"),
         (

@@ -42,12 +42,12 @@ def write(tmp_path, monkeypatch):
     gin.clear_config()
 
 
-def _run(here, *flags, network="bert", **files):
+def _run(here, *flags, network="bert", script="run_glue.py", **files):
     gin.clear_config()
     tokenizer = {"bert": "tokenizer.json", "t5": "spiece.model"}[network]
     model = {"config_name": here / f"{network}.json", "tokenizer_name": here / tokenizer, "output_dir": here / "out"}
     words = [f"--{name}={value}" for name, value in (model | files).items()]
-    command.main(["run_glue.py", *words, "--do_train", *flags])
+    command.main([script, *words, "--do_train", *flags])
 
 
 @DRY
@@ -67,6 +67,21 @@ def test_a_label_that_no_training_row_has(here, write, dry, split, does):
     says = rf"row 1 \(the first is 0\) of {file}: column 'label' has the label 'shout'; the known labels are 'ask', 'te"
     with pytest.raises(ValueError, match=says):
         _run(here, does, *dry, **files)
+    assert not (here / "out").exists()
+
+
+def test_run_classification_adds_the_labels_of_other_splits(here, write, caplog, capsys):
+    files = {"train_file": write("train", ["ask", "tell"]), "test_file": write("test", ["tell", "shout", "ask "])}
+    columns = {"text_column_names": "sentence", "label_column_name": "label"}
+    _run(here, "--do_predict", "--dry_run", script="run_classification.py", **files, **columns)
+    assert "LABELS = ['ask', 'shout', 'tell']\n" in capsys.readouterr().out
+    assert "only the split 'test' has are added" in caplog.text and "no training row has them: 'shout'." in caplog.text
+
+
+@DRY
+def test_one_label_is_none(here, write, dry):
+    with pytest.raises(ValueError, match=r"'label' of the training split has only one label, 'ask'; a classifier"):
+        _run(here, *dry, train_file=write("train", ["ask", "ask "]))
     assert not (here / "out").exists()
 
 

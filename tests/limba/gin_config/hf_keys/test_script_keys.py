@@ -154,7 +154,7 @@ def test_every_key_of_transformers_is_known_and_none_stops_a_run_at_its_default(
     # As flags of a shell, too.
     flags = [f"--{name}={value}" for name, value in (defaults | needed).items() if not isinstance(value, dict | list)]
     assert from_command_line(flags)[0].learning_rate == 5e-5
-    assert all(len(note) < 400 for note in notes) and len(notes) < 20
+    assert all(len(note) < 400 for note in notes) and len(notes) < 8
 
 
 @pytest.mark.parametrize(
@@ -352,3 +352,12 @@ def test_summaries_are_measured_by_rouge_as_their_script_does():
     assert script_keys.from_values(keys | {"label_column": "summary"})[0].metrics is None
     own = {"summary_column": "summary", "metric_names": "bleu"}
     assert script_keys.from_values(keys | own)[0].metrics == ("bleu",)
+
+
+def test_a_dump_of_all_keys_gets_one_line_for_those_without_effect():
+    few, many = (dict.fromkeys(list(other_keys.WITHOUT_EFFECT)[:count], "x") for count in (10, 12))
+    assert "more keys" not in str(from_values(EXAMPLE | few)[1])
+    first = ", ".join(few)
+    assert from_values(EXAMPLE | many)[1] == [
+        f"Without effect: {first} and 2 more keys; docs/run_keys.md has the reasons."
+    ]
