@@ -88,19 +88,25 @@ def rouge(
     for target, prediction in zip(targets, predictions, strict=True):
         sentences = [text.replace(" . ", " .\n") for text in (target, prediction)]
         aggregator.add_scores(scorer.score(*sentences))
-    scores = aggregator.aggregate()
+    # It draws from NumPy's global generator: the same answers should have the same score.
+    before = np.random.get_state()
+    np.random.seed(0)
+    try:
+        scores = aggregator.aggregate()
+    finally:
+        np.random.set_state(before)
     return {key: 100 * scores[key].mid.fmeasure for key in keys}
 
 
 # ------------------------------------------------------ question answering --------------------------------------------
 
 
-def squad(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> Metrics:
-    """SQuAD's exact match and token F1, the best over the answers of each question."""
+def squad(targets: Sequence[Sequence[str] | str], predictions: Sequence[str]) -> Metrics:
+    """SQuAD's exact match and token F1, the best over the answers of each question; a text is its only answer."""
     return _best_match(targets, predictions, _normalize_squad)
 
 
-def squad_v2(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> Metrics:
+def squad_v2(targets: Sequence[Sequence[str] | str], predictions: Sequence[str]) -> Metrics:
     """SQuAD 2's exact match and token F1, under the names of its script: of all questions, and of those with an answer
     (`HasAns_exact`, `HasAns_f1`) and without one (`NoAns_…`), for which the empty prediction is right.
     """
@@ -108,6 +114,7 @@ def squad_v2(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> Me
     scores: dict[str, list[tuple[float, float]]] = {"": [], "HasAns_": [], "NoAns_": []}
     for answers, prediction in zip(targets, predictions, strict=True):
         given = _normalize_squad(prediction)
+        answers = _listed(answers)
         wanted = [answer for answer in map(_normalize_squad, answers) if answer]
         found = [(float(given == answer), _token_f1(answer.split(), given.split())) for answer in wanted]
         if not found:
@@ -123,7 +130,7 @@ def squad_v2(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> Me
     }
 
 
-def trivia_qa(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> Metrics:
+def trivia_qa(targets: Sequence[Sequence[str] | str], predictions: Sequence[str]) -> Metrics:
     """TriviaQA's: as SQuAD's, but punctuation separates words."""
     return _best_match(targets, predictions, _normalize_trivia_qa)
 
@@ -149,17 +156,23 @@ def _space_tokens(text: str) -> list[str]:
     return re.sub(r"\W", " ", text).split()
 
 
+def _listed(answers: Sequence[str] | str) -> Sequence[str]:
+    """The answers of a question, of which a text is one and not its letters."""
+    return [answers] if isinstance(answers, str) else answers
+
+
 def _best_match(
-    targets: Sequence[Sequence[str]], predictions: Sequence[str], normalize: Callable[[str], str]
+    targets: Sequence[Sequence[str] | str], predictions: Sequence[str], normalize: Callable[[str], str]
 ) -> Metrics:
     _check_texts(targets, predictions)
-    if without := [number for number, answers in enumerate(targets) if not len(answers)]:
+    questions = list(map(_listed, targets))
+    if without := [number for number, answers in enumerate(questions) if not len(answers)]:
         raise ValueError(
             f"{len(without)} of {len(targets)} questions have no answer to compare with; the first is number "
             f"{without[0]}. A question that cannot be answered has the answer ''."
         )
     exact, f1 = [], []
-    for answers, prediction in zip(targets, predictions, strict=True):
+    for answers, prediction in zip(questions, predictions, strict=True):
         given = normalize(prediction)
         wanted = [normalize(answer) for answer in answers]
         exact.append(max(float(given == answer) for answer in wanted))

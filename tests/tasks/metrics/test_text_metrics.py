@@ -27,6 +27,34 @@ def test_squad_takes_the_best_answer_and_forgives_case_articles_and_punctuation(
     assert text_metrics.squad([["x"], ["y"]], ["x", "z"]) == {"em": 50.0, "f1": 50.0}
 
 
+def test_a_text_is_one_answer_and_not_its_letters():
+    assert text_metrics.squad(["yes it is", "yes"], ["yes it is", "y"]) == {"em": 50.0, "f1": 50.0}
+    assert text_metrics.trivia_qa(["東京です"], ["東"])["em"] == 0
+    assert text_metrics.squad_v2(["yes it is", ""], ["yes it is", "y"]) == {
+        "exact": 50.0,
+        "f1": 50.0,
+        "HasAns_exact": 100.0,
+        "HasAns_f1": 100.0,
+        "NoAns_exact": 0.0,
+        "NoAns_f1": 0.0,
+    }
+
+
+def test_rouge_of_the_same_answers_is_the_same_and_leaves_numpy_s_generator():
+    targets = [f"the {word} cat sat on the mat" for word in ["big", "black", "old", "fat", "young", "thin"]]
+    predictions = [f"the cat sat on {word}" for word in ["a", "the", "one", "mat", "it", "the"]]
+    np.random.seed(7)
+    drawn, scores = np.random.rand(), text_metrics.rouge(targets, predictions)
+    np.random.seed(7)
+    np.random.rand()
+    following = np.random.rand()
+    np.random.seed(7)
+    assert np.random.rand() == drawn and text_metrics.rouge(targets, predictions) == scores
+    assert np.random.rand() == following
+    np.random.seed(8)
+    assert text_metrics.rouge(targets, predictions) == scores
+
+
 def test_trivia_qa_takes_punctuation_for_blanks():
     assert text_metrics.trivia_qa([["jean-paul"]], ["Jean Paul"])["em"] == 100
     assert text_metrics.squad([["jean-paul"]], ["Jean Paul"])["em"] == 0
