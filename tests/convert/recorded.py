@@ -27,7 +27,8 @@ def compare(name: str, folder: Path, report: Mapping[str, Any], checkpoint: Path
     records = json.loads(_FILE.read_text("utf-8")) if _FILE.is_file() else {}
     found = json.loads(json.dumps(_content(folder, report, checkpoint)))
     if is_recorded:
-        assert found == records[name]
+        different = [key for key in found.keys() | records[name] if found.get(key) != records[name].get(key)]
+        assert not different, (name, {key: (found.get(key), records[name].get(key)) for key in different})
         return
     _FILE.write_text(_lines(records | {name: found}), "utf-8")
 

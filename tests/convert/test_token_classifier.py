@@ -32,7 +32,8 @@ SIZES = {"vocab_size": 512, "d_model": 16, "d_kv": 4, "d_ff": 20, "num_layers": 
 @pytest.fixture(scope="module", params=["T5", "MT5", "UMT5"])
 def folder(request, tmp_path_factory, spiece_model):
     """As transformers saves it, with random numbers everywhere."""
-    return _save(request.param, tmp_path_factory.mktemp(request.param), spiece_model)
+    # The record has the folder's name, and a numbered one depends on which tests ran before.
+    return _save(request.param, tmp_path_factory.mktemp("tokens") / request.param, spiece_model)
 
 
 def _save(name, path, spiece_model):
