@@ -33,44 +33,36 @@ ROOMS: Mapping[str, str] = {
     "tasks.remote_files": "tasks.sources.remote_files",
     "tasks.seqio": "tasks.pipeline.seqio",
 }
-# Modules that did not go with their room, or had none. These come first.
+# Modules that did not go with their room: the old room, the new one, and their names.
+_MOVED: Sequence[tuple[str, str, str]] = (
+    (
+        "convert.hf",
+        "convert.exports.cards",
+        "card_example card_metadata loss_picture markdown model_card run_example t5_card",
+    ),
+    ("limba", "limba.inference", "tasks_door"),
+    ("limba.gin_config", "limba", "command_line"),
+    ("limba.inference", "limba", "try_model"),
+    ("limba.kernels", "limba.devices", "target"),
+    ("limba.machine", "limba", "environment"),
+    (
+        *("limba.machine", "limba.devices"),
+        "accelerators compilation_cache compiling library_patches native_logs out_of_memory",
+    ),
+    ("limba.machine", "limba.workers", "code_versions interrupts preemption"),
+    ("limba.reports", "limba.training", "statistics"),
+    (
+        *("tasks", "tasks.examples"),
+        "blank_sentences diacritics_table moods python_docs quickstart romanian romanian_sentences",
+    ),
+    ("tasks", "tasks.lint", "lint_letters lint_tasks"),
+    ("tasks", "tasks.pipeline", "input_rows predictions task_batches"),
+)
+# Those whose own name is another now, and the others; they come before rooms.
 MODULES: Mapping[str, str] = {
-    "convert.hf.card_example": "convert.exports.cards.card_example",
-    "convert.hf.card_metadata": "convert.exports.cards.card_metadata",
-    "convert.hf.loss_picture": "convert.exports.cards.loss_picture",
-    "convert.hf.markdown": "convert.exports.cards.markdown",
-    "convert.hf.model_card": "convert.exports.cards.model_card",
-    "convert.hf.run_example": "convert.exports.cards.run_example",
-    "convert.hf.t5_card": "convert.exports.cards.t5_card",
-    "limba.gin_config.command_line": "limba.command_line",
-    "limba.inference.try_model": "limba.try_model",
-    "limba.kernels.target": "limba.devices.target",
-    "limba.machine.accelerators": "limba.devices.accelerators",
-    "limba.machine.code_versions": "limba.workers.code_versions",
-    "limba.machine.compilation_cache": "limba.devices.compilation_cache",
-    "limba.machine.compiling": "limba.devices.compiling",
-    "limba.machine.environment": "limba.environment",
-    "limba.machine.interrupts": "limba.workers.interrupts",
-    "limba.machine.library_patches": "limba.devices.library_patches",
-    "limba.machine.native_logs": "limba.devices.native_logs",
-    "limba.machine.out_of_memory": "limba.devices.out_of_memory",
-    "limba.machine.preemption": "limba.workers.preemption",
-    "limba.reports.statistics": "limba.training.statistics",
-    "limba.tasks_door": "limba.inference.tasks_door",
-    "tasks.blank_sentences": "tasks.examples.blank_sentences",
     "tasks.diacritics_demo": "tasks.examples.diacritics_small",
-    "tasks.diacritics_table": "tasks.examples.diacritics_table",
     "tasks.encoder_demo": "tasks.examples.encoder",
-    "tasks.input_rows": "tasks.pipeline.input_rows",
-    "tasks.lint_letters": "tasks.lint.lint_letters",
-    "tasks.lint_tasks": "tasks.lint.lint_tasks",
-    "tasks.moods": "tasks.examples.moods",
-    "tasks.predictions": "tasks.pipeline.predictions",
-    "tasks.python_docs": "tasks.examples.python_docs",
-    "tasks.quickstart": "tasks.examples.quickstart",
-    "tasks.romanian": "tasks.examples.romanian",
-    "tasks.romanian_sentences": "tasks.examples.romanian_sentences",
-    "tasks.task_batches": "tasks.pipeline.task_batches",
+    **{f"{old}.{name}": f"{new}.{name}" for old, new, names in _MOVED for name in names.split()},
 }
 
 
