@@ -14,7 +14,6 @@ import argparse
 import dataclasses
 import functools
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ from limba.data.contract import DatasetConfig, GetEvalDatasetFn
 from limba.devices import native_logs
 from limba.files import json_text, storage
 from limba.files.local_paths import local_path
-from limba.gin_config import gin_files
+from limba.gin_config import gin_files, recipe
 from limba.inference import evaluation, kept_batches, tasks_door
 from limba.inference.evaluation import InferenceEvaluator
 from limba.models import BaseTransformerModel
@@ -323,7 +322,10 @@ def run_prediction_lengths(bindings: Sequence[str]) -> Mapping[str, int] | str |
     T5X's runs have None there: predictions of whole examples.
     """
     name = "infer_eval/DatasetConfig.task_feature_lengths"
-    given = any(re.match(r"(TASK_FEATURE_LENGTHS|eval/\S+\.task_feature_lengths)\s*=", text) for text in bindings)
+    given = any(
+        x.name == "TASK_FEATURE_LENGTHS" or (x.name.startswith("eval/") and x.parameter == "task_feature_lengths")
+        for x in recipe.Recipe.parse("\n".join(bindings)).bindings
+    )
     return OF_DATASET_CFG if given or not gin_files.is_bound(name) else gin_files.value_of(name)
 
 

@@ -177,7 +177,7 @@ def train(
         evaluator = inputs.open_evaluator(
             model, infer_eval_dataset_cfg, inference_evaluator_cls, partitioner, directory.local
         )
-        has_blanks = tasks_door.has_blanks(get_dataset_fn, train_dataset_cfg)
+        has_blanks = tasks_door.has_blanks(get_dataset_fn, train_dataset_cfg, batches)
 
     # ---------------------------------------------------- state -------------------------------------------------------
     with contextlib.ExitStack() as opened:  # the lock is released last

@@ -2,18 +2,17 @@
 
 import logging
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import gin
 
 from limba.files import storage
+from limba.gin_config.recipe import Recipe
 
 logger = logging.getLogger(__name__)
 
 _NAME = "VOCABULARY_FILE"
-_BINDING = re.compile(rf"^{_NAME}\s*=\s*(['\"])(.+)\1", re.MULTILINE)
 
 
 def find_vocabulary(texts: Mapping[str, str]) -> None:
@@ -30,7 +29,7 @@ def find_vocabulary(texts: Mapping[str, str]) -> None:
         return
     for file, text in reversed(list(texts.items())):
         beside = Path(file).parent / Path(named).name
-        if named in (found[2] for found in _BINDING.finditer(text)) and beside.is_file():
+        if beside.is_file() and Recipe.parse(text, file).macros.get(_NAME) == named:
             gin.parse_config(f"{_NAME} = {str(beside)!r}")
             logger.info("%s names %s, which is not there; the vocabulary beside it, %s, is taken.", file, named, beside)
             return

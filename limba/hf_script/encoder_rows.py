@@ -223,19 +223,21 @@ def _labels_of_other_splits(
     """Labels that only rows of evaluation or prediction have, which run_classification.py adds to the others."""
     from tasks.supervised import cell_texts
 
-    texts = {cell_texts.plain_text(cell_texts.as_text(value)) for value in known}
+    seen = {"", *(cell_texts.plain_text(cell_texts.as_text(value)) for value in known)}
     more: dict[Any, None] = {}
     for split in script_data.used_splits(arguments):
-        if split != "train" and column in column_names(corpus, split):
-            values = dict.fromkeys(_values(corpus, split, column, nested=False))
-            new = [value for value in values if cell_texts.plain_text(cell_texts.as_text(value)) not in {*texts, ""}]
-            if new:
-                logger.warning(
-                    "Labels that only the split %r has are added, as run_classification.py adds them; no training row "
-                    "has them: %s.",
-                    *(split, ", ".join(map(repr, new[:10]))),
-                )
-            more |= dict.fromkeys(new)
+        if split == "train" or column not in column_names(corpus, split):
+            continue
+        values = dict.fromkeys(_values(corpus, split, column, nested=False))
+        texts = {value: cell_texts.plain_text(cell_texts.as_text(value)) for value in values}
+        if new := [value for value, text in texts.items() if text not in seen]:
+            logger.warning(
+                "Labels that only the split %r has are added, as run_classification.py adds them; no training row has "
+                "them: %s.",
+                *(split, ", ".join(map(repr, new[:10]))),
+            )
+        seen |= {*texts.values()}
+        more |= dict.fromkeys(new)
     return more
 
 

@@ -95,14 +95,16 @@ def check_files(cfg: contract.DatasetConfig, needs_split: bool) -> None:
     task_batches.check_files(cfg, needs_split)
 
 
-def has_blanks(get_dataset_fn: contract.GetDatasetFn | None, cfg: contract.DatasetConfig) -> bool:
-    """`tasks.pipeline.predictions.has_blanks`: whether texts of a task may have sentinels; True of foreign data."""
-    if get_dataset_fn is not None and inspect.unwrap(get_dataset_fn) is not get_dataset:
-        return True
-    try:
-        return predictions().has_blanks(cfg)
-    except (ValueError, OSError):  # Who opens the data says what is wrong with them.
-        return True
+def has_blanks(
+    get_dataset_fn: contract.GetDatasetFn | None, cfg: contract.DatasetConfig, batches: contract.BatchIterator
+) -> bool:
+    """`tasks.pipeline.predictions.has_blanks`: whether texts of a task may have sentinels; True of foreign data.
+
+    Args:
+      batches: that the function opened; those of a user's own need not come from a task.
+    """
+    ours = get_dataset_fn is None or inspect.unwrap(get_dataset_fn) is get_dataset
+    return not (ours and isinstance(batches, contract.TaskBatches)) or predictions().has_blanks(cfg)
 
 
 def verify_matching_vocabs(cfg: contract.DatasetConfig, model: Any) -> None:

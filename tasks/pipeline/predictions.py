@@ -70,11 +70,12 @@ def may_be_endless(task: Any, config: contract.DatasetConfig) -> bool:
 def has_blanks(config: contract.DatasetConfig) -> bool:
     """Whether the texts of a task may have T5's sentinels, the blanks that a model fills.
 
-    Tasks of rows show their texts, of which the first are looked at; others, such as span corruption, may have them.
+    Tasks of rows show their texts, of which the first are looked at, if that takes no network; others, such as span
+    corruption, may have them.
     """
     for task in subtasks(config):
         is_ours = isinstance(task, Task) and isinstance(task.source, ShardedSource)
-        if not is_ours or not task.preprocessors:
+        if not is_ours or not task.preprocessors or task.source.needs_network:
             return True
         last = bind(task.preprocessors[-1], task.output_features, config.task_feature_lengths)
         if not {*last.columns()} >= _TEXTS:

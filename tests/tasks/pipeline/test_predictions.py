@@ -22,6 +22,11 @@ def test_texts_with_sentinels_have_blanks(tmp_path, data_files):
         assert predictions.has_blanks(config) is expected, name
     pretraining.register_pretraining_task("b_spans", data_files=data_files, vocabulary=ByteVocabulary(100))
     assert predictions.has_blanks(contract.DatasetConfig("b_spans", {"inputs": 64, "targets": 64}, "train", 1))
+    # Nobody waits for a network to learn it; nothing listens there.
+    far = {"train": "http://127.0.0.1:9/t.jsonl"}
+    entry = supervised.SupervisedDataset("{text}", "mood", ["glad", "sad"])
+    supervised.register_supervised_task("b_far", entry, vocabulary=ByteVocabulary(100), data_files=far)
+    assert predictions.has_blanks(contract.DatasetConfig("b_far", {"inputs": 64, "targets": 64}, "train", 1))
 
 
 def test_files_of_predictions_can_be_read_by_people(tmp_path):
