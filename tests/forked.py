@@ -9,6 +9,7 @@ tests of each command start Python itself.
 
 import array
 import atexit
+import contextlib
 import gc
 import importlib
 import json
@@ -63,7 +64,8 @@ class Process:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # It has ended, and the server has not said so yet.
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)

@@ -86,8 +86,9 @@ def test_sigkill_at_random_steps_and_inside_a_save_changes_nothing(directory, un
     model_dir = directory / "killed"
     arguments = line.train_arguments(directory, model_dir, STEPS)
     rng = random.Random(time.time_ns())
-    kills = sorted(rng.randint(5, STEPS - 20) for _ in range(2))
-    # The second life ends inside the first save that follows its step.
+    # Three saves follow: on a busy machine a look can miss one.
+    kills = sorted(rng.randint(5, STEPS // 2) for _ in range(2))
+    # The second life ends inside the first save that is seen after its step.
     in_a_save = 1
     for life, kill_at in enumerate(kills):
         with (directory / "killed.log").open("a") as log:
@@ -98,8 +99,11 @@ def test_sigkill_at_random_steps_and_inside_a_save_changes_nothing(directory, un
                     process.send_signal(signal.SIGSTOP)
                     _wait_until_it_stands_still(process.pid)
                     # It may have renamed the folder before it stood still.
-                    is_inside = life != in_a_save or _unfinished(model_dir)
-                    process.send_signal(signal.SIGKILL if is_inside else signal.SIGCONT)
+                    if life != in_a_save or _unfinished(model_dir):
+                        process.kill()
+                        process.wait(60)  # No signal may follow: its number may be free before its end is told.
+                    else:
+                        process.send_signal(signal.SIGCONT)
                 time.sleep(0.001)
         assert process.returncode == -signal.SIGKILL, (kill_at, (directory / "killed.log").read_text()[-2000:])
         assert life != in_a_save or _unfinished(model_dir)
