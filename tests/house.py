@@ -30,7 +30,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("limba.network", "limba.reports", "tasks.registry"),
     ("limba.models", "tasks.pretraining", "tasks.supervised", "tasks.diacritics", "tasks.t5", "convert.families"),
     ("limba.checkpoints", "tasks.pipeline", "tasks.examples", "convert.model_files"),
-    ("limba.inference", "tasks.lint", "convert.compare"),
+    ("limba.inference", "tasks.lint", "tasks.ngrams", "convert.compare"),
     ("limba.training", "convert.exports", "convert.t5x"),
     ("limba", "convert"),
     ("limba.plan", "limba.hf_script", "limba.sweep", "tasks"),

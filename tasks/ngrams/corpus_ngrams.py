@@ -1,0 +1,93 @@
+"""Counts of a task's training texts, and what their n-grams predict of its evaluation."""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from limba.data.contract import DatasetConfig
+from tasks.ngrams.counts import NgramCounts
+from tasks.ngrams.predictors import NgramPredictors, Predicted
+from tasks.ngrams.spliced_texts import contexts, splice, text_ids
+from tasks.pipeline import task_batches
+from tasks.vocabularies import piece_characters, sentencepiece_models
+
+# Of the training split, at a time.
+_ROWS = 64
+
+
+def count(config: DatasetConfig, vocabulary: Any, feature_converter: Any, most_tokens: int) -> NgramCounts:
+    """Counts of the texts of a split in the order of its files, each once, until `most_tokens` were read.
+
+    Args:
+      config: of the training; its batch size and order do not matter.
+      vocabulary: of the targets; the inputs have the same.
+      feature_converter: the model's.
+
+    Raises:
+      ValueError, FileNotFoundError: as `tasks.pipeline.task_batches.get_eval_batches`.
+    """
+    ids = sentencepiece_models.ids_of(vocabulary)
+    counts = NgramCounts(ids.vocab_size)
+    config = _read_once(config, _ROWS)
+    batches = task_batches.get_eval_batches(config, feature_converter)[config.name]
+    with tqdm(total=most_tokens, desc="counting n-grams", unit=" tokens", unit_scale=True, disable=None) as bar:
+        for batch in batches:
+            before = counts.num_tokens
+            counts.add(splice(batch, ids))
+            bar.update(counts.num_tokens - before)
+            if counts.num_tokens >= most_tokens:
+                break
+    return counts
+
+
+def predict(
+    counts: NgramCounts, config: DatasetConfig, vocabulary: Any, feature_converter: Any, eval_steps: int | None
+) -> dict[str, dict[str, dict[str, float]]]:
+    """The metrics of each predictor on the text targets of an evaluation, under the names that the model's have.
+
+    Args:
+      counts: of the training texts.
+      config: of the evaluation.
+      vocabulary, feature_converter: as of `count`.
+      eval_steps: batches of each task; None takes all.
+
+    Returns:
+      `{task: {"left_bigram": {"nats_per_text_token": 4.9, …}, …}}`, without the tasks that have no text targets.
+    """
+    ids = sentencepiece_models.ids_of(vocabulary)
+    predictors = NgramPredictors(counts, text_ids(ids))
+    characters = piece_characters.of_vocabulary(vocabulary)
+    sets = task_batches.get_eval_batches(_read_once(config, config.batch_size), feature_converter)
+    made = {}
+    for task, batches in sets.items():
+        parts: dict[str, list[Predicted]] = {}
+        words = []
+        for of_batch in (contexts(splice(batch, ids)) for batch in itertools.islice(batches, eval_steps)):
+            words.append(of_batch.words)
+            for name, predicted in predictors.predict(of_batch).items():
+                parts.setdefault(name, []).append(predicted)
+        if sum(map(len, words)):
+            made[task] = {name: _metrics(part, words, characters) for name, part in parts.items()}
+    return made
+
+
+def _read_once(config: DatasetConfig, rows: int) -> DatasetConfig:
+    return dataclasses.replace(config, batch_size=rows, num_readers=None, shuffle=False, use_memory_cache=False)
+
+
+def _metrics(
+    parts: Sequence[Predicted], words: Sequence[np.ndarray], characters: np.ndarray | None
+) -> dict[str, float]:
+    nats, rank = (np.concatenate([getattr(part, name) for part in parts]) for name in ("nats", "rank"))
+    metrics = {
+        "nats_per_text_token": float(nats.mean()),
+        "text_accuracy": float(np.mean(rank < 1)),
+        "text_top_5_accuracy": float(np.mean(rank < 5)),
+    }
+    if characters is not None and (total := characters[np.concatenate(words)].sum()):
+        metrics["nats_per_character"] = float(nats.sum() / total)
+    return metrics

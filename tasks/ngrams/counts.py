@@ -1,0 +1,114 @@
+"""Counts of n-grams, added up while a corpus is read, in bounded memory."""
+
+import dataclasses
+from typing import Self
+
+import numpy as np
+
+from tasks.ngrams.spliced_texts import SplicedTexts
+
+# Entries of a table; 24 bytes each while it is added to.
+MOST_ENTRIES = 2**24
+# Keys that wait until they are counted.
+_MOST_WAITING = 2**21
+MOST_DISTANCE = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class SparseCounts:
+    """How often each key was seen: `keys` int64, in order, and `counts` int64."""
+
+    keys: np.ndarray
+    counts: np.ndarray
+
+    @classmethod
+    def empty(cls) -> Self:
+        return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+    def added(self, keys: np.ndarray, most_entries: int) -> "SparseCounts":
+        """With keys in any order. Of more than `most_entries` the rarest are forgotten: about half of them is left."""
+        new, of_new = np.unique(keys, return_counts=True)
+        both = np.concatenate([self.keys, new])
+        order = np.argsort(both, kind="stable")
+        both, counts = both[order], np.concatenate([self.counts, of_new])[order]
+        starts = np.flatnonzero(np.diff(both, prepend=-1))
+        both, counts = both[starts], np.add.reduceat(counts, starts) if len(starts) else counts
+        if len(both) > most_entries:
+            limit = np.partition(counts, -(most_entries // 2))[-(most_entries // 2)]
+            kept = counts >= limit if np.sum(counts >= limit) <= most_entries else counts > limit
+            both, counts = both[kept], counts[kept]
+        return SparseCounts(both, counts)
+
+    def starting_with(self, contexts: np.ndarray, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Where the keys `context * vocab_size + word` of each context begin and end, int64 `[contexts]`."""
+        return tuple(np.searchsorted(self.keys, (contexts + i) * vocab_size) for i in (0, 1))  # type: ignore[return-value]
+
+
+class NgramCounts:
+    """Counts of the text tokens of a corpus.
+
+    Attributes:
+      vocab_size: the factor in keys.
+      unigrams: int64 `[vocab_size]`.
+      bigrams: of `u * vocab_size + w`, where w follows u.
+      trigrams: of `(u * vocab_size + v) * vocab_size + w`.
+      before: of `r * vocab_size + w` for each distance from 1 to `MOST_DISTANCE`, where r follows w at that distance.
+    """
+
+    def __init__(self, vocab_size: int, most_entries: int = MOST_ENTRIES):
+        """Raises ValueError for a vocabulary whose trigrams have no number of 64 bits."""
+        if vocab_size**3 >= 2**63:
+            raise ValueError(f"N-grams of {vocab_size:,} pieces do not fit into 64 bits.")
+        self.vocab_size, self._most_entries = vocab_size, most_entries
+        self.unigrams = np.zeros(vocab_size, np.int64)
+        self._tables = [SparseCounts.empty() for _ in range(2 + MOST_DISTANCE)]
+        self._waiting: list[list[np.ndarray]] = [[] for _ in self._tables]
+        self._num_waiting = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.unigrams.sum())
+
+    @property
+    def bigrams(self) -> SparseCounts:
+        return self._counted()[0]
+
+    @property
+    def trigrams(self) -> SparseCounts:
+        return self._counted()[1]
+
+    @property
+    def before(self) -> list[SparseCounts]:
+        return self._counted()[2:]
+
+    def add(self, texts: SplicedTexts) -> None:
+        tokens, size = texts.tokens, self.vocab_size
+        self.unigrams += np.bincount(tokens, minlength=size)
+        text = np.cumsum(texts.begins)
+
+        def pairs(distance: int) -> tuple[np.ndarray, np.ndarray]:
+            inside = text[distance:] == text[:-distance]
+            return tokens[:-distance][inside], tokens[distance:][inside]
+
+        first, second = pairs(1)
+        inside = text[2:] == text[:-2]
+        third = ((tokens[:-2] * size + tokens[1:-1]) * size + tokens[2:])[inside]
+        keys = [first * size + second, third]
+        for distance in range(1, MOST_DISTANCE + 1):
+            word, right = pairs(distance)
+            keys.append(right * size + word)
+        for waiting, new in zip(self._waiting, keys, strict=True):
+            waiting.append(new)
+        self._num_waiting += len(tokens)
+        if self._num_waiting >= _MOST_WAITING:
+            self._counted()
+
+    def _counted(self) -> list[SparseCounts]:
+        if self._num_waiting:
+            self._tables = [
+                table.added(np.concatenate(new), self._most_entries)
+                for table, new in zip(self._tables, self._waiting, strict=True)
+            ]
+            self._waiting = [[] for _ in self._tables]
+            self._num_waiting = 0
+        return self._tables
