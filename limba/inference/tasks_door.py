@@ -184,6 +184,13 @@ def sentences_with_blanks(name: str, module: str | None, split: str, count: int)
     return blank_sentences.of_task(name, module, split, count)
 
 
+def ngrams() -> ModuleType:
+    """`tasks.ngrams.corpus_ngrams`: counts of a task's training texts, and what their n-grams predict."""
+    from tasks.ngrams import corpus_ngrams
+
+    return corpus_ngrams
+
+
 def seqio_evaluator(
     config: contract.DatasetConfig,
     evaluator_cls: Callable[..., Any] | None,

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.vocabularies.vocabulary import ByteVocabulary, SentencePieceVocabulary, without_tensorflow
 from tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary, TokenizerVocabulary
+from tasks.vocabularies.vocabulary import ByteVocabulary, SentencePieceVocabulary, without_tensorflow
 
 
 def of_vocabulary(vocabulary: Any) -> np.ndarray | None:
