@@ -49,6 +49,8 @@ _PROTOCOL = "limba-shard"
 # A corpus up to this size is kept in memory: bytes of its files, which may be compressed, and of its tables.
 _KEPT_FILES = 32 << 20
 _KEPT_BYTES = 128 << 20
+# Of a table, where nobody asks for another number.
+_TABLE_ROWS = 1024
 
 # Reads the documents of an open file in any other format, each as {column: value}.
 RowsFn = Callable[[BinaryIO], Iterable[Mapping[str, Any]]]
@@ -199,8 +201,7 @@ class Tables:
                 names, schema, num_rows = file.schema_arrow.names, file.schema_arrow, file.metadata.num_rows
         else:
             try:
-                # `datasets` lets a StopIteration of its own escape for JSON without documents.
-                table = next(self._open(shard, 1)[1], None)
+                table = self._first_table(shard)
             except StopIteration:
                 return None
             if table is None:
@@ -218,10 +219,23 @@ class Tables:
             with self.shards[shard].open_parquet() as file:
                 return list(file.schema_arrow.names)
         try:
-            table = next(self._open(shard, 1)[1], None)
-        except StopIteration:  # as in `beginning`
+            table = self._first_table(shard)
+        except StopIteration:
             return []
         return list(self._names[shard] or ([] if table is None else table.schema.names))
+
+    def _first_table(self, shard: int) -> pa.Table | None:
+        """The first row of a shard, or more; None if it has none.
+
+        Raises:
+          StopIteration: of `datasets`, which lets one of its own escape for JSON without documents.
+        """
+        file = self.shards[shard]
+        is_one_block = file.size <= line_tables.BLOCK and file.path.suffix.lower() not in _DECOMPRESSORS
+        # The first row of such a file costs as much as all of them, which are wanted next.
+        is_read_whole = self.builder == "json" and not self._load_args and is_one_block
+        kept = self._keep(shard, _TABLE_ROWS) if is_read_whole else None
+        return next(self._open(shard, 1)[1], None) if kept is None else kept
 
     def knows_rows(self) -> bool:
         """Whether the number of rows can be had without reading everything."""
@@ -234,7 +248,7 @@ class Tables:
                 rows = file.metadata.num_rows
             return rows if at_most is None else min(rows, at_most)
         rows = 0
-        for table in self.open(shard, 1024)[1]:
+        for table in self.open(shard, _TABLE_ROWS)[1]:
             rows += table.num_rows
             if at_most is not None and rows >= at_most:
                 return at_most

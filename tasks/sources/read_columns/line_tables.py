@@ -17,7 +17,7 @@ from limba.files import json_text, untrusted_json
 from tasks.sources.read_columns import json_columns
 
 # Bytes that are parsed at a time. The first block of a file decides on the types of its columns.
-_BLOCK = 10 << 20
+BLOCK = 10 << 20
 
 
 def of_json(file: BinaryIO, columns: Sequence[str], names: dict[str, None], batch_size: int) -> Iterator[pa.Table]:
@@ -34,7 +34,7 @@ def of_json(file: BinaryIO, columns: Sequence[str], names: dict[str, None], batc
     """
     schema: pa.Schema | None = None
     with json_columns.only_columns(untrusted_json.guarded(file), columns, names) as rows:
-        while block := rows.read(_BLOCK):
+        while block := rows.read(BLOCK):
             block = block.removeprefix(codecs.BOM_UTF8) if schema is None else block
             block = _lines(block + rows.read()) if block.startswith(b"[") else block + rows.readline()
             if not block:  # an empty list

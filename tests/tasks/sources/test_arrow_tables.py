@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from tasks.sources import arrow_tables
+from tasks.sources.read_columns import line_tables
 
 
 @pytest.fixture
@@ -36,6 +37,26 @@ def test_a_small_corpus_is_read_once(tables):
     assert _texts(tables, 0, first_row=5) == []
     assert opened == [0, 1]
     assert [table.num_rows for table in tables.open(0, 2)[1]] == [2, 2, 1] and opened == [0, 1]
+
+
+def test_the_beginning_of_a_small_file_of_json_is_read_with_the_rest_of_it(tables):
+    tables, opened = tables
+    assert tables.beginning(0).names == ["text", "n"] == tables.names(0)
+    assert tables.beginning(0).schema.names == ["text"]
+    assert _texts(tables, 0) == [f"0 {row}" for row in range(5)] and opened == [0]
+
+
+def test_of_a_file_of_several_blocks_the_beginning_alone_is_read(tables, monkeypatch):
+    tables, opened = tables
+    monkeypatch.setattr(line_tables, "BLOCK", 20)
+    assert tables.beginning(0).names == ["text", "n"] and tables._kept == {}
+    assert _texts(tables, 0) == [f"0 {row}" for row in range(5)] and opened == [0, 0]
+
+
+def test_a_file_without_rows_has_no_beginning(tmp_path):
+    (tmp_path / "none.json").write_text("[]")
+    tables = arrow_tables.Tables([arrow_tables.local_shard(tmp_path / "none.json")], None, {}, ["text"])
+    assert tables.beginning(0) is None and tables.names(0) == []
 
 
 def test_a_larger_one_is_not_kept_whoever_reads_it(tables, monkeypatch):
